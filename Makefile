@@ -1,0 +1,48 @@
+# make demo    a real 4-rank training run with one slow rank, and its verdict
+# make test    everything the tests need, and the tests
+# make lint    ruff, mypy --strict, the import rules
+# make bench   what stepscope costs in the trainer
+
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo test lint bench clean
+
+demo: .venv/.demo
+	PATH="$(CURDIR)/$(BIN):$$PATH" OMP_NUM_THREADS=1 stepscope run --html stepscope-runs/demo.html -- \
+		torchrun --standalone --nproc-per-node 4 demo/train.py --slow-rank 2
+
+test: .venv/.test
+	$(BIN)/python -m pytest
+
+lint: .venv/.lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: .venv/.demo
+	$(BIN)/python benchmarks/overhead.py
+
+clean:
+	rm -rf .venv stepscope-runs
+
+.venv/.python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "stepscope needs Python 3.10 or newer: make PYTHON=python3.x")'
+	$(PYTHON) -m venv .venv
+	touch $@
+
+.venv/.demo: .venv/.python pyproject.toml constraints.txt
+	@echo "installing stepscope and torch into .venv (a minute or two)"
+	$(PIP) torch -e .
+	touch $@
+
+.venv/.test: .venv/.demo
+	@echo "installing what the tests need into .venv"
+	$(PIP) -e ".[test,torch]"
+	touch $@
+
+.venv/.lint: .venv/.test
+	$(PIP) -e ".[lint]"
+	touch $@

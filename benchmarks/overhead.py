@@ -1,0 +1,93 @@
+"""What stepscope costs in the trainer: the same job with and without, in fresh processes, in turn.
+
+    python benchmarks/overhead.py [--pairs 10] [--ranks 1] [--batch 256]
+
+Runs pairs in the order ABBA, so that a machine that gets slower over time favours neither side,
+and prints the median ratio of mean step times with its 95 % bootstrap interval. Baseline: the same
+command without `stepscope run`. Where there are cores to spare, each rank has one for itself and
+everything else (launcher, processor, py-spy, live view) runs on the last one, in both modes: as on
+a training host, where cores are many. With as many ranks as cores all of them compete.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from rich.progress import track
+
+BIN = Path(sys.executable).parent
+SCRIPT = Path(__file__).with_name("overhead_train.py")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--pairs", type=int, default=10)
+    parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument("--batch", type=int, default=256, help="sets the step time")
+    parser.add_argument("--steps", type=int, default=200)
+    arguments = parser.parse_args()
+    command = [
+        str(BIN / "torchrun"), "--nproc-per-node", str(arguments.ranks), "--standalone",
+        str(SCRIPT), "--batch", str(arguments.batch), "--steps", str(arguments.steps),
+    ]  # fmt: skip
+    cores = sorted(os.sched_getaffinity(0))
+    if arguments.ranks < len(cores):
+        command.append("--pin")
+        os.sched_setaffinity(0, {cores[-1]})  # inherited by all that we start; ranks pin themselves
+    with tempfile.TemporaryDirectory() as folder:
+        ratios, steps = measure(command, arguments.pairs, Path(folder))
+    low, high = interval(ratios)
+    print(
+        f"{arguments.ranks} rank(s) on {os.cpu_count()} cores, {steps / 1e6:.1f} ms per step: "
+        f"median ratio {statistics.median(ratios):.4f}, 95 % interval {low:.4f} to {high:.4f} "
+        f"({len(ratios)} pairs of fresh processes, {arguments.steps} steps each)"
+    )
+
+
+def measure(command: list[str], pairs: int, folder: Path) -> tuple[list[float], float]:
+    """Ratio of each pair, and the baseline's mean step time in ns."""
+    ratios, baseline = [], []
+    for pair in track(range(pairs), "measuring", disable=not sys.stderr.isatty()):
+        first, second = (False, True) if pair % 2 == 0 else (True, False)
+        times = {watched: step_ns(command, watched, folder) for watched in (first, second)}
+        ratios.append(times[True] / times[False])
+        baseline.append(times[False])
+    return ratios, statistics.median(baseline)
+
+
+def step_ns(command: list[str], watched: bool, folder: Path) -> float:
+    """Mean step time of one fresh run."""
+    prefix = [
+        str(BIN / "stepscope"), "run", "--store", str(folder), "--socket",
+        str(folder / "processor.sock"), "--",
+    ]  # fmt: skip
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*(prefix if watched else []), *command],
+        capture_output=True,
+        text=True,
+        env=env,
+        check=True,
+    )
+    shutil.rmtree(folder / "overhead_train", ignore_errors=True)
+    return float(json.loads(done.stdout.strip().splitlines()[-1])["mean_ns"])
+
+
+def interval(ratios: list[float], rounds: int = 10_000) -> tuple[float, float]:
+    """95 % bootstrap interval of the median."""
+    draw = random.Random(0)
+    medians = sorted(statistics.median(draw.choices(ratios, k=len(ratios))) for _ in range(rounds))
+    return medians[int(0.025 * rounds)], medians[int(0.975 * rounds)]
+
+
+if __name__ == "__main__":
+    main()

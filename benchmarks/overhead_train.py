@@ -1,0 +1,56 @@
+"""The job whose slowdown is measured: DDP over gloo, a fixed amount of work per step.
+
+Prints one JSON line per rank 0: median and mean step time in ns over the steps after warm-up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import time
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--warm-up", type=int, default=30)
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--pin", action="store_true", help="rank N has core N for itself")
+    arguments = parser.parse_args()
+    if arguments.pin:
+        os.sched_setaffinity(0, {int(os.environ["LOCAL_RANK"])})
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    layers = [layer for _ in range(6) for layer in (nn.Linear(512, 512), nn.ReLU())]
+    model = DistributedDataParallel(nn.Sequential(*layers))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    total = arguments.steps + arguments.warm_up
+    rows = TensorDataset(torch.randn(total * arguments.batch, 512))
+    times: list[int] = []
+    before = time.perf_counter_ns()
+    for (batch,) in DataLoader(rows, batch_size=arguments.batch):
+        loss = model(batch).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        now = time.perf_counter_ns()
+        times.append(now - before)
+        before = now
+    kept = times[arguments.warm_up :]
+    if dist.get_rank() == 0:
+        summary = {"median_ns": statistics.median(kept), "mean_ns": statistics.fmean(kept)}
+        print(json.dumps(summary), flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""`stepscope diagnose`: what is wrong with a job, from its folder, live or finished."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from stepscope.cli import exits
+from stepscope.errors import UsageError
+
+if TYPE_CHECKING:
+    from stepscope.diagnose.finding import Diagnosis
+
+_EXAMPLES = """Examples:
+
+- `stepscope diagnose stepscope-runs/JOB`: the verdict, its evidence, what to do
+
+- `stepscope diagnose stepscope-runs/JOB --html report.html`: the same as a page to send around
+
+- `stepscope diagnose s3://bucket/runs/JOB --json | jq '.verdicts[0].hosts'`: for programs
+
+- `stepscope diagnose stepscope-runs/JOB --follow`: keeps watching a running job
+"""
+
+
+def register(app: typer.Typer) -> None:
+    app.command("diagnose", epilog=_EXAMPLES)(diagnose)
+
+
+def diagnose(
+    source: Annotated[
+        str, typer.Argument(metavar="FOLDER_OR_URL", help="A job folder, or its URL (s3://…).")
+    ],
+    follow: Annotated[
+        bool,
+        typer.Option("--follow", "-f", help="Keep reading until Ctrl-C; say what changes."),
+    ] = False,
+    as_json: Annotated[
+        bool,
+        typer.Option(
+            "--json",
+            help="Print one JSON object and nothing else; with --follow one line per change.",
+        ),
+    ] = False,
+    html: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Also write a page that opens without a network."),
+    ] = None,
+    interval: Annotated[
+        float, typer.Option(min=0.1, max=3600, metavar="SECONDS", help="How often --follow looks.")
+    ] = 5.0,
+) -> int:
+    """Name what makes a job slow or stuck: who, why, since when, what it costs, what to do.
+
+    Exit status: 0 nothing found, 1 something found, 2 FOLDER_OR_URL cannot be read. With --follow
+    Ctrl-C ends it, with the status of the last diagnosis.
+    """
+    _check_writable(html)
+    if follow:
+        from stepscope.cli.follow import follow_job
+
+        last = follow_job(source, interval, as_json, html)
+    else:
+        last = _diagnose_once(source)
+        _show(last, as_json, html)
+    return exits.FOUND if found(last) else exits.NOTHING_FOUND
+
+
+def found(diagnosis: Diagnosis) -> bool:
+    return bool(diagnosis.verdicts) or diagnosis.state != "healthy"
+
+
+def _diagnose_once(source: str) -> Diagnosis:
+    from stepscope.cli.follow import Watch
+    from stepscope.cli.terminal import progress
+
+    with progress(f"reading {source}"):
+        return Watch(source).look()
+
+
+def _show(diagnosis: Diagnosis, as_json: bool, html: Path | None) -> None:
+    if html is not None:
+        write_html(diagnosis, html)
+        exits.complain(f"wrote {html}")
+    if as_json:
+        print_json(diagnosis, indent=2)
+    else:
+        from stepscope.cli.terminal import print_report
+
+        print_report(diagnosis)
+
+
+def print_json(diagnosis: Diagnosis, indent: int | None = None) -> None:
+    from stepscope.report.json import to_json
+
+    print(json.dumps(to_json(diagnosis), indent=indent, allow_nan=False), flush=True)
+
+
+def write_html(diagnosis: Diagnosis, path: Path) -> None:
+    """Whoever opens a file sees the old page or the new one; pipes and devices get it as it is."""
+    from stepscope.report.html import render_html
+
+    try:
+        if path.exists() and not path.is_file():
+            path.write_text(render_html(diagnosis), encoding="utf-8")
+            return
+        part = path.with_name(f".{path.name}.{os.getpid()}")
+        part.write_text(render_html(diagnosis), encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from error
+
+
+def _check_writable(path: Path | None) -> None:
+    """Says so before minutes of reading rather than after."""
+    if path is None:
+        return
+    if path.is_dir():
+        raise UsageError(f"cannot write {path}: it is a folder, name a file in it")
+    if not os.access(path.parent, os.W_OK):
+        why = "it may not be written to" if path.parent.is_dir() else "there is no such folder"
+        raise UsageError(f"cannot write {path}: {path.parent}: {why}; name a file elsewhere")

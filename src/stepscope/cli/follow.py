@@ -1,0 +1,187 @@
+"""`stepscope diagnose --follow`: looks again and again, and shows what changes."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from stepscope.cli import terminal
+from stepscope.cli.diagnose import print_json, write_html
+from stepscope.diagnose.finding import Diagnosis
+from stepscope.errors import SourceError, StoreError
+from stepscope.report.json import to_json
+from stepscope.report.series import buckets, sparkline
+from stepscope.report.text import headline_style, render_headline, to_ascii
+
+if TYPE_CHECKING:
+    from stepscope.window import Window
+
+logger = logging.getLogger(__name__)
+
+
+class Watch:
+    """One job looked at repeatedly."""
+
+    def __init__(self, source: str) -> None:
+        from stepscope.store.reader import JobReader
+
+        self.source = source
+        self._reader = JobReader(source)
+        self._seen: Window | None = None
+        self._told: set[str] = set()
+        self._last: Diagnosis | None = None
+
+    def look(self, since_ns: int | None = None) -> Diagnosis:
+        """The diagnosis of what is there now; the same object while nothing changed.
+
+        Rows older than `since_ns` are forgotten, so that a long job can be followed.
+        """
+        from stepscope.diagnose.runner import diagnose
+
+        window = self._reader.refresh(since_ns)
+        self._warn()
+        if self._last is None or window is not self._seen:
+            self._last = diagnose(window)
+            self._seen = window
+        return self._last
+
+    def hangs(self) -> bool:
+        """Whether what is there now ends in a hang; much cheaper than a whole look."""
+        from stepscope.diagnose.runner import find_hang
+
+        return find_hang(self._reader.refresh()) is not None
+
+    def _warn(self) -> None:
+        """Each problem of the source once, not at every look."""
+        for problem in self._reader.problems:
+            if problem not in self._told:
+                self._told.add(problem)
+                logger.warning("%s", " ".join(problem.split()))
+
+
+class Screen(Protocol):
+    """Where a followed diagnosis appears."""
+
+    def show(self, diagnosis: Diagnosis) -> None: ...
+
+    def close(self, last: Diagnosis) -> None: ...
+
+
+def follow_job(source: str, interval: float, as_json: bool, html: Path | None) -> Diagnosis:
+    """Follows a job until Ctrl-C; returns the last diagnosis.
+
+    Raises:
+        SourceError: the source could not be read at the first look; later ones are retried.
+        KeyboardInterrupt: Ctrl-C before there was any diagnosis.
+    """
+    watch = Watch(source)
+    with terminal.progress(f"reading {source}"):
+        last = first = watch.look()
+    screen = _screen(source, as_json)
+    try:
+        for last in itertools.chain((first,), changes(watch, interval, first)):
+            screen.show(last)
+            if html is not None:
+                write_html(last, html)
+    except KeyboardInterrupt:
+        logger.info("interrupted")
+    finally:
+        screen.close(last)
+    return last
+
+
+def changes(
+    watch: Watch, interval: float, seen: Diagnosis, sleep: Callable[[float], None] = time.sleep
+) -> Iterator[Diagnosis]:
+    """Every diagnosis after `seen`, for ever; a source that fails in between is tried again."""
+    while True:
+        sleep(interval)
+        try:
+            now = watch.look()
+        except (SourceError, StoreError) as error:
+            logger.warning("%s; trying again", error)
+            continue
+        if now is not seen:
+            seen = now
+            yield now
+
+
+def _screen(source: str, as_json: bool) -> Screen:
+    if as_json:
+        return JsonLines()
+    return LiveView(source) if terminal.is_terminal() else Lines()
+
+
+class JsonLines:
+    """One compact JSON object per line whenever the diagnosis says something new."""
+
+    def __init__(self) -> None:
+        self._last: object = None
+
+    def show(self, diagnosis: Diagnosis) -> None:
+        said = {**to_json(diagnosis), "cost": None}
+        if said != self._last:
+            self._last = said
+            print_json(diagnosis)
+
+    def close(self, last: Diagnosis) -> None:
+        """The last line stands."""
+
+
+class Lines:
+    """The headline with the time, whenever the culprits change; the report at the end."""
+
+    def __init__(self) -> None:
+        self._last: object = None
+
+    def show(self, diagnosis: Diagnosis) -> None:
+        blamed = (diagnosis.state, [identity(v) for v in diagnosis.verdicts])
+        if blamed != self._last:
+            self._last = blamed
+            now = datetime.now(timezone.utc).strftime("%H:%M:%S UTC")
+            print(f"{now}  {encodable(render_headline(diagnosis))}", flush=True)
+
+    def close(self, last: Diagnosis) -> None:
+        terminal.print_report(last)
+
+
+def identity(verdict: object) -> tuple[object, ...]:
+    """What makes a verdict another one; its numbers may drift from look to look."""
+    keys = ("kind", "cause", "ranks", "hosts", "group", "phase")
+    return tuple(getattr(verdict, key) for key in keys)
+
+
+def encodable(text: str) -> str:
+    return text if terminal.knows_unicode() else to_ascii(text)
+
+
+class LiveView:
+    """Headline and step times, redrawn in place; the report at the end."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._live = Live(console=Console(), auto_refresh=False, transient=True)
+        self._live.start()
+
+    def show(self, diagnosis: Diagnosis) -> None:
+        now = datetime.now(timezone.utc).strftime("%H:%M:%S UTC")
+        points = buckets(diagnosis.series, self._live.console.width - 1)
+        lines = (
+            Text(render_headline(diagnosis), style=headline_style(diagnosis)),
+            Text(encodable(sparkline(points)), no_wrap=True),
+            Text(f"last change at {now}; following {self._source}, Ctrl-C ends", style="dim"),
+        )
+        self._live.update(Group(*lines), refresh=True)
+
+    def close(self, last: Diagnosis) -> None:
+        self._live.stop()
+        terminal.print_report(last)

@@ -1,0 +1,46 @@
+"""`stepscope processor`: the one process per host that writes job folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    app.command("processor")(processor)
+
+
+def processor(
+    socket: Annotated[
+        Path | None,
+        typer.Option(metavar="PATH", help="Where producers connect [default: one per user]."),
+    ] = None,
+    exit_when_idle: Annotated[
+        bool, typer.Option("--exit-when-idle", help="Stop 20 s after the last producer left.")
+    ] = False,
+    stacks: Annotated[
+        bool, typer.Option("--stacks/--no-stacks", help="Sample call stacks with py-spy.")
+    ] = True,
+    flush_seconds: Annotated[
+        float, typer.Option(min=0.1, max=60, help="How often rows reach a local job folder.")
+    ] = 2.0,
+) -> int:
+    """Serve the ranks of this host: take their records, sample them from outside, store both.
+
+    `stepscope run` starts one by itself where none runs. Start it yourself to keep one for all your
+    jobs on a host.
+    """
+    from stepscope.processor.daemon import serve
+    from stepscope.processor.settings import Settings, default_socket
+
+    serve(
+        Settings(
+            socket=socket or default_socket(),
+            flush_seconds=flush_seconds,
+            exit_when_idle=exit_when_idle,
+            sample_stacks=stacks,
+        )
+    )
+    return 0

@@ -1,0 +1,107 @@
+"""`stepscope run`: starts a training command and watches it to its end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from stepscope.cli import exits
+from stepscope.errors import StepscopeError, UsageError
+
+if TYPE_CHECKING:
+    from stepscope.cli.launch import HostProcessor
+
+_EXAMPLES = """Examples:
+
+- `stepscope run -- torchrun --nproc-per-node 8 train.py --lr 3e-4`
+
+- `stepscope run --store s3://bucket/runs --job llama-0412 -- mpirun -n 8 python train.py`
+
+- `stepscope run --html report.html -- python train.py`
+
+On several hosts run the same line on each, with the same --store and --job: each host needs its own
+`stepscope run`, for example
+`srun --ntasks-per-node=1 stepscope run --store /shared/runs -- torchrun … train.py`.
+"""
+
+
+def register(app: typer.Typer) -> None:
+    app.command(
+        "run",
+        epilog=_EXAMPLES,
+        context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    )(run)
+
+
+def run(
+    command: Annotated[
+        list[str], typer.Argument(metavar="-- COMMAND…", help="What starts the training.")
+    ],
+    store: Annotated[
+        str, typer.Option(metavar="FOLDER_OR_URL", help="Where job folders go (or s3://…).")
+    ] = "stepscope-runs",
+    job: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The job's name [default: script and time].")
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the final report as a page, too.")
+    ] = None,
+    socket: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="The processor's socket.")
+    ] = None,
+) -> int:
+    """Start a training command, unchanged, and name what makes it slow while it runs.
+
+    Works with any launcher. The exit status is the command's own; what stepscope has to say goes
+    to standard error, so the command's output stays as it is.
+    """
+    from stepscope.cli import launch
+    from stepscope.cli.live import Live
+    from stepscope.processor.settings import default_socket
+
+    name = job or launch.job_name(command, os.environ)
+    root = launch.absolute_store(store)
+    processor = launch.HostProcessor(socket or default_socket())
+    processor.ensure()
+    env = launch.environment(os.environ, name, root, processor.path)
+    live = Live(root, name, lambda: _try_flush(processor, name))
+    process = _start(command, env, live.output)
+    _forward_signals(process)
+    try:
+        while not live.wait(process):
+            processor.keep()
+    finally:
+        live.stop()
+    status = process.returncode
+    _try_flush(processor, name)
+    live.report(html)
+    return status if status >= 0 else 128 - status
+
+
+def _try_flush(processor: HostProcessor, job: str) -> None:
+    """The report is written anyway, of what was stored."""
+    try:
+        processor.flush(job)
+    except StepscopeError as error:
+        exits.complain(str(error))
+
+
+def _start(command: list[str], env: dict[str, str], output: int | None) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(command, env=env, stdout=output, stderr=output)
+    except OSError as error:
+        raise UsageError(f"cannot start {command[0]}: {error.strerror}") from error
+
+
+def _forward_signals(process: subprocess.Popen[bytes]) -> None:
+    """Ctrl-C reaches the command by itself; we stay to report. SIGTERM and SIGHUP are passed on."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda received, _frame: process.send_signal(received))
+    sys.stdout.flush()

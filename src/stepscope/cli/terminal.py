@@ -1,0 +1,54 @@
+"""What the terminal at hand can show: colour, width, Unicode, progress."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from contextlib import AbstractContextManager, nullcontext
+
+from stepscope.diagnose.finding import Diagnosis
+from stepscope.report.text import render_text
+
+_LOG_WIDTH = 100
+"""Where output goes to a file or pipe."""
+_WIDEST = 120
+"""Longer lines are hard to read, however wide the window."""
+
+
+def print_report(diagnosis: Diagnosis) -> None:
+    color, ascii_only = has_color(), not knows_unicode()
+    text = render_text(diagnosis, width(), color=color, ascii_only=ascii_only)
+    print(text, end="", flush=True)
+
+
+def width() -> int:
+    """How wide a report may be here."""
+    return min(shutil.get_terminal_size((_LOG_WIDTH, 24)).columns, _WIDEST)
+
+
+def is_terminal() -> bool:
+    return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def has_color() -> bool:
+    """Colour on a terminal, unless https://no-color.org asks for none."""
+    return is_terminal() and not os.environ.get("NO_COLOR")
+
+
+def knows_unicode() -> bool:
+    try:
+        "▁█…µ".encode(sys.stdout.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+def progress(message: str) -> AbstractContextManager[object]:
+    """A spinner on stderr while something long runs; nothing where nobody would see it."""
+    if not sys.stderr.isatty():
+        return nullcontext()
+    from rich.console import Console
+    from rich.text import Text
+
+    return Console(stderr=True).status(Text(message))

@@ -1,0 +1,60 @@
+"""Our faults stay ours: inside a training process they are counted, logged once and swallowed."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+import threading
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+RAISE_VARIABLE = "STEPSCOPE_RAISE"
+"""Set by our tests: an internal fault is then raised instead of swallowed."""
+
+
+class Tally:
+    """An exact count on any thread; reentrant, because a GC callback may count in mid-count."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self.value = 0
+
+    def add(self) -> None:
+        with self._lock:
+            self.value += 1
+
+
+faults = Tally()
+"""Internal faults in this process."""
+_seen: set[str] = set()
+
+
+def report(where: str, error: BaseException) -> None:
+    """Counts a fault and says so once per place, on one line of standard error, if there is one."""
+    faults.add()
+    if os.environ.get(RAISE_VARIABLE):
+        raise error
+    if where not in _seen:
+        _seen.add(where)
+        with contextlib.suppress(Exception):  # closed, or a pipe that nobody reads any more
+            text = f"stepscope: internal fault in {where}, collecting less: {error!r}\n"
+            sys.stderr.write(text)
+
+
+def guarded(function: Callable[P, R]) -> Callable[P, R | None]:
+    """The function, but whatever it raises is reported and None returned."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R | None:
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:  # noqa: BLE001 - the guest's promise
+            report(function.__qualname__, error)
+            return None
+
+    return call

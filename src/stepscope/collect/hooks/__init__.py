@@ -1,0 +1,1 @@
+"""One module per source. Each has `install(session)`, called once, after torch was imported."""

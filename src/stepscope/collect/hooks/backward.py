@@ -1,0 +1,67 @@
+"""`backward()`: where forward ends and how long backward takes.
+
+`Tensor.backward` and every framework go through `torch.autograd.backward`, looked up on the module
+at each call. A backward inside a backward (reentrant checkpointing) is part of the outer one.
+
+forward-compute is the time from the batch in hand (or from the previous backward) to the start of
+backward: no module hook is needed, which would cost 2 µs per module and call. It therefore holds
+the loss and whatever host code the script runs in between; evaluation, which has no backward, is in
+no phase.
+
+Waiting inside backward: DDP's reducer enqueues its buckets from C++ and waits for them at the end
+of backward, out of sight. The last bucket is enqueued when the last gradient is ready, so the time
+from there to the end of backward is waiting; `collectives` knows when that was.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from typing import Any
+
+from stepscope.collect.guard import guarded
+from stepscope.collect.hooks.collectives import CollectiveWatch
+from stepscope.collect.session import Session
+
+
+def install(session: Session, collectives: CollectiveWatch | None) -> None:
+    import torch.autograd
+
+    original = torch.autograd.backward
+    watch = _BackwardWatch(session, collectives)
+
+    @functools.wraps(original)
+    def backward(*args: Any, **kwargs: Any) -> Any:
+        outermost = watch.begin()
+        try:
+            return original(*args, **kwargs)
+        finally:
+            if outermost:
+                watch.end()
+
+    torch.autograd.backward = backward
+
+
+class _BackwardWatch:
+    def __init__(self, session: Session, collectives: CollectiveWatch | None) -> None:
+        self._session = session
+        self._collectives = collectives
+        self._start: tuple[int, int, int] | None = None
+
+    @guarded
+    def begin(self) -> bool:
+        session = self._session
+        if self._start is not None or threading.get_ident() != session.main_thread:
+            return False
+        start = session.now()
+        session.backward_begins(start)
+        self._start = start
+        return True
+
+    @guarded
+    def end(self) -> None:
+        assert self._start is not None
+        start, self._start = self._start, None
+        if self._collectives is not None:
+            self._collectives.backward_ended(start[0])
+        self._session.backward_ends(start, self._session.now())

@@ -1,0 +1,49 @@
+"""Pauses of Python's garbage collector, from the interpreter's own callbacks.
+
+Young collections run hundreds of times a second and take microseconds; only pauses somebody could
+notice are recorded.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from typing import Any
+
+from stepscope.collect.guard import guarded
+from stepscope.collect.session import Session
+from stepscope.wire.records import RecordKind
+
+SHORTEST_PAUSE_NS = 500_000
+"""1 % of a 50 ms step."""
+COUNT_SECONDS = 10.0
+
+
+def install(session: Session) -> None:
+    watch = _GarbageWatch(session)
+    gc.callbacks.append(watch.callback)
+    session.before_flush.append(watch.tell)
+
+
+class _GarbageWatch:
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._start = 0
+        self._collections = 0
+        self._told_at = 0.0
+
+    def tell(self) -> None:
+        """How many collections there were: no pause worth a row is not the same as not looking."""
+        if self._session.started and time.monotonic() - self._told_at >= COUNT_SECONDS:
+            self._told_at = time.monotonic()
+            self._session.count("gc_collections", self._collections)
+
+    @guarded
+    def callback(self, phase: str, _info: dict[str, Any]) -> None:
+        now = time.monotonic_ns()
+        if phase == "start":
+            self._start = now
+            self._collections += 1
+        elif self._start and now - self._start >= SHORTEST_PAUSE_NS:
+            name = self._session.name("gc")
+            self._session.emit(RecordKind.PAUSE, 0, name, self._start, now - self._start)

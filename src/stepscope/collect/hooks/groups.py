@@ -1,0 +1,129 @@
+"""Process groups and what they are for, from torch's groups, `DeviceMesh` and Megatron-core.
+
+A group is announced when its first operator runs. Its kind comes, in this order, from a
+`DeviceMesh` dimension, from Megatron's `parallel_state`, from the group's own description, else it
+is the world or `other`. Ids are `<kind>-<torch's group name>`, which all members agree on without
+a word between them.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import sys
+from typing import Any
+
+from stepscope.collect.guard import guarded
+from stepscope.collect.session import Session
+from stepscope.wire.frames import GroupInfo
+
+# What the field calls the dimensions of a mesh: torchtitan, Megatron, DeepSpeed, Hugging Face.
+_KIND_WORDS = (
+    (r"expert.*data|edp", "edp"),
+    (r"expert_tensor|etp", "tp"),
+    (r"embedding", "embedding"),
+    (r"(^|_|\b)(tp|tensor)", "tp"),
+    (r"(^|_|\b)(pp|pipe)", "pp"),
+    (r"(^|_|\b)(cp|context|sp|sequence)", "cp"),
+    (r"(^|_|\b)(ep|expert)", "ep"),
+    (r"(^|_|\b)(dp|data|fsdp|ddp|hsdp|replicate|shard)", "dp"),
+    (r"(^|_|\b)(mp|model)", "mp"),
+)
+
+_MEGATRON_GROUPS = {
+    "get_tensor_model_parallel_group": "tp",
+    "get_pipeline_model_parallel_group": "pp",
+    "get_data_parallel_group": "dp",
+    "get_context_parallel_group": "cp",
+    "get_expert_model_parallel_group": "ep",
+    "get_expert_data_parallel_group": "edp",
+    "get_embedding_group": "embedding",
+    "get_model_parallel_group": "mp",
+}
+
+
+def kind_of_words(words: str) -> str | None:
+    """The group kind that a mesh dimension's or group's name speaks of, if any."""
+    text = words.lower()
+    found = [(match.start(match.lastindex or 0), at, kind)
+             for at, (pattern, kind) in enumerate(_KIND_WORDS)
+             if (match := re.search(pattern, text))]  # fmt: skip
+    # the first word counts: `dp_shard_cp` shards data
+    return min(found)[2] if found else None
+
+
+class GroupRegistry:
+    """Turns torch's group objects into `GroupInfo`, asking each only once."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._known: dict[str, GroupInfo] = {}
+        self._kinds: dict[str, str] = {}
+
+    def lookup(self, group: Any) -> GroupInfo:
+        name = group.group_name
+        info = self._known.get(name)
+        if info is None:
+            info = self._known[name] = self._describe(group, name)
+            self._session.add_group(info)
+        return info
+
+    @guarded
+    def mesh_made(self, mesh: Any) -> None:
+        """Remembers which groups the dimensions of a new `DeviceMesh` use, and their sizes.
+
+        The sizes of a flattened or sliced mesh are products or parts of those of its root.
+        """
+        root = getattr(mesh, "_get_root_mesh", lambda: mesh)()
+        sizes: dict[str, int] = {}
+        for dim, word in enumerate(mesh.mesh_dim_names or ()):
+            kind = kind_of_words(word)
+            if kind is not None:
+                sizes[kind] = sizes.get(kind, 1) * int(mesh.mesh.shape[dim])
+                self._kinds[mesh.get_group(dim).group_name] = kind
+        if sizes and root is mesh:
+            self._session.add_parallelism(sizes)
+
+    def _describe(self, group: Any, name: str) -> GroupInfo:
+        import torch.distributed as dist
+
+        ranks = tuple(int(rank) for rank in dist.get_process_group_ranks(group))
+        kind = self._kinds.get(name) or self._megatron_kind(name)
+        if kind is None and len(ranks) == dist.get_world_size():
+            kind = "world"
+        if kind is None:
+            kind = kind_of_words(getattr(group, "group_desc", "") or "") or "other"
+        return GroupInfo(f"{kind}-{name[:12]}", kind, ranks)
+
+    def _megatron_kind(self, name: str) -> str | None:
+        state = sys.modules.get("megatron.core.parallel_state")
+        for getter, kind in _MEGATRON_GROUPS.items():
+            try:
+                group = getattr(state, getter)()
+            except Exception:  # noqa: BLE001 - not initialised, or not in this version
+                continue
+            if getattr(group, "group_name", None) == name:
+                return kind
+        return None
+
+
+def install(registry: GroupRegistry) -> None:
+    from torch.distributed.device_mesh import DeviceMesh
+
+    original = DeviceMesh.__init__
+
+    @functools.wraps(original)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        original(self, *args, **kwargs)
+        if kwargs.get("_init_backend", True):  # a slice has no groups but its root's
+            registry.mesh_made(self)
+
+    DeviceMesh.__init__ = __init__
+
+
+def rank_and_world() -> tuple[int, int] | None:
+    """What torch.distributed says of this process, once it is initialised."""
+    dist = sys.modules.get("torch.distributed")
+    if dist is None or not dist.is_available() or not dist.is_initialized():
+        return None
+    return int(dist.get_rank()), int(dist.get_world_size())

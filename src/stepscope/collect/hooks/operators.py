@@ -1,0 +1,88 @@
+"""The operators of torch's dispatcher, and what their arguments say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stepscope.trace.names import NO_PEER, UNKNOWN_PEER
+
+OPERATORS = {
+    "allreduce_": "AllReduce",
+    "allreduce_coalesced_": "AllReduce",
+    "allgather_": "AllGather",
+    "_allgather_base_": "AllGather",
+    "allgather_coalesced_": "AllGather",
+    "allgather_into_tensor_coalesced_": "AllGather",
+    "reduce_scatter_": "ReduceScatter",
+    "_reduce_scatter_base_": "ReduceScatter",
+    "reduce_scatter_tensor_coalesced_": "ReduceScatter",
+    "alltoall_": "AllToAll",
+    "alltoall_base_": "AllToAll",
+    "broadcast_": "Broadcast",
+    "reduce_": "Reduce",
+    "gather_": "Gather",
+    "scatter_": "Scatter",
+    "barrier": "Barrier",
+    "send": "Send",
+    "recv_": "Recv",
+    "recv_any_source_": "Recv",
+}
+"""torch's dispatcher operators, by the names of the contract."""
+
+_INPUTS = ("input_tensors", "input_tensor", "input_list", "input", "inputs", "tensors", "tensor")
+_OUTPUTS = "output_tensors"
+_PEERS = ("dst", "src")
+
+
+class Call:
+    """Where the arguments of one dispatcher operator are, read from its schema once."""
+
+    def __init__(self, op: str, schema: Any) -> None:
+        names = [argument.name for argument in schema.arguments]
+        self.op = op
+        self.is_p2p = op in ("Send", "Recv")
+        self.group_at = names.index("process_group")
+        # what this rank gives, but of a scatter its share: the others give nothing to the root
+        tensors = _OUTPUTS if op == "Scatter" else next(name for name in _INPUTS if name in names)
+        self.tensors_at = names.index(tensors)
+        self._async_at = names.index("async_op") if "async_op" in names else None
+        self._peer_at = next((names.index(name) for name in _PEERS if name in names), None)
+
+    def is_async(self, args: tuple[Any, ...]) -> bool:
+        """False only where the caller waits at once; defaults are not passed on by torch."""
+        at = self._async_at
+        return at is None or at >= len(args) or bool(args[at])
+
+    def peer(self, args: tuple[Any, ...], ranks: tuple[int, ...]) -> int:
+        """Global rank at the other end, from the rank within the group."""
+        if not self.is_p2p:
+            return NO_PEER
+        if self._peer_at is None:
+            return UNKNOWN_PEER
+        return ranks[int(args[self._peer_at])]
+
+
+def address(tensors: Any) -> int:
+    """Where the (first) tensor's values lie."""
+    tensor = first_tensor(tensors)
+    return 0 if tensor is None else int(tensor.data_ptr())
+
+
+def first_tensor(tensors: Any) -> Any:
+    while isinstance(tensors, list | tuple):
+        if not tensors:
+            return None
+        tensors = tensors[0]
+    return tensors
+
+
+def blocks_host(tensors: Any) -> bool:
+    """Whether waiting for the operator waits for its end, as with gloo, and not for a launch."""
+    tensor = first_tensor(tensors)
+    return tensor is None or bool(tensor.is_cpu)
+
+
+def size_bytes(tensors: Any) -> int:
+    if isinstance(tensors, list | tuple):
+        return sum(size_bytes(tensor) for tensor in tensors)
+    return int(tensors.numel() * tensors.element_size())

@@ -1,0 +1,67 @@
+"""Optimizer steps: the optimizer phase, EROICA's other step event, and the ordinal of the step.
+
+An optimizer that wraps another (Accelerate's, a precision wrapper) fires the hooks twice; only the
+outermost call counts. A step that raised never fires its second hook: whether an earlier call still
+runs is then read from the stack.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import CodeType
+from typing import Any
+
+from stepscope.collect.guard import guarded
+from stepscope.collect.session import Session
+from stepscope.trace.names import OPTIMIZER
+from stepscope.wire.records import EventKind, RecordKind
+
+
+def install(session: Session) -> None:
+    from torch.optim.optimizer import (
+        Optimizer,
+        register_optimizer_step_post_hook,
+        register_optimizer_step_pre_hook,
+    )
+
+    # every step runs in a wrapper of this code, which calls the hooks
+    step = Optimizer.profile_hook_step(lambda optimizer: None).__code__
+    watch = _OptimizerWatch(session, step)
+    register_optimizer_step_pre_hook(watch.before)
+    register_optimizer_step_post_hook(watch.after)
+
+
+class _OptimizerWatch:
+    def __init__(self, session: Session, step: CodeType) -> None:
+        self._session = session
+        self._step = step
+        self._outermost: tuple[int, tuple[int, int, int]] | None = None
+
+    @guarded
+    def before(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        if self._session.enabled and (self._outermost is None or not self._is_nested()):
+            self._outermost = (id(optimizer), self._session.now())
+
+    @guarded
+    def after(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        if self._outermost is None or self._outermost[0] != id(optimizer):
+            return
+        start, self._outermost = self._outermost[1], None
+        end = self._session.now()
+        self._session.phase(OPTIMIZER, start, end)
+        name = self._session.name(f"optimizer {type(optimizer).__qualname__}{_shape(optimizer)}")
+        self._session.emit(RecordKind.EVENT, EventKind.OPTIMIZER, name, start[0], end[0])
+        self._session.optimizer_stepped(end)
+
+    def _is_nested(self) -> bool:
+        """Whether two optimizers are stepping, one inside the other."""
+        frame, steps = sys._getframe(1), 0
+        while frame is not None:
+            steps += frame.f_code is self._step
+            frame = frame.f_back  # type: ignore[assignment]
+        return steps > 1
+
+
+def _shape(optimizer: Any) -> str:
+    """Tells two optimizers of one type apart: parameters per group."""
+    return str([len(group["params"]) for group in optimizer.param_groups][:4])

@@ -1,0 +1,37 @@
+"""`stepscope.phase("name")`: a phase of the user's own."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from stepscope.collect.guard import guarded
+
+if TYPE_CHECKING:
+    from stepscope.collect.session import Session
+
+
+@contextmanager
+def phase(name: str) -> Iterator[None]:
+    """Names a piece of the training loop; it shows up beside forward and backward.
+
+    Works as context manager and as decorator, and does nothing where stepscope does not record:
+
+        with stepscope.phase("tokenize"):
+            batch = tokenize(lines)
+    """
+    startup = sys.modules.get("stepscope.collect.startup")
+    session: Session | None = startup.session if startup is not None else None
+    start = session.now() if session is not None and session.enabled else None
+    try:
+        yield
+    finally:
+        if session is not None and start is not None:
+            _finish(session, name, start)
+
+
+@guarded
+def _finish(session: Session, name: str, start: tuple[int, int, int]) -> None:
+    session.phase(name, start, session.now())

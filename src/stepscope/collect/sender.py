@@ -1,0 +1,248 @@
+"""From a bounded queue to the processor's socket, on a thread of its own.
+
+The training thread only appends to the queue; when it is full, records are dropped and counted by
+table. The thread wakes a few times a second, never blocks on the socket, and reconnects for as long
+as the process lives. What it sent just before a connection broke may not have been stored, so the
+next hello names those rows as at risk.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from stepscope.collect.guard import Tally, guarded, report
+from stepscope.wire.frames import MAX_RECORDS, AtRisk, PacketKind, pack
+from stepscope.wire.records import RECORD, TABLE_OF_KIND, RecordKind
+
+QUEUE_RECORDS = 65_536
+"""4 MiB of records: minutes of an ordinary job while the processor is away."""
+FLUSH_SECONDS = 0.2
+"""Half of this is the mean age of a record when it leaves; 5 wake-ups a second are not noticed."""
+RECONNECT_SECONDS = 1.0
+AT_RISK_NS = 3_000_000_000
+"""The processor stores what it got at least this often; younger rows may die with it."""
+EXIT_SECONDS = 1.0
+_EXIT_TURN_SECONDS = 0.01
+# a script may have restored SIGPIPE's default, and then a dead processor would end the training
+_SEND_FLAGS = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
+
+
+@dataclass(frozen=True)
+class Drop:
+    """Rows of one table that were dropped in an interval."""
+
+    table: str
+    rows: int
+    start_ns: int
+    end_ns: int
+
+
+class RecordQueue:
+    """Bounded, safe against threads and against a GC callback in mid-append."""
+
+    def __init__(self, capacity: int = QUEUE_RECORDS) -> None:
+        self._records: deque[bytes] = deque()
+        self._capacity = capacity
+        self._dropped = {kind: Tally() for kind in RecordKind}
+        self._reported = dict.fromkeys(RecordKind, 0)
+        self._checked_ns = time.monotonic_ns()
+
+    def put(self, kind: int, flags: int, ordinal: int, *fields: int) -> None:
+        if len(self._records) >= self._capacity:
+            self._dropped[RecordKind(kind)].add()
+        else:
+            self.put_always(kind, flags, ordinal, *fields)
+
+    def put_always(self, kind: int, flags: int, ordinal: int, *fields: int) -> None:
+        """For the few records that tell of dropped ones."""
+        self._records.append(RECORD.pack(kind, flags, ordinal, *fields))
+
+    def take(self, most: int) -> list[bytes]:
+        """The oldest records, at most so many."""
+        out: list[bytes] = []
+        while self._records and len(out) < most:
+            out.append(self._records.popleft())
+        return out
+
+    def give_back(self, records: list[bytes]) -> None:
+        """Puts records that could not be sent back in front."""
+        self._records.extendleft(reversed(records))
+
+    def newly_dropped(self) -> list[Drop]:
+        """Drops by table since the last answer; none while there is no room to tell of them."""
+        if len(self._records) >= self._capacity:
+            return []
+        now, since = time.monotonic_ns(), self._checked_ns
+        self._checked_ns = now
+        out: list[Drop] = []
+        for kind, tally in self._dropped.items():
+            total = tally.value
+            if total > self._reported[kind]:
+                out.append(Drop(TABLE_OF_KIND[kind], total - self._reported[kind], since, now))
+                self._reported[kind] = total
+        return out
+
+    @property
+    def total_dropped(self) -> int:
+        """Records of all kinds dropped in this process so far."""
+        return sum(tally.value for tally in self._dropped.values())
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+
+class Sender:
+    """Owns the socket and the thread. `introduce` gives the packets that open a connection."""
+
+    def __init__(
+        self,
+        path: str,
+        queue: RecordQueue,
+        introduce: Callable[[AtRisk | None], list[tuple[PacketKind, bytes]]],
+        before_flush: Callable[[], None],
+    ) -> None:
+        self._path = path
+        self._queue = queue
+        self._introduce = introduce
+        self._before_flush = before_flush
+        self._socket: socket.socket | None = None
+        self._packet = 0
+        self._dropped_told = 0
+        self._retry_at = 0.0
+        self._recent: deque[tuple[int, Counter[int]]] = deque()
+        self._urgent: deque[tuple[PacketKind, bytes]] = deque()
+        self._wake = threading.Event()
+        self._stop = False
+        self.cpu_ns = 0
+        self._thread = threading.Thread(target=self._run, name="stepscope-sender", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def say(self, kind: PacketKind, payload: bytes) -> None:
+        """Queues a packet that goes out before the next records; forgotten at the next connection,
+        because its introduction repeats all of it."""
+        self._urgent.append((kind, payload))
+
+    def close(self) -> None:
+        """Sends what is left, for at most a second, and stops."""
+        self._stop = True
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join(EXIT_SECONDS)
+
+    def abandon(self) -> None:
+        """In a forked child: lets go of the parent's connection, which stays as it is."""
+        if self._socket is not None:
+            self._socket.close()
+
+    def _run(self) -> None:
+        while not self._stop:
+            self._wake.wait(FLUSH_SECONDS)
+            self._turn()
+            self.cpu_ns = time.thread_time_ns()
+        self._finish(time.monotonic() + EXIT_SECONDS)
+        self._disconnect()
+
+    def _finish(self, deadline: float) -> None:
+        """The last records may need more room than the socket has at once."""
+        self._turn()
+        while (
+            self._socket is not None
+            and (self._urgent or len(self._queue))
+            and time.monotonic() < deadline
+        ):
+            time.sleep(_EXIT_TURN_SECONDS)
+            self._turn()
+
+    @guarded
+    def _turn(self) -> None:
+        self._before_flush()
+        if self._socket is None:
+            self._socket = self._connect()
+        if self._socket is None:
+            return
+        try:
+            self._send_all()
+        except BlockingIOError:
+            pass  # a slow reader: the queue holds what is left until the next turn
+        except OSError:
+            self._disconnect()
+
+    def _connect(self) -> socket.socket | None:
+        now = time.monotonic()
+        if now < self._retry_at:
+            return None
+        self._retry_at = now + RECONNECT_SECONDS
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            sock.setblocking(False)
+            sock.connect(self._path)
+        except OSError:
+            sock.close()
+            return None
+        self._packet = 0
+        self._urgent.clear()
+        # in front of whatever another thread says meanwhile: a hello comes first
+        self._urgent.extendleft(reversed(self._introduce(self._at_risk())))
+        return sock
+
+    def _disconnect(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+        self._socket = None
+
+    def _send_all(self) -> None:
+        while self._urgent:
+            kind, payload = self._urgent[0]
+            self._send(kind, payload)
+            self._urgent.popleft()
+            if kind == PacketKind.HELLO:
+                self._recent.clear()  # the rows at risk have been named
+        while records := self._queue.take(MAX_RECORDS):
+            try:
+                self._send(PacketKind.RECORDS, b"".join(records), len(records))
+            except OSError:
+                self._queue.give_back(records)
+                raise
+            self._remember(records)
+
+    def _send(self, kind: PacketKind, payload: bytes, count: int = 0) -> None:
+        assert self._socket is not None
+        dropped = self._queue.total_dropped
+        packet = pack(
+            kind, payload, pid=os.getpid(), packet=self._packet, count=count,
+            dropped=dropped - self._dropped_told,
+        )  # fmt: skip
+        self._socket.send(packet, _SEND_FLAGS)
+        self._packet += 1
+        self._dropped_told = dropped
+
+    def _remember(self, records: list[bytes]) -> None:
+        now = time.monotonic_ns()
+        self._recent.append((now, Counter(record[0] for record in records)))
+        while self._recent and self._recent[0][0] < now - AT_RISK_NS:
+            self._recent.popleft()
+
+    def _at_risk(self) -> AtRisk | None:
+        if not self._recent:
+            return None
+        rows: Counter[str] = Counter()
+        for _, kinds in self._recent:
+            for kind, count in kinds.items():
+                rows[TABLE_OF_KIND[RecordKind(kind)]] += count
+        return AtRisk(self._recent[0][0], self._recent[-1][0], rows)
+
+
+def leave_child_alone(disable: Callable[[], None]) -> None:
+    """A forked child (data-loader worker, say) shares our memory but must not record."""
+    try:
+        os.register_at_fork(after_in_child=disable)
+    except (AttributeError, ValueError) as error:
+        report("register_at_fork", error)

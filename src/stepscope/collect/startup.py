@@ -1,0 +1,68 @@
+"""Called once, right after `import torch` of a process that `stepscope run` started.
+
+A hook that does not fit this torch is left out with one line; the others stay.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from stepscope.collect import identity
+from stepscope.collect.guard import report
+from stepscope.collect.session import Session, fault_counter
+
+session: Session | None = None
+"""This process's recording, if `stepscope run` started it."""
+
+
+def after_torch_import() -> None:
+    """Installs all hooks. Never raises."""
+    path = os.environ.get(identity.SOCKET_VARIABLE)
+    if not path or session is not None:
+        return
+    try:
+        _install(Session(path, identity.from_environment()))
+    except Exception as error:  # noqa: BLE001 - the guest's promise
+        report("start-up", error)
+
+
+def _install(new: Session) -> None:
+    global session  # noqa: PLW0603 - a process has one recording, and `stepscope.phase` finds it here
+    from stepscope.collect.hooks import backward, collectives, data_loader, garbage, groups
+    from stepscope.collect.hooks import optimizer as optimizer_hook
+
+    session = new
+    new.find_rank = groups.rank_and_world
+    new.before_flush.append(fault_counter(new))
+    _allow_sampling()
+    registry = groups.GroupRegistry(new)
+    watch = _try("collectives", lambda: collectives.install(new, registry))
+    _try("device mesh", lambda: groups.install(registry))
+    _try("data loader", lambda: data_loader.install(new))
+    _try("optimizer", lambda: optimizer_hook.install(new))
+    _try("backward", lambda: backward.install(new, watch))
+    _try("garbage collector", lambda: garbage.install(new))
+
+
+def _try(what: str, install: Callable[[], Any]) -> Any:
+    try:
+        return install()
+    except Exception as error:  # noqa: BLE001 - another torch than those we know
+        report(f"hook for {what}", error)
+        return None
+
+
+def _allow_sampling() -> None:
+    """Lets py-spy, which is no ancestor of ours, read our stacks where Yama restricts it."""
+    try:
+        with open("/proc/sys/kernel/yama/ptrace_scope", encoding="ascii") as scope:  # noqa: PTH123
+            restricted = scope.read().strip() == "1"
+    except OSError:
+        return
+    if restricted:
+        import ctypes
+
+        pr_set_ptracer, any_process = 0x59616D61, ctypes.c_ulong(-1)
+        ctypes.CDLL(None).prctl(pr_set_ptracer, any_process, 0, 0, 0)

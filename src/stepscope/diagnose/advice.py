@@ -1,0 +1,79 @@
+"""What to do about it: next steps for whoever runs the job, one text per cause."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from stepscope.diagnose.finding import Cause, Finding
+
+SLOW: Mapping[Cause, str] = {
+    "compute": "compare what {who} executes in {phase} with a peer: `py-spy record` its process, "
+    "check clocks and temperature of its device; if the work is equal, move it to another device",
+    "memory_copy": "check the PCIe link of {who} (`nvidia-smi -q -d PCIE`), pin host memory, and "
+    "move copies off the critical path",
+    "network": "check links, NICs and switches between the ranks involved; run an all-reduce "
+    "benchmark on them while the job is stopped",
+    "host": "check processor affinity and cgroup limits of {who} (`taskset -p`, `cpu.max`), give "
+    "each rank its own cores (`numactl`, `torchrun --numa-binding`), and look for sleeps, locks "
+    "and file access in {function}",
+    "data_loading": "give the DataLoader of {who} more workers and prefetch, check the storage "
+    "it reads from and the samples of its shard, and compare the time of its dataset with a peer",
+    "gc": "call `gc.freeze()` after the first step and `gc.disable()`, then collect on all ranks "
+    "at the same step every few hundred steps; look for code on {who} that calls `gc.collect()`",
+    "jit_compile": "find what recompiles (`TORCH_LOGS=recompiles`), mark changing shapes as "
+    "dynamic or pad them, and compile before training",
+    "load_imbalance": "the hardware is fine: balance the work (expert capacity, auxiliary loss, "
+    "sequence packing) so that {who} does not get more of it",
+    "contention": "find the other processes on the processors of {who} (`top`, `pidstat -t 1`) "
+    "and move them, or reserve cores for training by cpuset",
+    "code": "look at {function}: profile it, and compare with the revision and configuration "
+    "before {since}",
+    "unknown": "profile one slow step on a few ranks (`py-spy record`, torch.profiler) and "
+    "compare with a step before {since}",
+}  # fmt: skip
+
+STUCK: Mapping[Cause, str] = {
+    "host": "look at the process of {who}: `ps -o stat,wchan`; state T was stopped by a signal "
+    "(`kill -CONT`), D waits for a device, Z or nothing is dead: see its log, dmesg for OOM kills, "
+    "and restart the job without that host if it repeats",
+    "network": "all ranks are in the operator and no data moves: check NIC and link state and the "
+    "communication library's log (`NCCL_DEBUG=INFO`), then restart",
+    "code": "read the stack of {who} (`py-spy dump --pid`): it is in other code than its peers; "
+    "look for branches on the rank, uneven input and exceptions that were swallowed",
+    "data_loading": "{who} waits for its DataLoader: check its workers (`py-spy dump`), the "
+    "storage, and whether its shard ended before the others'",
+}
+STUCK_OTHERWISE = (
+    "dump the stacks of {who} (`py-spy dump --pid`) and of one waiting rank, and compare where "
+    "they are in the program"
+)
+MISMATCH = (
+    "find what makes {who} take another path before {group}: conditions on the rank or the data, "
+    "unequal numbers of batches, parameters used on some ranks only"
+)
+
+
+def advise(finding: Finding) -> str:
+    """The concrete next step for a finding."""
+    if finding.kind == "mismatch":
+        text = MISMATCH
+    elif finding.kind == "hang":
+        text = STUCK.get(finding.cause, STUCK_OTHERWISE)
+    else:
+        text = SLOW[finding.cause]
+    return text.format(
+        who=name_ranks(finding.ranks) if finding.ranks else "the ranks",
+        phase=finding.phase or "the slow part",
+        function=finding.function or "what runs there",
+        group=finding.group or "the operator",
+        since=f"step {finding.steps[0]}" if finding.steps else "it began",
+    )
+
+
+def name_ranks(ranks: tuple[int, ...]) -> str:
+    """`rank 3`, `ranks 3 and 5`, `ranks 0, 1, 2 and 61 more`."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if len(ranks) > 8:
+        return f"ranks {', '.join(map(str, ranks[:3]))} and {len(ranks) - 3} more"
+    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"

@@ -1,0 +1,181 @@
+"""From stragglers to culprits: one per rank, with its phase and onset."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.diagnose import stats
+from stepscope.diagnose.methods.l2 import LEAST_STEPS, Straggler, stragglers, window_width
+from stepscope.diagnose.methods.pauses import Storm, storms
+from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.own_time import BETWEEN, OUTSIDE
+from stepscope.diagnose.routing import comparison_groups
+from stepscope.window import Floats, Ints
+
+DOMINANT = 0.5
+"""A phase is named when it carries more than half of the rank's excess."""
+ONSET_RISE = 0.5
+"""The excess before its onset is less than half of what it is after, or there was no onset."""
+INFLATED = 0.1
+"""A phase with this share of the excess counts as inflated too."""
+
+
+@dataclass(frozen=True)
+class Culprit:
+    """A rank slower than its peers from column `first` to before `stop`."""
+
+    row: int
+    phase: str | None
+    phases: tuple[str, ...]
+    """Every phase in which it is slower; none where its pauses alone count."""
+    first: int
+    stop: int
+    effect: float
+    z: float
+    needed: float
+    excess_ns: float
+    """Per step, over its phases: what the rank takes longer than its peers."""
+    slowdown: float
+    inflated: int
+    """How many phases carry a share of the excess."""
+
+    @property
+    def named_phase(self) -> str | None:
+        """The phase as people know it; our own pseudo-phases are none."""
+        return None if self.phase in (OUTSIDE, BETWEEN) else self.phase
+
+
+def find_culprits(seen: Observed) -> list[Culprit]:
+    """Every rank that some phase, or all phases together, show to be slow."""
+    found = _all_stragglers(seen)
+    rows = sorted({one.row for one in found})
+    merged = [_culprit(seen, [one for one in found if one.row == row]) for row in rows]
+    # windows round a stretch up; its onset, once found to the step, may leave an episode only
+    culprits = [one for one in merged if one.stop - one.first >= LEAST_STEPS]
+    collectors = {storm.row: _collector(seen, storm) for storm in storms(seen)}
+    explained = {one.row for one in culprits if one.row in collectors
+                 and _whole(one) >= _whole(collectors[one.row])}  # fmt: skip
+    kept = [one for one in culprits if one.row in explained or one.row not in collectors]
+    return kept + [one for row, one in collectors.items() if row not in explained]
+
+
+def _whole(one: Culprit) -> float:
+    return one.excess_ns * (one.stop - one.first)
+
+
+def _collector(seen: Observed, storm: Storm) -> Culprit:
+    """A rank whose pauses are too rare for L2 and cost enough all the same."""
+    row, part = storm.row, slice(storm.first, storm.stop)
+    means = {
+        phase: float(np.nan_to_num(_excess_of(seen, phase, row)[part]).mean())
+        for phase in seen.own.phases
+    }
+    phase = max(means, key=lambda name: means[name], default=None)
+    if phase is not None and means[phase] <= DOMINANT * storm.pause_ns:
+        phase = None
+    normal = stats.median(peers(seen.total, comparison_groups(seen.window, None), row)[part])
+    slowdown = 1 + storm.pause_ns / max(normal, 1.0)
+    return Culprit(
+        row, phase, (), storm.first, storm.stop, float(np.log(slowdown)), 0.0, 0.0, storm.pause_ns,
+        slowdown, 0,
+    )  # fmt: skip
+
+
+def _all_stragglers(seen: Observed) -> list[Straggler]:
+    skip, ranks = seen.line.warm_up, len(seen.line.ranks)
+    phases = seen.own.phases
+    tests = ranks * (len(phases) + 1)
+    found: list[Straggler] = []
+    for phase, own in zip((*phases, None), (*seen.own.own, seen.total), strict=True):
+        if phase is None and len(phases) < 2:
+            continue
+        groups = comparison_groups(seen.window, phase)
+        period = seen.line.typical_ns
+        found += stragglers(own[:, skip:], groups, period, phase, tests)
+    return [_shift(one, skip) for one in found]
+
+
+def _shift(one: Straggler, columns: int) -> Straggler:
+    return Straggler(**{**vars(one), "first": one.first + columns, "stop": one.stop + columns})
+
+
+def excess(seen: Observed, own: Floats, phase: str | None, row: int) -> Floats:
+    """Per step, how much longer the rank takes than the median of its peers; NaN unknown."""
+    above: Floats = own[row] - peers(own, comparison_groups(seen.window, phase), row)
+    return above
+
+
+def peers(values: Floats, groups: Sequence[Ints], row: int) -> Floats:
+    """Column medians over the other members of the rank's group."""
+    others = [member for group in groups if row in group for member in group if member != row]
+    return stats.column_median(values[np.array(others, np.int64)])
+
+
+def _culprit(seen: Observed, mine: list[Straggler]) -> Culprit:
+    """Merges a rank's stragglers: the costliest gives range and certainty, the excess the phase."""
+    excesses = {one.phase: _excess_of(seen, one.phase, one.row) for one in mine}
+    main = max(mine, key=lambda one: _sum(excesses[one.phase][one.first : one.stop]))
+    row, stop = main.row, main.stop
+    first = _onset(excesses[main.phase], main, seen.line.warm_up)
+    flagged = tuple(one for one in excesses if one is not None)
+    whole = None in excesses or not flagged
+    shares = _shares(seen, row, first, stop, seen.own.phases if whole else flagged)
+    phase = _dominant(shares) if shares else main.phase
+    own = seen.total if phase is None else seen.own.own[seen.own.phases.index(phase)]
+    groups = comparison_groups(seen.window, phase)
+    mine_ns = stats.median(own[row, first:stop])
+    theirs_ns = stats.median(peers(own, groups, row)[first:stop])
+    carried = sum(shares.values())
+    inflated = sum(value >= INFLATED * carried for value in shares.values())
+    return Culprit(
+        row, phase, tuple(shares), first, stop, main.effect, main.z, main.needed, carried,
+        mine_ns / max(theirs_ns, 1.0), inflated,
+    )  # fmt: skip
+
+
+def _excess_of(seen: Observed, phase: str | None, row: int) -> Floats:
+    own = seen.total if phase is None else seen.own.own[seen.own.phases.index(phase)]
+    return excess(seen, own, phase, row)
+
+
+def _sum(values: Floats) -> float:
+    return float(np.nansum(values))
+
+
+def _shares(
+    seen: Observed, row: int, first: int, stop: int, phases: Sequence[str]
+) -> dict[str, float]:
+    """Mean excess per step of each of the phases in which the rank has any."""
+    shares = {}
+    for phase in phases:
+        values = _excess_of(seen, phase, row)[first:stop]
+        typical = float(stats.block_means(values[None], max(len(values), 1))[0].sum())
+        if np.isfinite(typical) and typical > 0:
+            shares[phase] = typical
+    return shares
+
+
+def _dominant(shares: dict[str, float]) -> str | None:
+    phase = max(shares, key=lambda name: shares[name])
+    return phase if shares[phase] > DOMINANT * sum(shares.values()) else None
+
+
+def _onset(series: Floats, one: Straggler, warm_up: int) -> int:
+    """The step from which the excess is there: where two levels fit best up to the stretch's end.
+
+    Without a clear rise the rank was slow from the stretch's first window on.
+    """
+    part = series[warm_up : one.stop]
+    middle, spread = stats.median(series[one.first : one.stop]), 3 * stats.sigma(part)
+    part = np.clip(part, -spread, middle + spread)
+    width = window_width(len(series) - warm_up)
+    if part.size <= 2 * width:
+        return one.first
+    split = stats.split_point(part, width, part.size - width)
+    before, after = stats.median(part[:split]), stats.median(part[split:])
+    if before < ONSET_RISE * after and warm_up + split > one.first - width:
+        return warm_up + split
+    return warm_up if one.first - warm_up < width else one.first

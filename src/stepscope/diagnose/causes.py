@@ -1,0 +1,104 @@
+"""Why a culprit is slow: the exact cause where something measured shows it, else the plain one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stepscope.diagnose.blame import Culprit
+from stepscope.diagnose.finding import Cause, Evidence
+from stepscope.diagnose.methods.pauses import EXPLAINS, extra_pause_ns
+from stepscope.diagnose.methods.processor import COMPUTES, STARVED, STRANGERS, Use, use_of_excess
+from stepscope.diagnose.methods.stacks import Samples, Slow, compiles, slower_than_peers
+from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.own_time import OUTSIDE
+from stepscope.diagnose.routing import comparison_groups, is_expert
+from stepscope.trace import DATA_LOAD
+
+
+@dataclass(frozen=True)
+class Reason:
+    """A cause, the function behind it where stacks show one, and what supports it."""
+
+    cause: Cause
+    function: str | None
+    evidence: tuple[Evidence, ...]
+    whole_rank: bool = False
+    """Whether the cause concerns all the rank does, so that no phase is to be named."""
+
+
+def reason_of(seen: Observed, samples: Samples | None, one: Culprit) -> Reason:
+    """The cause of one culprit's excess, the most exact one that is proven."""
+    pause = extra_pause_ns(seen, one.row, one.first, one.stop)
+    if pause >= EXPLAINS * max(one.excess_ns, 1.0):
+        return Reason("gc", None, (_pauses(pause, one),))
+    use = use_of_excess(seen, one)
+    evidence = (_use(use),) if (use.computed, use.starved) != (None, None) else ()
+    if starved(use, one):
+        strangers = use.strangers is not None and use.strangers >= STRANGERS
+        return Reason("contention" if strangers else "host", None, evidence, one.inflated > 1)
+    slow = _slow(seen, samples, one)
+    cause = _plain(seen, one, use)
+    if slow is None:
+        return Reason(cause, None, evidence)
+    if compiles(slow.function):
+        cause = "jit_compile"
+    return Reason(cause, slow.function, (*evidence, _stack(slow)))
+
+
+def starved(use: Use, one: Culprit) -> bool:
+    """Whether the rank did no more than its peers and only waited for a processor."""
+    if use.computed is None or use.computed >= COMPUTES or one.phase == DATA_LOAD:
+        return False
+    return use.starved is not None and use.starved >= STARVED
+
+
+def _plain(seen: Observed, one: Culprit, use: Use) -> Cause:
+    if one.phase == DATA_LOAD:
+        return "data_loading"
+    if is_expert(one.phase) and any(seen.window.job.groups_of_kind("ep")):
+        return "load_imbalance"
+    if use.computed is None:
+        return "host" if one.phase == OUTSIDE else "compute"
+    return "compute" if use.computed >= COMPUTES else "host"
+
+
+def _slow(seen: Observed, samples: Samples | None, one: Culprit) -> Slow | None:
+    if samples is None:
+        return None
+    begin, end = seen.line.span_ns(one.first, one.stop)
+    span = (samples.time_ns >= begin) & (samples.time_ns < end)
+    groups = comparison_groups(seen.window, one.phase)
+    others = [int(m) for group in groups if one.row in group for m in group if m != one.row]
+    return slower_than_peers(samples, one.row, others, span)
+
+
+def _pauses(pause_ns: float, one: Culprit) -> Evidence:
+    detail = (
+        f"garbage collection takes {pause_ns / 1e6:.1f} ms per step more than on its peers, of "
+        f"{one.excess_ns / 1e6:.1f} ms excess"
+    )
+    return Evidence("pauses", detail, {"pause_ns": pause_ns, "excess_ns": one.excess_ns})
+
+
+def _use(use: Use) -> Evidence:
+    parts = []
+    if use.computed is not None:
+        parts.append(f"{_percent(use.computed)} of the excess is processor time")
+    if use.starved is not None:
+        parts.append(f"{_percent(use.starved)} is waiting for a processor beyond its peers")
+    if use.strangers is not None:
+        parts.append(f"strangers take {use.strangers:.1f} cores there")
+    values = {"computed": use.computed, "starved": use.starved, "strangers": use.strangers}
+    return Evidence("processor", "; ".join(parts), values)
+
+
+def _percent(part: float) -> str:
+    return f"{100 * min(max(part, 0.0), 1.0):.0f} %"
+
+
+def _stack(slow: Slow) -> Evidence:
+    detail = (
+        f"{slow.function} is in {_percent(slow.share)} of the samples, "
+        f"{_percent(slow.before)} on its peers"
+    )
+    return Evidence("stacks", detail, {"share": slow.share, "peers": slow.before})

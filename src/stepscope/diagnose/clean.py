@@ -1,0 +1,71 @@
+"""Drops rows that cannot be true: clocks that jumped, lost halves of pairs, values out of range.
+
+Lossy on purpose: a row goes when its times or durations are impossible, and the count is reported.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stepscope.diagnose.finding import Skipped
+from stepscope.window import NULL, Mask, Table, Window
+
+LONGEST_NS = 10**15
+"""No step, phase or operator lasts eleven days: the clock jumped between its two ends."""
+LATEST_NS = 4 * 10**18
+"""2096: beyond it sums of two times would leave int64."""
+TIMES = ("start_ns", "end_ns", "enqueue_ns", "ts_ns", "window_start_ns")
+DURATIONS = ("duration_ns", "window_ns", "wait_ns", "cpu_ns", "blocked_ns")
+REQUIRED = {
+    "steps": ("rank", "step", "start_ns", "duration_ns"),
+    "phases": ("rank", "step", "phase", "start_ns", "duration_ns"),
+    "comm_ops": ("rank", "group", "seq", "op", "enqueue_ns"),
+    "stacks": ("rank", "thread", "start_ns", "duration_ns", "frames"),
+    "hardware": ("rank", "metric", "ts_ns", "value"),
+    "pauses": ("rank", "kind", "start_ns", "duration_ns"),
+    "losses": ("rank", "table", "start_ns", "end_ns", "rows"),
+}
+"""Columns without which a table says nothing to us."""
+
+
+def clean(window: Window) -> tuple[Window, tuple[Skipped, ...]]:
+    """The window without impossible rows and useless tables, and what was left out."""
+    tables: dict[str, Table] = {}
+    notes: list[Skipped] = []
+    for name, table in window.tables.items():
+        missing = [column for column in REQUIRED.get(name, ("rank",)) if not table.has(column)]
+        if missing:
+            notes.append(Skipped(f"table {name}", f"no column {', '.join(missing)}"))
+            continue
+        possible = _possible(name, table)
+        dropped = len(table) - int(possible.sum())
+        if dropped:
+            notes.append(Skipped(f"table {name}", f"{dropped} rows with impossible values dropped"))
+        tables[name] = table.take(possible) if dropped else table
+    return Window(window.job, tables), tuple(notes)
+
+
+def _possible(name: str, table: Table) -> Mask:
+    possible = table.ints("rank") >= -1
+    for column in REQUIRED.get(name, ()):
+        if column in TIMES:
+            possible &= table.ints(column) != NULL
+    for column in filter(table.has, TIMES):
+        times = table.ints(column)
+        possible &= (times == NULL) | ((times >= 0) & (times < LATEST_NS))
+    for column in filter(table.has, DURATIONS):
+        lengths = table.ints(column)
+        nullable = column not in REQUIRED.get(name, ())
+        possible &= ((lengths >= 0) & (lengths < LONGEST_NS)) | (nullable & (lengths == NULL))
+    if name in ("comm_ops", "losses") and table.has("end_ns"):
+        possible &= _in_order(table, "enqueue_ns" if name == "comm_ops" else "start_ns")
+    if table.has("value"):
+        possible &= np.isfinite(table.floats("value"))
+    return possible
+
+
+def _in_order(table: Table, begin: str) -> Mask:
+    start, end = table.ints(begin), table.ints("end_ns")
+    known = (start != NULL) & (end != NULL)
+    lasted = np.where(known, end, 0) - np.where(known, start, 0)
+    return (lasted >= 0) & (lasted < LONGEST_NS)

@@ -1,0 +1,113 @@
+"""What would come back: the steps replayed with the culprits at their peers' speed (rule 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.diagnose import stats
+from stepscope.diagnose.blame import Culprit
+from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.routing import comparison_groups
+from stepscope.window import Floats, Mask
+
+HALF = 0.5
+"""Of the costliest: who costs less, where all are slow, is measured against somebody slower."""
+COVERED = 0.5
+"""Arrivals limit the cost only where they were seen in at least half of the steps in question."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """`lost_ns` per step for all culprits together, and each one's share of the step time."""
+
+    lost_ns: Floats
+    fractions: tuple[float, ...]
+    lag_ns: tuple[float | None, ...]
+    """By how much the culprits arrived last, per step of each one; None where not seen."""
+
+
+def accusable(seen: Observed, culprits: Sequence[Culprit]) -> list[Culprit]:
+    """The culprits, but where all ranks are: those whose healing alone would bring something back.
+
+    Somebody must be well for the others to be compared with. In a job of two ranks a rank that is
+    a little slow in a short phase must not be the alibi of the one that holds up every step.
+    """
+    if len({one.row for one in culprits}) < len(seen.total):
+        return list(culprits)
+    alone = [what_if(seen, [one]).fractions[0] for one in culprits]
+    return [one for one, cost in zip(culprits, alone, strict=True) if cost >= HALF * max(alone)]
+
+
+def what_if(seen: Observed, culprits: Sequence[Culprit]) -> Cost:
+    """Replaces the culprits' own time by their peers' and asks how much shorter each step gets.
+
+    A step lasts as long as the busiest rank, so it loses max(own) - max(own healed). What the
+    culprits did not make others wait for in collectives is no loss (an overlap swallowed it).
+    Losses keep their sign until they are summed: noise must cancel and not add up.
+    """
+    total = np.nan_to_num(seen.total)
+    lost = _busiest(total) - _busiest(_healed(seen, culprits, total))
+    guilty = np.isin(np.arange(len(total)), [one.row for one in culprits])
+    lags = _lags(seen, guilty)
+    weight = sum(max(one.excess_ns, 1.0) for one in culprits)
+    fractions: list[float] = []
+    late: list[float | None] = []
+    for one in culprits:
+        part = slice(one.first, one.stop)
+        alone = _busiest(total) - _busiest(_healed(seen, [one], total))
+        joint = _sum(one, lost[part]) * max(one.excess_ns, 1.0) / weight
+        limit = _limit(lags, part)
+        late.append(None if limit is None else limit / (one.stop - one.first))
+        lost_ns = min(max(joint, _sum(one, alone[part])), np.inf if limit is None else limit)
+        period = float(np.nansum(seen.line.job_period_ns[part]))
+        fractions.append(min(max(lost_ns, 0.0) / period, 1.0) if period > 0 else 0.0)
+    return Cost(lost, tuple(fractions), tuple(late))
+
+
+def _sum(one: Culprit, lost: Floats) -> float:
+    """Sum over the steps; without extremes unless the culprit is one for its rare pauses."""
+    if not one.phases or not lost.size:
+        return float(lost.sum())
+    return float(stats.block_means(lost[None], lost.size)[0, 0]) * lost.size
+
+
+def _busiest(total: Floats) -> Floats:
+    busiest: Floats = total.max(axis=0) if len(total) else np.zeros(total.shape[1])
+    return busiest
+
+
+def _healed(seen: Observed, culprits: Sequence[Culprit], total: Floats) -> Floats:
+    """Own times with each culprit's slow phases taking as long as on its innocent peers."""
+    healed = total.copy()
+    guilty = {one.row for one in culprits}
+    for one in culprits:
+        part = slice(one.first, one.stop)
+        for phase in one.phases:
+            own = seen.own.own[seen.own.phases.index(phase)]
+            well = [int(m) for group in comparison_groups(seen.window, phase) if one.row in group
+                    for m in group if m not in guilty]  # fmt: skip
+            normal = stats.column_median(own[well, part]) if well else own[one.row, part]
+            healed[one.row, part] -= np.nan_to_num(own[one.row, part] - normal)
+        if not one.phases and seen.pauses is not None:
+            others = np.delete(seen.pauses[:, part], one.row, axis=0)
+            healed[one.row, part] -= seen.pauses[one.row, part] - np.median(others, axis=0)
+    return np.maximum(healed, 0.0)
+
+
+def _lags(seen: Observed, guilty: Mask) -> tuple[Floats, Mask] | None:
+    """Waiting the culprits caused per step, and in which steps arrivals were seen at all."""
+    if seen.arrivals is None or not len(seen.line.steps):
+        return None
+    columns = len(seen.line.steps)
+    covered = np.zeros(columns, np.bool_)
+    covered[seen.arrivals.step[seen.arrivals.step >= 0]] = True
+    return seen.arrivals.lag_of(guilty, columns), covered
+
+
+def _limit(lags: tuple[Floats, Mask] | None, part: slice) -> float | None:
+    if lags is None or not lags[1][part].mean() >= COVERED:
+        return None
+    return float(lags[0][part].sum())

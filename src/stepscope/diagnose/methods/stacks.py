@@ -1,0 +1,201 @@
+"""Which Python function carries an excess, from sampled call stacks.
+
+Fault: a function that takes longer on one rank than on its peers, or longer than it used to.
+Paper: ARGUS (2026), section 6.3 and case studies, leaves L5 (CPU stacks) to people; EROICA (Guan
+et al., 2026), section 4, compares call paths between workers. Neither gives a rule for the leaf.
+Ours: per function the share of samples in whose stack it occurs (once, however deep the recursion),
+times the step; the excess of that against the peers' median, or against before. Callers carry at
+least what their callees do, so the innermost function with most of the largest excess is named.
+On one rank callers that also wait show no excess: the culprit waits less where it works more.
+Cost: one pass over the distinct stacks; rows are counted vectorised.
+Cannot see: time inside native code below the innermost Python frame, processes nobody sampled,
+functions of less than a few samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from stepscope.diagnose import stats
+from stepscope.diagnose.timeline import Timeline
+from stepscope.window import Floats, Ints, Mask, Window
+
+MAIN = "MainThread"
+CARRIES = 0.7
+"""The innermost function with so much of the largest excess is named: more would name callers,
+less a callee that is only part of it."""
+STANDS_OUT = 0.3
+"""A function explains a rise on all ranks when its part of the rise exceeds its part of the time
+before by this: else all functions grew alike and the machine, not the code, got slower."""
+SURE_SIGMAS = 2.0
+"""And by so many standard errors of counting samples."""
+SAMPLE_NS = 10**8
+"""py-spy's ten samples a second."""
+LEAST_NS = 2 * 10**9
+"""Two seconds of samples per side at 10 Hz: the error of a share is then below 0.12."""
+LEAST_SHARE = 0.05
+"""An excess below this share of the time is sampling noise (0.02 at a minute of 10 Hz)."""
+WAITING = (
+    "wait", "synchronize", "barrier", "all_reduce", "allreduce", "all_gather", "reduce_scatter",
+    "broadcast", "recv", "send", "_wait_for_tstate_lock",
+)  # fmt: skip
+COMPILES = ("_dynamo", "_inductor", "triton", "torch/compiler")
+
+
+@dataclass(frozen=True)
+class Slow:
+    """A function and how much more of its time it takes."""
+
+    function: str
+    share: float
+    """Share of the time now."""
+    before: float
+    """Share of the time of the peers, or before the change."""
+    grew: float
+    """Its part of the growth (only against before)."""
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Distinct stacks, their functions and depths, and the rows that show them."""
+
+    row: Ints
+    code: Ints
+    time_ns: Ints
+    weight: Floats
+    functions: tuple[str, ...]
+    lines: tuple[str, ...]
+    """One full frame per function, as an example."""
+    pair_stack: Ints
+    pair_function: Ints
+    pair_depth: Ints
+    stacks: int
+
+    def shares(self, chosen: Mask) -> tuple[Floats, float]:
+        """Share of the chosen time in whose stacks each function occurs, and that time in ns."""
+        weight = stats.sums(self.code[chosen], self.weight[chosen], self.stacks)
+        total = float(weight.sum())
+        inside = stats.sums(self.pair_function, weight[self.pair_stack], len(self.functions))
+        return (inside / total if total > 0 else inside), total
+
+    @cached_property
+    def depth(self) -> Floats:
+        """Mean depth of each function in the stacks that hold it."""
+        count = np.bincount(self.pair_function, minlength=len(self.functions))
+        total = np.bincount(self.pair_function, weights=self.pair_depth, minlength=count.size)
+        return np.asarray(total / np.maximum(count, 1))
+
+    def deepest(self, gain: Floats) -> int | None:
+        """The innermost function with most of the largest gain; waiting is nobody's work."""
+        allowed = np.array([not waits(name) for name in self.functions], np.bool_)
+        gain = np.where(allowed, gain, -np.inf)
+        if not gain.size or gain.max() <= 0:
+            return None
+        carrying = np.flatnonzero(gain >= CARRIES * gain.max())
+        return int(carrying[np.argmax(self.depth[carrying])])
+
+
+def read_samples(window: Window, line: Timeline) -> Samples | None:
+    """The main threads' samples of the window, or None where nothing was sampled."""
+    table = window.table("stacks")
+    if table is None:
+        return None
+    main = table.strings("thread").equals(MAIN)
+    row = line.rows(table.ints("rank"))
+    keep = (row >= 0) & (table.strings("frames").codes >= 0) & (main | ~main.any())
+    if not keep.any():
+        return None
+    table, row = table.take(keep), row[keep]
+    frames = table.strings("frames")
+    used, code = np.unique(frames.codes, return_inverse=True)
+    index = _index([frames.values[int(one)] for one in used])
+    weight = np.maximum(table.ints("duration_ns"), 1).astype(np.float64)
+    return Samples(row, code, table.ints("start_ns"), weight, *index, len(used))
+
+
+def _index(stacks: list[str]) -> tuple[tuple[str, ...], tuple[str, ...], Ints, Ints, Ints]:
+    """Which functions occur in which stack, each once per stack, at its innermost depth."""
+    numbers: dict[str, int] = {}
+    lines: list[str] = []
+    pairs: list[tuple[int, int, int]] = []
+    for stack, text in enumerate(stacks):
+        depths = {}
+        for depth, frame in enumerate(text.split(";")):
+            name = function_of(frame)
+            if name not in numbers:
+                numbers[name] = len(numbers)
+                lines.append(frame)
+            depths[numbers[name]] = depth
+        pairs += [(stack, function, depth) for function, depth in depths.items()]
+    columns = np.array(pairs, np.int64).reshape(-1, 3)
+    return tuple(numbers), tuple(lines), columns[:, 0], columns[:, 1], columns[:, 2]
+
+
+def function_of(frame: str) -> str:
+    """A frame without its line: `work (train.py:12)` is of `work (train.py)`."""
+    head, colon, line = frame.rpartition(":")
+    return f"{head})" if colon and line.rstrip(")").isdigit() else frame
+
+
+def waits(frame: str) -> bool:
+    """Whether a frame is a place where ranks wait for one another."""
+    name = frame.split(" ", 1)[0].rsplit(".", 1)[-1]
+    return name in WAITING or "distributed_c10d" in frame
+
+
+def compiles(function: str) -> bool:
+    """Whether the function belongs to a just-in-time compiler."""
+    return any(word in function for word in COMPILES)
+
+
+def slower_than_peers(samples: Samples, row: int, peers: list[int], span: Mask) -> Slow | None:
+    """The function of which one rank shows more than the median of its peers."""
+    mine, total = samples.shares(span & (samples.row == row))
+    others = [samples.shares(span & (samples.row == peer)) for peer in peers]
+    known = [shares for shares, time in others if time >= LEAST_NS]
+    if total < LEAST_NS or not known:
+        return None
+    normal = np.median(np.stack(known), axis=0)
+    return _named(samples, mine - normal, mine, normal, lambda _: 1.0)
+
+
+def slower_than_before(
+    samples: Samples, split_ns: int, before_ns: float, after_ns: float
+) -> Slow | None:
+    """The function that carries the rise of the step time on all ranks, if one stands out."""
+    early, early_ns = samples.shares(samples.time_ns < split_ns)
+    late, late_ns = samples.shares(samples.time_ns >= split_ns)
+    rise = after_ns - before_ns
+    if late_ns < LEAST_NS or rise <= 0:
+        return None
+    ranks = max(np.unique(samples.row).size, 1) * SAMPLE_NS
+    early, early_spread = _smoothed(early, early_ns / ranks)
+    late, late_spread = _smoothed(late, late_ns / ranks)
+    growth = (late * after_ns - early * before_ns) / rise
+    spread = late_spread * after_ns**2 + early_spread * before_ns**2
+    error = np.sqrt(spread) / rise
+    growth = np.where(growth - early >= STANDS_OUT + SURE_SIGMAS * error, growth, 0.0)
+    return _named(samples, growth, late, early, lambda at: float(growth[at]))
+
+
+def _smoothed(share: Floats, samples: float) -> tuple[Floats, Floats]:
+    """A share and its variance from so many samples, by Laplace's rule: none mean one half.
+
+    Ranks in step are one sample and not many. A time before the change that was too short to be
+    sampled thus says little, which is enough where the steps became many times longer.
+    """
+    smooth = (share * samples + 1) / (samples + 2)
+    return smooth, smooth * (1 - smooth) / (samples + 3)
+
+
+def _named(
+    samples: Samples, gain: Floats, now: Floats, before: Floats, grew: Callable[[int], float]
+) -> Slow | None:
+    at = samples.deepest(gain)
+    if at is None or now[at] - before[at] < LEAST_SHARE:
+        return None
+    return Slow(samples.lines[at], float(now[at]), float(before[at]), grew(at))

@@ -1,0 +1,79 @@
+"""One window made ready for the methods: cleaned, on one clock, on the grid of ranks and steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from stepscope.diagnose import stats
+from stepscope.diagnose.methods.arrival import Arrivals, collect_arrivals
+from stepscope.diagnose.own_time import OwnTime, own_time
+from stepscope.diagnose.timeline import Timeline, timeline
+from stepscope.window import Floats, Window
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What all methods share, each part computed once and only if somebody asks."""
+
+    window: Window
+
+    @cached_property
+    def line(self) -> Timeline:
+        return timeline(self.window)
+
+    @cached_property
+    def own(self) -> OwnTime:
+        return own_time(self.window, self.line)
+
+    @cached_property
+    def total(self) -> Floats:
+        return self.own.total
+
+    @cached_property
+    def arrivals(self) -> Arrivals | None:
+        return collect_arrivals(self.window, self.line)
+
+    @cached_property
+    def pauses(self) -> Floats | None:
+        """Garbage collection per rank and step in ns, or None where nobody recorded pauses."""
+        if "pauses" not in self.window.tables and not self._counts_collections():
+            return None
+        shape = (len(self.line.ranks), len(self.line.steps))
+        table = self.window.table("pauses")
+        if table is None:
+            return np.zeros(shape)
+        row = self.line.rows(table.ints("rank"))
+        column = self.line.column_at(table.ints("start_ns"))
+        keep = (row >= 0) & (column >= 0) & table.strings("kind").equals("gc")
+        cell, weights = (row * shape[1] + column)[keep], table.ints("duration_ns")[keep]
+        return stats.sums(cell, weights, shape[0] * shape[1]).reshape(shape)
+
+    def _counts_collections(self) -> bool:
+        """Whether the collector was watched, though it made no pause worth a row."""
+        hardware = self.window.table("hardware")
+        return hardware is not None and "gc_collections" in hardware.strings("metric").values
+
+    @cached_property
+    def processor(self) -> Floats | None:
+        """Processor time of the main thread per rank and step, None where nobody measured it."""
+        known = np.isfinite(self.own.cpu)
+        if not known.any():
+            return None
+        return np.where(known.any(axis=0), np.nansum(self.own.cpu, axis=0), np.nan)
+
+    def hardware(self, metric: str, first: int, stop: int) -> Floats:
+        """Mean of one per-rank metric over a range of steps; NaN for ranks without samples."""
+        ranks = len(self.line.ranks)
+        table = self.window.table("hardware")
+        if table is None or stop <= first:
+            return np.full(ranks, np.nan)
+        begin, end = self.line.span_ns(first, stop)
+        time = table.ints("ts_ns")
+        row = self.line.rows(table.ints("rank"))
+        keep = table.strings("metric").equals(metric) & (row >= 0) & (time >= begin) & (time <= end)
+        count = np.bincount(row[keep], minlength=ranks)
+        total = np.bincount(row[keep], weights=table.floats("value")[keep], minlength=ranks)
+        return np.where(count > 0, total / np.maximum(count, 1), np.nan)

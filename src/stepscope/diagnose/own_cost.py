@@ -1,0 +1,51 @@
+"""What stepscope itself took, from the samples that its own processes wrote: cores, and faults."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stepscope.window import Mask, Table, Window
+
+
+def own_cost(window: Window) -> dict[str, float]:
+    """Cores of the busiest host's processor (with py-spy) and of the costliest rank's sender.
+
+    Ratios are what others can be compared with, so faults are named only where there were any.
+    """
+    hardware = window.table("hardware")
+    if hardware is None:
+        return {}
+    cost: dict[str, float] = {}
+    cores = _mean_by_host(hardware, "stepscope_processor_cpu")
+    if cores:
+        cost["processor_cpu"] = max(cores)
+    rates = _rates_by_rank(hardware, "stepscope_sender_cpu_ns")
+    if rates:
+        cost["sender_cpu"] = max(rates)
+    faults = hardware.floats("value")[_rows(hardware, "stepscope_internal_faults")]
+    if faults.size:
+        cost["internal_faults"] = float(faults.max())
+    return cost
+
+
+def _rows(hardware: Table, metric: str) -> Mask:
+    return hardware.strings("metric").equals(metric)
+
+
+def _mean_by_host(hardware: Table, metric: str) -> list[float]:
+    part = hardware.take(_rows(hardware, metric))
+    hosts = part.strings("host").codes
+    return [float(part.floats("value")[hosts == host].mean()) for host in np.unique(hosts)]
+
+
+def _rates_by_rank(hardware: Table, metric: str) -> list[float]:
+    """Growth of a counter per time, where it was read twice by one process."""
+    rates = []
+    for _, part in hardware.take(_rows(hardware, metric)).per_rank():
+        times, values = part.ints("ts_ns"), part.floats("value")
+        order = np.argsort(times, kind="stable")
+        grown, passed = np.diff(values[order]), np.diff(times[order])
+        kept = (grown >= 0) & (passed > 0)  # a restarted process counts from zero again
+        if kept.any():
+            rates.append(float(grown[kept].sum() / passed[kept].sum()))
+    return rates

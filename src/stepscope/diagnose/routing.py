@@ -1,0 +1,43 @@
+"""Who is compared with whom: only ranks in one parallel role do equal work (ARGUS, table 3)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stepscope.window import Ints, Window
+
+EQUAL_WORK = ("dp", "edp", "world", "other", "tp", "mp", "cp")
+"""Groups whose members do the same work, the surest first: replicas, then shards of one layer."""
+EXPERT_WORK = ("ep", "edp", *EQUAL_WORK)
+EXPERT_WORDS = ("moe", "expert")
+
+
+def is_expert(phase: str | None) -> bool:
+    """Whether the phase is the work of experts, which is unequal by nature."""
+    return phase is not None and any(word in phase for word in EXPERT_WORDS)
+
+
+def comparison_groups(window: Window, phase: str | None) -> list[Ints]:
+    """Rows of the grid (positions in `window.ranks`) that are one another's peers in a phase."""
+    at = {rank: row for row, rank in enumerate(window.ranks)}
+    staged = any(len(group.ranks) > 1 for group in window.job.groups_of_kind("pp"))
+    for kind in EXPERT_WORK if is_expert(phase) else EQUAL_WORK:
+        if kind == "world" and staged:
+            continue
+        members = [g.ranks for g in window.groups if g.kind == kind]
+        groups = _disjoint([[at[rank] for rank in ranks if rank in at] for ranks in members])
+        if groups:
+            return groups
+    return [] if staged or len(at) < 2 else [np.arange(len(at))]
+
+
+def _disjoint(groups: list[list[int]]) -> list[Ints]:
+    """Groups of two and more in which no rank occurs twice, the largest first."""
+    taken: set[int] = set()
+    chosen: list[Ints] = []
+    for group in sorted(groups, key=len, reverse=True):
+        fresh = sorted(set(group))
+        if len(fresh) > 1 and taken.isdisjoint(fresh):
+            taken.update(fresh)
+            chosen.append(np.array(fresh, np.int64))
+    return chosen

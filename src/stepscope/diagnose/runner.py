@@ -1,0 +1,262 @@
+"""The order of diagnosis: clean, align, look at the job, its ranks and what is stuck, decide."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.diagnose import stats
+from stepscope.diagnose.align import align
+from stepscope.diagnose.blame import Culprit, find_culprits
+from stepscope.diagnose.causes import reason_of
+from stepscope.diagnose.clean import clean
+from stepscope.diagnose.cost import Cost, accusable, what_if
+from stepscope.diagnose.finding import (
+    AnomalousWindow,
+    Diagnosis,
+    Finding,
+    RankPhase,
+    Skipped,
+    Span,
+    State,
+    StepSeries,
+    Verdict,
+)
+from stepscope.diagnose.methods import hang, l1
+from stepscope.diagnose.methods.everyone import find_everyones
+from stepscope.diagnose.methods.mismatch import find_mismatch
+from stepscope.diagnose.methods.stacks import Samples, read_samples
+from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.own_cost import own_cost
+from stepscope.diagnose.verdict import (
+    Slow,
+    costs_enough,
+    everyones_verdict,
+    ranked,
+    slow_finding,
+    slow_verdict,
+    stuck_verdict,
+    whole_hosts,
+)
+from stepscope.window import Floats, Window
+
+JITTER_COST = 0.02
+"""Spikes that cost less than this share of all step time do not make a job jittery."""
+
+
+MOSTLY = 0.5
+"""A culprit that is slow for half of a rise is there for most of what it costs."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to look for."""
+
+    hangs: bool = True
+    slowdowns: bool = True
+
+
+def diagnose(window: Window, settings: Settings = Settings()) -> Diagnosis:
+    """Everything wrong with the job in this window, and what could not be looked at."""
+    window, dropped = clean(window)
+    window, clocks, unaligned = align(window)
+    seen = Observed(window)
+    stuck = _stuck(window) if settings.hangs else []
+    slow = _slow(seen) if settings.slowdowns else _Slow((), (), None)
+    verdicts = ranked([*stuck, *slow.verdicts])
+    return Diagnosis(
+        job_id=window.job.job_id,
+        ranks=len(window.ranks),
+        state=_state(slow, verdicts),
+        steps=_steps(seen),
+        windows=_windows(seen, slow, verdicts),
+        verdicts=verdicts,
+        clocks=clocks,
+        skipped=(*dropped, *unaligned, *_skipped(seen)),
+        series=_series(seen),
+        rank_phases=_rank_phases(seen),
+        losses=_losses(window),
+        cost=own_cost(window),
+    )
+
+
+def find_hang(window: Window, settings: Settings = Settings()) -> Diagnosis | None:
+    """Only whether the job hangs right now; cheap enough to ask several times a second."""
+    if not settings.hangs:
+        return None
+    window, _ = clean(window)
+    finding = hang.find_hang(window)
+    if finding is None:
+        return None
+    verdict = stuck_verdict(window, finding)
+    return Diagnosis(window.job.job_id, len(window.ranks), "hang", verdict.steps,
+                     verdicts=(verdict,))  # fmt: skip
+
+
+def _stuck(window: Window) -> list[Verdict]:
+    """A mismatch explains the hang it causes."""
+    found = [find_mismatch(window), hang.find_hang(window)]
+    kept = [one for one in found if one is not None]
+    if len(kept) == 2 and kept[0].group == kept[1].group:
+        kept = kept[:1]
+    return [stuck_verdict(window, one) for one in kept]
+
+
+@dataclass(frozen=True)
+class _Slow:
+    """What the step series and the ranks' own times say."""
+
+    verdicts: tuple[Verdict, ...]
+    spikes: tuple[int, ...]
+    """Columns."""
+    change: l1.Regression | None
+
+
+def _slow(seen: Observed) -> _Slow:
+    line = seen.line
+    if not len(line.steps):
+        return _Slow((), (), None)
+    samples = read_samples(seen.window, line)
+    culprits = accusable(seen, find_culprits(seen))
+    cost = what_if(seen, culprits)
+    verdicts, kept = _named(seen, samples, culprits, cost)
+    series = line.job_period_ns[line.warm_up :]
+    spikes = l1.jitter(series, line.steps[line.warm_up :])
+    change = _moved(l1.regression(series), line.warm_up)
+    healed = line.job_period_ns - what_if(seen, kept).lost_ns if kept else line.job_period_ns
+    rest = _moved(l1.regression(healed[line.warm_up :]), line.warm_up)
+    everyone = find_everyones(seen, samples, rest) if rest is not None else None
+    if (
+        everyone is not None
+        and rest is not None
+        and not _after_effect(everyone, len(line.steps) - rest.split, kept)
+    ):
+        verdicts.append(everyones_verdict(seen.window, everyone))
+    costly = spikes.lost_ns >= JITTER_COST * float(np.nansum(series))
+    columns = tuple(int(one) + line.warm_up for one in spikes.columns) if costly else ()
+    return _Slow(tuple(verdicts), columns, change)
+
+
+def _named(
+    seen: Observed, samples: Samples | None, culprits: Sequence[Culprit], cost: Cost
+) -> tuple[list[Verdict], list[Culprit]]:
+    """Verdicts on the culprits whose slowness costs the job something."""
+    slow: list[Slow] = []
+    kept: list[Culprit] = []
+    for at, one in enumerate(culprits):
+        reason = reason_of(seen, samples, one)
+        finding = slow_finding(seen, one, reason, cost, at)
+        if costs_enough(finding):
+            slow.append(Slow(finding, reason.evidence))
+            kept.append(one)
+    return [slow_verdict(seen.window, one) for one in whole_hosts(seen.window, slow)], kept
+
+
+def _after_effect(everyone: Finding, columns: int, culprits: Sequence[Culprit]) -> bool:
+    """Whether a culprit was slow for most of everyone's rise, which nothing of its own explains.
+
+    A rank that is starved of its processor is also slow in its part of each transfer, which lasts
+    longer for all: one cause, and one verdict.
+    """
+    own_reason = everyone.function is not None or everyone.cause == "gc"
+    slow = max((one.stop - one.first for one in culprits), default=0)
+    return not own_reason and slow >= MOSTLY * columns
+
+
+def _moved(change: l1.Regression | None, columns: int) -> l1.Regression | None:
+    if change is None:
+        return None
+    return l1.Regression(**{**vars(change), "split": change.split + columns})
+
+
+def _state(slow: _Slow, verdicts: tuple[Verdict, ...]) -> State:
+    if any(verdict.kind == "hang" for verdict in verdicts):
+        return "hang"
+    if slow.change is not None:
+        return "both" if slow.spikes else "regression"
+    if slow.spikes:
+        return "jitter"
+    return "slow" if any(verdict.kind == "slowdown" for verdict in verdicts) else "healthy"
+
+
+def _windows(
+    seen: Observed, slow: _Slow, verdicts: tuple[Verdict, ...]
+) -> tuple[AnomalousWindow, ...]:
+    steps = seen.line.steps
+    found = [AnomalousWindow("jitter", (int(steps[a]), int(steps[b])))
+             for a, b in _runs(slow.spikes)]  # fmt: skip
+    if slow.change is not None:
+        found.append(AnomalousWindow("regression", (int(steps[slow.change.split]), int(steps[-1]))))
+    stuck = [verdict for verdict in verdicts if verdict.kind == "hang" and verdict.steps]
+    found += [AnomalousWindow("hang", verdict.steps) for verdict in stuck if verdict.steps]
+    if not found:
+        found = [AnomalousWindow("slow", verdict.steps) for verdict in verdicts if verdict.steps]
+    return tuple(sorted(found, key=lambda one: one.steps))
+
+
+def _runs(columns: Sequence[int]) -> list[Span]:
+    """Neighbouring columns as ranges, both ends included."""
+    runs: list[Span] = []
+    for column in columns:
+        if runs and column == runs[-1][1] + 1:
+            runs[-1] = (runs[-1][0], column)
+        else:
+            runs.append((column, column))
+    return runs
+
+
+def _steps(seen: Observed) -> Span | None:
+    steps = seen.line.steps
+    return (int(steps[0]), int(steps[-1])) if len(steps) else None
+
+
+def _series(seen: Observed) -> StepSeries:
+    period = np.nan_to_num(seen.line.job_period_ns)
+    return StepSeries(tuple(map(int, seen.line.steps)), tuple(map(int, period)))
+
+
+def _rank_phases(seen: Observed) -> tuple[RankPhase, ...]:
+    return tuple(
+        RankPhase(int(rank), phase, int(value))
+        for phase, own in zip(seen.own.phases, seen.own.own, strict=True)
+        for rank, value in zip(seen.line.ranks, _medians(own[:, seen.line.warm_up :]), strict=True)
+        if np.isfinite(value)
+    )
+
+
+def _medians(values: Floats) -> Floats:
+    return stats.column_median(values.T)
+
+
+def _losses(window: Window) -> dict[str, int]:
+    table = window.table("losses")
+    if table is None:
+        return {}
+    names, rows = table.strings("table"), table.ints("rows")
+    return {name: int(rows[names.equals(name)].sum()) for name in names.values
+            if names.equals(name).any()}  # fmt: skip
+
+
+NEEDS = {
+    "argus-l1": ("steps",),
+    "argus-l2": ("phases",),
+    "arrival": ("comm_ops",),
+    "hang": ("comm_ops",),
+    "stacks": ("stacks",),
+    "processor": ("hardware",),
+    "pauses": ("pauses",),
+}
+"""Tables without which a method has nothing to look at."""
+
+
+def _skipped(seen: Observed) -> list[Skipped]:
+    found = list(seen.own.skipped)
+    for method, tables in NEEDS.items():
+        missing = [name for name in tables if seen.window.table(name) is None]
+        if missing and not (method == "pauses" and seen.pauses is not None):
+            found.append(Skipped(method, f"no table {', '.join(missing)}"))
+    if len(seen.line.ranks) < 2:
+        found.append(Skipped("argus-l2", "one rank has no peers"))
+    return found

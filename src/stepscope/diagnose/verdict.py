@@ -1,0 +1,250 @@
+"""Blame: findings become verdicts, culprits only, ranked by what they cost and how sure they are.
+
+The six rules and where they are kept: own time counts (own_time); the last to arrive is late
+(methods.arrival, which limits the cost); lateness is explained backwards, so a rank late without
+own excess is no culprit (blame starts from own time only); an absorbed delay costs nothing (cost);
+unequal work is imbalance (causes); what all do slowly is code (methods.everyone).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from stepscope.diagnose.advice import advise, name_ranks
+from stepscope.diagnose.blame import Culprit
+from stepscope.diagnose.causes import Reason
+from stepscope.diagnose.cost import Cost
+from stepscope.diagnose.finding import Device, Evidence, Finding, Verdict
+from stepscope.diagnose.liveness import latest_stack
+from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.own_time import OUTSIDE
+from stepscope.window import Window
+
+LEAST_COST = 0.02
+"""Below two percent of the step time nobody would act, and noise reaches as far."""
+LEAST_COST_OUTSIDE = 0.1
+"""What one rank does between phases is logging and checkpoints, by design: it must cost more."""
+SURE, SUREST = 0.7, 0.98
+PER_SIGMA = 0.04
+LATE_BONUS, CAUSE_BONUS = 0.05, 0.05
+"""Confidence grows with the distance to the alarm limit, with arrivals that agree and with a cause
+something measured shows; a guess at order, not a probability fitted to labelled jobs."""
+WHOLE_HOST = 0.75
+"""So many ranks of a host slow for one cause: it is the host."""
+
+
+@dataclass(frozen=True)
+class Slow:
+    """A finding about slow ranks, and what supports its cause."""
+
+    finding: Finding
+    evidence: tuple[Evidence, ...]
+
+
+def slow_finding(seen: Observed, one: Culprit, reason: Reason, cost: Cost, at: int) -> Finding:
+    """One culprit with its cause and cost."""
+    line = seen.line
+    lag = cost.lag_ns[at]
+    sure = SURE + PER_SIGMA * min(one.z - one.needed, 4.0)
+    sure += LATE_BONUS * bool(lag) + CAUSE_BONUS * bool(reason.evidence)
+    phase = None if reason.whole_rank else one.named_phase
+    share = cost.fractions[at]
+    values = {
+        "slowdown": one.slowdown,
+        "effect": one.effect,
+        "z": one.z,
+        "z_needed": one.needed,
+        "excess_ns": one.excess_ns,
+        "lost_fraction": share,
+        "outside": one.phase == OUTSIDE,
+        "lag_ns": lag,
+    }
+    rank = int(line.ranks[one.row])
+    if not one.phases:
+        sure = SURE + LATE_BONUS * bool(lag) + 4 * PER_SIGMA
+    detail = f"own time {one.excess_ns / 1e6:.1f} ms per step above its peers" + (
+        f" (z {one.z:.1f}, noise reaches {one.needed:.1f})" if one.phases else ""
+    )
+    return Finding(
+        method="argus-l2" if one.phases else "pauses", kind="slowdown", cause=reason.cause,
+        detail=detail, ranks=(rank,),
+        phase=phase, function=reason.function, steps=line.span(one.first, one.stop),
+        time_ns=line.span_ns(one.first, one.stop), slowdown=one.slowdown, lost_ns=one.excess_ns,
+        confidence=min(sure, SUREST), values=values,
+    )  # fmt: skip
+
+
+def costs_enough(finding: Finding) -> bool:
+    """Whether a slow rank costs the job anything worth a verdict."""
+    share = lost_fraction(finding)
+    least = LEAST_COST_OUTSIDE if finding.values.get("outside") else LEAST_COST
+    return share is not None and share >= least
+
+
+def whole_hosts(window: Window, found: Sequence[Slow]) -> list[Slow]:
+    """Joins the ranks of a host that nearly all suffer from one cause: it is the host's."""
+    joined: list[Slow] = []
+    for one in found:
+        host = window.host_of(one.finding.ranks[0])
+        same = [o for o in found if o.finding.cause == one.finding.cause
+                and window.host_of(o.finding.ranks[0]) == host]  # fmt: skip
+        mine = sum(window.host_of(rank) == host for rank in window.ranks)
+        if len(same) < 2 or len(same) < WHOLE_HOST * mine or mine == len(window.ranks):
+            joined.append(one)
+        elif one is same[0]:
+            joined.append(_join(same))
+    return joined
+
+
+def _join(same: Sequence[Slow]) -> Slow:
+    """One finding for several ranks, told by the costliest of them."""
+    worst = max(same, key=lambda one: lost_fraction(one.finding) or 0.0)
+    phases = {one.finding.phase for one in same}
+    ranks = tuple(sorted(rank for one in same for rank in one.finding.ranks))
+    phase = worst.finding.phase if len(phases) == 1 else None
+    return Slow(replace(worst.finding, ranks=ranks, phase=phase), worst.evidence)
+
+
+def lost_fraction(finding: Finding) -> float | None:
+    """The share of step time a finding says would come back."""
+    share = finding.values.get("lost_fraction")
+    return share if isinstance(share, float) else None
+
+
+def slow_verdict(window: Window, one: Slow) -> Verdict:
+    """A slow rank as people read it."""
+    finding, share = one.finding, lost_fraction(one.finding)
+    evidence = [Evidence(finding.method, finding.detail, finding.values)]
+    lag = finding.values.get("lag_ns")
+    if isinstance(lag, float):
+        detail = f"it came last in collectives, by {lag / 1e6:.1f} ms per step"
+        evidence.append(Evidence("arrival", detail, {"lag_ns": lag}))
+    return _verdict(
+        window, finding, _slow_summary(finding), (*evidence, *one.evidence),
+        _victims(window, finding), share,
+    )  # fmt: skip
+
+
+def everyones_verdict(window: Window, finding: Finding) -> Verdict:
+    """A rise that all ranks share."""
+    slowdown = finding.slowdown or 1.0
+    seen = Evidence(finding.method, finding.detail, finding.values)
+    return _verdict(window, finding, _everyones_summary(finding), (seen,), 0, 1 - 1 / slowdown)
+
+
+def stuck_verdict(window: Window, finding: Finding) -> Verdict:
+    """A hang or a mismatch."""
+    seen = Evidence(finding.method, finding.detail, finding.values)
+    victims = finding.values.get("victims")
+    stack = (
+        latest_stack(window, finding.ranks[0]) if finding.kind == "hang" and finding.ranks else ()
+    )
+    count = victims if isinstance(victims, int) else _victims(window, finding)
+    return _verdict(window, finding, _stuck_summary(finding), (seen,), count, None, stack)
+
+
+def _verdict(
+    window: Window,
+    finding: Finding,
+    summary: str,
+    evidence: tuple[Evidence, ...],
+    victims: int,
+    lost_fraction: float | None,
+    stack: tuple[str, ...] = (),
+) -> Verdict:
+    hosts = tuple(dict.fromkeys(h for rank in finding.ranks if (h := window.host_of(rank))))
+    function = finding.function or (stack[-1] if stack else None)
+    return Verdict(
+        kind=finding.kind, cause=finding.cause, summary=summary, advice=advise(finding),
+        ranks=finding.ranks, hosts=hosts, group=finding.group,
+        devices=_devices(finding, hosts), phase=finding.phase, kernels=finding.kernels,
+        function=function, steps=finding.steps, time_ns=finding.time_ns,
+        slowdown=finding.slowdown, lost_fraction=lost_fraction,
+        confidence=round(finding.confidence, 3), victims=victims, evidence=evidence, stack=stack,
+    )  # fmt: skip
+
+
+def _devices(finding: Finding, hosts: tuple[str, ...]) -> tuple[Device, ...]:
+    """The processors of the host, where they are what is short."""
+    if finding.cause not in ("contention", "host") or finding.function is not None:
+        return ()
+    return tuple(Device("cpu", f"{host}/cpu", round(finding.confidence, 3)) for host in hosts)
+
+
+def _victims(window: Window, finding: Finding) -> int:
+    """Members of the culprits' groups, culprits aside."""
+    members = {rank for group in window.groups if set(group.ranks) & set(finding.ranks)
+               for rank in group.ranks}  # fmt: skip
+    return len(members - set(finding.ranks))
+
+
+def _slow_summary(finding: Finding) -> str:
+    plural = len(finding.ranks) > 1
+    verb = {
+        "compute": "compute" if plural else "computes",
+        "data_loading": "load data" if plural else "loads data",
+    }.get(finding.cause, "are" if plural else "is")
+    text = f"{name_ranks(finding.ranks)} {verb} {_times(finding.slowdown)} slower than "
+    text += "their peers" if plural else "its peers"
+    if finding.phase is not None and finding.cause != "data_loading":
+        text += f" in {finding.phase}"
+    return text + _because(finding) + _since(finding)
+
+
+def _because(finding: Finding) -> str:
+    reason = {
+        "gc": ", held up by garbage collection",
+        "contention": ", as other processes take its processors",
+        "jit_compile": ", compiling",
+        "load_imbalance": ", with more work to do",
+    }.get(finding.cause, "")
+    if finding.cause == "host" and finding.function is None:
+        reason = ", waiting for a processor or blocked"
+    if finding.function is not None:
+        reason += f", in {short_frame(finding.function)}"
+    return reason
+
+
+def _times(slowdown: float | None) -> str:
+    if slowdown is None:
+        return "times"
+    return "more than 100x" if slowdown > 100 else f"{slowdown:.1f}x"
+
+
+def _since(finding: Finding) -> str:
+    return "" if finding.steps is None else f" from step {finding.steps[0]}"
+
+
+def _everyones_summary(finding: Finding) -> str:
+    text = f"all ranks take {_times(finding.slowdown).replace('x', '')} times as long per step"
+    if finding.function is not None:
+        text += f" because of {short_frame(finding.function)}"
+    elif finding.phase is not None:
+        text += f", most of it in {finding.phase}"
+    return text + _since(finding)
+
+
+def _stuck_summary(finding: Finding) -> str:
+    if finding.kind == "mismatch":
+        return finding.detail
+    if not finding.ranks:
+        return f"the job hangs: {finding.detail}"
+    verb = "hang" if len(finding.ranks) > 1 else "hangs"
+    return f"{name_ranks(finding.ranks)} {verb}: {finding.detail}"
+
+
+def ranked(verdicts: Sequence[Verdict]) -> tuple[Verdict, ...]:
+    """Hangs and mismatches first, then by expected gain."""
+    return tuple(sorted(verdicts, key=_order))
+
+
+def _order(verdict: Verdict) -> tuple[int, float, tuple[int, ...]]:
+    gain = verdict.confidence * (verdict.lost_fraction or 0.0)
+    return (verdict.kind == "slowdown", -gain, verdict.ranks)
+
+
+def short_frame(frame: str) -> str:
+    """`step (/home/me/job/train.py:7)` as `step (train.py:7)`: sentences want names, not paths."""
+    function, opened, place = frame.rpartition(" (")
+    return f"{function}{opened}{place.rpartition('/')[2]}" if opened else frame

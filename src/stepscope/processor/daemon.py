@@ -1,0 +1,262 @@
+"""The processor of a host: one socket, many producers, one job folder per job.
+
+This thread only reads packets and carries out what `state` decides; `jobs` stores, `outside` looks
+at the processes. A producer never waits for any of them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import selectors
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import FrameType
+from typing import IO, Any
+
+from stepscope.errors import UsageError, WireError
+from stepscope.processor.hardware import network_interfaces
+from stepscope.processor.jobs import JobFolders
+from stepscope.processor.outside import OutsideWatcher
+from stepscope.processor.settings import Settings
+from stepscope.processor.state import (
+    Append,
+    HostState,
+    Instruction,
+    JobKnown,
+    OpenOps,
+    Refuse,
+    Stalled,
+    Unwatch,
+    Watch,
+    with_devices,
+)
+from stepscope.trace.host import host_name
+from stepscope.wire.frames import MAX_PACKET_BYTES, PacketKind, pack, unpack
+
+logger = logging.getLogger(__name__)
+
+_PACKETS_PER_TURN = 64
+_LAST_TURNS = 16
+"""More than a socket holds; a producer that never pauses must not keep us from stopping."""
+_MOST_REFUSALS = 100
+_LONGEST_SOCKET_PATH = 100
+"""sun_path holds 108 bytes; the rest is for the lock file's ending."""
+
+
+class AlreadyRunningError(UsageError):
+    """Another processor owns the socket: there is one per host."""
+
+
+class Processor:
+    """Carries out decisions. `run` returns when told to stop, or idle for long."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._lock_file = _own(settings.socket)
+        self._listener = _listen(settings.socket)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._connections: dict[int, socket.socket] = {}
+        self._state = HostState()
+        self._host = host_name()
+        self._jobs = JobFolders(self._host, settings)
+        self._outside = OutsideWatcher(self._host, settings, self._jobs.append)
+        self._nics = network_interfaces()
+        self._stop = False
+        self._refused: set[str] = set()
+        self._busy_at = time.monotonic()
+
+    def run(self) -> None:
+        """Serves until SIGTERM, SIGINT or idleness; then stores what is left."""
+        logger.info("processor of %s listens on %s", self._host, self._settings.socket)
+        while not self._stop and not self._idle():
+            for key, _ in self._selector.select(timeout=0.2):
+                if key.fileobj is self._listener:
+                    self._accept()
+                else:
+                    self._read(key.fd)
+            now = time.time_ns()
+            self._carry_out([*self._state.tick(now), *map(Stalled, self._state.stalled(now))])
+            self._retire()
+        self._close()
+
+    def stop(self, _signal: int = 0, _frame: FrameType | None = None) -> None:
+        """Asks `run` to return; fit to be a signal handler."""
+        self._stop = True
+
+    def _retire(self) -> None:
+        """Lets go of jobs that have ended; a processor of its own lives for months."""
+        for job in self._jobs.retire(self._state.jobs()):
+            self._state.forget(job)
+
+    def _idle(self) -> bool:
+        if self._connections:
+            self._busy_at = time.monotonic()
+        idle = time.monotonic() - self._busy_at
+        return self._settings.exit_when_idle and idle > self._settings.idle_seconds
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except OSError as error:  # it hung up again, or we have too many files open
+            logger.debug("no new connection: %s", error)
+            return
+        connection.setblocking(False)
+        self._connections[connection.fileno()] = connection
+        self._selector.register(connection, selectors.EVENT_READ)
+
+    def _read(self, fd: int) -> bool:
+        """Takes what is there, but leaves the other connections their turn: then True."""
+        connection = self._connections[fd]
+        for _ in range(_PACKETS_PER_TURN):
+            try:
+                data = connection.recv(MAX_PACKET_BYTES)
+            except BlockingIOError:
+                return False
+            except OSError:
+                data = b""
+            if not data:
+                self._hang_up(fd)
+                return False
+            if not self._answered(connection, data):
+                self._carry_out(self._state.packet(fd, data, time.time_ns()))
+            if fd not in self._connections:
+                return False
+        return True
+
+    def _hang_up(self, fd: int) -> None:
+        connection = self._connections.pop(fd, None)
+        if connection is not None:
+            self._selector.unregister(connection)
+            connection.close()
+            self._carry_out(self._state.disconnected(fd))
+
+    def _answered(self, connection: socket.socket, data: bytes) -> bool:
+        """Takes a request of `stepscope run`, the one message that is answered."""
+        try:
+            header, payload = unpack(data)
+            if header.kind != PacketKind.CONTROL:
+                return False
+            job = str(json.loads(bytes(payload))["flush"])
+        except (WireError, ValueError, KeyError, TypeError, RecursionError):
+            return False
+        line = connection.dup()
+        threading.Thread(target=self._flush_for, args=(job, line), daemon=True).start()
+        return True
+
+    def _flush_for(self, job: str, line: socket.socket) -> None:
+        """Has a job stored whole, then says so; on a thread, because producers do not wait."""
+        self._outside.finish(job, timeout=4.0)
+        trouble = self._jobs.flush(job, timeout=10.0)
+        reply = json.dumps({"flushed": job, "trouble": trouble}).encode()
+        try:
+            line.send(pack(PacketKind.CONTROL, reply, os.getpid(), 0))
+        except OSError:
+            logger.debug("nobody waited for the answer about %s", job)
+        finally:
+            line.close()
+
+    def _carry_out(self, instructions: Iterable[Instruction]) -> None:
+        for instruction in instructions:
+            self._handlers[type(instruction)](self, instruction)
+
+    def _append(self, it: Append) -> None:
+        self._jobs.append(it.job, it.table, it.rows)
+
+    def _open_ops(self, it: OpenOps) -> None:
+        if it.rows:
+            self._outside.stalled(it.job)
+        self._jobs.replace_open(it.job, it.rows)
+
+    def _job_known(self, it: JobKnown) -> None:
+        self._jobs.open(it.job, it.store, with_devices(it.fragment, self._nics, self._outside.gpus))
+
+    def _watch(self, it: Watch) -> None:
+        self._outside.watch(it)
+
+    def _unwatch(self, it: Unwatch) -> None:
+        self._outside.unwatch(it)
+
+    def _stalled(self, it: Stalled) -> None:
+        self._outside.stalled(it.job)
+        self._jobs.hurry(it.job)
+
+    def _refuse(self, it: Refuse) -> None:
+        """Closes a connection; a producer that tries again every second is told of once."""
+        first = it.why not in self._refused and len(self._refused) < _MOST_REFUSALS
+        self._refused.add(it.why)
+        logger.log(logging.WARNING if first else logging.DEBUG, "closing a connection: %s", it.why)
+        self._hang_up(it.connection)
+
+    _handlers: dict[type, Callable[[Processor, Any], None]] = {  # noqa: RUF012 - never written
+        Append: _append,
+        OpenOps: _open_ops,
+        JobKnown: _job_known,
+        Watch: _watch,
+        Unwatch: _unwatch,
+        Refuse: _refuse,
+        Stalled: _stalled,
+    }
+
+    def _close(self) -> None:
+        for fd in list(self._connections):
+            for _ in range(_LAST_TURNS):
+                if not self._read(fd):
+                    break
+            self._hang_up(fd)
+        self._outside.close()
+        self._jobs.close()
+        self._listener.close()
+        self._settings.socket.unlink(missing_ok=True)
+        self._lock_file.close()
+        logger.info("processor of %s stopped", self._host)
+
+
+def serve(settings: Settings) -> None:
+    """Runs a processor until SIGTERM or SIGINT.
+
+    Raises:
+        AlreadyRunningError: there is one on this socket.
+        UsageError: the socket cannot be made there.
+    """
+    processor = Processor(settings)
+    signal.signal(signal.SIGTERM, processor.stop)
+    signal.signal(signal.SIGINT, processor.stop)
+    processor.run()
+
+
+def _own(path: Path) -> IO[str]:
+    """Takes the lock beside the socket; it is held for as long as this process lives."""
+    if len(str(path).encode()) > _LONGEST_SOCKET_PATH:
+        raise UsageError(
+            f"cannot listen on {path}: a socket's path has at most {_LONGEST_SOCKET_PATH} bytes; "
+            "try a shorter --socket"
+        )
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = path.with_suffix(".lock").open("w", encoding="ascii")
+    except OSError as error:
+        raise UsageError(f"cannot listen on {path}: {error.strerror}; try --socket") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        lock.close()
+        raise AlreadyRunningError(f"a processor already listens on {path}") from error
+    return lock
+
+
+def _listen(path: Path) -> socket.socket:
+    path.unlink(missing_ok=True)  # a predecessor that was killed; we hold its lock
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(str(path))
+    path.chmod(0o600)
+    listener.listen(256)
+    listener.setblocking(False)
+    return listener

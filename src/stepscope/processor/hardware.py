@@ -1,0 +1,169 @@
+"""Counters of the host and of every rank's process, from outside: psutil, schedstat, NVML.
+
+Per rank: `cpu_util` (cores used by the process), `run_delay` (share of the time
+that the main thread was runnable and had to wait for a CPU), `proc_stopped` (1 while the process
+is stopped or gone), `allowed_cpus`, and, where a rank waits much for its CPU,
+`stranger_cpu_util` (cores that processes outside the job use on the CPUs this rank may run on).
+Per host (rank -1): `cpu_util` (0 to 1), `cpu_util.core<N>`, `load1`, `mem_available_bytes`,
+`nic_rx_bytes_per_s` and `nic_tx_bytes_per_s`, and NVML's figures where there is a GPU.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from stepscope.processor.normalise import Rows
+from stepscope.processor.nvml import Gpus
+from stepscope.processor.strangers import Strangers
+
+STRANGERS_FROM = 0.2
+"""Run delay from which a look at all processes of the host is worth its cost."""
+_STOPPED = {psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP, psutil.STATUS_ZOMBIE}
+
+Sample = tuple[int, str, float]
+"""(rank, metric, value)"""
+
+
+@dataclass
+class _Watched:
+    """One rank's process, and what its counters said last time."""
+
+    rank: int
+    thread_id: int
+    process: psutil.Process
+    cpu_seconds: float | None = None
+    delay_ns: int | None = None
+
+
+class HardwareSampler:
+    """Samples all watched processes and the host. Not thread-safe: one thread owns it."""
+
+    def __init__(self, host: str) -> None:
+        self._host = host
+        self._watched: dict[int, _Watched] = {}
+        self._gpus = Gpus()
+        self._last: float | None = None
+        self._network = _network_bytes()
+        self._strangers = Strangers(self._family)
+        psutil.cpu_percent(percpu=True)
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        return self._gpus.names
+
+    def watch(self, rank: int, pid: int, thread_id: int) -> None:
+        try:
+            self._watched[pid] = _Watched(rank, thread_id, psutil.Process(pid))
+        except psutil.Error:
+            return
+
+    def unwatch(self, pid: int) -> None:
+        self._watched.pop(pid, None)
+
+    def sample(self) -> Rows:
+        """One sample of everything, as rows of `hardware`."""
+        now, elapsed = time.time_ns(), self._elapsed()
+        samples = list(self._host_samples(elapsed))
+        for watched in self._watched.values():
+            samples += self._rank_samples(watched, elapsed)
+        return {
+            "rank": [rank for rank, _, _ in samples],
+            "host": [self._host] * len(samples),
+            "metric": [metric for _, metric, _ in samples],
+            "ts_ns": [now] * len(samples),
+            "value": [value for _, _, value in samples],
+        }
+
+    def _elapsed(self) -> float:
+        now = time.monotonic()
+        elapsed = 0.0 if self._last is None else now - self._last
+        self._last = now
+        return elapsed
+
+    def _host_samples(self, elapsed: float) -> Iterator[Sample]:
+        cores = psutil.cpu_percent(percpu=True)
+        yield -1, "cpu_util", sum(cores) / len(cores) / 100
+        for core, percent in enumerate(cores):
+            yield -1, f"cpu_util.core{core}", percent / 100
+        yield -1, "load1", os.getloadavg()[0]
+        yield -1, "mem_available_bytes", float(psutil.virtual_memory().available)
+        network, before = _network_bytes(), self._network
+        self._network = network
+        if elapsed > 0:
+            yield -1, "nic_rx_bytes_per_s", (network[0] - before[0]) / elapsed
+            yield -1, "nic_tx_bytes_per_s", (network[1] - before[1]) / elapsed
+        for metric, value in self._gpus.sample():
+            yield -1, metric, value
+
+    def _rank_samples(self, watched: _Watched, elapsed: float) -> list[Sample]:
+        rank = watched.rank
+        try:
+            if watched.process.status() in _STOPPED:
+                return [(rank, "proc_stopped", 1.0), (rank, "cpu_util", 0.0)]
+            samples = [(rank, "proc_stopped", 0.0)]
+            samples += self._cpu_samples(watched, elapsed)
+        except (psutil.Error, OSError):
+            return [(rank, "proc_stopped", 1.0)]
+        return samples
+
+    def _cpu_samples(self, watched: _Watched, elapsed: float) -> Iterator[Sample]:
+        times = watched.process.cpu_times()
+        cpu = times.user + times.system
+        delay = _run_delay_ns(watched.process.pid, watched.thread_id)
+        before, watched.cpu_seconds = watched.cpu_seconds, cpu
+        delay_before, watched.delay_ns = watched.delay_ns, delay
+        if elapsed <= 0 or before is None:
+            return
+        yield watched.rank, "cpu_util", (cpu - before) / elapsed
+        if delay is None or delay_before is None:
+            return
+        waited = (delay - delay_before) / 1e9 / elapsed
+        yield watched.rank, "run_delay", waited
+        if waited > STRANGERS_FROM:
+            yield from self._stranger_samples(watched)
+
+    def _stranger_samples(self, watched: _Watched) -> Iterator[Sample]:
+        allowed = set(watched.process.cpu_affinity() or ())
+        yield watched.rank, "allowed_cpus", float(len(allowed))
+        used = self._strangers.cores_used(allowed)
+        if used is not None:
+            yield watched.rank, "stranger_cpu_util", used
+
+    def _family(self) -> set[int]:
+        """Processes of the jobs here and of stepscope: everybody else is a stranger."""
+        family = {os.getpid()}
+        for process in [psutil.Process(), *(w.process for w in self._watched.values())]:
+            try:
+                family.update(p.pid for p in [*process.parents(), *process.children(True)])
+                family.add(process.pid)
+            except psutil.Error:
+                continue
+        return family
+
+
+def network_interfaces() -> tuple[str, ...]:
+    """Interfaces that are up, loopback aside."""
+    stats = psutil.net_if_stats()
+    return tuple(sorted(name for name, stat in stats.items() if stat.isup and name != "lo"))
+
+
+def _network_bytes() -> tuple[int, int]:
+    """Bytes received and sent since boot on all interfaces but loopback."""
+    counters = psutil.net_io_counters(pernic=True)
+    rows = [counter for name, counter in counters.items() if name != "lo"]
+    return sum(row.bytes_recv for row in rows), sum(row.bytes_sent for row in rows)
+
+
+def _run_delay_ns(pid: int, thread_id: int) -> int | None:
+    """Nanoseconds the thread was runnable without running: second field of schedstat."""
+    try:
+        text = Path(f"/proc/{pid}/task/{thread_id or pid}/schedstat").read_text(encoding="ascii")
+        return int(text.split()[1])
+    except (OSError, IndexError, ValueError):
+        return None

@@ -1,0 +1,121 @@
+"""Records of one producer into rows of the job folder's tables, a packet at a time.
+
+Times become wall-clock nanoseconds, name ids become strings, the ordinal becomes the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepscope.wire.records import COMM_OPEN, UNKNOWN, RecordKind
+
+RECORD_TYPE = np.dtype(
+    [("kind", "<u2"), ("flags", "<u2"), ("ordinal", "<u4"), ("field", "<i8", (7,))]
+)
+assert RECORD_TYPE.itemsize == 64
+
+Rows = Mapping[str, Any]
+"""Column name to a list or array; all equally long."""
+Records = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Translation:
+    """What turns a producer's numbers into the job's: its rank, clock, names and steps."""
+
+    rank: int
+    offset_ns: int
+    names: Mapping[int, str]
+    step_of: Callable[[int], int]
+
+    def strings(self, ids: NDArray[np.int64]) -> list[str | None]:
+        return [self.names.get(id) for id in ids.tolist()]
+
+    def wall(self, mono_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+        return mono_ns + self.offset_ns
+
+    def steps(self, ordinals: NDArray[Any]) -> list[int]:
+        return [self.step_of(ordinal) for ordinal in ordinals.tolist()]
+
+
+def parse(payload: memoryview) -> Records:
+    """A RECORDS payload as a structured array; sizes were checked by `wire.frames.unpack`."""
+    return np.frombuffer(payload, dtype=RECORD_TYPE)
+
+
+def of_kind(records: Records, kind: RecordKind) -> Records:
+    chosen: Records = records[records["kind"] == kind]
+    return chosen
+
+
+def phases(records: Records, to: Translation) -> Rows:
+    """Rows of `phases`."""
+    field = records["field"]
+    cpu = field[:, 4].tolist()
+    return {
+        "rank": np.full(len(records), to.rank, np.int32),
+        "step": to.steps(records["ordinal"]),
+        "phase": to.strings(field[:, 0]),
+        "microbatch": field[:, 5].astype(np.int32),
+        "start_ns": to.wall(field[:, 1]),
+        "duration_ns": field[:, 2],
+        "waits": field[:, 3] > 0,
+        "wait_ns": field[:, 3],
+        "cpu_ns": [None if value == UNKNOWN else value for value in cpu],
+    }
+
+
+def pauses(records: Records, to: Translation) -> Rows:
+    """Rows of `pauses`."""
+    field = records["field"]
+    return {
+        "rank": np.full(len(records), to.rank, np.int32),
+        "step": to.steps(records["ordinal"]),
+        "kind": to.strings(field[:, 0]),
+        "start_ns": to.wall(field[:, 1]),
+        "duration_ns": field[:, 2],
+    }
+
+
+def comm_ops(records: Records, to: Translation) -> Rows:
+    """Rows of `comm_ops`. gloo runs an operator when it is called, so it starts when enqueued."""
+    field = records["field"]
+    is_open = records["flags"] == COMM_OPEN
+    blocks = is_open | (field[:, 5] != UNKNOWN)
+    enqueue = to.wall(field[:, 4])
+    peers = (field[:, 1] & 0xFFFFFFFF).astype(np.uint32).astype(np.int32)
+    return {
+        "rank": np.full(len(records), to.rank, np.int32),
+        "step": to.steps(records["ordinal"]),
+        "group": to.strings(field[:, 0]),
+        "seq": field[:, 2],
+        "op": to.strings(field[:, 1] >> 32),
+        "peer": peers,
+        "bytes": [None if value == UNKNOWN else value for value in field[:, 3].tolist()],
+        "enqueue_ns": enqueue,
+        "start_ns": [e if b else None for e, b in zip(enqueue.tolist(), blocks, strict=True)],
+        "end_ns": [None if e == UNKNOWN else e + to.offset_ns for e in field[:, 5].tolist()],
+        "state": [_state(open) for open in is_open],
+        "blocked_ns": [None if b == UNKNOWN else b for b in field[:, 6].tolist()],
+    }
+
+
+def counts(records: Records, to: Translation, host: str) -> Rows:
+    """Rows of `hardware` from counters inside the training process."""
+    field = records["field"]
+    return {
+        "rank": np.full(len(records), to.rank, np.int32),
+        "host": [host] * len(records),
+        "metric": to.strings(field[:, 0]),
+        "ts_ns": to.wall(field[:, 2]),
+        "value": field[:, 1].astype(np.float64),
+    }
+
+
+def _state(is_open: bool) -> str:
+    return "started" if is_open else "done"

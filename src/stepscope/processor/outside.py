@@ -1,0 +1,151 @@
+"""Looks at the ranks from outside, on a thread of its own: hardware counters and call stacks."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import resource
+import threading
+import time
+from collections.abc import Callable
+
+from stepscope.processor.hardware import HardwareSampler
+from stepscope.processor.normalise import Rows
+from stepscope.processor.settings import Settings
+from stepscope.processor.stacks import StackSampler, Target
+from stepscope.processor.state import Unwatch, Watch
+
+logger = logging.getLogger(__name__)
+
+TURN_SECONDS = 0.2
+SHORTEST_SAMPLE_SECONDS = 0.25
+"""CPU times come in ticks of 10 ms: a rate over less than this is mostly rounding."""
+DUMP_SECONDS = 2.0
+"""How often stacks are taken at once while operators are in flight for long."""
+
+
+class OutsideWatcher:
+    """Owns the samplers; other threads only put requests in its queue."""
+
+    def __init__(
+        self, host: str, settings: Settings, append: Callable[[str, str, Rows], None]
+    ) -> None:
+        self._host = host
+        self._settings = settings
+        self._append = append
+        self._requests: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._hardware = HardwareSampler(host)
+        self._stacks = StackSampler(append) if settings.sample_stacks else None
+        self._jobs: dict[int, str] = {}
+        self._dumped: dict[str, float] = {}
+        self._sampled = 0.0
+        self._cpu = _own_cpu_seconds()
+        self._finishing: list[tuple[str, threading.Event]] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="stepscope-outside", daemon=True)
+        self._thread.start()
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        return self._hardware.gpus
+
+    def watch(self, who: Watch) -> None:
+        self._requests.put(lambda: self._watch(who))
+
+    def unwatch(self, who: Unwatch) -> None:
+        self._requests.put(lambda: self._unwatch(who))
+
+    def stalled(self, job: str) -> None:
+        """Operators of a job are in flight for long: look at once, and keep looking."""
+        self._requests.put(lambda: self._look_at_once(job))
+
+    def finish(self, job: str, timeout: float) -> None:
+        """Brings in the stacks that are still with py-spy."""
+        done = threading.Event()
+        self._requests.put(lambda: self._finish(job, done))
+        done.wait(timeout)
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join(10)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self._turn()
+            except OSError as error:  # a process that went away between two looks
+                logger.debug("outside look failed: %s", error)
+            self._stop.wait(TURN_SECONDS)
+        if self._stacks is not None:
+            self._stacks.close()
+
+    def _turn(self) -> None:
+        while not self._requests.empty():
+            self._requests.get()()
+        if self._stacks is not None:
+            self._stacks.turn()
+        self._finish_waiting()
+        if self._jobs and time.monotonic() - self._sampled >= self._settings.hardware_seconds:
+            self._sample()
+
+    def _watch(self, who: Watch) -> None:
+        self._jobs[who.pid] = who.job
+        self._hardware.watch(who.rank, who.pid, who.thread_id)
+        if self._stacks is not None:
+            self._stacks.watch(Target(who.job, who.rank, who.pid))
+
+    def _unwatch(self, who: Unwatch) -> None:
+        self._sample()
+        self._jobs.pop(who.pid, None)
+        self._hardware.unwatch(who.pid)
+        if self._stacks is not None:
+            self._stacks.unwatch(who.pid)
+
+    def _look_at_once(self, job: str) -> None:
+        self._sample()
+        now = time.monotonic()
+        if self._stacks is not None and now - self._dumped.get(job, 0.0) >= DUMP_SECONDS:
+            self._dumped[job] = now
+            self._stacks.dump(job)
+
+    def _finish(self, job: str, done: threading.Event) -> None:
+        self._sample()
+        if self._stacks is not None:
+            self._stacks.cut(job)
+        self._finishing.append((job, done))
+
+    def _finish_waiting(self) -> None:
+        for job, done in list(self._finishing):
+            if self._stacks is None or not self._stacks.busy(job):
+                done.set()
+                self._finishing.remove((job, done))
+
+    def _sample(self) -> None:
+        """Counters go to every job that has ranks here; each sees the host and its own ranks."""
+        now = time.monotonic()
+        if now - self._sampled < SHORTEST_SAMPLE_SECONDS:
+            return
+        rows = self._hardware.sample()
+        own = self._own_cost(now)
+        self._sampled = now
+        for job in set(self._jobs.values()):
+            self._append(job, "hardware", rows)
+            self._append(job, "hardware", own)
+
+    def _own_cost(self, now: float) -> Rows:
+        """Cores that the processor and its samplers used since the last sample."""
+        cpu, before = _own_cpu_seconds(), self._cpu
+        self._cpu = cpu
+        elapsed = now - self._sampled if self._sampled else float("inf")
+        return {
+            "rank": [-1],
+            "host": [self._host],
+            "metric": ["stepscope_processor_cpu"],
+            "ts_ns": [time.time_ns()],
+            "value": [(cpu - before) / elapsed],
+        }
+
+
+def _own_cpu_seconds() -> float:
+    usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)

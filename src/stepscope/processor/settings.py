@@ -1,0 +1,39 @@
+"""Where the processor listens, and how it paces itself."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+SOCKET_NAME = "processor.sock"
+
+
+def default_socket() -> Path:
+    """One place per user and host, readable by nobody else."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    if runtime and os.access(runtime, os.W_OK):
+        return Path(runtime) / "stepscope" / SOCKET_NAME
+    return Path(tempfile.gettempdir()) / f"stepscope-{os.getuid()}" / SOCKET_NAME
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a processor runs.
+
+    Args:
+        flush_seconds: how often rows reach a local folder.
+        remote_flush_seconds: the same for an object store, where every write costs a request.
+        hardware_seconds: how often counters are sampled.
+        idle_seconds: with `exit_when_idle`, how long after the last producer it stops.
+        sample_stacks: whether py-spy looks at the ranks.
+    """
+
+    socket: Path = field(default_factory=default_socket)
+    flush_seconds: float = 2.0
+    remote_flush_seconds: float = 5.0
+    hardware_seconds: float = 1.0
+    idle_seconds: float = 20.0
+    exit_when_idle: bool = False
+    sample_stacks: bool = True

@@ -1,0 +1,390 @@
+"""What the processor knows and decides, without sockets, clocks or disks.
+
+Stimuli go in (`connected`, `packet`, `disconnected`, `released`), instructions come out; `daemon`
+carries them out. The same stimuli always give the same instructions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from stepscope.errors import WireError
+from stepscope.processor import normalise
+from stepscope.processor.normalise import Records, Rows, Translation
+from stepscope.processor.steps import Event, Step, StepTracker
+from stepscope.trace import Host, Job, ProcessGroup
+from stepscope.wire.frames import (
+    MAX_TIME_NS,
+    AtRisk,
+    GroupInfo,
+    Hello,
+    PacketKind,
+    decode_hello,
+    decode_names,
+    unpack,
+)
+from stepscope.wire.records import COMM_OPEN, EventKind, RecordKind
+
+PATIENT_STEPS = 0.5
+"""As `hang.STOPPED_STEPS`: by then somebody may be missing, and fresh samples are wanted."""
+HOLD_NS = 5_000_000_000
+"""Rows wait this long for the step sequence to be known; later rows count optimizer steps."""
+
+
+@dataclass(frozen=True)
+class Append:
+    """Add rows to a table of a job."""
+
+    job: str
+    table: str
+    rows: Rows
+
+
+@dataclass(frozen=True)
+class OpenOps:
+    """All operators of a job that are in flight on this host, replacing the previous list."""
+
+    job: str
+    rows: Rows
+
+
+@dataclass(frozen=True)
+class JobKnown:
+    """A job, or something new about it: its store and this host's part of `job.json`."""
+
+    job: str
+    store: str
+    fragment: Job
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Look at this process from outside, from now on."""
+
+    job: str
+    rank: int
+    pid: int
+    thread_id: int
+
+
+@dataclass(frozen=True)
+class Unwatch:
+    """The process closed its connection."""
+
+    job: str
+    rank: int
+    pid: int
+
+
+@dataclass(frozen=True)
+class Refuse:
+    """Close a connection that does not speak our language."""
+
+    connection: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Stalled:
+    """A job does not get on: look at its processes at once."""
+
+    job: str
+
+
+Instruction = Stalled | Append | OpenOps | JobKnown | Watch | Unwatch | Refuse
+_OpenKey = tuple[int, int, bool]
+
+
+@dataclass
+class Producer:
+    """One training process and what it has told us."""
+
+    hello: Hello
+    names: dict[int, str] = field(default_factory=dict)
+    groups: dict[str, GroupInfo] = field(default_factory=dict)
+    parallelism: dict[str, int] = field(default_factory=dict)
+    tracker: StepTracker = field(default_factory=StepTracker)
+    held: list[Records] = field(default_factory=list)
+    held_since_ns: int | None = None
+    holding: bool = True
+    open_ops: dict[_OpenKey, Records] = field(default_factory=dict)
+    blocked: bool = False
+
+    @property
+    def offset_ns(self) -> int:
+        return self.hello.wall_ns - self.hello.mono_ns
+
+    @property
+    def patience_ns(self) -> float:
+        return PATIENT_STEPS * self.tracker.average_ns
+
+    def oldest_open_ns(self, now_ns: int) -> int:
+        """How long the oldest operator in flight has been so."""
+        enqueued = min(int(record["field"][0, 4]) for record in self.open_ops.values())
+        return now_ns - self.offset_ns - enqueued
+
+    def step_of(self, ordinal: int) -> int:
+        sequence = self.tracker.sequence
+        return ordinal if sequence is None else sequence.step_of(ordinal)
+
+    def translation(self) -> Translation:
+        return Translation(self.hello.rank, self.offset_ns, self.names, self.step_of)
+
+
+class HostState:
+    """All producers of this host, by connection."""
+
+    def __init__(self) -> None:
+        self.producers: dict[int, Producer] = {}
+        self._gone: list[Producer] = []
+
+    def jobs(self) -> set[str]:
+        """Jobs that have a live producer."""
+        return {producer.hello.job for producer in self.producers.values()}
+
+    def packet(self, connection: int, data: bytes, now_ns: int) -> list[Instruction]:
+        """Takes one packet; `now_ns` is wall-clock time."""
+        try:
+            header, payload = unpack(data)
+            if header.kind == PacketKind.HELLO:
+                return self._hello(connection, decode_hello(payload))
+            producer = self.producers.get(connection)
+            if producer is None:
+                raise WireError(f"{header.kind.name} packet before a hello")
+            if header.kind == PacketKind.NAMES:
+                return self._names(producer, payload)
+            if header.kind == PacketKind.RECORDS:
+                return self._records(producer, payload, now_ns)
+            raise WireError("a request that is none of ours")
+        except WireError as error:
+            return [Refuse(connection, str(error))]
+
+    def disconnected(self, connection: int) -> list[Instruction]:
+        """A producer went away: what it left open stays open."""
+        producer = self.producers.pop(connection, None)
+        if producer is None:
+            return []
+        out = list(self._release(producer))
+        if producer.open_ops and not self._is_back(producer):
+            self._gone.append(producer)
+        hello = producer.hello
+        return [*out, Unwatch(hello.job, hello.rank, hello.pid)]
+
+    def tick(self, now_ns: int) -> list[Instruction]:
+        """Lets go of rows that waited long enough for a step sequence; notices blocked ranks."""
+        out: list[Instruction] = []
+        for producer in self.producers.values():
+            out += _blocked(producer, now_ns)
+            held = producer.held_since_ns
+            if producer.holding and held is not None and now_ns - held > HOLD_NS:
+                out += self._release(producer)
+        return out
+
+    def stalled(self, now_ns: int) -> set[str]:
+        """Jobs with operators in flight for longer than half an average step of theirs."""
+        return {
+            producer.hello.job
+            for producer in self.producers.values()
+            if producer.open_ops and producer.oldest_open_ns(now_ns) > producer.patience_ns
+        }
+
+    def forget(self, job: str) -> None:
+        """Drops what finished producers of a job left behind."""
+        self._gone = [producer for producer in self._gone if producer.hello.job != job]
+
+    def _hello(self, connection: int, hello: Hello) -> list[Instruction]:
+        out = self.disconnected(connection)  # a producer that introduces itself twice
+        self.producers[connection] = Producer(hello)
+        self._gone = [p for p in self._gone if _who(p.hello) != _who(hello)]
+        out.append(self._job_known(hello.job, hello.store))
+        # what this rank left open, here or with a processor before us, it will tell of again
+        out.append(OpenOps(hello.job, self._open_rows(hello.job)))
+        if hello.at_risk is not None:
+            offset = hello.wall_ns - hello.mono_ns
+            out.append(Append(hello.job, "losses", _losses(hello.rank, hello.at_risk, offset)))
+        return [*out, Watch(hello.job, hello.rank, hello.pid, hello.thread_id)]
+
+    def _names(self, producer: Producer, payload: memoryview) -> list[Instruction]:
+        told = decode_names(payload)
+        producer.names.update(told.names)
+        producer.groups.update({group.id: group for group in told.groups})
+        producer.parallelism.update(told.parallelism)
+        if told.groups or told.parallelism:
+            return [self._job_known(producer.hello.job, producer.hello.store)]
+        return []
+
+    def _is_back(self, producer: Producer) -> bool:
+        """Whether its rank has a newer connection, which knows better what is open."""
+        return any(_who(p.hello) == _who(producer.hello) for p in self.producers.values())
+
+    def _records(self, producer: Producer, payload: memoryview, now_ns: int) -> list[Instruction]:
+        records = normalise.parse(payload)
+        _check(records)
+        if producer.held_since_ns is None:
+            producer.held_since_ns = now_ns
+        steps = self._track(producer, records)
+        out: list[Instruction] = []
+        if producer.holding:
+            producer.held.append(records)
+            if producer.tracker.sequence is not None:
+                out += self._release(producer)
+        else:
+            out += _rows(producer, records)
+        if steps:
+            out.append(Append(producer.hello.job, "steps", _step_rows(producer, steps)))
+        # last: an operator that finished must be in its table before it leaves the open ones
+        return [*out, *self._open(producer, records)]
+
+    def _track(self, producer: Producer, records: Records) -> list[Step]:
+        steps: list[Step] = []
+        for record in normalise.of_kind(records, RecordKind.EVENT):
+            name, start, end, *_ = (int(value) for value in record["field"])
+            kind = EventKind(int(record["flags"]) & 1)
+            steps += producer.tracker.add(Event(kind, name, start, end, int(record["ordinal"])))
+        return steps
+
+    def _release(self, producer: Producer) -> Iterator[Instruction]:
+        producer.holding = False
+        held, producer.held = producer.held, []
+        for records in held:
+            yield from _rows(producer, records)
+
+    def _open(self, producer: Producer, records: Records) -> list[Instruction]:
+        """Keeps the list of operators in flight; says it anew when it changed."""
+        comm = normalise.of_kind(records, RecordKind.COMM)
+        before = set(producer.open_ops)
+        for record in comm:
+            key = _open_key(record, producer.names)
+            if int(record["flags"]) == COMM_OPEN:
+                producer.open_ops[key] = record.reshape(1)
+            else:
+                producer.open_ops.pop(key, None)
+        if set(producer.open_ops) == before:
+            return []
+        return [OpenOps(producer.hello.job, self._open_rows(producer.hello.job))]
+
+    def _open_rows(self, job: str) -> Rows:
+        parts = [
+            normalise.comm_ops(np.concatenate(list(p.open_ops.values())), p.translation())
+            for p in [*self.producers.values(), *self._gone]
+            if p.hello.job == job and p.open_ops
+        ]
+        if not parts:
+            return {}
+        return {name: [v for part in parts for v in part[name]] for name in parts[0]}
+
+    def _job_known(self, job: str, store: str) -> JobKnown:
+        members = [p for p in [*self.producers.values(), *self._gone] if p.hello.job == job]
+        hosts: dict[str, set[int]] = {}
+        groups: dict[str, GroupInfo] = {}
+        parallelism: dict[str, int] = {}
+        for producer in members:
+            hosts.setdefault(producer.hello.host, set()).add(producer.hello.rank)
+            groups.update(producer.groups)
+            parallelism.update(producer.parallelism)
+        fragment = Job(
+            job_id=job,
+            world_size=max(producer.hello.world_size for producer in members),
+            hosts=tuple(Host(name, tuple(sorted(ranks))) for name, ranks in hosts.items()),
+            parallelism=parallelism,
+            groups=tuple(ProcessGroup(g.id, g.kind, g.ranks) for g in groups.values()),
+        )
+        return JobKnown(job, store, fragment)
+
+
+def _blocked(producer: Producer, now_ns: int) -> list[Instruction]:
+    """EROICA's blocked rule, said when it begins and when it ends to hold for a rank."""
+    blocked = producer.tracker.blocked(now_ns - producer.offset_ns)
+    if blocked == producer.blocked:
+        return []
+    producer.blocked = blocked
+    hello = producer.hello
+    row = {
+        "rank": [hello.rank],
+        "host": [hello.host],
+        "metric": ["steps_blocked"],
+        "ts_ns": [now_ns],
+        "value": [float(blocked)],
+    }
+    said: list[Instruction] = [Append(hello.job, "hardware", row)]
+    return [*said, Stalled(hello.job)] if blocked else said
+
+
+def with_devices(fragment: Job, nics: tuple[str, ...], gpus: tuple[str, ...]) -> Job:
+    """The fragment with this host's devices, which only the daemon can look up."""
+    hosts = tuple(replace(host, nics=nics, gpus=gpus) for host in fragment.hosts)
+    return replace(fragment, hosts=hosts)
+
+
+def _check(records: Records) -> None:
+    """Refuses numbers that no clock or counter gives and no table could hold.
+
+    Raises:
+        WireError: there are some.
+    """
+    field = records["field"]
+    if ((field > MAX_TIME_NS) | (field < -MAX_TIME_NS)).any():
+        raise WireError(f"a record holds a number beyond {MAX_TIME_NS}")
+
+
+def _who(hello: Hello) -> tuple[str, int]:
+    return hello.job, hello.rank
+
+
+def _open_key(record: Records, names: dict[int, str]) -> _OpenKey:
+    group, op_peer, seq = (int(value) for value in record["field"][:3])
+    return group, seq, names.get(op_peer >> 32) in ("Send", "Recv")
+
+
+def _rows(producer: Producer, records: Records) -> Iterator[Append]:
+    """Finished observations as table rows. Operators in flight are in `OpenOps`."""
+    to, job = producer.translation(), producer.hello.job
+    if len(some := normalise.of_kind(records, RecordKind.PHASE)):
+        yield Append(job, "phases", normalise.phases(some, to))
+    comm = normalise.of_kind(records, RecordKind.COMM)
+    if len(some := comm[comm["flags"] != COMM_OPEN]):
+        yield Append(job, "comm_ops", normalise.comm_ops(some, to))
+    if len(some := normalise.of_kind(records, RecordKind.PAUSE)):
+        yield Append(job, "pauses", normalise.pauses(some, to))
+    if len(some := normalise.of_kind(records, RecordKind.COUNT)):
+        yield from _counts(producer, some, to)
+
+
+def _counts(producer: Producer, records: Records, to: Translation) -> Iterator[Append]:
+    """Counters go to `hardware`; counts of dropped rows are losses."""
+    rows = normalise.counts(records, to, producer.hello.host)
+    for metric, fields in zip(rows["metric"], records["field"].tolist(), strict=True):
+        if metric is not None and metric.startswith("dropped."):
+            _, lost, until, since, *_ = fields
+            risk = AtRisk(since, until, {metric.removeprefix("dropped."): lost})
+            yield Append(producer.hello.job, "losses", _losses(to.rank, risk, to.offset_ns))
+    keep = [m is not None and not m.startswith("dropped.") for m in rows["metric"]]
+    if any(keep):
+        kept = {
+            name: [value for value, wanted in zip(column, keep, strict=True) if wanted]
+            for name, column in rows.items()
+        }
+        yield Append(producer.hello.job, "hardware", kept)
+
+
+def _losses(rank: int, risk: AtRisk, offset_ns: int) -> Rows:
+    tables = list(risk.rows)
+    return {
+        "rank": [rank] * len(tables),
+        "table": tables,
+        "start_ns": [risk.start_ns + offset_ns] * len(tables),
+        "end_ns": [risk.end_ns + offset_ns] * len(tables),
+        "rows": [risk.rows[table] for table in tables],
+    }
+
+
+def _step_rows(producer: Producer, steps: list[Step]) -> Rows:
+    return {
+        "rank": [producer.hello.rank] * len(steps),
+        "step": [step.step for step in steps],
+        "start_ns": [step.start_ns + producer.offset_ns for step in steps],
+        "duration_ns": [step.duration_ns for step in steps],
+    }

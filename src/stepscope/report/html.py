@@ -1,0 +1,59 @@
+"""The diagnosis as one HTML file that opens anywhere, without a network."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+
+from stepscope.diagnose.finding import Diagnosis
+from stepscope.report import heatmap, story, tiles, units
+from stepscope.report.chart import range_of, step_chart
+from stepscope.report.rank_map import culprit_ranks, rank_map
+from stepscope.report.text import CLOCK_FLOOR_NS
+
+
+def render_html(diagnosis: Diagnosis) -> str:
+    """The whole page; every name that came from the job is escaped."""
+    page = _template().render(
+        diagnosis=diagnosis,
+        own=rank_map(diagnosis),
+        culprits=culprit_ranks(diagnosis),
+        chart=step_chart(diagnosis),
+        step_range=range_of(diagnosis),
+        title=_title(diagnosis),
+        mood=_mood(diagnosis),
+        clocks=[clock for clock in diagnosis.clocks if abs(clock.offset_ns) >= CLOCK_FLOOR_NS],
+    )
+    # names may hold lone surrogates (file names do), which no file takes
+    return page.encode("utf-8", "replace").decode("utf-8")
+
+
+@lru_cache(maxsize=1)
+def _template() -> Template:
+    environment = Environment(
+        loader=PackageLoader("stepscope.report"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )
+    environment.globals |= {"story": story, "units": units, "tiles": tiles, "heatmap": heatmap}
+    return environment.get_template("report.html.j2")
+
+
+def _mood(diagnosis: Diagnosis) -> str:
+    """Which colour the page opens with: `bad`, `good`, or `odd` where nothing can be said."""
+    if diagnosis.verdicts:
+        return "bad"
+    healthy = diagnosis.state == "healthy" and not story.nothing_recorded(diagnosis)
+    return "good" if healthy else "odd"
+
+
+def _title(diagnosis: Diagnosis) -> str:
+    """The one sentence to read; with several culprits each has its own, further down."""
+    if len(diagnosis.verdicts) == 1:
+        return diagnosis.verdicts[0].summary
+    if diagnosis.verdicts:
+        return units.count(len(diagnosis.verdicts), "culprit") + ", the costliest first"
+    return story.headline(diagnosis).partition(": ")[2]

@@ -1,0 +1,58 @@
+"""The diagnosis as the JSON object of `docs/diagnosis-json.md`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from stepscope.diagnose.finding import Diagnosis, Verdict
+
+
+def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
+    """Every key is always there; what is not known, and what is no finite number, is null.
+
+    Beyond the promised keys a verdict has its `stack`, and the diagnosis `losses` (rows known to be
+    lost, by table) and `cost` (what stepscope itself took).
+    """
+    return {
+        "schema": 1,
+        "job_id": diagnosis.job_id,
+        "ranks": _plain(diagnosis.ranks),
+        "steps": _plain(diagnosis.steps),
+        "state": diagnosis.state,
+        "windows": [_plain(asdict(window)) for window in diagnosis.windows],
+        "verdicts": [_verdict(verdict) for verdict in diagnosis.verdicts],
+        "clocks": [_plain(asdict(clock)) for clock in diagnosis.clocks],
+        "skipped": [_plain(asdict(skipped)) for skipped in diagnosis.skipped],
+        "losses": _plain(diagnosis.losses),
+        "cost": _plain(diagnosis.cost),
+    }
+
+
+_VERDICT_KEYS = (
+    "kind", "cause", "ranks", "hosts", "group", "devices", "phase", "kernels", "function",
+    "steps", "time_ns", "slowdown", "lost_fraction", "confidence", "victims", "summary",
+    "advice", "evidence", "stack",
+)  # fmt: skip
+
+
+def _verdict(verdict: Verdict) -> dict[str, Any]:
+    fields = {**vars(verdict)}
+    fields["devices"] = [asdict(device) for device in verdict.devices]
+    fields["evidence"] = [vars(evidence) for evidence in verdict.evidence]
+    return {key: _plain(fields[key]) for key in _VERDICT_KEYS}
+
+
+def _plain(value: Any) -> Any:
+    """The value as JSON can say it: tuples as lists, numpy scalars as numbers, NaN as null."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if hasattr(value, "tolist"):
+        return _plain(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

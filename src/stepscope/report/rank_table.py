@@ -1,0 +1,78 @@
+"""The rank map as a small table for terminals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich import box
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from stepscope.diagnose.finding import Diagnosis
+from stepscope.report import units
+from stepscope.report.rank_map import RankMap, culprit_ranks, named_phases, rank_map
+
+ALL_RANKS = 16
+"""Up to so many ranks, every one has its line."""
+SHOWN_RANKS = 8
+"""Of more ranks, the culprits and the most unusual others; none where none is unusual."""
+_INDENT = 2
+_COLUMN = 20
+"""A phase's column at its widest; longer names are cut."""
+UNUSUAL = 0.1
+"""From this excess on a rank's time is set in colour: below, it is noise to the eye."""
+
+
+def rank_table(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
+    """Own time per step by rank and phase; nothing where there is nothing worth a look."""
+    own = rank_map(diagnosis)
+    culprits = culprit_ranks(diagnosis)
+    shown = list(own.ranks) if len(own.ranks) <= ALL_RANKS else own.unusual(culprits)[:SHOWN_RANKS]
+    if not shown:
+        return
+    phases = _fitting(named_phases(diagnosis, own), width - _INDENT)
+    yield Text(_title(own, len(shown), len(phases)), style="bold")
+    table = _empty(phases)
+    for rank in shown:
+        style = "bold red" if rank in culprits else ""
+        table.add_row(Text(f"{rank}", style), *(_cell(own, rank, phase) for phase in phases))
+    if len(own.ranks) > 1:
+        usual = (units.duration(own.medians[phase]) for phase in phases)
+        table.add_row("median", *usual, style="dim")
+    yield Padding(table, (0, 0, 0, _INDENT))
+
+
+def _fitting(phases: tuple[str, ...], width: int) -> tuple[str, ...]:
+    """As many phases as there is room for, at least one."""
+    room, fitting = width - len("median  "), 0
+    for phase in phases:
+        room -= min(max(len(phase), len("1,234 ms")), _COLUMN) + 2
+        fitting += room >= 0
+    return phases[: max(fitting, 1)]
+
+
+def _title(own: RankMap, ranks: int, phases: int) -> str:
+    title = "Own time per step without waiting"
+    if ranks < len(own.ranks):
+        title += f", {ranks} of {units.count(len(own.ranks), 'rank')} (culprits, outliers)"
+    return title + (f", {phases} of {len(own.phases)} phases" if phases < len(own.phases) else "")
+
+
+def _empty(phases: tuple[str, ...]) -> Table:
+    table = Table(
+        box=box.SIMPLE_HEAD, safe_box=True,
+        show_edge=False, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim",
+    )  # fmt: skip
+    table.add_column("rank", justify="right")
+    for phase in phases:
+        table.add_column(Text(phase), justify="right", overflow="ellipsis", max_width=_COLUMN)
+    return table
+
+
+def _cell(own: RankMap, rank: int, phase: str) -> Text:
+    excess = own.excess(rank, phase)
+    if excess is None:
+        return Text("-", "dim")
+    return Text(units.duration(own.own_ns[rank, phase]), "red" if excess >= UNUSUAL else "")

@@ -1,0 +1,173 @@
+"""The diagnosis for a terminal or a log: the verdict first, then what it rests on."""
+
+from __future__ import annotations
+
+import io
+import unicodedata
+from collections.abc import Iterable, Iterator
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from stepscope.diagnose.finding import Diagnosis, Verdict
+from stepscope.report import story, units
+from stepscope.report.rank_table import rank_table
+from stepscope.report.series import BLOCKS, buckets, sparkline
+
+CLOCK_FLOOR_NS = 1_000_000
+"""Clocks closer than this are what NTP gives everyone; no reader needs to know."""
+FULL_VERDICTS = 5
+"""After so many, a verdict gets one line: the first ones are what to act on."""
+STACK_FRAMES = 24
+"""Innermost frames shown; the outermost ones are launchers and thread start-up."""
+_LABEL_WIDTH = 8
+_INDENT = 2
+
+_ASCII = str.maketrans(
+    {"µ": "u", "·": "-", "…": "~", "─": "-"} | dict(zip(BLOCKS, "_.,-=+*#", strict=True))
+)
+"""One character for one, so that columns stay columns."""
+
+
+def render_text(
+    diagnosis: Diagnosis, width: int = 80, *, color: bool = False, ascii_only: bool = False
+) -> str:
+    """The whole report as text, with ANSI colours if asked for."""
+    console = Console(
+        file=io.StringIO(),
+        width=width,
+        force_terminal=color,
+        color_system="standard" if color else None,
+        legacy_windows=False,
+        _environ={},
+    )
+    with console.capture() as capture:
+        console.print(Group(*_report(diagnosis, width)))
+    lines = (line.rstrip() for line in capture.get().splitlines())
+    text = "\n".join(lines).rstrip() + "\n"
+    return to_ascii(text) if ascii_only else text
+
+
+def render_headline(diagnosis: Diagnosis) -> str:
+    """The diagnosis in one line, for the live view."""
+    return printable(story.headline(diagnosis))
+
+
+def to_ascii(text: str) -> str:
+    """The same text for a terminal that knows nothing better, column for column."""
+    return text.translate(_ASCII).encode("ascii", "replace").decode("ascii")
+
+
+def printable(text: str) -> str:
+    """Names come from training scripts: no control character of theirs reaches the terminal."""
+    return "".join("�" if unicodedata.category(c) in ("Cc", "Cs") else c for c in text)
+
+
+def headline_style(diagnosis: Diagnosis) -> str:
+    if diagnosis.verdicts:
+        return "bold red"
+    return "bold green" if diagnosis.state == "healthy" and diagnosis.ranks else "bold yellow"
+
+
+def _report(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
+    yield Text(render_headline(diagnosis), style=headline_style(diagnosis))
+    yield Text(printable(story.subject(diagnosis)), style="dim")
+    for number, verdict in enumerate(diagnosis.verdicts, 1):
+        yield ""
+        yield from _verdict(verdict, diagnosis, number)
+    yield from _pictures(diagnosis, width)
+    footer = list(_footer(diagnosis))
+    if footer:
+        yield ""
+        yield _fields(footer, style="dim")
+
+
+def _verdict(verdict: Verdict, diagnosis: Diagnosis, number: int) -> Iterator[RenderableType]:
+    if len(diagnosis.verdicts) > 1:
+        yield Text(f"{number}. {printable(verdict.summary)}", style="bold")
+    if number <= FULL_VERDICTS:
+        yield _fields(_verdict_fields(verdict, diagnosis))
+
+
+def _verdict_fields(verdict: Verdict, diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
+    told = story.tell(verdict, diagnosis)
+    yield "Why", told.why
+    yield "Where", told.where
+    yield "Since", told.since
+    yield "Cost", told.cost
+    yield "Do next", told.advice
+    yield "Stack", "\n".join(_stack(verdict.stack))
+    for evidence in verdict.evidence:
+        yield "Evidence", f"{evidence.method}: {evidence.detail}"
+
+
+def _stack(frames: tuple[str, ...]) -> Iterator[str]:
+    if len(frames) > STACK_FRAMES:
+        yield f"… {len(frames) - STACK_FRAMES} outer frames"
+    yield from frames[-STACK_FRAMES:]
+
+
+def _fields(rows: Iterable[tuple[str, str]], style: str = "") -> RenderableType:
+    """Label and text side by side, the text wrapped in its own column; a label is said once."""
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(width=_LABEL_WIDTH, style=style or "bold")
+    grid.add_column(overflow="fold", style=style)
+    last = ""
+    for label, text in rows:
+        if text:
+            lines = "\n".join(printable(line) for line in text.split("\n"))
+            grid.add_row(Text("" if label == last else label), Text(lines))
+            last = label
+    return Padding(grid, (0, 0, 0, _INDENT), expand=False)
+
+
+def _pictures(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
+    if diagnosis.series.steps:
+        yield ""
+        yield from _series(diagnosis, width)
+    table = list(rank_table(diagnosis, width))
+    if table:
+        yield from ("", *table)
+
+
+def _series(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
+    points = buckets(diagnosis.series, width - _INDENT)
+    lowest = units.duration(min(point.low_ns for point in points))
+    highest = units.duration(max(point.high_ns for point in points))
+    steps = units.span((points[0].first, points[-1].last))
+    yield Text(f"Step time, {steps}: {lowest} to {highest}", style="bold")
+    yield Text(" " * _INDENT + sparkline(points), no_wrap=True)
+    marks = "".join(_mark(diagnosis, point.first, point.last) for point in points)
+    if marks.strip():
+        yield Text(" " * _INDENT + marks.rstrip(), style="red", no_wrap=True)
+        yield Padding(
+            Text("^ " + "; ".join(story.windows_by_kind(diagnosis)), "red"), (0, 0, 0, _INDENT)
+        )
+
+
+def _mark(diagnosis: Diagnosis, first: int, last: int) -> str:
+    hit = any(w.steps[0] <= last and w.steps[1] >= first for w in diagnosis.windows)
+    return "^" if hit else " "
+
+
+def _footer(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
+    yield "Clocks", _clocks(diagnosis)
+    for why, methods in story.skipped_by_reason(diagnosis).items():
+        yield "Not run", f"{units.names(methods, limit=8)}: {why}"
+    lost = (f"{units.count(rows, 'row')} of {name}" for name, rows in diagnosis.losses.items())
+    yield "Lost", units.names(lost, limit=8)
+    own = (story.own_cost(name, value) for name, value in diagnosis.cost.items())
+    yield "Own cost", units.names(own, limit=8)
+
+
+def _clocks(diagnosis: Diagnosis) -> str:
+    """Only the clocks that are off enough to confuse whoever compares logs of two hosts."""
+    off = [clock for clock in diagnosis.clocks if abs(clock.offset_ns) >= CLOCK_FLOOR_NS]
+    off.sort(key=lambda clock: -abs(clock.offset_ns))
+    return units.names(
+        f"{clock.host}{'' if clock.rank is None else f' rank {clock.rank}'} is "
+        f"{units.duration(abs(clock.offset_ns))} {'ahead' if clock.offset_ns > 0 else 'behind'}"
+        for clock in off
+    )

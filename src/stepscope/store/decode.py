@@ -1,0 +1,141 @@
+"""Parquet bytes, ours or anybody's, to rows in our types."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from stepscope.errors import FormatError
+from stepscope.store.encode import ARROW_TYPES
+from stepscope.trace import TABLES, TableSpec
+
+_SPARE: Mapping[str, str] = {
+    "phases": "step microbatch",
+    "kernels": "step stream",
+    "kernel_summaries": "stream cluster",
+    "comm_ops": "step peer bytes enqueue_ns",
+    "transfers": "peer posted completed",
+    "stacks": "thread active gil",
+    "hardware": "rank host",
+    "losses": "rank",
+    "patterns": "kind",
+    "pauses": "step",
+}
+"""Columns that a collector may leave out although the table has them: null in every row then.
+A row without one of the others says nothing."""
+
+_HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
+_LARGEST_EXACT_FLOAT = 2**53
+_CODED = ARROW_TYPES["str"]
+
+
+def decode(table: str, data: bytes, keys: Mapping[str, str] = MappingProxyType({})) -> pa.Table:
+    """The file's columns of this table, in the types of `trace.TABLES`; other columns are left.
+
+    Columns that the file lacks and its path names (`rank=7/a.parquet`) come from those `keys`.
+
+    Raises:
+        FormatError: the bytes are no Parquet file, lack columns, or hold other types.
+    """
+    spec = TABLES[table]
+    raw = _read(spec, data, keys)
+    kinds = spec.columns.items()
+    columns = {name: _cast(raw[name], name, kind) for name, kind in kinds if name in raw}
+    return _filled(spec, pa.table(columns))
+
+
+def essential_columns(spec: TableSpec) -> set[str]:
+    return set(spec.columns) - spec.optional - set(_SPARE.get(spec.name, "").split())
+
+
+def _read(spec: TableSpec, data: bytes, keys: Mapping[str, str]) -> dict[str, Any]:
+    buffer = pa.BufferReader(data)
+    try:
+        metadata = pq.read_metadata(buffer)
+        names = _checked(spec, metadata.schema.to_arrow_schema().names, keys)
+        file = pq.ParquetFile(
+            buffer,
+            metadata=metadata,
+            read_dictionary=[name for name in names if spec.columns[name] == "str"],
+            page_checksum_verification=True,
+        )
+        rows = file.read(columns=names, use_threads=False)
+        # a damaged file can hold codes outside its dictionary and bytes that are no UTF-8
+        rows.validate(full=True)
+        constant = {n: _repeated(v, rows.num_rows) for n, v in keys.items() if n not in names}
+        return {**constant, **{name: rows[name] for name in names}}
+    except (pa.ArrowException, OSError, ValueError, KeyError, MemoryError) as cause:
+        raise FormatError(f"is no whole Parquet file ({_first_line(cause)})") from None
+
+
+def _repeated(value: str, rows: int) -> Any:
+    known = None if value == _HIVE_NULL else value
+    return pa.chunked_array([pa.repeat(pa.scalar(known, pa.string()), rows)])
+
+
+def _checked(spec: TableSpec, found: list[str], keys: Mapping[str, str]) -> list[str]:
+    """Those of the columns found that belong to the table."""
+    missing = essential_columns(spec) - {*found, *keys}
+    if missing:
+        raise FormatError(f"lacks {_listed(missing)} of table {spec.name}; it has {_listed(found)}")
+    names = [name for name in found if name in spec.columns]
+    if len(set(names)) < len(names):
+        raise FormatError(f"has a column twice: {_listed(names)}")
+    return names
+
+
+def _filled(spec: TableSpec, rows: pa.Table) -> pa.Table:
+    """Adds the columns that were left out although the table has them."""
+    for name, kind in spec.columns.items():
+        if name not in rows.column_names and name not in spec.optional:
+            rows = rows.append_column(name, pa.nulls(rows.num_rows, ARROW_TYPES[kind]))
+    return rows
+
+
+def _cast(column: Any, name: str, kind: str) -> Any:
+    try:
+        if kind == "str":
+            return _coded(column)
+        if pa.types.is_dictionary(column.type):
+            column = column.cast(column.type.value_type)
+        if kind in ("int64", "int32"):
+            return _whole(column).cast(ARROW_TYPES[kind])
+        return column.cast(ARROW_TYPES[kind])
+    except (pa.ArrowException, ValueError, OverflowError) as cause:
+        found = f"column {name} holds {column.type}"
+        raise FormatError(f"{found}, not {kind} ({_first_line(cause)})") from None
+
+
+def _coded(column: Any) -> Any:
+    if column.type == _CODED:
+        return column
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    return column.cast(pa.string()).dictionary_encode()
+
+
+def _whole(column: Any) -> Any:
+    """Integers of any width, times of any unit, and floats that are exact integers."""
+    if pa.types.is_timestamp(column.type):
+        return column.cast(pa.timestamp("ns", column.type.tz)).cast(pa.int64())
+    if pa.types.is_duration(column.type):
+        return column.cast(pa.duration("ns")).cast(pa.int64())
+    if pa.types.is_floating(column.type):
+        column = pc.if_else(pc.is_nan(column), None, column)
+        largest = pc.max(pc.abs(column)).as_py()
+        if largest is not None and largest > _LARGEST_EXACT_FLOAT:
+            raise ValueError("floats beyond 2^53 have lost their last digits")
+    return column
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names)) or "no columns"
+
+
+def _first_line(cause: BaseException) -> str:
+    return (str(cause) or type(cause).__name__).split("\n", 1)[0][:160]

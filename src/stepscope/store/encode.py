@@ -1,0 +1,84 @@
+"""Rows to Arrow to Parquet bytes, by the schemas in `trace.TABLES`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from stepscope.trace import TABLES
+from stepscope.window import NULL, Strings
+
+Values = Sequence[Any] | NDArray[Any] | Strings
+Rows = Mapping[str, Values]
+"""Column name to values; null is None in a list, `NULL` in an array of integers."""
+
+ARROW_TYPES: Mapping[str, Any] = {
+    "int64": pa.int64(),
+    "int32": pa.int32(),
+    "double": pa.float64(),
+    "bool": pa.bool_(),
+    # dictionary-coded in memory too: a thousand equal call stacks weigh as much as one
+    "str": pa.dictionary(pa.int32(), pa.string()),
+}
+
+
+def arrow_table(table: str, rows: Rows) -> pa.Table:
+    """The given columns in the table's order and types.
+
+    Columns that are not given stay absent, which says something else than null: a column
+    `end_ns` full of nulls holds operators that never finished, no column says nobody looked.
+    """
+    spec = TABLES[table]
+    unknown = rows.keys() - spec.columns.keys()
+    assert not unknown, f"table {table} has no columns {sorted(unknown)}"
+    missing = spec.columns.keys() - spec.optional - rows.keys()
+    assert not missing, f"rows of {table} lack the columns {sorted(missing)}"
+    lengths = {name: len(values) for name, values in rows.items()}
+    assert len(set(lengths.values())) == 1, f"columns of {table} differ in length: {lengths}"
+    return pa.table({n: _array(rows[n], kind) for n, kind in spec.columns.items() if n in rows})
+
+
+def _array(values: Values, kind: str) -> Any:
+    if isinstance(values, Strings):
+        indices: Any = pa.array(values.codes, mask=values.codes < 0)
+        return pa.DictionaryArray.from_arrays(indices, pa.array(values.values, pa.string()))
+    if kind == "str":
+        return _text(values).dictionary_encode()
+    mask = None
+    if isinstance(values, np.ndarray) and values.dtype == np.int64:
+        mask = values == NULL
+    return pa.array(values, ARROW_TYPES[kind], mask=mask)
+
+
+def _text(values: Sequence[Any] | NDArray[Any]) -> Any:
+    """Names of files and functions may hold bytes that are no text: those become `?`."""
+    try:
+        return pa.array(values, pa.string())
+    except UnicodeEncodeError:
+        valid = [v if v is None else v.encode("utf-8", "replace").decode() for v in values]
+        return pa.array(valid, pa.string())
+
+
+def parquet_bytes(table: pa.Table) -> bytes:
+    """One whole Parquet file."""
+    sink = pa.BufferOutputStream()
+    coded: Any = [field.name for field in table.schema if pa.types.is_dictionary(field.type)]
+    pq.write_table(
+        table,
+        sink,
+        compression="zstd",
+        write_page_checksum=True,
+        use_dictionary=coded,
+        column_encoding=_encodings(table.schema) or None,
+    )
+    return bytes(sink.getvalue())
+
+
+def _encodings(schema: pa.Schema) -> dict[str, str]:
+    """Counters and times shrink most as differences; any Parquet reader knows this encoding."""
+    return {f.name: "DELTA_BINARY_PACKED" for f in schema if pa.types.is_integer(f.type)}

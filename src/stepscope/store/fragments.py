@@ -1,0 +1,73 @@
+"""job.json and the fragments it is made of."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from stepscope.errors import FormatError
+from stepscope.store.layout import JOB_FILE, TOPOLOGY, fragment_path
+from stepscope.store.location import Entry, Location
+from stepscope.store.topology import merge_jobs
+from stepscope.trace import Job
+
+_ROUNDS = 5
+_THREADS = 8
+
+
+def publish(location: Location, host: str, job: Job, before: Job | None) -> None:
+    """Stores one host's fragment and, where it changes more than the time, rebuilds job.json."""
+    location.put(fragment_path(host), job_bytes(job))
+    if before is None or replace(job, observed_until_ns=before.observed_until_ns) != before:
+        rebuild(location)
+
+
+def rebuild(location: Location) -> None:
+    """Writes job.json as the union of all fragments.
+
+    Two hosts may do so at once, and the slower one would undo the other's union. Hence each looks
+    again after writing, and the last to write has seen every fragment written before. Fragments
+    that change all the time end the looking after a few rounds: readers merge them anyway.
+    """
+    fragments: dict[Entry, Job | None] = {}
+    listed: list[Entry] | None = None
+    for _ in range(_ROUNDS):
+        now = location.files(TOPOLOGY)
+        if now == listed:
+            return
+        listed = now
+        new = [entry for entry in listed if entry not in fragments]
+        with ThreadPoolExecutor(_THREADS) as pool:
+            read = list(pool.map(lambda entry: _fragment(location, entry), new))
+        fragments = {**fragments, **dict(zip(new, read, strict=True))}
+        fragments = {entry: fragments[entry] for entry in listed}
+        known = [job for job in fragments.values() if job is not None]
+        if known:
+            location.put(JOB_FILE, job_bytes(merge_jobs(known)))
+
+
+def _fragment(location: Location, entry: Entry) -> Job | None:
+    data = location.get(entry.path)
+    try:
+        return None if data is None else parse_job(data)
+    except FormatError:
+        return None
+
+
+def job_bytes(job: Job) -> bytes:
+    return (json.dumps(job.to_json(), indent=1) + "\n").encode()
+
+
+def parse_job(data: bytes) -> Job:
+    """Reads job.json or a fragment.
+
+    Raises:
+        FormatError: it is not JSON, or a required key is missing or of the wrong kind.
+    """
+    try:
+        return Job.from_json(json.loads(data))
+    except KeyError as cause:
+        raise FormatError(f"lacks the key {cause}") from None
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as cause:
+        raise FormatError(f"is no job description ({str(cause)[:200]})") from None

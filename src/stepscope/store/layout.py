@@ -1,0 +1,67 @@
+"""Names of files in a store.
+
+    <root>/<job>/job.json                                    the job as a whole
+    <root>/<job>/topology/<host>.json                        what one host knows of the job
+    <root>/<job>/<table>/recorder=<host>/<file>.parquet      rows that this host recorded
+
+The Hive key is `recorder`, not `host`: the table `hardware` has a column `host`, and a query engine
+that takes keys for columns would find two that may contradict each other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from datetime import datetime, timezone
+from urllib.parse import unquote
+
+from stepscope.store.location import Location
+
+JOB_FILE = "job.json"
+TOPOLOGY = "topology"
+PARTITION_KEY = "recorder"
+
+_MAX_NAME = 100
+
+
+def safe_name(text: str) -> str:
+    """A name for a file or folder; different texts have different names.
+
+    Names that start with `.` or `_` are hidden from most Parquet readers, so none does.
+    """
+    name = re.sub(r"[^A-Za-z0-9._-]", "_", text)[:_MAX_NAME]
+    if name == text and name[:1] not in ("", ".", "_"):
+        return name
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    return f"{name.lstrip('._') or 'x'}-{digest}"
+
+
+def job_location(root: Location | str, job_id: str) -> Location:
+    """The folder of one job in a store."""
+    location = Location.parse(root) if isinstance(root, str) else root
+    return location.child(safe_name(job_id))
+
+
+def table_folder(table: str, host: str) -> str:
+    return f"{table}/{PARTITION_KEY}={safe_name(host)}"
+
+
+def fragment_path(host: str) -> str:
+    return f"{TOPOLOGY}/{safe_name(host)}.json"
+
+
+def file_name(now_s: float, session: str, number: int) -> str:
+    """Sorts by time, and no two processors share a session, so none overwrites another's file."""
+    moment = datetime.fromtimestamp(now_s, timezone.utc).strftime("%Y%m%dT%H%M%SZ")
+    return f"{moment}-{session}-{number:06d}.parquet"
+
+
+def hive_keys(path: str) -> dict[str, str]:
+    """The `key=value` folders of a path: engines that partition a table leave these columns out."""
+    folders = (folder.partition("=") for folder in path.split("/")[1:-1])
+    return {key: unquote(value) for key, equals, value in folders if equals}
+
+
+def is_growing(path: str) -> bool:
+    """Whether a file only ever gains rows, as those of `file_name` do."""
+    return re.search(r"/\d{8}T\d{6}Z-[0-9a-f]{8}-\d{6}\.parquet$", path) is not None

@@ -1,0 +1,222 @@
+"""Reads a job folder into a `Window`, once or again and again while the job runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+import pyarrow as pa
+
+from stepscope.errors import FormatError, SourceError
+from stepscope.store.assemble import assemble, recent
+from stepscope.store.decode import decode
+from stepscope.store.fragments import parse_job
+from stepscope.store.layout import JOB_FILE, TOPOLOGY, hive_keys, is_growing
+from stepscope.store.location import Entry, Location
+from stepscope.store.source import open_job
+from stepscope.store.topology import merge_jobs
+from stepscope.trace import TABLES, Job
+from stepscope.window import Table, Window
+
+# Enough to hide the latency of an object store; decoding itself uses the cores it finds.
+_THREADS = 8
+
+
+@dataclass(frozen=True, eq=False)
+class _File:
+    """One file as it was when it was listed, and what it holds: rows, a job, or a problem."""
+
+    entry: Entry
+    rows: pa.Table | None = None
+    job: Job | None = None
+    problem: str | None = None
+
+    @property
+    def table(self) -> str:
+        return self.entry.path.partition("/")[0]
+
+    def forget(self, since_ns: int) -> _File:
+        """The same without rows from before."""
+        return replace(
+            self, rows=None if self.rows is None else recent(self.table, self.rows, since_ns)
+        )
+
+
+@dataclass
+class JobReader:
+    """Follows one job. Reading again costs a listing, and reading what has changed.
+
+    `problems` says, one line each, which files the last refresh had to leave out and why.
+    """
+
+    source: str
+    problems: list[str] = field(default_factory=list, init=False)
+    _location: Location | None = field(default=None, init=False)
+    _files: dict[str, _File] = field(default_factory=dict, init=False)
+    _tables: dict[str, tuple[list[_File], Table]] = field(default_factory=dict, init=False)
+    _described: Job | None = field(default=None, init=False)
+    _window: Window | None = field(default=None, init=False)
+
+    @property
+    def location(self) -> Location:
+        """The job folder.
+
+        Raises:
+            SourceError: the source names none.
+        """
+        if self._location is None:
+            self._location = open_job(self.source)
+        return self._location
+
+    def refresh(self, since_ns: int | None = None) -> Window:
+        """The job as it is now; the same object as before where nothing has changed.
+
+        Rows older than `since_ns` are forgotten with the next change; it may only grow.
+
+        Raises:
+            SourceError: there is no such job, or its store cannot be read.
+            FormatError: there are files, and not one can be used.
+        """
+        files = self._files_now(since_ns)
+        if self._window is None or files != self._files:
+            self._files = files
+            try:
+                self._window = self._build(since_ns)
+            except FormatError:
+                self._window = None
+                raise
+        return self._window
+
+    def _files_now(self, since_ns: int | None) -> dict[str, _File]:
+        """What has changed is read, the rest is remembered.
+
+        Rows move from replaced files to growing ones, never back, and are written there first: who
+        reads in the other order, listing included, misses none on its way.
+        """
+        listed = self._listing()
+        replaced = [entry for entry in listed if not is_growing(entry.path)]
+        first = self._load(replaced, since_ns, self._files)
+        moved = any(file is not self._files.get(path) for path, file in first.items())
+        if moved or len(first) < len(replaced):
+            listed = self._listing()
+        files = self._load(listed, since_ns, self._files, first)
+        if len(files) < len(listed):
+            # a file vanished after it was listed: what took its place, if anything, is there now
+            files = self._load(self._listing(), since_ns, {**self._files, **files}, first)
+        return files
+
+    def _listing(self) -> list[Entry]:
+        folders, top = self.location.top()
+        listed = [entry for entry in top if entry.path == JOB_FILE]
+        for folder in folders:
+            if folder in TABLES or folder == TOPOLOGY:
+                listed += filter(_is_ours, self.location.files(folder))
+        if not listed:
+            gone = "gone" if self._files else "empty: nothing was recorded there yet"
+            raise SourceError(f"the job at {self.location} is {gone}")
+        return listed
+
+    def _load(
+        self,
+        entries: Iterable[Entry],
+        since_ns: int | None,
+        known: Mapping[str, _File],
+        settled: Mapping[str, _File] = MappingProxyType({}),
+    ) -> dict[str, _File]:
+        """The listed files that are still there: `settled` ones as they are, the others as listed.
+
+        What is `known` and has not changed is not read again.
+        """
+        files: dict[str, _File] = {}
+        changed: list[Entry] = []
+        for entry in entries:
+            before = known.get(entry.path)
+            if entry.path in settled:
+                files[entry.path] = settled[entry.path]
+            elif before is not None and before.entry == entry:
+                files[entry.path] = before
+            else:
+                changed.append(entry)
+        for file in self._read_all(changed, since_ns):
+            files[file.entry.path] = file
+        return dict(sorted(files.items()))
+
+    def _read_all(self, entries: list[Entry], since_ns: int | None) -> list[_File]:
+        if not entries:
+            return []
+        with ThreadPoolExecutor(min(_THREADS, len(entries))) as pool:
+            files = pool.map(lambda entry: _read(self.location, entry, since_ns), entries)
+            return [file for file in files if file is not None]
+
+    def _build(self, since_ns: int | None) -> Window:
+        self.problems = [f"{p}: {f.problem}" for p, f in self._files.items() if f.problem]
+        self._refuse_if_nothing_is_usable()
+        for name in TABLES:
+            self._build_table(name, since_ns)
+        tables = {name: built for name, (_, built) in self._tables.items() if len(built)}
+        return Window(self._job(tables), tables)
+
+    def _build_table(self, name: str, since_ns: int | None) -> None:
+        files = [f for f in self._files.values() if f.table == name and f.rows is not None]
+        before = self._tables.get(name)
+        if before is not None and before[0] == files:
+            return
+        if not files:
+            self._tables.pop(name, None)
+            return
+        if since_ns is not None:
+            files = [f.forget(since_ns) for f in files]
+            self._files.update({f.entry.path: f for f in files})
+        self._tables[name] = files, assemble(name, [f.rows for f in files if f.rows is not None])
+
+    def _refuse_if_nothing_is_usable(self) -> None:
+        rows = [f for f in self._files.values() if f.entry.path.endswith(".parquet")]
+        if rows and all(f.problem for f in rows):
+            more = f" (and {len(rows) - 1} more files)" if len(rows) > 1 else ""
+            raise FormatError(
+                f"no table of {self.location} can be used: "
+                f"{rows[0].entry.path} {rows[0].problem}{more}"
+            )
+
+    def _job(self, tables: Mapping[str, Table]) -> Job:
+        jobs = [f.job for f in self._files.values() if f.job is not None]
+        if jobs:
+            self._described = jobs[0] if len(jobs) == 1 else merge_jobs(jobs)
+        if self._described is not None:
+            return self._described
+        broken = self._files.get(JOB_FILE)
+        if broken is not None:
+            raise FormatError(f"{self.location}/{JOB_FILE} {broken.problem}")
+        job = _derived_job(self.location.name, tables)
+        self.problems.append(f"no {JOB_FILE}: assuming a job of {job.world_size} ranks")
+        return job
+
+
+def _is_ours(entry: Entry) -> bool:
+    """Query engines keep their unfinished files under names with `.` or `_` in front."""
+    folder, *names = entry.path.split("/")
+    wanted = ".json" if folder == TOPOLOGY else ".parquet"
+    return names[-1].endswith(wanted) and not any(name[0] in "._" for name in names if name)
+
+
+def _read(location: Location, entry: Entry, since_ns: int | None) -> _File | None:
+    data = location.get(entry.path)
+    if data is None:
+        return None
+    table = entry.path.partition("/")[0]
+    try:
+        if table not in TABLES:
+            return _File(entry, job=parse_job(data))
+        rows = decode(table, data, hive_keys(entry.path))
+    except FormatError as error:
+        return _File(entry, problem=str(error))
+    file = _File(entry, rows)
+    return file if since_ns is None else file.forget(since_ns)
+
+
+def _derived_job(name: str, tables: Mapping[str, Table]) -> Job:
+    """What the rows themselves tell of a job that nobody described."""
+    highest = (int(t.ints("rank").max()) for t in tables.values() if t.has("rank"))
+    return Job(name, max(highest, default=-1) + 1)

@@ -1,0 +1,82 @@
+"""Finds the job folder that a source names, or says what is there instead."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from stepscope.errors import SourceError
+from stepscope.store.layout import JOB_FILE, TOPOLOGY
+from stepscope.store.location import Entry, Location
+from stepscope.trace import TABLES
+
+_LISTED = 10
+
+
+@dataclass(frozen=True)
+class _Job:
+    name: str
+    modified_ns: int
+
+
+def open_job(source: str) -> Location:
+    """The job folder: the source itself, or the only job in it.
+
+    Raises:
+        SourceError: there is nothing, no job, or more than one.
+    """
+    location = Location.parse(source)
+    _check_folder(location)
+    folders, files = location.top()
+    if is_job(folders, files):
+        return location
+    if not folders and not files:
+        raise SourceError(f"nothing at {location}: no job was written there; check the name")
+    jobs = _jobs_in(location, folders)
+    if len(jobs) == 1:
+        return location.child(jobs[0].name)
+    if jobs:
+        raise SourceError(_several(source, jobs))
+    found = ", ".join([*(f"{f}/" for f in folders), *(file.path for file in files)][:5])
+    raise SourceError(
+        f"no job in {location}: expected {JOB_FILE} and tables like steps/*.parquet, found {found}"
+    )
+
+
+def is_job(folders: list[str], files: list[Entry]) -> bool:
+    named = {*folders, *(file.path for file in files)}
+    return JOB_FILE in named or TOPOLOGY in named or not named.isdisjoint(TABLES)
+
+
+def _check_folder(location: Location) -> None:
+    if not location.is_local:
+        return
+    folder = Path(location.url)
+    # os.path, unlike Path, takes a name that is too long for a name of nothing
+    if not os.path.exists(folder):  # noqa: PTH110
+        raise SourceError(
+            f"no such folder: {folder}; give a job folder, a store, or s3://bucket/job"
+        )
+    if not folder.is_dir():
+        raise SourceError(f"{folder} is a file; give the job folder it lies in")
+
+
+def _jobs_in(root: Location, folders: list[str]) -> list[_Job]:
+    """The jobs of a store, newest first."""
+    jobs = []
+    for name in folders:
+        inside, files = root.child(name).top()
+        if is_job(inside, files):
+            newest = max((f.modified_ns for f in files if f.path == JOB_FILE), default=0)
+            jobs.append(_Job(name, newest))
+    return sorted(jobs, key=lambda job: (-job.modified_ns, job.name))
+
+
+def _several(source: str, jobs: list[_Job]) -> str:
+    names = ", ".join(job.name for job in jobs[:_LISTED])
+    more = f" and {len(jobs) - _LISTED} more" if len(jobs) > _LISTED else ""
+    first = f"{source.rstrip('/')}/{jobs[0].name}"
+    return (
+        f"{source} holds {len(jobs)} jobs, newest first: {names}{more}; choose one, as in {first}"
+    )

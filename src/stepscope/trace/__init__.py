@@ -1,0 +1,38 @@
+"""The vocabulary of stepscope: jobs, hosts, ranks, groups, steps, phases, operators, tables.
+
+Plain values without behaviour beyond their own arithmetic; the standard library only, so that the
+collectors inside a training process may import it.
+"""
+
+from stepscope.trace.job import Fabric, Host, Job, ProcessGroup, Rank, Schedule, Switch
+from stepscope.trace.names import (
+    BACKWARD,
+    COLLECTIVES,
+    DATA_LOAD,
+    FORWARD,
+    NO_PEER,
+    OPERATORS,
+    OPTIMIZER,
+    UNKNOWN_PEER,
+)
+from stepscope.trace.tables import TABLES, TableSpec
+
+__all__ = [
+    "BACKWARD",
+    "COLLECTIVES",
+    "DATA_LOAD",
+    "FORWARD",
+    "NO_PEER",
+    "OPERATORS",
+    "OPTIMIZER",
+    "TABLES",
+    "UNKNOWN_PEER",
+    "Fabric",
+    "Host",
+    "Job",
+    "ProcessGroup",
+    "Rank",
+    "Schedule",
+    "Switch",
+    "TableSpec",
+]

@@ -1,0 +1,26 @@
+"""The words that appear as values in tables: phases, communication operators, peers."""
+
+from __future__ import annotations
+
+DATA_LOAD = "data-load"
+FORWARD = "forward-compute"
+BACKWARD = "backward-compute"
+OPTIMIZER = "optimizer"
+
+COLLECTIVES = (
+    "AllReduce",
+    "AllGather",
+    "ReduceScatter",
+    "AllToAll",
+    "Broadcast",
+    "Reduce",
+    "Gather",
+    "Scatter",
+    "Barrier",
+)
+OPERATORS = (*COLLECTIVES, "Send", "Recv")
+
+NO_PEER = -1
+"""`peer` of a collective."""
+UNKNOWN_PEER = -2
+"""`peer` of a P2P operator that matched any source."""

@@ -1,0 +1,136 @@
+"""Columns of one job over a step or time range: what every diagnosis method receives.
+
+A `Table` is a bundle of equally long numpy columns. Integers that may be null hold `NULL` (the
+smallest int64), because nanoseconds since 1970 do not fit a float64. Strings are dictionary-coded,
+because at ten thousand ranks a table has millions of rows and a few hundred names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepscope.trace import Job, ProcessGroup
+
+NULL = np.iinfo(np.int64).min
+"""Stands for null in integer columns."""
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Strings:
+    """A column of strings: row i is `values[codes[i]]`, or null where the code is -1."""
+
+    codes: NDArray[np.int32]
+    values: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def __getitem__(self, row: int) -> str | None:
+        code = int(self.codes[row])
+        return None if code < 0 else self.values[code]
+
+    def equals(self, *wanted: str) -> Mask:
+        """Which rows hold one of the given strings."""
+        codes = [code for code, value in enumerate(self.values) if value in wanted]
+        return np.isin(self.codes, codes)
+
+    def take(self, rows: NDArray[np.intp] | Mask) -> Strings:
+        return Strings(self.codes[rows], self.values)
+
+    @classmethod
+    def of(cls, items: list[str | None]) -> Strings:
+        """Encodes a list; for tests and small tables."""
+        values = tuple(dict.fromkeys(item for item in items if item is not None))
+        index: dict[str | None, int] = {value: code for code, value in enumerate(values)}
+        return cls(np.array([index.get(i, -1) for i in items], dtype=np.int32), values)
+
+
+Column = Ints | Floats | Mask | Strings
+
+
+@dataclass(frozen=True)
+class Table:
+    """Equally long columns. Missing columns are unknown; `has` tells."""
+
+    columns: Mapping[str, Column]
+
+    def __len__(self) -> int:
+        return next((len(column) for column in self.columns.values()), 0)
+
+    def has(self, *names: str) -> bool:
+        return all(name in self.columns for name in names)
+
+    def ints(self, name: str) -> Ints:
+        column = self.columns[name]
+        assert isinstance(column, np.ndarray), f"{name} is a column of strings"
+        return column.astype(np.int64, copy=False)
+
+    def floats(self, name: str) -> Floats:
+        column = self.columns[name]
+        assert isinstance(column, np.ndarray), f"{name} is a column of strings"
+        return column.astype(np.float64, copy=False)
+
+    def mask(self, name: str) -> Mask:
+        return self.ints(name).astype(np.bool_)
+
+    def strings(self, name: str) -> Strings:
+        column = self.columns[name]
+        assert isinstance(column, Strings), f"{name} is a column of numbers"
+        return column
+
+    def take(self, rows: NDArray[np.intp] | Mask) -> Table:
+        """The given rows (a mask or indices), in that order."""
+        return Table({k: c.take(rows) if isinstance(c, Strings) else c[rows]
+                      for k, c in self.columns.items()})  # fmt: skip
+
+    def with_column(self, name: str, column: Column) -> Table:
+        return Table({**self.columns, name: column})
+
+    def per_rank(self) -> Iterator[tuple[int, Table]]:
+        """Every rank that has rows, with its rows."""
+        if not len(self):
+            return  # numpy splits nothing into one part
+        ranks = self.ints("rank")
+        order = np.argsort(ranks, kind="stable")
+        values, starts = np.unique(ranks[order], return_index=True)
+        for value, rows in zip(values, np.split(order, starts[1:]), strict=True):
+            yield int(value), self.take(rows)
+
+
+@dataclass(frozen=True)
+class Window:
+    """A job and the tables that were recorded of it. A table nobody recorded is absent."""
+
+    job: Job
+    tables: Mapping[str, Table] = field(default_factory=dict)
+
+    def table(self, name: str) -> Table | None:
+        """The table if it was collected and has rows, else None."""
+        table = self.tables.get(name)
+        return table if table is not None and len(table) else None
+
+    @cached_property
+    def ranks(self) -> tuple[int, ...]:
+        """Every rank that any table saw, host-level rows (rank -1) aside."""
+        seen: set[int] = set()
+        for table in self.tables.values():
+            if table.has("rank"):
+                seen.update(int(rank) for rank in np.unique(table.ints("rank")) if rank >= 0)
+        return tuple(sorted(seen))
+
+    @cached_property
+    def groups(self) -> tuple[ProcessGroup, ...]:
+        """The job's process groups; where none are known, all ranks are one group `dp-0`."""
+        return self.job.groups or (ProcessGroup("dp-0", "dp", self.ranks),)
+
+    def host_of(self, rank: int) -> str | None:
+        return self.job.host_of(rank)

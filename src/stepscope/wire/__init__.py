@@ -1,0 +1,1 @@
+"""Bytes between producers and the processor. Standard library only: producers import it."""

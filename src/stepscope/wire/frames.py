@@ -1,0 +1,281 @@
+"""Packets between producers and the processor: one SEQPACKET message is one packet.
+
+    0       4         6        8       12        16        24          32
+    | magic | version | kind   | count | dropped | packet  | pid       |  payload …
+    | u32   | u16     | u16    | u32   | u32     | u64     | u64       |
+
+- magic: `b"SScp"`, so that a stranger on the socket is noticed at once.
+- version: of this layout; a processor refuses what it does not know and says so once.
+- kind: HELLO and NAMES carry JSON, RECORDS carries `count` records of 64 bytes, CONTROL is the
+  one message that flows back.
+- count: records in the payload; must agree with its length.
+- dropped: records lost in this producer since its last packet (a full ring).
+- packet: number of this packet on this connection, from 0; a gap would be a lost packet.
+- pid: the producer.
+
+A packet is at most 64 KiB, because hosts commonly cap socket send buffers near 208 KiB. Names that
+do not fit one packet travel in several.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from itertools import islice
+from typing import Any
+
+from stepscope.errors import WireError
+from stepscope.wire.records import RECORD, RECORD_BYTES
+
+MAGIC = int.from_bytes(b"SScp", "little")
+VERSION = 1
+HEADER = struct.Struct("<IHHIIQQ")
+MAX_PACKET_BYTES = 65536
+MAX_PAYLOAD_BYTES = MAX_PACKET_BYTES - HEADER.size
+MAX_RECORDS = MAX_PAYLOAD_BYTES // RECORD_BYTES
+MAX_TEXT = 4096
+"""Characters of one string: a job, a store, a name."""
+_MAX_MEMBERS = 1 << 20
+"""Ranks of one group: two words could announce more than memory holds."""
+_MAX_NUMBER = (1 << 31) - 1
+MAX_TIME_NS = 1 << 61
+"""Of a record: two of them, and a clock's offset, still add up within 64 bits."""
+_MAX_WALL_NS = 1 << 62
+assert HEADER.size == 32
+
+
+class PacketKind(IntEnum):
+    HELLO = 1
+    NAMES = 2
+    RECORDS = 3
+    CONTROL = 4
+
+
+@dataclass(frozen=True)
+class Header:
+    kind: PacketKind
+    count: int
+    dropped: int
+    packet: int
+    pid: int
+
+
+@dataclass(frozen=True)
+class AtRisk:
+    """Records sent shortly before a connection broke: the peer may not have stored them."""
+
+    start_ns: int
+    end_ns: int
+    rows: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Hello:
+    """Who a producer is. `wall_ns - mono_ns` turns its record times into wall-clock time."""
+
+    job: str
+    store: str
+    host: str
+    rank: int
+    world_size: int
+    local_rank: int
+    pid: int
+    thread_id: int
+    wall_ns: int
+    mono_ns: int
+    attempt: int = 0
+    at_risk: AtRisk | None = None
+
+
+@dataclass(frozen=True)
+class GroupInfo:
+    """A process group as torch.distributed knows it."""
+
+    id: str
+    kind: str
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Names:
+    """Strings and groups that later records refer to, by id."""
+
+    names: Mapping[int, str] = field(default_factory=dict)
+    groups: tuple[GroupInfo, ...] = ()
+    parallelism: Mapping[str, int] = field(default_factory=dict)
+
+
+def pack(kind: PacketKind, payload: bytes | memoryview, pid: int, packet: int,
+         count: int = 0, dropped: int = 0) -> bytes:  # fmt: skip
+    """One packet, ready to send."""
+    header = HEADER.pack(MAGIC, VERSION, kind, count, min(dropped, 0xFFFFFFFF), packet, pid)
+    return header + payload
+
+
+def unpack(data: bytes | memoryview) -> tuple[Header, memoryview]:
+    """Splits a packet, believing nothing.
+
+    Raises:
+        WireError: not a packet of this version, or its sizes do not agree.
+    """
+    view = memoryview(data)
+    if len(view) < HEADER.size:
+        raise WireError(
+            f"packet of {len(view)} bytes is shorter than its {HEADER.size} byte header"
+        )
+    magic, version, kind, count, dropped, packet, pid = HEADER.unpack_from(view)
+    if magic != MAGIC:
+        raise WireError(f"magic is {magic:#010x}, want {MAGIC:#010x}: not a stepscope producer")
+    if version != VERSION:
+        raise WireError(f"packet version {version}, this processor speaks {VERSION}")
+    if kind not in PacketKind._value2member_map_:
+        raise WireError(f"unknown packet kind {kind}")
+    payload = view[HEADER.size :]
+    if kind == PacketKind.RECORDS and len(payload) != count * RECORD_BYTES:
+        raise WireError(f"{count} records announced, {len(payload)} payload bytes found")
+    return Header(PacketKind(kind), count, dropped, packet, pid), payload
+
+
+def records(payload: memoryview) -> Iterator[tuple[int, ...]]:
+    """The records of a RECORDS payload as tuples, slow and obvious; numpy does it in bulk."""
+    return RECORD.iter_unpack(payload)
+
+
+def encode_hello(hello: Hello) -> bytes:
+    body = dict(vars(hello))
+    if hello.at_risk is not None:
+        body["at_risk"] = vars(hello.at_risk)
+    return json.dumps(body).encode()
+
+
+def encode_names(names: Names) -> list[bytes]:
+    """One payload, or as many as it takes for each to fit a packet.
+
+    Left out: a group whose ranks are so irregular that it does not fit a packet alone.
+    """
+    groups = [
+        {"id": group.id, "kind": group.kind, "ranks": _runs_of(group.ranks)}
+        for group in names.groups
+    ]
+    body = {"names": names.names, "groups": groups, "parallelism": dict(names.parallelism)}
+    payload = json.dumps(body, separators=(",", ":")).encode()
+    if len(payload) <= MAX_PAYLOAD_BYTES:
+        return [payload]
+    halves = _halves(names)
+    return [payload for half in halves for payload in encode_names(half)]
+
+
+def decode_hello(payload: memoryview) -> Hello:
+    """Raises WireError when a field is missing, of the wrong kind, or out of range."""
+    body = _json_object(payload)
+    try:
+        risk = body.get("at_risk")
+        return Hello(
+            job=_text(body["job"]),
+            store=_text(body["store"]),
+            host=_text(body["host"]),
+            rank=_number(body["rank"]),
+            world_size=_number(body["world_size"]),
+            local_rank=_number(body["local_rank"]),
+            pid=_number(body["pid"]),
+            thread_id=_number(body["thread_id"]),
+            wall_ns=_number(body["wall_ns"], _MAX_WALL_NS),
+            mono_ns=_number(body["mono_ns"], MAX_TIME_NS),
+            attempt=_number(body.get("attempt", 0)),
+            at_risk=None if risk is None else _at_risk(risk),
+        )
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise WireError(f"hello packet: {error!r}") from error
+
+
+def decode_names(payload: memoryview) -> Names:
+    """Raises WireError when a field is missing, of the wrong kind, or out of range."""
+    body = _json_object(payload)
+    try:
+        return Names(
+            {_number(int(id)): _text(name) for id, name in body.get("names", {}).items()},
+            tuple(
+                GroupInfo(_text(group["id"]), _text(group["kind"]), _ranks_of(group["ranks"]))
+                for group in body.get("groups", ())
+            ),
+            {_text(key): _number(size) for key, size in body.get("parallelism", {}).items()},
+        )
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise WireError(f"names packet: {error!r}") from error
+
+
+def _at_risk(body: Mapping[str, Any]) -> AtRisk:
+    rows = {_text(table): _number(rows) for table, rows in body["rows"].items()}
+    start_ns, end_ns = (_number(body[key], MAX_TIME_NS) for key in ("start_ns", "end_ns"))
+    return AtRisk(start_ns, end_ns, rows)
+
+
+def _number(value: Any, most: int = _MAX_NUMBER) -> int:
+    if type(value) is not int:
+        raise TypeError(f"{value!r:.40} is no integer")
+    if not 0 <= value <= most:
+        raise ValueError(f"{value!r:.40} is not within 0 and {most}")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r:.40} is no string")
+    if len(value) > MAX_TEXT:
+        raise ValueError(f"a string of {len(value)} characters, at most {MAX_TEXT} are sensible")
+    return value
+
+
+def _halves(names: Names) -> tuple[Names, ...]:
+    """Two parts; of one thing that is too large, what stands beside it."""
+    texts, groups = names.names, names.groups
+    if len(texts) + len(groups) < 2:
+        return (Names(parallelism=names.parallelism),) if texts or groups else ()
+    return (
+        Names(dict(islice(texts.items(), len(texts) // 2)), groups[: (len(groups) + 1) // 2],
+              names.parallelism),
+        Names(dict(islice(texts.items(), len(texts) // 2, None)), groups[(len(groups) + 1) // 2 :]),
+    )  # fmt: skip
+
+
+def _runs_of(ranks: Iterable[int]) -> list[list[int]]:
+    """Ranks as runs of `[first, count, stride]`: ten thousand of them, laid out as groups are,
+    fit a packet many times over."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if not runs:
+            runs.append([rank, 1, 1])
+            continue
+        first, count, stride = runs[-1]
+        if count == 1:
+            runs[-1] = [first, 2, rank - first]
+        elif rank == first + count * stride:
+            runs[-1][1] += 1
+        else:
+            runs.append([rank, 1, 1])
+    return runs
+
+
+def _ranks_of(runs: Any) -> tuple[int, ...]:
+    ranks: list[int] = []
+    for first, count, stride in runs:
+        if type(stride) is not int or abs(stride) > _MAX_NUMBER:
+            raise TypeError(f"{stride!r:.40} is no stride")
+        start, length = _number(first), _number(count, _MAX_MEMBERS)
+        ranks += (_number(start + at * stride) for at in range(length))
+        if len(ranks) > _MAX_MEMBERS:
+            raise ValueError(f"a group of more than {_MAX_MEMBERS} ranks")
+    return tuple(ranks)
+
+
+def _json_object(payload: memoryview) -> dict[str, Any]:
+    try:
+        body = json.loads(bytes(payload))
+    except (ValueError, RecursionError) as error:
+        raise WireError(f"payload is not JSON: {error}") from error
+    if not isinstance(body, dict):
+        raise WireError(f"payload is a JSON {type(body).__name__}, want an object")
+    return body

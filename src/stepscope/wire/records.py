@@ -1,0 +1,77 @@
+"""The fixed-size records that producers send: 64 bytes, little-endian.
+
+    0        2        4                8
+    | kind   | flags  | ordinal        |  a … g: seven int64
+    | uint16 | uint16 | uint32         |
+
+`ordinal` is how many optimizer steps this process had finished when the record was made; the
+processor turns it into the step number. Times are CLOCK_MONOTONIC nanoseconds of the producer's
+host, which no NTP correction moves; the processor adds the offset that the hello packet states.
+Strings travel once, as names with an id (`frames.Hello`, `frames.Names`).
+
+| kind  | flags              | a     | b           | c        | d     | e       | f     | g       |
+|-------|--------------------|-------|-------------|----------|-------|---------|-------|---------|
+| EVENT | LOAD or OPTIMIZER  | name  | start       | end      |       |         |       |         |
+| PHASE |                    | name  | start       | duration | wait  | cpu     | batch |         |
+| COMM  | OPEN while running | group | op id, peer | seq      | bytes | enqueue | end   | blocked |
+| PAUSE |                    | name  | start       | duration |       |         |       |         |
+| COUNT |                    | name  | value       | time     | since |         |       |         |
+
+Names and groups are ids; `batch` is the microbatch.
+
+In a COMM record `b` is `op id << 32 | (peer & 0xffffffff)`; `bytes`, `end` and `blocked` are -1
+where unknown. `cpu` in a PHASE record is -1 where the clock cannot be read. A COUNT named
+`dropped.<table>` tells of rows that were lost between `since` and `time`; elsewhere `since` is 0.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+
+RECORD = struct.Struct("<HHIqqqqqqq")
+RECORD_BYTES = 64
+assert RECORD.size == RECORD_BYTES
+
+UNKNOWN = -1
+"""An integer field whose value the producer does not know."""
+
+
+class RecordKind(IntEnum):
+    EVENT = 1
+    PHASE = 2
+    COMM = 3
+    PAUSE = 4
+    COUNT = 5
+
+
+class EventKind(IntEnum):
+    """`flags` of an EVENT: the two calls that EROICA (section 4.1) finds steps from."""
+
+    LOAD = 0
+    OPTIMIZER = 1
+
+
+COMM_DONE = 0
+COMM_OPEN = 1
+"""`flags` of a COMM record: the operator has not finished yet; another record may follow."""
+
+TABLE_OF_KIND = {
+    RecordKind.EVENT: "steps",
+    RecordKind.PHASE: "phases",
+    RecordKind.COMM: "comm_ops",
+    RecordKind.PAUSE: "pauses",
+    RecordKind.COUNT: "hardware",
+}
+"""Which table suffers when a record of this kind is lost."""
+
+
+def pack_peer(op: int, peer: int) -> int:
+    """Field `b` of a COMM record."""
+    return (op << 32) | (peer & 0xFFFFFFFF)
+
+
+def unpack_peer(field: int) -> tuple[int, int]:
+    """(op id, peer) out of field `b` of a COMM record."""
+    peer = field & 0xFFFFFFFF
+    return field >> 32, peer - (1 << 32) if peer >= 1 << 31 else peer

@@ -1,0 +1,62 @@
+"""The command line with a reader and a diagnosis under the test's control, for subprocess tests.
+
+`python fakes.py diagnose sample:hang` is `stepscope diagnose` on a source that leads to that
+sample; `broken:why` cannot be read, `bug:` meets a fault of stepscope itself, and `changing:a,b`
+becomes another sample at every look, then presses Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from stepscope.diagnose.finding import Diagnosis
+from stepscope.errors import SourceError
+from tests.report.samples import SAMPLES
+
+
+class JobReader:
+    """Yields sample names where the real one yields windows."""
+
+    def __init__(self, source: str) -> None:
+        kind, _, rest = source.partition(":")
+        self._kind, self._rest, self.problems = kind, rest, ["1 file\nwas left out"]
+        self._names = iter(rest.split(","))
+        self._last = ""
+
+    def refresh(self, since_ns: int | None = None) -> Any:
+        if self._kind == "broken":
+            raise SourceError(f"cannot read {self._rest}:\nno such folder; is the name right?")
+        if self._kind == "interrupt":
+            raise KeyboardInterrupt
+        if self._kind == "bug":
+            raise ZeroDivisionError("division by zero")
+        name = next(self._names, self._last if self._kind == "sample" else None)
+        if name is None:
+            raise KeyboardInterrupt
+        if name == "unreachable":
+            raise SourceError("the bucket does not answer")
+        self._last = sys.intern(name)
+        return self._last
+
+
+def diagnose(window: Any) -> Diagnosis:
+    return SAMPLES[window]()
+
+
+def install() -> None:
+    reader, runner = ModuleType("stepscope.store.reader"), ModuleType("stepscope.diagnose.runner")
+    reader.JobReader = JobReader  # type: ignore[attr-defined]
+    runner.diagnose = diagnose  # type: ignore[attr-defined]
+    sys.modules |= {reader.__name__: reader, runner.__name__: runner}
+
+
+if __name__ == "__main__":
+    install()
+    from stepscope.cli import main
+
+    sys.exit(main())

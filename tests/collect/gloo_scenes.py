@@ -1,0 +1,289 @@
+"""What scripts and frameworks do with torch.distributed, one scene each, on four ranks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+SCENES: dict[str, Callable[[], Any]] = {}
+TIMEOUT = timedelta(milliseconds=500)
+
+
+def scene(function: Callable[[], Any]) -> Callable[[], Any]:
+    SCENES[function.__name__] = function
+    return function
+
+
+def mine(count: int = 8) -> Tensor:
+    """Values of this rank's own."""
+    return torch.arange(count, dtype=torch.float32) * 0.37 + dist.get_rank()
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(7)
+    return nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
+
+
+def train(model: nn.Module) -> list[Tensor]:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        loss = model(mine(16).reshape(2, 8)).square().mean()
+        loss.backward()
+        optimizer.step()
+    return [loss]
+
+
+@scene
+def all_reduce() -> Any:
+    tensor = mine()
+    dist.all_reduce(tensor)
+    return tensor
+
+
+@scene
+def all_reduce_async() -> Any:
+    tensor = mine()
+    work = dist.all_reduce(tensor, async_op=True)
+    return [work.wait(timedelta(seconds=60)), work.is_completed(), tensor]
+
+
+@scene
+def all_reduce_without_gradients() -> Any:
+    tensors = [mine(), mine().requires_grad_()]
+    with torch.no_grad():
+        dist.all_reduce(tensors[1])
+    with torch.inference_mode():
+        tensors.append(mine())
+        dist.all_reduce(tensors[2])
+    return tensors
+
+
+@scene
+def all_reduce_coalesced() -> Any:
+    tensors = [mine(), mine(4)]
+    dist.all_reduce_coalesced(tensors)
+    return tensors
+
+
+@scene
+def coalescing_manager() -> Any:
+    tensors = [mine(), mine(4)]
+    with dist._coalescing_manager():
+        for tensor in tensors:
+            dist.all_reduce(tensor)
+    return tensors
+
+
+@scene
+def broadcast() -> Any:
+    tensor = mine()
+    dist.broadcast(tensor, src=1)
+    return tensor
+
+
+@scene
+def reduce() -> Any:
+    tensor = mine()
+    dist.reduce(tensor, dst=2)
+    return tensor if dist.get_rank() == 2 else None
+
+
+@scene
+def all_gather() -> Any:
+    tensors = [torch.empty(8) for _ in range(dist.get_world_size())]
+    dist.all_gather(tensors, mine())
+    return tensors
+
+
+@scene
+def all_gather_into_tensor() -> Any:
+    tensor = torch.empty(32)
+    dist.all_gather_into_tensor(tensor, mine())
+    return tensor
+
+
+@scene
+def all_gather_coalesced() -> Any:
+    tensors = [[torch.empty(8)] for _ in range(dist.get_world_size())]
+    dist.all_gather_coalesced(tensors, [mine()])
+    return tensors
+
+
+@scene
+def reduce_scatter() -> Any:
+    tensor = torch.empty(2)
+    dist.reduce_scatter(tensor, list(mine().split(2)))
+    return tensor
+
+
+@scene
+def reduce_scatter_tensor() -> Any:
+    tensor = torch.empty(2)
+    dist.reduce_scatter_tensor(tensor, mine())
+    return tensor
+
+
+@scene
+def all_to_all() -> Any:
+    tensors = [torch.empty(2) for _ in range(4)]
+    dist.all_to_all(tensors, list(mine().split(2)))
+    return tensors
+
+
+@scene
+def all_to_all_single() -> Any:
+    tensor = torch.empty(8)
+    dist.all_to_all_single(tensor, mine())
+    return tensor
+
+
+@scene
+def gather() -> Any:
+    root = dist.get_rank() == 0
+    tensors = [torch.empty(8) for _ in range(4)] if root else None
+    dist.gather(mine(), tensors, dst=0)
+    return tensors
+
+
+@scene
+def scatter() -> Any:
+    tensor = torch.empty(2)
+    dist.scatter(tensor, list(mine().split(2)) if dist.get_rank() == 3 else None, src=3)
+    return tensor
+
+
+@scene
+def barrier() -> None:
+    dist.barrier()
+
+
+@scene
+def objects() -> Any:
+    gathered = [None] * 4
+    dist.all_gather_object(gathered, {"rank": dist.get_rank()})
+    told = [f"from {dist.get_rank()}"]
+    dist.broadcast_object_list(told, src=2)
+    return [gathered, told]
+
+
+@scene
+def send_and_receive() -> Any:
+    rank, tensor = dist.get_rank(), mine()
+    if rank == 0:
+        dist.send(tensor, dst=3)
+    if rank == 3:
+        dist.recv(tensor, src=0)
+    return tensor
+
+
+@scene
+def ring_of_isend_and_irecv() -> Any:
+    rank, tensor = dist.get_rank(), torch.empty(8)
+    send = dist.P2POp(dist.isend, mine(), (rank + 1) % 4)
+    receive = dist.P2POp(dist.irecv, tensor, (rank - 1) % 4)
+    for work in dist.batch_isend_irecv([send, receive]):
+        work.wait()
+    return tensor
+
+
+@scene
+def receive_from_anyone() -> Any:
+    if dist.get_rank() == 1:
+        dist.send(mine(), dst=2)
+    if dist.get_rank() != 2:
+        return None
+    tensor = torch.empty(8)
+    return [dist.recv(tensor), tensor]
+
+
+@scene
+def subgroup() -> Any:
+    group = dist.new_group([1, 3], group_desc="data_parallel")
+    rank, tensor = dist.get_rank(), mine()
+    if rank not in (1, 3):
+        return None
+    dist.all_reduce(tensor, group=group)
+    if rank == 1:
+        dist.send(tensor, dst=3, group=group)
+    else:
+        dist.recv(tensor, src=1, group=group)
+    return tensor
+
+
+@scene
+def mesh() -> Any:
+    world = init_device_mesh("cpu", (2, 1, 2), mesh_dim_names=("pp", "dp", "tp"))
+    tensor = mine()
+    dist.all_reduce(tensor, group=world["tp"].get_group())
+    stages = world.get_group("pp")
+    if dist.get_rank() < 2:
+        dist.send(tensor, group=stages, group_dst=1)
+    else:
+        dist.recv(tensor, group=stages, group_src=0)
+    data = world["pp", "dp"]._flatten("dp_and_pp")
+    dist.all_reduce(tensor, group=data.get_group())
+    return tensor
+
+
+@scene
+def functional_collectives() -> Any:
+    group = list(range(4))
+    return [
+        functional.all_reduce(mine(), "sum", group) + 0,
+        functional.all_gather_tensor(mine(), 0, group) + 0,
+        functional.reduce_scatter_tensor(mine(), "sum", 0, group) + 0,
+        functional.all_to_all_single(mine(), None, None, group) + 0,
+    ]
+
+
+@scene
+def distributed_data_parallel() -> Any:
+    return train(DistributedDataParallel(network()))
+
+
+@scene
+def first_fully_sharded() -> Any:
+    return train(FullyShardedDataParallel(network(), device_id=torch.device("cpu")))
+
+
+@scene
+def second_fully_sharded() -> Any:
+    model = network()
+    fully_shard(model)
+    return train(model)
+
+
+@scene
+def a_wait_that_nobody_sees() -> Any:
+    """C++ waits, and gloo's reduce-scatter has no future. Long enough to be taken for open."""
+    tensor = functional.reduce_scatter_tensor(mine(), "sum", 0, list(range(4))) + 0
+    time.sleep(0.5)
+    return tensor
+
+
+@scene
+def a_mistake_of_the_script() -> Any:
+    """The backend refuses; nobody communicates."""
+    dist.all_to_all_single(torch.empty(8), mine(), [1, 1, 1, 1], [2, 2, 2, 2])
+
+
+@scene
+def nobody_sends() -> Any:
+    """Last, because gloo closes the pair afterwards. Long enough to be told of as open."""
+    group = dist.new_group([0, 1])
+    try:
+        if dist.get_rank() == 0:
+            dist.irecv(torch.empty(8), src=1, group=group).wait(TIMEOUT)
+    finally:
+        dist.barrier()

@@ -1,0 +1,194 @@
+"""Processors that are slow, gone, or back: training notices none of it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from stepscope.collect.session import Session
+from stepscope.wire.frames import GroupInfo
+from stepscope.wire.records import RecordKind
+
+from .listener import Heard, Listener, Peer, rows
+
+
+def _phases(session: Session, count: int, name: str = "work") -> None:
+    for _ in range(count):
+        session.phase(name, (0, 0, 0), (1, 1, 0))
+
+
+def test_a_new_processor_is_told_everything_again(session: Session, listener: Listener) -> None:
+    session.add_group(GroupInfo("tp-1", "tp", (2, 3)))
+    session.add_parallelism({"tp": 2})
+    _phases(session, 2)
+    first = listener.accept()
+    first.read_until(rows(2))
+    first.close()
+    _phases(session, 3, "later")
+    heard = listener.accept().read_until(rows(3))
+
+    assert heard.headers[0].packet == 0 and len(heard.hellos) == 1
+    assert set(heard.names.values()) == {"work", "later"}
+    assert heard.groups() == {"tp-1": ("tp", (2, 3))} and heard.parallelism == {"tp": 2}
+
+
+def test_rows_that_may_have_died_with_a_processor_are_named(
+    session: Session, listener: Listener
+) -> None:
+    """Everything that was sent is at risk; what could not be sent is sent to the next one."""
+    _phases(session, 5)
+    session.emit(RecordKind.COMM, 0, session.name("dp-0"))
+    peer = listener.accept()
+    before = peer.read_until(rows(6)).hellos[0]
+    peer.close()
+    listener.close()
+    _phases(session, 7)
+    heard = Listener(listener.path).accept().read_until(rows(7))
+
+    (hello,) = heard.hellos
+    assert hello.at_risk is not None
+    assert dict(hello.at_risk.rows) == {"phases": 5, "comm_ops": 1}
+    assert before.mono_ns <= hello.at_risk.start_ns <= hello.at_risk.end_ns
+    assert (hello.wall_ns, hello.mono_ns) == (before.wall_ns, before.mono_ns)
+
+
+def test_rows_stay_at_risk_until_somebody_heard_of_it(session: Session, listener: Listener) -> None:
+    """A processor that dies before it read the hello has not recorded the loss."""
+    _phases(session, 4)
+    peer = listener.accept()
+    peer.read_until(rows(4))
+    peer.close()
+    full = _without_room(session)
+    _phases(session, 1)
+    listener.accept().close()
+    full.set()
+    hello = listener.accept().read_until(rows(1)).hellos[0]
+
+    assert hello.at_risk is not None and hello.at_risk.rows == {"phases": 4}
+
+
+def _without_room(session: Session) -> threading.Event:
+    """Sends nothing until the event: as with a socket that has no room."""
+    sender = session._sender
+    room, send = threading.Event(), sender._send
+
+    def blocked(*args: object) -> None:
+        if not room.is_set():
+            raise BrokenPipeError
+        send(*args)  # type: ignore[arg-type]
+
+    sender._send = blocked  # type: ignore[method-assign,assignment]
+    return room
+
+
+def test_a_processor_that_never_reads_blocks_nothing_and_loses_nothing_unsaid(
+    session: Session, listener: Listener
+) -> None:
+    sent: Counter[str] = Counter()
+    lock = threading.Lock()
+
+    def train(kind: RecordKind, table: str, count: int) -> None:
+        name = session.name("x")
+        for _ in range(count):
+            session.emit(kind, 0, name)
+        with lock:
+            sent[table] += count
+
+    peer = _stuck(session, listener)
+    sent["phases"] += 1
+    threads = [
+        threading.Thread(target=train, args=arguments)
+        for arguments in (
+            (RecordKind.PHASE, "phases", 40_000),
+            (RecordKind.COMM, "comm_ops", 30_000),
+            (RecordKind.PHASE, "phases", 20_000),
+        )
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    def received(heard: Heard) -> Counter[str]:
+        kinds = Counter(row[0] for row in heard.rows)
+        return Counter(phases=kinds[RecordKind.PHASE], comm_ops=kinds[RecordKind.COMM])
+
+    heard = peer.read_until(lambda heard: received(heard) + heard.dropped() == sent)
+    assert heard.dropped().total() > 10_000, "the queue holds 65,536"
+
+
+def _stuck(session: Session, listener: Listener) -> Peer:
+    """A connection that is there, and not read from."""
+    _phases(session, 1)
+    return listener.accept()
+
+
+def test_nobody_listens_ever(session: Session) -> None:
+    _phases(session, 100_000)
+    session.close()
+
+
+def test_a_path_that_no_socket_can_have(session: Session) -> None:
+    session._sender._path = "/tmp/" + "x" * 200
+    _phases(session, 1)
+    session.close()
+
+
+_CHILD = """
+import signal, sys
+from stepscope.collect.identity import Identity
+from stepscope.collect.session import Session
+
+signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # as command-line scripts like to do
+session = Session(sys.argv[1], Identity("job", "", "host"))
+
+def work(count):
+    for _ in range(count):
+        session.phase("work", (0, 0, 0), (1, 1, 0))
+
+work(1)
+"""
+
+
+def _run_child(socket_path: Path, code: str) -> subprocess.Popen[str]:
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-c", _CHILD + code, str(socket_path)]
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+
+
+@pytest.mark.usefixtures("unowned")
+def test_the_last_records_arrive_when_a_script_ends(socket_path: Path, listener: Listener) -> None:
+    """More than a socket holds, and the script does not wait."""
+    child = _run_child(socket_path, "work(50_000)")
+    heard = listener.accept().read_to_the_end()
+
+    assert child.wait() == 0
+    assert len(heard.records(RecordKind.PHASE)) == 50_001
+
+
+@pytest.mark.usefixtures("unowned")
+def test_a_processor_that_dies_does_not_take_the_script_along(
+    socket_path: Path, listener: Listener
+) -> None:
+    """Not even a script that wants to die of a broken pipe."""
+    child = _run_child(
+        socket_path,
+        "input()\nwork(1)\nwhile session._sender._socket is not None: pass\nprint('alive')",
+    )
+    peer = listener.accept()
+    peer.read_until(rows(1))
+    peer.close()
+    listener.close()
+
+    assert child.communicate("go\n")[0] == "alive\n"
+    assert child.returncode == 0
+
+
+@pytest.fixture
+def unowned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("STEPSCOPE_OWNER", raising=False)

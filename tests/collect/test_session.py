@@ -1,0 +1,237 @@
+"""What a training process tells the processor, and when."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+import stepscope
+from stepscope.collect import guard, identity
+from stepscope.collect import session as session_module
+from stepscope.collect.session import Session
+from stepscope.wire.frames import GroupInfo, PacketKind
+from stepscope.wire.records import EventKind, RecordKind
+
+from .listener import Heard, Listener, rows
+
+
+def _phase(session: Session, name: str = "work") -> None:
+    session.phase(name, (0, 0, 0), (10, 4, 3))
+
+
+def test_a_hello_comes_first_then_names_then_records(session: Session, listener: Listener) -> None:
+    session.add_group(GroupInfo("dp-0", "dp", (0, 1)))
+    session.add_parallelism({"dp": 2})
+    _phase(session)
+    heard = listener.accept().read_until(rows(1))
+
+    kinds = [header.kind for header in heard.headers]
+    assert kinds[:2] == [PacketKind.HELLO, PacketKind.NAMES]
+    assert [header.packet for header in heard.headers] == list(range(len(kinds)))
+    (hello,) = heard.hellos
+    assert (hello.job, hello.store, hello.host) == ("job-1", "/store", "host-0")
+    assert (hello.rank, hello.world_size, hello.local_rank) == (3, 8, 1)
+    assert hello.pid == os.getpid() and hello.at_risk is None
+    assert abs(hello.wall_ns - hello.mono_ns - time.time_ns() + time.monotonic_ns()) < 10**9
+    assert heard.groups() == {"dp-0": ("dp", (0, 1))} and heard.parallelism == {"dp": 2}
+    (record,) = heard.records()
+    assert (record.kind, record.name, record.fields[1:6]) == (
+        RecordKind.PHASE, "work", (0, 10, 3, 4, -1),
+    )  # fmt: skip
+
+
+def test_the_rank_that_torch_distributed_knows_counts(session: Session, listener: Listener) -> None:
+    session.find_rank = lambda: (5, 6)
+    _phase(session)
+    (hello,) = listener.accept().read_until(rows(1)).hellos
+
+    assert (hello.rank, hello.world_size) == (5, 6)
+
+
+@pytest.mark.parametrize("kind", [RecordKind.EVENT, RecordKind.PHASE, RecordKind.COMM])
+def test_nothing_is_said_before_a_sign_of_training(
+    session: Session, listener: Listener, kind: RecordKind
+) -> None:
+    """Launchers and compilers import torch, too: they collect garbage, and never train."""
+    session.name("gc")
+    session.add_parallelism({"dp": 2})
+    session.emit(RecordKind.PAUSE, 0, 0, 1, 2)
+    session.count("a-counter", 1)
+    assert not session.started and not listener.has_visitor()
+
+    session.emit(kind, 0, session.name("x"))
+    heard = listener.accept().read_until(rows(1))
+    assert [record.kind for record in heard.records()] == [kind]
+
+
+def test_a_child_that_inherits_the_environment_keeps_quiet(
+    session: Session, listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its parent is the worker; it has the same rank in its environment."""
+    monkeypatch.setenv(identity.OWNER_VARIABLE, str(os.getppid()))
+    _phase(session)
+    session.close()
+
+    assert not session.enabled and not listener.has_visitor()
+
+
+def test_a_forked_child_is_silent_and_holds_nothing_open(
+    session: Session, listener: Listener
+) -> None:
+    _phase(session)
+    peer = listener.accept()
+    peer.read_until(rows(1))
+    wait, go = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(go)
+        for _ in range(1000):
+            _phase(session, "child")
+        session.close()
+        os.read(wait, 1)  # outlives its parent's session
+        os._exit(int(session.enabled))
+    _phase(session)
+    session.close()
+    heard = peer.read_to_the_end()
+    os.close(go)
+    os.close(wait)
+
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert {header.pid for header in heard.headers} == {os.getpid()}
+    assert [record.name for record in heard.records()] == ["work", "work"]
+
+
+def test_phases_of_ones_own(installed: Session, listener: Listener) -> None:
+    @stepscope.phase("decorated")
+    def work(number: int) -> int:
+        return number + 1
+
+    with stepscope.phase("outer"), stepscope.phase("inner"):
+        assert work(1) == 2
+    with pytest.raises(KeyError, match="the user's"), stepscope.phase("failing"):
+        raise KeyError("the user's")
+    heard = listener.accept().read_until(rows(4))
+
+    assert [r.name for r in heard.records()] == ["decorated", "inner", "outer", "failing"]
+    spans = {r.name: (r.fields[1], r.fields[1] + r.fields[2]) for r in heard.records()}
+    assert spans["outer"][0] <= spans["inner"][0] <= spans["inner"][1] <= spans["outer"][1]
+
+
+def test_a_phase_without_a_session_does_nothing() -> None:
+    with stepscope.phase("nothing"):
+        assert stepscope.phase("no")(lambda: 7)() == 7
+
+
+def test_forward_is_what_lies_between_a_batch_and_backward(
+    session: Session, listener: Listener
+) -> None:
+    session.batch_in_hand((100, 0, 0))
+    session.backward_begins((150, 0, 0))
+    session.backward_ends((150, 0, 0), (180, 0, 20))
+    session.backward_begins((190, 0, 20))
+    session.backward_ends((190, 0, 20), (200, 0, 20))
+    session.optimizer_stepped((210, 0, 20))
+    session.backward_begins((230, 0, 20))
+    heard = listener.accept().read_until(rows(5))
+
+    phases = [(r.name, *r.fields[1:4], r.fields[5], r.ordinal) for r in heard.records()]
+    assert phases == [
+        ("forward-compute", 100, 50, 0, 0, 0),
+        ("backward-compute", 150, 30, 20, 0, 0),
+        ("forward-compute", 180, 10, 0, 1, 0),
+        ("backward-compute", 190, 10, 0, 1, 0),
+        ("forward-compute", 210, 20, 0, 0, 1),
+    ]
+
+
+def test_numbered_names_do_not_fill_the_memory(
+    session: Session, listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_module, "MOST_NAMES", 3)
+    for step in range(6):
+        _phase(session, f"step {step}")
+    heard = listener.accept().read_until(rows(6))
+
+    assert [r.name for r in heard.records()] == ["step 0", "step 1", "step 2"] + ["(other)"] * 3
+    assert len(heard.names) == 4
+
+
+def test_an_endless_name_is_cut(session: Session, listener: Listener) -> None:
+    assert session.name("x" * 100_000) == session.name("x" * 100_000)
+    _phase(session, "x" * 100_000)
+    (record,) = listener.accept().read_until(rows(1)).records()
+
+    assert record.name == "x" * 199 + "…"
+
+
+def test_a_garbage_collection_in_mid_name_may_name_something(session: Session) -> None:
+    """Its callback runs on whatever thread allocates, also while that one is in `name`."""
+
+    class Interrupting(str):
+        __slots__ = ()
+
+        def __hash__(self) -> int:
+            session.name("gc")
+            return str.__hash__(self)
+
+    ids = [session.name(Interrupting("outer")), session.name("gc"), session.name("other")]
+
+    assert len(set(ids)) == 3
+
+
+def test_a_task_that_fails_keeps_no_record_from_its_way(
+    session: Session,
+    listener: Listener,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.delenv(guard.RAISE_VARIABLE)
+    monkeypatch.setattr(guard, "_seen", set())
+
+    def broken() -> None:
+        raise RuntimeError("oh")
+
+    session.before_flush.append(broken)
+    session.before_hello.append(broken)
+    session.find_rank = lambda: 1 // 0  # type: ignore[assignment,return-value]
+    _phase(session)
+
+    (hello,) = listener.accept().read_until(rows(1)).hellos
+    assert hello.rank == 3
+    told = capfd.readouterr().err.splitlines()
+    assert len(told) == 2 and "broken" in told[0] and "lambda" in told[1]
+
+
+def test_faults_and_our_own_cost_are_reported(
+    session: Session, listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard, "faults", guard.Tally())
+    session.before_flush.append(session_module.fault_counter(session))
+    guard.faults.add()
+    _phase(session)
+
+    def told(heard: Heard) -> bool:
+        return len(heard.records(RecordKind.COUNT)) >= 2
+
+    counts = listener.accept().read_until(told).records(RecordKind.COUNT)
+    values = {record.name: record.fields[1] for record in counts}
+    assert values["stepscope_internal_faults"] == 1
+    assert values["stepscope_sender_cpu_ns"] >= 0
+
+
+def test_sessions_take_records_from_many_threads(
+    new_session: Callable[[], Session], listener: Listener
+) -> None:
+    session = new_session()
+    session.emit(RecordKind.EVENT, EventKind.LOAD, session.name("loader"), 1, 2)
+    for thread in [
+        threading.Thread(target=lambda n=n: _phase(session, f"thread {n}")) for n in range(8)
+    ]:
+        thread.start()
+    heard = listener.accept().read_until(rows(9))
+
+    assert {r.name for r in heard.records(RecordKind.PHASE)} == {f"thread {n}" for n in range(8)}

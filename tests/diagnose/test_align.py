@@ -1,0 +1,140 @@
+"""Clocks of hosts and processes, from collectives that all leave together."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from stepscope.diagnose.align import align
+from stepscope.diagnose.runner import diagnose
+from stepscope.trace import Host, Job, ProcessGroup
+from stepscope.window import NULL, Ints, Table, Window
+
+from .jobs import MS, START, Fault, a_job, put, without
+
+TIMES = ("start_ns", "end_ns", "enqueue_ns", "ts_ns")
+HOSTS = (Host("host-000", (0, 1)), Host("host-001", (2, 3)))
+
+
+def two_hosts(job: Window) -> Window:
+    return Window(replace(job.job, hosts=HOSTS), job.tables)
+
+
+def shifted(job: Window, ranks: tuple[int, ...], by_ns: int, ppm: float = 0.0,
+            since_ns: int = START) -> Window:  # fmt: skip
+    """The job as clocks would tell it that are ahead and run fast on some ranks."""
+
+    def move(table: Table) -> Table:
+        theirs = np.isin(table.ints("rank"), ranks)
+        for name in filter(table.has, TIMES):
+            times = table.ints(name)
+            known = theirs & (times != NULL) & (times >= since_ns)
+            moved = times + by_ns + ((times - START) * ppm / 1e6).astype(np.int64)
+            table = table.with_column(name, np.where(known, moved, times))
+        return table
+
+    return Window(job.job, {name: move(table) for name, table in job.tables.items()})
+
+
+def test_one_host_needs_no_alignment() -> None:
+    job = a_job(steps=40)
+    window, clocks, skipped = align(job)
+    assert (window, clocks, skipped) == (job, (), ())
+
+
+def test_the_offset_of_a_host_is_found() -> None:
+    job = shifted(two_hosts(a_job(steps=100)), (2, 3), -412_000)
+    window, clocks, _ = align(job)
+    assert [(clock.host, clock.offset_ns) for clock in clocks] == [
+        ("host-000", 0), ("host-001", -412_000)
+    ]  # fmt: skip
+    ends = window.tables["comm_ops"].ints("end_ns").reshape(-1, 4)
+    assert (ends == ends[:, :1]).all()
+
+
+def test_a_drift_is_found_where_there_is_time_to_see_it() -> None:
+    job = shifted(two_hosts(a_job(steps=600)), (2, 3), 5 * MS, ppm=30.0)
+    _, clocks, _ = align(job)
+    assert clocks[1].drift_ppm == pytest.approx(30.0, abs=0.5)
+    assert clocks[1].offset_ns == pytest.approx(5 * MS, abs=0.1 * MS)
+
+
+def test_a_clock_that_was_set_is_aligned_piece_by_piece() -> None:
+    job = two_hosts(a_job(steps=100))
+    middle = int(job.tables["steps"].ints("start_ns").max() + START) // 2
+    window, _, skipped = align(shifted(job, (2, 3), 80 * MS, since_ns=middle))
+    ends = window.tables["comm_ops"].ints("end_ns").reshape(-1, 4)
+    assert (np.ptp(ends, axis=1) > MS).mean() < 0.02
+    assert [one.method for one in skipped] == ["clock of host-001"]
+
+
+def test_unknown_hosts_mean_a_clock_per_rank() -> None:
+    job = a_job(steps=60)
+    job = shifted(Window(replace(job.job, hosts=()), job.tables), (3,), 300 * MS)
+    _, clocks, _ = align(job)
+    assert [(clock.rank, clock.offset_ns) for clock in clocks] == [
+        (0, 0), (1, 0), (2, 0), (3, 300 * MS)
+    ]  # fmt: skip
+
+
+def test_impossible_times_on_one_host_mean_a_clock_per_rank() -> None:
+    job = shifted(a_job(steps=60), (3,), 300 * MS)
+    _, clocks, _ = align(job)
+    assert clocks[3].offset_ns == 300 * MS
+
+
+def test_a_late_rank_is_not_mistaken_for_a_late_clock() -> None:
+    """A culprit's operators start late and end with everyone's: only ends align clocks."""
+    fault = Fault((3,), "forward-compute", 0, ms=60)
+    job = a_job(steps=60, faults=[fault])
+    _, clocks, _ = align(Window(replace(job.job, hosts=()), job.tables))
+    assert all(clock.offset_ns == 0 for clock in clocks)
+
+
+def test_hosts_that_share_nothing_are_named() -> None:
+    job = two_hosts(a_job(steps=40))
+    comm = job.tables["comm_ops"]
+    first = comm.ints("rank") < 2
+    apart = np.where(first, comm.ints("seq"), comm.ints("seq") + 10**6)
+    _, clocks, skipped = align(put(job, comm_ops=comm.with_column("seq", apart)))
+    assert [clock.host for clock in clocks] == ["host-000"]
+    assert [one.method for one in skipped] == ["clock of host-001"]
+
+
+def test_hosts_are_aligned_through_others() -> None:
+    """Hosts 0 and 2 share no group; both share one with host 1."""
+    hosts = tuple(Host(f"h{n}", (n,)) for n in range(3))
+    groups = (ProcessGroup("a", "dp", (0, 1)), ProcessGroup("b", "dp", (1, 2)))
+    ends = START + np.arange(50) * 10 * MS
+    columns: dict[str, Ints] = {
+        "rank": np.repeat([0, 1, 1, 2], 50),
+        "seq": np.tile(np.arange(50), 4),
+        "end_ns": np.concatenate([ends, ends + 2 * MS, ends + 2 * MS, ends + 5 * MS]),
+    }
+    columns["enqueue_ns"] = columns["end_ns"] - MS
+    a = a_job(steps=1).tables["comm_ops"].take(np.zeros(200, np.int64))
+    for name, column in columns.items():
+        a = a.with_column(name, column)
+    group = a.strings("group")
+    codes = np.repeat(np.array([0, 0, 1, 1], np.int32), 50)
+    a = a.with_column("group", type(group)(codes, ("a", "b")))
+    _, clocks, _ = align(Window(Job("three", 3, hosts, groups=groups), {"comm_ops": a}))
+    assert [clock.offset_ns for clock in clocks] == [0, 2 * MS, 5 * MS]
+
+
+@pytest.mark.parametrize("by_ns", [0, -7 * MS, 2_000 * MS])
+def test_shifted_clocks_change_no_verdict(by_ns: int) -> None:
+    job = two_hosts(a_job(noise=0.1, faults=[Fault((2,), "backward-compute", 100, ms=60)]))
+    here, there = diagnose(job), diagnose(shifted(job, (2, 3), by_ns))
+    assert [(v.ranks, v.steps, v.cause) for v in there.verdicts] == [
+        (v.ranks, v.steps, v.cause) for v in here.verdicts
+    ]
+    assert there.verdicts[0].lost_fraction == pytest.approx(here.verdicts[0].lost_fraction)
+
+
+def test_without_collectives_nothing_is_aligned_and_that_is_said() -> None:
+    _, clocks, skipped = align(without(two_hosts(a_job(steps=20)), "comm_ops"))
+    assert clocks == ()
+    assert [one.method for one in skipped] == ["clocks"]

@@ -1,0 +1,76 @@
+"""Nothing is wrong: silence, at the rates the detectors promise."""
+
+from __future__ import annotations
+
+import pytest
+
+from stepscope.diagnose.runner import diagnose
+from stepscope.window import Window
+
+from .jobs import Fault, a_job, without
+
+ALL = (0, 1, 2, 3)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 8])
+def test_noise_alone(ranks: int) -> None:
+    diagnosis = diagnose(a_job(ranks=ranks, noise=0.3, steps=150, seed=5))
+    assert diagnosis.verdicts == ()
+    assert diagnosis.state == "healthy"
+
+
+def test_at_most_one_of_forty_noisy_jobs_is_accused() -> None:
+    """30 % noise per step, a fifth of it wandering: far beyond what the noise model assumes."""
+    jobs = (a_job(noise=0.3, seed=seed, stacks=False) for seed in range(40))
+    assert sum(bool(diagnose(job).verdicts) for job in jobs) <= 1
+
+
+def test_no_quiet_job_is_accused() -> None:
+    jobs = (a_job(noise=0.05, seed=seed, stacks=False) for seed in range(40))
+    assert not any(diagnose(job).verdicts for job in jobs)
+
+
+@pytest.mark.parametrize(
+    "habit",
+    [
+        pytest.param(Fault((0,), "optimizer", 0, ms=1500, every=50, computes=False), id="saves"),
+        pytest.param(Fault((0,), "optimizer", 0, ms=300, every=10), id="saves often"),
+        pytest.param(Fault(ALL, "forward-compute", 0, ms=400, every=20), id="evaluates"),
+        pytest.param(Fault((0,), "optimizer", 0, ms=1.5), id="logs"),
+        pytest.param(Fault(ALL, "optimizer", 0, ms=10, every=4), id="accumulates"),
+    ],
+)
+def test_habits_of_healthy_jobs(habit: Fault) -> None:
+    diagnosis = diagnose(a_job(noise=0.2, faults=[habit]))
+    assert diagnosis.verdicts == ()
+    assert diagnosis.state == "healthy"
+
+
+def test_one_long_stall_is_jitter_and_no_culprit() -> None:
+    stall = Fault((1,), "forward-compute", 120, 123, ms=3000)
+    diagnosis = diagnose(a_job(noise=0.1, faults=[stall]))
+    assert diagnosis.verdicts == ()
+    assert diagnosis.state == "jitter"
+    assert [window.steps for window in diagnosis.windows] == [(120, 122)]
+
+
+def test_the_first_steps_may_be_slow() -> None:
+    compiles = Fault((0,), "forward-compute", 0, 4, ms=20_000)
+    assert diagnose(a_job(noise=0.1, faults=[compiles])).state == "healthy"
+
+
+def test_one_step_or_none() -> None:
+    assert diagnose(a_job(steps=1)).verdicts == ()
+    empty = Window(a_job(steps=1).job)
+    diagnosis = diagnose(empty)
+    assert (diagnosis.state, diagnosis.steps, diagnosis.ranks) == ("healthy", None, 0)
+    assert {skipped.method for skipped in diagnosis.skipped} >= {"argus-l1", "argus-l2", "hang"}
+
+
+def test_what_reports_draw_is_there() -> None:
+    diagnosis = diagnose(without(a_job(steps=50), "comm_ops"))
+    assert diagnosis.steps == (0, 49)
+    assert len(diagnosis.series.steps) == len(diagnosis.series.duration_ns) == 50
+    assert {(own.rank, own.phase) for own in diagnosis.rank_phases} >= {
+        (rank, "forward-compute") for rank in ALL
+    }

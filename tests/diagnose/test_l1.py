@@ -1,0 +1,98 @@
+"""ARGUS level 1, as published on hand-worked series and as we run it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from stepscope.diagnose.methods.l1 import (
+    jitter,
+    jitter_as_published,
+    regression,
+    regression_as_published,
+    scheduled,
+)
+from stepscope.window import Floats, Ints
+
+
+def noisy(level: Floats, noise: float, seed: int = 0) -> Floats:
+    return np.asarray(level * np.exp(noise * np.random.default_rng(seed).normal(size=level.size)))
+
+
+def steps_of(series: Floats) -> Ints:
+    return np.arange(series.size)
+
+
+def test_published_jitter_recovers_the_width_of_a_narrow_spike() -> None:
+    """W = 5 smears two spiked points over eight windows; the second phase finds the two again."""
+    series = np.array([10.0] * 10 + [20.0, 20.0] + [10.0] * 10)
+    assert jitter_as_published(series, width=5, ratio=1.5) == [(10, 12)]
+
+
+def test_published_jitter_sees_nothing_below_its_ratio() -> None:
+    assert jitter_as_published(np.array([10.0, 11.0] * 20), width=5, ratio=1.2) == []
+
+
+def test_published_change_point_takes_the_largest_ratio() -> None:
+    """Means 10 and 15: every other split has a smaller ratio of means."""
+    assert regression_as_published(np.array([10.0] * 6 + [15.0] * 4)) == (6, 1.5)
+
+
+def test_published_change_point_wants_both_sides_stable() -> None:
+    """The right side alternates between 5 and 25: relative deviation 0.67."""
+    assert regression_as_published(np.array([10.0] * 6 + [5.0, 25.0, 5.0, 25.0])) is None
+
+
+def test_rare_spikes_hide_a_change_from_the_published_detector_only() -> None:
+    """Algorithm notes, section 4: a 3x spike every 50 steps hides a step of 1.1."""
+    series = noisy(np.repeat([10.0, 11.5], 150), 0.02)
+    series[::50] *= 3
+    assert regression_as_published(series) is None
+    found = regression(series)
+    assert found is not None
+    assert abs(found.split - 150) <= 2
+    assert found.ratio == pytest.approx(1.15, abs=0.01)
+
+
+def test_noise_makes_jitter_only_as_published() -> None:
+    series = noisy(np.full(300, 10.0), 0.05)
+    assert jitter_as_published(series)
+    assert jitter(series, steps_of(series)).columns.size == 0
+
+
+def test_a_spike_is_found_where_it_is() -> None:
+    series = noisy(np.full(300, 10.0), 0.05)
+    series[200:203] = 40
+    spikes = jitter(series, steps_of(series))
+    assert list(spikes.columns) == [200, 201, 202]
+    assert spikes.lost_ns == pytest.approx(90, rel=0.05)
+
+
+def test_a_checkpoint_every_fifty_steps_is_on_schedule() -> None:
+    series = noisy(np.full(300, 10.0), 0.05)
+    series[::50] = 80
+    assert jitter(series, steps_of(series)).columns.size == 0
+
+
+def test_a_spike_off_schedule_stays() -> None:
+    steps = np.arange(1000, 1300)
+    spikes = np.array([1000, 1050, 1077, 1100, 1150, 1200, 1250])
+    assert list(spikes[~scheduled(spikes, steps)]) == [1077]
+
+
+@pytest.mark.parametrize("noise", [0.05, 0.3])
+def test_no_regression_in_noise(noise: float) -> None:
+    alarms = sum(regression(noisy(np.full(200, 10.0), noise, seed)) is not None
+                 for seed in range(100))  # fmt: skip
+    assert alarms <= 1
+
+
+def test_a_fall_is_no_regression() -> None:
+    assert regression(noisy(np.repeat([15.0, 10.0], 100), 0.05)) is None
+
+
+@pytest.mark.parametrize("series", [[], [5.0], [0.0] * 100, [np.nan] * 100, [7.0] * 100])
+def test_degenerate_series(series: list[float]) -> None:
+    values = np.array(series)
+    assert regression(values) is None
+    assert jitter(values, steps_of(values)).columns.size == 0

@@ -1,0 +1,113 @@
+"""ARGUS level 2, as published on hand-worked groups and as we run it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from stepscope.diagnose.methods.l2 import as_published, log_ratios, stragglers, window_width
+from stepscope.window import Floats, Ints
+
+from .jobs import MS
+
+
+def whole(ranks: int) -> list[Ints]:
+    return [np.arange(ranks)]
+
+
+def own_times(ranks: int, steps: int = 100, noise: float = 0.05, seed: int = 0) -> Floats:
+    normal = np.random.default_rng(seed).normal(size=(ranks, steps))
+    return np.asarray(50.0 * MS * np.exp(noise * normal))
+
+
+def test_published_arithmetic() -> None:
+    """Mean 11, deviation sqrt((1 + 1 + 1 + 9) / 3) = 2: CV 2/11, z of the last 3/2."""
+    result = as_published(np.array([10.0, 10.0, 10.0, 14.0]))
+    assert result.cv == pytest.approx(2 / 11)
+    assert list(result.z) == pytest.approx([-0.5, -0.5, -0.5, 1.5])
+    assert (result.level, list(result.stragglers)) == ("severe", [])
+
+
+@pytest.mark.parametrize(
+    ("values", "level"),
+    [([100.0, 101.0], "balanced"), ([100.0, 105.0], "mild"), ([100.0, 120.0], "severe")],
+)
+def test_published_levels(values: list[float], level: str) -> None:
+    assert as_published(np.array(values)).level == level
+
+
+def test_published_z_cannot_reach_three_among_ten() -> None:
+    """z <= (n - 1) / sqrt(n) = 2.85, however slow the tenth is."""
+    result = as_published(np.array([1.0] * 9 + [1000.0]))
+    assert result.z.max() == pytest.approx(9 / np.sqrt(10))
+    assert not result.stragglers.size
+
+
+def test_ratios_are_to_the_median_of_the_others() -> None:
+    own = np.array([[1.0], [2.0], [4.0], [8.0]])
+    expected = np.log([1 / 4, 2 / 4, 4 / 2, 8 / 2])
+    assert np.allclose(log_ratios(own, whole(4), 0.0)[:, 0], expected)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 8])
+def test_one_slow_rank_in_groups_of_any_size(ranks: int) -> None:
+    own = own_times(ranks)
+    own[1] *= 1.3
+    (found,) = stragglers(own, whole(ranks), 100.0 * MS, "p", ranks)
+    assert (found.row, found.first, found.stop) == (1, 0, 100)
+    assert found.effect == pytest.approx(np.log(1.3), rel=0.1)
+
+
+def test_two_of_eight() -> None:
+    """The published rule finds these in 5 % of cases (algorithm notes, section 4)."""
+    own = own_times(8)
+    own[[2, 5]] *= 1.3
+    assert [one.row for one in stragglers(own, whole(8), 100.0 * MS, "p", 8)] == [2, 5]
+
+
+def test_groups_are_judged_apart() -> None:
+    own = own_times(8)
+    own[4:] *= 3.0
+    groups = [np.arange(4), np.arange(4, 8)]
+    assert stragglers(own, groups, 100.0 * MS, "p", 8) == []
+
+
+def test_a_phase_too_short_to_matter_is_let_be() -> None:
+    own = own_times(4) / 1000
+    own[1] *= 3
+    assert stragglers(own, whole(4), 100.0 * MS, "p", 4) == []
+
+
+def test_three_percent_is_below_the_floor() -> None:
+    own = own_times(4, noise=0.005)
+    own[1] *= 1.03
+    assert stragglers(own, whole(4), 100.0 * MS, "p", 4) == []
+
+
+def test_every_fifth_step_leaves_no_mark() -> None:
+    own = own_times(4)
+    own[1, ::5] *= 10
+    assert stragglers(own, whole(4), 100.0 * MS, "p", 4) == []
+
+
+def test_identical_times_have_no_scale() -> None:
+    assert stragglers(np.full((4, 100), 50.0 * MS), whole(4), 100.0 * MS, "p", 4) == []
+
+
+def test_unknown_values_count_for_nothing() -> None:
+    own = own_times(4)
+    own[1] *= 1.5
+    own[0, ::3] = np.nan
+    own[2] = np.nan
+    assert [one.row for one in stragglers(own, whole(4), 100.0 * MS, "p", 4)] == [1]
+
+
+def test_healthy_ranks_are_rarely_flagged() -> None:
+    flagged = sum(len(stragglers(own_times(8, seed=seed), whole(8), 100.0 * MS, "p", 8))
+                  for seed in range(200))  # fmt: skip
+    assert flagged == 0
+
+
+@pytest.mark.parametrize(("steps", "width"), [(12, 2), (60, 10), (200, 10), (6400, 100)])
+def test_windows(steps: int, width: int) -> None:
+    assert window_width(steps) == width

@@ -1,0 +1,156 @@
+"""The small parts: statistics, intervals, matching, own time, stacks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepscope.diagnose import stats
+from stepscope.diagnose.intervals import union
+from stepscope.diagnose.matching import match
+from stepscope.diagnose.methods.arrival import collect_arrivals
+from stepscope.diagnose.methods.stacks import function_of, waits
+from stepscope.diagnose.own_time import OUTSIDE, communicates, own_time
+from stepscope.diagnose.timeline import timeline
+from stepscope.trace import Host, Job, ProcessGroup
+from stepscope.window import Window
+
+from .jobs import MS, START, Fault, a_job, a_table
+
+values = st.lists(st.lists(st.floats(-10, 10) | st.just(float("nan")), min_size=3, max_size=3),
+                  min_size=1, max_size=7)  # fmt: skip
+
+
+@given(values)
+def test_leave_one_out_medians_are_those_of_the_others(rows: list[list[float]]) -> None:
+    matrix = np.array(rows)
+    result = stats.leave_one_out_median(matrix)
+    for row, column in np.ndindex(matrix.shape):
+        others = np.delete(matrix[:, column], row)
+        others = others[np.isfinite(others)]
+        known = np.isfinite(matrix[row, column]) and others.size
+        expected = np.median(others) if known else np.nan
+        assert result[row, column] == pytest.approx(expected, nan_ok=True)
+
+
+def test_block_means_drop_extremes_and_unknowns() -> None:
+    series = np.array([[9.0, 1, 1, 1, 1, 100, 1, 1, 1, 1, 0, 2, 2, np.nan, 2, 2, 2, 2, 2, 2, 2]])
+    assert stats.block_means(series, 10).tolist() == [[1.0, 2.0]]
+
+
+def test_the_worst_stretch_has_both_ends() -> None:
+    found = stats.worst_stretch(np.array([[0.0, 0, 3, 4, 3, 0, 0], [0, 0, 0, 0, 0, 0, 0]]), 0.5)
+    assert (found.first[0], found.stop[0], found.mean[0]) == (2, 5, pytest.approx(10 / 3))
+
+
+def test_memory_of_noise_widens_the_error_of_a_mean() -> None:
+    random = np.random.default_rng(0)
+    fresh = random.normal(size=(4, 400))
+    slow = fresh.copy()
+    for column in range(1, 400):
+        slow[:, column] += 0.6 * slow[:, column - 1]
+    assert stats.noise_of(fresh).memory < 1.15
+    assert stats.noise_of(slow).memory == pytest.approx(2.0, abs=0.3)
+
+
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20)), max_size=12))
+def test_unions_cover_what_their_parts_cover(parts: list[tuple[int, int]]) -> None:
+    covered = np.zeros(100, np.bool_)
+    for start, length in parts:
+        covered[start : start + length] = True
+    begins = np.array([part[0] for part in parts], np.int64)
+    merged = union(begins, begins + np.array([part[1] for part in parts], np.int64))
+    points = np.arange(100)
+    assert (merged.holds(points) == covered).all()
+    assert (merged.covered(points) == np.concatenate(([0], np.cumsum(covered)[:-1]))).all()
+
+
+def test_sends_and_receives_pair_up_in_order() -> None:
+    table = a_table("rank group seq op peer enqueue_ns", [
+        (0, "pp", 0, "Send", 1, 0), (1, "pp", 0, "Recv", 0, 0), (0, "pp", 1, "Send", 1, 1),
+        (1, "pp", 1, "Send", 0, 1), (0, "pp", 2, "Recv", 1, 2), (1, "pp", 2, "Recv", 0, 2),
+    ])  # fmt: skip
+    key = match(table).key
+    assert key[0] == key[1]
+    assert key[2] == key[5]
+    assert key[3] == key[4]
+    assert len(set(key.tolist())) == 3
+
+
+def test_a_match_column_counts_alone() -> None:
+    table = a_table("rank group seq op peer enqueue_ns match", [
+        (0, "g", 7, "AllReduce", -1, 0, 1), (1, "g", 9, "AllReduce", -1, 0, 1),
+    ])  # fmt: skip
+    key = match(table).key
+    assert key[0] == key[1] >= 0
+
+
+def test_who_comes_last_and_what_that_alone_costs() -> None:
+    job = a_job(steps=40, noise=0.0, faults=[Fault((2,), "forward-compute", 0, ms=60)])
+    line = timeline(job)
+    arrivals = collect_arrivals(job, line)
+    assert arrivals is not None
+    assert set(arrivals.last_rank.tolist()) == {2}
+    assert np.allclose(arrivals.caused_ns(4)[2], 40 * 3 * 60 * MS)
+    assert arrivals.transfer_ns[0] == 2 * MS
+
+
+def test_own_time_is_what_waiting_leaves() -> None:
+    job = a_job(steps=20, noise=0.0, faults=[Fault((2,), "forward-compute", 0, ms=60)])
+    own = own_time(job, timeline(job))
+    backward = own.own[own.phases.index("backward-compute")]
+    assert np.allclose(backward[:, 5:], 50 * MS)
+    assert np.allclose(own.own[own.phases.index(OUTSIDE)][:, :-1], 0.2 * MS, atol=1000)
+
+
+def test_blocking_operators_are_taken_out_where_waiting_was_not_measured() -> None:
+    """Forward lasts 100 ms, 30 of them in a tensor-parallel operator."""
+    job = Job("tp", 2, (Host("h", (0, 1)),), groups=(ProcessGroup("tp-0", "tp", (0, 1)),))
+    second = START + 1000 * MS
+    window = Window(job, {
+        "steps": a_table("rank step start_ns duration_ns", [(0, 0, second, 200 * MS)]),
+        "phases": a_table("rank step phase start_ns duration_ns",
+                          [(0, 0, "forward-compute", second, 100 * MS)]),
+        "comm_ops": a_table("rank step group seq op peer enqueue_ns end_ns", [
+            (0, 0, "tp-0", 0, "AllReduce", -1, second + 20 * MS, second + 50 * MS)]),
+    })  # fmt: skip
+    own = own_time(window, timeline(window))
+    assert own.own[0, 0, 0] == 70 * MS
+
+
+def test_a_phase_that_may_have_waited_is_left_out() -> None:
+    job = Job("tp", 2, (Host("h", (0, 1)),), groups=(ProcessGroup("tp-0", "tp", (0, 1)),))
+    rows = [(0, 0, "forward-compute", START, 100 * MS), (0, 0, "mlp", START + MS, 40 * MS)]
+    phases = a_table("rank step phase start_ns duration_ns", rows)
+    window = Window(job, {"phases": phases})
+    own = own_time(window, timeline(window))
+    assert own.phases == ("mlp",)
+    assert own.skipped[0].method == "own time of forward-compute"
+
+
+def test_nested_phases_count_once() -> None:
+    job = a_job(ranks=1, steps=2, noise=0.0)
+    phases = a_table("rank step phase start_ns duration_ns wait_ns", [
+        (0, 0, "forward-compute", START, 100 * MS, 0),
+        (0, 0, "attention", START + 10 * MS, 50 * MS, 0),
+        (0, 0, "logging", START + 120 * MS, 5 * MS, 0)])  # fmt: skip
+    own = own_time(Window(job.job, {"phases": phases}), timeline(job))
+    assert own.phases == ("forward-compute", "logging")
+
+
+@pytest.mark.parametrize(
+    ("phase", "does"),
+    [("dp-reduce-scatter", True), ("ep-alltoall", True), ("pp-send", True), ("optimizer", False),
+     ("forward-compute", False), ("data-load", False)],
+)  # fmt: skip
+def test_phases_that_communicate(phase: str, does: bool) -> None:
+    assert communicates(phase) is does
+
+
+def test_frames() -> None:
+    assert function_of("work (train.py:12)") == "work (train.py)"
+    assert function_of("<native>") == "<native>"
+    assert waits("all_reduce (torch/distributed/distributed_c10d.py:2501)")
+    assert not waits("forward (model.py:3)")

@@ -1,0 +1,95 @@
+"""Packets as a training process would send them, without one."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+
+from stepscope.wire.frames import (
+    AtRisk,
+    GroupInfo,
+    Hello,
+    Names,
+    PacketKind,
+    encode_hello,
+    encode_names,
+    pack,
+)
+from stepscope.wire.records import (
+    COMM_DONE,
+    COMM_OPEN,
+    RECORD,
+    UNKNOWN,
+    EventKind,
+    RecordKind,
+    pack_peer,
+)
+
+OFFSET_NS = 1_766_000_000_000_000_000
+"""Wall clock minus monotonic clock of every producer here."""
+MS = 1_000_000
+
+
+@dataclass
+class Producer:
+    """One rank. Each method gives one packet."""
+
+    rank: int = 0
+    job: str = "job-1"
+    store: str = "/store"
+    host: str = "host-0"
+    world_size: int = 2
+    pid: int = field(default_factory=os.getpid)
+    names: dict[str, int] = field(default_factory=dict)
+    ordinal: int = 0
+    now_ns: int = 0
+
+    def hello(self, at_risk: AtRisk | None = None) -> bytes:
+        hello = Hello(
+            self.job, self.store, self.host, self.rank, self.world_size, self.rank,
+            self.pid, self.pid, OFFSET_NS, 0, 0, at_risk,
+        )  # fmt: skip
+        return pack(PacketKind.HELLO, encode_hello(hello), self.pid, 0)
+
+    def tell(self, *names: str) -> bytes:
+        for name in names:
+            self.names.setdefault(name, len(self.names))
+        return self._told(Names({self.names[name]: name for name in names}))
+
+    def groups(self, *groups: GroupInfo, **parallelism: int) -> bytes:
+        return self._told(Names(groups=groups, parallelism=parallelism))
+
+    def _told(self, names: Names) -> bytes:
+        (payload,) = encode_names(names)
+        return pack(PacketKind.NAMES, payload, self.pid, 0)
+
+    def packet(self, *records: bytes) -> bytes:
+        return pack(PacketKind.RECORDS, b"".join(records), self.pid, 0, count=len(records))
+
+    def record(self, kind: RecordKind, flags: int, *fields: int) -> bytes:
+        return RECORD.pack(kind, flags, self.ordinal, *fields, *(0,) * (7 - len(fields)))
+
+    def phase(self, name: str, wait_ns: int = 0, cpu_ns: int = UNKNOWN) -> bytes:
+        """Ten milliseconds, now."""
+        fields = (self.names[name], self.now_ns, 10 * MS, wait_ns, cpu_ns, UNKNOWN)
+        return self.record(RecordKind.PHASE, 0, *fields)
+
+    def comm(
+        self, op: str, seq: int, *, group: str = "dp-0", peer: int = -1, end_ns: int | None = None
+    ) -> bytes:
+        """An operator that finished, or without an end one that is open."""
+        fields = (self.names[group], pack_peer(self.names[op], peer), seq, 64, self.now_ns)
+        if end_ns is None:
+            return self.record(RecordKind.COMM, COMM_OPEN, *fields, UNKNOWN, UNKNOWN)
+        return self.record(RecordKind.COMM, COMM_DONE, *fields, end_ns, 0)
+
+    def iteration(self, loads: int = 1) -> list[bytes]:
+        """The events of one training iteration; tell `loader` and `optimizer` first."""
+        out = [self._event(EventKind.LOAD, "loader") for _ in range(loads)]
+        out.append(self._event(EventKind.OPTIMIZER, "optimizer"))
+        self.ordinal += 1
+        return out
+
+    def _event(self, kind: EventKind, name: str) -> bytes:
+        start, self.now_ns = self.now_ns, self.now_ns + 5 * MS
+        return self.record(RecordKind.EVENT, kind, self.names[name], start, self.now_ns)

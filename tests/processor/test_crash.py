@@ -1,0 +1,98 @@
+"""Processors that are killed or stopped while ranks train. The rank here is this test."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stepscope.collect import guard, identity, sender
+from stepscope.collect.session import Session
+from stepscope.wire.records import COMM_DONE, COMM_OPEN, UNKNOWN, EventKind, RecordKind, pack_peer
+
+from .daemons import Daemon, ints, strings, wait_for
+from .producers import Producer
+
+
+@pytest.fixture
+def session(
+    own_daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Session]:
+    monkeypatch.setenv(identity.OWNER_VARIABLE, str(os.getpid()))
+    monkeypatch.setenv(guard.RAISE_VARIABLE, "1")
+    monkeypatch.setattr(sender, "RECONNECT_SECONDS", 0.05)
+    who = identity.Identity("job", str(tmp_path), "host-0", rank=1, world_size=2)
+    session = Session(str(own_daemon.path), who)
+    yield session
+    session.close()
+    session.disable()
+
+
+def _train(session: Session, iterations: int) -> None:
+    for _ in range(iterations):
+        for kind, name in ((EventKind.LOAD, "loader"), (EventKind.OPTIMIZER, "optimizer")):
+            start = session.now()
+            session.emit(RecordKind.EVENT, kind, session.name(name), start[0], session.now()[0])
+        session.phase("optimizer", start, session.now())
+        session.optimizer_stepped(session.now())
+
+
+def _operator(session: Session, seq: int, done: bool) -> None:
+    now = session.now()[0]
+    flags, end = (COMM_DONE, now) if done else (COMM_OPEN, UNKNOWN)
+    op = pack_peer(session.name("AllReduce"), -1)
+    session.emit(
+        RecordKind.COMM, flags, session.name("dp-0"), op, seq, 64, now - 1000, end, UNKNOWN
+    )
+
+
+def test_a_killed_processor_is_followed_by_another(
+    own_daemon: Daemon, session: Session, tmp_path: Path
+) -> None:
+    """Training goes on; rows go on; what may be lost is written down."""
+    folder = tmp_path / "job"
+    _train(session, 12)
+    _operator(session, 0, done=False)
+    wait_for(lambda: len(ints(folder, "steps", "step")) == 12, "steps")
+    wait_for(lambda: strings(folder, "comm_ops", "state") == ["started"], "open operator")
+
+    own_daemon.kill()
+    _train(session, 15)
+    own_daemon.start()
+    wait_for(lambda: len(ints(folder, "steps", "step")) > 20, "steps after the restart")
+    wait_for(lambda: strings(folder, "comm_ops", "state") == [], "end of the stale operator")
+    _operator(session, 0, done=True)
+    wait_for(lambda: strings(folder, "comm_ops", "state") == ["done"], "operator")
+
+    assert ints(folder, "steps", "step") == sorted(set(ints(folder, "steps", "step")))
+    lost = dict(
+        zip(strings(folder, "losses", "table"), ints(folder, "losses", "rows"), strict=True)
+    )
+    assert lost == {"steps": 24, "phases": 12, "comm_ops": 1}
+    assert set(ints(folder, "losses", "rank")) == {1}
+    starts, ends = ints(folder, "losses", "start_ns"), ints(folder, "losses", "end_ns")
+    assert all(start <= end for start, end in zip(starts, ends, strict=True))
+
+
+def test_a_terminated_processor_stores_what_it_has(own_daemon: Daemon, tmp_path: Path) -> None:
+    """Rows that wait for the step sequence, too, and packets that nobody has read yet."""
+    producer = Producer(job="job", store=str(tmp_path))
+    producer.tell("loader", "optimizer", "forward-compute")
+    with own_daemon.connect(producer.hello(), producer.tell("forward-compute")) as line:
+        for _ in range(100):
+            line.send(producer.packet(producer.phase("forward-compute")))
+        assert own_daemon.terminate() == 0
+
+    assert len(ints(tmp_path / "job", "phases", "step")) == 100
+    assert not own_daemon.path.exists()
+    assert own_daemon.log.splitlines()[-1].endswith("stopped")
+
+
+def test_a_socket_that_a_killed_processor_left_is_taken_over(own_daemon: Daemon) -> None:
+    own_daemon.kill()
+    assert own_daemon.path.exists()
+    own_daemon.start()
+
+    assert own_daemon.is_alive

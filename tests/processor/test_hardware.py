@@ -1,0 +1,102 @@
+"""Counters of real processes, and of the machine they run on."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from stepscope.processor.hardware import HardwareSampler
+from stepscope.processor.normalise import Rows
+
+_BURN = "while True: sum(range(1000))"
+_SLEEP = "import time; time.sleep(600)"
+BURNING, SLEEPING, STOPPED = 1, 2, 3
+
+
+@pytest.fixture
+def processes() -> Iterator[dict[int, subprocess.Popen[bytes]]]:
+    code = {BURNING: _BURN, SLEEPING: _SLEEP, STOPPED: _BURN}
+    running = {r: subprocess.Popen([sys.executable, "-c", text]) for r, text in code.items()}
+    running[STOPPED].send_signal(signal.SIGSTOP)
+    yield running
+    for process in running.values():
+        process.kill()
+        process.wait()
+
+
+def _values(rows: Rows, rank: int) -> dict[str, float]:
+    return {
+        metric: value
+        for r, metric, value in zip(rows["rank"], rows["metric"], rows["value"], strict=True)
+        if r == rank
+    }
+
+
+def _cpu_seconds(pid: int) -> float:
+    times = psutil.Process(pid).cpu_times()
+    return times.user + times.system
+
+
+def test_ranks_seen_from_outside(processes: dict[int, subprocess.Popen[bytes]]) -> None:
+    """How busy the machine is otherwise does not matter: it waits for half a second of CPU."""
+    sampler = HardwareSampler("host-0")
+    for rank, process in processes.items():
+        sampler.watch(rank, process.pid, process.pid)
+    burning = processes[BURNING].pid
+    while _cpu_seconds(burning) < 0.2:
+        time.sleep(0.01)
+    sampler.sample()
+    before, began = _cpu_seconds(burning), time.monotonic()
+    while _cpu_seconds(burning) < before + 0.5:
+        time.sleep(0.01)
+    used = _cpu_seconds(burning) - before
+    rows = sampler.sample()
+    expected = used / (time.monotonic() - began)
+
+    assert _values(rows, BURNING)["cpu_util"] == pytest.approx(expected, rel=0.3)
+    assert _values(rows, BURNING)["cpu_util"] + _values(rows, BURNING)["run_delay"] > 0.5
+    assert _values(rows, SLEEPING)["cpu_util"] < 0.3
+    stopped = {rank: _values(rows, rank)["proc_stopped"] for rank in processes}
+    assert stopped == {BURNING: 0.0, SLEEPING: 0.0, STOPPED: 1.0}
+
+
+def test_the_host() -> None:
+    sampler = HardwareSampler("host-0")
+    sampler.sample()
+    time.sleep(0.05)
+    rows = sampler.sample()
+    host = _values(rows, -1)
+
+    assert set(rows["host"]) == {"host-0"} and len(set(rows["ts_ns"])) == 1
+    assert 0 <= host["cpu_util"] <= 1
+    cores = [value for metric, value in host.items() if metric.startswith("cpu_util.core")]
+    assert len(cores) == psutil.cpu_count()
+    assert host["mem_available_bytes"] > 0
+    assert host["nic_rx_bytes_per_s"] >= 0 and host["nic_tx_bytes_per_s"] >= 0
+
+
+def test_a_rank_that_died_is_stopped() -> None:
+    sampler = HardwareSampler("host-0")
+    process = subprocess.Popen([sys.executable, "-c", _SLEEP])
+    sampler.watch(0, process.pid, process.pid)
+    process.kill()
+    process.wait()
+    assert _values(sampler.sample(), 0) == {"proc_stopped": 1.0}
+
+    sampler.unwatch(process.pid)
+    assert _values(sampler.sample(), 0) == {}
+
+
+def test_a_rank_that_never_was() -> None:
+    sampler = HardwareSampler("host-0")
+    process = subprocess.Popen(["true"])
+    process.wait()
+    sampler.watch(0, process.pid, process.pid)
+
+    assert _values(sampler.sample(), 0) == {}

@@ -1,0 +1,101 @@
+"""Records into rows: wall-clock times, names, nulls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from stepscope.processor import normalise
+from stepscope.processor.normalise import Rows, Translation
+from stepscope.store.encode import arrow_table
+from stepscope.wire.frames import unpack
+from stepscope.wire.records import RecordKind
+
+from .producers import MS, OFFSET_NS, Producer
+
+_NAMES = ("dp-0", "AllReduce", "Send", "forward-compute", "gc")
+
+
+def _producer() -> Producer:
+    producer = Producer(rank=3)
+    producer.tell(*_NAMES)
+    return producer
+
+
+def _records(producer: Producer, *records: bytes) -> normalise.Records:
+    return normalise.parse(unpack(producer.packet(*records))[1])
+
+
+def _to(producer: Producer) -> Translation:
+    names = {id: name for name, id in producer.names.items()}
+    return Translation(producer.rank, OFFSET_NS, names, lambda ordinal: ordinal // 2)
+
+
+def _values(rows: Rows) -> dict[str, list[Any]]:
+    """Plain values, `None` for null."""
+    return {k: v.tolist() if isinstance(v, np.ndarray) else list(v) for k, v in rows.items()}
+
+
+def test_phases() -> None:
+    producer = _producer()
+    producer.ordinal, producer.now_ns = 7, 500
+    records = _records(
+        producer,
+        producer.phase("forward-compute", wait_ns=4 * MS, cpu_ns=6 * MS),
+        producer.phase("forward-compute"),
+    )
+    rows = _values(normalise.phases(records, _to(producer)))
+
+    assert rows == {
+        "rank": [3, 3],
+        "step": [3, 3],
+        "phase": ["forward-compute"] * 2,
+        "microbatch": [-1, -1],
+        "start_ns": [OFFSET_NS + 500] * 2,
+        "duration_ns": [10 * MS] * 2,
+        "waits": [True, False],
+        "wait_ns": [4 * MS, 0],
+        "cpu_ns": [6 * MS, None],
+    }
+
+
+def test_operators_with_and_without_an_end() -> None:
+    producer = _producer()
+    records = _records(
+        producer,
+        producer.comm("AllReduce", 5, end_ns=90),
+        producer.comm("AllReduce", 6),
+        producer.comm("Send", 7, peer=2, end_ns=-1),
+    )
+    rows = _values(normalise.comm_ops(records, _to(producer)))
+
+    assert rows["op"] == ["AllReduce", "AllReduce", "Send"]
+    assert rows["group"] == ["dp-0"] * 3 and rows["seq"] == [5, 6, 7]
+    assert rows["peer"] == [-1, -1, 2]
+    assert rows["end_ns"] == [OFFSET_NS + 90, None, None]
+    assert rows["state"] == ["done", "started", "done"]
+    assert rows["start_ns"] == [OFFSET_NS, OFFSET_NS, None], "who knows when that one started"
+    assert rows["blocked_ns"] == [0, None, 0]
+    assert rows["bytes"] == [64] * 3
+
+
+def test_a_name_that_never_came_is_null() -> None:
+    producer = _producer()
+    records = _records(producer, producer.phase("gc"))
+    rows = normalise.phases(records, Translation(0, 0, {}, int))
+
+    assert _values(rows)["phase"] == [None]
+    assert arrow_table("phases", rows).num_rows == 1
+
+
+def test_pauses() -> None:
+    producer = _producer()
+    records = _records(producer, producer.record(RecordKind.PAUSE, 0, 4, 10, 600_000))
+    assert _values(normalise.pauses(records, _to(producer))) == {
+        "rank": [3],
+        "step": [0],
+        "kind": ["gc"],
+        "start_ns": [OFFSET_NS + 10],
+        "duration_ns": [600_000],
+    }

@@ -1,0 +1,56 @@
+"""A rank that stops: named while the others still wait, with its stack, long before a watchdog."""
+
+from __future__ import annotations
+
+import signal
+import time
+from typing import Any
+
+import psutil
+import pytest
+
+from .conftest import Jobs, diagnose, kill_tree
+
+pytestmark = pytest.mark.real
+
+
+def await_verdict(jobs: Jobs, name: str, seconds: float = 60.0) -> dict[str, Any]:
+    """Asks again and again, as an operator would; the first verdict."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if (jobs.folder(name) / "job.json").exists():
+            _, diagnosis = diagnose(jobs.folder(name))
+            if diagnosis["verdicts"]:
+                verdict: dict[str, Any] = diagnosis["verdicts"][0]
+                return verdict
+        time.sleep(0.5)
+    raise AssertionError(f"no verdict about {name} in {seconds} s")
+
+
+def test_a_stopped_rank_is_the_culprit_and_its_waiting_peers_are_not(jobs: Jobs) -> None:
+    launch = jobs.torchrun(3, "train.py", "--fault", "stop", "--pause", "0.3", "--steps", "24")
+    process = jobs.start("stop", *launch)
+    verdict = await_verdict(jobs, "stop")
+    assert verdict["kind"] == "hang"
+    assert verdict["ranks"] == [1]
+    assert verdict["victims"] == 2
+    assert any("main (" in frame for frame in verdict["stack"]), "its stack, from outside"
+    for child in psutil.Process(process.pid).children(recursive=True):
+        child.send_signal(signal.SIGCONT)
+    finished = jobs.finish("stop", process)
+    assert finished.status == 0, "a rank that goes on finishes its job"
+    assert "rank 1 hangs" in finished.stderr
+    _, diagnosis = diagnose(finished.folder)
+    assert all(verdict["kind"] != "hang" for verdict in diagnosis["verdicts"]), "it went on"
+
+
+def test_a_killed_rank_leaves_a_readable_folder_and_the_launchers_status(jobs: Jobs) -> None:
+    launch = jobs.torchrun(3, "train.py", "--pause", "0.1", "--steps", "200")
+    process = jobs.start("killed", *launch)
+    jobs.await_steps("killed")
+    workers = [p for p in psutil.Process(process.pid).children(True) if "RANK" in p.environ()]
+    kill_tree(workers[0].pid)
+    finished = jobs.finish("killed", process)
+    assert finished.status == 1, "torchrun's own status"
+    _, diagnosis = diagnose(finished.folder)
+    assert diagnosis["ranks"] == 3

@@ -1,0 +1,40 @@
+"""Healthy jobs of different shapes end with no verdict, and unchanged."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from .conftest import Jobs, diagnose
+
+pytestmark = pytest.mark.real
+
+
+@pytest.mark.parametrize(("shape", "ranks"), [("accumulate", 4), ("adversarial", 3), ("plain", 2)])
+def test_a_healthy_job_has_no_verdict(jobs: Jobs, shape: str, ranks: int) -> None:
+    finished = jobs.run(shape, *jobs.torchrun(ranks, "shapes.py", shape))
+    assert finished.status == 0, finished.stderr
+    assert "internal fault" not in finished.stderr
+    _, diagnosis = diagnose(finished.folder)
+    assert diagnosis["verdicts"] == []
+    assert diagnosis["steps"] == [0, 119], "accumulation, evaluation and pairs do not confuse steps"
+    assert diagnosis["ranks"] == ranks
+
+
+@pytest.mark.parametrize("script", ["fsdp.py", "hf_trainer.py"])
+def test_the_script_computes_the_same_to_the_last_digit(jobs: Jobs, script: str) -> None:
+    launch = jobs.torchrun(2, script)
+    alone = subprocess.run(
+        launch, env=jobs.environment(), capture_output=True, text=True, timeout=100, check=True
+    )
+    finished = jobs.run(script, *launch)
+    assert finished.status == 0, finished.stderr
+    assert "internal fault" not in finished.stderr
+    assert losses(finished.stdout) == losses(alone.stdout) != []
+    _, diagnosis = diagnose(finished.folder)
+    assert diagnosis["steps"] == [0, 29], "another loop is looked for after 200 events"
+
+
+def losses(output: str) -> list[str]:
+    return [line for line in output.splitlines() if line.startswith("loss")]

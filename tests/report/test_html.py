@@ -1,0 +1,130 @@
+"""The page: one file, no network, nothing of the job's names taken for markup, small."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from stepscope.diagnose.finding import ClockFit, Diagnosis, RankPhase, StepSeries
+from stepscope.report.html import render_html
+
+from .samples import SAMPLES, hang, rank_phases, series, slow_rank
+
+VOID = {"meta", "br", "link", "img", "hr", "input"}
+EVIL = "<script>alert(1)</script>\"'&"
+
+
+class Page(HTMLParser):
+    """Checks that tags nest, and keeps the visible text, the tags and the attributes."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: set[str] = set()
+        self.attributes: list[tuple[str, str]] = []
+        self.text = ""
+        self.feed(source)
+        self.close()
+        assert not self.open, f"never closed: {self.open}"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+    def values(self, name: str) -> list[str]:
+        return [value for key, value in self.attributes if key == name]
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_the_page_is_well_formed_and_needs_no_network(name: str) -> None:
+    source = render_html(SAMPLES[name]())
+    page = Page(source)
+    assert not page.tags & {"script", "link", "img", "iframe"}
+    assert not {"src", "href"} & {key for key, _ in page.attributes}
+    assert "http" not in source
+    assert "url(" not in source
+
+
+def test_the_page_says_what_matters() -> None:
+    text = Page(render_html(slow_rank())).text
+    for expected in (
+        "rank 37 computes 1.9x slower", "18% of step time", "slow compute", "step 1100",
+        "drain host-004", "host-004/gpu-5", "argus-l2", "no table transfers", "12,410 rows",
+        "-3.41 ms",
+    ):  # fmt: skip
+        assert expected in text
+    assert "0.21 ms" not in text, "a clock this close to the others interests nobody"
+
+
+def test_a_hang_shows_the_stack() -> None:
+    assert "save_checkpoint (train.py:88)" in Page(render_html(hang())).text
+
+
+def test_names_are_never_markup() -> None:
+    verdict = dataclasses.replace(
+        slow_rank().verdicts[0], summary=EVIL, advice=EVIL, hosts=(EVIL,), phase=EVIL,
+        function=EVIL, kernels=(EVIL,), group=EVIL, stack=(EVIL,),
+    )  # fmt: skip
+    evil = dataclasses.replace(
+        slow_rank(),
+        job_id=EVIL,
+        verdicts=(verdict, verdict),
+        clocks=(ClockFit(EVIL, 10**9, 0.0),),
+        losses={EVIL: 3},
+        cost={EVIL: 1.0},
+    )
+    for ranks in (4, 64):
+        own = tuple(RankPhase(rank, EVIL, 10**6) for rank in range(ranks))
+        page = Page(render_html(dataclasses.replace(evil, rank_phases=own)))
+        assert "script" not in page.tags
+        assert EVIL in page.text
+
+
+def test_names_that_no_encoding_takes_do_not_stop_it() -> None:
+    render_html(dataclasses.replace(slow_rank(), job_id="\udcff\x00")).encode()
+
+
+@pytest.mark.parametrize(("ranks", "limit"), [(64, 200_000), (1024, 400_000)])
+def test_the_page_stays_small(ranks: int, limit: int) -> None:
+    ragged = {(rank, "optimizer"): 1.5 for rank in range(0, ranks, 3)}
+    diagnosis = dataclasses.replace(
+        slow_rank(), series=series(0, 1999, 1100, 1.5), rank_phases=rank_phases(ranks, ragged)
+    )
+    assert len(render_html(diagnosis).encode()) < limit
+
+
+def test_a_single_slow_step_among_thousands_stays_visible() -> None:
+    took = [10**9] * 20_000
+    took[12_345] = 9 * 10**9
+    diagnosis = Diagnosis("j", 8, "jitter", series=StepSeries(tuple(range(20_000)), tuple(took)))
+    page = Page(render_html(diagnosis))
+    assert re.search(r"steps 12\d+-12\d+: 1.00 s to 9.00 s", page.text)
+    assert "off" in page.values("class"), "and is marked as beyond the scale"
+
+
+def test_ten_thousand_ranks_share_columns_and_hide_nobody() -> None:
+    own = rank_phases(10_000, {(7777, "forward-compute"): 3.0})
+    source = render_html(dataclasses.replace(slow_rank(), verdicts=(), rank_phases=own))
+    assert "rank 7777, forward-compute" in source
+    assert len(source) < 500_000
+
+
+def test_steps_of_one_and_of_none() -> None:
+    one = Diagnosis("j", 1, "healthy", (5, 5), series=StepSeries((5,), (10**6,)))
+    assert "step 5: 1.00 ms" in Page(render_html(one)).text
+    assert "Step time" not in Page(render_html(Diagnosis("j", 1, "healthy"))).text

@@ -1,0 +1,84 @@
+"""The text report: read golden/*.txt to see what users see."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from stepscope.diagnose.finding import Diagnosis, StepSeries
+from stepscope.report.text import render_headline, render_text
+
+from .golden import check_golden
+from .samples import SAMPLES, hang, healthy, rank_phases, slow_rank
+
+
+@pytest.mark.parametrize("width", [80, 100])
+@pytest.mark.parametrize("name", SAMPLES)
+def test_text_is_what_the_golden_file_says(name: str, width: int) -> None:
+    check_golden(f"{name}.{width}.txt", render_text(SAMPLES[name](), width))
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+@pytest.mark.parametrize("name", SAMPLES)
+def test_no_line_is_wider_than_the_terminal_nor_ends_in_blanks(name: str, width: int) -> None:
+    for line in render_text(SAMPLES[name](), width).splitlines():
+        assert len(line) <= width
+        assert line == line.rstrip()
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_ascii_is_the_same_column_for_column(name: str) -> None:
+    plain = render_text(SAMPLES[name](), ascii_only=True)
+    assert plain.isascii()
+    assert [len(line) for line in plain.splitlines()] == [
+        len(line) for line in render_text(SAMPLES[name]()).splitlines()
+    ]
+
+
+def test_colour_only_when_asked_for() -> None:
+    assert "\x1b" not in render_text(slow_rank())
+    assert "\x1b[" in render_text(slow_rank(), color=True)
+
+
+def test_the_verdict_is_the_first_line() -> None:
+    first = render_text(slow_rank(), 120).splitlines()[0]
+    assert first == render_headline(slow_rank())
+    assert "rank 37" in first
+
+
+def test_names_from_the_job_cannot_steer_the_terminal() -> None:
+    verdict = dataclasses.replace(hang().verdicts[0], summary="[red]\x1b[2Jboo", stack=("a\x07",))
+    text = render_text(dataclasses.replace(hang(), job_id="j\x1b]0;x\x07", verdicts=(verdict,)))
+    assert not any(c < " " and c != "\n" for c in text)
+    assert "[red]" in text, "what looks like markup is a name"
+
+
+def test_a_healthy_job_of_many_ranks_needs_no_table() -> None:
+    text = render_text(healthy())
+    assert text.startswith("healthy: no culprit found in 64 ranks, steps 1000-1200\n")
+    assert "Own time" not in text
+
+
+def test_many_ranks_show_the_culprit_first_and_few_others() -> None:
+    slow = {(37, "backward-compute"): 1.9, **{(r, "optimizer"): 3.0 for r in range(100, 140)}}
+    diagnosis = dataclasses.replace(slow_rank(), ranks=1024, rank_phases=rank_phases(1024, slow))
+    rows = render_text(diagnosis).split("Own time")[1].splitlines()[3:]
+    shown = [int(row.split()[0]) for row in rows[:8]]
+    assert shown[0] == 37
+    assert all(100 <= rank < 140 for rank in shown[1:])
+    assert rows[8].split()[0] == "median"
+
+
+def test_one_enormous_first_step_does_not_flatten_the_rest() -> None:
+    took = (60_000_000_000, *(1_000_000_000,) * 30, *(1_500_000_000,) * 30)
+    diagnosis = Diagnosis("j", 8, "healthy", (0, 60), series=StepSeries(tuple(range(61)), took))
+    line = render_text(diagnosis).splitlines()[4].strip()
+    assert line[0] == "█"
+    assert line[10] < line[50], "the slower half is still seen"
+
+
+def test_anomalies_without_a_culprit_are_said() -> None:
+    diagnosis = dataclasses.replace(healthy(), state="jitter")
+    assert "no culprit found" in render_headline(diagnosis)
+    assert not render_headline(diagnosis).startswith("healthy")
