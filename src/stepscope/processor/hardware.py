@@ -47,6 +47,7 @@ class HardwareSampler:
     def __init__(self, host: str) -> None:
         self._host = host
         self._watched: dict[int, _Watched] = {}
+        self._halted: set[int] = set()
         self._gpus = Gpus()
         self._last: float | None = None
         self._network = _network_bytes()
@@ -57,6 +58,11 @@ class HardwareSampler:
     def gpus(self) -> tuple[str, ...]:
         return self._gpus.names
 
+    @property
+    def halted(self) -> frozenset[int]:
+        """The pids that the last sample found stopped or gone."""
+        return frozenset(self._halted)
+
     def watch(self, rank: int, pid: int, thread_id: int) -> None:
         try:
             self._watched[pid] = _Watched(rank, thread_id, psutil.Process(pid))
@@ -65,13 +71,16 @@ class HardwareSampler:
 
     def unwatch(self, pid: int) -> None:
         self._watched.pop(pid, None)
+        self._halted.discard(pid)
 
     def sample(self) -> Rows:
         """One sample of everything, as rows of `hardware`."""
         now, elapsed = time.time_ns(), self._elapsed()
         samples = list(self._host_samples(elapsed))
-        for watched in self._watched.values():
-            samples += self._rank_samples(watched, elapsed)
+        for pid, watched in self._watched.items():
+            of_rank = self._rank_samples(watched, elapsed)
+            (self._halted.add if _is_halted(of_rank) else self._halted.discard)(pid)
+            samples += of_rank
         return {
             "rank": [rank for rank, _, _ in samples],
             "host": [self._host] * len(samples),
@@ -145,6 +154,10 @@ class HardwareSampler:
             except psutil.Error:
                 continue
         return family
+
+
+def _is_halted(samples: list[Sample]) -> bool:
+    return any(metric == "proc_stopped" and value for _, metric, value in samples)
 
 
 def network_interfaces() -> tuple[str, ...]:

@@ -125,12 +125,21 @@ class OutsideWatcher:
         now = time.monotonic()
         if now - self._sampled < SHORTEST_SAMPLE_SECONDS:
             return
+        halted = self._hardware.halted
         rows = self._hardware.sample()
+        self._dump_before_verdict(self._hardware.halted - halted)
         own = self._own_cost(now)
         self._sampled = now
         for job in set(self._jobs.values()):
             self._append(job, "hardware", rows)
             self._append(job, "hardware", own)
+
+    def _dump_before_verdict(self, newly_halted: frozenset[int]) -> None:
+        """Stacks first: whoever reads that a process has stopped can read where, too."""
+        if self._stacks is not None:
+            for job in {self._jobs[pid] for pid in newly_halted if pid in self._jobs}:
+                self._dumped[job] = time.monotonic()
+                self._stacks.dump(job)
 
     def _own_cost(self, now: float) -> Rows:
         """Cores that the processor and its samplers used since the last sample."""
