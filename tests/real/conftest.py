@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -96,6 +97,17 @@ def kill_tree(pid: int) -> None:
             process.kill()
         except psutil.NoSuchProcess:
             continue
+
+
+def says(process: subprocess.Popen[str], text: str, seconds: float = 60.0) -> bool:
+    """Waits until a running job prints a line with this text on standard error."""
+    assert process.stderr is not None
+    too_late = threading.Timer(seconds, kill_tree, [process.pid])
+    too_late.start()
+    try:
+        return any(text in line for line in process.stderr)
+    finally:
+        too_late.cancel()
 
 
 def diagnose(folder: Path | str, *options: str) -> tuple[int, dict[str, Any]]:

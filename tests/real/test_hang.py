@@ -9,7 +9,7 @@ from typing import Any
 import psutil
 import pytest
 
-from .conftest import Jobs, diagnose, kill_tree
+from .conftest import Jobs, diagnose, kill_tree, says
 
 pytestmark = pytest.mark.real
 
@@ -35,11 +35,11 @@ def test_a_stopped_rank_is_the_culprit_and_its_waiting_peers_are_not(jobs: Jobs)
     assert verdict["ranks"] == [1]
     assert verdict["victims"] == 2
     assert any("main (" in frame for frame in verdict["stack"]), "its stack, from outside"
+    assert says(process, "rank 1 hangs"), "the live view, too"
     for child in psutil.Process(process.pid).children(recursive=True):
         child.send_signal(signal.SIGCONT)
     finished = jobs.finish("stop", process)
     assert finished.status == 0, "a rank that goes on finishes its job"
-    assert "rank 1 hangs" in finished.stderr
     _, diagnosis = diagnose(finished.folder)
     assert all(verdict["kind"] != "hang" for verdict in diagnosis["verdicts"]), "it went on"
 

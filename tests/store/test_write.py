@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any
 
 import pyarrow.dataset as ds
@@ -165,3 +166,18 @@ def test_rows_known_to_be_lost_are_a_table_too(writer: JobWriter, reader: JobRea
     assert pairs(lost, "rank", "table", "start_ns", "end_ns", "rows") == [
         (3, "kernels", 5 * SECOND_NS, 6 * SECOND_NS, 1000)
     ]
+
+
+def test_a_stack_is_stored_before_the_samples_it_explains(job: Location) -> None:
+    """Whoever reads between two files of one flush may miss the samples, never the stack."""
+    writer = JobWriter(job, "host-0")
+    stack: dict[str, list[Any]] = {
+        "rank": [1], "thread": ["MainThread"], "start_ns": [1], "duration_ns": [0],
+        "frames": ["main (train.py:1)"], "active": [False], "gil": [False],
+    }  # fmt: skip
+    writer.append("hardware", HARDWARE)
+    writer.append("stacks", stack)
+    writer.flush()
+
+    written = sorted(Path(job.url).glob("*/**/*.parquet"), key=lambda file: file.stat().st_mtime_ns)
+    assert [file.relative_to(job.url).parts[0] for file in written] == ["stacks", "hardware"]

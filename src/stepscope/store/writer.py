@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 
 _LONGEST_BACKOFF_S = 30.0
 _HOST_LEVEL = -1
+_STORED_FIRST = ("stacks",)
+"""Evidence before what it explains: who reads that a process has stopped can read where."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ class JobWriter:
         self._files = 0
         self._lock = threading.Lock()
         self._flushing = threading.Lock()
-        self._tables: dict[str, TableBuffer] = {}
+        self._tables = {table: TableBuffer(table) for table in _STORED_FIRST}
         self._replacements: dict[tuple[str, str], Replacement] = {}
         self._job: Job | None = None
         self._job_stored: Job | None = None
