@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -24,7 +24,8 @@ from stepscope.diagnose.finding import (
     StepSeries,
     Verdict,
 )
-from stepscope.diagnose.methods import hang, l1
+from stepscope.diagnose.liveness import latest_stack
+from stepscope.diagnose.methods import desync, hang, l1
 from stepscope.diagnose.methods.everyone import find_everyones
 from stepscope.diagnose.methods.mismatch import find_mismatch
 from stepscope.diagnose.methods.stacks import Samples, read_samples
@@ -96,12 +97,21 @@ def find_hang(window: Window, settings: Settings = Settings()) -> Diagnosis | No
 
 
 def _stuck(window: Window) -> list[Verdict]:
-    """A mismatch explains the hang it causes."""
+    """A mismatch explains the hang it causes. Flight recorders show both by order alone."""
+    if desync.applies(window):
+        return [_desynced(window, one) for one in desync.find_desync(window)]
     found = [find_mismatch(window), hang.find_hang(window)]
     kept = [one for one in found if one is not None]
     if len(kept) == 2 and kept[0].group == kept[1].group:
         kept = kept[:1]
     return [stuck_verdict(window, one) for one in kept]
+
+
+def _desynced(window: Window, finding: Finding) -> Verdict:
+    """Also who called another operator was last seen somewhere."""
+    verdict = stuck_verdict(window, finding)
+    stack = latest_stack(window, finding.ranks[0]) if finding.ranks else ()
+    return replace(verdict, stack=stack)
 
 
 @dataclass(frozen=True)
@@ -172,13 +182,18 @@ def _moved(change: l1.Regression | None, columns: int) -> l1.Regression | None:
 
 
 def _state(slow: _Slow, verdicts: tuple[Verdict, ...]) -> State:
-    if any(verdict.kind == "hang" for verdict in verdicts):
+    if any(verdict.kind == "hang" or _unfinished(verdict) for verdict in verdicts):
         return "hang"
     if slow.change is not None:
         return "both" if slow.spikes else "regression"
     if slow.spikes:
         return "jitter"
     return "slow" if any(verdict.kind == "slowdown" for verdict in verdicts) else "healthy"
+
+
+def _unfinished(verdict: Verdict) -> bool:
+    """Whether members that disagree are still in the operator."""
+    return any(one.values.get("unfinished") is True for one in verdict.evidence)
 
 
 def _windows(

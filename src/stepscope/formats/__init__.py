@@ -1,0 +1,1 @@
+"""Readers of what others wrote: PyTorch profiler traces, Flight Recorder dumps."""

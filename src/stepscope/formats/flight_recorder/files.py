@@ -1,0 +1,173 @@
+"""Which files are dumps, of which rank they are, and their bytes.
+
+Names in use: `comm_lib_trace_rank_N`, `nccl_trace_rank_N`, `nccl_trace_rank_HOST_N`, torchtitan's
+`comm_traces/rank_N`; any prefix, any suffix, gzip or not. So the rank is the last number of the
+name, and what a file is its first bytes tell.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from stepscope.errors import FormatError, SourceError
+from stepscope.formats.flight_recorder.plain import loads
+
+MOST_BYTES = 64 << 20
+"""Unpacked, of one dump: 20,000 entries with stacks take a quarter of it."""
+MOST_VALUES = 10_000_000
+"""Brackets and commas of a JSON dump: as many values a ring of 100,000 entries has."""
+MOST_FILES = 200_000
+HEAD_BYTES = 1 << 16
+LOOKED_AT = 64
+"""Files of a folder whose first bytes are read to recognise it."""
+MARKS = (b"pg_config", b"profiling_name", b"collective_seq_id", b"comm_lib_version",
+         b"nccl_version")  # fmt: skip
+"""Keys that nobody but the recorder writes."""
+NAMED = re.compile(r"(?:trace|dump|comm|nccl|gloo|fr|flight)\w*rank.*\d|^rank[-_]?\d+(?:\.|$)")
+"""What a dump is usually called: one that is empty or damaged is still one."""
+SUFFIXES = (".gz", ".json", ".pkl", ".pickle", ".bin", ".pt", ".dump", ".trace")
+_HOST = re.compile(r"rank[-_](?P<host>.*[A-Za-z].*)[-_]\d+$")
+
+
+@dataclass(frozen=True)
+class Found:
+    """One file that is, or by its name should be, a dump."""
+
+    path: Path
+    rank: int | None
+    host: str | None
+
+
+def find(folder: Path) -> tuple[list[Found], str | None]:
+    """The dumps below a folder, or the one that a file is; and what else the first file is."""
+    found: list[Found] = []
+    other = None
+    for path in walk(folder):
+        if looks_like_dump(path):
+            found.append(Found(path, rank_of(path), host_of(path)))
+        elif other is None:
+            other = path.name
+    return found, other
+
+
+def walk(folder: Path) -> Iterator[Path]:
+    """The files below a folder in order of their names; hidden ones are nobody's dumps."""
+    if folder.is_file():
+        yield folder
+        return
+    for root, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(names):
+            path = Path(root, name)
+            if not name.startswith(".") and path.is_file():
+                yield path
+
+
+def recognise(path: Path) -> bool:
+    """Whether some of the first files below a path are dumps; reads only their beginnings."""
+    try:
+        return any(_has_marks(head_of(one)) for one in islice(walk(path), LOOKED_AT))
+    except OSError:
+        return False
+
+
+def looks_like_dump(path: Path) -> bool:
+    head = head_of(path)
+    if _has_marks(head):
+        return True
+    # JSON of other tools is none of ours, whatever it is called
+    foreign = head.lstrip()[:1] in (b"{", b"[") and len(head) == HEAD_BYTES
+    return not foreign and NAMED.search(stem(path)) is not None and _plain_suffix(path)
+
+
+def _plain_suffix(path: Path) -> bool:
+    rest = path.name[len(stem(path)) :]
+    return not rest or any(rest.endswith(suffix) for suffix in SUFFIXES)
+
+
+def _has_marks(head: bytes) -> bool:
+    return head[:1] in (b"\x80", b"{", b"(", b"}") and any(mark in head for mark in MARKS)
+
+
+def head_of(path: Path) -> bytes:
+    """The first bytes, unpacked; empty where they cannot be read."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(HEAD_BYTES)
+        if head[:2] == b"\x1f\x8b":
+            return zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(head, HEAD_BYTES)
+    except (OSError, zlib.error):
+        return b""
+    return head
+
+
+def stem(path: Path) -> str:
+    """The name without the suffixes we know."""
+    name = path.name
+    while any(name.endswith(suffix) for suffix in SUFFIXES):
+        name = name.rpartition(".")[0]
+    return name
+
+
+def rank_of(path: Path) -> int | None:
+    """The last number of the name, else of the folder's."""
+    for text in (stem(path), path.parent.name):
+        numbers = re.findall(r"\d+", text)
+        if numbers and len(numbers[-1]) < 8:
+            return int(numbers[-1])
+    return None
+
+
+def host_of(path: Path) -> str | None:
+    """`host-17` of `nccl_trace_rank_host-17_5`."""
+    match = _HOST.search(stem(path))
+    return match["host"] if match else None
+
+
+def load(path: Path) -> Any:
+    """The plain data in a dump file.
+
+    Raises:
+        FormatError: empty, cut off, too large, or neither pickle nor JSON.
+        SourceError: it cannot be read.
+    """
+    data = _bytes(path)
+    if not data:
+        raise FormatError("empty")
+    return _json(data) if data.lstrip()[:1] in (b"{", b"[") else loads(data)
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
+        if data[:2] == b"\x1f\x8b":
+            with gzip.open(path, "rb") as file:
+                data = file.read(MOST_BYTES + 1)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise FormatError(f"damaged gzip: {error}") from error
+    except OSError as error:
+        raise SourceError(f"cannot be read: {error.strerror}") from error
+    if len(data) > MOST_BYTES:
+        raise FormatError(f"larger than {MOST_BYTES >> 20} MiB, which no dump is")
+    return data
+
+
+def _json(data: bytes) -> Any:
+    if sum(data.count(mark) for mark in (b",", b"[", b"{")) > MOST_VALUES:
+        raise FormatError("more values than any dump holds")
+    try:
+        return json.loads(data)
+    except RecursionError as error:
+        raise FormatError("JSON nested deeper than any dump") from error
+    except ValueError as error:
+        raise FormatError(f"damaged JSON: {error}") from error

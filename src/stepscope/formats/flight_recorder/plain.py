@@ -1,0 +1,278 @@
+"""A pickle machine that builds plain data and nothing else.
+
+Python's own unpickler, however restricted, can be made to fill the memory with a few bytes (a memo
+index of two billion, an array of a terabyte) or to hash a tuple of tuples for years. So we run the
+opcodes ourselves: those that push numbers, text, lists, tuples and dicts, and the memo. Whatever
+names a class, calls something or sets state is refused. Shared objects stay shared and are never
+expanded; nothing here recurses.
+
+    opcode  1 byte, then its argument: a number of 1, 2, 4 or 8 bytes, a line of text, or
+            a length and so many bytes. Lengths are checked against the file before they are used.
+"""
+
+from __future__ import annotations
+
+import pickle
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from stepscope.errors import FormatError
+
+MOST_STEPS = 20_000_000
+"""Opcodes run: a full ring of 20,000 entries with 50 frames each takes 5 million."""
+LONGEST_INT = 32
+"""Bytes of an integer; torch writes 64-bit ones."""
+LONGEST_LINE = 4096
+"""Bytes of a text argument (protocol 0)."""
+LARGEST_KEY = 1 << 32
+"""Integers above can be chosen so that all hash alike; text cannot."""
+
+Op = Callable[["_Machine"], None]
+
+
+def loads(data: bytes) -> Any:
+    """The plain data that a pickle describes.
+
+    Raises:
+        FormatError: damaged, truncated, too large, or it would build more than plain data.
+    """
+    machine = _Machine(data)
+    try:
+        return machine.run()
+    except (IndexError, KeyError, ValueError, TypeError, AttributeError, struct.error) as error:
+        raise FormatError(f"damaged pickle at byte {machine.at}") from error
+
+
+class _Machine:
+    __slots__ = ("at", "data", "marks", "memo", "stack")
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.at = 0
+        self.stack: list[Any] = []
+        self.marks: list[int] = []
+        self.memo: dict[int, Any] = {}
+
+    def run(self) -> Any:
+        data, operations = self.data, _OPERATIONS
+        for _ in range(min(len(data), MOST_STEPS)):
+            code = data[self.at]
+            self.at += 1
+            if code == _STOP:
+                return self.stack[-1]
+            operation = operations.get(code)
+            if operation is None:
+                raise FormatError(f"pickle asks for more than plain data ({_name(code)})")
+            operation(self)
+        raise FormatError("pickle without an end" if len(data) <= MOST_STEPS else "pickle too long")
+
+    def take(self, size: int) -> bytes:
+        end = self.at + size
+        if size < 0 or end > len(self.data):
+            raise FormatError("pickle is cut off")
+        chunk = self.data[self.at : end]
+        self.at = end
+        return chunk
+
+    def number(self, size: int) -> int:
+        return int.from_bytes(self.take(size), "little")
+
+    def line(self) -> str:
+        end = self.data.index(b"\n", self.at, self.at + LONGEST_LINE)
+        text = self.data[self.at : end]
+        self.at = end + 1
+        return text.decode("ascii")
+
+    def since_mark(self) -> list[Any]:
+        mark = self.marks.pop()
+        items = self.stack[mark:]
+        del self.stack[mark:]
+        return items
+
+
+def _name(code: int) -> str:
+    names = {getattr(pickle, n)[0]: n for n in pickle.__all__
+             if n.isupper() and isinstance(getattr(pickle, n), bytes)}  # fmt: skip
+    return names.get(code, f"opcode {code:#04x}")
+
+
+def _push(value: Callable[[_Machine], Any]) -> Op:
+    def operation(machine: _Machine) -> None:
+        machine.stack.append(value(machine))
+
+    return operation
+
+
+def _text(size: int) -> Op:
+    def operation(machine: _Machine) -> None:
+        chunk = machine.take(machine.number(size))
+        machine.stack.append(chunk.decode("utf-8", "surrogatepass"))
+
+    return operation
+
+
+def _long(size: int) -> Op:
+    def operation(machine: _Machine) -> None:
+        length = machine.number(size)
+        if length > LONGEST_INT:
+            raise FormatError("pickle holds an integer that no dump does")
+        machine.stack.append(int.from_bytes(machine.take(length), "little", signed=True))
+
+    return operation
+
+
+def _decimal(machine: _Machine) -> Any:
+    line = machine.line().removesuffix("L")
+    if line in ("00", "01"):
+        return line == "01"
+    if len(line) > 2 * LONGEST_INT:
+        raise FormatError("pickle holds an integer that no dump does")
+    return int(line)
+
+
+def _tuple(size: int) -> Op:
+    def operation(machine: _Machine) -> None:
+        items = machine.stack[-size:]
+        if len(items) < size:
+            raise IndexError
+        machine.stack[-size:] = [tuple(items)]
+
+    return operation
+
+
+def _append(machine: _Machine) -> None:
+    value = machine.stack.pop()
+    _list(machine.stack[-1]).append(value)
+
+
+def _appends(machine: _Machine) -> None:
+    values = machine.since_mark()
+    _list(machine.stack[-1]).extend(values)
+
+
+def _list(value: Any) -> list[Any]:
+    if type(value) is not list:
+        raise TypeError
+    return value
+
+
+def _set_item(machine: _Machine) -> None:
+    value, key = machine.stack.pop(), machine.stack.pop()
+    _fill(machine.stack[-1], [key, value])
+
+
+def _set_items(machine: _Machine) -> None:
+    items = machine.since_mark()
+    _fill(machine.stack[-1], items)
+
+
+def _dict(machine: _Machine) -> dict[Any, Any]:
+    return _fill({}, machine.since_mark())
+
+
+def _fill(target: Any, items: list[Any]) -> dict[Any, Any]:
+    if type(target) is not dict or len(items) % 2:
+        raise TypeError
+    for key, value in zip(items[::2], items[1::2], strict=True):
+        if type(key) is not str and not (type(key) is int and abs(key) < LARGEST_KEY):
+            raise FormatError("pickle holds a dict with a key that is neither text nor a number")
+        target[key] = value
+    return target
+
+
+def _pop(machine: _Machine) -> None:
+    machine.stack.pop()
+
+
+def _mark(machine: _Machine) -> None:
+    machine.marks.append(len(machine.stack))
+
+
+def _pop_mark(machine: _Machine) -> None:
+    machine.since_mark()
+
+
+def _remember(size: int) -> Op:
+    def operation(machine: _Machine) -> None:
+        machine.memo[machine.number(size)] = machine.stack[-1]
+
+    return operation
+
+
+def _recall(size: int) -> Op:
+    def operation(machine: _Machine) -> None:
+        machine.stack.append(machine.memo[machine.number(size)])
+
+    return operation
+
+
+def _remember_line(machine: _Machine) -> None:
+    machine.memo[_index(machine)] = machine.stack[-1]
+
+
+def _memoize(machine: _Machine) -> None:
+    machine.memo[len(machine.memo)] = machine.stack[-1]
+
+
+def _index(machine: _Machine) -> int:
+    line = machine.line()
+    if len(line) > 10:
+        raise FormatError("pickle remembers more than it can hold")
+    return int(line)
+
+
+def _skip(size: int) -> Op:
+    def operation(machine: _Machine) -> None:
+        machine.take(size)
+
+    return operation
+
+
+_STOP = pickle.STOP[0]
+_OPERATIONS: dict[int, Op] = {
+    pickle.PROTO[0]: _skip(1),
+    pickle.FRAME[0]: _skip(8),
+    pickle.NONE[0]: _push(lambda machine: None),
+    pickle.NEWTRUE[0]: _push(lambda machine: True),
+    pickle.NEWFALSE[0]: _push(lambda machine: False),
+    pickle.INT[0]: _push(_decimal),
+    pickle.LONG[0]: _push(_decimal),
+    pickle.FLOAT[0]: _push(lambda machine: float(machine.line())),
+    pickle.BININT[0]: _push(lambda machine: struct.unpack("<i", machine.take(4))[0]),
+    pickle.BININT1[0]: _push(lambda machine: machine.number(1)),
+    pickle.BININT2[0]: _push(lambda machine: machine.number(2)),
+    pickle.LONG1[0]: _long(1),
+    pickle.LONG4[0]: _long(4),
+    pickle.BINFLOAT[0]: _push(lambda machine: struct.unpack(">d", machine.take(8))[0]),
+    pickle.UNICODE[0]: _push(lambda machine: machine.line()),
+    pickle.SHORT_BINUNICODE[0]: _text(1),
+    pickle.BINUNICODE[0]: _text(4),
+    pickle.BINUNICODE8[0]: _text(8),
+    pickle.SHORT_BINBYTES[0]: _push(lambda machine: machine.take(machine.number(1))),
+    pickle.BINBYTES[0]: _push(lambda machine: machine.take(machine.number(4))),
+    pickle.BINBYTES8[0]: _push(lambda machine: machine.take(machine.number(8))),
+    pickle.EMPTY_LIST[0]: _push(lambda machine: []),
+    pickle.LIST[0]: _push(lambda machine: machine.since_mark()),
+    pickle.APPEND[0]: _append,
+    pickle.APPENDS[0]: _appends,
+    pickle.EMPTY_TUPLE[0]: _push(lambda machine: ()),
+    pickle.TUPLE[0]: _push(lambda machine: tuple(machine.since_mark())),
+    pickle.TUPLE1[0]: _tuple(1),
+    pickle.TUPLE2[0]: _tuple(2),
+    pickle.TUPLE3[0]: _tuple(3),
+    pickle.EMPTY_DICT[0]: _push(lambda machine: {}),
+    pickle.DICT[0]: _push(_dict),
+    pickle.SETITEM[0]: _set_item,
+    pickle.SETITEMS[0]: _set_items,
+    pickle.POP[0]: _pop,
+    pickle.MARK[0]: _mark,
+    pickle.POP_MARK[0]: _pop_mark,
+    pickle.PUT[0]: _remember_line,
+    pickle.BINPUT[0]: _remember(1),
+    pickle.LONG_BINPUT[0]: _remember(4),
+    pickle.MEMOIZE[0]: _memoize,
+    pickle.GET[0]: _push(lambda machine: machine.memo[_index(machine)]),
+    pickle.BINGET[0]: _recall(1),
+    pickle.LONG_BINGET[0]: _recall(4),
+}
