@@ -50,14 +50,19 @@ class RecordQueue:
         self._records: deque[bytes] = deque()
         self._capacity = capacity
         self._dropped = {kind: Tally() for kind in RecordKind}
+        self._any_dropped = False
         self._reported = dict.fromkeys(RecordKind, 0)
         self._checked_ns = time.monotonic_ns()
 
     def put(self, kind: int, flags: int, ordinal: int, *fields: int) -> None:
         if len(self._records) >= self._capacity:
-            self._dropped[RecordKind(kind)].add()
+            self.count_dropped(RecordKind(kind))
         else:
             self.put_always(kind, flags, ordinal, *fields)
+
+    def count_dropped(self, kind: RecordKind) -> None:
+        self._any_dropped = True
+        self._dropped[kind].add()
 
     def put_always(self, kind: int, flags: int, ordinal: int, *fields: int) -> None:
         """For the few records that tell of dropped ones."""
@@ -80,6 +85,8 @@ class RecordQueue:
             return []
         now, since = time.monotonic_ns(), self._checked_ns
         self._checked_ns = now
+        if not self._any_dropped:
+            return []
         out: list[Drop] = []
         for kind, tally in self._dropped.items():
             total = tally.value
@@ -91,6 +98,8 @@ class RecordQueue:
     @property
     def total_dropped(self) -> int:
         """Records of all kinds dropped in this process so far."""
+        if not self._any_dropped:
+            return 0
         return sum(tally.value for tally in self._dropped.values())
 
     def __len__(self) -> int:
@@ -115,7 +124,7 @@ class Sender:
         self._packet = 0
         self._dropped_told = 0
         self._retry_at = 0.0
-        self._recent: deque[tuple[int, Counter[int]]] = deque()
+        self._recent: deque[tuple[int, bytes]] = deque()
         self._urgent: deque[tuple[PacketKind, bytes]] = deque()
         self._wake = threading.Event()
         self._stop = False
@@ -206,12 +215,13 @@ class Sender:
             if kind == PacketKind.HELLO:
                 self._recent.clear()  # the rows at risk have been named
         while records := self._queue.take(MAX_RECORDS):
+            payload = b"".join(records)
             try:
-                self._send(PacketKind.RECORDS, b"".join(records), len(records))
+                self._send(PacketKind.RECORDS, payload, len(records))
             except OSError:
                 self._queue.give_back(records)
                 raise
-            self._remember(records)
+            self._remember(payload)
 
     def _send(self, kind: PacketKind, payload: bytes, count: int = 0) -> None:
         assert self._socket is not None
@@ -224,19 +234,20 @@ class Sender:
         self._packet += 1
         self._dropped_told = dropped
 
-    def _remember(self, records: list[bytes]) -> None:
+    def _remember(self, payload: bytes) -> None:
+        """Keeps the first byte of each record, its kind."""
         now = time.monotonic_ns()
-        self._recent.append((now, Counter(record[0] for record in records)))
-        while self._recent and self._recent[0][0] < now - AT_RISK_NS:
+        self._recent.append((now, payload[:: RECORD.size]))
+        while self._recent[0][0] < now - AT_RISK_NS:
             self._recent.popleft()
 
     def _at_risk(self) -> AtRisk | None:
         if not self._recent:
             return None
+        kinds = Counter(b"".join(kinds for _, kinds in self._recent))
         rows: Counter[str] = Counter()
-        for _, kinds in self._recent:
-            for kind, count in kinds.items():
-                rows[TABLE_OF_KIND[RecordKind(kind)]] += count
+        for kind, count in kinds.items():
+            rows[TABLE_OF_KIND[RecordKind(kind)]] += count
         return AtRisk(self._recent[0][0], self._recent[-1][0], rows)
 
 

@@ -21,6 +21,7 @@ from typing import Any
 
 from stepscope.collect.guard import guarded
 from stepscope.collect.hooks.collectives import CollectiveWatch
+from stepscope.collect.phases import Moment
 from stepscope.collect.session import Session
 
 
@@ -32,12 +33,12 @@ def install(session: Session, collectives: CollectiveWatch | None) -> None:
 
     @functools.wraps(original)
     def backward(*args: Any, **kwargs: Any) -> Any:
-        outermost = watch.begin()
+        start = watch.begin()
         try:
             return original(*args, **kwargs)
         finally:
-            if outermost:
-                watch.end()
+            if start is not None:
+                watch.end(start)
 
     torch.autograd.backward = backward
 
@@ -46,22 +47,20 @@ class _BackwardWatch:
     def __init__(self, session: Session, collectives: CollectiveWatch | None) -> None:
         self._session = session
         self._collectives = collectives
-        self._start: tuple[int, int, int] | None = None
+        self._running = False
 
-    @guarded
-    def begin(self) -> bool:
+    def begin(self) -> Moment | None:
+        """When it began; None for a backward inside another, or on a thread of its own."""
         session = self._session
-        if self._start is not None or threading.get_ident() != session.main_thread:
-            return False
-        start = session.now()
-        session.backward_begins(start)
-        self._start = start
-        return True
+        if self._running or threading.get_ident() != session.main_thread or not session.enabled:
+            return None
+        self._running = True
+        return session.now()
 
     @guarded
-    def end(self) -> None:
-        assert self._start is not None
-        start, self._start = self._start, None
+    def end(self, start: Moment) -> None:
+        self._running = False
+        session = self._session
         if self._collectives is not None:
             self._collectives.backward_ended(start[0])
-        self._session.backward_ends(start, self._session.now())
+        session.note(session.phases.backward, session.ordinal, start, session.now())

@@ -35,6 +35,7 @@ from stepscope.collect.guard import guarded, report
 from stepscope.collect.hooks.groups import GroupRegistry
 from stepscope.collect.hooks.operators import OPERATORS, Call, address, blocks_host, size_bytes
 from stepscope.collect.session import Session
+from stepscope.trace.names import NO_PEER
 from stepscope.wire.records import COMM_DONE, COMM_OPEN, UNKNOWN, RecordKind, pack_peer
 
 FOLLOW_EVERY = 8
@@ -46,18 +47,23 @@ BLOCKED_NS = 50_000
 OPEN_AFTER_NS = 200_000_000
 """An operator in flight for longer is reported before it ends: somebody may be missing."""
 _MOST_IN_FLIGHT = 1024
+_OUR_FRAMES = 3
+"""From `_called_from_engine` up: `started`, the kernel, and then whoever called the operator."""
 
 
 @dataclass(eq=False, slots=True)
-class _InFlight:
-    """One operator between its call and its end."""
+class _Operator:
+    """One operator from its call to its end. What is 0 at first, the sender's thread fills in."""
 
-    group: int
-    op_peer: int
-    seq: int
+    call: Call
+    group: str
+    peer: int
     size: int
     enqueue_ns: int
     ordinal: int
+    group_id: int = 0
+    op_peer: int = 0
+    seq: int = 0
     work: Any = None
     is_async: bool = False
     output: int = 0
@@ -67,47 +73,51 @@ class _InFlight:
 
 
 class CollectiveWatch:
-    """Follows operators from call to end."""
+    """Follows operators from call to end.
+
+    The threads that call and finish operators only note that they did. The sender's thread handles
+    these moments in their order: it alone counts, writes records, and says what is still open.
+    """
 
     def __init__(self, session: Session, registry: GroupRegistry) -> None:
         self._session = session
         self._registry = registry
-        self._in_flight: dict[int, _InFlight] = {}
-        self._failed: deque[_InFlight] = deque()
-        self._internal: list[_InFlight] = []
+        self._by_work: dict[int, _Operator] = {}
+        self._failed: deque[_Operator] = deque()
+        self._last_bucket_ns = 0
+        self._open: dict[int, _Operator] = {}
+        self._buckets: list[_Operator] = []
         self._sequence: dict[tuple[int, bool], int] = {}
-        self._last_internal_ns = 0
         from torch._C._distributed_c10d import ProcessGroup, Work
 
         self._unbox_group, self._unbox_work = ProcessGroup.unbox, Work.unbox
-        # the sender must not call an operator open that is being finished this very moment;
-        # reentrant, because a finalizer may wait for an operator while we hold it
-        self._lock = threading.RLock()
         self.libraries: list[Any] = []
         """Our kernels; they live as long as this object does."""
         session.before_flush.append(self.report_open)
         session.before_hello.append(self._forget_reports)
 
+    # --- on the threads that communicate -----------------------------------------------------
+
     def started(self, call: Call, args: tuple[Any, ...], out: Any, enqueue_ns: int) -> None:
         """An operator was handed to its backend and `out` came back."""
         if self._failed:
             self._give_up_failed()
-        info = self._registry.lookup(self._unbox_group(args[call.group_at]))
-        group_id = self._session.name(info.id)
-        op = self._in_flight_of(call, args, group_id, info.ranks, enqueue_ns)
-        if not blocks_host(args[call.tensors_at]):
-            self._emit(op, COMM_DONE, UNKNOWN, UNKNOWN)
+        session, tensors = self._session, args[call.tensors_at]
+        group = self._registry.name(self._unbox_group(args[call.group_at]))
+        size, ordinal = size_bytes(tensors) if call.moves_data else 0, session.ordinal
+        if not blocks_host(tensors):
+            session.note(self._launched, call, group, call.peer(args), size, enqueue_ns, ordinal)
             return
-        op.is_async = call.is_async(args)
         # the engine calls us straight from C++ where no Python frame asked for the operator
-        if op.is_async and _called_from_engine():
-            self._last_internal_ns = time.monotonic_ns()
-            # bounded as what is in flight is: a backward we do not see the end of empties nothing
-            if op.ordinal % FOLLOW_EVERY and len(self._internal) < _MOST_IN_FLIGHT:
-                self._internal.append(op)
+        if _called_from_engine() and call.is_async(args):
+            self._last_bucket_ns = enqueue_ns
+            if ordinal % FOLLOW_EVERY:
+                session.note(self._bucket_begun, call, group, size, enqueue_ns, ordinal)
                 return
-        op.work = self._unbox_work(out[-1] if isinstance(out, tuple | list) else out)
-        self._remember(op)
+        op = _Operator(call, group, call.peer(args), size, enqueue_ns, ordinal)
+        op.is_async = call.is_async(args)
+        session.note(self._begun, op)
+        self._remember(op, self._unbox_work(out[-1] if isinstance(out, tuple | list) else out))
         if op.is_async:
             self._follow(op, args[0])
 
@@ -116,7 +126,7 @@ class CollectiveWatch:
         now = time.monotonic_ns()
         if threading.get_ident() == self._session.main_thread:
             self._session.blocked_ns += now - start_ns
-        op = self._in_flight.get(id(work))
+        op = self._by_work.get(id(work))
         if op is None or op.work is not work:
             return
         if not finished:
@@ -132,56 +142,24 @@ class CollectiveWatch:
         if threading.get_ident() == self._session.main_thread:
             self._session.blocked_ns += now - start_ns
         at = address(tensor)
-        for op in list(self._in_flight.values()):
+        for op in list(self._by_work.values()):
             if at and op.output == at:
                 self._finish(op, now, now - start_ns)
 
     def backward_ended(self, since_ns: int) -> None:
         """DDP waits for its buckets before backward returns: count that as blocked."""
-        if self._last_internal_ns > since_ns:
-            self._session.blocked_ns += time.monotonic_ns() - self._last_internal_ns
-            self._last_internal_ns = 0
-        for op in self._internal:
-            self._finish(op, UNKNOWN, UNKNOWN)
-        self._internal.clear()
+        if self._last_bucket_ns > since_ns:
+            self._session.blocked_ns += time.monotonic_ns() - self._last_bucket_ns
+            self._last_bucket_ns = 0
+            self._session.note(self._buckets_ended)
 
-    def report_open(self) -> None:
-        """Before each flush: operators in flight for long are told of once."""
-        deadline = time.monotonic_ns() - OPEN_AFTER_NS
-        for op in [*self._in_flight.values(), *self._internal]:
-            if not op.reported_open and op.enqueue_ns < deadline:
-                with self._lock:
-                    self._say_open(op)
+    def _remember(self, op: _Operator, work: Any) -> None:
+        if len(self._by_work) >= _MOST_IN_FLIGHT:
+            self._finish(next(iter(self._by_work.values())), UNKNOWN, UNKNOWN)
+        op.work = work
+        self._by_work[id(work)] = op
 
-    def _say_open(self, op: _InFlight) -> None:
-        """Unless it ended without anybody having waited for it."""
-        if op.done:
-            return
-        if op.is_async and op.work is not None and op.work.is_completed():
-            self._finish(op, UNKNOWN, UNKNOWN)
-        else:
-            op.reported_open = True
-            self._emit(op, COMM_OPEN, UNKNOWN, UNKNOWN)
-
-    def _forget_reports(self) -> None:
-        """A new processor knows nothing of what its predecessor was told."""
-        for op in [*self._in_flight.values(), *self._internal]:
-            op.reported_open = False
-
-    def _in_flight_of(self, call: Call, args: tuple[Any, ...], group: int,
-                      ranks: tuple[int, ...], enqueue_ns: int) -> _InFlight:  # fmt: skip
-        key = (group, call.is_p2p)
-        seq = self._sequence[key] = self._sequence.get(key, -1) + 1
-        op_peer = pack_peer(self._session.name(call.op), call.peer(args, ranks))
-        size = 0 if call.op == "Barrier" else size_bytes(args[call.tensors_at])
-        return _InFlight(group, op_peer, seq, size, enqueue_ns, self._session.ordinal)
-
-    def _remember(self, op: _InFlight) -> None:
-        if len(self._in_flight) >= _MOST_IN_FLIGHT:
-            self._finish(next(iter(self._in_flight.values())), UNKNOWN, UNKNOWN)
-        self._in_flight[id(op.work)] = op
-
-    def _follow(self, op: _InFlight, output: Any) -> None:
+    def _follow(self, op: _Operator, output: Any) -> None:
         """Learns the end of an asynchronous operator from its future, in some of the steps."""
         future = None if op.ordinal % FOLLOW_EVERY else _future(op.work)
         if future is None:
@@ -190,7 +168,7 @@ class CollectiveWatch:
         future.add_done_callback(lambda completed: self._completed(op, completed))
 
     @guarded
-    def _completed(self, op: _InFlight, future: Any) -> None:
+    def _completed(self, op: _Operator, future: Any) -> None:
         now = time.monotonic_ns()
         if _has_failed(future):
             self._failed.append(op)
@@ -202,17 +180,73 @@ class CollectiveWatch:
         while self._failed:
             self._finish(self._failed.popleft(), UNKNOWN, UNKNOWN)
 
-    def _finish(self, op: _InFlight, end_ns: int, blocked_ns: int) -> None:
-        with self._lock:
-            if not op.done:
-                op.done = True
-                self._in_flight.pop(id(op.work), None)
-                op.work = None
-                self._emit(op, COMM_DONE, end_ns, blocked_ns)
+    def _finish(self, op: _Operator, end_ns: int, blocked_ns: int) -> None:
+        """Whoever is first, of those that may learn of the end, says when it was."""
+        self._by_work.pop(id(op.work), None)
+        op.work = None
+        self._session.note(self._ended, op, end_ns, blocked_ns)
 
-    def _emit(self, op: _InFlight, flags: int, end_ns: int, blocked_ns: int) -> None:
-        self._session.emit(
-            RecordKind.COMM, flags, op.group, op.op_peer, op.seq, op.size,
+    # --- on the sender's thread --------------------------------------------------------------
+
+    def _begun(self, op: _Operator) -> None:
+        info = self._registry.known[op.group]
+        op.group_id = self._session.name(info.id)
+        op.op_peer = pack_peer(self._session.name(op.call.op), _global_rank(op.peer, info.ranks))
+        key = (op.group_id, op.call.is_p2p)
+        op.seq = self._sequence[key] = self._sequence.get(key, -1) + 1
+        self._open[id(op)] = op
+
+    def _launched(self, call: Call, group: str, peer: int, size: int, enqueue_ns: int,
+                  ordinal: int) -> None:  # fmt: skip
+        """Handed to a device: the host will not learn of its end."""
+        op = _Operator(call, group, peer, size, enqueue_ns, ordinal)
+        self._begun(op)
+        self._ended(op, UNKNOWN, UNKNOWN)
+
+    def _bucket_begun(self, call: Call, group: str, size: int, enqueue_ns: int,
+                      ordinal: int) -> None:  # fmt: skip
+        """Of DDP's reducer, in a step in which no futures are followed."""
+        # bounded as what is in flight is: a backward we do not see the end of ends nothing
+        if len(self._buckets) >= _MOST_IN_FLIGHT:
+            self._ended(self._buckets.pop(0), UNKNOWN, UNKNOWN)
+        self._buckets.append(_Operator(call, group, NO_PEER, size, enqueue_ns, ordinal))
+        self._begun(self._buckets[-1])
+
+    def _buckets_ended(self) -> None:
+        for op in self._buckets:
+            self._ended(op, UNKNOWN, UNKNOWN)
+        self._buckets.clear()
+
+    def _ended(self, op: _Operator, end_ns: int, blocked_ns: int) -> None:
+        if not op.done:
+            op.done = True
+            self._open.pop(id(op), None)
+            self._record(op, COMM_DONE, end_ns, blocked_ns)
+
+    def report_open(self) -> None:
+        """Before each flush: operators in flight for long are told of once."""
+        deadline = time.monotonic_ns() - OPEN_AFTER_NS
+        for op in list(self._open.values()):
+            if not op.reported_open and op.enqueue_ns < deadline:
+                self._say_open(op)
+
+    def _say_open(self, op: _Operator) -> None:
+        """Unless it ended without anybody having waited for it."""
+        work = op.work
+        if op.is_async and work is not None and work.is_completed():
+            self._finish(op, UNKNOWN, UNKNOWN)
+        else:
+            op.reported_open = True
+            self._record(op, COMM_OPEN, UNKNOWN, UNKNOWN)
+
+    def _forget_reports(self) -> None:
+        """A new processor knows nothing of what its predecessor was told."""
+        for op in self._open.values():
+            op.reported_open = False
+
+    def _record(self, op: _Operator, flags: int, end_ns: int, blocked_ns: int) -> None:
+        self._session.record(
+            RecordKind.COMM, flags, op.ordinal, op.group_id, op.op_peer, op.seq, op.size,
             op.enqueue_ns, end_ns, blocked_ns,
         )  # fmt: skip
 
@@ -244,10 +278,11 @@ def _kernel(
     import torch
 
     below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
+    redispatch = overload.redispatch
 
     def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
         enqueue_ns = time.monotonic_ns()
-        out = overload.redispatch(keys & below, *args, **kwargs)
+        out = redispatch(keys & below, *args, **kwargs)
         if session.enabled:
             try:
                 watch.started(call, args, out, enqueue_ns)
@@ -310,12 +345,18 @@ def _future(work: Any) -> Any:
         return None
 
 
+def _global_rank(peer: int, ranks: tuple[int, ...]) -> int:
+    """From the rank within a group."""
+    return ranks[peer] if peer >= 0 else peer
+
+
 def _called_from_engine() -> bool:
     """Whether no Python code called the operator: the frame below ours is the autograd engine's."""
-    frame = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename == __file__:
-        frame = frame.f_back  # type: ignore[assignment]
-    return frame is None or frame.f_code.co_name == "_engine_run_backward"
+    try:
+        frame = sys._getframe(_OUR_FRAMES)
+    except ValueError:  # a thread of the engine's own
+        return True
+    return frame.f_code.co_name == "_engine_run_backward"
 
 
 def _has_failed(future: Any) -> bool:

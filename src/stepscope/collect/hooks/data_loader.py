@@ -12,9 +12,8 @@ import threading
 from typing import Any
 
 from stepscope.collect.guard import guarded
+from stepscope.collect.phases import Moment
 from stepscope.collect.session import Session
-from stepscope.trace.names import DATA_LOAD
-from stepscope.wire.records import EventKind, RecordKind
 
 
 def install(session: Session) -> None:
@@ -35,12 +34,9 @@ def install(session: Session) -> None:
 
 
 @guarded
-def _loaded(session: Session, iterator: Any, start: tuple[int, int, int]) -> None:
+def _loaded(session: Session, iterator: Any, start: Moment) -> None:
     end = session.now()
-    name = session.name(_signature(iterator))
-    session.phase(DATA_LOAD, start, end)
-    session.emit(RecordKind.EVENT, EventKind.LOAD, name, start[0], end[0])
-    session.batch_in_hand(end)
+    session.note(session.phases.loaded, session.ordinal, _signature(iterator), start, end)
 
 
 def _signature(iterator: Any) -> str:

@@ -38,12 +38,15 @@ class _GarbageWatch:
             self._told_at = time.monotonic()
             self._session.count("gc_collections", self._collections)
 
-    @guarded
     def callback(self, phase: str, _info: dict[str, Any]) -> None:
-        now = time.monotonic_ns()
+        """Runs in the middle of other people's code, twice per collection."""
         if phase == "start":
-            self._start = now
             self._collections += 1
-        elif self._start and now - self._start >= SHORTEST_PAUSE_NS:
-            name = self._session.name("gc")
-            self._session.emit(RecordKind.PAUSE, 0, name, self._start, now - self._start)
+            self._start = time.monotonic_ns()
+        elif time.monotonic_ns() - self._start >= SHORTEST_PAUSE_NS and self._start:
+            self._long_pause(self._start, time.monotonic_ns())
+
+    @guarded
+    def _long_pause(self, start_ns: int, end_ns: int) -> None:
+        name = self._session.name("gc")
+        self._session.emit(RecordKind.PAUSE, 0, name, start_ns, end_ns - start_ns)

@@ -57,16 +57,17 @@ class GroupRegistry:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._known: dict[str, GroupInfo] = {}
+        self.known: dict[str, GroupInfo] = {}
+        """Announced groups by torch's names."""
         self._kinds: dict[str, str] = {}
 
-    def lookup(self, group: Any) -> GroupInfo:
-        name = group.group_name
-        info = self._known.get(name)
-        if info is None:
-            info = self._known[name] = self._describe(group, name)
+    def name(self, group: Any) -> str:
+        """Torch's name of a group, which is announced the first time."""
+        name: str = group.group_name
+        if name not in self.known:
+            info = self.known[name] = self._describe(group, name)
             self._session.add_group(info)
-        return info
+        return name
 
     @guarded
     def mesh_made(self, mesh: Any) -> None:

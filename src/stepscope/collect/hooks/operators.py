@@ -41,6 +41,7 @@ class Call:
         names = [argument.name for argument in schema.arguments]
         self.op = op
         self.is_p2p = op in ("Send", "Recv")
+        self.moves_data = op != "Barrier"
         self.group_at = names.index("process_group")
         # what this rank gives, but of a scatter its share: the others give nothing to the root
         tensors = _OUTPUTS if op == "Scatter" else next(name for name in _INPUTS if name in names)
@@ -53,13 +54,13 @@ class Call:
         at = self._async_at
         return at is None or at >= len(args) or bool(args[at])
 
-    def peer(self, args: tuple[Any, ...], ranks: tuple[int, ...]) -> int:
-        """Global rank at the other end, from the rank within the group."""
+    def peer(self, args: tuple[Any, ...]) -> int:
+        """Rank at the other end, within the group."""
         if not self.is_p2p:
             return NO_PEER
         if self._peer_at is None:
             return UNKNOWN_PEER
-        return ranks[int(args[self._peer_at])]
+        return int(args[self._peer_at])
 
 
 def address(tensors: Any) -> int:
@@ -83,6 +84,6 @@ def blocks_host(tensors: Any) -> bool:
 
 
 def size_bytes(tensors: Any) -> int:
-    if isinstance(tensors, list | tuple):
-        return sum(size_bytes(tensor) for tensor in tensors)
-    return int(tensors.numel() * tensors.element_size())
+    if not isinstance(tensors, list | tuple):
+        return int(tensors.numel() * tensors.element_size())
+    return sum([size_bytes(tensor) for tensor in tensors])

@@ -8,13 +8,14 @@ runs is then read from the stack.
 from __future__ import annotations
 
 import sys
+import weakref
+from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
 from stepscope.collect.guard import guarded
+from stepscope.collect.phases import Moment
 from stepscope.collect.session import Session
-from stepscope.trace.names import OPTIMIZER
-from stepscope.wire.records import EventKind, RecordKind
 
 
 def install(session: Session) -> None:
@@ -35,7 +36,9 @@ class _OptimizerWatch:
     def __init__(self, session: Session, step: CodeType) -> None:
         self._session = session
         self._step = step
-        self._outermost: tuple[int, tuple[int, int, int]] | None = None
+        self._outermost: tuple[int, Moment] | None = None
+        self._last: Callable[[], Any] = lambda: None
+        self._last_name = ""
 
     @guarded
     def before(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
@@ -46,12 +49,17 @@ class _OptimizerWatch:
     def after(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if self._outermost is None or self._outermost[0] != id(optimizer):
             return
-        start, self._outermost = self._outermost[1], None
-        end = self._session.now()
-        self._session.phase(OPTIMIZER, start, end)
-        name = self._session.name(f"optimizer {type(optimizer).__qualname__}{_shape(optimizer)}")
-        self._session.emit(RecordKind.EVENT, EventKind.OPTIMIZER, name, start[0], end[0])
-        self._session.optimizer_stepped(end)
+        session, start, self._outermost = self._session, self._outermost[1], None
+        name = self._name_of(optimizer)
+        session.note(session.phases.optimizer, session.ordinal, name, start, session.now())
+        session.ordinal += 1
+
+    def _name_of(self, optimizer: Any) -> str:
+        """Made once per optimizer; nearly always it is the same one as last time."""
+        if self._last() is not optimizer:
+            self._last = weakref.ref(optimizer)
+            self._last_name = f"optimizer {type(optimizer).__qualname__}{_shape(optimizer)}"
+        return self._last_name
 
     def _is_nested(self) -> bool:
         """Whether two optimizers are stepping, one inside the other."""
