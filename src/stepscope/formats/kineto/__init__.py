@@ -1,0 +1,12 @@
+"""Traces that `torch.profiler` exports (Kineto's JSON), one file per rank, as a `Window`.
+
+    contents ─▶ document ─▶ recording ─▶ steps, comm, phases, stacks ─▶ rank_trace ─▶ job
+    bytes       batches     columns      tables of one rank                           window
+
+What is read and how, and what cannot be known, stands in `docs/methods/kineto.md`.
+"""
+
+from stepscope.formats.kineto.files import recognise
+from stepscope.formats.kineto.read import Reading, read
+
+__all__ = ["Reading", "read", "recognise"]

@@ -1,0 +1,330 @@
+"""The communication operators of one rank: NCCL kernels on the device, gloo calls on the CPU.
+
+A kernel's operator, size and group stand in its own arguments, else in the call that launched it,
+found by its external id, else by the time and thread of the launch. Torch's gloo names no group:
+each group has threads of its own, made in the order of the groups.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from stepscope.formats.kineto.calls import (
+    PARAMETERS,
+    Call,
+    Group,
+    is_communication_kernel,
+    operator_of,
+)
+from stepscope.formats.kineto.groups import DEFAULT, process_group
+from stepscope.formats.kineto.recording import Recording
+from stepscope.formats.kineto.spans import ends, latest_before, named
+from stepscope.trace import NO_PEER, UNKNOWN_PEER, ProcessGroup
+from stepscope.window import NULL, Ints, Mask, Strings, Table
+
+ON_CPU = ("gloo:", "mpi:", "ucc:")
+OF_DEVICE = ("nccl:", "rccl:")
+_NOTHING = Call(None, NULL, None, NULL, "")
+_TARGET = re.compile(r'^\[(?:[^,]*,){2}\s*"?(\d{1,7})"?\s*[,\]]')
+"""The third argument of `c10d::send` and `c10d::recv_`, of `["", "", "1", "0"]` the 1."""
+
+
+@dataclass
+class Rows:
+    """Operators before groups and steps are known."""
+
+    op: list[str | None] = field(default_factory=list)
+    call: list[Call] = field(default_factory=list)
+    group: list[ProcessGroup | None] = field(default_factory=list)
+    peer: list[int] = field(default_factory=list)
+    sequence: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the trace says of its job."""
+
+    world_size: int
+    groups: tuple[Group, ...]
+    """In the order in which they were made."""
+
+
+@dataclass(frozen=True)
+class Communication:
+    """The table without rank and step, the groups it names, and what had to be guessed."""
+
+    table: Table | None
+    groups: tuple[ProcessGroup, ...] = ()
+    guessed: bool = False
+
+
+def communication(seen: Recording, launch_ns: Ints, known: Known) -> Communication:
+    """All communication operators that the recording shows, in order of their host calls."""
+    parts = [_device(seen, launch_ns, known), _cpu(seen, known)]
+    if not len(seen.device) and not any(len(part.table or ()) for part in parts):
+        parts.append(_calls_only(seen, known))
+    tables = [part.table for part in parts if part.table is not None and len(part.table)]
+    if not tables:
+        return Communication(None)
+    table = joined(tables)
+    table = table.take(np.argsort(table.ints("enqueue_ns"), kind="stable"))
+    groups = tuple(dict.fromkeys(group for part in parts for group in part.groups))
+    table = table.with_column("seq", _places(table))
+    return Communication(table, groups, any(part.guessed for part in parts))
+
+
+def _device(seen: Recording, launch_ns: Ints, known: Known) -> Communication:
+    kernels = _matching(seen.device, is_communication_kernel)
+    rows = np.flatnonzero(kernels)
+    device, launch = seen.device.take(rows), launch_ns[rows]
+    call_row = _calls_of(seen, device, launch)
+    own = device.ints("call")
+    through = np.where(call_row >= 0, seen.calls.ints("call")[call_row], -1) if len(
+        seen.calls) else np.full(rows.size, -1)  # fmt: skip
+    chosen = np.where(own >= 0, own, through)
+    calls = _looked_up(seen, chosen)
+    names = device.strings("name")
+    call_names = [seen.calls.strings("name")[int(at)] if at >= 0 else None for at in call_row]
+    ops = [call.op or operator_of(said or "") or _op_of_kernel(names[at] or "", said is not None)
+           for at, (call, said) in enumerate(zip(calls, call_names, strict=True))]  # fmt: skip
+    groups, guessed = _groups(calls, known, device.ints("stream"))
+    start = device.ints("start_ns")
+    sequence = device.ints("sequence")
+    if len(seen.calls):
+        told = np.where(call_row >= 0, seen.calls.ints("sequence")[call_row], NULL)
+        sequence = np.where(sequence == NULL, told, sequence)
+    return _table(
+        ops, calls, groups, guessed,
+        enqueue_ns=np.where(launch == NULL, start, np.minimum(launch, start)),
+        start_ns=start, end_ns=ends(device), blocked_ns=np.full(rows.size, NULL),
+        sequence=sequence,
+    )  # fmt: skip
+
+
+def _op_of_kernel(name: str, called: bool) -> str | None:
+    """`SendRecv` is also NCCL's all-to-all; without a call to ask there is no telling."""
+    return None if "SendRecv" in name and not called else operator_of(name)
+
+
+def _looked_up(seen: Recording, codes: Ints) -> list[Call]:
+    return [seen.arguments[code] if code >= 0 else _NOTHING for code in codes.tolist()]
+
+
+def _matching(table: Table, wanted: object) -> Mask:
+    names = table.strings("name")
+    hits = np.array([wanted(value) for value in names.values] or [False], np.bool_)  # type: ignore[operator]
+    hits &= ~np.array([v.startswith(("Memcpy", "Memset")) for v in names.values] or [False])
+    return hits[names.codes]
+
+
+def _calls_of(seen: Recording, device: Table, launch: Ints) -> Ints:
+    """The row of `calls` that launched each kernel, -1 where none is known to have."""
+    calls = seen.calls
+    if not len(calls) or not len(device):
+        return np.full(len(device), -1)
+    parameters = np.flatnonzero(calls.strings("name").equals(PARAMETERS))
+    by_id = _by_external(calls.ints("external")[parameters], device.ints("external"))
+    found = np.where(by_id >= 0, parameters[by_id] if parameters.size else -1, -1)
+    saying = np.flatnonzero(named(calls, *OF_DEVICE, PARAMETERS, "c10d::"))
+    if not saying.size:
+        return found
+    return np.where(found >= 0, found, _enclosing(calls, saying, launch))
+
+
+def _by_external(ids: Ints, wanted: Ints) -> Ints:
+    """Position of each wanted id, -1 where it is missing."""
+    if not ids.size:
+        return np.full(wanted.shape, -1)
+    order = np.argsort(ids, kind="stable")
+    at = np.minimum(np.searchsorted(ids[order], wanted), ids.size - 1)
+    hit = (ids[order][at] == wanted) & (wanted != NULL)
+    return np.where(hit, order[at], -1)
+
+
+def _enclosing(calls: Table, rows: Ints, moments: Ints) -> Ints:
+    """The innermost of the calls under way at each moment, -1 where none is."""
+    start, end = calls.ints("start_ns")[rows], ends(calls)[rows]
+    at = latest_before(start, moments)
+    for _ in range(4):  # an annotation lies in an operator in an operator
+        missed = (at >= 0) & (end[np.maximum(at, 0)] < moments)
+        at = np.where(missed, at - 1, at)
+    inside = (at >= 0) & (moments != NULL) & (end[np.maximum(at, 0)] >= moments)
+    return np.where(inside, rows[np.maximum(at, 0)], -1)
+
+
+def _groups(
+    calls: list[Call], known: Known, streams: Ints
+) -> tuple[list[ProcessGroup | None], bool]:
+    """The group of each call; where it is not said and there are several, one per stream."""
+    order = {stream: at for at, stream in enumerate(np.unique(streams).tolist())}
+    alone = _only_group(known)
+    missing = [call.group is None for call in calls]
+    several = (
+        alone is None and len({s for s, m in zip(streams.tolist(), missing, strict=True) if m}) > 1
+    )
+    groups: list[ProcessGroup | None] = []
+    for call, stream in zip(calls, streams.tolist(), strict=True):
+        if call.group is not None:
+            groups.append(process_group(call.group, known.world_size))
+        elif several:
+            groups.append(ProcessGroup(f"other-stream{order[stream]}", "other", ()))
+        else:
+            groups.append(alone or DEFAULT)
+    return groups, several
+
+
+def _only_group(known: Known) -> ProcessGroup | None:
+    if len(known.groups) != 1:
+        return None
+    return process_group(known.groups[0], known.world_size)
+
+
+def _cpu(seen: Recording, known: Known) -> Communication:
+    """Calls that run on the CPU: the annotation is the work, `c10d::` the host's call."""
+    work = seen.calls.take(named(seen.calls, *ON_CPU))
+    names = [work.strings("name")[at] or "" for at in range(len(work))]
+    ops = [operator_of(name) for name in names]
+    called = seen.calls.take(named(seen.calls, "c10d::"))
+    asked = [operator_of(called.strings("name")[at] or "") for at in range(len(called))]
+    caller = _in_order(ops, asked)
+    calls = _looked_up(seen, work.ints("call"))
+    enqueue = np.where(caller >= 0, called.ints("start_ns")[caller] if len(called) else 0,
+                       work.ints("start_ns"))  # fmt: skip
+    values = _looked_up(seen, called.ints("call"))
+    calls = [_with_peer(call, op, values[at].values if at >= 0 else "")
+             for call, op, at in zip(calls, ops, caller.tolist(), strict=True)]  # fmt: skip
+    groups, guessed = _gloo_groups(seen, work, ops, known)
+    return _table(
+        ops, calls, groups, guessed,
+        enqueue_ns=np.minimum(enqueue, work.ints("start_ns")),
+        start_ns=work.ints("start_ns"), end_ns=ends(work),
+        blocked_ns=np.zeros(len(work), np.int64), sequence=work.ints("sequence"),
+    )  # fmt: skip
+
+
+def _in_order(ops: list[str | None], asked: list[str | None]) -> Ints:
+    """The k-th call of an operator belongs to its k-th work, if there are as many."""
+    caller = np.full(len(ops), -1)
+    for op in set(ops):
+        work = [at for at, one in enumerate(ops) if one == op]
+        calls = [at for at, one in enumerate(asked) if one == op]
+        if len(work) == len(calls):
+            caller[work] = calls
+    return caller
+
+
+def _with_peer(call: Call, op: str | None, values: str) -> Call:
+    target = _TARGET.match(values) if op in ("Send", "Recv") else None
+    if target is None:
+        return call
+    return Call(call.op, call.size_bytes, call.group, int(target[1]), "")
+
+
+def _gloo_groups(
+    seen: Recording, work: Table, ops: list[str | None], known: Known
+) -> tuple[list[ProcessGroup | None], bool]:
+    """Groups by thread: those of one group are numbered next to each other by the system."""
+    world = process_group(known.groups[0], known.world_size) if known.groups else DEFAULT
+    p2p = np.array([op in ("Send", "Recv") for op in ops], np.bool_)
+    threads = work.ints("thread")
+    number = _numbered_threads(seen, np.unique(threads[~p2p]).tolist(), len(known.groups))
+    groups: list[ProcessGroup | None] = []
+    for thread, is_p2p in zip(threads.tolist(), p2p.tolist(), strict=True):
+        at = 0 if is_p2p else number.get(thread, -1)
+        if at == 0:
+            groups.append(world)
+        else:
+            groups.append(process_group(known.groups[at], known.world_size) if at > 0 else None)
+    return groups, None in groups
+
+
+def _numbered_threads(seen: Recording, threads: list[int], groups: int) -> dict[int, int]:
+    """Which group each thread of gloo works for, as far as that can be told.
+
+    Two threads are made per group. Where all were seen, they are pairs in order of their numbers;
+    where not, those numbered without a gap belong together, if that makes as many groups.
+    """
+    if groups <= 1:
+        return dict.fromkeys(threads, 0)
+    system = sorted((int(name), code) for code in threads
+                    if isinstance(name := seen.threads[code], int))  # fmt: skip
+    if len(system) == 2 * groups:
+        return {code: at // 2 for at, (_, code) in enumerate(system)}
+    gaps = [name - before > 1 for (name, _), (before, _) in zip(system[1:], system, strict=False)]
+    if sum(gaps) not in (0, groups - 1):
+        return {}
+    number = np.concatenate(([0], np.cumsum(gaps))).astype(int).tolist()
+    return {code: at for (_, code), at in zip(system, number, strict=False)}
+
+
+def _calls_only(seen: Recording, known: Known) -> Communication:
+    """NCCL's calls where the device was not recorded: they ended at an unknown time."""
+    calls = seen.calls.take(named(seen.calls, *OF_DEVICE))
+    said = _looked_up(seen, calls.ints("call"))
+    ops = [operator_of(calls.strings("name")[at] or "") for at in range(len(calls))]
+    groups, guessed = _groups(said, known, np.zeros(len(calls), np.int64))
+    unknown = np.full(len(calls), NULL)
+    return _table(
+        ops, said, groups, guessed, enqueue_ns=calls.ints("start_ns"), start_ns=unknown,
+        end_ns=unknown, blocked_ns=unknown, sequence=calls.ints("sequence"),
+    )  # fmt: skip
+
+
+def _table(
+    ops: list[str | None], calls: list[Call], groups: list[ProcessGroup | None], guessed: bool,
+    **columns: Ints,
+) -> Communication:  # fmt: skip
+    """Rows whose operator is known."""
+    keep = np.array([op is not None for op in ops], np.bool_)
+    table = Table({
+        **columns,
+        "op": Strings.of(ops),
+        "group": Strings.of([group.id if group else None for group in groups]),
+        "peer": np.array([_peer(op, call) for op, call in zip(ops, calls, strict=True)], np.int64),
+        "bytes": np.array([call.size_bytes for call in calls], np.int64),
+        "state": Strings(np.zeros(len(ops), np.int32), ("done",)),
+    })  # fmt: skip
+    named_groups = tuple(dict.fromkeys(group for group in groups if group is not None))
+    return Communication(table.take(keep), named_groups, guessed and bool(keep.any()))
+
+
+def _peer(op: str | None, call: Call) -> int:
+    if op not in ("Send", "Recv"):
+        return NO_PEER
+    return call.peer if call.peer >= 0 else UNKNOWN_PEER
+
+
+def _places(table: Table) -> Ints:
+    """The order of operators within each group, point-to-point apart."""
+    p2p = table.strings("op").equals("Send", "Recv")
+    lane = table.strings("group").codes.astype(np.int64) * 2 + p2p
+    places = np.zeros(len(table), np.int64)
+    for one in np.unique(lane):
+        rows = np.flatnonzero(lane == one)
+        places[rows] = np.arange(rows.size)
+    return places
+
+
+def joined(tables: list[Table]) -> Table:
+    """The rows of tables with the same columns, one after the other."""
+    columns = {}
+    for name in tables[0].columns:
+        parts = [table.columns[name] for table in tables]
+        if isinstance(parts[0], Strings):
+            columns[name] = _joined_strings([part for part in parts if isinstance(part, Strings)])
+        else:
+            columns[name] = np.concatenate(parts)  # type: ignore[arg-type, assignment]
+    return Table(columns)
+
+
+def _joined_strings(parts: list[Strings]) -> Strings:
+    values = tuple(dict.fromkeys(value for part in parts for value in part.values))
+    index = {value: code for code, value in enumerate(values)}
+    codes = []
+    for part in parts:
+        map_ = np.array([*(index[value] for value in part.values), -1], np.int32)
+        codes.append(map_[part.codes])
+    return Strings(np.concatenate(codes), values)

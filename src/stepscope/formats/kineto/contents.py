@@ -1,0 +1,76 @@
+"""The bytes of one file, plain or gzip, piece by piece; damage ends them and is remembered."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from stepscope.errors import SourceError
+
+PIECE_BYTES = 1 << 20
+"""Decoding a piece of 1 MiB takes some ten MiB; larger pieces are no faster."""
+_RAW_BYTES = 1 << 16
+"""What is read from disk at once: gzip grows it up to a thousandfold, traces about fifteenfold."""
+_GZIP = b"\x1f\x8b"
+_ANY_GZIP = 31
+"""zlib's code for a gzip header and its largest window."""
+
+Advance = Callable[[int], None]
+"""Is told how many bytes of the file were read since it was last called."""
+
+
+class Contents:
+    """Iterates over pieces of about `PIECE_BYTES`; `problem` says afterwards what was wrong."""
+
+    def __init__(self, path: Path, advance: Advance = lambda _: None) -> None:
+        self._path = path
+        self._advance = advance
+        self.problem: str | None = None
+
+    def __iter__(self) -> Iterator[bytes]:
+        try:
+            with self._path.open("rb") as file:
+                zipped = file.read(2) == _GZIP
+                file.seek(0)
+                raw = iter(lambda: self._counted(file.read(_RAW_BYTES)), b"")
+                yield from _gathered(self._unzipped(raw) if zipped else raw)
+        except OSError as cause:
+            reason = cause.strerror or type(cause).__name__
+            raise SourceError(f"cannot read {self._path}: {reason}") from None
+
+    def _counted(self, data: bytes) -> bytes:
+        self._advance(len(data))
+        return data
+
+    def _unzipped(self, raw: Iterator[bytes]) -> Iterator[bytes]:
+        """A gzip file may be several, one after the other."""
+        inflate, fresh = zlib.decompressobj(_ANY_GZIP), True
+        try:
+            for data in raw:
+                left = data
+                while left:
+                    yield inflate.decompress(left, PIECE_BYTES)
+                    fresh = False
+                    left = inflate.unconsumed_tail
+                    if inflate.eof:
+                        left = inflate.unused_data.lstrip(b"\0")
+                        inflate, fresh = zlib.decompressobj(_ANY_GZIP), True
+            if not fresh:
+                self.problem = "its gzip data is cut off"
+        except zlib.error:
+            self.problem = "its gzip data is damaged"
+
+
+def _gathered(parts: Iterator[bytes]) -> Iterator[bytes]:
+    """Joins small parts to pieces."""
+    held: list[bytes] = []
+    size = 0
+    for part in parts:
+        held.append(part)
+        size += len(part)
+        if size >= PIECE_BYTES:
+            yield b"".join(held)
+            held, size = [], 0
+    if held:
+        yield b"".join(held)

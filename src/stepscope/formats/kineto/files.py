@@ -1,0 +1,83 @@
+"""Which files are PyTorch profiler traces, and what their names say of ranks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from stepscope.errors import SourceError
+from stepscope.formats.kineto.contents import Contents
+
+_LOOK_BYTES = 1 << 16
+_SUFFIXES = (".json", ".json.gz")
+_BEGINS = re.compile(rb"\s*(?:\{|\[\s*\{)")
+_TRACE = re.compile(rb'"traceEvents"\s*:|"ph"\s*:')
+_KINETO = re.compile(
+    rb'"deviceProperties"|"distributedInfo"|"baseTimeNanoseconds"|"PyTorch Profiler|"ProfilerStep#'
+    rb'|"External id"|"Ev Idx"|"cat"\s*:\s*"(?:cpu_op|cuda_runtime|user_annotation|python_function'
+    rb'|gpu_memcpy|gpu_memset|kernel|Kernel|Operator|Runtime|Memcpy|Memset)"'
+)
+"""What no other writer of Chrome traces writes."""
+_RANK = re.compile(r"rank[-_.= ]?(\d{1,7})(?!\d)", re.I)
+_NUMBER = re.compile(r"\d{1,7}(?!\d)")
+
+
+def trace_files(source: Path) -> list[Path]:
+    """Files of a folder that may be traces, or the file itself."""
+    if source.is_file():
+        return [source]
+    try:
+        found = sorted(p for p in source.iterdir() if p.name.endswith(_SUFFIXES) and p.is_file())
+    except OSError as cause:
+        raise SourceError(f"cannot read {source}: {cause.strerror}") from None
+    if not found:
+        raise SourceError(f"no traces in {source}: expected one *.json or *.json.gz per rank")
+    return found
+
+
+def recognise(path: Path) -> bool:
+    """Whether a file, or any file of a folder, is a PyTorch profiler trace, by its beginning."""
+    try:
+        return any(_recognised(file) for file in trace_files(path))
+    except (SourceError, OSError):
+        return False
+
+
+def _recognised(path: Path) -> bool:
+    text = next(iter(Contents(path)), b"")[:_LOOK_BYTES]
+    if not _BEGINS.match(text):
+        return False
+    # the header of a trace may be longer than what is looked at
+    return _KINETO.search(text) is not None and (
+        _TRACE.search(text) is not None or b'"schemaVersion"' in text
+    )
+
+
+def stem(path: Path) -> str:
+    return path.name.removesuffix(".gz").removesuffix(".json")
+
+
+def ranks_by_name(names: Sequence[str]) -> list[int | None]:
+    """The rank in each name: after the word rank, else the number that counts the files.
+
+    >>> ranks_by_name(["node-17_rank3.pt.trace", "node-18_rank12.pt.trace"])
+    [3, 12]
+    >>> ranks_by_name(["gpu4-0-run7", "gpu4-1-run7"])
+    [0, 1]
+    """
+    said = [_RANK.findall(name) for name in names]
+    if all(said):
+        return [int(one[-1]) for one in said]
+    return _counting(names)
+
+
+def _counting(names: Sequence[str]) -> list[int | None]:
+    """The only place in the names, counted from either end, whose numbers are 0, 1, 2 …"""
+    numbers = [[int(digits) for digits in _NUMBER.findall(name)] for name in names]
+    places = min(map(len, numbers), default=0)
+    for at in (*range(-1, -places - 1, -1), *range(places)):
+        column = [row[at] for row in numbers]
+        if sorted(column) == list(range(len(names))) and (len(names) > 1 or len(numbers[0]) == 1):
+            return list(column)
+    return [None] * len(names)

@@ -1,0 +1,144 @@
+"""Traces of single ranks to one job: who has which rank, which groups there are, one window."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+
+from stepscope.errors import FormatError
+from stepscope.formats.kineto.comm import joined
+from stepscope.formats.kineto.files import ranks_by_name, stem
+from stepscope.formats.kineto.groups import told_apart
+from stepscope.formats.kineto.matching import matched
+from stepscope.formats.kineto.rank_trace import RankTrace
+from stepscope.trace import Host, Job, ProcessGroup
+from stepscope.window import Strings, Table, Window
+
+_NUMBERED = "it does not say its rank; taken for rank {rank}, by the order of names"
+
+
+def with_ranks(traces: Sequence[RankTrace]) -> list[RankTrace]:
+    """Every trace with a rank: what it says itself, else its name, else its place."""
+    if all(trace.rank is not None for trace in traces):
+        return list(traces)
+    named = ranks_by_name([stem(trace.path) for trace in traces])
+    taken = {trace.rank for trace in traces} | set(named)
+    free = (rank for rank in range(2 * len(traces) + 1) if rank not in taken)
+    ranked = []
+    for trace, by_name in zip(traces, named, strict=True):
+        if trace.rank is not None:
+            ranked.append(trace)
+        elif by_name is not None:
+            ranked.append(replace(trace, rank=by_name))
+        else:
+            rank = next(free)
+            note = f"{trace.path.name}: {_NUMBERED.format(rank=rank)}"
+            ranked.append(replace(trace, rank=rank, problems=(*trace.problems, note)))
+    return ranked
+
+
+def check_duplicates(traces: Sequence[RankTrace]) -> None:
+    """Several files of one rank are several profiling windows, unless they overlap.
+
+    Raises:
+        FormatError: two files tell the same time of the same rank.
+    """
+    ordered = sorted(traces, key=lambda trace: (trace.rank or 0, trace.span_ns))
+    for one, other in pairwise(ordered):
+        if one.rank == other.rank and other.span_ns[0] < one.span_ns[1]:
+            raise FormatError(
+                f"{one.path} and {other.path.name} are both of rank {one.rank}, at the same time: "
+                "two runs, or one file twice; keep one of them"
+            )
+
+
+def window_of(name: str, traces: Sequence[RankTrace]) -> Window:
+    """One window out of the traces of all ranks."""
+    ordered = sorted(traces, key=lambda trace: (trace.rank or 0, trace.span_ns))
+    ordered = _groups_apart(ordered)
+    tables = {}
+    for table in dict.fromkeys(name for trace in ordered for name in trace.tables):
+        parts = [_ranked(t.tables[table], t.rank) for t in ordered if table in t.tables]
+        tables[table] = joined(_alike(parts))
+    job = _job(name, ordered)
+    if "comm_ops" in tables:
+        tables["comm_ops"] = _comm_ops(tables["comm_ops"], ordered)
+    return Window(job, tables)
+
+
+def _ranked(table: Table, rank: int | None) -> Table:
+    return Table({"rank": np.full(len(table), rank or 0, np.int64), **table.columns})
+
+
+def _alike(parts: list[Table]) -> list[Table]:
+    """Only the columns that all of them have."""
+    names = [name for name in parts[0].columns if all(part.has(name) for part in parts)]
+    return [Table({name: part.columns[name] for name in names}) for part in parts]
+
+
+def _comm_ops(comm: Table, traces: Sequence[RankTrace]) -> Table:
+    comm = comm.with_column("seq", _places(comm))
+    several = len({trace.rank for trace in traces}) > 1
+    if several:
+        comm = matched(comm, all(not t.steps_found_by and "steps" in t.tables for t in traces))
+    return Table({name: c for name, c in comm.columns.items() if name != "sequence"})
+
+
+def _places(comm: Table) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Later windows of a rank go on counting where earlier ones ended."""
+    p2p = comm.strings("op").equals("Send", "Recv")
+    lane = (comm.ints("rank") << 32) + comm.strings("group").codes * 2 + p2p
+    order = np.argsort(lane, kind="stable")
+    begins = np.flatnonzero(np.diff(lane[order], prepend=-(2**40)))
+    lengths = np.diff(np.append(begins, order.size))
+    places = np.empty(order.size, np.int64)
+    places[order] = np.arange(order.size) - np.repeat(begins, lengths)
+    return places
+
+
+def _groups_apart(traces: list[RankTrace]) -> list[RankTrace]:
+    """Groups of one id but other members get ids of their own."""
+    everywhere = tuple(dict.fromkeys(group for trace in traces for group in trace.groups))
+    apart = []
+    for trace in traces:
+        ids = {group.id: told_apart(everywhere, group) for group in trace.groups}
+        comm = trace.tables.get("comm_ops")
+        tables = dict(trace.tables)
+        if comm is not None and any(old != new for old, new in ids.items()):
+            group = comm.strings("group")
+            values = tuple(ids.get(value, value) for value in group.values)
+            tables["comm_ops"] = comm.with_column("group", Strings(group.codes, values))
+        groups = tuple(replace(group, id=ids[group.id]) for group in trace.groups)
+        apart.append(replace(trace, tables=tables, groups=groups))
+    return apart
+
+
+def _job(name: str, traces: Sequence[RankTrace]) -> Job:
+    ranks = sorted({trace.rank or 0 for trace in traces})
+    world = max([ranks[-1] + 1, *(trace.world_size or 0 for trace in traces)])
+    hosts: dict[str, set[int]] = {}
+    for trace in traces:
+        if trace.host:
+            hosts.setdefault(trace.host, set()).add(trace.rank or 0)
+    known = sum(map(len, hosts.values())) == len(ranks)
+    return Job(
+        job_id=name,
+        world_size=world,
+        hosts=tuple(Host(h, tuple(sorted(r))) for h, r in hosts.items()) if known else (),
+        groups=_groups(traces, world),
+        recorded_ranks=None if len(ranks) == world else tuple(ranks),
+    )
+
+
+def _groups(traces: Sequence[RankTrace], world: int) -> tuple[ProcessGroup, ...]:
+    """Every group once; the members of one that nobody lists are all ranks."""
+    found: dict[str, ProcessGroup] = {}
+    for group in (group for trace in traces for group in trace.groups):
+        known = found.get(group.id)
+        if known is None or (group.ranks and not known.ranks):
+            found[group.id] = group
+    everyone = tuple(range(world))
+    return tuple(replace(g, ranks=g.ranks or everyone) for _, g in sorted(found.items()))

@@ -1,0 +1,169 @@
+"""Framework phases of one rank, by what the trace annotates and by where autograd works.
+
+    data-load         enumerate(DataLoader)#….__next__
+    backward-compute  first to last autograd::engine::evaluate_function, one per backward pass
+    optimizer         Optimizer.step#…
+    forward-compute   first operator after any of these, up to the next backward
+
+Where a device ran, a phase (but data-load) is from the first to the last kernel that the host
+launched in that time, communication aside. Waiting in a phase is the time in which communication
+was under way and nothing was computed.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stepscope.formats.kineto.calls import is_communication_kernel
+from stepscope.formats.kineto.comm import OF_DEVICE, ON_CPU
+from stepscope.formats.kineto.recording import Recording
+from stepscope.formats.kineto.spans import Cover, cover, ends, named, outermost
+from stepscope.formats.kineto.steps import AUTOGRAD, LOADER, OPTIMIZER_STEP, Steps
+from stepscope.trace import BACKWARD, DATA_LOAD, FORWARD, OPTIMIZER
+from stepscope.window import NULL, Ints, Mask, Strings, Table
+
+_NAMES = (DATA_LOAD, FORWARD, BACKWARD, OPTIMIZER)
+_LATEST = np.iinfo(np.int64).max
+
+
+def phases(
+    seen: Recording, operators: Table, steps: Steps, launch_ns: Ints, comm: Table | None
+) -> Table:
+    """Rows without rank, in order of time."""
+    host = _on_host(seen, operators, steps)
+    busy = busy_host(seen, operators)
+    rows = host
+    if len(seen.device):
+        launched = _on_device(host, seen, launch_ns)
+        kernels = ~communication_kernels(seen.device)
+        device = cover(seen.device.ints("start_ns")[kernels], ends(seen.device)[kernels])
+        loads = host.take(host.ints("kind") == 0)
+        rows, busy = _stacked(loads, launched), device
+    waits = np.where(rows.ints("kind") == 0, 0, waited(rows, busy, comm))
+    order = np.argsort(rows.ints("start_ns"), kind="stable")
+    table = Table({
+        "step": steps.of(rows.ints("host_ns")),
+        "phase": Strings(rows.ints("kind").astype(np.int32), _NAMES),
+        "microbatch": rows.ints("microbatch"),
+        "start_ns": rows.ints("start_ns"),
+        "duration_ns": rows.ints("end_ns") - rows.ints("start_ns"),
+        "wait_ns": waits,
+    })  # fmt: skip
+    table = table.take(order)
+    return table.take(table.ints("step") != NULL)
+
+
+def communication_kernels(device: Table) -> Mask:
+    names = device.strings("name")
+    hits = np.array([is_communication_kernel(value) for value in names.values] or [False])
+    return np.asarray(hits[names.codes], np.bool_)
+
+
+def busy_host(seen: Recording, operators: Table) -> Cover:
+    """When the main thread was in an operator of its own, or in the data loader."""
+    own = operators.take(
+        (operators.ints("thread") == seen.main) & ~named(operators, "c10d::", *ON_CPU, *OF_DEVICE)
+    )
+    loads = seen.marks.take(named(seen.marks, LOADER))
+    start = np.concatenate((own.ints("start_ns"), loads.ints("start_ns")))
+    return cover(start, np.concatenate((ends(own), ends(loads))))
+
+
+def waited(rows: Table, busy: Cover, comm: Table | None) -> Ints:
+    """How long communication was under way in each row while nothing was computed."""
+    if comm is None:
+        return np.zeros(len(rows), np.int64)
+    end = comm.ints("end_ns")
+    if (end == NULL).any():
+        return np.full(len(rows), NULL)
+    either = cover(
+        np.concatenate((busy.start, comm.ints("start_ns"))), np.concatenate((busy.end, end))
+    )
+    begin, until = rows.ints("start_ns"), rows.ints("end_ns")
+    return either.within(begin, until) - busy.within(begin, until)
+
+
+def _on_host(seen: Recording, operators: Table, steps: Steps) -> Table:
+    """Phases as the host ran them, in order of time."""
+    loads = _marked(seen, LOADER)
+    optimizer = _marked(seen, OPTIMIZER_STEP)
+    work = operators.take((operators.ints("thread") == seen.main) & ~named(operators, AUTOGRAD))
+    starts = work.ints("start_ns")
+    backward = _backwards(seen, starts)
+    forward = _forwards(backward, [loads, optimizer, backward], starts, steps)
+    parts = [loads, forward, backward, optimizer]
+    kind = np.repeat(np.arange(4), [start.size for start, _ in parts])
+    start = np.concatenate([start for start, _ in parts])
+    microbatch = [np.full(loads[0].size, -1), _microbatch(forward[1], steps),
+                  _microbatch(backward[1], steps), np.full(optimizer[0].size, -1)]  # fmt: skip
+    return Table({
+        "kind": kind, "host_ns": start, "start_ns": start,
+        "end_ns": np.concatenate([end for _, end in parts]),
+        "microbatch": np.concatenate(microbatch),
+    })  # fmt: skip
+
+
+def _marked(seen: Recording, prefix: str) -> tuple[Ints, Ints]:
+    for table in (seen.marks, seen.cpu):
+        chosen = table.take(named(table, prefix))
+        if len(chosen):
+            chosen = chosen.take(outermost(chosen))
+            return chosen.ints("start_ns"), ends(chosen)
+    return np.zeros(0, np.int64), np.zeros(0, np.int64)
+
+
+def _backwards(seen: Recording, work: Ints) -> tuple[Ints, Ints]:
+    """Backward passes: autograd's functions, parted where the main thread did something else."""
+    functions = seen.cpu.take(named(seen.cpu, AUTOGRAD))
+    if not len(functions):
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    start, reach = functions.ints("start_ns"), np.maximum.accumulate(ends(functions))
+    between = np.searchsorted(work, start[1:]) - np.searchsorted(work, reach[:-1])
+    first = np.concatenate(([0], 1 + np.flatnonzero(between > 0)))
+    return start[first], reach[np.append(first[1:] - 1, start.size - 1)]
+
+
+def _forwards(
+    backward: tuple[Ints, Ints], others: list[tuple[Ints, Ints]], work: Ints, steps: Steps
+) -> tuple[Ints, Ints]:
+    """From the first operator after whatever came before, to each backward pass."""
+    begins = backward[0]
+    boundaries = np.sort(np.concatenate([end for _, end in others] + [steps.start_ns]))
+    before = np.searchsorted(boundaries, begins, side="right") - 1
+    floor = (
+        np.where(before >= 0, boundaries[np.maximum(before, 0)], NULL)
+        if boundaries.size
+        else begins
+    )
+    at = np.searchsorted(work, floor)
+    first = np.append(work, _LATEST)[at]
+    keep = (first < begins) & (floor != NULL)
+    return first[keep], begins[keep]
+
+
+def _microbatch(end: Ints, steps: Steps) -> Ints:
+    """How many backward passes of the step came before."""
+    step = steps.of(end - 1)
+    changed = np.flatnonzero(np.diff(step, prepend=NULL + 1))
+    lengths = np.diff(np.append(changed, step.size))
+    return np.asarray(np.arange(step.size) - np.repeat(changed, lengths), np.int64)
+
+
+def _on_device(host: Table, seen: Recording, launch_ns: Ints) -> Table:
+    """The phases' kernels: first start and last end of those launched in each."""
+    rows = host.take(host.ints("kind") != 0)
+    rows = rows.take(np.argsort(rows.ints("start_ns"), kind="stable"))
+    chosen = ~communication_kernels(seen.device) & (launch_ns != NULL)
+    launch = launch_ns[chosen]
+    at = np.searchsorted(rows.ints("start_ns"), launch, side="right") - 1
+    index = np.maximum(at, 0)
+    inside = (at >= 0) & (launch <= rows.ints("end_ns")[index] if len(rows) else False)
+    first, last = np.full(len(rows), _LATEST), np.full(len(rows), NULL)
+    np.minimum.at(first, index[inside], seen.device.ints("start_ns")[chosen][inside])
+    np.maximum.at(last, index[inside], ends(seen.device)[chosen][inside])
+    rows = rows.with_column("start_ns", first).with_column("end_ns", last)
+    return rows.take(last != NULL)
+
+
+def _stacked(one: Table, other: Table) -> Table:
+    return Table({name: np.concatenate((one.ints(name), other.ints(name))) for name in one.columns})

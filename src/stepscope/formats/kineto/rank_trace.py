@@ -1,0 +1,261 @@
+"""One file to the tables of one rank: the unit of work that a process is given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from stepscope.errors import FormatError
+from stepscope.formats.kineto.calls import Group, whole
+from stepscope.formats.kineto.comm import Known, communication
+from stepscope.formats.kineto.contents import Advance, Contents
+from stepscope.formats.kineto.document import Document
+from stepscope.formats.kineto.events import UNREADABLE
+from stepscope.formats.kineto.groups import process_group
+from stepscope.formats.kineto.phases import busy_host, phases, waited
+from stepscope.formats.kineto.recording import Recorder, Recording
+from stepscope.formats.kineto.spans import ends, named, outermost
+from stepscope.formats.kineto.stacks import stacks
+from stepscope.formats.kineto.steps import PROFILER_STEP, Steps, find_steps
+from stepscope.trace import ProcessGroup
+from stepscope.window import NULL, Column, Ints, Strings, Table
+
+_TIMES = ("start_ns", "end_ns", "enqueue_ns")
+_LATEST_NS = 2**62
+_GUESSED = "not all collectives say their group; those of one stream or thread are taken for one"
+MOST_RANKS = 1 << 20
+
+
+@dataclass(frozen=True)
+class RankTrace:
+    """What one file holds; the column `rank` is still missing."""
+
+    path: Path
+    rank: int | None
+    world_size: int | None
+    host: str | None
+    groups: tuple[ProcessGroup, ...]
+    tables: dict[str, Table]
+    steps_found_by: str
+    """How steps were found; empty where the trace says them itself, or has none."""
+    span_ns: tuple[int, int]
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Header:
+    rank: int | None = None
+    world_size: int | None = None
+    host: str | None = None
+    base_ns: int = 0
+    groups: tuple[Group, ...] = ()
+
+
+def read_file(path: Path, advance: Advance = lambda _: None) -> RankTrace:
+    """Reads one trace.
+
+    Raises:
+        FormatError: there is nothing in it that can be used.
+        SourceError: it cannot be read.
+    """
+    contents = Contents(path, advance)
+    document, recorder = Document(contents), Recorder()
+    for batch in document.batches():
+        recorder.add(batch)
+        if recorder.full:
+            break
+    seen = recorder.finish()
+    problems = _problems(contents, document, seen)
+    if not recorder.kept:
+        raise FormatError(f"{path}: {_nothing(path, document, problems)}")
+    header = _header(document)
+    return _rank_trace(path, seen, header, tuple(f"{path.name}: {one}" for one in problems))
+
+
+def _problems(contents: Contents, document: Document, seen: Recording) -> list[str]:
+    found = [contents.problem] if contents.problem else []
+    if document.oversized:
+        found.append("one event is longer than any event can be; reading stopped there")
+    elif seen.full:
+        found.append("too many events; reading stopped, the rest is unknown")
+    elif document.found and not document.closed and not found:
+        found.append("it ends in the middle (truncated); what was whole is used")
+    if document.unreadable:
+        found.append(f"{document.unreadable} events cannot be decoded and are left out")
+    if seen.impossible:
+        found.append(f"{seen.impossible} events with impossible times are left out")
+    return found
+
+
+def _nothing(path: Path, document: Document, problems: list[str]) -> str:
+    if path.stat().st_size == 0:
+        return "the file is empty"
+    if problems:
+        return f"{problems[0]}, and no event before that can be used"
+    if not document.found:
+        return "no PyTorch profiler trace: it has no list traceEvents"
+    return "it holds no event of a PyTorch profiler"
+
+
+def _header(document: Document) -> _Header:
+    """What the first and the last lines of the file say together."""
+    said: dict[str, Any] = {}
+    for frame in document.frames():
+        for name in ("distributed", "base_ns", "host"):
+            value = _plain(getattr(frame, name))
+            if value:
+                said.setdefault(name, value)
+    info = said.get("distributed")
+    info = info if isinstance(info, dict) else {}
+    rank, world, base = whole(info.get("rank")), whole(info.get("world_size")), said.get("base_ns")
+    host = said.get("host")
+    return _Header(
+        rank if 0 <= rank < MOST_RANKS else None,
+        world if 0 < world <= MOST_RANKS else None,
+        host if isinstance(host, str) and host else None,
+        base if isinstance(base, int) and 0 <= base < _LATEST_NS else 0,
+        _configured(info.get("pg_config")),
+    )
+
+
+def _plain(raw: msgspec.Raw) -> Any:
+    try:
+        return msgspec.json.decode(raw)
+    except UNREADABLE:
+        return None
+
+
+def _configured(config: Any) -> tuple[Group, ...]:
+    """The groups of `pg_config`; one whose members are not listed is left out."""
+    groups = []
+    for entry in config if isinstance(config, list) else ():
+        ranks = entry.get("ranks") if isinstance(entry, dict) else None
+        if isinstance(ranks, list) and all(isinstance(rank, int) for rank in ranks):
+            name, words = str(entry.get("pg_name", "")), str(entry.get("pg_desc") or "")
+            groups.append(Group(name, words, tuple(ranks)))
+    return tuple(groups)
+
+
+def _rank_trace(
+    path: Path, seen: Recording, header: _Header, problems: tuple[str, ...]
+) -> RankTrace:
+    operators = seen.cpu.take(outermost(seen.cpu))
+    steps = find_steps(seen, operators)
+    launch = launches(seen)
+    known = Known(header.world_size or 0, header.groups)
+    comm = communication(seen, launch, known)
+    tables = {
+        "steps": _steps_table(steps),
+        "phases": phases(seen, operators, steps, launch, comm.table),
+        "kernels": _kernels(seen, steps, launch),
+        "comm_ops": _comm_ops(seen, operators, steps, comm.table),
+        "stacks": stacks(seen),
+        "host_ops": _host_ops(seen, operators, steps),
+    }
+    if comm.guessed:
+        problems += (f"{path.name}: {_GUESSED}",)
+    if not steps.number.size:
+        problems += (f"{path.name}: no training steps were found",)
+    configured = tuple(process_group(group, known.world_size) for group in header.groups)
+    return RankTrace(
+        path, header.rank, header.world_size, header.host,
+        tuple(dict.fromkeys((*configured, *comm.groups))),
+        {name: _moved(table, header.base_ns) for name, table in tables.items()
+         if table is not None and len(table)},
+        steps.found_by, _span(seen, header.base_ns), problems,
+    )  # fmt: skip
+
+
+def launches(seen: Recording) -> Ints:
+    """When the host launched each row of `device`, NULL where the call was not recorded."""
+    wanted, ids = seen.device.ints("correlation"), seen.runtime.ints("correlation")
+    if not ids.size:
+        return np.full(wanted.shape, NULL)
+    order = np.argsort(ids, kind="stable")
+    at = np.minimum(np.searchsorted(ids[order], wanted), ids.size - 1)
+    row = order[at]
+    return np.where(
+        (ids[row] == wanted) & (wanted != NULL), seen.runtime.ints("start_ns")[row], NULL
+    )
+
+
+def _steps_table(steps: Steps) -> Table:
+    length = steps.end_ns - steps.start_ns
+    return Table({"step": steps.number, "start_ns": steps.start_ns, "duration_ns": length})
+
+
+def _kernels(seen: Recording, steps: Steps, launch: Ints) -> Table:
+    start = seen.device.ints("start_ns")
+    return Table({
+        "step": steps.of(np.where(launch == NULL, start, launch)),
+        "kernel": _used(seen.device.strings("name")),
+        "stream": seen.device.ints("stream"),
+        "enqueue_ns": launch,
+        "start_ns": start,
+        "duration_ns": seen.device.ints("duration_ns"),
+    })  # fmt: skip
+
+
+def _comm_ops(seen: Recording, operators: Table, steps: Steps, comm: Table | None) -> Table | None:
+    if comm is None:
+        return None
+    comm = comm.with_column("step", steps.of(comm.ints("enqueue_ns")))
+    if len(seen.device) or (comm.ints("end_ns") == NULL).any():
+        return Table({name: c for name, c in comm.columns.items() if name != "blocked_ns"})
+    return comm.with_column("blocked_ns", _blocked(seen, operators, comm))
+
+
+def _blocked(seen: Recording, operators: Table, comm: Table) -> Ints:
+    """How long the host stood in each operator, without what was counted for an earlier one."""
+    start, end = comm.ints("start_ns"), comm.ints("end_ns")
+    order = np.argsort(start, kind="stable")
+    reach = np.maximum.accumulate(end[order])
+    begin = np.maximum(start[order], np.concatenate(([NULL], reach[:-1])))
+    rows = Table({"start_ns": begin, "end_ns": np.maximum(end[order], begin)})
+    blocked = np.zeros(len(comm), np.int64)
+    blocked[order] = waited(rows, busy_host(seen, operators), comm)
+    return blocked
+
+
+def _host_ops(seen: Recording, operators: Table, steps: Steps) -> Table:
+    operators = operators.take(~named(operators, PROFILER_STEP))
+    threads = np.array([_thread(name) for name in seen.threads] or [0], np.int64)
+    return Table({
+        "step": steps.of(operators.ints("start_ns")),
+        "name": _used(operators.strings("name")),
+        "thread": threads[operators.ints("thread")],
+        "start_ns": operators.ints("start_ns"),
+        "duration_ns": operators.ints("duration_ns"),
+    })  # fmt: skip
+
+
+def _thread(name: Any) -> int:
+    number = whole(name)
+    return number if number != NULL else -1
+
+
+def _used(strings: Strings) -> Strings:
+    """Only the values that occur."""
+    used, codes = np.unique(strings.codes, return_inverse=True)
+    return Strings(codes.astype(np.int32), tuple(strings.values[code] for code in used.tolist()))
+
+
+def _moved(table: Table, base_ns: int) -> Table:
+    """Times since the trace's base to times since 1970."""
+    columns: dict[str, Column] = dict(table.columns)
+    for name in _TIMES:
+        if table.has(name):
+            times = table.ints(name)
+            columns[name] = np.where(times == NULL, NULL, times + base_ns)
+    return Table(columns)
+
+
+def _span(seen: Recording, base_ns: int) -> tuple[int, int]:
+    tables = [t for t in (seen.cpu, seen.marks, seen.runtime, seen.device, seen.python) if len(t)]
+    first = min(int(table.ints("start_ns")[0]) for table in tables)
+    last = max(int(ends(table).max()) for table in tables)
+    return first + base_ns, last + base_ns

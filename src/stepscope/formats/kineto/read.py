@@ -1,0 +1,144 @@
+"""A folder of traces to a window: one file after the other, or one process per core over them."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stepscope.errors import FormatError, SourceError
+from stepscope.formats.kineto.files import trace_files
+from stepscope.formats.kineto.job import check_duplicates, window_of, with_ranks
+from stepscope.formats.kineto.rank_trace import RankTrace, read_file
+from stepscope.window import Window
+
+logger = logging.getLogger(__name__)
+
+Progress = Callable[[int, int], None]
+"""Is told the bytes read and the bytes of all files."""
+
+_SMALL_BYTES = 4 << 20
+"""Starting a process takes as long as reading so much of a zipped trace."""
+_ZIPPED_TIMES = 15
+"""A trace is so much larger than its gzip file, by the real ones we have."""
+_LOOK_EVERY_S = 0.2
+_counter: Any = None
+"""In a worker process: the bytes that all of them have read."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The window, how its steps were found, and a line for each thing that was not as it should."""
+
+    window: Window
+    problems: tuple[str, ...] = ()
+
+
+def read(source: Path, *, progress: Progress | None = None, workers: int | None = None) -> Reading:
+    """Reads PyTorch profiler traces: a folder with one per rank, or a single one.
+
+    Raises:
+        SourceError: nothing can be read, or nothing that is a trace.
+    """
+    files = trace_files(source)
+    total = sum(path.stat().st_size for path in files)
+    tell = _Telling(progress, total)
+    outcomes = _read_all(files, tell, workers or _processes(files))
+    traces = [one for one in outcomes if isinstance(one, RankTrace)]
+    failures = [one for one in outcomes if isinstance(one, SourceError)]
+    if not traces:
+        raise failures[0] if len(failures) == 1 else FormatError(_none_usable(source, failures))
+    traces = with_ranks(traces)
+    check_duplicates(traces)
+    name = source.stem.partition(".")[0] if source.is_file() else source.resolve().name
+    window = window_of(name or "traces", traces)
+    problems = [f"{failure}; left out" for failure in failures]
+    problems += [problem for trace in traces for problem in trace.problems]
+    problems += _how_steps_were_found(traces)
+    logger.info("read %d traces of %s, %d problems", len(traces), source, len(problems))
+    return Reading(window, tuple(problems))
+
+
+def _none_usable(source: Path, failures: Sequence[SourceError]) -> str:
+    return f"{source}: none of {len(failures)} files is a usable trace; the first, {failures[0]}"
+
+
+def _how_steps_were_found(traces: Sequence[RankTrace]) -> list[str]:
+    ways = sorted({trace.steps_found_by for trace in traces if trace.steps_found_by})
+    return [f"the traces do not mark their steps; found by {' and '.join(ways)}"] if ways else []
+
+
+@dataclass
+class _Telling:
+    progress: Progress | None
+    total: int
+    done: int = 0
+
+    def advance(self, size: int) -> None:
+        self.reached(self.done + size)
+
+    def reached(self, done: int) -> None:
+        if self.progress is not None and done > self.done:
+            self.progress(done, self.total)
+        self.done = done
+
+
+def _processes(files: Sequence[Path]) -> int:
+    """As many as there are cores and large files."""
+    large = sum(_weight(path) > _SMALL_BYTES * _ZIPPED_TIMES for path in files)
+    return max(1, min(large, len(os.sched_getaffinity(0)), 61))
+
+
+def _weight(path: Path) -> int:
+    size = path.stat().st_size
+    return size * _ZIPPED_TIMES if path.suffix == ".gz" else size
+
+
+def _read_all(files: Sequence[Path], tell: _Telling, workers: int) -> list[RankTrace | SourceError]:
+    if workers > 1 and len(files) > 1:
+        try:
+            return _in_processes(files, tell, min(workers, len(files)))
+        except (BrokenProcessPool, OSError) as cause:
+            logger.warning("reading in one process: %s", cause)
+    return [_outcome(path, tell.advance) for path in files]
+
+
+def _in_processes(
+    files: Sequence[Path], tell: _Telling, workers: int
+) -> list[RankTrace | SourceError]:
+    context = multiprocessing.get_context("spawn")  # forking copies locks that threads may hold
+    counter = context.Value("q", 0)
+    with ProcessPoolExecutor(workers, context, _start_worker, (counter,)) as pool:
+        futures = [pool.submit(_in_worker, path) for path in files]
+        pending: set[Future[RankTrace | SourceError]] = set(futures)
+        while pending:
+            _, pending = wait(pending, _LOOK_EVERY_S)
+            tell.reached(counter.value)
+        return [future.result() for future in futures]
+
+
+def _start_worker(counter: Any) -> None:
+    global _counter  # noqa: PLW0603 - what a pool hands to its workers has nowhere else to stay
+    _counter = counter
+
+
+def _in_worker(path: Path) -> RankTrace | SourceError:
+    return _outcome(path, _count)
+
+
+def _count(size: int) -> None:
+    with _counter.get_lock():
+        _counter.value += size
+
+
+def _outcome(path: Path, advance: Callable[[int], None]) -> RankTrace | SourceError:
+    try:
+        return read_file(path, advance)
+    except SourceError as failure:
+        return failure

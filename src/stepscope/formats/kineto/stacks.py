@@ -1,0 +1,106 @@
+"""Call stacks of the main thread, sampled from the Python functions that a trace records.
+
+Lossy: a trace tells every call, a sampler looks now and then. At most `MOST_SAMPLES` moments, at
+least a millisecond apart, are looked at; functions between two of them are not seen.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from stepscope.formats.kineto.recording import Codes, Recording
+from stepscope.formats.kineto.spans import ends, latest_before
+from stepscope.window import NULL, Ints, Strings, Table
+
+MOST_SAMPLES = 20_000
+LEAST_APART_NS = 1_000_000
+_DEEPEST = 128
+"""Frames of a stack, the innermost ones: recursion."""
+_MOST_TEXT = 16 << 20
+"""Characters of all distinct stacks together."""
+_CLIMBS = 1000
+_FRAME = re.compile(r"^(?P<file>.+)\((?P<line>\d+)\): (?P<function>.+)$")
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+_LONGEST_FRAME = 200
+
+
+def stacks(seen: Recording) -> Table | None:
+    """Runs of identical samples, or None where no stacks were recorded."""
+    python = seen.python.take(seen.python.ints("thread") == seen.main)
+    if not len(python):
+        return None
+    start, end = python.ints("start_ns"), ends(python)
+    span = int(end.max() - start[0])
+    period = max(LEAST_APART_NS, -(-span // MOST_SAMPLES))
+    times = int(start[0]) + np.arange(max(span // period, 1), dtype=np.int64) * period
+    rows = _innermost(python, end, times)
+    codes, texts = _texts(python, rows)
+    first = np.flatnonzero(np.diff(codes, prepend=-2))
+    lasted = np.diff(np.append(first, codes.size)) * period
+    table = Table({
+        "thread": Strings(np.zeros(first.size, np.int32), ("MainThread",)),
+        "start_ns": times[first],
+        "duration_ns": lasted,
+        "frames": Strings(codes[first].astype(np.int32), texts),
+    })  # fmt: skip
+    return table.take(codes[first] >= 0)
+
+
+def _innermost(python: Table, end: Ints, times: Ints) -> Ints:
+    """The row of the innermost function running at each moment, -1 for none."""
+    parent = parents(python)
+    at = latest_before(python.ints("start_ns"), times)
+    for _ in range(_CLIMBS):
+        over = (at >= 0) & (end[np.maximum(at, 0)] <= times)
+        if not over.any():
+            return at
+        at = np.where(over, parent[np.maximum(at, 0)], at)
+    return np.where(over, -1, at)
+
+
+def parents(python: Table) -> Ints:
+    """The row of each function's caller, always an earlier one; -1 where none is known."""
+    ids, wanted = python.ints("id"), python.ints("parent")
+    order = np.argsort(ids, kind="stable")
+    at = np.minimum(np.searchsorted(ids[order], wanted), ids.size - 1)
+    row = order[at]
+    known = (ids[row] == wanted) & (wanted != NULL) & (row < np.arange(ids.size))
+    return np.where(known, row, -1)
+
+
+def _texts(python: Table, rows: Ints) -> tuple[Ints, tuple[str, ...]]:
+    """A code per sample, and the stack that each code stands for."""
+    parent, names = parents(python).tolist(), python.strings("name")
+    frames = [frame(value) for value in names.values]
+    codes, size = Codes(), 0
+    found: dict[int, int] = {-1: -1}
+    for row in np.unique(rows).tolist():
+        if row in found:
+            continue
+        text = ";".join(frames[int(names.codes[one])] for one in _callers(row, parent))
+        if text not in codes:
+            size += len(text)
+        found[row] = codes[text] if size <= _MOST_TEXT else -1
+    return np.array([found[row] for row in rows.tolist()], np.int64), tuple(codes)
+
+
+def _callers(row: int, parent: list[int]) -> list[int]:
+    """The functions on the stack, outermost first."""
+    stack: list[int] = []
+    while row >= 0 and len(stack) < _DEEPEST:
+        stack.append(row)
+        row = parent[row]
+    return stack[::-1]
+
+
+def frame(name: str) -> str:
+    """`torch/nn/functional.py(2282): linear` as `linear (torch/nn/functional.py:2282)`."""
+    name = _ADDRESS.sub("", name[: 4 * _LONGEST_FRAME]).replace(";", ",")
+    parts = _FRAME.match(name)
+    if parts is None:
+        return name[:_LONGEST_FRAME]
+    return (
+        f"{parts['function'][:_LONGEST_FRAME]} ({parts['file'][-_LONGEST_FRAME:]}:{parts['line']})"
+    )
