@@ -34,6 +34,8 @@ class Blocked:
     """Called it, but their device has not begun while others' has."""
     unseen: frozenset[int]
     """Have no dump."""
+    unknown: frozenset[int]
+    """Have a dump that does not tell: older than the others', or its ring forgot the group."""
     since_ns: int
     peer: int = -1
     """Of a send or receive."""
@@ -94,11 +96,13 @@ def _collective(recording: Recording, group: str, seq: int) -> Blocked | None:
         return None
     late = frozenset() if absent else _late(recording, rows, waiting)
     row = rows[min(waiting)]
+    came = frozenset(rows) | {rank for rank, lane in here.items() if lane.last >= seq}
     return Blocked(
         group, recording.comm.strings("op")[row] or recording.comm.strings("call")[row] or "?",
         seq, tuple(rows[rank] for rank in sorted(waiting)), frozenset(waiting),
         frozenset(rows) - waiting, absent, late,
         recording.members(group) - recording.recorded,
+        (recording.members(group) & recording.recorded) - came - absent,
         int(recording.comm.ints("enqueue_ns")[list(rows.values())].max()),
     )  # fmt: skip
 
@@ -136,16 +140,18 @@ def _pairs(recording: Recording) -> Iterator[Blocked]:
         if not open_rows.size or rank == peer:
             continue
         row = int(open_rows[0])
-        other = recording.channels.get((group, "Recv" if op == "Send" else "Send", peer, rank))
+        answer = "Recv" if op == "Send" else "Send"
+        other = recording.channels.get((group, answer, peer, rank))
         came = other is not None and _met(recording, rank, peer, rows, row, other)
-        known = peer in recording.recorded
+        nobody, other_end = frozenset[int](), frozenset({peer})
+        known, tells = peer in recording.recorded, peer not in recording.outdated
         yield Blocked(
-            group, op, int(recording.comm.ints("seq")[row]), (row,), frozenset({rank}),
-            frozenset(),
-            frozenset({peer}) if known and not came and peer not in recording.outdated
-            else frozenset(),
-            frozenset(), frozenset() if known else frozenset({peer}),
-            int(recording.comm.ints("enqueue_ns")[row]), peer,
+            group, op, int(recording.comm.ints("seq")[row]), (row,), frozenset({rank}), nobody,
+            absent=other_end if known and tells and not came else nobody,
+            late=nobody,
+            unseen=nobody if known else other_end,
+            unknown=nobody if tells else other_end,
+            since_ns=int(recording.comm.ints("enqueue_ns")[row]), peer=peer,
         )  # fmt: skip
 
 

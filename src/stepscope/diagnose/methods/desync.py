@@ -99,7 +99,8 @@ class Scene:
         seen = self.recording.comm.strings("seen")
         told = {value for value in seen.values if value != "scheduled"}
         faithful = self.recording.expired.any() or bool(told)
-        return tuple(one for one in self.blocked if not one.holders) if faithful else ()
+        held = (one for one in self.blocked if not one.holders and not one.unknown)
+        return tuple(held) if faithful else ()
 
     def holding(self, ranks: Iterable[int]) -> tuple[Blocked, ...]:
         """The operators that these ranks keep open."""

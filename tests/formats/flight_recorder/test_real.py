@@ -1,0 +1,85 @@
+"""Flight recorders of real gloo jobs, each with one fault: read, diagnosed, told."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stepscope.diagnose.finding import Diagnosis
+from stepscope.diagnose.runner import diagnose
+from stepscope.formats.flight_recorder import read, recognise
+
+from .gloo_scenes import CULPRIT, WORLD
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.real
+
+REPOSITORY = Path(__file__).parents[3]
+FORMS = pytest.mark.parametrize("form", ["pickle", "json"])
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("scenes")
+    subprocess.run(
+        [sys.executable, "-m", "tests.formats.flight_recorder.gloo_scenes", str(folder)],
+        cwd=REPOSITORY, check=True, timeout=90,
+        env={**os.environ, "TORCH_FR_BUFFER_SIZE": "500", "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    return folder
+
+
+def diagnosis_of(folder: Path) -> Diagnosis:
+    assert recognise(folder)
+    dumps = read(folder)
+    assert not dumps.problems
+    assert dumps.window.job.recorded_ranks == tuple(range(WORLD))
+    return diagnose(dumps.window)
+
+
+@FORMS
+@pytest.mark.parametrize("scene", ["healthy", "live"])
+def test_nothing_is_wrong_with_a_job_that_works(scenes: Path, scene: str, form: str) -> None:
+    assert diagnosis_of(scenes / scene / form).verdicts == ()
+
+
+@FORMS
+@pytest.mark.parametrize(
+    ("scene", "kind"),
+    [
+        ("sleeps", "hang"),
+        ("grid", "hang"),
+        ("other_operator", "mismatch"),
+        ("other_size", "mismatch"),
+    ],
+)
+def test_the_faulty_rank_is_named(scenes: Path, scene: str, kind: str, form: str) -> None:
+    diagnosis = diagnosis_of(scenes / scene / form)
+    (verdict,) = diagnosis.verdicts
+    assert (verdict.kind, verdict.ranks, verdict.victims) == (kind, (CULPRIT,), WORLD - 1)
+    assert diagnosis.state == "hang"
+    if form == "json":
+        assert verdict.hosts == ("host-17",)  # from the name of the file; JSON has no stacks
+    else:
+        assert "gloo_scenes.py" in (verdict.function or "")
+
+
+@FORMS
+def test_gloo_does_not_record_sends(scenes: Path, form: str) -> None:
+    """So the rank that waits for one looks as absent as the one that does not send."""
+    (verdict,) = diagnosis_of(scenes / "never_sends" / form).verdicts
+    assert (verdict.kind, verdict.ranks) == ("hang", (CULPRIT, CULPRIT + 1))
+
+
+@FORMS
+def test_a_rank_without_a_dump(scenes: Path, form: str, tmp_path: Path) -> None:
+    for path in (scenes / "sleeps" / form).iterdir():
+        if str(CULPRIT) not in path.name.replace("17", ""):
+            (tmp_path / path.name).write_bytes(path.read_bytes())
+            os.utime(tmp_path / path.name, (path.stat().st_atime, path.stat().st_mtime))
+    (verdict,) = diagnose(read(tmp_path).window).verdicts
+    assert (verdict.ranks, verdict.cause) == ((CULPRIT,), "unknown")
