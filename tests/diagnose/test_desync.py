@@ -377,7 +377,19 @@ def test_dumps_of_a_live_job_are_no_hang(tmp_path: Path, backend: str) -> None:
     everyone(ranks, "all_reduce", times=20)
     everyone(without(ranks, 2), "all_reduce", state="scheduled")
     assert diagnosis_of(tmp_path, ranks, age_ns=200 * MS).verdicts == ()
-    assert diagnosis_of(tmp_path, ranks, age_ns=1500 * MS).state == "hang"
+    assert the_verdict(tmp_path, ranks, age_ns=1500 * MS).confidence == 0.6
+    assert the_verdict(tmp_path, ranks, age_ns=15_000 * MS).confidence == 0.9
+
+
+def test_a_job_that_paused_as_long_before_is_given_longer(tmp_path: Path) -> None:
+    ranks = a_job(4)
+    everyone(ranks, "all_reduce", times=20)
+    everyone(without(ranks, 2), "all_reduce", state="scheduled")
+    for one in ranks:
+        for entry in one.entries[15:]:
+            entry["time_created_ns"] += 20_000 * MS  # it saved a checkpoint
+    assert diagnosis_of(tmp_path, ranks, age_ns=25_000 * MS).verdicts == ()
+    assert the_verdict(tmp_path, ranks, age_ns=31_000 * MS).ranks == (2,)
 
 
 @BACKENDS

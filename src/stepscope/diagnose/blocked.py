@@ -13,7 +13,10 @@ from stepscope.window import NULL, Ints
 LONGER_PAUSE = 1.5
 """A wait may be half as long again as the longest pause between this rank's calls."""
 LEAST_AGE_NS = 10**9
-"""Writing a dump with its stacks takes up to a second, so a younger wait is none."""
+"""A younger wait is none: dumps are not taken and written at one moment."""
+SLOW_DUMP_NS = 10 * 10**9
+"""Torch 2.13 reads its own symbols for two seconds of processor time before its first dump with
+stacks, and on a busy host that lasts: a wait that looks no older than this may be younger."""
 CLOCK_NS = 10**9
 """File systems and clocks differ by less; a dump older than its entries tells no age."""
 
@@ -165,7 +168,9 @@ def _met(recording: Recording, rank: int, peer: int, rows: Ints, row: int, other
     return bool(other.size > int(np.searchsorted(rows, row)))
 
 
-def is_young(recording: Recording, blocked: list[Blocked]) -> bool:
+def is_young(
+    recording: Recording, blocked: tuple[Blocked, ...], least_ns: int = LEAST_AGE_NS
+) -> bool:
     """Whether these waits may be ordinary: every dump was written soon after the wait began.
 
     A file's time is that of the dump or, if it was copied, later: it bounds the age from above.
@@ -180,7 +185,7 @@ def is_young(recording: Recording, blocked: list[Blocked]) -> bool:
         return False
     age = written - comm.ints("enqueue_ns")[rows]
     ranks, place = np.unique(comm.ints("rank")[rows], return_inverse=True)
-    limit = np.array([_pause_ns(recording, int(rank)) for rank in ranks])[place]
+    limit = np.array([max(_pause_ns(recording, int(rank)), least_ns) for rank in ranks])[place]
     return bool(((age >= -CLOCK_NS) & (age <= limit)).all())
 
 
@@ -189,4 +194,4 @@ def _pause_ns(recording: Recording, rank: int) -> float:
     comm = recording.comm
     times = np.sort(comm.ints("enqueue_ns")[comm.ints("rank") == rank])
     gaps = np.diff(times[times.size // 2 :])
-    return max(LONGER_PAUSE * float(gaps.max(initial=0)), float(LEAST_AGE_NS))
+    return LONGER_PAUSE * float(gaps.max(initial=0))

@@ -2,8 +2,9 @@
 
     python -m tests.formats.flight_recorder.gloo_scenes FOLDER
 
-All scenes run at once, forked from one process: importing torch is what takes long. Every rank
-dumps two seconds after it began, whatever it is doing then, as a pickle and as JSON.
+All scenes run at once, forked from one process: importing torch is what takes long. A rank that
+gets more than it expects is killed by gloo and leaves no dump. Every rank
+dumps three seconds after it began, whatever it is doing then, as a pickle and as JSON.
 """
 
 from __future__ import annotations
@@ -114,7 +115,9 @@ def dump_later(folder: Path, rank: int) -> None:
 
 def main(folder: Path) -> None:
     import torch.distributed  # noqa: F401 - before the fork, once for all
+    from torch.utils._traceback import CapturedTraceback
 
+    CapturedTraceback.extract(script=True).format()  # torch reads its own symbols for two seconds
     children = []
     for name in SCENES:
         for form in ("pickle", "json"):

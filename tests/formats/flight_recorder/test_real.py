@@ -37,7 +37,7 @@ def diagnosis_of(folder: Path) -> Diagnosis:
     assert recognise(folder)
     dumps = read(folder)
     assert not dumps.problems
-    assert dumps.window.job.recorded_ranks == tuple(range(WORLD))
+    assert dumps.window.job.world_size == WORLD
     return diagnose(dumps.window)
 
 

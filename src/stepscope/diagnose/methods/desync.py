@@ -15,13 +15,13 @@ about it); what a rank does after its last call.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from stepscope.diagnose.advice import name_ranks
-from stepscope.diagnose.blocked import Blocked, find_blocked, is_young
+from stepscope.diagnose.blocked import SLOW_DUMP_NS, Blocked, find_blocked, is_young
 from stepscope.diagnose.calls import Clash, find_clashes
 from stepscope.diagnose.finding import Cause, Finding, Kind, Value
 from stepscope.diagnose.lanes import Recording
@@ -31,7 +31,7 @@ from stepscope.window import Window
 COLUMNS = ("call", "seen", "retired", "record", "given", "taken", "dumped_ns")
 """What only recorders' dumps have."""
 SURE, LESS_SURE = 0.9, 0.6
-"""One rank missing of three and more; as many missing as there."""
+"""Fewer are missing than wait; as many, or the dumps may have been written while all was well."""
 UNSEEN_SURE = 0.5
 """A rank without a dump is likelier to be stuck than its file is to be lost."""
 EXPIRED_SURE, NETWORK_SURE = 0.85, 0.6
@@ -109,8 +109,15 @@ class Scene:
 
 
 def _hang(scene: Scene) -> Finding | None:
-    if not scene.blocked or is_young(scene.recording, list(scene.blocked)):
+    if not scene.blocked or is_young(scene.recording, scene.blocked):
         return None
+    found = _explained(scene)
+    if found is not None and is_young(scene.recording, scene.blocked, SLOW_DUMP_NS):
+        return replace(found, confidence=min(found.confidence, LESS_SURE))
+    return found
+
+
+def _explained(scene: Scene) -> Finding | None:
     seen = scene.roots & scene.recording.recorded
     if seen:
         return _missing(scene, seen)
