@@ -1,9 +1,8 @@
 """Which stretch of host time is which training step.
 
 `ProfilerStep#N` says it. Else a step ends where an optimizer has stepped and a backward follows;
-else it begins where a DataLoader is asked; else it is the shortest stretch after which the sequence
-of operators repeats (kernels, where no operators were recorded), cut at an operator that comes once
-in each. Found steps are numbered from 0. What lies before the first boundary is no whole step.
+else it begins where a DataLoader is asked; else at an operator that comes back at equal distances in
+the sequence of operators (of kernels, where no operators were recorded). Found steps are numbered from 0. What lies before the first boundary is no whole step.
 """
 
 from __future__ import annotations
@@ -15,20 +14,19 @@ import numpy as np
 
 from stepscope.formats.kineto.recording import Recording
 from stepscope.formats.kineto.spans import ends, named, outermost
-from stepscope.window import NULL, Floats, Ints, Table
+from stepscope.window import NULL, Ints, Table
 
 PROFILER_STEP = "ProfilerStep#"
 OPTIMIZER_STEP = "Optimizer.step#"
 LOADER = "enumerate(DataLoader)#"
 AUTOGRAD = "autograd::engine::evaluate_function"
-LEAST_REPEATED = 0.9
-"""Part of the operators that must come again one period later: steps differ in a few branches."""
-AS_GOOD = 0.005
-"""The shortest period within this of the best: multiples of a period repeat as well as it does."""
-LONGEST_SEQUENCE = 1 << 17
-"""Operators in which a period is looked for; a step has some thousands."""
-_PROJECTIONS = 8
-_LEAST_OPERATORS = 8
+REGULAR = 0.8
+"""Shortest to longest distance of an operator that comes once per step: steps differ in a few
+branches, and profilers lose events."""
+LEAST_STEPS = 3
+"""Any two occurrences are a regular distance apart."""
+SHORTEST_STEP = 4
+"""Operators: a shorter cycle is a loop somewhere."""
 
 
 @dataclass(frozen=True)
@@ -123,15 +121,12 @@ def _between(boundaries: Ints, found_by: str) -> Steps:
 
 def _by_repetition(seen: Recording, operators: Table) -> Steps:
     sequence, kind = _sequence(seen, operators)
-    names = sequence.strings("name").codes[:LONGEST_SEQUENCE].astype(np.int64)
-    period = repetition(names)
-    if period is None:
-        return NO_STEPS
-    anchor = _once_in_each(names, period)
+    names = sequence.strings("name").codes.astype(np.int64)
+    anchor = _once_in_each(names)
     if anchor is None:
         return NO_STEPS
-    chosen = sequence.strings("name").codes == anchor
-    return _between(sequence.ints("start_ns")[chosen], f"the repeating sequence of {kind}")
+    starts = sequence.ints("start_ns")[names == anchor]
+    return _between(starts, f"the repeating sequence of {kind}")
 
 
 def _sequence(seen: Recording, operators: Table) -> tuple[Table, str]:
@@ -146,42 +141,28 @@ def _sequence(seen: Recording, operators: Table) -> tuple[Table, str]:
     return operators, "operators"
 
 
-def repetition(names: Ints) -> int | None:
-    """The shortest distance after which (nearly) the whole sequence comes again.
+def _once_in_each(names: Ints) -> int | None:
+    """The first of the names that come once per step: they come at (nearly) equal distances.
 
-    How many positions agree at each distance is an autocorrelation; with names replaced by random
-    signs a few transforms estimate it for all distances at once.
+    Operators of a layer do not: between two steps stand a loss and a backward pass. Several
+    distances may be regular (microbatches, a log line every tenth step); most names decide.
     """
-    size = names.size
-    if size < _LEAST_OPERATORS:
+    if names.size < LEAST_STEPS:
         return None
-    agree = _agreement(names)[1 : size // 2 + 1] / np.arange(size - 1, size - size // 2 - 1, -1)
-    likely = 1 + np.argsort(-agree, kind="stable")[:64]
-    share = {int(lag): float(np.mean(names[lag:] == names[:-lag])) for lag in likely}
-    best = max(share.values())
-    if best < LEAST_REPEATED or np.unique(names).size < 2:
+    order = np.argsort(names, kind="stable")
+    begins = np.flatnonzero(np.diff(names[order], prepend=-1))
+    count = np.diff(np.append(begins, names.size))
+    apart = np.diff(order, append=order[-1])
+    often = count >= LEAST_STEPS
+    closest, widest = np.full(count.size, 0), np.full(count.size, names.size)
+    for at in np.flatnonzero(often):
+        inside = apart[begins[at] : begins[at] + count[at] - 1]
+        closest[at], widest[at] = inside.min(), inside.max()
+    regular = often & (closest >= REGULAR * widest) & (widest * count >= names.size / 2)
+    regular &= widest >= SHORTEST_STEP
+    if not regular.any():
         return None
-    return min(lag for lag, part in share.items() if part >= best - AS_GOOD)
-
-
-def _agreement(names: Ints) -> Floats:
-    """For each distance, about how many positions agree with the one so far behind."""
-    _, codes = np.unique(names, return_inverse=True)
-    random = np.random.default_rng(0)
-    width = 2 * names.size
-    total = np.zeros(width)
-    for _ in range(_PROJECTIONS):
-        signs = random.choice(np.array([-1.0, 1.0]), size=int(codes.max()) + 1)
-        spectrum = np.fft.rfft(signs[codes], width)
-        total += np.fft.irfft(np.abs(spectrum) ** 2, width)
-    return np.asarray(total[: names.size] / _PROJECTIONS, np.float64)
-
-
-def _once_in_each(names: Ints, period: int) -> int | None:
-    """The first name that comes once per period, the commonest distance apart."""
-    count = np.bincount(names)
-    for name in dict.fromkeys(names[:period].tolist()):
-        apart = np.diff(np.flatnonzero(names == name))
-        if count[name] >= 2 and np.median(apart) == period and (apart >= period / 2).all():
-            return int(name)
-    return None
+    counts, shared = np.unique(count[regular], return_counts=True)
+    chosen = regular & (count == counts[np.argmax(shared)])
+    first = order[begins[chosen]].min()
+    return int(names[first])
