@@ -104,8 +104,9 @@ def run(name: str, rank: int, folder: Path) -> None:
 
 
 def dump_later(folder: Path, rank: int) -> None:
-    from torch._C import _distributed_c10d as c10d
+    import torch
 
+    c10d: Any = torch._C._distributed_c10d
     time.sleep(DUMPS_AFTER_SECONDS)
     pickled, written = c10d._dump_fr_trace(), c10d._dump_fr_trace_json()
     (folder / "pickle" / f"comm_lib_trace_rank_{rank}").write_bytes(pickled)

@@ -1,9 +1,9 @@
 """Flight recorders of made-up ranks: call operators on them, then write what they would dump.
 
-    ranks = a_job(4)
-    everyone(ranks, "all_reduce", times=3)
-    everyone(ranks[:2] + ranks[3:], "all_reduce", state="scheduled")   # rank 2 does not come
-    window = window_of(tmp_path, ranks)
+ranks = a_job(4)
+everyone(ranks, "all_reduce", times=3)
+everyone(ranks[:2] + ranks[3:], "all_reduce", state="scheduled")   # rank 2 does not come
+window = window_of(tmp_path, ranks)
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Recorder:
         same_seq: bool = False,
         **more: Any,
     ) -> None:
-        """One operator. Gloo's never say more than `scheduled`, but those that ended are retired."""
+        """One operator. Gloo never says more than `scheduled`, but retires what has ended."""
         number = self.seqs.get((group, p2p), 0) + (not same_seq)
         self.seqs[group, p2p] = number
         record = len(self.entries)

@@ -32,7 +32,7 @@ LOOKED_AT = 64
 MARKS = (b"pg_config", b"profiling_name", b"collective_seq_id", b"comm_lib_version",
          b"nccl_version")  # fmt: skip
 """Keys that nobody but the recorder writes."""
-NAMED = re.compile(r"(?:trace|dump|comm|nccl|gloo|fr|flight)\w*rank.*\d|^rank[-_]?\d+(?:\.|$)")
+NAMED = re.compile(r"(?:trace|dump|comm|nccl|gloo|fr|flight)\w*rank.*\d$|^rank[-_]?\d+$")
 """What a dump is usually called: one that is empty or damaged is still one."""
 SUFFIXES = (".gz", ".json", ".pkl", ".pickle", ".bin", ".pt", ".dump", ".trace")
 _HOST = re.compile(r"rank[-_](?P<host>.*[A-Za-z].*)[-_]\d+$")
@@ -86,12 +86,7 @@ def looks_like_dump(path: Path) -> bool:
         return True
     # JSON of other tools is none of ours, whatever it is called
     foreign = head.lstrip()[:1] in (b"{", b"[") and len(head) == HEAD_BYTES
-    return not foreign and NAMED.search(stem(path)) is not None and _plain_suffix(path)
-
-
-def _plain_suffix(path: Path) -> bool:
-    rest = path.name[len(stem(path)) :]
-    return not rest or any(rest.endswith(suffix) for suffix in SUFFIXES)
+    return not foreign and NAMED.search(stem(path)) is not None
 
 
 def _has_marks(head: bytes) -> bool:
