@@ -191,7 +191,7 @@ def _bounds(rank: int, start: Ints, end: Ints, step: Ints) -> Table:
     np.minimum.at(first, at, start[known])
     order = np.argsort(first, kind="stable")
     begins = first[order]
-    until = np.append(begins[1:], end.max())
+    until = np.append(begins[1:], end.max())[: steps.size]
     return Table({
         "rank": np.full(steps.size + 1, rank),
         "step": np.append(steps[order], _WHOLE),

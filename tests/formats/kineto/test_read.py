@@ -112,7 +112,7 @@ def test_arguments_of_the_operator_that_launched_a_kernel(tmp_path: Path) -> Non
     said = {**COLLECTIVE, "Collective name": "_reduce_scatter_base", "dtype": "BFloat16"}
     events = [
         event("cpu_op", "record_param_comms", 10, 20, **{"External id": 3, **said}),
-        *launched("ncclDevKernel_ReduceScatter_Sum_bf16", 15, 40, 9, 20, **{"External id": 3}),
+        *launched("ncclDevKernel_ReduceScatter_Sum_bf16", 15, 40, 9, 20, {"External id": 3}),
     ]
     comm = one(tmp_path, trace(events)).tables["comm_ops"]
     assert comm.strings("op")[0] == "ReduceScatter" and comm.ints("bytes").tolist() == [2000]
@@ -121,7 +121,7 @@ def test_arguments_of_the_operator_that_launched_a_kernel(tmp_path: Path) -> Non
 def test_a_send_names_its_peer(tmp_path: Path) -> None:
     args = {**COLLECTIVE, "Collective name": "send", "Dst Rank": "1"}
     name = "ncclDevKernel_SendRecv(ncclDevKernelArgs)"
-    comm = one(tmp_path, trace(launched(name, 10, 20, 5, 20, **args))).tables["comm_ops"]
+    comm = one(tmp_path, trace(launched(name, 10, 20, 5, 20, args))).tables["comm_ops"]
     assert (comm.strings("op")[0], comm.ints("peer")[0]) == ("Send", 1)
 
 

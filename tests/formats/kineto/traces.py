@@ -19,14 +19,14 @@ def event(cat: str, name: str, ts: float, dur: float, tid: Any = MAIN, **args: A
 
 
 def launched(
-    name: str, launch: float, start: float, dur: float, stream: int = 7, cat: str = "kernel",
-    tid: int = MAIN, call: str = "cudaLaunchKernel", **args: Any,
+    name: str, launch: float, start: float, dur: float, stream: int = 7, args: Event | None = None,
+    cat: str = "kernel", tid: int = MAIN,
 ) -> list[Event]:  # fmt: skip
     """A kernel and the call that launched it."""
     id = int(launch * 10)
     return [
-        event("cuda_runtime", call, launch, 5, tid, correlation=id),
-        event(cat, name, start, dur, stream, correlation=id, stream=stream, device=0, **args),
+        event("cuda_runtime", "cudaLaunchKernel", launch, 5, tid, correlation=id),
+        event(cat, name, start, dur, stream, correlation=id, stream=stream, device=0, **args or {}),
     ]
 
 
@@ -45,7 +45,7 @@ def gpu_step(number: int, at: float, marked: bool = True, args: Event | None = N
     return [
         *step,
         event("user_annotation", loader, at, 50),
-        *launched("Memcpy HtoD (Pinned -> Device)", at + 60, at + 65, 20, 7, "gpu_memcpy"),
+        *launched("Memcpy HtoD (Pinned -> Device)", at + 60, at + 65, 20, cat="gpu_memcpy"),
         event("cpu_op", "aten::linear", at + 100, 50),
         event("cpu_op", "aten::addmm", at + 110, 20),
         *launched("gemm", at + 115, at + 130, 100),
@@ -55,7 +55,7 @@ def gpu_step(number: int, at: float, marked: bool = True, args: Event | None = N
         event("cpu_op", "autograd::engine::evaluate_function: AccumulateGrad", at + 310, 100,
               AUTOGRAD),
         *launched("ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*)", at + 320, at + 400, 150,
-                  20, tid=AUTOGRAD, **collective),
+                  20, collective, tid=AUTOGRAD),
         event("user_annotation", "Optimizer.step#SGD.step", at + 600, 50),
         event("cpu_op", "aten::add_", at + 605, 20),
         *launched("add_", at + 610, at + 620, 30),

@@ -17,7 +17,7 @@ import msgspec
 from stepscope.formats.kineto.events import UNREADABLE, Batch, Decoder, mended
 from stepscope.formats.kineto.structure import scan
 
-LONGEST_EVENT_BYTES = 16 << 20
+LONGEST_EVENT_BYTES = 4 << 20
 """No event comes near it; without a limit a file of one string would be held in memory."""
 LONGEST_FRAME_BYTES = 16 << 20
 """What stands outside the events: device properties, groups, log lines."""
@@ -54,18 +54,14 @@ class Document:
         buffer = self._opened()
         if buffer is None:
             return
-        enough = 0
         for piece in self._pieces:
-            buffer += piece
-            if len(buffer) < enough:
-                continue
             batch, used = self._next(buffer)
             yield batch
-            buffer = buffer[used:]
+            # an event longer than a piece is not looked at again for each piece of it
+            enough = 0 if used or self.closed else 2 * len(buffer)
+            buffer = self._longer(buffer[used:], piece, enough)
             if self.closed or self._too_long(buffer):
                 break
-            # an event longer than a piece is not scanned again for each piece of it
-            enough = 0 if used else 2 * len(buffer)
         if not self.closed and not self.oversized:
             batch, used = self._careful(buffer)
             yield batch
@@ -93,6 +89,14 @@ class Document:
             if len(buffer) > LONGEST_FRAME_BYTES:
                 break
         return None
+
+    def _longer(self, buffer: bytes, piece: bytes, enough: int) -> bytes:
+        """The buffer with the piece, and with further ones until it is long enough."""
+        parts, size = [buffer, piece], len(buffer) + len(piece)
+        while size < enough and (more := next(self._pieces, None)) is not None:
+            parts.append(more)
+            size += len(more)
+        return b"".join(parts)
 
     def _too_long(self, buffer: bytes) -> bool:
         self.oversized = len(buffer) > LONGEST_EVENT_BYTES

@@ -187,7 +187,7 @@ class Recorder:
         fraction = np.rint((values - below) * self._unit).astype(np.int64)
         return np.where(fine, below.astype(np.int64) * self._unit + fraction, NULL)
 
-    def _exact(self, values: Sequence[Decimal | None]) -> Ints:
+    def _exact(self, values: Sequence[Decimal | float | None]) -> Ints:
         return np.array([_nanoseconds(value, self._unit) for value in values], np.int64)
 
     def finish(self) -> Recording:
@@ -212,8 +212,9 @@ def _joined(parts: list[Ints]) -> Ints:
     return np.concatenate(parts) if parts else np.zeros(0, np.int64)
 
 
-def _nanoseconds(value: Decimal | None, unit: int) -> int:
-    if value is None or not value.is_finite() or value.adjusted() > _LONGEST_INTEGER:
+def _nanoseconds(time_: Decimal | float | None, unit: int) -> int:
+    value = Decimal("NaN" if time_ is None else time_)
+    if not value.is_finite() or value.adjusted() > _LONGEST_INTEGER:
         return NULL
     time = int((value * unit).to_integral_value())
     return time if -_LATEST_NS < time < _LATEST_NS else NULL

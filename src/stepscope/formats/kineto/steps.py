@@ -1,8 +1,9 @@
 """Which stretch of host time is which training step.
 
 `ProfilerStep#N` says it. Else a step ends where an optimizer has stepped and a backward follows;
-else it begins where a DataLoader is asked; else at an operator that comes back at equal distances in
-the sequence of operators (of kernels, where no operators were recorded). Found steps are numbered from 0. What lies before the first boundary is no whole step.
+else it begins where a DataLoader is asked; else at an operator that comes back at equal distances
+in the sequence of operators (of kernels, where no operators were recorded). Found steps are
+numbered from 0. What lies before the first boundary is no whole step.
 """
 
 from __future__ import annotations

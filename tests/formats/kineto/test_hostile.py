@@ -1,0 +1,134 @@
+"""Files that are not what they seem: what is whole is used, the rest is one line with the name."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stepscope.diagnose.breakdown import breakdown
+from stepscope.diagnose.runner import diagnose
+from stepscope.errors import SourceError
+from stepscope.formats.kineto import Reading, read, recognise
+
+from .traces import event, gpu_events, trace, write
+
+STACK = {"Python id": 1, "Python parent id": 1}
+WHOLE = json.dumps(
+    trace([*gpu_events(), event("python_function", "a.py(1): f", 1000, 900, **STACK)])
+).encode()
+JUNK = st.sampled_from([
+    b"NaN", b"-1e309", b"1e999999999", b'"', b"\\", b"{", b"[", b"}", b"]", b"\xff\xfe", b"\0",
+    b"null", b"-5", b"[" * 10_000, b'{"a":' * 3000, b'"x"', b"99999999999999999999999", b",",
+])  # fmt: skip
+
+
+def attempt(content: bytes, name: str = "rank0.json") -> Reading | None:
+    """Reads it and, if that goes, does with it whatever is done with traces."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / name
+        path.write_bytes(content)
+        recognise(path)
+        try:
+            reading = read(path)
+        except SourceError as refused:
+            assert str(path) in str(refused) and "\n" not in str(refused)
+            return None
+        diagnose(reading.window)
+        breakdown(reading.window)
+        return reading
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, len(WHOLE)), st.booleans())
+def test_cut_off_anywhere(size: int, zipped: bool) -> None:
+    whole = gzip.compress(WHOLE)
+    cut = whole[: size * len(whole) // len(WHOLE)] if zipped else WHOLE[:size]
+    reading = attempt(cut, "rank0.json.gz" if zipped else "rank0.json")
+    if size < len(WHOLE) - 2000 and reading is not None:
+        assert any("rank0.json" in line for line in reading.problems)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.tuples(st.integers(0, len(WHOLE)), JUNK, st.integers(0, 20)), max_size=4))
+def test_damaged_anywhere(damages: list[tuple[int, bytes, int]]) -> None:
+    text = WHOLE
+    for at, junk, removed in damages:
+        text = text[:at] + junk + text[at + removed :]
+    attempt(text)
+
+
+FIELDS = ("ph", "cat", "name", "ts", "dur", "tid", "pid", "args")
+VALUES: list[Any] = [None, -1, 0, 1e300, -1e18, 2**70, "", "x" * 9999, [], {}, True, [[1]], "7"]
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.tuples(st.integers(0, 40), st.sampled_from(FIELDS), st.sampled_from(VALUES)),
+                max_size=8), st.data())  # fmt: skip
+def test_fields_of_any_kind(changes: list[tuple[int, str, Any]], data: st.DataObject) -> None:
+    events = gpu_events()
+    for at, name, value in changes:
+        args = events[at % len(events)]["args"]
+        if name == "args" and isinstance(args, dict) and args:
+            args[data.draw(st.sampled_from(sorted(args)))] = value
+        else:
+            events[at % len(events)][name] = value
+    attempt(json.dumps(trace(events)).encode())
+
+
+@pytest.mark.parametrize(("content", "said"), [
+    (b"", "the file is empty"),
+    (b"[" * 10_000, "no event"),
+    (b'{"entries": [], "version": "2.4"}', "no list traceEvents"),
+    (b'{"traceEvents": []}', "it holds no event of a PyTorch profiler"),
+    (b'{"traceEvents": [{"ph": "X", "name": "a", "ts": 1}]}', "it holds no event"),
+    (b"\x1f\x8b" + b"junk", "its gzip data is damaged"),
+    (b"\x80\x04garbage", "no list traceEvents"),
+])  # fmt: skip
+def test_a_file_with_nothing_to_use(tmp_path: Path, content: bytes, said: str) -> None:
+    path = write(tmp_path / "rank0.json", content)
+    with pytest.raises(SourceError, match=said) as caught:
+        read(tmp_path)
+    assert str(path) in str(caught.value)
+
+
+def test_a_damaged_rank_leaves_the_others(tmp_path: Path) -> None:
+    write(tmp_path / "rank0.json", trace(gpu_events()))
+    write(tmp_path / "rank1.json", b"")
+    reading = read(tmp_path)
+    assert reading.window.ranks == (0,)
+    assert reading.problems[0].endswith("rank1.json: the file is empty; left out")
+
+
+def test_a_cut_off_trace_is_used_as_far_as_it_goes(tmp_path: Path) -> None:
+    write(tmp_path / "rank0.json", WHOLE[: len(WHOLE) * 2 // 3])
+    reading = read(tmp_path)
+    assert len(reading.window.tables["kernels"]) > 4
+    assert reading.problems[0].startswith("rank0.json: it ends in the middle (truncated)")
+
+
+def test_a_bomb_of_zeros_is_refused_in_little_memory(tmp_path: Path) -> None:
+    write(tmp_path / "rank0.json.gz", b'{"traceEvents":[{"name":"' + bytes(32 << 20))
+    with pytest.raises(SourceError, match="longer than any event"):
+        read(tmp_path)
+
+
+def test_what_cannot_be_there(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="missing"):
+        read(tmp_path / "missing")
+    with pytest.raises(SourceError, match="no traces"):
+        read(tmp_path)
+
+
+def test_impossible_times_are_counted(tmp_path: Path) -> None:
+    backwards = event("cpu_op", "aten::add", 5, -3)
+    write(tmp_path / "rank0.json", trace([*gpu_events(), backwards]))
+    assert read(tmp_path).problems == (
+        "rank0.json: 1 events with impossible times are left out",
+    )  # fmt: skip
