@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -62,6 +63,7 @@ class Call:
     """Arguments without tensors, where shapes were recorded."""
 
 
+@lru_cache(1 << 12)
 def communicates(name: str) -> bool:
     """Whether an operator or annotation of the CPU is a communication call."""
     return name.startswith(_COMMUNICATES)
@@ -71,6 +73,7 @@ def is_communication_kernel(name: str) -> bool:
     return _KERNEL.search(name[:64]) is not None
 
 
+@lru_cache(1 << 12)
 def operator_of(name: str) -> str | None:
     """The contract's operator that a collective's, kernel's or annotation's name speaks of."""
     letters = re.sub(r"[^a-z]", "", name.lower().rpartition(":")[2][:96])

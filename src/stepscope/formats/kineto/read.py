@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import logging
-import multiprocessing
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -104,19 +101,24 @@ def _read_all(files: Sequence[Path], tell: _Telling, workers: int) -> list[RankT
     if workers > 1 and len(files) > 1:
         try:
             return _in_processes(files, tell, min(workers, len(files)))
-        except (BrokenProcessPool, OSError) as cause:
+        except (RuntimeError, OSError) as cause:  # a broken pool is a RuntimeError
             logger.warning("reading in one process: %s", cause)
+            tell.done = 0
     return [_outcome(path, tell.advance) for path in files]
 
 
 def _in_processes(
     files: Sequence[Path], tell: _Telling, workers: int
 ) -> list[RankTrace | SourceError]:
+    # takes as long to import as a small trace to read
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor, wait
+
     context = multiprocessing.get_context("spawn")  # forking copies locks that threads may hold
     counter = context.Value("q", 0)
     with ProcessPoolExecutor(workers, context, _start_worker, (counter,)) as pool:
         futures = [pool.submit(_in_worker, path) for path in files]
-        pending: set[Future[RankTrace | SourceError]] = set(futures)
+        pending = set(futures)
         while pending:
             _, pending = wait(pending, _LOOK_EVERY_S)
             tell.reached(counter.value)

@@ -32,6 +32,8 @@ _KINDS = {
 
 MOST_EVENTS = 50_000_000
 """Of one file, about 2 GB of columns: beyond it reading stops rather than fill the memory."""
+MOST_TEXT = 256 << 20
+"""Characters of all distinct names of a file; real traces have some thousand names."""
 _NANOSECONDS_FROM = 1e17
 """As microseconds the year 5138: such times are nanoseconds."""
 _LATEST_NS = 2**61
@@ -47,6 +49,16 @@ class Codes(dict[Any, int]):
     def __missing__(self, key: Any) -> int:
         self[key] = code = len(self)
         return code
+
+
+class Names(Codes):
+    """Codes of strings that know how much text they hold."""
+
+    text = 0
+
+    def __missing__(self, key: str) -> int:
+        self.text += len(key)
+        return super().__missing__(key)
 
 
 @dataclass
@@ -92,7 +104,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self._kinds: dict[str, Columns] = {kind: Columns() for kind in (*_KINDS.values(), "calls")}
-        self._names, self._threads, self._arguments = Codes(), Codes(), Codes()
+        self._names, self._threads, self._arguments = Names(), Codes(), Codes()
         self._mains: set[int] = set()
         self._unit = 0
         self._impossible = 0
@@ -100,7 +112,7 @@ class Recorder:
 
     @property
     def full(self) -> bool:
-        return self.kept >= MOST_EVENTS
+        return self.kept >= MOST_EVENTS or self._names.text >= MOST_TEXT
 
     def add(self, batch: Batch) -> None:
         chosen: dict[str, list[Any]] = {kind: [] for kind in (CPU, MARK, RUNTIME, DEVICE, PYTHON)}
@@ -169,7 +181,7 @@ class Recorder:
         """Starts and durations in nanoseconds, and which of them can be true."""
         length = floats([event.dur if event.dur is not None else 0.0 for event in events])
         starts = [event.ts for event in events]
-        exact = any(type(start) is Decimal for start in starts)
+        exact = Decimal in set(map(type, starts))
         rough = floats(starts)
         if not self._unit:
             usual = np.abs(rough[np.isfinite(rough)])
