@@ -22,12 +22,16 @@ from typing import Any
 
 import numpy as np
 
-from stepscope.formats.flight_recorder.dump import Dump, Entry, Tensors, stack_of
+from stepscope.formats.flight_recorder.dump import Dump, Entry, Tensors
 from stepscope.formats.flight_recorder.files import Found
 from stepscope.formats.flight_recorder.groups import Groups, find_groups
 from stepscope.trace import NO_PEER, UNKNOWN_PEER, Host, Job, ProcessGroup
 from stepscope.window import NULL, Column, Strings, Table, Window
 
+COLUMNS = (
+    "rank", "group", "seq", "op", "peer", "bytes", "enqueue_ns", "state", "call", "given", "taken",
+    "dtype_given", "dtype_taken", "shape", "seen", "retired", "record", "timeout_ms", "dumped_ns",
+)  # fmt: skip
 TEXTS = ("group", "op", "state", "call", "dtype_given", "dtype_taken", "shape", "seen")
 FAITHFUL = ("nccl", "ncclx", "rccl", "rcclx", "xccl", "hccl", "mccl")
 """Libraries whose recorders tell states by events on the device; others only retire."""
@@ -60,7 +64,7 @@ def _hosts(where: Mapping[int, Found]) -> tuple[Host, ...]:
 
 def _rows(
     rank: int, dump: Dump, file: Found, groups: Groups, retires: bool
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[tuple[Any, ...]]:
     dumped_ns = _changed_ns(file)
     sent: dict[str, int] = {}
     for entry in dump.entries:
@@ -69,16 +73,13 @@ def _rows(
         if entry.is_p2p:
             seq = sent[entry.group] = sent.get(entry.group, 0) + 1
         counts = entry.taken if entry.op in (*SCATTERS, "Recv") else entry.given
-        yield {
-            "rank": rank, "group": group.id, "seq": seq, "op": entry.op,
-            "peer": _peer(entry, group), "bytes": _or_null(counts.bytes),
-            "enqueue_ns": entry.created_ns, "state": _state(entry, retires), "call": entry.call,
-            "given": _or_null(_numel(entry.given)), "taken": _or_null(_numel(entry.taken)),
-            "dtype_given": entry.given.dtype, "dtype_taken": entry.taken.dtype,
-            "shape": counts.shape or entry.taken.shape, "seen": entry.seen,
-            "retired": entry.retired, "record": entry.record, "timeout_ms": entry.timeout_ms,
-            "dumped_ns": dumped_ns,
-        }  # fmt: skip
+        yield (
+            rank, group.id, seq, entry.op, _peer(entry, group), _or_null(counts.bytes),
+            entry.created_ns, _state(entry, retires), entry.call, _or_null(_numel(entry.given)),
+            _or_null(_numel(entry.taken)), entry.given.dtype, entry.taken.dtype,
+            counts.shape or entry.taken.shape, entry.seen, entry.retired, entry.record,
+            entry.timeout_ms, dumped_ns,
+        )  # fmt: skip
 
 
 def _changed_ns(file: Found) -> int:
@@ -114,12 +115,11 @@ def _or_null(value: int | None) -> int:
     return NULL if value is None else value
 
 
-def _table(rows: list[dict[str, Any]]) -> Table:
+def _table(rows: list[tuple[Any, ...]]) -> Table:
     columns: dict[str, Column] = {}
-    for name in rows[0] if rows else ():
-        values = [row[name] for row in rows]
+    for name, values in zip(COLUMNS, zip(*rows, strict=True), strict=False):
         if name in TEXTS:
-            columns[name] = Strings.of(values)
+            columns[name] = Strings.of(list(values))
         else:
             numbers = np.array(values, np.int64)
             columns[name] = numbers.astype(np.bool_) if name == "retired" else numbers
@@ -127,24 +127,12 @@ def _table(rows: list[dict[str, Any]]) -> Table:
 
 
 def _stacks(dumps: Mapping[int, Dump]) -> Table:
-    """Where every rank was when it called its newest operator of which a stack was kept."""
-    rows = [
-        {"rank": rank, "thread": "MainThread", "start_ns": entry.created_ns, "duration_ns": 0,
-         "frames": frames}
-        for rank in sorted(dumps)
-        for entry, frames in _newest_stack(dumps[rank])
-    ]  # fmt: skip
-    columns: dict[str, Column] = {}
-    for name in rows[0] if rows else ():
-        values: list[Any] = [row[name] for row in rows]
-        texts = name in ("thread", "frames")
-        columns[name] = Strings.of(values) if texts else np.array(values, np.int64)
-    return Table(columns)
-
-
-def _newest_stack(dump: Dump) -> Iterator[tuple[Entry, str]]:
-    for entry in reversed(dump.entries):
-        frames = stack_of(entry.frames)
-        if frames:
-            yield entry, frames
-            return
+    """Where every rank was when it made its newest call."""
+    ranks = [rank for rank in sorted(dumps) if dumps[rank].stack]
+    return Table({
+        "rank": np.array(ranks, np.int64),
+        "thread": Strings.of(["MainThread"] * len(ranks)),
+        "start_ns": np.array([dumps[rank].stack_ns for rank in ranks], np.int64),
+        "duration_ns": np.zeros(len(ranks), np.int64),
+        "frames": Strings.of([dumps[rank].stack for rank in ranks]),
+    })  # fmt: skip

@@ -12,8 +12,9 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 from stepscope.errors import FormatError
@@ -60,6 +61,9 @@ class Tensors:
     count: int = 0
 
 
+NOTHING = Tensors()
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One operator as its rank's recorder saw it."""
@@ -82,8 +86,6 @@ class Entry:
     created_ns: int
     timeout_ms: int
     is_p2p: bool
-    frames: Any = None
-    """As dumped; see `stack_of`."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,9 @@ class Dump:
     groups: Mapping[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
     """Description and global ranks by name, where the recorder knew the ranks."""
     version: str = ""
+    stack: str = ""
+    """Where the newest call came from of which the dump tells; JSON dumps hold no stacks."""
+    stack_ns: int = 0
 
 
 def is_dump(data: Any) -> bool:
@@ -119,13 +124,14 @@ def parse(data: Any) -> Dump:
     raw = listed if isinstance(listed, list | tuple) else ()
     if len(raw) > MOST_ENTRIES:
         raise FormatError(f"{len(raw)} entries, more than any recorder keeps")
-    sizes: dict[int, tuple[int, int]] = {}
+    sizes: dict[object, Tensors] = {}
     entries = [_entry(one, at, sizes) for at, one in enumerate(raw) if isinstance(one, dict)]
     return Dump(
         rank=_rank(data),
         entries=tuple(_uncoalesced(entries)),
         groups=_groups(data.get("pg_config")),
         version=_text(data.get("version")),
+        **_newest_stack(raw),
     )
 
 
@@ -134,10 +140,8 @@ def _rank(data: Mapping[str, Any]) -> int | None:
     return rank if type(rank) is int and 0 <= rank < 1 << 24 else None
 
 
-def _entry(data: Mapping[str, Any], at: int, sizes: dict[int, tuple[int, int]]) -> Entry:
-    name = _NAME.match(_text(data.get("profiling_name")))
-    backend, call = (name["backend"] or "", name["call"]) if name else ("", "unknown")
-    op = operator_of(call)
+def _entry(data: Mapping[str, Any], at: int, sizes: dict[object, Tensors]) -> Entry:
+    backend, call, op, peer = named(_text(data.get("profiling_name")))
     group, desc = _group_of(data)
     p2p = data.get("is_p2p")
     return Entry(
@@ -145,13 +149,23 @@ def _entry(data: Mapping[str, Any], at: int, sizes: dict[int, tuple[int, int]]) 
         seq=_int(data.get("collective_seq_id", data.get("seq_id"))),
         p2p_seq=_int(data.get("p2p_seq_id")), record=_int(data.get("record_id"), at),
         backend=backend, call=call, op=op,
-        peer=int(name["b"]) if name and name["b"] and len(name["b"]) < 8 else -1,
+        peer=peer,
         given=_tensors(data.get("input_sizes"), data.get("input_dtypes"), sizes),
         taken=_tensors(data.get("output_sizes"), data.get("output_dtypes"), sizes),
         seen=_state(data), retired=data.get("retired") is True, created_ns=_created(data),
-        timeout_ms=_int(data.get("timeout_ms")), frames=data.get("frames"),
+        timeout_ms=_int(data.get("timeout_ms")),
         is_p2p=p2p if isinstance(p2p, bool) else op in ("Send", "Recv"),
     )  # fmt: skip
+
+
+@lru_cache(maxsize=4096)
+def named(name: str) -> tuple[str, str, str | None, int]:
+    """Library, call, operator and the peer within the group of `nccl:send 0->1`."""
+    match = _NAME.match(name)
+    if match is None:
+        return "", "unknown", None, -1
+    peer = int(match["b"]) if match["b"] and len(match["b"]) < 8 else -1
+    return match["backend"] or "", match["call"], operator_of(match["call"]), peer
 
 
 def operator_of(call: str) -> str | None:
@@ -177,17 +191,31 @@ def _created(data: Mapping[str, Any]) -> int:
     return time if 0 <= time < LATEST_NS else 0
 
 
-def _tensors(sizes: Any, dtypes: Any, seen: dict[int, tuple[int, int]]) -> Tensors:
-    """Sums over the tensors. Lists that are shared are looked at once (`seen`)."""
+def _tensors(sizes: Any, dtypes: Any, seen: dict[object, Tensors]) -> Tensors:
+    """Sums over the tensors. `seen` spares lists that are shared, and sizes that return."""
     if not isinstance(sizes, list | tuple) or not sizes:
-        return Tensors()
-    numel, dims = seen.get(id(sizes)) or seen.setdefault(id(sizes), _numel(sizes))
-    names = list(dict.fromkeys(filter(None, map(_text, dtypes[:MOST_FRAMES])))) if isinstance(
-        dtypes, list | tuple) else []  # fmt: skip
+        return NOTHING
+    key = (id(sizes), id(dtypes)) if len(sizes) > 1 else (_content(sizes[0]), _content(dtypes))
+    known = seen.get(key)
+    if known is None:
+        known = seen[key] = _summed(sizes, dtypes)
+    return known
+
+
+def _content(value: Any) -> object:
+    """What tells one short list of numbers or names from another, without looking deeper."""
+    plain = isinstance(value, list | tuple) and len(value) < 8 and all(
+        type(one) in (int, str) for one in value)  # fmt: skip
+    return tuple(value) if plain else id(value)
+
+
+def _summed(sizes: Any, dtypes: Any) -> Tensors:
+    numel, count = _numel(sizes)
+    listed = dtypes[:MOST_FRAMES] if isinstance(dtypes, list | tuple) else ()
+    names = sorted({name for name in map(_text, listed) if name})
     width = _width(names[0]) if len(names) == 1 else None
-    known = width is not None and numel >= 0
-    total = numel * width if known and width is not None else None
-    return Tensors(numel, total, "+".join(sorted(names)), _shape(sizes), dims)
+    total = None if width is None or numel < 0 else numel * width
+    return Tensors(numel, total, "+".join(names), _shape(sizes), count)
 
 
 def _numel(sizes: Iterable[Any]) -> tuple[int, int]:
@@ -307,7 +335,7 @@ def _joined(batch: list[Entry]) -> Entry:
         last, op=ops.pop() if len(ops) == 1 else None, call=f"{COALESCED}({names})",
         given=_sum([entry.given for entry in members]),
         taken=_sum([entry.taken for entry in members]),
-        frames=last.frames or batch[0].frames, created_ns=batch[0].created_ns,
+        created_ns=batch[0].created_ns,
     )  # fmt: skip
 
 
@@ -318,6 +346,14 @@ def _sum(parts: list[Tensors]) -> Tensors:
     shape = ", ".join(list(dict.fromkeys(part.shape for part in parts))[:4])
     total = sum(known) if len(known) == len(parts) else None
     return Tensors(numel, total, "+".join(dtypes), shape, sum(part.count for part in parts))
+
+
+def _newest_stack(raw: Sequence[Any]) -> dict[str, Any]:
+    for one in reversed(raw):
+        stack = stack_of(one.get("frames")) if isinstance(one, dict) else ""
+        if stack:
+            return {"stack": stack, "stack_ns": _created(one)}
+    return {}
 
 
 def stack_of(frames: Any) -> str:

@@ -55,17 +55,47 @@ class _Machine:
         self.memo: dict[int, Any] = {}
 
     def run(self) -> Any:
-        data, operations = self.data, _OPERATIONS
-        for _ in range(min(len(data), MOST_STEPS)):
-            code = data[self.at]
-            self.at += 1
-            if code == _STOP:
-                return self.stack[-1]
-            operation = operations.get(code)
-            if operation is None:
-                raise FormatError(f"pickle asks for more than plain data ({_name(code)})")
-            operation(self)
-        raise FormatError("pickle without an end" if len(data) <= MOST_STEPS else "pickle too long")
+        """Runs to the end.
+
+        What most of a dump consists of is done in line: 0.25 µs an opcode instead of 1.0, and a
+        dump of 2,000 entries has 200,000.
+        """
+        data, stack, memo, marks = self.data, self.stack, self.memo, self.marks
+        push, operations = stack.append, _OPERATIONS
+        at, steps = 0, 0
+        while at < len(data) and steps < MOST_STEPS:
+            code = data[at]
+            at += 1
+            steps += 1
+            if code == _BINGET:
+                push(memo[data[at]])
+                at += 1
+            elif code == _LONG_BINGET and at + 4 <= len(data):
+                push(memo[int.from_bytes(data[at : at + 4], "little")])
+                at += 4
+            elif code == _LONG_BINPUT and at + 4 <= len(data):
+                memo[int.from_bytes(data[at : at + 4], "little")] = stack[-1]
+                at += 4
+            elif code == _BINPUT:
+                memo[data[at]] = stack[-1]
+                at += 1
+            elif code == _BININT1:
+                push(data[at])
+                at += 1
+            elif code == _MARK:
+                marks.append(len(stack))
+            elif code == _EMPTY_LIST:
+                push([])
+            elif code == _STOP:
+                return stack[-1]
+            else:
+                self.at = at
+                operation = operations.get(code)
+                if operation is None:
+                    raise FormatError(f"pickle asks for more than plain data ({_name(code)})")
+                operation(self)
+                at = self.at
+        raise FormatError("pickle without an end" if steps < MOST_STEPS else "pickle too long")
 
     def take(self, size: int) -> bytes:
         end = self.at + size
@@ -174,10 +204,11 @@ def _dict(machine: _Machine) -> dict[Any, Any]:
 def _fill(target: Any, items: list[Any]) -> dict[Any, Any]:
     if type(target) is not dict or len(items) % 2:
         raise TypeError
-    for key, value in zip(items[::2], items[1::2], strict=True):
+    keys = items[::2]
+    for key in keys:
         if type(key) is not str and not (type(key) is int and abs(key) < LARGEST_KEY):
             raise FormatError("pickle holds a dict with a key that is neither text nor a number")
-        target[key] = value
+    target.update(zip(keys, items[1::2], strict=True))
     return target
 
 
@@ -185,26 +216,8 @@ def _pop(machine: _Machine) -> None:
     machine.stack.pop()
 
 
-def _mark(machine: _Machine) -> None:
-    machine.marks.append(len(machine.stack))
-
-
 def _pop_mark(machine: _Machine) -> None:
     machine.since_mark()
-
-
-def _remember(size: int) -> Op:
-    def operation(machine: _Machine) -> None:
-        machine.memo[machine.number(size)] = machine.stack[-1]
-
-    return operation
-
-
-def _recall(size: int) -> Op:
-    def operation(machine: _Machine) -> None:
-        machine.stack.append(machine.memo[machine.number(size)])
-
-    return operation
 
 
 def _remember_line(machine: _Machine) -> None:
@@ -229,7 +242,9 @@ def _skip(size: int) -> Op:
     return operation
 
 
-_STOP = pickle.STOP[0]
+_STOP, _MARK, _EMPTY_LIST = pickle.STOP[0], pickle.MARK[0], pickle.EMPTY_LIST[0]
+_BINGET, _LONG_BINGET, _BININT1 = pickle.BINGET[0], pickle.LONG_BINGET[0], pickle.BININT1[0]
+_BINPUT, _LONG_BINPUT = pickle.BINPUT[0], pickle.LONG_BINPUT[0]
 _OPERATIONS: dict[int, Op] = {
     pickle.PROTO[0]: _skip(1),
     pickle.FRAME[0]: _skip(8),
@@ -240,7 +255,6 @@ _OPERATIONS: dict[int, Op] = {
     pickle.LONG[0]: _push(_decimal),
     pickle.FLOAT[0]: _push(lambda machine: float(machine.line())),
     pickle.BININT[0]: _push(lambda machine: struct.unpack("<i", machine.take(4))[0]),
-    pickle.BININT1[0]: _push(lambda machine: machine.number(1)),
     pickle.BININT2[0]: _push(lambda machine: machine.number(2)),
     pickle.LONG1[0]: _long(1),
     pickle.LONG4[0]: _long(4),
@@ -252,7 +266,6 @@ _OPERATIONS: dict[int, Op] = {
     pickle.SHORT_BINBYTES[0]: _push(lambda machine: machine.take(machine.number(1))),
     pickle.BINBYTES[0]: _push(lambda machine: machine.take(machine.number(4))),
     pickle.BINBYTES8[0]: _push(lambda machine: machine.take(machine.number(8))),
-    pickle.EMPTY_LIST[0]: _push(lambda machine: []),
     pickle.LIST[0]: _push(lambda machine: machine.since_mark()),
     pickle.APPEND[0]: _append,
     pickle.APPENDS[0]: _appends,
@@ -266,13 +279,8 @@ _OPERATIONS: dict[int, Op] = {
     pickle.SETITEM[0]: _set_item,
     pickle.SETITEMS[0]: _set_items,
     pickle.POP[0]: _pop,
-    pickle.MARK[0]: _mark,
     pickle.POP_MARK[0]: _pop_mark,
     pickle.PUT[0]: _remember_line,
-    pickle.BINPUT[0]: _remember(1),
-    pickle.LONG_BINPUT[0]: _remember(4),
     pickle.MEMOIZE[0]: _memoize,
     pickle.GET[0]: _push(lambda machine: machine.memo[_index(machine)]),
-    pickle.BINGET[0]: _recall(1),
-    pickle.LONG_BINGET[0]: _recall(4),
 }

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +28,19 @@ def recognise(path: Path) -> bool:
     return files.recognise(path)
 
 
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without the garbage collector, which looks through millions of new objects for circles."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
+@_uncollected()
 def read(folder: Path) -> Dumps:
     """All dumps below a folder, or the one that a file is.
 
