@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from decimal import Decimal
+from operator import attrgetter
 from typing import Generic, TypeVar
 
 import msgspec
@@ -97,6 +98,9 @@ _NO_JSON = re.compile(rb"(?<=[:\s,\[])-?(?:nan(?:\(\w*\))?|inf(?:inity)?)(?=\s*[
 """How C++ and Python print numbers that are none."""
 
 
+_START = attrgetter("ts")
+
+
 class Decoder:
     """Decodes arrays of events; turns to exact times for good where one needs it."""
 
@@ -112,7 +116,7 @@ class Decoder:
         if self._exact:
             return _EXACT.decode(data)
         batch = _FAST.decode(data)
-        if lost_digits(np.array([event.ts for event in batch], np.float64)):
+        if lost_digits(np.array(list(map(_START, batch)), np.float64)):
             self._exact = True
             return _EXACT.decode(data)
         return batch

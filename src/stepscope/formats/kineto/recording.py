@@ -7,9 +7,11 @@ the correlation ids), memory samples, metadata of the viewer.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -40,6 +42,7 @@ _LATEST_NS = 2**61
 _LONGEST_INTEGER = 24
 """Decimal digits; guards against numbers like 1e999999999."""
 _NO_ARGUMENTS = Arguments()
+_NAME, _THREAD, _START, _DURATION = map(attrgetter, ("name", "tid", "ts", "dur"))
 _EXACT_FLOAT = 2.0**53
 
 
@@ -56,8 +59,8 @@ class Names(Codes):
 
     text = 0
 
-    def __missing__(self, key: str) -> int:
-        self.text += len(key)
+    def __missing__(self, key: str | None) -> int:
+        self.text += len(key or "")
         return super().__missing__(key)
 
 
@@ -76,8 +79,10 @@ class Columns:
         whole = {name: _joined(self.parts.pop(name, [])) for name in required}
         order = np.lexsort((-whole["duration_ns"], whole["start_ns"]))
         sorted_ = {name: column[order] for name, column in whole.items()}
-        strings = Strings(sorted_.pop("name").astype(np.int32), names)
-        return Table({**sorted_, "name": strings})
+        codes = sorted_.pop("name", None)
+        if codes is None:
+            return Table(sorted_)
+        return Table({**sorted_, "name": Strings(codes.astype(np.int32), names)})
 
 
 @dataclass(frozen=True)
@@ -115,15 +120,17 @@ class Recorder:
         return self.kept >= MOST_EVENTS or self._names.text >= MOST_TEXT
 
     def add(self, batch: Batch) -> None:
-        chosen: dict[str, list[Any]] = {kind: [] for kind in (CPU, MARK, RUNTIME, DEVICE, PYTHON)}
+        chosen: dict[str | None, list[Any]] = defaultdict(list)
         for event in batch:
-            if event.ph == "X" and event.cat in _KINDS:
-                chosen[_KINDS[event.cat]].append(event)
-        for kind, events in chosen.items():
-            if events:
-                self._add(kind, events)
+            chosen[event.cat].append(event)
+        for category, events in chosen.items():
+            if category in _KINDS:
+                lasting = [event for event in events if event.ph == "X"]
+                self._add(_KINDS[category], lasting)
 
     def _add(self, kind: str, events: list[Any]) -> None:
+        if not events:
+            return
         start, duration, possible = self._times(events)
         if not possible.all():
             self._impossible += int((~possible).sum())
@@ -131,8 +138,9 @@ class Recorder:
             start, duration = start[possible], duration[possible]
         self.kept += len(events)
         columns: dict[str, Ints] = {"start_ns": start, "duration_ns": duration}
-        columns["name"] = np.array([self._names[event.name or ""] for event in events], np.int32)
-        if kind != DEVICE:
+        if kind != RUNTIME:
+            columns["name"] = _coded(self._names, map(_NAME, events))
+        if kind not in (RUNTIME, DEVICE):
             columns["thread"] = self._thread_column(events)
         columns |= self._arguments_of(kind, events)
         self._kinds[kind].append(**columns)
@@ -171,7 +179,7 @@ class Recorder:
         }
 
     def _thread_column(self, events: list[Any]) -> Ints:
-        codes = np.array([self._threads[event.tid] for event in events], np.int64)
+        codes = _coded(self._threads, map(_THREAD, events))
         if not self._mains:
             # Linux gives a process's first thread the number of the process
             self._mains = {self._threads[e.tid] for e in events if e.tid == e.pid}
@@ -179,15 +187,16 @@ class Recorder:
 
     def _times(self, events: list[Any]) -> tuple[Ints, Ints, Mask]:
         """Starts and durations in nanoseconds, and which of them can be true."""
-        length = floats([event.dur if event.dur is not None else 0.0 for event in events])
-        starts = [event.ts for event in events]
+        length = floats(list(map(_DURATION, events)))
+        starts = list(map(_START, events))
         exact = Decimal in set(map(type, starts))
         rough = floats(starts)
         if not self._unit:
             usual = np.abs(rough[np.isfinite(rough)])
-            self._unit = 1 if usual.size and np.median(usual) > _NANOSECONDS_FROM else 1000
+            largest = float(np.sort(usual)[usual.size // 2]) if usual.size else 0.0
+            self._unit = 1 if largest > _NANOSECONDS_FROM else 1000
         start = self._exact(starts) if exact else self._rounded(rough)
-        duration = self._rounded(length)
+        duration = self._rounded(np.where(np.isnan(length), 0.0, length))
         possible = np.isfinite(rough) & (start != NULL) & (duration >= 0)
         return start, duration, np.asarray(possible)
 
@@ -203,12 +212,13 @@ class Recorder:
         return np.array([_nanoseconds(value, self._unit) for value in values], np.int64)
 
     def finish(self) -> Recording:
-        names = tuple(self._names)
+        names = tuple(name or "" for name in self._names)
         own = {"start_ns", "duration_ns", "name"}
         cpu = {*own, "thread"}
         call = {"call", "external", "sequence"}
         needs = {
-            CPU: cpu, MARK: cpu, RUNTIME: {*cpu, "correlation"}, PYTHON: {*cpu, "id", "parent"},
+            CPU: cpu, MARK: cpu, PYTHON: {*cpu, "id", "parent"},
+            RUNTIME: {"start_ns", "duration_ns", "correlation"},
             DEVICE: {*own, "correlation", "stream", *call}, "calls": {*cpu, *call},
         }  # fmt: skip
         tables = {kind: self._kinds[kind].table(names, *sorted(needs[kind])) for kind in needs}
@@ -218,6 +228,10 @@ class Recorder:
             threads=tuple(self._threads), main=min(self._mains, default=-1),
             impossible=self._impossible, full=self.full,
         )  # fmt: skip
+
+
+def _coded(codes: Codes, values: Iterable[Any]) -> Ints:
+    return np.array(list(map(codes.__getitem__, values)), np.int64)
 
 
 def _joined(parts: list[Ints]) -> Ints:
