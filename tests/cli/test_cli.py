@@ -34,7 +34,7 @@ def test_without_a_command_it_explains_itself(capsys: pytest.CaptureFixture[str]
     assert "stepscope diagnose" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", [c.__name__.rsplit(".", 1)[-1] for c in COMMANDS])
+@pytest.mark.parametrize("command", [c.__name__.rsplit(".", 1)[-1].rstrip("_") for c in COMMANDS])
 def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([command, "--help"]) == 0
     assert "Usage" in capsys.readouterr().out

@@ -15,9 +15,9 @@ from typing import Annotated
 import typer
 
 import stepscope
-from stepscope.cli import diagnose, exits, logs, processor, run
+from stepscope.cli import diagnose, exits, import_, logs, processor, run
 
-COMMANDS: tuple[ModuleType, ...] = (run, diagnose, processor)
+COMMANDS: tuple[ModuleType, ...] = (run, diagnose, import_, processor)
 """In the order of the help page."""
 
 
@@ -70,6 +70,11 @@ def _stepscope(
     - `stepscope diagnose stepscope-runs/JOB`
 
     - `stepscope diagnose s3://bucket/runs/JOB --json`
+
+    Or, with nothing installed on the cluster, about what PyTorch's profiler or Flight Recorder
+    wrote:
+
+    - `stepscope diagnose traces/`
 
     Exit status: 0 nothing found, 1 something found, 2 the source cannot be read or the command
     makes no sense, 3 a fault of stepscope itself.

@@ -1,4 +1,4 @@
-"""`stepscope diagnose`: what is wrong with a job, from its folder, live or finished."""
+"""`stepscope diagnose`: what is wrong with a job, from its folder, traces or dumps."""
 
 from __future__ import annotations
 
@@ -24,6 +24,10 @@ _EXAMPLES = """Examples:
 - `stepscope diagnose s3://bucket/runs/JOB --json | jq '.verdicts[0].hosts'`: for programs
 
 - `stepscope diagnose stepscope-runs/JOB --follow`: keeps watching a running job
+
+- `stepscope diagnose traces/`: what PyTorch's profiler wrote, one `*.json` or `*.json.gz` per rank
+
+- `stepscope diagnose dumps/`: what PyTorch's Flight Recorder wrote, of a job that hangs
 """
 
 
@@ -33,7 +37,12 @@ def register(app: typer.Typer) -> None:
 
 def diagnose(
     source: Annotated[
-        str, typer.Argument(metavar="FOLDER_OR_URL", help="A job folder, or its URL (s3://…).")
+        str,
+        typer.Argument(
+            metavar="FOLDER_OR_URL",
+            help="A job folder or its URL (s3://…); a folder of PyTorch profiler traces, or of "
+            "Flight Recorder dumps.",
+        ),
     ],
     follow: Annotated[
         bool,
@@ -78,8 +87,9 @@ def _diagnose_once(source: str) -> Diagnosis:
     from stepscope.cli.follow import Watch
     from stepscope.cli.terminal import progress
 
-    with progress(f"reading {source}"):
-        return Watch(source).look()
+    watch = Watch(source)
+    with progress(f"diagnosing {source}"):
+        return watch.look()
 
 
 def _show(diagnosis: Diagnosis, as_json: bool, html: Path | None) -> None:

@@ -16,8 +16,9 @@ from rich.text import Text
 
 from stepscope.cli import terminal
 from stepscope.cli.diagnose import print_json, write_html
+from stepscope.cli.sources import Recording, open_source
 from stepscope.diagnose.finding import Diagnosis
-from stepscope.errors import SourceError, StoreError
+from stepscope.errors import SourceError, StoreError, UsageError
 from stepscope.report.json import to_json
 from stepscope.report.series import buckets, sparkline
 from stepscope.report.text import headline_style, render_headline, to_ascii
@@ -32,13 +33,16 @@ class Watch:
     """One job looked at repeatedly."""
 
     def __init__(self, source: str) -> None:
-        from stepscope.store.reader import JobReader
-
         self.source = source
-        self._reader = JobReader(source)
+        self._reader = open_source(source)
         self._seen: Window | None = None
         self._told: set[str] = set()
         self._last: Diagnosis | None = None
+
+    @property
+    def is_recording(self) -> bool:
+        """Whether it was read whole and will not change."""
+        return isinstance(self._reader, Recording)
 
     def look(self, since_ns: int | None = None) -> Diagnosis:
         """The diagnosis of what is there now; the same object while nothing changed.
@@ -81,9 +85,12 @@ def follow_job(source: str, interval: float, as_json: bool, html: Path | None) -
 
     Raises:
         SourceError: the source could not be read at the first look; later ones are retried.
+        UsageError: there is nothing to follow.
         KeyboardInterrupt: Ctrl-C before there was any diagnosis.
     """
     watch = Watch(source)
+    if watch.is_recording:
+        raise UsageError(f"{source} is a recording that does not grow; leave out --follow")
     with terminal.progress(f"reading {source}"):
         last = first = watch.look()
     screen = _screen(source, as_json)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from stepscope.diagnose.finding import Diagnosis
 from stepscope.report.text import render_text
@@ -52,3 +53,19 @@ def progress(message: str) -> AbstractContextManager[object]:
     from rich.text import Text
 
     return Console(stderr=True).status(Text(message))
+
+
+@contextmanager
+def byte_progress(message: str) -> Iterator[Callable[[int, int], None] | None]:
+    """A bar on stderr, moved by telling it the bytes done and all bytes; None where nobody sees."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich import progress as bars
+    from rich.console import Console
+
+    columns = (bars.TextColumn("{task.description}"), bars.BarColumn(), bars.DownloadColumn(),
+               bars.TimeRemainingColumn())  # fmt: skip
+    with bars.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(message)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.diagnose import stats
+from stepscope.diagnose.methods import brief
 from stepscope.diagnose.methods.l2 import LEAST_STEPS, Straggler, stragglers, window_width
 from stepscope.diagnose.methods.pauses import Storm, storms
 from stepscope.diagnose.observed import Observed
@@ -54,7 +55,8 @@ def find_culprits(seen: Observed) -> list[Culprit]:
     rows = sorted({one.row for one in found})
     merged = [_culprit(seen, [one for one in found if one.row == row]) for row in rows]
     # windows round a stretch up; its onset, once found to the step, may leave an episode only
-    culprits = [one for one in merged if one.stop - one.first >= LEAST_STEPS]
+    least = 1 if _is_brief(seen) else LEAST_STEPS
+    culprits = [one for one in merged if one.stop - one.first >= least]
     collectors = {storm.row: _collector(seen, storm) for storm in storms(seen)}
     explained = {one.row for one in culprits if one.row in collectors
                  and _whole(one) >= _whole(collectors[one.row])}  # fmt: skip
@@ -88,14 +90,19 @@ def _all_stragglers(seen: Observed) -> list[Straggler]:
     skip, ranks = seen.line.warm_up, len(seen.line.ranks)
     phases = seen.own.phases
     tests = ranks * (len(phases) + 1)
+    look = brief.stragglers if _is_brief(seen) else stragglers
     found: list[Straggler] = []
     for phase, own in zip((*phases, None), (*seen.own.own, seen.total), strict=True):
         if phase is None and len(phases) < 2:
             continue
         groups = comparison_groups(seen.window, phase)
         period = seen.line.typical_ns
-        found += stragglers(own[:, skip:], groups, period, phase, tests)
+        found += look(own[:, skip:], groups, period, phase, tests)
     return [_shift(one, skip) for one in found]
+
+
+def _is_brief(seen: Observed) -> bool:
+    return brief.applies(seen.window, len(seen.line.steps) - seen.line.warm_up)
 
 
 def _shift(one: Straggler, columns: int) -> Straggler:
@@ -119,7 +126,9 @@ def _culprit(seen: Observed, mine: list[Straggler]) -> Culprit:
     excesses = {one.phase: _excess_of(seen, one.phase, one.row) for one in mine}
     main = max(mine, key=lambda one: _sum(excesses[one.phase][one.first : one.stop]))
     row, stop = main.row, main.stop
-    first = _onset(excesses[main.phase], main, seen.line.warm_up)
+    first = main.first
+    if not _is_brief(seen):
+        first = _onset(excesses[main.phase], main, seen.line.warm_up)
     flagged = tuple(one for one in excesses if one is not None)
     whole = None in excesses or not flagged
     shares = _shares(seen, row, first, stop, seen.own.phases if whole else flagged)

@@ -106,6 +106,11 @@ def _of_kernels(kernels: Table) -> Table:
                   start + kernels.ints("duration_ns"), launch)  # fmt: skip
 
 
+def is_computing(name: str) -> bool:
+    """Whether a kernel or an outermost operator computes, by its name."""
+    return _kind(name) == _COMPUTES and not name.startswith(_CALLS)
+
+
 def _kind(kernel: str) -> int:
     if _COPY.match(kernel):
         return _COPIES

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from stepscope.diagnose.blame import Culprit
 from stepscope.diagnose.finding import Cause, Evidence
+from stepscope.diagnose.methods.device import Longer, longer
 from stepscope.diagnose.methods.pauses import EXPLAINS, extra_pause_ns
 from stepscope.diagnose.methods.processor import COMPUTES, STARVED, STRANGERS, Use, use_of_excess
 from stepscope.diagnose.methods.stacks import Samples, Slow, compiles, slower_than_peers
@@ -24,6 +25,7 @@ class Reason:
     evidence: tuple[Evidence, ...]
     whole_rank: bool = False
     """Whether the cause concerns all the rank does, so that no phase is to be named."""
+    kernels: tuple[str, ...] = ()
 
 
 def reason_of(seen: Observed, samples: Samples | None, one: Culprit) -> Reason:
@@ -31,6 +33,9 @@ def reason_of(seen: Observed, samples: Samples | None, one: Culprit) -> Reason:
     pause = extra_pause_ns(seen, one.row, one.first, one.stop)
     if pause >= EXPLAINS * max(one.excess_ns, 1.0):
         return Reason("gc", None, (_pauses(pause, one),))
+    traced = longer(seen, one)
+    if traced is not None and one.phase != DATA_LOAD:
+        return _traced(seen, samples, one, traced)
     use = use_of_excess(seen, one)
     evidence = (_use(use),) if (use.computed, use.starved) != (None, None) else ()
     if starved(use, one):
@@ -43,6 +48,16 @@ def reason_of(seen: Observed, samples: Samples | None, one: Culprit) -> Reason:
     if compiles(slow.function):
         cause = "jit_compile"
     return Reason(cause, slow.function, (*evidence, _stack(slow)))
+
+
+def _traced(seen: Observed, samples: Samples | None, one: Culprit, traced: Longer) -> Reason:
+    """What a trace of every operator shows, with the function that stacks in it name."""
+    slow = _slow(seen, samples, one)
+    if slow is None:
+        return Reason(traced.cause, None, (traced.evidence,), kernels=traced.kernels)
+    cause = "jit_compile" if compiles(slow.function) else traced.cause
+    evidence = (traced.evidence, _stack(slow))
+    return Reason(cause, slow.function, evidence, kernels=traced.kernels)
 
 
 def starved(use: Use, one: Culprit) -> bool:

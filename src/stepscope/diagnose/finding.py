@@ -133,6 +133,36 @@ class RankPhase:
 
 
 @dataclass(frozen=True)
+class RankTime:
+    """Where an average step of one rank went, in ns; hidden communication runs beside computing
+    and is no part of the sum."""
+
+    rank: int
+    compute_ns: int
+    exposed_ns: int
+    hidden_ns: int
+    copy_ns: int
+    host_wait_ns: int
+    kernel_wait_ns: int
+    other_ns: int
+
+
+@dataclass(frozen=True)
+class Latecomer:
+    """Who came last in the collectives of one group and operator, and what that alone cost."""
+
+    group: str
+    op: str
+    rank: int
+    """Who was last most often."""
+    last: int
+    """In how many of them."""
+    operators: int
+    caused_ns: int
+    """Waiting of all others for this rank alone, per step."""
+
+
+@dataclass(frozen=True)
 class Diagnosis:
     """Everything a report needs. `verdicts` are ranked, most likely and costly first."""
 
@@ -146,6 +176,9 @@ class Diagnosis:
     skipped: tuple[Skipped, ...] = ()
     series: StepSeries = StepSeries((), ())
     rank_phases: tuple[RankPhase, ...] = ()
+    rank_times: tuple[RankTime, ...] = ()
+    """Only of traces that show every kernel or operator."""
+    latecomers: tuple[Latecomer, ...] = ()
     losses: Mapping[str, int] = field(default_factory=dict)
     """Rows known to be lost, by table."""
     cost: Mapping[str, float] = field(default_factory=dict)

@@ -203,11 +203,28 @@ def _outside(window: Window, rows: _Rows) -> Floats | None:
         return None
     begin = rows.axis.at(rows.rank, rows.start)
     inside = union(begin[outermost], (begin + rows.duration)[outermost])
+    if window.table("host_ops") is not None:
+        return _outside_trace(window, rows, inside)
     blocked = _blocked_outside(window, rows, inside)
     if blocked is None:
         return None
     covered = rows.grid(rows.duration.astype(np.float64), outermost)
     return np.maximum(rows.line.period_ns - covered - blocked, 0.0)
+
+
+def _outside_trace(window: Window, rows: _Rows, inside: Union) -> Floats | None:
+    """In a profiler's trace, which knows when operators ran but not who stood in a wait for them:
+    the part of each step in no phase and in no operator."""
+    comm = window.table("comm_ops")
+    if comm is None:
+        return _uncovered(rows.line, rows.axis, inside)
+    if not comm.has("end_ns"):
+        return None
+    rank, start, end = rows.line.rows(comm.ints("rank")), arrivals(comm), comm.ints("end_ns")
+    keep = (rank >= 0) & (end != NULL)
+    start, end = rows.axis.at(rank, start)[keep], rows.axis.at(rank, end)[keep]
+    busy = union(np.concatenate((inside.start, start)), np.concatenate((inside.end, end)))
+    return _uncovered(rows.line, rows.axis, busy)
 
 
 def _blocked_outside(window: Window, rows: _Rows, inside: Union) -> Floats | None:

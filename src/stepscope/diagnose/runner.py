@@ -30,6 +30,7 @@ from stepscope.diagnose.methods.everyone import find_everyones
 from stepscope.diagnose.methods.mismatch import find_mismatch
 from stepscope.diagnose.methods.stacks import Samples, read_samples
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.overview import latecomers, rank_times
 from stepscope.diagnose.own_cost import own_cost
 from stepscope.diagnose.verdict import (
     Slow,
@@ -78,6 +79,8 @@ def diagnose(window: Window, settings: Settings = Settings()) -> Diagnosis:
         skipped=(*dropped, *unaligned, *_skipped(seen)),
         series=_series(seen),
         rank_phases=_rank_phases(seen),
+        rank_times=rank_times(window),
+        latecomers=latecomers(seen),
         losses=_losses(window),
         cost=own_cost(window),
     )

@@ -230,6 +230,27 @@ def threshold(false_alarms: float, tests: int, samples: int) -> float:
     return z + (z**3 + z) / (4 * max(samples - 2, 1))
 
 
+def student(probability: float, freedom: int) -> float:
+    """Student's quantile, for few degrees of freedom as well: no expansion, but bisection."""
+    low, high = 0.0, 1e6
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _student_cdf(middle, freedom) < probability else (low, middle)
+    return high
+
+
+def _student_cdf(t: float, freedom: int) -> float:
+    """For t >= 0, by the finite sums of Abramowitz and Stegun, 26.7.3 and 26.7.4."""
+    angle = math.atan2(t, math.sqrt(freedom))
+    cosine, sine = math.cos(angle), math.sin(angle)
+    term, total = (1.0, 0.0) if freedom % 2 == 0 else (cosine, 0.0)
+    for k in range(freedom % 2, freedom - 1, 2):
+        total += term
+        term *= cosine * cosine * (k + 1) / (k + 2)
+    inside = sine * total if freedom % 2 == 0 else (angle + sine * total) * 2 / math.pi
+    return 0.5 + inside / 2
+
+
 def split_point(values: Floats, low: int, high: int) -> int:
     """The column in [low, high] that best splits the series into two levels by least squares."""
     known = np.isfinite(values)

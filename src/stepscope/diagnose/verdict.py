@@ -69,7 +69,8 @@ def slow_finding(seen: Observed, one: Culprit, reason: Reason, cost: Cost, at: i
     return Finding(
         method="argus-l2" if one.phases else "pauses", kind="slowdown", cause=reason.cause,
         detail=detail, ranks=(rank,),
-        phase=phase, function=reason.function, steps=line.span(one.first, one.stop),
+        phase=phase, kernels=reason.kernels, function=reason.function,
+        steps=line.span(one.first, one.stop),
         time_ns=line.span_ns(one.first, one.stop), slowdown=one.slowdown, lost_ns=one.excess_ns,
         confidence=min(sure, SUREST), values=values,
     )  # fmt: skip

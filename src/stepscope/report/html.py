@@ -9,8 +9,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from stepscope.diagnose.finding import Diagnosis
 from stepscope.report import heatmap, story, tiles, units
 from stepscope.report.chart import range_of, step_chart
-from stepscope.report.rank_map import culprit_ranks, rank_map
-from stepscope.report.text import CLOCK_FLOOR_NS
+from stepscope.report.rank_map import culprit_ranks, rank_map, time_map
+from stepscope.report.text import CLOCK_FLOOR_NS, LATECOMERS
 
 
 def render_html(diagnosis: Diagnosis) -> str:
@@ -18,6 +18,8 @@ def render_html(diagnosis: Diagnosis) -> str:
     page = _template().render(
         diagnosis=diagnosis,
         own=rank_map(diagnosis),
+        times=time_map(diagnosis),
+        latecomers=LATECOMERS,
         culprits=culprit_ranks(diagnosis),
         chart=step_chart(diagnosis),
         step_range=range_of(diagnosis),

@@ -14,7 +14,8 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
     """Every key is always there; what is not known, and what is no finite number, is null.
 
     Beyond the promised keys a verdict has its `stack`, and the diagnosis `losses` (rows known to be
-    lost, by table) and `cost` (what stepscope itself took).
+    lost, by table), `cost` (what stepscope itself took), `rank_times` (where an average step went)
+    and `latecomers` (who came last in collectives).
     """
     return {
         "schema": 1,
@@ -26,6 +27,8 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "verdicts": [_verdict(verdict) for verdict in diagnosis.verdicts],
         "clocks": [_plain(asdict(clock)) for clock in diagnosis.clocks],
         "skipped": [_plain(asdict(skipped)) for skipped in diagnosis.skipped],
+        "rank_times": [_plain(asdict(time)) for time in diagnosis.rank_times],
+        "latecomers": [_plain(asdict(late)) for late in diagnosis.latecomers],
         "losses": _plain(diagnosis.losses),
         "cost": _plain(diagnosis.cost),
     }

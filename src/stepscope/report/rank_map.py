@@ -62,7 +62,33 @@ class RankMap:
 
 
 def rank_map(diagnosis: Diagnosis) -> RankMap:
-    own = {(cell.rank, cell.phase): cell.own_ns for cell in diagnosis.rank_phases}
+    return _map({(cell.rank, cell.phase): cell.own_ns for cell in diagnosis.rank_phases})
+
+
+PARTS = {
+    "compute": "compute_ns",
+    "communication": "exposed_ns",
+    "(hidden)": "hidden_ns",
+    "copies": "copy_ns",
+    "idle: host late": "host_wait_ns",
+    "idle: device": "kernel_wait_ns",
+    "idle: other": "other_ns",
+}
+"""Where an average step went, as tables head it; hidden communication runs beside computing."""
+
+
+def time_map(diagnosis: Diagnosis) -> RankMap:
+    """The parts of an average step; those that nobody has are left out."""
+    own = {
+        (time.rank, part): getattr(time, name)
+        for time in diagnosis.rank_times
+        for part, name in PARTS.items()
+    }
+    there = {part for (_, part), value in own.items() if value > 0}
+    return _map({key: value for key, value in own.items() if key[1] in there})
+
+
+def _map(own: dict[tuple[int, str], int]) -> RankMap:
     ranks = tuple(sorted({rank for rank, _ in own}))
     phases = {phase for _, phase in own}
     totals = {phase: sum(ns for (_, p), ns in own.items() if p == phase) for phase in phases}

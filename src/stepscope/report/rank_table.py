@@ -12,7 +12,7 @@ from rich.text import Text
 
 from stepscope.diagnose.finding import Diagnosis
 from stepscope.report import units
-from stepscope.report.rank_map import RankMap, culprit_ranks, named_phases, rank_map
+from stepscope.report.rank_map import RankMap, culprit_ranks, named_phases, rank_map, time_map
 
 ALL_RANKS = 16
 """Up to so many ranks, every one has its line."""
@@ -25,15 +25,26 @@ UNUSUAL = 0.1
 """From this excess on a rank's time is set in colour: below, it is noise to the eye."""
 
 
-def rank_table(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
-    """Own time per step by rank and phase; nothing where there is nothing worth a look."""
-    own = rank_map(diagnosis)
+def rank_tables(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
+    """Time per step by rank: in phases, and by what the device did, as far as it is known."""
+    tables = (("Own time per step without waiting", rank_map(diagnosis)),
+              ("Where an average step goes", time_map(diagnosis)))  # fmt: skip
+    for title, times in tables:
+        table = list(_rank_table(diagnosis, title, times, width))
+        if table:
+            yield from ("", *table)
+
+
+def _rank_table(
+    diagnosis: Diagnosis, title: str, own: RankMap, width: int
+) -> Iterator[RenderableType]:
+    """Nothing where there is nothing worth a look."""
     culprits = culprit_ranks(diagnosis)
     shown = list(own.ranks) if len(own.ranks) <= ALL_RANKS else own.unusual(culprits)[:SHOWN_RANKS]
     if not shown:
         return
     phases = _fitting(named_phases(diagnosis, own), width - _INDENT)
-    yield Text(_title(own, len(shown), len(phases)), style="bold")
+    yield Text(_title(title, own, len(shown), len(phases)), style="bold")
     table = _empty(phases)
     for rank in shown:
         style = "bold red" if rank in culprits else ""
@@ -53,8 +64,7 @@ def _fitting(phases: tuple[str, ...], width: int) -> tuple[str, ...]:
     return phases[: max(fitting, 1)]
 
 
-def _title(own: RankMap, ranks: int, phases: int) -> str:
-    title = "Own time per step without waiting"
+def _title(title: str, own: RankMap, ranks: int, phases: int) -> str:
     if ranks < len(own.ranks):
         title += f", {ranks} of {units.count(len(own.ranks), 'rank')} (culprits, outliers)"
     return title + (f", {phases} of {len(own.phases)} phases" if phases < len(own.phases) else "")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from statistics import median
 
 from stepscope.diagnose.finding import Cause, Diagnosis, State, Verdict
 from stepscope.report import units
@@ -148,6 +149,43 @@ def meaning_of(verdict: Verdict) -> tuple[str, str]:
         if verdict.kind == "hang"
         else (name, meaning)
     )
+
+
+def limits(diagnosis: Diagnosis) -> list[str]:
+    """What holds up an average step of the middle rank, where it takes a quarter of it or more."""
+    times = diagnosis.rank_times
+    if not times:
+        return []
+    parts = {name: median(getattr(time, name) for time in times) for name in SAYS}
+    whole = sum(parts.values())
+    return [
+        f"{SAYS[name]} {units.percent(value / whole)} of an average step"
+        for name, value in sorted(parts.items(), key=lambda part: -part[1])
+        if SAYS[name] and whole > 0 and value >= REMARKABLE * whole
+    ]
+
+
+SAYS = {
+    "compute_ns": "",
+    "exposed_ns": "communication that no computing hides, waiting for late ranks included, takes",
+    "copy_ns": "copies that nothing hides take",
+    "host_wait_ns": "the device has run dry and waits for the host to launch work for",
+    "kernel_wait_ns": "gaps between kernels too short to fill take",
+    "other_ns": "neither computing nor communication runs for",
+}
+"""The parts of an average step in words; computing is what it is for."""
+REMARKABLE = 0.25
+"""A quarter of the step is worth a sentence; profiling itself makes a host a little late."""
+
+
+def latecomers(diagnosis: Diagnosis) -> list[str]:
+    """Who came last in which collectives, and what the others waited for it alone."""
+    return [
+        f"{late.op} of {late.group}: rank {late.rank}, last in {late.last:,} of "
+        f"{late.operators:,}; the others waited {units.duration(late.caused_ns)} per step for it "
+        "alone"
+        for late in diagnosis.latecomers
+    ]
 
 
 def _where(verdict: Verdict) -> Iterator[str]:

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from stepscope.diagnose.finding import Diagnosis, Verdict
 from stepscope.report import story, units
-from stepscope.report.rank_table import rank_table
+from stepscope.report.rank_table import rank_tables
 from stepscope.report.series import BLOCKS, buckets, sparkline
 
 CLOCK_FLOOR_NS = 1_000_000
@@ -22,6 +22,8 @@ FULL_VERDICTS = 5
 """After so many, a verdict gets one line: the first ones are what to act on."""
 STACK_FRAMES = 24
 """Innermost frames shown; the outermost ones are launchers and thread start-up."""
+LATECOMERS = 5
+"""So many groups and operators, the costliest: further ones follow from them."""
 _LABEL_WIDTH = 8
 _INDENT = 2
 
@@ -127,9 +129,13 @@ def _pictures(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
     if diagnosis.series.steps:
         yield ""
         yield from _series(diagnosis, width)
-    table = list(rank_table(diagnosis, width))
-    if table:
-        yield from ("", *table)
+    yield from rank_tables(diagnosis, width)
+    for limit in story.limits(diagnosis):
+        yield Padding(Text(limit), (0, 0, 0, _INDENT))
+    late = story.latecomers(diagnosis)
+    if late:
+        yield from ("", Text("Who came last", style="bold"))
+        yield Padding(Text(printable("\n".join(late[:LATECOMERS]))), (0, 0, 0, _INDENT))
 
 
 def _series(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:

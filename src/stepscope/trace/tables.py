@@ -43,7 +43,11 @@ TABLES: Mapping[str, TableSpec] = {
             "step:int64 phase:str microbatch:int32 start_ns:int64 duration_ns:int64",
             optional="waits:bool wait_ns:int64 cpu_ns:int64",
         ),
-        _spec("kernels", "step:int64 kernel:str stream:int64 start_ns:int64 duration_ns:int64"),
+        _spec(
+            "kernels",
+            "step:int64 kernel:str stream:int64 start_ns:int64 duration_ns:int64",
+            optional="enqueue_ns:int64",
+        ),
         _spec(
             "kernel_summaries",
             "window_start_ns:int64 window_ns:int64 kernel:str stream:int64 cluster:int32 "
@@ -54,7 +58,10 @@ TABLES: Mapping[str, TableSpec] = {
             "comm_ops",
             "step:int64 group:str seq:int64 op:str peer:int32 bytes:int64 enqueue_ns:int64",
             time="enqueue_ns",
-            optional="start_ns:int64 end_ns:int64 match:int64 state:str blocked_ns:int64",
+            optional="start_ns:int64 end_ns:int64 match:int64 state:str blocked_ns:int64 "
+            # what Flight Recorder dumps say beyond that
+            "call:str given:int64 taken:int64 dtype_given:str dtype_taken:str shape:str seen:str "
+            "retired:bool record:int64 timeout_ms:int64 dumped_ns:int64",
         ),
         _spec(
             "transfers",
@@ -73,6 +80,7 @@ TABLES: Mapping[str, TableSpec] = {
             "sigma:double",
             time="window_start_ns",
         ),
+        _spec("host_ops", "step:int64 name:str thread:int64 start_ns:int64 duration_ns:int64"),
         _spec("pauses", "step:int64 kind:str start_ns:int64 duration_ns:int64"),
     )
 }

@@ -21,7 +21,7 @@ from stepscope.diagnose import stats
 from stepscope.diagnose.matching import TOGETHER, Matched, match
 from stepscope.diagnose.own_time import arrivals
 from stepscope.diagnose.timeline import Timeline
-from stepscope.window import NULL, Floats, Ints, Mask, Window
+from stepscope.window import NULL, Floats, Ints, Mask, Strings, Window
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,8 @@ class Arrivals:
     """Row of the grid of each entering, operator by operator."""
     arrive_ns: Ints
     begins: Ints
+    group: Strings
+    op: Strings
 
     def caused_ns(self, ranks: int) -> Floats:
         """Waiting that each rank alone caused, summed over all operators."""
@@ -88,6 +90,8 @@ def _gather(matched: Matched, shared: Mask, line: Timeline) -> Arrivals:
         rows=rows,
         arrive_ns=times,
         begins=begins,
+        group=table.strings("group").take(order[last]),
+        op=table.strings("op").take(order[last]),
     )  # fmt: skip
 
 

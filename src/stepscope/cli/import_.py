@@ -1,0 +1,119 @@
+"""`stepscope import`: profiler traces or Flight Recorder dumps as a job folder."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from stepscope.cli import exits
+from stepscope.errors import SourceError, StoreError, UsageError
+
+if TYPE_CHECKING:
+    from stepscope.store.encode import Rows
+    from stepscope.store.location import Location
+    from stepscope.store.writer import JobWriter
+    from stepscope.trace import TableSpec
+    from stepscope.window import Table, Window
+
+logger = logging.getLogger(__name__)
+
+_RECORDER = "import"
+"""In place of the host whose processor wrote a folder."""
+_ROWS_AT_ONCE = 1 << 20
+
+_EXAMPLES = """Examples:
+
+- `stepscope import traces/ --store stepscope-runs`: writes `stepscope-runs/traces`
+
+- `stepscope import dumps/ --store s3://bucket/runs --job llama-70b-hang`: into a bucket
+"""
+
+
+def register(app: typer.Typer) -> None:
+    app.command("import", epilog=_EXAMPLES)(import_)
+
+
+def import_(
+    folder: Annotated[
+        str,
+        typer.Argument(
+            metavar="FOLDER", help="PyTorch profiler traces, or Flight Recorder dumps, of one job."
+        ),
+    ],
+    store: Annotated[
+        str, typer.Option(metavar="FOLDER_OR_URL", help="Where job folders lie: a folder, s3://….")
+    ] = "stepscope-runs",
+    job: Annotated[
+        str, typer.Option(metavar="NAME", help="Name of the job; FOLDER's own name unless given.")
+    ] = "",
+) -> int:
+    """Write what PyTorch's own tools recorded as a job folder: Parquet that anything can query.
+
+    Exit status: 0 written, 2 FOLDER cannot be read or the store not be written.
+    """
+    from stepscope.cli.sources import read_recording
+    from stepscope.store.layout import job_location
+
+    recording = read_recording(folder)
+    if recording is None:
+        raise SourceError(
+            f"{folder} holds neither PyTorch profiler traces nor Flight Recorder dumps"
+        )
+    for problem in recording.problems:
+        logger.warning("%s", problem)
+    window = recording.window
+    if job:
+        window = replace(window, job=replace(window.job, job_id=job))
+    location = job_location(store, window.job.job_id)
+    _write(window, location)
+    exits.complain(f"wrote {location}; `stepscope diagnose {location}`")
+    return exits.NOTHING_FOUND
+
+
+def _write(window: Window, location: Location) -> None:
+    """One folder, written whole.
+
+    Raises:
+        UsageError: there is a job already.
+        StoreError: it cannot be written.
+    """
+    from stepscope.store.writer import JobWriter
+    from stepscope.trace import TABLES
+
+    if any(location.top()):
+        raise UsageError(f"{location} is there already; choose another name with --job")
+    writer = JobWriter(location, _RECORDER, max_rows_per_file=_ROWS_AT_ONCE,
+                       buffer_rows=2 * _ROWS_AT_ONCE)  # fmt: skip
+    writer.write_job(window.job)
+    for name, table in window.tables.items():
+        if name in TABLES:
+            _append(writer, name, table)
+    _check(writer)
+
+
+def _append(writer: JobWriter, name: str, table: Table) -> None:
+    import numpy as np
+
+    from stepscope.trace import TABLES
+
+    table = table.take(np.argsort(table.ints("rank"), kind="stable"))
+    for first in range(0, len(table), _ROWS_AT_ONCE):
+        part = table.take(np.arange(first, min(first + _ROWS_AT_ONCE, len(table))))
+        writer.append(name, _rows(part, TABLES[name]))
+        _check(writer)
+
+
+def _rows(part: Table, spec: TableSpec) -> Rows:
+    """The columns of the contract; one that nobody could fill is null in every row."""
+    unknown = {name: [None] * len(part) for name in spec.columns if name not in spec.optional}
+    known = {name: part.columns[name] for name in spec.columns if part.has(name)}
+    return {**unknown, **known}
+
+
+def _check(writer: JobWriter) -> None:
+    status = writer.flush(now=True)
+    if status.error is not None:
+        raise StoreError(status.error)

@@ -1,0 +1,130 @@
+"""Opens what a command is pointed at: a job folder, or what other tools left of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from stepscope.cli import terminal
+from stepscope.errors import SourceError
+
+if TYPE_CHECKING:
+    from stepscope.window import Window
+
+_TRACE_NAMES = ("*.json", "*.json.gz")
+
+
+class Source(Protocol):
+    """Something that can be read, some of it again and again."""
+
+    problems: list[str]
+
+    def refresh(self, since_ns: int | None = None) -> Window: ...
+
+
+@dataclass
+class Recording:
+    """Files that were read once: nobody adds to them."""
+
+    window: Window
+    problems: list[str] = field(default_factory=list)
+
+    def refresh(self, since_ns: int | None = None) -> Window:
+        return self.window
+
+
+def open_source(source: str) -> Source:
+    """What a command reads: job folders are looked at later, recordings of others are read now.
+
+    Raises:
+        SourceError: it is a recording, and cannot be read.
+    """
+    return read_recording(source) or _job(source)
+
+
+def open_window(source: str) -> tuple[Window, list[str]]:
+    """Everything in a source, and a line for each thing that had to be left out.
+
+    Raises:
+        SourceError: it cannot be read, or is none of what we read.
+    """
+    opened = open_source(source)
+    if isinstance(opened, Recording):
+        return opened.window, opened.problems
+    with terminal.progress(f"reading {source}"):
+        return opened.refresh(), opened.problems
+
+
+def read_recording(source: str) -> Recording | None:
+    """Profiler traces or Flight Recorder dumps, if that is what a folder or file holds.
+
+    Raises:
+        SourceError: that is what it holds, and nothing in it can be used.
+    """
+    path = Path(source)
+    if "://" in source or not _exists(path) or _is_job(path):
+        return None
+    reader = _reader_of(path)
+    return None if reader is None else reader(path)
+
+
+def _job(source: str) -> Source:
+    from stepscope.store.reader import JobReader
+
+    return JobReader(source)
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a name that is too long, or may not be asked for
+        return False
+
+
+def _is_job(path: Path) -> bool:
+    """Whether it is a job folder, or a store of jobs; nothing else is looked for there."""
+    from stepscope.store.location import Location
+    from stepscope.store.source import is_job, open_job
+
+    if not path.is_dir():
+        return False
+    try:
+        return is_job(*Location.parse(str(path)).top()) or bool(open_job(str(path)))
+    except SourceError:
+        return False
+
+
+def _reader_of(path: Path) -> Callable[[Path], Recording] | None:
+    """By what the files say; damaged ones are left to the reader that can best tell what is wrong.
+
+    A hang comes before slowness: where there are dumps as well as traces, the dumps are read.
+    """
+    from stepscope.formats import flight_recorder, kineto
+    from stepscope.formats.flight_recorder.files import find
+
+    if flight_recorder.recognise(path):
+        return _read_dumps
+    if kineto.recognise(path):
+        return _read_traces
+    if find(path)[0]:
+        return _read_dumps
+    named = path.is_file() or any(next(path.glob(name), None) for name in _TRACE_NAMES)
+    return _read_traces if named else None
+
+
+def _read_traces(path: Path) -> Recording:
+    from stepscope.formats import kineto
+
+    with terminal.byte_progress(f"reading traces of {path.name}") as advance:
+        reading = kineto.read(path, progress=advance)
+    return Recording(reading.window, list(reading.problems))
+
+
+def _read_dumps(path: Path) -> Recording:
+    from stepscope.formats import flight_recorder
+
+    with terminal.progress(f"reading Flight Recorder dumps of {path.name}"):
+        dumps = flight_recorder.read(path)
+    return Recording(dumps.window, list(dumps.problems))

@@ -1,0 +1,159 @@
+"""What a culprit does longer than its peers, where a trace shows every kernel or operator.
+
+Fault: slow kernels, slow copies, a late host, or more work than the others have.
+Paper: none; the parts are those of `breakdown`. KAIR (2026), section 4, explains a rank by its
+divergent kernels; here their durations and their number are told apart, because more kernels of
+the usual length are more work and no bad device (blame rule 5).
+Cost: sums over `kernels` or `host_ops`. Cannot see: shapes, so that a matrix product over more rows
+looks like a slower one; and why the host is late, which stacks tell.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.diagnose import stats
+from stepscope.diagnose.blame import Culprit
+from stepscope.diagnose.breakdown import breakdown, is_computing
+from stepscope.diagnose.finding import Cause, Evidence
+from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.routing import comparison_groups
+from stepscope.window import Floats, Ints, Mask, Strings, Table
+
+MOST = 0.5
+"""A part explains the excess when it carries more than half of it."""
+NAMED = 3
+"""So many kernels are named, the costliest first."""
+LEAST_SHARE = 0.1
+"""Of the excess: a kernel that carries less is not worth a name."""
+
+_PARTS: dict[str, tuple[Cause, tuple[str, ...]]] = {
+    "computing": ("compute", ("compute_ns",)),
+    "copying": ("memory_copy", ("copy_ns",)),
+    "waiting for the host": ("host", ("host_wait_ns", "other_ns")),
+}
+
+
+@dataclass(frozen=True)
+class Longer:
+    """Why, by the trace, and the kernels that carry it."""
+
+    cause: Cause
+    kernels: tuple[str, ...]
+    evidence: Evidence
+
+
+@dataclass(frozen=True)
+class _Totals:
+    """Per rank and kernel, over all steps in question."""
+
+    names: tuple[str, ...]
+    count: Floats
+    time_ns: Floats
+
+
+def longer(seen: Observed, one: Culprit) -> Longer | None:
+    """What the culprit does longer than its peers; None where no trace shows it."""
+    if seen.window.table("host_ops") is None:
+        return None
+    parts = _parts(seen, one)
+    if parts is None or not sum(parts.values()) > 0:
+        return None
+    whole = sum(parts.values())
+    part = max(parts, key=lambda name: parts[name])
+    if parts[part] < MOST * whole:
+        return None
+    cause = _PARTS[part][0]
+    said = ", ".join(f"{value / 1e6:.1f} ms {name}" for name, value in parts.items() if value > 0)
+    values = {name.replace(" ", "_"): value for name, value in parts.items()}
+    detail = f"per step it spends longer than its peers: {said}"
+    if cause != "compute":
+        return Longer(cause, (), Evidence("breakdown", detail, values))
+    totals = _totals(seen, one)
+    more, kernels = _more_work(totals, seen, one)
+    if more >= MOST:
+        cause = "load_imbalance"
+        detail += f"; {_percent(more)} of it is more work, not slower"
+    if kernels:
+        detail += f"; mostly in {', '.join(kernels)}"
+    on_device = seen.window.table("kernels") is not None
+    evidence = Evidence("breakdown", detail, {**values, "more_work": more})
+    return Longer(cause, kernels if on_device else (), evidence)
+
+
+def _percent(part: float) -> str:
+    return f"{100 * min(part, 1.0):.0f} %"
+
+
+def _parts(seen: Observed, one: Culprit) -> dict[str, float] | None:
+    """Excess per step of each part over the median of the peers, never negative."""
+    found = breakdown(seen.window)
+    if found is None:
+        return None
+    steps = found.steps
+    row, column = seen.line.rows(steps.ints("rank")), seen.line.columns(steps.ints("step"))
+    inside = (row >= 0) & (column >= one.first) & (column < one.stop)
+    out = {}
+    for name, (_, columns) in _PARTS.items():
+        values = np.sum([steps.floats(column) for column in columns], axis=0)
+        mean = _means(row[inside], values[inside], len(seen.line.ranks))
+        out[name] = max(float(mean[one.row] - stats.median(mean[_peers(seen, one)])), 0.0)
+    return out if all(np.isfinite(value) for value in out.values()) else None
+
+
+def _means(row: Ints, values: Floats, ranks: int) -> Floats:
+    count = np.bincount(row, minlength=ranks)
+    total = np.bincount(row, weights=values, minlength=ranks)
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+
+
+def _peers(seen: Observed, one: Culprit) -> Ints:
+    groups = comparison_groups(seen.window, one.phase)
+    return np.array([m for g in groups if one.row in g for m in g if m != one.row], np.int64)
+
+
+def _totals(seen: Observed, one: Culprit) -> _Totals:
+    table, names = _work(seen)
+    row, column = seen.line.rows(table.ints("rank")), seen.line.columns(table.ints("step"))
+    keep = (row >= 0) & (column >= one.first) & (column < one.stop) & _computes(names)
+    shape = (len(seen.line.ranks), len(names.values))
+    cell = (row * shape[1] + names.codes)[keep]
+    duration = table.floats("duration_ns")[keep]
+    count = np.bincount(cell, minlength=shape[0] * shape[1]).astype(np.float64)
+    return _Totals(
+        names.values, count.reshape(shape),
+        stats.sums(cell, duration, shape[0] * shape[1]).reshape(shape),
+    )  # fmt: skip
+
+
+def _work(seen: Observed) -> tuple[Table, Strings]:
+    kernels = seen.window.table("kernels")
+    if kernels is not None:
+        return kernels, kernels.strings("kernel")
+    operators = seen.window.tables["host_ops"]
+    return operators, operators.strings("name")
+
+
+def _computes(names: Strings) -> Mask:
+    chosen = np.array([is_computing(name) for name in names.values], np.bool_)
+    return (names.codes >= 0) & chosen[names.codes]
+
+
+def _more_work(totals: _Totals, seen: Observed, one: Culprit) -> tuple[float, tuple[str, ...]]:
+    """Which share of the longer computing is work of the usual length that peers have less of, and
+    the names that carry the excess."""
+    peers = _peers(seen, one)
+    usual_count = np.median(totals.count[peers], axis=0)
+    usual_time = np.median(totals.time_ns[peers], axis=0)
+    excess = totals.time_ns[one.row] - usual_time
+    each = usual_time / np.maximum(usual_count, 1.0)
+    own = totals.time_ns[one.row] / np.maximum(totals.count[one.row], 1.0)
+    # what nobody else runs at all is more work, however long it takes
+    each = np.where(usual_count > 0, each, own)
+    more = (totals.count[one.row] - usual_count) * each
+    whole = float(excess.sum())
+    order = [int(at) for at in np.argsort(-excess)[:NAMED] if excess[at] >= LEAST_SHARE * whole]
+    share = float(more.sum()) / whole if whole > 0 else 0.0
+    return max(share, 0.0), tuple(totals.names[at] for at in order)
