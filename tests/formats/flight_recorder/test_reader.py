@@ -277,3 +277,19 @@ def test_a_folder_with_one_file_damaged(tmp_path_factory: pytest.TempPathFactory
     assert diagnose(dumps.window).job_id == folder.name
     assert all("\n" not in problem for problem in dumps.problems)
     assert dumps.window.tables["comm_ops"].ints("bytes").min() >= NULL
+
+
+def test_many_bytes_are_read_by_several_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, small_job(6))
+    (tmp_path / "nccl_trace_rank_6").write_bytes(b"")
+    alone = read(tmp_path)
+    monkeypatch.setattr("stepscope.formats.flight_recorder.reader.PARALLEL_BYTES", 1)
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    together = read(tmp_path)
+    assert together.problems == alone.problems
+    assert together.window.job == alone.window.job
+    assert rows(together.window, "rank", "seq", "state") == rows(
+        alone.window, "rank", "seq", "state"
+    )

@@ -25,7 +25,6 @@ MOST_BYTES = 64 << 20
 """Unpacked, of one dump: 20,000 entries with stacks take a quarter of it."""
 MOST_VALUES = 10_000_000
 """Brackets and commas of a JSON dump: as many values a ring of 100,000 entries has."""
-MOST_FILES = 200_000
 HEAD_BYTES = 1 << 16
 LOOKED_AT = 64
 """Files of a folder whose first bytes are read to recognise it."""
@@ -103,6 +102,14 @@ def head_of(path: Path) -> bytes:
     except (OSError, zlib.error):
         return b""
     return head
+
+
+def size_of(path: Path) -> int:
+    """Bytes of the file as it lies there, 0 where nobody may know."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def stem(path: Path) -> str:

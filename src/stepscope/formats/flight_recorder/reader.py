@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import logging
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +15,14 @@ from stepscope.formats.flight_recorder import files
 from stepscope.formats.flight_recorder.assemble import assemble
 from stepscope.formats.flight_recorder.dump import Dump, parse
 from stepscope.window import Window
+
+logger = logging.getLogger(__name__)
+
+PARALLEL_BYTES = 8 << 20
+"""From a few seconds of one processor on: starting the others takes one."""
+MOST_WORKERS = 16
+CHUNK = 4
+NO_RANK = "names no rank: put its number at the end of the file's name"
 
 
 @dataclass(frozen=True)
@@ -54,12 +64,10 @@ def read(folder: Path) -> Dumps:
     dumps: dict[int, Dump] = {}
     where: dict[int, files.Found] = {}
     problems: list[str] = []
-    for one in found:
-        try:
-            dump = parse(files.load(one.path))
-            rank = _rank(dump, one)
-        except SourceError as error:
-            problems.append(f"{one.path}: {error}")
+    for one, dump in zip(found, _parsed([one.path for one in found]), strict=True):
+        rank = None if isinstance(dump, str) else dump.rank if dump.rank is not None else one.rank
+        if isinstance(dump, str) or rank is None:
+            problems.append(f"{one.path}: {dump if isinstance(dump, str) else NO_RANK}")
             continue
         if rank in dumps:
             raise FormatError(
@@ -73,8 +81,29 @@ def read(folder: Path) -> Dumps:
     return Dumps(assemble(name or "dumps", dumps, where), tuple(problems))
 
 
-def _rank(dump: Dump, one: files.Found) -> int:
-    rank = dump.rank if dump.rank is not None else one.rank
-    if rank is None:
-        raise FormatError("names no rank: put its number at the end of the file's name")
-    return rank
+def _parsed(paths: list[Path]) -> list[Dump | str]:
+    """Every file's dump, or what is wrong with it, on all processors where that pays."""
+    workers = min(os.cpu_count() or 1, MOST_WORKERS, len(paths))
+    if workers > 1 and sum(files.size_of(path) for path in paths) >= PARALLEL_BYTES:
+        try:
+            return _in_processes(paths, workers)
+        except (RuntimeError, OSError) as cause:  # a broken pool is a RuntimeError
+            logger.warning("reading dumps in one process: %s", cause)
+    return [_parse(path) for path in paths]
+
+
+def _in_processes(paths: list[Path], workers: int) -> list[Dump | str]:
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor
+
+    context = multiprocessing.get_context("spawn")  # forking copies locks that threads may hold
+    with ProcessPoolExecutor(workers, context) as pool:
+        return list(pool.map(_parse, paths, chunksize=CHUNK))
+
+
+@_uncollected()
+def _parse(path: Path) -> Dump | str:
+    try:
+        return parse(files.load(path))
+    except SourceError as error:
+        return str(error)
