@@ -17,6 +17,7 @@ from stepscope.window import NULL, Table, Window
 from .traces import (
     BASE_NS,
     COLLECTIVE,
+    MAIN,
     STEP_US,
     Event,
     event,
@@ -233,3 +234,9 @@ def test_traces_are_told_from_other_json(tmp_path: Path) -> None:
                                 {"entries": [], "pg_config": {}, "version": "2.4"}]):  # fmt: skip
         assert not recognise(write(tmp_path / f"other{at}.json", other))
     assert not recognise(tmp_path / "missing.json")
+
+
+def test_a_loop_outside_the_first_thread_is_the_one_that_trains(tmp_path: Path) -> None:
+    elsewhere = [{**e, "tid": 555} if e["tid"] == MAIN else e for e in gpu_events()]
+    phases = one(tmp_path, trace(elsewhere)).tables["phases"]
+    assert us(phase(phases, "forward-compute"), "duration_ns") == [100, 100]

@@ -115,7 +115,8 @@ class Document:
         end = _likely_boundary(buffer)
         if end:
             try:
-                return self._decoder.decode(b"[" + buffer[:end] + b"]"), end + 1
+                array = b"".join((b"[", memoryview(buffer)[:end], b"]"))
+                return self._decoder.decode(array), end + 1
             except UNREADABLE:
                 pass
         return self._careful(buffer)

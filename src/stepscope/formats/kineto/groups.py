@@ -28,7 +28,7 @@ _KIND_WORDS = (
 
 def process_group(group: Group, world_size: int) -> ProcessGroup:
     """The group as the job has it: `<kind>-<torch's name>`."""
-    whole = len(group.ranks) == world_size or group.words == "default_pg"
+    whole = 0 < world_size == len(group.ranks) or group.words == "default_pg"
     kind = "world" if whole else kind_of_words(group.words) or "other"
     return ProcessGroup(f"{kind}-{group.name[:_NAME_LENGTH]}", kind, group.ranks)
 

@@ -16,9 +16,10 @@ import numpy as np
 
 from stepscope.formats.kineto.calls import is_communication_kernel
 from stepscope.formats.kineto.comm import OF_DEVICE, ON_CPU
+from stepscope.formats.kineto.names import AUTOGRAD, LOADER, OPTIMIZER_STEP
 from stepscope.formats.kineto.recording import Recording
 from stepscope.formats.kineto.spans import Cover, cover, ends, named, outermost
-from stepscope.formats.kineto.steps import AUTOGRAD, LOADER, OPTIMIZER_STEP, Steps
+from stepscope.formats.kineto.steps import Steps
 from stepscope.trace import BACKWARD, DATA_LOAD, FORWARD, OPTIMIZER
 from stepscope.window import NULL, Ints, Mask, Strings, Table
 

@@ -16,11 +16,12 @@ from stepscope.formats.kineto.contents import Advance, Contents
 from stepscope.formats.kineto.document import Document
 from stepscope.formats.kineto.events import UNREADABLE
 from stepscope.formats.kineto.groups import process_group
+from stepscope.formats.kineto.names import PROFILER_STEP
 from stepscope.formats.kineto.phases import busy_host, phases, waited
 from stepscope.formats.kineto.recording import Recorder, Recording
 from stepscope.formats.kineto.spans import ends, named, outermost
 from stepscope.formats.kineto.stacks import stacks
-from stepscope.formats.kineto.steps import PROFILER_STEP, Steps, find_steps
+from stepscope.formats.kineto.steps import Steps, find_steps
 from stepscope.trace import ProcessGroup
 from stepscope.window import NULL, Column, Ints, Strings, Table
 

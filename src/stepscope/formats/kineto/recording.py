@@ -18,6 +18,8 @@ import numpy as np
 
 from stepscope.formats.kineto.calls import Call, call_of, communicates, says_more
 from stepscope.formats.kineto.events import Arguments, Batch, Number
+from stepscope.formats.kineto.names import LOADER, OPTIMIZER_STEP, PROFILER_STEP
+from stepscope.formats.kineto.spans import named
 from stepscope.window import NULL, Floats, Ints, Mask, Strings, Table
 
 CPU, MARK, RUNTIME, DEVICE, PYTHON = "cpu", "mark", "runtime", "device", "python"
@@ -99,7 +101,7 @@ class Recording:
     threads: tuple[Number, ...]
     """What the trace calls the threads that the column `thread` numbers."""
     main: int
-    """The number of the main thread, -1 where none is known to be it."""
+    """The number of the thread that trains, -1 where none is known."""
     impossible: int
     full: bool
 
@@ -211,6 +213,15 @@ class Recorder:
     def _exact(self, values: Sequence[Decimal | float | None]) -> Ints:
         return np.array([_nanoseconds(value, self._unit) for value in values], np.int64)
 
+    def _main(self, marks: Table, operators: Table) -> int:
+        """The thread that trains; else the process's first; else the busiest."""
+        training = [t.take(named(t, PROFILER_STEP, OPTIMIZER_STEP, LOADER)) for t in
+                    (marks, operators)]  # fmt: skip
+        for table in (*training, *(() if self._mains else (operators,))):
+            if len(table):
+                return int(np.argmax(np.bincount(table.ints("thread"))))
+        return min(self._mains, default=-1)
+
     def finish(self) -> Recording:
         names = tuple(name or "" for name in self._names)
         own = {"start_ns", "duration_ns", "name"}
@@ -225,7 +236,7 @@ class Recorder:
         return Recording(
             cpu=tables[CPU], marks=tables[MARK], runtime=tables[RUNTIME], device=tables[DEVICE],
             python=tables[PYTHON], calls=tables["calls"], arguments=tuple(self._arguments),
-            threads=tuple(self._threads), main=min(self._mains, default=-1),
+            threads=tuple(self._threads), main=self._main(tables[MARK], tables[CPU]),
             impossible=self._impossible, full=self.full,
         )  # fmt: skip
 

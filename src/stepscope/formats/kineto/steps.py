@@ -13,14 +13,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stepscope.formats.kineto.names import AUTOGRAD, LOADER, OPTIMIZER_STEP, PROFILER_STEP
 from stepscope.formats.kineto.recording import Recording
 from stepscope.formats.kineto.spans import ends, named, outermost
 from stepscope.window import NULL, Ints, Table
 
-PROFILER_STEP = "ProfilerStep#"
-OPTIMIZER_STEP = "Optimizer.step#"
-LOADER = "enumerate(DataLoader)#"
-AUTOGRAD = "autograd::engine::evaluate_function"
 REGULAR = 0.8
 """Shortest to longest distance of an operator that comes once per step: steps differ in a few
 branches, and profilers lose events."""
