@@ -504,7 +504,8 @@ def play(story: Story) -> tuple[list[Recorder], set[int]]:
                 ranks[rank].call("all_reduce", group, state)
         stuck |= stuck_here - ({story.culprit} if at >= story.stops_at else set())
     for one, lost in zip(ranks, story.lost, strict=True):
-        one.first_record = min(lost, len(story.groups))
+        mine = sum(one.rank in members for _, members in story.groups.values())
+        one.first_record = min(lost, mine)  # every group was used twice before
     return ranks, stuck
 
 
