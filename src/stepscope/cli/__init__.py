@@ -15,9 +15,9 @@ from typing import Annotated
 import typer
 
 import stepscope
-from stepscope.cli import diagnose, exits, import_, logs, processor, run
+from stepscope.cli import diagnose, exits, import_, logs, processor, run, trace
 
-COMMANDS: tuple[ModuleType, ...] = (run, diagnose, import_, processor)
+COMMANDS: tuple[ModuleType, ...] = (run, diagnose, trace, import_, processor)
 """In the order of the help page."""
 
 

@@ -1,0 +1,94 @@
+"""Communication operators of one rank as tracks: one per group, point-to-point apart.
+
+An operator lasts from the head of its stream, or the host's call where only that is known, to its
+end. One that has none is drawn to the end of the recording if it may be under way, and without any
+length if it is over: a later one of the same group ended, or the recorder says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from stepscope.report.perfetto.slices import LATEST_NS, Slices, Track
+from stepscope.trace import NO_PEER
+from stepscope.window import NULL, Ints, Mask, Strings, Table
+
+MOST_OPEN = 16
+"""Of one track: more of them would be a wall of slices that say the same."""
+_DETAILS = ("step", "seq", "bytes", "enqueue_ns", "waited_ns", "blocked_ns")
+_POINT_TO_POINT = ("Send", "Recv")
+_STATES = ("", " (end unknown)", " (never ended)", " (never started)")
+_ENDED, _END_UNKNOWN, _NEVER_ENDED, _NEVER_STARTED = range(4)
+
+
+def communication(rows: Table, until_ns: int) -> Iterator[Track]:
+    """The tracks of one rank's `comm_ops`."""
+    p2p = rows.strings("op").equals(*_POINT_TO_POINT)
+    group = rows.strings("group")
+    key = group.codes.astype(np.int64) * 2 + p2p
+    for one in np.unique(key).tolist():
+        code, is_p2p = divmod(one, 2)
+        what = "point-to-point" if is_p2p else "collectives"
+        name = group.values[code] if code >= 0 else "unknown group"
+        yield Track(f"{what} {name}", _slices(rows.take(key == one), bool(is_p2p), until_ns))
+
+
+def _slices(rows: Table, p2p: bool, until_ns: int) -> Slices:
+    enqueue = rows.ints("enqueue_ns")
+    rows = rows.take(np.lexsort((enqueue, rows.ints("seq"))))
+    enqueue = rows.ints("enqueue_ns")
+    start = rows.ints("start_ns") if rows.has("start_ns") else np.full(len(rows), NULL)
+    begin = np.where(start == NULL, enqueue, start)
+    end = rows.ints("end_ns") if rows.has("end_ns") else np.full(len(rows), NULL)
+    state = _states(rows, start, end, p2p)
+    open_ = state >= _NEVER_ENDED
+    drawn = open_ & (np.cumsum(open_) <= MOST_OPEN)
+    end = np.where(drawn, np.maximum(until_ns, begin), np.where(end == NULL, begin, end))
+    columns: dict[str, Ints | Strings] = {name: rows.strings(name) for name in ("op", "group")}
+    columns |= {name: rows.ints(name) for name in _DETAILS if rows.has(name)}
+    flow = rows.ints("operator") if rows.has("operator") else None
+    return Slices(begin, end, _names(rows, state, p2p), columns, flow)
+
+
+def _states(rows: Table, start: Ints, end: Ints, p2p: bool) -> Ints:
+    """What is known of each operator's end."""
+    if not rows.has("end_ns"):
+        return np.full(len(rows), _ENDED)  # a collector of host calls: nothing is missing
+    open_ = (end == NULL) & ~_over(rows, end, p2p)
+    state = np.where(end == NULL, _END_UNKNOWN, _ENDED)
+    known_start = rows.has("start_ns") & (start == NULL)
+    return np.where(open_, np.where(known_start, _NEVER_STARTED, _NEVER_ENDED), state)
+
+
+def _over(rows: Table, end: Ints, p2p: bool) -> Mask:
+    """Rows in order that have ended at whatever time: collectives of a group end in order."""
+    done: Mask = np.zeros(len(rows), np.bool_)
+    if rows.has("state"):
+        done = rows.strings("state").equals("done")
+    ended = np.flatnonzero((end != NULL) | done)
+    if not p2p and ended.size:
+        done[: ended[-1]] = True
+    return done
+
+
+def _names(rows: Table, state: Ints, p2p: bool) -> Strings:
+    """`AllReduce (never ended)`, `Send to 5`."""
+    op = rows.strings("op")
+    peer = rows.ints("peer") if p2p and rows.has("peer") else np.full(len(rows), NO_PEER)
+    kinds = np.stack((op.codes.astype(np.int64), peer, state), axis=1)
+    used, codes = np.unique(kinds, axis=0, return_inverse=True)
+    values = tuple(_name(op.values[code] if code >= 0 else "operator", peer, state)
+                   for code, peer, state in used.tolist())  # fmt: skip
+    return Strings(codes.reshape(-1).astype(np.int32), values)
+
+
+def _name(op: str, peer: int, state: int) -> str:
+    towards = f" {'to' if op == 'Send' else 'from'} {peer}" if peer >= 0 else ""
+    return f"{op}{towards}{_STATES[state]}"
+
+
+def newest(begin: Ints) -> int:
+    """The latest of some times that can be, 0 where there is none."""
+    return int(begin[(begin >= 0) & (begin < LATEST_NS)].max(initial=0))

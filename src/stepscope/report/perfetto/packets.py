@@ -1,0 +1,225 @@
+"""Perfetto's packets: how slices and counters become bytes, a block of rows at a time.
+
+A trace is a list of packets, and concatenated traces are a trace. A slice is two packets:
+
+    0A n                            Trace.packet
+       40 t t t t t t t t t            timestamp
+       50 s..                          trusted_packet_sequence_id, of the process
+       68 02                           sequence_flags: needs what was interned before
+       5A n                            track_event
+          48 01                           type: slice begins
+          58 u..                          track_uuid
+          50 i..                          name_iid
+          22 n 08 i.. 20 v..              debug_annotations: name_iid, int_value, and so on
+          F9 02 f f f f f f f f           flow_ids
+    0A n 40 t t t t t t t t t 50 s.. 68 02 5A n 48 02 58 u..      the same time's slice ends
+
+Layout: `protos/perfetto/trace` of https://github.com/google/perfetto. trace_processor sorts packets
+by time and keeps the order of the file among equal ones, so rows in the order of `lanes` that do
+not overlap come out as they went in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from dataclasses import field as member
+from hashlib import blake2b
+
+import numpy as np
+
+from stepscope.report.perfetto.lanes import drawing_order, lanes
+from stepscope.report.perfetto.protobuf import (
+    TIME_WIDTH,
+    Pattern,
+    encoded,
+    field,
+    fixed64s,
+    varints,
+    varints_or_text,
+    width_of,
+)
+from stepscope.report.perfetto.slices import Counter, Group, Slices, Track
+from stepscope.window import NULL, Ints, Strings
+
+UNKNOWN = "not known"
+"""Shown for a null; `varints_or_text` needs its nine characters."""
+NAMELESS = "(no name)"
+BLOCK = 1 << 14
+"""Rows at a time: a megabyte, which stays in a core's cache while its columns are filled."""
+
+# Trace, TracePacket
+_PACKET = 1
+_TIMESTAMP, _SEQUENCE, _TRACK_EVENT, _INTERNED, _FLAGS, _DESCRIPTOR = 8, 10, 11, 12, 13, 60
+_CLOCK_SNAPSHOT = 6
+_STATE_CLEARED, _NEEDS_STATE = 1, 2
+# TrackEvent
+_ANNOTATIONS, _TYPE, _NAME_IID, _TRACK, _DOUBLE_VALUE, _FLOWS = 4, 9, 10, 11, 44, 47
+_BEGIN, _END, _COUNTER = 1, 2, 4
+# DebugAnnotation
+_ANNOTATION_NAME, _INT_VALUE, _STRING_VALUE, _STRING_IID = 1, 4, 6, 17
+# InternedData
+_EVENT_NAMES, _ANNOTATION_NAMES, _ANNOTATION_STRINGS = 2, 3, 29
+# TrackDescriptor
+_UUID, _NAME, _PROCESS, _PARENT, _COUNTER_TRACK = 1, 2, 3, 5, 8
+_CHILD_ORDERING, _SIBLING_RANK, _EXPLICIT = 11, 12, 3
+# ProcessDescriptor
+_PID, _SORT_INDEX, _PROCESS_NAME, _LABELS = 1, 3, 6, 8
+# CounterDescriptor
+_UNIT_NAME = 6
+_BOOT_TIME, _REAL_TIME = 6, 1
+
+
+def clock_packet(time_ns: int) -> bytes:
+    """Says that times are nanoseconds since 1970, so that Perfetto can show them as such."""
+    clocks = [field(1, field(1, clock) + field(2, time_ns)) for clock in (_BOOT_TIME, _REAL_TIME)]
+    body = field(_TIMESTAMP, time_ns) + field(_CLOCK_SNAPSHOT, b"".join(clocks))
+    return field(_PACKET, body + field(_SEQUENCE, 1))
+
+
+@dataclass
+class Interned:
+    """Strings of one kind that a packet sequence has already spelt out, by their numbers."""
+
+    kind: int
+    known: dict[str, int] = member(default_factory=dict)
+    fresh: list[bytes] = member(default_factory=list)
+
+    def number(self, text: str) -> int:
+        found = self.known.get(text)
+        if found is None:
+            found = self.known[text] = len(self.known) + 1
+            self.fresh.append(field(self.kind, field(1, found) + field(2, text)))
+        return found
+
+    def numbers(self, column: Strings, null: str) -> Ints:
+        """The number of each row's string."""
+        counts = np.bincount(column.codes + 1, minlength=len(column.values) + 1)
+        numbers = np.zeros(counts.size, np.int64)
+        for code in np.flatnonzero(counts).tolist():
+            numbers[code] = self.number(column.values[code - 1] if code else null)
+        return numbers[column.codes + 1]
+
+
+class GroupWriter:
+    """The packets of one group: a sequence of its own, so that files can be joined."""
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self._sequence = field(_SEQUENCE, group.sequence)
+        self._names = Interned(_EVENT_NAMES)
+        self._labels = Interned(_ANNOTATION_NAMES)
+        self._texts = Interned(_ANNOTATION_STRINGS)
+        self._uuid = _uuid(group.path)
+        self._tracks = 0
+        self.slices = 0
+        """Written so far."""
+
+    def head(self) -> bytes:
+        """The group itself; comes before everything else."""
+        group = self._group
+        body = field(_UUID, self._uuid)
+        body += field(_NAME, group.name) if group.pid is None else field(_PROCESS, _process(group))
+        body += field(_CHILD_ORDERING, _EXPLICIT)
+        flags = field(_FLAGS, _STATE_CLEARED)
+        return field(_PACKET, self._sequence + flags + field(_DESCRIPTOR, body))
+
+    def track(self, track: Track) -> Iterator[bytes]:
+        """One track, or as many as its slices need not to cross."""
+        slices = track.slices.drawable()
+        slices = slices.take(drawing_order(slices.start_ns, slices.end_ns))
+        lane = lanes(slices.start_ns, slices.end_ns)
+        last = int(lane.max(initial=-1))
+        for number in range(last + 1):
+            rows = slices if last == 0 else slices.take(lane == number)
+            yield from self._lane(f"{track.name}/{number}", track.name, rows)
+
+    def nested(self, track: Track) -> Iterator[bytes]:
+        """A track whose slices lie inside one another, each after the one it lies in."""
+        yield from self._lane(f"{track.name}/nested", track.name, track.slices)
+
+    def _lane(self, path: str, name: str, slices: Slices) -> Iterator[bytes]:
+        uuid = _uuid(f"{self._group.path}/{path}")
+        yield self._described(uuid, name)
+        for first in range(0, len(slices), BLOCK):
+            block = slices.take(np.arange(first, min(first + BLOCK, len(slices))))
+            begin = self._packet(block.start_ns, self._begin(uuid, block))
+            ended = Pattern(field(_TYPE, _END) + field(_TRACK, uuid))
+            end = self._packet(block.end_ns, ended)
+            yield self._interned() + (begin + end).rows(len(block)).tobytes()
+            self.slices += len(block)
+
+    def counters(self, name: str, counters: Iterable[Counter]) -> Iterator[bytes]:
+        """Counters below a track of this name, so that they can be folded away together."""
+        parent = _uuid(f"{self._group.path}/{name}/counters")
+        for number, counter in enumerate(map(Counter.drawable, counters)):
+            if number == 0:
+                yield self._described(parent, name)
+            uuid = _uuid(f"{self._group.path}/{counter.name}/counter")
+            unit = field(_COUNTER_TRACK, field(_UNIT_NAME, counter.unit) if counter.unit else b"")
+            yield self._described(uuid, counter.name, parent, unit)
+            yield from self._values(uuid, counter)
+
+    def _values(self, uuid: int, counter: Counter) -> Iterator[bytes]:
+        event = Pattern(field(_TYPE, _COUNTER) + field(_TRACK, uuid))
+        for first in range(0, counter.time_ns.size, BLOCK):
+            time_ns = counter.time_ns[first : first + BLOCK]
+            value = fixed64s(_DOUBLE_VALUE, counter.value[first : first + BLOCK])
+            yield self._packet(time_ns, event + value).rows(time_ns.size).tobytes()
+
+    def _described(self, uuid: int, name: str, parent: int = 0, more: bytes = b"") -> bytes:
+        """A track below another one, or below the group itself."""
+        self._tracks += 1
+        body = field(_UUID, uuid) + field(_NAME, name) + field(_PARENT, parent or self._uuid)
+        body += field(_CHILD_ORDERING, _EXPLICIT) + field(_SIBLING_RANK, self._tracks) + more
+        return field(_PACKET, self._sequence + field(_DESCRIPTOR, body))
+
+    def _begin(self, uuid: int, block: Slices) -> Pattern:
+        event = Pattern(field(_TYPE, _BEGIN) + field(_TRACK, uuid))
+        event += _numbers(_NAME_IID, self._names.numbers(block.names, NAMELESS))
+        for label, column in block.details.items():
+            name = Pattern(field(_ANNOTATION_NAME, self._labels.number(label)))
+            event += (name + self._value(column)).within(_ANNOTATIONS)
+        return event if block.flow is None else event + fixed64s(_FLOWS, block.flow)
+
+    def _value(self, column: Ints | Strings) -> Pattern:
+        if isinstance(column, Strings):
+            return _numbers(_STRING_IID, self._texts.numbers(column, UNKNOWN))
+        lowest = int(column.min())
+        if lowest < 0:
+            return varints_or_text(_INT_VALUE, column, NULL, _STRING_VALUE, UNKNOWN)
+        return _numbers(_INT_VALUE, column)
+
+    def _packet(self, time_ns: Ints, event: Pattern) -> Pattern:
+        """One packet per row."""
+        head = varints(_TIMESTAMP, time_ns, TIME_WIDTH)
+        head += self._sequence + field(_FLAGS, _NEEDS_STATE)
+        return (head + event.within(_TRACK_EVENT)).within(_PACKET)
+
+    def _interned(self) -> bytes:
+        """What is named for the first time in the packets that follow."""
+        kinds = (self._names, self._labels, self._texts)
+        fresh = b"".join(b"".join(kind.fresh) for kind in kinds)
+        for kind in kinds:
+            kind.fresh.clear()
+        if not fresh:
+            return b""
+        flags = field(_FLAGS, _NEEDS_STATE)
+        return field(_PACKET, self._sequence + flags + field(_INTERNED, fresh))
+
+
+def _numbers(number: int, values: Ints) -> Pattern:
+    """A field of numbers from 0, in as many bytes as the largest needs."""
+    return varints(number, values, width_of(int(values.max(initial=0))))
+
+
+def _process(group: Group) -> bytes:
+    assert group.pid is not None
+    about = field(_PID, group.pid) + field(_SORT_INDEX, group.order)
+    about += field(_PROCESS_NAME, group.name)
+    return about + b"".join(field(_LABELS, label) for label in group.labels)
+
+
+def _uuid(path: str) -> int:
+    """The same for the same track in every file; 56 bits tell millions of them apart."""
+    return int.from_bytes(blake2b(encoded(path), digest_size=7).digest(), "big")

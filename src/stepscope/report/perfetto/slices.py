@@ -1,0 +1,92 @@
+"""What a track holds: named slices of time, or the values of a counter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from stepscope.window import NULL, Floats, Ints, Mask, Strings
+
+LATEST_NS = 1 << 62
+"""2116: sums of two times stay inside int64."""
+
+
+@dataclass(frozen=True)
+class Slices:
+    """Rows from `start_ns` to `end_ns`; `details` are shown of the one that is clicked."""
+
+    start_ns: Ints
+    end_ns: Ints
+    names: Strings
+    details: Mapping[str, Ints | Strings] = field(default_factory=dict)
+    flow: Ints | None = None
+    """Rows with the same number are joined by arrows, in the order in which they begin."""
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    def take(self, rows: Ints | Mask) -> Slices:
+        return Slices(
+            self.start_ns[rows],
+            self.end_ns[rows],
+            self.names.take(rows),
+            {name: column.take(rows) if isinstance(column, Strings) else column[rows]
+             for name, column in self.details.items()},
+            None if self.flow is None else self.flow[rows],
+        )  # fmt: skip
+
+    def drawable(self) -> Slices:
+        """Without rows whose times nothing can have: before 1970, ends before beginnings."""
+        start, end = self.start_ns, self.end_ns
+        possible = (start >= 0) & (end >= start) & (end < LATEST_NS)
+        return self if possible.all() else self.take(possible)
+
+
+@dataclass(frozen=True)
+class Track:
+    """A row of a process; slices that overlap are put on several, one below the other."""
+
+    name: str
+    slices: Slices
+
+
+@dataclass(frozen=True)
+class Counter:
+    """A number over time."""
+
+    name: str
+    unit: str
+    time_ns: Ints
+    value: Floats
+
+    def drawable(self) -> Counter:
+        """Without rows at no time, or of no value."""
+        time = self.time_ns
+        keep = (time >= 0) & (time < LATEST_NS) & np.isfinite(self.value)
+        return Counter(self.name, self.unit, time[keep], self.value[keep])
+
+
+@dataclass(frozen=True)
+class Group:
+    """Tracks that belong together: those of a rank, which Perfetto shows as a process, or others.
+
+    `path` tells the group from all others of the job, in this file and in those joined to it.
+    """
+
+    path: str
+    name: str
+    sequence: int
+    """Number of its packet sequence, from 1."""
+    pid: int | None = None
+    order: int = 0
+    labels: tuple[str, ...] = ()
+
+
+def ends(start_ns: Ints, duration_ns: Ints) -> Ints:
+    """Where each row ends; before its beginning where that or the duration is out of range."""
+    known = (
+        (start_ns >= 0) & (start_ns < LATEST_NS) & (duration_ns >= 0) & (duration_ns < LATEST_NS)
+    )
+    return np.where(known, np.where(known, start_ns, 0) + np.where(known, duration_ns, 0), NULL)

@@ -1,0 +1,134 @@
+"""What is drawn of one rank: slices from whole steps down to kernels, stacks, counters.
+
+Perfetto sorts the tracks of a process by name, capitals first: so `Steps` comes before `stream 7`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from stepscope.report.perfetto.communication import communication
+from stepscope.report.perfetto.slices import Counter, Slices, Track, ends
+from stepscope.report.perfetto.stacks import nested
+from stepscope.window import NULL, Floats, Ints, Strings, Table
+
+MAIN_THREAD = "MainThread"
+MOST_COUNTERS = 64
+"""Of one process; a host of 256 processors has as many counters of them alone."""
+MOST_VALUES = 20_000
+"""Of one counter: more than a screen has columns; the lowest and highest of each bucket stay."""
+_UNITS = (
+    ("_bytes_per_s", "B/s"), ("_bytes", "B"), ("_cpu_ns", "ns"), ("_mhz", "MHz"), ("_c", "°C"),
+    ("_w", "W"),
+)  # fmt: skip
+
+
+def rank_tracks(tables: Mapping[str, Table], until_ns: int) -> Iterator[Track]:
+    """The tracks of one rank's rows; stacks and counters come apart."""
+    if (steps := _drawn(tables, "steps", "step")) is not None:
+        yield Track("Steps", _intervals(steps, _step_names(steps.ints("step"))))
+    if (phases := _drawn(tables, "phases", "phase")) is not None:
+        details = ("step", "microbatch", "wait_ns", "cpu_ns")
+        yield Track("Phases", _intervals(phases, phases.strings("phase"), *details))
+    if (pauses := _drawn(tables, "pauses", "kind")) is not None:
+        yield Track("pauses", _intervals(pauses, pauses.strings("kind"), "step"))
+    comm = tables.get("comm_ops")
+    if comm is not None and comm.has("group", "op", "seq", "enqueue_ns"):
+        yield from communication(comm, until_ns)
+    if (kernels := _drawn(tables, "kernels", "kernel", "stream")) is not None:
+        for stream, rows in split(kernels, kernels.ints("stream")):
+            name = "unknown stream" if stream == NULL else f"stream {stream}"
+            yield Track(name, _kernels(rows))
+    if (operators := _drawn(tables, "host_ops", "name", "thread")) is not None:
+        for thread, rows in split(operators, operators.ints("thread")):
+            slices = _intervals(rows, rows.strings("name"), "step")
+            yield Track(f"operators of thread {thread}" if thread >= 0 else "operators", slices)
+
+
+def stack_tracks(tables: Mapping[str, Table]) -> Iterator[Track]:
+    """The call stack of the main thread, or of every thread where none is called so."""
+    stacks = _drawn(tables, "stacks", "thread", "frames")
+    if stacks is None:
+        return
+    threads = stacks.strings("thread")
+    main = threads.equals(MAIN_THREAD)
+    if main.any():
+        stacks, threads = stacks.take(main), threads.take(main)
+    for code, rows in split(stacks, threads.codes.astype(np.int64)):
+        name = threads.values[code] if code >= 0 else "unknown thread"
+        yield Track(f"stack of {name}", nested(rows))
+
+
+def counters(hardware: Table | None) -> Iterator[Counter]:
+    """The metrics of one rank, or of one host; those of single processors come last."""
+    if hardware is None or not hardware.has("metric", "ts_ns", "value"):
+        return
+    metric = hardware.strings("metric")
+    named = [(".core" in metric.values[code], metric.values[code], code)
+             for code in np.unique(metric.codes).tolist() if code >= 0]  # fmt: skip
+    for _, name, code in sorted(named)[:MOST_COUNTERS]:
+        yield _counter(name, hardware.take(metric.codes == code))
+
+
+def split(table: Table, column: Ints) -> Iterator[tuple[int, Table]]:
+    """The rows by the values of a column, smallest first; rows keep their order."""
+    order = np.argsort(column, kind="stable")
+    values, starts = np.unique(column[order], return_index=True)
+    for value, rows in zip(values.tolist(), np.split(order, starts[1:]), strict=True):
+        yield value, table.take(rows)
+
+
+def _drawn(tables: Mapping[str, Table], name: str, *columns: str) -> Table | None:
+    """The table if it has rows, and the columns without which nothing can be drawn."""
+    table = tables.get(name)
+    if table is None or not len(table):
+        return None
+    return table if table.has("start_ns", "duration_ns", *columns) else None
+
+
+def _intervals(rows: Table, names: Strings, *details: str) -> Slices:
+    start = rows.ints("start_ns")
+    columns = {name: rows.ints(name) for name in details if rows.has(name)}
+    return Slices(start, ends(start, rows.ints("duration_ns")), names, columns)
+
+
+def _step_names(step: Ints) -> Strings:
+    values, codes = np.unique(step, return_inverse=True)
+    names = tuple("step" if value == NULL else f"step {value}" for value in values.tolist())
+    return Strings(codes.astype(np.int32), names)
+
+
+def _kernels(rows: Table) -> Slices:
+    """With the time each stood in its stream, where its launch was recorded."""
+    slices = _intervals(rows, rows.strings("kernel"))
+    if not rows.has("enqueue_ns"):
+        return slices
+    launched = rows.ints("enqueue_ns")
+    known = (launched >= 0) & (slices.start_ns >= launched)
+    queued = np.where(known, slices.start_ns - np.where(known, launched, 0), NULL)
+    return Slices(slices.start_ns, slices.end_ns, slices.names, {"queued_ns": queued})
+
+
+def _counter(name: str, rows: Table) -> Counter:
+    counter = Counter(name, _unit(name), rows.ints("ts_ns"), rows.floats("value")).drawable()
+    order = np.argsort(counter.time_ns, kind="stable")
+    kept = order[_extremes(counter.value[order], MOST_VALUES)]
+    return Counter(name, counter.unit, counter.time_ns[kept], counter.value[kept])
+
+
+def _unit(metric: str) -> str:
+    base = metric.partition(".")[0]
+    return next((unit for ending, unit in _UNITS if base.endswith(ending)), "")
+
+
+def _extremes(values: Floats, limit: int) -> Ints:
+    """Rows of the lowest and highest value of each of `limit / 2` buckets; all where they fit."""
+    if values.size <= limit:
+        return np.arange(values.size)
+    edges = np.linspace(0, values.size, limit // 2 + 1).astype(np.int64)
+    rows = [edge + place for edge, stop in itertools.pairwise(edges.tolist())
+            for place in (values[edge:stop].argmin(), values[edge:stop].argmax())]  # fmt: skip
+    return np.unique(np.array(rows, np.int64))
