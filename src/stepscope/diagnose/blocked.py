@@ -17,6 +17,8 @@ LEAST_AGE_NS = 10**9
 SLOW_DUMP_NS = 10 * 10**9
 """Torch 2.13 reads its own symbols for two seconds of processor time before its first dump with
 stacks, and on a busy host that lasts: a wait that looks no older than this may be younger."""
+COPIED_NS = 3600 * 10**9
+"""A file that is an hour younger than the wait it tells of was copied since."""
 CLOCK_NS = 10**9
 """File systems and clocks differ by less; a dump older than its entries tells no age."""
 
@@ -187,6 +189,14 @@ def is_young(
     ranks, place = np.unique(comm.ints("rank")[rows], return_inverse=True)
     limit = np.array([max(_pause_ns(recording, int(rank)), least_ns) for rank in ranks])[place]
     return bool(((age >= -CLOCK_NS) & (age <= limit)).all())
+
+
+def until_ns(recording: Recording, one: Blocked) -> int:
+    """How far a wait was followed: to the first of its dumps, where their files can tell that."""
+    comm, rows = recording.comm, np.array(one.rows, np.int64)
+    written = int(comm.ints("dumped_ns")[rows].min())
+    newest = int(comm.ints("enqueue_ns").max())
+    return written if newest <= written <= one.since_ns + COPIED_NS else newest
 
 
 def _pause_ns(recording: Recording, rank: int) -> float:

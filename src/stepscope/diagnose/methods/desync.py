@@ -21,7 +21,7 @@ from functools import cached_property
 import numpy as np
 
 from stepscope.diagnose.advice import name_ranks
-from stepscope.diagnose.blocked import SLOW_DUMP_NS, Blocked, find_blocked, is_young
+from stepscope.diagnose.blocked import SLOW_DUMP_NS, Blocked, find_blocked, is_young, until_ns
 from stepscope.diagnose.calls import Clash, find_clashes
 from stepscope.diagnose.finding import Cause, Finding, Kind, Value
 from stepscope.diagnose.lanes import Recording
@@ -112,7 +112,9 @@ def _hang(scene: Scene) -> Finding | None:
     if not scene.blocked or is_young(scene.recording, scene.blocked):
         return None
     found = _explained(scene)
-    if found is not None and is_young(scene.recording, scene.blocked, SLOW_DUMP_NS):
+    unsure = is_young(scene.recording, scene.blocked, SLOW_DUMP_NS) or all(
+        scene.recording.doubtful[list(one.rows)].all() for one in scene.blocked)  # fmt: skip
+    if found is not None and unsure:
         return replace(found, confidence=min(found.confidence, LESS_SURE))
     return found
 
@@ -269,7 +271,8 @@ def _finding(
     }  # fmt: skip
     return Finding(
         method="desync", kind=kind, cause=cause, detail=detail, ranks=named, group=first.group,
-        function=function, time_ns=(first.since_ns, max(first.since_ns, scene.now_ns)),
+        function=function,
+        time_ns=(first.since_ns, max(first.since_ns, until_ns(scene.recording, first))),
         confidence=sure, values=values,
     )  # fmt: skip
 
