@@ -1,6 +1,6 @@
 """A small DDP job over gloo under `torch.profiler`, with one fault or none; no stepscope in it.
 
-Writes `rank<N>.json.gz` of each rank, six steps after three of warm-up.
+Writes `<fault>/rank<N>.json.gz` of each rank, six steps after three of warm-up, fault by fault.
 """
 
 from __future__ import annotations
@@ -62,27 +62,18 @@ class Model(nn.Module):
         return Burn.apply(self.layers(rows), self.products)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--fault", default="none")
-    parser.add_argument("--rank", type=int, default=2)
-    parser.add_argument("--stacks", action="store_true")
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    rank = dist.get_rank()
-    fault = arguments.fault if rank == arguments.rank else "none"
+def record(folder: Path, fault: str, stacks: bool) -> None:
+    """One job from a fresh model to its trace; the process group is the only thing it shares."""
     batch, steps = 8, WARM_UP + ACTIVE
     data = Numbers(batch * (steps + 1), 0.005 if fault == "slow-loader" else 0.0)
     model = DistributedDataParallel(
         Model(260 if fault == "burn-backward" else 60, 0.05 if fault == "sleep-forward" else 0.0)
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    file = arguments.folder / f"rank{rank}.json.gz"
+    file = folder / f"rank{dist.get_rank()}.json.gz"
     plan = schedule(wait=0, warmup=WARM_UP, active=ACTIVE, repeat=1)
     with profile(
-        activities=[ProfilerActivity.CPU], schedule=plan, with_stack=arguments.stacks,
+        activities=[ProfilerActivity.CPU], schedule=plan, with_stack=stacks,
         on_trace_ready=lambda trace: trace.export_chrome_trace(str(file)),
     ) as profiler:  # fmt: skip
         for _, rows in zip(range(steps), DataLoader(data, batch_size=batch), strict=False):
@@ -91,6 +82,22 @@ def main() -> None:
             loss.backward()
             optimizer.step()
             profiler.step()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--fault", nargs="+", default=["none"])
+    parser.add_argument("--rank", type=int, default=2)
+    parser.add_argument("--stacks", action="store_true")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    for fault in arguments.fault:
+        folder = arguments.folder / fault
+        folder.mkdir(parents=True, exist_ok=True)
+        record(folder, fault if dist.get_rank() == arguments.rank else "none", arguments.stacks)
+        dist.barrier()
     dist.destroy_process_group()
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -37,8 +38,18 @@ _SIZES = {
     "c10complexfloat": 8, "c10complexdouble": 16, "uint16": 2, "uint32": 4, "uint64": 8,
 }  # fmt: skip
 """Bytes per element, by torch's scalar types and C++'s names of them, letters and digits only."""
+_CALL = attrgetter("collective", "elements_in", "elements_out", "dtype", "source", "target")
+_GROUP = attrgetter(
+    "group_name", "group_words", "group_ranks", "group_size", "group_first", "group_stride"
+)
 _RANK_RUN = re.compile(r"-?\d+")
 _MOST_RANKS = 1 << 20
+MOST_CALLS = 1 << 17
+"""Distinct ones of a file: a job has some hundred, 200 MB of memory hold so many."""
+MOST_TEXT = 64 << 20
+"""Characters in which distinct calls may say what they say; a job needs some hundred thousand."""
+MOST_MEMBERS = 1 << 22
+"""Of all distinct groups of a file: 150 MB. A rank of 100,000 is in a dozen groups at most."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +63,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Call:
-    """Equal for all calls that say the same, so that few are kept."""
+    """What one or many calls say."""
 
     op: str | None
     size_bytes: int
@@ -70,7 +81,8 @@ def communicates(name: str) -> bool:
 
 
 def is_communication_kernel(name: str) -> bool:
-    return _KERNEL.search(name[:64]) is not None
+    """Whether a kernel communicates; copies never do, whatever they copy."""
+    return _KERNEL.search(name[:64]) is not None and not name.startswith(("Memcpy", "Memset"))
 
 
 @lru_cache(1 << 12)
@@ -80,12 +92,49 @@ def operator_of(name: str) -> str | None:
     return next((op for word, op in _OPERATORS if word in letters), None)
 
 
-def says_more(args: Arguments) -> bool:
-    """Whether there is anything in the arguments for a `Call`."""
-    return args.collective is not None or args.types is not NOTHING or args.values is not NOTHING
+class Calls:
+    """Numbers what calls say. Few differ, and members of a large group are listed only once."""
+
+    def __init__(self) -> None:
+        self._codes: dict[tuple[Any, ...], int] = {}
+        self._groups: dict[tuple[Any, ...], Group | None] = {}
+        self._text = self._members = 0
+        self.found: list[Call] = []
+
+    @property
+    def full(self) -> bool:
+        """Whether this can be no job's, but a file made to fill the memory."""
+        too_long = self._text >= MOST_TEXT or self._members >= MOST_MEMBERS
+        return too_long or len(self.found) >= MOST_CALLS
+
+    def code(self, args: Arguments) -> int:
+        """The number of what the arguments say, -1 where they say nothing."""
+        if args.collective is None and args.types is NOTHING and args.values is NOTHING:
+            return -1
+        shapes = bytes(args.shapes), bytes(args.types), bytes(args.values)
+        said = (*_CALL(args), *_GROUP(args), *shapes)
+        code = self._codes.get(said)
+        if code is None:
+            code = self._new(said, args)
+        return code
+
+    def _new(self, said: tuple[Any, ...], args: Arguments) -> int:
+        if self.full:
+            return -1
+        self._text += sum(len(one) for one in said if isinstance(one, str | bytes))
+        code = self._codes[said] = len(self.found)
+        self.found.append(call_of(args, self._group(args)))
+        return code
+
+    def _group(self, args: Arguments) -> Group | None:
+        said = _GROUP(args)
+        if said not in self._groups:
+            group = self._groups[said] = group_of(args)
+            self._members += len(group.ranks) if group else 0
+        return self._groups[said]
 
 
-def call_of(args: Arguments) -> Call:
+def call_of(args: Arguments, group: Group | None) -> Call:
     op = operator_of(args.collective) if args.collective else None
     elements = args.elements_out if op == "Scatter" else args.elements_in
     if args.collective:
@@ -94,7 +143,7 @@ def call_of(args: Arguments) -> Call:
         size = _shaped_size(_plain(args.shapes), _plain(args.types))
     peer = whole(args.target if op == "Send" else args.source if op == "Recv" else None)
     values = bytes(args.values)[:256].decode("utf-8", "replace")
-    return Call(op, size, _group(args), peer, values)
+    return Call(op, size, group, peer, values)
 
 
 def whole(value: Number) -> int:
@@ -138,7 +187,7 @@ def _elements(shape: Any) -> int | None:
     return count
 
 
-def _group(args: Arguments) -> Group | None:
+def group_of(args: Arguments) -> Group | None:
     if args.group_name is None:
         return None
     return Group(str(args.group_name), args.group_words or "", _ranks(args))

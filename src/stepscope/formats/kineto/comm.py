@@ -8,7 +8,7 @@ each group has threads of its own, made in the order of the groups.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -30,17 +30,6 @@ OF_DEVICE = ("nccl:", "rccl:")
 _NOTHING = Call(None, NULL, None, NULL, "")
 _TARGET = re.compile(r'^\[(?:[^,]*,){2}\s*"?(\d{1,7})"?\s*[,\]]')
 """The third argument of `c10d::send` and `c10d::recv_`, of `["", "", "1", "0"]` the 1."""
-
-
-@dataclass
-class Rows:
-    """Operators before groups and steps are known."""
-
-    op: list[str | None] = field(default_factory=list)
-    call: list[Call] = field(default_factory=list)
-    group: list[ProcessGroup | None] = field(default_factory=list)
-    peer: list[int] = field(default_factory=list)
-    sequence: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -77,31 +66,41 @@ def communication(seen: Recording, launch_ns: Ints, known: Known) -> Communicati
 
 
 def _device(seen: Recording, launch_ns: Ints, known: Known) -> Communication:
-    kernels = _matching(seen.device, is_communication_kernel)
-    rows = np.flatnonzero(kernels)
+    rows = np.flatnonzero(communication_kernels(seen.device))
     device, launch = seen.device.take(rows), launch_ns[rows]
-    call_row = _calls_of(seen, device, launch)
-    own = device.ints("call")
-    through = np.where(call_row >= 0, seen.calls.ints("call")[call_row], -1) if len(
-        seen.calls) else np.full(rows.size, -1)  # fmt: skip
-    chosen = np.where(own >= 0, own, through)
-    calls = _looked_up(seen, chosen)
+    at = _calls_of(seen, device, launch)
+    calls = _looked_up(seen, _known_or(device.ints("call"), -1, _of(seen.calls, "call", at, -1)))
     names = device.strings("name")
-    call_names = [seen.calls.strings("name")[int(at)] if at >= 0 else None for at in call_row]
-    ops = [call.op or operator_of(said or "") or _op_of_kernel(names[at] or "", said is not None)
-           for at, (call, said) in enumerate(zip(calls, call_names, strict=True))]  # fmt: skip
+    said = [seen.calls.strings("name")[row] if row >= 0 else None for row in at.tolist()]
+    ops = [call.op or operator_of(word or "") or _op_of_kernel(names[row] or "", word is not None)
+           for row, (call, word) in enumerate(zip(calls, said, strict=True))]  # fmt: skip
     groups, guessed = _groups(calls, known, device.ints("stream"))
     start = device.ints("start_ns")
-    sequence = device.ints("sequence")
-    if len(seen.calls):
-        told = np.where(call_row >= 0, seen.calls.ints("sequence")[call_row], NULL)
-        sequence = np.where(sequence == NULL, told, sequence)
+    told = _of(seen.calls, "sequence", at, NULL)
     return _table(
         ops, calls, groups, guessed,
         enqueue_ns=np.where(launch == NULL, start, np.minimum(launch, start)),
         start_ns=start, end_ns=ends(device), blocked_ns=np.full(rows.size, NULL),
-        sequence=sequence,
+        sequence=_known_or(device.ints("sequence"), NULL, told),
     )  # fmt: skip
+
+
+def communication_kernels(device: Table) -> Mask:
+    """Which kernels communicate, by their names."""
+    names = device.strings("name")
+    hits = np.array([is_communication_kernel(value) for value in names.values] or [False], np.bool_)
+    return hits[names.codes]
+
+
+def _of(calls: Table, column: str, rows: Ints, missing: int) -> Ints:
+    """Values of the given rows of `calls`, where there is such a row."""
+    if not len(calls):
+        return np.full(rows.shape, missing)
+    return np.where(rows >= 0, calls.ints(column)[rows], missing)
+
+
+def _known_or(values: Ints, unknown: int, others: Ints) -> Ints:
+    return np.where(values == unknown, others, values)
 
 
 def _op_of_kernel(name: str, called: bool) -> str | None:
@@ -111,13 +110,6 @@ def _op_of_kernel(name: str, called: bool) -> str | None:
 
 def _looked_up(seen: Recording, codes: Ints) -> list[Call]:
     return [seen.arguments[code] if code >= 0 else _NOTHING for code in codes.tolist()]
-
-
-def _matching(table: Table, wanted: object) -> Mask:
-    names = table.strings("name")
-    hits = np.array([wanted(value) for value in names.values] or [False], np.bool_)  # type: ignore[operator]
-    hits &= ~np.array([v.startswith(("Memcpy", "Memset")) for v in names.values] or [False])
-    return hits[names.codes]
 
 
 def _calls_of(seen: Recording, device: Table, launch: Ints) -> Ints:
@@ -159,20 +151,16 @@ def _groups(
     calls: list[Call], known: Known, streams: Ints
 ) -> tuple[list[ProcessGroup | None], bool]:
     """The group of each call; where it is not said and there are several, one per stream."""
-    order = {stream: at for at, stream in enumerate(np.unique(streams).tolist())}
+    silent = np.array([call.group is None for call in calls], np.bool_)
     alone = _only_group(known)
-    missing = [call.group is None for call in calls]
-    several = (
-        alone is None and len({s for s, m in zip(streams.tolist(), missing, strict=True) if m}) > 1
-    )
+    several = alone is None and np.unique(streams[silent]).size > 1
+    order = {stream: at for at, stream in enumerate(np.unique(streams).tolist())}
+    said = {id(call): process_group(call.group, known.world_size)
+            for call in {id(call): call for call in calls}.values() if call.group}  # fmt: skip
     groups: list[ProcessGroup | None] = []
     for call, stream in zip(calls, streams.tolist(), strict=True):
-        if call.group is not None:
-            groups.append(process_group(call.group, known.world_size))
-        elif several:
-            groups.append(ProcessGroup(f"other-stream{order[stream]}", "other", ()))
-        else:
-            groups.append(alone or DEFAULT)
+        unnamed = ProcessGroup(f"other-stream{order[stream]}", "other", ()) if several else alone
+        groups.append(said.get(id(call)) or unnamed or DEFAULT)
     return groups, several
 
 
@@ -185,24 +173,26 @@ def _only_group(known: Known) -> ProcessGroup | None:
 def _cpu(seen: Recording, known: Known) -> Communication:
     """Calls that run on the CPU: the annotation is the work, `c10d::` the host's call."""
     work = seen.calls.take(named(seen.calls, *ON_CPU))
-    names = [work.strings("name")[at] or "" for at in range(len(work))]
-    ops = [operator_of(name) for name in names]
     called = seen.calls.take(named(seen.calls, "c10d::"))
-    asked = [operator_of(called.strings("name")[at] or "") for at in range(len(called))]
-    caller = _in_order(ops, asked)
+    ops = _ops(work)
+    caller = _in_order(ops, _ops(called))
     calls = _looked_up(seen, work.ints("call"))
-    enqueue = np.where(caller >= 0, called.ints("start_ns")[caller] if len(called) else 0,
-                       work.ints("start_ns"))  # fmt: skip
+    start = work.ints("start_ns")
     values = _looked_up(seen, called.ints("call"))
     calls = [_with_peer(call, op, values[at].values if at >= 0 else "")
              for call, op, at in zip(calls, ops, caller.tolist(), strict=True)]  # fmt: skip
     groups, guessed = _gloo_groups(seen, work, ops, known)
     return _table(
         ops, calls, groups, guessed,
-        enqueue_ns=np.minimum(enqueue, work.ints("start_ns")),
-        start_ns=work.ints("start_ns"), end_ns=ends(work),
+        enqueue_ns=np.minimum(_known_or(_of(called, "start_ns", caller, NULL), NULL, start), start),
+        start_ns=start, end_ns=ends(work),
         blocked_ns=np.zeros(len(work), np.int64), sequence=work.ints("sequence"),
     )  # fmt: skip
+
+
+def _ops(calls: Table) -> list[str | None]:
+    names = calls.strings("name")
+    return [operator_of(names[at] or "") for at in range(len(calls))]
 
 
 def _in_order(ops: list[str | None], asked: list[str | None]) -> Ints:
@@ -231,14 +221,10 @@ def _gloo_groups(
     p2p = np.array([op in ("Send", "Recv") for op in ops], np.bool_)
     threads = work.ints("thread")
     number = _numbered_threads(seen, np.unique(threads[~p2p]).tolist(), len(known.groups))
-    groups: list[ProcessGroup | None] = []
-    for thread, is_p2p in zip(threads.tolist(), p2p.tolist(), strict=True):
-        at = 0 if is_p2p else number.get(thread, -1)
-        if at == 0:
-            groups.append(world)
-        else:
-            groups.append(process_group(known.groups[at], known.world_size) if at > 0 else None)
-    return groups, None in groups
+    made = [world, *(process_group(group, known.world_size) for group in known.groups[1:])]
+    at = [0 if is_p2p else number.get(thread, -1)
+          for thread, is_p2p in zip(threads.tolist(), p2p.tolist(), strict=True)]  # fmt: skip
+    return [made[one] if one >= 0 else None for one in at], -1 in at
 
 
 def _numbered_threads(seen: Recording, threads: list[int], groups: int) -> dict[int, int]:
@@ -264,7 +250,7 @@ def _calls_only(seen: Recording, known: Known) -> Communication:
     """NCCL's calls where the device was not recorded: they ended at an unknown time."""
     calls = seen.calls.take(named(seen.calls, *OF_DEVICE))
     said = _looked_up(seen, calls.ints("call"))
-    ops = [operator_of(calls.strings("name")[at] or "") for at in range(len(calls))]
+    ops = _ops(calls)
     groups, guessed = _groups(said, known, np.zeros(len(calls), np.int64))
     unknown = np.full(len(calls), NULL)
     return _table(

@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.formats.kineto.calls import is_communication_kernel
-from stepscope.formats.kineto.comm import OF_DEVICE, ON_CPU
+from stepscope.formats.kineto.comm import OF_DEVICE, ON_CPU, communication_kernels
 from stepscope.formats.kineto.names import AUTOGRAD, LOADER, OPTIMIZER_STEP
 from stepscope.formats.kineto.recording import Recording
 from stepscope.formats.kineto.spans import Cover, cover, ends, named, outermost
 from stepscope.formats.kineto.steps import Steps
 from stepscope.trace import BACKWARD, DATA_LOAD, FORWARD, OPTIMIZER
-from stepscope.window import NULL, Ints, Mask, Strings, Table
+from stepscope.window import NULL, Ints, Strings, Table
 
 _NAMES = (DATA_LOAD, FORWARD, BACKWARD, OPTIMIZER)
 _LATEST = np.iinfo(np.int64).max
@@ -52,12 +51,6 @@ def phases(
     })  # fmt: skip
     table = table.take(order)
     return table.take(table.ints("step") != NULL)
-
-
-def communication_kernels(device: Table) -> Mask:
-    names = device.strings("name")
-    hits = np.array([is_communication_kernel(value) for value in names.values] or [False])
-    return np.asarray(hits[names.codes], np.bool_)
 
 
 def busy_host(seen: Recording, operators: Table) -> Cover:

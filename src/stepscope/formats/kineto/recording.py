@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from stepscope.formats.kineto.calls import Call, call_of, communicates, says_more
+from stepscope.formats.kineto.calls import Call, Calls, communicates
 from stepscope.formats.kineto.events import Arguments, Batch, Number
 from stepscope.formats.kineto.names import LOADER, OPTIMIZER_STEP, PROFILER_STEP
 from stepscope.formats.kineto.spans import named
@@ -37,7 +37,9 @@ _KINDS = {
 MOST_EVENTS = 50_000_000
 """Of one file, about 2 GB of columns: beyond it reading stops rather than fill the memory."""
 MOST_TEXT = 256 << 20
-"""Characters of all distinct names of a file; real traces have some thousand names."""
+"""Bytes of all distinct names of a file; real traces have some thousand names."""
+_NAME_BYTES = 150
+"""What a name takes beside its characters: a string, and its place in a dictionary."""
 _NANOSECONDS_FROM = 1e17
 """As microseconds the year 5138: such times are nanoseconds."""
 _LATEST_NS = 2**61
@@ -57,12 +59,12 @@ class Codes(dict[Any, int]):
 
 
 class Names(Codes):
-    """Codes of strings that know how much text they hold."""
+    """Codes of names that know how much memory they take."""
 
-    text = 0
+    size_bytes = 0
 
-    def __missing__(self, key: str | None) -> int:
-        self.text += len(key or "")
+    def __missing__(self, key: Number) -> int:
+        self.size_bytes += _NAME_BYTES + (len(key) if isinstance(key, str) else 0)
         return super().__missing__(key)
 
 
@@ -111,7 +113,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self._kinds: dict[str, Columns] = {kind: Columns() for kind in (*_KINDS.values(), "calls")}
-        self._names, self._threads, self._arguments = Names(), Codes(), Codes()
+        self._names, self._threads, self._calls = Names(), Names(), Calls()
         self._mains: set[int] = set()
         self._unit = 0
         self._impossible = 0
@@ -119,7 +121,8 @@ class Recorder:
 
     @property
     def full(self) -> bool:
-        return self.kept >= MOST_EVENTS or self._names.text >= MOST_TEXT
+        named = self._names.size_bytes + self._threads.size_bytes
+        return self.kept >= MOST_EVENTS or named >= MOST_TEXT or self._calls.full
 
     def add(self, batch: Batch) -> None:
         chosen: dict[str | None, list[Any]] = defaultdict(list)
@@ -173,7 +176,7 @@ class Recorder:
     def _call_columns(self, events: list[Any]) -> dict[str, Ints]:
         """Arguments of communication as numbers: few differ, but for the sequence number."""
         args = [event.args or _NO_ARGUMENTS for event in events]
-        codes = [self._arguments[call_of(a)] if says_more(a) else -1 for a in args]
+        codes = [self._calls.code(a) for a in args]
         return {
             "call": np.array(codes, np.int32),
             "external": whole_numbers([a.external for a in args]),
@@ -235,7 +238,7 @@ class Recorder:
         tables = {kind: self._kinds[kind].table(names, *sorted(needs[kind])) for kind in needs}
         return Recording(
             cpu=tables[CPU], marks=tables[MARK], runtime=tables[RUNTIME], device=tables[DEVICE],
-            python=tables[PYTHON], calls=tables["calls"], arguments=tuple(self._arguments),
+            python=tables[PYTHON], calls=tables["calls"], arguments=tuple(self._calls.found),
             threads=tuple(self._threads), main=self._main(tables[MARK], tables[CPU]),
             impossible=self._impossible, full=self.full,
         )  # fmt: skip
