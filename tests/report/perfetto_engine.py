@@ -8,9 +8,11 @@ messages of `perfetto`. Compiling takes seconds, so what was compiled is kept.
 from __future__ import annotations
 
 import hashlib
+import os
 import struct
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -34,10 +36,12 @@ def compiled(cache: Path) -> tuple[wasmtime.Engine, wasmtime.Module]:
     key = hashlib.sha256(data + version("wasmtime").encode()).hexdigest()[:16]
     path = cache / f"trace_processor-{key}.compiled"
     engine = wasmtime.Engine()
-    if path.exists():
-        return engine, wasmtime.Module.deserialize_file(engine, str(path))
+    with suppress(OSError, wasmtime.WasmtimeError):  # not there, or made on another processor
+        return engine, wasmtime.Module.deserialize(engine, path.read_bytes())
     module = wasmtime.Module(engine, data)
-    path.write_bytes(module.serialize())
+    part = path.with_suffix(f".{os.getpid()}")
+    part.write_bytes(module.serialize())
+    part.replace(path)
     return engine, module
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter as Bag
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -16,7 +17,8 @@ from stepscope.report.perfetto.protobuf import field, varint, varints
 from stepscope.report.perfetto.slices import LATEST_NS, Counter, Group, Slices, Track
 from stepscope.window import NULL, Ints, Strings
 
-from .perfetto_engine import TraceProcessor
+if TYPE_CHECKING:
+    from .perfetto_engine import TraceProcessor
 
 T0 = 1_766_000_000_000_000_000
 RANK = Group("rank 3", "rank 3 · host-000", 5, pid=3, order=3)
@@ -127,8 +129,8 @@ def read_back(perfetto: TraceProcessor) -> list[tuple[object, ...]]:
         "select track.name as track, ts, dur, slice.name as name, slice.arg_set_id as args "
         "from slice join track on track.id = track_id"
     )
-    return [(row["track"], row["ts"], row["dur"], row["name"], *details.get(row["args"], {}).values())
-            for row in rows]  # fmt: skip
+    plain = ("track", "ts", "dur", "name")
+    return [(*(row[key] for key in plain), *details.get(row["args"], {}).values()) for row in rows]
 
 
 @ENGINE

@@ -21,6 +21,8 @@ Steps = tuple[int, int]
 
 def select(window: Window, ranks: tuple[int, ...], steps: Steps | None = None) -> Window:
     """The rows of these ranks and their hosts; in these steps, or at their time."""
+    if not ranks:
+        return Window(window.job, {})
     tables = {name: table.take(_of_ranks(window, table, ranks))
               for name, table in window.tables.items() if table.has("rank")}  # fmt: skip
     if steps is not None:
