@@ -31,6 +31,7 @@ WITHIN = {
 }
 BUCKETS = 3
 TRANSFER_MS = 2.0
+TEXT = ("phase", "kind", "group", "op", "metric", "host", "frames", "thread", "table", "state")
 
 
 @dataclass(frozen=True)
@@ -197,18 +198,23 @@ def _window(play: Play, ranks: int, random: np.random.Generator, stacks: bool) -
 
 
 def a_table(names: str, rows: Sequence[Sequence[object]]) -> Table:
-    """A table from rows; columns of strings are recognised by their first value."""
+    """A table from rows; columns of strings are recognised by their first value, if
+    there is one, else by name."""
     columns: dict[str, Column] = {}
     for at, name in enumerate(names.split()):
         values = [row[at] for row in rows]
         if name == "value":
             columns[name] = np.array(values, np.float64)
-        elif name in ("phase", "kind", "group", "op", "metric", "host", "frames", "thread", "table",
-                    "state"):  # fmt: skip
+        elif _is_text(name, values):
             columns[name] = Strings.of(values)  # type: ignore[arg-type]
         else:
             columns[name] = np.array(values, np.int64)
     return Table(columns)
+
+
+def _is_text(name: str, values: Sequence[object]) -> bool:
+    known = [value for value in values if value is not None]
+    return isinstance(known[0], str) if known else name in TEXT
 
 
 def _hardware(play: Play, ranks: int, random: np.random.Generator) -> Table:

@@ -74,6 +74,12 @@ def test_a_checkpoint_every_fifty_steps_is_on_schedule() -> None:
     assert jitter(series, steps_of(series)).columns.size == 0
 
 
+def test_slow_first_steps_are_the_start_of_the_job() -> None:
+    series = np.array([40.0, 31.0, 10.0, 10.2, 10.1, 9.9, 40.0, 10.0])
+    assert list(jitter(series, steps_of(series), warming=4).columns) == [6]
+    assert list(jitter(series[1:6], steps_of(series[1:6])).columns) == [0]
+
+
 def test_a_spike_off_schedule_stays() -> None:
     steps = np.arange(1000, 1300)
     spikes = np.array([1000, 1050, 1077, 1100, 1150, 1200, 1250])

@@ -55,7 +55,7 @@ def find_culprits(seen: Observed) -> list[Culprit]:
     rows = sorted({one.row for one in found})
     merged = [_culprit(seen, [one for one in found if one.row == row]) for row in rows]
     # windows round a stretch up; its onset, once found to the step, may leave an episode only
-    least = 1 if _is_brief(seen) else LEAST_STEPS
+    least = 1 if is_brief(seen) else LEAST_STEPS
     culprits = [one for one in merged if one.stop - one.first >= least]
     collectors = {storm.row: _collector(seen, storm) for storm in storms(seen)}
     explained = {one.row for one in culprits if one.row in collectors
@@ -90,7 +90,7 @@ def _all_stragglers(seen: Observed) -> list[Straggler]:
     skip, ranks = seen.line.warm_up, len(seen.line.ranks)
     phases = seen.own.phases
     tests = ranks * (len(phases) + 1)
-    look = brief.stragglers if _is_brief(seen) else stragglers
+    look = brief.stragglers if is_brief(seen) else stragglers
     found: list[Straggler] = []
     for phase, own in zip((*phases, None), (*seen.own.own, seen.total), strict=True):
         if phase is None and len(phases) < 2:
@@ -101,7 +101,8 @@ def _all_stragglers(seen: Observed) -> list[Straggler]:
     return [_shift(one, skip) for one in found]
 
 
-def _is_brief(seen: Observed) -> bool:
+def is_brief(seen: Observed) -> bool:
+    """Whether a few steps of a trace are all there is to judge by."""
     return brief.applies(seen.window, len(seen.line.steps) - seen.line.warm_up)
 
 
@@ -127,7 +128,7 @@ def _culprit(seen: Observed, mine: list[Straggler]) -> Culprit:
     main = max(mine, key=lambda one: _sum(excesses[one.phase][one.first : one.stop]))
     row, stop = main.row, main.stop
     first = main.first
-    if not _is_brief(seen):
+    if not is_brief(seen):
         first = _onset(excesses[main.phase], main, seen.line.warm_up)
     flagged = tuple(one for one in excesses if one is not None)
     whole = None in excesses or not flagged

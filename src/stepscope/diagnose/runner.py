@@ -9,7 +9,7 @@ import numpy as np
 
 from stepscope.diagnose import stats
 from stepscope.diagnose.align import align
-from stepscope.diagnose.blame import Culprit, find_culprits
+from stepscope.diagnose.blame import Culprit, find_culprits, is_brief
 from stepscope.diagnose.causes import reason_of
 from stepscope.diagnose.clean import clean
 from stepscope.diagnose.cost import Cost, accusable, what_if
@@ -32,6 +32,7 @@ from stepscope.diagnose.methods.stacks import Samples, read_samples
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.overview import latecomers, rank_times
 from stepscope.diagnose.own_cost import own_cost
+from stepscope.diagnose.timeline import WARM_UP_STEPS
 from stepscope.diagnose.verdict import (
     Slow,
     costs_enough,
@@ -136,7 +137,7 @@ def _slow(seen: Observed) -> _Slow:
     cost = what_if(seen, culprits)
     verdicts, kept = _named(seen, samples, culprits, cost)
     series = line.job_period_ns[line.warm_up :]
-    spikes = l1.jitter(series, line.steps[line.warm_up :])
+    spikes = l1.jitter(series, line.steps[line.warm_up :], WARM_UP_STEPS - line.warm_up)
     change = _moved(l1.regression(series), line.warm_up)
     healed = line.job_period_ns - what_if(seen, kept).lost_ns if kept else line.job_period_ns
     rest = _moved(l1.regression(healed[line.warm_up :]), line.warm_up)
@@ -276,5 +277,6 @@ def _skipped(seen: Observed) -> list[Skipped]:
         if missing and not (method == "pauses" and seen.pauses is not None):
             found.append(Skipped(method, f"no table {', '.join(missing)}"))
     if len(seen.line.ranks) < 2:
-        found.append(Skipped("argus-l2", "one rank has no peers"))
+        method = "brief" if is_brief(seen) else "argus-l2"
+        found.append(Skipped(method, "one rank has no peers"))
     return found

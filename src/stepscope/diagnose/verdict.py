@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from stepscope.diagnose.advice import advise, name_ranks
-from stepscope.diagnose.blame import Culprit
+from stepscope.diagnose.blame import Culprit, is_brief
 from stepscope.diagnose.causes import Reason
 from stepscope.diagnose.cost import Cost
 from stepscope.diagnose.finding import Device, Evidence, Finding, Verdict
@@ -67,13 +67,19 @@ def slow_finding(seen: Observed, one: Culprit, reason: Reason, cost: Cost, at: i
         f" (z {one.z:.1f}, noise reaches {one.needed:.1f})" if one.phases else ""
     )
     return Finding(
-        method="argus-l2" if one.phases else "pauses", kind="slowdown", cause=reason.cause,
+        method=_method(seen, one), kind="slowdown", cause=reason.cause,
         detail=detail, ranks=(rank,),
         phase=phase, kernels=reason.kernels, function=reason.function,
         steps=line.span(one.first, one.stop),
         time_ns=line.span_ns(one.first, one.stop), slowdown=one.slowdown, lost_ns=one.excess_ns,
         confidence=min(sure, SUREST), values=values,
     )  # fmt: skip
+
+
+def _method(seen: Observed, one: Culprit) -> str:
+    if not one.phases:
+        return "pauses"
+    return "brief" if is_brief(seen) else "argus-l2"
 
 
 def costs_enough(finding: Finding) -> bool:
@@ -122,7 +128,7 @@ def slow_verdict(window: Window, one: Slow) -> Verdict:
         detail = f"it came last in collectives, by {lag / 1e6:.1f} ms per step"
         evidence.append(Evidence("arrival", detail, {"lag_ns": lag}))
     return _verdict(
-        window, finding, _slow_summary(finding), (*evidence, *one.evidence),
+        window, finding, _slow_summary(one), (*evidence, *one.evidence),
         _victims(window, finding), share,
     )  # fmt: skip
 
@@ -180,7 +186,8 @@ def _victims(window: Window, finding: Finding) -> int:
     return len(members - set(finding.ranks))
 
 
-def _slow_summary(finding: Finding) -> str:
+def _slow_summary(one: Slow) -> str:
+    finding = one.finding
     plural = len(finding.ranks) > 1
     verb = {
         "compute": "compute" if plural else "computes",
@@ -190,18 +197,21 @@ def _slow_summary(finding: Finding) -> str:
     text += "their peers" if plural else "its peers"
     if finding.phase is not None and finding.cause != "data_loading":
         text += f" in {finding.phase}"
-    return text + _because(finding) + _since(finding)
+    return text + _because(one) + _since(finding)
 
 
-def _because(finding: Finding) -> str:
+def _because(one: Slow) -> str:
+    finding = one.finding
     reason = {
+        "memory_copy": ", copying between host and device",
         "gc": ", held up by garbage collection",
         "contention": ", as other processes take its processors",
         "jit_compile": ", compiling",
         "load_imbalance": ", with more work to do",
     }.get(finding.cause, "")
     if finding.cause == "host" and finding.function is None:
-        reason = ", waiting for a processor or blocked"
+        traced = any(seen.method == "breakdown" for seen in one.evidence)
+        reason = ", its host being late" if traced else ", waiting for a processor or blocked"
     if finding.function is not None:
         reason += f", in {short_frame(finding.function)}"
     return reason

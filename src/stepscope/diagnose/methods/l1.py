@@ -69,12 +69,16 @@ class Regression:
     z: float
 
 
-def jitter(series: Floats, steps: Ints) -> Spikes:
-    """Steps beyond median + 6 MAD that no schedule explains."""
+def jitter(series: Floats, steps: Ints, warming: int = 0) -> Spikes:
+    """Steps beyond median + 6 MAD that no schedule explains.
+
+    An unbroken run of spikes among the first `warming` steps is the job's start and no jitter.
+    """
     baseline = stats.median(series)
     spread = max(stats.sigma(series), stats.NOISE_FLOOR * baseline)
     limit = max(baseline + SPIKE_MADS * spread, SPIKE_RATIO * baseline)
     spikes = np.flatnonzero(np.nan_to_num(series) > limit)
+    spikes = spikes[(spikes != np.arange(spikes.size)) | (spikes >= warming)]
     spikes = spikes[~scheduled(steps[spikes], steps)] if baseline > 0 else spikes[:0]
     return Spikes(spikes, baseline, float((series[spikes] - baseline).sum()))
 
