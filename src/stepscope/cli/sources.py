@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from stepscope.window import Window
 
 _TRACE_NAMES = ("*.json", "*.json.gz")
+_LISTED = 5
 
 
 class Source(Protocol):
@@ -39,7 +40,7 @@ def open_source(source: str) -> Source:
     """What a command reads: job folders are looked at later, recordings of others are read now.
 
     Raises:
-        SourceError: it is a recording, and cannot be read.
+        SourceError: it is a recording, and cannot be read; or a folder of anything else.
     """
     return read_recording(source) or _job(source)
 
@@ -64,7 +65,7 @@ def read_recording(source: str) -> Recording | None:
         SourceError: that is what it holds, and nothing in it can be used.
     """
     path = Path(source)
-    if "://" in source or not _exists(path) or _is_job(path):
+    if "://" in source or not _exists(path) or _holds_jobs(path):
         return None
     reader = _reader_of(path)
     return None if reader is None else reader(path)
@@ -73,7 +74,23 @@ def read_recording(source: str) -> Recording | None:
 def _job(source: str) -> Source:
     from stepscope.store.reader import JobReader
 
+    path = Path(source)
+    if "://" not in source and _exists(path) and (names := _listed(path)) and not _holds_jobs(path):
+        raise SourceError(
+            f"nothing to read in {source}: no job folder, no PyTorch profiler traces (*.json, "
+            f"*.json.gz), no Flight Recorder dumps; it holds {names}"
+        )
     return JobReader(source)
+
+
+def _listed(path: Path) -> str:
+    """The first names in a folder; empty where there are none, or nobody may know."""
+    try:
+        names = sorted(one.name for one in path.iterdir())
+    except OSError:
+        return ""
+    shown = [name + "/" * (path / name).is_dir() for name in names[:_LISTED]]
+    return ", ".join(shown) + (", …" if len(names) > _LISTED else "")
 
 
 def _exists(path: Path) -> bool:
@@ -83,15 +100,17 @@ def _exists(path: Path) -> bool:
         return False
 
 
-def _is_job(path: Path) -> bool:
+def _holds_jobs(path: Path) -> bool:
     """Whether it is a job folder, or a store of jobs; nothing else is looked for there."""
     from stepscope.store.location import Location
-    from stepscope.store.source import is_job, open_job
+    from stepscope.store.source import is_job
 
     if not path.is_dir():
         return False
     try:
-        return is_job(*Location.parse(str(path)).top()) or bool(open_job(str(path)))
+        root = Location.parse(str(path))
+        folders, files = root.top()
+        return is_job(folders, files) or any(is_job(*root.child(one).top()) for one in folders)
     except SourceError:
         return False
 
@@ -127,4 +146,30 @@ def _read_dumps(path: Path) -> Recording:
 
     with terminal.progress(f"reading Flight Recorder dumps of {path.name}"):
         dumps = flight_recorder.read(path)
-    return Recording(dumps.window, list(dumps.problems))
+    return Recording(dumps.window, _without_traces(path, dumps.problems))
+
+
+def _without_traces(path: Path, problems: Sequence[str]) -> list[str]:
+    """Traces beside dumps are no dumps, which deserves one line rather than one each."""
+    from stepscope.report import units
+
+    traces = _traces_in(path)
+    if not traces:
+        return list(problems)
+    theirs = tuple(f"{one}: " for one in traces)
+    kept = [problem for problem in problems if not problem.startswith(theirs)]
+    left_out = (
+        f"{path}: {units.count(len(traces), 'profiler trace')} left out, as the Flight Recorder "
+        "dumps beside them tell of a hang; to diagnose them, move them to a folder of their own"
+    )
+    return [*kept, left_out]
+
+
+def _traces_in(folder: Path) -> list[Path]:
+    from stepscope.formats import kineto
+    from stepscope.formats.kineto.files import trace_files
+
+    try:
+        return [one for one in trace_files(folder) if folder.is_dir() and kineto.recognise(one)]
+    except SourceError:
+        return []
