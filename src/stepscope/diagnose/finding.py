@@ -149,14 +149,13 @@ class RankTime:
 
 @dataclass(frozen=True)
 class Latecomer:
-    """Who came last in the collectives of one group and operator, and what that alone cost."""
+    """Who made the others wait the most in the collectives of one group and operator."""
 
     group: str
     op: str
     rank: int
-    """Who was last most often."""
     last: int
-    """In how many of them."""
+    """In how many of them it came last."""
     operators: int
     caused_ns: int
     """Waiting of all others for this rank alone, per step."""

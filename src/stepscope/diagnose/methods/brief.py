@@ -6,19 +6,21 @@ at; a trace has three to ten, so there are no windows, no onset and no past to c
 Three questions instead, all of log-ratios to the median of the peers, as in L2: is the median over
 the steps large; is it beyond the noise of single steps (Student, pooled over the peers); and is it
 far from what the peers differ by among themselves. Noise estimated from a handful of ranks says
-little about outliers among ranks, so the last is a ratio and no quantile.
+little about outliers among ranks, so the last is a ratio and no quantile. The noise is that between
+neighbouring steps: about their own medians a rank's two or three steps scatter by half of it.
 Cost: one pass over ranks and steps. Cannot see: what happened between two traces.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from statistics import NormalDist
 
 import numpy as np
 
 from stepscope.diagnose import stats
 from stepscope.diagnose.methods.l2 import (
-    ABOVE_PEERS,
     FALSE_ALARMS,
     LEAST_STEPS,
     PAD,
@@ -39,6 +41,14 @@ PERSISTENCE = 0.8
 """This part of the steps must show half the effect each for itself: all of four, four of five."""
 SUSPECTS = 4
 """One in so many peers may itself be slow: it is no measure of what the innocent differ by."""
+ABOVE_PEERS = 3.0
+"""Times that. Of 3,960 synthetic healthy jobs (docs/methods/brief.md), 1.5 as in L2 blames somebody
+in 2.6 %, 3 in 0.6 %; a rank twice as slow among four with 10 % noise, in six steps, is named in 100
+and 94 %."""
+PEER_ALARMS = 0.01
+"""Among many ranks one strays farther: then as many times as one healthy job in a hundred has."""
+MEDIAN_ERROR = math.sqrt(math.pi / 2)
+"""Standard error of a median in those of a mean, for a Gaussian and many steps; less for few."""
 PAIR_EFFECT = 0.3
 """In a pair there are no peers to differ among themselves, and either may be the odd one."""
 
@@ -76,21 +86,31 @@ def _in_group(excess: Floats, group: Ints, phase: str | None, tests: int) -> lis
         return []
     middle = stats.row_medians(excess[known])
     steps = excess.shape[1]
-    residual = excess[known] - middle[:, None]
-    noise = max(stats.sigma(residual), np.finfo(np.float64).tiny)
+    noise = max(stats.step_noise(excess[known]), np.finfo(np.float64).tiny)
     floor = max(effect_floor(noise), float(np.log1p(EFFECT)))
     if known.size == 2:
         floor = max(floor, float(np.log1p(PAIR_EFFECT)))
-    needed = stats.student(1 - FALSE_ALARMS / max(tests, 1), known.size * (steps - 1))
+    # whatever the ranks do, their excesses have one median: that is one rank less
+    needed = stats.student(1 - FALSE_ALARMS / max(tests, 1), (known.size - 1) * (steps - 1))
+    above = _above_peers(tests)
     found = []
     for at, row in enumerate(known):
-        effect, z = float(middle[at]), float(middle[at]) * np.sqrt(steps) / noise
-        shown = float(np.mean(excess[row][np.isfinite(excess[row])] > effect / 2))
+        values = excess[row][np.isfinite(excess[row])]
+        effect = float(middle[at])
+        z = effect * math.sqrt(values.size) / (MEDIAN_ERROR * noise)
+        shown = float(np.mean(values > effect / 2))
         if effect < floor or z < needed or shown < PERSISTENCE:
             continue
-        if effect >= ABOVE_PEERS * _spread(middle, at):
+        if effect >= above * _spread(middle, at):
             found.append(Straggler(int(row), phase, 0, steps, effect, z, needed))
     return found
+
+
+def _above_peers(tests: int) -> float:
+    """Times the `_spread` that the farthest of so many healthy ranks hardly reaches."""
+    normal = NormalDist()
+    one_in_suspects = normal.inv_cdf(1 - 0.5 / SUSPECTS)
+    return max(ABOVE_PEERS, normal.inv_cdf(1 - PEER_ALARMS / max(tests, 1)) / one_in_suspects)
 
 
 def _spread(middle: Floats, at: int) -> float:
