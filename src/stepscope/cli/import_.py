@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import logging
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from stepscope.cli import exits
-from stepscope.errors import SourceError, StoreError, UsageError
+from stepscope.errors import SourceError, StepscopeError, StoreError, UsageError
 
 if TYPE_CHECKING:
+    from stepscope.cli.sources import Recording
     from stepscope.store.encode import Rows
     from stepscope.store.location import Location
     from stepscope.store.writer import JobWriter
@@ -54,16 +58,11 @@ def import_(
 
     Exit status: 0 written, 2 FOLDER cannot be read or the store not be written.
     """
-    from stepscope.cli.sources import read_recording
     from stepscope.store.layout import job_location
 
-    recording = read_recording(folder)
-    if recording is None:
-        raise SourceError(
-            f"{folder} holds neither PyTorch profiler traces nor Flight Recorder dumps"
-        )
+    recording = _recording(folder)
     for problem in recording.problems:
-        logger.warning("%s", problem)
+        logger.warning("%s", " ".join(problem.split()))
     window = recording.window
     if job:
         window = replace(window, job=replace(window.job, job_id=job))
@@ -73,18 +72,60 @@ def import_(
     return exits.NOTHING_FOUND
 
 
-def _write(window: Window, location: Location) -> None:
-    """One folder, written whole.
+def _recording(folder: str) -> Recording:
+    """What PyTorch wrote.
 
     Raises:
-        UsageError: there is a job already.
+        SourceError: it is something else, or cannot be read.
+    """
+    from pathlib import Path
+
+    from stepscope.cli.sources import holds_jobs, read_recording
+
+    recording = read_recording(folder)
+    if recording is not None:
+        return recording
+    if "://" not in folder and holds_jobs(Path(folder)):
+        raise SourceError(f"{folder} is a job folder already, or a store of them")
+    raise SourceError(f"{folder} holds neither PyTorch profiler traces nor Flight Recorder dumps")
+
+
+def _write(window: Window, location: Location) -> None:
+    """A folder that was not there before.
+
+    Raises:
+        UsageError: it was.
         StoreError: it cannot be written.
     """
+    if any(location.top()):
+        raise UsageError(f"{location} is there already; choose another name with --job")
+    with _whole_or_not_at_all(location):
+        _write_job(window, location)
+
+
+@contextmanager
+def _whole_or_not_at_all(location: Location) -> Iterator[None]:
+    """Half of a job would be diagnosed as if it were one."""
+    try:
+        yield
+    except BaseException:
+        with suppress(StepscopeError, OSError):
+            _delete(location)
+        raise
+
+
+def _delete(location: Location) -> None:
+    if location.is_local:
+        shutil.rmtree(location.url)
+        return
+    for file in location.files():
+        location.delete(file.path)
+
+
+def _write_job(window: Window, location: Location) -> None:
     from stepscope.store.writer import JobWriter
     from stepscope.trace import TABLES
 
-    if any(location.top()):
-        raise UsageError(f"{location} is there already; choose another name with --job")
     writer = JobWriter(location, _RECORDER, max_rows_per_file=_ROWS_AT_ONCE,
                        buffer_rows=2 * _ROWS_AT_ONCE)  # fmt: skip
     writer.write_job(window.job)

@@ -65,7 +65,7 @@ def read_recording(source: str) -> Recording | None:
         SourceError: that is what it holds, and nothing in it can be used.
     """
     path = Path(source)
-    if "://" in source or not _exists(path) or _holds_jobs(path):
+    if "://" in source or not _exists(path) or holds_jobs(path):
         return None
     reader = _reader_of(path)
     return None if reader is None else reader(path)
@@ -75,7 +75,7 @@ def _job(source: str) -> Source:
     from stepscope.store.reader import JobReader
 
     path = Path(source)
-    if "://" not in source and _exists(path) and (names := _listed(path)) and not _holds_jobs(path):
+    if "://" not in source and _exists(path) and (names := _listed(path)) and not holds_jobs(path):
         raise SourceError(
             f"nothing to read in {source}: no job folder, no PyTorch profiler traces (*.json, "
             f"*.json.gz), no Flight Recorder dumps; it holds {names}"
@@ -100,7 +100,7 @@ def _exists(path: Path) -> bool:
         return False
 
 
-def _holds_jobs(path: Path) -> bool:
+def holds_jobs(path: Path) -> bool:
     """Whether it is a job folder, or a store of jobs; nothing else is looked for there."""
     from stepscope.store.location import Location
     from stepscope.store.source import is_job
