@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -60,6 +62,7 @@ def import_(
     """
     from stepscope.store.layout import job_location
 
+    _check_store(store)
     recording = _recording(folder)
     for problem in recording.problems:
         logger.warning("%s", " ".join(problem.split()))
@@ -72,14 +75,24 @@ def import_(
     return exits.NOTHING_FOUND
 
 
+def _check_store(store: str) -> None:
+    """Says so before minutes of reading rather than after; buckets are asked later."""
+    if "://" in store:
+        return
+    path = Path(os.path.expanduser(store)).absolute()  # noqa: PTH111  takes a `~` of nobody
+    there = next(filter(os.path.exists, (path, *path.parents)), path)
+    if not there.is_dir():
+        raise UsageError(f"cannot write to {store}: {there} is a file; name another --store")
+    if not os.access(there, os.W_OK):
+        raise UsageError(f"cannot write to {store}: {there} may not be written to")
+
+
 def _recording(folder: str) -> Recording:
     """What PyTorch wrote.
 
     Raises:
         SourceError: it is something else, or cannot be read.
     """
-    from pathlib import Path
-
     from stepscope.cli.sources import holds_jobs, read_recording
 
     recording = read_recording(folder)
@@ -129,10 +142,23 @@ def _write_job(window: Window, location: Location) -> None:
     writer = JobWriter(location, _RECORDER, max_rows_per_file=_ROWS_AT_ONCE,
                        buffer_rows=2 * _ROWS_AT_ONCE)  # fmt: skip
     writer.write_job(window.job)
-    for name, table in window.tables.items():
-        if name in TABLES:
-            _append(writer, name, table)
-    _check(writer)
+    with _no_second_try():
+        for name, table in window.tables.items():
+            if name in TABLES:
+                _append(writer, name, table)
+        _check(writer)
+
+
+@contextmanager
+def _no_second_try() -> Iterator[None]:
+    """The writer promises in its log to keep rows and to try again, which is not for us."""
+    log = logging.getLogger("stepscope.store.writer")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
 
 
 def _append(writer: JobWriter, name: str, table: Table) -> None:
