@@ -4,7 +4,10 @@
 
 Runs pairs in the order ABBA, so that a machine that gets slower over time favours neither side,
 and prints the median ratio of mean step times with its 95 % bootstrap interval. Baseline: the same
-command without `stepscope run`. Where there are cores to spare, each rank has one for itself and
+command without `stepscope run`. Step times are counted in a fixed piece of work that the job does
+between steps: processors of a shared machine change their speed by half from second to second,
+and a process is faster or slower than the one before it by more than what is measured here; both
+hit step and piece alike. Where there are cores to spare, each rank has one for itself and
 everything else (launcher, processor, py-spy, live view) runs on the last one, in both modes: as on
 a training host, where cores are many. With as many ranks as cores all of them compete.
 """
@@ -20,6 +23,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.progress import track
@@ -53,19 +57,31 @@ def main() -> None:
     )
 
 
+@dataclass(frozen=True)
+class Run:
+    """Mean times of one fresh run."""
+
+    step_ns: float
+    piece_ns: float
+
+    @property
+    def relative(self) -> float:
+        """Step time in pieces."""
+        return self.step_ns / self.piece_ns
+
+
 def measure(command: list[str], pairs: int, folder: Path) -> tuple[list[float], float]:
-    """Ratio of each pair, and the baseline's mean step time in ns."""
+    """Ratio of each pair, and the baseline's median step time in ns."""
     ratios, baseline = [], []
     for pair in track(range(pairs), "measuring", disable=not sys.stderr.isatty()):
         first, second = (False, True) if pair % 2 == 0 else (True, False)
-        times = {watched: step_ns(command, watched, folder) for watched in (first, second)}
-        ratios.append(times[True] / times[False])
-        baseline.append(times[False])
+        runs = {watched: run(command, watched, folder) for watched in (first, second)}
+        ratios.append(runs[True].relative / runs[False].relative)
+        baseline.append(runs[False].step_ns)
     return ratios, statistics.median(baseline)
 
 
-def step_ns(command: list[str], watched: bool, folder: Path) -> float:
-    """Mean step time of one fresh run."""
+def run(command: list[str], watched: bool, folder: Path) -> Run:
     prefix = [
         str(BIN / "stepscope"), "run", "--store", str(folder), "--socket",
         str(folder / "processor.sock"), "--",
@@ -79,7 +95,7 @@ def step_ns(command: list[str], watched: bool, folder: Path) -> float:
         check=True,
     )
     shutil.rmtree(folder / "overhead_train", ignore_errors=True)
-    return float(json.loads(done.stdout.strip().splitlines()[-1])["mean_ns"])
+    return Run(**json.loads(done.stdout.strip().splitlines()[-1]))
 
 
 def interval(ratios: list[float], rounds: int = 10_000) -> tuple[float, float]:

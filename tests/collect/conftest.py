@@ -40,7 +40,8 @@ def new_session(
     socket_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[[], Session]]:
     """Sessions that flush and reconnect in no time, and are closed at the end."""
-    monkeypatch.setattr(sender, "FLUSH_SECONDS", 0.01)
+    monkeypatch.setattr(sender, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(sender, "FLUSH_SECONDS", 0.02)
     monkeypatch.setattr(sender, "RECONNECT_SECONDS", 0.02)
     monkeypatch.setenv(identity.OWNER_VARIABLE, str(os.getpid()))
     sessions: list[Session] = []

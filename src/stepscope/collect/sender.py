@@ -22,8 +22,10 @@ from stepscope.wire.records import RECORD, TABLE_OF_KIND, RecordKind
 
 QUEUE_RECORDS = 65_536
 """4 MiB of records: minutes of an ordinary job while the processor is away."""
-FLUSH_SECONDS = 0.2
-"""Half of this is the mean age of a record when it leaves; 5 wake-ups a second are not noticed."""
+LOOK_SECONDS = 0.2
+"""How often the thread wakes: a rank that fell silent has told all it knows after so long."""
+FLUSH_SECONDS = 0.5
+"""What a busy rank waits at least: a flush costs as much as the records of three steps."""
 RECONNECT_SECONDS = 1.0
 AT_RISK_NS = 3_000_000_000
 """The processor stores what it got at least this often; younger rows may die with it."""
@@ -107,7 +109,15 @@ class RecordQueue:
 
 
 class Sender:
-    """Owns the socket and the thread. `introduce` gives the packets that open a connection."""
+    """Owns the socket and the thread.
+
+    Args:
+        path: the processor's socket.
+        queue: what to send.
+        introduce: gives the packets that open a connection.
+        before_flush: called before records are taken from the queue.
+        busy: whether there is more to come at once, so that waiting a little saves work.
+    """
 
     def __init__(
         self,
@@ -115,11 +125,13 @@ class Sender:
         queue: RecordQueue,
         introduce: Callable[[AtRisk | None], list[tuple[PacketKind, bytes]]],
         before_flush: Callable[[], None],
+        busy: Callable[[], bool],
     ) -> None:
         self._path = path
         self._queue = queue
         self._introduce = introduce
         self._before_flush = before_flush
+        self._busy = busy
         self._socket: socket.socket | None = None
         self._packet = 0
         self._dropped_told = 0
@@ -152,10 +164,13 @@ class Sender:
             self._socket.close()
 
     def _run(self) -> None:
+        flush_at = 0.0
         while not self._stop:
-            self._wake.wait(FLUSH_SECONDS)
-            self._turn()
-            self.cpu_ns = time.thread_time_ns()
+            self._wake.wait(LOOK_SECONDS)
+            if not self._busy() or time.monotonic() >= flush_at:
+                self._turn()
+                flush_at = time.monotonic() + FLUSH_SECONDS
+                self.cpu_ns = time.thread_time_ns()
         self._finish(time.monotonic() + EXIT_SECONDS)
         self._disconnect()
 

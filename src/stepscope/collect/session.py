@@ -69,7 +69,10 @@ class Session:
         self._lock = threading.RLock()  # a garbage collection may come back to us while we hold it
         self._moments: deque[tuple[Any, ...]] = deque()
         self.phases = Phases(self.name, self.record)
-        self._sender = Sender(socket_path, self._queue, self._introduce, self._flushing)
+        self._seen_moments = 0
+        self._sender = Sender(
+            socket_path, self._queue, self._introduce, self._flushing, self._is_busy
+        )
         leave_child_alone(self._in_child)
 
     # --- moments and records -----------------------------------------------------------------
@@ -158,6 +161,11 @@ class Session:
         atexit.register(self.close)
         self._sender.start()
 
+    def _is_busy(self) -> bool:
+        """Whether something was noted since the last look."""
+        seen, self._seen_moments = self._seen_moments, len(self._moments)
+        return self._seen_moments > seen
+
     def _flushing(self) -> None:
         self._handle_moments()
         for task in self.before_flush:
@@ -168,6 +176,7 @@ class Session:
             self._queue.put_always(RecordKind.COUNT, 0, self.ordinal, name, *fields, 0, 0, 0)
 
     def _handle_moments(self) -> None:
+        self._seen_moments = 0
         for _ in range(len(self._moments)):  # those that come meanwhile wait for the next turn
             handler, *arguments = self._moments.popleft()
             try:

@@ -36,6 +36,8 @@ REDETECT_AFTER = 200
 """K of EROICA: events without a complete match."""
 BLOCKED_AFTER = 5.0
 """EROICA: average iterations of silence that mean the training is blocked."""
+ON_THE_WAY_NS = 1_000_000_000
+"""Silence that means nothing: a busy rank sends twice a second."""
 LONGEST = 512
 """Events per iteration at the most: 500 micro-batches of gradient accumulation."""
 _AVERAGE_OVER = 50
@@ -110,7 +112,7 @@ class StepTracker:
 
     def blocked(self, now_ns: int) -> bool:
         """EROICA's second condition: silence for five average iterations."""
-        silence = now_ns - self._last_event_ns
+        silence = now_ns - self._last_event_ns - ON_THE_WAY_NS
         return bool(self._durations) and silence > BLOCKED_AFTER * self.average_ns
 
     @property

@@ -69,8 +69,11 @@ def address(tensors: Any) -> int:
     return 0 if tensor is None else int(tensor.data_ptr())
 
 
+_SEQUENCES = (list, tuple)
+
+
 def first_tensor(tensors: Any) -> Any:
-    while isinstance(tensors, list | tuple):
+    while isinstance(tensors, _SEQUENCES):
         if not tensors:
             return None
         tensors = tensors[0]
@@ -84,6 +87,8 @@ def blocks_host(tensors: Any) -> bool:
 
 
 def size_bytes(tensors: Any) -> int:
-    if not isinstance(tensors, list | tuple):
+    if not isinstance(tensors, _SEQUENCES):
         return int(tensors.numel() * tensors.element_size())
+    if len(tensors) == 1:  # nearly always
+        return size_bytes(tensors[0])
     return sum([size_bytes(tensor) for tensor in tensors])
