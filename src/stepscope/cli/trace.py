@@ -71,7 +71,7 @@ def trace(
     """
     from stepscope.cli.sources import open_window
 
-    wanted = parse_spans(ranks, "--ranks")
+    wanted = parse_spans(ranks, "--ranks", "numbers and ranges, as in 0,8-15")
     span = _one_span(steps)
     if out is not None:
         _check(out)
@@ -83,7 +83,7 @@ def trace(
     return exits.NOTHING_FOUND
 
 
-def parse_spans(text: str, option: str) -> list[Span]:
+def parse_spans(text: str, option: str, form: str) -> list[Span]:
     """`0,8-15` as the first and last of each part.
 
     Raises:
@@ -94,15 +94,16 @@ def parse_spans(text: str, option: str) -> list[Span]:
         numbers = re.fullmatch(r"(\d{1,18})(?:-(\d{1,18}))?", part)
         first, last = (int(one or numbers[1]) for one in numbers.groups()) if numbers else (1, 0)
         if first > last:
-            raise UsageError(f"{option} {part}: write numbers and ranges, as in 0,8-15")
+            raise UsageError(f"{option} {part}: write {form}")
         found.append((first, last))
     return found
 
 
 def _one_span(steps: str) -> Span | None:
-    spans = parse_spans(steps, "--steps")
+    form = "one range of steps, as in 100-120"
+    spans = parse_spans(steps, "--steps", form)
     if len(spans) > 1:
-        raise UsageError(f"--steps {steps}: one range of steps, as in 100-120")
+        raise UsageError(f"--steps {steps}: write {form}")
     return spans[0] if spans else None
 
 
