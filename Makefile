@@ -14,7 +14,8 @@ demo: .venv/.demo
 		torchrun --standalone --nproc-per-node 4 demo/train.py --slow-rank 2
 
 test: .venv/.test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m "not alone" --numprocesses auto --maxprocesses 4 --dist loadfile
+	$(BIN)/python -m pytest -m alone
 
 lint: .venv/.lint
 	$(BIN)/ruff check .

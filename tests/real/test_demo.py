@@ -6,7 +6,7 @@ import pytest
 
 from .conftest import HERE, Jobs, diagnose
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.alone]
 
 DEMO = HERE.parent.parent / "demo" / "train.py"
 

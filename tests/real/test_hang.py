@@ -27,8 +27,9 @@ def await_verdict(jobs: Jobs, name: str, seconds: float = 60.0) -> dict[str, Any
     raise AssertionError(f"no verdict about {name} in {seconds} s")
 
 
+@pytest.mark.alone
 def test_a_stopped_rank_is_the_culprit_and_its_waiting_peers_are_not(jobs: Jobs) -> None:
-    launch = jobs.torchrun(3, "train.py", "--fault", "stop", "--pause", "0.3", "--steps", "24")
+    launch = jobs.launch(3, "train.py", "--fault", "stop", "--pause", "0.3", "--steps", "24")
     process = jobs.start("stop", *launch)
     verdict = await_verdict(jobs, "stop")
     assert verdict["kind"] == "hang"

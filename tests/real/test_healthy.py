@@ -11,9 +11,10 @@ from .conftest import Jobs, diagnose
 pytestmark = pytest.mark.real
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(("shape", "ranks"), [("accumulate", 4), ("adversarial", 3), ("plain", 2)])
 def test_a_healthy_job_has_no_verdict(jobs: Jobs, shape: str, ranks: int) -> None:
-    finished = jobs.run(shape, *jobs.torchrun(ranks, "shapes.py", shape))
+    finished = jobs.run(shape, *jobs.launch(ranks, "shapes.py", shape))
     assert finished.status == 0, finished.stderr
     assert "internal fault" not in finished.stderr
     _, diagnosis = diagnose(finished.folder)

@@ -8,12 +8,12 @@ import pytest
 
 from .conftest import Jobs, diagnose
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.alone]
 
 
 def the_verdict(jobs: Jobs, fault: str, *more: str) -> dict[str, Any]:
     """Runs the job with a fault of rank 1 from its middle on; its one verdict."""
-    finished = jobs.run(fault, *jobs.torchrun(3, "train.py", "--fault", fault, *more))
+    finished = jobs.run(fault, *jobs.launch(3, "train.py", "--fault", fault, *more))
     assert finished.status == 0, finished.stderr
     assert "internal fault" not in finished.stderr
     status, diagnosis = diagnose(finished.folder)
