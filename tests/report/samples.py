@@ -8,7 +8,9 @@ from stepscope.diagnose.finding import (
     Device,
     Diagnosis,
     Evidence,
+    Latecomer,
     RankPhase,
+    RankTime,
     Skipped,
     StepSeries,
     Verdict,
@@ -293,6 +295,90 @@ def empty() -> Diagnosis:
     return Diagnosis(job_id="just-started", ranks=0, state="healthy")
 
 
+def rank_times(ranks: int, slow: int | None = None) -> tuple[RankTime, ...]:
+    """Steps of 1.2 s; where one rank computes 0.4 s longer, the others wait for it that long."""
+    step = int((1.2 if slow is None else 1.6) * S)
+
+    def one(rank: int) -> RankTime:
+        compute = int((1200 if rank == slow else 800) * MS * wobble(rank))
+        host, gaps, copies, hidden = 12 * MS, int(2.3 * MS), int(0.9 * MS), 61 * MS
+        exposed = step - compute - host - gaps - copies
+        return RankTime(rank, compute, exposed, hidden, copies, host, gaps, 0)
+
+    return tuple(one(rank) for rank in range(ranks))
+
+
+def traces() -> Diagnosis:
+    """Of PyTorch profiler traces of four ranks on two hosts."""
+    verdict = Verdict(
+        kind="slowdown",
+        cause="compute",
+        summary="rank 2 computes 1.7x slower than its peers in backward-compute from step 3",
+        advice="compare what rank 2 executes in backward-compute with a peer: `py-spy record` its "
+        "process, check clocks and temperature of its device",
+        ranks=(2,),
+        hosts=("host-001",),
+        phase="backward-compute",
+        kernels=("sm80_xmma_gemm_bf16bf16_bf16f32_f32_nn_n_tilesize128x128x64_cublas",),
+        steps=(3, 8),
+        time_ns=(T0, T0 + int(9.6 * S)),
+        slowdown=1.7,
+        lost_fraction=0.24,
+        confidence=0.96,
+        victims=3,
+        evidence=(
+            Evidence("argus-l2", "own time 400 ms per step above its peers", {"excess_ns": 4e8}),
+            Evidence("breakdown", "per step it spends longer than its peers: 400 ms computing"),
+        ),
+    )
+    return Diagnosis(
+        job_id="traces",
+        ranks=4,
+        state="slow",
+        steps=(3, 8),
+        windows=(AnomalousWindow("slow", (3, 8)),),
+        verdicts=(verdict,),
+        clocks=(ClockFit("host-000", 0, 0.0, 0), ClockFit("host-001", 214 * MS, 1.7, 2)),
+        skipped=(Skipped("stacks", "no table stacks"), Skipped("processor", "no table hardware")),
+        series=StepSeries(tuple(range(3, 9)), tuple(int(1.6 * S * wobble(s)) for s in range(6))),
+        rank_phases=rank_phases(4, {(2, "backward-compute"): 1.7}),
+        rank_times=rank_times(4, slow=2),
+        latecomers=(
+            Latecomer("dp-0", "AllReduce", 2, 17, 18, int(398.2 * MS)),
+            Latecomer("tp-1", "AllGather", 3, 101, 288, 16 * MS),
+        ),
+    )
+
+
+def one_trace() -> Diagnosis:
+    """Of a trace of one rank, whose host is late with launching kernels."""
+    time = RankTime(0, 640 * MS, 0, 0, int(4.2 * MS), 550 * MS, int(5.8 * MS), 0)
+    return Diagnosis(
+        job_id="rank-0",
+        ranks=1,
+        state="healthy",
+        steps=(5, 6),
+        series=series(5, 6),
+        rank_phases=rank_phases(1, {}),
+        rank_times=(time,),
+        skipped=(Skipped("argus-l2", "one rank has no peers"),),
+    )
+
+
+def many_traces() -> Diagnosis:
+    """Of traces of 64 ranks in which nothing is wrong, but much is communicated."""
+    return Diagnosis(
+        job_id="fsdp-64",
+        ranks=64,
+        state="healthy",
+        steps=(10, 14),
+        series=series(10, 14),
+        rank_phases=rank_phases(64, {}),
+        rank_times=rank_times(64),
+        latecomers=(Latecomer("dp-0", "ReduceScatter", 41, 29, 160, 14 * MS),),
+    )
+
+
 SAMPLES = {
     "slow_rank": slow_rank,
     "data_loading": data_loading,
@@ -302,5 +388,8 @@ SAMPLES = {
     "two_culprits": two_culprits,
     "healthy": healthy,
     "one_rank": one_rank,
+    "traces": traces,
+    "one_trace": one_trace,
+    "many_traces": many_traces,
     "empty": empty,
 }

@@ -11,6 +11,7 @@ import pytest
 from stepscope.diagnose.finding import ClockFit, Diagnosis, RankPhase, StepSeries
 from stepscope.report.html import render_html
 
+from .golden import check_golden
 from .samples import SAMPLES, hang, rank_phases, series, slow_rank
 
 VOID = {"meta", "br", "link", "img", "hr", "input"}
@@ -58,6 +59,13 @@ def test_the_page_is_well_formed_and_needs_no_network(name: str) -> None:
     assert not {"src", "href"} & {key for key, _ in page.attributes}
     assert "http" not in source
     assert "url(" not in source
+
+
+@pytest.mark.parametrize("name", ["traces", "one_trace", "many_traces"])
+def test_the_page_of_a_trace_is_what_the_golden_file_says(name: str) -> None:
+    """What stands between its styles and its end."""
+    body = render_html(SAMPLES[name]()).partition("<body>\n")[2]
+    check_golden(f"{name}.html", body)
 
 
 def test_the_page_says_what_matters() -> None:

@@ -10,7 +10,16 @@ from stepscope.diagnose.finding import Diagnosis, StepSeries
 from stepscope.report.text import render_headline, render_text
 
 from .golden import check_golden
-from .samples import SAMPLES, hang, healthy, rank_phases, slow_rank
+from .samples import (
+    SAMPLES,
+    hang,
+    healthy,
+    many_traces,
+    one_trace,
+    rank_phases,
+    slow_rank,
+    traces,
+)
 
 
 @pytest.mark.parametrize("width", [80, 100])
@@ -58,6 +67,30 @@ def test_a_healthy_job_of_many_ranks_needs_no_table() -> None:
     text = render_text(healthy())
     assert text.startswith("healthy: no culprit found in 64 ranks, steps 1000-1200\n")
     assert "Own time" not in text
+
+
+def test_traces_tell_where_the_time_goes() -> None:
+    text = render_text(traces(), 100)
+    parts = text.split("Where an average step goes\n")[1].split("\n\n")[0]
+    assert parts.split()[:3] == ["rank", "compute", "communication"]
+    assert "takes 49% of an average step." in " ".join(parts.split()), "of the middle rank"
+    last = text.split("Who came last\n")[1]
+    assert last.startswith("  AllReduce of dp-0: rank 2, last in 17 of 18; ")
+    assert "\n  AllGather of tp-1: rank 3, last in 101 of 288; " in last
+
+
+def test_one_rank_waits_for_nobody() -> None:
+    text = render_text(one_trace())
+    assert "The device has run dry and waits for the host to launch work for 46%" in text
+    assert "Who came last" not in text
+    assert "median" not in text
+
+
+def test_many_ranks_of_which_none_is_unusual_show_the_middle_one() -> None:
+    text = render_text(many_traces())
+    assert "Own time" not in text
+    rows = text.split("Where an average step goes, 64 ranks alike")[1].splitlines()[1:]
+    assert rows[2].split()[:3] == ["median", "800", "ms"]
 
 
 def test_many_ranks_show_the_culprit_first_and_few_others() -> None:

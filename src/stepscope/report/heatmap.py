@@ -61,16 +61,16 @@ def _cell(own: RankMap, rank: int, phase: str) -> Cell:
     return Cell(shade(excess), units.duration(time), hover)
 
 
-def heatmap(own: RankMap, culprits: frozenset[int]) -> Markup:
+def heatmap(own: RankMap, culprits: frozenset[int], title: str) -> Markup:
     """The picture for many ranks."""
     columns = _columns(own.ranks)
     per_block = 64 if len(columns) <= 256 else 128
     blocks = [columns[i : i + per_block] for i in range(0, len(columns), per_block)]
     height = AXIS + ROW * len(own.phases[:PHASES]) + 10
     drawn = [_block(own, block, culprits, per_block, height * i) for i, block in enumerate(blocks)]
-    return Markup(
-        '<svg viewBox="0 0 {} {}" role="img" aria-label="Own time by rank and phase">{}</svg>'
-    ).format(WIDTH, height * len(blocks), Markup("\n").join(drawn))
+    return Markup('<svg viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>').format(
+        WIDTH, height * len(blocks), title, Markup("\n").join(drawn)
+    )
 
 
 def _columns(ranks: tuple[int, ...]) -> list[tuple[int, ...]]:

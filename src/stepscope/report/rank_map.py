@@ -1,7 +1,8 @@
-"""Own time of every rank in every phase, as a matrix with each phase's median beside it."""
+"""What every rank took in every phase or part of a step, as a matrix with medians beside it."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,13 +10,15 @@ from statistics import median
 
 from stepscope.diagnose.finding import Diagnosis
 
+COUNTS = 0.01
+"""Of a step: a part that takes less of it on every rank gets no column."""
 UNUSUAL_SHARE = 0.05
 """Of a rank's usual own time per step: a smaller difference in one phase is noise to the eye."""
 
 
 @dataclass(frozen=True)
 class RankMap:
-    """`own_ns[rank, phase]` where it is known; phases ordered from the longest to the shortest."""
+    """`own_ns[rank, phase]` where it is known; `phases` are the columns, in order."""
 
     ranks: tuple[int, ...]
     phases: tuple[str, ...]
@@ -62,37 +65,43 @@ class RankMap:
 
 
 def rank_map(diagnosis: Diagnosis) -> RankMap:
-    return _map({(cell.rank, cell.phase): cell.own_ns for cell in diagnosis.rank_phases})
+    """Own time in phases, the longest first."""
+    own = {(cell.rank, cell.phase): cell.own_ns for cell in diagnosis.rank_phases}
+    totals: Counter[str] = Counter()
+    for (_, phase), own_ns in own.items():
+        totals[phase] += own_ns
+    phases = sorted(totals, key=lambda phase: (-totals[phase], phase))
+    return RankMap(_ranks(own), tuple(phases), own)
 
 
 PARTS = {
     "compute": "compute_ns",
     "communication": "exposed_ns",
-    "(hidden)": "hidden_ns",
     "copies": "copy_ns",
     "idle: host late": "host_wait_ns",
-    "idle: device": "kernel_wait_ns",
+    "idle: gaps": "kernel_wait_ns",
     "idle: other": "other_ns",
+    "hidden comm.": "hidden_ns",
 }
-"""Where an average step went, as tables head it; hidden communication runs beside computing."""
+"""Where an average step went, as tables head it; what computing hides comes last, as it is no part
+of the sum."""
 
 
 def time_map(diagnosis: Diagnosis) -> RankMap:
-    """The parts of an average step; those that nobody has are left out."""
-    own = {
-        (time.rank, part): getattr(time, name)
-        for time in diagnosis.rank_times
-        for part, name in PARTS.items()
-    }
-    there = {part for (_, part), value in own.items() if value > 0}
-    return _map({key: value for key, value in own.items() if key[1] in there})
+    """The parts of an average step that count for some rank."""
+    own: dict[tuple[int, str], int] = {}
+    counts: set[str] = set()
+    for time in diagnosis.rank_times:
+        parts = {part: getattr(time, name) for part, name in PARTS.items()}
+        least = COUNTS * (sum(parts.values()) - time.hidden_ns)
+        counts |= {part for part, value in parts.items() if value > least}
+        own |= {(time.rank, part): value for part, value in parts.items()}
+    own = {key: value for key, value in own.items() if key[1] in counts}
+    return RankMap(_ranks(own), tuple(part for part in PARTS if part in counts), own)
 
 
-def _map(own: dict[tuple[int, str], int]) -> RankMap:
-    ranks = tuple(sorted({rank for rank, _ in own}))
-    phases = {phase for _, phase in own}
-    totals = {phase: sum(ns for (_, p), ns in own.items() if p == phase) for phase in phases}
-    return RankMap(ranks, tuple(sorted(phases, key=lambda p: (-totals[p], p))), own)
+def _ranks(own: dict[tuple[int, str], int]) -> tuple[int, ...]:
+    return tuple(sorted({rank for rank, _ in own}))
 
 
 def named_phases(diagnosis: Diagnosis, own: RankMap) -> tuple[str, ...]:

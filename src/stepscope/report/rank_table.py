@@ -27,22 +27,29 @@ UNUSUAL = 0.1
 
 def rank_tables(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
     """Time per step by rank: in phases, and by what the device did, as far as it is known."""
-    tables = (("Own time per step without waiting", rank_map(diagnosis)),
-              ("Where an average step goes", time_map(diagnosis)))  # fmt: skip
-    for title, times in tables:
-        table = list(_rank_table(diagnosis, title, times, width))
-        if table:
-            yield from ("", *table)
+    own = rank_map(diagnosis)
+    shown = _shown(diagnosis, own)
+    if shown:
+        title = "Own time per step without waiting"
+        yield from ("", *_rank_table(diagnosis, title, own, shown, width))
+    times = time_map(diagnosis)
+    if times.ranks:
+        title = "Where an average step goes"
+        yield from ("", *_rank_table(diagnosis, title, times, _shown(diagnosis, times), width))
+
+
+def _shown(diagnosis: Diagnosis, own: RankMap) -> list[int]:
+    """The ranks worth a line: none of many that are alike."""
+    if len(own.ranks) <= ALL_RANKS:
+        return list(own.ranks)
+    return own.unusual(culprit_ranks(diagnosis))[:SHOWN_RANKS]
 
 
 def _rank_table(
-    diagnosis: Diagnosis, title: str, own: RankMap, width: int
+    diagnosis: Diagnosis, title: str, own: RankMap, shown: list[int], width: int
 ) -> Iterator[RenderableType]:
-    """Nothing where there is nothing worth a look."""
+    """A line for each of these ranks, and the median of all."""
     culprits = culprit_ranks(diagnosis)
-    shown = list(own.ranks) if len(own.ranks) <= ALL_RANKS else own.unusual(culprits)[:SHOWN_RANKS]
-    if not shown:
-        return
     phases = _fitting(named_phases(diagnosis, own), width - _INDENT)
     yield Text(_title(title, own, len(shown), len(phases)), style="bold")
     table = _empty(phases)
@@ -65,9 +72,11 @@ def _fitting(phases: tuple[str, ...], width: int) -> tuple[str, ...]:
 
 
 def _title(title: str, own: RankMap, ranks: int, phases: int) -> str:
-    if ranks < len(own.ranks):
+    if not ranks:
+        title += f", {units.count(len(own.ranks), 'rank')} alike"
+    elif ranks < len(own.ranks):
         title += f", {ranks} of {units.count(len(own.ranks), 'rank')} (culprits, outliers)"
-    return title + (f", {phases} of {len(own.phases)} phases" if phases < len(own.phases) else "")
+    return title + (f", {phases} of {len(own.phases)} columns" if phases < len(own.phases) else "")
 
 
 def _empty(phases: tuple[str, ...]) -> Table:

@@ -159,7 +159,7 @@ def limits(diagnosis: Diagnosis) -> list[str]:
     parts = {name: median(getattr(time, name) for time in times) for name in SAYS}
     whole = sum(parts.values())
     return [
-        f"{SAYS[name]} {units.percent(value / whole)} of an average step"
+        f"{SAYS[name]} {units.percent(value / whole)} of an average step."
         for name, value in sorted(parts.items(), key=lambda part: -part[1])
         if SAYS[name] and whole > 0 and value >= REMARKABLE * whole
     ]
@@ -167,11 +167,11 @@ def limits(diagnosis: Diagnosis) -> list[str]:
 
 SAYS = {
     "compute_ns": "",
-    "exposed_ns": "communication that no computing hides, waiting for late ranks included, takes",
-    "copy_ns": "copies that nothing hides take",
-    "host_wait_ns": "the device has run dry and waits for the host to launch work for",
-    "kernel_wait_ns": "gaps between kernels too short to fill take",
-    "other_ns": "neither computing nor communication runs for",
+    "exposed_ns": "Communication that no computing hides, waiting for late ranks included, takes",
+    "copy_ns": "Copies that nothing hides take",
+    "host_wait_ns": "The device has run dry and waits for the host to launch work for",
+    "kernel_wait_ns": "Gaps of microseconds between one kernel and the next take",
+    "other_ns": "Neither computing nor communication runs for",
 }
 """The parts of an average step in words; computing is what it is for."""
 REMARKABLE = 0.25

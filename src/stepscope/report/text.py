@@ -135,7 +135,8 @@ def _pictures(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
     late = story.latecomers(diagnosis)
     if late:
         yield from ("", Text("Who came last", style="bold"))
-        yield Padding(Text(printable("\n".join(late[:LATECOMERS]))), (0, 0, 0, _INDENT))
+        for line in late[:LATECOMERS]:
+            yield Padding(Text(printable(line)), (0, 0, 0, _INDENT))
 
 
 def _series(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:

@@ -14,7 +14,10 @@ def duration(ns: float) -> str:
     """`1.23 s`, `45.6 ms`; from two minutes on `5 min`, `1 h 05 min`."""
     if abs(ns) >= 120e9:
         return _long_duration(ns)
-    scale, unit = next(((s, u) for s, u in SCALES if abs(ns) >= s), SCALES[0])
+    if ns == 0:
+        return "0 s"
+    # what rounds up to a thousand of one unit is one of the next
+    scale, unit = next(((s, u) for s, u in SCALES if abs(ns) >= 0.9995 * s), SCALES[-1])
     return f"{significant(ns / scale)} {unit}"
 
 
@@ -31,9 +34,9 @@ def _long_duration(ns: float) -> str:
 def significant(value: float) -> str:
     """Three significant digits, never an exponent: `0.31`, `1.23`, `45.6`, `789`, `1,234`."""
     magnitude = abs(value)
-    if magnitude >= 100:
+    if magnitude >= 99.95:
         return f"{value:,.0f}"
-    if magnitude >= 10:
+    if magnitude >= 9.995:
         return f"{value:.1f}"
     return f"{value:.2f}" if magnitude >= 0.01 or value == 0 else f"{value:.2g}"
 
