@@ -48,8 +48,7 @@ def _mood(diagnosis: Diagnosis) -> str:
     """Which colour the page opens with: `bad`, `good`, or `odd` where nothing can be said."""
     if diagnosis.verdicts:
         return "bad"
-    healthy = diagnosis.state == "healthy" and not story.nothing_recorded(diagnosis)
-    return "good" if healthy else "odd"
+    return "good" if story.is_well(diagnosis) else "odd"
 
 
 def _title(diagnosis: Diagnosis) -> str:

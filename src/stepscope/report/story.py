@@ -88,6 +88,8 @@ def headline(diagnosis: Diagnosis) -> str:
     if nothing_recorded(diagnosis):
         return "no data: nothing was recorded, so nothing can be said"
     looked_at = ", ".join(_looked_at(diagnosis))
+    if is_held_up(diagnosis):
+        return f"no culprit in {looked_at}: {_clause(limits(diagnosis)[0])}"
     if diagnosis.state == "healthy":
         return f"healthy: no culprit found in {looked_at}"
     return f"{status(diagnosis)}: the step times changed, but no culprit found in {looked_at}"
@@ -97,6 +99,8 @@ def status(diagnosis: Diagnosis) -> str:
     """The state in a word or two, as headline and badge show it."""
     if nothing_recorded(diagnosis):
         return "no data"
+    if is_held_up(diagnosis):
+        return "no culprit"
     if diagnosis.verdicts and diagnosis.state == "healthy":
         return diagnosis.verdicts[0].kind
     return STATES[diagnosis.state]
@@ -105,6 +109,17 @@ def status(diagnosis: Diagnosis) -> str:
 def nothing_recorded(diagnosis: Diagnosis) -> bool:
     """A job without a single rank observed is neither healthy nor sick."""
     return diagnosis.ranks == 0 and not diagnosis.verdicts
+
+
+def is_held_up(diagnosis: Diagnosis) -> bool:
+    """Nobody is to blame, and yet a good part of every step is not computing."""
+    return diagnosis.state == "healthy" and not diagnosis.verdicts and bool(limits(diagnosis))
+
+
+def is_well(diagnosis: Diagnosis) -> bool:
+    """Something was looked at, and nothing found."""
+    seen = diagnosis.ranks > 0 and not diagnosis.verdicts
+    return seen and diagnosis.state == "healthy" and not is_held_up(diagnosis)
 
 
 def _and_more(diagnosis: Diagnosis) -> str:
@@ -163,6 +178,10 @@ def limits(diagnosis: Diagnosis) -> list[str]:
         for name, value in sorted(parts.items(), key=lambda part: -part[1])
         if SAYS[name] and whole > 0 and value >= REMARKABLE * whole
     ]
+
+
+def _clause(sentence: str) -> str:
+    return f"{sentence[0].lower()}{sentence[1:].rstrip('.')}"
 
 
 SAYS = {
