@@ -1,8 +1,9 @@
 """What a profiler would have recorded of a tiny job of which every kernel is known.
 
 `a_trace(work)` runs the kernels that `work(rank, step)` lists one after the other on each rank and
-ends every step with an all-reduce of each group, which its members leave together. With
-`on_device=False` it is a CPU job: operators of the host instead of kernels.
+ends every step with an all-reduce of each group, which its members leave together, and, where there
+are several, a short one of all ranks. With `on_device=False` it is a CPU job: operators of the host
+instead of kernels.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from stepscope.window import NULL, Strings, Table, Window
 
 from .jobs import MS, START, a_table, put
 
-TRANSFER_MS, BETWEEN_STEPS_MS = 2.0, 1.0
+TRANSFER_MS, NORM_MS, BETWEEN_STEPS_MS = 2.0, 0.1, 1.0
 LAUNCH_NS = 10_000
 CALLS = "rank step name enqueue_ns start_ns duration_ns"
 OPERATORS = {
@@ -55,22 +56,33 @@ class _Play:
     comm: list[tuple[object, ...]] = field(default_factory=list)
 
     def step(self, step: int, begin: int) -> int:
-        """All ranks begin together, as something not recorded here makes them. Returns the end."""
-        ends = [self._group(at, step, begin) for at in range(len(self.groups))]
-        return max(ends) + int(BETWEEN_STEPS_MS * MS)
-
-    def _group(self, at: int, step: int, begin: int) -> int:
-        members = self.groups[at]
-        arrive = {rank: self._run(rank, step, begin) for rank in members}
-        lasts = self.transfer_ms(at, step) * np.exp(self.spread * self.random.normal())
-        end = max(arrive.values()) + int(lasts * MS)
-        for rank, came in arrive.items():
-            self.comm.append((rank, step, f"dp-{at}", step, "AllReduce", -1, 1 << 20,
-                              came, came, end))  # fmt: skip
-            self.ran.append((rank, step, "ncclDevKernel_AllReduce", came - MS, came, end - came))
-            self.phases.append((rank, step, "backward-compute", begin, end - begin, end - came))
+        """Computes, reduces in each group and, if there are several, among all. Returns the end."""
+        ready = {rank: self._run(rank, step, begin)
+                 for members in self.groups for rank in members}  # fmt: skip
+        free, waited = dict(ready), dict.fromkeys(ready, 0)
+        for at, members in enumerate(self.groups):
+            lasts = self.transfer_ms(at, step) * np.exp(self.spread * self.random.normal())
+            self._reduce(f"dp-{at}", members, step, lasts, free, waited)
+        if len(self.groups) > 1:
+            self._reduce("world-0", tuple(ready), step, NORM_MS, free, waited)
+        for rank, end in free.items():
+            self.phases.append((rank, step, "backward-compute", begin, end - begin, waited[rank]))
             self.steps.append((rank, step, begin, end - begin))
-        return end
+        return max(free.values()) + int(BETWEEN_STEPS_MS * MS)
+
+    def _reduce(
+        self, group: str, members: tuple[int, ...], step: int, lasts_ms: float,
+        free: dict[int, int], waited: dict[int, int],
+    ) -> None:  # fmt: skip
+        """Moves on when each rank is free, and adds to how long it communicated."""
+        end = max(free[rank] for rank in members) + int(lasts_ms * MS)
+        for rank in members:
+            came = free[rank]
+            size = 1 << 20 if group != "world-0" else 4
+            self.comm.append((rank, step, group, step, "AllReduce", -1, size, came, came, end))
+            self.ran.append((rank, step, "ncclDevKernel_AllReduce", came - MS, came, end - came))
+            waited[rank] += end - came
+            free[rank] = end
 
     def _run(self, rank: int, step: int, now: int) -> int:
         for piece in self.work(rank, step):
@@ -94,6 +106,8 @@ def a_trace(
     for step in range(steps):
         now = play.step(step, now)
     named = tuple(ProcessGroup(f"dp-{at}", "dp", one) for at, one in enumerate(play.groups))
+    if groups:
+        named += (ProcessGroup("world-0", "world", members),)
     job = Job("a-trace", ranks, (Host("host-000", members),), {"dp": len(play.groups[0])}, named)
     tables = {
         "steps": a_table("rank step start_ns duration_ns", play.steps),

@@ -3,7 +3,8 @@
 Fault: slow kernels, slow copies, a late host, or more work than the others have.
 Paper: none; the parts are those of `breakdown`. KAIR (2026), section 4, explains a rank by its
 divergent kernels; here their durations and their number are told apart, because more kernels of
-the usual length are more work and no bad device (blame rule 5).
+the usual length are more work and no bad device (blame rule 5). What runs in place of a usual
+kernel is none.
 Cost: sums over `kernels` or `host_ops`. Cannot see: shapes, so that a matrix product over more rows
 looks like a slower one; and why the host is late, which stacks tell.
 """
@@ -147,13 +148,34 @@ def _more_work(totals: _Totals, seen: Observed, one: Culprit) -> tuple[float, tu
     peers = _peers(seen, one)
     usual_count = np.median(totals.count[peers], axis=0)
     usual_time = np.median(totals.time_ns[peers], axis=0)
-    excess = totals.time_ns[one.row] - usual_time
-    each = usual_time / np.maximum(usual_count, 1.0)
-    own = totals.time_ns[one.row] / np.maximum(totals.count[one.row], 1.0)
-    # what nobody else runs at all is more work, however long it takes
-    each = np.where(usual_count > 0, each, own)
-    more = (totals.count[one.row] - usual_count) * each
+    count, time = totals.count[one.row], totals.time_ns[one.row]
+    more = _known_more(count, usual_count, usual_time) + _new(count, time, usual_count, usual_time)
+    excess = time - usual_time
     whole = float(excess.sum())
     order = [int(at) for at in np.argsort(-excess)[:NAMED] if excess[at] >= LEAST_SHARE * whole]
-    share = float(more.sum()) / whole if whole > 0 else 0.0
+    share = more / whole if whole > 0 else 0.0
     return max(share, 0.0), tuple(totals.names[at] for at in order)
+
+
+def _known_more(count: Floats, usual_count: Floats, usual_time: Floats) -> float:
+    """Time of the kernels that it runs more often, less often counting against it."""
+    each = usual_time / np.maximum(usual_count, 1.0)
+    return float(((count - usual_count) * each)[usual_count > 0].sum())
+
+
+def _new(count: Floats, time: Floats, usual_count: Floats, usual_time: Floats) -> float:
+    """Time of kernels that nobody else runs, as far as they are more work.
+
+    As many as it lacks of the usual ones stand in their place (another algorithm was chosen): of
+    these only the usual length is work.
+    """
+    new = usual_count == 0
+    added = float(count[new].sum())
+    lacking = np.where(new, 0.0, np.maximum(usual_count - count, 0.0))
+    lacks = float(lacking.sum())
+    if added == 0:
+        return 0.0
+    replaced = min(added, lacks)
+    each = usual_time / np.maximum(usual_count, 1.0)
+    usual = float((lacking * each).sum()) * replaced / lacks if lacks > 0 else 0.0
+    return float(time[new].sum()) * (added - replaced) / added + usual

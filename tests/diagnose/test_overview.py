@@ -1,0 +1,112 @@
+"""Where time goes and who comes last, verdict or not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from stepscope.diagnose.finding import Diagnosis, RankTime
+from stepscope.diagnose.runner import diagnose
+from stepscope.window import Window
+
+from .jobs import MS, a_job, without
+from .traces import BETWEEN_STEPS_MS, TRANSFER_MS, Piece, a_trace
+
+COPY = "Memcpy HtoD (Pinned -> Device)"
+USUAL = (Piece("gemm", 20), Piece(COPY, 3), Piece("softmax", 10))
+
+
+def a_late_rank(more_ms: float, ranks: int = 4) -> Window:
+    def work(rank: int, step: int) -> Sequence[Piece]:
+        return (*USUAL, Piece("gemm", more_ms)) if rank == 2 else USUAL
+
+    return a_trace(work, ranks, spread=0.0)
+
+
+def time_of(found: Diagnosis, rank: int) -> RankTime:
+    return next(one for one in found.rank_times if one.rank == rank)
+
+
+def whole_ms(one: RankTime) -> float:
+    parts = (one.compute_ns, one.exposed_ns, one.copy_ns, one.host_wait_ns, one.kernel_wait_ns,
+             one.other_ns)  # fmt: skip
+    return sum(parts) / MS
+
+
+def test_where_an_average_step_goes() -> None:
+    found = diagnose(a_late_rank(12))
+    usual, late = time_of(found, 0), time_of(found, 2)
+    assert (usual.compute_ns, usual.copy_ns) == (30 * MS, 3 * MS)
+    assert usual.exposed_ns == int((12 + TRANSFER_MS) * MS)
+    assert (late.compute_ns, late.exposed_ns) == (42 * MS, int(TRANSFER_MS * MS))
+
+
+def test_the_parts_are_the_whole_step_of_every_rank() -> None:
+    found = diagnose(a_late_rank(12))
+    step_ms = 33 + 12 + TRANSFER_MS + BETWEEN_STEPS_MS
+    for one in found.rank_times:
+        assert whole_ms(one) == pytest.approx(step_ms, abs=1)
+
+
+def test_a_late_launch_is_waiting_for_the_host() -> None:
+    late = (Piece("gemm", 20), Piece("softmax", 10, late_ms=7))
+    found = diagnose(a_trace(lambda rank, step: late, spread=0.0))
+    assert time_of(found, 1).host_wait_ns == 7 * MS
+
+
+def test_one_rank_has_its_breakdown_all_the_same() -> None:
+    found = diagnose(a_trace(lambda rank, step: USUAL, ranks=1, spread=0.0))
+    (one,) = found.rank_times
+    assert (one.rank, one.compute_ns, one.copy_ns) == (0, 30 * MS, 3 * MS)
+    assert found.latecomers == ()
+
+
+def test_on_cpu_operators_compute_and_idle_time_has_no_reason() -> None:
+    late = (Piece("aten::mm", 20), Piece("aten::relu", 10, late_ms=7))
+    found = diagnose(a_trace(lambda rank, step: late, on_device=False, spread=0.0))
+    one = time_of(found, 1)
+    assert (one.compute_ns, one.host_wait_ns, one.kernel_wait_ns) == (30 * MS, 0, 0)
+    assert one.other_ns == pytest.approx(7 * MS, abs=MS)
+
+
+def test_a_trace_without_steps_tells_of_all_that_was_recorded() -> None:
+    window = without(a_trace(lambda rank, step: USUAL, steps=3, spread=0.0), "steps", "phases")
+    tables = {name: table.with_column("step", table.ints("step") * 0 - 1)
+              for name, table in window.tables.items()}  # fmt: skip
+    found = diagnose(Window(window.job, tables))
+    assert time_of(found, 0).compute_ns == 3 * 30 * MS
+
+
+def test_a_watched_job_has_no_such_breakdown() -> None:
+    assert diagnose(a_job(steps=30)).rank_times == ()
+
+
+def test_who_came_last_and_how_much_waiting_that_caused() -> None:
+    (late,) = diagnose(a_late_rank(12)).latecomers
+    assert (late.group, late.op, late.rank) == ("dp-0", "AllReduce", 2)
+    assert (late.last, late.operators) == (6, 6)
+    assert late.caused_ns == 12 * MS
+
+
+def test_waiting_that_costs_nothing_is_not_worth_a_line() -> None:
+    assert diagnose(a_late_rank(0.3)).latecomers == ()
+
+
+def test_each_group_has_its_own_latecomer_the_costliest_first() -> None:
+    def work(rank: int, step: int) -> Sequence[Piece]:
+        return (*USUAL, Piece("gemm", {1: 5.0, 3: 9.0}.get(rank, 0.001)))
+
+    found = diagnose(a_trace(work, groups=((0, 1), (2, 3)), spread=0.0))
+    assert [(one.group, one.rank) for one in found.latecomers[:2]] == [("dp-1", 3), ("dp-0", 1)]
+    assert found.latecomers[0].caused_ns == pytest.approx(9 * MS, rel=0.01)
+
+
+def test_ranks_that_take_turns_share_the_blame() -> None:
+    """Each is last in a third of the steps; the one that caused the most is told, with its part."""
+
+    def work(rank: int, step: int) -> Sequence[Piece]:
+        return (*USUAL, Piece("gemm", 12.0 + rank if step % 3 == rank else 0.001))
+
+    (late,) = diagnose(a_trace(work, ranks=3, steps=9, spread=0.0)).latecomers
+    assert (late.rank, late.last, late.operators) == (2, 3, 9)
