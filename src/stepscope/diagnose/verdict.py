@@ -17,6 +17,7 @@ from stepscope.diagnose.causes import Reason
 from stepscope.diagnose.cost import Cost
 from stepscope.diagnose.finding import Device, Evidence, Finding, Verdict
 from stepscope.diagnose.liveness import latest_stack
+from stepscope.diagnose.methods.transfer import SlowTransfer
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.own_time import OUTSIDE
 from stepscope.window import Window
@@ -138,6 +139,40 @@ def everyones_verdict(window: Window, finding: Finding) -> Verdict:
     slowdown = finding.slowdown or 1.0
     seen = Evidence(finding.method, finding.detail, finding.values)
     return _verdict(window, finding, _everyones_summary(finding), (seen,), 0, 1 - 1 / slowdown)
+
+
+def network_finding(seen: Observed, one: SlowTransfer) -> Finding:
+    """Data that moves slower in one place than in its equals."""
+    line = seen.line
+    lost_ns = one.own_ns - one.usual_ns
+    where = f"{one.group} (ranks {', '.join(map(str, one.members))})"
+    detail = (
+        f"after the last arrival data moves for {one.own_ns / 1e6:.1f} ms per step in {where}, "
+        f"{one.usual_ns / 1e6:.1f} ms in {'others' if one.equals > 1 else 'the other'} like it "
+        f"(z {one.z:.1f}, noise reaches {one.needed:.1f})"
+    )
+    values = {"own_ns": one.own_ns, "usual_ns": one.usual_ns, "equals": one.equals, "z": one.z,
+              "z_needed": one.needed, "victims": len(seen.window.ranks) - len(one.culprits),
+              "lost_fraction": min(lost_ns / max(line.typical_ns, 1.0), 1.0)}  # fmt: skip
+    return Finding(
+        method="transfer", kind="slowdown", cause="network", detail=detail, ranks=one.culprits,
+        group=one.group, steps=line.span(one.first, one.stop),
+        time_ns=line.span_ns(one.first, one.stop), slowdown=one.ratio, lost_ns=lost_ns,
+        confidence=min(SURE + PER_SIGMA * min(one.z - one.needed, 4.0), SUREST), values=values,
+    )  # fmt: skip
+
+
+def network_verdict(window: Window, finding: Finding) -> Verdict:
+    """A slow link as people read it."""
+    victims = finding.values["victims"]
+    text = f"data moves {_times(finding.slowdown)} slower in {finding.group} than in equal groups"
+    if finding.ranks:
+        text += f", at {name_ranks(finding.ranks)}"
+    return _verdict(
+        window, finding, text + _since(finding),
+        (Evidence(finding.method, finding.detail, finding.values),),
+        victims if isinstance(victims, int) else 0, lost_fraction(finding),
+    )  # fmt: skip
 
 
 def stuck_verdict(window: Window, finding: Finding) -> Verdict:
