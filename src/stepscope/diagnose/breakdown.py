@@ -184,8 +184,10 @@ def _gaps(axis: Axis, busy: Union, rank: Ints, begin: Ints, launch: Ints) -> tup
 def _spans(ranks: Ints, rank: Ints, running: Table) -> Table:
     """The whole of each rank, and its steps: from first kernel to the next step's first."""
     step, start, end = (running.ints(name) for name in ("step", "start_ns", "end_ns"))
-    rows = [_bounds(ranks[at], start[rank == at], end[rank == at], step[rank == at])
-            for at in range(len(ranks))]  # fmt: skip
+    order = np.argsort(rank, kind="stable")
+    parts = np.split(order, np.searchsorted(rank[order], np.arange(1, len(ranks))))
+    rows = [_bounds(one, start[part], end[part], step[part])
+            for one, part in zip(ranks.tolist(), parts, strict=True)]  # fmt: skip
     return _stacked(rows)
 
 

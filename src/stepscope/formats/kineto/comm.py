@@ -61,7 +61,6 @@ def communication(seen: Recording, launch_ns: Ints, known: Known) -> Communicati
     table = joined(tables)
     table = table.take(np.argsort(table.ints("enqueue_ns"), kind="stable"))
     groups = tuple(dict.fromkeys(group for part in parts for group in part.groups))
-    table = table.with_column("seq", _places(table))
     return Communication(table, groups, any(part.guessed for part in parts))
 
 
@@ -281,17 +280,6 @@ def _peer(op: str | None, call: Call) -> int:
     if op not in ("Send", "Recv"):
         return NO_PEER
     return call.peer if call.peer >= 0 else UNKNOWN_PEER
-
-
-def _places(table: Table) -> Ints:
-    """The order of operators within each group, point-to-point apart."""
-    p2p = table.strings("op").equals("Send", "Recv")
-    lane = table.strings("group").codes.astype(np.int64) * 2 + p2p
-    places = np.zeros(len(table), np.int64)
-    for one in np.unique(lane):
-        rows = np.flatnonzero(lane == one)
-        places[rows] = np.arange(rows.size)
-    return places
 
 
 def joined(tables: list[Table]) -> Table:

@@ -106,8 +106,9 @@ class Document:
         parts, size = [buffer], len(buffer)
         for piece in self._pieces:
             size += len(piece)
-            if size <= LONGEST_FRAME_BYTES:
-                parts.append(piece)
+            if size > LONGEST_FRAME_BYTES:
+                break
+            parts.append(piece)
         self.tail = b"".join(parts)
 
     def _next(self, buffer: bytes) -> tuple[Batch, int]:

@@ -40,9 +40,11 @@ def kind_of_words(words: str) -> str | None:
     return min(found)[2] if found else None
 
 
-def told_apart(groups: Iterable[ProcessGroup], ranks_of: ProcessGroup) -> str:
-    """The id of a group among all that were seen: torch's names may repeat in other processes."""
-    others = {g.ranks for g in groups if g.id == ranks_of.id and g.ranks}
-    if len(others) < 2 or not ranks_of.ranks:
-        return ranks_of.id
-    return f"{ranks_of.id}@{min(ranks_of.ranks)}"
+def told_apart(groups: Iterable[ProcessGroup]) -> dict[ProcessGroup, str]:
+    """An id for every group that was seen: torch's names may repeat in other processes."""
+    members: dict[str, set[tuple[int, ...]]] = {}
+    for group in dict.fromkeys(groups):
+        members.setdefault(group.id, set()).add(group.ranks)
+    alone = {id for id, ranks in members.items() if len(ranks - {()}) < 2}
+    return {group: group.id if group.id in alone or not group.ranks
+            else f"{group.id}@{min(group.ranks)}" for group in dict.fromkeys(groups)}  # fmt: skip

@@ -101,10 +101,10 @@ def _places(comm: Table) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
 
 def _groups_apart(traces: list[RankTrace]) -> list[RankTrace]:
     """Groups of one id but other members get ids of their own."""
-    everywhere = tuple(dict.fromkeys(group for trace in traces for group in trace.groups))
+    made = told_apart(tuple(group for trace in traces for group in trace.groups))
     apart = []
     for trace in traces:
-        ids = {group.id: told_apart(everywhere, group) for group in trace.groups}
+        ids = {group.id: made[group] for group in trace.groups}
         comm = trace.tables.get("comm_ops")
         tables = dict(trace.tables)
         if comm is not None and any(old != new for old, new in ids.items()):

@@ -82,7 +82,8 @@ class Columns:
         """All rows in order of time."""
         whole = {name: _joined(self.parts.pop(name, [])) for name in required}
         order = np.lexsort((-whole["duration_ns"], whole["start_ns"]))
-        sorted_ = {name: column[order] for name, column in whole.items()}
+        # one by one, so that few are held twice
+        sorted_ = {name: whole.pop(name)[order] for name in required}
         codes = sorted_.pop("name", None)
         if codes is None:
             return Table(sorted_)
