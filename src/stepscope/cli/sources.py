@@ -130,7 +130,7 @@ def _reader_of(path: Path) -> Callable[[Path], Recording] | None:
     if find(path)[0]:
         return _read_dumps
     named = path.is_file() or any(next(path.glob(name), None) for name in _TRACE_NAMES)
-    return _read_traces if named else None
+    return _read_traces if named or kineto.named_so(path) else None
 
 
 def _read_traces(path: Path) -> Recording:

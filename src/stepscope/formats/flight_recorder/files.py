@@ -31,6 +31,7 @@ LOOKED_AT = 64
 MARKS = (b"pg_config", b"profiling_name", b"collective_seq_id", b"comm_lib_version",
          b"nccl_version")  # fmt: skip
 """Keys that nobody but the recorder writes."""
+_EVENTS = b'"traceEvents"'
 NAMED = re.compile(r"(?:trace|dump|comm|nccl|gloo|fr|flight)\w*rank.*\d$|^rank[-_]?\d+$")
 """What a dump is usually called: one that is empty or damaged is still one."""
 SUFFIXES = (".gz", ".json", ".pkl", ".pickle", ".bin", ".pt", ".dump", ".trace")
@@ -83,9 +84,13 @@ def looks_like_dump(path: Path) -> bool:
     head = head_of(path)
     if _has_marks(head):
         return True
-    # JSON of other tools is none of ours, whatever it is called
-    foreign = head.lstrip()[:1] in (b"{", b"[") and len(head) == HEAD_BYTES
-    return not foreign and NAMED.search(stem(path)) is not None
+    return not _foreign(head) and NAMED.search(stem(path)) is not None
+
+
+def _foreign(head: bytes) -> bool:
+    """Whether it is JSON of another tool, whatever it is called."""
+    first = head.lstrip()[:1]
+    return first == b"[" or (first == b"{" and (len(head) == HEAD_BYTES or _EVENTS in head))
 
 
 def _has_marks(head: bytes) -> bool:

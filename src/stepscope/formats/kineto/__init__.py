@@ -6,7 +6,7 @@
 What is read and how, and what cannot be known, stands in `docs/methods/kineto.md`.
 """
 
-from stepscope.formats.kineto.files import recognise
+from stepscope.formats.kineto.files import named_so, recognise
 from stepscope.formats.kineto.read import Reading, read
 
-__all__ = ["Reading", "read", "recognise"]
+__all__ = ["Reading", "named_so", "read", "recognise"]

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from stepscope.errors import SourceError
 from stepscope.formats.kineto.contents import Contents
 
 _LOOK_BYTES = 1 << 16
-_SUFFIXES = (".json", ".json.gz")
+SUFFIXES = (".json", ".json.gz")
 _BEGINS = re.compile(rb"\s*(?:\{|\[\s*\{)")
 _TRACE = re.compile(rb'"traceEvents"\s*:|"ph"\s*:')
 _KINETO = re.compile(
@@ -20,20 +21,44 @@ _KINETO = re.compile(
 )
 """What no other writer of Chrome traces writes."""
 _RANK = re.compile(r"rank[-_.= ]?(\d{1,7})(?!\d)", re.I)
+_USUAL = re.compile(r"rank[-_.= ]?\d|\.pt\.trace\.json", re.I)
+_TIME = re.compile(r"\.\d{12,19}(?:\.pt\.trace)?$")
+"""What torch's `tensorboard_trace_handler` appends: milliseconds or, since 2.1, nanoseconds."""
 _NUMBER = re.compile(r"\d{1,7}(?!\d)")
 
 
 def trace_files(source: Path) -> list[Path]:
-    """Files of a folder that may be traces, or the file itself."""
+    """Files below a folder that may be traces, or the file itself.
+
+    Raises:
+        SourceError: there is none.
+    """
     if source.is_file():
         return [source]
     try:
-        found = sorted(p for p in source.iterdir() if p.name.endswith(_SUFFIXES) and p.is_file())
+        next(source.iterdir(), None)
     except OSError as cause:
         raise SourceError(f"cannot read {source}: {cause.strerror}") from None
+    found = sorted(_below(source))
     if not found:
         raise SourceError(f"no traces in {source}: expected one *.json or *.json.gz per rank")
     return found
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    """JSON files; hidden ones are nobody's traces, and links to folders may lead in circles."""
+    for root, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in names:
+            if name.endswith(SUFFIXES) and not name.startswith("."):
+                path = Path(root, name)
+                if path.is_file():
+                    yield path
+
+
+def called(path: Path, source: Path) -> str:
+    """What messages call a file: its path below the folder that was named."""
+    return path.name if path == source else path.relative_to(source).as_posix()
 
 
 def recognise(path: Path) -> bool:
@@ -41,6 +66,14 @@ def recognise(path: Path) -> bool:
     try:
         return any(_recognised(file) for file in trace_files(path))
     except (SourceError, OSError):
+        return False
+
+
+def named_so(path: Path) -> bool:
+    """Whether a file, or any file of a folder, is called what traces usually are."""
+    try:
+        return any(_USUAL.search(file.name) for file in trace_files(path))
+    except SourceError:
         return False
 
 
@@ -54,8 +87,14 @@ def _recognised(path: Path) -> bool:
     )
 
 
-def stem(path: Path) -> str:
-    return path.name.removesuffix(".gz").removesuffix(".json")
+def process_of(name: str) -> str:
+    """What the names of all traces of one process share.
+
+    >>> process_of("log/host7_4711.1712195495502094565.pt.trace.json.gz")
+    'log/host7_4711'
+    """
+    name = name.removesuffix(".gz").removesuffix(".json")
+    return _TIME.sub("", name)
 
 
 def ranks_by_name(names: Sequence[str]) -> list[int | None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -10,55 +10,94 @@ import numpy as np
 
 from stepscope.errors import FormatError
 from stepscope.formats.kineto.comm import joined
-from stepscope.formats.kineto.files import ranks_by_name, stem
+from stepscope.formats.kineto.files import process_of, ranks_by_name
 from stepscope.formats.kineto.groups import told_apart
 from stepscope.formats.kineto.matching import matched
 from stepscope.formats.kineto.rank_trace import RankTrace
 from stepscope.trace import Host, Job, ProcessGroup
-from stepscope.window import Strings, Table, Window
+from stepscope.window import NULL, Ints, Strings, Table, Window
 
+_SAME = (
+    "{one.path} and {other.name} are both of rank {one.rank}, {what}: "
+    "two runs, or one file twice; keep one of them"
+)
 _NUMBERED = "it does not say its rank; taken for rank {rank}, by the order of names"
 
 
 def with_ranks(traces: Sequence[RankTrace]) -> list[RankTrace]:
-    """Every trace with a rank: what it says itself, else its name, else its place."""
-    if all(trace.rank is not None for trace in traces):
+    """Every trace with a rank: what it says itself, else its name, else its process's place."""
+    silent = [trace for trace in traces if trace.rank is None]
+    if not silent:
         return list(traces)
-    named = ranks_by_name([stem(trace.path) for trace in traces])
-    taken = {trace.rank for trace in traces} | set(named)
+    processes = dict.fromkeys(process_of(trace.name) for trace in traces)
+    named = dict(zip(processes, ranks_by_name(list(processes)), strict=True))
+    taken = {trace.rank for trace in traces} | set(named.values())
     free = (rank for rank in range(2 * len(traces) + 1) if rank not in taken)
-    ranked = []
-    for trace, by_name in zip(traces, named, strict=True):
-        if trace.rank is not None:
-            ranked.append(trace)
-        elif by_name is not None:
-            ranked.append(replace(trace, rank=by_name))
-        else:
-            rank = next(free)
-            note = f"{trace.path.name}: {_NUMBERED.format(rank=rank)}"
-            ranked.append(replace(trace, rank=rank, problems=(*trace.problems, note)))
-    return ranked
+    guessed = {process: next(free) for process in dict.fromkeys(
+        process_of(trace.name) for trace in silent) if named[process] is None}  # fmt: skip
+    return [_ranked_by(trace, named, guessed) for trace in traces]
+
+
+def _ranked_by(
+    trace: RankTrace, named: Mapping[str, int | None], guessed: Mapping[str, int]
+) -> RankTrace:
+    if trace.rank is not None:
+        return trace
+    process = process_of(trace.name)
+    if process not in guessed:
+        return replace(trace, rank=named[process])
+    note = _NUMBERED.format(rank=guessed[process])
+    return replace(trace, rank=guessed[process], problems=(*trace.problems, note))
 
 
 def check_duplicates(traces: Sequence[RankTrace]) -> None:
-    """Several files of one rank are several profiling windows, unless they overlap.
+    """Several files of one rank are several profiling windows, unless they tell the same.
 
     Raises:
-        FormatError: two files tell the same time of the same rank.
+        FormatError: two files tell the same time, or the same steps, of the same rank.
     """
-    ordered = sorted(traces, key=lambda trace: (trace.rank or 0, trace.span_ns))
-    for one, other in pairwise(ordered):
-        if one.rank == other.rank and other.span_ns[0] < one.span_ns[1]:
-            raise FormatError(
-                f"{one.path} and {other.path.name} are both of rank {one.rank}, at the same time: "
-                "two runs, or one file twice; keep one of them"
-            )
+    for one, other in pairwise(_in_order(traces)):
+        if one.rank != other.rank:
+            continue
+        if other.span_ns[0] < one.span_ns[1]:
+            raise FormatError(_SAME.format(one=one, other=other, what="at the same time"))
+        if not one.steps_found_by and np.intersect1d(_steps(one), _steps(other)).size:
+            raise FormatError(_SAME.format(one=one, other=other, what="of the same steps"))
+
+
+def _in_order(traces: Sequence[RankTrace]) -> list[RankTrace]:
+    return sorted(traces, key=lambda trace: (trace.rank or 0, trace.span_ns))
+
+
+def _steps(trace: RankTrace) -> Ints:
+    return trace.tables["steps"].ints("step") if "steps" in trace.tables else np.zeros(0, np.int64)
+
+
+def _counted_on(traces: Sequence[RankTrace]) -> list[RankTrace]:
+    """Found steps begin at 0 in every file; those of a rank's later windows go on counting."""
+    counted: dict[int | None, int] = {}
+    moved = []
+    for trace in traces:
+        first = counted.get(trace.rank, 0)
+        if trace.steps_found_by:
+            counted[trace.rank] = first + _steps(trace).size
+        moved.append(_later(trace, first) if trace.steps_found_by and first else trace)
+    return moved
+
+
+def _later(trace: RankTrace, steps: int) -> RankTrace:
+    tables = {}
+    for name, table in trace.tables.items():
+        number = table.ints("step") if table.has("step") else None
+        known = table if number is None else table.with_column(
+            "step", np.where(number == NULL, NULL, number + steps))  # fmt: skip
+        tables[name] = known
+    return replace(trace, tables=tables)
 
 
 def window_of(name: str, traces: Sequence[RankTrace]) -> Window:
     """One window out of the traces of all ranks."""
-    ordered = sorted(traces, key=lambda trace: (trace.rank or 0, trace.span_ns))
-    ordered = _groups_apart(ordered)
+    ordered = _groups_apart(_counted_on(_in_order(traces)))
     tables = {}
     for table in dict.fromkeys(name for trace in ordered for name in trace.tables):
         parts = [_ranked(t.tables[table], t.rank) for t in ordered if table in t.tables]
@@ -87,7 +126,7 @@ def _comm_ops(comm: Table, traces: Sequence[RankTrace]) -> Table:
     return Table({name: c for name, c in comm.columns.items() if name != "sequence"})
 
 
-def _places(comm: Table) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _places(comm: Table) -> Ints:
     """Later windows of a rank go on counting where earlier ones ended."""
     p2p = comm.strings("op").equals("Send", "Recv")
     lane = (comm.ints("rank") << 32) + comm.strings("group").codes * 2 + p2p

@@ -36,6 +36,8 @@ class RankTrace:
     """What one file holds; the column `rank` is still missing."""
 
     path: Path
+    name: str
+    """What messages call it."""
     rank: int | None
     world_size: int | None
     host: str | None
@@ -74,7 +76,7 @@ def read_file(path: Path, advance: Advance = lambda _: None) -> RankTrace:
     if not recorder.kept:
         raise FormatError(f"{path}: {_nothing(path, document, problems)}")
     header = _header(document)
-    return _rank_trace(path, seen, header, tuple(f"{path.name}: {one}" for one in problems))
+    return _rank_trace(path, seen, header, tuple(problems))
 
 
 def _problems(contents: Contents, document: Document, seen: Recording) -> list[str]:
@@ -158,12 +160,12 @@ def _rank_trace(
         "host_ops": _host_ops(seen, operators, steps),
     }
     if comm.guessed:
-        problems += (f"{path.name}: {_GUESSED}",)
+        problems += (_GUESSED,)
     if not steps.number.size:
-        problems += (f"{path.name}: no training steps were found",)
+        problems += ("no training steps were found",)
     configured = tuple(process_group(group, known.world_size) for group in header.groups)
     return RankTrace(
-        path, header.rank, header.world_size, header.host,
+        path, path.name, header.rank, header.world_size, header.host,
         tuple(dict.fromkeys((*configured, *comm.groups))),
         {name: _moved(table, header.base_ns) for name, table in tables.items()
          if table is not None and len(table)},

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from stepscope.errors import FormatError, SourceError
-from stepscope.formats.kineto.files import trace_files
+from stepscope.formats.kineto.files import called, trace_files
 from stepscope.formats.kineto.job import check_duplicates, window_of, with_ranks
 from stepscope.formats.kineto.rank_trace import RankTrace, read_file
 from stepscope.window import Window
@@ -47,7 +47,8 @@ def read(source: Path, *, progress: Progress | None = None, workers: int | None 
     total = sum(path.stat().st_size for path in files)
     tell = _Telling(progress, total)
     outcomes = _read_all(files, tell, workers or _processes(files))
-    traces = [one for one in outcomes if isinstance(one, RankTrace)]
+    traces = [replace(one, name=called(one.path, source))
+              for one in outcomes if isinstance(one, RankTrace)]  # fmt: skip
     failures = [one for one in outcomes if isinstance(one, SourceError)]
     if not traces:
         raise failures[0] if len(failures) == 1 else FormatError(_none_usable(source, failures))
@@ -56,7 +57,7 @@ def read(source: Path, *, progress: Progress | None = None, workers: int | None 
     name = source.stem.partition(".")[0] if source.is_file() else source.resolve().name
     window = window_of(name or "traces", traces)
     problems = [f"{failure}; left out" for failure in failures]
-    problems += [problem for trace in traces for problem in trace.problems]
+    problems += [f"{trace.name}: {one}" for trace in traces for one in trace.problems]
     problems += _how_steps_were_found(traces)
     logger.info("read %d traces of %s, %d problems", len(traces), source, len(problems))
     return Reading(window, tuple(problems))
