@@ -62,7 +62,8 @@ def _message(error: Exception) -> str:
     format_message = getattr(error, "format_message", None)
     if format_message is None:
         return str(error)
-    return f"{format_message().rstrip('.')}; `stepscope --help` shows what there is"
+    command = getattr(getattr(error, "ctx", None), "command_path", "stepscope")
+    return f"{format_message().rstrip('.')}; `{command} --help` shows what there is"
 
 
 def _status(end: SystemExit) -> int:

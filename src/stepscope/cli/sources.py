@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from stepscope.cli import terminal
-from stepscope.errors import SourceError
+from stepscope.errors import SourceError, UsageError
 
 if TYPE_CHECKING:
     from stepscope.window import Window
@@ -40,7 +40,8 @@ def open_source(source: str) -> Source:
     """What a command reads: job folders are looked at later, recordings of others are read now.
 
     Raises:
-        SourceError: it is a recording, and cannot be read; or a folder of anything else.
+        SourceError: it is a recording, and cannot be read; or a folder or file of anything else.
+        UsageError: nothing is named.
     """
     return read_recording(source) or _job(source)
 
@@ -63,7 +64,10 @@ def read_recording(source: str) -> Recording | None:
 
     Raises:
         SourceError: that is what it holds, and nothing in it can be used.
+        UsageError: nothing is named.
     """
+    if not source:
+        raise UsageError("no folder was named: the argument is empty")
     path = Path(source)
     if "://" in source or not _exists(path) or holds_jobs(path):
         return None
@@ -75,7 +79,14 @@ def _job(source: str) -> Source:
     from stepscope.store.reader import JobReader
 
     path = Path(source)
-    if "://" not in source and _exists(path) and (names := _listed(path)) and not holds_jobs(path):
+    if "://" in source or not _exists(path):
+        return JobReader(source)
+    if path.is_file():
+        raise SourceError(
+            f"{source} is neither a PyTorch profiler trace nor a Flight Recorder dump; a job is "
+            "named by its folder"
+        )
+    if (names := _listed(path)) and not holds_jobs(path):
         raise SourceError(
             f"nothing to read in {source}: no job folder, no PyTorch profiler traces (*.json, "
             f"*.json.gz), no Flight Recorder dumps; it holds {names}"
@@ -129,7 +140,7 @@ def _reader_of(path: Path) -> Callable[[Path], Recording] | None:
         return _read_traces
     if find(path)[0]:
         return _read_dumps
-    named = path.is_file() or any(next(path.glob(name), None) for name in _TRACE_NAMES)
+    named = any(path.match(name) or next(path.glob(name), None) for name in _TRACE_NAMES)
     return _read_traces if named or kineto.named_so(path) else None
 
 
