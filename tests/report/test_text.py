@@ -12,6 +12,7 @@ from stepscope.report.text import render_headline, render_text
 from .golden import check_golden
 from .samples import (
     SAMPLES,
+    T0,
     hang,
     healthy,
     many_traces,
@@ -67,6 +68,14 @@ def test_a_healthy_job_of_many_ranks_needs_no_table() -> None:
     text = render_text(healthy())
     assert text.startswith("healthy: no culprit found in 64 ranks, steps 1000-1200\n")
     assert "Own time" not in text
+
+
+def test_who_it_is_can_be_sure_when_why_is_not() -> None:
+    verdict = dataclasses.replace(hang().verdicts[0], cause="unknown", time_ns=(T0, T0))
+    text = render_text(dataclasses.replace(hang(), verdicts=(verdict,)), 100)
+    assert "Why       what was recorded does not tell the cause\n" in text
+    assert "Where     rank 3 on host-000, 99% sure; group dp-0" in text
+    assert "UTC\n" in text, "how long is not known"
 
 
 def test_traces_tell_where_the_time_goes() -> None:

@@ -151,7 +151,16 @@ def tell(verdict: Verdict, diagnosis: Diagnosis) -> Story:
 
 def _why(verdict: Verdict) -> str:
     name, meaning = meaning_of(verdict)
-    return f"{name}, {units.percent(verdict.confidence)} sure: {meaning}"
+    return f"{name}, {sure(verdict)}: {meaning}" if knows_cause(verdict) else meaning
+
+
+def sure(verdict: Verdict) -> str:
+    """How sure the verdict is: of the cause, or where that is unknown, of the culprit."""
+    return f"{units.percent(verdict.confidence)} sure"
+
+
+def knows_cause(verdict: Verdict) -> bool:
+    return verdict.cause != "unknown"
 
 
 def meaning_of(verdict: Verdict) -> tuple[str, str]:
@@ -209,7 +218,8 @@ def latecomers(diagnosis: Diagnosis) -> list[str]:
 
 def _where(verdict: Verdict) -> Iterator[str]:
     hosts = f" on {units.names(verdict.hosts)}" if verdict.hosts else ""
-    yield (units.ranks(verdict.ranks) if verdict.ranks else "no single rank") + hosts
+    who = (units.ranks(verdict.ranks) if verdict.ranks else "no single rank") + hosts
+    yield who if knows_cause(verdict) else f"{who}, {sure(verdict)}"
     if verdict.devices:
         yield units.names(f"{d.name} ({units.percent(d.probability)})" for d in verdict.devices)
     if verdict.group is not None:
@@ -228,11 +238,12 @@ def _since(verdict: Verdict, diagnosis: Diagnosis) -> str:
 
 
 def moment_of(verdict: Verdict) -> str:
-    """When it began by the clock, and how long it has lasted."""
+    """When it began by the clock, and how long it has lasted if that is known."""
     if verdict.time_ns is None:
         return ""
     start, end = verdict.time_ns
-    return f"{units.moment(start)}, for {units.duration(end - start)}"
+    lasted = f", for {units.duration(end - start)}" if end > start else ""
+    return units.moment(start) + lasted
 
 
 def _step_range(steps: tuple[int, int], diagnosis: Diagnosis) -> str:

@@ -22,7 +22,7 @@ def tiles(verdict: Verdict, diagnosis: Diagnosis) -> tuple[Tile, ...]:
     return (
         _cost(verdict, diagnosis),
         _culprit(verdict),
-        Tile("Cause", story.meaning_of(verdict)[0], f"{units.percent(verdict.confidence)} sure"),
+        _cause(verdict),
         _since(verdict, diagnosis),
     )
 
@@ -30,6 +30,12 @@ def tiles(verdict: Verdict, diagnosis: Diagnosis) -> tuple[Tile, ...]:
 def _cost(verdict: Verdict, diagnosis: Diagnosis) -> Tile:
     value, *notes = story.costs(verdict, diagnosis) or ("not known",)
     return Tile("Cost", value, "; ".join(notes))
+
+
+def _cause(verdict: Verdict) -> Tile:
+    if story.knows_cause(verdict):
+        return Tile("Cause", story.meaning_of(verdict)[0], story.sure(verdict))
+    return Tile("Cause", "unknown", f"{story.sure(verdict)} of the culprit")
 
 
 def _culprit(verdict: Verdict) -> Tile:
