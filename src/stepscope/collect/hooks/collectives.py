@@ -103,7 +103,8 @@ class CollectiveWatch:
         if self._failed:
             self._give_up_failed()
         session, tensors = self._session, args[call.tensors_at]
-        group = self._registry.name(self._unbox_group(args[call.group_at]))
+        registry = self._registry
+        group = registry.sole() or registry.name(self._unbox_group(args[call.group_at]))
         size, ordinal = size_bytes(tensors) if call.moves_data else 0, session.ordinal
         if not blocks_host(tensors):
             session.note(self._launched, call, group, call.peer(args), size, enqueue_ns, ordinal)
