@@ -1,12 +1,19 @@
-"""A small DDP job over gloo under `torch.profiler`, with one fault or none; no stepscope in it.
+"""Small DDP jobs over gloo under `torch.profiler`, each with one fault; no stepscope in them.
 
-Writes `<fault>/rank<N>.json.gz` of each rank, six steps after three of warm-up, fault by fault.
+    python -m tests.real.profiled FOLDER FAULT…
+
+Four ranks, forked from one process: importing torch is what takes long. One job after the other
+writes `<fault>/rank<N>.json.gz` of each rank, six steps after three of warm-up. The faults are of
+rank 2: `burn-backward`, `slow-loader`, `sleep-forward`; `none` is none. What every rank does is
+little beside a fault, so that ranks that share a processor do not look alike slow.
 """
 
 from __future__ import annotations
 
-import argparse
+import os
+import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -16,7 +23,12 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile, schedule
 from torch.utils.data import DataLoader, Dataset
 
+WORLD, CULPRIT = 4, 2
 WARM_UP, ACTIVE = 3, 6
+PRODUCTS, BURNT = 12, 160
+"""Of matrices in each backward pass: some 5 and 60 ms."""
+SLEEP_S, LOAD_S = 0.05, 0.005
+"""In each forward pass, and for each row."""
 
 
 class Numbers(Dataset[Tensor]):
@@ -58,22 +70,22 @@ class Model(nn.Module):
         self.products, self.pause = products, pause
 
     def forward(self, rows: Tensor) -> Tensor:
+        hidden = self.layers(rows)
         time.sleep(self.pause)
-        return Burn.apply(self.layers(rows), self.products)
+        return Burn.apply(hidden, self.products)
 
 
-def record(folder: Path, fault: str, stacks: bool) -> None:
+def record(folder: Path, fault: str) -> None:
     """One job from a fresh model to its trace; the process group is the only thing it shares."""
     batch, steps = 8, WARM_UP + ACTIVE
-    data = Numbers(batch * (steps + 1), 0.005 if fault == "slow-loader" else 0.0)
-    model = DistributedDataParallel(
-        Model(260 if fault == "burn-backward" else 60, 0.05 if fault == "sleep-forward" else 0.0)
-    )
+    data = Numbers(batch * (steps + 1), LOAD_S if fault == "slow-loader" else 0.0)
+    products = BURNT if fault == "burn-backward" else PRODUCTS
+    model = DistributedDataParallel(Model(products, SLEEP_S if fault == "sleep-forward" else 0.0))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     file = folder / f"rank{dist.get_rank()}.json.gz"
     plan = schedule(wait=0, warmup=WARM_UP, active=ACTIVE, repeat=1)
     with profile(
-        activities=[ProfilerActivity.CPU], schedule=plan, with_stack=stacks,
+        activities=[ProfilerActivity.CPU], schedule=plan,
         on_trace_ready=lambda trace: trace.export_chrome_trace(str(file)),
     ) as profiler:  # fmt: skip
         for _, rows in zip(range(steps), DataLoader(data, batch_size=batch), strict=False):
@@ -84,22 +96,29 @@ def record(folder: Path, fault: str, stacks: bool) -> None:
             profiler.step()
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--fault", nargs="+", default=["none"])
-    parser.add_argument("--rank", type=int, default=2)
-    parser.add_argument("--stacks", action="store_true")
-    arguments = parser.parse_args()
+def run(folder: Path, faults: Sequence[str], rank: int) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    for fault in arguments.fault:
-        folder = arguments.folder / fault
-        folder.mkdir(parents=True, exist_ok=True)
-        record(folder, fault if dist.get_rank() == arguments.rank else "none", arguments.stacks)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder / 'store'}", rank=rank, world_size=WORLD
+    )
+    for fault in faults:
+        (folder / fault).mkdir(parents=True, exist_ok=True)
+        record(folder / fault, fault if rank == CULPRIT else "none")
         dist.barrier()
     dist.destroy_process_group()
 
 
+def main(folder: Path, faults: Sequence[str]) -> int:
+    """Runs all jobs; 0 if all ranks ended well."""
+    children = []
+    for rank in range(WORLD):
+        child = os.fork()
+        if child == 0:
+            run(folder, faults, rank)
+            os._exit(0)
+        children.append(child)
+    return max(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0 for child in children)
+
+
 if __name__ == "__main__":
-    main()
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2:]))
