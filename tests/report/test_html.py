@@ -8,7 +8,14 @@ from html.parser import HTMLParser
 
 import pytest
 
-from stepscope.diagnose.finding import ClockFit, Diagnosis, RankPhase, StepSeries
+from stepscope.diagnose.finding import (
+    ClockFit,
+    Diagnosis,
+    Evidence,
+    RankPhase,
+    StepSeries,
+    Value,
+)
 from stepscope.report.html import render_html
 
 from .golden import check_golden
@@ -77,6 +84,21 @@ def test_the_page_says_what_matters() -> None:
     ):  # fmt: skip
         assert expected in text
     assert "0.21 ms" not in text, "a clock this close to the others interests nobody"
+
+
+def test_evidence_leaves_out_what_it_does_not_know() -> None:
+    values: dict[str, Value] = {"waiting": [0, 1], "older_dump": [], "lag_ns": float("nan")}
+    verdict = dataclasses.replace(hang().verdicts[0], evidence=(Evidence("desync", "so", values),))
+    text = Page(render_html(dataclasses.replace(hang(), verdicts=(verdict,)))).text
+    assert "waiting\xa00, 1" in text
+    assert "older dump" not in text
+    assert "lag" not in text
+
+
+def test_a_hang_without_steps_began_at_a_time_of_day() -> None:
+    verdict = dataclasses.replace(hang().verdicts[0], steps=None)
+    page = render_html(dataclasses.replace(hang(), steps=None, verdicts=(verdict,)))
+    assert '<p class="value">19:33:20 UTC</p><p class="note">2025-12-17, for 1 h 07 min</p>' in page
 
 
 def test_a_hang_shows_the_stack() -> None:

@@ -51,7 +51,9 @@ def _culprit(verdict: Verdict) -> Tile:
 def _since(verdict: Verdict, diagnosis: Diagnosis) -> Tile:
     moment = story.moment_of(verdict)
     if verdict.steps is None:
-        return Tile("Since", moment or "not known")
+        day, _, rest = moment.partition(" ")
+        time, _, lasted = rest.partition(", ")
+        return Tile("Since", time or "not known", ", ".join(filter(None, (day, lasted))))
     first, last = verdict.steps
     ongoing = diagnosis.steps is None or last >= diagnosis.steps[1]
     notes = [moment, "" if ongoing else f"until step {last}"]
@@ -65,6 +67,8 @@ def numbers(evidence: Evidence) -> list[tuple[str, str]]:
 
 
 def _is_known(value: Value) -> bool:
+    if isinstance(value, list):
+        return bool(value)
     return value is not None and not (isinstance(value, float) and math.isnan(value))
 
 
