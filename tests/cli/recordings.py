@@ -34,10 +34,18 @@ def write_traces(
         now += whole + _OPTIMIZER_US + _GAP_US
     folder.mkdir(parents=True, exist_ok=True)
     for rank, mine in enumerate(events):
-        content = trace(mine, rank, ranks)
+        content = trace(mine, rank, ranks, distributedInfo=_distributed(rank, ranks))
         content["traceEvents"] = content.pop("traceEvents")  # last, as PyTorch writes it
         write(folder / f"rank{rank}{ending}", content)
     return folder
+
+
+def _distributed(rank: int, ranks: int) -> Event:
+    """What PyTorch says of a job with NCCL; dumps of its Flight Recorder have such keys, too."""
+    group = {"pg_name": "0", "pg_desc": "default_pg", "backend_config": "cuda:nccl",
+             "pg_size": ranks, "ranks": [*range(ranks)]}  # fmt: skip
+    return {"backend": "nccl", "rank": rank, "world_size": ranks, "pg_count": 1,
+            "pg_config": [group], "nccl_version": "2.27.3"}  # fmt: skip
 
 
 def _a_step(number: int, at: float, backward: float, reduced: float, ranks: int) -> list[Event]:

@@ -30,8 +30,9 @@ LOOKED_AT = 64
 """Files of a folder whose first bytes are read to recognise it."""
 MARKS = (b"pg_config", b"profiling_name", b"collective_seq_id", b"comm_lib_version",
          b"nccl_version")  # fmt: skip
-"""Keys that nobody but the recorder writes."""
-_EVENTS = b'"traceEvents"'
+"""Keys of the recorder, of which the profiler writes some as well: its header lists groups."""
+_PROFILED = (b'"traceEvents"', b'"distributedInfo"', b'"deviceProperties"')
+"""Keys that only the profiler writes."""
 NAMED = re.compile(r"(?:trace|dump|comm|nccl|gloo|fr|flight)\w*rank.*\d$|^rank[-_]?\d+$")
 """What a dump is usually called: one that is empty or damaged is still one."""
 SUFFIXES = (".gz", ".json", ".pkl", ".pickle", ".bin", ".pt", ".dump", ".trace")
@@ -90,11 +91,16 @@ def looks_like_dump(path: Path) -> bool:
 def _foreign(head: bytes) -> bool:
     """Whether it is JSON of another tool, whatever it is called."""
     first = head.lstrip()[:1]
-    return first == b"[" or (first == b"{" and (len(head) == HEAD_BYTES or _EVENTS in head))
+    return first == b"[" or (first == b"{" and (len(head) == HEAD_BYTES or _is_profiled(head)))
 
 
 def _has_marks(head: bytes) -> bool:
-    return head[:1] in (b"\x80", b"{", b"(", b"}") and any(mark in head for mark in MARKS)
+    starts_so = head[:1] in (b"\x80", b"{", b"(", b"}") and not _is_profiled(head)
+    return starts_so and any(mark in head for mark in MARKS)
+
+
+def _is_profiled(head: bytes) -> bool:
+    return head[:1] == b"{" and any(mark in head for mark in _PROFILED)
 
 
 def head_of(path: Path) -> bytes:
