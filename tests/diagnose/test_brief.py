@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from stepscope.diagnose import stats
 from stepscope.diagnose.methods import brief
 from stepscope.diagnose.runner import diagnose
-from stepscope.window import Floats, Ints, Window
+from stepscope.window import Floats, Ints, Table, Window
 
-from .jobs import MS, Fault, a_job, without
+from .jobs import MS, Fault, a_job, put, without
 from .traces import profiled
 
 PERIOD = 86.0 * MS
@@ -61,10 +61,28 @@ def test_one_slow_rank_in_its_phase_and_nobody_else(ranks: int, steps: int) -> N
     assert verdict.victims == ranks - 1
 
 
-def test_a_rank_that_sleeps_between_its_operators_has_a_late_host() -> None:
+def test_a_rank_whose_batches_are_late_loads_data() -> None:
     found = diagnose(a_few_steps(4, 6, Fault((3,), "data-load", 0, ms=60)))
     (verdict,) = found.verdicts
     assert (verdict.ranks, verdict.cause) == ((3,), "data_loading")
+
+
+def test_a_rank_that_sleeps_between_its_operators_has_a_late_host() -> None:
+    """No phase tells of it, so it is as slow as its whole step says."""
+    window = a_few_steps(4, 6, Fault((3,), "forward-compute", 0, ms=40))
+    cut = {name: _without_sleep(window.tables[name], 3, 40 * MS) for name in ("phases", "host_ops")}
+    (verdict,) = diagnose(put(window, **cut)).verdicts
+    assert (verdict.ranks, verdict.cause, verdict.phase) == ((3,), "host", None)
+    assert verdict.slowdown is not None and 1.1 < verdict.slowdown < 1.6
+
+
+def _without_sleep(table: Table, rank: int, sleep_ns: int) -> Table:
+    """The rank's forward began, and its operators ran, only when it had slept."""
+    forward = table.strings("phase" if table.has("phase") else "name")
+    late = (table.ints("rank") == rank) & forward.equals("forward-compute", "aten::linear")
+    start = table.ints("start_ns") + np.where(late, sleep_ns, 0)
+    length = table.ints("duration_ns") - np.where(late, sleep_ns, 0)
+    return table.with_column("start_ns", start).with_column("duration_ns", length)
 
 
 def test_two_of_eight() -> None:

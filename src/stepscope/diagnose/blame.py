@@ -134,7 +134,9 @@ def _culprit(seen: Observed, mine: list[Straggler]) -> Culprit:
     whole = None in excesses or not flagged
     shares = _shares(seen, row, first, stop, seen.own.phases if whole else flagged)
     phase = _dominant(shares) if shares else main.phase
-    own = seen.total if phase is None else seen.own.own[seen.own.phases.index(phase)]
+    # nobody knows times outside of phases, so they are no measure of how slow a rank is
+    unnamed = phase in (None, OUTSIDE)
+    own = seen.total if unnamed else seen.own.own[seen.own.phases.index(phase)]
     groups = comparison_groups(seen.window, phase)
     mine_ns = stats.median(own[row, first:stop])
     theirs_ns = stats.median(peers(own, groups, row)[first:stop])

@@ -58,7 +58,8 @@ def slow_finding(seen: Observed, one: Culprit, reason: Reason, cost: Cost, at: i
         "z_needed": one.needed,
         "excess_ns": one.excess_ns,
         "lost_fraction": share,
-        "outside": one.phase == OUTSIDE,
+        # in a trace also gaps between operators, within a phase
+        "outside": one.phase == OUTSIDE and seen.window.table("host_ops") is None,
         "lag_ns": lag,
     }
     rank = int(line.ranks[one.row])
