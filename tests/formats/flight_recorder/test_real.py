@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from stepscope.cli import main
 from stepscope.diagnose.finding import Diagnosis
 from stepscope.diagnose.runner import diagnose
 from stepscope.formats.flight_recorder import read, recognise
@@ -66,6 +68,30 @@ def test_the_faulty_rank_is_named(scenes: Path, scene: str, kind: str, form: str
         assert verdict.hosts == ("host-17",)  # from the name of the file; JSON has no stacks
     else:
         assert "gloo_scenes.py" in (verdict.function or "")
+
+
+@FORMS
+def test_the_command_says_who_hangs_and_where(
+    scenes: Path, form: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["diagnose", str(scenes / "sleeps" / form), "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    (verdict,) = found["verdicts"]
+    assert (found["state"], found["ranks"], found["steps"]) == ("hang", WORLD, None)
+    assert (verdict["kind"], verdict["ranks"], verdict["victims"]) == ("hang", [CULPRIT], WORLD - 1)
+    assert (verdict["function"] is None) == (form == "json")
+    assert main(["diagnose", str(scenes / "sleeps" / form)]) == 1
+    said = capsys.readouterr().out
+    assert f"rank {CULPRIT}" in said
+    assert ("gloo_scenes.py" in said) == (form == "pickle"), "JSON has no stacks"
+
+
+@FORMS
+def test_the_command_finds_nothing_in_a_job_that_works(
+    scenes: Path, form: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["diagnose", str(scenes / "healthy" / form), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["verdicts"] == []
 
 
 @FORMS

@@ -1,6 +1,8 @@
-"""A real two-rank gloo job that records itself with torch.profiler.
+"""Real two-rank gloo jobs that record themselves: one marks its steps, the other does not.
 
-python record.py FOLDER RANK RANKS PORT {marked,unmarked}
+    python record.py FOLDER
+
+Both run at once, forked from one process: importing torch is what takes long.
 """
 
 from __future__ import annotations
@@ -13,13 +15,14 @@ import torch
 import torch.distributed as dist
 from torch.profiler import ProfilerActivity, profile, schedule
 
-STEPS, FEATURES, GATHERED = 4, 32, 5
+RANKS, STEPS, FEATURES, GATHERED = 2, 4, 32, 5
 
 
-def main(folder: Path, rank: int, ranks: int, port: str, marked: bool) -> None:
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+def record(folder: Path, rank: int, marked: bool) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", rank=rank, world_size=ranks)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder / 'store'}", rank=rank, world_size=RANKS
+    )
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(FEATURES, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     loader = torch.utils.data.DataLoader([torch.randn(FEATURES) for _ in range(24)], batch_size=4)
@@ -30,7 +33,7 @@ def main(folder: Path, rank: int, ranks: int, port: str, marked: bool) -> None:
             optimizer.zero_grad()
             model(batch).sum().backward()
             optimizer.step()
-            gathered = [torch.zeros(GATHERED) for _ in range(ranks)]
+            gathered = [torch.zeros(GATHERED) for _ in range(RANKS)]
             dist.all_gather(gathered, torch.ones(GATHERED))
             if rank == 0:
                 dist.send(torch.ones(3), 1)
@@ -42,7 +45,20 @@ def main(folder: Path, rank: int, ranks: int, port: str, marked: bool) -> None:
     dist.destroy_process_group()
 
 
+def main(folder: Path) -> int:
+    """Records both jobs; 0 if all ranks ended well."""
+    torch.optim.SGD([torch.zeros(1)])  # imports what takes two seconds, once for all
+    children = []
+    for name in ("marked", "unmarked"):
+        (folder / name).mkdir()
+        for rank in range(RANKS):
+            child = os.fork()
+            if child == 0:
+                record(folder / name, rank, name == "marked")
+                os._exit(0)
+            children.append(child)
+    return max(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0 for child in children)
+
+
 if __name__ == "__main__":
-    main(
-        Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], sys.argv[5] == "marked"
-    )
+    sys.exit(main(Path(sys.argv[1])))

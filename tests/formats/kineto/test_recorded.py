@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -21,27 +20,18 @@ RANKS, STEPS, FEATURES, GATHERED = 2, 4, 32, 5
 pytestmark = pytest.mark.real
 
 
-def record(folder: Path, mode: str) -> Reading:
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("torch")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    jobs = [
-        subprocess.Popen(
-            [sys.executable, str(SCRIPT), str(folder), str(rank), str(RANKS), port, mode],
-            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-        )
-        for rank in range(RANKS)
-    ]  # fmt: skip
-    for job in jobs:
-        _, said = job.communicate(timeout=120)
-        assert job.returncode == 0, said
-    return read(folder)
+    folder = tmp_path_factory.mktemp("recorded")
+    subprocess.run([sys.executable, str(SCRIPT), str(folder)],
+                   check=True, timeout=120, stdout=subprocess.DEVNULL)  # fmt: skip
+    return folder
 
 
 @pytest.fixture(scope="module")
-def marked(tmp_path_factory: pytest.TempPathFactory) -> Reading:
-    return record(tmp_path_factory.mktemp("marked"), "marked")
+def marked(recorded: Path) -> Reading:
+    return read(recorded / "marked")
 
 
 def comm(reading: Reading, op: str) -> Table:
@@ -96,8 +86,8 @@ def test_breakdown_of_a_cpu_job(marked: Reading) -> None:
     assert len(found.steps) == STEPS * RANKS
 
 
-def test_steps_without_marks(tmp_path: Path) -> None:
-    reading = record(tmp_path, "unmarked")
+def test_steps_without_marks(recorded: Path) -> None:
+    reading = read(recorded / "unmarked")
     steps = reading.window.tables["steps"]
     assert steps.ints("step").tolist() == list(range(6)) * RANKS
     assert reading.problems == (
