@@ -112,6 +112,31 @@ def test_an_operator_that_never_ended_is_drawn_to_the_end(perfetto: TraceProcess
     ]
 
 
+def test_what_a_recorder_without_times_says_is_under_way_is_drawn_as_long_as_it_hangs(
+    perfetto: TraceProcessor,
+) -> None:
+    """Flight Recorder dumps have states in place of ends."""
+    comm = a_table("rank step group seq op peer bytes enqueue_ns",
+                   [(0, 0, "dp-0", n, "AllReduce", -1, 8, T0 + n) for n in range(3)])  # fmt: skip
+    states = Strings.of(["done", "scheduled", None])
+    dumps = window(comm_ops=comm.with_column("state", states))
+    verdict = Verdict("hang", "unknown", "rank 1 hangs", "", ranks=(1,), time_ns=(T0 + 1, T0 + 90))
+    scene = Scene(dumps, HEALTHY, span_of(dumps, [verdict]), (0,))
+    pieces: list[bytes] = []
+    draw(scene, pieces.append, lambda _: None)
+    rows = shown(perfetto, b"".join(pieces))
+    assert brief(rows, "name", "at", "dur") == [
+        ("AllReduce", 0, 0), ("AllReduce (never ended)", 1, 89), ("AllReduce", 2, 0)
+    ]  # fmt: skip
+
+
+def test_what_happened_stands_for_an_unknown_cause(perfetto: TraceProcessor) -> None:
+    verdict = Verdict("hang", "unknown", "rank 1 hangs", "", ranks=(1,), time_ns=(T0, T0 + 9))
+    diagnosis = Diagnosis("job", 4, "hang", verdicts=(verdict,))
+    rows = shown(perfetto, trace_of(window(steps=steps((0, 0, T0, 9))), diagnosis))
+    assert brief(rows, "rank", "name")[0] == (None, "hang: rank 1 hangs")
+
+
 def test_an_end_that_was_missed_is_a_mark(perfetto: TraceProcessor) -> None:
     comm = operators((0, 0, "dp-0", 0, "AllReduce", -1, 8, T0, T0, NULL),
                      (0, 0, "dp-0", 1, "AllReduce", -1, 8, T0 + 6, T0 + 7, T0 + 9))  # fmt: skip

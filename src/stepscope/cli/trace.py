@@ -124,7 +124,7 @@ def _scene(source: str, window: Window, wanted: list[Span], steps: Span | None) 
     part = select(window, chosen, steps)
     if not part.tables:
         raise UsageError(_nothing(source, steps, diagnosis.steps))
-    return Scene(part, diagnosis, span_of(window), chosen)
+    return Scene(part, diagnosis, span_of(window, diagnosis.verdicts), chosen)
 
 
 def _chosen(source: str, ranks: tuple[int, ...], wanted: list[Span]) -> tuple[int, ...]:

@@ -55,11 +55,18 @@ def _slices(rows: Table, p2p: bool, until_ns: int) -> Slices:
 def _states(rows: Table, start: Ints, end: Ints, p2p: bool) -> Ints:
     """What is known of each operator's end."""
     if not rows.has("end_ns"):
-        return np.full(len(rows), _ENDED)  # a collector of host calls: nothing is missing
+        return np.where(_under_way(rows), _NEVER_ENDED, _ENDED)
     open_ = (end == NULL) & ~_over(rows, end, p2p)
     state = np.where(end == NULL, _END_UNKNOWN, _ENDED)
     known_start = rows.has("start_ns") & (start == NULL)
     return np.where(open_, np.where(known_start, _NEVER_STARTED, _NEVER_ENDED), state)
+
+
+def _under_way(rows: Table) -> Mask:
+    """By what a recorder without any times of ends says; without a word nothing is missing."""
+    if not rows.has("state"):
+        return np.zeros(len(rows), np.bool_)
+    return rows.strings("state").equals("started", "scheduled")
 
 
 def _over(rows: Table, end: Ints, p2p: bool) -> Mask:

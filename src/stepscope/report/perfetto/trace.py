@@ -33,15 +33,16 @@ class Scene:
     ranks: tuple[int, ...] = field(default=())
 
 
-def span_of(window: Window) -> tuple[int, int]:
-    """The first and the last time of any row, or until when recorders had looked."""
+def span_of(window: Window, verdicts: Iterable[Verdict] = ()) -> tuple[int, int]:
+    """The first and the last time of any row, or until when recorders or verdicts had looked."""
     times = [table.ints(name) for table in window.tables.values()
              for name in _TIMES if table.has(name)]  # fmt: skip
     times += [_ends(table) for table in window.tables.values()]
     known = [part[(part > 0) & (part < LATEST_NS)] for part in times]
     first = min((int(part.min()) for part in known if part.size), default=0)
     last = max((int(part.max()) for part in known if part.size), default=0)
-    return first, max(last, window.job.observed_until_ns or 0)
+    looked = [verdict.time_ns[1] for verdict in verdicts if verdict.time_ns is not None]
+    return first, max(last, window.job.observed_until_ns or 0, *looked)
 
 
 def _ends(table: Table) -> Ints:
@@ -109,7 +110,7 @@ def _labels(scene: Scene, rank: int, host: str | None) -> Iterator[str]:
     """Shown beside a rank's name: that it is to blame, and how far its clock was moved."""
     for verdict in scene.diagnosis.verdicts:
         if rank in verdict.ranks:
-            yield f"culprit: {verdict.cause}"
+            yield f"culprit: {_trouble(verdict)}"
     for clock in scene.diagnosis.clocks:
         if _is_of(clock, rank, host) and abs(clock.offset_ns) >= LEAST_OFFSET_NS:
             yield f"clock moved by {units.duration(-clock.offset_ns)}"
@@ -130,7 +131,7 @@ def _verdicts(verdicts: Iterable[Verdict], span_ns: tuple[int, int]) -> Slices:
     every = list(verdicts)
     spans = [verdict.time_ns or span_ns for verdict in every]
     begin, end = (np.array([span[at] for span in spans], np.int64) for at in (0, 1))
-    names = Strings.of([f"{verdict.cause}: {verdict.summary}" for verdict in every])
+    names = Strings.of([f"{_trouble(verdict)}: {verdict.summary}" for verdict in every])
     return Slices(begin, end, names, {
         "kind": Strings.of([verdict.kind for verdict in every]),
         "cause": Strings.of([verdict.cause for verdict in every]),
@@ -139,6 +140,11 @@ def _verdicts(verdicts: Iterable[Verdict], span_ns: tuple[int, int]) -> Slices:
         "confidence": Strings.of([units.percent(verdict.confidence) for verdict in every]),
         "lost": Strings.of([_lost(verdict) for verdict in every]),
     })  # fmt: skip
+
+
+def _trouble(verdict: Verdict) -> str:
+    """In a word: the cause, or what happened where that is all we know."""
+    return verdict.kind if verdict.cause == "unknown" else verdict.cause
 
 
 def _ranks(verdict: Verdict) -> str:
