@@ -60,6 +60,7 @@ def import_(
 
     Exit status: 0 written, 2 FOLDER cannot be read or the store not be written.
     """
+    from stepscope.cli.terminal import progress
     from stepscope.store.layout import job_location
 
     _check_store(store)
@@ -70,7 +71,8 @@ def import_(
     if job:
         window = replace(window, job=replace(window.job, job_id=job))
     location = job_location(store, window.job.job_id)
-    _write(window, location)
+    with progress(f"writing {location}"):
+        _write(window, location)
     exits.complain(f"wrote {location}; `stepscope diagnose {location}`")
     return exits.NOTHING_FOUND
 
