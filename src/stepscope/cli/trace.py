@@ -73,8 +73,7 @@ def trace(
 
     wanted = parse_spans(ranks, "--ranks", "numbers and ranges, as in 0,8-15")
     span = _one_span(steps)
-    if out is not None:
-        _check(out)
+    _check(out or Path(_ENDING))
     window, problems = open_window(source)
     for problem in problems:
         logger.warning("%s", " ".join(problem.split()))
