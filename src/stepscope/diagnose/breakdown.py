@@ -26,7 +26,10 @@ from stepscope.window import NULL, Ints, Mask, Strings, Table, Window
 KERNEL_WAIT_NS = 30_000
 """HolisticTraceAnalysis' `consecutive_kernel_delay`: 30, of the microseconds that traces count."""
 _COMMUNICATION = re.compile(r"nccl|rccl", re.I)
-_COPY = re.compile(r"(?:hip)?Mem(?:cpy|set)|dma")
+_COPY = re.compile(
+    r"(?:hip)?Mem(?:cpy|set)|dma|__amd_rocclr_(?:copy|fill)|Copy(?:Host|Device)To|FillBuffer"
+)
+"""What CUPTI, roctracer and rocprofiler call copies and sets; ROCm does some of them by kernels."""
 _CALLS = ("c10d::", "record_param_comms")
 _WHOLE = -1
 """In place of a step: all that was recorded."""
