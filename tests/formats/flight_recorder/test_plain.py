@@ -124,14 +124,14 @@ def a_dump() -> bytes:
     return pickle.dumps(ranks[0].dump(), 2)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.binary(max_size=200))
 @example(b"\x80\x02\x8d\xff\xff\xff\xff\xff\xff\xff\xff.")
 def test_bytes_of_any_kind(data: bytes) -> None:
     list(outcome(data))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_a_dump_with_bytes_changed(data: st.DataObject) -> None:
     dump = bytearray(a_dump())

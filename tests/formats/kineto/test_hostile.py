@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -113,10 +116,49 @@ def test_a_cut_off_trace_is_used_as_far_as_it_goes(tmp_path: Path) -> None:
     assert reading.problems[0].startswith("rank0.json: it ends in the middle (truncated)")
 
 
-def test_a_bomb_of_zeros_is_refused_in_little_memory(tmp_path: Path) -> None:
-    write(tmp_path / "rank0.json.gz", b'{"traceEvents":[{"name":"' + bytes(32 << 20))
-    with pytest.raises(SourceError, match="longer than any event"):
-        read(tmp_path)
+EVENT = b'{"ph":"X","cat":"cpu_op","name":"a","ts":1,"dur":1,"pid":1,"tid":1}'
+BOMBS = {
+    "spaces": (b"", b" "),
+    "zeros": (b"", b"\0"),
+    "a string before the events": (b'{"schemaVersion":1,"x":"', b"x"),
+    "a string after them": (b'{"traceEvents":[' + EVENT + b'],"x":"', b"x"),
+    "a string as a name": (b'{"traceEvents":[' + EVENT + b',{"name":"', b"x"),
+    "quotes": (b'{"traceEvents":[' + EVENT + b',{"name":"', b'\\"'),
+    "spaces between events": (b'{"traceEvents":[' + EVENT + b",", b" "),
+    "lists in lists": (b'{"traceEvents":[' + EVENT + b",", b"["),
+    "objects in objects": (b'{"traceEvents":[' + EVENT + b",", b'{"a":'),
+    "a list of numbers": (b'{"traceEvents":[' + EVENT + b",", b"1,"),
+}
+MEMBER_BYTES, MEMBERS = 8 << 20, 250
+MEMORY_BYTES = 1 << 30
+"""Of addresses, for Python, its libraries and the reading: a bomb unpacks to twice as much."""
+DEFUSED = f"""
+import resource, sys
+from pathlib import Path
+resource.setrlimit(resource.RLIMIT_AS, ({MEMORY_BYTES}, {MEMORY_BYTES}))
+from stepscope.errors import SourceError
+from stepscope.formats.kineto import read, recognise
+for path in sorted(Path(sys.argv[1]).iterdir()):
+    recognise(path)
+    try:
+        print(path.name, read(path).problems)
+    except SourceError as refused:
+        print(refused)
+"""
+
+
+def test_bombs_are_defused_in_little_memory(tmp_path: Path) -> None:
+    for name, (head, unit) in BOMBS.items():
+        member = gzip.compress(unit * (MEMBER_BYTES // len(unit)), 1)
+        (tmp_path / f"{name}.json.gz").write_bytes(gzip.compress(head) + member * MEMBERS)
+    done = subprocess.run([sys.executable, "-c", DEFUSED, str(tmp_path)], timeout=120,
+                          env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+                          capture_output=True, text=True, check=False)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    said = done.stdout.splitlines()
+    assert len(said) == len(BOMBS)
+    for name, line in zip(sorted(f"{name}.json.gz" for name in BOMBS), said, strict=True):
+        assert name in line
 
 
 def test_what_cannot_be_there(tmp_path: Path) -> None:

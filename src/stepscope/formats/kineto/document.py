@@ -81,7 +81,8 @@ class Document:
         """Reads up to the first event; returns what was read of the events."""
         buffer = b""
         for piece in self._pieces:
-            buffer += piece
+            # what was looked at in vain is not looked at again for each piece
+            buffer = self._longer(buffer, piece, 2 * len(buffer))
             start = _array_start(buffer)
             if start is not None:
                 self.head, self.found = buffer[:start], True
