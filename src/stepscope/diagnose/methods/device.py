@@ -28,7 +28,7 @@ MOST = 0.5
 NAMED = 3
 """So many kernels are named, the costliest first."""
 LEAST_SHARE = 0.1
-"""Of the excess: a kernel that carries less is not worth a name."""
+"""Of the excess: a part or kernel that carries less is not worth a name."""
 
 _PARTS: dict[str, tuple[Cause, tuple[str, ...]]] = {
     "computing": ("compute", ("compute_ns",)),
@@ -67,8 +67,9 @@ def longer(seen: Observed, one: Culprit) -> Longer | None:
     if parts[part] < MOST * whole:
         return None
     cause = _PARTS[part][0]
-    said = ", ".join(f"{value / 1e6:.1f} ms {name}" for name, value in parts.items() if value > 0)
-    values = {name.replace(" ", "_"): value for name, value in parts.items()}
+    said = ", ".join(f"{value / 1e6:.1f} ms {name}" for name, value in parts.items()
+                     if value >= LEAST_SHARE * whole)  # fmt: skip
+    values = {f"{name.replace(' ', '_')}_ns": value for name, value in parts.items()}
     detail = f"per step it spends longer than its peers: {said}"
     if cause != "compute":
         return Longer(cause, (), Evidence("breakdown", detail, values))
