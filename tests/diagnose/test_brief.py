@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -20,6 +22,9 @@ TYPICAL_MS = (1.0, 30.0, 50.0, 5.0, 0.2)
 """Data loading, forward, backward, optimizer, and what is outside of them."""
 
 
+Groups = Callable[[int], list[Ints]]
+
+
 def whole(ranks: int) -> list[Ints]:
     return [np.arange(ranks)]
 
@@ -35,15 +40,21 @@ def own_times(
     return np.asarray(typical * MS * np.exp(noise * normal))
 
 
-def rows(own: Floats) -> list[int]:
-    found = brief.stragglers(own, whole(len(own)), PERIOD, "p", 6 * len(own))
+def in_pairs(ranks: int) -> list[Ints]:
+    return [np.array([rank, rank + 1]) for rank in range(0, ranks, 2)]
+
+
+def rows(own: Floats, groups: Groups = whole) -> list[int]:
+    found = brief.stragglers(own, groups(len(own)), PERIOD, "p", 6 * len(own))
     return [one.row for one in found]
 
 
-def healthy_job_blames(ranks: int, steps: int, noise: float, seed: int) -> bool:
+def healthy_job_blames(
+    ranks: int, steps: int, noise: float, seed: int, groups: Groups = whole
+) -> bool:
     parts = [own_times(ranks, steps, noise, seed * 10 + at, typical=typical)
              for at, typical in enumerate(TYPICAL_MS)]  # fmt: skip
-    return any(rows(own) for own in (*parts, np.sum(parts, axis=0)))
+    return any(rows(own, groups) for own in (*parts, np.sum(parts, axis=0)))
 
 
 def a_few_steps(ranks: int, steps: int, *faults: Fault, noise: float = 0.05) -> Window:
@@ -99,10 +110,27 @@ def test_a_pair_wants_more_but_not_a_majority() -> None:
     assert rows(own) == []
 
 
-def test_too_few_steps_of_a_pair_prove_nothing() -> None:
+def test_pairs_are_one_anothers_measure() -> None:
+    own = own_times(8, 6, noise=0.02)
+    own[1] *= 1.25
+    assert rows(own[:2], in_pairs) == []
+    assert rows(own, in_pairs) == [1]
+
+
+def test_a_pair_among_others_that_differ_as_much() -> None:
+    own = own_times(8, 8, noise=0.02)
+    own[1::2] *= 1.4
+    assert rows(own, in_pairs) == []
+
+
+def test_two_steps_of_two_ranks_are_enough_where_they_hardly_scatter() -> None:
     own = own_times(2, 2, noise=0.03)
     own[1] *= 2.0
-    assert rows(own) == []
+    assert rows(own) == [1]
+
+
+def test_two_noisy_steps_of_two_ranks_prove_nothing() -> None:
+    assert rows(np.array([[50.0, 90.0], [100.0, 130.0]]) * MS) == []
 
 
 def test_one_slow_step_is_no_slow_rank() -> None:
@@ -151,9 +179,10 @@ def test_a_phase_too_short_to_matter_is_let_be() -> None:
     assert rows(own) == []
 
 
+@pytest.mark.parametrize("groups", [whole, in_pairs])
 @pytest.mark.parametrize("ranks", [2, 4, 8, 16])
-def test_healthy_jobs_blame_nobody(ranks: int) -> None:
-    blamed = [healthy_job_blames(ranks, steps, 0.05, seed)
+def test_healthy_jobs_blame_nobody(ranks: int, groups: Groups) -> None:
+    blamed = [healthy_job_blames(ranks, steps, 0.05, seed, groups)
               for seed in range(15) for steps in (3, 4, 6, 10)]  # fmt: skip
     assert not any(blamed)
 
