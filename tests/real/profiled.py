@@ -27,7 +27,7 @@ WORLD, CULPRIT = 4, 2
 WARM_UP, ACTIVE = 3, 6
 PRODUCTS, BURNT = 12, 160
 """Of matrices in each backward pass: some 5 and 60 ms."""
-SLEEP_S, LOAD_S = 0.05, 0.005
+SLEEP_S, LOAD_S = 0.1, 0.005
 """In each forward pass, and for each row."""
 
 
