@@ -12,7 +12,7 @@ from stepscope.cli import main
 from stepscope.errors import SourceError
 from stepscope.formats.kineto import read, recognise
 
-from .traces import gpu_events, gpu_step, trace, write
+from .traces import BASE_NS, gpu_events, gpu_step, trace, write
 
 OTHERS: dict[str, Any] = {
     "a browser": {"metadata": {"source": "DevTools"}, "traceEvents": [
@@ -114,3 +114,33 @@ def test_nothing_but_damaged_traces_below(
     path = named(tmp_path, "log/gpu7_4711.1712345678901.pt.trace.json", b"")
     assert main(["diagnose", str(tmp_path)]) == 2
     assert f"{path}: the file is empty" in capsys.readouterr().err
+
+
+DAY_US = 86_400e6
+
+
+def test_traces_of_two_jobs_are_not_one(tmp_path: Path) -> None:
+    for rank, days in ((0, 0), (1, 3)):
+        events = [{**one, "ts": one["ts"] + days * DAY_US} for one in gpu_events()]
+        named(tmp_path, f"rank{rank}.json", trace(events, rank))
+    with pytest.raises(SourceError, match=r"rank0.json ends 72 hours before rank1.json of rank 1"):
+        read(tmp_path)
+
+
+def test_windows_of_the_same_ranks_may_lie_days_apart(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        for step, days in ((3, 0), (900, 3)):
+            events = gpu_step(step, step * 1000.0 + days * DAY_US)
+            named(tmp_path, f"rank{rank}.{days}.json", trace(events, rank))
+    assert read(tmp_path).window.tables["steps"].ints("step").tolist() == [3, 900, 3, 900]
+
+
+def test_a_file_that_was_cut_off_has_the_others_base(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        named(tmp_path, f"rank{rank}.json", trace(gpu_events(), rank, baseTimeNanoseconds=BASE_NS))
+    cut = {"distributedInfo": {"rank": 1, "world_size": 2}, "traceEvents": gpu_events()}
+    named(tmp_path, "rank1.json", json.dumps(cut)[:-40].encode())
+    reading = read(tmp_path)
+    starts = reading.window.tables["steps"].ints("start_ns")
+    assert starts[0] == starts[2]
+    assert any("taken from the other files" in problem for problem in reading.problems)

@@ -46,6 +46,8 @@ class RankTrace:
     steps_found_by: str
     """How steps were found; empty where the trace says them itself, or has none."""
     span_ns: tuple[int, int]
+    base_ns: int
+    """What the file's times count from, already added; 0: 1970, or unknown."""
     problems: tuple[str, ...]
 
 
@@ -167,9 +169,9 @@ def _rank_trace(
     return RankTrace(
         path, path.name, header.rank, header.world_size, header.host,
         tuple(dict.fromkeys((*configured, *comm.groups))),
-        {name: _moved(table, header.base_ns) for name, table in tables.items()
+        {name: moved(table, header.base_ns) for name, table in tables.items()
          if table is not None and len(table)},
-        steps.found_by, _span(seen, header.base_ns), problems,
+        steps.found_by, _span(seen, header.base_ns), header.base_ns, problems,
     )  # fmt: skip
 
 
@@ -247,7 +249,7 @@ def _used(strings: Strings) -> Strings:
     return Strings(codes.astype(np.int32), tuple(strings.values[code] for code in used.tolist()))
 
 
-def _moved(table: Table, base_ns: int) -> Table:
+def moved(table: Table, base_ns: int) -> Table:
     """Times since the trace's base to times since 1970."""
     columns: dict[str, Column] = dict(table.columns)
     for name in _TIMES:

@@ -13,6 +13,7 @@ from stepscope.errors import FormatError, SourceError
 from stepscope.formats.kineto.files import called, trace_files
 from stepscope.formats.kineto.job import check_duplicates, window_of, with_ranks
 from stepscope.formats.kineto.rank_trace import RankTrace, read_file
+from stepscope.formats.kineto.together import check_together, with_bases
 from stepscope.window import Window
 
 logger = logging.getLogger(__name__)
@@ -52,8 +53,9 @@ def read(source: Path, *, progress: Progress | None = None, workers: int | None 
     failures = [one for one in outcomes if isinstance(one, SourceError)]
     if not traces:
         raise failures[0] if len(failures) == 1 else FormatError(_none_usable(source, failures))
-    traces = with_ranks(traces)
+    traces = with_bases(with_ranks(traces))
     check_duplicates(traces)
+    check_together(traces)
     name = source.stem.partition(".")[0] if source.is_file() else source.resolve().name
     window = window_of(name or "traces", traces)
     problems = [f"{failure}; left out" for failure in failures]
