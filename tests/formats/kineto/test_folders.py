@@ -123,7 +123,11 @@ def test_traces_of_two_jobs_are_not_one(tmp_path: Path) -> None:
     for rank, days in ((0, 0), (1, 3)):
         events = [{**one, "ts": one["ts"] + days * DAY_US} for one in gpu_events()]
         named(tmp_path, f"rank{rank}.json", trace(events, rank))
-    with pytest.raises(SourceError, match=r"rank0.json ends 72 hours before rank1.json of rank 1"):
+    again = [{**one, "ts": one["ts"] + 5 * DAY_US} for one in gpu_step(90, 9000.0)]
+    named(tmp_path, "rank0.again.json", trace(again, 0))
+    with pytest.raises(
+        SourceError, match=r"rank1.json of rank 1 and rank0.again.json of rank 0 .* 48 h"
+    ):
         read(tmp_path)
 
 

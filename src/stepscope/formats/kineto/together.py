@@ -10,10 +10,12 @@ from stepscope.formats.kineto.rank_trace import RankTrace, moved
 
 FAR_APART_NS = 3_600_000_000_000
 """An hour: the ranks of a job are recorded in the same steps, and no clock is wrong by so much."""
+_LONG_AGO_NS = 946_684_800_000_000_000
+"""2000: what happened before counts from something else than 1970."""
 _LOST_BASE = "what its times count from is lost with its end; taken from the other files"
 _FAR = (
-    "{early.path} ends {hours:,.0f} hours before {late.name} of rank {late.rank} begins: "
-    "two jobs? diagnose the traces of one at a time"
+    "{one.path} of rank {one.rank} and {other.name} of rank {other.rank} were recorded "
+    "{hours:,.0f} hours apart: two jobs? diagnose the traces of one at a time"
 )
 
 
@@ -23,8 +25,10 @@ def with_bases(traces: Sequence[RankTrace]) -> list[RankTrace]:
     if len(bases) != 1:
         return list(traces)
     (base_ns,) = bases
-    return [trace if trace.base_ns or trace.span_ns[1] > base_ns else _rebased(trace, base_ns)
-            for trace in traces]  # fmt: skip
+    return [
+        _rebased(trace, base_ns) if not trace.base_ns and trace.span_ns[1] < _LONG_AGO_NS else trace
+        for trace in traces
+    ]
 
 
 def _rebased(trace: RankTrace, base_ns: int) -> RankTrace:
@@ -39,19 +43,33 @@ def _rebased(trace: RankTrace, base_ns: int) -> RankTrace:
 
 
 def check_together(traces: Sequence[RankTrace]) -> None:
-    """Windows of the same ranks may lie days apart; windows of different ranks are different jobs.
+    """Windows of the same ranks may lie days apart, but each rank was once recorded with another.
 
     Raises:
         FormatError: some ranks were recorded long before or after all others.
     """
-    ordered = sorted(traces, key=lambda trace: trace.span_ns)
-    seen: set[int | None] = set()
-    last = ordered[0]
-    for trace in ordered:
-        gap = trace.span_ns[0] - last.span_ns[1]
-        later = {one.rank for one in ordered if one.span_ns[0] >= trace.span_ns[0]}
-        if gap > FAR_APART_NS and not seen & later:
-            hours = gap / FAR_APART_NS
-            raise FormatError(_FAR.format(early=last, late=trace, hours=hours))
-        seen.add(trace.rank)
-        last = max(last, trace, key=lambda one: one.span_ns[1])
+    parties: list[set[int | None]] = []
+    for window in _windows(traces):
+        met = {trace.rank for trace in window}
+        apart = [party for party in parties if not party & met]
+        parties = [*apart, met.union(*(party for party in parties if party & met))]
+    if len(parties) > 1:
+        one = next(trace for trace in traces if trace.rank in parties[0])
+        other = next(trace for trace in traces if trace.rank in parties[1])
+        hours = _gap_ns(one, other) / FAR_APART_NS
+        raise FormatError(_FAR.format(one=one, other=other, hours=hours))
+
+
+def _windows(traces: Sequence[RankTrace]) -> list[list[RankTrace]]:
+    """Traces of about one time, in order."""
+    windows: list[list[RankTrace]] = []
+    for trace in sorted(traces, key=lambda trace: trace.span_ns):
+        if windows and min(_gap_ns(one, trace) for one in windows[-1]) <= FAR_APART_NS:
+            windows[-1].append(trace)
+        else:
+            windows.append([trace])
+    return windows
+
+
+def _gap_ns(one: RankTrace, other: RankTrace) -> int:
+    return max(one.span_ns[0], other.span_ns[0]) - min(one.span_ns[1], other.span_ns[1])
