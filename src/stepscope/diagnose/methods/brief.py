@@ -37,8 +37,8 @@ MOST_STEPS = LEAST_STEPS
 LEAST = 2
 """Of a single step nobody can tell what belongs to the rank and what to the moment."""
 EFFECT = 0.1
-"""Twice the smallest ratio L2 believes. At 0.15 as many healthy jobs blame somebody (0.7 %), and of
-ranks 15 % slower, among four with 3 % noise in six steps, 22 % are found and not 72."""
+"""Twice the smallest ratio L2 believes. At 0.15 as many healthy jobs blame somebody (15 of 3,060,
+here 16), and of ranks 15 % slower, among four with 3 % noise, six steps show 22 % and not 70."""
 PAD = 0.05
 """Share of a step added before ratios are taken. With L2's 0.02 the scatter of short phases, which
 no mean of ten steps evens out, hid a pause of 50 ms in one of seven real jobs (docs)."""
@@ -48,8 +48,7 @@ SUSPECTS = 4
 """One in so many peers may itself be slow: it is no measure of what the innocent differ by."""
 ABOVE_PEERS = 3.0
 """Times that. Of 3,960 synthetic healthy jobs (docs/methods/brief.md), 1.5 as in L2 blames somebody
-in 2.6 %, 3 in 0.6 %; a rank twice as slow among four with 10 % noise, in six steps, is named in 100
-and 94 %."""
+in 3.0 %, 3 in 1.0 %; a rank twice as slow among four with 10 % noise is still found in 94 %."""
 PEER_ALARMS = 0.01
 """Among many ranks one strays farther: then as many times as one healthy job in a hundred has."""
 USUAL_NOISE = 0.15
