@@ -47,6 +47,10 @@ STUCK_OTHERWISE = (
     "dump the stacks of {who} (`py-spy dump --pid`) and of one waiting rank, and compare where "
     "they are in the program"
 )
+STUCK_UNSEEN = (
+    "fetch the dumps of {who}, or see whether their processes still live: their logs, dmesg for OOM "
+    "kills, `py-spy dump --pid`"
+)
 MISMATCH = (
     "find what makes {who} take another path before {group}: conditions on the rank or the data, "
     "unequal numbers of batches, parameters used on some ranks only"
@@ -55,19 +59,29 @@ MISMATCH = (
 
 def advise(finding: Finding) -> str:
     """The concrete next step for a finding."""
+    unseen = _without_dump(finding)
     if finding.kind == "mismatch":
         text = MISMATCH
     elif finding.kind == "hang":
-        text = STUCK.get(finding.cause, STUCK_OTHERWISE)
+        text = STUCK.get(finding.cause, STUCK_UNSEEN if unseen else STUCK_OTHERWISE)
     else:
         text = SLOW[finding.cause]
+    who = unseen or finding.ranks
     return text.format(
-        who=name_ranks(finding.ranks) if finding.ranks else "the ranks",
+        who=name_ranks(who) if who else "the ranks",
         phase=finding.phase or "the slow part",
         function=finding.function or "what runs there",
         group=finding.group or "the operator",
         since=f"step {finding.steps[0]}" if finding.steps else "it began",
     )
+
+
+def _without_dump(finding: Finding) -> tuple[int, ...]:
+    """The ranks of which only a missing dump could tell, where the others' explain nothing."""
+    missing = finding.values.get("without_dump")
+    ranks = tuple(map(int, missing)) if isinstance(missing, list) else ()
+    explained = finding.cause != "unknown" or not set(finding.ranks) <= set(ranks)
+    return () if explained else ranks
 
 
 def name_ranks(ranks: tuple[int, ...]) -> str:
