@@ -224,6 +224,10 @@ def test_students_quantile_is_where_the_density_says(probability: float, freedom
     )
 
 
+def test_students_quantile_of_a_large_job_is_nearly_the_normal_one() -> None:
+    assert stats.student(0.999, 10**9) == pytest.approx(3.0902, rel=5e-3)
+
+
 def _area(edge: float, freedom: int) -> float:
     x = np.linspace(0.0, edge, 4001)
     y = np.cos(x) ** (freedom - 1)

@@ -21,6 +21,8 @@ floor). Guards against a scale of zero."""
 TRIM = 0.2
 """Share of a block's values dropped at either end: a checkpoint every fifth step, or rarer, leaves
 no mark on a block of ten."""
+MUCH_FREEDOM = 1000
+"""Degrees beyond which Student's quantile stays what it is: 0.7 % above the last, at z = 5."""
 MAX_CORRELATION = 0.8
 """Noise of neighbouring blocks that correlates more than this is a trend, not noise."""
 
@@ -233,6 +235,7 @@ def threshold(false_alarms: float, tests: int, samples: int) -> float:
 def student(probability: float, freedom: int) -> float:
     """Student's quantile, for few degrees of freedom as well: no expansion, but bisection."""
     low, high = 0.0, 1e6
+    freedom = min(freedom, MUCH_FREEDOM)
     for _ in range(80):
         middle = (low + high) / 2
         low, high = (middle, high) if _student_cdf(middle, freedom) < probability else (low, middle)
