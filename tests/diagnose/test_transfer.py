@@ -106,10 +106,47 @@ def _merged(down: Window, across: Window) -> Window:
 
 def test_neighbours_in_a_pipeline_are_compared_with_those_of_other_pipelines() -> None:
     window = a_job(PAIRS, slow_in(2))
-    pipelines = tuple(replace(one, kind="pp") for one in window.job.groups)
-    (verdict,) = the_network(comm_changed(
-        replace(window, job=replace(window.job, groups=pipelines)), _sent))  # fmt: skip
+    pipelines = tuple(replace(one, kind="pp") for one in window.job.groups if one.kind == "dp")
+    world = tuple(one for one in window.job.groups if one.kind == "world")
+    job = replace(window.job, groups=(*pipelines, *world))
+    (verdict,) = the_network(comm_changed(replace(window, job=job), _sent))
     assert verdict.ranks == (4, 5)
+
+
+def test_groups_of_other_stages_are_not_compared() -> None:
+    """They reduce at other times, beside other work."""
+    groups = ((0, 2, 4, 6), (1, 3, 5, 7))
+    window = a_job(groups, slow_in(1))
+    assert the_network(window)
+    pipelines = tuple(ProcessGroup(f"pp-{at}", "pp", (2 * at, 2 * at + 1)) for at in range(4))
+    job = replace(window.job, groups=(*window.job.groups, *pipelines))
+    assert not the_network(replace(window, job=job))
+
+
+def test_both_ways_of_a_link_cost_together() -> None:
+    """The first and second half of each pair's transfers, as a send each way."""
+    window = a_job(PAIRS, slow_in(2))
+    there = _sent(window.tables["comm_ops"])
+    pipelines = tuple(replace(one, kind="pp") for one in window.job.groups if one.kind == "dp")
+    job = replace(window.job, groups=pipelines)
+    p2p = there.take(there.strings("op").equals("Send", "Recv"))
+    back = p2p.with_column("op", _swapped(p2p)).with_column("seq", p2p.ints("seq") + 1000)
+    both = Table({name: np.concatenate((p2p.ints(name), back.ints(name)))
+                  for name in p2p.columns if name not in ("group", "op")}
+                 | {name: _strung(p2p, back, name) for name in ("group", "op")})  # fmt: skip
+    one_way = slow_transfers(Observed(replace(put(window, comm_ops=p2p), job=job)))
+    two_ways = slow_transfers(Observed(replace(put(window, comm_ops=both), job=job)))
+    assert [one.culprits for one in two_ways] == [(4, 5)]
+    assert two_ways[0].own_ns == pytest.approx(2 * one_way[0].own_ns)
+
+
+def _swapped(p2p: Table) -> Strings:
+    sends = p2p.strings("op").equals("Send")
+    return Strings.of(["Recv" if one else "Send" for one in sends])
+
+
+def _strung(one: Table, other: Table, name: str) -> Strings:
+    return Strings.of([part.strings(name)[at] for part in (one, other) for at in range(len(part))])
 
 
 def _sent(comm: Table) -> Table:

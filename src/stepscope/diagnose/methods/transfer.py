@@ -13,8 +13,8 @@ the work of processors.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -124,16 +124,19 @@ def _joined(found: Sequence[SlowTransfer]) -> list[SlowTransfer]:
         for at, known in enumerate(joined):
             shared = set(known.culprits or known.members) & set(one.members)
             if shared:
-                if len(shared) <= LINK:
-                    joined[at] = _blaming(known, tuple(sorted(shared)))
+                joined[at] = _together(known, one, tuple(sorted(shared)))
                 break
         else:
             joined.append(one)
     return joined
 
 
-def _blaming(one: SlowTransfer, culprits: tuple[int, ...]) -> SlowTransfer:
-    return SlowTransfer(**{**vars(one), "culprits": culprits})
+def _together(known: SlowTransfer, one: SlowTransfer, shared: tuple[int, ...]) -> SlowTransfer:
+    """Both ways of one link cost more than one; whoever two groups share is nearer to the cause."""
+    if set(known.members) == set(one.members):
+        return replace(known, own_ns=known.own_ns + one.own_ns,
+                       usual_ns=known.usual_ns + one.usual_ns)  # fmt: skip
+    return replace(known, culprits=shared) if len(shared) <= LINK else known
 
 
 def _classes(places: Sequence[_Place]) -> list[list[int]]:
@@ -236,18 +239,32 @@ def _places(window: Window, table: Table, begins: Ints) -> tuple[list[_Place], I
     keys = np.stack((groups.codes[begins].astype(np.int64), source, target))
     unique, number = np.unique(keys, axis=1, return_inverse=True)
     known = {group.id: group for group in window.groups}
-    places = [_place(window, known.get(groups.values[code]), ends)
+    where = _Where(
+        {rank: host.name for host in window.job.hosts for rank in host.ranks},
+        {rank: stage for group in window.job.groups_of_kind("pp")
+         for stage, rank in enumerate(group.ranks)},
+    )  # fmt: skip
+    places = [_place(where, known.get(groups.values[code]), ends)
               for code, *ends in unique.T.tolist()]  # fmt: skip
     return places, number.ravel()
 
 
-def _place(window: Window, group: ProcessGroup | None, ends: Sequence[int]) -> _Place:
+@dataclass(frozen=True)
+class _Where:
+    """Hosts and pipeline stages by rank: stages move data at other times, beside other work."""
+
+    host: Mapping[int, str]
+    stage: Mapping[int, int]
+
+
+def _place(where: _Where, group: ProcessGroup | None, ends: Sequence[int]) -> _Place:
     """The whole group, or the two ends of a send in it."""
     ranks = group.ranks if group is not None else ()
     members = tuple(ends) if max(ends) >= 0 else ranks
     if group is None or not members or not set(members) <= set(ranks):
         return _Place("", (), ())
     hosts: dict[str | None, int] = {}
-    layout = tuple(hosts.setdefault(window.host_of(rank), len(hosts)) for rank in members)
-    distances, where = (tuple(rank - min(ranks) for rank in some) for some in (ranks, members))
-    return _Place(group.id, members, (group.kind, distances, where, layout))
+    layout = tuple(hosts.setdefault(where.host.get(rank), len(hosts)) for rank in members)
+    stages = tuple(where.stage.get(rank, 0) for rank in members)
+    whole, part = (tuple(rank - min(ranks) for rank in some) for some in (ranks, members))
+    return _Place(group.id, members, (group.kind, whole, part, layout, stages))
