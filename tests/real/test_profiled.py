@@ -14,7 +14,7 @@ import pytest
 from stepscope.cli import main
 
 pytest.importorskip("torch")
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.alone]
 
 REPOSITORY = Path(__file__).parents[2]
 CULPRIT = 2
