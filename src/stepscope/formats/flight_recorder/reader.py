@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from stepscope.errors import FormatError, SourceError
+from stepscope.formats.collector import uncollected
 from stepscope.formats.flight_recorder import files
 from stepscope.formats.flight_recorder.assemble import assemble
 from stepscope.formats.flight_recorder.dump import Dump, parse
@@ -38,19 +36,7 @@ def recognise(path: Path) -> bool:
     return files.recognise(path)
 
 
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Without the garbage collector, which looks through millions of new objects for circles."""
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()
-
-
-@_uncollected()
+@uncollected()
 def read(folder: Path) -> Dumps:
     """All dumps below a folder, or the one that a file is.
 
@@ -101,7 +87,7 @@ def _in_processes(paths: list[Path], workers: int) -> list[Dump | str]:
         return list(pool.map(_parse, paths, chunksize=CHUNK))
 
 
-@_uncollected()
+@uncollected()
 def _parse(path: Path) -> Dump | str:
     try:
         return parse(files.load(path))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from decimal import Decimal
+from functools import cache
 from operator import attrgetter
 from typing import Generic, TypeVar
 
@@ -86,7 +87,6 @@ class Event(msgspec.Struct, Generic[Time], gc=False):
 Batch = list[Event[float]] | list[Event[Decimal]]
 
 _FAST = msgspec.json.Decoder(list[Event[float]])
-_EXACT = msgspec.json.Decoder(list[Event[Decimal]])
 _FLOATS_EXACT_BELOW = 2.0**43
 """Beyond it a float64 of microseconds no longer tells two nanoseconds apart."""
 _WHOLE_EXACT_BELOW = 2.0**53
@@ -99,6 +99,12 @@ _NO_JSON = re.compile(rb"(?<=[:\s,\[])-?(?:nan(?:\(\w*\))?|inf(?:inity)?)(?=\s*[
 
 
 _START = attrgetter("ts")
+
+
+@cache
+def _exact() -> msgspec.json.Decoder[list[Event[Decimal]]]:
+    """Made when needed: it takes as long as a megabyte of events."""
+    return msgspec.json.Decoder(list[Event[Decimal]])
 
 
 class Decoder:
@@ -114,11 +120,11 @@ class Decoder:
             UNREADABLE: it is no array of events.
         """
         if self._exact:
-            return _EXACT.decode(data)
+            return _exact().decode(data)
         batch = _FAST.decode(data)
         if lost_digits(np.array(list(map(_START, batch)), np.float64)):
             self._exact = True
-            return _EXACT.decode(data)
+            return _exact().decode(data)
         return batch
 
 

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from stepscope.errors import FormatError
+from stepscope.formats.collector import uncollected
 from stepscope.formats.kineto.calls import Group, whole
 from stepscope.formats.kineto.comm import Known, communication
 from stepscope.formats.kineto.contents import Advance, Contents
@@ -60,6 +61,7 @@ class _Header:
     groups: tuple[Group, ...] = ()
 
 
+@uncollected()
 def read_file(path: Path, advance: Advance = lambda _: None) -> RankTrace:
     """Reads one trace.
 
