@@ -54,6 +54,23 @@ def test_the_offset_of_a_host_is_found() -> None:
     assert (ends == ends[:, :1]).all()
 
 
+def few_shared(apart_ns: int) -> Window:
+    """Two collectives, as in a trace of two steps; the second ends apart on the second host."""
+    job = shifted(two_hosts(a_job(steps=2)), (2, 3), 300 * MS)
+    comm = job.tables["comm_ops"]
+    comm = comm.take(comm.ints("seq") < 2)
+    late = (comm.ints("seq") == 1) & (comm.ints("rank") > 1)
+    return put(job, comm_ops=comm.with_column("end_ns", comm.ints("end_ns") + late * apart_ns))
+
+
+def test_two_collectives_are_enough_if_they_agree() -> None:
+    _, clocks, skipped = align(few_shared(apart_ns=MS // 10))
+    assert clocks[1].offset_ns == pytest.approx(300 * MS, abs=MS)
+    assert skipped == ()
+    _, clocks, skipped = align(few_shared(apart_ns=5 * MS))
+    assert [one.method for one in skipped] == ["clock of host-001"]
+
+
 def test_a_drift_is_found_where_there_is_time_to_see_it() -> None:
     job = shifted(two_hosts(a_job(steps=600)), (2, 3), 5 * MS, ppm=30.0)
     _, clocks, _ = align(job)

@@ -10,7 +10,7 @@ from stepscope.diagnose.finding import Diagnosis, RankTime
 from stepscope.diagnose.runner import diagnose
 from stepscope.window import Window
 
-from .jobs import MS, a_job, without
+from .jobs import MS, a_job, put, without
 from .traces import BETWEEN_STEPS_MS, TRANSFER_MS, Piece, a_trace
 
 COPY = "Memcpy HtoD (Pinned -> Device)"
@@ -91,6 +91,18 @@ def test_who_came_last_and_how_much_waiting_that_caused() -> None:
 
 def test_waiting_that_costs_nothing_is_not_worth_a_line() -> None:
     assert diagnose(a_late_rank(0.3)).latecomers == ()
+
+
+def test_nobody_comes_last_by_a_clock_that_nothing_aligns() -> None:
+    """A single collective says who came last only on one clock."""
+    window = a_trace(lambda rank, step: USUAL, steps=1)
+    comm = window.tables["comm_ops"]
+    ahead = (comm.ints("rank") == 2) * 300 * MS
+    for name in ("enqueue_ns", "start_ns", "end_ns"):
+        comm = comm.with_column(name, comm.ints(name) + ahead)
+    found = diagnose(put(window, comm_ops=comm))
+    assert found.latecomers == ()
+    assert "clock of rank 2" in {one.method for one in found.skipped}
 
 
 def test_each_group_has_its_own_latecomer_the_costliest_first() -> None:

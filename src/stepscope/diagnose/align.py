@@ -24,7 +24,10 @@ from stepscope.diagnose.own_time import arrivals
 from stepscope.window import NULL, Floats, Ints, Mask, Strings, Table, Window
 
 LEAST_SHARED = 5
-"""Fewer shared collectives give no offset worth using."""
+"""Fewer shared collectives give no offset worth using, unless they agree."""
+LEAST_AGREEING, AGREE_NS = 2, 10**6
+"""Traces of two or three steps share no more. Operators that do not belong together, or members
+that did not leave together, hardly differ twice by the same to a millisecond."""
 LEAST_FOR_DRIFT, LEAST_SPAN_NS = 40, 30 * 10**9
 """10 ppm move 0.3 ms in half a minute; on less, noise of leaving would pass for drift."""
 LARGEST_DRIFT = 500e-6
@@ -161,10 +164,12 @@ def _against(ends: Ints, at: int, lines: dict[int, _Line], origin: int) -> _Line
     mine = ends[at] != NULL
     shared = [(int((mine & (ends[other] != NULL)).sum()), -other) for other in lines]
     count, other = max(shared)
-    if count < LEAST_SHARED:
+    if count < LEAST_AGREEING:
         return None
     both = mine & (ends[-other] != NULL)
     theirs = ends[-other][both]
+    if count < LEAST_SHARED and np.ptp(ends[at][both] - theirs) > AGREE_NS:
+        return None
     order = np.argsort(theirs, kind="stable")
     own, theirs = ends[at][both][order], theirs[order]
     return _line(own, (own - (theirs - lines[-other].at(theirs))).astype(np.float64), origin)

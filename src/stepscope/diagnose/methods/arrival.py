@@ -18,10 +18,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.diagnose import stats
+from stepscope.diagnose.align import IMPOSSIBLE_NS
 from stepscope.diagnose.matching import TOGETHER, Matched, match
 from stepscope.diagnose.own_time import arrivals
 from stepscope.diagnose.timeline import Timeline
 from stepscope.window import NULL, Floats, Ints, Mask, Strings, Window
+
+LATEST = np.iinfo(np.int64).max
+"""An end that is unknown."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +70,22 @@ def collect_arrivals(window: Window, line: Timeline) -> Arrivals | None:
         return None
     together = comm.strings("op").equals(*TOGETHER) & (line.rows(comm.ints("rank")) >= 0)
     matched = match(comm.take(together))
-    shared = np.diff(matched.bounds) > 1
+    shared = (np.diff(matched.bounds) > 1) & ~_impossible(matched)
     return _gather(matched, shared, line) if shared.any() else None
+
+
+def _impossible(matched: Matched) -> Mask:
+    """Operators that a member entered after another had left: their clocks are not aligned."""
+    table, order, begins = matched.table, matched.order, matched.bounds[:-1]
+    if not order.size or not table.has("end_ns"):
+        return np.zeros(begins.size, np.bool_)
+    end = np.where(table.ints("end_ns") == NULL, LATEST, table.ints("end_ns"))[order]
+    first, last = (
+        np.minimum.reduceat(end, begins),
+        np.maximum.reduceat(arrivals(table)[order], begins),
+    )
+    known: Mask = first != LATEST
+    return known & np.asarray(last - np.where(known, first, last) > IMPOSSIBLE_NS)
 
 
 def _gather(matched: Matched, shared: Mask, line: Timeline) -> Arrivals:
