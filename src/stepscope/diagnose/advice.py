@@ -48,8 +48,8 @@ STUCK_OTHERWISE = (
     "they are in the program"
 )
 STUCK_UNSEEN = (
-    "fetch the dumps of {who}, or see whether their processes still live: their logs, dmesg for OOM "
-    "kills, `py-spy dump --pid`"
+    "fetch the dumps of {who}, or see whether their processes still live: their logs, dmesg for "
+    "OOM kills, `py-spy dump --pid`"
 )
 MISMATCH = (
     "find what makes {who} take another path before {group}: conditions on the rank or the data, "
