@@ -90,9 +90,9 @@ class _Telling:
 
 
 def _processes(files: Sequence[Path]) -> int:
-    """As many as there are cores and large files."""
-    large = sum(_weight(path) > _SMALL_BYTES * _ZIPPED_TIMES for path in files)
-    return max(1, min(large, len(os.sched_getaffinity(0)), 61))
+    """As many as have at least as much to read as their start takes; no more than cores."""
+    worthwhile = sum(map(_weight, files)) // (_SMALL_BYTES * _ZIPPED_TIMES)
+    return max(1, min(worthwhile, len(files), len(os.sched_getaffinity(0)), 61))
 
 
 def _weight(path: Path) -> int:
