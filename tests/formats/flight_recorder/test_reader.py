@@ -251,7 +251,7 @@ KEYS = st.sampled_from([
 ])  # fmt: skip
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(st.dictionaries(KEYS, VALUES | st.sampled_from(["nccl:send 0->1", "gloo:x"]),
                                 max_size=8), max_size=4), VALUES, VALUES)  # fmt: skip
 def test_entries_of_any_shape(entries: list[dict[str, Any]], config: Any, rank: Any) -> None:

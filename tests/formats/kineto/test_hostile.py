@@ -48,7 +48,7 @@ def attempt(content: bytes, name: str = "rank0.json") -> Reading | None:
         return reading
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(st.integers(0, len(WHOLE)), st.booleans())
 def test_cut_off_anywhere(size: int, zipped: bool) -> None:
     whole = gzip.compress(WHOLE)
@@ -58,7 +58,7 @@ def test_cut_off_anywhere(size: int, zipped: bool) -> None:
         assert any("rank0.json" in line for line in reading.problems)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(st.lists(st.tuples(st.integers(0, len(WHOLE)), JUNK, st.integers(0, 20)), max_size=4))
 def test_damaged_anywhere(damages: list[tuple[int, bytes, int]]) -> None:
     text = WHOLE
@@ -71,7 +71,7 @@ FIELDS = ("ph", "cat", "name", "ts", "dur", "tid", "pid", "args")
 VALUES: list[Any] = [None, -1, 0, 1e300, -1e18, 2**70, "", "x" * 9999, [], {}, True, [[1]], "7"]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(st.lists(st.tuples(st.integers(0, 40), st.sampled_from(FIELDS), st.sampled_from(VALUES)),
                 max_size=8), st.data())  # fmt: skip
 def test_fields_of_any_kind(changes: list[tuple[int, str, Any]], data: st.DataObject) -> None:
@@ -129,7 +129,7 @@ BOMBS = {
     "objects in objects": (b'{"traceEvents":[' + EVENT + b",", b'{"a":'),
     "a list of numbers": (b'{"traceEvents":[' + EVENT + b",", b"1,"),
 }
-MEMBER_BYTES, MEMBERS = 8 << 20, 250
+MEMBER_BYTES, MEMBERS = 2 << 20, 1000
 MEMORY_BYTES = 1 << 30
 """Of addresses, for Python, its libraries and the reading: a bomb unpacks to twice as much."""
 DEFUSED = f"""
