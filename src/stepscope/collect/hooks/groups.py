@@ -9,27 +9,14 @@ a word between them.
 from __future__ import annotations
 
 import functools
-import re
 import sys
 from collections.abc import Mapping
 from typing import Any
 
 from stepscope.collect.guard import guarded
 from stepscope.collect.session import Session
+from stepscope.trace.kinds import kind_of_words
 from stepscope.wire.frames import GroupInfo
-
-# What the field calls the dimensions of a mesh: torchtitan, Megatron, DeepSpeed, Hugging Face.
-_KIND_WORDS = (
-    (r"expert.*data|edp", "edp"),
-    (r"expert_tensor|etp", "tp"),
-    (r"embedding", "embedding"),
-    (r"(^|_|\b)(tp|tensor)", "tp"),
-    (r"(^|_|\b)(pp|pipe)", "pp"),
-    (r"(^|_|\b)(cp|context|sp|sequence)", "cp"),
-    (r"(^|_|\b)(ep|expert)", "ep"),
-    (r"(^|_|\b)(dp|data|fsdp|ddp|hsdp|replicate|shard)", "dp"),
-    (r"(^|_|\b)(mp|model)", "mp"),
-)
 
 _MEGATRON_GROUPS = {
     "get_tensor_model_parallel_group": "tp",
@@ -41,16 +28,6 @@ _MEGATRON_GROUPS = {
     "get_embedding_group": "embedding",
     "get_model_parallel_group": "mp",
 }
-
-
-def kind_of_words(words: str) -> str | None:
-    """The group kind that a mesh dimension's or group's name speaks of, if any."""
-    text = words.lower()
-    found = [(match.start(match.lastindex or 0), at, kind)
-             for at, (pattern, kind) in enumerate(_KIND_WORDS)
-             if (match := re.search(pattern, text))]  # fmt: skip
-    # the first word counts: `dp_shard_cp` shards data
-    return min(found)[2] if found else None
 
 
 class GroupRegistry:
