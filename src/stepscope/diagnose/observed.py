@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from stepscope.diagnose import stats
+from stepscope.diagnose.breakdown import Breakdown, breakdown
 from stepscope.diagnose.methods.arrival import Arrivals, collect_arrivals
 from stepscope.diagnose.own_time import OwnTime, own_time
 from stepscope.diagnose.timeline import Timeline, timeline
@@ -35,6 +36,11 @@ class Observed:
     @cached_property
     def arrivals(self) -> Arrivals | None:
         return collect_arrivals(self.window, self.line)
+
+    @cached_property
+    def breakdown(self) -> Breakdown | None:
+        """Where each rank's and step's time went; None where no profiler recorded it."""
+        return None if self.window.table("host_ops") is None else breakdown(self.window)
 
     @cached_property
     def pauses(self) -> Floats | None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.diagnose.breakdown import breakdown
 from stepscope.diagnose.finding import Latecomer, RankTime
 from stepscope.diagnose.methods.arrival import Arrivals
 from stepscope.diagnose.observed import Observed
-from stepscope.window import Ints, Table, Window
+from stepscope.window import Ints, Table
 
 LATE_SHARE = 0.01
 """Of the step time: waiting that costs less is not worth a line."""
@@ -18,11 +17,9 @@ _PARTS = (
 )  # fmt: skip
 
 
-def rank_times(window: Window) -> tuple[RankTime, ...]:
+def rank_times(seen: Observed) -> tuple[RankTime, ...]:
     """Means over the steps of each rank; over all that was recorded where there are no steps."""
-    if window.table("host_ops") is None:
-        return ()
-    found = breakdown(window)
+    found = seen.breakdown
     if found is None:
         return ()
     table = found.steps if len(found.steps) else found.ranks

@@ -17,7 +17,7 @@ import numpy as np
 
 from stepscope.diagnose import stats
 from stepscope.diagnose.blame import Culprit
-from stepscope.diagnose.breakdown import breakdown, is_computing
+from stepscope.diagnose.breakdown import is_computing
 from stepscope.diagnose.finding import Cause, Evidence
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.routing import comparison_groups
@@ -57,8 +57,6 @@ class _Totals:
 
 def longer(seen: Observed, one: Culprit) -> Longer | None:
     """What the culprit does longer than its peers; None where no trace shows it."""
-    if seen.window.table("host_ops") is None:
-        return None
     parts = _parts(seen, one)
     if parts is None or not sum(parts.values()) > 0:
         return None
@@ -91,7 +89,7 @@ def _percent(part: float) -> str:
 
 def _parts(seen: Observed, one: Culprit) -> dict[str, float] | None:
     """Excess per step of each part over the median of the peers, never negative."""
-    found = breakdown(seen.window)
+    found = seen.breakdown
     if found is None:
         return None
     steps = found.steps
