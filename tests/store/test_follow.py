@@ -11,6 +11,7 @@ import pytest
 
 from stepscope.errors import FormatError, SourceError
 from stepscope.store import JobReader, JobWriter, Location
+from stepscope.store.layout import is_growing
 from stepscope.trace import Job
 from stepscope.window import Table
 
@@ -113,6 +114,30 @@ def test_files_that_a_compactor_merges_while_they_are_read(
     monkeypatch.setattr(Location, "get", merging)
 
     assert values(reader.refresh().table("steps"), "step") == [1]
+
+
+def test_operators_that_move_on_while_the_reader_meets_their_job(
+    writer: JobWriter, reader: JobReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the job's description is there at the first look; then more while each file is read."""
+    writer.write_job(Job("job-1", 1))
+    writer.flush()
+    get = Location.get
+    numbers = iter(range(2))
+
+    def meanwhile(self: Location, path: str) -> bytes | None:
+        got = get(self, path)
+        number = next(numbers, None) if path == "job.json" or is_growing(path) else None
+        if number is not None:
+            writer.append("comm_ops", operators(number, end_ns=9))
+            writer.replace("comm_ops", "open", operators(number + 1, end_ns=None))
+            writer.flush()
+        return got
+
+    monkeypatch.setattr(Location, "get", meanwhile)
+    monkeypatch.setattr("stepscope.store.reader._THREADS", 1)
+
+    assert values(reader.refresh().table("comm_ops"), "seq") == [0, 1]
 
 
 def test_deleted_files_take_their_rows_with_them(

@@ -23,6 +23,10 @@ from stepscope.window import Table, Window
 # Enough to hide the latency of an object store; decoding itself uses the cores it finds.
 _THREADS = 8
 
+# Each round meets files that came or went during the one before. Two are usual, three if a job
+# begins or is compacted just then; where files never stop coming, the rest waits for the next look.
+_ROUNDS = 5
+
 
 @dataclass(frozen=True, eq=False)
 class _File:
@@ -95,17 +99,22 @@ class JobReader:
         Rows move from replaced files to growing ones, never back, and are written there first: who
         reads in the other order, listing included, misses none on its way.
         """
-        listed = self._listing()
-        replaced = [entry for entry in listed if not is_growing(entry.path)]
-        first = self._load(replaced, since_ns, self._files)
-        moved = any(file is not self._files.get(path) for path, file in first.items())
-        if moved or len(first) < len(replaced):
+        settled: dict[str, _File] = {}
+        files: dict[str, _File] = {}
+        for _ in range(_ROUNDS):
             listed = self._listing()
-        files = self._load(listed, since_ns, self._files, first)
-        if len(files) < len(listed):
+            late = [e for e in listed if not is_growing(e.path) and e.path not in settled]
+            read = self._load(late, since_ns, self._files)
+            settled |= read
+            moved = any(file is not self._files.get(path) for path, file in read.items())
+            if moved or len(read) < len(late):
+                continue
+            files = self._load(listed, since_ns, {**self._files, **files}, settled)
+            if len(files) == len(listed):
+                return files
             # a file vanished after it was listed: what took its place, if anything, is there now
-            files = self._load(self._listing(), since_ns, {**self._files, **files}, first)
-        return files
+        in_order = [e for e in listed if is_growing(e.path) or e.path in settled]
+        return self._load(in_order, since_ns, {**self._files, **files}, settled)
 
     def _listing(self) -> list[Entry]:
         folders, top = self.location.top()
