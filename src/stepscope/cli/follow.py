@@ -29,6 +29,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+def import_what_looks() -> None:
+    """What the first look would import: no part of what a look costs again and again."""
+    from stepscope.diagnose import runner  # noqa: F401
+    from stepscope.store import reader  # noqa: F401
+
+
 class Watch:
     """One job looked at repeatedly."""
 

@@ -27,7 +27,7 @@ from rich.text import Text
 from stepscope.cli import terminal
 from stepscope.cli.diagnose import write_html
 from stepscope.cli.exits import complain
-from stepscope.cli.follow import Watch, encodable, identity
+from stepscope.cli.follow import Watch, encodable, identity, import_what_looks
 from stepscope.diagnose.finding import Diagnosis
 from stepscope.errors import StepscopeError
 from stepscope.report.series import buckets, sparkline
@@ -45,7 +45,8 @@ CONFIRM_SECONDS = 2.0
 """A suspicion is looked at again sooner."""
 STALLED_LOOK_SECONDS = 0.25
 BUDGET = 100.0
-"""A look may cost a hundredth of the time until the next: 1 % of one core, outside the ranks."""
+"""A look may use the processor for a hundredth of the time until the next: 1 % of one core,
+outside the ranks. On a busy host it takes longer than that, and is no more of a burden for it."""
 STATUS_SECONDS = 10.0
 WINDOW_SECONDS = 1800.0
 """The live view forgets what is older; the final report and `diagnose` read everything."""
@@ -104,9 +105,10 @@ class Live:
         if stalled and started < self._whole_due and (self._hanging or not self._hangs()):
             self._due = started + STALLED_LOOK_SECONDS
             return
+        import_what_looks()
+        used = time.process_time()
         diagnosis = self._diagnosis()
-        cost = time.monotonic() - started
-        pause = max(LOOK_SECONDS, BUDGET * cost)
+        pause = max(LOOK_SECONDS, BUDGET * (time.process_time() - used))
         if diagnosis is not None:
             self._hanging = diagnosis.state == "hang"
             confirmed = self._confirmed(diagnosis)
@@ -137,16 +139,21 @@ class Live:
     def _hangs(self) -> bool:
         """Whether the job hangs right now: a hundredth of the cost of a whole look."""
         try:
-            return self._watch is not None and self._watch.hangs()
+            return self._followed().hangs()
         except StepscopeError:
             return False
+
+    def _followed(self) -> Watch:
+        """The job, from the first moment on at which there is something of it."""
+        if self._watch is None:
+            self._watch = Watch(self.source)
+        return self._watch
 
     def _diagnosis(self) -> Diagnosis | None:
         """None as long as there is no folder, or its store does not answer."""
         try:
-            if self._watch is None:
-                self._watch = Watch(self.source)
-            return self._watch.look(since_ns=time.time_ns() - int(WINDOW_SECONDS * 1e9))
+            since_ns = time.time_ns() - int(WINDOW_SECONDS * 1e9)
+            return self._followed().look(since_ns)
         except StepscopeError as error:
             logger.info("not yet: %s", error)
             self._watch = None

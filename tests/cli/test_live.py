@@ -1,0 +1,138 @@
+"""When the live view looks, and how soon it tells of a hang: clock, command and job are fakes."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stepscope.cli import live
+from stepscope.diagnose.finding import Diagnosis
+from stepscope.errors import SourceError
+from tests.report.samples import SAMPLES
+
+LOOK_CPU = 0.02
+
+
+class Clock:
+    """Stands in for `time`."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.used = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def process_time(self) -> float:
+        return self.used
+
+    def time_ns(self) -> int:
+        return int(self.now * 1e9)
+
+
+class Command:
+    """Runs for ever; each wait takes as long as it may."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def wait(self, seconds: float) -> None:
+        self._clock.now += seconds
+        raise subprocess.TimeoutExpired("train", seconds)
+
+    def poll(self) -> None:
+        return None
+
+
+class Job:
+    """What the live view follows: nothing, then a healthy job or one that hangs."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.exists = True
+        self.stuck = False
+        self.look_seconds = self.look_cpu = LOOK_CPU
+        self.looks: list[float] = []
+
+    def watch(self, _source: str) -> Job:
+        return self
+
+    def look(self, since_ns: int | None = None) -> Diagnosis:
+        self.looks.append(self._clock.now)
+        self._clock.now += self.look_seconds
+        self._clock.used += self.look_cpu
+        if not self.exists:
+            raise SourceError("nothing was recorded there yet")
+        return SAMPLES["hang" if self.stuck else "healthy"]()
+
+    def hangs(self) -> bool:
+        if not self.exists:
+            raise SourceError("nothing was recorded there yet")
+        return self.stuck
+
+
+class Run:
+    """A command that is watched for as long as a test wants."""
+
+    def __init__(self, folder: Path, clock: Clock) -> None:
+        self.job, self.folder = Job(clock), folder
+        self._clock = clock
+        self._view = live.Live(str(folder.parent), folder.name, lambda: None)
+        self._command: Any = Command(clock)
+
+    def watch(self, seconds: float) -> None:
+        until = self._clock.now + seconds
+        while self._clock.now < until:
+            self._view.wait(self._command)
+
+    def stall(self) -> None:
+        """The processor tells of operators that are in flight for long."""
+        operators = self.folder / "comm_ops" / "recorder=host-0"
+        operators.mkdir(parents=True)
+        (operators / "open.parquet").touch()
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    clock = Clock()
+    run = Run(tmp_path / "job", clock)
+    monkeypatch.setattr(live, "time", clock)
+    monkeypatch.setattr(live, "Watch", run.job.watch)
+    return run
+
+
+def test_a_hang_is_told_between_two_looks(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    run.job.look_cpu = run.job.look_seconds = 1.0
+    run.watch(10)
+    run.stall()
+    run.job.stuck = True
+    run.watch(1)
+    assert "rank 3 never entered" in capsys.readouterr().err
+    assert len(run.job.looks) == 2, "long before its turn"
+
+
+def test_a_hang_is_told_though_no_look_found_a_folder_yet(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run.job.exists = False
+    run.watch(1)
+    run.job.look_cpu = 10.0
+    run.watch(5)
+    run.job.exists = run.job.stuck = True
+    run.stall()
+    run.watch(1)
+    assert "rank 3 never entered" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("seconds", "cpu", "pause"), [(0.02, 0.02, 4), (3, 0.02, 4), (1, 1, 100)])
+def test_a_look_pays_for_the_processor_it_used(
+    run: Run, seconds: float, cpu: float, pause: float
+) -> None:
+    """And not for how long it had to wait for one."""
+    run.job.look_seconds, run.job.look_cpu = seconds, cpu
+    run.watch(250)
+    first, second = run.job.looks[:2]
+    assert pause < second - first < pause + seconds + 0.5
