@@ -1,4 +1,5 @@
-"""Four ranks over gloo that call every operator: plain, recorded, and with a fault of ours.
+"""Four ranks over gloo that call every operator: plain, recorded by kernels in Python or in C++,
+and with a fault of ours.
 
 Run as `python -m tests.collect.gloo_job FOLDER SOCKET`; writes the results of each rank and mode.
 Torch is imported once, the ranks are forked from there.
@@ -20,11 +21,12 @@ import torch.distributed as dist
 
 import stepscope
 from stepscope.collect import startup
-from stepscope.collect.hooks.collectives import CollectiveWatch
+from stepscope.collect.hooks.python_operators import PythonWatch
+from stepscope.collect.native.build import NATIVE_VARIABLE
 from tests.collect.gloo_scenes import SCENES
 
 WORLD = 4
-MODES = ("plain", "recorded", "faulty")
+MODES = ("plain", "python", "native", "faulty")
 
 
 def digest(value: Any) -> Any:
@@ -55,9 +57,10 @@ def rank_main(mode: str, rank: int, folder: Path, socket: str) -> None:
     torch.set_num_threads(1)
     if mode != "plain":
         os.environ.update(STEPSCOPE_SOCKET=socket, STEPSCOPE_JOB=mode)
+        os.environ[NATIVE_VARIABLE] = str(int(mode == "native"))
         startup.after_torch_import()
     if mode == "faulty":
-        CollectiveWatch.started = fail  # type: ignore[method-assign,assignment]
+        PythonWatch.started = fail  # type: ignore[method-assign,assignment]
     dist.init_process_group(
         "gloo", init_method=f"file://{folder}/{mode}.store", rank=rank, world_size=WORLD
     )

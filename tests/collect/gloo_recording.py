@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from stepscope.collect.native import build
 from stepscope.wire.records import RecordKind
 
 from .gloo_job import MODES, WORLD
@@ -21,14 +22,15 @@ REPOSITORY = Path(__file__).parents[2]
 
 @dataclass
 class Recording:
-    """By mode and rank."""
+    """By mode and rank; `mode` is the one whose operators are looked at."""
 
+    mode: str = "python"
     results: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     stderr: dict[str, list[str]] = field(default_factory=dict)
     heard: dict[tuple[str, int], Heard] = field(default_factory=dict)
 
     def of(self, rank: int) -> Heard:
-        return self.heard["recorded", rank]
+        return self.heard[self.mode, rank]
 
     def scene(self, name: str, rank: int) -> list[Operator]:
         """Operators that one rank called in one scene."""
@@ -39,6 +41,10 @@ class Recording:
 
 
 def record(folder: Path) -> Recording:
+    """Runs the job in all modes; the library in C++ is compiled first, if it is not there yet."""
+    torch = build.torch_folder()
+    assert torch is not None
+    build.build(torch)
     listener = Listener(folder / "s")
     peers: list[Peer] = []
     job = subprocess.Popen(
@@ -47,7 +53,7 @@ def record(folder: Path) -> Recording:
         env={k: v for k, v in os.environ.items() if not k.startswith("STEPSCOPE_")},
     )
     readers = []
-    for _ in range(2 * WORLD):
+    for _ in range((len(MODES) - 1) * WORLD):
         peers.append(listener.accept())
         readers.append(threading.Thread(target=peers[-1].read_to_the_end))
         readers[-1].start()

@@ -15,9 +15,9 @@ from typing import Annotated
 import typer
 
 import stepscope
-from stepscope.cli import diagnose, exits, import_, logs, processor, run, trace
+from stepscope.cli import diagnose, exits, import_, logs, prepare, processor, run, trace
 
-COMMANDS: tuple[ModuleType, ...] = (run, diagnose, trace, import_, processor)
+COMMANDS: tuple[ModuleType, ...] = (run, diagnose, trace, import_, prepare, processor)
 """In the order of the help page."""
 
 

@@ -63,12 +63,14 @@ def run(
     """
     from stepscope.cli import launch
     from stepscope.cli.live import Live
+    from stepscope.cli.prepare import prepare_for
     from stepscope.processor.settings import default_socket
 
     name = job or launch.job_name(command, os.environ)
     root = launch.absolute_store(store)
     processor = launch.HostProcessor(socket or default_socket())
     processor.ensure()
+    prepare_for(command, os.environ)
     env = launch.environment(os.environ, name, root, processor.path)
     live = Live(root, name, lambda: _try_flush(processor, name))
     process = _start(command, env, live.output)

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 from stepscope.collect import guard, identity
 from stepscope.collect.phases import Moment, Phases
 from stepscope.collect.sender import QUEUE_RECORDS, RecordQueue, Sender, leave_child_alone
+from stepscope.collect.shared import Shared
 from stepscope.wire.frames import (
     AtRisk,
     GroupInfo,
@@ -50,9 +51,7 @@ class Session:
 
     def __init__(self, socket_path: str, who: identity.Identity) -> None:
         self.who = who
-        self.ordinal = 0
-        self.blocked_ns = 0
-        """Host time of the main thread inside waits for communication, ever growing."""
+        self.shared = Shared()
         self.enabled = True
         # one pair for the whole life: a wall clock that is set meanwhile moves nothing
         self._wall_ns, self._mono_ns = time.time_ns(), time.monotonic_ns()
@@ -79,7 +78,7 @@ class Session:
 
     def now(self) -> Moment:
         """What a phase needs to know of both its ends, on the thread it runs on."""
-        return time.monotonic_ns(), time.thread_time_ns(), self.blocked_ns
+        return time.monotonic_ns(), time.thread_time_ns(), self.shared.blocked_ns
 
     def note(self, *moment: Any) -> None:
         """Something of the training happened: a handler, and what it is to be called with soon.
@@ -105,11 +104,11 @@ class Session:
         if self.enabled and not self.started and kind in _SIGNS_OF_TRAINING:
             self._start()
         if self.started:
-            self.record(kind, flags, self.ordinal, *fields)
+            self.record(kind, flags, self.shared.ordinal, *fields)
 
     def phase(self, name: str, start: Moment, end: Moment) -> None:
         """Notes a finished phase."""
-        self.note(self.phases.phase, self.ordinal, name, start, end)
+        self.note(self.phases.phase, self.shared.ordinal, name, start, end)
 
     def name(self, text: str) -> int:
         """The id of a string, told to the processor the first time.
@@ -137,9 +136,21 @@ class Session:
 
     # --- life --------------------------------------------------------------------------------
 
+    def begin(self) -> bool:
+        """Recording starts now, if it has not; False in a process that is none of the job's own."""
+        if self.enabled and not self.started:
+            self._start()
+        return self.enabled
+
+    def lost(self, kind: RecordKind, count: int) -> None:
+        """So many records never came to be, for want of room."""
+        for _ in range(count):
+            self._queue.count_dropped(kind)
+
     def disable(self) -> None:
         """Stops recording for good, without a word: we are a forked child, or not wanted."""
         self.enabled = False
+        self.shared.enabled = 0
 
     def _in_child(self) -> None:
         self.disable()
@@ -173,7 +184,7 @@ class Session:
         for drop in self._queue.newly_dropped():
             name = self.name(f"dropped.{drop.table}")
             fields = (drop.rows, drop.end_ns, drop.start_ns)
-            self._queue.put_always(RecordKind.COUNT, 0, self.ordinal, name, *fields, 0, 0, 0)
+            self._queue.put_always(RecordKind.COUNT, 0, self.shared.ordinal, name, *fields, 0, 0, 0)
 
     def _handle_moments(self) -> None:
         self._seen_moments = 0

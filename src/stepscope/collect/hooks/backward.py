@@ -20,12 +20,12 @@ import threading
 from typing import Any
 
 from stepscope.collect.guard import guarded
-from stepscope.collect.hooks.collectives import CollectiveWatch
+from stepscope.collect.hooks.collectives import OperatorWatch
 from stepscope.collect.phases import Moment
 from stepscope.collect.session import Session
 
 
-def install(session: Session, collectives: CollectiveWatch | None) -> None:
+def install(session: Session, collectives: OperatorWatch | None) -> None:
     import torch.autograd
 
     original = torch.autograd.backward
@@ -44,7 +44,7 @@ def install(session: Session, collectives: CollectiveWatch | None) -> None:
 
 
 class _BackwardWatch:
-    def __init__(self, session: Session, collectives: CollectiveWatch | None) -> None:
+    def __init__(self, session: Session, collectives: OperatorWatch | None) -> None:
         self._session = session
         self._collectives = collectives
         self._running = False
@@ -63,4 +63,4 @@ class _BackwardWatch:
         session = self._session
         if self._collectives is not None:
             self._collectives.backward_ended(start[0])
-        session.note(session.phases.backward, session.ordinal, start, session.now())
+        session.note(session.phases.backward, session.shared.ordinal, start, session.now())

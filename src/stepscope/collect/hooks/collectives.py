@@ -1,369 +1,44 @@
 """Every collective and P2P operator of torch.distributed, seen at one narrow waist.
 
 Whoever communicates (a script, DDP's C++ reducer, FSDP, functional collectives) ends up in an
-operator `c10d::*` of torch's dispatcher. We register a kernel for these operators at the key
+operator `c10d::*` of torch's dispatcher. A kernel of ours stands before each of them at the key
 `BackendSelect`, the last stop before the backend: it notes the time, hands the very same arguments
 on to the backend's kernel and returns what that returned. Nothing is wrapped, no process group is
-replaced, no result is touched; what fails on our side of the call is swallowed by the guard.
+replaced, no result is touched; what fails on our side of the call is swallowed.
 
-How the end of an operator is learnt (gloo and other backends whose `wait` blocks the host):
-- called with `async_op=False`: `Work.wait` follows at once, and its return is the end;
-- otherwise, in every eighth step: a callback on the work's future, run by the backend's thread (20
-  to 40 µs later, more while the main thread holds the GIL);
-- otherwise in the other steps: a `Work.wait` that blocked; DDP's buckets are known to be done when
-  backward is, and their exact ends stay unknown there;
-- P2P works (and reduce-scatter on gloo) have no future: the return of `Work.wait`, or of
-  `wait_tensor` for functional collectives. Nobody waits: the end stays unknown.
-
-An operator that failed or timed out has not ended: it stays open, unless the script goes on to call
-another one.
+The kernels are C++ where the library was compiled for this torch (`native_operators`), else Python
+(`python_operators`), which costs 0.1 ms per operator. Both tell `in_flight` what began and ended.
 
 With NCCL, `wait` and the future speak of the host, not of the GPU: only the call is recorded.
 """
 
 from __future__ import annotations
 
-import sys
-import threading
-import time
-from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Protocol
 
-from stepscope.collect.guard import guarded, report
+from stepscope.collect.guard import report
+from stepscope.collect.hooks import native_operators, python_operators
 from stepscope.collect.hooks.groups import GroupRegistry
-from stepscope.collect.hooks.operators import OPERATORS, Call, address, blocks_host, size_bytes
 from stepscope.collect.session import Session
-from stepscope.trace.names import NO_PEER
-from stepscope.wire.records import COMM_DONE, COMM_OPEN, UNKNOWN, RecordKind, pack_peer
-
-FOLLOW_EVERY = 8
-"""Futures are followed in every eighth step: a callback on the backend's thread takes the GIL from
-the training thread and costs 60 µs, three times as much as all the rest. All ranks choose the same
-steps, as matched ends are what clocks and transfer times are read from."""
-BLOCKED_NS = 50_000
-"""A wait that blocked for longer than a call costs ended when the operator did."""
-OPEN_AFTER_NS = 200_000_000
-"""An operator in flight for longer is reported before it ends: somebody may be missing."""
-_MOST_IN_FLIGHT = 1024
-_OUR_FRAMES = 3
-"""From `_called_from_engine` up: `started`, the kernel, and then whoever called the operator."""
 
 
-@dataclass(eq=False, slots=True)
-class _Operator:
-    """One operator from its call to its end. What is 0 at first, the sender's thread fills in."""
-
-    call: Call
-    group: str
-    peer: int
-    size: int
-    enqueue_ns: int
-    ordinal: int
-    group_id: int = 0
-    op_peer: int = 0
-    seq: int = 0
-    work: Any = None
-    is_async: bool = False
-    output: int = 0
-    """Where its result lies, if no future is followed: `wait_tensor` knows nothing else of it."""
-    reported_open: bool = False
-    done: bool = False
-
-
-class CollectiveWatch:
-    """Follows operators from call to end.
-
-    The threads that call and finish operators only note that they did. The sender's thread handles
-    these moments in their order: it alone counts, writes records, and says what is still open.
-    """
-
-    def __init__(self, session: Session, registry: GroupRegistry) -> None:
-        self._session = session
-        self._registry = registry
-        self._by_work: dict[int, _Operator] = {}
-        self._failed: deque[_Operator] = deque()
-        self._last_bucket_ns = 0
-        self._open: dict[int, _Operator] = {}
-        self._buckets: list[_Operator] = []
-        self._sequence: dict[tuple[int, bool], int] = {}
-        from torch._C._distributed_c10d import ProcessGroup, Work
-
-        self._unbox_group, self._unbox_work = ProcessGroup.unbox, Work.unbox
-        self.libraries: list[Any] = []
-        """Our kernels; they live as long as this object does."""
-        session.before_flush.append(self.report_open)
-        session.before_hello.append(self._forget_reports)
-
-    # --- on the threads that communicate -----------------------------------------------------
-
-    def started(self, call: Call, args: tuple[Any, ...], out: Any, enqueue_ns: int) -> None:
-        """An operator was handed to its backend and `out` came back."""
-        if self._failed:
-            self._give_up_failed()
-        session, tensors = self._session, args[call.tensors_at]
-        registry = self._registry
-        group = registry.sole() or registry.name(self._unbox_group(args[call.group_at]))
-        size, ordinal = size_bytes(tensors) if call.moves_data else 0, session.ordinal
-        if not blocks_host(tensors):
-            session.note(self._launched, call, group, call.peer(args), size, enqueue_ns, ordinal)
-            return
-        # the engine calls us straight from C++ where no Python frame asked for the operator
-        if _called_from_engine() and call.is_async(args):
-            self._last_bucket_ns = enqueue_ns
-            if ordinal % FOLLOW_EVERY:
-                session.note(self._bucket_begun, call, group, size, enqueue_ns, ordinal)
-                return
-        op = _Operator(call, group, call.peer(args), size, enqueue_ns, ordinal)
-        op.is_async = call.is_async(args)
-        session.note(self._begun, op)
-        self._remember(op, self._unbox_work(out[-1] if isinstance(out, tuple | list) else out))
-        if op.is_async:
-            self._follow(op, args[0])
-
-    def waited(self, work: Any, start_ns: int, finished: bool) -> None:
-        """Somebody's `work.wait()` returned, or raised: then the operator never finished."""
-        now = time.monotonic_ns()
-        if threading.get_ident() == self._session.main_thread:
-            self._session.blocked_ns += now - start_ns
-        op = self._by_work.get(id(work))
-        if op is None or op.work is not work:
-            return
-        if not finished:
-            self._failed.append(op)
-        elif op.is_async and now - start_ns < BLOCKED_NS:
-            self._finish(op, UNKNOWN, now - start_ns)  # it ended before anybody waited
-        else:
-            self._finish(op, now, now - start_ns)
-
-    def waited_for(self, tensor: Any, start_ns: int) -> None:
-        """A functional collective's result is there; most of them have a future, too."""
-        now = time.monotonic_ns()
-        if threading.get_ident() == self._session.main_thread:
-            self._session.blocked_ns += now - start_ns
-        at = address(tensor)
-        for op in list(self._by_work.values()):
-            if at and op.output == at:
-                self._finish(op, now, now - start_ns)
+class OperatorWatch(Protocol):
+    """Whoever sees the operators."""
 
     def backward_ended(self, since_ns: int) -> None:
-        """DDP waits for its buckets before backward returns: count that as blocked."""
-        if self._last_bucket_ns > since_ns:
-            self._session.blocked_ns += time.monotonic_ns() - self._last_bucket_ns
-            self._last_bucket_ns = 0
-            self._session.note(self._buckets_ended)
-
-    def _remember(self, op: _Operator, work: Any) -> None:
-        if len(self._by_work) >= _MOST_IN_FLIGHT:
-            self._finish(next(iter(self._by_work.values())), UNKNOWN, UNKNOWN)
-        op.work = work
-        self._by_work[id(work)] = op
-
-    def _follow(self, op: _Operator, output: Any) -> None:
-        """Learns the end of an asynchronous operator from its future, in some of the steps."""
-        future = None if op.ordinal % FOLLOW_EVERY else _future(op.work)
-        if future is None:
-            op.output = address(output)
-            return
-        future.add_done_callback(lambda completed: self._completed(op, completed))
-
-    @guarded
-    def _completed(self, op: _Operator, future: Any) -> None:
-        now = time.monotonic_ns()
-        if _has_failed(future):
-            self._failed.append(op)
-        else:
-            self._finish(op, now, UNKNOWN)
-
-    def _give_up_failed(self) -> None:
-        """The script goes on after an operator that failed: nobody waits for that one any more."""
-        while self._failed:
-            self._finish(self._failed.popleft(), UNKNOWN, UNKNOWN)
-
-    def _finish(self, op: _Operator, end_ns: int, blocked_ns: int) -> None:
-        """Whoever is first, of those that may learn of the end, says when it was."""
-        self._by_work.pop(id(op.work), None)
-        op.work = None
-        self._session.note(self._ended, op, end_ns, blocked_ns)
-
-    # --- on the sender's thread --------------------------------------------------------------
-
-    def _begun(self, op: _Operator) -> None:
-        info = self._registry.known[op.group]
-        op.group_id = self._session.name(info.id)
-        op.op_peer = pack_peer(self._session.name(op.call.op), _global_rank(op.peer, info.ranks))
-        key = (op.group_id, op.call.is_p2p)
-        op.seq = self._sequence[key] = self._sequence.get(key, -1) + 1
-        self._open[id(op)] = op
-
-    def _launched(self, call: Call, group: str, peer: int, size: int, enqueue_ns: int,
-                  ordinal: int) -> None:  # fmt: skip
-        """Handed to a device: the host will not learn of its end."""
-        op = _Operator(call, group, peer, size, enqueue_ns, ordinal)
-        self._begun(op)
-        self._ended(op, UNKNOWN, UNKNOWN)
-
-    def _bucket_begun(self, call: Call, group: str, size: int, enqueue_ns: int,
-                      ordinal: int) -> None:  # fmt: skip
-        """Of DDP's reducer, in a step in which no futures are followed."""
-        # bounded as what is in flight is: a backward we do not see the end of ends nothing
-        if len(self._buckets) >= _MOST_IN_FLIGHT:
-            self._ended(self._buckets.pop(0), UNKNOWN, UNKNOWN)
-        self._buckets.append(_Operator(call, group, NO_PEER, size, enqueue_ns, ordinal))
-        self._begun(self._buckets[-1])
-
-    def _buckets_ended(self) -> None:
-        for op in self._buckets:
-            self._ended(op, UNKNOWN, UNKNOWN)
-        self._buckets.clear()
-
-    def _ended(self, op: _Operator, end_ns: int, blocked_ns: int) -> None:
-        if not op.done:
-            op.done = True
-            self._open.pop(id(op), None)
-            self._record(op, COMM_DONE, end_ns, blocked_ns)
-
-    def report_open(self) -> None:
-        """Before each flush: operators in flight for long are told of once."""
-        deadline = time.monotonic_ns() - OPEN_AFTER_NS
-        for op in list(self._open.values()):
-            if not op.reported_open and op.enqueue_ns < deadline:
-                self._say_open(op)
-
-    def _say_open(self, op: _Operator) -> None:
-        """Unless it ended without anybody having waited for it."""
-        work = op.work
-        if op.is_async and work is not None and work.is_completed():
-            self._finish(op, UNKNOWN, UNKNOWN)
-        else:
-            op.reported_open = True
-            self._record(op, COMM_OPEN, UNKNOWN, UNKNOWN)
-
-    def _forget_reports(self) -> None:
-        """A new processor knows nothing of what its predecessor was told."""
-        for op in self._open.values():
-            op.reported_open = False
-
-    def _record(self, op: _Operator, flags: int, end_ns: int, blocked_ns: int) -> None:
-        self._session.record(
-            RecordKind.COMM, flags, op.ordinal, op.group_id, op.op_peer, op.seq, op.size,
-            op.enqueue_ns, end_ns, blocked_ns,
-        )  # fmt: skip
+        """A backward that began then is over: DDP waited for its buckets in C++, out of sight."""
 
 
-def install(session: Session, registry: GroupRegistry) -> CollectiveWatch:
-    """Registers our kernels and watches `Work.wait`.
+def install(session: Session, registry: GroupRegistry) -> OperatorWatch:
+    """Sees operators from now on.
 
     Raises:
         AttributeError, RuntimeError: this torch has no such operators or no such dispatcher call.
     """
-    import torch
-
-    watch = CollectiveWatch(session, registry)
-    library = torch.library.Library("c10d", "IMPL")
-    for name, op in OPERATORS.items():
-        overload = getattr(getattr(torch.ops.c10d, name, None), "default", None)
-        if overload is not None:
-            kernel = _kernel(watch, session, overload, Call(op, overload._schema))
-            library.impl(name, kernel, "BackendSelect", with_keyset=True)
-    watch.libraries.append(library)
-    _watch_wait(watch)
-    _watch_functional_wait(watch)
-    return watch
-
-
-def _kernel(
-    watch: CollectiveWatch, session: Session, overload: Any, call: Call
-) -> Callable[..., Any]:
-    import torch
-
-    below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
-    redispatch = overload.redispatch
-
-    def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
-        enqueue_ns = time.monotonic_ns()
-        out = redispatch(keys & below, *args, **kwargs)
-        if session.enabled:
-            try:
-                watch.started(call, args, out, enqueue_ns)
-            except Exception as error:  # noqa: BLE001 - the guest's promise
-                report(f"collective {call.op}", error)
-        return out
-
-    return kernel
-
-
-def _watch_wait(watch: CollectiveWatch) -> None:
-    from torch._C._distributed_c10d import Work
-
-    original = Work.wait
-
-    def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
-        start_ns, finished = time.monotonic_ns(), False
-        try:
-            result = original(self, *args, **kwargs)
-            finished = True
-            return result
-        finally:
-            try:
-                watch.waited(self, start_ns, finished)
-            except Exception as error:  # noqa: BLE001 - the guest's promise
-                report("Work.wait", error)
-
-    wait.__doc__ = original.__doc__
-    Work.wait = wait  # type: ignore[method-assign]
-
-
-@guarded
-def _watch_functional_wait(watch: CollectiveWatch) -> None:
-    """`wait_tensor` waits in C++: DTensor and other users of functional collectives block here."""
-    import torch
-    import torch.distributed._functional_collectives  # defines the operator
-
-    overload = torch.ops._c10d_functional.wait_tensor.default
-    below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
-
-    def kernel(keys: Any, tensor: Any) -> Any:
-        start_ns = time.monotonic_ns()
-        out = overload.redispatch(keys & below, tensor)
-        try:
-            watch.waited_for(tensor, start_ns)
-        except Exception as error:  # noqa: BLE001 - the guest's promise
-            report("wait_tensor", error)
-        return out
-
-    library = torch.library.Library("_c10d_functional", "IMPL")
-    library.impl("wait_tensor", kernel, "BackendSelect", with_keyset=True)
-    watch.libraries.append(library)
-
-
-def _future(work: Any) -> Any:
-    """None for P2P and reduce-scatter on gloo: "getFuture not implemented"."""
     try:
-        return work.get_future()
-    except RuntimeError:
-        return None
-
-
-def _global_rank(peer: int, ranks: tuple[int, ...]) -> int:
-    """From the rank within a group."""
-    return ranks[peer] if peer >= 0 else peer
-
-
-def _called_from_engine() -> bool:
-    """Whether no Python code called the operator: the frame below ours is the autograd engine's."""
-    try:
-        frame = sys._getframe(_OUR_FRAMES)
-    except ValueError:  # a thread of the engine's own
-        return True
-    return frame.f_code.co_name == "_engine_run_backward"
-
-
-def _has_failed(future: Any) -> bool:
-    """Whether an operator ended with an error: the peer is gone, or it timed out."""
-    try:
-        future.value()
-    except Exception:  # noqa: BLE001 - the backend's error, which the caller gets from `wait`
-        return True
-    return False
+        watch = native_operators.install(session, registry)
+        if watch is not None:
+            return watch
+    except Exception as error:  # noqa: BLE001 - whatever it is, Python can do the same
+        report("the compiled operators", error)
+    return python_operators.install(session, registry)

@@ -36,7 +36,7 @@ def install(session: Session) -> None:
 @guarded
 def _loaded(session: Session, iterator: Any, start: Moment) -> None:
     end = session.now()
-    session.note(session.phases.loaded, session.ordinal, _signature(iterator), start, end)
+    session.note(session.phases.loaded, session.shared.ordinal, _signature(iterator), start, end)
 
 
 def _signature(iterator: Any) -> str:

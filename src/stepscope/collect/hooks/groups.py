@@ -56,6 +56,15 @@ class GroupRegistry:
             self._session.add_group(info)
         return name
 
+    def find(self, name: str) -> bool:
+        """Announces the group that torch knows by this name; False where it is gone already."""
+        if name not in self.known:
+            group = next((group for group, known in self._in_use.items() if known == name), None)
+            if group is None:
+                return False
+            self.name(group)
+        return True
+
     @guarded
     def mesh_made(self, mesh: Any) -> None:
         """Remembers which groups the dimensions of a new `DeviceMesh` use, and their sizes.

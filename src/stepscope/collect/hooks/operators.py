@@ -40,27 +40,28 @@ class Call:
     def __init__(self, op: str, schema: Any) -> None:
         names = [argument.name for argument in schema.arguments]
         self.op = op
+        self.arguments = len(names)
         self.is_p2p = op in ("Send", "Recv")
         self.moves_data = op != "Barrier"
         self.group_at = names.index("process_group")
         # what this rank gives, but of a scatter its share: the others give nothing to the root
         tensors = _OUTPUTS if op == "Scatter" else next(name for name in _INPUTS if name in names)
         self.tensors_at = names.index(tensors)
-        self._async_at = names.index("async_op") if "async_op" in names else None
-        self._peer_at = next((names.index(name) for name in _PEERS if name in names), None)
+        self.async_at = names.index("async_op") if "async_op" in names else None
+        self.peer_at = next((names.index(name) for name in _PEERS if name in names), None)
 
     def is_async(self, args: tuple[Any, ...]) -> bool:
         """False only where the caller waits at once; defaults are not passed on by torch."""
-        at = self._async_at
+        at = self.async_at
         return at is None or at >= len(args) or bool(args[at])
 
     def peer(self, args: tuple[Any, ...]) -> int:
         """Rank at the other end, within the group."""
         if not self.is_p2p:
             return NO_PEER
-        if self._peer_at is None:
+        if self.peer_at is None:
             return UNKNOWN_PEER
-        return int(args[self._peer_at])
+        return int(args[self.peer_at])
 
 
 def address(tensors: Any) -> int:

@@ -51,8 +51,8 @@ class _OptimizerWatch:
             return
         session, start, self._outermost = self._session, self._outermost[1], None
         name = self._name_of(optimizer)
-        session.note(session.phases.optimizer, session.ordinal, name, start, session.now())
-        session.ordinal += 1
+        session.note(session.phases.optimizer, session.shared.ordinal, name, start, session.now())
+        session.shared.ordinal += 1
 
     def _name_of(self, optimizer: Any) -> str:
         """Made once per optimizer; nearly always it is the same one as last time."""

@@ -1,0 +1,118 @@
+"""Operators from their call to their end: counts them, records them, says which are still open.
+
+The threads that call and finish operators only note that they did. The sender's thread handles
+these moments in their order, and all of this runs on it alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from stepscope.collect.hooks.groups import GroupRegistry
+from stepscope.collect.hooks.operators import Call
+from stepscope.collect.session import Session
+from stepscope.trace.names import UNKNOWN_PEER
+from stepscope.wire.records import COMM_DONE, COMM_OPEN, UNKNOWN, RecordKind, pack_peer
+
+BLOCKED_NS = 50_000
+"""A wait that blocked for longer than a call costs ended when the operator did."""
+OPEN_AFTER_NS = 200_000_000
+"""An operator in flight for longer is reported before it ends: somebody may be missing."""
+
+
+@dataclass(eq=False, slots=True)
+class Operator:
+    """One operator from its call to its end. What is 0 at first, the sender's thread fills in."""
+
+    call: Call
+    group: str
+    peer: int
+    size: int
+    enqueue_ns: int
+    ordinal: int
+    is_async: bool = False
+    group_id: int = 0
+    op_peer: int = 0
+    seq: int = 0
+    work: Any = None
+    """For a watch in Python: torch's object."""
+    output: int = 0
+    """Where its result lies, if no future is followed: `wait_tensor` knows nothing else of it."""
+    reported_open: bool = False
+    done: bool = False
+
+
+class InFlight:
+    """Every operator that began, until it ends.
+
+    Args:
+        is_over: whether an operator ended without anybody having waited for it, as far as the
+            watch can tell.
+    """
+
+    def __init__(
+        self, session: Session, registry: GroupRegistry, is_over: Callable[[Operator], bool]
+    ) -> None:
+        self._session = session
+        self._registry = registry
+        self._is_over = is_over
+        self._open: dict[int, Operator] = {}
+        self._sequence: dict[tuple[int, bool], int] = {}
+        session.before_flush.append(self._report_open)
+        session.before_hello.append(self._forget_reports)
+
+    def begun(self, op: Operator) -> None:
+        """The next operator of its group, which the registry knows."""
+        info = self._registry.known[op.group]
+        op.group_id = self._session.name(info.id)
+        op.op_peer = pack_peer(self._session.name(op.call.op), _global_rank(op.peer, info.ranks))
+        key = (op.group_id, op.call.is_p2p)
+        op.seq = self._sequence[key] = self._sequence.get(key, -1) + 1
+        self._open[id(op)] = op
+
+    def launched(self, op: Operator) -> None:
+        """Handed to a device: the host will not learn of its end."""
+        self.begun(op)
+        self.ended(op, UNKNOWN, UNKNOWN)
+
+    def ended(self, op: Operator, end_ns: int, blocked_ns: int) -> None:
+        """Whoever is first, of those that may learn of the end, says when it was."""
+        if not op.done:
+            op.done = True
+            self._open.pop(id(op), None)
+            self._record(op, COMM_DONE, end_ns, blocked_ns)
+
+    def _report_open(self) -> None:
+        """Before each flush: operators in flight for long are told of once."""
+        deadline = time.monotonic_ns() - OPEN_AFTER_NS
+        for op in list(self._open.values()):
+            if not op.reported_open and op.enqueue_ns < deadline:
+                self._say_open(op)
+
+    def _say_open(self, op: Operator) -> None:
+        if self._is_over(op):
+            self.ended(op, UNKNOWN, UNKNOWN)
+        else:
+            op.reported_open = True
+            self._record(op, COMM_OPEN, UNKNOWN, UNKNOWN)
+
+    def _forget_reports(self) -> None:
+        """A new processor knows nothing of what its predecessor was told."""
+        for op in self._open.values():
+            op.reported_open = False
+
+    def _record(self, op: Operator, flags: int, end_ns: int, blocked_ns: int) -> None:
+        self._session.record(
+            RecordKind.COMM, flags, op.ordinal, op.group_id, op.op_peer, op.seq, op.size,
+            op.enqueue_ns, end_ns, blocked_ns,
+        )  # fmt: skip
+
+
+def _global_rank(peer: int, ranks: tuple[int, ...]) -> int:
+    """From the rank within a group."""
+    if peer < 0:
+        return peer
+    return ranks[peer] if peer < len(ranks) else UNKNOWN_PEER

@@ -1,0 +1,261 @@
+"""The operators of torch.distributed, noted by kernels in Python.
+
+How the end of an operator is learnt (gloo and other backends whose `wait` blocks the host):
+- called with `async_op=False`: `Work.wait` follows at once, and its return is the end;
+- otherwise, in every eighth step: a callback on the work's future, run by the backend's thread (20
+  to 40 µs later, more while the main thread holds the GIL);
+- otherwise in the other steps: a `Work.wait` that blocked; DDP's buckets are known to be done when
+  backward is, and their exact ends stay unknown there;
+- P2P works (and reduce-scatter on gloo) have no future: the return of `Work.wait`, or of
+  `wait_tensor` for functional collectives. Nobody waits: the end stays unknown.
+
+An operator that failed or timed out has not ended: it stays open, unless the script goes on to call
+another one.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from stepscope.collect.guard import guarded, report
+from stepscope.collect.hooks.groups import GroupRegistry
+from stepscope.collect.hooks.in_flight import BLOCKED_NS, InFlight, Operator
+from stepscope.collect.hooks.operators import OPERATORS, Call, address, blocks_host, size_bytes
+from stepscope.collect.hooks.work_wait import watch_wait
+from stepscope.collect.session import Session
+from stepscope.wire.records import UNKNOWN
+
+FOLLOW_EVERY = 8
+"""Futures are followed in every eighth step: a callback on the backend's thread takes the GIL from
+the training thread and costs 60 µs, three times as much as all the rest. All ranks choose the same
+steps, as matched ends are what clocks and transfer times are read from."""
+_MOST_IN_FLIGHT = 1024
+_OUR_FRAMES = 3
+"""From `_called_from_engine` up: `started`, the kernel, and then whoever called the operator."""
+
+
+class PythonWatch:
+    """Follows operators from call to end."""
+
+    def __init__(self, session: Session, registry: GroupRegistry) -> None:
+        self._session = session
+        self._registry = registry
+        self._in_flight = InFlight(session, registry, self._is_over)
+        self._by_work: dict[int, Operator] = {}
+        self._failed: deque[Operator] = deque()
+        self._last_bucket_ns = 0
+        self._buckets: list[Operator] = []
+        from torch._C._distributed_c10d import ProcessGroup, Work
+
+        self._unbox_group, self._unbox_work = ProcessGroup.unbox, Work.unbox
+        self.libraries: list[Any] = []
+        """Our kernels; they live as long as this object does."""
+
+    # --- on the threads that communicate -----------------------------------------------------
+
+    def started(self, call: Call, args: tuple[Any, ...], out: Any, enqueue_ns: int) -> None:
+        """An operator was handed to its backend and `out` came back."""
+        if self._failed:
+            self._give_up_failed()
+        session, tensors = self._session, args[call.tensors_at]
+        registry = self._registry
+        group = registry.sole() or registry.name(self._unbox_group(args[call.group_at]))
+        size, ordinal = size_bytes(tensors) if call.moves_data else 0, session.shared.ordinal
+        op = Operator(call, group, call.peer(args), size, enqueue_ns, ordinal, call.is_async(args))
+        if not blocks_host(tensors):
+            session.note(self._in_flight.launched, op)
+            return
+        # the engine calls us straight from C++ where no Python frame asked for the operator
+        if _called_from_engine() and op.is_async:
+            self._last_bucket_ns = enqueue_ns
+            if ordinal % FOLLOW_EVERY:
+                session.note(self._bucket_begun, op)
+                return
+        session.note(self._in_flight.begun, op)
+        self._remember(op, self._unbox_work(out[-1] if isinstance(out, tuple | list) else out))
+        if op.is_async:
+            self._follow(op, args[0])
+
+    def waited(self, work: Any, start_ns: int, finished: bool) -> None:
+        """Somebody's `work.wait()` returned, or raised: then the operator never finished."""
+        now = time.monotonic_ns()
+        if threading.get_ident() == self._session.main_thread:
+            self._session.shared.blocked_ns += now - start_ns
+        op = self._by_work.get(id(work))
+        if op is None or op.work is not work:
+            return
+        if not finished:
+            self._failed.append(op)
+        elif op.is_async and now - start_ns < BLOCKED_NS:
+            self._finish(op, UNKNOWN, now - start_ns)  # it ended before anybody waited
+        else:
+            self._finish(op, now, now - start_ns)
+
+    def waited_for(self, tensor: Any, start_ns: int) -> None:
+        """A functional collective's result is there; most of them have a future, too."""
+        now = time.monotonic_ns()
+        if threading.get_ident() == self._session.main_thread:
+            self._session.shared.blocked_ns += now - start_ns
+        at = address(tensor)
+        for op in list(self._by_work.values()):
+            if at and op.output == at:
+                self._finish(op, now, now - start_ns)
+
+    def backward_ended(self, since_ns: int) -> None:
+        """DDP waits for its buckets before backward returns: count that as blocked."""
+        if self._last_bucket_ns > since_ns:
+            self._session.shared.blocked_ns += time.monotonic_ns() - self._last_bucket_ns
+            self._last_bucket_ns = 0
+            self._session.note(self._buckets_ended)
+
+    def _remember(self, op: Operator, work: Any) -> None:
+        if len(self._by_work) >= _MOST_IN_FLIGHT:
+            self._finish(next(iter(self._by_work.values())), UNKNOWN, UNKNOWN)
+        op.work = work
+        self._by_work[id(work)] = op
+
+    def _follow(self, op: Operator, output: Any) -> None:
+        """Learns the end of an asynchronous operator from its future, in some of the steps."""
+        future = None if op.ordinal % FOLLOW_EVERY else _future(op.work)
+        if future is None:
+            op.output = address(output)
+            return
+        future.add_done_callback(lambda completed: self._completed(op, completed))
+
+    @guarded
+    def _completed(self, op: Operator, future: Any) -> None:
+        now = time.monotonic_ns()
+        if _has_failed(future):
+            self._failed.append(op)
+        else:
+            self._finish(op, now, UNKNOWN)
+
+    def _give_up_failed(self) -> None:
+        """The script goes on after an operator that failed: nobody waits for that one any more."""
+        while self._failed:
+            self._finish(self._failed.popleft(), UNKNOWN, UNKNOWN)
+
+    def _finish(self, op: Operator, end_ns: int, blocked_ns: int) -> None:
+        """Whoever is first, of those that may learn of the end, says when it was."""
+        self._forget(op)
+        self._session.note(self._in_flight.ended, op, end_ns, blocked_ns)
+
+    def _forget(self, op: Operator) -> None:
+        self._by_work.pop(id(op.work), None)
+        op.work = None
+
+    # --- on the sender's thread --------------------------------------------------------------
+
+    def _bucket_begun(self, op: Operator) -> None:
+        """Of DDP's reducer, in a step in which no futures are followed."""
+        # bounded as what is in flight is: a backward we do not see the end of ends nothing
+        if len(self._buckets) >= _MOST_IN_FLIGHT:
+            self._in_flight.ended(self._buckets.pop(0), UNKNOWN, UNKNOWN)
+        self._buckets.append(op)
+        self._in_flight.begun(op)
+
+    def _buckets_ended(self) -> None:
+        for op in self._buckets:
+            self._in_flight.ended(op, UNKNOWN, UNKNOWN)
+        self._buckets.clear()
+
+    def _is_over(self, op: Operator) -> bool:
+        work = op.work
+        if not op.is_async or work is None or not work.is_completed():
+            return False
+        self._forget(op)
+        return True
+
+
+def install(session: Session, registry: GroupRegistry) -> PythonWatch:
+    """Registers our kernels and watches `Work.wait`.
+
+    Raises:
+        AttributeError, RuntimeError: this torch has no such operators or no such dispatcher call.
+    """
+    import torch
+
+    watch = PythonWatch(session, registry)
+    library = torch.library.Library("c10d", "IMPL")
+    for name, op in OPERATORS.items():
+        overload = getattr(getattr(torch.ops.c10d, name, None), "default", None)
+        if overload is not None:
+            kernel = _kernel(watch, session, overload, Call(op, overload._schema))
+            library.impl(name, kernel, "BackendSelect", with_keyset=True)
+    watch.libraries.append(library)
+    watch_wait(watch.waited)
+    _watch_functional_wait(watch)
+    return watch
+
+
+def _kernel(watch: PythonWatch, session: Session, overload: Any, call: Call) -> Callable[..., Any]:
+    import torch
+
+    below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
+    redispatch = overload.redispatch
+
+    def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
+        enqueue_ns = time.monotonic_ns()
+        out = redispatch(keys & below, *args, **kwargs)
+        if session.enabled:
+            try:
+                watch.started(call, args, out, enqueue_ns)
+            except Exception as error:  # noqa: BLE001 - the guest's promise
+                report(f"collective {call.op}", error)
+        return out
+
+    return kernel
+
+
+@guarded
+def _watch_functional_wait(watch: PythonWatch) -> None:
+    """`wait_tensor` waits in C++: DTensor and other users of functional collectives block here."""
+    import torch
+    import torch.distributed._functional_collectives  # defines the operator
+
+    overload = torch.ops._c10d_functional.wait_tensor.default
+    below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
+
+    def kernel(keys: Any, tensor: Any) -> Any:
+        start_ns = time.monotonic_ns()
+        out = overload.redispatch(keys & below, tensor)
+        try:
+            watch.waited_for(tensor, start_ns)
+        except Exception as error:  # noqa: BLE001 - the guest's promise
+            report("wait_tensor", error)
+        return out
+
+    library = torch.library.Library("_c10d_functional", "IMPL")
+    library.impl("wait_tensor", kernel, "BackendSelect", with_keyset=True)
+    watch.libraries.append(library)
+
+
+def _future(work: Any) -> Any:
+    """None for P2P and reduce-scatter on gloo: "getFuture not implemented"."""
+    try:
+        return work.get_future()
+    except RuntimeError:
+        return None
+
+
+def _called_from_engine() -> bool:
+    """Whether no Python code called the operator: the frame below ours is the autograd engine's."""
+    try:
+        frame = sys._getframe(_OUR_FRAMES)
+    except ValueError:  # a thread of the engine's own
+        return True
+    return frame.f_code.co_name == "_engine_run_backward"
+
+
+def _has_failed(future: Any) -> bool:
+    """Whether an operator ended with an error: the peer is gone, or it timed out."""
+    try:
+        future.value()
+    except Exception:  # noqa: BLE001 - the backend's error, which the caller gets from `wait`
+        return True
+    return False

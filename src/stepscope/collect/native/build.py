@@ -1,0 +1,170 @@
+"""Compiles `operators.cpp` for one installation of torch, once, and finds it again.
+
+C++ that talks to torch fits one build of torch only, so it cannot come with our wheel. It is
+compiled where it is used (`stepscope run`, or `stepscope prepare` while an image is built) into a
+cache. Where there is no compiler, operators are watched from Python: right, but 0.1 ms each.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.util
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+CACHE_VARIABLE = "STEPSCOPE_CACHE"
+"""The folder for what we compile; else `stepscope` in the user's cache folder."""
+NATIVE_VARIABLE = "STEPSCOPE_NATIVE"
+"""`0`: load nothing compiled, compile nothing."""
+SOURCE = Path(__file__).parent / "operators.cpp"
+
+_COMPILERS = ("c++", "g++", "clang++")
+_STANDARDS = ("-std=c++20", "-std=c++17")
+"""New headers of torch ask for the first, which an old compiler does not know."""
+_FLAGS = ("-O2", "-fPIC", "-shared")
+_COMPILE_SECONDS = 600
+_ASK_SECONDS = 60
+_NEW_STRINGS = b"NSt7__cxx1112basic_string"
+_FIND_TORCH = "import importlib.util as u; s = u.find_spec('torch'); print(s.origin if s else '')"
+
+
+class BuildError(Exception):
+    """Why there is no library, in one line."""
+
+
+def is_wanted() -> bool:
+    return os.environ.get(NATIVE_VARIABLE) != "0"
+
+
+def library(torch_folder: Path) -> Path:
+    """Where the library for this installation of torch lies, or will lie.
+
+    Raises:
+        OSError: there is no torch, or no home.
+    """
+    version = (torch_folder / "version.py").read_bytes()
+    parts = (SOURCE.read_bytes(), version, platform.machine().encode())
+    digest = hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
+    return _cache() / f"operators-{_number(version)}-{digest}.so"
+
+
+def is_trusted(path: Path) -> bool:
+    """Whether nobody but us and root can have written what we are about to load."""
+    try:
+        states = [path.stat(), path.parent.stat()]
+    except OSError:
+        return False
+    return all(s.st_uid in (0, os.geteuid()) and not s.st_mode & 0o022 for s in states)
+
+
+def torch_folder(python: str = sys.executable) -> Path | None:
+    """Where an interpreter finds torch, which is not imported: that would take seconds."""
+    if python == sys.executable:
+        spec = importlib.util.find_spec("torch")
+        origin = spec.origin if spec is not None else None
+    else:
+        origin = _ask(python, _FIND_TORCH)
+    return Path(origin).parent if origin else None
+
+
+def build(torch: Path) -> Path:
+    """Compiles the library, unless it is there; waits for whoever is compiling it already.
+
+    Raises:
+        BuildError: there is no compiler, it failed (now or before), or the cache is not ours.
+    """
+    try:
+        path = library(torch)
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        with _locked(path.with_suffix(".lock")):
+            if not path.exists():
+                _compile(torch, path)
+    except OSError as error:
+        raise BuildError(f"{error.filename or torch}: {error.strerror or error}") from error
+    if not is_trusted(path):
+        raise BuildError(f"others may write to {path.parent}")
+    return path
+
+
+def _compile(torch: Path, path: Path) -> None:
+    log = path.with_suffix(".log")
+    if log.exists():
+        raise BuildError(f"compiling failed before; delete {log} to try again")
+    compiler = _compiler()
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        made, said = Path(folder) / path.name, ""
+        for standard in _STANDARDS:
+            command = _command(compiler, standard, torch, made)
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=_COMPILE_SECONDS, check=False
+            )
+            if done.returncode == 0:
+                made.chmod(0o755)
+                made.replace(path)
+                return
+            said += f"$ {' '.join(command)}\n{done.stdout}{done.stderr}\n"
+    log.write_text(said)
+    raise BuildError(f"{compiler} failed; what it said is in {log}")
+
+
+def _command(compiler: str, standard: str, torch: Path, out: Path) -> list[str]:
+    headers = torch / "include"
+    libraries = torch / "lib"
+    strings = _NEW_STRINGS in (libraries / "libc10.so").read_bytes()
+    return [
+        compiler, *_FLAGS, standard, f"-D_GLIBCXX_USE_CXX11_ABI={int(strings)}",
+        "-isystem", str(headers), "-isystem", str(headers / "torch/csrc/api/include"),
+        str(SOURCE), "-o", str(out), f"-L{libraries}", "-ltorch_cpu", "-lc10",
+    ]  # fmt: skip
+
+
+def _compiler() -> str:
+    wanted = os.environ.get("CXX")
+    for name in (wanted,) if wanted else _COMPILERS:
+        found = shutil.which(name)
+        if found:
+            return found
+    raise BuildError(f"there is no C++ compiler ({wanted or ', '.join(_COMPILERS)})")
+
+
+def _cache() -> Path:
+    ours = os.environ.get(CACHE_VARIABLE)
+    if ours:
+        return Path(ours)
+    users = os.environ.get("XDG_CACHE_HOME")
+    try:
+        return (Path(users) if users else Path.home() / ".cache") / "stepscope"
+    except RuntimeError as error:
+        raise OSError(0, str(error)) from error
+
+
+def _number(version: bytes) -> str:
+    found = re.search(rb"__version__ = '([^']+)'", version)
+    return re.sub(r"[^A-Za-z0-9.]", "_", found[1].decode()) if found else "unknown"
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _ask(python: str, question: str) -> str:
+    try:
+        done = subprocess.run(
+            [python, "-c", question], capture_output=True, text=True, timeout=_ASK_SECONDS,
+            check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip()
