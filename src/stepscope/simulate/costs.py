@@ -1,0 +1,230 @@
+"""How long everything lasts in one step: the workload's costs, the noise, and what is wrong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from stepscope.simulate import workload
+from stepscope.simulate.conditions import Conditions, Stall
+from stepscope.simulate.engine import Costs
+from stepscope.simulate.network import latency_ns, passes
+from stepscope.simulate.noise import job_pace
+from stepscope.simulate.program import DEVICE_WORK, TRANSFERS, Op
+from stepscope.simulate.workload import EXPERTS, HEAD, PHASE_OF, ROUTER
+from stepscope.simulate.world import World
+from stepscope.trace import BACKWARD, DATA_LOAD, OPTIMIZER
+from stepscope.window import Floats, Ints
+
+MS, US = 1_000_000, 1_000
+ROUTER_MS = 0.5
+"""Gating is one small matrix product and a top-k."""
+BACKWARD_TIMES = 2.0
+"""The gradients by weights and by inputs each take what the forward pass took."""
+SPIKE_MS = 10.0
+"""A benign interruption, on average: a scheduler's time slice or a page reclaimed."""
+SPIKE_FRAMES = "interrupted (kernel)"
+
+
+@dataclass(frozen=True)
+class Pricing:
+    """Prices the operations of a world, step by step."""
+
+    world: World
+
+    def costs(self, conditions: Conditions) -> Costs:
+        """All costs of one step."""
+        slots, stages, inner = self.world.shape
+        lasting = np.zeros((slots, stages * inner))
+        lasting[self._work] = self._working(conditions.step)
+        lasting[self._comm] = self._transferring(conditions)
+        issuing = self._issuing(conditions)
+        for at, places, factor in conditions.stretched:
+            lasting[np.ix_(at, places)] *= factor
+        whole: Ints = np.rint(lasting).astype(np.int64)
+        for at, places, more in conditions.delayed:
+            whole[np.ix_(at, places)] += more
+        shape = (slots, stages, inner)
+        return Costs(whole.reshape(shape), issuing.reshape(shape))
+
+    def between_ns(self, step: int) -> Ints:
+        """What each host does after a step before it begins the next: a checkpoint, say."""
+        noise, ranks = self.world.scenario.noise, self.world.scenario.ranks
+        pause = np.zeros(ranks)
+        for name, every, lasting_ms in (
+            ("checkpoint", noise.checkpoint_every, noise.checkpoint_ms),
+            ("evaluate", noise.evaluate_every, noise.evaluate_ms),
+        ):
+            if every and (step + 1) % every == 0:
+                spread = self.world.random.factors(name, noise.transfer, (ranks,), step)
+                pause += lasting_ms * MS * spread
+        return np.rint(pause).astype(np.int64)
+
+    # ---- work on the device ----
+
+    @cached_property
+    def _work(self) -> Ints:
+        return self.world.program.slots(lambda op: op.kind in DEVICE_WORK)
+
+    @cached_property
+    def _comm(self) -> Ints:
+        return self.world.program.slots(lambda op: op.kind in TRANSFERS)
+
+    @cached_property
+    def _base(self) -> Floats:
+        """Nanoseconds of each operation of the device."""
+        return np.array([self._base_of(self.world.ops[slot]) for slot in self._work])
+
+    def _base_of(self, op: Op) -> float:
+        work = self.world.scenario.workload
+        if op.kind == "copy":
+            return op.size_bytes / self.world.scenario.hardware.pcie_gb_per_s
+        ms = {workload.ATTENTION: work.attention_ms, workload.MLP: work.mlp_ms,
+              EXPERTS: work.mlp_ms, ROUTER: ROUTER_MS, HEAD: work.head_ms,
+              OPTIMIZER: work.optimizer_ms}[op.name]  # fmt: skip
+        return ms * MS * (BACKWARD_TIMES if op.phase == BACKWARD else 1.0)
+
+    @cached_property
+    def _pace(self) -> Floats:
+        """Of the whole job in each step, warm-up included."""
+        noise, steps = self.world.scenario.noise, self.world.scenario.steps
+        pace = job_pace(self.world.random, noise.wobble, noise.drift, steps)
+        warm = np.array(noise.warm_up[:steps])
+        pace[: len(warm)] *= warm
+        return pace
+
+    @cached_property
+    def _constant(self) -> Floats:
+        """Of each place's GPU."""
+        noise = self.world.scenario.noise
+        return self.world.random.factors("gpu", noise.rank, (self.world.scenario.ranks,))
+
+    def _working(self, step: int) -> Floats:
+        noise, ranks = self.world.scenario.noise, self.world.scenario.ranks
+        shape = (ranks, len(self._work))
+        factors = self.world.random.many_factors("compute", noise.compute, shape, step)
+        work: Floats = (self._pace[step] * self._base)[:, None] * self._constant * factors
+        kind = self.world.scenario.workload.kind
+        if kind == "variable":
+            work *= self._shapes(step)[self._shape_index]
+        elif kind == "moe":
+            work[self._experts] *= self._routed(step)
+        return work
+
+    @cached_property
+    def _experts(self) -> Ints:
+        return np.flatnonzero([self.world.ops[slot].name == EXPERTS for slot in self._work])
+
+    def _routed(self, step: int) -> Floats:
+        spread = self.world.scenario.workload.routing_spread
+        shape = (self.world.scenario.ranks, len(self._experts))
+        return self.world.random.factors("routing", spread, shape, step).T
+
+    @cached_property
+    def _shape_index(self) -> Ints:
+        """Which row of `_shapes` each operation takes: its microbatch's; the last: none."""
+        none = self.world.scenario.parallelism.microbatches
+        found = [self.world.ops[slot] for slot in self._work]
+        return np.array([op.microbatch if op.phase in PHASE_OF.values() else none for op in found])
+
+    def _shapes(self, step: int) -> Floats:
+        """`[microbatch, place]`: all ranks of a replica work on the same samples."""
+        scenario, cluster = self.world.scenario, self.world.cluster
+        shape = (scenario.dp, scenario.parallelism.microbatches)
+        spread = scenario.workload.shape_spread
+        drawn = self.world.random.factors("shapes", spread, shape, step)
+        within = np.repeat(drawn, cluster.per_stage // scenario.dp, axis=0)
+        everywhere = np.tile(within, (cluster.stages, 1)).T
+        return np.vstack([everywhere, np.ones(scenario.ranks)])
+
+    # ---- transfers ----
+
+    @cached_property
+    def _passes(self) -> Floats:
+        """Bytes that pass each operator's slowest edge."""
+        return np.array([self.world.ops[slot].size_bytes * passes(*self._sized(slot))
+                         for slot in self._comm])  # fmt: skip
+
+    @cached_property
+    def _latency(self) -> Floats:
+        return np.array([latency_ns(self._sized(slot)[1]) for slot in self._comm])
+
+    def _sized(self, slot: int) -> tuple[str, int]:
+        op = self.world.ops[slot]
+        if op.kind != "collective":
+            return op.name, 2
+        return op.name, len(next(self.world.cluster.members(op.group)))
+
+    def _transferring(self, conditions: Conditions) -> Floats:
+        """A send and its receive last as long as the send says; see `_Exchange`."""
+        pace = {kind: self.world.network.pace(kind, conditions.slower)
+                for kind in self.world.cluster.kinds}  # fmt: skip
+        noise = self.world.scenario.noise.transfer
+        shape = (self.world.scenario.ranks, len(self._comm))
+        spread = self.world.random.many_factors("transfer", noise, shape, conditions.step)
+        out = np.empty((len(self._comm), shape[0]))
+        for at, slot in enumerate(self._comm):
+            op = self.world.ops[slot]
+            out[at] = self._latency[at] + self._passes[at] * pace[op.group] * spread[at]
+            out[at] = self._agreed(op, out[at])
+        return out
+
+    def _agreed(self, op: Op, each: Floats) -> Floats:
+        """One duration for all members: the first member's draw, or the edge's."""
+        cluster = self.world.cluster
+        if op.group in ("pp", "embedding"):
+            return self._of_edge(op, each)
+        if op.group == "world":
+            return np.full_like(each, each[0])
+        over = cluster.grid.over[op.group]
+        grid = each.reshape(cluster.stages, *cluster.grid.shape)
+        first = tuple(slice(0, 1) if axis - 1 in over else slice(None) for axis in range(grid.ndim))
+        return np.broadcast_to(grid[first], grid.shape).ravel()
+
+    def _of_edge(self, op: Op, each: Floats) -> Floats:
+        """Both ends of an edge between stages take what its first stage drew."""
+        by_stage = each.reshape(self.world.cluster.stages, -1)
+        if op.group == "embedding":
+            return np.broadcast_to(by_stage[0], by_stage.shape).ravel()
+        # the edge from stage s to s + 1 is number s; who receives activations or sends
+        # gradients uses the one before it
+        before = (op.key[0] == "forward") == (op.kind == "recv")
+        return (np.roll(by_stage, 1, axis=0) if before else by_stage).ravel()
+
+    # ---- the host ----
+
+    @cached_property
+    def _launching(self) -> Floats:
+        """What the host spends on issuing each operation, its own work included, in ns."""
+        work = self.world.scenario.workload
+        own = {DATA_LOAD: work.data_load_ms * MS}
+        return np.array([own.get(op.name, op.launches * work.launch_us * US)
+                         for op in self.world.ops])  # fmt: skip
+
+    def _issuing(self, conditions: Conditions) -> Ints:
+        scenario, random = self.world.scenario, self.world.random
+        shape = (scenario.ranks, len(self.world.ops))
+        factors = random.many_factors("host", scenario.noise.host, shape, conditions.step)
+        issuing = self._launching[:, None] * factors
+        for places, factor in conditions.issuing:
+            issuing[:, places] *= factor
+        whole: Ints = np.rint(issuing).astype(np.int64)
+        for stall in (*self.interruptions(conditions.step), *conditions.stalls):
+            whole[stall.slot, stall.places] += stall.lasting_ns
+        return whole
+
+    def interruptions(self, step: int) -> list[Stall]:
+        """Benign ones: nobody's fault, and never twice in one place."""
+        scenario = self.world.scenario
+        source = self.world.random.source("spikes", step)
+        hit = np.flatnonzero(source.random(scenario.ranks) < scenario.noise.spikes_per_rank_step)
+        stage_ops = self.world.program.host_order
+        found = []
+        for place in hit:
+            order = stage_ops[place // self.world.cluster.per_stage]
+            slot = int(order[source.integers(len(order))])
+            lasting = np.array([int(source.exponential(SPIKE_MS) * MS)])
+            found.append(Stall(slot, np.array([place]), lasting, SPIKE_FRAMES, active=False))
+        return found

@@ -1,0 +1,150 @@
+"""What a fault is: when it is there, what it does to a step, and who is to blame."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+import numpy as np
+
+from stepscope.errors import UsageError
+from stepscope.simulate.conditions import Conditions
+from stepscope.simulate.noise import Random
+from stepscope.simulate.world import World
+from stepscope.window import Ints
+
+MS = 1_000_000
+
+
+@dataclass(frozen=True)
+class Blame:
+    """What a right diagnosis of a fault says, in the words of the diagnosis JSON.
+
+    `ranks` is empty where all or ever-changing ranks are at fault; a device is a pair of type and
+    full name.
+    """
+
+    cause: str
+    kind: str = "slowdown"
+    ranks: tuple[int, ...] = ()
+    hosts: tuple[str, ...] = ()
+    devices: tuple[tuple[str, str], ...] = ()
+    phase: str | None = None
+    function: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault(ABC):
+    """Something that goes wrong from a step on, for a while, or now and then.
+
+    It is there from step `onset` until before step `until`; of every `every` steps only in the
+    first `lasting`; and in each of these steps by `chance`.
+    """
+
+    onset: int = 0
+    until: int | None = None
+    every: int = 1
+    lasting: int = 1
+    chance: float = 1.0
+
+    name: ClassVar[str]
+    family: ClassVar[str]
+    """Where it comes from: `ARGUS Table 6`, say."""
+    help: ClassVar[str]
+    """What it is, in a sentence."""
+
+    def active(self, step: int, random: Random) -> bool:
+        """Whether it is there in a step. Chance depends on the seed, the fault and the step."""
+        if step < self.onset or (self.until is not None and step >= self.until):
+            return False
+        if (step - self.onset) % self.every >= self.lasting:
+            return False
+        return self.chance >= 1 or random.source(f"fault {self}", step).random() < self.chance
+
+    def check(self, world: World) -> None:
+        """Raises UsageError where the fault does not fit the job."""
+        self.blame(world)
+
+    def parameters(self) -> Mapping[str, Any]:
+        """Everything it was given, by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @abstractmethod
+    def apply(self, conditions: Conditions) -> None:
+        """What it does to a step in which it is there."""
+
+    @abstractmethod
+    def blame(self, world: World) -> Blame:
+        """Who is to blame."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankFault(Fault):
+    """One that some ranks have."""
+
+    ranks: tuple[int, ...]
+
+    def places(self, world: World) -> Ints:
+        """Where its ranks are.
+
+        Raises:
+            UsageError: the job has no such ranks.
+        """
+        return places_of(world, self.ranks, self.name)
+
+    def blamed(self, world: World, cause: str, device: str = "", **more: Any) -> Blame:
+        """Its ranks, their hosts, and their devices of a kind."""
+        places = self.places(world).tolist()
+        names = world.cluster.host_names
+        hosts = dict.fromkeys(names[int(world.cluster.host_of_place[one])] for one in places)
+        devices = dict.fromkeys((device, world.cluster.device_name(device, one))
+                                for one in places if device)  # fmt: skip
+        return Blame(cause, ranks=self.ranks, hosts=tuple(hosts), devices=tuple(devices), **more)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostFault(Fault):
+    """One that all ranks of some hosts have."""
+
+    hosts: tuple[str, ...]
+
+    def places(self, world: World) -> Ints:
+        """Where the ranks of its hosts are.
+
+        Raises:
+            UsageError: the job has no such host.
+        """
+        names = world.cluster.host_names
+        unknown = [one for one in self.hosts if one not in names]
+        if unknown or not self.hosts:
+            raise UsageError(f"{self.name}: no host {', '.join(unknown) or 'given'}; "
+                             f"this job has {names[0]} to {names[-1]}")  # fmt: skip
+        return np.concatenate([world.cluster.places_on(names.index(one)) for one in self.hosts])
+
+    def blamed(self, world: World, cause: str, device: str) -> Blame:
+        """Its hosts with all their ranks."""
+        ranks = sorted(world.cluster.rank_of[self.places(world)].tolist())
+        devices = tuple((device, f"{host}/cpu" if device == "cpu" else host) for host in self.hosts)
+        return Blame(cause, ranks=tuple(ranks), hosts=self.hosts, devices=devices)
+
+
+def places_of(world: World, ranks: Sequence[int], name: str) -> Ints:
+    unknown = [rank for rank in ranks if not 0 <= rank < world.scenario.ranks]
+    if unknown or not ranks:
+        raise UsageError(f"{name}: no rank {', '.join(map(str, unknown)) or 'given'}; "
+                         f"this job has ranks 0 to {world.scenario.ranks - 1}")  # fmt: skip
+    return world.cluster.place_of[list(ranks)]
+
+
+def everywhere(world: World) -> Ints:
+    """All places."""
+    return np.arange(world.scenario.ranks)
+
+
+def positive(name: str, **values: float) -> None:
+    """Raises UsageError for a factor or a time that makes no sense."""
+    for what, value in values.items():
+        if not value > 0:
+            raise UsageError(f"{name}: {what}={value} must be above 0")

@@ -1,0 +1,190 @@
+"""Faults of whatever moves data between ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from stepscope.errors import UsageError
+from stepscope.simulate.conditions import Conditions, Reading
+from stepscope.simulate.faults.base import Blame, Fault, RankFault, everywhere, positive
+from stepscope.simulate.world import World
+
+
+@dataclass(frozen=True, kw_only=True)
+class _SlowDevice(RankFault):
+    """A device of some ranks that lets data through `factor` times slower."""
+
+    factor: float = 4.0
+
+    device: ClassVar[str]
+    """As `Network` calls it."""
+
+    def check(self, world: World) -> None:
+        super().check(world)
+        positive(self.name, factor=self.factor)
+
+    def apply(self, conditions: Conditions) -> None:
+        network = conditions.world.network
+        devices = {network.device(self.device, place) for place in self.places(conditions.world)}
+        conditions.slow_device(tuple(sorted(devices)), self.factor)
+
+    def blame(self, world: World) -> Blame:
+        return self.blamed(world, "network", self.device)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NvlinkSlow(_SlowDevice):
+    """Some links of a GPU's NVLink are gone, or run with errors."""
+
+    device: ClassVar[str] = "nvlink"
+    name: ClassVar[str] = "nvlink_slow"
+    family: ClassVar[str] = "ARGUS Table 6: NVLink bandwidth degradation"
+    help: ClassVar[str] = "traffic within the host is slower for some GPUs"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NvlinkDown(_SlowDevice):
+    """All traffic of a GPU within its host goes over PCIe: the factor is theirs."""
+
+    factor: float = 370.0 / 55.0
+
+    device: ClassVar[str] = "nvlink"
+    name: ClassVar[str] = "nvlink_down"
+    family: ClassVar[str] = "EROICA case 4: NVLink down"
+    help: ClassVar[str] = "some GPUs lost NVLink and use PCIe"
+
+    def apply(self, conditions: Conditions) -> None:
+        super().apply(conditions)
+        places = self.places(conditions.world)
+        conditions.read(Reading("pcie_tx_bytes_per_s", places, times=3.0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class NicSlow(_SlowDevice):
+    """An adapter retransmits, or negotiated a lower rate."""
+
+    device: ClassVar[str] = "nic"
+    name: ClassVar[str] = "nic_slow"
+    family: ClassVar[str] = "ARGUS Table 6: RDMA link quality degradation; Holmes: NIC"
+    help: ClassVar[str] = "the network adapters of some ranks are slower"
+
+    def apply(self, conditions: Conditions) -> None:
+        super().apply(conditions)
+        places = self.places(conditions.world)
+        conditions.read(Reading("nic_rx_errors", places, plus=100.0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class NicDown(_SlowDevice):
+    """An adapter is down and its traffic takes another one, across the processor's sockets.
+
+    Nothing shows it: in EROICA's case the monitoring agent was too old to tell.
+    """
+
+    device: ClassVar[str] = "nic"
+    name: ClassVar[str] = "nic_down"
+    family: ClassVar[str] = "EROICA case 2: NIC down"
+    help: ClassVar[str] = "adapters are down, their traffic takes a detour, no counter shows it"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdapterPcieSlow(_SlowDevice):
+    """The PCIe link between a GPU and its adapter is damaged; copies to the host are not."""
+
+    device: ClassVar[str] = "pcie"
+    name: ClassVar[str] = "adapter_pcie_slow"
+    family: ClassVar[str] = "ARGUS case 2"
+    help: ClassVar[str] = "traffic between hosts is slower for some GPUs, because of PCIe"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkSlow(_SlowDevice):
+    """The cable between an adapter and its leaf switch."""
+
+    device: ClassVar[str] = "link"
+    name: ClassVar[str] = "link_slow"
+    family: ClassVar[str] = "Holmes: link"
+    help: ClassVar[str] = "the cables from some ranks' adapters to their leaf are slower"
+
+    def blame(self, world: World) -> Blame:
+        found = self.blamed(world, "network")
+        numbers = [world.network.device("link", place) for place in self.places(world)]
+        names = dict.fromkeys(("link", world.network.names[number]) for number in numbers)
+        return Blame("network", ranks=found.ranks, hosts=found.hosts, devices=tuple(names))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwitchSlow(Fault):
+    """A leaf, a spine or an uplink between them (`leaf-0--spine-1`) lets data through slower."""
+
+    switch: str
+    factor: float = 3.0
+
+    name: ClassVar[str] = "switch_slow"
+    family: ClassVar[str] = "Holmes: switch"
+    help: ClassVar[str] = "a leaf, spine or uplink is slower"
+
+    def check(self, world: World) -> None:
+        super().check(world)
+        positive(self.name, factor=self.factor)
+
+    def apply(self, conditions: Conditions) -> None:
+        conditions.slow_device((self._number(conditions.world),), self.factor)
+
+    def blame(self, world: World) -> Blame:
+        """The ranks behind it; of a switch that all traffic passes, none in particular."""
+        number, network = self._number(world), world.network
+        behind = [network.users((number,), kind) for kind in world.cluster.kinds]
+        if not sum(map(len, behind)):
+            raise UsageError(f"{self.name}: no traffic of this job passes {self.switch}")
+        ranks = world.cluster.rank_of[np.unique(np.concatenate(behind))].tolist()
+        shared = len(ranks) == world.scenario.ranks
+        kind = "link" if "--" in self.switch else "switch"
+        return Blame("network", ranks=() if shared else tuple(sorted(ranks)),
+                     devices=((kind, self.switch),))  # fmt: skip
+
+    def _number(self, world: World) -> int:
+        names = world.network.names
+        if self.switch not in names:
+            known = [name for name in names if name.startswith(("leaf", "spine"))]
+            raise UsageError(f"{self.name}: no switch {self.switch}; there are {', '.join(known)}")
+        return names.index(self.switch)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Congestion(SwitchSlow):
+    """Other jobs' traffic shares a switch now and then."""
+
+    chance: float = 0.3
+
+    name: ClassVar[str] = "congestion"
+    family: ClassVar[str] = "ARGUS Table 6: inter-node network congestion"
+    help: ClassVar[str] = "a switch is slower in a third of the steps"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FabricSlow(Fault):
+    """Flows are scheduled badly over the fabric: every adapter gets less, each another share."""
+
+    factor: float = 2.0
+
+    name: ClassVar[str] = "fabric_slow"
+    family: ClassVar[str] = "EROICA case 2: low cluster network throughput"
+    help: ClassVar[str] = "all traffic between hosts is slower, by shares that change"
+
+    def check(self, world: World) -> None:
+        super().check(world)
+        positive(self.name, factor=self.factor)
+
+    def apply(self, conditions: Conditions) -> None:
+        network = conditions.world.network
+        shares = conditions.world.random.source("fabric", conditions.step)
+        for place in everywhere(conditions.world):
+            spread = float(np.exp(0.15 * shares.standard_normal()))
+            conditions.slow_device((network.device("pcie", int(place)),), self.factor * spread)
+
+    def blame(self, world: World) -> Blame:
+        return Blame("network")

@@ -1,0 +1,162 @@
+"""How fast data moves: the devices between two ranks, and what a transfer over them takes.
+
+A group sends along a ring of its members; every edge of the ring passes NVLink within a host, else
+PCIe, adapter, the adapter's link, leaf, uplink, spine, and down again. The slowest device on any
+edge decides for all. All-to-all is taken along the same ring. Adapters that GPUs share are divided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from stepscope.simulate.cluster import Cluster
+from stepscope.window import Floats, Ints
+
+LATENCY_NS = 15_000
+"""What the smallest collective takes within a host, by NCCL's tests on H100."""
+LATENCY_PER_DOUBLING_NS = 4_000
+"""More for every doubling of the members; 512 ranks take about 50 microseconds."""
+
+_PARTS = {
+    "AllReduce": 2.0, "AllGather": 1.0, "ReduceScatter": 1.0, "AllToAll": 1.0, "Broadcast": 1.0,
+}  # fmt: skip
+"""How often the buffer passes every edge of a ring, but for one member's share."""
+
+
+@dataclass(frozen=True)
+class Network:
+    """The devices of a cluster by number, and the path of every edge."""
+
+    cluster: Cluster
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Full names, as findings name them: `host-000/nic-0--leaf-0`."""
+        one, hosts = self.cluster, self.cluster.host_names
+        hardware = one.scenario.hardware
+        places = range(one.scenario.ranks)
+        nics = [(h, f"{name}/nic-{n}") for h, name in enumerate(hosts)
+                for n in range(hardware.nics_per_host)]  # fmt: skip
+        uplinks = [f"leaf-{leaf}--spine-{spine}" for leaf in range(one.leaves)
+                   for spine in range(hardware.spines)]  # fmt: skip
+        return (
+            *(one.device_name("nvlink", place) for place in places),
+            *(one.device_name("pcie", place) for place in places),
+            *(nic for _, nic in nics),
+            *(f"{nic}--leaf-{one.leaf_of(host)}" for host, nic in nics),
+            *(f"leaf-{leaf}" for leaf in range(one.leaves)),
+            *uplinks,
+            *(f"spine-{spine}" for spine in range(hardware.spines)),
+        )
+
+    @cached_property
+    def _first(self) -> dict[str, int]:
+        """The number of the first device of each kind."""
+        ranks, hardware = self.cluster.scenario.ranks, self.cluster.scenario.hardware
+        nics = self.cluster.hosts * hardware.nics_per_host
+        sizes = {"nvlink": ranks, "pcie": ranks, "nic": nics, "link": nics,
+                 "leaf": self.cluster.leaves, "uplink": self.cluster.leaves * hardware.spines,
+                 "spine": hardware.spines}  # fmt: skip
+        starts = np.cumsum([0, *sizes.values()])
+        return dict(zip([*sizes, "end"], starts.tolist(), strict=True))
+
+    @cached_property
+    def slowness(self) -> Floats:
+        """Nanoseconds per byte of one flow through each device."""
+        hardware, first = self.cluster.scenario.hardware, self._first
+        shared = max(1.0, hardware.gpus_per_host / hardware.nics_per_host)
+        gb_per_s = {"nvlink": hardware.nvlink_gb_per_s, "pcie": hardware.pcie_gb_per_s,
+                    "nic": hardware.nic_gb_per_s / shared, "link": hardware.nic_gb_per_s / shared,
+                    "leaf": hardware.uplink_gb_per_s / shared,
+                    "uplink": hardware.uplink_gb_per_s / shared,
+                    "spine": hardware.uplink_gb_per_s / shared}  # fmt: skip
+        slowness = np.zeros(first["end"] + 1)  # the last device is none, and takes no time
+        starts = [*first.values()]
+        for (kind, start), stop in zip(first.items(), starts[1:], strict=False):
+            if kind != "end":
+                slowness[start:stop] = 1.0 / gb_per_s[kind]
+        return slowness
+
+    def device(self, kind: str, place: int) -> int:
+        """The number of a rank's `nvlink`, `pcie`, `nic` or `link`."""
+        first = self._first[kind]
+        return first + (place if kind in ("nvlink", "pcie") else int(self._nic[place]))
+
+    def switch(self, name: str) -> tuple[int, ...]:
+        """The numbers of everything that fails with a switch."""
+        if name not in self.names:
+            return ()
+        return (self.names.index(name),)
+
+    @cached_property
+    def _nic(self) -> Ints:
+        places = np.arange(self.cluster.scenario.ranks)
+        hardware = self.cluster.scenario.hardware
+        within = places % hardware.gpus_per_host * hardware.nics_per_host // hardware.gpus_per_host
+        return self.cluster.host_of_place * hardware.nics_per_host + within
+
+    def path(self, here: Ints, there: Ints) -> Ints:
+        """The devices between pairs of places: `[pair, 11]`, `none` where an edge has fewer."""
+        first, none = self._first, self._first["end"]
+        host, hardware = self.cluster.host_of_place, self.cluster.scenario.hardware
+        inside = host[here] == host[there]
+        leaf = [host[one] // hardware.hosts_per_leaf for one in (here, there)]
+        across = leaf[0] != leaf[1]
+        spine = (here * 31 + there) % hardware.spines
+        columns = [np.where(inside, first["nvlink"] + one, none) for one in (here, there)]
+        for one, its_leaf in zip((here, there), leaf, strict=True):
+            nic = self._nic[one]
+            for kind, number in (("pcie", one), ("nic", nic), ("link", nic), ("leaf", its_leaf)):
+                columns.append(np.where(inside, none, first[kind] + number))
+            uplink = first["uplink"] + its_leaf * hardware.spines + spine
+            columns.append(np.where(across, uplink, none))
+        columns.append(np.where(across, first["spine"] + spine, none))
+        return np.stack(columns, axis=1)
+
+    @cached_property
+    def _edges(self) -> dict[str, Ints]:
+        """For each kind of group the path from every place to the next of its ring."""
+        ranks, none = self.cluster.scenario.ranks, self._first["end"]
+        found = {}
+        for kind in self.cluster.kinds:
+            after = np.arange(ranks)
+            for places in self.cluster.members(kind):
+                after[places] = np.roll(places, -1)
+            path = self.path(np.arange(ranks), after)
+            path[after == np.arange(ranks)] = none
+            found[kind] = path
+        return found
+
+    def pace(self, kind: str, factor: Floats) -> Floats:
+        """Nanoseconds per byte for every place's group, devices being slower by `factor`.
+
+        Of `pp` it is the edge to the next stage; the last stage's leads back to the first.
+        """
+        slowest: Floats = np.max((self.slowness * factor)[self._edges[kind]], axis=1)
+        by_stage = slowest.reshape(self.cluster.stages, *self.cluster.grid.shape)
+        if kind == "pp":
+            return slowest
+        if kind == "world":
+            return np.full_like(slowest, slowest.max())
+        if kind == "embedding":
+            both = np.maximum(by_stage[0], by_stage[-1])
+            return np.broadcast_to(both, by_stage.shape).ravel()
+        over = tuple(1 + axis for axis in self.cluster.grid.over[kind])
+        return np.broadcast_to(by_stage.max(axis=over, keepdims=True), by_stage.shape).ravel()
+
+    def users(self, devices: Sequence[int], kind: str) -> Ints:
+        """The places whose edge in groups of a kind passes one of these devices."""
+        return np.flatnonzero(np.isin(self._edges[kind], devices).any(axis=1))
+
+
+def passes(op: str, members: int) -> float:
+    """How many times an operator's buffer passes the slowest edge."""
+    return _PARTS[op] * (members - 1) / members if op in _PARTS else 1.0
+
+
+def latency_ns(members: int) -> float:
+    return LATENCY_NS + LATENCY_PER_DOUBLING_NS * float(np.log2(max(members, 2)))

@@ -1,0 +1,136 @@
+"""The order in which a program is worked out: every operation after all that it waits for.
+
+An operation waits for the one before it on its stream, for those it names, for the last wait of its
+host, and, if it meets others, for theirs. The order depends on the program alone, so it is found
+once per job.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from stepscope.simulate.program import ACROSS_STAGES, Op, Program
+
+Member = tuple[int, int]
+"""A slot and a stage."""
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """What ends together: one stage's operation, a send and then its receive, a wider collective.
+
+    `after` holds for each member the slots of its own stage that it waits for by name.
+    """
+
+    op: Op
+    members: tuple[Member, ...]
+    after: tuple[tuple[int, ...], ...]
+
+
+@dataclass
+class _Stage:
+    """What a stage has still to do."""
+
+    queues: dict[str, deque[int]] = field(default_factory=dict)
+    done: set[int] = field(default_factory=set)
+
+
+class Plan:
+    """A program and the order of its meetings."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        slot = program.slot
+        self._op = [{slot[op.key]: op for op in ops} for ops in program.stages]
+        self._wait = [_last_waits(program, stage) for stage in range(len(program.stages))]
+        self.waits_before: dict[Member, int] = {}
+        """How many waits of the host come before each operation, by slot and stage."""
+        for stage in range(len(program.stages)):
+            self.waits_before.update(_count_waits(program, stage))
+
+    @cached_property
+    def meetings(self) -> tuple[Meeting, ...]:
+        """Plays the queues of all streams until they are empty."""
+        stages = [self._start(stage) for stage in range(len(self.program.stages))]
+        found: list[Meeting] = []
+        before = -1
+        while any(any(stage.queues.values()) for stage in stages):
+            assert len(found) > before, "the stages of this program wait for one another"
+            before = len(found)
+            for at in range(len(stages)):
+                self._advance(stages, at, found)
+        return tuple(found)
+
+    def _start(self, at: int) -> _Stage:
+        stage = _Stage()
+        for op in self.program.stages[at]:
+            stage.queues.setdefault(op.stream, deque()).append(self.program.slot[op.key])
+        return stage
+
+    def _advance(self, stages: list[_Stage], at: int, found: list[Meeting]) -> None:
+        """Does everything that this stage can do now."""
+        before = -1
+        while len(found) > before:
+            before = len(found)
+            for queue in stages[at].queues.values():
+                while queue and self._ready(stages, members := self._members(queue[0], at)):
+                    found.append(self._meet(stages, members))
+
+    def _members(self, slot: int, at: int) -> tuple[Member, ...]:
+        op = self._op[at][slot]
+        if op.partner is not None:
+            there: Member = (self.program.slot[op.partner[1]], op.partner[0])
+            return ((slot, at), there) if op.kind == "send" else (there, (slot, at))
+        if op.group in ACROSS_STAGES:
+            has = self.program.present[slot]
+            return tuple((slot, int(stage)) for stage in has.nonzero()[0])
+        return ((slot, at),)
+
+    def _ready(self, stages: list[_Stage], members: tuple[Member, ...]) -> bool:
+        return all(self._can(stages[stage], slot, stage) for slot, stage in members)
+
+    def _can(self, stage: _Stage, slot: int, at: int) -> bool:
+        """Whether an operation heads its stream, and all it waits for is done."""
+        op = self._op[at][slot]
+        queue = stage.queues[op.stream]
+        wait = self._wait[at].get(slot)
+        return (
+            bool(queue)
+            and queue[0] == slot
+            and (wait is None or wait in stage.done)
+            and stage.done.issuperset(self._after(op))
+        )
+
+    def _after(self, op: Op) -> tuple[int, ...]:
+        return tuple(self.program.slot[key] for key in op.after)
+
+    def _meet(self, stages: list[_Stage], members: tuple[Member, ...]) -> Meeting:
+        ops = [self._op[stage][slot] for slot, stage in members]
+        for op, (slot, stage) in zip(ops, members, strict=True):
+            stages[stage].queues[op.stream].popleft()
+            stages[stage].done.add(slot)
+        return Meeting(ops[0], members, tuple(self._after(op) for op in ops))
+
+
+def _last_waits(program: Program, stage: int) -> dict[int, int]:
+    """For each slot the wait of the host before it, if there is one."""
+    found: dict[int, int] = {}
+    last: int | None = None
+    for op in program.stages[stage]:
+        slot = program.slot[op.key]
+        if last is not None:
+            found[slot] = last
+        if op.kind == "sync":
+            last = slot
+    return found
+
+
+def _count_waits(program: Program, stage: int) -> dict[Member, int]:
+    found: dict[Member, int] = {}
+    waits = 0
+    for op in program.stages[stage]:
+        found[program.slot[op.key], stage] = waits
+        waits += op.kind == "sync"
+    return found

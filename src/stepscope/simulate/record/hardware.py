@@ -1,0 +1,168 @@
+"""Table `hardware`: what the counters of GPUs, adapters and hosts showed.
+
+Every rank is read once a second, or once a step if that is longer. Ordinary values follow from
+what the rank did in the meantime; faults show where their hardware does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from stepscope.simulate.conditions import Reading
+from stepscope.simulate.engine import NEVER
+from stepscope.simulate.program import DEVICE_WORK, TRANSFERS, Op
+from stepscope.simulate.record.moment import Clocks, Moment
+from stepscope.simulate.record.rows import Rows
+from stepscope.simulate.world import World
+from stepscope.window import Floats, Ints, Mask, Table
+
+PERIOD_NS = 1_000_000_000
+SECOND_NS = 1_000_000_000
+SM_CLOCK_MHZ, IDLE_W, BUSY_W, IDLE_C, BUSY_C = 1980.0, 120.0, 650.0, 38.0, 66.0
+"""An H100 SXM: its boost clock, and power and temperature at rest and at work."""
+SPREAD = 0.02
+"""Of what counters show, log-normal."""
+HOST_LEVEL = -1
+CORES_PER_RANK = 1.1
+"""The main thread launches or waits in a spin; a little more for the others."""
+CORES_PER_HOST = 192
+EVENTS = ("xid", "ecc_sbe", "ecc_dbe", "nic_port_down", "nic_rx_errors", "pcie_replays")
+"""Counters that stand at zero where nothing happens; only rows above zero are kept."""
+
+
+@dataclass
+class HardwareRows:
+    """One row per rank, metric and sample; `rank` -1 for what belongs to a host."""
+
+    world: World
+    clocks: Clocks
+    rows: Rows = field(default_factory=lambda: Rows(frozenset({"host", "metric"})))
+    _last_ns: int = -PERIOD_NS
+
+    def add(self, moment: Moment, watched_until_ns: int) -> None:
+        now = min(int(moment.times.done.min()), watched_until_ns)
+        due = now - self._last_ns >= PERIOD_NS or not moment.finished
+        if not due and not moment.conditions.readings:
+            return
+        places = np.arange(self.world.scenario.ranks)
+        time = np.full(len(places), now)
+        for metric, values in self._values(moment, now).items():
+            if metric in EVENTS:
+                self._put(metric, values, places, time, values > 0)
+            elif due:
+                self._put(metric, values, places, time, values >= 0)
+        if due:
+            self._last_ns = now
+            self._hosts(moment, now)
+
+    def table(self) -> Table:
+        return self.rows.table()
+
+    def _put(self, metric: str, values: Floats, places: Ints, time: Ints, keep: Mask) -> None:
+        chosen = np.flatnonzero(keep)
+        self.rows.add(
+            rank=self.world.cluster.rank_of[places[chosen]].astype(np.int32),
+            host=self._host_codes[places[chosen]], metric=np.int32(self.rows.code(metric)),
+            ts_ns=self.clocks.show(time[chosen], places[chosen]), value=values[chosen],
+        )  # fmt: skip
+
+    def _hosts(self, moment: Moment, now: int) -> None:
+        """Processor use of whole hosts, as a fraction."""
+        cluster = self.world.cluster
+        per_rank = self._read(
+            "cpu_util", np.full(self.world.scenario.ranks, CORES_PER_RANK), moment
+        )
+        used = np.bincount(cluster.host_of_place, weights=per_rank) / CORES_PER_HOST
+        for one in moment.conditions.readings:
+            if one.host_level and one.metric == "cpu_util":
+                used[cluster.host_of_place[one.places]] = np.minimum(one.plus, 1.0)
+        first = np.array([cluster.places_on(host)[0] for host in range(cluster.hosts)])
+        self.rows.add(
+            rank=np.int32(HOST_LEVEL), host=self._host_codes[first],
+            metric=np.int32(self.rows.code("cpu_util")),
+            ts_ns=self.clocks.show(np.full(len(first), now), first), value=used,
+        )  # fmt: skip
+
+    def _values(self, moment: Moment, now: int) -> Mapping[str, Floats]:
+        """Every metric of every place."""
+        ranks = self.world.scenario.ranks
+        lasted = np.maximum(np.minimum(moment.times.done, now) - moment.start, 1).ravel()
+        busy = np.clip(self._worked(moment) / lasted, 0.0, 1.0)
+        nvlink, nic, pcie = (sent / lasted * SECOND_NS for sent in self._sent)
+        ordinary = {
+            "sm_active": busy,
+            "sm_clock_mhz": np.full(ranks, SM_CLOCK_MHZ),
+            "gpu_power_w": IDLE_W + (BUSY_W - IDLE_W) * busy,
+            "gpu_temp_c": IDLE_C + (BUSY_C - IDLE_C) * busy,
+            "dram_active": 0.6 * busy,
+            "nvlink_tx_bytes_per_s": nvlink,
+            "nic_tx_bytes_per_s": nic,
+            "pcie_tx_bytes_per_s": pcie,
+            "cpu_util": np.full(ranks, CORES_PER_RANK),
+            "run_delay": np.full(ranks, 0.01),
+            **{metric: np.zeros(ranks) for metric in EVENTS},
+        }
+        return {metric: self._read(metric, values, moment) for metric, values in ordinary.items()}
+
+    def _read(self, metric: str, values: Floats, moment: Moment) -> Floats:
+        spread = SPREAD if metric != "sm_clock_mhz" else 0.0
+        shape = (self.world.scenario.ranks,)
+        shown = values * self.world.random.factors(f"hardware {metric}", spread, shape, moment.step)
+        for one in moment.conditions.readings:
+            if one.metric == metric and not one.host_level:
+                shown[one.places] = _changed(shown[one.places], one)
+        return shown
+
+    @cached_property
+    def _host_codes(self) -> Ints:
+        names = self.world.cluster.host_names
+        return self.rows.codes(names).astype(np.int64)[self.world.cluster.host_of_place]
+
+    @cached_property
+    def _device_slots(self) -> Ints:
+        return self.world.program.slots(lambda op: op.kind in DEVICE_WORK)
+
+    def _worked(self, moment: Moment) -> Floats:
+        """Nanoseconds of work on each device in this step."""
+        slots, times = self._device_slots, moment.times
+        done = times.end[slots] < NEVER
+        worked: Ints = np.where(done, times.end[slots] - times.begin[slots], 0).sum(axis=0)
+        return worked.ravel().astype(np.float64)
+
+    @cached_property
+    def _sent(self) -> tuple[Floats, Floats, Floats]:
+        """Bytes that leave each place in one step by NVLink, adapter and PCIe."""
+        cluster, ranks = self.world.cluster, self.world.scenario.ranks
+        sent = np.zeros((2, ranks))
+        for stage, ops in enumerate(self.world.program.stages):
+            places = np.arange(cluster.per_stage) + stage * cluster.per_stage
+            for op in ops:
+                if op.kind in TRANSFERS and op.kind != "recv":
+                    there = self._next(op, stage)[places]
+                    away = cluster.host_of_place[there] != cluster.host_of_place[places]
+                    sent[0, places] += np.where(away, 0, op.size_bytes)
+                    sent[1, places] += np.where(away, op.size_bytes, 0)
+        copies = sum(op.size_bytes for op in self.world.ops if op.kind == "copy")
+        return sent[0], sent[1], sent[1] + copies
+
+    def _next(self, op: Op, stage: int) -> Ints:
+        """For every place the one it sends to."""
+        places = np.arange(self.world.scenario.ranks)
+        if op.partner is not None:
+            return places + (op.partner[0] - stage) * self.world.cluster.per_stage
+        after = places.copy()
+        for members in self._rings[op.group]:
+            after[members] = np.roll(members, -1)
+        return after
+
+    @cached_property
+    def _rings(self) -> Mapping[str, list[Ints]]:
+        return {kind: list(self.world.cluster.members(kind)) for kind in self.world.cluster.kinds}
+
+
+def _changed(values: Floats, one: Reading) -> Floats:
+    return values * one.times + one.plus

@@ -1,0 +1,176 @@
+"""Tables `kernels` and `kernel_summaries`: what the device executed, one by one or in sum."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from stepscope.simulate.engine import NEVER
+from stepscope.simulate.program import ON_DEVICE, Op
+from stepscope.simulate.record.moment import Clocks, Moment
+from stepscope.simulate.record.rows import Rows
+from stepscope.simulate.workload import ATTENTION, EXPERTS, HEAD, MLP, ROUTER
+from stepscope.simulate.world import World
+from stepscope.trace import BACKWARD, OPTIMIZER
+from stepscope.window import Ints, Table
+
+WINDOW_NS = 60_000_000_000
+"""ARGUS sums kernels up every minute (section 5.2)."""
+SHARES = {
+    ATTENTION: (("flash_{}_kernel", 0.55), ("sm90_xmma_gemm_bf16_qkv_{}", 0.35),
+                ("rms_norm_{}_kernel", 0.10)),
+    MLP: (("sm90_xmma_gemm_bf16_mlp_{}", 0.85), ("fused_swiglu_{}_kernel", 0.15)),
+    EXPERTS: (("sm90_grouped_gemm_bf16_{}", 0.80), ("moe_permute_{}_kernel", 0.20)),
+    ROUTER: (("moe_router_topk_{}_kernel", 1.0),),
+    HEAD: (("sm90_xmma_gemm_bf16_vocab_{}", 0.75), ("cross_entropy_{}_kernel", 0.25)),
+    OPTIMIZER: (("multi_tensor_adam_kernel", 0.90), ("multi_tensor_l2norm_kernel", 0.10)),
+}  # fmt: skip
+"""The kernels of one operation, and the part of its time that each takes, in order."""
+NCCL = {"AllReduce": "ncclDevKernel_AllReduce_Sum_bf16_RING_LL",
+        "AllGather": "ncclDevKernel_AllGather_RING_LL",
+        "ReduceScatter": "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL",
+        "AllToAll": "ncclDevKernel_SendRecv", "Send": "ncclDevKernel_SendRecv",
+        "Recv": "ncclDevKernel_SendRecv"}  # fmt: skip
+PERMILLE = 1000
+
+
+@dataclass(frozen=True)
+class _Kernel:
+    """A part of the operations of one stage: one kernel on one stream."""
+
+    name: str
+    stream: int
+    slots: Ints
+    first: int
+    """Where in the operation it begins and ends, in thousandths."""
+    last: int
+
+
+def _parts(op: Op) -> list[tuple[str, int, int]]:
+    """Names and places of an operation's kernels."""
+    if op.kind == "copy":
+        return [(op.name, 0, PERMILLE)]
+    if op.name in NCCL:
+        return [(NCCL[op.name], 0, PERMILLE)]
+    way = "bwd" if op.phase == BACKWARD else "fwd"
+    shares = SHARES[op.name]
+    edges = np.rint(np.cumsum([0.0, *(share for _, share in shares)]) * PERMILLE).astype(int)
+    return [(name.format(way), int(a), int(b))
+            for (name, _), a, b in zip(shares, edges, edges[1:], strict=False)]  # fmt: skip
+
+
+@dataclass
+class KernelSource:
+    """Which kernels each stage runs."""
+
+    world: World
+
+    @cached_property
+    def kernels(self) -> list[list[_Kernel]]:
+        return [self._of(stage) for stage in range(self.world.cluster.stages)]
+
+    @cached_property
+    def streams(self) -> dict[str, int]:
+        """Numbers as CUDA gives them: computation on 7, then one for each."""
+        names = dict.fromkeys(op.stream for op in self.world.ops if op.kind in ON_DEVICE)
+        return {name: 7 + 4 * at for at, name in enumerate(sorted(names, key="compute".__ne__))}
+
+    def _of(self, stage: int) -> list[_Kernel]:
+        found: dict[tuple[str, int, int, int], list[int]] = {}
+        for op in self.world.program.stages[stage]:
+            if op.kind in ON_DEVICE:
+                for name, first, last in _parts(op):
+                    key = (name, self.streams[op.stream], first, last)
+                    found.setdefault(key, []).append(self.world.program.slot[op.key])
+        return [_Kernel(name, stream, np.array(slots), first, last)
+                for (name, stream, first, last), slots in found.items()]  # fmt: skip
+
+
+@dataclass
+class KernelRows:
+    """One row per kernel, copy and collective of the device that came to its end."""
+
+    world: World
+    clocks: Clocks
+    source: KernelSource
+    rows: Rows = field(default_factory=lambda: Rows(frozenset({"kernel"})))
+
+    def add(self, moment: Moment) -> None:
+        for stage, kernels in enumerate(self.source.kernels):
+            for kernel in kernels:
+                self._add(moment, stage, kernel)
+
+    def table(self) -> Table:
+        return self.rows.table()
+
+    def _add(self, moment: Moment, stage: int, kernel: _Kernel) -> None:
+        begin, end = moment.times.begin[kernel.slots, stage], moment.times.end[kernel.slots, stage]
+        known, took = end < NEVER, end - begin
+        place = np.arange(begin.shape[1]) + stage * self.world.cluster.per_stage
+        places = np.broadcast_to(place, begin.shape)[known]
+        first = (begin + took * kernel.first // PERMILLE)[known]
+        last = (begin + took * kernel.last // PERMILLE)[known]
+        shown = self.clocks.show(first, places)
+        self.rows.add(
+            rank=self.world.cluster.rank_of[places].astype(np.int32),
+            step=np.int64(moment.step), kernel=np.int32(self.rows.code(kernel.name)),
+            stream=np.int64(kernel.stream), start_ns=shown,
+            duration_ns=self.clocks.show(last, places) - shown,
+        )  # fmt: skip
+
+
+@dataclass
+class SummaryRows:
+    """One row per kernel, stream, rank and minute: how many, and how long at the 50th and 99th
+    percentile. Each kernel of this simulation has one mode, so `cluster` is 0."""
+
+    world: World
+    clocks: Clocks
+    source: KernelSource
+    rows: Rows = field(default_factory=lambda: Rows(frozenset({"kernel"})))
+    _since_ns: int = 0
+    _held: list[list[list[Ints]]] = field(default_factory=list)
+
+    def add(self, moment: Moment) -> None:
+        if not moment.finished:
+            return
+        if not self._held:
+            self._since_ns = int(moment.start.min())
+            self._held = [[[] for _ in kernels] for kernels in self.source.kernels]
+        for stage, kernels in enumerate(self.source.kernels):
+            for kernel, held in zip(kernels, self._held[stage], strict=True):
+                times, slots = moment.times, kernel.slots
+                took = times.end[slots, stage] - times.begin[slots, stage]
+                held.append(took * (kernel.last - kernel.first) // PERMILLE)
+        done = int(moment.times.done.max())
+        if done - self._since_ns >= WINDOW_NS:
+            self._close(done)
+
+    def finish(self, until_ns: int) -> None:
+        if self._held:
+            self._close(until_ns)
+
+    def table(self) -> Table:
+        return self.rows.table()
+
+    def _close(self, until_ns: int) -> None:
+        for stage, kernels in enumerate(self.source.kernels):
+            for kernel, held in zip(kernels, self._held[stage], strict=True):
+                self._add(stage, kernel, np.concatenate(held), until_ns)
+        self._held = []
+
+    def _add(self, stage: int, kernel: _Kernel, took: Ints, until_ns: int) -> None:
+        took.sort(axis=0)
+        count = len(took)
+        places = np.arange(took.shape[1]) + stage * self.world.cluster.per_stage
+        since = np.full(len(places), self._since_ns)
+        self.rows.add(
+            rank=self.world.cluster.rank_of[places].astype(np.int32),
+            window_start_ns=self.clocks.show(since, places),
+            window_ns=np.int64(until_ns - self._since_ns),
+            kernel=np.int32(self.rows.code(kernel.name)), stream=np.int64(kernel.stream),
+            cluster=np.int32(0), count=np.int64(count), p50_ns=took[(count - 1) // 2],
+            p99_ns=took[min(count - 1, count * 99 // 100)],
+        )  # fmt: skip

@@ -1,0 +1,64 @@
+"""One step as it happened, and as the clocks of its hosts show it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from stepscope.simulate.conditions import Conditions, Stall
+from stepscope.simulate.engine import NEVER, Costs, Times
+from stepscope.simulate.world import World
+from stepscope.window import Ints
+
+EPOCH_NS = 1_766_000_000_000_000_000
+"""When simulated jobs begin: a day in December 2025."""
+PPM = 1_000_000
+
+
+@dataclass(frozen=True)
+class Moment:
+    """One step: what it was asked to do, what it cost, when it happened.
+
+    Times are `[slot, stage, rank within the stage]` since the job began.
+    """
+
+    world: World
+    step: int
+    conditions: Conditions
+    costs: Costs
+    times: Times
+    start: Ints
+    """When each host began the step: `[stage, rank within the stage]`."""
+    stalls: tuple[Stall, ...]
+    """Of faults and of nobody."""
+
+    @cached_property
+    def finished(self) -> bool:
+        return bool((self.times.done < NEVER).all())
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """The clock of every host: off by a constant, and drifting."""
+
+    world: World
+
+    @cached_property
+    def _offset_ns(self) -> Ints:
+        return self._per_host("clock offset", self.world.scenario.noise.clock_offset_us * 1000)
+
+    @cached_property
+    def _drift_ppb(self) -> Ints:
+        return self._per_host("clock drift", self.world.scenario.noise.clock_drift_ppm * 1000)
+
+    def _per_host(self, purpose: str, spread: float) -> Ints:
+        cluster = self.world.cluster
+        drawn = self.world.random.source(purpose).standard_normal(cluster.hosts) * spread
+        return np.rint(drawn).astype(np.int64)[cluster.host_of_place]
+
+    def show(self, time: Ints, places: Ints) -> Ints:
+        """What the clocks at some places show at some times."""
+        drift = self._drift_ppb[places] * (time // 1000) // PPM
+        return EPOCH_NS + time + self._offset_ns[places] + drift

@@ -1,0 +1,179 @@
+"""Tables `stacks` and `pauses`: where each main thread stood, as a sampler from outside sees it.
+
+A sampler looks ten times a second; a run of equal samples is one row, and what falls between two
+samples was never seen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from stepscope.simulate.engine import NEVER
+from stepscope.simulate.record.moment import Clocks, Moment
+from stepscope.simulate.record.rows import Rows
+from stepscope.simulate.world import World
+from stepscope.trace import DATA_LOAD
+from stepscope.window import Ints, Mask, Table
+
+PERIOD_NS = 100_000_000
+ROOT = "<module> (train.py:88);main (train.py:64);"
+LOADING = (
+    ROOT + "train (train.py:41);__next__ (dataloader.py:708);_try_get_data (dataloader.py:1131)"
+)
+ISSUING = ROOT + "train (train.py:47);forward_backward (schedules.py:530);forward (block.py:212)"
+WAITING = ROOT + "train (train.py:52);step (optimizer.py:380);synchronize (streams.py:92)"
+BETWEEN = ROOT + "train (train.py:57);save_checkpoint (checkpointing.py:310)"
+NO_GIL = frozenset({WAITING, LOADING})
+NOT_ACTIVE = frozenset({LOADING})
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What some hosts did from one moment to another."""
+
+    frames: str
+    places: Ints
+    begin: Ints
+    end: Ints
+    active: bool = True
+
+
+@dataclass
+class StackRows:
+    """One row per run of equal samples of one main thread."""
+
+    world: World
+    clocks: Clocks
+    rows: Rows = field(default_factory=lambda: Rows(frozenset({"thread", "frames"})))
+    until: Ints = field(init=False)
+    """Up to when each host has been looked at."""
+
+    def __post_init__(self) -> None:
+        self.until = np.zeros(self.world.scenario.ranks, np.int64)
+
+    def add(self, moment: Moment, watched_until_ns: int) -> None:
+        """What hosts did in a step, and since the one before it."""
+        for part in self._parts(moment):
+            self._sample(part, watched_until_ns)
+        self.until = np.minimum(moment.times.done.ravel(), watched_until_ns)
+
+    def table(self) -> Table:
+        return self.rows.table()
+
+    def _parts(self, moment: Moment) -> list[_Part]:
+        places = np.arange(self.world.scenario.ranks)
+        start, done = moment.start.ravel(), moment.times.done.ravel()
+        loaded, issued = self._loaded(moment), self._issued(moment)
+        parts = [
+            _Part(BETWEEN, places, self.until, start),
+            _Part(LOADING, places, start, loaded, active=False),
+            _Part(ISSUING, places, loaded, issued),
+            _Part(WAITING, places, issued, done),
+        ]
+        interrupted = self._stalls(moment)
+        for stall in interrupted:
+            parts = [piece for part in parts for piece in _without(part, stall)]
+        return [*parts, *interrupted]
+
+    def _loaded(self, moment: Moment) -> Ints:
+        slot = self.world.program.slot[(DATA_LOAD,)]
+        loaded: Ints = moment.times.issued[slot].ravel()
+        return loaded
+
+    def _issued(self, moment: Moment) -> Ints:
+        """When each host had handed over everything, or stood still for good."""
+        last = self._last
+        stages = np.arange(len(last))
+        return moment.times.issued[last, stages].ravel()
+
+    @cached_property
+    def _last(self) -> Ints:
+        """Per stage what its hosts wait for at the end of the step."""
+        return np.array([order[-1] for order in self.world.program.host_order])
+
+    def _stalls(self, moment: Moment) -> list[_Part]:
+        """Each rank by itself: a stall ends when the operation behind it is issued."""
+        issued = moment.times.issued.reshape(len(self.world.ops), -1)
+        found = []
+        for stall in moment.stalls:
+            frames = f"{ROOT}train (train.py:47);{stall.frames}"
+            for place, lasted in zip(stall.places, stall.lasting_ns, strict=True):
+                end = int(issued[stall.slot, place])
+                begin = end - int(lasted) if end < NEVER else self._stood(moment, stall.slot, place)
+                if begin < NEVER:
+                    found.append(_Part(frames, np.array([place]), np.array([begin]),
+                                       np.array([end]), stall.active))  # fmt: skip
+        return found
+
+    def _stood(self, moment: Moment, slot: int, place: int) -> int:
+        """When a host that never issued an operation had issued the one before it."""
+        stage, within = divmod(int(place), self.world.cluster.per_stage)
+        order = self.world.program.host_order[stage].tolist()
+        at = order.index(slot)
+        if at == 0:
+            return int(moment.start[stage, within])
+        return int(moment.times.issued[order[at - 1], stage, within])
+
+    def _sample(self, part: _Part, until_ns: int) -> None:
+        """Ranks are sampled at moments of their own."""
+        begin, end = np.minimum(part.begin, until_ns), np.minimum(part.end, until_ns)
+        first = -(-(begin - self._phase[part.places]) // PERIOD_NS)
+        count = -(-(end - self._phase[part.places]) // PERIOD_NS) - first
+        seen: Mask = count > 0
+        places = part.places[seen]
+        start = first[seen] * PERIOD_NS + self._phase[places]
+        self.rows.add(
+            rank=self.world.cluster.rank_of[places].astype(np.int32),
+            thread=np.int32(self.rows.code("MainThread")),
+            start_ns=self.clocks.show(start, places), duration_ns=count[seen] * PERIOD_NS,
+            frames=np.int32(self.rows.code(part.frames)), active=np.bool_(part.active),
+            gil=np.bool_(part.active and part.frames not in NO_GIL),
+        )  # fmt: skip
+
+    @cached_property
+    def _phase(self) -> Ints:
+        source = self.world.random.source("sampler")
+        return source.integers(0, PERIOD_NS, self.world.scenario.ranks)
+
+
+def _without(part: _Part, other: _Part) -> list[_Part]:
+    """A part less the time of a stall, which is of one place."""
+    here = (part.places == other.places[0]) & (part.begin < other.end) & (other.begin < part.end)
+    if not here.any():
+        return [part]
+    begin, end = other.begin[0], other.end[0]
+    pieces = [(part.begin[~here], part.end[~here], part.places[~here])]
+    around = ((part.begin[here][0], begin), (end, part.end[here][0]))
+    pieces += [(np.array([a]), np.array([b]), other.places) for a, b in around if a < b]
+    return [_Part(part.frames, places, a, b, part.active) for a, b, places in pieces if len(places)]
+
+
+@dataclass
+class PauseRows:
+    """One row per pause of the interpreter, as its own hooks note them."""
+
+    world: World
+    clocks: Clocks
+    rows: Rows = field(default_factory=lambda: Rows(frozenset({"kind"})))
+
+    def add(self, moment: Moment) -> None:
+        issued = moment.times.issued.reshape(len(self.world.ops), -1)
+        for stall in moment.stalls:
+            end = issued[stall.slot, stall.places]
+            known = end < NEVER
+            if stall.pause and known.any():
+                self._add(moment.step, stall.pause, stall.places[known], end[known],
+                          stall.lasting_ns[known])  # fmt: skip
+
+    def table(self) -> Table:
+        return self.rows.table()
+
+    def _add(self, step: int, kind: str, places: Ints, end: Ints, lasted: Ints) -> None:
+        self.rows.add(
+            rank=self.world.cluster.rank_of[places].astype(np.int32), step=np.int64(step),
+            kind=np.int32(self.rows.code(kind)),
+            start_ns=self.clocks.show(end - lasted, places), duration_ns=lasted,
+        )  # fmt: skip

@@ -1,0 +1,181 @@
+"""What is simulated: a job, the cluster it runs on, how noisy both are, and what goes wrong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from stepscope.errors import UsageError
+
+if TYPE_CHECKING:
+    from stepscope.simulate.faults.base import Fault
+
+Kind = Literal["dense", "moe", "variable"]
+Sharding = Literal["ddp", "zero1", "fsdp"]
+Detail = Literal["auto", "full", "normal", "brief"]
+
+
+@dataclass(frozen=True)
+class Parallelism:
+    """Degrees of parallelism; data parallelism takes what is left of the ranks.
+
+    `ep` lies inside data parallelism. `chunks` above 1 interleaves the pipeline's stages.
+    """
+
+    tp: int = 1
+    cp: int = 1
+    pp: int = 1
+    ep: int = 1
+    chunks: int = 1
+    microbatches: int = 8
+    sharding: Sharding = "zero1"
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """The machines and their network: H100 hosts with one 400 Gb/s adapter per GPU, two tiers.
+
+    Bandwidths are per GPU, adapter or uplink and direction: NVLink 4 reaches about 370 of its
+    450 GB/s in NCCL's tests, a 400 Gb/s adapter about 48, PCIe 5 x16 about 55.
+    """
+
+    gpus_per_host: int = 8
+    nics_per_host: int = 8
+    hosts_per_leaf: int = 16
+    spines: int = 4
+    nvlink_gb_per_s: float = 370.0
+    pcie_gb_per_s: float = 55.0
+    nic_gb_per_s: float = 48.0
+    uplink_gb_per_s: float = 48.0
+    """What one adapter's traffic gets of a leaf's uplink: the fabric does not oversubscribe."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What one microbatch costs on one rank: blocks of a transformer, as many as a chunk holds.
+
+    The forward pass of the defaults takes about 40 ms per stage (VenusTrace, section 5.1), the
+    backward pass twice as long.
+    """
+
+    kind: Kind = "dense"
+    blocks: int = 2
+    attention_ms: float = 9.0
+    mlp_ms: float = 10.0
+    head_ms: float = 2.0
+    """Output layer and loss, on the last stage only."""
+    optimizer_ms: float = 8.0
+    data_load_ms: float = 1.5
+    launch_us: float = 20.0
+    """What the host spends on one kernel launch and the Python around it."""
+    activation_mb: float = 64.0
+    gradient_mb: float = 600.0
+    """Of one rank's share of the model, all blocks of it together."""
+    input_mb: float = 32.0
+    shape_spread: float = 0.25
+    """Of workload `variable`: log-normal spread of a microbatch's work (VLM: up to 2 to 3 times
+    between extremes, ARGUS section 9.3)."""
+    routing_spread: float = 0.05
+    """Of workload `moe`: log-normal spread of what a rank's experts get."""
+
+
+@dataclass(frozen=True)
+class Noise:
+    """What differs though nothing is wrong. Log-normal spreads unless a unit says otherwise."""
+
+    compute: float = 0.02
+    """Of one operation: 0.02 to 0.03 on the eight workers of ByteDance's ST trace."""
+    transfer: float = 0.05
+    rank: float = 0.005
+    """Constant differences between GPUs."""
+    wobble: float = 0.005
+    """Of the whole job from step to step, half of it forgotten after ten steps."""
+    drift: float = 0.005
+    """Of the whole job over all its steps."""
+    host: float = 0.1
+    spikes_per_rank_step: float = 2e-5
+    """A host is interrupted now and then, for ten milliseconds on average."""
+    clock_offset_us: float = 500.0
+    clock_drift_ppm: float = 3.0
+    warm_up: tuple[float, ...] = (3.0, 1.3, 1.1)
+    """How many times longer the first steps' work takes."""
+    checkpoint_every: int = 50
+    checkpoint_ms: float = 2000.0
+    evaluate_every: int = 0
+    evaluate_ms: float = 3000.0
+
+    @classmethod
+    def none(cls) -> Noise:
+        """A job in which nothing ever differs."""
+        return cls(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, (), 0, 0.0, 0, 0.0)
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One simulated job. Two scenarios that are equal give the same rows to the nanosecond."""
+
+    name: str = "simulated"
+    ranks: int = 64
+    steps: int = 100
+    seed: int = 0
+    parallelism: Parallelism = field(default_factory=Parallelism)
+    hardware: Hardware = field(default_factory=Hardware)
+    workload: Workload = field(default_factory=Workload)
+    noise: Noise = field(default_factory=Noise)
+    faults: tuple[Fault, ...] = ()
+    detail: Detail = "auto"
+    rank_of: tuple[int, ...] = ()
+    """The rank at each place of the grid; empty: in Megatron's order, tp fastest, pp slowest."""
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    @classmethod
+    def parse(cls, text: str) -> Scenario:
+        """Reads a TOML text; see `stepscope.simulate.parse`.
+
+        Raises:
+            UsageError: it makes no scenario.
+        """
+        from stepscope.simulate.parse import parse_scenario
+
+        return parse_scenario(text)
+
+    @property
+    def dp(self) -> int:
+        one = self.parallelism
+        return self.ranks // (one.tp * one.cp * one.pp)
+
+
+def default_parallelism(ranks: int) -> Parallelism:
+    """What a job of this size might use: tensors split within a host, then stages, then data."""
+    tp = _fitting(ranks, 8 if ranks >= 1024 else 4 if ranks >= 32 else 1)
+    pp = _fitting(ranks // tp, 8 if ranks >= 1024 else 4 if ranks >= 32 else 1)
+    return Parallelism(tp=tp, pp=pp)
+
+
+def _fitting(ranks: int, wanted: int) -> int:
+    return max(one for one in range(1, wanted + 1) if ranks % one == 0)
+
+
+def check(scenario: Scenario) -> None:
+    """Raises UsageError where the numbers do not fit together."""
+    one = scenario.parallelism
+    degrees = {"tp": one.tp, "cp": one.cp, "pp": one.pp, "ep": one.ep, "chunks": one.chunks}
+    for name, value in {**degrees, "ranks": scenario.ranks, "steps": scenario.steps,
+                        "microbatches": one.microbatches}.items():  # fmt: skip
+        if value < 1:
+            raise UsageError(f"{name}={value} makes no job; it must be 1 or more")
+    if scenario.ranks % (one.tp * one.cp * one.pp):
+        split = f"tp={one.tp} x cp={one.cp} x pp={one.pp}"
+        raise UsageError(f"{scenario.ranks} ranks do not divide into {split}")
+    if scenario.dp % one.ep:
+        raise UsageError(f"ep={one.ep} must divide dp={scenario.dp}: it lies inside it")
+    if one.ep > 1 and scenario.workload.kind != "moe":
+        raise UsageError('ep needs experts: set kind = "moe", or leave out ep')
+    if one.chunks > 1 and (one.pp == 1 or one.microbatches % one.pp):
+        raise UsageError(
+            f"chunks={one.chunks} needs pp above 1 and microbatches in multiples of it"
+        )
+    if scenario.rank_of and sorted(scenario.rank_of) != list(range(scenario.ranks)):
+        raise UsageError(f"rank_of must name each of the {scenario.ranks} ranks once")

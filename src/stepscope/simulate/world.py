@@ -1,0 +1,57 @@
+"""Everything about a scenario that no step changes; worked out once and read by all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from stepscope.simulate import workload
+from stepscope.simulate.cluster import Cluster
+from stepscope.simulate.network import Network
+from stepscope.simulate.noise import Random
+from stepscope.simulate.plan import Plan
+from stepscope.simulate.program import Op, Program
+from stepscope.simulate.scenario import Scenario
+
+
+@dataclass(frozen=True)
+class World:
+    """A scenario with its cluster, network and program."""
+
+    scenario: Scenario
+
+    @cached_property
+    def cluster(self) -> Cluster:
+        return Cluster(self.scenario)
+
+    @cached_property
+    def network(self) -> Network:
+        return Network(self.cluster)
+
+    @cached_property
+    def random(self) -> Random:
+        return Random(self.scenario.seed)
+
+    @cached_property
+    def program(self) -> Program:
+        return workload.build(self.scenario)
+
+    @cached_property
+    def plan(self) -> Plan:
+        return Plan(self.program)
+
+    @cached_property
+    def serial_plan(self) -> Plan:
+        """The same operations where computation waits for every bucket of gradients."""
+        serial = Plan(workload.build(self.scenario, overlap=False))
+        assert [op.key for op in serial.program.ops] == [op.key for op in self.program.ops]
+        return serial
+
+    @cached_property
+    def ops(self) -> tuple[Op, ...]:
+        return self.program.ops
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """`[slot, stage, rank within the stage]`."""
+        return (len(self.ops), self.cluster.stages, self.cluster.per_stage)
