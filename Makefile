@@ -6,6 +6,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+BUILD := pyproject.toml setup.py constraints.txt $(wildcard native/*/*)
 
 .PHONY: demo test lint bench clean
 
@@ -34,7 +35,7 @@ clean:
 	$(PYTHON) -m venv .venv
 	touch $@
 
-.venv/.demo: .venv/.python pyproject.toml constraints.txt
+.venv/.demo: .venv/.python $(BUILD)
 	@echo "installing stepscope and torch into .venv (a minute or two)"
 	$(PIP) torch -e .
 	touch $@

@@ -130,7 +130,8 @@ def resolve(name: str) -> Any:
     parts = name.split(".")
     for cut in range(len(parts), 0, -1):
         path = SOURCE.joinpath(*parts[:cut])
-        if path.with_suffix(".py").exists() or (path / "__init__.py").exists():
+        files = (path.with_suffix(".py"), path.with_suffix(".pyi"), path / "__init__.py")
+        if any(file.exists() for file in files):
             module = importlib.import_module(".".join(["stepscope", *parts[:cut]]))
             return reduce(getattr, parts[cut:], module)
     raise AttributeError(f"no module of ours begins {name}")

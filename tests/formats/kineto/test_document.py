@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import gzip
 import json
-from decimal import Decimal
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stepscope._native import Scanner
 from stepscope.formats.kineto.contents import Contents
 from stepscope.formats.kineto.document import Document
-from stepscope.formats.kineto.structure import scan
+from stepscope.formats.kineto.recording import scanner
 
-from .traces import gpu_events, trace
+from .traces import event, gpu_events, trace
 
 AWKWARD = st.text(alphabet='ab"\\{}[],: \n\u00e9', max_size=12)
 VALUES = st.recursive(
@@ -24,28 +26,30 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(AWKWARD, inner, max_size=3),
     max_leaves=6,
 )
-EVENTS = st.lists(st.builds(lambda name, args: {"name": name, "ph": "X", "args": {"x": args}},
+EVENTS = st.lists(st.builds(lambda name, args: {**event("cpu_op", name, 1, 1), "args": {"x": args}},
                             AWKWARD, VALUES), max_size=12)  # fmt: skip
 
 
-def names(pieces: list[bytes]) -> list[str | None]:
-    return [event.name for batch in Document(pieces).batches() for event in batch]
+def read(pieces: Iterable[bytes]) -> tuple[Document, Scanner]:
+    document, found = Document(pieces), scanner()
+    document.read(found)
+    return document, found
+
+
+def names(pieces: Iterable[bytes]) -> list[str]:
+    """The names of the operators, in order."""
+    found = read(pieces)[1]
+    values = [name.decode("utf-8", "replace") for name in found.names()]
+    return [values[at] for at in np.frombuffer(found.take("cpu")["name"], np.int64)]
+
+
+def operators(*fields: bytes) -> bytes:
+    """A list of operators with the fields given."""
+    return b"[" + b",".join(b'{"ph":"X","cat":"cpu_op","ts":1,' + one for one in fields) + b"]"
 
 
 def cut(text: bytes, size: int) -> list[bytes]:
     return [text[at : at + size] for at in range(0, len(text), size)]
-
-
-@given(EVENTS, st.sampled_from([None, 1, "\t"]))
-def test_structure_finds_what_a_parser_finds(events: list[Any], indent: Any) -> None:
-    text = json.dumps(events, indent=indent, ensure_ascii=False).encode()
-    found = scan(text[1:])
-    assert found.closed_at == len(text) - 2
-    assert len(found.ends) == len(events)
-    begin = 0
-    for end, event in zip(found.ends, events, strict=True):
-        assert json.loads(text[1:][begin:end].lstrip(b", \n\t")) == event
-        begin = end
 
 
 @settings(deadline=None)
@@ -57,33 +61,22 @@ def test_events_are_the_same_wherever_pieces_end(events: Any, size: int, indent:
 
 def test_what_stands_before_and_after_the_events_is_kept() -> None:
     whole = json.dumps(trace(gpu_events(), rank=3)).encode()
-    document = Document(cut(whole, 100))
-    assert sum(map(len, document.batches())) == len(gpu_events())
-    frames = [(bytes(f.distributed), bytes(f.base_ns)) for f in document.frames()]
-    assert frames[0][0] == b'{"rank": 3, "world_size": 2}'
-    assert frames[1][1] == b"1711964646000000000"
+    document, found = read(cut(whole, 100))
+    assert found.kept == len(gpu_events())
+    before, after = document.frames()
+    assert before["distributedInfo"] == b'{"rank": 3, "world_size": 2}'
+    assert after["baseTimeNanoseconds"] == b"1711964646000000000"
 
 
 def test_a_bare_list_is_a_trace() -> None:
-    assert names([json.dumps(gpu_events(1)).encode()])[0] == "ProfilerStep#5"
+    assert "aten::linear" in names([json.dumps(gpu_events(1)).encode()])
 
 
 def test_numbers_that_are_none_and_bytes_that_are_no_text_spoil_nothing() -> None:
-    text = (
-        b'[{"name":"a","dur":NaN},{"name":"b\xff","ts":-inf},{"name":"c","dur":[1]},{"name":"d"}]'
-    )
-    document = Document([text])
-    found = [event.name for batch in document.batches() for event in batch]
-    assert found == ["a", "b\ufffd", "d"]
-    assert document.unreadable == 1
-
-
-def test_times_beyond_a_float_keep_their_nanoseconds() -> None:
-    text = b'[{"ts":1712195495502094.565},{"ts":1712195495502094.566}]'
-    events = [event for batch in Document([text]).batches() for event in batch]
-    assert [event.ts for event in events] == [
-        Decimal("1712195495502094.565"), Decimal("1712195495502094.566")
-    ]  # fmt: skip
+    text = operators(b'"name":"a","dur":NaN}', b'"name":"b\xff","x":-inf}',
+                     b'"name":"c","dur":[1]}', b'"name":"d"}')  # fmt: skip
+    assert names([text]) == ["a", "b\ufffd", "d"]
+    assert read([text])[1].unreadable == 1
 
 
 @pytest.mark.parametrize(
@@ -94,10 +87,11 @@ def test_nesting_and_strings_without_an_end_are_no_events(text: bytes) -> None:
 
 
 def test_one_endless_event_stops_the_reading() -> None:
-    pieces = iter([b'[{"name":"ok"},{"name":"', *[b"x" * (1 << 20)] * 40])
-    document = Document(pieces)
-    assert [e.name for batch in document.batches() for e in batch] == ["ok"]
-    assert document.oversized
+    begin = operators(b'"name":"ok"}')[:-1] + b',{"name":"'
+    pieces = iter([begin, *[b"x" * (1 << 20)] * 40])
+    found = read(pieces)[1]
+    assert found.kept == 1
+    assert found.oversized
     assert len(list(pieces)) > 0
 
 

@@ -1,7 +1,7 @@
 """Traces that `torch.profiler` exports (Kineto's JSON), one file per rank, as a `Window`.
 
-    contents ─▶ document ─▶ recording ─▶ steps, comm, phases, stacks ─▶ rank_trace ─▶ job
-    bytes       batches     columns      tables of one rank                           window
+    contents ─▶ document ─▶ _native ─▶ recording ─▶ steps, comm, phases, stacks ─▶ rank_trace ─▶ job
+    bytes       events      columns    sorted       tables of one rank                        window
 
 What is read and how, and what cannot be known, stands in `docs/methods/kineto.md`.
 """

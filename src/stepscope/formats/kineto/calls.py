@@ -9,16 +9,18 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from operator import attrgetter
 from typing import Any
 
-import msgspec
-
-from stepscope.formats.kineto.events import NOTHING, UNREADABLE, Arguments, Number
+from stepscope.formats.kineto.plain import plain
 from stepscope.window import NULL
 
+Number = int | float | str | None
+Said = dict[str, Any]
+"""The arguments of a call, by Kineto's names."""
+
 PARAMETERS = "record_param_comms"
-_COMMUNICATES = ("c10d::", "gloo:", "nccl:", "rccl:", "mpi:", "ucc:", PARAMETERS)
+COMMUNICATES = ("c10d::", "gloo:", "nccl:", "rccl:", "mpi:", "ucc:", PARAMETERS)
+"""How operators and annotations of the CPU begin that are communication calls."""
 _KERNEL = re.compile(r"nccl|rccl", re.I)
 
 _OPERATORS = (
@@ -38,16 +40,11 @@ _SIZES = {
     "c10complexfloat": 8, "c10complexdouble": 16, "uint16": 2, "uint32": 4, "uint64": 8,
 }  # fmt: skip
 """Bytes per element, by torch's scalar types and C++'s names of them, letters and digits only."""
-_CALL = attrgetter("collective", "elements_in", "elements_out", "dtype", "source", "target")
-_GROUP = attrgetter(
-    "group_name", "group_words", "group_ranks", "group_size", "group_first", "group_stride"
-)
+_REGULAR = ("Group size", "Global rank start", "Global rank stride")
+_GROUP = ("Process Group Name", "Process Group Description", "Process Group Ranks", *_REGULAR)
+_PEER = {"Send": "Dst Rank", "Recv": "Src Rank"}
 _RANK_RUN = re.compile(r"-?\d+")
 _MOST_RANKS = 1 << 20
-MOST_CALLS = 1 << 17
-"""Distinct ones of a file: a job has some hundred, 200 MB of memory hold so many."""
-MOST_TEXT = 64 << 20
-"""Characters in which distinct calls may say what they say; a job needs some hundred thousand."""
 MOST_MEMBERS = 1 << 22
 """Of all distinct groups of a file: 150 MB. A rank of 100,000 is in a dozen groups at most."""
 
@@ -70,14 +67,8 @@ class Call:
     group: Group | None
     peer: int
     """Global rank at the other end of a send or receive, NULL where it is not said."""
-    values: str
-    """Arguments without tensors, where shapes were recorded."""
-
-
-@lru_cache(1 << 12)
-def communicates(name: str) -> bool:
-    """Whether an operator or annotation of the CPU is a communication call."""
-    return name.startswith(_COMMUNICATES)
+    third: int
+    """The third argument where shapes were recorded, NULL where it is no number."""
 
 
 def is_communication_kernel(name: str) -> bool:
@@ -93,57 +84,45 @@ def operator_of(name: str) -> str | None:
 
 
 class Calls:
-    """Numbers what calls say. Few differ, and members of a large group are listed only once."""
+    """Decodes what calls say. Members of a large group are listed only once."""
 
     def __init__(self) -> None:
-        self._codes: dict[tuple[Any, ...], int] = {}
         self._groups: dict[tuple[Any, ...], Group | None] = {}
-        self._text = self._members = 0
-        self.found: list[Call] = []
+        self._members = 0
 
     @property
     def full(self) -> bool:
-        """Whether this can be no job's, but a file made to fill the memory."""
-        too_long = self._text >= MOST_TEXT or self._members >= MOST_MEMBERS
-        return too_long or len(self.found) >= MOST_CALLS
+        """Whether these can be no job's groups, but a file made to fill the memory."""
+        return self._members >= MOST_MEMBERS
 
-    def code(self, args: Arguments) -> int:
-        """The number of what the arguments say, -1 where they say nothing."""
-        if args.collective is None and args.types is NOTHING and args.values is NOTHING:
-            return -1
-        shapes = bytes(args.shapes), bytes(args.types), bytes(args.values)
-        said = (*_CALL(args), *_GROUP(args), *shapes)
-        code = self._codes.get(said)
-        if code is None:
-            code = self._new(said, args)
-        return code
+    def decoded(self, text: bytes) -> Call:
+        said = plain(text) or {}
+        return call_of(said, self._group(said))
 
-    def _new(self, said: tuple[Any, ...], args: Arguments) -> int:
-        if self.full:
-            return -1
-        self._text += sum(len(one) for one in said if isinstance(one, str | bytes))
-        code = self._codes[said] = len(self.found)
-        self.found.append(call_of(args, self._group(args)))
-        return code
-
-    def _group(self, args: Arguments) -> Group | None:
-        said = _GROUP(args)
-        if said not in self._groups:
-            group = self._groups[said] = group_of(args)
+    def _group(self, said: Said) -> Group | None:
+        key = tuple(map(said.get, _GROUP))
+        if key not in self._groups:
+            group = self._groups[key] = None if self.full else group_of(said)
             self._members += len(group.ranks) if group else 0
-        return self._groups[said]
+        return self._groups[key]
 
 
-def call_of(args: Arguments, group: Group | None) -> Call:
-    op = operator_of(args.collective) if args.collective else None
-    elements = args.elements_out if op == "Scatter" else args.elements_in
-    if args.collective:
-        size = _size(elements, args.dtype)
+def call_of(said: Said, group: Group | None) -> Call:
+    name = said.get("Collective name")
+    op = operator_of(name) if name else None
+    if name:
+        elements = said.get("Out msg nelems" if op == "Scatter" else "In msg nelems")
+        size = _size(elements, said.get("dtype"))
     else:
-        size = _shaped_size(_plain(args.shapes), _plain(args.types))
-    peer = whole(args.target if op == "Send" else args.source if op == "Recv" else None)
-    values = bytes(args.values)[:256].decode("utf-8", "replace")
-    return Call(op, size, group, peer, values)
+        size = _shaped_size(said.get("Input Dims"), said.get("Input type"))
+    peer = whole(said.get(_PEER[op])) if op in _PEER else NULL
+    return Call(op, size, group, peer, _third(said.get("Concrete Inputs")))
+
+
+def _third(values: Any) -> int:
+    """Of `["", "", "1", "0"]`, the arguments of a send or receive, the 1."""
+    third = str(values[2]) if isinstance(values, list) and len(values) > 2 else ""
+    return int(third) if third.isdecimal() and len(third) < 8 else NULL
 
 
 def whole(value: Number) -> int:
@@ -160,13 +139,6 @@ def _size(elements: Number, dtype: str | None) -> int:
 
 def _letters(dtype: str) -> str:
     return re.sub(r"[^a-z0-9]", "", dtype.lower())
-
-
-def _plain(raw: msgspec.Raw) -> Any:
-    try:
-        return msgspec.json.decode(raw)
-    except UNREADABLE:
-        return None
 
 
 def _shaped_size(shapes: Any, types: Any) -> int:
@@ -187,19 +159,20 @@ def _elements(shape: Any) -> int | None:
     return count
 
 
-def group_of(args: Arguments) -> Group | None:
-    if args.group_name is None:
+def group_of(said: Said) -> Group | None:
+    name = said.get("Process Group Name")
+    if name is None:
         return None
-    return Group(str(args.group_name), args.group_words or "", _ranks(args))
+    return Group(str(name), said.get("Process Group Description") or "", _ranks(said))
 
 
-def _ranks(args: Arguments) -> tuple[int, ...]:
+def _ranks(said: Said) -> tuple[int, ...]:
     """The members; torch shortens long lists to `[0, 1, ..., 7]` and gives first and stride."""
-    listed = args.group_ranks or ""
-    size, first, stride = map(whole, (args.group_size, args.group_first, args.group_stride))
+    listed = said.get("Process Group Ranks") or ""
     ranks = tuple(int(run) for run in _RANK_RUN.findall(listed) if len(run) < 10)
     if ranks and "..." not in listed:
         return ranks
+    size, first, stride = (whole(said.get(name)) for name in _REGULAR)
     if 0 < size <= _MOST_RANKS and first >= 0 and stride > 0:
         return tuple(range(first, first + size * stride, stride))
     return ()

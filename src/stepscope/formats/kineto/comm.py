@@ -7,8 +7,7 @@ each group has threads of its own, made in the order of the groups.
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -27,9 +26,7 @@ from stepscope.window import NULL, Ints, Mask, Strings, Table
 
 ON_CPU = ("gloo:", "mpi:", "ucc:")
 OF_DEVICE = ("nccl:", "rccl:")
-_NOTHING = Call(None, NULL, None, NULL, "")
-_TARGET = re.compile(r'^\[(?:[^,]*,){2}\s*"?(\d{1,7})"?\s*[,\]]')
-"""The third argument of `c10d::send` and `c10d::recv_`, of `["", "", "1", "0"]` the 1."""
+_NOTHING = Call(None, NULL, None, NULL, NULL)
 
 
 @dataclass(frozen=True)
@@ -178,7 +175,7 @@ def _cpu(seen: Recording, known: Known) -> Communication:
     calls = _looked_up(seen, work.ints("call"))
     start = work.ints("start_ns")
     values = _looked_up(seen, called.ints("call"))
-    calls = [_with_peer(call, op, values[at].values if at >= 0 else "")
+    calls = [_with_peer(call, op, values[at].third if at >= 0 else NULL)
              for call, op, at in zip(calls, ops, caller.tolist(), strict=True)]  # fmt: skip
     groups, guessed = _gloo_groups(seen, work, ops, known)
     return _table(
@@ -205,11 +202,10 @@ def _in_order(ops: list[str | None], asked: list[str | None]) -> Ints:
     return caller
 
 
-def _with_peer(call: Call, op: str | None, values: str) -> Call:
-    target = _TARGET.match(values) if op in ("Send", "Recv") else None
-    if target is None:
-        return call
-    return Call(call.op, call.size_bytes, call.group, int(target[1]), "")
+def _with_peer(call: Call, op: str | None, third: int) -> Call:
+    """The third argument of `c10d::send` and `c10d::recv_` is the other rank."""
+    known = op in ("Send", "Recv") and third >= 0
+    return replace(call, peer=third) if known else call
 
 
 def _gloo_groups(

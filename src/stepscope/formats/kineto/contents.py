@@ -9,7 +9,7 @@ from pathlib import Path
 from stepscope.errors import SourceError
 
 PIECE_BYTES = 1 << 18
-"""Decoding a piece takes some ten times its size; larger pieces are no faster (measured)."""
+"""Larger pieces are no faster (measured)."""
 _RAW_BYTES = 1 << 16
 """What is read from disk at once: gzip grows it up to a thousandfold, traces about fifteenfold."""
 _GZIP = b"\x1f\x8b"

@@ -6,20 +6,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 
+from stepscope._native import Scanner
 from stepscope.errors import FormatError
-from stepscope.formats.collector import uncollected
 from stepscope.formats.kineto.calls import Group, whole
 from stepscope.formats.kineto.comm import Known, communication
 from stepscope.formats.kineto.contents import Advance, Contents
 from stepscope.formats.kineto.document import Document
-from stepscope.formats.kineto.events import UNREADABLE
 from stepscope.formats.kineto.groups import process_group
 from stepscope.formats.kineto.names import PROFILER_STEP
 from stepscope.formats.kineto.phases import busy_host, phases, waited
-from stepscope.formats.kineto.recording import Recorder, Recording
+from stepscope.formats.kineto.plain import plain
+from stepscope.formats.kineto.recording import Recording, recording, scanner
 from stepscope.formats.kineto.spans import ends, named, outermost
 from stepscope.formats.kineto.stacks import stacks
 from stepscope.formats.kineto.steps import Steps, find_steps
@@ -61,7 +60,6 @@ class _Header:
     groups: tuple[Group, ...] = ()
 
 
-@uncollected()
 def read_file(path: Path, advance: Advance = lambda _: None) -> RankTrace:
     """Reads one trace.
 
@@ -70,31 +68,29 @@ def read_file(path: Path, advance: Advance = lambda _: None) -> RankTrace:
         SourceError: it cannot be read.
     """
     contents = Contents(path, advance)
-    document, recorder = Document(contents), Recorder()
-    for batch in document.batches():
-        recorder.add(batch)
-        if recorder.full:
-            break
-    seen = recorder.finish()
-    problems = _problems(contents, document, seen)
-    if not recorder.kept:
+    document, scanned = Document(contents), scanner()
+    document.read(scanned)
+    seen = recording(scanned)
+    problems = _problems(contents, document, scanned, seen)
+    if not scanned.kept:
         raise FormatError(f"{path}: {_nothing(path, document, problems)}")
-    header = _header(document)
-    return _rank_trace(path, seen, header, tuple(problems))
+    return _rank_trace(path, seen, _header(document), tuple(problems))
 
 
-def _problems(contents: Contents, document: Document, seen: Recording) -> list[str]:
+def _problems(
+    contents: Contents, document: Document, scanned: Scanner, seen: Recording
+) -> list[str]:
     found = [contents.problem] if contents.problem else []
-    if document.oversized:
+    if scanned.oversized:
         found.append("one event is longer than any event can be; reading stopped there")
     elif seen.full:
         found.append("too many events; reading stopped, the rest is unknown")
-    elif document.found and not document.closed and not found:
+    elif document.found and not scanned.closed and not found:
         found.append("it ends in the middle (truncated); what was whole is used")
-    if document.unreadable:
-        found.append(f"{document.unreadable} events cannot be decoded and are left out")
-    if seen.impossible:
-        found.append(f"{seen.impossible} events with impossible times are left out")
+    if scanned.unreadable:
+        found.append(f"{scanned.unreadable} events cannot be decoded and are left out")
+    if scanned.impossible:
+        found.append(f"{scanned.impossible} events with impossible times are left out")
     return found
 
 
@@ -112,14 +108,14 @@ def _header(document: Document) -> _Header:
     """What the first and the last lines of the file say together."""
     said: dict[str, Any] = {}
     for frame in document.frames():
-        for name in ("distributed", "base_ns", "host"):
-            value = _plain(getattr(frame, name))
+        for name, text in frame.items():
+            value = plain(text)
             if value:
                 said.setdefault(name, value)
-    info = said.get("distributed")
+    info = said.get("distributedInfo")
     info = info if isinstance(info, dict) else {}
-    rank, world, base = whole(info.get("rank")), whole(info.get("world_size")), said.get("base_ns")
-    host = said.get("host")
+    rank, world = whole(info.get("rank")), whole(info.get("world_size"))
+    base, host = said.get("baseTimeNanoseconds"), said.get("host_name")
     return _Header(
         rank if 0 <= rank < MOST_RANKS else None,
         world if 0 < world <= MOST_RANKS else None,
@@ -127,13 +123,6 @@ def _header(document: Document) -> _Header:
         base if isinstance(base, int) and 0 <= base < _LATEST_NS else 0,
         _configured(info.get("pg_config")),
     )
-
-
-def _plain(raw: msgspec.Raw) -> Any:
-    try:
-        return msgspec.json.decode(raw)
-    except UNREADABLE:
-        return None
 
 
 def _configured(config: Any) -> tuple[Group, ...]:

@@ -10,7 +10,7 @@ import re
 
 import numpy as np
 
-from stepscope.formats.kineto.recording import Codes, Recording
+from stepscope.formats.kineto.recording import Recording
 from stepscope.formats.kineto.spans import ends, latest_before
 from stepscope.window import NULL, Ints, Strings, Table
 
@@ -74,7 +74,8 @@ def _texts(python: Table, rows: Ints) -> tuple[Ints, tuple[str, ...]]:
     """A code per sample, and the stack that each code stands for."""
     parent, names = parents(python).tolist(), python.strings("name")
     frames = [frame(value) for value in names.values]
-    codes, size = Codes(), 0
+    codes: dict[str, int] = {}
+    size = 0
     found: dict[int, int] = {-1: -1}
     for row in np.unique(rows).tolist():
         if row in found:
@@ -82,7 +83,7 @@ def _texts(python: Table, rows: Ints) -> tuple[Ints, tuple[str, ...]]:
         text = ";".join(frames[int(names.codes[one])] for one in _callers(row, parent))
         if text not in codes:
             size += len(text)
-        found[row] = codes[text] if size <= _MOST_TEXT else -1
+        found[row] = codes.setdefault(text, len(codes)) if size <= _MOST_TEXT else -1
     return np.array([found[row] for row in rows.tolist()], np.int64), tuple(codes)
 
 

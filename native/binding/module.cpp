@@ -1,0 +1,318 @@
+// stepscope._native: the only file that knows Python.
+//
+// Plain C API, limited to what 3.10 has: one binary serves every later Python, and its import costs
+// a tenth of a millisecond. Types and meanings stand in src/stepscope/_native.pyi.
+#define PY_SSIZE_T_CLEAN
+#define Py_LIMITED_API 0x030A0000
+#include <Python.h>
+
+#include <algorithm>
+#include <exception>
+#include <new>
+#include <stdexcept>
+
+#include "../src/scanner.hpp"
+
+namespace {
+
+using namespace stepscope;
+
+constexpr std::array<const char*, KINDS> KIND_NAMES = {
+    "cpu", "mark", "runtime", "device", "python", "calls",
+};
+
+struct Failed {};  // a Python error is set
+
+PyObject* checked(PyObject* made) {
+    if (made == nullptr) throw Failed{};
+    return made;
+}
+
+class Owned {
+   public:
+    explicit Owned(PyObject* made) : object_(checked(made)) {}
+    Owned(const Owned&) = delete;
+    Owned& operator=(const Owned&) = delete;
+    ~Owned() { Py_XDECREF(object_); }
+    PyObject* get() const { return object_; }
+    PyObject* release() { return std::exchange(object_, nullptr); }
+
+   private:
+    PyObject* object_;
+};
+
+// Runs a body that may throw; Python's error where it did.
+template <class Body>
+PyObject* guarded(Body&& body) noexcept {
+    try {
+        return body();
+    } catch (const Failed&) {
+    } catch (const std::bad_alloc&) {
+        PyErr_NoMemory();
+    } catch (const std::exception& error) {
+        PyErr_SetString(PyExc_ValueError, error.what());
+    }
+    return nullptr;
+}
+
+PyObject* to_bytes(std::string_view text) {
+    return PyBytes_FromStringAndSize(text.data(), static_cast<Py_ssize_t>(text.size()));
+}
+
+std::string_view viewed(PyObject* bytes) {
+    char* data = nullptr;
+    Py_ssize_t size = 0;
+    if (PyBytes_AsStringAndSize(bytes, &data, &size) < 0) throw Failed{};
+    return {data, static_cast<std::size_t>(size)};
+}
+
+std::string to_text(PyObject* object) {
+    Owned bytes(PyUnicode_AsUTF8String(object));
+    return std::string(viewed(bytes.get()));
+}
+
+Kind to_kind(const std::string& name) {
+    for (std::size_t at = 0; at < KINDS; ++at)
+        if (name == KIND_NAMES[at]) return static_cast<Kind>(at);
+    throw std::invalid_argument("no table is called " + name);
+}
+
+std::vector<std::string> to_texts(PyObject* tuple) {
+    std::vector<std::string> texts;
+    for (Py_ssize_t at = 0; at < PyTuple_Size(tuple); ++at)
+        texts.push_back(to_text(checked(PyTuple_GetItem(tuple, at))));
+    return texts;
+}
+
+std::vector<std::pair<std::string, Kind>> to_categories(PyObject* dict) {
+    std::vector<std::pair<std::string, Kind>> categories;
+    PyObject *category = nullptr, *kind = nullptr;
+    for (Py_ssize_t at = 0; PyDict_Next(dict, &at, &category, &kind);)
+        categories.emplace_back(to_text(category), to_kind(to_text(kind)));
+    return categories;
+}
+
+PyObject* to_list(const std::deque<std::string>& texts) {
+    Owned list(PyList_New(static_cast<Py_ssize_t>(texts.size())));
+    Py_ssize_t at = 0;
+    for (const std::string& text : texts)
+        if (PyList_SetItem(list.get(), at++, checked(to_bytes(text))) < 0) throw Failed{};
+    return list.release();
+}
+
+struct ScannerObject {
+    PyObject_HEAD
+    Scanner* scanner;
+    bool busy;  // in a thread that has let go of the interpreter
+};
+
+ScannerObject* object_of(PyObject* self) { return reinterpret_cast<ScannerObject*>(self); }
+
+Scanner& scanner_of(PyObject* self) {
+    if (object_of(self)->busy) throw std::logic_error("a scanner serves one thread at a time");
+    return *object_of(self)->scanner;
+}
+
+PyObject* scanner_new(PyTypeObject* type, PyObject* arguments, PyObject*) {
+    return guarded([&]() -> PyObject* {
+        PyObject *categories = nullptr, *calls = nullptr;
+        if (!PyArg_ParseTuple(arguments, "O!O!", &PyDict_Type, &categories, &PyTuple_Type, &calls))
+            throw Failed{};
+        auto scanner = std::make_unique<Scanner>(to_categories(categories), to_texts(calls));
+        Owned self(PyType_GenericAlloc(type, 0));
+        object_of(self.get())->scanner = scanner.release();
+        return self.release();
+    });
+}
+
+void scanner_free(PyObject* self) {
+    PyTypeObject* type = Py_TYPE(self);
+    delete object_of(self)->scanner;
+    reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free))(self);
+    Py_DECREF(type);
+}
+
+// Works on the scanner without the interpreter's lock.
+template <class Work>
+auto unlocked(PyObject* self, Work&& work) {
+    Scanner& scanner = scanner_of(self);
+    object_of(self)->busy = true;
+    struct Unlocked {
+        explicit Unlocked(ScannerObject* object) : of(object), state(PyEval_SaveThread()) {}
+        ~Unlocked() {
+            PyEval_RestoreThread(state);
+            of->busy = false;
+        }
+        ScannerObject* of;
+        PyThreadState* state;
+    } released(object_of(self));
+    return work(scanner);
+}
+
+PyObject* scanner_feed(PyObject* self, PyObject* data) {
+    return guarded([&] {
+        const std::string_view bytes = viewed(data);
+        return checked(PyBool_FromLong(
+            unlocked(self, [bytes](Scanner& scanner) { return scanner.feed(bytes); })));
+    });
+}
+
+PyObject* scanner_finish(PyObject* self, PyObject*) {
+    return guarded([&] {
+        unlocked(self, [](Scanner& scanner) { scanner.finish(); });
+        return Py_NewRef(Py_None);
+    });
+}
+
+PyObject* scanner_take(PyObject* self, PyObject* name) {
+    return guarded([&] {
+        Table& table = scanner_of(self).table(to_kind(to_text(name)));
+        Owned columns(PyDict_New());
+        for (std::size_t at = 0; at < COLUMNS.size(); ++at) {
+            const auto size = static_cast<Py_ssize_t>(table[at].size() * sizeof(std::int64_t));
+            Owned bytes(PyBytes_FromStringAndSize(nullptr, size));
+            // bytes lie at a multiple of eight behind their header, and are ours alone so far
+            table[at].move_to(reinterpret_cast<std::int64_t*>(PyBytes_AsString(bytes.get())));
+            if (PyDict_SetItemString(columns.get(), COLUMNS[at], bytes.get()) < 0) throw Failed{};
+        }
+        return columns.release();
+    });
+}
+
+PyObject* scanner_names(PyObject* self, PyObject*) {
+    return guarded([&] { return to_list(scanner_of(self).names().texts()); });
+}
+
+PyObject* scanner_threads(PyObject* self, PyObject*) {
+    return guarded([&] { return to_list(scanner_of(self).threads().texts()); });
+}
+
+PyObject* scanner_calls(PyObject* self, PyObject*) {
+    return guarded([&] { return to_list(scanner_of(self).calls().texts()); });
+}
+
+PyObject* scanner_rest(PyObject* self, PyObject*) {
+    return guarded([&] { return checked(to_bytes(scanner_of(self).rest())); });
+}
+
+template <class Ask>
+PyObject* counted(PyObject* self, Ask&& ask) {
+    return guarded([&] {
+        return checked(PyLong_FromLongLong(static_cast<long long>(ask(scanner_of(self)))));
+    });
+}
+
+PyObject* get_closed(PyObject* self, void*) {
+    return guarded([&] { return checked(PyBool_FromLong(scanner_of(self).closed())); });
+}
+PyObject* get_oversized(PyObject* self, void*) {
+    return guarded([&] { return checked(PyBool_FromLong(scanner_of(self).oversized())); });
+}
+PyObject* get_full(PyObject* self, void*) {
+    return guarded([&] { return checked(PyBool_FromLong(scanner_of(self).full())); });
+}
+PyObject* get_kept(PyObject* self, void*) {
+    return counted(self, [](const Scanner& scanner) { return scanner.kept(); });
+}
+PyObject* get_unreadable(PyObject* self, void*) {
+    return counted(self, [](const Scanner& scanner) { return scanner.unreadable(); });
+}
+PyObject* get_impossible(PyObject* self, void*) {
+    return counted(self, [](const Scanner& scanner) { return scanner.impossible(); });
+}
+PyObject* get_first_thread(PyObject* self, void*) {
+    return counted(self, [](const Scanner& scanner) { return scanner.first_thread(); });
+}
+
+PyMethodDef SCANNER_METHODS[] = {
+    {"feed", scanner_feed, METH_O, nullptr},
+    {"finish", scanner_finish, METH_NOARGS, nullptr},
+    {"take", scanner_take, METH_O, nullptr},
+    {"names", scanner_names, METH_NOARGS, nullptr},
+    {"threads", scanner_threads, METH_NOARGS, nullptr},
+    {"calls", scanner_calls, METH_NOARGS, nullptr},
+    {"rest", scanner_rest, METH_NOARGS, nullptr},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyGetSetDef SCANNER_VALUES[] = {
+    {"closed", get_closed, nullptr, nullptr, nullptr},
+    {"oversized", get_oversized, nullptr, nullptr, nullptr},
+    {"full", get_full, nullptr, nullptr, nullptr},
+    {"kept", get_kept, nullptr, nullptr, nullptr},
+    {"unreadable", get_unreadable, nullptr, nullptr, nullptr},
+    {"impossible", get_impossible, nullptr, nullptr, nullptr},
+    {"first_thread", get_first_thread, nullptr, nullptr, nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr},
+};
+
+PyType_Slot SCANNER_SLOTS[] = {
+    {Py_tp_new, reinterpret_cast<void*>(scanner_new)},
+    {Py_tp_dealloc, reinterpret_cast<void*>(scanner_free)},
+    {Py_tp_methods, SCANNER_METHODS},
+    {Py_tp_getset, SCANNER_VALUES},
+    {0, nullptr},
+};
+
+PyType_Spec SCANNER_SPEC = {
+    "stepscope._native.Scanner", sizeof(ScannerObject), 0, Py_TPFLAGS_DEFAULT, SCANNER_SLOTS,
+};
+
+// The values, as written, of some members of an object that must be whole JSON.
+PyObject* members_of(PyObject*, PyObject* arguments) {
+    return guarded([&] {
+        PyObject *text = nullptr, *names = nullptr;
+        if (!PyArg_ParseTuple(arguments, "O!O!", &PyBytes_Type, &text, &PyTuple_Type, &names))
+            throw Failed{};
+        const std::vector<std::string> wanted = to_texts(names);
+        Owned found(PyDict_New());
+        json::Cursor in(viewed(text));
+        const json::Outcome outcome = json::members(in, [&](const json::Token& key,
+                                                            json::Cursor& value) {
+            json::Token token;
+            const json::Outcome read = value.value(token);
+            const auto at = std::find(wanted.begin(), wanted.end(), key.inside());
+            if (read != json::Outcome::whole || at == wanted.end()) return read;
+            Owned raw(to_bytes(token.raw));
+            if (PyDict_SetItemString(found.get(), at->c_str(), raw.get()) < 0) throw Failed{};
+            return read;
+        });
+        if (outcome != json::Outcome::whole || in.space())
+            throw std::invalid_argument("no JSON object");
+        return found.release();
+    });
+}
+
+PyMethodDef FUNCTIONS[] = {
+    {"members", members_of, METH_VARARGS, nullptr},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+int fill(PyObject* module) {
+    const std::array<std::pair<const char*, std::size_t>, 5> limits = {{
+        {"LONGEST_EVENT_BYTES", LONGEST_EVENT_BYTES}, {"MOST_EVENTS", MOST_EVENTS},
+        {"MOST_NAME_BYTES", MOST_NAME_BYTES}, {"MOST_CALLS", MOST_CALLS},
+        {"MOST_CALL_BYTES", MOST_CALL_BYTES},
+    }};
+    for (const auto& [name, limit] : limits)
+        if (PyModule_AddIntConstant(module, name, static_cast<long>(limit)) < 0) return -1;
+    PyObject* type = PyType_FromSpec(&SCANNER_SPEC);
+    if (type == nullptr) return -1;
+    const int failed = PyModule_AddObjectRef(module, "Scanner", type);
+    Py_DECREF(type);
+    return failed;
+}
+
+PyModuleDef_Slot SLOTS[] = {
+    {Py_mod_exec, reinterpret_cast<void*>(fill)},
+    {0, nullptr},
+};
+
+PyModuleDef MODULE = {
+    PyModuleDef_HEAD_INIT, "stepscope._native", nullptr, 0, FUNCTIONS, SLOTS, nullptr, nullptr,
+    nullptr,
+};
+
+}  // namespace
+
+PyMODINIT_FUNC PyInit__native() { return PyModuleDef_Init(&MODULE); }

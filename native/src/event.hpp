@@ -1,0 +1,45 @@
+// One event of a trace: what any PyTorch since 1.8 may write of use to us.
+//
+// Numbers may come as texts and anything may be missing. What is of another kind altogether makes
+// its event malformed, and only that. Of a name that comes twice the last value counts.
+#pragma once
+
+#include <array>
+#include <string>
+#include <string_view>
+
+#include "json.hpp"
+
+namespace stepscope {
+
+struct Event {
+    enum Field { ph, cat, name, ts, dur, tid, pid, FIELDS };
+    // The fields from `collective` on are what a communication call says of itself.
+    enum Argument {
+        external, correlation, stream, python_id, python_parent, sequence,
+        collective, elements_in, elements_out, dtype, group_size, group_name, group_words,
+        group_ranks, group_first, group_stride, source, target, shapes, types, values, ARGUMENTS
+    };
+
+    json::Outcome read(json::Cursor& in);
+
+    // A text with its escapes resolved; empty for everything else.
+    std::string_view text(Field field) const { return texts_[field]; }
+    const json::Token& operator[](Field field) const { return fields_[field]; }
+    const json::Token& operator[](Argument argument) const { return arguments_[argument]; }
+    // The arguments of a communication call as one JSON object; empty where they say nothing.
+    void call(std::string& to) const;
+
+   private:
+    json::Outcome read_field(const json::Token& key, json::Cursor& in);
+    json::Outcome read_arguments(json::Cursor& in);
+    json::Outcome read_argument(const json::Token& key, json::Cursor& in);
+    json::Outcome keep_text(std::size_t field);
+
+    std::array<json::Token, FIELDS> fields_;
+    std::array<json::Token, ARGUMENTS> arguments_;
+    std::array<std::string_view, FIELDS> texts_;
+    std::array<std::string, FIELDS> unescaped_;
+};
+
+}  // namespace stepscope

@@ -1,0 +1,68 @@
+#include "interner.hpp"
+
+#include <cstring>
+#include <random>
+
+namespace stepscope {
+namespace {
+
+constexpr std::size_t FIRST_SLOTS = 1024;  // a power of two, as all later sizes
+constexpr std::size_t PLACE_BYTES = 150;   // of a text here, and of a string in Python
+constexpr std::uint64_t ODD = 0x9E3779B97F4A7C15;  // 2^64 / golden ratio: Knuth, TAOCP 3, 6.4
+
+// The two halves of a product, folded: every bit of both factors moves every bit of it.
+std::uint64_t folded(std::uint64_t one, std::uint64_t other) {
+    __extension__ using Wide = unsigned __int128;
+    const Wide product = static_cast<Wide>(one) * other;
+    return static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64);
+}
+
+std::uint64_t eight_bytes(const char* from, std::size_t count) {
+    std::uint64_t value = 0;
+    std::memcpy(&value, from, count);
+    return value;
+}
+
+}  // namespace
+
+Interner::Interner() : slots_(FIRST_SLOTS) {
+    std::random_device random;
+    seed_ = std::uint64_t{random()} << 32 | random();
+}
+
+std::int64_t Interner::code(std::string_view text) {
+    const std::uint64_t wanted = hash(text);
+    std::size_t at = wanted & (slots_.size() - 1);
+    for (; slots_[at].code >= 0; at = (at + 1) & (slots_.size() - 1)) {
+        const Slot& slot = slots_[at];
+        if (slot.hash == wanted && texts_[static_cast<std::size_t>(slot.code)] == text)
+            return slot.code;
+    }
+    const auto code = static_cast<std::int64_t>(texts_.size());
+    texts_.emplace_back(text);
+    slots_[at] = {wanted, code};
+    size_bytes_ += PLACE_BYTES + text.size();
+    if (texts_.size() * 2 > slots_.size()) grow();
+    return code;
+}
+
+std::uint64_t Interner::hash(std::string_view text) const {
+    std::uint64_t state = folded(seed_ ^ text.size(), ODD);
+    std::size_t at = 0;
+    for (; at + 8 <= text.size(); at += 8)
+        state = folded(state ^ eight_bytes(text.data() + at, 8), seed_ | 1);
+    return folded(state ^ eight_bytes(text.data() + at, text.size() - at), ODD);
+}
+
+void Interner::grow() {
+    std::vector<Slot> larger(slots_.size() * 2);
+    for (const Slot& slot : slots_) {
+        if (slot.code < 0) continue;
+        std::size_t at = slot.hash & (larger.size() - 1);
+        while (larger[at].code >= 0) at = (at + 1) & (larger.size() - 1);
+        larger[at] = slot;
+    }
+    slots_.swap(larger);
+}
+
+}  // namespace stepscope

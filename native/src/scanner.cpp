@@ -1,0 +1,195 @@
+#include "scanner.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "number.hpp"
+#include "structure.hpp"
+
+namespace stepscope {
+namespace {
+
+using json::Outcome;
+
+enum Place { start_ns, duration_ns, name, thread, correlation, stream, call, external, sequence,
+             id, parent };
+
+constexpr int MICROSECONDS = 3, NANOSECONDS = 0;  // powers of ten of a nanosecond
+constexpr double NANOSECONDS_FROM = 1e17;  // as microseconds the year 5138
+
+const char* behind_separators(const char* at, const char* end) {
+    while (at != end && (*at == ',' || *at == ' ' || *at == '\n' || *at == '\r' || *at == '\t'))
+        ++at;
+    return at;
+}
+
+bool begins(std::string_view text, std::string_view prefix) {
+    return text.substr(0, prefix.size()) == prefix;
+}
+
+// A time that is missing is not known; a duration that is missing is none.
+std::int64_t time_of(const json::Token& token, int power, std::int64_t missing) {
+    Decimal number;
+    return read_decimal(token, number) ? nanoseconds(number, power) : missing;
+}
+
+}  // namespace
+
+void Column::move_to(std::int64_t* to) {
+    for (std::size_t done = 0; done < size_; done += BLOCK) {
+        const std::size_t count = std::min(BLOCK, size_ - done);
+        std::memcpy(to + done, blocks_[done / BLOCK].get(), count * sizeof(std::int64_t));
+        blocks_[done / BLOCK].reset();
+    }
+    blocks_.clear();
+    size_ = 0;
+}
+
+Scanner::Scanner(std::vector<std::pair<std::string, Kind>> categories,
+                 std::vector<std::string> calls)
+    : categories_(std::move(categories)), call_prefixes_(std::move(calls)) {}
+
+bool Scanner::feed(std::string_view data) {
+    held_.append(data);
+    // an event longer than a chunk is not looked at again for each chunk of it
+    if (wants_more() && held_.size() >= enough_) scan();
+    return wants_more();
+}
+
+void Scanner::finish() {
+    if (wants_more()) scan();
+}
+
+bool Scanner::full() const {
+    return kept_ >= MOST_EVENTS || calls_.texts().size() >= MOST_CALLS ||
+           names_.size_bytes() + threads_.size_bytes() >= MOST_NAME_BYTES ||
+           calls_.size_bytes() >= MOST_CALL_BYTES;
+}
+
+void Scanner::scan() {
+    if (power_ < 0 && !choose_unit()) power_ = -1;
+    const int unknown = power_;
+    if (power_ < 0) power_ = MICROSECONDS;  // nothing in sight has a time
+    const std::size_t used = each_event([this](const Event& event, Kind kind) { keep(event, kind); });
+    power_ = unknown;
+    held_.erase(0, used);
+    enough_ = used ? 0 : 2 * held_.size();
+    oversized_ = !closed_ && held_.size() > LONGEST_EVENT_BYTES;
+}
+
+// Some exporters write nanoseconds: told by the size of the usual time.
+bool Scanner::choose_unit() {
+    std::vector<double> times;
+    const std::size_t unreadable = unreadable_;
+    each_event([&times](const Event& event, Kind) {
+        Decimal time;
+        if (read_decimal(event[Event::ts], time)) times.push_back(std::abs(time.rough()));
+    });
+    unreadable_ = unreadable;
+    closed_ = false;
+    if (times.empty()) return false;
+    const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
+    std::nth_element(times.begin(), middle, times.end());
+    power_ = *middle > NANOSECONDS_FROM ? NANOSECONDS : MICROSECONDS;
+    return true;
+}
+
+// Visits the whole events that are held and of use; returns how many bytes are done with.
+template <class Visit>
+std::size_t Scanner::each_event(Visit&& visit) {
+    const char *begin = held_.data(), *end = begin + held_.size(), *done = begin;
+    for (;;) {
+        const char* at = behind_separators(done, end);
+        if (at == end) break;
+        closed_ = *at == ']' || *at == '}';
+        if (closed_) return static_cast<std::size_t>(at - begin);
+        json::Cursor in({at, static_cast<std::size_t>(end - at)});
+        const Outcome outcome = event_.read(in);
+        if (outcome == Outcome::cut) break;
+        if (outcome == Outcome::whole) {
+            done = in.at();
+            const Kind* kind = kind_of(event_);
+            if (kind != nullptr) visit(event_, *kind);
+            continue;
+        }
+        const Structure found = structure({at, static_cast<std::size_t>(end - at)});
+        if (found.found == Structure::nothing) break;
+        closed_ = found.found == Structure::array;
+        if (closed_) return static_cast<std::size_t>(found.end - begin);
+        ++unreadable_;
+        done = found.end;
+    }
+    return static_cast<std::size_t>(done - begin);
+}
+
+// The table of an event that lasts; null for all that is left out.
+const Kind* Scanner::kind_of(const Event& event) const {
+    const std::string_view category = event.text(Event::cat);
+    if (event.text(Event::ph) != "X") return nullptr;
+    for (const auto& [known, kind] : categories_)
+        if (known == category) return &kind;
+    return nullptr;
+}
+
+void Scanner::keep(const Event& event, Kind kind) {
+    const std::int64_t start = time_of(event[Event::ts], power_, NULL_INT);
+    const std::int64_t duration = time_of(event[Event::dur], power_, 0);
+    if (start == NULL_INT || duration < 0) {
+        ++impossible_;
+        return;
+    }
+    ++kept_;
+    const auto times = [&](Table& to) {
+        to[start_ns].append(start);
+        to[duration_ns].append(duration);
+    };
+    times(table(kind));
+    keep_arguments(event, kind, table(kind));
+    if (kind != Kind::cpu && kind != Kind::mark) return;
+    const std::string_view called = event.text(Event::name);
+    const auto prefixes = [&](const std::string& prefix) { return begins(called, prefix); };
+    if (!std::any_of(call_prefixes_.begin(), call_prefixes_.end(), prefixes)) return;
+    times(table(Kind::calls));
+    keep_arguments(event, Kind::calls, table(Kind::calls));
+}
+
+void Scanner::keep_arguments(const Event& event, Kind kind, Table& table) {
+    const auto number = [&](Event::Argument at) { return whole_number(event[at]); };
+    if (kind != Kind::runtime) table[name].append(names_.code(event.text(Event::name)));
+    if (kind != Kind::runtime && kind != Kind::device) table[thread].append(thread_of(event));
+    if (kind == Kind::runtime || kind == Kind::device)
+        table[correlation].append(number(Event::correlation));
+    if (kind == Kind::device) {
+        const std::int64_t said = number(Event::stream);
+        table[stream].append(said == NULL_INT ? whole_number(event[Event::tid]) : said);
+    }
+    if (kind == Kind::device || kind == Kind::calls) keep_call(event, table);
+    if (kind == Kind::python) {
+        table[id].append(number(Event::python_id));
+        table[parent].append(number(Event::python_parent));
+    }
+}
+
+void Scanner::keep_call(const Event& event, Table& table) {
+    table[call].append(call_of(event));
+    table[external].append(whole_number(event[Event::external]));
+    table[sequence].append(whole_number(event[Event::sequence]));
+}
+
+std::int64_t Scanner::thread_of(const Event& event) {
+    const auto said = [&event](Event::Field field) {
+        return event[field].kind == json::missing ? std::string_view("null") : event[field].raw;
+    };
+    const std::int64_t code = threads_.code(said(Event::tid));
+    // Linux gives a process's first thread the number of the process
+    if (said(Event::tid) == said(Event::pid)) first_thread_ = std::min(first_thread_, code);
+    return code;
+}
+
+std::int64_t Scanner::call_of(const Event& event) {
+    event.call(call_);
+    return call_.empty() ? -1 : calls_.code(call_);
+}
+
+}  // namespace stepscope

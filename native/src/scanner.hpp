@@ -1,0 +1,119 @@
+// The events of a trace, chunk by chunk, to columns of numbers.
+//
+//     …}, {"ph": "X", "cat": "kernel", "name": "gemm", "ts": 12.345, "dur": 3, "args": {…}}, {…
+//         └─ Event ─▶ Scanner::keep ─▶ one row of the table of its category
+//
+// Lossy where the file is: an event that is none is counted and left out, and what follows it is
+// found again by counting brackets. Memory: the chunk, the longest event, and the columns.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "event.hpp"
+#include "interner.hpp"
+
+namespace stepscope {
+
+constexpr std::size_t LONGEST_EVENT_BYTES = 4 << 20;  // no event comes near it
+// Of one file, about 3 GB of columns.
+constexpr std::size_t MOST_EVENTS = 50'000'000;
+// Of all distinct names and threads of a file; real traces have some thousand names.
+constexpr std::size_t MOST_NAME_BYTES = 256 << 20;
+// Distinct calls of a file: a job has some hundred, 200 MB of memory hold so many.
+constexpr std::size_t MOST_CALLS = 1 << 17;
+// In which distinct calls may say what they say; a job needs some hundred thousand.
+constexpr std::size_t MOST_CALL_BYTES = 64 << 20;
+
+enum class Kind : std::uint8_t { cpu, mark, runtime, device, python, calls, KINDS };
+constexpr std::size_t KINDS = static_cast<std::size_t>(Kind::KINDS);
+
+constexpr std::array<const char*, 11> COLUMNS = {
+    "start_ns", "duration_ns", "name", "thread", "correlation", "stream",
+    "call", "external", "sequence", "id", "parent",
+};
+
+// A column that grows in blocks: nothing is copied, and no more than a block is unused.
+class Column {
+   public:
+    void append(std::int64_t value) {
+        if (size_ % BLOCK == 0) blocks_.emplace_back(new std::int64_t[BLOCK]);
+        blocks_.back()[size_++ % BLOCK] = value;
+    }
+    std::size_t size() const { return size_; }
+    // Copies everything to `to`, and forgets it.
+    void move_to(std::int64_t* to);
+
+   private:
+    static constexpr std::size_t BLOCK = 4096;
+    std::vector<std::unique_ptr<std::int64_t[]>> blocks_;
+    std::size_t size_ = 0;
+};
+
+using Table = std::array<Column, COLUMNS.size()>;
+
+class Scanner {
+   public:
+    // Which categories of events go to which table; how the names of communication calls begin.
+    Scanner(std::vector<std::pair<std::string, Kind>> categories, std::vector<std::string> calls);
+
+    // Takes bytes that follow those taken before, the first ones from behind the array's bracket.
+    // Whether more are wanted: not where the array is closed, or the limits are reached.
+    bool feed(std::string_view data);
+    // Takes what was kept back for more to come.
+    void finish();
+
+    Table& table(Kind kind) { return tables_[static_cast<std::size_t>(kind)]; }
+    const Interner& names() const { return names_; }
+    const Interner& threads() const { return threads_; }
+    const Interner& calls() const { return calls_; }
+
+    bool closed() const { return closed_; }
+    // Whether one event is longer than any event can be: reading stopped there.
+    bool oversized() const { return oversized_; }
+    // Whether this can be no job's, but a file made to fill the memory: reading stopped there.
+    bool full() const;
+    // Bytes that are no whole event yet; where the array is closed, what stands behind it.
+    std::string_view rest() const { return held_; }
+    std::size_t kept() const { return kept_; }
+    std::size_t unreadable() const { return unreadable_; }
+    std::size_t impossible() const { return impossible_; }
+    // The number of a process's first thread, -1 where none is known.
+    std::int64_t first_thread() const { return first_thread_ == NONE ? -1 : first_thread_; }
+
+   private:
+    static constexpr std::int64_t NONE = std::numeric_limits<std::int64_t>::max();
+
+    bool wants_more() const { return !closed_ && !oversized_ && !full(); }
+    void scan();
+    bool choose_unit();
+    template <class Visit>
+    std::size_t each_event(Visit&& visit);
+    const Kind* kind_of(const Event& event) const;
+    void keep(const Event& event, Kind kind);
+    void keep_arguments(const Event& event, Kind kind, Table& table);
+    void keep_call(const Event& event, Table& table);
+    std::int64_t thread_of(const Event& event);
+    std::int64_t call_of(const Event& event);
+
+    std::vector<std::pair<std::string, Kind>> categories_;
+    std::vector<std::string> call_prefixes_;
+    std::array<Table, KINDS> tables_;
+    Interner names_, threads_, calls_;
+    Event event_;
+    std::string call_;
+    std::string held_;
+    std::size_t enough_ = 0;
+    int power_ = -1;
+    bool closed_ = false, oversized_ = false;
+    std::size_t kept_ = 0, unreadable_ = 0, impossible_ = 0;
+    std::int64_t first_thread_ = NONE;
+};
+
+}  // namespace stepscope

@@ -1,0 +1,17 @@
+// Where an element of a JSON array ends, by its brackets alone: for what is no JSON.
+#pragma once
+
+#include <string_view>
+
+namespace stepscope {
+
+struct Structure {
+    enum Found { element, array, nothing } found;  // what ended first
+    const char* end;  // behind the element's closing bracket, or at the array's
+};
+
+// Brackets count outside strings only; a quote ends a string unless an odd run of backslashes
+// precedes it.
+Structure structure(std::string_view bytes);
+
+}  // namespace stepscope

@@ -1,0 +1,71 @@
+"""The hot loops, in C++: `native/`. Bytes in, bytes out; numpy is left to the callers."""
+
+LONGEST_EVENT_BYTES: int
+MOST_EVENTS: int
+MOST_NAME_BYTES: int
+MOST_CALLS: int
+MOST_CALL_BYTES: int
+
+class Scanner:
+    """The events of a trace, chunk by chunk, to columns of int64.
+
+    Any thread may use it, one at a time; while it works, other threads run.
+    """
+
+    def __init__(self, categories: dict[str, str], calls: tuple[str, ...]) -> None:
+        """Sorts events into tables.
+
+        Args:
+            categories: the table of each category that is kept: `cpu`, `mark`, `runtime`,
+                `device` or `python`.
+            calls: how names of communication calls begin; these of `cpu` and `mark` also make
+                rows of the table `calls`.
+        """
+    def feed(self, data: bytes, /) -> bool:
+        """Takes what follows the bytes taken before, the first from behind the array's `[`.
+
+        Returns whether more is wanted: not behind the array's end, nor beyond the limits.
+        """
+    def finish(self) -> None:
+        """Takes what was kept back for more to come."""
+    def take(self, table: str, /) -> dict[str, bytes]:
+        """The columns of a table, and forgets them. Unused columns are empty.
+
+        `start_ns`, `duration_ns`; `name`, `thread` and `call` are places in `names`, `threads`
+        and `calls`, the last -1 for none; the smallest int64 stands for an unknown number.
+        """
+    def names(self) -> list[bytes]:
+        """Distinct names in UTF-8, which the file may have wrong."""
+    def threads(self) -> list[bytes]:
+        """Distinct thread ids, as JSON."""
+    def calls(self) -> list[bytes]:
+        """Distinct arguments of communication calls, as JSON objects."""
+    def rest(self) -> bytes:
+        """What stands behind the array, from its end; else bytes that are no whole event."""
+    @property
+    def closed(self) -> bool:
+        """Whether the array came to its end."""
+    @property
+    def oversized(self) -> bool:
+        """Whether one event was longer than any event can be."""
+    @property
+    def full(self) -> bool:
+        """Whether there is more in the file than in any job's."""
+    @property
+    def kept(self) -> int: ...
+    @property
+    def unreadable(self) -> int:
+        """Elements that are no events."""
+    @property
+    def impossible(self) -> int:
+        """Events whose times cannot be true."""
+    @property
+    def first_thread(self) -> int:
+        """The place in `threads` of a process's first thread, -1 where none is known."""
+
+def members(text: bytes, names: tuple[str, ...], /) -> dict[str, bytes]:
+    """The values, as written, of the named members of a JSON object.
+
+    Raises:
+        ValueError: it is no whole JSON object.
+    """
