@@ -33,7 +33,12 @@ class Recording:
         return self.heard[self.mode, rank]
 
     def scene(self, name: str, rank: int) -> list[Operator]:
-        """Operators that one rank called in one scene."""
+        """Operators that one rank called in one scene, each once, as it was told of last."""
+        latest = {(op.group, op.op, op.peer, op.seq): op for op in self.told(name, rank)}
+        return list(latest.values())
+
+    def told(self, name: str, rank: int) -> list[Operator]:
+        """The same, but those that took long twice: while they were open, and at their end."""
         heard = self.of(rank)
         (phase,) = [r for r in heard.records(RecordKind.PHASE) if r.name == f"scene {name}"]
         _, start, duration, *_ = phase.fields

@@ -151,7 +151,7 @@ def test_an_operator_ends_after_it_began_and_is_told_once(job: Recording) -> Non
     for rank in RANKS:
         done = [op for op in job.of(rank).operators() if op.done]
         assert len({(op.group, op.seq, op.peer == NO_PEER) for op in done}) == len(done)
-        mistakes = [op for name in MISTAKES for op in job.scene(name, rank)]
+        mistakes = [op for name in MISTAKES for op in job.told(name, rank)]
         timed = [op for op in done if op not in mistakes and op.end_ns != UNKNOWN]
         assert all(op.end_ns > op.enqueue_ns for op in timed)
         assert len(timed) > 0.8 * len(done), "only those nobody waited for have no end"
@@ -197,17 +197,17 @@ def test_an_operator_that_nobody_answers_stays_open_until_the_script_goes_on(
     job: Recording,
 ) -> None:
     """Its wait timed out: it has not finished, whatever became of the script."""
-    open_receive, receive, _barrier = job.scene("nobody_sends", 0)
+    open_receive, receive, *_barrier = job.told("nobody_sends", 0)
     assert (open_receive.op, open_receive.peer, open_receive.done) == ("Recv", 1, False)
     assert (receive.seq, receive.done, receive.end_ns) == (open_receive.seq, True, -1)
     for rank in (1, 2, 3):
-        waiting = job.scene("nobody_sends", rank)
+        waiting = job.told("nobody_sends", rank)
         assert [(op.op, op.done) for op in waiting] == [("Barrier", False), ("Barrier", True)]
 
 
 def test_an_operator_that_the_backend_refused_has_no_end(job: Recording) -> None:
     for rank in RANKS:
-        *told_of, given_up = job.scene("a_mistake_of_the_script", rank)
+        *told_of, given_up = job.told("a_mistake_of_the_script", rank)
         assert (given_up.op, given_up.done, given_up.end_ns) == ("AllToAll", True, -1)
         assert [(op.seq, op.done) for op in told_of] in ([], [(given_up.seq, False)])
 

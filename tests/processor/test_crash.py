@@ -34,9 +34,9 @@ def _train(session: Session, iterations: int) -> None:
     phases = session.phases
     for _ in range(iterations):
         start, end = session.now(), session.now()
-        session.note(phases.loaded, session.ordinal, "loader", start, end)
-        session.note(phases.optimizer, session.ordinal, "optimizer", end, session.now())
-        session.ordinal += 1
+        session.note(phases.loaded, session.shared.ordinal, "loader", start, end)
+        session.note(phases.optimizer, session.shared.ordinal, "optimizer", end, session.now())
+        session.shared.ordinal += 1
 
 
 def _operator(session: Session, seq: int, done: bool) -> None:

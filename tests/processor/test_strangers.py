@@ -31,24 +31,28 @@ def burnt_seconds(pid: int) -> float:
     return times.user + times.system
 
 
-def looked_twice(family: set[int], burner: int, monkeypatch: pytest.MonkeyPatch) -> Strangers:
-    """Two looks between which the burner used half a second of its CPU."""
+def looked_twice(
+    families: list[set[int]], burner: int, monkeypatch: pytest.MonkeyPatch
+) -> list[Strangers]:
+    """Two looks of each, between which the burner used half a second of its CPU."""
     monkeypatch.setattr(strangers, "LOOK_SECONDS", 0.0)
-    watch = Strangers(lambda: family)
-    assert watch.cores_used(frozenset()) is None, "the first look is only the baseline"
+    watches = [Strangers(lambda family=family: family) for family in families]  # type: ignore[misc]
+    for watch in watches:
+        assert watch.cores_used(frozenset()) is None, "the first look is only the baseline"
     before = burnt_seconds(burner)
     while burnt_seconds(burner) < before + 0.5:
         pass
-    watch.cores_used(frozenset())
+    for watch in watches:
+        watch.cores_used(frozenset())
     monkeypatch.setattr(strangers, "LOOK_SECONDS", 3600.0)
-    return watch
+    return watches
 
 
 def test_a_stranger_counts_on_its_own_cpu_only(
     burner: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pid, cpu = burner
-    watch = looked_twice({os.getpid()}, pid, monkeypatch)
+    (watch,) = looked_twice([{os.getpid()}], pid, monkeypatch)
     used, nowhere = watch.cores_used({cpu}), watch.cores_used({10_000})
     assert used is not None
     assert used > 0.1
@@ -58,9 +62,10 @@ def test_a_stranger_counts_on_its_own_cpu_only(
 def test_the_family_is_no_stranger(
     burner: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Two who look at the same time, one of them related to the burner."""
     pid, cpu = burner
-    everybody = looked_twice({os.getpid()}, pid, monkeypatch).cores_used({cpu})
-    without = looked_twice({os.getpid(), pid}, pid, monkeypatch).cores_used({cpu})
-    assert everybody is not None
+    everybody, others = looked_twice([{os.getpid()}, {os.getpid(), pid}], pid, monkeypatch)
+    used, without = everybody.cores_used({cpu}), others.cores_used({cpu})
+    assert used is not None
     assert without is not None
-    assert without < everybody
+    assert without < used

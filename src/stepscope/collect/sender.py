@@ -22,7 +22,7 @@ from stepscope.wire.records import RECORD, TABLE_OF_KIND, RecordKind
 
 QUEUE_RECORDS = 65_536
 """4 MiB of records: minutes of an ordinary job while the processor is away."""
-LOOK_SECONDS = 0.2
+LOOK_SECONDS = 0.1
 """How often the thread wakes: a rank that fell silent has told all it knows after so long."""
 FLUSH_SECONDS = 0.5
 """What a busy rank waits at least: a flush costs as much as the records of three steps."""

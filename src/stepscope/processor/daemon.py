@@ -23,6 +23,7 @@ from typing import IO, Any
 from stepscope.errors import UsageError, WireError
 from stepscope.processor.hardware import network_interfaces
 from stepscope.processor.jobs import JobFolders
+from stepscope.processor.normalise import Rows
 from stepscope.processor.outside import OutsideWatcher
 from stepscope.processor.settings import Settings
 from stepscope.processor.state import (
@@ -42,6 +43,7 @@ from stepscope.wire.frames import MAX_PACKET_BYTES, PacketKind, pack, unpack
 
 logger = logging.getLogger(__name__)
 
+_TICK_SECONDS = 0.1
 _PACKETS_PER_TURN = 64
 _LAST_TURNS = 16
 """More than a socket holds; a producer that never pauses must not keep us from stopping."""
@@ -72,24 +74,32 @@ class Processor:
         self._stop = False
         self._refused: set[str] = set()
         self._busy_at = time.monotonic()
+        self._tick_at = 0.0
 
     def run(self) -> None:
         """Serves until SIGTERM, SIGINT or idleness; then stores what is left."""
         logger.info("processor of %s listens on %s", self._host, self._settings.socket)
         while not self._stop and not self._idle():
-            for key, _ in self._selector.select(timeout=0.2):
+            for key, _ in self._selector.select(timeout=_TICK_SECONDS):
                 if key.fileobj is self._listener:
                     self._accept()
                 else:
                     self._read(key.fd)
-            now = time.time_ns()
-            self._carry_out([*self._state.tick(now), *map(Stalled, self._state.stalled(now))])
+            self._tick()
             self._retire()
         self._close()
 
     def stop(self, _signal: int = 0, _frame: FrameType | None = None) -> None:
         """Asks `run` to return; fit to be a signal handler."""
         self._stop = True
+
+    def _tick(self) -> None:
+        """What time alone brings about; every packet of a busy host is no reason for it."""
+        if time.monotonic() < self._tick_at:
+            return
+        self._tick_at = time.monotonic() + _TICK_SECONDS
+        now = time.time_ns()
+        self._carry_out([*self._state.tick(now), *self._state.stalled(now)])
 
     def _retire(self) -> None:
         """Lets go of jobs that have ended; a processor of its own lives for months."""
@@ -185,7 +195,10 @@ class Processor:
         self._outside.unwatch(it)
 
     def _stalled(self, it: Stalled) -> None:
+        """Has the processes looked at, and says that we are looking: a hang is told by time that
+        passes while nothing else is recorded."""
         self._outside.stalled(it.job)
+        self._jobs.append(it.job, "hardware", _still_in_flight(self._host, it.in_flight))
         self._jobs.hurry(it.job)
 
     def _refuse(self, it: Refuse) -> None:
@@ -260,3 +273,13 @@ def _listen(path: Path) -> socket.socket:
     listener.listen(256)
     listener.setblocking(False)
     return listener
+
+
+def _still_in_flight(host: str, operators: int) -> Rows:
+    return {
+        "rank": [-1],
+        "host": [host],
+        "metric": ["operators_in_flight"],
+        "ts_ns": [time.time_ns()],
+        "value": [float(operators)],
+    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import resource
@@ -67,21 +68,30 @@ class OutsideWatcher:
 
     def close(self) -> None:
         self._stop.set()
+        self._requests.put(lambda: None)
         self._thread.join(10)
 
     def _run(self) -> None:
+        next_turn = 0.0
         while not self._stop.is_set():
             try:
-                self._turn()
+                self._answer(max(0.0, next_turn - time.monotonic()))
+                if time.monotonic() >= next_turn:
+                    next_turn = time.monotonic() + TURN_SECONDS
+                    self._turn()
             except OSError as error:  # a process that went away between two looks
                 logger.debug("outside look failed: %s", error)
-            self._stop.wait(TURN_SECONDS)
         if self._stacks is not None:
             self._stacks.close()
 
+    def _answer(self, seconds: float) -> None:
+        """The requests that are there, or the first that comes within a time."""
+        with contextlib.suppress(queue.Empty):
+            self._requests.get(timeout=seconds)()
+            while True:
+                self._requests.get_nowait()()
+
     def _turn(self) -> None:
-        while not self._requests.empty():
-            self._requests.get()()
         if self._stacks is not None:
             self._stacks.turn()
         self._finish_waiting()

@@ -92,6 +92,8 @@ class Stalled:
     """A job does not get on: look at its processes at once."""
 
     job: str
+    in_flight: int
+    """Operators that its ranks on this host have begun and not finished."""
 
 
 Instruction = Stalled | Append | OpenOps | JobKnown | Watch | Unwatch | Refuse
@@ -183,13 +185,18 @@ class HostState:
                 out += self._release(producer)
         return out
 
-    def stalled(self, now_ns: int) -> set[str]:
+    def stalled(self, now_ns: int) -> list[Stalled]:
         """Jobs with operators in flight for longer than half an average step of theirs."""
-        return {
+        jobs = {
             producer.hello.job
             for producer in self.producers.values()
             if producer.open_ops and producer.oldest_open_ns(now_ns) > producer.patience_ns
         }
+        return [self._stalled(job) for job in sorted(jobs)]
+
+    def _stalled(self, job: str) -> Stalled:
+        members = (p for p in self.producers.values() if p.hello.job == job)
+        return Stalled(job, sum(len(producer.open_ops) for producer in members))
 
     def forget(self, job: str) -> None:
         """Drops what finished producers of a job left behind."""
@@ -310,7 +317,7 @@ def _blocked(producer: Producer, now_ns: int) -> list[Instruction]:
         "value": [float(blocked)],
     }
     said: list[Instruction] = [Append(hello.job, "hardware", row)]
-    return [*said, Stalled(hello.job)] if blocked else said
+    return [*said, Stalled(hello.job, len(producer.open_ops))] if blocked else said
 
 
 def with_devices(fragment: Job, nics: tuple[str, ...], gpus: tuple[str, ...]) -> Job:

@@ -60,6 +60,9 @@ class Workload:
 
     kind: Kind = "dense"
     blocks: int = 2
+    layers: int = 8
+    """Of the model in each block: every one has its own tensor- and expert-parallel operators,
+    which are simulated as one of their size."""
     attention_ms: float = 9.0
     mlp_ms: float = 10.0
     head_ms: float = 2.0
@@ -69,8 +72,9 @@ class Workload:
     launch_us: float = 20.0
     """What the host spends on one kernel launch and the Python around it."""
     activation_mb: float = 64.0
-    gradient_mb: float = 600.0
-    """Of one rank's share of the model, all blocks of it together."""
+    """Of one microbatch between two layers: 4,096 tokens of 8,192 numbers in bf16."""
+    gradient_mb: float = 4000.0
+    """Of one rank's share of the model, all blocks together: two thousand million numbers."""
     input_mb: float = 32.0
     shape_spread: float = 0.25
     """Of workload `variable`: log-normal spread of a microbatch's work (VLM: up to 2 to 3 times

@@ -19,6 +19,9 @@ ATTENTION, MLP, EXPERTS, ROUTER, HEAD = "self_attention", "mlp", "moe_experts", 
 PHASE_OF = {"forward": FORWARD, "backward": BACKWARD}
 MB = 1_000_000
 NORM_BYTES = 8
+EMBEDDING_PART = 1 / 16
+"""Of the first and last stage's gradients, the embedding's: 128,000 words of 8,192 numbers, split by
+tensor parallelism like the rest."""
 PHASE_WORDS = {"AllReduce": "all-reduce", "AllGather": "all-gather",
                "ReduceScatter": "reduce-scatter", "AllToAll": "alltoall",
                "Send": "send", "Recv": "recv"}  # fmt: skip
@@ -142,7 +145,8 @@ class _Stage:
         if self._size(group) == 1:
             return
         key = (*self.cell, block, group, what)
-        size = self.scenario.workload.activation_mb * MB / self.one.cp
+        work = self.scenario.workload
+        size = work.layers * work.activation_mb * MB / self.one.cp
         after = (*self.computed[-1:], *self.before)
         self._add(key, op, "collective", group, PHASE_OF[self.cell.direction], after, group, size)
         self.before = (key,)
@@ -226,7 +230,7 @@ class _Stage:
     def _finish(self) -> None:
         after = (*self.computed[-1:], *self.before, *self.grads)
         if self.one.pp > 1 and self.stage in (0, self.one.pp - 1):
-            size = self.scenario.workload.gradient_mb * MB / 16
+            size = self.scenario.workload.gradient_mb * MB * EMBEDDING_PART
             after = (self._add(("embedding",), "AllReduce", "collective", "embedding",
                                "embedding-all-reduce", after, "embedding", size),)  # fmt: skip
         if self.scenario.ranks > 1:

@@ -19,7 +19,7 @@ from stepscope.wire.records import COMM_DONE, COMM_OPEN, UNKNOWN, RecordKind, pa
 
 BLOCKED_NS = 50_000
 """A wait that blocked for longer than a call costs ended when the operator did."""
-OPEN_AFTER_NS = 200_000_000
+OPEN_AFTER_NS = 100_000_000
 """An operator in flight for longer is reported before it ends: somebody may be missing."""
 
 

@@ -11,12 +11,13 @@ from functools import cached_property
 
 import numpy as np
 
+from stepscope.simulate.conditions import Stall
 from stepscope.simulate.engine import NEVER
 from stepscope.simulate.record.moment import Clocks, Moment
 from stepscope.simulate.record.rows import Rows
 from stepscope.simulate.world import World
 from stepscope.trace import DATA_LOAD
-from stepscope.window import Ints, Mask, Table
+from stepscope.window import Ints, Table
 
 PERIOD_NS = 100_000_000
 ROOT = "<module> (train.py:88);main (train.py:64);"
@@ -32,10 +33,9 @@ NOT_ACTIVE = frozenset({LOADING})
 
 @dataclass(frozen=True)
 class _Part:
-    """What some hosts did from one moment to another."""
+    """What hosts did from one moment to another, by place; nothing where the end is not later."""
 
     frames: str
-    places: Ints
     begin: Ints
     end: Ints
     active: bool = True
@@ -64,19 +64,18 @@ class StackRows:
         return self.rows.table()
 
     def _parts(self, moment: Moment) -> list[_Part]:
-        places = np.arange(self.world.scenario.ranks)
         start, done = moment.start.ravel(), moment.times.done.ravel()
         loaded, issued = self._loaded(moment), self._issued(moment)
         parts = [
-            _Part(BETWEEN, places, self.until, start),
-            _Part(LOADING, places, start, loaded, active=False),
-            _Part(ISSUING, places, loaded, issued),
-            _Part(WAITING, places, issued, done),
+            _Part(BETWEEN, self.until, start),
+            _Part(LOADING, start, loaded, active=False),
+            _Part(ISSUING, loaded, issued),
+            _Part(WAITING, issued, done),
         ]
-        interrupted = self._stalls(moment)
-        for stall in interrupted:
+        stalls = [self._stalled(moment, stall) for stall in moment.stalls]
+        for stall in stalls:
             parts = [piece for part in parts for piece in _without(part, stall)]
-        return [*parts, *interrupted]
+        return [*parts, *stalls]
 
     def _loaded(self, moment: Moment) -> Ints:
         slot = self.world.program.slot[(DATA_LOAD,)]
@@ -94,41 +93,41 @@ class StackRows:
         """Per stage what its hosts wait for at the end of the step."""
         return np.array([order[-1] for order in self.world.program.host_order])
 
-    def _stalls(self, moment: Moment) -> list[_Part]:
-        """Each rank by itself: a stall ends when the operation behind it is issued."""
-        issued = moment.times.issued.reshape(len(self.world.ops), -1)
-        found = []
-        for stall in moment.stalls:
-            frames = f"{ROOT}train (train.py:47);{stall.frames}"
-            for place, lasted in zip(stall.places, stall.lasting_ns, strict=True):
-                end = int(issued[stall.slot, place])
-                begin = end - int(lasted) if end < NEVER else self._stood(moment, stall.slot, place)
-                if begin < NEVER:
-                    found.append(_Part(frames, np.array([place]), np.array([begin]),
-                                       np.array([end]), stall.active))  # fmt: skip
-        return found
+    def _stalled(self, moment: Moment, stall: Stall) -> _Part:
+        """A stall ends when the operation behind it is issued, if it does."""
+        places = stall.places
+        issued = moment.times.issued.reshape(len(self.world.ops), -1)[stall.slot, places]
+        begin, end = (np.zeros(self.world.scenario.ranks, np.int64) for _ in range(2))
+        stood = np.array([self._before(moment, stall.slot, int(place)) for place in places])
+        begin[places] = np.where(issued < NEVER, issued - stall.lasting_ns, stood)
+        end[places] = issued
+        return _Part(f"{ROOT}train (train.py:47);{stall.frames}", begin, end, stall.active)
 
-    def _stood(self, moment: Moment, slot: int, place: int) -> int:
-        """When a host that never issued an operation had issued the one before it."""
-        stage, within = divmod(int(place), self.world.cluster.per_stage)
-        order = self.world.program.host_order[stage].tolist()
-        at = order.index(slot)
+    def _before(self, moment: Moment, slot: int, place: int) -> int:
+        """When a host had issued the operation before one."""
+        stage, within = divmod(place, self.world.cluster.per_stage)
+        at = self._turn[stage][slot]
         if at == 0:
             return int(moment.start[stage, within])
-        return int(moment.times.issued[order[at - 1], stage, within])
+        return int(moment.times.issued[self.world.program.host_order[stage][at - 1], stage, within])
+
+    @cached_property
+    def _turn(self) -> list[dict[int, int]]:
+        """Per stage, the place of each slot in the order its hosts issue them."""
+        orders = self.world.program.host_order
+        return [{int(slot): at for at, slot in enumerate(order)} for order in orders]
 
     def _sample(self, part: _Part, until_ns: int) -> None:
         """Ranks are sampled at moments of their own."""
         begin, end = np.minimum(part.begin, until_ns), np.minimum(part.end, until_ns)
-        first = -(-(begin - self._phase[part.places]) // PERIOD_NS)
-        count = -(-(end - self._phase[part.places]) // PERIOD_NS) - first
-        seen: Mask = count > 0
-        places = part.places[seen]
-        start = first[seen] * PERIOD_NS + self._phase[places]
+        first = -(-(begin - self._phase) // PERIOD_NS)
+        count = -(-(end - self._phase) // PERIOD_NS) - first
+        places = np.flatnonzero(count > 0)
+        start = first[places] * PERIOD_NS + self._phase[places]
         self.rows.add(
             rank=self.world.cluster.rank_of[places].astype(np.int32),
             thread=np.int32(self.rows.code("MainThread")),
-            start_ns=self.clocks.show(start, places), duration_ns=count[seen] * PERIOD_NS,
+            start_ns=self.clocks.show(start, places), duration_ns=count[places] * PERIOD_NS,
             frames=np.int32(self.rows.code(part.frames)), active=np.bool_(part.active),
             gil=np.bool_(part.active and part.frames not in NO_GIL),
         )  # fmt: skip
@@ -139,16 +138,15 @@ class StackRows:
         return source.integers(0, PERIOD_NS, self.world.scenario.ranks)
 
 
-def _without(part: _Part, other: _Part) -> list[_Part]:
-    """A part less the time of a stall, which is of one place."""
-    here = (part.places == other.places[0]) & (part.begin < other.end) & (other.begin < part.end)
-    if not here.any():
+def _without(part: _Part, stall: _Part) -> list[_Part]:
+    """A part less the time of a stall, in up to two pieces."""
+    inside = (part.begin < stall.end) & (stall.begin < part.end) & (stall.begin < stall.end)
+    if not inside.any():
         return [part]
-    begin, end = other.begin[0], other.end[0]
-    pieces = [(part.begin[~here], part.end[~here], part.places[~here])]
-    around = ((part.begin[here][0], begin), (end, part.end[here][0]))
-    pieces += [(np.array([a]), np.array([b]), other.places) for a, b in around if a < b]
-    return [_Part(part.frames, places, a, b, part.active) for a, b, places in pieces if len(places)]
+    before = np.where(inside, np.minimum(part.end, stall.begin), part.end)
+    after = np.where(inside, np.maximum(part.begin, stall.end), part.end)
+    pieces = [(part.begin, before), (after, part.end)]
+    return [_Part(part.frames, a, b, part.active) for a, b in pieces if (a < b).any()]
 
 
 @dataclass
