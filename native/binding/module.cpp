@@ -164,15 +164,28 @@ PyObject* scanner_finish(PyObject* self, PyObject*) {
     });
 }
 
+// A column as bytes of numbers, in the order given.
+template <class Number>
+PyObject* ordered(const Column& column, const std::vector<std::uint32_t>& order) {
+    const std::size_t size = order.size() * sizeof(Number);
+    Owned bytes(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(size)));
+    // they lie at a multiple of eight behind their header, and are ours alone so far
+    auto* to = reinterpret_cast<Number*>(PyBytes_AsString(bytes.get()));
+    for (const std::uint32_t row : order) *to++ = static_cast<Number>(column[row]);
+    return bytes.release();
+}
+
 PyObject* scanner_take(PyObject* self, PyObject* name) {
     return guarded([&] {
         Table& table = scanner_of(self).table(to_kind(to_text(name)));
+        const std::vector<std::uint32_t> order = in_order(table);
         Owned columns(PyDict_New());
         for (std::size_t at = 0; at < COLUMNS.size(); ++at) {
-            const auto size = static_cast<Py_ssize_t>(table[at].size() * sizeof(std::int64_t));
-            Owned bytes(PyBytes_FromStringAndSize(nullptr, size));
-            // bytes lie at a multiple of eight behind their header, and are ours alone so far
-            table[at].move_to(reinterpret_cast<std::int64_t*>(PyBytes_AsString(bytes.get())));
+            if (table[at].size() != order.size()) continue;
+            const bool codes = std::string_view(COLUMNS[at]) == "name";
+            Owned bytes(codes ? ordered<std::int32_t>(table[at], order)
+                              : ordered<std::int64_t>(table[at], order));
+            table[at] = Column();
             if (PyDict_SetItemString(columns.get(), COLUMNS[at], bytes.get()) < 0) throw Failed{};
         }
         return columns.release();

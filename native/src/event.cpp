@@ -31,11 +31,14 @@ constexpr std::array<Named, Event::ARGUMENTS> ARGUMENT_NAMES{{
     {"Concrete Inputs", ANYTHING},
 }};
 
+// Where a key stands among the names, N for nowhere: most keys differ in length or first letter.
 template <std::size_t N>
 std::size_t place(const std::array<Named, N>& names, std::string_view key) {
-    std::size_t at = 0;
-    while (at < N && names[at].key != key) ++at;
-    return at;
+    for (std::size_t at = 0; at < N && !key.empty(); ++at) {
+        const std::string_view name = names[at].key;
+        if (name.size() == key.size() && name[0] == key[0] && name == key) return at;
+    }
+    return N;
 }
 
 // Calls `take(key)` with the key's escapes resolved: they are as rare as they are allowed.
@@ -50,8 +53,8 @@ Outcome resolved(const json::Token& key, Take&& take) {
 
 Outcome Event::read(json::Cursor& in) {
     fields_.fill({});
-    arguments_.fill({});
     texts_.fill({});
+    said_ = 0;
     return json::members(in, [this](const json::Token& key, json::Cursor& value) {
         return read_field(key, value);
     });
@@ -81,7 +84,7 @@ Outcome Event::keep_text(std::size_t field) {
 }
 
 Outcome Event::read_arguments(json::Cursor& in) {
-    arguments_.fill({});
+    said_ = 0;
     if (!in.space()) return Outcome::cut;
     if (*in.at() != '{') {
         json::Token other;
@@ -100,6 +103,7 @@ Outcome Event::read_argument(const json::Token& key, json::Cursor& in) {
         json::Token& token = at < ARGUMENTS ? arguments_[at] : ignored;
         const Outcome outcome = in.value(token);
         if (outcome != Outcome::whole || at == ARGUMENTS) return outcome;
+        said_ |= std::uint32_t{1} << at;
         std::string unused;
         const bool broken = token.kind == json::text && token.escaped && at < shapes &&
                             !json::unescape(token.inside(), unused);
@@ -109,11 +113,11 @@ Outcome Event::read_argument(const json::Token& key, json::Cursor& in) {
 
 void Event::call(std::string& to) const {
     to.clear();
-    const auto said = [this](Argument at) { return arguments_[at].kind != json::missing; };
-    if (arguments_[collective].kind != json::text && !said(types) && !said(values)) return;
+    const auto said = [this](std::size_t at) { return (said_ >> at & 1) != 0; };
+    if ((*this)[collective].kind != json::text && !said(types) && !said(values)) return;
     for (std::size_t at = collective; at < ARGUMENTS; ++at) {
         const json::Token& token = arguments_[at];
-        if (token.kind == json::missing) continue;
+        if (!said(at)) continue;
         to.append(to.empty() ? "{\"" : ",\"").append(ARGUMENT_NAMES[at].key).append("\":");
         to.append(token.raw);
     }

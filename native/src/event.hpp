@@ -5,6 +5,7 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -26,7 +27,9 @@ struct Event {
     // A text with its escapes resolved; empty for everything else.
     std::string_view text(Field field) const { return texts_[field]; }
     const json::Token& operator[](Field field) const { return fields_[field]; }
-    const json::Token& operator[](Argument argument) const { return arguments_[argument]; }
+    const json::Token& operator[](Argument argument) const {
+        return said_ >> argument & 1 ? arguments_[argument] : MISSING;
+    }
     // The arguments of a communication call as one JSON object; empty where they say nothing.
     void call(std::string& to) const;
 
@@ -36,8 +39,11 @@ struct Event {
     json::Outcome read_argument(const json::Token& key, json::Cursor& in);
     json::Outcome keep_text(std::size_t field);
 
+    static constexpr json::Token MISSING{};
+
     std::array<json::Token, FIELDS> fields_;
     std::array<json::Token, ARGUMENTS> arguments_;
+    std::uint32_t said_ = 0;  // which arguments are there, one bit each: cheaper than emptying all
     std::array<std::string_view, FIELDS> texts_;
     std::array<std::string, FIELDS> unescaped_;
 };

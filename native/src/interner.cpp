@@ -17,9 +17,9 @@ std::uint64_t folded(std::uint64_t one, std::uint64_t other) {
     return static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64);
 }
 
-std::uint64_t eight_bytes(const char* from, std::size_t count) {
+std::uint64_t up_to_eight(std::string_view bytes) {
     std::uint64_t value = 0;
-    std::memcpy(&value, from, count);
+    if (!bytes.empty()) std::memcpy(&value, bytes.data(), bytes.size());
     return value;
 }
 
@@ -50,8 +50,8 @@ std::uint64_t Interner::hash(std::string_view text) const {
     std::uint64_t state = folded(seed_ ^ text.size(), ODD);
     std::size_t at = 0;
     for (; at + 8 <= text.size(); at += 8)
-        state = folded(state ^ eight_bytes(text.data() + at, 8), seed_ | 1);
-    return folded(state ^ eight_bytes(text.data() + at, text.size() - at), ODD);
+        state = folded(state ^ up_to_eight(text.substr(at, 8)), seed_ | 1);
+    return folded(state ^ up_to_eight(text.substr(at)), ODD);
 }
 
 void Interner::grow() {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
+#include <tuple>
 
 #include "number.hpp"
 #include "structure.hpp"
@@ -36,14 +36,23 @@ std::int64_t time_of(const json::Token& token, int power, std::int64_t missing) 
 
 }  // namespace
 
-void Column::move_to(std::int64_t* to) {
-    for (std::size_t done = 0; done < size_; done += BLOCK) {
-        const std::size_t count = std::min(BLOCK, size_ - done);
-        std::memcpy(to + done, blocks_[done / BLOCK].get(), count * sizeof(std::int64_t));
-        blocks_[done / BLOCK].reset();
-    }
-    blocks_.clear();
-    size_ = 0;
+std::vector<std::uint32_t> in_order(const Table& table) {
+    struct Row {
+        std::int64_t start, duration;
+        std::uint32_t at;
+    };
+    std::vector<Row> rows;
+    rows.reserve(table[start_ns].size());
+    for (std::uint32_t at = 0; at < table[start_ns].size(); ++at)
+        rows.push_back({table[start_ns][at], table[duration_ns][at], at});
+    std::sort(rows.begin(), rows.end(), [](const Row& one, const Row& other) {
+        return std::tie(one.start, other.duration, one.at) <
+               std::tie(other.start, one.duration, other.at);
+    });
+    std::vector<std::uint32_t> order;
+    order.reserve(rows.size());
+    for (const Row& row : rows) order.push_back(row.at);
+    return order;
 }
 
 Scanner::Scanner(std::vector<std::pair<std::string, Kind>> categories,

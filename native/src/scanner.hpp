@@ -22,7 +22,7 @@
 namespace stepscope {
 
 constexpr std::size_t LONGEST_EVENT_BYTES = 4 << 20;  // no event comes near it
-// Of one file, about 3 GB of columns.
+// Of one file, about 3 GB of columns; a row's number fits 32 bits.
 constexpr std::size_t MOST_EVENTS = 50'000'000;
 // Of all distinct names and threads of a file; real traces have some thousand names.
 constexpr std::size_t MOST_NAME_BYTES = 256 << 20;
@@ -39,7 +39,7 @@ constexpr std::array<const char*, 11> COLUMNS = {
     "call", "external", "sequence", "id", "parent",
 };
 
-// A column that grows in blocks: nothing is copied, and no more than a block is unused.
+// Grows in blocks: nothing is copied, and no more than a block is unused.
 class Column {
    public:
     void append(std::int64_t value) {
@@ -47,8 +47,7 @@ class Column {
         blocks_.back()[size_++ % BLOCK] = value;
     }
     std::size_t size() const { return size_; }
-    // Copies everything to `to`, and forgets it.
-    void move_to(std::int64_t* to);
+    std::int64_t operator[](std::size_t row) const { return blocks_[row / BLOCK][row % BLOCK]; }
 
    private:
     static constexpr std::size_t BLOCK = 4096;
@@ -57,6 +56,9 @@ class Column {
 };
 
 using Table = std::array<Column, COLUMNS.size()>;
+
+// A table's rows in order of time, those that last longer first.
+std::vector<std::uint32_t> in_order(const Table& table);
 
 class Scanner {
    public:

@@ -7,7 +7,7 @@ MOST_CALLS: int
 MOST_CALL_BYTES: int
 
 class Scanner:
-    """The events of a trace, chunk by chunk, to columns of int64.
+    """The events of a trace, chunk by chunk, to columns of numbers.
 
     Any thread may use it, one at a time; while it works, other threads run.
     """
@@ -29,10 +29,11 @@ class Scanner:
     def finish(self) -> None:
         """Takes what was kept back for more to come."""
     def take(self, table: str, /) -> dict[str, bytes]:
-        """The columns of a table, and forgets them. Unused columns are empty.
+        """The columns of a table, in order of time, those that last longer first; forgets them.
 
         `start_ns`, `duration_ns`; `name`, `thread` and `call` are places in `names`, `threads`
-        and `calls`, the last -1 for none; the smallest int64 stands for an unknown number.
+        and `calls`, the last -1 for none; the smallest int64 stands for an unknown number. All are
+        int64, but `name` is int32.
         """
     def names(self) -> list[bytes]:
         """Distinct names in UTF-8, which the file may have wrong."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,8 @@ from stepscope.errors import SourceError, UsageError
 
 if TYPE_CHECKING:
     from stepscope.window import Window
+
+logger = logging.getLogger(__name__)
 
 _TRACE_NAMES = ("*.json", "*.json.gz")
 _LISTED = 5
@@ -149,6 +152,7 @@ def _read_traces(path: Path) -> Recording:
 
     with terminal.byte_progress(f"reading traces of {path.name}") as advance:
         reading = kineto.read(path, progress=advance)
+    logger.info("read traces of %s, %d problems", path, len(reading.problems))
     return Recording(reading.window, list(reading.problems))
 
 

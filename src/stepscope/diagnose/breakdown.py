@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.diagnose.intervals import AXIS_LIMIT, Axis, Union, axis_over, union
-from stepscope.window import NULL, Ints, Mask, Strings, Table, Window
+from stepscope.window import NULL, Ints, Mask, Strings, Table, Window, distinct
 
 KERNEL_WAIT_NS = 30_000
 """HolisticTraceAnalysis' `consecutive_kernel_delay`: 30, of the microseconds that traces count."""
@@ -67,7 +67,7 @@ def breakdown(window: Window) -> Breakdown | None:
     running = _running(window)
     if running is None:
         return None
-    ranks = np.unique(running.ints("rank"))
+    ranks = distinct(running.ints("rank"))
     rank = np.searchsorted(ranks, running.ints("rank"))
     begin, end = running.ints("start_ns"), running.ints("end_ns")
     axis = axis_over(len(ranks), begin, end)

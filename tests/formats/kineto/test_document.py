@@ -40,7 +40,7 @@ def names(pieces: Iterable[bytes]) -> list[str]:
     """The names of the operators, in order."""
     found = read(pieces)[1]
     values = [name.decode("utf-8", "replace") for name in found.names()]
-    return [values[at] for at in np.frombuffer(found.take("cpu")["name"], np.int64)]
+    return [values[at] for at in np.frombuffer(found.take("cpu")["name"], np.int32)]
 
 
 def operators(*fields: bytes) -> bytes:

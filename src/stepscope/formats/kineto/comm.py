@@ -22,7 +22,7 @@ from stepscope.formats.kineto.groups import DEFAULT, process_group
 from stepscope.formats.kineto.recording import Recording
 from stepscope.formats.kineto.spans import ends, latest_before, named
 from stepscope.trace import NO_PEER, UNKNOWN_PEER, ProcessGroup
-from stepscope.window import NULL, Ints, Mask, Strings, Table
+from stepscope.window import NULL, Ints, Mask, Strings, Table, distinct
 
 ON_CPU = ("gloo:", "mpi:", "ucc:")
 OF_DEVICE = ("nccl:", "rccl:")
@@ -149,8 +149,8 @@ def _groups(
     """The group of each call; where it is not said and there are several, one per stream."""
     silent = np.array([call.group is None for call in calls], np.bool_)
     alone = _only_group(known)
-    several = alone is None and np.unique(streams[silent]).size > 1
-    order = {stream: at for at, stream in enumerate(np.unique(streams).tolist())}
+    several = alone is None and distinct(streams[silent]).size > 1
+    order = {stream: at for at, stream in enumerate(distinct(streams).tolist())}
     said = {id(call): process_group(call.group, known.world_size)
             for call in {id(call): call for call in calls}.values() if call.group}  # fmt: skip
     groups: list[ProcessGroup | None] = []
@@ -215,7 +215,7 @@ def _gloo_groups(
     world = process_group(known.groups[0], known.world_size) if known.groups else DEFAULT
     p2p = np.array([op in ("Send", "Recv") for op in ops], np.bool_)
     threads = work.ints("thread")
-    number = _numbered_threads(seen, np.unique(threads[~p2p]).tolist(), len(known.groups))
+    number = _numbered_threads(seen, distinct(threads[~p2p]).tolist(), len(known.groups))
     made = [world, *(process_group(group, known.world_size) for group in known.groups[1:])]
     at = [0 if is_p2p else number.get(thread, -1)
           for thread, is_p2p in zip(threads.tolist(), p2p.tolist(), strict=True)]  # fmt: skip

@@ -12,19 +12,21 @@ from stepscope.formats.kineto.contents import Contents
 
 _LOOK_BYTES = 1 << 16
 SUFFIXES = (".json", ".json.gz")
-_BEGINS = re.compile(rb"\s*(?:\{|\[\s*\{)")
-_TRACE = re.compile(rb'"traceEvents"\s*:|"ph"\s*:')
-_KINETO = re.compile(
+
+# Patterns are compiled at their first use: most readings need none of them.
+_BEGINS = rb"\s*(?:\{|\[\s*\{)"
+_TRACE = rb'"traceEvents"\s*:|"ph"\s*:'
+_KINETO = (
     rb'"deviceProperties"|"distributedInfo"|"baseTimeNanoseconds"|"PyTorch Profiler|"ProfilerStep#'
     rb'|"External id"|"Ev Idx"|"cat"\s*:\s*"(?:cpu_op|cuda_runtime|user_annotation|python_function'
     rb'|gpu_memcpy|gpu_memset|kernel|Kernel|Operator|Runtime|Memcpy|Memset)"'
 )
 """What no other writer of Chrome traces writes."""
-_RANK = re.compile(r"rank[-_.= ]?(\d{1,7})(?!\d)", re.I)
-_USUAL = re.compile(r"rank[-_.= ]?\d|\.pt\.trace\.json", re.I)
-_TIME = re.compile(r"\.\d{12,19}(?:\.pt\.trace)?$")
+_RANK = r"(?i)rank[-_.= ]?(\d{1,7})(?!\d)"
+_USUAL = r"(?i)rank[-_.= ]?\d|\.pt\.trace\.json"
+_TIME = r"\.\d{12,19}(?:\.pt\.trace)?$"
 """What torch's `tensorboard_trace_handler` appends: milliseconds or, since 2.1, nanoseconds."""
-_NUMBER = re.compile(r"\d{1,7}(?!\d)")
+_NUMBER = r"\d{1,7}(?!\d)"
 
 
 def trace_files(source: Path) -> list[Path]:
@@ -72,18 +74,18 @@ def recognise(path: Path) -> bool:
 def named_so(path: Path) -> bool:
     """Whether a file, or any file of a folder, is called what traces usually are."""
     try:
-        return any(_USUAL.search(file.name) for file in trace_files(path))
+        return any(re.search(_USUAL, file.name) for file in trace_files(path))
     except SourceError:
         return False
 
 
 def _recognised(path: Path) -> bool:
     text = next(iter(Contents(path)), b"")[:_LOOK_BYTES]
-    if not _BEGINS.match(text):
+    if not re.match(_BEGINS, text):
         return False
     # the header of a trace may be longer than what is looked at
-    return _KINETO.search(text) is not None and (
-        _TRACE.search(text) is not None or b'"schemaVersion"' in text
+    return re.search(_KINETO, text) is not None and (
+        re.search(_TRACE, text) is not None or b'"schemaVersion"' in text
     )
 
 
@@ -94,7 +96,7 @@ def process_of(name: str) -> str:
     'log/host7_4711'
     """
     name = name.removesuffix(".gz").removesuffix(".json")
-    return _TIME.sub("", name)
+    return re.sub(_TIME, "", name)
 
 
 def ranks_by_name(names: Sequence[str]) -> list[int | None]:
@@ -105,7 +107,7 @@ def ranks_by_name(names: Sequence[str]) -> list[int | None]:
     >>> ranks_by_name(["gpu4-0-run7", "gpu4-1-run7"])
     [0, 1]
     """
-    said = [_RANK.findall(name) for name in names]
+    said = [re.findall(_RANK, name) for name in names]
     if all(said):
         return [int(one[-1]) for one in said]
     return _counting(names)
@@ -113,7 +115,7 @@ def ranks_by_name(names: Sequence[str]) -> list[int | None]:
 
 def _counting(names: Sequence[str]) -> list[int | None]:
     """The only place in the names, counted from either end, whose numbers are 0, 1, 2 …"""
-    numbers = [[int(digits) for digits in _NUMBER.findall(name)] for name in names]
+    numbers = [[int(digits) for digits in re.findall(_NUMBER, name)] for name in names]
     places = min(map(len, numbers), default=0)
     for at in (*range(-1, -places - 1, -1), *range(places)):
         column = [row[at] for row in numbers]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -15,8 +14,6 @@ from stepscope.formats.kineto.job import check_duplicates, window_of, with_ranks
 from stepscope.formats.kineto.rank_trace import RankTrace, read_file
 from stepscope.formats.kineto.together import check_together, with_bases
 from stepscope.window import Window
-
-logger = logging.getLogger(__name__)
 
 Progress = Callable[[int, int], None]
 """Is told the bytes read and the bytes of all files."""
@@ -61,7 +58,6 @@ def read(source: Path, *, progress: Progress | None = None, workers: int | None 
     problems = [f"{failure}; left out" for failure in failures]
     problems += [f"{trace.name}: {one}" for trace in traces for one in trace.problems]
     problems += _how_steps_were_found(traces)
-    logger.info("read %d traces of %s, %d problems", len(traces), source, len(problems))
     return Reading(window, tuple(problems))
 
 
@@ -105,7 +101,9 @@ def _read_all(files: Sequence[Path], tell: _Telling, workers: int) -> list[RankT
         try:
             return _in_processes(files, tell, min(workers, len(files)))
         except (RuntimeError, OSError) as cause:  # a broken pool is a RuntimeError
-            logger.warning("reading in one process: %s", cause)
+            import logging  # takes as long to import as a small trace to read
+
+            logging.getLogger(__name__).warning("reading in one process: %s", cause)
             tell.done = 0
     return [_outcome(path, tell.advance) for path in files]
 

@@ -16,7 +16,7 @@ from stepscope.formats.kineto.calls import COMMUNICATES, Call, Calls, Number
 from stepscope.formats.kineto.names import LOADER, OPTIMIZER_STEP, PROFILER_STEP
 from stepscope.formats.kineto.plain import plain
 from stepscope.formats.kineto.spans import named
-from stepscope.window import Ints, Strings, Table
+from stepscope.window import Column, Strings, Table
 
 CPU, MARK, RUNTIME, DEVICE, PYTHON, CALLS = "cpu", "mark", "runtime", "device", "python", "calls"
 _CATEGORIES = {
@@ -82,16 +82,13 @@ def recording(scanned: Scanner) -> Recording:
 
 
 def _table(scanned: Scanner, kind: str, names: tuple[str, ...]) -> Table:
-    """All rows in order of time, those that last longer first."""
     taken = scanned.take(kind)
-    columns = {name: np.frombuffer(taken.pop(name), np.int64) for name in _COLUMNS[kind]}
-    order = np.lexsort((-columns["duration_ns"], columns["start_ns"]))
-    # one by one, so that few are held twice
-    ordered = {name: columns.pop(name)[order] for name in _COLUMNS[kind]}
-    if "name" not in ordered:
-        return Table(ordered)
-    codes: Ints = ordered.pop("name")
-    return Table({**ordered, "name": Strings(codes.astype(np.int32), names)})
+    columns: dict[str, Column] = {
+        name: np.frombuffer(taken[name], np.int64) for name in _COLUMNS[kind] if name != "name"
+    }
+    if "name" in _COLUMNS[kind]:
+        columns["name"] = Strings(np.frombuffer(taken["name"], np.int32), names)
+    return Table(columns)
 
 
 def _main(marks: Table, operators: Table, first: int) -> int:

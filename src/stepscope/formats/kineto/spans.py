@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.window import NULL, Ints, Mask, Table
+from stepscope.window import Ints, Mask, Table
 
 
 @dataclass(frozen=True)
@@ -48,21 +48,14 @@ def ends(table: Table) -> Ints:
 
 def outermost(table: Table) -> Mask:
     """Rows, in order of time, that no other row of their thread contains."""
-    order = np.argsort(table.ints("thread"), kind="stable")
-    start, end = table.ints("start_ns")[order], ends(table)[order]
-    first = np.diff(table.ints("thread")[order], prepend=NULL) != 0
-    reach = running_max(np.cumsum(first), end)
+    thread, start, end = table.ints("thread"), table.ints("start_ns"), ends(table)
+    order = np.argsort(thread, kind="stable")
     keep = np.zeros(len(table), np.bool_)
-    keep[order] = first | (start >= np.concatenate(([NULL], reach[:-1])))
+    for rows in np.split(order, np.flatnonzero(np.diff(thread[order])) + 1):
+        reach = np.maximum.accumulate(end[rows])
+        keep[rows[:1]] = True
+        keep[rows[1:]] = start[rows[1:]] >= reach[:-1]
     return keep
-
-
-def running_max(lane: Ints, values: Ints) -> Ints:
-    """The largest value of a row's lane up to the row; lanes are numbered upwards."""
-    # one running maximum serves all lanes when each begins above the one before
-    distinct, rank = np.unique(values, return_inverse=True)
-    lifted = lane * distinct.size
-    return distinct[np.maximum.accumulate(lifted + rank) - lifted] if values.size else values
 
 
 def named(table: Table, *prefixes: str) -> Mask:

@@ -12,7 +12,7 @@ import numpy as np
 
 from stepscope.formats.kineto.recording import Recording
 from stepscope.formats.kineto.spans import ends, latest_before
-from stepscope.window import NULL, Ints, Strings, Table
+from stepscope.window import NULL, Ints, Strings, Table, distinct
 
 MOST_SAMPLES = 20_000
 LEAST_APART_NS = 1_000_000
@@ -77,7 +77,7 @@ def _texts(python: Table, rows: Ints) -> tuple[Ints, tuple[str, ...]]:
     codes: dict[str, int] = {}
     size = 0
     found: dict[int, int] = {-1: -1}
-    for row in np.unique(rows).tolist():
+    for row in distinct(rows).tolist():
         if row in found:
             continue
         text = ";".join(frames[int(names.codes[one])] for one in _callers(row, parent))

@@ -16,7 +16,7 @@ import numpy as np
 from stepscope.formats.kineto.names import AUTOGRAD, LOADER, OPTIMIZER_STEP, PROFILER_STEP
 from stepscope.formats.kineto.recording import Recording
 from stepscope.formats.kineto.spans import ends, named, outermost
-from stepscope.window import NULL, Ints, Table
+from stepscope.window import NULL, Ints, Table, distinct
 
 REGULAR = 0.8
 """Shortest to longest distance of an operator that comes once per step: steps differ in a few
@@ -110,7 +110,7 @@ def _first(seen: Recording) -> int:
 
 
 def _between(boundaries: Ints, found_by: str) -> Steps:
-    boundaries = np.unique(boundaries)
+    boundaries = distinct(boundaries)
     if boundaries.size < 2:
         return NO_STEPS
     count = np.arange(boundaries.size - 1, dtype=np.int64)
