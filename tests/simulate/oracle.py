@@ -39,9 +39,8 @@ class Oracle:
 
     def __init__(self, program: Program, cluster: Cluster, lasting: Cost, issuing: Cost) -> None:
         self.cluster, self.lasting, self.issuing = cluster, lasting, issuing
-        per_stage = cluster.per_stage
-        self.ranks = [Rank(place // per_stage, place % per_stage, program.stages[place // per_stage])
-                      for place in range(cluster.scenario.ranks)]  # fmt: skip
+        places = (divmod(place, cluster.per_stage) for place in range(cluster.scenario.ranks))
+        self.ranks = [Rank(stage, within, program.stages[stage]) for stage, within in places]
         self.groups = {kind: [list(map(int, places)) for places in cluster.members(kind)]
                        for kind in cluster.kinds}  # fmt: skip
         self.events: list[tuple[int, int, Callable[[], None]]] = []

@@ -1,8 +1,9 @@
 """How fast data moves: the devices between two ranks, and what a transfer over them takes.
 
-A group sends along a ring of its members; every edge of the ring passes NVLink within a host, else
+A group sends along rings, as NCCL does. Within a host every member's NVLink carries all of it. From
+host to host each member sends its share by its own adapter to its counterpart on the next host:
 PCIe, adapter, the adapter's link, leaf, uplink, spine, and down again. The slowest device on any
-edge decides for all. All-to-all is taken along the same ring. Adapters that GPUs share are divided.
+edge decides for all. All-to-all goes the same ways. Adapters that GPUs share are divided.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ class Network:
         return self.cluster.host_of_place * hardware.nics_per_host + within
 
     def path(self, here: Ints, there: Ints) -> Ints:
-        """The devices between pairs of places: `[pair, 11]`, `none` where an edge has fewer."""
+        """The devices between pairs of places: `[pair, 13]`, `none` where an edge has fewer."""
         first, none = self._first, self._first["end"]
         host, hardware = self.cluster.host_of_place, self.cluster.scenario.hardware
         inside = host[here] == host[there]
@@ -115,33 +116,43 @@ class Network:
             uplink = first["uplink"] + its_leaf * hardware.spines + spine
             columns.append(np.where(across, uplink, none))
         columns.append(np.where(across, first["spine"] + spine, none))
-        return np.stack(columns, axis=1)
+        path: Ints = np.where((here == there)[:, None], none, np.stack(columns, axis=1))
+        return path
 
     @cached_property
-    def _edges(self) -> dict[str, Ints]:
-        """For each kind of group the path from every place to the next of its ring."""
-        ranks, none = self.cluster.scenario.ranks, self._first["end"]
-        found = {}
-        for kind in self.cluster.kinds:
-            after = np.arange(ranks)
-            for places in self.cluster.members(kind):
-                after[places] = np.roll(places, -1)
-            path = self.path(np.arange(ranks), after)
-            path[after == np.arange(ranks)] = none
-            found[kind] = path
-        return found
+    def _edges(self) -> dict[str, _Edges]:
+        """For each kind of group what every place sends over, and how much of it."""
+        return {kind: self._edges_of(kind) for kind in self.cluster.kinds}
+
+    def _edges_of(self, kind: str) -> _Edges:
+        ranks = self.cluster.scenario.ranks
+        beside, beyond, share = np.arange(ranks), np.arange(ranks), np.ones(ranks)
+        for places in self.cluster.members(kind):
+            beside[places] = np.roll(places, -1)
+            by_host = _split(places, self.cluster.host_of_place[places])
+            for here, there in zip(by_host, [*by_host[1:], by_host[0]], strict=True):
+                if kind != "pp" and len(by_host) > 1:
+                    beyond[here] = there[np.arange(len(here)) % len(there)]
+                    share[here] = 1 / len(here)
+        host = self.cluster.host_of_place
+        if kind != "pp":  # what leaves the host leaves it rail by rail
+            beside = np.where(host[beside] == host, beside, np.arange(ranks))
+        places = np.arange(ranks)
+        return _Edges(self.path(places, beside), self.path(places, beyond), share)
 
     def pace(self, kind: str, factor: Floats) -> Floats:
         """Nanoseconds per byte for every place's group, devices being slower by `factor`.
 
         Of `pp` it is the edge to the next stage; the last stage's leads back to the first.
         """
-        slowest: Floats = np.max((self.slowness * factor)[self._edges[kind]], axis=1)
+        edges, slowness = self._edges[kind], self.slowness * factor
+        within: Floats = slowness[edges.beside].max(axis=1)
+        slowest: Floats = np.maximum(within, slowness[edges.beyond].max(axis=1) * edges.share)
         by_stage = slowest.reshape(self.cluster.stages, *self.cluster.grid.shape)
         if kind == "pp":
             return slowest
         if kind == "world":
-            return np.full_like(slowest, slowest.max())
+            return np.full(len(slowest), slowest.max())
         if kind == "embedding":
             both = np.maximum(by_stage[0], by_stage[-1])
             return np.broadcast_to(both, by_stage.shape).ravel()
@@ -150,7 +161,26 @@ class Network:
 
     def users(self, devices: Sequence[int], kind: str) -> Ints:
         """The places whose edge in groups of a kind passes one of these devices."""
-        return np.flatnonzero(np.isin(self._edges[kind], devices).any(axis=1))
+        edges = self._edges[kind]
+        passed = np.isin(np.hstack([edges.beside, edges.beyond]), devices)
+        return np.flatnonzero(passed.any(axis=1))
+
+
+@dataclass(frozen=True)
+class _Edges:
+    """What every place of one kind of group sends over."""
+
+    beside: Ints
+    """`[place, device]`: to the next member on the same host; of `pp` to the next stage."""
+    beyond: Ints
+    """To its counterpart on the next host."""
+    share: Floats
+    """The part of the buffer that goes to the next host by this place's adapter."""
+
+
+def _split(places: Ints, hosts: Ints) -> list[Ints]:
+    """The members on each host, hosts in order of appearance."""
+    return [places[hosts == host] for host in dict.fromkeys(hosts.tolist())]
 
 
 def passes(op: str, members: int) -> float:

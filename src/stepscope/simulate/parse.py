@@ -44,11 +44,19 @@ def parse_scenario(text: str) -> Scenario:
     Raises:
         UsageError: it is no TOML, or names something that there is not.
     """
+    return from_values(read_toml(text))
+
+
+def read_toml(text: str) -> dict[str, Any]:
+    """Plain values of a TOML text.
+
+    Raises:
+        UsageError: it is none.
+    """
     try:
-        data = tomllib.loads(text)
+        return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"this scenario is no TOML: {error}") from error
-    return from_values(data)
 
 
 def from_values(data: Mapping[str, Any]) -> Scenario:
@@ -64,7 +72,8 @@ def from_values(data: Mapping[str, Any]) -> Scenario:
         raise UsageError(f"ranks={ranks} makes no job; it must be 1 or more")
     usual = default_parallelism(ranks)
     asked = rest.pop("parallelism", {})
-    degrees = {"tp": usual.tp, "pp": usual.pp} if not asked else {}
+    named = {"tp", "pp", "cp", "ep"} & set(asked)
+    degrees = {} if named else {"tp": usual.tp, "pp": usual.pp}
     built["parallelism"] = _build(Parallelism, {**degrees, **asked}, "parallelism")
     return _build(Scenario, rest, "the scenario", {**built, "faults": faults})
 

@@ -20,8 +20,8 @@ PHASE_OF = {"forward": FORWARD, "backward": BACKWARD}
 MB = 1_000_000
 NORM_BYTES = 8
 EMBEDDING_PART = 1 / 16
-"""Of the first and last stage's gradients, the embedding's: 128,000 words of 8,192 numbers, split by
-tensor parallelism like the rest."""
+"""The embedding's, of the first and last stage's gradients: 128,000 words of 8,192 numbers, split
+by tensor parallelism like the rest."""
 PHASE_WORDS = {"AllReduce": "all-reduce", "AllGather": "all-gather",
                "ReduceScatter": "reduce-scatter", "AllToAll": "alltoall",
                "Send": "send", "Recv": "recv"}  # fmt: skip

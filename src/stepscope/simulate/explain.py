@@ -1,0 +1,49 @@
+"""Every fault in words: what it is, where it comes from, what it can be told."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from dataclasses import MISSING, Field, fields
+from typing import Any
+
+from stepscope.simulate.faults import FAULTS, Fault
+
+_SPOKEN = {"onset": "from", "ranks": "ranks", "hosts": "hosts"}
+_WHEN = ("onset", "until", "every", "lasting", "chance")
+_HEAD = (
+    "A fault is written NAME:KEY=VALUE,KEY=VALUE; several values are joined by +, as ranks=3+4. "
+    "Every fault takes from (its first step, 0), until (the step before which it ends), every and "
+    "lasting (of every N steps only the first M), and chance (in how many of these, 0 to 1)."
+)
+
+
+def explain_faults(width: int) -> str:
+    """One paragraph per fault."""
+    blocks = [textwrap.fill(_HEAD, width), *(_explain(one, width) for one in FAULTS.values())]
+    return "\n\n".join(blocks) + "\n"
+
+
+def _explain(fault: type[Fault], width: int) -> str:
+    keys = ", ".join(_keys(fault)) or "no keys of its own"
+    lines = [f"{fault.help}.", f"Keys: {keys}.", f"From: {fault.family}."]
+    indented = [textwrap.fill(line, width, initial_indent="  ", subsequent_indent="    ")
+                for line in lines]  # fmt: skip
+    return "\n".join([fault.name, *indented])
+
+
+def _keys(fault: type[Fault]) -> Iterator[str]:
+    """Its own keys, and those about time where it has defaults of its own."""
+    usual = {field.name: field.default for field in fields(Fault)}
+    for field in fields(fault):
+        if field.name not in _WHEN or field.default != usual[field.name]:
+            yield f"{_SPOKEN.get(field.name, field.name)}{_default(field)}"
+
+
+def _default(field: Field[Any]) -> str:
+    if field.default is MISSING:
+        return " (needed)"
+    plain = field.default
+    if plain in (None, (), ""):
+        return ""
+    return f"={plain:g}" if isinstance(plain, float) else f"={str(plain).lower()}"
