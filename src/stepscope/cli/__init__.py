@@ -15,9 +15,9 @@ from typing import Annotated
 import typer
 
 import stepscope
-from stepscope.cli import diagnose, exits, import_, logs, prepare, processor, run, trace
+from stepscope.cli import diagnose, exits, import_, logs, prepare, processor, run, simulate, trace
 
-COMMANDS: tuple[ModuleType, ...] = (run, diagnose, trace, import_, prepare, processor)
+COMMANDS: tuple[ModuleType, ...] = (run, diagnose, trace, import_, simulate, prepare, processor)
 """In the order of the help page."""
 
 

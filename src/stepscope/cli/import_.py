@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,21 +11,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stepscope.cli import exits
-from stepscope.errors import SourceError, StepscopeError, StoreError, UsageError
+from stepscope.errors import SourceError, UsageError
 
 if TYPE_CHECKING:
     from stepscope.cli.sources import Recording
-    from stepscope.store.encode import Rows
     from stepscope.store.location import Location
-    from stepscope.store.writer import JobWriter
-    from stepscope.trace import TableSpec
-    from stepscope.window import Table, Window
+    from stepscope.window import Window
 
 logger = logging.getLogger(__name__)
 
 _RECORDER = "import"
 """In place of the host whose processor wrote a folder."""
-_ROWS_AT_ONCE = 1 << 20
 
 _EXAMPLES = """Examples:
 
@@ -112,77 +105,8 @@ def _write(window: Window, location: Location) -> None:
         UsageError: it was.
         StoreError: it cannot be written.
     """
+    from stepscope.cli.writing import write_window
+
     if any(location.top()):
         raise UsageError(f"{location} is there already; choose another name with --job")
-    with _whole_or_not_at_all(location):
-        _write_job(window, location)
-
-
-@contextmanager
-def _whole_or_not_at_all(location: Location) -> Iterator[None]:
-    """Half of a job would be diagnosed as if it were one."""
-    try:
-        yield
-    except BaseException:
-        with suppress(StepscopeError, OSError):
-            _delete(location)
-        raise
-
-
-def _delete(location: Location) -> None:
-    if location.is_local:
-        shutil.rmtree(location.url)
-        return
-    for file in location.files():
-        location.delete(file.path)
-
-
-def _write_job(window: Window, location: Location) -> None:
-    from stepscope.store.writer import JobWriter
-    from stepscope.trace import TABLES
-
-    writer = JobWriter(location, _RECORDER, max_rows_per_file=_ROWS_AT_ONCE,
-                       buffer_rows=2 * _ROWS_AT_ONCE)  # fmt: skip
-    writer.write_job(window.job)
-    with _no_second_try():
-        for name, table in window.tables.items():
-            if name in TABLES:
-                _append(writer, name, table)
-        _check(writer)
-
-
-@contextmanager
-def _no_second_try() -> Iterator[None]:
-    """The writer promises in its log to keep rows and to try again, which is not for us."""
-    log = logging.getLogger("stepscope.store.writer")
-    level = log.level
-    log.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        log.setLevel(level)
-
-
-def _append(writer: JobWriter, name: str, table: Table) -> None:
-    import numpy as np
-
-    from stepscope.trace import TABLES
-
-    table = table.take(np.argsort(table.ints("rank"), kind="stable"))
-    for first in range(0, len(table), _ROWS_AT_ONCE):
-        part = table.take(np.arange(first, min(first + _ROWS_AT_ONCE, len(table))))
-        writer.append(name, _rows(part, TABLES[name]))
-        _check(writer)
-
-
-def _rows(part: Table, spec: TableSpec) -> Rows:
-    """The columns of the contract; one that nobody could fill is null in every row."""
-    unknown = {name: [None] * len(part) for name in spec.columns if name not in spec.optional}
-    known = {name: part.columns[name] for name in spec.columns if part.has(name)}
-    return {**unknown, **known}
-
-
-def _check(writer: JobWriter) -> None:
-    status = writer.flush(now=True)
-    if status.error is not None:
-        raise StoreError(status.error)
+    write_window(window, location, _RECORDER)

@@ -56,6 +56,22 @@ def progress(message: str) -> AbstractContextManager[object]:
 
 
 @contextmanager
+def count_progress(message: str) -> Iterator[Callable[[int, int], None] | None]:
+    """A bar on stderr, moved by telling it what is done and all there is; None: nobody sees it."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich import progress as bars
+    from rich.console import Console
+
+    columns = (bars.TextColumn("{task.description}"), bars.BarColumn(), bars.MofNCompleteColumn(),
+               bars.TimeRemainingColumn())  # fmt: skip
+    with bars.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(message)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+@contextmanager
 def byte_progress(message: str) -> Iterator[Callable[[int, int], None] | None]:
     """A bar on stderr, moved by telling it the bytes done and all bytes; None where nobody sees."""
     if not sys.stderr.isatty():

@@ -1,0 +1,181 @@
+"""`stepscope simulate`: a job folder of a job that never ran, and what is really wrong with it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stepscope.cli import exits
+from stepscope.errors import SourceError, UsageError
+
+if TYPE_CHECKING:
+    from stepscope.simulate import Scenario, Simulation
+
+_RECORDER = "simulate"
+"""In place of the host whose processor wrote a folder."""
+
+_EXAMPLES = """Examples:
+
+- `stepscope simulate --ranks 64 --steps 100 --out practice`: a healthy job
+
+- `stepscope simulate --fault gpu_slow:rank=37,factor=1.5,from=50 --out practice`: one slow GPU
+
+- `stepscope simulate --fault gpu_slow:rank=3 --fault hang:rank=40,from=80 --out practice`: two
+
+- `stepscope simulate --ranks 32 --dp 32 --ep 8 --workload moe --out practice`: experts
+
+- `stepscope simulate job.toml --out practice`: all that flags cannot say
+
+- `stepscope simulate --list-faults`: everything that can go wrong
+"""
+
+
+def register(app: typer.Typer) -> None:
+    app.command("simulate", epilog=_EXAMPLES)(simulate)
+
+
+def simulate(
+    scenario: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="A scenario in TOML; flags come on top.")
+    ] = None,
+    out: Annotated[
+        str, typer.Option(metavar="FOLDER_OR_URL", help="The job folder to write.")
+    ] = "",
+    ranks: Annotated[int | None, typer.Option(help="GPUs of the job; 64 unless given.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Training steps; 100 unless given.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Equal seeds give equal jobs.")] = None,
+    dp: Annotated[int | None, typer.Option(help="Data parallelism; what is left of RANKS.")] = None,
+    tp: Annotated[int | None, typer.Option(help="Tensor parallelism.")] = None,
+    pp: Annotated[int | None, typer.Option(help="Pipeline stages.")] = None,
+    cp: Annotated[int | None, typer.Option(help="Context parallelism.")] = None,
+    ep: Annotated[int | None, typer.Option(help="Expert parallelism, within dp.")] = None,
+    chunks: Annotated[
+        int | None, typer.Option(help="Model chunks per stage; above 1 the pipeline interleaves.")
+    ] = None,
+    microbatches: Annotated[int | None, typer.Option(help="Microbatches per step.")] = None,
+    sharding: Annotated[
+        str | None, typer.Option(metavar="ddp|zero1|fsdp", help="Of gradients and parameters.")
+    ] = None,
+    workload: Annotated[
+        str | None,
+        typer.Option(metavar="dense|moe|variable", help="Variable: inputs differ in length."),
+    ] = None,
+    detail: Annotated[
+        str | None,
+        typer.Option(metavar="auto|full|normal|brief", help="How much is written of every rank."),
+    ] = None,
+    fault: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME:KEY=VALUE,…", help="What goes wrong; may be given repeatedly."),
+    ] = None,
+    list_faults: Annotated[
+        bool, typer.Option("--list-faults", help="Explain every fault and its keys, and stop.")
+    ] = False,
+) -> int:
+    """Write the folder of a simulated job, to try `stepscope diagnose` on.
+
+    What is really wrong with it lies beside the folder, in `FOLDER.truth.json`.
+
+    Exit status: 0 written, 2 the scenario makes no sense or the folder cannot be written.
+    """
+    if list_faults:
+        _explain()
+        return exits.NOTHING_FOUND
+    if not out:
+        raise UsageError("--out is missing: name the job folder to write")
+    parallelism = {"tp": tp, "pp": pp, "cp": cp, "ep": ep, "chunks": chunks,
+                   "microbatches": microbatches, "sharding": sharding}  # fmt: skip
+    given = {
+        "ranks": ranks, "steps": steps, "seed": seed, "detail": detail,
+        "parallelism": _given(parallelism), "workload": _given({"kind": workload}),
+    }  # fmt: skip
+    _write(_scenario(scenario, _given(given), fault or [], dp), out)
+    return exits.NOTHING_FOUND
+
+
+def _given(values: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value not in (None, {})}
+
+
+def _scenario(
+    file: Path | None, given: dict[str, Any], faults: list[str], dp: int | None
+) -> Scenario:
+    """The file's scenario, the flags over it, and the faults of both."""
+    from dataclasses import replace
+
+    from stepscope.simulate.parse import from_values, parse_fault, read_toml
+
+    values = {} if file is None else read_toml(_text(file))
+    for key, value in given.items():
+        values[key] = {**values.get(key, {}), **value} if isinstance(value, dict) else value
+    if dp is not None:
+        values = _with_dp(values, dp)
+    scenario = from_values(values)
+    if dp is not None and scenario.dp != dp:
+        raise UsageError(f"dp={dp} does not fit: {scenario.ranks} ranks, of which tp x cp x pp "
+                         f"leave dp={scenario.dp}")  # fmt: skip
+    return replace(scenario, faults=(*scenario.faults, *map(parse_fault, faults)))
+
+
+def _with_dp(values: dict[str, Any], dp: int) -> dict[str, Any]:
+    """Where only data parallelism is given, there is no other."""
+    asked = dict(values.get("parallelism", {}))
+    asked.setdefault("tp", 1)
+    asked.setdefault("pp", 1)
+    ranks = dp * asked["tp"] * asked["pp"] * asked.get("cp", 1)
+    return {"ranks": ranks, **values, "parallelism": asked}
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise SourceError(f"cannot read the scenario {file}: {why}") from error
+
+
+def _write(scenario: Scenario, out: str) -> None:
+    from dataclasses import replace
+
+    from stepscope.cli.terminal import count_progress, progress
+    from stepscope.cli.writing import write_window
+    from stepscope.simulate import simulate as play
+    from stepscope.store.location import Location
+
+    location = Location.parse(out)
+    if any(location.top()):
+        raise UsageError(f"{location} is there already and not empty; name another --out")
+    if scenario.name == type(scenario).name:
+        scenario = replace(scenario, name=_name_of(out))
+    with count_progress(f"simulating {scenario.ranks} ranks") as advance:
+        simulation = play(scenario, advance)
+    with progress(f"writing {location}"):
+        write_window(simulation.window, location, _RECORDER)
+        truth = _write_truth(simulation, out)
+    exits.complain(f"wrote {location}; what is wrong with it: {truth}; "
+                   f"`stepscope diagnose {location}`")  # fmt: skip
+
+
+def _name_of(out: str) -> str:
+    return out.rstrip("/").rpartition("/")[2] or "simulated"
+
+
+def _write_truth(simulation: Simulation, out: str) -> str:
+    """Beside the folder: nobody who diagnoses it must be able to peep."""
+    from stepscope.store.location import Location
+
+    folder, _, name = out.rstrip("/").rpartition("/")
+    name = f"{name}.truth.json"
+    text = json.dumps(simulation.truth.to_json(), indent=2) + "\n"
+    Location.parse(folder or ("/" if out.startswith("/") else ".")).put(name, text.encode())
+    return f"{folder}/{name}" if "/" in out.rstrip("/") else name
+
+
+def _explain() -> None:
+    from stepscope.cli.terminal import width
+    from stepscope.simulate.explain import explain_faults
+
+    print(explain_faults(width()), end="")
