@@ -116,11 +116,11 @@ def _exists(path: Path) -> bool:
 
 def holds_jobs(path: Path) -> bool:
     """Whether it is a job folder, or a store of jobs; nothing else is looked for there."""
+    if not path.is_dir():
+        return False
     from stepscope.store.location import Location
     from stepscope.store.source import is_job
 
-    if not path.is_dir():
-        return False
     try:
         root = Location.parse(str(path))
         folders, files = root.top()

@@ -4,12 +4,18 @@
 folder or bucket into a `Window`, once or again and again while the job runs. `layout` names files.
 """
 
-from stepscope.store.encode import Rows
-from stepscope.store.layout import job_location
-from stepscope.store.location import Location
-from stepscope.store.reader import JobReader
-from stepscope.store.topology import merge_jobs
-from stepscope.store.writer import FlushStatus, JobWriter
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from stepscope.store.encode import Rows
+    from stepscope.store.layout import job_location
+    from stepscope.store.location import Location
+    from stepscope.store.reader import JobReader
+    from stepscope.store.topology import merge_jobs
+    from stepscope.store.writer import FlushStatus, JobWriter
 
 __all__ = [
     "FlushStatus",
@@ -20,3 +26,20 @@ __all__ = [
     "job_location",
     "merge_jobs",
 ]
+
+_HOMES = {
+    "FlushStatus": "writer",
+    "JobReader": "reader",
+    "JobWriter": "writer",
+    "Location": "location",
+    "Rows": "encode",
+    "job_location": "layout",
+    "merge_jobs": "topology",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Imports what is asked for: pyarrow takes longer to import than a trace to read."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
