@@ -144,18 +144,13 @@ class Pricing:
     @cached_property
     def _passes(self) -> Floats:
         """Bytes that pass each operator's slowest edge."""
-        return np.array([self.world.ops[slot].size_bytes * passes(*self._sized(slot))
-                         for slot in self._comm])  # fmt: skip
+        ops = [self.world.ops[slot] for slot in self._comm]
+        return np.array([op.size_bytes * passes(op.name, self.world.members(op)) for op in ops])
 
     @cached_property
     def _latency(self) -> Floats:
-        return np.array([latency_ns(self._sized(slot)[1]) for slot in self._comm])
-
-    def _sized(self, slot: int) -> tuple[str, int]:
-        op = self.world.ops[slot]
-        if op.kind != "collective":
-            return op.name, 2
-        return op.name, len(next(self.world.cluster.members(op.group)))
+        members = [self.world.members(self.world.ops[slot]) for slot in self._comm]
+        return np.array([latency_ns(one) for one in members])
 
     def _transferring(self, conditions: Conditions) -> Floats:
         """A send and its receive last as long as the send says; see `_Exchange`."""

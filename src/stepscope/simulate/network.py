@@ -125,20 +125,31 @@ class Network:
         return {kind: self._edges_of(kind) for kind in self.cluster.kinds}
 
     def _edges_of(self, kind: str) -> _Edges:
-        ranks = self.cluster.scenario.ranks
-        beside, beyond, share = np.arange(ranks), np.arange(ranks), np.ones(ranks)
-        for places in self.cluster.members(kind):
-            beside[places] = np.roll(places, -1)
-            by_host = _split(places, self.cluster.host_of_place[places])
+        places, host = np.arange(self.cluster.scenario.ranks), self.cluster.host_of_place
+        beside = places.copy()
+        for members in self.cluster.members(kind):
+            beside[members] = np.roll(members, -1)
+        if kind == "pp":
+            return _Edges(
+                self.path(places, beside), self.path(places, places), np.ones(len(places))
+            )
+        # what leaves the host leaves it by every member's adapter
+        beside = np.where(host[beside] == host, beside, places)
+        beyond, share = self.counterparts(kind)
+        return _Edges(self.path(places, beside), self.path(places, beyond), share)
+
+    def counterparts(self, kind: str) -> tuple[Ints, Floats]:
+        """For every place the member on the next host to which it sends, and the part of its
+        group's traffic that it sends there. Itself, where the group stays on one host."""
+        places = np.arange(self.cluster.scenario.ranks)
+        beyond, share = places.copy(), np.ones(len(places))
+        for members in self.cluster.members(kind):
+            by_host = _split(members, self.cluster.host_of_place[members])
             for here, there in zip(by_host, [*by_host[1:], by_host[0]], strict=True):
-                if kind != "pp" and len(by_host) > 1:
+                if len(by_host) > 1:
                     beyond[here] = there[np.arange(len(here)) % len(there)]
                     share[here] = 1 / len(here)
-        host = self.cluster.host_of_place
-        if kind != "pp":  # what leaves the host leaves it rail by rail
-            beside = np.where(host[beside] == host, beside, np.arange(ranks))
-        places = np.arange(ranks)
-        return _Edges(self.path(places, beside), self.path(places, beyond), share)
+        return beyond, share
 
     def pace(self, kind: str, factor: Floats) -> Floats:
         """Nanoseconds per byte for every place's group, devices being slower by `factor`.

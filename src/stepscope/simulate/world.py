@@ -51,6 +51,16 @@ class World:
     def ops(self) -> tuple[Op, ...]:
         return self.program.ops
 
+    def members(self, op: Op) -> int:
+        """How many ranks take part in a communication operator."""
+        if op.kind != "collective":
+            return 2
+        return self._sizes[op.group]
+
+    @cached_property
+    def _sizes(self) -> dict[str, int]:
+        return {kind: len(next(self.cluster.members(kind))) for kind in self.cluster.kinds}
+
     @property
     def shape(self) -> tuple[int, int, int]:
         """`[slot, stage, rank within the stage]`."""

@@ -14,6 +14,7 @@ from stepscope.simulate.record.kernels import KernelRows, KernelSource, SummaryR
 from stepscope.simulate.record.moment import Clocks, Moment
 from stepscope.simulate.record.stacks import PauseRows, StackRows
 from stepscope.simulate.record.steps import PhaseRows, StepRows
+from stepscope.simulate.record.transfers import TransferRows
 from stepscope.simulate.scenario import Detail
 from stepscope.simulate.world import World
 from stepscope.window import Table
@@ -56,6 +57,7 @@ class Recorder:
         self._phases.add(moment)
         self._comm.add(moment)
         self._pauses.add(moment)
+        self._transfers.add(moment)
         self._stacks.add(moment, watched_until_ns)
         self._hardware.add(moment, watched_until_ns)
         if self._detail == "full":
@@ -69,7 +71,7 @@ class Recorder:
         found: dict[str, _HasTable] = {
                  "steps": self._steps, "phases": self._phases, "comm_ops": self._comm,
                  "kernels": self._kernels, "kernel_summaries": self._summaries,
-                 "stacks": self._stacks, "pauses": self._pauses,
+                 "stacks": self._stacks, "pauses": self._pauses, "transfers": self._transfers,
                  "hardware": self._hardware}  # fmt: skip
         tables = {name: rows.table() for name, rows in found.items()}
         return {name: table for name, table in tables.items() if len(table)}
@@ -113,6 +115,10 @@ class Recorder:
     @cached_property
     def _pauses(self) -> PauseRows:
         return PauseRows(self.world, self._clocks)
+
+    @cached_property
+    def _transfers(self) -> TransferRows:
+        return TransferRows(self.world, self._clocks)
 
     @cached_property
     def _hardware(self) -> HardwareRows:

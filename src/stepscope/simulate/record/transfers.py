@@ -1,0 +1,121 @@
+"""Table `transfers`: what went over each adapter to each peer, as counted by network work requests.
+
+One row per rank, peer and step, of what leaves its host. A work request moves half a megabyte;
+those of a transfer that never ended were posted and are not completed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from stepscope.simulate.engine import NEVER
+from stepscope.simulate.network import passes
+from stepscope.simulate.program import TRANSFERS, Op
+from stepscope.simulate.record.moment import Clocks, Moment
+from stepscope.simulate.record.rows import Rows
+from stepscope.simulate.world import World
+from stepscope.window import Floats, Ints, Table
+
+REQUEST_BYTES = 512 * 1024
+"""NCCL's buffer of four megabytes goes out in eight slices."""
+
+
+@dataclass(frozen=True)
+class _Route:
+    """What the ranks of one stage send to one kind of peer, over all operators of a step."""
+
+    slots: Ints
+    places: Ints
+    peers: Ints
+    """Places."""
+    sent: Ints
+    """`[operator, rank]` in bytes."""
+
+
+@dataclass
+class TransferRows:
+    """One row per rank and peer on another host, and step."""
+
+    world: World
+    clocks: Clocks
+    rows: Rows = field(default_factory=lambda: Rows(frozenset({"nic"})))
+
+    def add(self, moment: Moment) -> None:
+        for stage, routes in enumerate(self._routes):
+            for route in routes:
+                self._add(moment, stage, route)
+
+    def table(self) -> Table:
+        return self.rows.table()
+
+    def _add(self, moment: Moment, stage: int, route: _Route) -> None:
+        within = route.places - stage * self.world.cluster.per_stage
+        at = np.ix_(route.slots, within)
+        begin, end = moment.times.begin[:, stage][at], moment.times.end[:, stage][at]
+        begun, ended = begin < NEVER, end < NEVER
+        known = np.asarray(begun.any(axis=0))
+        first = np.where(begun, begin, NEVER).min(axis=0)
+        last = np.maximum(np.where(ended, end, 0).max(axis=0), first)
+        requests = -(-route.sent // REQUEST_BYTES)
+        self.rows.add_known(
+            known,
+            rank=self.world.cluster.rank_of[route.places].astype(np.int32),
+            nic=self._nics[route.places],
+            peer=self.world.cluster.rank_of[route.peers].astype(np.int32),
+            start_ns=self.clocks.show(first, route.places),
+            end_ns=self.clocks.show(last, route.places),
+            bytes=np.where(ended, route.sent, 0).sum(axis=0),
+            posted=np.where(begun, requests, 0).sum(axis=0),
+            completed=np.where(ended, requests, 0).sum(axis=0),
+        )  # fmt: skip
+
+    @cached_property
+    def _nics(self) -> Ints:
+        """Codes of the local names, by place."""
+        cluster = self.world.cluster
+        places = range(self.world.scenario.ranks)
+        return self.rows.codes([f"nic-{cluster.nic_of(place)}" for place in places]).astype(
+            np.int64
+        )
+
+    @cached_property
+    def _routes(self) -> list[list[_Route]]:
+        return [list(self._routes_of(stage)) for stage in range(self.world.cluster.stages)]
+
+    def _routes_of(self, stage: int) -> Iterator[_Route]:
+        """One for the next stage, one for the stage before, one for each kind of group."""
+        by_peer: dict[str, list[Op]] = {}
+        for op in self.world.program.stages[stage]:
+            if op.kind in TRANSFERS and op.kind != "recv":
+                towards = op.group if op.partner is None else f"stage {op.partner[0]}"
+                by_peer.setdefault(towards, []).append(op)
+        for ops in by_peer.values():
+            route = self._route(stage, ops)
+            if route is not None:
+                yield route
+
+    def _route(self, stage: int, ops: list[Op]) -> _Route | None:
+        cluster = self.world.cluster
+        places = np.arange(cluster.per_stage) + stage * cluster.per_stage
+        peers, share = self._peers(ops[0], stage)
+        away = cluster.host_of_place[peers[places]] != cluster.host_of_place[places]
+        places = places[away]
+        if not len(places):
+            return None
+        slots = np.array([self.world.program.slot[op.key] for op in ops])
+        times = np.array([passes(op.name, self.world.members(op)) for op in ops])
+        size = np.array([op.size_bytes for op in ops])
+        sent = np.rint((size * times)[:, None] * share[places]).astype(np.int64)
+        return _Route(slots, places, peers[places], sent)
+
+    def _peers(self, op: Op, stage: int) -> tuple[Ints, Floats]:
+        """For every place its peer on another host, and the part of a buffer that goes there."""
+        ranks = self.world.scenario.ranks
+        if op.partner is not None:
+            shift = (op.partner[0] - stage) * self.world.cluster.per_stage
+            return (np.arange(ranks) + shift) % ranks, np.ones(ranks)
+        return self.world.network.counterparts(op.group)
