@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -233,6 +235,23 @@ def mesh() -> Any:
         dist.recv(tensor, group=stages, group_src=0)
     data = world["pp", "dp"]._flatten("dp_and_pp")
     dist.all_reduce(tensor, group=data.get_group())
+    return tensor
+
+
+@scene
+def megatron() -> Any:
+    """The groups that Megatron-core tells of: tensor parallel in pairs, of 4 ranks."""
+    pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    across = [dist.new_group([0, 2]), dist.new_group([1, 3])]
+    state = ModuleType("megatron.core.parallel_state")
+    rank, tensor = dist.get_rank(), mine()
+    state.get_tensor_model_parallel_group = lambda: pairs[rank // 2]  # type: ignore[attr-defined]
+    state.get_data_parallel_group = lambda: across[rank % 2]  # type: ignore[attr-defined]
+    sys.modules[state.__name__] = state
+    dist.all_reduce(tensor, group=pairs[rank // 2])
+    dist.all_reduce(tensor, group=across[rank % 2])
+    time.sleep(0.6)  # the kernels in C++ ask later who is in a group
+    del sys.modules[state.__name__]
     return tensor
 
 

@@ -123,7 +123,17 @@ def test_the_dimensions_of_a_mesh_are_groups_by_kind(job: Recording) -> None:
         assert groups[across.group] == ("pp", column)
         assert across.peer == (rank + 2) % 4
         assert groups[both.group] == ("dp", column)
-        assert job.of(rank).parallelism == {"pp": 2, "dp": 1, "tp": 2}, "slices change nothing"
+        sizes = job.of(rank).parallelism
+        assert (sizes["pp"], sizes["tp"]) == (2, 2), "slices change nothing"
+
+
+def test_groups_of_megatron_are_known_by_its_own_names(job: Recording) -> None:
+    for rank in RANKS:
+        groups = job.of(rank).groups()
+        tensor, data = job.scene("megatron", rank)
+        assert groups[tensor.group] == ("tp", (rank // 2 * 2, rank // 2 * 2 + 1))
+        assert groups[data.group] == ("dp", (rank % 2, rank % 2 + 2))
+        assert job.of(rank).parallelism["dp"] == 2
 
 
 def test_groups_are_what_they_are_called(job: Recording) -> None:

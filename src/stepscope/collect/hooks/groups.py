@@ -18,6 +18,8 @@ from stepscope.collect.session import Session
 from stepscope.trace.kinds import kind_of_words
 from stepscope.wire.frames import GroupInfo
 
+_SIZED = ("tp", "pp", "dp", "cp", "ep")
+"""Dimensions of a job: the size of one group of such a kind is that of all."""
 _MEGATRON_GROUPS = {
     "get_tensor_model_parallel_group": "tp",
     "get_pipeline_model_parallel_group": "pp",
@@ -85,12 +87,18 @@ class GroupRegistry:
         import torch.distributed as dist
 
         ranks = tuple(int(rank) for rank in dist.get_process_group_ranks(group))
-        kind = self._kinds.get(name) or self._megatron_kind(name)
+        kind = self._kinds.get(name) or self._of_megatron(name, len(ranks))
         if kind is None and len(ranks) == dist.get_world_size():
             kind = "world"
         if kind is None:
             kind = kind_of_words(getattr(group, "group_desc", "") or "") or "other"
         return GroupInfo(f"{kind}-{name[:12]}", kind, ranks)
+
+    def _of_megatron(self, name: str, size: int) -> str | None:
+        kind = self._megatron_kind(name)
+        if kind in _SIZED:
+            self._session.add_parallelism({kind: size})
+        return kind
 
     def _megatron_kind(self, name: str) -> str | None:
         state = sys.modules.get("megatron.core.parallel_state")
