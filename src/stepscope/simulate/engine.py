@@ -61,11 +61,17 @@ def play(plan: Plan, grid: Grid, costs: Costs, start: Ints) -> Times:
 
 
 class _Play:
+    """One step. Rows of `issued`, `begin` and `end` are looked up once: there are thousands."""
+
     def __init__(self, plan: Plan, grid: Grid, costs: Costs, start: Ints) -> None:
-        self.plan, self.grid, self.costs = plan, grid, costs
-        self.issued = _issue(plan, costs.issuing, start)
-        self.begin = np.full_like(self.issued, NEVER)
-        self.end = np.full_like(self.issued, NEVER)
+        self.plan, self.grid = plan, grid
+        self.all_issued = _issue(plan, costs.issuing, start)
+        self.all_begin = np.full_like(self.all_issued, NEVER)
+        self.all_end = np.full_like(self.all_issued, NEVER)
+        self.issued, self.begin, self.end, self.lasting = (
+            [list(stages) for stages in table]
+            for table in (self.all_issued, self.all_begin, self.all_end, costs.lasting)
+        )
         self.late = [[np.zeros_like(one)] for one in start]
         """Per stage how much later than `issued` says its hosts are, after each of their waits."""
         self.free: list[dict[str, Ints]] = [{} for _ in start]
@@ -74,42 +80,50 @@ class _Play:
 
     def run(self) -> Times:
         for meeting in self.plan.meetings:
-            self._happen(meeting)
+            for member in meeting.members:
+                self._begin(member)
+            self._finish(meeting)
         if self.stuck:
-            np.minimum(self.issued, NEVER, out=self.issued)
-        return Times(self.issued, self.begin, self.end, self._done())
+            np.minimum(self.all_issued, NEVER, out=self.all_issued)
+        return Times(self.all_issued, self.all_begin, self.all_end, self._done())
 
-    def _happen(self, meeting: Meeting) -> None:
-        for member, after in zip(meeting.members, meeting.after, strict=True):
-            self._begin(member, after)
-        if meeting.op.stream == HOST:
-            self._wait(meeting.members[0])
-        elif len(meeting.members) > 1 or meeting.op.group == "world":
-            self._end_together(meeting)
+    def _begin(self, member: Member) -> None:
+        slot, stage, end = member.slot, member.stage, self.end
+        begin, issued, late = self.begin[slot][stage], self.issued[slot][stage], member.waits_before
+        if late:
+            np.add(issued, self.late[stage][late], out=issued)
+        free = self.free[stage].get(member.stream)
+        if free is None:
+            begin[:] = issued
         else:
-            self._end(meeting.members[0], self.grid.over.get(meeting.op.group))
-        for slot, stage in meeting.members:
-            if self.stuck:
-                np.minimum(self.end[slot, stage], NEVER, out=self.end[slot, stage])
-            self.free[stage][self.plan.program.ops[slot].stream] = self.end[slot, stage]
-
-    def _begin(self, member: Member, after: tuple[int, ...]) -> None:
-        slot, stage = member
-        stream = self.plan.program.ops[slot].stream
-        begin = self.begin[slot, stage]
-        late = self.late[stage][self.plan.waits_before[member]]
-        np.add(self.issued[slot, stage], late, out=begin)
-        self.issued[slot, stage] = begin
-        if stream in self.free[stage]:
-            np.maximum(begin, self.free[stage][stream], out=begin)
-        for other in after:
-            np.maximum(begin, self.end[other, stage], out=begin)
+            np.maximum(issued, free, out=begin)
+        for other in member.after:
+            np.maximum(begin, end[other][stage], out=begin)
         if self.stuck:
             np.minimum(begin, NEVER, out=begin)
+        self.free[stage][member.stream] = end[slot][stage]
+
+    def _finish(self, meeting: Meeting) -> None:
+        members = meeting.members
+        if meeting.op.stream == HOST:
+            self._wait(members[0], meeting.op.kind == "sync")
+        elif len(members) > 1 or meeting.op.group == "world":
+            self._end_together(meeting)
+        else:
+            self._end(members[0], self.grid.over.get(meeting.op.group))
+        if self.stuck:
+            for one in members:
+                end = self.end[one.slot][one.stage]
+                np.minimum(end, NEVER, out=end)
 
     def _end(self, member: Member, over: tuple[int, ...] | None) -> None:
         """Work lasts; a collective of some of this stage's ranks ends for each group at once."""
-        begin, end, lasting = self.begin[member], self.end[member], self.costs.lasting[member]
+        slot, stage = member.slot, member.stage
+        begin, end, lasting = (
+            self.begin[slot][stage],
+            self.end[slot][stage],
+            self.lasting[slot][stage],
+        )
         if over is None:
             np.add(begin, lasting, out=end)
             return
@@ -119,24 +133,26 @@ class _Play:
 
     def _end_together(self, meeting: Meeting) -> None:
         """Rank by rank between stages, as the send says; for all ranks of the world at once."""
-        last = np.maximum.reduce([self.begin[member] for member in meeting.members])
+        last = np.maximum.reduce([self.begin[one.slot][one.stage] for one in meeting.members])
         if meeting.op.group == "world":
             last = last.max(keepdims=True)
-        for member in meeting.members:
-            np.add(last, self.costs.lasting[meeting.members[0]], out=self.end[member])
+        first = meeting.members[0]
+        for one in meeting.members:
+            np.add(last, self.lasting[first.slot][first.stage], out=self.end[one.slot][one.stage])
 
-    def _wait(self, member: Member) -> None:
+    def _wait(self, member: Member, waits: bool) -> None:
         """The host stands still until what it waits for is done."""
-        slot, stage = member
-        self.end[member] = self.begin[member]
-        if self.plan.program.ops[slot].kind == "sync":
-            late = self.late[stage][-1] + (self.begin[member] - self.issued[member])
-            self.late[stage].append(late)
+        slot, stage = member.slot, member.stage
+        begin = self.begin[slot][stage]
+        self.end[slot][stage][:] = begin
+        if waits:
+            late = self.late[stage]
+            late.append(late[-1] + (begin - self.issued[slot][stage]))
 
     def _done(self) -> Ints:
         """Each host is done when the last operation of its list is."""
         last = [order[-1] for order in self.plan.program.host_order]
-        return np.stack([self.end[slot, stage] for stage, slot in enumerate(last)])
+        return np.stack([self.end[slot][stage] for stage, slot in enumerate(last)])
 
 
 def _issue(plan: Plan, issuing: Ints, start: Ints) -> Ints:

@@ -10,23 +10,33 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 from stepscope.simulate.program import ACROSS_STAGES, Op, Program
 
-Member = tuple[int, int]
-"""A slot and a stage."""
+
+class Member(NamedTuple):
+    """A stage's part in a meeting: the slot, and what its operation there must wait for."""
+
+    slot: int
+    stage: int
+    stream: str
+    after: tuple[int, ...]
+    """Slots of its own stage."""
+    waits_before: int
+    """How many waits of the host come before it."""
 
 
 @dataclass(frozen=True)
 class Meeting:
-    """What ends together: one stage's operation, a send and then its receive, a wider collective.
-
-    `after` holds for each member the slots of its own stage that it waits for by name.
-    """
+    """What ends together: one stage's operation, a send and its receive, a wider collective."""
 
     op: Op
     members: tuple[Member, ...]
-    after: tuple[tuple[int, ...], ...]
+
+
+_Place = tuple[int, int]
+"""A slot and a stage."""
 
 
 @dataclass
@@ -45,10 +55,7 @@ class Plan:
         slot = program.slot
         self._op = [{slot[op.key]: op for op in ops} for ops in program.stages]
         self._wait = [_last_waits(program, stage) for stage in range(len(program.stages))]
-        self.waits_before: dict[Member, int] = {}
-        """How many waits of the host come before each operation, by slot and stage."""
-        for stage in range(len(program.stages)):
-            self.waits_before.update(_count_waits(program, stage))
+        self._waits_before = [_count_waits(program, stage) for stage in range(len(program.stages))]
 
     @cached_property
     def meetings(self) -> tuple[Meeting, ...]:
@@ -78,17 +85,17 @@ class Plan:
                 while queue and self._ready(stages, members := self._members(queue[0], at)):
                     found.append(self._meet(stages, members))
 
-    def _members(self, slot: int, at: int) -> tuple[Member, ...]:
+    def _members(self, slot: int, at: int) -> tuple[_Place, ...]:
         op = self._op[at][slot]
         if op.partner is not None:
-            there: Member = (self.program.slot[op.partner[1]], op.partner[0])
+            there: _Place = (self.program.slot[op.partner[1]], op.partner[0])
             return ((slot, at), there) if op.kind == "send" else (there, (slot, at))
         if op.group in ACROSS_STAGES:
             has = self.program.present[slot]
             return tuple((slot, int(stage)) for stage in has.nonzero()[0])
         return ((slot, at),)
 
-    def _ready(self, stages: list[_Stage], members: tuple[Member, ...]) -> bool:
+    def _ready(self, stages: list[_Stage], members: tuple[_Place, ...]) -> bool:
         return all(self._can(stages[stage], slot, stage) for slot, stage in members)
 
     def _can(self, stage: _Stage, slot: int, at: int) -> bool:
@@ -106,12 +113,16 @@ class Plan:
     def _after(self, op: Op) -> tuple[int, ...]:
         return tuple(self.program.slot[key] for key in op.after)
 
-    def _meet(self, stages: list[_Stage], members: tuple[Member, ...]) -> Meeting:
-        ops = [self._op[stage][slot] for slot, stage in members]
-        for op, (slot, stage) in zip(ops, members, strict=True):
+    def _meet(self, stages: list[_Stage], places: tuple[_Place, ...]) -> Meeting:
+        members = []
+        for slot, stage in places:
+            op = self._op[stage][slot]
             stages[stage].queues[op.stream].popleft()
             stages[stage].done.add(slot)
-        return Meeting(ops[0], members, tuple(self._after(op) for op in ops))
+            waits = self._waits_before[stage][slot]
+            members.append(Member(slot, stage, op.stream, self._after(op), waits))
+        slot, stage = places[0]
+        return Meeting(self._op[stage][slot], tuple(members))
 
 
 def _last_waits(program: Program, stage: int) -> dict[int, int]:
@@ -127,10 +138,11 @@ def _last_waits(program: Program, stage: int) -> dict[int, int]:
     return found
 
 
-def _count_waits(program: Program, stage: int) -> dict[Member, int]:
-    found: dict[Member, int] = {}
+def _count_waits(program: Program, stage: int) -> dict[int, int]:
+    """For each slot how many waits of the host come before it."""
+    found: dict[int, int] = {}
     waits = 0
     for op in program.stages[stage]:
-        found[program.slot[op.key], stage] = waits
+        found[program.slot[op.key]] = waits
         waits += op.kind == "sync"
     return found

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stepscope.simulate.conditions import Conditions
+from stepscope.simulate.cost import Cost, Span, cost_of
 from stepscope.simulate.costs import Pricing
-from stepscope.simulate.engine import NEVER, play
+from stepscope.simulate.engine import play
 from stepscope.simulate.faults.base import Fault
 from stepscope.simulate.record import Recorder
 from stepscope.simulate.record.moment import EPOCH_NS, Moment
@@ -48,25 +49,33 @@ def simulate(scenario: Scenario, progress: Progress | None = None) -> Simulation
     world = World(scenario)
     for fault in scenario.faults:
         fault.check(world)
+    pricing, recorder = Pricing(world), Recorder(world)
     count = _Count(progress, scenario.steps * (1 + len(scenario.faults)))
-    recorder = Recorder(world)
-    done: list[Ints] = []
+    played: list[Span] = []
     until_ns = 0
-    for moment in moments(world, scenario.faults):
-        until_ns = watched_until(moment, done)
+    for moment in moments(pricing, scenario.faults):
+        until_ns = watched_until(moment, played)
         recorder.add(moment, until_ns)
-        done.append(moment.times.done)
-        count.next()
-    truth = _truth(world, done, count)
+        played.append(Span(moment.start, moment.times.done))
+        count.add(1)
+    truth = Truth(scenario.name, scenario.seed, tuple(
+        _truth_of(pricing, fault, played, count) for fault in scenario.faults
+    ))  # fmt: skip
     job = replace(world.cluster.job(), observed_until_ns=EPOCH_NS + until_ns)
     return Simulation(Window(job, recorder.tables(until_ns)), truth)
 
 
-def moments(world: World, faults: Sequence[Fault]) -> Iterator[Moment]:
-    """The steps of a job, one by one. A step that never ends is the last."""
-    pricing, cluster = Pricing(world), world.cluster
-    start: Ints = np.zeros((cluster.stages, cluster.per_stage), np.int64)
-    for step in range(world.scenario.steps):
+def moments(
+    pricing: Pricing, faults: Sequence[Fault], first: int = 0, start: Ints | None = None
+) -> Iterator[Moment]:
+    """The steps of a job from `first` on, whose hosts begin it at `start`.
+
+    A step that never ends is the last.
+    """
+    world, cluster = pricing.world, pricing.world.cluster
+    if start is None:
+        start = np.zeros((cluster.stages, cluster.per_stage), np.int64)
+    for step in range(first, world.scenario.steps):
         conditions = Conditions(world, step)
         for fault in faults:
             if fault.active(step, world.random):
@@ -82,11 +91,12 @@ def moments(world: World, faults: Sequence[Fault]) -> Iterator[Moment]:
         start = times.done + pricing.between_ns(step).reshape(start.shape)
 
 
-def watched_until(moment: Moment, done: Sequence[Ints]) -> int:
+def watched_until(moment: Moment, played: Sequence[Span]) -> int:
     """Until when collectors had looked: to the end of the step, or for a while if it has none."""
     if moment.finished:
         return int(moment.times.done.max())
-    typical = float(np.median(np.diff([int(one.max()) for one in done]))) if len(done) > 1 else 0.0
+    took = [int(one.done.max()) - int(one.start.min()) for one in played]
+    typical = float(np.median(took)) if took else 0.0
     last = int(moment.start.max())
     return last + max(WATCHED_NS, int(WATCHED_STEPS * typical))
 
@@ -99,55 +109,37 @@ class _Count:
     total: int
     played: int = 0
 
-    def next(self) -> None:
-        self.played += 1
+    def add(self, steps: int) -> None:
+        self.played += steps
         if self.progress is not None:
             self.progress(self.played, self.total)
 
 
-def _truth(world: World, done: Sequence[Ints], count: _Count) -> Truth:
-    faults = world.scenario.faults
-    found = [_truth_of(world, fault, done, _without(world, fault, len(done), count))
-             for fault in faults]  # fmt: skip
-    return Truth(world.scenario.name, world.scenario.seed, tuple(found))
-
-
-def _without(world: World, fault: Fault, steps: int, count: _Count) -> list[Ints]:
-    """When steps end without one of the faults."""
-    rest = [one for one in world.scenario.faults if one is not fault]
-    healthy = []
-    for moment in moments(world, rest):
-        healthy.append(moment.times.done)
-        count.next()
-        if len(healthy) == steps:
-            break
-    return healthy
-
-
-def _truth_of(
-    world: World, fault: Fault, done: Sequence[Ints], healthy: Sequence[Ints]
-) -> FaultTruth:
-    blame = fault.blame(world)
-    active = [step for step in range(len(done)) if fault.active(step, world.random)]
-    slowdown, lost_ns = _cost(done, healthy, active) if blame.kind == "slowdown" else (None, None)
+def _truth_of(pricing: Pricing, fault: Fault, played: Sequence[Span], count: _Count) -> FaultTruth:
+    world, blame = pricing.world, fault.blame(pricing.world)
+    active = [step for step in range(len(played)) if fault.active(step, world.random)]
+    cost = Cost(None, None)
+    if blame.kind == "slowdown":
+        cost = cost_of(played, _without(pricing, fault, played, active, count), active)
     return FaultTruth(
         fault.name, fault.family, blame.kind, blame.cause, blame.ranks, blame.hosts, blame.devices,
         blame.phase, blame.function, (active[0], active[-1]) if active else None, len(active),
-        slowdown, lost_ns, fault.parameters(),
+        cost.slowdown, cost.lost_ns, fault.parameters(),
     )  # fmt: skip
 
 
-def _cost(
-    done: Sequence[Ints], healthy: Sequence[Ints], active: Sequence[int]
-) -> tuple[float | None, int | None]:
-    """How many times longer steps took in which a fault was there, and what it cost in all.
-
-    Only steps that both jobs finished are compared.
-    """
-    ends = [(int(a.max()), int(b.max())) for a, b in zip(done, healthy, strict=False)]
-    ends = [(a, b) for a, b in ends if a < NEVER and b < NEVER]
-    if not ends:
-        return None, None
-    took = np.diff(np.array([(0, 0), *ends]), axis=0)[[one for one in active if one < len(ends)]]
-    slowdown = float(took[:, 0].sum() / took[:, 1].sum()) if len(took) else None
-    return slowdown, ends[-1][0] - ends[-1][1]
+def _without(
+    pricing: Pricing, fault: Fault, played: Sequence[Span], active: Sequence[int], count: _Count
+) -> list[Span]:
+    """The same job without one of its faults: until that one is there, it is the same."""
+    first = active[0] if active else len(played)
+    healthy = list(played[:first])
+    count.add(first)
+    rest = [one for one in pricing.world.scenario.faults if one is not fault]
+    if first < len(played):
+        for moment in moments(pricing, rest, first, played[first].start):
+            healthy.append(Span(moment.start, moment.times.done))
+            count.add(1)
+            if len(healthy) == len(played):
+                break
+    return healthy

@@ -1,0 +1,43 @@
+"""What a fault costs: the job with it beside the same job without it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stepscope.simulate.engine import NEVER
+from stepscope.window import Ints
+
+
+@dataclass(frozen=True)
+class Span:
+    """When the hosts began a step and were done with it, `[stage, rank within the stage]`."""
+
+    start: Ints
+    done: Ints
+
+    @property
+    def end_ns(self) -> int:
+        return int(self.done.max())
+
+
+@dataclass(frozen=True)
+class Cost:
+    """How many times longer the steps took in which a fault was there, and how much longer the job.
+
+    None where there is nothing to compare.
+    """
+
+    slowdown: float | None
+    lost_ns: int | None
+
+
+def cost_of(played: Sequence[Span], healthy: Sequence[Span], active: Sequence[int]) -> Cost:
+    """Compares the steps that both jobs finished; a step lasts from one end to the next."""
+    both = [(one.end_ns, other.end_ns) for one, other in zip(played, healthy, strict=False)]
+    ends = [(0, 0), *((one, other) for one, other in both if max(one, other) < NEVER)]
+    if len(ends) == 1:
+        return Cost(None, None)
+    steps = [step for step in active if step + 1 < len(ends)]
+    took, usual = (sum(ends[step + 1][at] - ends[step][at] for step in steps) for at in (0, 1))
+    return Cost(took / usual if usual else None, ends[-1][0] - ends[-1][1])
