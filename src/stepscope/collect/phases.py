@@ -27,6 +27,7 @@ class Phases:
         self._name = name
         self._record = record
         self._forward_from: Moment | None = None
+        self._backward_end: Moment | None = None
         self._microbatch = 0
 
     def loaded(self, ordinal: int, loader: str, start: Moment, end: Moment) -> None:
@@ -40,11 +41,17 @@ class Phases:
             self.phase(ordinal, FORWARD, self._forward_from, start, self._microbatch)
         self.phase(ordinal, BACKWARD, start, end, self._microbatch)
         self._microbatch += 1
-        self._forward_from = end
+        self._forward_from = self._backward_end = end
 
     def optimizer(self, ordinal: int, optimizer: str, start: Moment, end: Moment) -> None:
-        """An optimizer stepped: the next step begins."""
-        self.phase(ordinal, OPTIMIZER, start, end)
+        """An optimizer stepped: the next step begins.
+
+        Where it ran forward and backward itself, in a closure (Lightning always does), its phase
+        is what came after the last backward: no time belongs to two phases.
+        """
+        inside = self._backward_end
+        begin = inside if inside is not None and inside[0] > start[0] else start
+        self.phase(ordinal, OPTIMIZER, begin, end)
         self._event(EventKind.OPTIMIZER, ordinal, optimizer, start, end)
         self._microbatch = 0
         self._forward_from = end
