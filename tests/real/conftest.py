@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import subprocess
@@ -14,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from stepscope.cli import main
 
 BIN = Path(sys.executable).parent
 HERE = Path(__file__).parent
@@ -50,8 +54,13 @@ class Jobs:
         return [*launch, str(HERE / script), *arguments]
 
     def launch(self, ranks: int, script: str, *arguments: str) -> list[str]:
-        """Sooner there than torchrun."""
+        """Sooner there than torchrun: one import of torch less."""
         return [sys.executable, str(HERE / "launch.py"), str(ranks), str(HERE / script), *arguments]
+
+    def fork(self, ranks: int, script: str, *arguments: str) -> list[str]:
+        """Much sooner there: one import of torch for all ranks."""
+        launcher, *rest = self.launch(ranks, script, *arguments)[1:]
+        return [sys.executable, launcher, "--fork", *rest]
 
     def start(self, name: str, *launch: str) -> subprocess.Popen[str]:
         return self.start_command(self.command(name, *launch))
@@ -114,14 +123,12 @@ def says(process: subprocess.Popen[str], text: str, seconds: float = 60.0) -> bo
         too_late.cancel()
 
 
-def diagnose(folder: Path | str, *options: str) -> tuple[int, dict[str, Any]]:
-    """Exit status and the JSON of `stepscope diagnose`."""
-    done = subprocess.run(
-        [str(BIN / "stepscope"), "diagnose", str(folder), "--json", *options],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert done.stdout, done.stderr
-    return done.returncode, json.loads(done.stdout)
+def diagnose(folder: Path | str) -> tuple[int, dict[str, Any]]:
+    """Exit status and the JSON of `stepscope diagnose`, without a process of its own."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        status = main(["diagnose", str(folder), "--json"])
+    return status, json.loads(printed.getvalue())
 
 
 @pytest.fixture(scope="session")

@@ -29,7 +29,7 @@ def await_verdict(jobs: Jobs, name: str, seconds: float = 60.0) -> dict[str, Any
 
 @pytest.mark.alone
 def test_a_stopped_rank_is_the_culprit_and_its_waiting_peers_are_not(jobs: Jobs) -> None:
-    launch = jobs.launch(3, "train.py", "--fault", "stop", "--pause", "0.3", "--steps", "24")
+    launch = jobs.fork(3, "train.py", "--scenes", "stop:24", "--pause", "0.3")
     process = jobs.start("stop", *launch)
     verdict = await_verdict(jobs, "stop")
     assert verdict["kind"] == "hang"
@@ -46,7 +46,7 @@ def test_a_stopped_rank_is_the_culprit_and_its_waiting_peers_are_not(jobs: Jobs)
 
 
 def test_a_killed_rank_leaves_a_readable_folder_and_the_launchers_status(jobs: Jobs) -> None:
-    launch = jobs.torchrun(3, "train.py", "--pause", "0.1", "--steps", "200")
+    launch = jobs.torchrun(2, "train.py", "--pause", "0.1", "--scenes", "none:200")
     process = jobs.start("killed", *launch)
     jobs.await_steps("killed")
     workers = [p for p in psutil.Process(process.pid).children(True) if "RANK" in p.environ()]
@@ -54,4 +54,4 @@ def test_a_killed_rank_leaves_a_readable_folder_and_the_launchers_status(jobs: J
     finished = jobs.finish("killed", process)
     assert finished.status == 1, "torchrun's own status"
     _, diagnosis = diagnose(finished.folder)
-    assert diagnosis["ranks"] == 3
+    assert diagnosis["ranks"] == 2

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.real
 @pytest.mark.alone
 @pytest.mark.parametrize(("shape", "ranks"), [("accumulate", 4), ("adversarial", 3), ("plain", 2)])
 def test_a_healthy_job_has_no_verdict(jobs: Jobs, shape: str, ranks: int) -> None:
-    finished = jobs.run(shape, *jobs.launch(ranks, "shapes.py", shape))
+    finished = jobs.run(shape, *jobs.fork(ranks, "shapes.py", shape))
     assert finished.status == 0, finished.stderr
     assert "internal fault" not in finished.stderr
     _, diagnosis = diagnose(finished.folder)
@@ -25,11 +25,11 @@ def test_a_healthy_job_has_no_verdict(jobs: Jobs, shape: str, ranks: int) -> Non
 
 @pytest.mark.parametrize("script", ["fsdp.py", "hf_trainer.py"])
 def test_the_script_computes_the_same_to_the_last_digit(jobs: Jobs, script: str) -> None:
-    launch = jobs.torchrun(2, script)
     alone = subprocess.run(
-        launch, env=jobs.environment(), capture_output=True, text=True, timeout=100, check=True
-    )
-    finished = jobs.run(script, *launch)
+        jobs.fork(2, script), env=jobs.environment(), capture_output=True, text=True,
+        timeout=100, check=True,
+    )  # fmt: skip
+    finished = jobs.run(script, *jobs.launch(2, script))
     assert finished.status == 0, finished.stderr
     assert "internal fault" not in finished.stderr
     assert losses(finished.stdout) == losses(alone.stdout) != []

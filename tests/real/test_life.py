@@ -24,8 +24,10 @@ def processors(jobs: Jobs) -> list[psutil.Process]:
 
 
 def test_training_survives_the_processor_and_a_new_one_carries_on(jobs: Jobs) -> None:
-    launch = jobs.torchrun(2, "train.py", "--pause", "0.1", "--steps", "70")
-    process = jobs.start("survivor", *launch)
+    """Under another launcher than the other jobs: `python -m torch.distributed.run`."""
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    script = [str(HERE / "train.py"), "--pause", "0.1", "--scenes", "none:70"]
+    process = jobs.start("survivor", *launch, *script)
     jobs.await_steps("survivor")
     for victim in processors(jobs):
         victim.send_signal(signal.SIGKILL)
@@ -33,6 +35,7 @@ def test_training_survives_the_processor_and_a_new_one_carries_on(jobs: Jobs) ->
     assert finished.status == 0, finished.stderr
     assert "the processor is gone" in finished.stderr
     _, diagnosis = diagnose(finished.folder)
+    assert diagnosis["ranks"] == 2
     assert diagnosis["steps"] == [0, 69], "what happened meanwhile came in later"
 
 
@@ -42,15 +45,6 @@ def test_plain_python_and_the_commands_own_exit_status(jobs: Jobs) -> None:
     assert finished.status == 7
     assert finished.stdout == "trained\n"
     assert "Traceback" not in finished.stderr
-
-
-def test_python_m_torch_distributed_run(jobs: Jobs) -> None:
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    finished = jobs.run("module", *launch, str(HERE / "train.py"), "--steps", "20")
-    assert finished.status == 0, finished.stderr
-    _, diagnosis = diagnose(finished.folder)
-    assert diagnosis["ranks"] == 2
-    assert diagnosis["steps"] == [0, 19]
 
 
 def test_a_command_that_does_not_exist_is_one_line(jobs: Jobs) -> None:

@@ -1,6 +1,9 @@
-"""A small DDP job over gloo with one fault, or none: an ordinary script without stepscope.
+"""A small DDP job over gloo with faults, or none: an ordinary script without stepscope.
 
-The faults are real: they sleep, burn CPU, allocate, or stop the process.
+    train.py --scenes sleep-forward:100,slow-loader:80
+
+The faults are real: they sleep, burn CPU, allocate, or stop the process. A scene has so many steps,
+and its fault begins in the middle of them.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -19,21 +23,43 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
+BATCH = 8
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Steps of one fault, or of `none`."""
+
+    fault: str
+    start: int
+    onset: int
+    end: int
+
+
+def scenes_of(text: str) -> list[Scene]:
+    """Reads `sleep-forward:100,slow-loader:80`."""
+    scenes: list[Scene] = []
+    for word in text.split(","):
+        fault, _, steps = word.partition(":")
+        start = scenes[-1].end if scenes else 0
+        scenes.append(Scene(fault, start, start + int(steps) // 2, start + int(steps)))
+    return scenes
+
 
 class Numbers(Dataset[Tensor]):
-    """Random rows; from some index on, reading them may take longer."""
+    """Random rows; reading those of some steps takes longer."""
 
-    def __init__(self, count: int, slow_from: int, seconds: float) -> None:
-        self.rows = torch.randn(count, 128)
-        self.slow_from = slow_from
+    def __init__(self, steps: int, slow: Callable[[int], bool], seconds: float) -> None:
+        self.rows = torch.randn(steps * BATCH, 128)
+        self.slow = slow
         self.seconds = seconds
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def __getitem__(self, index: int) -> Tensor:
-        if index >= self.slow_from:
-            time.sleep(self.seconds)
+        if self.slow(index // BATCH):
+            time.sleep(self.seconds / BATCH)
         return self.rows[index]
 
 
@@ -74,7 +100,7 @@ def keep_core_busy() -> None:
 
 
 def share_core_with(processes: int) -> None:
-    """Pins this rank to one core together with busy processes of its own."""
+    """Pins this rank to one core together with busy processes of its own, for good."""
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     for _ in range(processes):
         multiprocessing.get_context("fork").Process(target=keep_core_busy, daemon=True).start()
@@ -82,9 +108,8 @@ def share_core_with(processes: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--fault", default="none")
+    parser.add_argument("--scenes", default="none:100", help="FAULT:STEPS, with commas between")
     parser.add_argument("--rank", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--seconds", type=float, default=0.06)
     parser.add_argument("--pause", type=float, default=0.0, help="sleep in every step, all ranks")
     arguments = parser.parse_args()
@@ -92,46 +117,45 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     torch.manual_seed(dist.get_rank())
-    onset = arguments.steps // 2
+    scenes = scenes_of(arguments.scenes)
     mine = dist.get_rank() == arguments.rank
     step = 0
 
-    def fault(name: str, everywhere: bool = False) -> bool:
-        return arguments.fault == name and step >= onset and (mine or everywhere)
+    def begun(fault: str, step: int) -> bool:
+        return any(s.fault == fault and s.onset <= step < s.end for s in scenes)
 
     def during_forward() -> None:
         time.sleep(arguments.pause)
-        if fault("sleep-forward"):
+        if mine and begun("sleep-forward", step):
             time.sleep(arguments.seconds)
-        if fault("slow-function", everywhere=True):
+        if begun("slow-function", step):
             tokenize_slowly(arguments.seconds)
-        if fault("gc-storm"):
+        if mine and begun("gc-storm", step):
             gc.collect()
 
     def during_backward(_gradient: Tensor) -> None:
-        if fault("burn-backward"):
+        if mine and begun("burn-backward", step):
             burn_cpu(arguments.seconds)
-
-    batch = 8
-    slow = mine and arguments.fault == "slow-loader"
-    dataset = Numbers(batch * arguments.steps, batch * onset if slow else 1 << 60,
-                      arguments.seconds / batch)  # fmt: skip
-    garbage = [[i] for i in range(150_000)] if arguments.fault == "gc-storm" and mine else []
 
     model = Model(during_forward)
     model.layers[4].weight.register_hook(during_backward)
     wrapped = DistributedDataParallel(model)
     optimizer = torch.optim.AdamW(wrapped.parameters(), lr=1e-3)
-    for step, rows in enumerate(DataLoader(dataset, batch_size=batch)):
-        if step == onset and mine and arguments.fault == "busy-core":
+    dataset = Numbers(
+        scenes[-1].end, lambda step: mine and begun("slow-loader", step), arguments.seconds
+    )
+    garbage: list[list[int]] = []
+    for step, rows in enumerate(DataLoader(dataset, batch_size=BATCH)):
+        if mine and begun("gc-storm", step) != bool(garbage):
+            garbage = [] if garbage else [[i] for i in range(600_000)]
+        if mine and step in [scene.onset for scene in scenes if scene.fault == "busy-core"]:
             share_core_with(3)
-        if step == onset and mine and arguments.fault == "stop":
+        if mine and step in [scene.onset for scene in scenes if scene.fault == "stop"]:
             os.kill(os.getpid(), signal.SIGSTOP)
         loss = wrapped(rows).square().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    del garbage
     dist.destroy_process_group()
 
 
