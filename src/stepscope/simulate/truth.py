@@ -71,6 +71,8 @@ def _fault(data: Mapping[str, Any]) -> FaultTruth:
 
 
 def _tuples(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _tuples(one) for key, one in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):
         return tuple(_tuples(one) for one in value)
     return value

@@ -11,6 +11,7 @@ from stepscope.errors import UsageError
 from stepscope.simulate.conditions import Conditions, Reading
 from stepscope.simulate.faults.base import Blame, Fault, RankFault, everywhere, positive
 from stepscope.simulate.world import World
+from stepscope.window import Ints
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,15 +137,24 @@ class SwitchSlow(Fault):
 
     def blame(self, world: World) -> Blame:
         """The ranks behind it; of a switch that all traffic passes, none in particular."""
-        number, network = self._number(world), world.network
-        behind = [network.users((number,), kind) for kind in world.cluster.kinds]
-        if not sum(map(len, behind)):
+        places = self._behind(world)
+        if not len(places):
             raise UsageError(f"{self.name}: no traffic of this job passes {self.switch}")
-        ranks = world.cluster.rank_of[np.unique(np.concatenate(behind))].tolist()
-        shared = len(ranks) == world.scenario.ranks
+        ranks = sorted(world.cluster.rank_of[places].tolist())
         kind = "link" if "--" in self.switch else "switch"
-        return Blame("network", ranks=() if shared else tuple(sorted(ranks)),
+        return Blame("network", ranks=() if len(ranks) == world.scenario.ranks else tuple(ranks),
                      devices=((kind, self.switch),))  # fmt: skip
+
+    def _behind(self, world: World) -> Ints:
+        """Of a leaf who is connected to it, of all else who sends over it."""
+        number, network = self._number(world), world.network
+        users = [network.users((number,), kind) for kind in world.cluster.kinds]
+        used = np.unique(np.concatenate(users))
+        hardware, cluster = world.scenario.hardware, world.cluster
+        if len(used) and self.switch.startswith("leaf") and "--" not in self.switch:
+            leaf = int(self.switch.removeprefix("leaf-"))
+            return np.flatnonzero(cluster.host_of_place // hardware.hosts_per_leaf == leaf)
+        return used
 
     def _number(self, world: World) -> int:
         names = world.network.names
