@@ -6,8 +6,10 @@ Each FOLDER holds the trace of one rank; each is one set, and the largest, writt
 ranks of one job, is another. Both programs give compute, communication, overlap and idle time by
 cause. Each run is a fresh process; the least wall time and the peak memory of the process and its
 children (their resident sizes added) of several rounds are printed, and the processor time, which
-other work on the machine disturbs less. Without PYTHON, one that has HolisticTraceAnalysis, a
-throw-away environment is made and the published package installed.
+other work on the machine disturbs less. Then come the sums of the single traces. Both programs run
+from compiled bytecode, as installed packages do, and without OpenBLAS's threads, which neither
+uses. Without PYTHON, one that has HolisticTraceAnalysis, a throw-away environment is made and the
+published package installed.
 """
 
 from __future__ import annotations
@@ -51,6 +53,10 @@ if __name__ == "__main__":
     print(len(files), "ranks", int(idle), "us idle")
 """
 LOOK_EVERY_S = 0.01
+ENVIRONMENT = {
+    name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"
+}
+ENVIRONMENT["OPENBLAS_NUM_THREADS"] = "1"
 
 
 @dataclass(frozen=True)
@@ -76,16 +82,28 @@ def main() -> None:
         print(f"{len(os.sched_getaffinity(0))} cores, load {load:.1f} before; best of "
               f"{arguments.rounds}")  # fmt: skip
         print(f"{'traces':36} {'HTA':>16} {'stepscope':>16} {'wall':>7} {'cpu':>7} memory")
-        for folder in sets:
-            compare(folder, python, arguments.rounds)
+        run(python, THEIRS, sets[0]), run(Path(sys.executable), OURS, sets[0])  # compiles both
+        *single, _ = (compare(folder, python, arguments.rounds) for folder in sets)
+        show("all single traces, one by one", *map(added, zip(*single, strict=True)))
 
 
-def compare(folder: Path, python: Path, rounds: int) -> None:
+def compare(folder: Path, python: Path, rounds: int) -> tuple[Cost, Cost]:
     runs = [(run(python, THEIRS, folder), run(Path(sys.executable), OURS, folder))
             for _ in range(rounds)]  # fmt: skip
     theirs, ours = (best([pair[at] for pair in runs]) for at in (0, 1))
+    show(folder.name, theirs, ours)
+    return theirs, ours
+
+
+def added(costs: tuple[Cost, ...]) -> Cost:
+    """One run after the other: times add up, the largest memory counts."""
+    wall, cpu = sum(c.wall_s for c in costs), sum(c.cpu_s for c in costs)
+    return Cost(wall, cpu, max(c.peak_bytes for c in costs), "")
+
+
+def show(name: str, theirs: Cost, ours: Cost) -> None:
     print(
-        f"{folder.name:36} {_cost(theirs):>16} {_cost(ours):>16} "
+        f"{name:36} {_cost(theirs):>16} {_cost(ours):>16} "
         f"{theirs.wall_s / ours.wall_s:6.1f}x {theirs.cpu_s / ours.cpu_s:6.1f}x "
         f"1/{theirs.peak_bytes / ours.peak_bytes:.1f}",
         flush=True,
@@ -109,7 +127,7 @@ def run(python: Path, program: str, folder: Path) -> Cost:
         begin, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
         process = subprocess.Popen(
             [str(python), script.name, str(folder)],
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=ENVIRONMENT,
         )  # fmt: skip
         peak = watched(process)
         wall, after = time.perf_counter() - begin, resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -1,7 +1,8 @@
 // stepscope._native: the only file that knows Python.
 //
-// Plain C API, limited to what 3.10 has: one binary serves every later Python, and its import costs
-// a tenth of a millisecond. Types and meanings stand in src/stepscope/_native.pyi.
+// Plain C API, limited to what 3.10 has: one binary serves every later Python, and its import takes
+// 0.3 ms and 90 KB (a module of nanobind's: 0.8 ms and 320 KB). Types and meanings stand in
+// src/stepscope/_native.pyi.
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030A0000
 #include <Python.h>

@@ -17,6 +17,8 @@ enum Place { start_ns, duration_ns, name, thread, correlation, stream, call, ext
 
 constexpr int MICROSECONDS = 3, NANOSECONDS = 0;  // powers of ten of a nanosecond
 constexpr double NANOSECONDS_FROM = 1e17;  // as microseconds the year 5138
+constexpr std::size_t TELLING_EVENTS = 64;  // some of them may be damaged
+constexpr std::size_t TELLING_BYTES = 1 << 20;  // in which that many events are, if there are any
 
 const char* behind_separators(const char* at, const char* end) {
     while (at != end && (*at == ',' || *at == ' ' || *at == '\n' || *at == '\r' || *at == '\t'))
@@ -62,12 +64,12 @@ Scanner::Scanner(std::vector<std::pair<std::string, Kind>> categories,
 bool Scanner::feed(std::string_view data) {
     held_.append(data);
     // an event longer than a chunk is not looked at again for each chunk of it
-    if (wants_more() && held_.size() >= enough_) scan();
+    if (wants_more() && held_.size() >= enough_) scan(false);
     return wants_more();
 }
 
 void Scanner::finish() {
-    if (wants_more()) scan();
+    if (wants_more()) scan(true);
 }
 
 bool Scanner::full() const {
@@ -76,31 +78,34 @@ bool Scanner::full() const {
            calls_.size_bytes() >= MOST_CALL_BYTES;
 }
 
-void Scanner::scan() {
-    if (power_ < 0 && !choose_unit()) power_ = -1;
-    const int unknown = power_;
-    if (power_ < 0) power_ = MICROSECONDS;  // nothing in sight has a time
-    const std::size_t used = each_event([this](const Event& event, Kind kind) { keep(event, kind); });
-    power_ = unknown;
+void Scanner::scan(bool last) {
+    std::size_t used = 0;
+    if (power_ >= 0 || choose_unit(last))
+        used = each_event([this](const Event& event, Kind kind) { keep(event, kind); });
     held_.erase(0, used);
     enough_ = used ? 0 : 2 * held_.size();
     oversized_ = !closed_ && held_.size() > LONGEST_EVENT_BYTES;
 }
 
-// Some exporters write nanoseconds: told by the size of the usual time.
-bool Scanner::choose_unit() {
+// Some exporters write nanoseconds: told by the size of the usual time, once enough are there.
+bool Scanner::choose_unit(bool last) {
     std::vector<double> times;
     const std::size_t unreadable = unreadable_;
     each_event([&times](const Event& event, Kind) {
         Decimal time;
         if (read_decimal(event[Event::ts], time)) times.push_back(std::abs(time.rough()));
     });
+    const bool all = last || closed_ || held_.size() > TELLING_BYTES;
     unreadable_ = unreadable;
     closed_ = false;
-    if (times.empty()) return false;
-    const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
-    std::nth_element(times.begin(), middle, times.end());
-    power_ = *middle > NANOSECONDS_FROM ? NANOSECONDS : MICROSECONDS;
+    if (times.size() < TELLING_EVENTS && !all) return false;
+    double usual = 0;
+    if (!times.empty()) {
+        const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
+        std::nth_element(times.begin(), middle, times.end());
+        usual = *middle;
+    }
+    power_ = usual > NANOSECONDS_FROM ? NANOSECONDS : MICROSECONDS;
     return true;
 }
 

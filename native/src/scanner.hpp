@@ -93,8 +93,8 @@ class Scanner {
     static constexpr std::int64_t NONE = std::numeric_limits<std::int64_t>::max();
 
     bool wants_more() const { return !closed_ && !oversized_ && !full(); }
-    void scan();
-    bool choose_unit();
+    void scan(bool last);
+    bool choose_unit(bool last);
     template <class Visit>
     std::size_t each_event(Visit&& visit);
     const Kind* kind_of(const Event& event) const;

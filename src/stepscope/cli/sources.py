@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,6 +47,8 @@ def open_source(source: str) -> Source:
         SourceError: it is a recording, and cannot be read; or a folder or file of anything else.
         UsageError: nothing is named.
     """
+    # numpy's linear algebra starts a thread per core when it is imported; nothing here uses them
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     return read_recording(source) or _job(source)
 
 

@@ -83,9 +83,10 @@ def decoded(text: str) -> dict[str, Any] | None:
 
 def number(written: str) -> Decimal:
     try:
-        return Decimal(written)
+        value = Decimal(written)
     except ArithmeticError:  # its exponent is too large even for Decimal
         return Decimal("Infinity")
+    return value if value.adjusted() < 400 else Decimal("Infinity")
 
 
 def well_typed(event: dict[str, Any]) -> bool:

@@ -134,6 +134,12 @@ def test_times_may_be_nanoseconds_already() -> None:
     assert rows(scanned(text), "runtime") == [(1712195495502094565, 7, NULL)]
 
 
+def test_one_damaged_time_does_not_make_the_others_nanoseconds() -> None:
+    first = '{"ph":"X","cat":"cuda_runtime","ts":99999999999999999999999},'
+    rest = json.dumps([event("cuda_runtime", "a", at, 1) for at in range(9)])[1:]
+    assert rows(scanned((first + rest).encode(), len(first)), "runtime")[1] == (1000, 1000, NULL)
+
+
 def test_of_a_name_that_comes_twice_the_last_counts() -> None:
     text = (b'{"ph":"X","cat":"cpu_op","name":"a","na\\u006de":"b","ts":1,"ts":2,'
             b'"args":{"stream":1},"args":{}}]')  # fmt: skip
