@@ -29,6 +29,8 @@ _EXAMPLES = """Examples:
 
 - `stepscope simulate job.toml --out practice`: all that flags cannot say
 
+- `stepscope simulate --case argus-5 --out practice`: a job that a paper tells of
+
 - `stepscope simulate --list-faults`: everything that can go wrong
 """
 
@@ -71,6 +73,12 @@ def simulate(
         list[str] | None,
         typer.Option(metavar="NAME:KEY=VALUE,…", help="What goes wrong; may be given repeatedly."),
     ] = None,
+    case: Annotated[
+        str, typer.Option(metavar="NAME", help="A job that a paper tells of; flags come on top.")
+    ] = "",
+    list_cases: Annotated[
+        bool, typer.Option("--list-cases", help="Tell every case and its faults, and stop.")
+    ] = False,
     list_faults: Annotated[
         bool, typer.Option("--list-faults", help="Explain every fault and its keys, and stop.")
     ] = False,
@@ -81,8 +89,8 @@ def simulate(
 
     Exit status: 0 written, 2 the scenario makes no sense or the folder cannot be written.
     """
-    if list_faults:
-        _explain()
+    if list_faults or list_cases:
+        _explain(list_faults, list_cases)
         return exits.NOTHING_FOUND
     if not out:
         raise UsageError("--out is missing: name the job folder to write")
@@ -92,7 +100,10 @@ def simulate(
         "ranks": ranks, "steps": steps, "seed": seed, "detail": detail,
         "parallelism": _given(parallelism), "workload": _given({"kind": workload}),
     }  # fmt: skip
-    _write(_scenario(scenario, _given(given), fault or [], dp), out)
+    if case and scenario is not None:
+        raise UsageError("a scenario is a FILE or a --case, not both")
+    values = _file_values(scenario) if scenario is not None else _case_values(case)
+    _write(_scenario(values, _given(given), fault or [], dp), out)
     return exits.NOTHING_FOUND
 
 
@@ -100,15 +111,26 @@ def _given(values: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value not in (None, {})}
 
 
+def _file_values(file: Path) -> dict[str, Any]:
+    from stepscope.simulate.parse import read_toml
+
+    return read_toml(_text(file))
+
+
+def _case_values(case: str) -> dict[str, Any]:
+    from stepscope.simulate.cases import case_values
+
+    return case_values(case) if case else {}
+
+
 def _scenario(
-    file: Path | None, given: dict[str, Any], faults: list[str], dp: int | None
+    values: dict[str, Any], given: dict[str, Any], faults: list[str], dp: int | None
 ) -> Scenario:
-    """The file's scenario, the flags over it, and the faults of both."""
+    """A scenario, the flags over it, and the faults of both."""
     from dataclasses import replace
 
-    from stepscope.simulate.parse import from_values, parse_fault, read_toml
+    from stepscope.simulate.parse import from_values, parse_fault
 
-    values = {} if file is None else read_toml(_text(file))
     for key, value in given.items():
         values[key] = {**values.get(key, {}), **value} if isinstance(value, dict) else value
     if dp is not None:
@@ -174,8 +196,9 @@ def _write_truth(simulation: Simulation, out: str) -> str:
     return f"{folder}/{name}" if "/" in out.rstrip("/") else name
 
 
-def _explain() -> None:
+def _explain(faults: bool, cases: bool) -> None:
     from stepscope.cli.terminal import width
-    from stepscope.simulate.explain import explain_faults
+    from stepscope.simulate.explain import explain_cases, explain_faults
 
-    print(explain_faults(width()), end="")
+    pages = ((faults, explain_faults), (cases, explain_cases))
+    print("\n".join(explain(width()) for wanted, explain in pages if wanted), end="")

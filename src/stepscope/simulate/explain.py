@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import MISSING, Field, fields
 from typing import Any
 
+from stepscope.simulate.cases import CASES
 from stepscope.simulate.faults import FAULTS, Fault
 
 _SPOKEN = {"onset": "from", "ranks": "ranks", "hosts": "hosts"}
@@ -24,12 +25,25 @@ def explain_faults(width: int) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
+def explain_cases(width: int) -> str:
+    """One paragraph per case."""
+    blocks = []
+    for name, case in CASES.items():
+        lines = [f"{case.story}.", f"From: {case.source}. {case.values['ranks']} ranks.",
+                 f"Faults: {'; '.join(case.faults)}."]  # fmt: skip
+        blocks.append("\n".join([name, *_indented(lines, width)]))
+    return "\n\n".join(blocks) + "\n"
+
+
+def _indented(lines: list[str], width: int) -> list[str]:
+    return [textwrap.fill(line, width, initial_indent="  ", subsequent_indent="    ",
+                          break_on_hyphens=False) for line in lines]  # fmt: skip
+
+
 def _explain(fault: type[Fault], width: int) -> str:
     keys = ", ".join(_keys(fault)) or "no keys of its own"
     lines = [f"{fault.help}.", f"Keys: {keys}.", f"From: {fault.family}."]
-    indented = [textwrap.fill(line, width, initial_indent="  ", subsequent_indent="    ")
-                for line in lines]  # fmt: skip
-    return "\n".join([fault.name, *indented])
+    return "\n".join([fault.name, *_indented(lines, width)])
 
 
 def _keys(fault: type[Fault]) -> Iterator[str]:

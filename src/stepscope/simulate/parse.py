@@ -60,7 +60,7 @@ def read_toml(text: str) -> dict[str, Any]:
 
 
 def from_values(data: Mapping[str, Any]) -> Scenario:
-    """The scenario that a mapping of plain values describes."""
+    """The scenario that a mapping of plain values describes; its faults may be built already."""
     rest = dict(data)
     faults = tuple(_fault_of(one) for one in _tables(rest.pop("fault", [])))
     sections = {"hardware": Hardware, "workload": Workload, "noise": Noise}
@@ -102,7 +102,9 @@ def make_fault(name: str, values: Mapping[str, Any]) -> Fault:
     return _build(FAULTS[name], values, name)
 
 
-def _fault_of(data: Mapping[str, Any]) -> Fault:
+def _fault_of(data: Mapping[str, Any] | Fault) -> Fault:
+    if isinstance(data, Fault):
+        return data
     rest = dict(data)
     name = rest.pop("name", None)
     if not isinstance(name, str):
@@ -110,8 +112,8 @@ def _fault_of(data: Mapping[str, Any]) -> Fault:
     return make_fault(name, rest)
 
 
-def _tables(value: Any) -> list[Mapping[str, Any]]:
-    if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
+def _tables(value: Any) -> list[Mapping[str, Any] | Fault]:
+    if not isinstance(value, list) or not all(isinstance(one, dict | Fault) for one in value):
         raise UsageError("faults are written as [[fault]], one after the other")
     return value
 
