@@ -14,8 +14,11 @@ demo: .venv/.demo
 	PATH="$(CURDIR)/$(BIN):$$PATH" OMP_NUM_THREADS=1 stepscope run --html stepscope-runs/demo.html -- \
 		torchrun --standalone --nproc-per-node 4 demo/train.py --slow-rank 2
 
+# Compiled modules are kept, whatever the environment says: a hundred processes import the same ones.
+test: export PYTHONDONTWRITEBYTECODE =
 test: .venv/.test
-	$(BIN)/python -m pytest -m "not alone" --numprocesses auto --maxprocesses 4 --dist loadfile
+	$(BIN)/python -m pytest -m "not alone" --numprocesses auto --maxprocesses 4 \
+		--dist loadfile --no-loadscope-reorder
 	$(BIN)/python -m pytest -m alone
 
 lint: .venv/.lint

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # No test judges time. In CI a change is tested by the same examples however often it is tried.
@@ -12,3 +13,8 @@ settings.register_profile(
     derandomize=bool(os.environ.get("CI")),
 )  # fmt: skip
 settings.load_profile("stepscope")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that start real jobs come first: none of them is to be left over at the end."""
+    items.sort(key=lambda item: item.get_closest_marker("real") is None)
