@@ -23,7 +23,7 @@ def torch(tmp_path: Path) -> Path:
     """What `build` reads of an installation."""
     folder = tmp_path / "torch"
     (folder / "lib").mkdir(parents=True)
-    (folder / "lib" / "libc10.so").write_bytes(b"...NSt7__cxx1112basic_string...")
+    (folder / "lib" / "libc10.so").write_bytes(b"...")
     (folder / "version.py").write_text("__version__ = '9.8.7+cpu'\n")
     return folder
 
@@ -58,6 +58,16 @@ def test_another_torch_needs_another_library(cache: Path, torch: Path) -> None:
     before = build.library(torch)
     (torch / "version.py").write_text("__version__ = '9.8.7+cpu'\ngit_version = 'another'\n")
     assert build.library(torch) != before
+
+
+def test_a_torch_with_strings_of_the_old_kind(
+    cache: Path, torch: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (torch / "lib" / "libc10.so").write_bytes(b"..._ZN3c105ErrorC1ENS_14SourceLocationESs...")
+    compiler(tmp_path, 'echo library > "$out"', monkeypatch)
+    build.build(torch)
+    (call,) = calls(tmp_path)
+    assert "-D_GLIBCXX_USE_CXX11_ABI=0" in call
 
 
 def test_an_older_compiler_is_asked_for_an_older_language(

@@ -30,10 +30,11 @@ SOURCE = Path(__file__).parent / "operators.cpp"
 _COMPILERS = ("c++", "g++", "clang++")
 _STANDARDS = ("-std=c++20", "-std=c++17")
 """New headers of torch ask for the first, which an old compiler does not know."""
-_FLAGS = ("-O2", "-fPIC", "-shared")
+_FLAGS = ("-O2", "-fPIC", "-shared", "-Wl,-z,defs")
 _COMPILE_SECONDS = 600
 _ASK_SECONDS = 60
-_NEW_STRINGS = b"NSt7__cxx1112basic_string"
+_OLD_STRINGS = b"_ZN3c105ErrorC1ENS_14SourceLocationESs"
+"""A function of torch that takes a string of the old kind: the wheels before 2.6 or so have it."""
 _FIND_TORCH = "import importlib.util as u; s = u.find_spec('torch'); print(s.origin if s else '')"
 
 
@@ -119,9 +120,9 @@ def _compile(torch: Path, path: Path) -> None:
 def _command(compiler: str, standard: str, torch: Path, out: Path) -> list[str]:
     headers = torch / "include"
     libraries = torch / "lib"
-    strings = _NEW_STRINGS in (libraries / "libc10.so").read_bytes()
+    new_strings = _OLD_STRINGS not in (libraries / "libc10.so").read_bytes()
     return [
-        compiler, *_FLAGS, standard, f"-D_GLIBCXX_USE_CXX11_ABI={int(strings)}",
+        compiler, *_FLAGS, standard, f"-D_GLIBCXX_USE_CXX11_ABI={int(new_strings)}",
         "-isystem", str(headers), "-isystem", str(headers / "torch/csrc/api/include"),
         str(SOURCE), "-o", str(out), f"-L{libraries}", "-ltorch_cpu", "-lc10",
     ]  # fmt: skip
