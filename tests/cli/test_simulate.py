@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stepscope.cli import main
-from stepscope.simulate import FAULTS, Truth, simulate
+from stepscope.cli.streaming import stream
+from stepscope.simulate import FAULTS, Scenario, Truth, parse_fault, simulate
+from stepscope.simulate.live import slices
 from stepscope.simulate.parse import from_values
-from stepscope.store import JobReader
-from stepscope.window import Table
+from stepscope.simulate.record.moment import EPOCH_NS
+from stepscope.simulate.run import prepare
+from stepscope.store import JobReader, JobWriter, Location
+from stepscope.window import NULL, Table, Window
 
 Capture = pytest.CaptureFixture[str]
 SMALL = ["--ranks", "8", "--steps", "40", "--microbatches", "2"]
@@ -138,3 +143,57 @@ def test_what_was_written_reads_back_as_it_was_simulated(tmp_path: Path) -> None
 def _rows(table: Table, column: str) -> list[str]:
     values = table.columns[column]
     return sorted(str(values[at]) for at in range(len(table)))
+
+
+class Time:
+    """A clock that a sleeper moves."""
+
+    def __init__(self) -> None:
+        self.now_ns = 10**18
+        self.slept: list[float] = []
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now_ns += int(seconds * 1e9)
+
+
+def streamed(folder: Path, *faults: str) -> tuple[Scenario, Time, Window]:
+    values = {"ranks": 4, "steps": 6, "parallelism": {"microbatches": 2}}
+    scenario = replace(from_values(values), faults=tuple(map(parse_fault, faults)))
+    time = Time()
+    epoch_ns = time.now_ns
+    writer = JobWriter(Location.parse(str(folder)), "simulate")
+    job = prepare(scenario).world.cluster.job()
+    stream(slices(scenario, epoch_ns), job, writer, epoch_ns, lambda: time.now_ns, time.sleep)
+    return scenario, time, JobReader(str(folder)).refresh()
+
+
+def test_a_live_job_takes_its_time_and_says_the_same(tmp_path: Path) -> None:
+    scenario, time, live = streamed(tmp_path / "simulated")
+    window = simulate(scenario).window
+    steps = window.tables["steps"]
+    took = int((steps.ints("start_ns") + steps.ints("duration_ns")).max()) - EPOCH_NS
+    assert sum(time.slept) == pytest.approx(took / 1e9, abs=0.01)  # clocks of hosts differ
+    assert live.job.observed_until_ns is None
+    for name, table in window.tables.items():
+        if name != "kernel_summaries":  # minutes that are not over
+            assert len(live.tables[name]) == len(table), name
+
+
+def test_a_live_hang_is_watched_while_nothing_happens(tmp_path: Path) -> None:
+    scenario, time, live = streamed(tmp_path / "simulated", "hang:rank=2,from=4")
+    window = simulate(scenario).window
+    assert len(time.slept) > 50
+    assert live.job.observed_until_ns is not None
+    comm, same = live.tables["comm_ops"], window.tables["comm_ops"]
+    assert len(comm) == len(same)
+    assert (comm.ints("end_ns") == NULL).sum() == (same.ints("end_ns") == NULL).sum() > 0
+
+
+def test_live_writes_the_truth_first(tmp_path: Path, capsys: Capture) -> None:
+    out = tmp_path / "job"
+    few = ["--ranks", "2", "--steps", "1", "--microbatches", "1", "--fault", "gc:rank=1,ms=1"]
+    assert main(["simulate", *few, "--live", "--out", str(out)]) == 0
+    assert [one.fault for one in truth_of(out).faults] == ["gc"]
+    assert "--follow" in capsys.readouterr().err
+    assert len(JobReader(str(out)).refresh().tables["steps"]) == 2

@@ -12,7 +12,8 @@ from stepscope.cli import exits
 from stepscope.errors import SourceError, UsageError
 
 if TYPE_CHECKING:
-    from stepscope.simulate import Scenario, Simulation
+    from stepscope.simulate import Scenario, Truth
+    from stepscope.store.location import Location
 
 _RECORDER = "simulate"
 """In place of the host whose processor wrote a folder."""
@@ -30,6 +31,8 @@ _EXAMPLES = """Examples:
 - `stepscope simulate job.toml --out practice`: all that flags cannot say
 
 - `stepscope simulate --case argus-5 --out practice`: a job that a paper tells of
+
+- `stepscope simulate --fault hang:rank=5,from=9 --live --out practice`: as if it ran now
 
 - `stepscope simulate --list-faults`: everything that can go wrong
 """
@@ -73,6 +76,9 @@ def simulate(
         list[str] | None,
         typer.Option(metavar="NAME:KEY=VALUE,…", help="What goes wrong; may be given repeatedly."),
     ] = None,
+    live: Annotated[
+        bool, typer.Option("--live", help="Write while it runs, in real time, until Ctrl-C.")
+    ] = False,
     case: Annotated[
         str, typer.Option(metavar="NAME", help="A job that a paper tells of; flags come on top.")
     ] = "",
@@ -103,7 +109,13 @@ def simulate(
     if case and scenario is not None:
         raise UsageError("a scenario is a FILE or a --case, not both")
     values = _file_values(scenario) if scenario is not None else _case_values(case)
-    _write(_scenario(values, _given(given), fault or [], dp), out)
+    wanted = _scenario(values, _given(given), fault or [], dp)
+    location = _new_folder(out)
+    wanted = _named(wanted, out)
+    if live:
+        _live(wanted, location, out)
+    else:
+        _write(wanted, location, out)
     return exits.NOTHING_FOUND
 
 
@@ -159,39 +171,69 @@ def _text(file: Path) -> str:
         raise SourceError(f"cannot read the scenario {file}: {why}") from error
 
 
-def _write(scenario: Scenario, out: str) -> None:
-    from dataclasses import replace
-
-    from stepscope.cli.terminal import count_progress, progress
-    from stepscope.cli.writing import write_window
-    from stepscope.simulate import simulate as play
+def _new_folder(out: str) -> Location:
     from stepscope.store.location import Location
 
     location = Location.parse(out)
     if any(location.top()):
         raise UsageError(f"{location} is there already and not empty; name another --out")
-    if scenario.name == type(scenario).name:
-        scenario = replace(scenario, name=_name_of(out))
+    return location
+
+
+def _named(scenario: Scenario, out: str) -> Scenario:
+    """Called like its folder, unless it has a name."""
+    from dataclasses import replace
+
+    unnamed = scenario.name == type(scenario).name
+    return replace(scenario, name=_name_of(out)) if unnamed else scenario
+
+
+def _write(scenario: Scenario, location: Location, out: str) -> None:
+    from stepscope.cli.terminal import count_progress, progress
+    from stepscope.cli.writing import write_window
+    from stepscope.simulate import simulate as play
+
     with count_progress(f"simulating {scenario.ranks} ranks") as advance:
         simulation = play(scenario, advance)
     with progress(f"writing {location}"):
         write_window(simulation.window, location, _RECORDER)
-        truth = _write_truth(simulation, out)
+        truth = _write_truth(simulation.truth, out)
     exits.complain(f"wrote {location}; what is wrong with it: {truth}; "
                    f"`stepscope diagnose {location}`")  # fmt: skip
+
+
+def _live(scenario: Scenario, location: Location, out: str) -> None:
+    """The truth is there from the start: whoever watches may want to know when it was found."""
+    import time
+    from contextlib import suppress
+
+    from stepscope.cli.streaming import stream
+    from stepscope.cli.terminal import count_progress
+    from stepscope.simulate.live import slices
+    from stepscope.simulate.run import prepare, truth_of
+    from stepscope.store import JobWriter
+
+    with count_progress(f"simulating {scenario.ranks} ranks") as advance:
+        truth = _write_truth(truth_of(scenario, advance), out)
+    exits.complain(f"writing {location} while it runs, until Ctrl-C; what is wrong with it: "
+                   f"{truth}; `stepscope diagnose {location} --follow`")  # fmt: skip
+    epoch_ns = time.time_ns()
+    job = prepare(scenario).world.cluster.job()
+    with suppress(KeyboardInterrupt):
+        stream(slices(scenario, epoch_ns), job, JobWriter(location, _RECORDER), epoch_ns)
 
 
 def _name_of(out: str) -> str:
     return out.rstrip("/").rpartition("/")[2] or "simulated"
 
 
-def _write_truth(simulation: Simulation, out: str) -> str:
+def _write_truth(truth: Truth, out: str) -> str:
     """Beside the folder: nobody who diagnoses it must be able to peep."""
     from stepscope.store.location import Location
 
     folder, _, name = out.rstrip("/").rpartition("/")
     name = f"{name}.truth.json"
-    text = json.dumps(simulation.truth.to_json(), indent=2) + "\n"
+    text = json.dumps(truth.to_json(), indent=2) + "\n"
     Location.parse(folder or ("/" if out.startswith("/") else ".")).put(name, text.encode())
     return f"{folder}/{name}" if "/" in out.rstrip("/") else name
 

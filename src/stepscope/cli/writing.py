@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from stepscope.store.encode import Rows
     from stepscope.store.location import Location
     from stepscope.store.writer import JobWriter
-    from stepscope.trace import TableSpec
     from stepscope.window import Table, Window
 
 _ROWS_AT_ONCE = 1 << 20
@@ -63,6 +62,16 @@ def _write_job(window: Window, location: Location, recorder: str) -> None:
         _check(writer)
 
 
+def rows_of(name: str, table: Table) -> Rows:
+    """A table's columns of the contract; one that nobody could fill is null in every row."""
+    from stepscope.trace import TABLES
+
+    spec = TABLES[name]
+    unknown = {name: [None] * len(table) for name in spec.columns if name not in spec.optional}
+    known = {name: table.columns[name] for name in spec.columns if table.has(name)}
+    return {**unknown, **known}
+
+
 @contextmanager
 def _no_second_try() -> Iterator[None]:
     """The writer promises in its log to keep rows and to try again, which is not for us."""
@@ -78,20 +87,11 @@ def _no_second_try() -> Iterator[None]:
 def _append(writer: JobWriter, name: str, table: Table) -> None:
     import numpy as np
 
-    from stepscope.trace import TABLES
-
     table = table.take(np.argsort(table.ints("rank"), kind="stable"))
     for first in range(0, len(table), _ROWS_AT_ONCE):
         part = table.take(np.arange(first, min(first + _ROWS_AT_ONCE, len(table))))
-        writer.append(name, _rows(part, TABLES[name]))
+        writer.append(name, rows_of(name, part))
         _check(writer)
-
-
-def _rows(part: Table, spec: TableSpec) -> Rows:
-    """The columns of the contract; one that nobody could fill is null in every row."""
-    unknown = {name: [None] * len(part) for name in spec.columns if name not in spec.optional}
-    known = {name: part.columns[name] for name in spec.columns if part.has(name)}
-    return {**unknown, **known}
 
 
 def _check(writer: JobWriter) -> None:

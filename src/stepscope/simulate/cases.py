@@ -63,13 +63,14 @@ CASES: Mapping[str, Case] = {
     "eroica-1": _case(
         "EROICA 6.1", "slow storage, a forward pass that computes on the host, and garbage that "
         "workers collect at random times",
-        "data_slow:ranks=3+17+30+31+44+58,ms=800", "slow_code", "gc",
+        "data_slow:ranks=3+17+30+31+44+58,ms=800,chance=0.5", "slow_code", "gc",
         ranks=64, parallelism={},
     ),
     "eroica-2": _case(
         "EROICA 6.2", "flows are scheduled badly, an adapter is down, three workers pin memory all "
         "the time, and inputs are uneven",
-        "fabric_slow", "nic_down:rank=21", "pin_memory:ranks=5+33+62", "uneven_inputs:factor=1.15",
+        "fabric_slow", "nic_down:rank=21,chance=0.5", "pin_memory:ranks=5+33+62",
+        "uneven_inputs:factor=1.15",
         ranks=64, workload=VLM, parallelism={"tp": 1},
     ),
     "eroica-3": _case(
@@ -79,8 +80,8 @@ CASES: Mapping[str, Case] = {
     ),
     "eroica-4": _case(
         "EROICA A", "the GPUs of two hosts throttle now and then, and three have lost NVLink",
-        "gpu_slow:ranks=16+17+18+19+20+21+22+23,chance=0.4",
-        "gpu_slow:ranks=40+41+42+43+44+45+46+47,chance=0.4", "nvlink_down:ranks=3+30+52",
+        "gpu_slow:ranks=16+17+18+19+20+21+22+23,factor=3,chance=0.4",
+        "gpu_slow:ranks=40+41+42+43+44+45+46+47,factor=3,chance=0.4", "nvlink_down:ranks=3+30+52",
         ranks=64, parallelism={"tp": 4},
     ),
     "eroica-5": _case(

@@ -46,23 +46,50 @@ def simulate(scenario: Scenario, progress: Progress | None = None) -> Simulation
     Raises:
         UsageError: a fault does not fit the job.
     """
+    pricing = prepare(scenario)
+    recorder = Recorder(pricing.world)
+    until_ns = 0
+
+    def record(moment: Moment, watched_until_ns: int) -> None:
+        nonlocal until_ns
+        until_ns = watched_until_ns
+        recorder.add(moment, until_ns)
+
+    truth = _play(pricing, record, progress)
+    job = replace(pricing.world.cluster.job(), observed_until_ns=EPOCH_NS + until_ns)
+    return Simulation(Window(job, recorder.tables(until_ns)), truth)
+
+
+def truth_of(scenario: Scenario, progress: Progress | None = None) -> Truth:
+    """What `simulate` would know of it, without its tables."""
+    return _play(prepare(scenario), lambda moment, until_ns: None, progress)
+
+
+def prepare(scenario: Scenario) -> Pricing:
+    """What no step changes, once the faults are known to fit.
+
+    Raises:
+        UsageError: one does not.
+    """
     world = World(scenario)
     for fault in scenario.faults:
         fault.check(world)
-    pricing, recorder = Pricing(world), Recorder(world)
+    return Pricing(world)
+
+
+def _play(
+    pricing: Pricing, record: Callable[[Moment, int], None], progress: Progress | None
+) -> Truth:
+    """Every step is recorded, with the time until which it was watched."""
+    scenario = pricing.world.scenario
     count = _Count(progress, scenario.steps * (1 + len(scenario.faults)))
     played: list[Span] = []
-    until_ns = 0
     for moment in moments(pricing, scenario.faults):
-        until_ns = watched_until(moment, played)
-        recorder.add(moment, until_ns)
+        record(moment, watched_until(moment, played))
         played.append(Span(moment.start, moment.times.done))
         count.add(1)
-    truth = Truth(scenario.name, scenario.seed, tuple(
-        _truth_of(pricing, fault, played, count) for fault in scenario.faults
-    ))  # fmt: skip
-    job = replace(world.cluster.job(), observed_until_ns=EPOCH_NS + until_ns)
-    return Simulation(Window(job, recorder.tables(until_ns)), truth)
+    faults = [_truth_of(pricing, fault, played, count) for fault in scenario.faults]
+    return Truth(scenario.name, scenario.seed, tuple(faults))
 
 
 def moments(

@@ -18,9 +18,9 @@ DEVICES = ("gpu", "nic", "link", "switch", "cpu")
 TYPES = {"spike": (8.0, 0.02), "fluctuation": (1.5, 85 / 600), "degradation": (1.5, 1.0)}
 """How many times slower the device is, and in which part of the steps. Spikes are rare and large;
 85 of 600 steps fluctuated (section 3.1); a degradation stays, and took a fifth of throughput."""
-MORE = {"gpu": 1.0, "nic": 3.0, "link": 3.0, "switch": 3.0, "cpu": 10.0}
-"""Times the factor: what a device must lose before it lasts as long on the critical path as a GPU
-that computes all the time."""
+MORE = {"gpu": 1.0, "nic": 3.0, "link": 3.0, "switch": 3.0, "cpu": 28.0}
+"""Times the excess: a GPU computes all the time; a network is used for a tenth of it, and a host
+runs ahead until it is fifteen times slower."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from stepscope.simulate.record.rows import Rows
 from stepscope.simulate.record.steps import BLOCKING
 from stepscope.simulate.world import World
 from stepscope.trace import NO_PEER
-from stepscope.window import NULL, Ints, Table
+from stepscope.window import NULL, Ints
 
 STATES = ("done", "started", "scheduled")
 
@@ -48,9 +48,6 @@ class CommRows:
         for stage, lanes in enumerate(self._lanes):
             for lane in lanes:
                 self._add(moment, stage, lane)
-
-    def table(self) -> Table:
-        return self.rows.table()
 
     def _add(self, moment: Moment, stage: int, lane: _Lane) -> None:
         times, at = moment.times, (lane.slots, stage)

@@ -18,7 +18,7 @@ from stepscope.simulate.program import DEVICE_WORK, TRANSFERS, Op
 from stepscope.simulate.record.moment import Clocks, Moment
 from stepscope.simulate.record.rows import Rows
 from stepscope.simulate.world import World
-from stepscope.window import Floats, Ints, Mask, Table
+from stepscope.window import Floats, Ints, Mask
 
 PERIOD_NS = 1_000_000_000
 SECOND_NS = 1_000_000_000
@@ -58,9 +58,6 @@ class HardwareRows:
         if due:
             self._last_ns = now
             self._hosts(moment, now)
-
-    def table(self) -> Table:
-        return self.rows.table()
 
     def _put(self, metric: str, values: Floats, places: Ints, time: Ints, keep: Mask) -> None:
         chosen = np.flatnonzero(keep)

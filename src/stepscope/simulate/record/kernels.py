@@ -14,7 +14,7 @@ from stepscope.simulate.record.rows import Rows
 from stepscope.simulate.workload import ATTENTION, EXPERTS, HEAD, MLP, ROUTER
 from stepscope.simulate.world import World
 from stepscope.trace import BACKWARD, OPTIMIZER
-from stepscope.window import Ints, Table
+from stepscope.window import Ints
 
 WINDOW_NS = 60_000_000_000
 """ARGUS sums kernels up every minute (section 5.2)."""
@@ -102,9 +102,6 @@ class KernelRows:
             for kernel in kernels:
                 self._add(moment, stage, kernel)
 
-    def table(self) -> Table:
-        return self.rows.table()
-
     def _add(self, moment: Moment, stage: int, kernel: _Kernel) -> None:
         begin, end = moment.times.begin[kernel.slots, stage], moment.times.end[kernel.slots, stage]
         known, took = end < NEVER, end - begin
@@ -151,9 +148,6 @@ class SummaryRows:
     def finish(self, until_ns: int) -> None:
         if self._held:
             self._close(until_ns)
-
-    def table(self) -> Table:
-        return self.rows.table()
 
     def _close(self, until_ns: int) -> None:
         for stage, kernels in enumerate(self.source.kernels):

@@ -44,6 +44,8 @@ class Clocks:
     """The clock of every host: off by a constant, and drifting."""
 
     world: World
+    epoch_ns: int = EPOCH_NS
+    """When the job began."""
 
     @cached_property
     def _offset_ns(self) -> Ints:
@@ -61,4 +63,4 @@ class Clocks:
     def show(self, time: Ints, places: Ints) -> Ints:
         """What the clocks at some places show at some times."""
         drift = self._drift_ppb[places] * (time // 1000) // PPM
-        return EPOCH_NS + time + self._offset_ns[places] + drift
+        return self.epoch_ns + time + self._offset_ns[places] + drift

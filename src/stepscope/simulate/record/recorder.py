@@ -5,24 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 from stepscope.simulate.engine import NEVER
 from stepscope.simulate.record.comm import CommRows
 from stepscope.simulate.record.hardware import HardwareRows
 from stepscope.simulate.record.kernels import KernelRows, KernelSource, SummaryRows
-from stepscope.simulate.record.moment import Clocks, Moment
+from stepscope.simulate.record.moment import EPOCH_NS, Clocks, Moment
+from stepscope.simulate.record.rows import Rows
 from stepscope.simulate.record.stacks import PauseRows, StackRows
 from stepscope.simulate.record.steps import PhaseRows, StepRows
 from stepscope.simulate.record.transfers import TransferRows
 from stepscope.simulate.scenario import Detail
 from stepscope.simulate.world import World
 from stepscope.window import Table
-
-
-class _HasTable(Protocol):
-    def table(self) -> Table: ...
-
 
 FULL_UP_TO = 200_000
 NORMAL_UP_TO = 4_000_000
@@ -50,6 +45,7 @@ class Recorder:
     """
 
     world: World
+    epoch_ns: int = EPOCH_NS
 
     def add(self, moment: Moment, watched_until_ns: int = NEVER) -> None:
         """One step; of what never ends collectors have seen what was until they last looked."""
@@ -68,13 +64,26 @@ class Recorder:
     def tables(self, until_ns: int) -> Mapping[str, Table]:
         """All tables that have rows."""
         self._summaries.finish(until_ns)
-        found: dict[str, _HasTable] = {
-                 "steps": self._steps, "phases": self._phases, "comm_ops": self._comm,
-                 "kernels": self._kernels, "kernel_summaries": self._summaries,
-                 "stacks": self._stacks, "pauses": self._pauses, "transfers": self._transfers,
-                 "hardware": self._hardware}  # fmt: skip
-        tables = {name: rows.table() for name, rows in found.items()}
-        return {name: table for name, table in tables.items() if len(table)}
+        return _not_empty({name: rows.table() for name, rows in self._rows.items()})
+
+    def drain(self) -> Mapping[str, Table]:
+        """The rows since the last time; of kernels, minutes that are over."""
+        return _not_empty({name: rows.drain() for name, rows in self._rows.items()})
+
+    def beside(self) -> Recorder:
+        """A recorder that goes on from here, with rows of its own."""
+        other = Recorder(self.world, self.epoch_ns)
+        other._stacks.until = self._stacks.until
+        return other
+
+    @property
+    def _rows(self) -> Mapping[str, Rows]:
+        return {
+            "steps": self._steps.rows, "phases": self._phases.rows, "comm_ops": self._comm.rows,
+            "kernels": self._kernels.rows, "kernel_summaries": self._summaries.rows,
+            "stacks": self._stacks.rows, "pauses": self._pauses.rows,
+            "transfers": self._transfers.rows, "hardware": self._hardware.rows,
+        }  # fmt: skip
 
     @cached_property
     def _detail(self) -> Detail:
@@ -82,7 +91,7 @@ class Recorder:
 
     @cached_property
     def _clocks(self) -> Clocks:
-        return Clocks(self.world)
+        return Clocks(self.world, self.epoch_ns)
 
     @cached_property
     def _source(self) -> KernelSource:
@@ -123,3 +132,7 @@ class Recorder:
     @cached_property
     def _hardware(self) -> HardwareRows:
         return HardwareRows(self.world, self._clocks)
+
+
+def _not_empty(tables: Mapping[str, Table]) -> Mapping[str, Table]:
+    return {name: table for name, table in tables.items() if len(table)}

@@ -48,6 +48,12 @@ class Rows:
             return Table({})
         return Table({name: self._column(name) for name in self.pieces[0]})
 
+    def drain(self) -> Table:
+        """The rows since the last time."""
+        table = self.table()
+        self.pieces.clear()
+        return table
+
     def _column(self, name: str) -> Column:
         values = np.concatenate([piece[name] for piece in self.pieces])
         if name in self.text:

@@ -17,7 +17,7 @@ from stepscope.simulate.record.moment import Clocks, Moment
 from stepscope.simulate.record.rows import Rows
 from stepscope.simulate.world import World
 from stepscope.trace import DATA_LOAD
-from stepscope.window import Ints, Table
+from stepscope.window import Ints
 
 PERIOD_NS = 100_000_000
 ROOT = "<module> (train.py:88);main (train.py:64);"
@@ -59,9 +59,6 @@ class StackRows:
         for part in self._parts(moment):
             self._sample(part, watched_until_ns)
         self.until = np.minimum(moment.times.done.ravel(), watched_until_ns)
-
-    def table(self) -> Table:
-        return self.rows.table()
 
     def _parts(self, moment: Moment) -> list[_Part]:
         start, done = moment.start.ravel(), moment.times.done.ravel()
@@ -165,9 +162,6 @@ class PauseRows:
             if stall.pause and known.any():
                 self._add(moment.step, stall.pause, stall.places[known], end[known],
                           stall.lasting_ns[known])  # fmt: skip
-
-    def table(self) -> Table:
-        return self.rows.table()
 
     def _add(self, step: int, kind: str, places: Ints, end: Ints, lasted: Ints) -> None:
         self.rows.add(

@@ -15,7 +15,7 @@ from stepscope.simulate.record.rows import Rows
 from stepscope.simulate.workload import ATTENTION, EXPERTS, MLP
 from stepscope.simulate.world import World
 from stepscope.trace import BACKWARD, DATA_LOAD, FORWARD
-from stepscope.window import NULL, Ints, Mask, Table
+from stepscope.window import NULL, Ints, Mask
 
 INNER = (ATTENTION, MLP, EXPERTS)
 BLOCKING = ("tp", "cp", "ep")
@@ -40,9 +40,6 @@ class StepRows:
         self.rows.add(rank=self.world.cluster.rank_of.astype(np.int32),
                       step=np.int64(moment.step), start_ns=shown,
                       duration_ns=self.clocks.show(done, places) - shown)  # fmt: skip
-
-    def table(self) -> Table:
-        return self.rows.table()
 
 
 @dataclass(frozen=True)
@@ -72,9 +69,6 @@ class PhaseRows:
     def add(self, moment: Moment) -> None:
         for stage, spans in enumerate(self._spans):
             self._add(moment, stage, spans)
-
-    def table(self) -> Table:
-        return self.rows.table()
 
     def _add(self, moment: Moment, stage: int, spans: _Spans) -> None:
         times, costs = moment.times, moment.costs

@@ -18,7 +18,7 @@ from stepscope.simulate.program import TRANSFERS, Op
 from stepscope.simulate.record.moment import Clocks, Moment
 from stepscope.simulate.record.rows import Rows
 from stepscope.simulate.world import World
-from stepscope.window import Floats, Ints, Table
+from stepscope.window import Floats, Ints
 
 REQUEST_BYTES = 512 * 1024
 """NCCL's buffer of four megabytes goes out in eight slices."""
@@ -48,9 +48,6 @@ class TransferRows:
         for stage, routes in enumerate(self._routes):
             for route in routes:
                 self._add(moment, stage, route)
-
-    def table(self) -> Table:
-        return self.rows.table()
 
     def _add(self, moment: Moment, stage: int, route: _Route) -> None:
         within = route.places - stage * self.world.cluster.per_stage

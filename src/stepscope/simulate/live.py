@@ -1,0 +1,63 @@
+"""A job as collectors see it while it runs: slice after slice of new rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from stepscope.simulate.cost import Span
+from stepscope.simulate.engine import NEVER
+from stepscope.simulate.record import Recorder
+from stepscope.simulate.record.moment import Moment
+from stepscope.simulate.run import moments, prepare, watched_until
+from stepscope.simulate.scenario import Scenario
+from stepscope.window import Table
+
+LOOK_NS = 1_000_000_000
+"""How often collectors look at a job that has stopped."""
+
+
+@dataclass(frozen=True)
+class Slice:
+    """What is there at one moment and was not before."""
+
+    until_ns: int
+    """Since the job began."""
+    new: Mapping[str, Table]
+    """Rows that stay."""
+    now: Mapping[str, Table] = field(default_factory=dict)
+    """Rows that hold until the next slice: those of a step that does not end."""
+
+
+def slices(scenario: Scenario, epoch_ns: int) -> Iterator[Slice]:
+    """One per step, and one per second of a hang until collectors stop looking.
+
+    Raises:
+        UsageError: a fault does not fit the job.
+    """
+    pricing = prepare(scenario)
+    recorder = Recorder(pricing.world, epoch_ns)
+    played: list[Span] = []
+    for moment in moments(pricing, scenario.faults):
+        until_ns = watched_until(moment, played)
+        if not moment.finished:
+            yield from _stuck(recorder, moment, until_ns)
+            return
+        recorder.add(moment, until_ns)
+        yield Slice(until_ns, recorder.drain())
+        played.append(Span(moment.start, moment.times.done))
+
+
+def _stuck(recorder: Recorder, moment: Moment, until_ns: int) -> Iterator[Slice]:
+    """The whole step, again and again: stacks grow older, and nothing else happens."""
+    for now_ns in range(_settled_ns(moment), until_ns, LOOK_NS):
+        here = recorder.beside()
+        here.add(moment, now_ns)
+        yield Slice(now_ns, {}, here.tables(now_ns))
+
+
+def _settled_ns(moment: Moment) -> int:
+    """When the last thing happened that did happen."""
+    times = moment.times
+    known = [int(one[one < NEVER].max(initial=0)) for one in (times.issued, times.begin, times.end)]
+    return max(known)
