@@ -15,9 +15,22 @@ from typing import Annotated
 import typer
 
 import stepscope
-from stepscope.cli import diagnose, exits, import_, logs, prepare, processor, run, simulate, trace
+from stepscope.cli import (
+    diagnose,
+    evaluate,
+    exits,
+    import_,
+    logs,
+    prepare,
+    processor,
+    run,
+    simulate,
+    trace,
+)
 
-COMMANDS: tuple[ModuleType, ...] = (run, diagnose, trace, import_, simulate, prepare, processor)
+COMMANDS: tuple[ModuleType, ...] = (
+    run, diagnose, trace, import_, simulate, evaluate, prepare, processor,
+)  # fmt: skip
 """In the order of the help page."""
 
 

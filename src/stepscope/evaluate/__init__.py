@@ -1,0 +1,22 @@
+"""Scores diagnosis against simulated jobs whose faults are known.
+
+chosen = choose(SUITES["smoke"], range(3))
+results = run(chosen.cases, fast=True, jobs=2)
+"""
+
+from stepscope.evaluate.runner import Result, Said, run
+from stepscope.evaluate.score import Score, score
+from stepscope.evaluate.suites import SUITES, Case, Chosen, Suite, choose
+
+__all__ = [
+    "SUITES",
+    "Case",
+    "Chosen",
+    "Result",
+    "Said",
+    "Score",
+    "Suite",
+    "choose",
+    "run",
+    "score",
+]

@@ -1,0 +1,93 @@
+"""How far a score could be off by chance: 95 % intervals over the jobs of a row."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+Z = 1.959964
+"""Of a two-sided 95 % interval."""
+RESAMPLES = 2000
+"""Percentiles of the bootstrap are then good to about one in a hundred."""
+
+
+@dataclass(frozen=True)
+class Rate:
+    """How many of how many."""
+
+    hits: int
+    of: int
+
+    @property
+    def value(self) -> float | None:
+        return self.hits / self.of if self.of else None
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Wilson's score interval, which holds for few jobs and for rates of 0 and 1.
+
+        E. B. Wilson, "Probable inference, the law of succession, and statistical inference", 1927.
+        """
+        if not self.of:
+            return 0.0, 1.0
+        share, n = self.hits / self.of, self.of
+        middle = (share + Z * Z / (2 * n)) / (1 + Z * Z / n)
+        half = Z * math.sqrt(share * (1 - share) / n + Z * Z / (4 * n * n)) / (1 + Z * Z / n)
+        return max(middle - half, 0.0), min(middle + half, 1.0)
+
+    def __add__(self, other: Rate) -> Rate:
+        return Rate(self.hits + other.hits, self.of + other.of)
+
+
+def rate(values: Sequence[bool | None]) -> Rate:
+    """Of those that are known at all."""
+    known = [one for one in values if one is not None]
+    return Rate(sum(known), len(known))
+
+
+@dataclass(frozen=True)
+class Median:
+    """The median of some numbers, with its bootstrap interval."""
+
+    value: float
+    low: float
+    high: float
+    of: int
+
+
+def median(values: Sequence[float]) -> Median | None:
+    """None of no numbers. Resampling has a fixed seed: the same numbers give the same interval."""
+    if not values:
+        return None
+    given = np.asarray(values, np.float64)
+    drawn = np.random.default_rng(0).choice(given, (RESAMPLES, len(given)))
+    low, high = np.percentile(np.median(drawn, axis=1), [2.5, 97.5])
+    return Median(float(np.median(given)), float(low), float(high), len(given))
+
+
+@dataclass(frozen=True)
+class Confusion:
+    """What was there and found, there and missed, and found though not there."""
+
+    hits: int = 0
+    misses: int = 0
+    false: int = 0
+
+    @property
+    def precision(self) -> float | None:
+        told = self.hits + self.false
+        return self.hits / told if told else None
+
+    @property
+    def recall(self) -> float | None:
+        there = self.hits + self.misses
+        return self.hits / there if there else None
+
+    @property
+    def f1(self) -> float | None:
+        """The harmonic mean of precision and recall."""
+        both = 2 * self.hits + self.false + self.misses
+        return 2 * self.hits / both if both else None

@@ -1,0 +1,38 @@
+"""Results as one HTML file that opens anywhere, without a network."""
+
+from __future__ import annotations
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from stepscope.evaluate import chart, table
+from stepscope.evaluate.results import Results
+from stepscope.evaluate.score import Score
+from stepscope.evaluate.text import HEAD, about, cells, sections
+
+
+def render_page(results: Results) -> str:
+    """The whole page: plots, the table, the papers' measures, and every job that went wrong."""
+    environment = Environment(
+        loader=PackageLoader("stepscope.evaluate"), autoescape=True, trim_blocks=True,
+        lstrip_blocks=True, undefined=StrictUndefined,
+    )  # fmt: skip
+    rows = [*table.rows(results.results), table.total(results.results)]
+    charts = {
+        "Culprit first": chart.rates(rows, lambda row: row.found),
+        "Cause right": chart.rates(rows, lambda row: row.cause),
+        "Device right": chart.rates(rows, lambda row: row.device),
+        "False alarms, where nothing deserves a verdict": chart.rates(rows, lambda row: row.alarms),
+        "Jobs with innocent ranks accused": chart.rates(rows, lambda row: row.accused),
+        "Culprit first, by size": chart.sizes(chart.by_ranks(results.results)),
+        "Steps from onset to verdict, jobs": chart.looks(results.results),
+    }
+    return environment.get_template("evaluation.html.j2").render(
+        about=about(results), charts={name: one for name, one in charts.items() if one},
+        head=HEAD, lines=[cells(row) for row in rows], sections=sections(results),
+        wrong=[one for one in results.results if is_wrong(one.score)],
+    )  # fmt: skip
+
+
+def is_wrong(score: Score) -> bool:
+    """Whether a job's diagnosis leaves something to wish for."""
+    return bool(score.found is False or score.alarms or score.accused)

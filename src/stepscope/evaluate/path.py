@@ -1,0 +1,188 @@
+"""A simulated job through everything a real one passes: wire, processor, store, reader.
+
+One processor state per host takes the packets of its ranks, and its instructions are carried out on
+that host's pen of the job folder, as `processor.daemon` does. Tables that come from elsewhere than
+the ranks' own hooks (counters, call stacks, and the kernels, transfers and patterns that later
+collectors will bring) are appended there, as the processor's other sources do. The schedule and the
+fabric, which no processor knows, are a fragment of `job.json` of their own.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import singledispatchmethod
+
+import numpy as np
+
+from stepscope.errors import FormatError, StoreError
+from stepscope.evaluate.producers import TABLES as BY_WIRE
+from stepscope.evaluate.producers import Producers
+from stepscope.processor.jobs import OPEN_OPS_FILE
+from stepscope.processor.state import (
+    HOLD_NS,
+    Append,
+    HostState,
+    Instruction,
+    JobKnown,
+    OpenOps,
+    Refuse,
+    Stalled,
+    with_devices,
+)
+from stepscope.store.encode import Rows
+from stepscope.store.location import Location
+from stepscope.store.reader import JobReader
+from stepscope.store.writer import JobWriter
+from stepscope.trace import TABLES, Host
+from stepscope.window import Table, Window
+
+MOST_ROWS = 1 << 24
+"""Rows of a table and host that wait to be stored: a simulated host never has to drop any."""
+TICK_NS = 1_000_000_000
+"""The daemon looks at the time more often; nothing that it decides here is quicker."""
+SCHEDULER = "scheduler"
+"""In place of a host: who knows what the job was started with."""
+
+
+def through_the_store(window: Window) -> Window:
+    """The job as it is read from the folder that its hosts' processors wrote.
+
+    Raises:
+        StoreError: there is no room for it.
+    """
+    with tempfile.TemporaryDirectory(prefix="stepscope-evaluate-") as folder:
+        location = Location.parse(folder).child("job")
+        _write(window, location, folder)
+        reader = JobReader(str(location))
+        found = reader.refresh()
+        if reader.problems:
+            raise FormatError(f"a simulated job cannot be read back: {reader.problems[0]}")
+        return found
+
+
+def _write(window: Window, location: Location, store: str) -> None:
+    producers = Producers(window, store)
+    until_ns = window.job.observed_until_ns
+    parts = _parts(window)
+    for host in window.job.hosts:
+        processor = _Processor(location, host)
+        processor.play(producers, until_ns, _is_finished(window))
+        for name, rows in parts.get(host.name, ()):
+            processor.writer.append(name, rows)
+        _close(processor.writer)
+    writer = JobWriter(location, SCHEDULER)
+    writer.write_job(replace(window.job, hosts=(), groups=(), parallelism={},
+                             observed_until_ns=None))  # fmt: skip
+    _close(writer)
+
+
+def _is_finished(window: Window) -> bool:
+    """Whether nothing was begun after the last step that ended."""
+    steps, phases = window.table("steps"), window.table("phases")
+    operators = window.table("comm_ops")
+    if steps is None:
+        return False
+    begun = [int(table.ints("step").max()) for table in (phases, operators) if table is not None]
+    return max(begun, default=0) <= int(steps.ints("step").max())
+
+
+def _close(writer: JobWriter) -> None:
+    status = writer.close()
+    if status.error is not None:
+        raise StoreError(status.error)
+
+
+class _Processor:
+    """One host's state and pen."""
+
+    def __init__(self, location: Location, host: Host) -> None:
+        self._host = host
+        self._state = HostState()
+        self.writer = JobWriter(location, host.name, max_rows_per_file=MOST_ROWS,
+                                buffer_rows=MOST_ROWS)  # fmt: skip
+        self._now_ns = 0
+
+    def play(self, producers: Producers, until_ns: int | None, finished: bool) -> None:
+        """Takes all packets as time passes; then the ranks leave, or nothing comes any more."""
+        ticked = 0
+        for packet in producers.of(self._host):
+            self._now_ns = now = packet.moment_ns
+            if now - ticked >= TICK_NS:
+                self._carry_out(self._state.tick(now))
+                ticked = now
+            self._carry_out(self._state.packet(packet.rank, packet.data, now))
+        if finished:
+            for rank in self._host.ranks:
+                self._carry_out(self._state.disconnected(rank))
+            return
+        self._now_ns = max(self._now_ns + HOLD_NS + 1, until_ns or 0)
+        self._carry_out(self._state.tick(self._now_ns))
+        self._carry_out(self._state.stalled(self._now_ns))
+
+    def _carry_out(self, instructions: Iterable[Instruction]) -> None:
+        for instruction in instructions:
+            self._do(instruction)
+
+    @singledispatchmethod
+    def _do(self, instruction: Instruction) -> None:
+        """To watch a process that is simulated is nothing that can be done."""
+
+    @_do.register
+    def _(self, it: Append) -> None:
+        self.writer.append(it.table, it.rows)
+
+    @_do.register
+    def _(self, it: OpenOps) -> None:
+        columns: Rows = it.rows or {column: [] for column in TABLES["comm_ops"].columns}
+        self.writer.replace("comm_ops", OPEN_OPS_FILE, columns)
+
+    @_do.register
+    def _(self, it: JobKnown) -> None:
+        self.writer.write_job(with_devices(it.fragment, self._host.nics, self._host.gpus))
+
+    @_do.register
+    def _(self, it: Stalled) -> None:
+        row: Rows = {"rank": [-1], "host": [self._host.name], "metric": ["operators_in_flight"],
+               "ts_ns": [self._now_ns], "value": [float(it.in_flight)]}  # fmt: skip
+        self.writer.append("hardware", row)
+
+    @_do.register
+    def _(self, it: Refuse) -> None:
+        raise FormatError(f"a processor refuses a simulated rank: {it.why}")
+
+
+def _parts(window: Window) -> dict[str, list[tuple[str, Rows]]]:
+    """What does not come by wire, as rows of the host where it was seen."""
+    found: dict[str, list[tuple[str, Rows]]] = {}
+    for name, table in window.tables.items():
+        if name in TABLES and name not in BY_WIRE and len(table):
+            for host, part in _by_host(window, table):
+                found.setdefault(host, []).append((name, _rows(name, part)))
+    return found
+
+
+def _by_host(window: Window, table: Table) -> Iterator[tuple[str, Table]]:
+    """Rows of a rank lie where the rank is; others say their host themselves."""
+    hosts = window.job.hosts
+    of_rank = np.full(window.job.world_size, -1, np.int32)
+    for at, host in enumerate(hosts):
+        of_rank[list(host.ranks)] = at
+    ranks = table.ints("rank")
+    number = of_rank[np.maximum(ranks, 0)]
+    if table.has("host"):
+        words = table.strings("host")
+        place = {host.name: at for at, host in enumerate(hosts)}
+        named = np.array([place.get(text, 0) for text in words.values], np.int32)[words.codes]
+        number = np.where(ranks < 0, named, number)
+    order = np.argsort(number, kind="stable")
+    values, starts = np.unique(number[order], return_index=True)
+    for value, rows in zip(values, np.split(order, starts[1:]), strict=True):
+        yield hosts[int(value)].name, table.take(rows)
+
+
+def _rows(name: str, part: Table) -> Rows:
+    spec = TABLES[name]
+    unknown = {one: [None] * len(part) for one in spec.columns if one not in spec.optional}
+    return {**unknown, **{one: part.columns[one] for one in spec.columns if part.has(one)}}

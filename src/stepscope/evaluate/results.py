@@ -1,0 +1,127 @@
+"""Results of a suite as a file, and two of them side by side."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from stepscope.errors import FormatError, SourceError, UsageError
+from stepscope.evaluate.runner import Result, Said
+from stepscope.evaluate.score import Score
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Results:
+    """Every job of one run of a suite."""
+
+    suite: str
+    fast: bool
+    seeds: tuple[int, ...]
+    version: str
+    results: tuple[Result, ...]
+    unfit: tuple[str, ...] = ()
+    """Faults that fit none of the suite's jobs."""
+
+
+def write(results: Results, file: Path) -> None:
+    """As JSON.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    body = {"schema": SCHEMA, **asdict(results)}
+    try:
+        file.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write {file}: {error.strerror}") from error
+
+
+def read(file: Path) -> Results:
+    """What `write` wrote.
+
+    Raises:
+        SourceError: it cannot be read.
+        FormatError: it holds something else.
+    """
+    try:
+        body = json.loads(file.read_text(encoding="utf-8"))
+        return _results(body)
+    except OSError as error:
+        raise SourceError(f"cannot read {file}: {error.strerror}") from error
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise FormatError(f"{file} is no result of `stepscope evaluate --json`: {error}") from error
+
+
+def _results(body: Mapping[str, Any]) -> Results:
+    if body["schema"] != SCHEMA:
+        raise ValueError(f"schema {body['schema']}, want {SCHEMA}")
+    results = tuple(_result(one) for one in body["results"])
+    return Results(str(body["suite"]), bool(body["fast"]), tuple(body["seeds"]),
+                   str(body["version"]), results, tuple(body["unfit"]))  # fmt: skip
+
+
+def _result(body: Mapping[str, Any]) -> Result:
+    said = tuple(
+        Said(**{**one, "ranks": tuple(one["ranks"]), "devices": tuple(one["devices"])})
+        for one in body["said"]
+    )
+    return Result(**{**body, "said": said, "score": Score(**body["score"])})
+
+
+@dataclass(frozen=True)
+class Change:
+    """One job that two results judge differently."""
+
+    id: str
+    better: bool
+    what: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Jobs of both files, and those whose score differs."""
+
+    common: int
+    only_before: int
+    only_after: int
+    changes: tuple[Change, ...]
+
+    @property
+    def worse(self) -> tuple[Change, ...]:
+        return tuple(one for one in self.changes if not one.better)
+
+
+def compare(before: Results, after: Results) -> Comparison:
+    """Job by job: equal jobs have equal names, so chance has no part in a difference."""
+    old = {one.id: one for one in before.results}
+    new = {one.id: one for one in after.results}
+    both = [id for id in old if id in new]
+    changes = [change for id in both for change in _changes(old[id].score, new[id].score, id)]
+    return Comparison(len(both), len(old) - len(both), len(new) - len(both), tuple(changes))
+
+
+def _changes(old: Score, new: Score, id: str) -> Sequence[Change]:
+    good = [(name, getattr(old, name), getattr(new, name))
+            for name in ("found", "complete", "cause", "device")]  # fmt: skip
+    found = [Change(id, bool(b), f"{name} {_yes(a)} -> {_yes(b)}") for name, a, b in good
+             if None not in (a, b) and a != b]  # fmt: skip
+    if old.hangs:
+        stuck = (old.found_hang, new.found_hang)
+        if stuck[0] != stuck[1]:
+            found.append(Change(id, stuck[1], f"hang {_yes(stuck[0])} -> {_yes(stuck[1])}"))
+    elif old.said_hang != new.said_hang:
+        found.append(Change(id, old.said_hang, "hang that is none"))
+    for name, a, b in (("false alarms", old.alarms, new.alarms),
+                       ("innocent ranks", old.accused, new.accused)):  # fmt: skip
+        if a != b:
+            found.append(Change(id, b < a, f"{name} {a} -> {b}"))
+    return found
+
+
+def _yes(value: bool | None) -> str:
+    return "yes" if value else "no"

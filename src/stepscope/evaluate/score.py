@@ -1,0 +1,153 @@
+"""What is right and wrong about one diagnosis, against what is known of the job.
+
+A fault counts as costly if the steps in which it was there took at least `LEAST_COST` longer;
+one that a bubble or an overlap swallowed deserves no verdict (docs/diagnosis-json.md), so nobody is
+blamed for silence about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stepscope.diagnose.finding import Diagnosis, Verdict
+from stepscope.simulate import FaultTruth, Truth
+from stepscope.trace import Job
+
+LEAST_COST = 1.02
+"""Diagnosis promises no verdict below two percent of the step time."""
+MOST_OF_IT = 0.5
+"""Of the ranks behind a shared device: who names fewer has found some of its victims."""
+SHARED = ("host", "cpu", "switch")
+"""Devices that several ranks are behind."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """One job's. What makes no sense to ask of it is None."""
+
+    costly: bool
+    """Whether anything was wrong that deserves a verdict."""
+    hangs: bool
+    """Whether the job really hangs."""
+    alarms: int
+    """Verdicts where nothing deserves one."""
+    found: bool | None = None
+    """The first verdict names a culprit, and nobody who is none."""
+    complete: bool | None = None
+    """All verdicts together name every culprit."""
+    cause: bool | None = None
+    device: bool | None = None
+    """The likeliest device of the first verdict is a true one."""
+    accused: int = 0
+    """Ranks named in any verdict that are no culprits."""
+    said_hang: bool = False
+    found_hang: bool = False
+    """A verdict of kind hang names a culprit of the hang, and nobody else."""
+
+
+def score(truth: Truth, job: Job, diagnosis: Diagnosis) -> Score:
+    """Judges a diagnosis."""
+    costly = [fault for fault in truth.faults if is_costly(fault)]
+    verdicts = diagnosis.verdicts
+    stuck = [fault for fault in costly if fault.kind == "hang"]
+    said = [verdict for verdict in verdicts if verdict.kind == "hang"]
+    known = Score(
+        bool(costly), bool(stuck), 0 if costly else len(verdicts),
+        accused=len(_accused(truth, verdicts)), said_hang=bool(said),
+        found_hang=any(names_culprit(fault, job, one) for fault in stuck for one in said[:1]),
+    )  # fmt: skip
+    return _of_culprits(known, costly, job, verdicts) if costly else known
+
+
+def is_costly(fault: FaultTruth) -> bool:
+    """Whether it was ever there, and made a difference."""
+    if fault.steps is None:
+        return False
+    return fault.kind == "hang" or (fault.slowdown or 0.0) >= LEAST_COST
+
+
+def is_found(truth: Truth, job: Job, diagnosis: Diagnosis) -> bool:
+    """Whether the first verdict names a culprit."""
+    costly = [fault for fault in truth.faults if is_costly(fault)]
+    first = diagnosis.verdicts[:1]
+    return any(names_culprit(fault, job, one) for fault in costly for one in first)
+
+
+def names_culprit(fault: FaultTruth, job: Job, verdict: Verdict) -> bool:
+    """Whether a verdict names who or what this fault sits in, and nobody else.
+
+    Of a device that ranks share, it is the device itself or most of the ranks behind it. Of what
+    strikes all or ever-changing ranks, it is nobody in particular, and the device if there is one.
+    """
+    if (fault.kind == "hang") != (verdict.kind == "hang"):
+        return False
+    if _first_device(verdict) in _devices(fault):
+        return True
+    named, guilty = set(verdict.ranks), set(fault.ranks)
+    if not guilty:
+        return not named and not fault.devices
+    if not named or not named <= guilty:
+        return False
+    units = _shared_units(fault, job)
+    return not units or any(len(named & unit) >= MOST_OF_IT * len(unit) for unit in units)
+
+
+def _shared_units(fault: FaultTruth, job: Job) -> list[set[int]]:
+    """The ranks behind each shared device; none where every culprit stands for itself."""
+    if not any(kind in SHARED or _joins_switches(kind, name) for kind, name in fault.devices):
+        return []
+    if any(kind in ("switch", "link") for kind, _ in fault.devices):
+        return [set(fault.ranks)]
+    return [set(host.ranks) & set(fault.ranks) for host in job.hosts if host.name in fault.hosts]
+
+
+def _joins_switches(kind: str, name: str) -> bool:
+    """A cable between two switches; one end of the others is an adapter (`host/nic`)."""
+    return kind == "link" and "/" not in name
+
+
+def _of_culprits(
+    known: Score, costly: Sequence[FaultTruth], job: Job, verdicts: Sequence[Verdict]
+) -> Score:
+    if not verdicts:
+        missing = any(fault.devices for fault in costly)
+        return _with(known, False, False, False, False if missing else None)
+    first = verdicts[0]
+    named = next((fault for fault in costly if names_culprit(fault, job, first)), None)
+    against = named or next((one for one in costly if one.kind == first.kind), costly[0])
+    device = _first_device(first) in _devices(against) if against.devices else None
+    return _with(known, named is not None, _complete(costly, job, verdicts),
+                 first.cause == against.cause, device)  # fmt: skip
+
+
+def _with(
+    known: Score, found: bool, complete: bool, cause: bool, device: bool | None
+) -> Score:  # fmt: skip
+    return Score(known.costly, known.hangs, known.alarms, found, complete, cause, device,
+                 known.accused, known.said_hang, known.found_hang)  # fmt: skip
+
+
+def _complete(
+    costly: Sequence[FaultTruth], job: Job, verdicts: Sequence[Verdict]
+) -> bool:  # fmt: skip
+    named = {rank for verdict in verdicts for rank in verdict.ranks}
+    return all(
+        (any(names_culprit(fault, job, one) for one in verdicts) and named >= set(fault.ranks))
+        or (bool(fault.devices) and _devices(fault) <= set(map(_first_device, verdicts)))
+        for fault in costly
+    )  # fmt: skip
+
+
+def _accused(truth: Truth, verdicts: Sequence[Verdict]) -> set[int]:
+    guilty = {rank for fault in truth.faults for rank in fault.ranks}
+    return {rank for verdict in verdicts for rank in verdict.ranks} - guilty
+
+
+def _devices(fault: FaultTruth) -> set[str]:
+    return {name for _, name in fault.devices}
+
+
+def _first_device(verdict: Verdict) -> str | None:
+    likeliest = max(verdict.devices, key=lambda one: one.probability, default=None)
+    return None if likeliest is None else likeliest.name

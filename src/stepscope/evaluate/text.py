@@ -1,0 +1,125 @@
+"""Results as a table of plain text, and of Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stepscope.evaluate import table
+from stepscope.evaluate.intervals import Median, Rate
+from stepscope.evaluate.results import Comparison, Results
+from stepscope.evaluate.table import Measure, Row
+
+HEAD = ("fault", "jobs", "costly", "culprit first", "all culprits", "cause", "device",
+        "false alarms", "victims accused", "steps to verdict", "diagnosis")  # fmt: skip
+NOTHING = "-"
+_MOST_CHANGES = 40
+
+
+def render(results: Results) -> str:
+    """All scores of a run: the table, hangs, and the papers' measures."""
+    parts = [f"{about(results)}\n", _aligned([HEAD, *map(cells, _rows(results))])]
+    for title, measures in sections(results):
+        parts.append(f"\n{title}\n{_aligned([(m.what, m.ours, m.theirs) for m in measures])}")
+    if results.unfit:
+        parts.append(f"\nNo job of this suite can have {', '.join(results.unfit)}.\n")
+    return "".join(parts)
+
+
+def markdown(results: Results) -> str:
+    """The same for a page of the documentation."""
+    rows = [cells(row, short=True) for row in _rows(results)]
+    found = [about(results), "", *_markdown([_SHORT_HEAD, *rows])]
+    for title, measures in sections(results):
+        lines = [(m.what, m.ours, m.theirs) for m in measures]
+        found += ["", f"**{title}**", "", *_markdown([("", "here", "paper"), *lines])]
+    return "\n".join(found) + "\n"
+
+
+def render_changes(comparison: Comparison) -> str:
+    """Which jobs came out better or worse."""
+    worse = len(comparison.worse)
+    better = len(comparison.changes) - worse
+    lines = [f"{comparison.common} jobs in both: {better} scores better, {worse} worse"]
+    if comparison.only_before or comparison.only_after:
+        lines.append(f"only in the first: {comparison.only_before}, only in the second: "
+                     f"{comparison.only_after}")  # fmt: skip
+    ordered = [*comparison.worse, *(one for one in comparison.changes if one.better)]
+    lines += [f"  {'better' if one.better else 'worse '}  {one.id}: {one.what}"
+              for one in ordered[:_MOST_CHANGES]]  # fmt: skip
+    if len(ordered) > _MOST_CHANGES:
+        lines.append(f"  and {len(ordered) - _MOST_CHANGES} more")
+    return "\n".join(lines) + "\n"
+
+
+def sections(results: Results) -> list[tuple[str, list[Measure]]]:
+    """Hangs, and what each paper measures; left out where no job tells."""
+    some = results.results
+    hangs = [
+        Measure("said to hang", table.f1_in_words(table.hangs_told(some)), NOTHING),
+        Measure("and its rank named", table.f1_in_words(table.hangs_found(some)), NOTHING),
+    ]
+    found = [
+        ("Hangs, all simulated jobs", hangs if any(one.score.hangs for one in some) else []),
+        ("Holmes' measure: irregularities localised", table.of_holmes(some)),
+        ("VenusTrace's measure: faults at random positions", table.of_venustrace(some)),
+        ("ARGUS, Table 6", table.of_argus(some)),
+    ]
+    return [(title, measures) for title, measures in found if measures]
+
+
+def _rows(results: Results) -> list[Row]:
+    rows = table.rows(results.results)
+    return [*rows, table.total(results.results)] if len(rows) > 1 else rows
+
+
+_SHORT_HEAD = ("fault", "jobs", "first", "all", "cause", "device", "alarms", "victims", "steps")
+
+
+def cells(row: Row, short: bool = False) -> tuple[str, ...]:
+    """One line; `short` for pages that are a hundred characters wide."""
+    rates = [row.found, row.complete, row.cause, row.device, row.alarms, row.accused]
+    if short:
+        return (row.name, f"{row.costly}/{row.jobs}", *map(_counts, rates), _steps(row.steps))
+    seconds = NOTHING if row.seconds is None else f"{row.seconds.value:.2f} s"
+    return (row.name, str(row.jobs), str(row.costly), *map(_share, rates), _steps(row.steps),
+            seconds)  # fmt: skip
+
+
+def _share(one: Rate) -> str:
+    if one.value is None:
+        return NOTHING
+    low, high = one.interval
+    return f"{100 * one.value:.0f}% ({100 * low:.0f}-{100 * high:.0f})"
+
+
+def _counts(one: Rate) -> str:
+    return NOTHING if not one.of else f"{one.hits}/{one.of}"
+
+
+def _steps(one: Median | None) -> str:
+    if one is None:
+        return NOTHING
+    same = one.low == one.high
+    return f"{one.value:g}" if same else f"{one.value:g} ({one.low:g}-{one.high:g})"
+
+
+def about(results: Results) -> str:
+    """Which jobs these are, in a line."""
+    way = "straight from the simulator" if results.fast else "by wire, processor and store"
+    seeds = f"{len(results.seeds)} seed{'s' * (len(results.seeds) != 1)}"
+    return (f"Suite {results.suite}, {len(results.results)} simulated jobs ({seeds}), {way}; "
+            f"stepscope {results.version}")  # fmt: skip
+
+
+def _aligned(lines: Sequence[tuple[str, ...]]) -> str:
+    widths = [max(len(line[at]) for line in lines) for at in range(len(lines[0]))]
+    return "".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        + "\n"
+        for line in lines
+    )
+
+
+def _markdown(lines: Sequence[tuple[str, ...]]) -> list[str]:
+    head, *rest = [f"| {' | '.join(line)} |" for line in lines]
+    return [head, "|" + "---|" * len(lines[0]), *rest]

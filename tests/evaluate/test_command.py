@@ -1,0 +1,53 @@
+"""`stepscope evaluate` from the command line, on the smallest suite there can be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from stepscope.cli import main
+from stepscope.evaluate import SUITES
+
+TINY = replace(SUITES["smoke"], steps=24, onset=10, healthy=1)
+
+
+@pytest.fixture(autouse=True)
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SUITES, "smoke", TINY)
+
+
+def test_scores_are_printed_written_and_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = str(tmp_path / "now.json")
+    args = ["evaluate", "--family", "stuck_loader", "--seeds", "1", "--jobs", "1", "--json", file]
+    assert main(args) == 0
+    text = capsys.readouterr().out
+    assert "stuck_loader" in text and "by wire, processor and store" in text
+    assert "said to hang        F1 1.00 (1 found, 0 missed, 0 false)" in text
+    assert main(["evaluate", "--compare", file, file]) == 0
+    page = tmp_path / "now.html"
+    assert main(["evaluate", "--from", file, "--html", str(page)]) == 0
+    assert "stuck_loader" in page.read_text()
+
+
+def test_a_healthy_job_is_scored_without_the_wire(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", "--fast", "--family", "healthy", "--jobs", "1"]) == 0
+    assert "straight from the simulator" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("args", "why"),
+    [
+        (["--suite", "big"], "no suite is called big; there are smoke, standard, large"),
+        (["--family", "gpu_hot"], "no fault is called gpu_hot"),
+        (["--from", "none.json"], "cannot read none.json"),
+    ],
+)
+def test_what_makes_no_sense_is_said(
+    args: list[str], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["evaluate", *args]) == 2
+    assert why in capsys.readouterr().err

@@ -1,0 +1,131 @@
+"""A simulated job comes out of the store as it went in, but for what the docs say is lost."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import pytest
+
+from stepscope.diagnose.runner import diagnose
+from stepscope.evaluate.path import through_the_store
+from stepscope.evaluate.prefix import step_ends, until
+from stepscope.simulate import Simulation
+from stepscope.trace import TABLES
+from stepscope.window import NULL, Strings, Table, Window
+from tests.evaluate.jobs import a_job
+
+
+@lru_cache
+def healthy() -> tuple[Simulation, Window]:
+    simulation = a_job()
+    return simulation, through_the_store(simulation.window)
+
+
+@lru_cache
+def hanging() -> tuple[Simulation, Window]:
+    simulation = a_job("hang:rank=5,at=host,from=11")
+    return simulation, through_the_store(simulation.window)
+
+
+def rows(table: Table | None, *columns: str) -> list[tuple[object, ...]]:
+    assert table is not None
+    plain = [_plain(table, name) for name in columns]
+    return sorted(zip(*plain, strict=True), key=str)
+
+
+def _plain(table: Table, name: str) -> list[object]:
+    column = table.columns[name]
+    if isinstance(column, Strings):
+        return [column[at] for at in range(len(table))]
+    return list(table.ints(name).tolist())
+
+
+def same(name: str, *columns: str) -> None:
+    simulation, read = healthy()
+    assert rows(read.table(name), *columns) == rows(simulation.window.table(name), *columns)
+
+
+def test_steps_are_found_again_from_the_calls_of_the_training_loop() -> None:
+    same("steps", "rank", "step", "start_ns", "duration_ns")
+
+
+def test_phases_keep_their_times_steps_and_microbatches() -> None:
+    same("phases", "rank", "step", "phase", "microbatch", "start_ns", "duration_ns")
+
+
+def test_collectives_keep_who_met_whom_and_when() -> None:
+    same("comm_ops", "rank", "step", "group", "seq", "op", "peer", "bytes", "end_ns")
+
+
+def test_only_a_receive_begins_later_than_it_did_on_the_device() -> None:
+    simulation, read = healthy()
+    names = ("rank", "group", "seq", "start_ns", "op")
+    moved = set(rows(read.table("comm_ops"), *names)) ^ set(
+        rows(simulation.window.table("comm_ops"), *names)
+    )
+    assert {row[-1] for row in moved} == {"Recv"}
+
+
+@pytest.mark.parametrize("name", ["hardware", "stacks", "kernel_summaries"])
+def test_what_comes_from_elsewhere_is_all_there(name: str) -> None:
+    simulation, read = healthy()
+    before, after = simulation.window.table(name), read.table(name)
+    assert before is not None and after is not None
+    assert len(before) == len(after)
+
+
+def test_the_job_is_described_as_before() -> None:
+    simulation, read = healthy()
+    before, after = simulation.job, read.job
+    assert after.hosts == before.hosts
+    assert set(after.groups) == set(before.groups)
+    assert (after.schedule, dict(after.parallelism)) == (before.schedule, dict(before.parallelism))
+    assert after.fabric is not None
+
+
+def test_operators_that_never_end_are_open() -> None:
+    simulation, read = hanging()
+    table, before = read.table("comm_ops"), simulation.window.table("comm_ops")
+    assert table is not None and before is not None
+    started = (before.ints("end_ns") == NULL) & (before.ints("start_ns") != NULL)
+    assert int((table.ints("end_ns") == NULL).sum()) == int(started.sum()) > 0
+
+
+def test_a_hang_is_found_at_the_other_end() -> None:
+    _, read = hanging()
+    (verdict,) = diagnose(read).verdicts
+    assert (verdict.kind, verdict.ranks) == ("hang", (5,))
+
+
+@pytest.mark.parametrize("way", [0, 1])
+def test_nothing_but_the_tables_of_the_contract_reaches_diagnosis(way: int) -> None:
+    window = (hanging()[0].window, hanging()[1])[way]
+    for name, table in window.tables.items():
+        assert set(table.columns) <= set(TABLES[name].columns), name
+
+
+def test_a_prefix_knows_nothing_of_later() -> None:
+    simulation, _ = healthy()
+    moment = step_ends(simulation.window)[5]
+    known = until(simulation.window, moment)
+    phases, operators = known.table("phases"), known.table("comm_ops")
+    assert phases is not None and operators is not None
+    assert int((phases.ints("start_ns") + phases.ints("duration_ns")).max()) <= moment
+    for column in ("enqueue_ns", "start_ns", "end_ns"):
+        assert int(operators.ints(column).max()) <= moment
+    assert max(step_ends(known)) == 5
+
+
+def test_an_operator_under_way_is_open_in_a_prefix() -> None:
+    simulation, _ = healthy()
+    before = simulation.window.table("comm_ops")
+    assert before is not None
+    longest = int(np.argmax(before.ints("end_ns") - before.ints("start_ns")))
+    moment = int(before.ints("end_ns")[longest]) - 1
+    known = until(simulation.window, moment).table("comm_ops")
+    assert known is not None
+    running = (known.ints("end_ns") == NULL) & (known.ints("start_ns") != NULL)
+    assert running.any()
+    states = known.strings("state")
+    assert {states[int(row)] for row in np.flatnonzero(running)} == {"started"}

@@ -1,0 +1,110 @@
+"""Results as files, tables and comparisons."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from stepscope.errors import FormatError, SourceError, UsageError
+from stepscope.evaluate import table
+from stepscope.evaluate.intervals import Confusion, Rate
+from stepscope.evaluate.page import render_page
+from stepscope.evaluate.publish import publish, put
+from stepscope.evaluate.results import Results, compare, read, write
+from stepscope.evaluate.runner import Result
+from stepscope.evaluate.text import render, render_changes
+from tests.evaluate.jobs import a_result
+
+HEALTHY = replace(
+    a_result("healthy", costly=False, found=None, complete=None, cause=None, device=None),
+    row="healthy", family="nothing is wrong", fault="", said=(), steps_to_verdict=None,
+)  # fmt: skip
+HANG = {"hangs": True, "said_hang": True, "found_hang": True}
+
+
+def some(*results: Result) -> Results:
+    return Results("smoke", True, (0,), "1.0", results or (a_result(), HEALTHY))
+
+
+def test_what_is_written_can_be_read(tmp_path: Path) -> None:
+    write(some(), tmp_path / "now.json")
+    assert read(tmp_path / "now.json") == some()
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"schema": 2}', "[]"])
+def test_another_file_is_refused_by_name(tmp_path: Path, text: str) -> None:
+    (tmp_path / "x.json").write_text(text)
+    with pytest.raises(FormatError, match=r"x\.json is no result"):
+        read(tmp_path / "x.json")
+
+
+def test_a_file_that_is_not_there_is_said_to_be_missing(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="cannot read"):
+        read(tmp_path / "none.json")
+
+
+def test_rows_count_costly_jobs_and_alarms_apart() -> None:
+    wrong = a_result("other", found=False, accused=2)
+    cheap = a_result("third", costly=False, found=None, complete=None, cause=None, device=None)
+    row, healthy = table.rows([a_result(), wrong, cheap, HEALTHY])
+    assert (row.jobs, row.costly, row.found) == (3, 2, Rate(1, 2))
+    assert (row.alarms, row.accused) == (Rate(0, 1), Rate(1, 3))
+    assert (healthy.name, healthy.alarms) == ("healthy", Rate(0, 1))
+
+
+def test_hangs_are_counted_by_what_was_said_and_by_whom_it_named() -> None:
+    wrong = a_result("b", hangs=True, said_hang=True)
+    missed = a_result("c", hangs=True)
+    false = a_result("d", said_hang=True)
+    jobs = [a_result("a", **HANG), wrong, missed, false]
+    assert table.hangs_told(jobs) == Confusion(2, 1, 1)
+    assert table.hangs_found(jobs) == Confusion(1, 2, 2)
+
+
+def test_equal_results_have_no_differences() -> None:
+    assert compare(some(), some()).changes == ()
+
+
+def test_a_job_that_came_out_worse_is_named() -> None:
+    found = compare(some(a_result()), some(a_result(found=False, accused=1)))
+    assert [(one.better, one.what) for one in found.changes] == [
+        (False, "found yes -> no"), (False, "innocent ranks 0 -> 1"),
+    ]  # fmt: skip
+    assert "gpu_slow / 16 ranks: found yes -> no" in render_changes(found)
+
+
+def test_jobs_of_one_file_only_are_counted() -> None:
+    found = compare(some(a_result()), some(HEALTHY))
+    assert (found.common, found.only_before, found.only_after) == (0, 1, 1)
+
+
+def test_the_text_has_every_row_and_what_the_paper_reports() -> None:
+    text = render(some())
+    assert "gpu_slow" in text and "healthy" in text
+    assert "GPU frequency throttling" in text
+
+
+def test_the_page_is_one_file_and_names_what_went_wrong() -> None:
+    page = render_page(some(a_result(found=False), HEALTHY))
+    assert "<svg" in page and "http" not in page
+    assert "gpu_slow at 3" in page
+
+
+def test_tables_go_where_the_page_has_room(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- smoke -->\nold\n<!-- end smoke -->\nafter\n")
+    publish(some(), page)
+    text = page.read_text()
+    assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text
+    assert "| gpu_slow | 1/1 |" in text
+    assert put(text, some()) == text
+
+
+def test_a_page_without_room_is_left_alone(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("nothing here\n")
+    with pytest.raises(UsageError, match="it needs the lines <!-- smoke -->"):
+        publish(some(), page)
+    assert page.read_text() == "nothing here\n"

@@ -1,0 +1,88 @@
+"""What counts as right: hand-made truths and verdicts."""
+
+from __future__ import annotations
+
+import pytest
+
+from stepscope.diagnose.finding import Verdict
+from stepscope.evaluate.score import score
+from stepscope.simulate import FaultTruth
+from tests.evaluate.jobs import JOB, a_diagnosis, a_fault, a_truth, a_verdict
+
+SPINE = a_fault((), cause="network", devices=(("switch", "spine-0"),))
+LEAF = a_fault(tuple(range(8)), cause="network", devices=(("switch", "leaf-0"),))
+HOST = a_fault((4, 5, 6, 7), cause="contention", devices=(("cpu", "h1/cpu"),))
+HANG = a_fault(kind="hang", slowdown=None)
+
+
+@pytest.mark.parametrize(
+    ("fault", "verdict", "found"),
+    [
+        (a_fault((3,)), a_verdict(3), True),
+        (a_fault((3,)), a_verdict(4), False),
+        (a_fault((3,)), a_verdict(3, 4), False),
+        (a_fault((3, 9)), a_verdict(9), True),
+        (a_fault((3,), devices=(("gpu", "h0/gpu-3"),)), a_verdict(device="h0/gpu-3"), True),
+        (HOST, a_verdict(4, 5), True),
+        (HOST, a_verdict(4), False),
+        (LEAF, a_verdict(0, 1, 2, 3), True),
+        (LEAF, a_verdict(0), False),
+        (a_fault((), cause="gc"), a_verdict(), True),
+        (a_fault((), cause="gc"), a_verdict(5), False),
+        (SPINE, a_verdict(), False),
+        (SPINE, a_verdict(device="spine-0"), True),
+        (HANG, a_verdict(3, kind="hang"), True),
+        (HANG, a_verdict(3), False),
+        (a_fault((3,)), a_verdict(3, kind="hang"), False),
+    ],
+)
+def test_a_culprit_is_found_by_who_is_named(
+    fault: FaultTruth, verdict: Verdict, found: bool
+) -> None:
+    assert score(a_truth(fault), JOB, a_diagnosis(verdict)).found is found
+
+
+def test_only_the_first_verdict_counts_as_first() -> None:
+    one = score(a_truth(a_fault((3,))), JOB, a_diagnosis(a_verdict(8), a_verdict(3)))
+    assert (one.found, one.complete, one.accused) == (False, True, 1)
+
+
+def test_two_culprits_need_two_verdicts() -> None:
+    truth = a_truth(a_fault((3,)), a_fault((9,), cause="gc"))
+    half = score(truth, JOB, a_diagnosis(a_verdict(9, cause="gc")))
+    assert (half.found, half.complete, half.cause) == (True, False, True)
+    assert score(truth, JOB, a_diagnosis(a_verdict(9), a_verdict(3))).complete
+
+
+def test_silence_about_a_costly_fault_is_wrong() -> None:
+    one = score(a_truth(a_fault(devices=(("gpu", "h0/gpu-3"),))), JOB, a_diagnosis())
+    assert (one.found, one.complete, one.cause, one.device) == (False, False, False, False)
+
+
+def test_silence_about_what_costs_nothing_is_right_and_a_verdict_an_alarm() -> None:
+    truth = a_truth(a_fault(slowdown=1.01))
+    assert score(truth, JOB, a_diagnosis()).found is None
+    assert score(truth, JOB, a_diagnosis(a_verdict(8))).alarms == 1
+
+
+def test_a_fault_that_never_came_is_none() -> None:
+    assert not score(a_truth(a_fault(steps=None)), JOB, a_diagnosis()).costly
+
+
+def test_every_verdict_on_a_healthy_job_is_an_alarm() -> None:
+    one = score(a_truth(), JOB, a_diagnosis(a_verdict(1), a_verdict(2, kind="hang")))
+    assert (one.alarms, one.accused, one.said_hang, one.hangs) == (2, 2, True, False)
+
+
+def test_a_device_is_asked_for_only_where_there_is_one() -> None:
+    assert score(a_truth(a_fault()), JOB, a_diagnosis(a_verdict(3))).device is None
+    gpu = a_fault(devices=(("gpu", "h0/gpu-3"),))
+    assert score(a_truth(gpu), JOB, a_diagnosis(a_verdict(3))).device is False
+    assert score(a_truth(gpu), JOB, a_diagnosis(a_verdict(3, device="h0/gpu-3"))).device is True
+
+
+def test_a_hang_is_found_by_its_rank() -> None:
+    right = score(a_truth(HANG), JOB, a_diagnosis(a_verdict(3, kind="hang")))
+    wrong = score(a_truth(HANG), JOB, a_diagnosis(a_verdict(kind="hang")))
+    assert (right.said_hang, right.found_hang) == (True, True)
+    assert (wrong.said_hang, wrong.found_hang) == (True, False)
