@@ -1,6 +1,6 @@
 # make demo    a real 4-rank training run with one slow rank, and its verdict
 # make test    everything the tests need, and the tests
-# make lint    ruff, mypy --strict, the import rules
+# make lint    ruff, mypy --strict, the import rules, clang-format
 # make bench   what stepscope costs in the trainer
 
 PYTHON ?= python3
@@ -26,12 +26,13 @@ lint: .venv/.lint
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/clang-format --dry-run -Werror $(wildcard native/*/*)
 
 bench: .venv/.demo
 	$(BIN)/python benchmarks/overhead.py
 
 clean:
-	rm -rf .venv stepscope-runs
+	rm -rf .venv stepscope-runs build src/*.egg-info src/stepscope/*.so
 
 .venv/.python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "stepscope needs Python 3.10 or newer: make PYTHON=python3.x")'

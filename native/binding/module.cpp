@@ -30,7 +30,7 @@ PyObject* checked(PyObject* made) {
 }
 
 class Owned {
-   public:
+ public:
     explicit Owned(PyObject* made) : object_(checked(made)) {}
     Owned(const Owned&) = delete;
     Owned& operator=(const Owned&) = delete;
@@ -38,7 +38,7 @@ class Owned {
     PyObject* get() const { return object_; }
     PyObject* release() { return std::exchange(object_, nullptr); }
 
-   private:
+ private:
     PyObject* object_;
 };
 
@@ -102,7 +102,7 @@ PyObject* to_list(const std::deque<std::string>& texts) {
 }
 
 struct ScannerObject {
-    PyObject_HEAD
+    PyObject base;
     Scanner* scanner;
     bool busy;  // in a thread that has let go of the interpreter
 };
@@ -281,16 +281,16 @@ PyObject* members_of(PyObject*, PyObject* arguments) {
         const std::vector<std::string> wanted = to_texts(names);
         Owned found(PyDict_New());
         json::Cursor in(viewed(text));
-        const json::Outcome outcome = json::members(in, [&](const json::Token& key,
-                                                            json::Cursor& value) {
-            json::Token token;
-            const json::Outcome read = value.value(token);
-            const auto at = std::find(wanted.begin(), wanted.end(), key.inside());
-            if (read != json::Outcome::whole || at == wanted.end()) return read;
-            Owned raw(to_bytes(token.raw));
-            if (PyDict_SetItemString(found.get(), at->c_str(), raw.get()) < 0) throw Failed{};
-            return read;
-        });
+        const json::Outcome outcome =
+            json::members(in, [&](const json::Token& key, json::Cursor& value) {
+                json::Token token;
+                const json::Outcome read = value.value(token);
+                const auto at = std::find(wanted.begin(), wanted.end(), key.inside());
+                if (read != json::Outcome::whole || at == wanted.end()) return read;
+                Owned raw(to_bytes(token.raw));
+                if (PyDict_SetItemString(found.get(), at->c_str(), raw.get()) < 0) throw Failed{};
+                return read;
+            });
         if (outcome != json::Outcome::whole || in.space())
             throw std::invalid_argument("no JSON object");
         return found.release();
@@ -304,8 +304,10 @@ PyMethodDef FUNCTIONS[] = {
 
 int fill(PyObject* module) {
     const std::array<std::pair<const char*, std::size_t>, 5> limits = {{
-        {"LONGEST_EVENT_BYTES", LONGEST_EVENT_BYTES}, {"MOST_EVENTS", MOST_EVENTS},
-        {"MOST_NAME_BYTES", MOST_NAME_BYTES}, {"MOST_CALLS", MOST_CALLS},
+        {"LONGEST_EVENT_BYTES", LONGEST_EVENT_BYTES},
+        {"MOST_EVENTS", MOST_EVENTS},
+        {"MOST_NAME_BYTES", MOST_NAME_BYTES},
+        {"MOST_CALLS", MOST_CALLS},
         {"MOST_CALL_BYTES", MOST_CALL_BYTES},
     }};
     for (const auto& [name, limit] : limits)
@@ -323,7 +325,14 @@ PyModuleDef_Slot SLOTS[] = {
 };
 
 PyModuleDef MODULE = {
-    PyModuleDef_HEAD_INIT, "stepscope._native", nullptr, 0, FUNCTIONS, SLOTS, nullptr, nullptr,
+    PyModuleDef_HEAD_INIT,
+    "stepscope._native",
+    nullptr,
+    0,
+    FUNCTIONS,
+    SLOTS,
+    nullptr,
+    nullptr,
     nullptr,
 };
 

@@ -16,18 +16,36 @@ constexpr int TEXT = json::text | json::null;
 constexpr int ANYTHING = 0xFF;
 
 constexpr std::array<Named, Event::FIELDS> FIELD_NAMES{{
-    {"ph", json::text}, {"cat", TEXT}, {"name", TEXT}, {"ts", TIME}, {"dur", TIME},
-    {"tid", NUMBER}, {"pid", NUMBER},
+    {"ph", json::text},
+    {"cat", TEXT},
+    {"name", TEXT},
+    {"ts", TIME},
+    {"dur", TIME},
+    {"tid", NUMBER},
+    {"pid", NUMBER},
 }};
 
 constexpr std::array<Named, Event::ARGUMENTS> ARGUMENT_NAMES{{
-    {"External id", NUMBER}, {"correlation", NUMBER}, {"stream", NUMBER}, {"Python id", NUMBER},
-    {"Python parent id", NUMBER}, {"Seq", NUMBER},
-    {"Collective name", TEXT}, {"In msg nelems", NUMBER}, {"Out msg nelems", NUMBER},
-    {"dtype", TEXT}, {"Group size", NUMBER}, {"Process Group Name", NUMBER},
-    {"Process Group Description", TEXT}, {"Process Group Ranks", TEXT},
-    {"Global rank start", NUMBER}, {"Global rank stride", NUMBER}, {"Src Rank", NUMBER},
-    {"Dst Rank", NUMBER}, {"Input Dims", ANYTHING}, {"Input type", ANYTHING},
+    {"External id", NUMBER},
+    {"correlation", NUMBER},
+    {"stream", NUMBER},
+    {"Python id", NUMBER},
+    {"Python parent id", NUMBER},
+    {"Seq", NUMBER},
+    {"Collective name", TEXT},
+    {"In msg nelems", NUMBER},
+    {"Out msg nelems", NUMBER},
+    {"dtype", TEXT},
+    {"Group size", NUMBER},
+    {"Process Group Name", NUMBER},
+    {"Process Group Description", TEXT},
+    {"Process Group Ranks", TEXT},
+    {"Global rank start", NUMBER},
+    {"Global rank stride", NUMBER},
+    {"Src Rank", NUMBER},
+    {"Dst Rank", NUMBER},
+    {"Input Dims", ANYTHING},
+    {"Input type", ANYTHING},
     {"Concrete Inputs", ANYTHING},
 }};
 
@@ -55,9 +73,8 @@ Outcome Event::read(json::Cursor& in) {
     fields_.fill({});
     texts_.fill({});
     said_ = 0;
-    return json::members(in, [this](const json::Token& key, json::Cursor& value) {
-        return read_field(key, value);
-    });
+    return json::members(
+        in, [this](const json::Token& key, json::Cursor& value) { return read_field(key, value); });
 }
 
 Outcome Event::read_field(const json::Token& key, json::Cursor& in) {

@@ -17,9 +17,28 @@ struct Event {
     enum Field { ph, cat, name, ts, dur, tid, pid, FIELDS };
     // The fields from `collective` on are what a communication call says of itself.
     enum Argument {
-        external, correlation, stream, python_id, python_parent, sequence,
-        collective, elements_in, elements_out, dtype, group_size, group_name, group_words,
-        group_ranks, group_first, group_stride, source, target, shapes, types, values, ARGUMENTS
+        external,
+        correlation,
+        stream,
+        python_id,
+        python_parent,
+        sequence,
+        collective,
+        elements_in,
+        elements_out,
+        dtype,
+        group_size,
+        group_name,
+        group_words,
+        group_ranks,
+        group_first,
+        group_stride,
+        source,
+        target,
+        shapes,
+        types,
+        values,
+        ARGUMENTS
     };
 
     json::Outcome read(json::Cursor& in);
@@ -33,7 +52,7 @@ struct Event {
     // The arguments of a communication call as one JSON object; empty where they say nothing.
     void call(std::string& to) const;
 
-   private:
+ private:
     json::Outcome read_field(const json::Token& key, json::Cursor& in);
     json::Outcome read_arguments(json::Cursor& in);
     json::Outcome read_argument(const json::Token& key, json::Cursor& in);

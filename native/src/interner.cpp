@@ -6,8 +6,8 @@
 namespace stepscope {
 namespace {
 
-constexpr std::size_t FIRST_SLOTS = 1024;  // a power of two, as all later sizes
-constexpr std::size_t PLACE_BYTES = 150;   // of a text here, and of a string in Python
+constexpr std::size_t FIRST_SLOTS = 1024;          // a power of two, as all later sizes
+constexpr std::size_t PLACE_BYTES = 150;           // of a text here, and of a string in Python
 constexpr std::uint64_t ODD = 0x9E3779B97F4A7C15;  // 2^64 / golden ratio: Knuth, TAOCP 3, 6.4
 
 // The two halves of a product, folded: every bit of both factors moves every bit of it.

@@ -10,7 +10,7 @@
 namespace stepscope {
 
 class Interner {
-   public:
+ public:
     Interner();
 
     std::int64_t code(std::string_view text);
@@ -19,7 +19,7 @@ class Interner {
     // What the texts take, each with its place in the tables here and in Python.
     std::size_t size_bytes() const { return size_bytes_; }
 
-   private:
+ private:
     struct Slot {
         std::uint64_t hash = 0;
         std::int64_t code = -1;

@@ -33,7 +33,7 @@ bool same_letters(std::string_view word, std::string_view lower) {
 
 // Which of the open brackets are braces, one bit each: depth costs no stack.
 class Levels {
-   public:
+ public:
     bool push(bool brace) {
         if (depth_ == DEEPEST) return false;
         const std::uint64_t bit = std::uint64_t{1} << (depth_ % 64);
@@ -46,7 +46,7 @@ class Levels {
     bool in_object() const { return bits_[(depth_ - 1) / 64] >> ((depth_ - 1) % 64) & 1; }
     char closing() const { return in_object() ? '}' : ']'; }
 
-   private:
+ private:
     std::array<std::uint64_t, DEEPEST / 64> bits_{};
     std::size_t depth_ = 0;
 };
@@ -97,7 +97,8 @@ std::size_t append_unicode(std::string_view text, std::size_t at, std::string& t
     const std::int32_t low = four_digits(text, at + 7);
     if (!is_low(low)) return 0;
     append_utf8(0x10000u + (static_cast<std::uint32_t>(unit - 0xD800) << 10) +
-                    static_cast<std::uint32_t>(low - 0xDC00), to);
+                    static_cast<std::uint32_t>(low - 0xDC00),
+                to);
     return 11;
 }
 

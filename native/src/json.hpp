@@ -36,7 +36,7 @@ struct Token {
 
 // A position in bytes that outlive it.
 class Cursor {
-   public:
+ public:
     explicit Cursor(std::string_view bytes) : at_(bytes.data()), end_(at_ + bytes.size()) {}
 
     const char* at() const { return at_; }
@@ -62,7 +62,7 @@ class Cursor {
     // The name of an object's member, and its colon.
     Outcome key(Token& found);
 
-   private:
+ private:
     Outcome scalar(Token& found);
     Outcome string(Token& found);
     Outcome escape();

@@ -6,7 +6,7 @@
 namespace stepscope {
 namespace {
 
-constexpr int MOST_DIGITS = 19;  // of any uint64
+constexpr int MOST_DIGITS = 19;        // of any uint64
 constexpr std::int32_t FAR = 1 << 20;  // exponents beyond it make no difference
 constexpr std::uint64_t LATEST_NS = std::uint64_t{1} << 61;
 constexpr std::uint64_t EXACT_DOUBLE = std::uint64_t{1} << 53;

@@ -12,13 +12,24 @@ namespace {
 
 using json::Outcome;
 
-enum Place { start_ns, duration_ns, name, thread, correlation, stream, call, external, sequence,
-             id, parent };
+enum Place {
+    start_ns,
+    duration_ns,
+    name,
+    thread,
+    correlation,
+    stream,
+    call,
+    external,
+    sequence,
+    id,
+    parent
+};
 
 constexpr int MICROSECONDS = 3, NANOSECONDS = 0;  // powers of ten of a nanosecond
-constexpr double NANOSECONDS_FROM = 1e17;  // as microseconds the year 5138
-constexpr std::size_t TELLING_EVENTS = 64;  // some of them may be damaged
-constexpr std::size_t TELLING_BYTES = 1 << 20;  // in which that many events are, if there are any
+constexpr double NANOSECONDS_FROM = 1e17;         // as microseconds the year 5138
+constexpr std::size_t TELLING_EVENTS = 64;        // some of them may be damaged
+constexpr std::size_t TELLING_BYTES = 1 << 20;    // in which that many events are, if there are any
 
 const char* behind_separators(const char* at, const char* end) {
     while (at != end && (*at == ',' || *at == ' ' || *at == '\n' || *at == '\r' || *at == '\t'))

@@ -35,13 +35,13 @@ enum class Kind : std::uint8_t { cpu, mark, runtime, device, python, calls, KIND
 constexpr std::size_t KINDS = static_cast<std::size_t>(Kind::KINDS);
 
 constexpr std::array<const char*, 11> COLUMNS = {
-    "start_ns", "duration_ns", "name", "thread", "correlation", "stream",
-    "call", "external", "sequence", "id", "parent",
+    "start_ns", "duration_ns", "name",     "thread", "correlation", "stream",
+    "call",     "external",    "sequence", "id",     "parent",
 };
 
 // Grows in blocks: nothing is copied, and no more than a block is unused.
 class Column {
-   public:
+ public:
     void append(std::int64_t value) {
         if (size_ % BLOCK == 0) blocks_.emplace_back(new std::int64_t[BLOCK]);
         blocks_.back()[size_++ % BLOCK] = value;
@@ -49,7 +49,7 @@ class Column {
     std::size_t size() const { return size_; }
     std::int64_t operator[](std::size_t row) const { return blocks_[row / BLOCK][row % BLOCK]; }
 
-   private:
+ private:
     static constexpr std::size_t BLOCK = 4096;
     std::vector<std::unique_ptr<std::int64_t[]>> blocks_;
     std::size_t size_ = 0;
@@ -61,7 +61,7 @@ using Table = std::array<Column, COLUMNS.size()>;
 std::vector<std::uint32_t> in_order(const Table& table);
 
 class Scanner {
-   public:
+ public:
     // Which categories of events go to which table; how the names of communication calls begin.
     Scanner(std::vector<std::pair<std::string, Kind>> categories, std::vector<std::string> calls);
 
@@ -89,7 +89,7 @@ class Scanner {
     // The number of a process's first thread, -1 where none is known.
     std::int64_t first_thread() const { return first_thread_ == NONE ? -1 : first_thread_; }
 
-   private:
+ private:
     static constexpr std::int64_t NONE = std::numeric_limits<std::int64_t>::max();
 
     bool wants_more() const { return !closed_ && !oversized_ && !full(); }

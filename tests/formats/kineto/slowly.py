@@ -13,11 +13,20 @@ from stepscope.formats.kineto.calls import COMMUNICATES
 from stepscope.formats.kineto.recording import _CATEGORIES
 from stepscope.window import NULL
 
+
+class Members(dict[str, Any]):
+    """An object that remembers names that came twice."""
+
+    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
+        super().__init__(pairs)
+        self.pairs = pairs
+
+
 Row = tuple[Any, ...]
 NUMBER, TIME, TEXT = (int, Decimal, str, type(None)), (int, Decimal, type(None)), (str, type(None))
 FIELDS: dict[str, tuple[type, ...]] = {
     "ph": (str,), "cat": TEXT, "name": TEXT, "ts": TIME, "dur": TIME, "tid": NUMBER, "pid": NUMBER,
-    "args": (dict, type(None)),
+    "args": (Members, type(None)),
 }  # fmt: skip
 CALL: dict[str, tuple[type, ...]] = {
     "Collective name": TEXT, "In msg nelems": NUMBER, "Out msg nelems": NUMBER, "dtype": TEXT,
@@ -71,13 +80,14 @@ def elements(text: str) -> list[str]:
     return found
 
 
-def decoded(text: str) -> dict[str, Any] | None:
+def decoded(text: str) -> Members | None:
     for attempt in (text, NO_JSON.sub("null", text)):
         try:
-            event = json.loads(attempt, parse_float=number, parse_constant=lambda _: None)
+            event = json.loads(attempt, parse_float=number, parse_constant=lambda _: None,
+                               object_pairs_hook=Members)  # fmt: skip
         except (ValueError, RecursionError):
             continue
-        return event if isinstance(event, dict) and well_typed(event) else None
+        return event if isinstance(event, Members) and well_typed(event) else None
     return None
 
 
@@ -89,11 +99,16 @@ def number(written: str) -> Decimal:
     return value if value.adjusted() < 400 else Decimal("Infinity")
 
 
-def well_typed(event: dict[str, Any]) -> bool:
-    args = event.get("args") or {}
-    return all(of(event[name], kinds) for name, kinds in FIELDS.items() if name in event) and all(
-        of(args[name], kinds) for name, kinds in ARGUMENTS.items() if name in args
+def well_typed(event: Members) -> bool:
+    return kinds_of(event, FIELDS) and all(
+        kinds_of(args, ARGUMENTS)
+        for name, args in event.pairs
+        if name == "args" and args is not None
     )
+
+
+def kinds_of(members: Members, kinds: dict[str, tuple[type, ...]]) -> bool:
+    return all(of(value, kinds[name]) for name, value in members.pairs if name in kinds)
 
 
 def of(value: object, kinds: tuple[type, ...]) -> bool:
