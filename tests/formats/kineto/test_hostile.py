@@ -91,7 +91,7 @@ def test_fields_of_any_kind(changes: list[tuple[int, str, Any]], data: st.DataOb
     (b'{"entries": [], "version": "2.4"}', "no list traceEvents"),
     (b'{"traceEvents": []}', "it holds no event of a PyTorch profiler"),
     (b'{"traceEvents": [{"ph": "X", "name": "a", "ts": 1}]}', "it holds no event"),
-    (b"\x1f\x8b" + b"junk", "its gzip data is damaged"),
+    (b"\x1f\x8b" + b"junk" * 9, "its gzip data is damaged"),
     (b"\x80\x04garbage", "no list traceEvents"),
 ])  # fmt: skip
 def test_a_file_with_nothing_to_use(tmp_path: Path, content: bytes, said: str) -> None:

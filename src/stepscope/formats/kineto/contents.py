@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import cast
 
 from stepscope.errors import SourceError
+
+try:  # unpacks twice as fast, a tenth of the reading of a trace; has wheels for some machines only
+    from isal import isal_zlib as zlib
+except ImportError:
+    import zlib  # type: ignore[no-redef]
 
 PIECE_BYTES = 1 << 16
 """Larger pieces are no faster (measured)."""
@@ -15,6 +20,9 @@ _RAW_BYTES = 1 << 16
 _GZIP = b"\x1f\x8b"
 _ANY_GZIP = 31
 """zlib's code for a gzip header and its largest window."""
+
+_DAMAGED = cast("type[Exception]", zlib.error)
+"""What both raise; the stubs of isal say otherwise."""
 
 Advance = Callable[[int], None]
 """Is told how many bytes of the file were read since it was last called."""
@@ -58,7 +66,7 @@ class Contents:
                         inflate, fresh = zlib.decompressobj(_ANY_GZIP), True
             if not fresh:
                 self.problem = "its gzip data is cut off"
-        except zlib.error:
+        except _DAMAGED:
             self.problem = "its gzip data is damaged"
 
 
