@@ -46,7 +46,7 @@ SUITES: Mapping[str, Suite] = {
         Suite("smoke", "every fault once on 16 ranks", (16,), (3,), 40, 15, 1, 4,
               every_form=False, detail="normal"),
         Suite("standard", "every form of every fault on 64 to 512 ranks", (64, 128, 256, 512),
-              (3, 4, 2, 5, 1), 100, 40, 4, 10),
+              (3, 4, 2, 5, 1), 60, 20, 4, 10),
         Suite("large", "every fault on 2,048 to 10,240 ranks", (2048, 4096, 8192, 10240),
               (3, 4, 5), 30, 12, 4, 1, every_form=False),
     )
