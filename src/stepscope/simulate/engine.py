@@ -61,7 +61,7 @@ def play(plan: Plan, grid: Grid, costs: Costs, start: Ints) -> Times:
 
 
 class _Play:
-    """One step. Rows of `issued`, `begin` and `end` are looked up once: there are thousands."""
+    """One step. Rows of numbers, one per slot and stage, are looked up once: they are many."""
 
     def __init__(self, plan: Plan, grid: Grid, costs: Costs, start: Ints) -> None:
         self.plan, self.grid = plan, grid
@@ -69,7 +69,7 @@ class _Play:
         self.all_begin = np.full_like(self.all_issued, NEVER)
         self.all_end = np.full_like(self.all_issued, NEVER)
         self.issued, self.begin, self.end, self.lasting = (
-            [list(stages) for stages in table]
+            list(table.reshape(-1, table.shape[-1]))
             for table in (self.all_issued, self.all_begin, self.all_end, costs.lasting)
         )
         self.late = [[np.zeros_like(one)] for one in start]
@@ -88,20 +88,19 @@ class _Play:
         return Times(self.all_issued, self.all_begin, self.all_end, self._done())
 
     def _begin(self, member: Member) -> None:
-        slot, stage, end = member.slot, member.stage, self.end
-        begin, issued, late = self.begin[slot][stage], self.issued[slot][stage], member.waits_before
-        if late:
-            np.add(issued, self.late[stage][late], out=issued)
-        free = self.free[stage].get(member.stream)
-        if free is None:
-            begin[:] = issued
+        row, free = member.row, self.free[member.stage]
+        begin, issued = self.begin[row], self.issued[row]
+        if member.waits_before:
+            np.add(issued, self.late[member.stage][member.waits_before], out=issued)
+        if member.stream in free:
+            np.maximum(issued, free[member.stream], out=begin)
         else:
-            np.maximum(issued, free, out=begin)
+            begin[:] = issued
         for other in member.after:
-            np.maximum(begin, end[other][stage], out=begin)
+            np.maximum(begin, self.end[other], out=begin)
         if self.stuck:
             np.minimum(begin, NEVER, out=begin)
-        self.free[stage][member.stream] = end[slot][stage]
+        free[member.stream] = self.end[row]
 
     def _finish(self, meeting: Meeting) -> None:
         members = meeting.members
@@ -110,20 +109,14 @@ class _Play:
         elif len(members) > 1 or meeting.op.group == "world":
             self._end_together(meeting)
         else:
-            self._end(members[0], self.grid.over.get(meeting.op.group))
+            self._end(members[0].row, self.grid.over.get(meeting.op.group))
         if self.stuck:
             for one in members:
-                end = self.end[one.slot][one.stage]
-                np.minimum(end, NEVER, out=end)
+                np.minimum(self.end[one.row], NEVER, out=self.end[one.row])
 
-    def _end(self, member: Member, over: tuple[int, ...] | None) -> None:
+    def _end(self, row: int, over: tuple[int, ...] | None) -> None:
         """Work lasts; a collective of some of this stage's ranks ends for each group at once."""
-        slot, stage = member.slot, member.stage
-        begin, end, lasting = (
-            self.begin[slot][stage],
-            self.end[slot][stage],
-            self.lasting[slot][stage],
-        )
+        begin, end, lasting = self.begin[row], self.end[row], self.lasting[row]
         if over is None:
             np.add(begin, lasting, out=end)
             return
@@ -133,26 +126,25 @@ class _Play:
 
     def _end_together(self, meeting: Meeting) -> None:
         """Rank by rank between stages, as the send says; for all ranks of the world at once."""
-        last = np.maximum.reduce([self.begin[one.slot][one.stage] for one in meeting.members])
+        last = np.maximum.reduce([self.begin[one.row] for one in meeting.members])
         if meeting.op.group == "world":
             last = last.max(keepdims=True)
-        first = meeting.members[0]
+        lasting = self.lasting[meeting.members[0].row]
         for one in meeting.members:
-            np.add(last, self.lasting[first.slot][first.stage], out=self.end[one.slot][one.stage])
+            np.add(last, lasting, out=self.end[one.row])
 
     def _wait(self, member: Member, waits: bool) -> None:
         """The host stands still until what it waits for is done."""
-        slot, stage = member.slot, member.stage
-        begin = self.begin[slot][stage]
-        self.end[slot][stage][:] = begin
+        begin = self.begin[member.row]
+        self.end[member.row][:] = begin
         if waits:
-            late = self.late[stage]
-            late.append(late[-1] + (begin - self.issued[slot][stage]))
+            late = self.late[member.stage]
+            late.append(late[-1] + (begin - self.issued[member.row]))
 
     def _done(self) -> Ints:
         """Each host is done when the last operation of its list is."""
         last = [order[-1] for order in self.plan.program.host_order]
-        return np.stack([self.end[slot][stage] for stage, slot in enumerate(last)])
+        return np.stack([self.all_end[slot, stage] for stage, slot in enumerate(last)])
 
 
 def _issue(plan: Plan, issuing: Ints, start: Ints) -> Ints:

@@ -16,13 +16,14 @@ from stepscope.simulate.program import ACROSS_STAGES, Op, Program
 
 
 class Member(NamedTuple):
-    """A stage's part in a meeting: the slot, and what its operation there must wait for."""
+    """A stage's part in a meeting, and what its operation there must wait for."""
 
-    slot: int
+    row: int
+    """Of a table `[slot, stage]`, row by row."""
     stage: int
     stream: str
     after: tuple[int, ...]
-    """Slots of its own stage."""
+    """Rows of its own stage."""
     waits_before: int
     """How many waits of the host come before it."""
 
@@ -113,14 +114,18 @@ class Plan:
     def _after(self, op: Op) -> tuple[int, ...]:
         return tuple(self.program.slot[key] for key in op.after)
 
+    def _row(self, slot: int, stage: int) -> int:
+        return slot * len(self.program.stages) + stage
+
     def _meet(self, stages: list[_Stage], places: tuple[_Place, ...]) -> Meeting:
         members = []
         for slot, stage in places:
             op = self._op[stage][slot]
             stages[stage].queues[op.stream].popleft()
             stages[stage].done.add(slot)
+            after = tuple(self._row(other, stage) for other in self._after(op))
             waits = self._waits_before[stage][slot]
-            members.append(Member(slot, stage, op.stream, self._after(op), waits))
+            members.append(Member(self._row(slot, stage), stage, op.stream, after, waits))
         slot, stage = places[0]
         return Meeting(self._op[stage][slot], tuple(members))
 

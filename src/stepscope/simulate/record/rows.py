@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +12,17 @@ from numpy.typing import NDArray
 
 from stepscope.window import Column, Mask, Strings, Table
 
+Value = NDArray[Any] | np.generic
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Columns that broadcast to one shape; they are spread out only when a table is made."""
+
+    columns: Mapping[str, Value]
+    shape: tuple[int, ...]
+    size: int
+
 
 @dataclass
 class Rows:
@@ -18,8 +30,8 @@ class Rows:
 
     text: frozenset[str] = frozenset()
     """The columns whose values are codes of `words`."""
-    pieces: list[Mapping[str, NDArray[Any]]] = field(default_factory=list)
     words: dict[str, int] = field(default_factory=dict)
+    _pieces: list[_Piece] = field(default_factory=list)
 
     def code(self, word: str) -> int:
         return self.words.setdefault(word, len(self.words))
@@ -27,14 +39,13 @@ class Rows:
     def codes(self, words: Sequence[str]) -> NDArray[np.int32]:
         return np.array([self.code(word) for word in words], np.int32)
 
-    def add(self, **columns: NDArray[Any] | np.generic) -> None:
-        """Columns of any shapes that broadcast to one."""
-        shape = np.broadcast_shapes(*(np.shape(column) for column in columns.values()))
+    def add(self, **columns: Value) -> None:
+        """Columns of any shapes that broadcast to one. They belong to the table from now on."""
+        shape = np.broadcast(*columns.values()).shape
         if 0 not in shape:
-            self.pieces.append({name: np.broadcast_to(column, shape).ravel()
-                                for name, column in columns.items()})  # fmt: skip
+            self._pieces.append(_Piece(columns, shape, math.prod(shape)))
 
-    def add_known(self, known: Mask, **columns: NDArray[Any] | np.generic) -> None:
+    def add_known(self, known: Mask, **columns: Value) -> None:
         """The rows that are known, of columns that broadcast to the shape of `known`."""
         if known.all():
             self.add(**columns)
@@ -44,18 +55,24 @@ class Rows:
 
     def table(self) -> Table:
         """All rows; a table without columns where there are none."""
-        if not self.pieces:
+        if not self._pieces:
             return Table({})
-        return Table({name: self._column(name) for name in self.pieces[0]})
+        return Table({name: self._column(name) for name in self._pieces[0].columns})
 
     def drain(self) -> Table:
         """The rows since the last time."""
         table = self.table()
-        self.pieces.clear()
+        self._pieces.clear()
         return table
 
     def _column(self, name: str) -> Column:
-        values = np.concatenate([piece[name] for piece in self.pieces])
+        total = sum(piece.size for piece in self._pieces)
+        values = np.empty(total, self._pieces[0].columns[name].dtype)
+        filled = 0
+        for piece in self._pieces:
+            part = values[filled : filled + piece.size].reshape(piece.shape)
+            part[...] = piece.columns[name]
+            filled += piece.size
         if name in self.text:
             return Strings(values.astype(np.int32, copy=False), tuple(self.words))
         return values
