@@ -148,6 +148,16 @@ def test_data_moves_as_fast_as_the_slowest_link_lets_it() -> None:
     assert took[1] == pytest.approx(4 * 370 / (8 * 48) * took[0], rel=0.01)
 
 
+def test_gpus_that_share_an_adapter_share_its_bandwidth() -> None:
+    took = []
+    for nics in (8, 2):
+        scenario = a_scenario(ranks=16, quiet=True, steps=1)
+        scenario = replace(scenario, hardware=replace(scenario.hardware, nics_per_host=nics))
+        world, costs, _ = a_step(scenario)
+        took.append(int(costs.lasting[world.program.slot[("params",)]].max()))
+    assert took[1] == pytest.approx(370 / (2 * 48) * took[0], rel=0.01)
+
+
 def test_traffic_within_a_host_does_not_use_the_network() -> None:
     world, costs, _ = a_step(a_scenario("nic_slow:rank=1,factor=9", tp=8, quiet=True, steps=1))
     _, healthy, _ = a_step(a_scenario(tp=8, quiet=True, steps=1))
