@@ -18,14 +18,15 @@ GOOD, POOR = 0.9, 0.5
 """From where a dot is green, and below which it is red: a reader's help, nothing more."""
 
 
-def rates(rows: Sequence[Row], chosen: Callable[[Row], Rate]) -> Markup:
-    """One line per row that has jobs to be judged by."""
+def rates(rows: Sequence[Row], chosen: Callable[[Row], Rate], *, wanted: bool = True) -> Markup:
+    """One line per row that has jobs to be judged by; `wanted`: more is better."""
     shown = [row for row in rows if chosen(row).of]
     if not shown:
         return Markup()
     height = TOP + LINE * len(shown) + 24
-    parts = [*_scale(height), *(part for at, row in enumerate(shown)
-                                for part in _line(row.name, chosen(row), _y(at)))]  # fmt: skip
+    parts = list(_scale(height))
+    for at, row in enumerate(shown):
+        parts += _line(row.name, chosen(row), _y(at), wanted)
     return _svg(height, "Rates with 95 % intervals", parts)
 
 
@@ -82,10 +83,11 @@ def _scale(height: int) -> Iterator[Markup]:
         ).format(_x(percent / 100), TOP - 8, height - 20, height - 5, percent)
 
 
-def _line(name: str, one: Rate, y: int) -> Iterator[Markup]:
+def _line(name: str, one: Rate, y: int, wanted: bool = True) -> Iterator[Markup]:
     low, high = one.interval
     value = one.value or 0.0
-    mood = "good" if value >= GOOD else "poor" if value < POOR else "fair"
+    right = value if wanted else 1 - value
+    mood = "good" if right >= GOOD else "poor" if right < POOR else "fair"
     yield Markup('<text x="{}" y="{}" text-anchor="end">{}</text>').format(LEFT - 12, y + 4, name)
     yield Markup('<line class="range" x1="{}" x2="{}" y1="{}" y2="{}"/>').format(
         _x(low), _x(high), y, y

@@ -21,8 +21,12 @@ def render_page(results: Results) -> str:
         "Culprit first": chart.rates(rows, lambda row: row.found),
         "Cause right": chart.rates(rows, lambda row: row.cause),
         "Device right": chart.rates(rows, lambda row: row.device),
-        "False alarms, where nothing deserves a verdict": chart.rates(rows, lambda row: row.alarms),
-        "Jobs with innocent ranks accused": chart.rates(rows, lambda row: row.accused),
+        "False alarms, where nothing deserves a verdict": chart.rates(
+            rows, lambda row: row.alarms, wanted=False
+        ),
+        "Jobs with innocent ranks accused": chart.rates(
+            rows, lambda row: row.accused, wanted=False
+        ),
         "Culprit first, by size": chart.sizes(chart.by_ranks(results.results)),
         "Steps from onset to verdict, jobs": chart.looks(results.results),
     }
