@@ -131,6 +131,14 @@ def test_a_truth_names_devices_as_findings_do() -> None:
         assert parse_fault(text).blame(world).devices == (device,)
 
 
+def test_a_dead_transfer_is_blamed_on_what_carries_it() -> None:
+    jobs: list[dict[str, Any]] = [{"ranks": 8}, {"ranks": 16, "tp": 8}]
+    found = [
+        the_truth(with_fault("hang", "rank=5,at=transfer,from=1", one)).devices for one in jobs
+    ]
+    assert found == [(("nvlink", "host-000/nvlink"),), (("nic", "host-000/nic-5"),)]
+
+
 def test_a_switch_is_to_blame_for_those_behind_it() -> None:
     big = replace(a_scenario(ranks=32), hardware=replace(a_scenario().hardware, hosts_per_leaf=2))
     world, _, _ = a_step(big)

@@ -71,7 +71,7 @@ CASES: Mapping[str, Case] = {
         "the time, and inputs are uneven",
         "fabric_slow", "nic_down:rank=21,chance=0.5", "pin_memory:ranks=5+33+62",
         "uneven_inputs:factor=1.15",
-        ranks=64, workload=VLM, parallelism={"tp": 1},
+        ranks=64, workload=VLM, parallelism={"tp": 1, "sharding": "fsdp"},
     ),
     "eroica-3": _case(
         "EROICA 6.3", "a loader waits for a lock for good, and everybody for its worker",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -153,40 +154,48 @@ class Pricing:
         return np.array([latency_ns(one) for one in members])
 
     def _transferring(self, conditions: Conditions) -> Floats:
-        """A send and its receive last as long as the send says; see `_Exchange`."""
-        pace = {kind: self.world.network.pace(kind, conditions.slower)
-                for kind in self.world.cluster.kinds}  # fmt: skip
+        """What each operator's transfer takes, all operators of one kind of group at once.
+
+        A receive is given its sender's edge and a draw of its own; the engine asks the sender only.
+        """
         noise = self.world.scenario.noise.transfer
         shape = (self.world.scenario.ranks, len(self._comm))
         spread = self.world.random.many_factors("transfer", noise, shape, conditions.step)
         out = np.empty((len(self._comm), shape[0]))
-        for at, slot in enumerate(self._comm):
-            op = self.world.ops[slot]
-            out[at] = self._latency[at] + self._passes[at] * pace[op.group] * spread[at]
-            out[at] = self._agreed(op, out[at])
+        for (group, before), at in self._alike.items():
+            pace = self.world.network.pace(group, conditions.slower)
+            each = self._latency[at, None] + self._passes[at, None] * pace * spread[at]
+            out[at] = self._agreed(group, before, each)
         return out
 
-    def _agreed(self, op: Op, each: Floats) -> Floats:
+    @cached_property
+    def _alike(self) -> Mapping[tuple[str, bool], Ints]:
+        """Which operators share a kind of group, and whether theirs is the edge before a stage.
+
+        The edge from stage s to s + 1 is number s: who receives activations or sends gradients
+        uses the one before it.
+        """
+        found: dict[tuple[str, bool], list[int]] = {}
+        for at, slot in enumerate(self._comm):
+            op = self.world.ops[slot]
+            before = op.group == "pp" and (op.key[0] == "forward") == (op.kind == "recv")
+            found.setdefault((op.group, before), []).append(at)
+        return {key: np.array(which) for key, which in found.items()}
+
+    def _agreed(self, group: str, before: bool, each: Floats) -> Floats:
         """One duration for all members: the first member's draw, or the edge's."""
         cluster = self.world.cluster
-        if op.group in ("pp", "embedding"):
-            return self._of_edge(op, each)
-        if op.group == "world":
-            return np.full_like(each, each[0])
-        over = cluster.grid.over[op.group]
-        grid = each.reshape(cluster.stages, *cluster.grid.shape)
-        first = tuple(slice(0, 1) if axis - 1 in over else slice(None) for axis in range(grid.ndim))
-        return np.broadcast_to(grid[first], grid.shape).ravel()
-
-    def _of_edge(self, op: Op, each: Floats) -> Floats:
-        """Both ends of an edge between stages take what its first stage drew."""
-        by_stage = each.reshape(self.world.cluster.stages, -1)
-        if op.group == "embedding":
-            return np.broadcast_to(by_stage[0], by_stage.shape).ravel()
-        # the edge from stage s to s + 1 is number s; who receives activations or sends
-        # gradients uses the one before it
-        before = (op.key[0] == "forward") == (op.kind == "recv")
-        return (np.roll(by_stage, 1, axis=0) if before else by_stage).ravel()
+        by_stage = each.reshape(len(each), cluster.stages, -1)
+        if group == "pp":
+            return (np.roll(by_stage, 1, axis=1) if before else by_stage).reshape(each.shape)
+        if group == "embedding":
+            return np.broadcast_to(by_stage[:, :1], by_stage.shape).reshape(each.shape)
+        if group == "world":
+            return np.broadcast_to(each[:, :1], each.shape)
+        over = cluster.grid.over[group]
+        grid = each.reshape(len(each), cluster.stages, *cluster.grid.shape)
+        first = tuple(slice(0, 1) if axis - 2 in over else slice(None) for axis in range(grid.ndim))
+        return np.broadcast_to(grid[first], grid.shape).reshape(each.shape)
 
     # ---- the host ----
 

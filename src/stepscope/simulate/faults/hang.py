@@ -47,8 +47,11 @@ class _AtOnePlace(Fault):
         Raises:
             UsageError: the rank's stage has no such operation.
         """
-        place, cluster = self.place(world), world.cluster
-        stage = place // cluster.per_stage
+        op, place = self._op(world, step), self.place(world)
+        return world.program.slot[op.key], _members(world, op, place)
+
+    def _op(self, world: World, step: int) -> Op:
+        stage = self.place(world) // world.cluster.per_stage
         found = [op for op in world.program.stages[stage] if self._fits(op)]
         if not found:
             last = world.scenario.parallelism.microbatches - 1
@@ -56,8 +59,7 @@ class _AtOnePlace(Fault):
                              f"{self.microbatch}; there are {', '.join(PLACES)}, and microbatches "
                              f"0 to {last}")  # fmt: skip
         source = world.random.source(f"where {self.name} {self.rank}", step)
-        op = found[int(source.integers(len(found)))]
-        return world.program.slot[op.key], _members(world, op, place)
+        return found[int(source.integers(len(found)))]
 
     def _fits(self, op: Op) -> bool:
         if self.microbatch is not None and op.microbatch not in (self.microbatch, -1):
@@ -70,11 +72,22 @@ class _AtOnePlace(Fault):
     def blame(self, world: World) -> Blame:
         place = self.place(world)
         host = world.cluster.host_names[int(world.cluster.host_of_place[place])]
-        device = {"transfer": "nic", "host": ""}.get(self.at, "gpu")
+        device = {"transfer": self._carrier(world), "host": ""}.get(self.at, "gpu")
         cause = {"transfer": "network", "host": "host"}.get(self.at, "compute")
         devices = ((device, world.cluster.device_name(device, place)),) if device else ()
         phase = None if self.at in ("transfer", "host") else PLACES.get(self.at)
         return Blame(cause, ranks=(self.rank,), hosts=(host,), devices=devices, phase=phase)
+
+    def _carrier(self, world: World) -> str:
+        """What the transfer leaves the rank by, in the first step."""
+        if self.at != "transfer":
+            return ""
+        op, place = self._op(world, self.onset), self.place(world)
+        host, cluster = world.cluster.host_of_place, world.cluster
+        there = int(world.network.counterparts(op.group)[0][place])
+        if op.partner is not None:
+            there = place + (op.partner[0] - place // cluster.per_stage) * cluster.per_stage
+        return "nvlink" if host[there] == host[place] else "nic"
 
 
 def _members(world: World, op: Op, place: int) -> Ints:

@@ -14,6 +14,7 @@ import numpy as np
 
 from stepscope.simulate.conditions import Reading
 from stepscope.simulate.engine import NEVER
+from stepscope.simulate.network import passes
 from stepscope.simulate.program import DEVICE_WORK, TRANSFERS, Op
 from stepscope.simulate.record.moment import Clocks, Moment
 from stepscope.simulate.record.rows import Rows
@@ -133,32 +134,36 @@ class HardwareRows:
     @cached_property
     def _sent(self) -> tuple[Floats, Floats, Floats]:
         """Bytes that leave each place in one step by NVLink, adapter and PCIe."""
-        cluster, ranks = self.world.cluster, self.world.scenario.ranks
-        sent = np.zeros((2, ranks))
+        ranks = self.world.scenario.ranks
+        nvlink, nic = np.zeros(ranks), np.zeros(ranks)
         for stage, ops in enumerate(self.world.program.stages):
-            places = np.arange(cluster.per_stage) + stage * cluster.per_stage
             for op in ops:
                 if op.kind in TRANSFERS and op.kind != "recv":
-                    there = self._next(op, stage)[places]
-                    away = cluster.host_of_place[there] != cluster.host_of_place[places]
-                    sent[0, places] += np.where(away, 0, op.size_bytes)
-                    sent[1, places] += np.where(away, op.size_bytes, 0)
+                    size = op.size_bytes * passes(op.name, self.world.members(op))
+                    places, inside, away = self._ways(op, stage)
+                    nvlink[places] += size * inside
+                    nic[places] += size * away
         copies = sum(op.size_bytes for op in self.world.ops if op.kind == "copy")
-        return sent[0], sent[1], sent[1] + copies
+        return nvlink, nic, nic + copies
 
-    def _next(self, op: Op, stage: int) -> Ints:
-        """For every place the one it sends to."""
-        places = np.arange(self.world.scenario.ranks)
+    def _ways(self, op: Op, stage: int) -> tuple[Ints, Floats, Floats]:
+        """The places of a stage, and which part of an operator each sends within and beyond its
+        host."""
+        cluster = self.world.cluster
+        places = np.arange(cluster.per_stage) + stage * cluster.per_stage
         if op.partner is not None:
-            return places + (op.partner[0] - stage) * self.world.cluster.per_stage
-        after = places.copy()
-        for members in self._rings[op.group]:
-            after[members] = np.roll(members, -1)
-        return after
+            there = places + (op.partner[0] - stage) * cluster.per_stage
+            away = (cluster.host_of_place[there] != cluster.host_of_place[places]).astype(float)
+            return places, 1 - away, away
+        beyond, share = self._counterparts[op.group]
+        crosses = beyond[places] != places
+        alone = crosses & (share[places] == 1)
+        return places, (~alone).astype(float), np.where(crosses, share[places], 0.0)
 
     @cached_property
-    def _rings(self) -> Mapping[str, list[Ints]]:
-        return {kind: list(self.world.cluster.members(kind)) for kind in self.world.cluster.kinds}
+    def _counterparts(self) -> Mapping[str, tuple[Ints, Floats]]:
+        network = self.world.network
+        return {kind: network.counterparts(kind) for kind in self.world.cluster.kinds}
 
 
 def _changed(values: Floats, one: Reading) -> Floats:

@@ -1,7 +1,8 @@
 """Table `transfers`: what went over each adapter to each peer, as counted by network work requests.
 
-One row per rank, peer and step, of what leaves its host. A work request moves half a megabyte;
-those of a transfer that never ended were posted and are not completed.
+One row per rank, peer and step, of what leaves its host; operators of less than one work request,
+half a megabyte, are left out: the norm is eight bytes. Requests of a transfer that never
+ended were posted and are not completed.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ class TransferRows:
         """One for the next stage, one for the stage before, one for each kind of group."""
         by_peer: dict[str, list[Op]] = {}
         for op in self.world.program.stages[stage]:
-            if op.kind in TRANSFERS and op.kind != "recv":
+            if op.kind in TRANSFERS and op.kind != "recv" and op.size_bytes >= REQUEST_BYTES:
                 towards = op.group if op.partner is None else f"stage {op.partner[0]}"
                 by_peer.setdefault(towards, []).append(op)
         for ops in by_peer.values():
