@@ -113,7 +113,7 @@ def _steps_to_verdict(window: Window, truth: Truth) -> int | None:
     onset = min(fault.steps[0] for fault in truth.faults if fault.steps and is_costly(fault))
     ends = step_ends(window)
     for steps in LOOKS:
-        moment_ns = _moment(ends, onset, steps)
+        moment_ns = moment_of(ends, onset, steps)
         if moment_ns is None:
             return None
         if is_found(truth, window.job, diagnose(until(window, moment_ns))):
@@ -121,7 +121,7 @@ def _steps_to_verdict(window: Window, truth: Truth) -> int | None:
     return None
 
 
-def _moment(ends: dict[int, int], onset: int, steps: int) -> int | None:
+def moment_of(ends: dict[int, int], onset: int, steps: int) -> int | None:
     """When so many steps since the onset have passed; in a job that hangs, typical ones."""
     wanted = onset + steps - 1
     if not ends or max(ends) < onset - 1:

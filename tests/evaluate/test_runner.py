@@ -1,0 +1,52 @@
+"""From cases to results."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from stepscope.evaluate import SUITES, Case, Result, choose, run
+from stepscope.evaluate.runner import moment_of
+
+SMALL = replace(SUITES["smoke"], steps=24, onset=12, healthy=1)
+
+
+def cases(*families: str) -> tuple[Case, ...]:
+    return choose(SMALL, range(1), families).cases
+
+
+def untimed(results: list[Result]) -> list[Result]:
+    return [replace(one, computing_s=0.0) for one in results]
+
+
+def test_several_processes_give_the_same_results_in_the_same_order() -> None:
+    some = cases("healthy", "stuck_loader")
+    seen: list[tuple[int, int]] = []
+    alone = run(some, fast=True, jobs=1, progress=lambda done, all: seen.append((done, all)))
+    assert untimed(run(some, fast=True, jobs=2)) == untimed(alone)
+    assert [one.id for one in alone] == [one.id for one in some]
+    assert seen == [(1, 2), (2, 2)]
+
+
+def test_a_result_says_what_was_wrong_and_what_was_said() -> None:
+    (result,) = run(cases("stuck_loader"), fast=True, jobs=1)
+    assert result.fault.startswith("stuck_loader at ")
+    assert result.score.hangs and result.state == "hang"
+    assert [one.kind for one in result.said] == ["hang"]
+
+
+@pytest.mark.parametrize(
+    ("steps", "moment"),
+    [(1, 300), (2, 400), (3, 500), (10, 1200)],
+)
+def test_looks_are_taken_at_ends_of_steps_and_go_on_where_those_end(
+    steps: int, moment: int
+) -> None:
+    """The fault comes in step 2; steps last 100, and the job hangs after step 3."""
+    assert moment_of({0: 100, 1: 200, 2: 300, 3: 400}, 2, steps) == moment
+
+
+def test_there_is_no_look_where_no_step_came_before_the_fault() -> None:
+    assert moment_of({}, 2, 1) is None
+    assert moment_of({0: 100}, 5, 1) is None
