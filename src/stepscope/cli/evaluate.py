@@ -79,8 +79,9 @@ def evaluate(
     if compare is not None:
         return _compare(*compare)
     results = _run(suite, family or [], seeds, fast, jobs) if source is None else _read(source)
+    _keep(results, json)
     _show(results)
-    _write(results, json, html, publish)
+    _write(results, html, publish)
     return exits.NOTHING_FOUND
 
 
@@ -112,13 +113,18 @@ def _show(results: Results) -> None:
     print(render(results), end="", flush=True)
 
 
-def _write(results: Results, json: Path | None, html: Path | None, publish: Path | None) -> None:
-    from stepscope.evaluate.page import render_page
-    from stepscope.evaluate.publish import publish as put
+def _keep(results: Results, json: Path | None) -> None:
+    """Before anything else: they may have taken hours."""
     from stepscope.evaluate.results import write
 
     if json is not None:
         write(results, json)
+
+
+def _write(results: Results, html: Path | None, publish: Path | None) -> None:
+    from stepscope.evaluate.page import render_page
+    from stepscope.evaluate.publish import publish as put
+
     if html is not None:
         _write_page(html, render_page(results))
     if publish is not None:

@@ -57,6 +57,8 @@ class Result:
     """Steps from the fault's first until the first look that named a culprit."""
     computing_s: float
     """CPU time of one diagnosis of the whole job."""
+    form: str = ""
+    """As `Case.form`."""
 
 
 def run(
@@ -85,7 +87,7 @@ def run_case(case: Case, fast: bool) -> Result:
     return Result(
         case.id, case.row, case.family, one.ranks, case.dimensions, one.seed, _in_words(truth),
         truth.faults[0].slowdown if truth.faults else None, diagnosis.state, _said(diagnosis),
-        judged, soon, round(computing_s, 3),
+        judged, soon, round(computing_s, 3), case.form,
     )  # fmt: skip
 
 

@@ -65,6 +65,8 @@ class Case:
     family: str
     scenario: Scenario
     dimensions: int
+    form: str = ""
+    """Which form of the fault this is, where the row holds several."""
 
     @property
     def id(self) -> str:
@@ -161,7 +163,8 @@ def _faulty(suite: Suite, at: int, seed: int, row: str, form: Form | None, dimen
         family = "composed: " + " + ".join(one.name for one in faults)
     else:
         faults, family = (draw(form, job, suite.onset, source),), form.family
-    return Case(row, family, replace(job, name=row.replace(" ", "-"), faults=faults), dimensions)
+    scenario = replace(job, name=row.replace(" ", "-"), faults=faults)
+    return Case(row, family, scenario, dimensions, row if form is None else form.name)
 
 
 def _several(

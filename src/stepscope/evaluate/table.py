@@ -104,9 +104,13 @@ def of_holmes(results: Sequence[Result]) -> list[Measure]:
     mine = [one for one in results if HOLMES in one.family and one.score.costly]
     found = _grouped(mine, lambda one: f"{one.ranks:,} GPUs", _HOLMES_GPUS)
     found += _grouped(mine, lambda one: f"{one.dimensions}D parallelism", _HOLMES_DIMENSIONS)
-    found += _grouped(mine, lambda one: one.row.rpartition(" ")[2], _HOLMES_TYPES)
+    found += _grouped(mine, _type_of, _HOLMES_TYPES)
     return [Measure(what, in_words(rate([one.score.found for one in some])), theirs)
             for what, some, theirs in found]  # fmt: skip
+
+
+def _type_of(one: Result) -> str:
+    return (one.form or one.row).rpartition(" ")[2]
 
 
 _HOLMES_GPUS = {"2,048 GPUs": "97.2 %", "8,192 GPUs": "88.2 %"}
