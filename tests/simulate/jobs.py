@@ -36,7 +36,7 @@ def a_step(scenario: Scenario, step: int = 0) -> tuple[World, Costs, Times]:
     world = World(scenario)
     conditions = Conditions(world, step)
     for fault in scenario.faults:
-        if fault.active(step, world.random):
+        if fault.active(step, world):
             fault.apply(conditions)
     costs = Pricing(world).costs(conditions)
     start = np.zeros((world.cluster.stages, world.cluster.per_stage), np.int64)

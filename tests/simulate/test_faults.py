@@ -104,10 +104,10 @@ def test_a_fault_may_come_and_go() -> None:
     scenario = a_scenario("gpu_slow:rank=1,from=2,every=4,lasting=2", steps=10)
     assert the_truth(simulate(scenario)).active_steps == 4  # 2, 3, 6, 7
     often = a_scenario("gpu_slow:rank=1,chance=0.5", steps=200, quiet=True, microbatches=1)
-    fault, random = often.faults[0], a_step(often)[0].random
-    hits = [fault.active(step, random) for step in range(200)]
+    fault, world = often.faults[0], a_step(often)[0]
+    hits = [fault.active(step, world) for step in range(200)]
     assert 60 < sum(hits) < 140
-    assert hits == [fault.active(step, random) for step in range(200)]
+    assert hits == [fault.active(step, world) for step in range(200)]
 
 
 def test_what_a_fault_says_can_be_written_and_read_back() -> None:

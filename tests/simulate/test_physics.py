@@ -201,11 +201,13 @@ def test_a_fault_changes_nothing_before_its_onset() -> None:
     assert ends_ns(scenario)[:2] == ends_ns(without_faults(scenario))[:2]
 
 
-def test_renumbering_ranks_renumbers_truth_and_nothing_else() -> None:
+@pytest.mark.parametrize(
+    "fault", ["gpu_slow:chance=0.5", "gpu_ecc:chance=0.7", "late_compile:ms=9"]
+)
+def test_renumbering_ranks_renumbers_truth_and_nothing_else(fault: str) -> None:
     order = tuple(np.random.default_rng(3).permutation(8).tolist())
-    plain = a_scenario("gpu_slow:rank=5,factor=2", tp=2, pp=2, steps=3)
-    renamed = replace(a_scenario(f"gpu_slow:rank={order[5]},factor=2", tp=2, pp=2, steps=3),
-                      rank_of=order)  # fmt: skip
+    plain = a_scenario(f"{fault},rank=5", tp=2, pp=2, steps=3)
+    renamed = replace(a_scenario(f"{fault},rank={order[5]}", tp=2, pp=2, steps=3), rank_of=order)
     before, after = simulate(plain), simulate(renamed)
     [truth], [other] = before.truth.faults, after.truth.faults
     named = dict(other.parameters, ranks=(5,))

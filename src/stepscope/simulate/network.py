@@ -87,12 +87,6 @@ class Network:
         first = self._first[kind]
         return first + (place if kind in ("nvlink", "pcie") else int(self._nic[place]))
 
-    def switch(self, name: str) -> tuple[int, ...]:
-        """The numbers of everything that fails with a switch."""
-        if name not in self.names:
-            return ()
-        return (self.names.index(name),)
-
     @cached_property
     def _nic(self) -> Ints:
         places = np.arange(self.cluster.scenario.ranks)

@@ -105,7 +105,7 @@ def moments(
     for step in range(first, world.scenario.steps):
         conditions = Conditions(world, step)
         for fault in faults:
-            if fault.active(step, world.random):
+            if fault.active(step, world):
                 fault.apply(conditions)
         costs = pricing.costs(conditions)
         plan = world.serial_plan if conditions.serial else world.plan
@@ -144,7 +144,7 @@ class _Count:
 
 def _truth_of(pricing: Pricing, fault: Fault, played: Sequence[Span], count: _Count) -> FaultTruth:
     world, blame = pricing.world, fault.blame(pricing.world)
-    active = [step for step in range(len(played)) if fault.active(step, world.random)]
+    active = [step for step in range(len(played)) if fault.active(step, world)]
     cost = Cost(None, None)
     if blame.kind == "slowdown":
         cost = cost_of(played, _without(pricing, fault, played, active, count), active)

@@ -11,7 +11,6 @@ import numpy as np
 
 from stepscope.errors import UsageError
 from stepscope.simulate.conditions import Conditions
-from stepscope.simulate.noise import Random
 from stepscope.simulate.world import World
 from stepscope.window import Ints
 
@@ -55,13 +54,22 @@ class Fault(ABC):
     help: ClassVar[str]
     """What it is, in a sentence."""
 
-    def active(self, step: int, random: Random) -> bool:
+    def active(self, step: int, world: World) -> bool:
         """Whether it is there in a step. Chance depends on the seed, the fault and the step."""
         if step < self.onset or (self.until is not None and step >= self.until):
             return False
         if (step - self.onset) % self.every >= self.lasting:
             return False
-        return self.chance >= 1 or random.source(f"fault {self}", step).random() < self.chance
+        return self.drawn(step, world, self.chance)
+
+    def drawn(self, step: int, world: World, chance: float) -> bool:
+        """Whether it hits by chance, which knows places, and not how ranks are numbered."""
+        key = f"fault {self.name} {self.onset} {chance} {self.where(world)}"
+        return chance >= 1 or world.random.source(key, step).random() < chance
+
+    def where(self, world: World) -> str:
+        """What tells it from another fault of its kind, without the numbers of ranks."""
+        return ""
 
     def check(self, world: World) -> None:
         """Raises UsageError where the fault does not fit the job."""
@@ -86,6 +94,9 @@ class RankFault(Fault):
 
     ranks: tuple[int, ...]
 
+    def where(self, world: World) -> str:
+        return str(self.places(world).tolist())
+
     def places(self, world: World) -> Ints:
         """Where its ranks are.
 
@@ -109,6 +120,9 @@ class HostFault(Fault):
     """One that all ranks of some hosts have."""
 
     hosts: tuple[str, ...]
+
+    def where(self, world: World) -> str:
+        return str(self.hosts)
 
     def places(self, world: World) -> Ints:
         """Where the ranks of its hosts are.

@@ -88,7 +88,7 @@ class GpuEcc(RankFault):
     def apply(self, conditions: Conditions) -> None:
         world, places = conditions.world, self.places(conditions.world)
         slots = computing(world)
-        source = world.random.source(f"ecc {self.ranks}", conditions.step)
+        source = world.random.source(f"ecc {self.where(world)}", conditions.step)
         hit = source.random((len(slots), len(places))) < ECC_SHARE
         conditions.stretch(slots, places, np.where(hit, ECC_TIMES, 1.0))
         conditions.read(Reading("ecc_sbe", places, plus=float(hit.sum())))

@@ -34,6 +34,9 @@ class _AtOnePlace(Fault):
     at: str = "forward"
     microbatch: int | None = None
 
+    def where(self, world: World) -> str:
+        return str(self.place(world))
+
     def place(self, world: World) -> int:
         return int(places_of(world, (self.rank,), self.name)[0])
 
@@ -58,7 +61,7 @@ class _AtOnePlace(Fault):
             raise UsageError(f"{self.name}: rank {self.rank} has no {self.at} in microbatch "
                              f"{self.microbatch}; there are {', '.join(PLACES)}, and microbatches "
                              f"0 to {last}")  # fmt: skip
-        source = world.random.source(f"where {self.name} {self.rank}", step)
+        source = world.random.source(f"where {self.name} {self.where(world)}", step)
         return found[int(source.integers(len(found)))]
 
     def _fits(self, op: Op) -> bool:

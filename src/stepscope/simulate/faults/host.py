@@ -79,6 +79,9 @@ class Gc(Fault):
         lasted = lasting(conditions, self.name, self.ms, places)
         conditions.stall(Stall(slot, places, lasted, COLLECTING, pause="gc"))
 
+    def where(self, world: World) -> str:
+        return str(places_of(world, self.ranks, self.name).tolist()) if self.ranks else ""
+
     def _any(self, conditions: Conditions) -> Ints:
         world = conditions.world
         drawn = world.random.source("who collects", conditions.step).random(world.scenario.ranks)

@@ -11,7 +11,6 @@ from stepscope.simulate.faults.base import Blame, Fault
 from stepscope.simulate.faults.gpu import GpuSlow
 from stepscope.simulate.faults.host import CpuContention
 from stepscope.simulate.faults.network import LinkSlow, NicSlow, SwitchSlow
-from stepscope.simulate.noise import Random
 from stepscope.simulate.world import World
 
 DEVICES = ("gpu", "nic", "link", "switch", "cpu")
@@ -45,10 +44,11 @@ class Irregular(Fault):
             )
         self._inner(world).check(world)
 
-    def active(self, step: int, random: Random) -> bool:
-        chance = TYPES[self.type][1]
-        here = super().active(step, random)
-        return here and random.source(f"irregular {self}", step).random() < chance
+    def active(self, step: int, world: World) -> bool:
+        return super().active(step, world) and self.drawn(step, world, TYPES[self.type][1])
+
+    def where(self, world: World) -> str:
+        return f"{self.device} {self.type} {self._inner(world).where(world)}"
 
     def apply(self, conditions: Conditions) -> None:
         self._inner(conditions.world).apply(conditions)

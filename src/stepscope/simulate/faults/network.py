@@ -156,6 +156,9 @@ class SwitchSlow(Fault):
             return np.flatnonzero(cluster.host_of_place // hardware.hosts_per_leaf == leaf)
         return used
 
+    def where(self, world: World) -> str:
+        return self.switch
+
     def _number(self, world: World) -> int:
         names = world.network.names
         if self.switch not in names:

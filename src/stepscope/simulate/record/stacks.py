@@ -28,7 +28,6 @@ ISSUING = ROOT + "train (train.py:47);forward_backward (schedules.py:530);forwar
 WAITING = ROOT + "train (train.py:52);step (optimizer.py:380);synchronize (streams.py:92)"
 BETWEEN = ROOT + "train (train.py:57);save_checkpoint (checkpointing.py:310)"
 NO_GIL = frozenset({WAITING, LOADING})
-NOT_ACTIVE = frozenset({LOADING})
 
 
 @dataclass(frozen=True)
