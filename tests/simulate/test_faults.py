@@ -242,6 +242,7 @@ def test_a_hang_after_a_slowdown_has_both_truths() -> None:
         ("hang:rank=5,microbatch=99", "99"),
         ("missing_recv:rank=0", "first stage"),
         ("delay:rank=1,at=host", "host"),
+        ("switch_slow:switch=spine-0", "no traffic"),
         ("gpu_slow:rank=1,factor=0", "factor"),
         ("gpu_slow:rank=1,only=lunch", "lunch"),
         ("gpu_slow:rank=1,decoy=lunch", "lunch"),

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from stepscope.simulate.engine import NEVER, Costs, play
 from stepscope.simulate.program import Key
@@ -64,6 +66,27 @@ def test_every_event_happens_when_the_oracle_says(job: dict[str, Any]) -> None:
 @pytest.mark.parametrize("job", JOBS[2:6], ids=str)
 def test_without_overlap_too(job: dict[str, Any]) -> None:
     assert_agree(a_scenario("no_overlap", **job))
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> dict[str, Any]:
+    """Any job of up to 16 ranks."""
+    tp, cp = draw(st.sampled_from([1, 2])), draw(st.sampled_from([1, 2]))
+    pp, dp = draw(st.integers(1, 3)), draw(st.sampled_from([1, 2]))
+    kind = draw(st.sampled_from(["dense", "moe", "variable"]))
+    chunks = draw(st.sampled_from([1, 2])) if pp > 1 else 1
+    return {
+        "ranks": tp * cp * pp * dp, "tp": tp, "cp": cp, "pp": pp, "kind": kind, "chunks": chunks,
+        "ep": dp if kind == "moe" else 1, "microbatches": pp * draw(st.integers(1, 2)),
+        "sharding": draw(st.sampled_from(["ddp", "zero1", "fsdp"])),
+        "seed": draw(st.integers(0, 9)),
+    }  # fmt: skip
+
+
+@given(jobs())
+@settings(max_examples=25)
+def test_any_job_happens_as_the_oracle_says(job: dict[str, Any]) -> None:
+    assert_agree(a_scenario(**job))
 
 
 @pytest.mark.parametrize("at", ["host", "forward", "backward", "transfer"])

@@ -136,6 +136,17 @@ def test_checkpoints_lie_between_steps(full: Simulation) -> None:
     assert (gaps > 1_000_000_000).tolist() == [False, True, False, True]
 
 
+def test_evaluations_lie_between_steps_too() -> None:
+    noise = replace(Noise(), checkpoint_every=0, evaluate_every=3)
+    tables = simulate(replace(a_scenario(steps=5), noise=noise)).window.tables
+    steps = of_rank(tables["steps"], 0)
+    gaps = steps.ints("start_ns")[1:] - end_of(steps)[:-1]
+    assert (gaps > 1_000_000_000).tolist() == [False, False, True, False]
+    assert any(
+        "evaluate (training.py:880)" in one for one in tables["stacks"].strings("frames").values
+    )
+
+
 def test_clocks_of_hosts_disagree_and_those_of_a_host_do_not() -> None:
     """Members leave together; what their hosts call that moment differs."""
     comm = simulate(a_scenario(ranks=16, steps=2)).window.tables["comm_ops"]

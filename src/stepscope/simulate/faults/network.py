@@ -149,7 +149,7 @@ class SwitchSlow(Fault):
         """Of a leaf who is connected to it, of all else who sends over it."""
         number, network = self._number(world), world.network
         users = [network.users((number,), kind) for kind in world.cluster.kinds]
-        used = np.unique(np.concatenate(users))
+        used = np.unique(np.concatenate([np.zeros(0, np.int64), *users]))
         hardware, cluster = world.scenario.hardware, world.cluster
         if len(used) and self.switch.startswith("leaf") and "--" not in self.switch:
             leaf = int(self.switch.removeprefix("leaf-"))

@@ -26,7 +26,8 @@ LOADING = (
 )
 ISSUING = ROOT + "train (train.py:47);forward_backward (schedules.py:530);forward (block.py:212)"
 WAITING = ROOT + "train (train.py:52);step (optimizer.py:380);synchronize (streams.py:92)"
-BETWEEN = ROOT + "train (train.py:57);save_checkpoint (checkpointing.py:310)"
+SAVING = ROOT + "train (train.py:57);save_checkpoint (checkpointing.py:310)"
+EVALUATING = ROOT + "train (train.py:60);evaluate (training.py:880)"
 NO_GIL = frozenset({WAITING, LOADING})
 
 
@@ -63,7 +64,7 @@ class StackRows:
         start, done = moment.start.ravel(), moment.times.done.ravel()
         loaded, issued = self._loaded(moment), self._issued(moment)
         parts = [
-            _Part(BETWEEN, self.until, start),
+            _Part(self._between(moment.step), self.until, start),
             _Part(LOADING, start, loaded, active=False),
             _Part(ISSUING, loaded, issued),
             _Part(WAITING, issued, done),
@@ -72,6 +73,12 @@ class StackRows:
         for stall in stalls:
             parts = [piece for part in parts for piece in _without(part, stall)]
         return [*parts, *stalls]
+
+    def _between(self, step: int) -> str:
+        """What hosts did before a step."""
+        noise = self.world.scenario.noise
+        saved = noise.checkpoint_every and step % noise.checkpoint_every == 0
+        return SAVING if saved or not noise.evaluate_every else EVALUATING
 
     def _loaded(self, moment: Moment) -> Ints:
         slot = self.world.program.slot[(DATA_LOAD,)]
