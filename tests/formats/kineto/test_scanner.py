@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from stepscope._native import Scanner, members
 from stepscope.formats.kineto.recording import _COLUMNS, scanner
 from stepscope.window import NULL
 
-from .slowly import ARGUMENTS, FIELDS, Row, Slow, slowly
+from .slowly import ARGUMENTS, FIELDS, Row, Slow, number, slowly
 from .traces import COLLECTIVE, event, gpu_events
 
 CODED = {"name", "thread", "call"}
@@ -38,7 +37,7 @@ def rows(scanned: Scanner, table: str) -> list[Row]:
 
 
 def loaded(text: bytes) -> Any:
-    return json.loads(text.decode("utf-8", "replace"), parse_float=Decimal)
+    return json.loads(text.decode("utf-8", "replace"), parse_float=number)
 
 
 def scanned(text: bytes, size: int = 1 << 30) -> Scanner:
