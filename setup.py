@@ -22,6 +22,8 @@ setup(
                 "-Wall",
                 "-Wextra",
             ],
+            # without Python's headers all but the reading of traces works, and says so
+            optional=True,
             # one binary for every Python from 3.10 on
             py_limited_api=True,
         )

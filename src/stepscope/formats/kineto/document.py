@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from stepscope._native import Scanner, members
+from stepscope.formats.kineto.compiled import Scanner, members
 
 LONGEST_FRAME_BYTES = 16 << 20
 """What stands outside the events: device properties, groups, log lines."""

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from stepscope._native import Scanner
 from stepscope.errors import FormatError
 from stepscope.formats.kineto.calls import Group, whole
 from stepscope.formats.kineto.comm import Known, communication
+from stepscope.formats.kineto.compiled import Scanner
 from stepscope.formats.kineto.contents import Advance, Contents
 from stepscope.formats.kineto.document import Document
 from stepscope.formats.kineto.groups import process_group

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope._native import Scanner
 from stepscope.formats.kineto.calls import COMMUNICATES, Call, Calls, Number
+from stepscope.formats.kineto.compiled import Scanner
 from stepscope.formats.kineto.names import LOADER, OPTIMIZER_STEP, PROFILER_STEP
 from stepscope.formats.kineto.plain import plain
 from stepscope.formats.kineto.spans import named
