@@ -165,5 +165,6 @@ def test_each_method_page_lists_its_constants_and_limits() -> None:
 def test_lines_fit() -> None:
     for page in PAGES:
         for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
-            pasted = page.name in ("README.md", "measurements.md")  # hold what programs printed
+            # these hold what programs printed
+            pasted = page.name in ("README.md", "measurements.md", "evaluation.md")
             assert pasted or len(line) <= LONGEST_LINE, f"{page.name}:{number}"

@@ -98,7 +98,7 @@ def test_tables_go_where_the_page_has_room(tmp_path: Path) -> None:
     publish(some(), page)
     text = page.read_text()
     assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text
-    assert "| gpu_slow | 1/1 |" in text
+    assert "| gpu_slow | 1/1 | 1/1 (21-100 %) |" in text
     assert put(text, some()) == text
 
 

@@ -43,7 +43,7 @@ class Form:
     @property
     def name(self) -> str:
         words = [self.fault, *(value for _, value in self.given)]
-        return " ".join([*words, *(["of one rank"] if self.somebody else [])])
+        return " ".join([*words, *([f"of one {self.somebody[:-1]}"] if self.somebody else [])])
 
     @property
     def family(self) -> str:

@@ -76,7 +76,7 @@ _SHORT_HEAD = ("fault", "jobs", "first", "all", "cause", "device", "alarms", "vi
 
 
 def cells(row: Row, short: bool = False) -> tuple[str, ...]:
-    """One line; `short` for pages that are a hundred characters wide."""
+    """One line; `short`: without what a page has no room for."""
     rates = [row.found, row.complete, row.cause, row.device, row.alarms, row.accused]
     if short:
         return (row.name, f"{row.costly}/{row.jobs}", *map(_counts, rates), _steps(row.steps))
@@ -93,7 +93,10 @@ def _share(one: Rate) -> str:
 
 
 def _counts(one: Rate) -> str:
-    return NOTHING if not one.of else f"{one.hits}/{one.of}"
+    if not one.of:
+        return NOTHING
+    low, high = one.interval
+    return f"{one.hits}/{one.of} ({100 * low:.0f}-{100 * high:.0f} %)"
 
 
 def _steps(one: Median | None) -> str:
