@@ -118,6 +118,18 @@ def test_communication_overlaps_computation() -> None:
     assert beside.any(axis=0).all()
 
 
+def test_a_pass_begins_when_the_operators_within_the_one_before_it_have_ended() -> None:
+    world, _, times = a_step(a_scenario("gpu_slow:rank=5,factor=2", tp=2, pp=2, steps=1))
+    for stage, ops in enumerate(world.program.stages):
+        ended = np.zeros(world.cluster.per_stage, np.int64)
+        for op in ops:
+            slot = world.program.slot[op.key]
+            if op.kind == "compute":
+                assert (times.begin[slot, stage] >= ended).all()
+            elif op.group == "tp":
+                ended = times.end[slot, stage]
+
+
 def test_without_overlap_a_step_is_longer() -> None:
     _, _, before = a_step(_quiet())
     _, _, after = a_step(_quiet("no_overlap"))

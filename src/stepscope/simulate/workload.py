@@ -205,7 +205,8 @@ class _Stage:
         there = self._neighbour(1)
         if there is not None:
             self._exchange("Send", there, (*self.computed[-1:], *self.before))
-        self.before = ()
+        # `before` stays: the next pass waits for this one's last all-reduce, as the device's
+        # main stream does to add its result
 
     def _neighbour(self, way: int) -> tuple[int, int] | None:
         """Stage and chunk that a cell gets its input from (-1) or gives its output to (1)."""
