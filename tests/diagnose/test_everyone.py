@@ -68,3 +68,18 @@ def test_a_slow_rank_within_a_slow_job() -> None:
     own = Fault((2,), "backward-compute", 60, ms=40)
     verdicts = diagnose(a_job(steps=240, faults=[own, SLOW])).verdicts
     assert {verdict.ranks for verdict in verdicts} == {(2,), ()}
+
+
+@pytest.mark.parametrize(
+    ("fault", "cause"),
+    [
+        (Fault((1,), "forward-compute", 100, ms=60, gc=True), "gc"),
+        (Fault((1,), "forward-compute", 100, ms=60, function="tokenize (text.py:12)"), "compute"),
+    ],
+)
+def test_what_a_culprit_does_is_not_everyones_reason(fault: Fault, cause: str) -> None:
+    """The machine got busier at the same time: its pauses and its function explain only itself."""
+    busy = Fault(ALL, None, 100, times=1.4, computes=False)
+    job = with_samples(a_job(noise=0.1, faults=[fault, busy]), "run_delay", lambda *_: 0.5)
+    verdicts = diagnose(job).verdicts
+    assert [(verdict.cause, verdict.ranks) for verdict in verdicts] == [(cause, (1,))]

@@ -145,7 +145,8 @@ def _slow(seen: Observed) -> _Slow:
     change = _moved(l1.regression(series), line.warm_up)
     healed = line.job_period_ns - what_if(seen, kept).lost_ns if kept else line.job_period_ns
     rest = _moved(l1.regression(healed[line.warm_up :]), line.warm_up)
-    everyone = find_everyones(seen, samples, rest) if rest is not None else None
+    named = {one.row for one in kept}
+    everyone = find_everyones(seen, samples, rest, named) if rest is not None else None
     if (
         everyone is not None
         and rest is not None

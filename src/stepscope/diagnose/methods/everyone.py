@@ -10,6 +10,7 @@ Cost: medians of arrays at hand. Cannot see: a job slow from the start (compare 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -59,8 +60,8 @@ class Rise:
     transfer_ns: float
 
 
-def shared_rise(seen: Observed, change: Regression) -> Rise:
-    """Measures everything that could have made all ranks slower."""
+def shared_rise(seen: Observed, change: Regression, culprits: Collection[int] = ()) -> Rise:
+    """Measures everything that could have made all ranks slower; culprits have a verdict."""
     before, after = slice(seen.line.warm_up, change.split), slice(change.split, None)
     own = _rise(seen.total, before, after)
     typical = stats.median(own)
@@ -73,7 +74,7 @@ def shared_rise(seen: Observed, change: Regression) -> Rise:
         shared,
         _phase(seen, before, after, typical),
         None if processor is None else stats.median(processor),
-        risen_pause_ns(seen, before, after),
+        risen_pause_ns(seen, before, after, culprits),
         _transfer(seen, change.split),
     )
 
@@ -107,13 +108,24 @@ def _transfer(seen: Observed, split: int) -> float:
     return stats.median(total[split:]) - stats.median(total[seen.line.warm_up : split])
 
 
-def find_everyones(seen: Observed, samples: Samples | None, change: Regression) -> Finding | None:
-    """The regression as a finding about all ranks, if it is theirs and something tells why."""
-    rise = shared_rise(seen, change)
+def find_everyones(
+    seen: Observed,
+    samples: Samples | None,
+    change: Regression,
+    culprits: Collection[int] = (),
+) -> Finding | None:
+    """The regression as a finding about all ranks, if it is theirs and something tells why.
+
+    Args:
+        change: of the step times without what the culprits cost.
+        culprits: rows that have a verdict of their own: their pauses and functions are explained.
+    """
+    rise = shared_rise(seen, change, culprits)
     split_ns = int(seen.line.begins_ns[change.split])
     slow = None
     if samples is not None:
-        slow = slower_than_before(samples, split_ns, change.before_ns, change.after_ns)
+        others = samples.without(culprits)
+        slow = slower_than_before(others, split_ns, change.before_ns, change.after_ns)
     own = rise.shared >= SHARED and rise.own_ns >= HALF * rise.step_ns
     if not own and seen.own.phases and rise.transfer_ns < HALF * rise.step_ns:
         return None  # some ranks got slower and the others waited: not everyone's

@@ -9,6 +9,7 @@ Cost: one count over the pauses. Cannot see: pauses below the collector's report
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -75,11 +76,16 @@ def _storm(seen: Observed, pauses: Floats, row: int, skip: int) -> Storm | None:
     return Storm(row, skip + first, skip + stop, mine - peers, share)
 
 
-def risen_pause_ns(seen: Observed, before: slice, after: slice) -> float:
-    """By how much the longest pause among the ranks grew per step."""
-    if seen.pauses is None or not len(seen.pauses):
+def risen_pause_ns(
+    seen: Observed, before: slice, after: slice, culprits: Collection[int] = ()
+) -> float:
+    """By how much the longest pause among the ranks, but culprits' rows, grew per step."""
+    if seen.pauses is None:
         return 0.0
-    worst = seen.pauses.max(axis=0)
+    others = np.delete(seen.pauses, sorted(culprits), axis=0)
+    if not len(others):
+        return 0.0
+    worst = others.max(axis=0)
     if not worst[before].size or not worst[after].size:
         return 0.0
     return float(worst[after].mean() - worst[before].mean())

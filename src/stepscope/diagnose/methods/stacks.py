@@ -14,8 +14,8 @@ functions of less than a few samples.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -74,6 +74,14 @@ class Samples:
     pair_function: Ints
     pair_depth: Ints
     stacks: int
+
+    def without(self, rows: Collection[int]) -> Samples:
+        """The samples of all but some ranks, given by their rows."""
+        kept = ~np.isin(self.row, sorted(rows))
+        return replace(
+            self, row=self.row[kept], code=self.code[kept], time_ns=self.time_ns[kept],
+            weight=self.weight[kept],
+        )  # fmt: skip
 
     def shares(self, chosen: Mask) -> tuple[Floats, float]:
         """Share of the chosen time in whose stacks each function occurs, and that time in ns."""
