@@ -99,9 +99,15 @@ def keep_core_busy() -> None:
         sum(range(1000))
 
 
+def keep_to_own_core(mine: bool) -> None:
+    """For good: this rank has one core for itself, the others have the rest, as on a real host."""
+    cores = os.sched_getaffinity(0)
+    last = {max(cores)}
+    os.sched_setaffinity(0, last if mine or len(cores) == 1 else cores - last)
+
+
 def share_core_with(processes: int) -> None:
-    """Pins this rank to one core together with busy processes of its own, for good."""
-    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    """Starts busy processes on this rank's core."""
     for _ in range(processes):
         multiprocessing.get_context("fork").Process(target=keep_core_busy, daemon=True).start()
 
@@ -148,6 +154,8 @@ def main() -> None:
     for step, rows in enumerate(DataLoader(dataset, batch_size=BATCH)):
         if mine and begun("gc-storm", step) != bool(garbage):
             garbage = [] if garbage else [[i] for i in range(600_000)]
+        if step in [scene.start for scene in scenes if scene.fault == "busy-core"]:
+            keep_to_own_core(mine)
         if mine and step in [scene.onset for scene in scenes if scene.fault == "busy-core"]:
             share_core_with(3)
         if mine and step in [scene.onset for scene in scenes if scene.fault == "stop"]:
