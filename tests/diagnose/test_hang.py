@@ -237,6 +237,35 @@ def test_who_waits_elsewhere_is_a_victim() -> None:
     assert (verdict.ranks, verdict.victims) == ((2,), 2)
 
 
+def on_devices(table: Table, *started: int | None) -> Table:
+    """When, in seconds, the device of each row's rank came to it."""
+    times = [NULL if second is None else START + second * SECOND for second in started]
+    return table.with_column("start_ns", np.array(times, np.int64))
+
+
+def test_a_device_that_does_not_come_to_what_its_host_called() -> None:
+    """Hosts call ahead of their devices: having called is not having come."""
+    table = operators((0, "tp-0", 0, "AllReduce", -1, 0, 1), (1, "tp-0", 0, "AllReduce", -1, 0, 1),
+                      (0, "tp-0", 1, "AllReduce", -1, 1, None),
+                      (1, "tp-0", 1, "AllReduce", -1, 1, None),
+                      (1, "tp-0", 2, "AllReduce", -1, 2, None))  # fmt: skip
+    table = on_devices(table, 0, 0, 2, None, None)
+    verdict = the_hang(find_hang(a_tiny_job(table, 60, (TWO_GROUPS[0],))))
+    assert (verdict.ranks, verdict.cause, verdict.victims) == ((1,), "compute", 1)
+    assert "its device has not come to it" in verdict.summary
+
+
+def test_a_device_that_waits_elsewhere_has_not_come_either_and_is_a_victim() -> None:
+    """Rank 1 called both; its device waits in dp-0 for rank 2, and rank 0 for it in tp-0."""
+    table = operators((1, "dp-0", 0, "AllReduce", -1, 2, None),
+                      (0, "tp-0", 0, "AllReduce", -1, 2, None),
+                      (1, "tp-0", 0, "AllReduce", -1, 2, None),
+                      (2, "dp-0", 0, "AllReduce", -1, 2, None))  # fmt: skip
+    table = on_devices(table, 3, 3, None, None)
+    verdict = the_hang(find_hang(a_tiny_job(table, 60, TWO_GROUPS)))
+    assert (verdict.ranks, verdict.cause, verdict.victims) == ((2,), "compute", 2)
+
+
 def test_ranks_that_wait_for_one_another() -> None:
     groups = (ProcessGroup("a", "other", (0, 1)), ProcessGroup("b", "other", (0, 1)))
     table = operators((0, "a", 0, "AllReduce", -1, 1, None), (1, "b", 0, "AllReduce", -1, 1, None))

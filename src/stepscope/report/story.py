@@ -249,7 +249,7 @@ def moment_of(verdict: Verdict) -> str:
 def _step_range(steps: tuple[int, int], diagnosis: Diagnosis) -> str:
     """`step 1100, and still going on` reads differently at night from `step 1100 until 1150`."""
     first, last = steps
-    if diagnosis.steps is not None and last >= diagnosis.steps[1]:
+    if diagnosis.steps is not None and first <= diagnosis.steps[1] <= last:
         return f"step {first}, still so in the last step seen ({diagnosis.steps[1]})"
     return f"step {first}" if first == last else f"step {first} until {last}"
 

@@ -51,6 +51,8 @@ class Open:
     entered: frozenset[int]
     waiting: frozenset[int]
     absent: frozenset[int]
+    unreached: frozenset[int]
+    """Those of the absent whose host called it, but whose device has not come to it."""
     since_ns: int
     """The last arrival."""
 
@@ -126,12 +128,22 @@ def _overtaken(comm: Table, finished: Mask) -> Mask:
 
 def _open(window: Window, comm: Table, finished: Mask, stuck: Mask) -> tuple[Open, ...]:
     matched = match(comm)
-    keys, place = np.unique(matched.key[stuck & (matched.key >= 0)], return_index=True)
-    begun = comm.ints("enqueue_ns")[stuck & (matched.key >= 0)][place]
-    keys = keys[np.argsort(begun, kind="stable")][:MOST_OPEN]
+    waits = stuck & (matched.key >= 0)
+    on_device = waits & _started(comm)
+    # what no device has come to keeps nobody, unless none is known to have come to anything
+    waits = on_device if on_device.any() else waits
+    keys, place = np.unique(matched.key[waits], return_index=True)
+    called = comm.ints("enqueue_ns")[waits][place]
+    keys = keys[np.argsort(called, kind="stable")][:MOST_OPEN]
     return tuple(
         one for key in keys if (one := _one(window, matched, finished, int(key))) is not None
     )
+
+
+def _started(comm: Table) -> Mask:
+    if not comm.has("start_ns"):
+        return np.zeros(len(comm), np.bool_)
+    return np.asarray(comm.ints("start_ns") != NULL)
 
 
 def _one(window: Window, matched: Matched, finished: Mask, key: int) -> Open | None:
@@ -143,15 +155,34 @@ def _one(window: Window, matched: Matched, finished: Mask, key: int) -> Open | N
         members = set(map(int, ranks)) | {int(peer) for peer in comm.ints("peer")[rows]}
     else:
         members = _members(window, comm, group)
-    entered = frozenset(int(rank) for rank in ranks)
-    lost = (members - entered) & _moved_on(matched, rows)
+    begun = _begun(comm, rows) | finished[rows]
+    entered, called = frozenset(map(int, ranks[begun])), frozenset(map(int, ranks))
+    lost = (members - called) & _moved_on(matched, rows)
     return Open(
         group, comm.strings("op")[int(rows[0])] or "?",
         int(comm.ints("step")[rows[0]]) if comm.has("step") else -1, int(comm.ints("seq")[rows[0]]),
-        entered | lost, frozenset(int(rank) for rank in ranks[~finished[rows]]),
-        frozenset(rank for rank in members - entered - lost if rank >= 0),
-        int(comm.ints("enqueue_ns")[rows].max()),
+        entered | lost, frozenset(map(int, ranks[begun & ~finished[rows]])),
+        frozenset(rank for rank in members - entered - lost if rank >= 0), called - entered,
+        int(_arrivals(comm)[rows[begun]].max()),
     )  # fmt: skip
+
+
+def _begun(comm: Table, rows: Ints) -> Mask:
+    """Which members are in an operator, of those that called it.
+
+    A host calls ahead of its device. Where some devices have come to the operator and others have
+    not, those others are still busy with what is before it.
+    """
+    started = _started(comm)[rows]
+    return started if started.any() else np.ones(len(rows), np.bool_)
+
+
+def _arrivals(comm: Table) -> Ints:
+    called = comm.ints("enqueue_ns")
+    if not comm.has("start_ns"):
+        return called
+    started = comm.ints("start_ns")
+    return np.where(started != NULL, started, called)
 
 
 def _members(window: Window, comm: Table, group: str) -> set[int]:
@@ -241,6 +272,9 @@ def _absent(window: Window, scene: Scene, signs: dict[int, Signs]) -> Finding:
         why = f"nothing is known of rank {_list(sorted(unseen))}, which the others wait for"
         return _finding(scene, {}, "unknown", 0.3, why)
     known = {rank: sign for rank, sign in signs.items() if rank not in unseen}
+    if known.keys() <= frozenset().union(*(one.unreached for one in scene.open)):
+        why = "its host called it, its device has not come to it: a kernel before it does not end"
+        return _finding(scene, known, "compute", 0.8, why)
     doing = {sign.doing for sign in known.values()}
     sure = 0.9 if doing <= {"idle", "active"} else 0.75
     return _finding(scene, known, _cause(known), sure, _says(doing))
