@@ -13,6 +13,7 @@ Cannot see: ranks stuck outside communication while nobody waits for them yet.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,6 +37,7 @@ LONGER_PAUSE = 1.5
 """And any working rank half as long again as the longest pause this job has taken before."""
 STARTING_NS = 300 * 10**9
 """Before the first step one rank downloads, tokenises or compiles while the others wait for it."""
+_NEVER = 2**63
 MOST_OPEN = 256
 """Open operators looked at, the oldest first: those behind them wait for the same ranks."""
 
@@ -53,6 +55,8 @@ class Open:
     absent: frozenset[int]
     unreached: frozenset[int]
     """Those of the absent whose host called it, but whose device has not come to it."""
+    called_ns: Mapping[int, int]
+    """When the host of each member called it."""
     since_ns: int
     """The last arrival."""
 
@@ -75,9 +79,26 @@ class Scene:
 
     @property
     def roots(self) -> frozenset[int]:
-        """Absent ranks that wait in no operator which others keep open."""
-        held = frozenset().union(*(one.waiting for one in self.missed))
-        return frozenset().union(*(one.absent for one in self.missed)) - held
+        """Absent ranks that wait in no operator which others keep open, and which comes before.
+
+        A device waits on several streams at once: what its host called after the operator it is
+        missed in does not keep it from coming.
+        """
+        held = self._held_since()
+        return frozenset(
+            rank
+            for one in self.missed
+            for rank in one.absent
+            if rank not in held or held[rank] > one.called_ns.get(rank, _NEVER)
+        )
+
+    def _held_since(self) -> dict[int, int]:
+        """When each rank called the first operator in which it waits for another."""
+        since: dict[int, int] = {}
+        for one in self.missed:
+            for rank in one.waiting:
+                since[rank] = min(since.get(rank, _NEVER), one.called_ns[rank])
+        return since
 
     @property
     def since_ns(self) -> int:
@@ -163,6 +184,7 @@ def _one(window: Window, matched: Matched, finished: Mask, key: int) -> Open | N
         int(comm.ints("step")[rows[0]]) if comm.has("step") else -1, int(comm.ints("seq")[rows[0]]),
         entered | lost, frozenset(map(int, ranks[begun & ~finished[rows]])),
         frozenset(rank for rank in members - entered - lost if rank >= 0), called - entered,
+        dict(zip(map(int, ranks), map(int, comm.ints("enqueue_ns")[rows]), strict=True)),
         int(_arrivals(comm)[rows[begun]].max()),
     )  # fmt: skip
 
@@ -273,11 +295,19 @@ def _absent(window: Window, scene: Scene, signs: dict[int, Signs]) -> Finding:
         return _finding(scene, {}, "unknown", 0.3, why)
     known = {rank: sign for rank, sign in signs.items() if rank not in unseen}
     if known.keys() <= frozenset().union(*(one.unreached for one in scene.open)):
-        why = "its host called it, its device has not come to it: a kernel before it does not end"
-        return _finding(scene, known, "compute", 0.8, why)
+        return _stuck_device(scene, known)
     doing = {sign.doing for sign in known.values()}
     sure = 0.9 if doing <= {"idle", "active"} else 0.75
     return _finding(scene, known, _cause(known), sure, _says(doing))
+
+
+def _stuck_device(scene: Scene, signs: dict[int, Signs]) -> Finding:
+    """Who among several is kept by an operator that no device has come to, nobody recorded."""
+    if len(signs) > 1:
+        why = f"a kernel does not end on one of ranks {_list(sorted(signs))}"
+        return _finding(scene, {}, "compute", 0.4, why)
+    why = "its host called it, its device has not come to it: a kernel before it does not end"
+    return _finding(scene, signs, "compute", 0.7, why)
 
 
 def _unknown(window: Window, rank: int, scene: Scene) -> bool:
