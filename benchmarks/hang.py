@@ -71,7 +71,7 @@ def running(step_seconds: float, ranks: int) -> Iterator[subprocess.Popen[str]]:
         command = [
             str(BIN / "stepscope"), "run", "--store", folder, "--",
             sys.executable, str(JOB / "launch.py"), str(ranks),
-            str(JOB / "train.py"), "--pause", str(step_seconds), "--steps", "100000",
+            str(JOB / "train.py"), "--pause", str(step_seconds), "--scenes", "none:100000",
         ]  # fmt: skip
         job = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         try:

@@ -65,6 +65,12 @@ def test_ranks_seen_from_outside(processes: dict[int, subprocess.Popen[bytes]]) 
     stopped = {rank: _values(rows, rank)["proc_stopped"] for rank in processes}
     assert stopped == {BURNING: 0.0, SLEEPING: 0.0, STOPPED: 1.0}
 
+    pulse, halted = sampler.pulse(), frozenset({processes[STOPPED].pid})
+    assert [_values(pulse, rank) for rank in stopped] == [
+        {"proc_stopped": value} for value in stopped.values()
+    ]
+    assert sampler.halted == halted
+
 
 def test_the_host() -> None:
     sampler = HardwareSampler("host-0")

@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 LOOK_SECONDS = 4.0
 CONFIRM_SECONDS = 2.0
 """A suspicion is looked at again sooner."""
-STALLED_LOOK_SECONDS = 0.1
+STALLED_LOOK_SECONDS = 0.05
 BUDGET = 100.0
 """A look may use the processor for a hundredth of the time until the next: 1 % of one core,
 outside the ranks. On a busy host it takes longer than that, and is no more of a burden for it."""
@@ -53,6 +53,7 @@ WINDOW_SECONDS = 1800.0
 STACK_FRAMES = 8
 """Innermost frames of a rank that hangs; the report has more."""
 _TURN_SECONDS = 0.1
+_STALLED_TURN_SECONDS = 0.05
 
 
 class Live:
@@ -76,7 +77,8 @@ class Live:
 
     def wait(self, process: subprocess.Popen[bytes]) -> bool:
         """Waits a moment, looks when it is time; True once the command has ended."""
-        self._screen.pump(_TURN_SECONDS, process)
+        turn = _STALLED_TURN_SECONDS if self._open_seen else _TURN_SECONDS
+        self._screen.pump(turn, process)
         stalled = self._stalled()
         if stalled:
             self._due = min(self._due, time.monotonic() + STALLED_LOOK_SECONDS)

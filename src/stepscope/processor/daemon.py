@@ -26,6 +26,7 @@ from stepscope.processor.jobs import JobFolders
 from stepscope.processor.normalise import Rows
 from stepscope.processor.outside import OutsideWatcher
 from stepscope.processor.settings import Settings
+from stepscope.processor.stalls import Stalls
 from stepscope.processor.state import (
     Append,
     HostState,
@@ -44,6 +45,8 @@ from stepscope.wire.frames import MAX_PACKET_BYTES, PacketKind, pack, unpack
 logger = logging.getLogger(__name__)
 
 _TICK_SECONDS = 0.1
+_STALLED_TICK_SECONDS = 0.05
+"""While operators are late: what is seen at a tick is what a hang is told by."""
 _PACKETS_PER_TURN = 64
 _LAST_TURNS = 16
 """More than a socket holds; a producer that never pauses must not keep us from stopping."""
@@ -74,13 +77,14 @@ class Processor:
         self._stop = False
         self._refused: set[str] = set()
         self._busy_at = time.monotonic()
-        self._tick_at = 0.0
+        self._tick_at, self._tick_seconds = 0.0, _TICK_SECONDS
+        self._stalls = Stalls()
 
     def run(self) -> None:
         """Serves until SIGTERM, SIGINT or idleness; then stores what is left."""
         logger.info("processor of %s listens on %s", self._host, self._settings.socket)
         while not self._stop and not self._idle():
-            for key, _ in self._selector.select(timeout=_TICK_SECONDS):
+            for key, _ in self._selector.select(timeout=self._tick_seconds):
                 if key.fileobj is self._listener:
                     self._accept()
                 else:
@@ -97,9 +101,11 @@ class Processor:
         """What time alone brings about; every packet of a busy host is no reason for it."""
         if time.monotonic() < self._tick_at:
             return
-        self._tick_at = time.monotonic() + _TICK_SECONDS
         now = time.time_ns()
-        self._carry_out([*self._state.tick(now), *self._state.stalled(now)])
+        stalled = self._state.stalled(now)
+        self._carry_out([*self._state.tick(now), *self._stalls.due(stalled, time.monotonic())])
+        self._tick_seconds = _STALLED_TICK_SECONDS if stalled else _TICK_SECONDS
+        self._tick_at = time.monotonic() + self._tick_seconds
 
     def _retire(self) -> None:
         """Lets go of jobs that have ended; a processor of its own lives for months."""

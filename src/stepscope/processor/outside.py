@@ -112,8 +112,11 @@ class OutsideWatcher:
             self._stacks.unwatch(who.pid)
 
     def _look_at_once(self, job: str) -> None:
-        self._sample()
         now = time.monotonic()
+        if now - self._sampled < SHORTEST_SAMPLE_SECONDS:
+            self._pulse()
+        else:
+            self._sample()
         if self._stacks is not None and now - self._dumped.get(job, 0.0) >= DUMP_SECONDS:
             self._dumped[job] = now
             self._stacks.dump(job)
@@ -143,6 +146,13 @@ class OutsideWatcher:
         for job in set(self._jobs.values()):
             self._append(job, "hardware", rows)
             self._append(job, "hardware", own)
+
+    def _pulse(self) -> None:
+        halted = self._hardware.halted
+        rows = self._hardware.pulse()
+        self._dump_before_verdict(self._hardware.halted - halted)
+        for job in set(self._jobs.values()):
+            self._append(job, "hardware", rows)
 
     def _dump_before_verdict(self, newly_halted: frozenset[int]) -> None:
         """Stacks first: whoever reads that a process has stopped can read where, too."""
