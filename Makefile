@@ -26,7 +26,7 @@ lint: .venv/.lint
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/clang-format --dry-run -Werror $(wildcard native/*/*)
+	$(BIN)/clang-format --dry-run -Werror $(wildcard native/*/*) src/stepscope/collect/native/*.cpp
 
 bench: .venv/.demo
 	$(BIN)/python benchmarks/overhead.py

@@ -3,7 +3,8 @@
 // One boxed kernel stands before each operator `c10d::*` at the key BackendSelect, the last stop
 // before the backend: it notes the time, hands the very same arguments on, and returns what came
 // back. It needs no Python and no GIL, which cost a training thread 0.1 ms per operator. What it
-// notes lies in a bounded buffer that a thread of the session empties (`hooks/native_operators.py`).
+// notes lies in a bounded buffer that a thread of the session empties
+// (`hooks/native_operators.py`).
 //
 // How the end of an operator is learnt: by a callback on the work's future, on the backend's
 // thread; where the work has none (P2P and reduce-scatter of gloo), by the `wait` that returned.
@@ -12,11 +13,9 @@
 // Compiled against the headers of the torch that is installed (`build.py`), for that torch alone.
 
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
-#include <torch/library.h>
-
 #include <pthread.h>
 #include <time.h>
+#include <torch/library.h>
 
 #include <algorithm>
 #include <atomic>
@@ -27,6 +26,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -38,19 +38,19 @@ TORCH_API int get_current_graph_task_id();
 
 // What Python and we both read and write (`Shared` in collect/shared.py).
 struct Shared {
-  std::atomic<std::int64_t> ordinal;         // optimizer steps so far
-  std::atomic<std::int64_t> blocked_ns;      // time the main thread spent in waits so far
-  std::atomic<std::int64_t> last_bucket_ns;  // when DDP's reducer called last; 0: taken note of
-  std::atomic<std::int64_t> enabled;
-  std::atomic<std::int64_t> main_thread;     // pthread_self
-  std::atomic<std::int64_t> dropped;         // events for which there was no room
-  std::atomic<std::int64_t> faults;          // exceptions of ours
+    std::atomic<std::int64_t> ordinal;         // optimizer steps so far
+    std::atomic<std::int64_t> blocked_ns;      // time the main thread spent in waits so far
+    std::atomic<std::int64_t> last_bucket_ns;  // when DDP's reducer called last; 0: taken note of
+    std::atomic<std::int64_t> enabled;
+    std::atomic<std::int64_t> main_thread;  // pthread_self
+    std::atomic<std::int64_t> dropped;      // events for which there was no room
+    std::atomic<std::int64_t> faults;       // exceptions of ours
 };
 
 // One thing that happened, as `_EVENT` in hooks/native_operators.py reads it.
 struct Event {
-  std::int32_t kind, op, flags, group;
-  std::int64_t serial, ordinal, bytes, start_ns, end_ns, peer;
+    std::int32_t kind, op, flags, group;
+    std::int64_t serial, ordinal, bytes, start_ns, end_ns, peer;
 };
 
 extern "C" Shared stepscope_shared;
@@ -68,215 +68,215 @@ constexpr std::int64_t kUnknown = -1;
 constexpr int kNoGraphTask = -1;
 
 std::int64_t now_ns() {
-  timespec now{};
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return now.tv_sec * 1'000'000'000LL + now.tv_nsec;
+    timespec now{};
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1'000'000'000LL + now.tv_nsec;
 }
 
 bool on_main_thread() {
-  return static_cast<std::int64_t>(pthread_self()) == stepscope_shared.main_thread.load();
+    return static_cast<std::int64_t>(pthread_self()) == stepscope_shared.main_thread.load();
 }
 
 // Where the arguments of an operator are, read from its schema by Python.
 struct Layout {
-  int op, tensors_at, group_at, async_at, peer_at;
-  bool moves_data;
+    int op, tensors_at, group_at, async_at, peer_at;
+    bool moves_data;
 };
 
 using WeakWork = c10::weak_intrusive_ptr<c10d::Work>;
 
 // An operator without a future: finished when somebody waited for it, or when nobody can any more.
 struct Unfollowed {
-  WeakWork work{c10::intrusive_ptr<c10d::Work>()};
-  const void* output = nullptr;
-  std::int64_t begun_ns = 0;
+    WeakWork work{c10::intrusive_ptr<c10d::Work>()};
+    const void* output = nullptr;
+    std::int64_t begun_ns = 0;
 };
 
 const at::Tensor* first_tensor(const c10::IValue& value) {
-  if (value.isTensor()) return &value.toTensor();
-  if (!value.isList()) return nullptr;
-  const auto items = value.toListRef();
-  return items.empty() ? nullptr : first_tensor(items.front());
+    if (value.isTensor()) return &value.toTensor();
+    if (!value.isList()) return nullptr;
+    const auto items = value.toListRef();
+    return items.empty() ? nullptr : first_tensor(items.front());
 }
 
 std::int64_t size_bytes(const c10::IValue& value) {
-  if (value.isTensor()) return static_cast<std::int64_t>(value.toTensor().nbytes());
-  std::int64_t total = 0;
-  if (value.isList()) {
-    for (const c10::IValue& item : value.toListRef()) total += size_bytes(item);
-  }
-  return total;
+    if (value.isTensor()) return static_cast<std::int64_t>(value.toTensor().nbytes());
+    std::int64_t total = 0;
+    if (value.isList()) {
+        for (const c10::IValue& item : value.toListRef()) total += size_bytes(item);
+    }
+    return total;
 }
 
 class Recorder {
  public:
-  // Numbers the process groups by name; a name lives as long as the process.
-  int group(const std::string& name) {
-    const std::lock_guard<std::mutex> hold(mutex_);
-    return group_held(name);
-  }
-
-  std::string group_name(int id) {
-    const std::lock_guard<std::mutex> hold(mutex_);
-    const bool known = id >= 0 && static_cast<std::size_t>(id) < names_.size();
-    return known ? names_[static_cast<std::size_t>(id)] : std::string();
-  }
-
-  // From now on DDP's reducer calls all-reduces on this group from inside of backward.
-  void add_reducer(const std::string& name) {
-    const std::lock_guard<std::mutex> hold(mutex_);
-    reducers_.insert(group_held(name));
-  }
-
-  bool has_reducer(int group) {
-    const std::lock_guard<std::mutex> hold(mutex_);
-    return reducers_.count(group) != 0;
-  }
-
-  std::int64_t begun(Event event, const c10::intrusive_ptr<c10d::Work>& work) {
-    const std::lock_guard<std::mutex> hold(mutex_);
-    event.serial = ++serial_;
-    if (work) remember(work.get(), event.serial);
-    push(event);
-    return event.serial;
-  }
-
-  void ended(std::int64_t serial, bool failed) {
-    const std::lock_guard<std::mutex> hold(mutex_);
-    push_end(failed ? kFailed : kEnded, serial, now_ns(), now_ns());
-  }
-
-  void unfollowed(std::int64_t serial, Unfollowed one) {
-    Unfollowed gone;
-    const std::lock_guard<std::mutex> hold(mutex_);
-    if (unfollowed_.size() >= kMostUnfollowed) {
-      push_end(kEnded, unfollowed_.begin()->first, kUnknown, kUnknown);
-      gone = let_go(unfollowed_.begin());
+    // Numbers the process groups by name; a name lives as long as the process.
+    int group(const std::string& name) {
+        const std::lock_guard<std::mutex> hold(mutex_);
+        return group_held(name);
     }
-    unfollowed_.emplace(serial, std::move(one));
-  }
 
-  void waited(const void* work, std::int64_t start_ns, std::int64_t end_ns, bool finished) {
-    Unfollowed gone;
-    const std::lock_guard<std::mutex> hold(mutex_);
-    const auto found = serials_.find(work);
-    if (found == serials_.end()) return;
-    push_end(finished ? kWaited : kWaitFailed, found->second, start_ns, end_ns);
-    if (!finished) return;  // somebody may wait again
-    const auto open = unfollowed_.find(found->second);
-    if (open != unfollowed_.end()) gone = let_go(open);
-    serials_.erase(found);
-  }
-
-  // `wait_tensor` knows nothing of the operator but where its result lies.
-  void waited_for(const void* output, std::int64_t start_ns, std::int64_t end_ns) {
-    std::vector<Unfollowed> gone;
-    const std::lock_guard<std::mutex> hold(mutex_);
-    for (auto it = unfollowed_.begin(); it != unfollowed_.end();) {
-      const auto one = it++;
-      if (one->second.output != output) continue;
-      push_end(kWaited, one->first, start_ns, end_ns);
-      gone.push_back(let_go(one));
+    std::string group_name(int id) {
+        const std::lock_guard<std::mutex> hold(mutex_);
+        const bool known = id >= 0 && static_cast<std::size_t>(id) < names_.size();
+        return known ? names_[static_cast<std::size_t>(id)] : std::string();
     }
-  }
 
-  // Old operators that nobody waited for: done, or let go of by everybody.
-  void look_after(std::int64_t older_than_ns) {
-    for (const auto& [serial, work] : older(older_than_ns)) {
-      const auto held = work.lock();
-      if (held && !held->isCompleted()) continue;
-      Unfollowed gone;
-      const std::lock_guard<std::mutex> hold(mutex_);
-      const auto open = unfollowed_.find(serial);
-      if (open == unfollowed_.end()) continue;
-      push_end(kEnded, serial, kUnknown, kUnknown);
-      gone = let_go(open);
+    // From now on DDP's reducer calls all-reduces on this group from inside of backward.
+    void add_reducer(const std::string& name) {
+        const std::lock_guard<std::mutex> hold(mutex_);
+        reducers_.insert(group_held(name));
     }
-  }
 
-  std::int64_t drain(Event* out, std::size_t most) {
-    const std::lock_guard<std::mutex> hold(mutex_);
-    const std::size_t count = std::min(most, events_.size());
-    std::memcpy(out, events_.data(), count * sizeof(Event));
-    events_.erase(events_.begin(), events_.begin() + static_cast<std::ptrdiff_t>(count));
-    return static_cast<std::int64_t>(count);
-  }
+    bool has_reducer(int group) {
+        const std::lock_guard<std::mutex> hold(mutex_);
+        return reducers_.count(group) != 0;
+    }
 
-  // Which operators have futures is a matter of operator and backend, and does not change.
-  bool has_future(int op, int group) {
-    const std::lock_guard<std::mutex> hold(mutex_);
-    return futureless_.count({op, group}) == 0;
-  }
+    std::int64_t begun(Event event, const c10::intrusive_ptr<c10d::Work>& work) {
+        const std::lock_guard<std::mutex> hold(mutex_);
+        event.serial = ++serial_;
+        if (work) remember(work.get(), event.serial);
+        push(event);
+        return event.serial;
+    }
 
-  void has_no_future(int op, int group) {
-    const std::lock_guard<std::mutex> hold(mutex_);
-    futureless_.insert({op, group});
-  }
+    void ended(std::int64_t serial, bool failed) {
+        const std::lock_guard<std::mutex> hold(mutex_);
+        push_end(failed ? kFailed : kEnded, serial, now_ns(), now_ns());
+    }
+
+    void unfollowed(std::int64_t serial, Unfollowed one) {
+        Unfollowed gone;
+        const std::lock_guard<std::mutex> hold(mutex_);
+        if (unfollowed_.size() >= kMostUnfollowed) {
+            push_end(kEnded, unfollowed_.begin()->first, kUnknown, kUnknown);
+            gone = let_go(unfollowed_.begin());
+        }
+        unfollowed_.emplace(serial, std::move(one));
+    }
+
+    void waited(const void* work, std::int64_t start_ns, std::int64_t end_ns, bool finished) {
+        Unfollowed gone;
+        const std::lock_guard<std::mutex> hold(mutex_);
+        const auto found = serials_.find(work);
+        if (found == serials_.end()) return;
+        push_end(finished ? kWaited : kWaitFailed, found->second, start_ns, end_ns);
+        if (!finished) return;  // somebody may wait again
+        const auto open = unfollowed_.find(found->second);
+        if (open != unfollowed_.end()) gone = let_go(open);
+        serials_.erase(found);
+    }
+
+    // `wait_tensor` knows nothing of the operator but where its result lies.
+    void waited_for(const void* output, std::int64_t start_ns, std::int64_t end_ns) {
+        std::vector<Unfollowed> gone;
+        const std::lock_guard<std::mutex> hold(mutex_);
+        for (auto it = unfollowed_.begin(); it != unfollowed_.end();) {
+            const auto one = it++;
+            if (one->second.output != output) continue;
+            push_end(kWaited, one->first, start_ns, end_ns);
+            gone.push_back(let_go(one));
+        }
+    }
+
+    // Old operators that nobody waited for: done, or let go of by everybody.
+    void look_after(std::int64_t older_than_ns) {
+        for (const auto& [serial, work] : older(older_than_ns)) {
+            const auto held = work.lock();
+            if (held && !held->isCompleted()) continue;
+            Unfollowed gone;
+            const std::lock_guard<std::mutex> hold(mutex_);
+            const auto open = unfollowed_.find(serial);
+            if (open == unfollowed_.end()) continue;
+            push_end(kEnded, serial, kUnknown, kUnknown);
+            gone = let_go(open);
+        }
+    }
+
+    std::int64_t drain(Event* out, std::size_t most) {
+        const std::lock_guard<std::mutex> hold(mutex_);
+        const std::size_t count = std::min(most, events_.size());
+        std::memcpy(out, events_.data(), count * sizeof(Event));
+        events_.erase(events_.begin(), events_.begin() + static_cast<std::ptrdiff_t>(count));
+        return static_cast<std::int64_t>(count);
+    }
+
+    // Which operators have futures is a matter of operator and backend, and does not change.
+    bool has_future(int op, int group) {
+        const std::lock_guard<std::mutex> hold(mutex_);
+        return futureless_.count({op, group}) == 0;
+    }
+
+    void has_no_future(int op, int group) {
+        const std::lock_guard<std::mutex> hold(mutex_);
+        futureless_.insert({op, group});
+    }
 
  private:
-  int group_held(const std::string& name) {
-    const auto [found, fresh] = ids_.try_emplace(name, static_cast<int>(names_.size()));
-    if (fresh) names_.push_back(name);
-    return found->second;
-  }
-
-  // Only an address, which may be taken again once the work is gone: the newest owner counts.
-  void remember(const void* work, std::int64_t serial) {
-    if (serials_.size() >= kMostWorks) serials_.clear();
-    serials_[work] = serial;
-  }
-
-  using Open = std::map<std::int64_t, Unfollowed>;
-
-  // What is let go of dies with its owner, who must not hold the mutex then: it may need the GIL,
-  // whose holder may wait for the mutex.
-  Unfollowed let_go(Open::iterator one) {
-    Unfollowed gone = std::move(one->second);
-    unfollowed_.erase(one);
-    return gone;
-  }
-
-  std::vector<std::pair<std::int64_t, WeakWork>> older(std::int64_t than_ns) {
-    const std::lock_guard<std::mutex> hold(mutex_);
-    std::vector<std::pair<std::int64_t, WeakWork>> found;
-    for (const auto& [serial, one] : unfollowed_) {
-      if (one.begun_ns < than_ns) found.emplace_back(serial, one.work);
+    int group_held(const std::string& name) {
+        const auto [found, fresh] = ids_.try_emplace(name, static_cast<int>(names_.size()));
+        if (fresh) names_.push_back(name);
+        return found->second;
     }
-    return found;
-  }
 
-  void push_end(Kind kind, std::int64_t serial, std::int64_t start_ns, std::int64_t end_ns) {
-    Event event{};
-    event.kind = kind;
-    event.serial = serial;
-    event.start_ns = start_ns;
-    event.end_ns = end_ns;
-    push(event);
-  }
-
-  void push(const Event& event) {
-    if (events_.size() < kMostEvents) {
-      events_.push_back(event);
-    } else {
-      ++stepscope_shared.dropped;
+    // Only an address, which may be taken again once the work is gone: the newest owner counts.
+    void remember(const void* work, std::int64_t serial) {
+        if (serials_.size() >= kMostWorks) serials_.clear();
+        serials_[work] = serial;
     }
-  }
 
-  std::mutex mutex_;
-  std::vector<Event> events_;
-  std::vector<std::string> names_;
-  std::unordered_map<std::string, int> ids_;
-  std::set<int> reducers_;
-  std::set<std::pair<int, int>> futureless_;
-  std::unordered_map<const void*, std::int64_t> serials_;
-  Open unfollowed_;
-  std::int64_t serial_ = 0;
+    using Open = std::map<std::int64_t, Unfollowed>;
+
+    // What is let go of dies with its owner, who must not hold the mutex then: it may need the GIL,
+    // whose holder may wait for the mutex.
+    Unfollowed let_go(Open::iterator one) {
+        Unfollowed gone = std::move(one->second);
+        unfollowed_.erase(one);
+        return gone;
+    }
+
+    std::vector<std::pair<std::int64_t, WeakWork>> older(std::int64_t than_ns) {
+        const std::lock_guard<std::mutex> hold(mutex_);
+        std::vector<std::pair<std::int64_t, WeakWork>> found;
+        for (const auto& [serial, one] : unfollowed_) {
+            if (one.begun_ns < than_ns) found.emplace_back(serial, one.work);
+        }
+        return found;
+    }
+
+    void push_end(Kind kind, std::int64_t serial, std::int64_t start_ns, std::int64_t end_ns) {
+        Event event{};
+        event.kind = kind;
+        event.serial = serial;
+        event.start_ns = start_ns;
+        event.end_ns = end_ns;
+        push(event);
+    }
+
+    void push(const Event& event) {
+        if (events_.size() < kMostEvents) {
+            events_.push_back(event);
+        } else {
+            ++stepscope_shared.dropped;
+        }
+    }
+
+    std::mutex mutex_;
+    std::vector<Event> events_;
+    std::vector<std::string> names_;
+    std::unordered_map<std::string, int> ids_;
+    std::set<int> reducers_;
+    std::set<std::pair<int, int>> futureless_;
+    std::unordered_map<const void*, std::int64_t> serials_;
+    Open unfollowed_;
+    std::int64_t serial_ = 0;
 };
 
 // Never destroyed: a backend's thread may still call when the process ends.
 Recorder& recorder() {
-  static Recorder& one = *new Recorder;
-  return one;
+    static Recorder& one = *new Recorder;
+    return one;
 }
 
 int (*first_event)() = nullptr;
@@ -284,143 +284,147 @@ std::atomic<bool> first_event_told{false};
 
 // The session's thread starts with the first operator; another process's child records nothing.
 void tell_of_first_event() {
-  if (first_event_told.load(std::memory_order_relaxed) || first_event_told.exchange(true)) return;
-  if (first_event != nullptr && first_event() == 0) stepscope_shared.enabled = 0;
+    if (first_event_told.load(std::memory_order_relaxed) || first_event_told.exchange(true)) return;
+    if (first_event != nullptr && first_event() == 0) stepscope_shared.enabled = 0;
 }
 
 // Somebody who called us may be in the middle of our lock when the process forks.
 void in_child() { stepscope_shared.enabled = 0; }
 
 c10::DispatchKeySet below(c10::DispatchKeySet keys) {
-  return keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, c10::DispatchKey::BackendSelect);
+    return keys &
+           c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, c10::DispatchKey::BackendSelect);
 }
 
 class OperatorWatch final : public c10::OperatorKernel {
  public:
-  OperatorWatch(Layout layout, std::size_t arguments) : layout_(layout), arguments_(arguments) {}
+    OperatorWatch(Layout layout, std::size_t arguments) : layout_(layout), arguments_(arguments) {}
 
-  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-    Event event{};
-    const void* output = nullptr;
-    bool seen = false;
-    if (stepscope_shared.enabled) {
-      try {
-        output = read(*stack, event);
-        seen = true;
-      } catch (...) {
-        ++stepscope_shared.faults;
-      }
+    void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                    torch::jit::Stack* stack) {
+        Event event{};
+        const void* output = nullptr;
+        bool seen = false;
+        if (stepscope_shared.enabled) {
+            try {
+                output = read(*stack, event);
+                seen = true;
+            } catch (...) {
+                ++stepscope_shared.faults;
+            }
+        }
+        op.redispatchBoxed(below(keys), stack);
+        if (seen) {
+            try {
+                note(event, output, *stack);
+            } catch (...) {
+                ++stepscope_shared.faults;
+            }
+        }
     }
-    op.redispatchBoxed(below(keys), stack);
-    if (seen) {
-      try {
-        note(event, output, *stack);
-      } catch (...) {
-        ++stepscope_shared.faults;
-      }
-    }
-  }
 
  private:
-  const void* read(const torch::jit::Stack& stack, Event& event) {
-    const c10::IValue* arguments = stack.data() + (stack.size() - arguments_);
-    const c10::IValue& tensors = arguments[layout_.tensors_at];
-    const at::Tensor* first = first_tensor(tensors);
-    event.kind = kBegun;
-    event.start_ns = now_ns();
-    event.op = layout_.op;
-    event.ordinal = stepscope_shared.ordinal;
-    event.bytes = layout_.moves_data ? size_bytes(tensors) : 0;
-    event.peer = layout_.peer_at < 0 ? -1 : arguments[layout_.peer_at].toInt();
-    const auto group = arguments[layout_.group_at].toCustomClass<c10d::ProcessGroup>();
-    event.group = recorder().group(group->getGroupName());
-    if (layout_.async_at < 0 || arguments[layout_.async_at].toBool()) event.flags |= kAsync;
-    if (first != nullptr && !first->device().is_cpu()) event.flags |= kOnDevice;
-    return address(arguments[0]);
-  }
-
-  static const void* address(const c10::IValue& tensors) {
-    const at::Tensor* first = first_tensor(tensors);
-    return first != nullptr && first->device().is_cpu() ? first->const_data_ptr() : nullptr;
-  }
-
-  void note(Event& event, const void* output, const torch::jit::Stack& stack) {
-    if ((event.flags & kOnDevice) != 0) {
-      // handed to a device: the host will not learn of its end
-      recorder().begun(event, nullptr);
-      tell_of_first_event();
-      return;
+    const void* read(const torch::jit::Stack& stack, Event& event) {
+        const c10::IValue* arguments = stack.data() + (stack.size() - arguments_);
+        const c10::IValue& tensors = arguments[layout_.tensors_at];
+        const at::Tensor* first = first_tensor(tensors);
+        event.kind = kBegun;
+        event.start_ns = now_ns();
+        event.op = layout_.op;
+        event.ordinal = stepscope_shared.ordinal;
+        event.bytes = layout_.moves_data ? size_bytes(tensors) : 0;
+        event.peer = layout_.peer_at < 0 ? -1 : arguments[layout_.peer_at].toInt();
+        const auto group = arguments[layout_.group_at].toCustomClass<c10d::ProcessGroup>();
+        event.group = recorder().group(group->getGroupName());
+        if (layout_.async_at < 0 || arguments[layout_.async_at].toBool()) event.flags |= kAsync;
+        if (first != nullptr && !first->device().is_cpu()) event.flags |= kOnDevice;
+        return address(arguments[0]);
     }
-    const auto work = stack.back().toCustomClass<c10d::Work>();
-    if (is_bucket(event)) {
-      event.flags |= kBucket;
-      stepscope_shared.last_bucket_ns = event.start_ns;
-    }
-    const std::int64_t serial = recorder().begun(event, work);
-    tell_of_first_event();
-    if (work && !follow(event, serial, *work)) {
-      recorder().unfollowed(serial, Unfollowed{WeakWork(work), output, event.start_ns});
-    }
-  }
 
-  static bool is_bucket(const Event& event) {
-    return (event.flags & kAsync) != 0 && torch::autograd::get_current_graph_task_id() != kNoGraphTask &&
-           recorder().has_reducer(event.group);
-  }
-
-  static bool follow(const Event& event, std::int64_t serial, c10d::Work& work) {
-    if (!recorder().has_future(event.op, event.group)) return false;
-    c10::intrusive_ptr<c10::ivalue::Future> future;
-    try {
-      future = work.getFuture();
-    } catch (const c10::Error&) {
-      recorder().has_no_future(event.op, event.group);
-      return false;
+    static const void* address(const c10::IValue& tensors) {
+        const at::Tensor* first = first_tensor(tensors);
+        return first != nullptr && first->device().is_cpu() ? first->const_data_ptr() : nullptr;
     }
-    if (!future) return false;
-    future->addCallback([serial](c10::ivalue::Future& done) {
-      try {
-        recorder().ended(serial, done.hasError());
-      } catch (...) {
-        ++stepscope_shared.faults;
-      }
-    });
-    return true;
-  }
 
-  const Layout layout_;
-  const std::size_t arguments_;
+    void note(Event& event, const void* output, const torch::jit::Stack& stack) {
+        if ((event.flags & kOnDevice) != 0) {
+            // handed to a device: the host will not learn of its end
+            recorder().begun(event, nullptr);
+            tell_of_first_event();
+            return;
+        }
+        const auto work = stack.back().toCustomClass<c10d::Work>();
+        if (is_bucket(event)) {
+            event.flags |= kBucket;
+            stepscope_shared.last_bucket_ns = event.start_ns;
+        }
+        const std::int64_t serial = recorder().begun(event, work);
+        tell_of_first_event();
+        if (work && !follow(event, serial, *work)) {
+            recorder().unfollowed(serial, Unfollowed{WeakWork(work), output, event.start_ns});
+        }
+    }
+
+    static bool is_bucket(const Event& event) {
+        return (event.flags & kAsync) != 0 &&
+               torch::autograd::get_current_graph_task_id() != kNoGraphTask &&
+               recorder().has_reducer(event.group);
+    }
+
+    static bool follow(const Event& event, std::int64_t serial, c10d::Work& work) {
+        if (!recorder().has_future(event.op, event.group)) return false;
+        c10::intrusive_ptr<c10::ivalue::Future> future;
+        try {
+            future = work.getFuture();
+        } catch (const c10::Error&) {
+            recorder().has_no_future(event.op, event.group);
+            return false;
+        }
+        if (!future) return false;
+        future->addCallback([serial](c10::ivalue::Future& done) {
+            try {
+                recorder().ended(serial, done.hasError());
+            } catch (...) {
+                ++stepscope_shared.faults;
+            }
+        });
+        return true;
+    }
+
+    const Layout layout_;
+    const std::size_t arguments_;
 };
 
 // Functional collectives (DTensor, FSDP2) are waited for by an operator, in C++.
 class WaitWatch final : public c10::OperatorKernel {
  public:
-  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-    const std::int64_t start_ns = now_ns();
-    op.redispatchBoxed(below(keys), stack);
-    if (!stepscope_shared.enabled) return;
-    try {
-      const std::int64_t end_ns = now_ns();
-      if (on_main_thread()) stepscope_shared.blocked_ns += end_ns - start_ns;
-      const at::Tensor* tensor = first_tensor(stack->back());
-      if (tensor != nullptr && tensor->device().is_cpu()) {
-        recorder().waited_for(tensor->const_data_ptr(), start_ns, end_ns);
-      }
-    } catch (...) {
-      ++stepscope_shared.faults;
+    void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                    torch::jit::Stack* stack) {
+        const std::int64_t start_ns = now_ns();
+        op.redispatchBoxed(below(keys), stack);
+        if (!stepscope_shared.enabled) return;
+        try {
+            const std::int64_t end_ns = now_ns();
+            if (on_main_thread()) stepscope_shared.blocked_ns += end_ns - start_ns;
+            const at::Tensor* tensor = first_tensor(stack->back());
+            if (tensor != nullptr && tensor->device().is_cpu()) {
+                recorder().waited_for(tensor->const_data_ptr(), start_ns, end_ns);
+            }
+        } catch (...) {
+            ++stepscope_shared.faults;
+        }
     }
-  }
 };
 
 torch::Library& library(const char* name) {
-  // never destroyed: our kernels must be there for as long as torch's dispatcher is
-  return *new torch::Library(torch::Library::IMPL, name, c10::DispatchKey::BackendSelect, __FILE__,
-                             __LINE__);
+    // never destroyed: our kernels must be there for as long as torch's dispatcher is
+    return *new torch::Library(torch::Library::IMPL, name, c10::DispatchKey::BackendSelect,
+                               __FILE__, __LINE__);
 }
 
 torch::Library& operators() {
-  static torch::Library& one = library("c10d");
-  return one;
+    static torch::Library& one = library("c10d");
+    return one;
 }
 
 }  // namespace
@@ -430,56 +434,57 @@ extern "C" {
 
 // Calls `on_first_event` at the first operator, on the thread that called it; 0 means: stop.
 void stepscope_start(int (*on_first_event)()) {
-  first_event = on_first_event;
-  pthread_atfork(nullptr, nullptr, in_child);
-  stepscope_shared.enabled = 1;
+    first_event = on_first_event;
+    pthread_atfork(nullptr, nullptr, in_child);
+    stepscope_shared.enabled = 1;
 }
 
 // Stands before one operator of c10d. Positions are those of its arguments; -1: there is none.
 int stepscope_watch(const char* name, int arguments, int op, int tensors_at, int group_at,
                     int async_at, int peer_at, int moves_data) {
-  try {
-    const Layout layout{op, tensors_at, group_at, async_at, peer_at, moves_data != 0};
-    operators().impl(name, torch::CppFunction::makeFromBoxedFunctor(std::make_unique<OperatorWatch>(
-                               layout, static_cast<std::size_t>(arguments))));
-    return 1;
-  } catch (...) {
-    return 0;
-  }
+    try {
+        const Layout layout{op, tensors_at, group_at, async_at, peer_at, moves_data != 0};
+        operators().impl(name,
+                         torch::CppFunction::makeFromBoxedFunctor(std::make_unique<OperatorWatch>(
+                             layout, static_cast<std::size_t>(arguments))));
+        return 1;
+    } catch (...) {
+        return 0;
+    }
 }
 
 int stepscope_watch_waits() {
-  try {
-    static torch::Library& functional = library("_c10d_functional");
-    functional.impl("wait_tensor",
-                    torch::CppFunction::makeFromBoxedFunctor(std::make_unique<WaitWatch>()));
-    return 1;
-  } catch (...) {
-    return 0;
-  }
+    try {
+        static torch::Library& functional = library("_c10d_functional");
+        functional.impl("wait_tensor",
+                        torch::CppFunction::makeFromBoxedFunctor(std::make_unique<WaitWatch>()));
+        return 1;
+    } catch (...) {
+        return 0;
+    }
 }
 
 void stepscope_add_reducer(const char* group) { recorder().add_reducer(group); }
 
 // Somebody's `Work.wait` returned, or raised.
 void stepscope_waited(const void* work, std::int64_t start_ns, int finished) {
-  const std::int64_t end_ns = now_ns();
-  if (on_main_thread()) stepscope_shared.blocked_ns += end_ns - start_ns;
-  if (stepscope_shared.enabled) recorder().waited(work, start_ns, end_ns, finished != 0);
+    const std::int64_t end_ns = now_ns();
+    if (on_main_thread()) stepscope_shared.blocked_ns += end_ns - start_ns;
+    if (stepscope_shared.enabled) recorder().waited(work, start_ns, end_ns, finished != 0);
 }
 
 void stepscope_look_after(std::int64_t older_than_ns) { recorder().look_after(older_than_ns); }
 
 std::int64_t stepscope_drain(Event* out, std::int64_t most) {
-  return recorder().drain(out, static_cast<std::size_t>(most));
+    return recorder().drain(out, static_cast<std::size_t>(most));
 }
 
 // Copies a group's name, cut to `room` bytes; returns its length.
 int stepscope_group_name(int id, char* out, int room) {
-  const std::string name = recorder().group_name(id);
-  const std::size_t length = std::min(name.size(), static_cast<std::size_t>(room));
-  std::memcpy(out, name.data(), length);
-  return static_cast<int>(length);
+    const std::string name = recorder().group_name(id);
+    const std::size_t length = std::min(name.size(), static_cast<std::size_t>(room));
+    std::memcpy(out, name.data(), length);
+    return static_cast<int>(length);
 }
 
 }  // extern "C"
