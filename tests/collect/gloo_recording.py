@@ -55,7 +55,11 @@ def record(folder: Path) -> Recording:
     job = subprocess.Popen(
         [sys.executable, "-m", "tests.collect.gloo_job", str(folder), str(listener.path)],
         cwd=REPOSITORY,
-        env={k: v for k, v in os.environ.items() if not k.startswith("STEPSCOPE_")},
+        env={
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith("STEPSCOPE_") or name == build.CACHE_VARIABLE
+        },
     )
     readers = []
     for _ in range((len(MODES) - 1) * WORLD):

@@ -61,7 +61,7 @@ class GroupRegistry:
     def find(self, name: str) -> bool:
         """Announces the group that torch knows by this name; False where it is gone already."""
         if name not in self.known:
-            group = next((group for group, known in self._in_use.items() if known == name), None)
+            group = next((one for one, known in list(self._in_use.items()) if known == name), None)
             if group is None:
                 return False
             self.name(group)
