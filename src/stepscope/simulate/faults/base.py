@@ -15,6 +15,8 @@ from stepscope.simulate.world import World
 from stepscope.window import Ints
 
 MS = 1_000_000
+ABOVE_ZERO = ("factor", "ms", "share")
+"""Fields of faults."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +74,11 @@ class Fault(ABC):
         return ""
 
     def check(self, world: World) -> None:
-        """Raises UsageError where the fault does not fit the job."""
+        """Raises UsageError where it does not fit the job, or a factor or a time makes no sense."""
         self.blame(world)
+        for what, value in self.parameters().items():
+            if what in ABOVE_ZERO and not value > 0:
+                raise UsageError(f"{self.name}: {what}={value} must be above 0")
 
     def parameters(self) -> Mapping[str, Any]:
         """Everything it was given, by name."""
@@ -155,10 +160,3 @@ def places_of(world: World, ranks: Sequence[int], name: str) -> Ints:
 def everywhere(world: World) -> Ints:
     """All places."""
     return np.arange(world.scenario.ranks)
-
-
-def positive(name: str, **values: float) -> None:
-    """Raises UsageError for a factor or a time that makes no sense."""
-    for what, value in values.items():
-        if not value > 0:
-            raise UsageError(f"{name}: {what}={value} must be above 0")

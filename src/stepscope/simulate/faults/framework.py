@@ -9,7 +9,7 @@ import numpy as np
 
 from stepscope.errors import UsageError
 from stepscope.simulate.conditions import Conditions
-from stepscope.simulate.faults.base import Blame, Fault, RankFault, everywhere, positive
+from stepscope.simulate.faults.base import Blame, Fault, RankFault, everywhere
 from stepscope.simulate.workload import EXPERTS, PHASE_OF
 from stepscope.simulate.world import World
 from stepscope.window import Ints
@@ -27,7 +27,6 @@ class ExpertImbalance(RankFault):
 
     def check(self, world: World) -> None:
         super().check(world)
-        positive(self.name, factor=self.factor)
         if world.scenario.workload.kind != "moe":
             raise UsageError(f'{self.name} needs experts: a workload of kind "moe"')
 
@@ -53,10 +52,6 @@ class UnevenInputs(Fault):
     name: ClassVar[str] = "uneven_inputs"
     family: ClassVar[str] = "EROICA case 2: load imbalance"
     help: ClassVar[str] = "some, or ever-changing, data-parallel replicas have more work"
-
-    def check(self, world: World) -> None:
-        super().check(world)
-        positive(self.name, factor=self.factor)
 
     def apply(self, conditions: Conditions) -> None:
         world = conditions.world

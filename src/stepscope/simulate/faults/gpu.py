@@ -9,7 +9,7 @@ import numpy as np
 
 from stepscope.errors import UsageError
 from stepscope.simulate.conditions import Conditions, Reading
-from stepscope.simulate.faults.base import Blame, HostFault, RankFault, positive
+from stepscope.simulate.faults.base import Blame, HostFault, RankFault
 from stepscope.simulate.program import DEVICE_WORK
 from stepscope.simulate.record.hardware import EVENTS
 from stepscope.simulate.world import World
@@ -56,7 +56,6 @@ class GpuSlow(RankFault):
 
     def check(self, world: World) -> None:
         super().check(world)
-        positive(self.name, factor=self.factor)
         computing(world, self.only)
         if self.decoy and self.decoy not in EVENTS:
             raise UsageError(f"{self.name}: no event {self.decoy}; there are {', '.join(EVENTS)}")
@@ -107,10 +106,6 @@ class GpuShared(HostFault):
     family: ClassVar[str] = "EROICA case 5"
     help: ClassVar[str] = "a stranger's process takes part of the GPUs of some hosts"
 
-    def check(self, world: World) -> None:
-        super().check(world)
-        positive(self.name, factor=self.factor)
-
     def apply(self, conditions: Conditions) -> None:
         places = self.places(conditions.world)
         conditions.stretch(computing(conditions.world), places, self.factor)
@@ -132,10 +127,6 @@ class PcieSlow(RankFault):
     name: ClassVar[str] = "pcie_slow"
     family: ClassVar[str] = "ARGUS Table 6: PCIe bandwidth degradation"
     help: ClassVar[str] = "copies between host and device take longer on some ranks"
-
-    def check(self, world: World) -> None:
-        super().check(world)
-        positive(self.name, factor=self.factor)
 
     def apply(self, conditions: Conditions) -> None:
         places = self.places(conditions.world)

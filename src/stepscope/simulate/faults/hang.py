@@ -10,7 +10,7 @@ import numpy as np
 from stepscope.errors import UsageError
 from stepscope.simulate.conditions import Conditions, Stall
 from stepscope.simulate.engine import NEVER
-from stepscope.simulate.faults.base import MS, Blame, Fault, RankFault, places_of, positive
+from stepscope.simulate.faults.base import MS, Blame, Fault, RankFault, places_of
 from stepscope.simulate.program import Op
 from stepscope.simulate.world import World
 from stepscope.trace import BACKWARD, FORWARD
@@ -113,7 +113,6 @@ class Delay(_AtOnePlace):
 
     def check(self, world: World) -> None:
         super().check(world)
-        positive(self.name, ms=self.ms)
         if self.at == "host":
             raise UsageError(f"{self.name}: at is forward, backward or transfer; of hosts see gc")
 

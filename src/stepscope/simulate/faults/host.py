@@ -17,7 +17,6 @@ from stepscope.simulate.faults.base import (
     RankFault,
     everywhere,
     places_of,
-    positive,
 )
 from stepscope.simulate.world import World
 from stepscope.trace import BACKWARD, DATA_LOAD, FORWARD
@@ -68,10 +67,6 @@ class Gc(Fault):
     family: ClassVar[str] = "ARGUS Table 6: Python GC pause; EROICA case 1: asynchronous collection"
     help: ClassVar[str] = "the interpreter stops to collect garbage, on some or on changing ranks"
 
-    def check(self, world: World) -> None:
-        super().check(world)
-        positive(self.name, ms=self.ms, share=self.share)
-
     def apply(self, conditions: Conditions) -> None:
         world = conditions.world
         places = places_of(world, self.ranks, self.name) if self.ranks else self._any(conditions)
@@ -108,7 +103,6 @@ class _Stalling(RankFault):
 
     def check(self, world: World) -> None:
         super().check(world)
-        positive(self.name, ms=self.ms)
         self.slot(world)
 
     def slot(self, world: World) -> int:
@@ -194,10 +188,6 @@ class SlowCode(Fault):
     family: ClassVar[str] = "EROICA case 1: inefficient forward"
     help: ClassVar[str] = "a function of the model takes too long on every rank, each microbatch"
 
-    def check(self, world: World) -> None:
-        super().check(world)
-        positive(self.name, ms=self.ms)
-
     def apply(self, conditions: Conditions) -> None:
         world, places = conditions.world, everywhere(conditions.world)
         for microbatch in range(world.scenario.parallelism.microbatches):
@@ -210,47 +200,42 @@ class SlowCode(Fault):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CpuContention(HostFault):
-    """Strangers on a host take its processors: everything the host does takes longer."""
+class _StarvedHost(HostFault):
+    """Everything that some hosts do takes `factor` times as long, for want of a processor."""
 
     factor: float = 15.0
 
+    cause: ClassVar[str]
+
+    def apply(self, conditions: Conditions) -> None:
+        places = self.places(conditions.world)
+        conditions.slow_host(places, self.factor)
+        conditions.read(Reading("run_delay", places, plus=1 - 1 / self.factor))
+
+    def blame(self, world: World) -> Blame:
+        return self.blamed(world, self.cause, "cpu")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CpuContention(_StarvedHost):
+    """Strangers on a host take its processors."""
+
+    cause: ClassVar[str] = "contention"
     name: ClassVar[str] = "cpu_contention"
     family: ClassVar[str] = "ARGUS Table 6: CPU contention; Holmes: persistent degradation, CPU"
     help: ClassVar[str] = "other processes take the processors of some hosts"
 
-    def check(self, world: World) -> None:
-        super().check(world)
-        positive(self.name, factor=self.factor)
-
     def apply(self, conditions: Conditions) -> None:
+        super().apply(conditions)
         places = self.places(conditions.world)
-        conditions.slow_host(places, self.factor)
-        conditions.read(Reading("run_delay", places, plus=1 - 1 / self.factor))
         conditions.read(Reading("cpu_util", places, plus=0.97, host_level=True))
-
-    def blame(self, world: World) -> Blame:
-        return self.blamed(world, "contention", "cpu")
 
 
 @dataclass(frozen=True, kw_only=True)
-class FewCores(HostFault):
+class FewCores(_StarvedHost):
     """A container got a few processors of its host: its ranks are in one another's way."""
 
-    factor: float = 15.0
-
+    cause: ClassVar[str] = "host"
     name: ClassVar[str] = "few_cores"
     family: ClassVar[str] = "VenusTrace case 2"
     help: ClassVar[str] = "some hosts' containers have too few processors"
-
-    def check(self, world: World) -> None:
-        super().check(world)
-        positive(self.name, factor=self.factor)
-
-    def apply(self, conditions: Conditions) -> None:
-        places = self.places(conditions.world)
-        conditions.slow_host(places, self.factor)
-        conditions.read(Reading("run_delay", places, plus=1 - 1 / self.factor))
-
-    def blame(self, world: World) -> Blame:
-        return self.blamed(world, "host", "cpu")

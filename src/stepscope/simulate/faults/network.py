@@ -9,7 +9,7 @@ import numpy as np
 
 from stepscope.errors import UsageError
 from stepscope.simulate.conditions import Conditions, Reading
-from stepscope.simulate.faults.base import Blame, Fault, RankFault, everywhere, positive
+from stepscope.simulate.faults.base import Blame, Fault, RankFault, everywhere
 from stepscope.simulate.world import World
 from stepscope.window import Ints
 
@@ -22,10 +22,6 @@ class _SlowDevice(RankFault):
 
     device: ClassVar[str]
     """As `Network` calls it."""
-
-    def check(self, world: World) -> None:
-        super().check(world)
-        positive(self.name, factor=self.factor)
 
     def apply(self, conditions: Conditions) -> None:
         network = conditions.world.network
@@ -128,10 +124,6 @@ class SwitchSlow(Fault):
     family: ClassVar[str] = "Holmes: switch"
     help: ClassVar[str] = "a leaf, spine or uplink is slower"
 
-    def check(self, world: World) -> None:
-        super().check(world)
-        positive(self.name, factor=self.factor)
-
     def apply(self, conditions: Conditions) -> None:
         conditions.slow_device((self._number(conditions.world),), self.factor)
 
@@ -187,10 +179,6 @@ class FabricSlow(Fault):
     name: ClassVar[str] = "fabric_slow"
     family: ClassVar[str] = "EROICA case 2: low cluster network throughput"
     help: ClassVar[str] = "all traffic between hosts is slower, by shares that change"
-
-    def check(self, world: World) -> None:
-        super().check(world)
-        positive(self.name, factor=self.factor)
 
     def apply(self, conditions: Conditions) -> None:
         network = conditions.world.network
