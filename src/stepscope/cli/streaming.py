@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from stepscope.cli.writing import rows_of
 from stepscope.errors import StoreError
+from stepscope.store.encode import rows_of
 
 if TYPE_CHECKING:
     from stepscope.simulate.live import Slice

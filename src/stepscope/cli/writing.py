@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from stepscope.errors import StepscopeError, StoreError
 
 if TYPE_CHECKING:
-    from stepscope.store.encode import Rows
     from stepscope.store.location import Location
     from stepscope.store.writer import JobWriter
     from stepscope.window import Table, Window
@@ -62,16 +61,6 @@ def _write_job(window: Window, location: Location, recorder: str) -> None:
         _check(writer)
 
 
-def rows_of(name: str, table: Table) -> Rows:
-    """A table's columns of the contract; one that nobody could fill is null in every row."""
-    from stepscope.trace import TABLES
-
-    spec = TABLES[name]
-    unknown = {name: [None] * len(table) for name in spec.columns if name not in spec.optional}
-    known = {name: table.columns[name] for name in spec.columns if table.has(name)}
-    return {**unknown, **known}
-
-
 @contextmanager
 def _no_second_try() -> Iterator[None]:
     """The writer promises in its log to keep rows and to try again, which is not for us."""
@@ -86,6 +75,8 @@ def _no_second_try() -> Iterator[None]:
 
 def _append(writer: JobWriter, name: str, table: Table) -> None:
     import numpy as np
+
+    from stepscope.store.encode import rows_of
 
     table = table.take(np.argsort(table.ints("rank"), kind="stable"))
     for first in range(0, len(table), _ROWS_AT_ONCE):

@@ -19,7 +19,7 @@ import numpy as np
 from stepscope.errors import FormatError, StoreError
 from stepscope.evaluate.producers import TABLES as BY_WIRE
 from stepscope.evaluate.producers import Producers
-from stepscope.processor.jobs import OPEN_OPS_FILE
+from stepscope.processor.jobs import NO_OPEN_OPS, OPEN_OPS_FILE
 from stepscope.processor.state import (
     HOLD_NS,
     Append,
@@ -31,7 +31,7 @@ from stepscope.processor.state import (
     Stalled,
     with_devices,
 )
-from stepscope.store.encode import Rows
+from stepscope.store.encode import Rows, rows_of
 from stepscope.store.location import Location
 from stepscope.store.reader import JobReader
 from stepscope.store.writer import JobWriter
@@ -135,8 +135,7 @@ class _Processor:
 
     @_do.register
     def _(self, it: OpenOps) -> None:
-        columns: Rows = it.rows or {column: [] for column in TABLES["comm_ops"].columns}
-        self.writer.replace("comm_ops", OPEN_OPS_FILE, columns)
+        self.writer.replace("comm_ops", OPEN_OPS_FILE, it.rows or NO_OPEN_OPS)
 
     @_do.register
     def _(self, it: JobKnown) -> None:
@@ -144,9 +143,7 @@ class _Processor:
 
     @_do.register
     def _(self, it: Stalled) -> None:
-        row: Rows = {"rank": [-1], "host": [self._host.name], "metric": ["operators_in_flight"],
-               "ts_ns": [self._now_ns], "value": [float(it.in_flight)]}  # fmt: skip
-        self.writer.append("hardware", row)
+        self.writer.append("hardware", it.rows(self._host.name, self._now_ns))
 
     @_do.register
     def _(self, it: Refuse) -> None:
@@ -159,7 +156,7 @@ def _parts(window: Window) -> dict[str, list[tuple[str, Rows]]]:
     for name, table in window.tables.items():
         if name in TABLES and name not in BY_WIRE and len(table):
             for host, part in _by_host(window, table):
-                found.setdefault(host, []).append((name, _rows(name, part)))
+                found.setdefault(host, []).append((name, rows_of(name, part)))
     return found
 
 
@@ -180,9 +177,3 @@ def _by_host(window: Window, table: Table) -> Iterator[tuple[str, Table]]:
     values, starts = np.unique(number[order], return_index=True)
     for value, rows in zip(values, np.split(order, starts[1:]), strict=True):
         yield hosts[int(value)].name, table.take(rows)
-
-
-def _rows(name: str, part: Table) -> Rows:
-    spec = TABLES[name]
-    unknown = {one: [None] * len(part) for one in spec.columns if one not in spec.optional}
-    return {**unknown, **{one: part.columns[one] for one in spec.columns if part.has(one)}}

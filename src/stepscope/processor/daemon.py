@@ -23,7 +23,6 @@ from typing import IO, Any
 from stepscope.errors import UsageError, WireError
 from stepscope.processor.hardware import network_interfaces
 from stepscope.processor.jobs import JobFolders
-from stepscope.processor.normalise import Rows
 from stepscope.processor.outside import OutsideWatcher
 from stepscope.processor.settings import Settings
 from stepscope.processor.stalls import Stalls
@@ -204,7 +203,7 @@ class Processor:
         """Has the processes looked at, and says that we are looking: a hang is told by time that
         passes while nothing else is recorded."""
         self._outside.stalled(it.job)
-        self._jobs.append(it.job, "hardware", _still_in_flight(self._host, it.in_flight))
+        self._jobs.append(it.job, "hardware", it.rows(self._host, time.time_ns()))
         self._jobs.hurry(it.job)
 
     def _refuse(self, it: Refuse) -> None:
@@ -279,13 +278,3 @@ def _listen(path: Path) -> socket.socket:
     listener.listen(256)
     listener.setblocking(False)
     return listener
-
-
-def _still_in_flight(host: str, operators: int) -> Rows:
-    return {
-        "rank": [-1],
-        "host": [host],
-        "metric": ["operators_in_flight"],
-        "ts_ns": [time.time_ns()],
-        "value": [float(operators)],
-    }

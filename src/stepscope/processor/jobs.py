@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 OPEN_OPS_FILE = "open"
 RETIRE_SECONDS = 600.0
 """A job without producers for ten minutes has ended; until then it may be restarting."""
-_NO_ROWS: Rows = {column: [] for column in TABLES["comm_ops"].columns}
+NO_OPEN_OPS: Rows = {column: [] for column in TABLES["comm_ops"].columns}
 
 
 class JobFolders:
@@ -94,7 +94,7 @@ class JobFolders:
         """Replaces the list of operators in flight, and has it stored at once."""
         writer = self._writers.get(job)
         if writer is not None:
-            writer.replace("comm_ops", OPEN_OPS_FILE, rows or _NO_ROWS)
+            writer.replace("comm_ops", OPEN_OPS_FILE, rows or NO_OPEN_OPS)
             self.hurry(job)
 
     def hurry(self, job: str) -> None:

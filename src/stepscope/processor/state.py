@@ -30,6 +30,7 @@ from stepscope.wire.records import COMM_OPEN, EventKind, RecordKind
 
 PATIENT_STEPS = 0.5
 """As `hang.STOPPED_STEPS`: by then somebody may be missing, and fresh samples are wanted."""
+_HOST_LEVEL = -1
 HOLD_NS = 5_000_000_000
 """Rows wait this long for the step sequence to be known; later rows count optimizer steps."""
 
@@ -94,6 +95,16 @@ class Stalled:
     job: str
     in_flight: int
     """Operators that its ranks on this host have begun and not finished."""
+
+    def rows(self, host: str, now_ns: int) -> Rows:
+        """That it was seen so, for the table `hardware`."""
+        return {
+            "rank": [_HOST_LEVEL],
+            "host": [host],
+            "metric": ["operators_in_flight"],
+            "ts_ns": [now_ns],
+            "value": [float(self.in_flight)],
+        }
 
 
 Instruction = Stalled | Append | OpenOps | JobKnown | Watch | Unwatch | Refuse
@@ -179,7 +190,10 @@ class HostState:
         """Lets go of rows that waited long enough for a step sequence; notices blocked ranks."""
         out: list[Instruction] = []
         for producer in self.producers.values():
-            out += _blocked(producer, now_ns)
+            said = _blocked(producer, now_ns)
+            out += said
+            if said and producer.blocked:
+                out.append(self._stalled(producer.hello.job))
             held = producer.held_since_ns
             if producer.holding and held is not None and now_ns - held > HOLD_NS:
                 out += self._release(producer)
@@ -317,7 +331,7 @@ def _blocked(producer: Producer, now_ns: int) -> list[Instruction]:
         "value": [float(blocked)],
     }
     said: list[Instruction] = [Append(hello.job, "hardware", row)]
-    return [*said, Stalled(hello.job, len(producer.open_ops))] if blocked else said
+    return said
 
 
 def with_devices(fragment: Job, nics: tuple[str, ...], gpus: tuple[str, ...]) -> Job:

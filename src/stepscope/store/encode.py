@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from stepscope.trace import TABLES
-from stepscope.window import NULL, Strings
+from stepscope.window import NULL, Strings, Table
 
 Values = Sequence[Any] | NDArray[Any] | Strings
 Rows = Mapping[str, Values]
@@ -25,6 +25,13 @@ ARROW_TYPES: Mapping[str, Any] = {
     # dictionary-coded in memory too: a thousand equal call stacks weigh as much as one
     "str": pa.dictionary(pa.int32(), pa.string()),
 }
+
+
+def rows_of(name: str, table: Table) -> Rows:
+    """A table's columns of the contract; one that nobody could fill is null in every row."""
+    spec = TABLES[name]
+    unknown = {column: [None] * len(table) for column in spec.columns.keys() - spec.optional}
+    return {**unknown, **{one: table.columns[one] for one in spec.columns if table.has(one)}}
 
 
 def arrow_table(table: str, rows: Rows) -> pa.Table:
