@@ -8,7 +8,7 @@ blamed for silence about it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stepscope.diagnose.finding import Diagnosis, Verdict
 from stepscope.simulate import FaultTruth, Truth
@@ -112,20 +112,16 @@ def _of_culprits(
 ) -> Score:
     if not verdicts:
         missing = any(fault.devices for fault in costly)
-        return _with(known, False, False, False, False if missing else None)
+        device = False if missing else None
+        return replace(known, found=False, complete=False, cause=False, device=device)
     first = verdicts[0]
     named = next((fault for fault in costly if names_culprit(fault, job, first)), None)
     against = named or next((one for one in costly if one.kind == first.kind), costly[0])
     device = _first_device(first) in _devices(against) if against.devices else None
-    return _with(known, named is not None, _complete(costly, job, verdicts),
-                 first.cause == against.cause, device)  # fmt: skip
-
-
-def _with(
-    known: Score, found: bool, complete: bool, cause: bool, device: bool | None
-) -> Score:  # fmt: skip
-    return Score(known.costly, known.hangs, known.alarms, found, complete, cause, device,
-                 known.accused, known.said_hang, known.found_hang)  # fmt: skip
+    return replace(
+        known, found=named is not None, complete=_complete(costly, job, verdicts),
+        cause=first.cause == against.cause, device=device,
+    )  # fmt: skip
 
 
 def _complete(
