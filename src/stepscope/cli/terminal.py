@@ -55,32 +55,29 @@ def progress(message: str) -> AbstractContextManager[object]:
     return Console(stderr=True).status(Text(message))
 
 
+Advance = Callable[[int, int], None]
+"""Told what is done, and all there is."""
+
+
+def count_progress(message: str) -> AbstractContextManager[Advance | None]:
+    """A bar of things on stderr; None: nobody would see it."""
+    return _bar(message, "MofNCompleteColumn")
+
+
+def byte_progress(message: str) -> AbstractContextManager[Advance | None]:
+    """A bar of bytes on stderr; None: nobody would see it."""
+    return _bar(message, "DownloadColumn")
+
+
 @contextmanager
-def count_progress(message: str) -> Iterator[Callable[[int, int], None] | None]:
-    """A bar on stderr, moved by telling it what is done and all there is; None: nobody sees it."""
+def _bar(message: str, amount: str) -> Iterator[Advance | None]:
     if not sys.stderr.isatty():
         yield None
         return
     from rich import progress as bars
     from rich.console import Console
 
-    columns = (bars.TextColumn("{task.description}"), bars.BarColumn(), bars.MofNCompleteColumn(),
-               bars.TimeRemainingColumn())  # fmt: skip
-    with bars.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(message)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
-
-
-@contextmanager
-def byte_progress(message: str) -> Iterator[Callable[[int, int], None] | None]:
-    """A bar on stderr, moved by telling it the bytes done and all bytes; None where nobody sees."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich import progress as bars
-    from rich.console import Console
-
-    columns = (bars.TextColumn("{task.description}"), bars.BarColumn(), bars.DownloadColumn(),
+    columns = (bars.TextColumn("{task.description}"), bars.BarColumn(), getattr(bars, amount)(),
                bars.TimeRemainingColumn())  # fmt: skip
     with bars.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(message)
