@@ -12,7 +12,6 @@ from typing import Annotated
 import typer
 
 from stepscope.cli import exits
-from stepscope.collect.native import build
 from stepscope.errors import UsageError
 
 _EXAMPLES = """Examples:
@@ -39,6 +38,8 @@ def prepare(
     20 seconds. Do it beforehand where hosts have no C++ compiler, or where many start at once.
     Without it training is watched all the same, from Python, at about 0.1 ms per collective.
     """
+    from stepscope.collect.native import build
+
     torch = build.torch_folder(python)
     if torch is None:
         raise UsageError(f"{python} finds no torch; name another interpreter with --python")
@@ -50,6 +51,8 @@ def prepare(
 
 def prepare_for(command: Sequence[str], env: Mapping[str, str]) -> None:
     """Compiles for the torch that a command will use; training goes on without where it fails."""
+    from stepscope.collect.native import build
+
     if not build.is_wanted():
         return
     torch = build.torch_folder(interpreter(command, env))
