@@ -150,7 +150,7 @@ def _overtaken(comm: Table, finished: Mask) -> Mask:
 def _open(window: Window, comm: Table, finished: Mask, stuck: Mask) -> tuple[Open, ...]:
     matched = match(comm)
     waits = stuck & (matched.key >= 0)
-    on_device = waits & _started(comm)
+    on_device = waits & _started(comm, slice(None))
     # what no device has come to keeps nobody, unless none is known to have come to anything
     waits = on_device if on_device.any() else waits
     keys, place = np.unique(matched.key[waits], return_index=True)
@@ -161,10 +161,12 @@ def _open(window: Window, comm: Table, finished: Mask, stuck: Mask) -> tuple[Ope
     )
 
 
-def _started(comm: Table) -> Mask:
+def _started(comm: Table, rows: Ints | slice) -> Mask:
+    """Which of the rows a device has come to, as far as that was recorded."""
+    called = comm.ints("enqueue_ns")[rows]
     if not comm.has("start_ns"):
-        return np.zeros(len(comm), np.bool_)
-    return np.asarray(comm.ints("start_ns") != NULL)
+        return np.zeros(len(called), np.bool_)
+    return np.asarray(comm.ints("start_ns")[rows] != NULL)
 
 
 def _one(window: Window, matched: Matched, finished: Mask, key: int) -> Open | None:
@@ -185,7 +187,7 @@ def _one(window: Window, matched: Matched, finished: Mask, key: int) -> Open | N
         entered | lost, frozenset(map(int, ranks[begun & ~finished[rows]])),
         frozenset(rank for rank in members - entered - lost if rank >= 0), called - entered,
         dict(zip(map(int, ranks), map(int, comm.ints("enqueue_ns")[rows]), strict=True)),
-        int(_arrivals(comm)[rows[begun]].max()),
+        int(_arrivals(comm, rows[begun]).max()),
     )  # fmt: skip
 
 
@@ -195,16 +197,14 @@ def _begun(comm: Table, rows: Ints) -> Mask:
     A host calls ahead of its device. Where some devices have come to the operator and others have
     not, those others are still busy with what is before it.
     """
-    started = _started(comm)[rows]
+    started = _started(comm, rows)
     return started if started.any() else np.ones(len(rows), np.bool_)
 
 
-def _arrivals(comm: Table) -> Ints:
-    called = comm.ints("enqueue_ns")
-    if not comm.has("start_ns"):
-        return called
-    started = comm.ints("start_ns")
-    return np.where(started != NULL, started, called)
+def _arrivals(comm: Table, rows: Ints) -> Ints:
+    called = comm.ints("enqueue_ns")[rows]
+    started = _started(comm, rows)
+    return np.where(started, comm.ints("start_ns")[rows], called) if started.any() else called
 
 
 def _members(window: Window, comm: Table, group: str) -> set[int]:
