@@ -31,6 +31,11 @@ def main() -> None:
         os.sched_setaffinity(0, {int(os.environ["LOCAL_RANK"])})
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
+    train(arguments)
+    dist.destroy_process_group()  # after the model is gone, see demo/train.py
+
+
+def train(arguments: argparse.Namespace) -> None:
     torch.manual_seed(0)
     layers = [layer for _ in range(6) for layer in (nn.Linear(512, 512), nn.ReLU())]
     yardstick = nn.Sequential(*copy.deepcopy(layers))
@@ -56,7 +61,6 @@ def main() -> None:
         kept = slice(arguments.warm_up, None)
         step_ns, piece_ns = statistics.fmean(steps[kept]), statistics.fmean(pieces[kept])
         print(json.dumps({"step_ns": step_ns, "piece_ns": piece_ns}), flush=True)
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

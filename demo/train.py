@@ -67,6 +67,15 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rank = dist.get_rank()
+    train(arguments, rank)
+    # After the model is gone: its reducer, were it the last to hold the group, would end it with
+    # the GIL held, for which a thread of the group may wait.
+    dist.destroy_process_group()
+    if rank == 0:
+        print(f"done: {arguments.steps} steps on {os.environ['WORLD_SIZE']} ranks", flush=True)
+
+
+def train(arguments: argparse.Namespace, rank: int) -> None:
     model = TinyTransformer()
     step = 0
 
@@ -87,9 +96,6 @@ def main() -> None:
         optimizer.step()
         if rank == 0 and step % 40 == 0:
             print(f"step {step}: loss {loss.item():.3f}", flush=True)
-    dist.destroy_process_group()
-    if rank == 0:
-        print(f"done: {step + 1} steps on {os.environ['WORLD_SIZE']} ranks", flush=True)
 
 
 if __name__ == "__main__":

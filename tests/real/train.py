@@ -122,6 +122,13 @@ def main() -> None:
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
+    train(arguments)
+    # The model is gone before its group: torch's reducer, if it holds the group last, ends it with
+    # the GIL held, for which a thread of the group may wait (one in twenty short jobs hung).
+    dist.destroy_process_group()
+
+
+def train(arguments: argparse.Namespace) -> None:
     torch.manual_seed(dist.get_rank())
     scenes = scenes_of(arguments.scenes)
     mine = dist.get_rank() == arguments.rank
@@ -164,7 +171,6 @@ def main() -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -23,6 +23,12 @@ def record(folder: Path, rank: int, marked: bool) -> None:
     dist.init_process_group(
         "gloo", init_method=f"file://{folder / 'store'}", rank=rank, world_size=RANKS
     )
+    train(folder, rank, marked)
+    dist.barrier()
+    dist.destroy_process_group()  # after the model is gone, see demo/train.py
+
+
+def train(folder: Path, rank: int, marked: bool) -> None:
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(FEATURES, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     loader = torch.utils.data.DataLoader([torch.randn(FEATURES) for _ in range(24)], batch_size=4)
@@ -41,8 +47,6 @@ def record(folder: Path, rank: int, marked: bool) -> None:
                 dist.recv(torch.ones(3), 0)
             profiler.step()
     profiler.export_chrome_trace(str(folder / f"host12_{4711 + rank}.json"))
-    dist.barrier()
-    dist.destroy_process_group()
 
 
 def main(folder: Path) -> int:
