@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from stepscope.diagnose.finding import Diagnosis, RankTime
 from stepscope.diagnose.runner import diagnose
+from stepscope.trace import ProcessGroup
 from stepscope.window import Window
 
 from .jobs import MS, a_job, put, without
@@ -122,3 +124,13 @@ def test_ranks_that_take_turns_share_the_blame() -> None:
 
     (late,) = diagnose(a_trace(work, ranks=3, steps=9, spread=0.0)).latecomers
     assert (late.rank, late.last, late.operators) == (2, 3, 9)
+
+
+def test_a_pipeline_s_last_stage_comes_last_by_design() -> None:
+    """The embedding's gradients lie on the first and the last stage, and that is done last."""
+    window = a_late_rank(12)
+    whole = ProcessGroup("dp-0", "embedding", (0, 1, 2, 3))
+    stages = tuple(ProcessGroup(f"pp-{at}", "pp", (at, at + 2)) for at in range(2))
+    staged = replace(window, job=replace(window.job, groups=(whole, *stages)))
+    assert diagnose(staged).latecomers == ()
+    assert diagnose(replace(window, job=replace(window.job, groups=(whole,)))).latecomers != ()

@@ -1,4 +1,8 @@
-"""Where time goes, verdict or not: the parts of each rank's step, and who comes last."""
+"""Where time goes, verdict or not: the parts of each rank's step, and who comes last.
+
+Members of one group that stand in different pipeline stages come when their stage is done: the last
+is last by design, so such groups are left out.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ import numpy as np
 from stepscope.diagnose.finding import Latecomer, RankTime
 from stepscope.diagnose.methods.arrival import Arrivals
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.routing import across_stages
 from stepscope.window import Ints, Table
 
 LATE_SHARE = 0.01
@@ -36,7 +41,9 @@ def latecomers(seen: Observed) -> tuple[Latecomer, ...]:
     if arrivals is None or not len(seen.line.steps):
         return ()
     kinds = arrivals.group.codes.astype(np.int64) * len(arrivals.op.values) + arrivals.op.codes
-    found = [_latest(seen, arrivals, np.flatnonzero(kinds == kind)) for kind in np.unique(kinds)]
+    kinds = np.where(arrivals.group.equals(*across_stages(seen.window)), -1, kinds)
+    found = [_latest(seen, arrivals, np.flatnonzero(kinds == kind))
+             for kind in np.unique(kinds) if kind >= 0]  # fmt: skip
     least = LATE_SHARE * seen.line.typical_ns
     costly = [one for one in found if one.caused_ns >= least]
     return tuple(sorted(costly, key=lambda one: -one.caused_ns))

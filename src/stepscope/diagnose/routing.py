@@ -31,6 +31,16 @@ def comparison_groups(window: Window, phase: str | None) -> list[Ints]:
     return [] if staged or len(at) < 2 else [np.arange(len(at))]
 
 
+def across_stages(window: Window) -> frozenset[str]:
+    """Groups whose members lie in several pipeline stages, and so do unequal work."""
+    pipelines = window.job.groups_of_kind("pp")
+    stage = {rank: at for group in pipelines for at, rank in enumerate(group.ranks)}
+    return frozenset(
+        group.id for group in window.groups
+        if len({stage.get(rank, 0) for rank in group.ranks}) > 1
+    )  # fmt: skip
+
+
 def _disjoint(groups: list[list[int]]) -> list[Ints]:
     """Groups of two and more in which no rank occurs twice, the largest first."""
     taken: set[int] = set()
