@@ -159,6 +159,34 @@ def test_an_operator_that_began_and_ended_in_one_packet_was_never_open(story: St
     assert _open_seqs(out) == []
 
 
+OPERATORS = st.tuples(
+    st.sampled_from(["AllReduce", "Send", "Recv"]), st.sampled_from(["dp-0", "x"]),
+    st.integers(0, 3), st.booleans(),
+)  # fmt: skip
+
+
+@given(packets=st.lists(st.lists(OPERATORS, max_size=5), max_size=6))
+def test_whoever_reads_record_by_record_finds_the_same_in_flight(
+    packets: list[list[tuple[str, str, int, bool]]],
+) -> None:
+    story = Story()
+    story.begin()
+    story.tell("AllReduce", "Send", "Recv", "dp-0", "x")
+    in_flight: set[tuple[str, int, bool]] = set()
+    for packet in packets:
+        before = set(in_flight)
+        for op, group, seq, begins in packet:
+            key = (group, seq, op != "AllReduce")
+            (in_flight.add if begins else in_flight.discard)(key)
+        made = [story.rank.comm(op, seq, group=group, end_ns=None if begins else 9)
+                for op, group, seq, begins in packet]  # fmt: skip
+        told = [it.rows for it in only(OpenOps, story.records(*made))]
+        assert len(told) == (in_flight != before)
+        for rows in told:
+            keys = zip(rows.get("group", ()), rows.get("seq", ()), rows.get("op", ()), strict=True)
+            assert {(group, seq, op != "AllReduce") for group, seq, op in keys} == in_flight
+
+
 def test_what_a_dead_rank_left_open_stays_until_it_is_back() -> None:
     state = HostState()
     dead, alive = Story(0, state, 5), Story(1, state, 6)

@@ -40,7 +40,9 @@ class Translation:
         return mono_ns + self.offset_ns
 
     def steps(self, ordinals: NDArray[Any]) -> list[int]:
-        return [self.step_of(ordinal) for ordinal in ordinals.tolist()]
+        """The step of each ordinal; a packet holds few different ones."""
+        step = {ordinal: self.step_of(ordinal) for ordinal in np.unique(ordinals).tolist()}
+        return [step[ordinal] for ordinal in ordinals.tolist()]
 
 
 def parse(payload: memoryview) -> Records:
