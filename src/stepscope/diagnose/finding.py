@@ -52,6 +52,8 @@ class Finding:
     detail: str
     ranks: tuple[int, ...] = ()
     group: str | None = None
+    devices: tuple[Device, ...] = ()
+    """Where the method itself says which; else they follow from cause and ranks."""
     phase: str | None = None
     function: str | None = None
     kernels: tuple[str, ...] = ()

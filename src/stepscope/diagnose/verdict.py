@@ -15,7 +15,8 @@ from stepscope.diagnose.advice import advise, name_ranks
 from stepscope.diagnose.blame import Culprit, is_brief
 from stepscope.diagnose.causes import Reason
 from stepscope.diagnose.cost import Cost
-from stepscope.diagnose.finding import Device, Evidence, Finding, Verdict
+from stepscope.diagnose.devices import culprit_devices
+from stepscope.diagnose.finding import Evidence, Finding, Verdict
 from stepscope.diagnose.liveness import latest_stack
 from stepscope.diagnose.methods.transfer import SlowTransfer
 from stepscope.diagnose.observed import Observed
@@ -201,18 +202,12 @@ def _verdict(
     return Verdict(
         kind=finding.kind, cause=finding.cause, summary=summary, advice=advise(finding),
         ranks=finding.ranks, hosts=hosts, group=finding.group,
-        devices=_devices(finding, hosts), phase=finding.phase, kernels=finding.kernels,
+        devices=finding.devices or culprit_devices(window, finding, hosts),
+        phase=finding.phase, kernels=finding.kernels,
         function=function, steps=finding.steps, time_ns=finding.time_ns,
         slowdown=finding.slowdown, lost_fraction=lost_fraction,
         confidence=round(finding.confidence, 3), victims=victims, evidence=evidence, stack=stack,
     )  # fmt: skip
-
-
-def _devices(finding: Finding, hosts: tuple[str, ...]) -> tuple[Device, ...]:
-    """The processors of the host, where they are what is short."""
-    if finding.cause not in ("contention", "host") or finding.function is not None:
-        return ()
-    return tuple(Device("cpu", f"{host}/cpu", round(finding.confidence, 3)) for host in hosts)
 
 
 def _victims(window: Window, finding: Finding) -> int:

@@ -13,7 +13,7 @@ the work of processors.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -24,11 +24,9 @@ from stepscope.diagnose.intervals import axis_over, union
 from stepscope.diagnose.matching import Matched, match
 from stepscope.diagnose.methods import brief
 from stepscope.diagnose.observed import Observed
-from stepscope.trace import ProcessGroup
-from stepscope.window import NULL, Floats, Ints, Mask, Table, Window
+from stepscope.diagnose.places import COMPARED, Place, find_places
+from stepscope.window import NULL, Floats, Ints, Mask, Table
 
-COMPARED = ("AllReduce", "AllGather", "ReduceScatter", "Send", "Recv")
-"""An AllToAll may be as uneven as it likes; a Broadcast's members may leave early."""
 ALONE = 0.5
 """Operators that compute for more than half of the transfer compete with that computation."""
 RATIO = 1.5
@@ -65,20 +63,10 @@ class SlowTransfer:
 
 
 @dataclass(frozen=True)
-class _Place:
-    """A group, or a pair of neighbours in one, and what makes it comparable with others."""
-
-    group: str
-    members: tuple[int, ...]
-    """None where they are unknown."""
-    shape: tuple[object, ...]
-
-
-@dataclass(frozen=True)
 class _Operators:
     """Those that count. `place` numbers `places`, `kind` operators of equal name and size."""
 
-    places: Sequence[_Place]
+    places: Sequence[Place]
     place: Ints
     column: Ints
     kind: Ints
@@ -139,7 +127,7 @@ def _together(known: SlowTransfer, one: SlowTransfer, shared: tuple[int, ...]) -
     return replace(known, culprits=shared) if len(shared) <= LINK else known
 
 
-def _classes(places: Sequence[_Place]) -> list[list[int]]:
+def _classes(places: Sequence[Place]) -> list[list[int]]:
     """Places of one shape that share no rank, two and more."""
     found: dict[tuple[object, ...], list[int]] = {}
     for at, place in enumerate(places):
@@ -148,7 +136,7 @@ def _classes(places: Sequence[_Place]) -> list[list[int]]:
     return [same for same in found.values() if len(same) > 1 and _apart(places, same)]
 
 
-def _apart(places: Sequence[_Place], same: Sequence[int]) -> bool:
+def _apart(places: Sequence[Place], same: Sequence[int]) -> bool:
     ranks = [rank for at in same for rank in places[at].members]
     return len(set(ranks)) == len(ranks)
 
@@ -198,7 +186,7 @@ def _gathered(seen: Observed, matched: Matched) -> _Operators | None:
         values = table.ints(name)
         usable &= np.minimum.reduceat(values, begins) == np.maximum.reduceat(values, begins)
     usable &= _alone(seen, table, np.repeat(shortest, length), begins)
-    places, place = _places(seen.window, table, begins)
+    places, place = find_places(seen.window, table, begins)
     members = np.array([len(one.members) for one in places])
     usable &= members[place] == length
     if not usable.any():
@@ -228,43 +216,3 @@ def _alone(seen: Observed, table: Table, transfer: Ints, begins: Ints) -> Mask:
     hidden = busy.covered(axis.at(own, end)) - busy.covered(axis.at(own, end - transfer))
     most: Ints = np.maximum.reduceat(hidden, begins)
     return most <= ALONE * transfer[begins]
-
-
-def _places(window: Window, table: Table, begins: Ints) -> tuple[list[_Place], Ints]:
-    """Where operators ran, and the number of each one's place."""
-    op, rank = table.strings("op"), table.ints("rank")
-    source = np.maximum.reduceat(np.where(op.equals("Send"), rank, -1), begins)
-    target = np.maximum.reduceat(np.where(op.equals("Recv"), rank, -1), begins)
-    groups = table.strings("group")
-    keys = np.stack((groups.codes[begins].astype(np.int64), source, target))
-    unique, number = np.unique(keys, axis=1, return_inverse=True)
-    known = {group.id: group for group in window.groups}
-    where = _Where(
-        {rank: host.name for host in window.job.hosts for rank in host.ranks},
-        {rank: stage for group in window.job.groups_of_kind("pp")
-         for stage, rank in enumerate(group.ranks)},
-    )  # fmt: skip
-    places = [_place(where, known.get(groups.values[code]), ends)
-              for code, *ends in unique.T.tolist()]  # fmt: skip
-    return places, number.ravel()
-
-
-@dataclass(frozen=True)
-class _Where:
-    """Hosts and pipeline stages by rank: stages move data at other times, beside other work."""
-
-    host: Mapping[int, str]
-    stage: Mapping[int, int]
-
-
-def _place(where: _Where, group: ProcessGroup | None, ends: Sequence[int]) -> _Place:
-    """The whole group, or the two ends of a send in it."""
-    ranks = group.ranks if group is not None else ()
-    members = tuple(ends) if max(ends) >= 0 else ranks
-    if group is None or not members or not set(members) <= set(ranks):
-        return _Place("", (), ())
-    hosts: dict[str | None, int] = {}
-    layout = tuple(hosts.setdefault(where.host.get(rank), len(hosts)) for rank in members)
-    stages = tuple(where.stage.get(rank, 0) for rank in members)
-    whole, part = (tuple(rank - min(ranks) for rank in some) for some in (ranks, members))
-    return _Place(group.id, members, (group.kind, whole, part, layout, stages))

@@ -1,0 +1,74 @@
+"""Where data moves: a group, or two neighbours of a pipeline, and which of these are equals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.trace import ProcessGroup
+from stepscope.window import Ints, Table, Window
+
+COMPARED = ("AllReduce", "AllGather", "ReduceScatter", "Send", "Recv")
+"""An AllToAll may be as uneven as it likes; a Broadcast's members may leave early."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A group, or a pair of neighbours in one, and what makes it comparable with others."""
+
+    group: str
+    kind: str
+    members: tuple[int, ...]
+    """Of a pair source and target; none where they are unknown."""
+    shape: tuple[object, ...]
+
+
+@dataclass(frozen=True)
+class _Where:
+    """Hosts and pipeline stages by rank: stages move data at other times, beside other work."""
+
+    host: Mapping[int, str]
+    stage: Mapping[int, int]
+
+
+def find_places(window: Window, table: Table, begins: Ints) -> tuple[list[Place], Ints]:
+    """Where operators ran, and the number of each one's place.
+
+    Args:
+        table: rows of `comm_ops`, operator by operator.
+        begins: where in it each operator begins.
+    """
+    op, rank = table.strings("op"), table.ints("rank")
+    source = np.maximum.reduceat(np.where(op.equals("Send"), rank, -1), begins)
+    target = np.maximum.reduceat(np.where(op.equals("Recv"), rank, -1), begins)
+    groups = table.strings("group")
+    ends = int(rank.max(initial=0)) + 2
+    key = (groups.codes[begins].astype(np.int64) * ends + source + 1) * ends + target + 1
+    _, first, number = np.unique(key, return_index=True, return_inverse=True)
+    known = {group.id: group for group in window.groups}
+    where = _Where(
+        {rank: host.name for host in window.job.hosts for rank in host.ranks},
+        {rank: stage for group in window.job.groups_of_kind("pp")
+         for stage, rank in enumerate(group.ranks)},
+    )  # fmt: skip
+    places = [
+        _place(where, known.get(groups.values[groups.codes[begins[at]]]),
+               (int(source[at]), int(target[at])))
+        for at in first.tolist()
+    ]  # fmt: skip
+    return places, number.ravel()
+
+
+def _place(where: _Where, group: ProcessGroup | None, ends: Sequence[int]) -> Place:
+    """The whole group, or the two ends of a send in it."""
+    ranks = group.ranks if group is not None else ()
+    members = tuple(ends) if max(ends) >= 0 else ranks
+    if group is None or not members or not set(members) <= set(ranks):
+        return Place("", "", (), ())
+    hosts: dict[str | None, int] = {}
+    layout = tuple(hosts.setdefault(where.host.get(rank), len(hosts)) for rank in members)
+    stages = tuple(where.stage.get(rank, 0) for rank in members)
+    whole, part = (tuple(rank - min(ranks) for rank in some) for some in (ranks, members))
+    return Place(group.id, group.kind, members, (group.kind, whole, part, layout, stages))
