@@ -8,7 +8,8 @@
 - What never ends (`NEVER`) holds back all that waits for it, and nothing else.
 
 All ranks of a stage are one row of numbers; times are integer nanoseconds since the job began, so
-that a slow and obvious simulation can agree exactly.
+that a slow and obvious simulation can agree exactly. Several steps may be played side by side: then
+each table has an axis for them before that of the ranks.
 """
 
 from __future__ import annotations
@@ -36,47 +37,66 @@ class Grid:
 
 @dataclass(frozen=True)
 class Costs:
-    """How long everything lasts in one step, each `[slot, stage, rank within the stage]` in ns."""
+    """How long everything lasts, each `[slot, stage, (step,) rank within the stage]` in ns."""
 
     lasting: Ints
     """Work on the device; the transfer of a communication operator, equal for its members."""
     issuing: Ints
     """What the host does until the operation is issued, its own work and stalls included."""
 
+    @property
+    def endless(self) -> bool:
+        """Whether something never ends."""
+        return bool((self.lasting >= NEVER).any() or (self.issuing >= NEVER).any())
+
 
 @dataclass(frozen=True)
 class Times:
-    """What happened, each `[slot, stage, rank within the stage]`; NEVER: it did not."""
+    """What happened, each `[slot, stage, (step,) rank within the stage]`; NEVER: it did not."""
 
     issued: Ints
     begin: Ints
     end: Ints
     done: Ints
-    """When each host was done with the step: `[stage, rank within the stage]`."""
+    """When each host was done with the step: `[stage, (step,) rank within the stage]`."""
+
+    def of_step(self, at: int, since_ns: int) -> Times:
+        """One of several steps, which began so much later."""
+        tables = (self.issued[:, :, at], self.begin[:, :, at], self.end[:, :, at], self.done[:, at])
+        if not since_ns:
+            return Times(*tables)
+        return Times(*(np.minimum(table + since_ns, NEVER) for table in tables))
 
 
 def play(plan: Plan, grid: Grid, costs: Costs, start: Ints) -> Times:
-    """One step of a job whose hosts begin at `start` (`[stage, rank within the stage]`)."""
+    """A step of a job whose hosts begin at `start` (`[stage, (step,) rank within the stage]`).
+
+    Of several steps none knows of another.
+    """
     return _Play(plan, grid, costs, start).run()
 
 
 class _Play:
-    """One step. Rows of numbers, one per slot and stage, are looked up once: they are many."""
+    """One play. Rows of numbers, one per slot and stage, are looked up once: they are many."""
 
     def __init__(self, plan: Plan, grid: Grid, costs: Costs, start: Ints) -> None:
-        self.plan, self.grid = plan, grid
+        self.plan = plan
+        self.shape = (*start.shape[1:-1], *grid.shape)
+        """Of a row, where the ranks are spread out on their grid."""
+        self.over = {group: tuple(axis - len(grid.shape) for axis in over)
+                     for group, over in grid.over.items()}  # fmt: skip
         self.all_issued = _issue(plan, costs.issuing, start)
         self.all_begin = np.full_like(self.all_issued, NEVER)
         self.all_end = np.full_like(self.all_issued, NEVER)
         self.issued, self.begin, self.end, self.lasting = (
-            list(table.reshape(-1, table.shape[-1]))
+            list(table.reshape(-1, *table.shape[2:]))
             for table in (self.all_issued, self.all_begin, self.all_end, costs.lasting)
         )
         self.late = [[np.zeros_like(one)] for one in start]
         """Per stage how much later than `issued` says its hosts are, after each of their waits."""
         self.free: list[dict[str, Ints]] = [{} for _ in start]
         """Per stage and stream when it is free."""
-        self.stuck = bool((costs.lasting >= NEVER).any() or (costs.issuing >= NEVER).any())
+        self.stuck = costs.endless
 
     def run(self) -> Times:
         for meeting in self.plan.meetings:
@@ -109,7 +129,7 @@ class _Play:
         elif len(members) > 1 or meeting.op.group == "world":
             self._end_together(meeting)
         else:
-            self._end(members[0].row, self.grid.over.get(meeting.op.group))
+            self._end(members[0].row, self.over.get(meeting.op.group))
         if self.stuck:
             for one in members:
                 np.minimum(self.end[one.row], NEVER, out=self.end[one.row])
@@ -120,15 +140,14 @@ class _Play:
         if over is None:
             np.add(begin, lasting, out=end)
             return
-        shape = self.grid.shape
-        last = begin.reshape(shape).max(axis=over, keepdims=True)
-        np.add(last, lasting.reshape(shape), out=end.reshape(shape))
+        last = begin.reshape(self.shape).max(axis=over, keepdims=True)
+        np.add(last, lasting.reshape(self.shape), out=end.reshape(self.shape))
 
     def _end_together(self, meeting: Meeting) -> None:
         """Rank by rank between stages, as the send says; for all ranks of the world at once."""
         last = np.maximum.reduce([self.begin[one.row] for one in meeting.members])
         if meeting.op.group == "world":
-            last = last.max(keepdims=True)
+            last = last.max(axis=-1, keepdims=True)
         lasting = self.lasting[meeting.members[0].row]
         for one in meeting.members:
             np.add(last, lasting, out=self.end[one.row])

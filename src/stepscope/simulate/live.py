@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 
 from stepscope.simulate.cost import Span
 from stepscope.simulate.engine import NEVER
+from stepscope.simulate.moments import moments
 from stepscope.simulate.record import Recorder
 from stepscope.simulate.record.moment import Moment
-from stepscope.simulate.run import moments, prepare, watched_until
+from stepscope.simulate.run import prepare, watched_until
 from stepscope.simulate.scenario import Scenario
 from stepscope.window import Table
 

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from stepscope.simulate.conditions import Conditions
 from stepscope.simulate.cost import Cost, Span, cost_of
 from stepscope.simulate.costs import Pricing
-from stepscope.simulate.engine import play
 from stepscope.simulate.faults.base import Fault
+from stepscope.simulate.moments import moments
 from stepscope.simulate.record import Recorder
 from stepscope.simulate.record.moment import EPOCH_NS, Moment
 from stepscope.simulate.scenario import Scenario
 from stepscope.simulate.truth import FaultTruth, Truth
 from stepscope.simulate.world import World
 from stepscope.trace import Job
-from stepscope.window import Ints, Window
+from stepscope.window import Window
 
 WATCHED_STEPS = 20
 WATCHED_NS = 60_000_000_000
@@ -90,32 +89,6 @@ def _play(
         count.add(1)
     faults = [_truth_of(pricing, fault, played, count) for fault in scenario.faults]
     return Truth(scenario.name, scenario.seed, tuple(faults))
-
-
-def moments(
-    pricing: Pricing, faults: Sequence[Fault], first: int = 0, start: Ints | None = None
-) -> Iterator[Moment]:
-    """The steps of a job from `first` on, whose hosts begin it at `start`.
-
-    A step that never ends is the last.
-    """
-    world, cluster = pricing.world, pricing.world.cluster
-    if start is None:
-        start = np.zeros((cluster.stages, cluster.per_stage), np.int64)
-    for step in range(first, world.scenario.steps):
-        conditions = Conditions(world, step)
-        for fault in faults:
-            if fault.active(step, world):
-                fault.apply(conditions)
-        costs = pricing.costs(conditions)
-        plan = world.serial_plan if conditions.serial else world.plan
-        times = play(plan, cluster.grid, costs, start)
-        stalls = (*pricing.interruptions(step), *conditions.stalls)
-        moment = Moment(world, step, conditions, costs, times, start, stalls)
-        yield moment
-        if not moment.finished:
-            return
-        start = times.done + pricing.between_ns(step).reshape(start.shape)
 
 
 def watched_until(moment: Moment, played: Sequence[Span]) -> int:
