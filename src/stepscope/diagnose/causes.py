@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stepscope.diagnose.blame import Culprit
 from stepscope.diagnose.finding import Cause, Evidence
+from stepscope.diagnose.methods import clock, inner
 from stepscope.diagnose.methods.device import Longer, longer
+from stepscope.diagnose.methods.inner import Part
 from stepscope.diagnose.methods.pauses import EXPLAINS, extra_pause_ns
-from stepscope.diagnose.methods.processor import COMPUTES, STARVED, STRANGERS, Use, use_of_excess
+from stepscope.diagnose.methods.processor import COMPUTES, Use, use_of_excess
 from stepscope.diagnose.methods.stacks import Samples, Slow, compiles, slower_than_peers
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.own_time import OUTSIDE
 from stepscope.diagnose.routing import comparison_groups, is_expert
+from stepscope.diagnose.unnamed import GAPS, OUTSIDE
 from stepscope.trace import DATA_LOAD
 
 
@@ -26,6 +29,10 @@ class Reason:
     whole_rank: bool = False
     """Whether the cause concerns all the rank does, so that no phase is to be named."""
     kernels: tuple[str, ...] = ()
+    phase: str | None = None
+    """A phase that says more than the one in which the rank was found to be slow."""
+    slowdown: float | None = None
+    """And how many times longer it takes than on the peers."""
 
 
 def reason_of(seen: Observed, samples: Samples | None, one: Culprit) -> Reason:
@@ -37,10 +44,33 @@ def reason_of(seen: Observed, samples: Samples | None, one: Culprit) -> Reason:
     if traced is not None and one.phase != DATA_LOAD:
         return _traced(seen, samples, one, traced)
     use = use_of_excess(seen, one)
-    evidence = (_use(use),) if (use.computed, use.starved) != (None, None) else ()
-    if starved(use, one):
-        strangers = use.strangers is not None and use.strangers >= STRANGERS
-        return Reason("contention" if strangers else "host", None, evidence, one.inflated > 1)
+    if use.is_starved and one.phase != DATA_LOAD:
+        cause: Cause = "contention" if use.has_strangers else "host"
+        return Reason(cause, None, (_use(use),), one.inflated > 1)
+    if one.phase == DATA_LOAD or use.is_late:
+        return _of_host(seen, samples, one, use)
+    return _of_device(seen, one, use) or (
+        Reason(_plain(seen, one, use), None, (_use(use),))
+        if use.keeps_ahead  # what its host does meanwhile is no reason
+        else _of_host(seen, samples, one, use)
+    )
+
+
+def _of_device(seen: Observed, one: Culprit, use: Use) -> Reason | None:
+    """What is known of a device, or of its work, that makes it late."""
+    speed = clock.relative(seen, one.row, one.first, one.stop)
+    if clock.is_low(speed):
+        return Reason("compute", None, (_clock(speed or 0.0), *_measured(use)))
+    parts = inner.parts_of(seen, one)
+    experts = inner.more_for_experts(parts)
+    if experts is None or not any(seen.window.job.groups_of_kind("ep")):
+        return None
+    evidence = (_experts(parts, experts), *_measured(use))
+    return Reason("load_imbalance", None, evidence, phase=experts, slowdown=parts[experts].slowdown)
+
+
+def _of_host(seen: Observed, samples: Samples | None, one: Culprit, use: Use) -> Reason:
+    evidence = _measured(use)
     slow = _slow(seen, samples, one)
     cause = _plain(seen, one, use)
     if slow is None:
@@ -60,20 +90,13 @@ def _traced(seen: Observed, samples: Samples | None, one: Culprit, traced: Longe
     return Reason(cause, slow.function, evidence, kernels=traced.kernels)
 
 
-def starved(use: Use, one: Culprit) -> bool:
-    """Whether the rank did no more than its peers and only waited for a processor."""
-    if use.computed is None or use.computed >= COMPUTES or one.phase == DATA_LOAD:
-        return False
-    return use.starved is not None and use.starved >= STARVED
-
-
 def _plain(seen: Observed, one: Culprit, use: Use) -> Cause:
     if one.phase == DATA_LOAD:
         return "data_loading"
     if is_expert(one.phase) and any(seen.window.job.groups_of_kind("ep")):
         return "load_imbalance"
     if use.computed is None:
-        return "host" if one.phase == OUTSIDE else "compute"
+        return "host" if one.phase in (OUTSIDE, GAPS) or use.is_late else "compute"
     return "compute" if use.computed >= COMPUTES else "host"
 
 
@@ -95,6 +118,10 @@ def _pauses(pause_ns: float, one: Culprit) -> Evidence:
     return Evidence("pauses", detail, {"pause_ns": pause_ns, "excess_ns": one.excess_ns})
 
 
+def _measured(use: Use) -> tuple[Evidence, ...]:
+    return (_use(use),) if use.is_measured else ()
+
+
 def _use(use: Use) -> Evidence:
     parts = []
     if use.computed is not None:
@@ -103,8 +130,27 @@ def _use(use: Use) -> Evidence:
         parts.append(f"{_percent(use.starved)} is waiting for a processor beyond its peers")
     if use.strangers is not None:
         parts.append(f"strangers take {use.strangers:.1f} cores there")
-    values = {"computed": use.computed, "starved": use.starved, "strangers": use.strangers}
+    if use.crowded is not None and use.has_strangers:
+        parts.append(f"{_percent(use.crowded)} of its host is used by others than the job")
+    if use.ahead is not None:
+        parts.append(f"its host is ahead of its device by {_percent(use.ahead)} of what is usual")
+    values = {"computed": use.computed, "starved": use.starved, "strangers": use.strangers,
+              "crowded": use.crowded, "ahead": use.ahead}  # fmt: skip
     return Evidence("processor", "; ".join(parts), values)
+
+
+def _clock(speed: float) -> Evidence:
+    detail = f"its device runs at {_percent(speed)} of its peers' clock"
+    return Evidence("clock", detail, {"clock": speed})
+
+
+def _experts(parts: Mapping[str, Part], phase: str) -> Evidence:
+    part = parts[phase]
+    detail = (
+        f"{phase} takes {part.excess_ns / 1e6:.1f} ms per step more than on its peers, and the "
+        "rest of the passes as long: more tokens, not a slower device"
+    )
+    return Evidence("inner", detail, {name: one.excess_ns for name, one in parts.items()})
 
 
 def _percent(part: float) -> str:

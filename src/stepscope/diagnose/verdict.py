@@ -20,13 +20,15 @@ from stepscope.diagnose.finding import Evidence, Finding, Verdict
 from stepscope.diagnose.liveness import latest_stack
 from stepscope.diagnose.methods.transfer import SlowTransfer
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.own_time import OUTSIDE
+from stepscope.diagnose.unnamed import GAPS, OUTSIDE
 from stepscope.window import Window
 
 LEAST_COST = 0.02
 """Below two percent of the step time nobody would act, and noise reaches as far."""
 LEAST_COST_OUTSIDE = 0.1
-"""What one rank does between phases is logging and checkpoints, by design: it must cost more."""
+"""What one rank does between steps is logging and checkpoints, by design: it must cost more."""
+LEAST_COST_IN_GAPS = 0.05
+"""Between two phases of a step nobody saves, but the one rank that logs may read the loss there."""
 SURE, SUREST = 0.7, 0.98
 PER_SIGMA = 0.04
 LATE_BONUS, CAUSE_BONUS = 0.05, 0.05
@@ -50,7 +52,7 @@ def slow_finding(seen: Observed, one: Culprit, reason: Reason, cost: Cost, at: i
     lag = cost.lag_ns[at]
     sure = SURE + PER_SIGMA * min(one.z - one.needed, 4.0)
     sure += LATE_BONUS * bool(lag) + CAUSE_BONUS * bool(reason.evidence)
-    phase = None if reason.whole_rank else one.named_phase
+    phase = reason.phase or (None if reason.whole_rank else one.named_phase)
     share = cost.fractions[at]
     values = {
         "slowdown": one.slowdown,
@@ -59,8 +61,7 @@ def slow_finding(seen: Observed, one: Culprit, reason: Reason, cost: Cost, at: i
         "z_needed": one.needed,
         "excess_ns": one.excess_ns,
         "lost_fraction": share,
-        # in a trace also gaps between operators, within a phase
-        "outside": one.phase == OUTSIDE and seen.window.table("host_ops") is None,
+        "least_fraction": _least_cost(seen, one),
         "lag_ns": lag,
     }
     rank = int(line.ranks[one.row])
@@ -74,7 +75,8 @@ def slow_finding(seen: Observed, one: Culprit, reason: Reason, cost: Cost, at: i
         detail=detail, ranks=(rank,),
         phase=phase, kernels=reason.kernels, function=reason.function,
         steps=line.span(one.first, one.stop),
-        time_ns=line.span_ns(one.first, one.stop), slowdown=one.slowdown, lost_ns=one.excess_ns,
+        time_ns=line.span_ns(one.first, one.stop), lost_ns=one.excess_ns,
+        slowdown=reason.slowdown or one.slowdown,
         confidence=min(sure, SUREST), values=values,
     )  # fmt: skip
 
@@ -88,8 +90,15 @@ def _method(seen: Observed, one: Culprit) -> str:
 def costs_enough(finding: Finding) -> bool:
     """Whether a slow rank costs the job anything worth a verdict."""
     share = lost_fraction(finding)
-    least = LEAST_COST_OUTSIDE if finding.values.get("outside") else LEAST_COST
-    return share is not None and share >= least
+    least = finding.values.get("least_fraction")
+    return share is not None and share >= (least if isinstance(least, float) else LEAST_COST)
+
+
+def _least_cost(seen: Observed, one: Culprit) -> float:
+    """Of a culprit. Traces have gaps between operators, within a phase, outside as well."""
+    if seen.window.table("host_ops") is not None:
+        return LEAST_COST
+    return {OUTSIDE: LEAST_COST_OUTSIDE, GAPS: LEAST_COST_IN_GAPS}.get(one.phase or "", LEAST_COST)
 
 
 def whole_hosts(window: Window, found: Sequence[Slow]) -> list[Slow]:
@@ -153,7 +162,8 @@ def network_finding(seen: Observed, one: SlowTransfer) -> Finding:
         f"{one.usual_ns / 1e6:.1f} ms in {'others' if one.equals > 1 else 'the other'} like it "
         f"(z {one.z:.1f}, noise reaches {one.needed:.1f})"
     )
-    values = {"own_ns": one.own_ns, "usual_ns": one.usual_ns, "equals": one.equals, "z": one.z,
+    values = {"where": f"in {one.group} than in equal groups",
+              "own_ns": one.own_ns, "usual_ns": one.usual_ns, "equals": one.equals, "z": one.z,
               "z_needed": one.needed, "victims": len(seen.window.ranks) - len(one.culprits),
               "lost_fraction": min(lost_ns / max(line.typical_ns, 1.0), 1.0)}  # fmt: skip
     return Finding(
@@ -167,7 +177,7 @@ def network_finding(seen: Observed, one: SlowTransfer) -> Finding:
 def network_verdict(window: Window, finding: Finding) -> Verdict:
     """A slow link as people read it."""
     victims = finding.values["victims"]
-    text = f"data moves {_times(finding.slowdown)} slower in {finding.group} than in equal groups"
+    text = f"data moves {_times(finding.slowdown)} slower {finding.values['where']}"
     if finding.ranks:
         text += f", at {name_ranks(finding.ranks)}"
     return _verdict(
@@ -236,7 +246,7 @@ def _because(one: Slow) -> str:
     reason = {
         "memory_copy": ", copying between host and device",
         "gc": ", held up by garbage collection",
-        "contention": ", as other processes take its processors",
+        "contention": ", as other processes take the processors",
         "jit_compile": ", compiling",
         "load_imbalance": ", with more work to do",
     }.get(finding.cause, "")

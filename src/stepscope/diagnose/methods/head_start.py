@@ -1,0 +1,44 @@
+"""How far a host runs ahead of its device: who waits for whom within one rank.
+
+Fault: a host that is late, so that its device has nothing to do, told from a device that is slow.
+Paper: ARGUS (2026), section 9.4, sees host-side blocking by people looking at sparse launches.
+Ours: a host calls an operator long before its device comes to it, as long as it keeps ahead; a host
+that is late calls it when the device is already idle. So the median time from call (`enqueue_ns`)
+to beginning (`start_ns`), set against the peers', says which of the two is the bottleneck.
+Cost: medians over the operators of the ranks asked for.
+Cannot see: jobs whose recorder knows the call only, or whose hosts never run ahead (gloo).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stepscope.diagnose import stats
+from stepscope.diagnose.observed import Observed
+from stepscope.window import NULL, Ints
+
+LATE = 0.25
+"""A host with less than a quarter of its peers' head start is late. Healthy hosts that do equal
+work differ by a tenth (simulated jobs of 64 to 512 ranks); late ones have a thirtieth left."""
+LEAST_SHARE = 0.01
+"""Of the step: peers that are hardly ahead themselves tell nothing."""
+
+
+def relative(seen: Observed, row: int, peers: Ints, first: int, stop: int) -> float | None:
+    """The head start of one rank over its peers' in columns [first, stop); None where unknown."""
+    usual = head_start_ns(seen, peers, first, stop)
+    if usual < max(LEAST_SHARE * seen.line.typical_ns, 1.0):
+        return None
+    return head_start_ns(seen, np.array([row]), first, stop) / usual
+
+
+def head_start_ns(seen: Observed, rows: Ints, first: int, stop: int) -> float:
+    """Median time from the host's call to the device's beginning; 0 where that was not recorded."""
+    comm = seen.window.table("comm_ops")
+    if comm is None or not comm.has("start_ns", "step"):
+        return 0.0
+    begun = comm.ints("start_ns")
+    column = seen.line.columns(comm.ints("step"))
+    keep = (begun != NULL) & (column >= first) & (column < stop)
+    keep &= np.isin(seen.line.rows(comm.ints("rank")), rows)
+    return stats.median((begun - comm.ints("enqueue_ns"))[keep].astype(np.float64))

@@ -1,0 +1,116 @@
+"""Which parts of a pass carry a culprit's excess, where phases within passes were recorded.
+
+Fault: experts that get more tokens than others, told from a device that does everything slowly.
+Paper: ARGUS (2026), table 6, finds expert imbalance by the spread of `moe_experts`; its case 5
+(section 9.5) shows bad devices by the same phase. What tells them apart there is left to people.
+Ours (blame rule 5): a slow device is slow in attention as well; more tokens lengthen the experts'
+part of a pass only. A device whose clock fell is slow whatever it shows (`clock`).
+Cost: one pass over the rows of `phases`.
+Cannot see: more tokens per expert without phases within passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.diagnose import stats
+from stepscope.diagnose.blame import Culprit
+from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.own_time import communicates
+from stepscope.diagnose.routing import comparison_groups, is_expert
+from stepscope.trace import BACKWARD, DATA_LOAD, FORWARD, OPTIMIZER
+from stepscope.window import NULL, Floats, Ints, Table
+
+WHOLE = (DATA_LOAD, FORWARD, BACKWARD, OPTIMIZER)
+MOSTLY = 0.7
+"""Part of the excess that lies in the experts' phases: a slow device spreads it by the phases'
+lengths, of which experts have about half."""
+APART = 4.0
+"""And experts are slower by this many times what the rest is, which noise makes a little slow."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One phase within passes: what the culprit and its peers take per step, in ns."""
+
+    mine_ns: float
+    usual_ns: float
+
+    @property
+    def excess_ns(self) -> float:
+        return self.mine_ns - self.usual_ns
+
+    @property
+    def slowdown(self) -> float:
+        return self.mine_ns / self.usual_ns
+
+
+def parts_of(seen: Observed, one: Culprit) -> dict[str, Part]:
+    """The phases within passes in the culprit's steps; none where they were not recorded."""
+    rows = _inner_rows(seen)
+    if rows is None:
+        return {}
+    groups = comparison_groups(seen.window, one.phase)
+    others = [m for group in groups if one.row in group for m in group if m != one.row]
+    found: dict[str, Part] = {}
+    for name in dict.fromkeys(rows.strings("phase").values):
+        means = _means(seen, rows.take(rows.strings("phase").equals(name)), one.first, one.stop)
+        usual = stats.median(means[others]) if others else 0.0
+        if np.isfinite(means[one.row]) and usual > 0:
+            found[name] = Part(float(means[one.row]), usual)
+    return found
+
+
+def more_for_experts(parts: Mapping[str, Part]) -> str | None:
+    """The experts' phase, if nothing else of the passes is slower than on the peers."""
+    experts = [name for name in parts if is_expert(name)]
+    others = [parts[name] for name in parts if not is_expert(name)]
+    if not experts or not others:
+        return None
+    excess = sum(max(part.excess_ns, 0.0) for part in parts.values())
+    theirs = sum(max(parts[name].excess_ns, 0.0) for name in experts)
+    if theirs <= 0 or theirs < MOSTLY * excess:
+        return None
+    if _slower(parts[name] for name in experts) < APART * _slower(others):
+        return None
+    return max(experts, key=lambda name: parts[name].excess_ns)
+
+
+def _slower(parts: Iterable[Part]) -> float:
+    """By which part of the usual these are longer."""
+    kept = list(parts)
+    return max(sum(one.excess_ns for one in kept), 0.0) / sum(one.usual_ns for one in kept)
+
+
+def _inner_rows(seen: Observed) -> Table | None:
+    """Rows of phases that carry no communication and may not wait, other than whole passes."""
+    phases = seen.window.table("phases")
+    if phases is None:
+        return None
+    names = phases.strings("phase")
+    wanted = [one for one in names.values if one not in WHOLE and not communicates(one)]
+    keep = names.equals(*wanted)
+    if phases.has("waits"):
+        keep &= phases.ints("waits") != 1
+    return phases.take(keep) if keep.any() else None
+
+
+def _means(seen: Observed, rows: Table, first: int, stop: int) -> Floats:
+    """Time per step of every rank in columns [first, stop); NaN where it has no row."""
+    ranks = len(seen.line.ranks)
+    row, column = seen.line.rows(rows.ints("rank")), seen.line.columns(rows.ints("step"))
+    keep = (row >= 0) & (column >= first) & (column < stop)
+    count = np.bincount(row[keep], minlength=ranks)
+    total = stats.sums(row[keep], _own(rows)[keep], ranks)
+    return np.where(count > 0, total / max(stop - first, 1), np.nan)
+
+
+def _own(rows: Table) -> Ints:
+    lasted = rows.ints("duration_ns")
+    if not rows.has("wait_ns"):
+        return lasted
+    waited = rows.ints("wait_ns")
+    return lasted - np.where(waited == NULL, 0, waited)

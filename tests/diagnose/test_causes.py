@@ -1,0 +1,158 @@
+"""Why a rank is slow whose phases a device timed: its processor, its device, or more work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from stepscope.diagnose.finding import Verdict
+from stepscope.diagnose.runner import diagnose
+from stepscope.trace import Host, ProcessGroup
+from stepscope.window import Strings, Table, Window
+
+from .jobs import MS, START, Fault, a_job, a_table, put, with_samples, without
+
+AHEAD_MS = 60
+CULPRIT = 2
+SLOW = Fault((CULPRIT,), None, 100, times=1.6)
+"""Everything that rank 2 does takes longer."""
+
+
+def the_verdict(job: Window) -> Verdict:
+    (verdict,) = diagnose(job).verdicts
+    assert verdict.ranks == (CULPRIT,)
+    return verdict
+
+
+def on_device(job: Window, late: int | None = None) -> Window:
+    """The job with phases timed on devices, whose hosts call ahead: all but a late one's."""
+    phases, comm = job.tables["phases"], job.tables["comm_ops"]
+    kept = {name: column for name, column in phases.columns.items() if name != "cpu_ns"}
+    ahead = np.where((comm.ints("rank") == late) & (comm.ints("step") >= 100), 0, AHEAD_MS * MS)
+    comm = comm.with_column("enqueue_ns", comm.ints("start_ns") - ahead)
+    return put(job, phases=Table(kept), comm_ops=comm)
+
+
+def starved(job: Window) -> Window:
+    """Rank 2 waits for a processor most of the time since step 100."""
+    since = since_ns(job)
+    return with_samples(job, "run_delay", lambda rank, time: (
+        0.9 if rank == CULPRIT and time >= since else 0.02))  # fmt: skip
+
+
+def since_ns(job: Window) -> int:
+    phases = job.tables["phases"]
+    return int(phases.ints("start_ns")[phases.ints("step") == 100].min())
+
+
+def on_two_hosts(job: Window, use: Callable[[str], float]) -> Window:
+    """Ranks 2 and 3 on a second host, and how busy each host is."""
+    hosts = (Host("host-000", (0, 1)), Host("host-001", (2, 3)))
+    table = job.tables["hardware"]
+    ranks = table.ints("rank")
+    table = table.take(ranks >= 0)
+    texts = [hosts[int(rank >= 2)].name for rank in table.ints("rank")]
+    times = range(START, int(table.ints("ts_ns").max()), 1000 * MS)
+    rows = [(-1, host.name, "cpu_util", time, use(host.name)) for time in times for host in hosts]
+    whole = a_table("rank host metric ts_ns value", rows)
+    mine = table.with_column("host", Strings.of([*texts]))
+    return put(replace(job, job=replace(job.job, hosts=hosts)), hardware=both(mine, whole))
+
+
+def both(one: Table, other: Table) -> Table:
+    return Table({
+        name: Strings.of([t.strings(name)[at] for t in (one, other) for at in range(len(t))])
+        if isinstance(column, Strings)
+        else np.concatenate([t.columns[name] for t in (one, other)])
+        for name, column in one.columns.items()
+    })  # fmt: skip
+
+
+def test_a_host_that_waits_for_a_processor_while_its_device_is_idle() -> None:
+    verdict = the_verdict(starved(on_device(a_job(faults=[SLOW]), late=CULPRIT)))
+    assert verdict.cause == "host"
+    assert "90" not in verdict.summary
+
+
+def test_strangers_on_its_host_are_contention() -> None:
+    job = starved(on_device(a_job(faults=[SLOW]), late=CULPRIT))
+    busy = on_two_hosts(job, lambda host: 0.95 if host == "host-001" else 0.05)
+    assert the_verdict(busy).cause == "contention"
+    calm = on_two_hosts(job, lambda host: 0.05)
+    assert the_verdict(calm).cause == "host"
+
+
+def test_a_host_that_the_job_itself_fills_has_no_strangers() -> None:
+    job = starved(on_device(a_job(faults=[SLOW]), late=CULPRIT))
+    job = with_samples(job, "cpu_util", lambda rank, time: 8.0 if rank == CULPRIT else 1.0)
+    busy = on_two_hosts(job, lambda host: 0.95 if host == "host-001" else 0.05)
+    assert the_verdict(busy).cause == "host"
+
+
+def test_a_device_behind_its_host_is_slow_itself() -> None:
+    """The host waits for a processor now and then, and is ahead of its device all the same."""
+    verdict = the_verdict(starved(on_device(a_job(faults=[SLOW]))))
+    assert (verdict.cause, verdict.function) == ("compute", None)
+
+
+def test_a_late_host_that_no_processor_keeps_is_the_host() -> None:
+    nap = replace(SLOW, phase="forward-compute", times=3.0, function="nap (train.py:98)")
+    verdict = the_verdict(on_device(a_job(faults=[nap]), late=CULPRIT))
+    assert (verdict.cause, verdict.function) == ("host", "nap (train.py:98)")
+
+
+def with_experts(job: Window, times: Sequence[float]) -> Window:
+    """Passes of attention and experts, half and half; on rank 2 both longer by these factors."""
+    phases = job.tables["phases"]
+    rows: list[tuple[object, ...]] = []
+    passes = np.flatnonzero(phases.strings("phase").equals("forward-compute", "backward-compute"))
+    for at in passes:
+        rank, step, start = (int(phases.ints(c)[at]) for c in ("rank", "step", "start_ns"))
+        own = int(phases.ints("duration_ns")[at] - phases.ints("wait_ns")[at])
+        slow = rank == CULPRIT and step >= 100
+        attention, experts = (one if slow else 1.0 for one in times)
+        part = int(own * attention / (attention + experts))
+        rows.append((rank, step, "self_attention", start, part, 0))
+        rows.append((rank, step, "moe_experts", start + part, own - part, 0))
+    inner = a_table("rank step phase start_ns duration_ns wait_ns", rows)
+    group = ProcessGroup("ep-0", "ep", (0, 1, 2, 3))
+    named = replace(job, job=replace(job.job, groups=(*job.job.groups, group)))
+    return put(named, phases=both(inner, phases))
+
+
+@pytest.mark.parametrize(
+    ("times", "clock", "cause"),
+    [
+        pytest.param((1.0, 3.0), 1980.0, "load_imbalance", id="experts alone"),
+        pytest.param((1.0, 3.0), 990.0, "compute", id="experts alone, at half the clock"),
+        pytest.param((2.0, 2.0), 1980.0, "compute", id="all of it"),
+    ],
+)
+def test_experts_with_more_tokens(times: Sequence[float], clock: float, cause: str) -> None:
+    slow = tuple(Fault((CULPRIT,), phase, 100, times=2.0)
+                 for phase in ("forward-compute", "backward-compute"))  # fmt: skip
+    job = clocked(with_experts(on_device(a_job(faults=slow)), times), clock)
+    verdict = the_verdict(job)
+    assert verdict.cause == cause
+    if cause == "load_imbalance":
+        assert verdict.phase == "moe_experts"
+        assert verdict.slowdown == pytest.approx(3.0, rel=0.1)
+        assert "3.0x slower than its peers in moe_experts" in verdict.summary
+
+
+def clocked(job: Window, culprit_mhz: float) -> Window:
+    times = range(START, int(job.tables["hardware"].ints("ts_ns").max()), 1000 * MS)
+    rows = [(rank, "host-000", "sm_clock_mhz", time, culprit_mhz if rank == CULPRIT else 1980.0)
+            for time in times for rank in range(4)]  # fmt: skip
+    clocks = a_table("rank host metric ts_ns value", rows)
+    return put(job, hardware=both(job.tables["hardware"], clocks))
+
+
+def test_without_counters_and_calls_a_slow_device_is_compute() -> None:
+    job = on_device(a_job(faults=[SLOW]))
+    comm = job.tables["comm_ops"]
+    calls = comm.with_column("enqueue_ns", comm.ints("start_ns"))
+    assert the_verdict(without(put(job, comm_ops=calls), "hardware", "stacks")).cause == "compute"
