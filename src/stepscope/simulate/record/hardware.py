@@ -33,6 +33,8 @@ CORES_PER_RANK = 1.1
 CORES_PER_HOST = 192
 EVENTS = ("xid", "ecc_sbe", "ecc_dbe", "nic_port_down", "nic_rx_errors", "pcie_replays")
 """Counters that stand at zero where nothing happens; only rows above zero are kept."""
+EXACT = (*EVENTS, "sm_clock_mhz")
+"""Counters that show no noise."""
 
 
 @dataclass
@@ -107,7 +109,7 @@ class HardwareRows:
         return {metric: self._read(metric, values, moment) for metric, values in ordinary.items()}
 
     def _read(self, metric: str, values: Floats, moment: Moment) -> Floats:
-        spread = SPREAD if metric != "sm_clock_mhz" else 0.0
+        spread = 0.0 if metric in EXACT else SPREAD
         shape = (self.world.scenario.ranks,)
         shown = values * self.world.random.factors(f"hardware {metric}", spread, shape, moment.step)
         for one in moment.conditions.readings:

@@ -128,32 +128,29 @@ class SummaryRows:
     source: KernelSource
     rows: Rows = field(default_factory=lambda: Rows(frozenset({"kernel"})))
     _since_ns: int = 0
-    _held: list[list[list[Ints]]] = field(default_factory=list)
+    _took: list[Ints] = field(default_factory=list)
+    """How long every operation of each step took, `[slot, stage, rank within the stage]`."""
 
     def add(self, moment: Moment) -> None:
         if not moment.finished:
             return
-        if not self._held:
+        if not self._took:
             self._since_ns = int(moment.start.min())
-            self._held = [[[] for _ in kernels] for kernels in self.source.kernels]
-        for stage, kernels in enumerate(self.source.kernels):
-            for kernel, held in zip(kernels, self._held[stage], strict=True):
-                times, slots = moment.times, kernel.slots
-                took = times.end[slots, stage] - times.begin[slots, stage]
-                held.append(took * (kernel.last - kernel.first) // PERMILLE)
+        self._took.append(moment.times.end - moment.times.begin)
         done = int(moment.times.done.max())
         if done - self._since_ns >= WINDOW_NS:
             self._close(done)
 
     def finish(self, until_ns: int) -> None:
-        if self._held:
+        if self._took:
             self._close(until_ns)
 
     def _close(self, until_ns: int) -> None:
         for stage, kernels in enumerate(self.source.kernels):
-            for kernel, held in zip(kernels, self._held[stage], strict=True):
-                self._add(stage, kernel, np.concatenate(held), until_ns)
-        self._held = []
+            for kernel in kernels:
+                took = np.concatenate([table[kernel.slots, stage] for table in self._took])
+                self._add(stage, kernel, took * (kernel.last - kernel.first) // PERMILLE, until_ns)
+        self._took = []
 
     def _add(self, stage: int, kernel: _Kernel, took: Ints, until_ns: int) -> None:
         took.sort(axis=0)

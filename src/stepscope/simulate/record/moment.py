@@ -39,6 +39,11 @@ class Moment:
         return bool((self.times.done < NEVER).all())
 
 
+def by_row(table: Ints) -> Ints:
+    """A table `[slot, stage, rank within the stage]` as rows of ranks, one per slot and stage."""
+    return table.reshape(-1, table.shape[-1])
+
+
 @dataclass(frozen=True)
 class Clocks:
     """The clock of every host: off by a constant, and drifting."""
@@ -62,5 +67,20 @@ class Clocks:
 
     def show(self, time: Ints, places: Ints) -> Ints:
         """What the clocks at some places show at some times."""
-        drift = self._drift_ppb[places] * (time // 1000) // PPM
-        return self.epoch_ns + time + self._offset_ns[places] + drift
+        return self.at(places).show(time)
+
+    def at(self, places: Ints) -> Dials:
+        """The clocks at some places."""
+        return Dials(self.epoch_ns + self._offset_ns[places], self._drift_ppb[places])
+
+
+@dataclass(frozen=True)
+class Dials:
+    """Some clocks, to be read more than once."""
+
+    zero_ns: Ints
+    """What each shows when the job begins."""
+    drift_ppb: Ints
+
+    def show(self, time: Ints) -> Ints:
+        return self.zero_ns + time + self.drift_ppb * (time // 1000) // PPM

@@ -10,7 +10,7 @@ import numpy as np
 
 from stepscope.simulate.engine import NEVER
 from stepscope.simulate.program import Op
-from stepscope.simulate.record.moment import Clocks, Moment
+from stepscope.simulate.record.moment import Clocks, Dials, Moment, by_row
 from stepscope.simulate.record.rows import Rows
 from stepscope.simulate.workload import ATTENTION, EXPERTS, MLP
 from stepscope.simulate.world import World
@@ -44,16 +44,19 @@ class StepRows:
 
 @dataclass(frozen=True)
 class _Spans:
-    """The phases of one stage: where each begins and ends, and where it waits for others."""
+    """The phases of all stages: where each begins and ends, and where it waits for others.
 
+    Operations are rows of a table `[slot, stage]`.
+    """
+
+    stage: Ints
     phase: Ints
     """Codes of names."""
     microbatch: Ints
     first: Ints
-    """Slots."""
     last: Ints
     waiting: Ints
-    """`[phase, operator]`: the slots of its communication, -1 where there are fewer."""
+    """`[phase, operator]`: its communication, -1 where there is less."""
     communicates: Mask
 
 
@@ -67,53 +70,51 @@ class PhaseRows:
     rows: Rows = field(default_factory=lambda: Rows(frozenset({"phase"})))
 
     def add(self, moment: Moment) -> None:
-        for stage, spans in enumerate(self._spans):
-            self._add(moment, stage, spans)
-
-    def _add(self, moment: Moment, stage: int, spans: _Spans) -> None:
-        times, costs = moment.times, moment.costs
-        begin, end = times.begin[spans.first, stage], times.end[spans.last, stage]
+        spans, issuing = self._spans, by_row(moment.costs.issuing)
+        begin, end = by_row(moment.times.begin), by_row(moment.times.end)
+        waited = _waited(spans, begin, end)
+        begin, end = begin[spans.first], end[spans.last]
         loading = spans.phase == self.rows.code(DATA_LOAD)
-        begin[loading] -= costs.issuing[spans.first[loading], stage]
-        places = np.arange(begin.shape[1]) + stage * self.world.cluster.per_stage
-        shown = self.clocks.show(begin, places)
+        begin[loading] -= issuing[spans.first[loading]]
+        shown = self._dials.show(begin)
         waits = spans.communicates | (spans.waiting >= 0).any(axis=1)
         self.rows.add_known(
             end < NEVER,
-            rank=self.world.cluster.rank_of[places].astype(np.int32), step=np.int64(moment.step),
-            phase=spans.phase.astype(np.int32)[:, None],
+            rank=self.world.cluster.rank_of[self._places].astype(np.int32),
+            step=np.int64(moment.step), phase=spans.phase.astype(np.int32)[:, None],
             microbatch=spans.microbatch.astype(np.int32)[:, None], start_ns=shown,
-            duration_ns=self.clocks.show(end, places) - shown, waits=waits[:, None],
-            wait_ns=self._waited(moment, stage, spans),
+            duration_ns=self._dials.show(end) - shown, waits=waits[:, None], wait_ns=waited,
         )  # fmt: skip
 
-    def _waited(self, moment: Moment, stage: int, spans: _Spans) -> Ints:
-        """Time within communication; of operators that are phases themselves it is not told."""
-        slots = spans.waiting
-        begin, end = moment.times.begin[slots, stage], moment.times.end[slots, stage]
-        inside = (slots >= 0)[:, :, None] & (end < NEVER)
-        waited: Ints = np.where(inside, end - begin, 0).sum(axis=1)
-        waited[spans.communicates] = NULL
-        return waited
+    @cached_property
+    def _places(self) -> Ints:
+        """`[phase, rank within the stage]`."""
+        per_stage = self.world.cluster.per_stage
+        places: Ints = self._spans.stage[:, None] * per_stage + np.arange(per_stage)
+        return places
 
     @cached_property
-    def _spans(self) -> list[_Spans]:
-        return [self._spans_of(stage) for stage in range(self.world.cluster.stages)]
+    def _dials(self) -> Dials:
+        return self.clocks.at(self._places)
 
-    def _spans_of(self, stage: int) -> _Spans:
-        found = list(self._phases_of(stage))
-        slot = self.world.program.slot
-        waiting = [[slot[op.key] for op in ops if op.group in BLOCKING] for _, _, ops in found]
+    @cached_property
+    def _spans(self) -> _Spans:
+        found = [(stage, *phase) for stage in range(self.world.cluster.stages)
+                 for phase in self._phases_of(stage)]  # fmt: skip
+        slot, stages = self.world.program.slot, self.world.cluster.stages
+        waiting = [[slot[op.key] * stages + stage for op in ops if op.group in BLOCKING]
+                   for stage, _, _, ops in found]  # fmt: skip
         table = np.full((len(found), max(map(len, waiting))), -1)
-        for at, slots in enumerate(waiting):
-            table[at, : len(slots)] = slots
+        for at, rows in enumerate(waiting):
+            table[at, : len(rows)] = rows
         return _Spans(
-            self.rows.codes([phase for phase, _, _ in found]).astype(np.int64),
-            np.array([microbatch for _, microbatch, _ in found]),
-            np.array([slot[ops[0].key] for _, _, ops in found]),
-            np.array([slot[ops[-1].key] for _, _, ops in found]), table,
+            np.array([stage for stage, _, _, _ in found]),
+            self.rows.codes([phase for _, phase, _, _ in found]).astype(np.int64),
+            np.array([microbatch for _, _, microbatch, _ in found]),
+            np.array([slot[ops[0].key] * stages + stage for stage, _, _, ops in found]),
+            np.array([slot[ops[-1].key] * stages + stage for stage, _, _, ops in found]), table,
             np.array([phase not in (FORWARD, BACKWARD) and ops[0].kind == "collective"
-                      for phase, _, ops in found]),
+                      for _, phase, _, ops in found]),
         )  # fmt: skip
 
     def _phases_of(self, stage: int) -> Iterator[tuple[str, int, list[Op]]]:
@@ -128,3 +129,12 @@ class PhaseRows:
                 yield op.phase, NO_MICROBATCH, [op]
         for (phase, _, microbatch), ops in passes.items():
             yield phase, microbatch, ops
+
+
+def _waited(spans: _Spans, begin: Ints, end: Ints) -> Ints:
+    """Time within communication; of operators that are phases themselves it is not told."""
+    rows = spans.waiting
+    inside = (rows >= 0)[:, :, None] & (end[rows] < NEVER)
+    waited: Ints = np.where(inside, end[rows] - begin[rows], 0).sum(axis=1)
+    waited[spans.communicates] = NULL
+    return waited

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 
@@ -37,6 +38,19 @@ class _Route:
     """`[operator, rank]` in bytes."""
 
 
+@dataclass(frozen=True)
+class _Ways:
+    """All routes together: each rank of each route is a way, whose operators are a column."""
+
+    places: Ints
+    peers: Ints
+    cells: Ints
+    """`[operator, way]`: of a table `[slot, stage, rank within the stage]`, cell by cell. Ways of
+    fewer operators repeat their last one, by which nothing is sent."""
+    sent: Ints
+    requests: Ints
+
+
 @dataclass
 class TransferRows:
     """One row per rank and peer on another host, and step."""
@@ -46,29 +60,24 @@ class TransferRows:
     rows: Rows = field(default_factory=lambda: Rows(frozenset({"nic"})))
 
     def add(self, moment: Moment) -> None:
-        for stage, routes in enumerate(self._routes):
-            for route in routes:
-                self._add(moment, stage, route)
-
-    def _add(self, moment: Moment, stage: int, route: _Route) -> None:
-        within = route.places - stage * self.world.cluster.per_stage
-        at = np.ix_(route.slots, within)
-        begin, end = moment.times.begin[:, stage][at], moment.times.end[:, stage][at]
+        ways = self._ways
+        if ways is None:
+            return
+        begin, end = moment.times.begin.ravel()[ways.cells], moment.times.end.ravel()[ways.cells]
         begun, ended = begin < NEVER, end < NEVER
         known = np.asarray(begun.any(axis=0))
         first = np.where(begun, begin, NEVER).min(axis=0)
         last = np.maximum(np.where(ended, end, 0).max(axis=0), first)
-        requests = -(-route.sent // REQUEST_BYTES)
         self.rows.add_known(
             known,
-            rank=self.world.cluster.rank_of[route.places].astype(np.int32),
-            nic=self._nics[route.places],
-            peer=self.world.cluster.rank_of[route.peers].astype(np.int32),
-            start_ns=self.clocks.show(first, route.places),
-            end_ns=self.clocks.show(last, route.places),
-            bytes=np.where(ended, route.sent, 0).sum(axis=0),
-            posted=np.where(begun, requests, 0).sum(axis=0),
-            completed=np.where(ended, requests, 0).sum(axis=0),
+            rank=self.world.cluster.rank_of[ways.places].astype(np.int32),
+            nic=self._nics[ways.places],
+            peer=self.world.cluster.rank_of[ways.peers].astype(np.int32),
+            start_ns=self.clocks.show(first, ways.places),
+            end_ns=self.clocks.show(last, ways.places),
+            bytes=np.where(ended, ways.sent, 0).sum(axis=0),
+            posted=np.where(begun, ways.requests, 0).sum(axis=0),
+            completed=np.where(ended, ways.requests, 0).sum(axis=0),
         )  # fmt: skip
 
     @cached_property
@@ -81,8 +90,24 @@ class TransferRows:
         )
 
     @cached_property
-    def _routes(self) -> list[list[_Route]]:
-        return [list(self._routes_of(stage)) for stage in range(self.world.cluster.stages)]
+    def _ways(self) -> _Ways | None:
+        """None where nothing leaves a host."""
+        routes = [one for stage in range(self.world.cluster.stages)
+                  for one in self._routes_of(stage)]  # fmt: skip
+        if not routes:
+            return None
+        most = max(len(one.slots) for one in routes)
+        sent = np.hstack([_padded(one.sent, most, "constant") for one in routes])
+        return _Ways(
+            np.concatenate([one.places for one in routes]),
+            np.concatenate([one.peers for one in routes]),
+            np.hstack([_padded(self._cells(one), most, "edge") for one in routes]),
+            sent, -(-sent // REQUEST_BYTES),
+        )  # fmt: skip
+
+    def _cells(self, route: _Route) -> Ints:
+        cells: Ints = route.slots[:, None] * self.world.scenario.ranks + route.places
+        return cells
 
     def _routes_of(self, stage: int) -> Iterator[_Route]:
         """One for the next stage, one for the stage before, one for each kind of group."""
@@ -117,3 +142,8 @@ class TransferRows:
             shift = (op.partner[0] - stage) * self.world.cluster.per_stage
             return (np.arange(ranks) + shift) % ranks, np.ones(ranks)
         return self.world.network.counterparts(op.group)
+
+
+def _padded(table: Ints, rows: int, mode: Literal["edge", "constant"]) -> Ints:
+    """More rows at the end: the last one again, or zeros."""
+    return np.pad(table, ((0, rows - len(table)), (0, 0)), mode=mode)
