@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -12,8 +14,9 @@ from stepscope.diagnose.intervals import union
 from stepscope.diagnose.matching import match
 from stepscope.diagnose.methods.arrival import collect_arrivals
 from stepscope.diagnose.methods.stacks import function_of, waits
-from stepscope.diagnose.own_time import OUTSIDE, communicates, own_time
+from stepscope.diagnose.own_time import communicates, own_time
 from stepscope.diagnose.timeline import timeline
+from stepscope.diagnose.unnamed import GAPS, OUTSIDE
 from stepscope.trace import Host, Job, ProcessGroup
 from stepscope.window import Window
 
@@ -103,6 +106,47 @@ def test_own_time_is_what_waiting_leaves() -> None:
     backward = own.own[own.phases.index("backward-compute")]
     assert np.allclose(backward[:, 5:], 50 * MS)
     assert np.allclose(own.own[own.phases.index(OUTSIDE)][:, :-1], 0.2 * MS, atol=1000)
+
+
+def a_pause_between_passes(comm: str, operators: list[tuple[object, ...]]) -> Window:
+    """A step of 200 ms: forward, 40 ms of nothing, backward, and 50 ms of nothing at its end."""
+    job = a_job(ranks=2, steps=1).job
+    steps = [(rank, 0, START, 200 * MS) for rank in (0, 1)]
+    rows = [
+        (rank, 0, name, START + begin * MS, length * MS)
+        for rank in (0, 1)
+        for name, begin, length in (("forward-compute", 0, 50), ("backward-compute", 90, 60))
+    ]
+    return Window(job, {
+        "steps": a_table("rank step start_ns duration_ns", steps),
+        "phases": a_table("rank step phase start_ns duration_ns", rows),
+        "comm_ops": a_table(f"rank step group seq op peer enqueue_ns {comm}", operators),
+    })  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("comm", "times"),
+    [
+        pytest.param("start_ns end_ns", (START + 55 * MS, START + 65 * MS), id="device"),
+        pytest.param("blocked_ns", (10 * MS,), id="host"),
+    ],
+)
+def test_gaps_between_phases_are_told_from_what_lies_before_and_after(
+    comm: str, times: tuple[int, ...]
+) -> None:
+    operators = [(rank, 0, "dp-0", 0, "AllReduce", -1, START + 55 * MS, *times) for rank in (0, 1)]
+    window = a_pause_between_passes(comm, [*operators])
+    own = own_time(window, timeline(window))
+    assert np.allclose(own.own[own.phases.index(GAPS)], 30 * MS)
+    assert np.allclose(own.own[own.phases.index(OUTSIDE)], 50 * MS)
+
+
+def test_gaps_may_be_waiting_where_stages_hand_over_unseen() -> None:
+    operators = [(rank, 0, "dp-0", 0, "AllReduce", -1, START, START, START + MS) for rank in (0, 1)]
+    window = a_pause_between_passes("start_ns end_ns", [*operators])
+    groups = (*window.job.groups, ProcessGroup("pp-0", "pp", (0, 1)))
+    staged = Window(replace(window.job, groups=groups), window.tables)
+    assert not {GAPS, OUTSIDE} & set(own_time(staged, timeline(staged)).phases)
 
 
 def test_blocking_operators_are_taken_out_where_waiting_was_not_measured() -> None:

@@ -19,8 +19,7 @@ import numpy as np
 
 from stepscope.diagnose import stats
 from stepscope.diagnose.finding import ClockFit, Skipped
-from stepscope.diagnose.matching import TOGETHER, Matched, match
-from stepscope.diagnose.own_time import arrivals
+from stepscope.diagnose.matching import TOGETHER, Matched, arrivals, match
 from stepscope.window import NULL, Floats, Ints, Mask, Strings, Table, Window
 
 LEAST_SHARED = 5

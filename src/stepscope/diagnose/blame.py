@@ -12,8 +12,8 @@ from stepscope.diagnose.methods import brief
 from stepscope.diagnose.methods.l2 import LEAST_STEPS, Straggler, stragglers, window_width
 from stepscope.diagnose.methods.pauses import Storm, storms
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.own_time import BETWEEN, OUTSIDE
 from stepscope.diagnose.routing import comparison_groups
+from stepscope.diagnose.unnamed import GAPS, OUTSIDE, UNNAMED
 from stepscope.window import Floats, Ints
 
 DOMINANT = 0.5
@@ -46,7 +46,7 @@ class Culprit:
     @property
     def named_phase(self) -> str | None:
         """The phase as people know it; our own pseudo-phases are none."""
-        return None if self.phase in (OUTSIDE, BETWEEN) else self.phase
+        return None if self.phase in UNNAMED else self.phase
 
 
 def find_culprits(seen: Observed) -> list[Culprit]:
@@ -135,7 +135,7 @@ def _culprit(seen: Observed, mine: list[Straggler]) -> Culprit:
     shares = _shares(seen, row, first, stop, seen.own.phases if whole else flagged)
     phase = _dominant(shares) if shares else main.phase
     # nobody knows times outside of phases, so they are no measure of how slow a rank is
-    unnamed = phase in (None, OUTSIDE)
+    unnamed = phase in (None, OUTSIDE, GAPS)
     own = seen.total if unnamed else seen.own.own[seen.own.phases.index(phase)]
     groups = comparison_groups(seen.window, phase)
     mine_ns = stats.median(own[row, first:stop])

@@ -90,3 +90,12 @@ def _number(known: Mask, *columns: Ints) -> Ints:
     dense[order] = np.cumsum(changed)
     numbers[known] = dense
     return numbers
+
+
+def arrivals(comm: Table) -> Ints:
+    """When each operator was there: the head of its stream where known, else the host call."""
+    enqueue = comm.ints("enqueue_ns")
+    if not comm.has("start_ns"):
+        return enqueue
+    start = comm.ints("start_ns")
+    return np.where(start == NULL, enqueue, start)

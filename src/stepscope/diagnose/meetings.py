@@ -11,8 +11,7 @@ from hashlib import blake2b
 
 import numpy as np
 
-from stepscope.diagnose.matching import TOGETHER, Matched, match
-from stepscope.diagnose.own_time import arrivals
+from stepscope.diagnose.matching import TOGETHER, Matched, arrivals, match
 from stepscope.window import NULL, Ints, Window
 
 _SPREAD = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)

@@ -19,8 +19,7 @@ import numpy as np
 
 from stepscope.diagnose import stats
 from stepscope.diagnose.align import IMPOSSIBLE_NS
-from stepscope.diagnose.matching import TOGETHER, Matched, match
-from stepscope.diagnose.own_time import arrivals
+from stepscope.diagnose.matching import TOGETHER, Matched, arrivals, match
 from stepscope.diagnose.timeline import Timeline
 from stepscope.window import NULL, Floats, Ints, Mask, Strings, Window
 

@@ -28,7 +28,7 @@ from stepscope.diagnose.methods.stacks import (
     slower_than_before,
 )
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.own_time import BETWEEN, OUTSIDE
+from stepscope.diagnose.unnamed import UNNAMED
 from stepscope.trace import DATA_LOAD
 from stepscope.window import Floats
 
@@ -182,7 +182,7 @@ def _finding(
         detail += f"; {100 * min(slow.grew, 1):.0f} % of the rise is in {slow.function}"
     return Finding(
         method="everyone", kind="slowdown", cause=cause, detail=detail,
-        phase=None if rise.phase in (OUTSIDE, BETWEEN) else rise.phase,
+        phase=None if rise.phase in UNNAMED else rise.phase,
         function=None if slow is None else slow.function,
         steps=line.span(change.split, stop), time_ns=line.span_ns(change.split, stop),
         slowdown=change.ratio, lost_ns=rise.step_ns, confidence=sure,

@@ -1,0 +1,172 @@
+"""The part of a step in no phase: gaps between its phases, and what comes before and after them.
+
+What ranks do between two steps is logging and checkpoints, often on one rank and by design; what
+holds one up between two phases of a step is neither. So the two are told apart, except in traces
+of operators, where a phase begins with its first operator.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from stepscope.diagnose import stats
+from stepscope.diagnose.intervals import Axis, Union, union
+from stepscope.diagnose.matching import POINT_TO_POINT, arrivals
+from stepscope.diagnose.phase_rows import PhaseRows, nullable
+from stepscope.diagnose.timeline import Timeline
+from stepscope.window import NULL, Floats, Ints, Mask, Table, Window
+
+OUTSIDE = "outside-phases"
+"""Before the first phase of a step and after its last; in traces of operators all of the rest."""
+GAPS = "between-phases"
+BETWEEN = "between-collectives"
+"""Of jobs of which only communication was recorded: the time between operators."""
+UNNAMED = (OUTSIDE, GAPS, BETWEEN)
+"""Our own names, which no table holds."""
+
+Named = list[tuple[str, Floats]]
+
+
+def outside_phases(window: Window, rows: PhaseRows) -> Named:
+    """Own time of each rank and step in no phase, `[rank, step]` in ns; nothing where unknown."""
+    one = _Steps(rows, ~rows.inner)
+    if not one.outermost.any() or window.table("steps") is None:
+        return []
+    comm = window.table("comm_ops")
+    if window.table("host_ops") is not None:
+        return _of_a_trace(one, comm)
+    if comm is None:
+        single = len(rows.line.ranks) == 1
+        return _by_blocking(one, np.zeros(0, np.int64), np.zeros(0), None) if single else []
+    if comm.has("blocked_ns", "step"):
+        return _by_blocking(one, *_blocked_outside(one, comm), comm)
+    return _by_operators(one, comm) if _all_waiting_is_seen(window, comm) else []
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """The steps of all ranks, and what of them lies in phases."""
+
+    rows: PhaseRows
+    outermost: Mask
+
+    @cached_property
+    def begin(self) -> Ints:
+        """On the axis, of every row of `phases`."""
+        return self.rows.axis.at(self.rows.rank, self.rows.start)
+
+    @cached_property
+    def inside(self) -> Union:
+        return union(self.begin[self.outermost], self._end[self.outermost])
+
+    @cached_property
+    def first_ns(self) -> Ints:
+        """When the first phase of each rank's step begins; far in the future without any."""
+        first = np.full(self._cells, np.iinfo(np.int64).max)
+        np.minimum.at(first, self._cell[self.outermost], self.rows.start[self.outermost])
+        return first.reshape(self.shape)
+
+    @cached_property
+    def last_ns(self) -> Ints:
+        """When its last phase ends; NULL without any."""
+        last = np.full(self._cells, NULL)
+        end = self.rows.start + self.rows.duration
+        np.maximum.at(last, self._cell[self.outermost], end[self.outermost])
+        return last.reshape(self.shape)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self.rows.line.ranks), len(self.rows.line.steps)
+
+    @property
+    def _cells(self) -> int:
+        return self.shape[0] * self.shape[1]
+
+    @property
+    def _cell(self) -> Ints:
+        return self.rows.rank * self.shape[1] + self.rows.column
+
+    @property
+    def _end(self) -> Ints:
+        return self.begin + self.rows.duration
+
+
+def _of_a_trace(one: _Steps, comm: Table | None) -> Named:
+    """Profilers know when operators ran but not who stood in a wait for them."""
+    line, axis = one.rows.line, one.rows.axis
+    if comm is None:
+        return [(OUTSIDE, uncovered(line, axis, one.inside))]
+    return [(OUTSIDE, uncovered(line, axis, _busy(one, comm)))] if comm.has("end_ns") else []
+
+
+def _busy(one: _Steps, comm: Table) -> Union:
+    """Where a rank is in a phase or in an operator."""
+    rank, start, end = one.rows.line.rows(comm.ints("rank")), arrivals(comm), comm.ints("end_ns")
+    keep = (rank >= 0) & (end != NULL)
+    start, end = one.rows.axis.at(rank, start)[keep], one.rows.axis.at(rank, end)[keep]
+    inside = one.inside
+    return union(np.concatenate((inside.start, start)), np.concatenate((inside.end, end)))
+
+
+def _all_waiting_is_seen(window: Window, comm: Table) -> bool:
+    """Whether a device that waits does so in an operator that was recorded.
+
+    Where stages hand over unseen, a gap may be a stage waiting for its neighbour.
+    """
+    if not comm.has("start_ns", "end_ns"):
+        return False
+    staged = any(len(group.ranks) > 1 for group in window.job.groups_of_kind("pp"))
+    return not staged or bool(comm.strings("op").equals(*POINT_TO_POINT).any())
+
+
+def _by_operators(one: _Steps, comm: Table) -> Named:
+    """Devices: what no phase and no operator covers."""
+    line, axis = one.rows.line, one.rows.axis
+    busy = _busy(one, comm)
+    whole = uncovered(line, axis, busy)
+    known = np.isfinite(whole) & (one.last_ns > one.first_ns)
+    rank = np.arange(one.shape[0])[:, None]
+    first = axis.at(rank, np.where(known, one.first_ns, axis.origin_ns))
+    last = axis.at(rank, np.where(known, one.last_ns, axis.origin_ns))
+    between = last - first - (busy.covered(last) - busy.covered(first))
+    gaps = np.where(known, np.minimum(between, whole), np.nan)
+    return [(GAPS, gaps), (OUTSIDE, whole - np.nan_to_num(gaps))]
+
+
+def _blocked_outside(one: _Steps, comm: Table) -> tuple[Ints, Floats]:
+    """Cell and host time blocked of each operator outside phases."""
+    rank, column = one.rows.line.rows(comm.ints("rank")), one.rows.line.columns(comm.ints("step"))
+    blocked = np.nan_to_num(nullable(comm, "blocked_ns"))
+    enqueue = one.rows.axis.at(rank, comm.ints("enqueue_ns"))
+    counts = (rank >= 0) & (column >= 0) & ~one.inside.holds(enqueue)
+    return rank * one.shape[1] + column, np.where(counts, blocked, 0.0)
+
+
+def _by_blocking(one: _Steps, cell: Ints, blocked: Floats, comm: Table | None) -> Named:
+    """Hosts: the period less the phases, less what was blocked in operators outside them."""
+    line, size = one.rows.line, one.shape[0] * one.shape[1]
+    phases = one.rows.grid(one.rows.duration.astype(np.float64), one.outermost)
+    known = cell >= 0
+    stood = stats.sums(cell[known], blocked[known], size).reshape(one.shape)
+    whole = np.maximum(line.period_ns - phases - stood, 0.0)
+    spanned = np.where(one.last_ns > one.first_ns, one.last_ns - one.first_ns, 0)
+    edges = np.zeros(one.shape)
+    if comm is not None:
+        enqueue, here = comm.ints("enqueue_ns")[known], cell[known]
+        out = (enqueue < one.first_ns.ravel()[here]) | (enqueue >= one.last_ns.ravel()[here])
+        edges = stats.sums(here[out], blocked[known][out], size).reshape(one.shape)
+    outside = np.clip(line.period_ns - spanned - edges, 0.0, whole)
+    return [(GAPS, whole - outside), (OUTSIDE, outside)]
+
+
+def uncovered(line: Timeline, axis: Axis, busy: Union) -> Floats:
+    """How much of each step no interval covers."""
+    known = (line.start_ns != NULL) & np.isfinite(line.period_ns)
+    start = np.where(known, line.start_ns, axis.origin_ns)
+    period = np.where(known, line.period_ns, 0.0).astype(np.int64)
+    rank = np.arange(len(line.ranks))[:, None]
+    begin, end = axis.at(rank, start), axis.at(rank, start + period)
+    return np.where(known, end - begin - (busy.covered(end) - busy.covered(begin)), np.nan)
