@@ -266,6 +266,13 @@ def test_a_device_that_waits_elsewhere_has_not_come_either_and_is_a_victim() -> 
     assert (verdict.ranks, verdict.cause, verdict.victims) == ((2,), "compute", 2)
 
 
+def test_a_pipeline_s_two_directions_end_out_of_order() -> None:
+    """Rank 0 still waits for gradients, though a later send of activations has ended."""
+    table = operators((0, "pp-0", 0, "Recv", 1, 2, None), (0, "pp-0", 1, "Send", 1, 3, 4),
+                      (1, "pp-0", 0, "Recv", 0, 3, 4))  # fmt: skip
+    assert the_hang(find_hang(a_tiny_job(table, 60, PAIR))).ranks == (1,)
+
+
 def test_ranks_that_wait_for_one_another() -> None:
     groups = (ProcessGroup("a", "other", (0, 1)), ProcessGroup("b", "other", (0, 1)))
     table = operators((0, "a", 0, "AllReduce", -1, 1, None), (1, "b", 0, "AllReduce", -1, 1, None))

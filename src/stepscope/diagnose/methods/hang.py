@@ -20,7 +20,7 @@ import numpy as np
 
 from stepscope.diagnose.finding import Cause, Finding
 from stepscope.diagnose.liveness import Doing, Pace, Signs, now_ns, pace, signs_of, while_alive
-from stepscope.diagnose.matching import Matched, match
+from stepscope.diagnose.matching import POINT_TO_POINT, Matched, match
 from stepscope.window import NULL, Ints, Mask, Table, Window
 
 LATE_STEPS = 1.5
@@ -138,13 +138,24 @@ def _finished(comm: Table) -> Mask:
 
 
 def _overtaken(comm: Table, finished: Mask) -> Mask:
-    """Rows whose rank has since finished a later operator of the group: their end was lost."""
-    group = comm.strings("group").codes.astype(np.int64)
-    lane = comm.ints("rank") * (group.max(initial=0) + 1) + group
-    _, lane = np.unique(lane, return_inverse=True)
+    """Rows whose rank has since finished a later operator of their lane: their end was lost."""
+    lane = _lanes(comm)
     newest = np.full(lane.max(initial=0) + 1, NULL)
     np.maximum.at(newest, lane[finished], comm.ints("seq")[finished])
     return comm.ints("seq") < newest[lane]
+
+
+def _lanes(comm: Table) -> Ints:
+    """Numbers of what ends in order: a rank's collectives of a group, its sends to one peer."""
+    pairs = comm.strings("op").equals(*POINT_TO_POINT)
+    key = comm.ints("rank")
+    ways = [comm.strings("group").codes, np.where(pairs, comm.strings("op").codes, -1)]
+    if comm.has("peer"):
+        ways.append(np.where(pairs, comm.ints("peer"), -1))
+    for way in ways:
+        _, part = np.unique(way, return_inverse=True)
+        _, key = np.unique(key * (part.max(initial=0) + 1) + part, return_inverse=True)
+    return key
 
 
 def _open(window: Window, comm: Table, finished: Mask, stuck: Mask) -> tuple[Open, ...]:
