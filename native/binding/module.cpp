@@ -1,18 +1,13 @@
-// stepscope._native: the only file that knows Python.
+// stepscope._native: its scanner, and the module itself.
 //
 // Plain C API, limited to what 3.10 has: one binary serves every later Python, and its import takes
 // 0.3 ms and 90 KB (a module of nanobind's: 0.8 ms and 320 KB). Types and meanings stand in
 // src/stepscope/_native.pyi.
-#define PY_SSIZE_T_CLEAN
-#define Py_LIMITED_API 0x030A0000
-#include <Python.h>
-
 #include <algorithm>
-#include <exception>
-#include <new>
 #include <stdexcept>
 
 #include "../src/scanner.hpp"
+#include "python.hpp"
 
 namespace {
 
@@ -21,56 +16,6 @@ using namespace stepscope;
 constexpr std::array<const char*, KINDS> KIND_NAMES = {
     "cpu", "mark", "runtime", "device", "python", "calls",
 };
-
-struct Failed {};  // a Python error is set
-
-PyObject* checked(PyObject* made) {
-    if (made == nullptr) throw Failed{};
-    return made;
-}
-
-class Owned {
- public:
-    explicit Owned(PyObject* made) : object_(checked(made)) {}
-    Owned(const Owned&) = delete;
-    Owned& operator=(const Owned&) = delete;
-    ~Owned() { Py_XDECREF(object_); }
-    PyObject* get() const { return object_; }
-    PyObject* release() { return std::exchange(object_, nullptr); }
-
- private:
-    PyObject* object_;
-};
-
-// Runs a body that may throw; Python's error where it did.
-template <class Body>
-PyObject* guarded(Body&& body) noexcept {
-    try {
-        return body();
-    } catch (const Failed&) {
-    } catch (const std::bad_alloc&) {
-        PyErr_NoMemory();
-    } catch (const std::exception& error) {
-        PyErr_SetString(PyExc_ValueError, error.what());
-    }
-    return nullptr;
-}
-
-PyObject* to_bytes(std::string_view text) {
-    return PyBytes_FromStringAndSize(text.data(), static_cast<Py_ssize_t>(text.size()));
-}
-
-std::string_view viewed(PyObject* bytes) {
-    char* data = nullptr;
-    Py_ssize_t size = 0;
-    if (PyBytes_AsStringAndSize(bytes, &data, &size) < 0) throw Failed{};
-    return {data, static_cast<std::size_t>(size)};
-}
-
-std::string to_text(PyObject* object) {
-    Owned bytes(PyUnicode_AsUTF8String(object));
-    return std::string(viewed(bytes.get()));
-}
 
 Kind to_kind(const std::string& name) {
     for (std::size_t at = 0; at < KINDS; ++at)

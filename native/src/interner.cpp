@@ -3,19 +3,13 @@
 #include <cstring>
 #include <random>
 
+#include "hash.hpp"
+
 namespace stepscope {
 namespace {
 
-constexpr std::size_t FIRST_SLOTS = 1024;          // a power of two, as all later sizes
-constexpr std::size_t PLACE_BYTES = 150;           // of a text here, and of a string in Python
-constexpr std::uint64_t ODD = 0x9E3779B97F4A7C15;  // 2^64 / golden ratio: Knuth, TAOCP 3, 6.4
-
-// The two halves of a product, folded: every bit of both factors moves every bit of it.
-std::uint64_t folded(std::uint64_t one, std::uint64_t other) {
-    __extension__ using Wide = unsigned __int128;
-    const Wide product = static_cast<Wide>(one) * other;
-    return static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64);
-}
+constexpr std::size_t FIRST_SLOTS = 1024;  // a power of two, as all later sizes
+constexpr std::size_t PLACE_BYTES = 150;   // of a text here, and of a string in Python
 
 std::uint64_t up_to_eight(std::string_view bytes) {
     std::uint64_t value = 0;
