@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NewType
 
 Rank = NewType("Rank", int)
@@ -69,13 +70,22 @@ class Job:
     observed_until_ns: int | None = None
 
     def group(self, id: str) -> ProcessGroup | None:
-        return next((group for group in self.groups if group.id == id), None)
+        return self._group_by_id.get(id)
 
     def groups_of_kind(self, *kinds: str) -> tuple[ProcessGroup, ...]:
         return tuple(group for group in self.groups if group.kind in kinds)
 
     def host_of(self, rank: int) -> str | None:
-        return next((host.name for host in self.hosts if rank in host.ranks), None)
+        return self._host_by_rank.get(rank)
+
+    @cached_property
+    def _group_by_id(self) -> Mapping[str, ProcessGroup]:
+        return {group.id: group for group in reversed(self.groups)}
+
+    @cached_property
+    def _host_by_rank(self) -> Mapping[int, str]:
+        """The first host that names a rank has it."""
+        return {rank: host.name for host in reversed(self.hosts) for rank in host.ranks}
 
     def to_json(self) -> dict[str, Any]:
         """The object that `job.json` holds; unknown keys are left out."""
