@@ -69,6 +69,16 @@ def test_a_file_says_what_flags_cannot_and_flags_come_on_top(tmp_path: Path) -> 
     assert (job["job_id"], job["world_size"]) == ("llama", 4)
 
 
+def test_flags_change_single_keys_of_a_section(tmp_path: Path) -> None:
+    file = tmp_path / "job.toml"
+    file.write_text("ranks = 8\nsteps = 2\n[parallelism]\ntp = 2\nmicrobatches = 2\n")
+    out = tmp_path / "job"
+    assert main(["simulate", str(file), "--pp", "2", "--out", str(out)]) == 0
+    job = json.loads((out / "job.json").read_text(encoding="utf-8"))
+    assert job["parallelism"] == {"tp": 2, "cp": 1, "pp": 2, "dp": 2, "ep": 1}
+    assert job["schedule"]["microbatches"] == 2
+
+
 def test_dp_alone_says_how_many_ranks_there_are(tmp_path: Path) -> None:
     out = tmp_path / "job"
     few = ["--steps", "2", "--microbatches", "2"]
@@ -101,6 +111,7 @@ def test_every_fault_is_explained(capsys: Capture) -> None:
         (["--out", "x", "--workload", "sparse"], ["sparse", "dense, moe, variable"]),
         (["--out", "x", "--dp", "3", "--ranks", "8"], ["dp=3"]),
         (["nowhere.toml", "--out", "x"], ["nowhere.toml"]),
+        (["job.toml", "--case", "venus-1", "--out", "x"], ["not both"]),
     ],
 )
 def test_nonsense_is_refused_in_one_line(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from stepscope.cli import exits
-from stepscope.errors import SourceError, UsageError
+from stepscope.cli import scenario as flags
+from stepscope.errors import UsageError
 
 if TYPE_CHECKING:
     from stepscope.simulate import Scenario, Truth
@@ -38,57 +38,26 @@ _EXAMPLES = """Examples:
 """
 
 
+Out = Annotated[str, typer.Option(metavar="FOLDER_OR_URL", help="The job folder to write.")]
+Live = Annotated[
+    bool, typer.Option("--live", help="Write while it runs, in real time, until Ctrl-C.")
+]
+
+
 def register(app: typer.Typer) -> None:
     app.command("simulate", epilog=_EXAMPLES)(simulate)
 
 
 def simulate(
-    scenario: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="A scenario in TOML; flags come on top.")
-    ] = None,
-    out: Annotated[
-        str, typer.Option(metavar="FOLDER_OR_URL", help="The job folder to write.")
-    ] = "",
-    ranks: Annotated[int | None, typer.Option(help="GPUs of the job; 64 unless given.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Training steps; 100 unless given.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Equal seeds give equal jobs.")] = None,
-    dp: Annotated[int | None, typer.Option(help="Data parallelism; what is left of RANKS.")] = None,
-    tp: Annotated[int | None, typer.Option(help="Tensor parallelism.")] = None,
-    pp: Annotated[int | None, typer.Option(help="Pipeline stages.")] = None,
-    cp: Annotated[int | None, typer.Option(help="Context parallelism.")] = None,
-    ep: Annotated[int | None, typer.Option(help="Expert parallelism, within dp.")] = None,
-    chunks: Annotated[
-        int | None, typer.Option(help="Model chunks per stage; above 1 the pipeline interleaves.")
-    ] = None,
-    microbatches: Annotated[int | None, typer.Option(help="Microbatches per step.")] = None,
-    sharding: Annotated[
-        str | None, typer.Option(metavar="ddp|zero1|fsdp", help="Of gradients and parameters.")
-    ] = None,
-    workload: Annotated[
-        str | None,
-        typer.Option(metavar="dense|moe|variable", help="Variable: inputs differ in length."),
-    ] = None,
-    detail: Annotated[
-        str | None,
-        typer.Option(metavar="auto|full|normal|brief", help="How much is written of every rank."),
-    ] = None,
-    fault: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME:KEY=VALUE,…", help="What goes wrong; may be given repeatedly."),
-    ] = None,
-    live: Annotated[
-        bool, typer.Option("--live", help="Write while it runs, in real time, until Ctrl-C.")
-    ] = False,
-    case: Annotated[
-        str, typer.Option(metavar="NAME", help="A job that a paper tells of; flags come on top.")
-    ] = "",
-    list_cases: Annotated[
-        bool, typer.Option("--list-cases", help="Tell every case and its faults, and stop.")
-    ] = False,
-    list_faults: Annotated[
-        bool, typer.Option("--list-faults", help="Explain every fault and its keys, and stop.")
-    ] = False,
-) -> int:
+    scenario: flags.File = None, case: flags.Case = "",
+    ranks: flags.Ranks = None, steps: flags.Steps = None, seed: flags.Seed = None,
+    workload: flags.Workload = None, detail: flags.Detail = None,
+    dp: flags.Dp = None, tp: flags.Tp = None, pp: flags.Pp = None, cp: flags.Cp = None,
+    ep: flags.Ep = None, chunks: flags.Chunks = None, microbatches: flags.Microbatches = None,
+    sharding: flags.Sharding = None,
+    fault: flags.Faults = None, list_faults: flags.ListFaults = False,
+    list_cases: flags.ListCases = False, out: Out = "", live: Live = False,
+) -> int:  # fmt: skip
     """Write the folder of a simulated job, to try `stepscope diagnose` on.
 
     What is really wrong with it lies beside the folder, in `FOLDER.truth.json`.
@@ -100,75 +69,14 @@ def simulate(
         return exits.NOTHING_FOUND
     if not out:
         raise UsageError("--out is missing: name the job folder to write")
-    parallelism = {"tp": tp, "pp": pp, "cp": cp, "ep": ep, "chunks": chunks,
-                   "microbatches": microbatches, "sharding": sharding}  # fmt: skip
-    given = {
-        "ranks": ranks, "steps": steps, "seed": seed, "detail": detail,
-        "parallelism": _given(parallelism), "workload": _given({"kind": workload}),
-    }  # fmt: skip
-    if case and scenario is not None:
-        raise UsageError("a scenario is a FILE or a --case, not both")
-    values = _file_values(scenario) if scenario is not None else _case_values(case)
-    wanted = _scenario(values, _given(given), fault or [], dp)
-    location = _new_folder(out)
-    wanted = _named(wanted, out)
-    if live:
-        _live(wanted, location, out)
-    else:
-        _write(wanted, location, out)
+    split = {"tp": tp, "pp": pp, "cp": cp, "ep": ep, "chunks": chunks,
+             "microbatches": microbatches, "sharding": sharding}  # fmt: skip
+    given = {"ranks": ranks, "steps": steps, "seed": seed, "detail": detail,
+             "workload": {"kind": workload}, "parallelism": split}  # fmt: skip
+    wanted = flags.asked_for(scenario, case, given, dp, fault or ())
+    write = _live if live else _write
+    write(flags.named(wanted, out), _new_folder(out), out)
     return exits.NOTHING_FOUND
-
-
-def _given(values: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in values.items() if value not in (None, {})}
-
-
-def _file_values(file: Path) -> dict[str, Any]:
-    from stepscope.simulate.parse import read_toml
-
-    return read_toml(_text(file))
-
-
-def _case_values(case: str) -> dict[str, Any]:
-    from stepscope.simulate.cases import case_values
-
-    return case_values(case) if case else {}
-
-
-def _scenario(
-    values: dict[str, Any], given: dict[str, Any], faults: list[str], dp: int | None
-) -> Scenario:
-    """A scenario, the flags over it, and the faults of both."""
-    from dataclasses import replace
-
-    from stepscope.simulate.parse import from_values, parse_fault
-
-    for key, value in given.items():
-        values[key] = {**values.get(key, {}), **value} if isinstance(value, dict) else value
-    if dp is not None:
-        values = _with_dp(values, dp)
-    scenario = from_values(values)
-    if dp is not None and scenario.dp != dp:
-        raise UsageError(f"dp={dp} does not fit: {scenario.ranks} ranks, of which tp x cp x pp "
-                         f"leave dp={scenario.dp}")  # fmt: skip
-    return replace(scenario, faults=(*scenario.faults, *map(parse_fault, faults)))
-
-
-def _with_dp(values: dict[str, Any], dp: int) -> dict[str, Any]:
-    """Where only data parallelism is given, there is no other."""
-    asked = dict(values.get("parallelism", {}))
-    asked.setdefault("tp", 1)
-    asked.setdefault("pp", 1)
-    ranks = dp * asked["tp"] * asked["pp"] * asked.get("cp", 1)
-    return {"ranks": ranks, **values, "parallelism": asked}
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "it is not UTF-8"
-        raise SourceError(f"cannot read the scenario {file}: {why}") from error
 
 
 def _new_folder(out: str) -> Location:
@@ -178,14 +86,6 @@ def _new_folder(out: str) -> Location:
     if any(location.top()):
         raise UsageError(f"{location} is there already and not empty; name another --out")
     return location
-
-
-def _named(scenario: Scenario, out: str) -> Scenario:
-    """Called like its folder, unless it has a name."""
-    from dataclasses import replace
-
-    unnamed = scenario.name == type(scenario).name
-    return replace(scenario, name=_name_of(out)) if unnamed else scenario
 
 
 def _write(scenario: Scenario, location: Location, out: str) -> None:
@@ -221,10 +121,6 @@ def _live(scenario: Scenario, location: Location, out: str) -> None:
     job = prepare(scenario).world.cluster.job()
     with suppress(KeyboardInterrupt):
         stream(slices(scenario, epoch_ns), job, JobWriter(location, _RECORDER), epoch_ns)
-
-
-def _name_of(out: str) -> str:
-    return out.rstrip("/").rpartition("/")[2] or "simulated"
 
 
 def _write_truth(truth: Truth, out: str) -> str:

@@ -7,9 +7,10 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING
 
-from stepscope.diagnose.finding import Diagnosis
-from stepscope.report.text import render_text
+if TYPE_CHECKING:
+    from stepscope.diagnose.finding import Diagnosis
 
 _LOG_WIDTH = 100
 """Where output goes to a file or pipe."""
@@ -18,6 +19,8 @@ _WIDEST = 120
 
 
 def print_report(diagnosis: Diagnosis) -> None:
+    from stepscope.report.text import render_text
+
     color, ascii_only = has_color(), not knows_unicode()
     text = render_text(diagnosis, width(), color=color, ascii_only=ascii_only)
     print(text, end="", flush=True)

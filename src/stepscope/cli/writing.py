@@ -78,9 +78,9 @@ def _append(writer: JobWriter, name: str, table: Table) -> None:
 
     from stepscope.store.encode import rows_of
 
-    table = table.take(np.argsort(table.ints("rank"), kind="stable"))
+    by_rank = np.argsort(table.ints("rank"), kind="stable")
     for first in range(0, len(table), _ROWS_AT_ONCE):
-        part = table.take(np.arange(first, min(first + _ROWS_AT_ONCE, len(table))))
+        part = table.take(by_rank[first : first + _ROWS_AT_ONCE])
         writer.append(name, rows_of(name, part))
         _check(writer)
 
