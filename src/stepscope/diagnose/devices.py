@@ -26,6 +26,10 @@ class Devices:
 
     window: Window
 
+    def host(self, rank: int) -> str | None:
+        host = self._host_of.get(rank)
+        return None if host is None else host.name
+
     def gpu(self, rank: int) -> str | None:
         host = self._host_of.get(rank)
         if host is None or not self._computes_on_gpus:

@@ -29,7 +29,7 @@ from stepscope.diagnose.methods import desync, hang, l1
 from stepscope.diagnose.methods.everyone import find_everyones
 from stepscope.diagnose.methods.mismatch import find_mismatch
 from stepscope.diagnose.methods.stacks import Samples, read_samples
-from stepscope.diagnose.methods.transfer import slow_transfers
+from stepscope.diagnose.network import judge_network
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.overview import latecomers, rank_times
 from stepscope.diagnose.own_cost import own_cost
@@ -38,8 +38,6 @@ from stepscope.diagnose.verdict import (
     Slow,
     costs_enough,
     everyones_verdict,
-    network_finding,
-    network_verdict,
     ranked,
     slow_finding,
     slow_verdict,
@@ -139,11 +137,13 @@ def _slow(seen: Observed) -> _Slow:
     culprits = accusable(seen, find_culprits(seen))
     cost = what_if(seen, culprits)
     verdicts, kept = _named(seen, samples, culprits, cost)
-    verdicts += _moving_slowly(seen, kept)
+    network = judge_network(seen, kept)
+    verdicts += network.verdicts
     series = line.job_period_ns[line.warm_up :]
     spikes = l1.jitter(series, line.steps[line.warm_up :], WARM_UP_STEPS - line.warm_up)
     change = _moved(l1.regression(series), line.warm_up)
     healed = line.job_period_ns - what_if(seen, kept).lost_ns if kept else line.job_period_ns
+    healed = healed - network.lost_ns
     rest = _moved(l1.regression(healed[line.warm_up :]), line.warm_up)
     named = {one.row for one in kept}
     everyone = find_everyones(seen, samples, rest, named) if rest is not None else None
@@ -171,14 +171,6 @@ def _named(
             slow.append(Slow(finding, reason.evidence))
             kept.append(one)
     return [slow_verdict(seen.window, one) for one in whole_hosts(seen.window, slow)], kept
-
-
-def _moving_slowly(seen: Observed, culprits: Sequence[Culprit]) -> list[Verdict]:
-    """Verdicts on slow links. A culprit's device may move data slowly as well: one cause."""
-    guilty = {int(seen.line.ranks[one.row]) for one in culprits}
-    found = [network_finding(seen, one) for one in slow_transfers(seen)
-             if guilty.isdisjoint(one.members)]  # fmt: skip
-    return [network_verdict(seen.window, one) for one in found if costs_enough(one)]
 
 
 def _after_effect(everyone: Finding, columns: int, culprits: Sequence[Culprit]) -> bool:

@@ -1,0 +1,280 @@
+"""Which device lets data through more slowly than it did, or than its like do, in a job folder.
+
+Fault: a slow adapter, cable, switch or NVLink, for good or now and then; a slow network.
+Papers: Holmes (2025, section 4.4) accuses devices on the ways of slow operators; see `suspicion`
+for what is different here. VenusTrace (2025, section 4) and Holmes compare durations of operators,
+of which waiting is a part; `paces` has the transfer only.
+A place is slow in a step where its transfers took RATIO times what they took in its own fast steps,
+or, if these are slow as well, in those of its equals. Devices explain slow places. A device is
+accused if it was slow in more steps than places are slow for no reason, again and again.
+Cost: one sort of `comm_ops`; ways of places only where one is slow. Cannot see: what is slow from
+the first step on in all equals; a single slow episode; how libraries really route; gloo.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.diagnose import stats
+from stepscope.diagnose.counters import Noticed, noticed, speak_against
+from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.paces import Paces, measure_paces
+from stepscope.diagnose.places import Place
+from stepscope.diagnose.routes import Carrier, Routes
+from stepscope.diagnose.suspicion import Cells, Suspicion, Ways, probabilities, suspect
+from stepscope.window import Floats, Ints, Mask
+
+ON_DEVICES = ("kernels", "kernel_summaries", "transfers")
+"""Tables that show that data moves between devices; with gloo it is the work of processors."""
+LEAST_STEPS = 20
+"""As L2 wants them; of fewer steps `transfer` judges traces."""
+RATIO = 1.5
+"""As in `transfer`: half as long again."""
+SIGMAS = 5.0
+"""Beyond the noise of single steps of its equals."""
+FAST, FAST_SIGMAS = 0.2, 0.84
+"""A place's fast steps are its fastest fifth; of Gaussian noise their limit lies so far below."""
+APART, LEAST_EQUALS = 4.0, 3
+"""A place is slow against its equals if it lies so many times their own scatter above them."""
+FALSE_ALARMS = 1e-3
+"""Share of healthy jobs in which a device may be slow that often by chance, as in L2."""
+LASTING = 10
+"""So many slow steps may be one episode; fewer must be two, or somebody else's traffic passed."""
+SUREST_RANKS = 0.6
+"""Ranks are named if they are behind the likeliest devices with this probability."""
+NAMED, LEAST_NAMED = 5, 0.03
+"""So many devices are named, none less likely than this, but the likeliest."""
+LEAST_CALM = 5
+"""So many steps without anything slow tell how long steps are then."""
+MOST_LINKS = 5
+"""So many devices are looked for one after the other."""
+
+
+@dataclass(frozen=True)
+class SlowLink:
+    """A device, or one of several, that is slow."""
+
+    devices: tuple[tuple[Carrier, float], ...]
+    """By probability, the likeliest first."""
+    ranks: tuple[int, ...]
+    """Behind it; none where too many devices are as likely, or all ranks are behind it."""
+    place: Place
+    """Where it cost the most."""
+    slow: int
+    through: int
+    """So many of the places that use it were slow."""
+    columns: Ints
+    """The steps in which it was slow."""
+    ratio: float
+    lost_ns: float
+    """Per step in which it was slow."""
+    signs: tuple[str, ...]
+    """Counters that rose with it."""
+
+
+@dataclass(frozen=True)
+class _Looked:
+    """All places, what they take in their fast steps, and where they are slow."""
+
+    paces: Paces
+    excess: Floats
+    """Logarithm of how many times what they take in their fast steps."""
+    cells: Cells
+
+
+def slow_links(seen: Observed, guilty: Mapping[int, tuple[int, int]]) -> list[SlowLink]:
+    """Every slow device, the most suspect first.
+
+    Args:
+        guilty: ranks that are slow themselves, and in which columns: they may move data slowly too.
+    """
+    looked = _look(seen, guilty)
+    if looked is None or not looked.cells.slow.any():
+        return []
+    routes = Routes(seen.window)
+    ways = Ways.of([routes.ways(place) for place in looked.paces.places])
+    return list(_found(seen, looked, ways))
+
+
+def _look(seen: Observed, guilty: Mapping[int, tuple[int, int]]) -> _Looked | None:
+    if all(seen.window.table(name) is None for name in ON_DEVICES):
+        return None
+    if len(seen.line.steps) - seen.line.warm_up < LEAST_STEPS:
+        return None
+    paces = measure_paces(seen)
+    if paces is None:
+        return None
+    slowness = paces.slowness
+    slowness[:, : seen.line.warm_up] = np.nan
+    for at, place in enumerate(paces.places):
+        for rank in guilty.keys() & set(place.members):
+            slowness[at, slice(*guilty[rank])] = np.nan
+    classes = _classes(seen, paces)
+    noise = _noise(slowness, classes)
+    excess = slowness - _fast(slowness, classes, noise)[:, None]
+    limit = np.maximum(math.log(RATIO), SIGMAS * noise)[:, None]
+    known = np.isfinite(excess)
+    return _Looked(paces, excess, Cells(known, known & (np.nan_to_num(excess) > limit)))
+
+
+def _classes(seen: Observed, paces: Paces) -> list[Ints]:
+    """Equals that also lie under equally many leaves."""
+    routes, found = Routes(seen.window), dict[tuple[int, int], list[int]]()
+    for at, place in enumerate(paces.places):
+        found.setdefault((int(paces.equals[at]), routes.crosses_leaves(place)), []).append(at)
+    return [np.array(places, np.int64) for places in found.values()]
+
+
+def _noise(slowness: Floats, classes: Sequence[Ints]) -> Floats:
+    """Scatter of single steps, of each place's class."""
+    noise = np.zeros(len(slowness))
+    for places in classes:
+        noise[places] = max(stats.step_noise(slowness[places]), stats.NOISE_FLOOR)
+    return noise
+
+
+def _fast(slowness: Floats, classes: Sequence[Ints], noise: Floats) -> Floats:
+    """What each place takes in its fast steps; in those of its equals, if it has none."""
+    counts = np.isfinite(slowness).sum(axis=1)
+    at = np.maximum((counts * FAST).astype(np.int64), 0)
+    ordered = np.sort(slowness, axis=1)
+    fast = np.take_along_axis(ordered, at[:, None], axis=1)[:, 0] + FAST_SIGMAS * noise
+    fast[counts < LEAST_STEPS] = np.nan
+    for places in classes:
+        own = fast[places]
+        usual, spread = stats.median(own), stats.sigma(own)
+        if np.isfinite(own).sum() >= LEAST_EQUALS:
+            slow = own > usual + max(math.log(RATIO), APART * spread)
+            fast[places] = np.where(slow, usual, own)
+    return fast
+
+
+def _found(seen: Observed, looked: _Looked, ways: Ways) -> Iterator[SlowLink]:
+    """One device after the other, each explaining what the ones before it left."""
+    calm = np.arange(len(seen.line.steps)) >= seen.line.warm_up
+    calm &= ~looked.cells.slow.any(axis=0)
+    cells = looked.cells
+    for _ in range(MOST_LINKS):
+        suspicion = suspect(ways, cells)
+        if not (suspicion.total > 0).any():
+            return
+        best = int(np.argmax(suspicion.total))
+        active = suspicion.scores[best] > 0
+        if not _is_no_chance(cells, ways, best, active):
+            return
+        explained = np.isin(np.arange(len(cells.slow)), ways.places_of([best]))[:, None] & active
+        rivals = suspect(ways, _without(cells, cells.slow & ~explained))
+        yield _slow_link(seen, looked, ways, rivals, active, calm)
+        cells = _without(cells, explained)
+
+
+def _without(cells: Cells, some: Mask) -> Cells:
+    """As if nobody had seen some of them."""
+    return Cells(cells.known & ~some, cells.slow & ~some)
+
+
+def _is_no_chance(cells: Cells, ways: Ways, carrier: int, active: Mask) -> bool:
+    """Whether a device is slow in more steps, and more often, than places are for no reason."""
+    places = ways.places_of([carrier])
+    steps = int(cells.known[places].any(axis=0).sum())
+    others = np.ones(cells.slow.shape, np.bool_)
+    others[np.ix_(places, np.flatnonzero(active))] = False
+    stray = int(cells.slow[others].sum()) + 1
+    chance = stray / (int(cells.known[others].sum()) + 2)
+    often = int(active.sum())
+    episodes = int((np.diff(active.astype(np.int8), prepend=0) > 0).sum())
+    tests = len(cells.slow)
+    return (episodes > 1 or often >= LASTING) and (
+        log_tail(often, steps, chance) + math.log(tests) < math.log(FALSE_ALARMS)
+    )
+
+
+def log_tail(often: int, trials: int, chance: float) -> float:
+    """Logarithm of how likely something happens so often or more: the first term of the binomial
+    tail, with a geometric bound on the rest."""
+    if chance >= 1 or often <= trials * chance:
+        return 0.0
+    ways = math.lgamma(trials + 1) - math.lgamma(often + 1) - math.lgamma(trials - often + 1)
+    first = ways + often * math.log(chance) + (trials - often) * math.log1p(-chance)
+    shrinks = (trials - often) * chance / ((often + 1) * (1 - chance))
+    return first - math.log1p(-shrinks) if shrinks < 1 else first + math.log(trials)
+
+
+def _slow_link(
+    seen: Observed, looked: _Looked, ways: Ways, suspicion: Suspicion, active: Mask, calm: Mask
+) -> SlowLink:
+    signs = noticed(seen, active)
+    against = speak_against(seen, signs, ways.carriers)
+    chance = probabilities(ways, suspicion, against)
+    order = np.argsort(-chance, kind="stable")
+    best = int(order[0])
+    through = ways.places_of([best])
+    columns = np.flatnonzero(active)
+    slow = looked.cells.slow[np.ix_(through, columns)]
+    cost = np.where(slow, _excess_ns(looked, through, columns), 0.0)
+    ratio = np.exp(stats.median(looked.excess[np.ix_(through, columns)][slow]))
+    at = int(np.argmax(cost.sum(axis=1)))
+    return SlowLink(
+        _named(ways.carriers, chance), _ranks(seen, ways.carriers, chance),
+        looked.paces.places[int(through[at])], int((slow.mean(axis=1) > 0.5).sum()), len(through),
+        columns, float(ratio), _lost(seen, looked, through, cost, active, calm),
+        _signs(signs, against),
+    )  # fmt: skip
+
+
+def _signs(signs: Sequence[Noticed], against: Floats) -> tuple[str, ...]:
+    return tuple(sign.metric for sign in signs) if (against > 1).any() else ()
+
+
+def _excess_ns(looked: _Looked, places: Ints, columns: Ints) -> Floats:
+    """By how much transfers took longer than in fast steps."""
+    at = np.ix_(places, columns)
+    taken = np.nan_to_num(looked.paces.taken_ns[at])
+    return np.maximum(taken - taken * np.exp(-np.nan_to_num(looked.excess[at])), 0.0)
+
+
+def _named(carriers: Sequence[Carrier], chance: Floats) -> tuple[tuple[Carrier, float], ...]:
+    """The likeliest, ranks of one device together: a host's NVLink has one name."""
+    total: dict[tuple[str, str], tuple[Carrier, float]] = {}
+    for at in np.argsort(-chance, kind="stable").tolist():
+        if chance[at] < LEAST_NAMED / NAMED and total:
+            break
+        one = carriers[at]
+        known, so_far = total.get((one.kind, one.name), (one, 0.0))
+        total[one.kind, one.name] = (known, so_far + float(chance[at]))
+    ranked = sorted(total.values(), key=lambda pair: -pair[1])
+    return tuple(pair for at, pair in enumerate(ranked[:NAMED])
+                 if at == 0 or pair[1] >= LEAST_NAMED)  # fmt: skip
+
+
+def _ranks(seen: Observed, carriers: Sequence[Carrier], chance: Floats) -> tuple[int, ...]:
+    """Who is behind whatever it is, if that is clear and not everybody."""
+    behind: dict[tuple[int, ...], float] = {}
+    for at in np.flatnonzero(chance >= LEAST_NAMED / NAMED).tolist():
+        ranks = carriers[at].ranks
+        behind[ranks] = behind.get(ranks, 0.0) + float(chance[at])
+    ranks = max(behind, key=lambda one: behind[one])
+    sure = behind[ranks] >= SUREST_RANKS and len(ranks) < len(seen.line.ranks)
+    return ranks if sure else ()
+
+
+def _lost(
+    seen: Observed, looked: _Looked, through: Ints, cost: Floats, active: Mask, calm: Mask
+) -> float:
+    """What would come back per slow step: at most what one rank's transfers took longer, and at
+    most what steps were longer than calm ones (blame rule 4: an overlap may have swallowed it)."""
+    per_place = cost.mean(axis=1)
+    per_rank: dict[int, float] = {}
+    for at, lost in zip(through.tolist(), per_place.tolist(), strict=True):
+        for rank in looked.paces.places[at].members:
+            per_rank[rank] = per_rank.get(rank, 0.0) + lost
+    longest = max(per_rank.values(), default=0.0)
+    if calm.sum() < LEAST_CALM:
+        return longest
+    period = seen.line.job_period_ns
+    rise = stats.median(period[active]) - stats.median(period[calm])
+    return min(longest, max(rise, 0.0))

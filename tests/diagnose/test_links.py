@@ -1,0 +1,146 @@
+"""A slow device between ranks is found by who suffers from it, and by who does not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from stepscope.diagnose.finding import Verdict
+from stepscope.diagnose.methods.links import log_tail
+from stepscope.diagnose.runner import diagnose
+from stepscope.window import NULL, Strings, Table, Window
+
+from .fabric import RANKS, a_wired_job, on_host, through
+from .jobs import put
+
+
+def the_verdict(window: Window) -> Verdict:
+    (verdict,) = diagnose(window).verdicts
+    assert verdict.cause == "network"
+    return verdict
+
+
+def methods(window: Window) -> set[str]:
+    return {seen.method for verdict in diagnose(window).verdicts for seen in verdict.evidence}
+
+
+def names(verdict: Verdict) -> list[str]:
+    return [device.name for device in verdict.devices]
+
+
+def test_a_slow_adapter_is_what_all_slow_pairs_and_groups_have_in_common() -> None:
+    found = the_verdict(a_wired_job(through(5)))
+    assert found.ranks == (5,)
+    assert found.hosts == ("h2",)
+    assert names(found) == ["h2/nic-1--leaf-1", "h2/nic-1", "h2/pcie-1"]
+    assert sum(device.probability for device in found.devices[:3]) > 0.95
+    assert found.slowdown == pytest.approx(4.0, rel=0.05)
+    assert found.steps == (30, 59)
+    assert found.lost_fraction == pytest.approx(60 / 460, rel=0.05)
+
+
+def test_a_slow_leaf_is_no_slow_adapter_of_anybody() -> None:
+    found = the_verdict(a_wired_job(through(4, 5, 6, 7)))
+    assert names(found)[0] == "leaf-1"
+    assert found.ranks == (4, 5, 6, 7)
+
+
+def test_where_all_adapters_are_slow_nobody_is_named() -> None:
+    found = the_verdict(a_wired_job(through(*range(RANKS), times=2.0)))
+    assert (found.ranks, found.devices) == ((), ())
+    assert "between all hosts" in found.summary
+
+
+def test_a_counter_of_errors_tells_an_adapter_from_its_cable() -> None:
+    window = a_wired_job(through(5))
+    steps = window.tables["steps"]
+    late = steps.take((steps.ints("rank") == 5) & (steps.ints("step") >= 31))
+    errors = Table({"rank": late.ints("rank"), "host": Strings.of(["h2"] * len(late)),
+                    "metric": Strings.of(["nic_rx_errors"] * len(late)),
+                    "ts_ns": late.ints("start_ns"), "value": np.full(len(late), 40.0)})  # fmt: skip
+    assert names(the_verdict(window))[0] == "h2/nic-1--leaf-1"
+    assert names(the_verdict(put(window, hardware=errors)))[0] == "h2/nic-1"
+    assert not diagnose(put(a_wired_job(), hardware=errors)).verdicts
+
+
+def test_traffic_within_a_host_goes_over_what_counters_show() -> None:
+    window = a_wired_job(on_host(3))
+    found = the_verdict(window)
+    assert (names(found), found.group) == ([], "tp-3")
+    assert "the inside of h3" in found.evidence[0].detail
+    counted = Table({"rank": np.zeros(1, np.int64), "host": Strings.of(["h0"]),
+                     "metric": Strings.of(["nvlink_tx_bytes_per_s"]),
+                     "ts_ns": window.tables["steps"].ints("start_ns")[:1],
+                     "value": np.ones(1)})  # fmt: skip
+    found = the_verdict(put(window, hardware=counted))
+    assert (names(found), found.ranks, found.group) == (["h3/nvlink"], (), "tp-3")
+
+
+def test_without_a_fabric_no_switch_is_named() -> None:
+    found = the_verdict(a_wired_job(through(5), fabric=False))
+    assert found.ranks == (5,)
+    assert names(found)[:2] == ["h2/nic-1", "h2/pcie-1"]
+
+
+def test_now_and_then_is_often_enough() -> None:
+    found = the_verdict(a_wired_job(through(5, every=6)))
+    assert found.ranks == (5,)
+    assert found.evidence[0].values["slow_steps"] == 5
+
+
+def test_what_was_slow_from_the_first_step_on_is_compared_with_its_equals() -> None:
+    found = the_verdict(a_wired_job(through(5, since=0)))
+    assert found.ranks == (5,)
+
+
+def test_two_slow_adapters_are_two_verdicts() -> None:
+    def both(members: tuple[int, ...], step: int) -> float:
+        return max(through(5)(members, step), through(10)(members, step))
+
+    found = diagnose(a_wired_job(both)).verdicts
+    assert sorted(one.ranks for one in found) == [(5,), (10,)]
+
+
+def test_one_episode_of_a_few_steps_accuses_nobody() -> None:
+    def once(members: tuple[int, ...], step: int) -> float:
+        return through(5)(members, step) if step < 34 else 1.0
+
+    assert not diagnose(a_wired_job(once)).verdicts
+
+
+def test_whoever_waits_for_a_late_member_has_no_slow_network() -> None:
+    causes = {one.cause for one in diagnose(a_wired_job(late=(5, 100.0))).verdicts}
+    assert "network" not in causes
+
+
+def test_what_an_overlap_swallows_deserves_no_verdict() -> None:
+    assert not diagnose(a_wired_job(through(5), costs=False)).verdicts
+
+
+def test_gloo_moves_data_by_processors() -> None:
+    window = a_wired_job(through(5))
+    tables = {name: table for name, table in window.tables.items() if name != "kernel_summaries"}
+    assert "links" not in methods(replace(window, tables=tables))
+
+
+@pytest.mark.parametrize("column", ["start_ns", "end_ns", "bytes", "step"])
+def test_what_is_unknown_counts_for_nothing(column: str) -> None:
+    comm = a_wired_job(through(5)).tables["comm_ops"]
+    unknown = comm.with_column(column, np.full(len(comm), NULL))
+    assert "links" not in methods(put(a_wired_job(through(5)), comm_ops=unknown))
+
+
+@pytest.mark.parametrize("noise", [0.05, 0.3])
+@pytest.mark.parametrize("tail", [0, 3])
+def test_healthy_networks_are_silent(noise: float, tail: int) -> None:
+    """Student's noise of three degrees: now and then some transfer takes several times as long."""
+    for seed in range(2):
+        assert not diagnose(a_wired_job(noise=noise, tail=tail, seed=seed)).verdicts
+
+
+def test_how_likely_something_happens_so_often_by_chance() -> None:
+    exact = sum(np.exp(log_tail(2, 10, 0.01)) for _ in range(1))
+    assert exact == pytest.approx(1 - 0.99**10 - 10 * 0.01 * 0.99**9, rel=0.05)
+    assert log_tail(5, 10, 0.9) == 0.0
