@@ -6,7 +6,8 @@ import pytest
 
 from stepscope.errors import UsageError
 from stepscope.evaluate import SUITES, choose
-from stepscope.evaluate.suites import AFTER, HEALTHY, TWO, layout
+from stepscope.evaluate.draw import shuffled
+from stepscope.evaluate.suites import AFTER, HEALTHY, TWO, WAYS, layout, way_of
 from stepscope.simulate import FAULTS
 from stepscope.simulate.scenario import Scenario
 
@@ -29,6 +30,41 @@ def test_sizes_and_layouts_take_turns() -> None:
     cases = choose(SUITES["standard"], range(5), ["gpu_slow"]).cases
     assert {case.scenario.ranks for case in cases} == {64, 128, 256, 512}
     assert {case.dimensions for case in cases} == {1, 2, 3, 4, 5}
+
+
+def test_a_size_is_seen_with_several_layouts_and_ways() -> None:
+    cases = choose(SUITES["standard"], range(2)).cases
+    small = [case for case in cases if case.scenario.ranks == 64 and case.row != HEALTHY]
+    assert {case.dimensions for case in small} == {1, 2, 3, 4, 5}
+    assert {way_of(case.scenario) for case in small} == set(WAYS)
+
+
+@pytest.mark.parametrize("name", ["smoke", "standard", "large"])
+def test_healthy_jobs_work_together_in_every_way(name: str) -> None:
+    cases = choose(SUITES[name], range(SUITES[name].seeds), [HEALTHY]).cases
+    assert {way_of(case.scenario) for case in cases} == set(WAYS)
+
+
+def test_a_pipeline_of_chunks_has_as_much_work_as_one_without() -> None:
+    cases = choose(SUITES["smoke"], range(1), [HEALTHY]).cases
+    work = {case.scenario.workload.blocks * case.scenario.parallelism.chunks for case in cases}
+    assert work == {2}
+
+
+def test_a_new_fault_changes_no_other_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may take its turn in rows of several forms, and be one of two."""
+    kept = [name for name in FAULTS if name not in ("nic_slow", "gc")]
+    before = choose(SUITES["smoke"], range(1)).cases
+    monkeypatch.setattr("stepscope.evaluate.draw.FAULTS", {name: FAULTS[name] for name in kept})
+    after = choose(SUITES["smoke"], range(1)).cases
+    assert len(after) < len(before)
+    assert set(after) < set(before)
+
+
+def test_a_new_host_changes_what_is_drawn_only_where_it_is_drawn_itself() -> None:
+    for row in range(20):
+        few, more = (shuffled(range(hosts), ("row", row)) for hosts in (8, 9))
+        assert [host for host in more if host < 8] == few
 
 
 @pytest.mark.parametrize("dimensions", range(1, 6))

@@ -6,10 +6,11 @@ in each of them. Everything else that a fault can be told keeps its default.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -66,15 +67,32 @@ def forms_of(name: str) -> Iterator[Form]:
             yield Form(name, somebody=one.name)
 
 
-def draw(form: Form, scenario: Scenario, onset: int, source: np.random.Generator) -> Fault:
+Key = tuple[str | int, ...]
+"""What a draw is for: draws of different keys know nothing of one another, so that what is added
+anywhere, a fault, a field or a host, changes no other job."""
+
+T = TypeVar("T", str, int)
+
+
+def shuffled(names: Iterable[T], key: Key) -> list[T]:
+    """Names in an order drawn for this key; one more changes nothing among the others."""
+    return sorted(names, key=lambda one: _number((*key, one)))
+
+
+def _number(key: Key) -> int:
+    digest = hashlib.blake2b("/".join(map(str, key)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little")
+
+
+def draw(form: Form, scenario: Scenario, onset: int, key: Key) -> Fault:
     """A fault of this form that fits the job.
 
     Raises:
         UsageError: none does, or it needs something that nobody here knows how to draw.
     """
     why = UsageError(f"no {form.name} fits {scenario.ranks} ranks")
-    for _ in range(_ATTEMPTS):
-        fault = _drawn(form, World(scenario), onset, source)
+    for attempt in range(_ATTEMPTS):
+        fault = _drawn(form, World(scenario), onset, (*key, form.name, attempt))
         try:
             fault.check(World(scenario))
         except UsageError as error:
@@ -88,14 +106,15 @@ _ATTEMPTS = 16
 """A fault of one stage in four is drawn in fewer but once in a hundred."""
 
 
-def _drawn(form: Form, world: World, onset: int, source: np.random.Generator) -> Fault:
+def _drawn(form: Form, world: World, onset: int, key: Key) -> Fault:
     kind = FAULTS[form.fault]
     values: dict[str, Any] = dict(form.given)
     for one in fields(kind):
         if one.name not in values and _is_drawn(one, form):
-            values[one.name] = _value(one.name, kind, world, source)
+            values[one.name] = _value(one.name, kind, world, (*key, one.name))
     if kind.name == "delay":
         low, high = np.log(DELAY_MS)
+        source = np.random.default_rng(_number((*key, "ms")))
         values["ms"] = float(np.exp(source.uniform(low, high)))
     fault = kind(**values)
     # a fault that ends by itself, as compilation at the start, knows its time
@@ -110,17 +129,20 @@ def _required(one: Field[Any]) -> bool:
     return one.default is MISSING and one.default_factory is MISSING
 
 
-def _value(name: str, kind: type[Fault], world: World, source: np.random.Generator) -> Any:
-    rank = int(source.integers(world.scenario.ranks))
-    names = world.cluster.host_names
-    if name == "rank":
-        return rank
-    if name == "ranks":
-        return (rank,)
+def _value(name: str, kind: type[Fault], world: World, key: Key) -> Any:
+    if name in _NUMBERED:
+        chosen = shuffled(range(_NUMBERED[name](world)), key)[0]
+        return chosen if name == "rank" else (chosen,)
     if name == "hosts":
-        return (names[int(source.integers(len(names)))],)
-    if name == "replicas":
-        return (int(source.integers(world.scenario.dp)),)
+        return (shuffled(world.cluster.host_names, key)[0],)
     if name == "switch":
-        return f"leaf-{int(source.integers(world.cluster.leaves))}"
+        return shuffled([f"leaf-{leaf}" for leaf in range(world.cluster.leaves)], key)[0]
     raise UsageError(f"{kind.name} needs {name}, and no suite knows what that may be")
+
+
+_NUMBERED: Mapping[str, Callable[[World], int]] = {
+    "rank": lambda world: world.scenario.ranks,
+    "ranks": lambda world: world.scenario.ranks,
+    "replicas": lambda world: world.scenario.dp,
+}
+"""Fields whose values are counted, and how many there are."""

@@ -1,4 +1,4 @@
-"""Which jobs a suite is made of. Equal names and seeds give equal jobs."""
+"""Which jobs a suite is made of. Equal names and seeds give equal jobs, whatever else there is."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from stepscope.errors import UsageError
-from stepscope.evaluate.draw import Form, all_forms, draw
+from stepscope.evaluate.draw import Form, Key, all_forms, draw, shuffled
 from stepscope.simulate import Fault, Hardware, Parallelism, Scenario, Workload
-from stepscope.simulate.scenario import Detail
+from stepscope.simulate.scenario import Detail, Sharding
 from stepscope.simulate.world import World
 
+PLAIN, INTERLEAVED = "zero1", "interleaved"
+WAYS = (PLAIN, INTERLEAVED, "fsdp", "ddp")
+"""How ranks work together, beside their grid: optimizer states sharded, the same with a pipeline
+of two chunks per stage, everything sharded, and nothing."""
 HEALTHY = "healthy"
 TWO = "two faults at once"
 AFTER = "hang after a slowdown"
@@ -23,7 +25,8 @@ AFTER = "hang after a slowdown"
 
 @dataclass(frozen=True)
 class Suite:
-    """Sizes and layouts change from seed to seed, in these orders.
+    """Sizes, layouts and `WAYS` change from seed to seed, in these orders. Each row begins layouts
+    and ways at another place, so that a size is not always seen with the same layout.
 
     Faults begin after `onset` steps: L1 asks for twenty steps on either side of a change, and the
     first five are warm-up.
@@ -40,7 +43,7 @@ class Suite:
     healthy: int
     """Healthy jobs per seed."""
     every_form: bool = True
-    """Whether each form of a fault has a row, or they take turns."""
+    """Whether each form of a fault has a row, or one is drawn for each seed."""
     detail: Detail = "auto"
 
 
@@ -71,7 +74,8 @@ class Case:
     @property
     def id(self) -> str:
         one = self.scenario
-        return f"{self.row} / {one.ranks} ranks, {self.dimensions}D / seed {one.seed}"
+        layout = f"{one.ranks} ranks, {self.dimensions}D {way_of(one)}"
+        return f"{self.row} / {layout} / seed {one.seed}"
 
 
 @dataclass(frozen=True)
@@ -119,101 +123,117 @@ def _wanted(rows: Sequence[str], families: Sequence[str]) -> list[str]:
 
 
 def _cases(suite: Suite, seeds: Sequence[int], row: str, forms: Forms) -> Iterator[Case]:
-    for at, seed in enumerate(seeds):
+    for seed in seeds:
         if row == HEALTHY:
-            yield from _healthy(suite, at, seed)
+            yield from _healthy(suite, seed)
             continue
-        tries = itertools.product(_layouts(suite, at), _turn(forms.get(row, ()), at) or [None])
-        for dimensions, form in tries:
+        names = {form.name: form for form in forms.get(row, ())}
+        tries = itertools.product(_layouts(suite, row, seed), shuffled(names, (seed, row)) or [""])
+        for dimensions, name in tries:
             try:
-                yield _faulty(suite, at, seed, row, form, dimensions)
+                yield _faulty(suite, seed, row, names.get(name), dimensions)
                 break
             except UsageError:
                 continue  # another layout, as one with experts or a pipeline
 
 
-def _turn(forms: Sequence[Form], at: int) -> list[Form | None]:
-    """All of them, beginning with the one whose turn it is."""
-    first = at % len(forms) if forms else 0
-    return [*forms[first:], *forms[:first]]
-
-
-def _layouts(suite: Suite, at: int) -> list[int]:
-    """The turn of this seed first, then all others."""
-    mine = suite.dimensions[at % len(suite.dimensions)]
+def _layouts(suite: Suite, row: str, turn: int) -> list[int]:
+    """The one whose turn it is first, then all others."""
+    mine = suite.dimensions[_place(row, "layout", turn) % len(suite.dimensions)]
     return [mine, *(one for one in (3, 4, 2, 5, 1) if one != mine)]
 
 
-def _healthy(suite: Suite, at: int, seed: int) -> Iterator[Case]:
+def _place(row: str, what: str, turn: int) -> int:
+    """Which of several has its turn, for each row from another one on."""
+    return zlib.crc32(f"{what} of {row}".encode()) + turn
+
+
+def _healthy(suite: Suite, seed: int) -> Iterator[Case]:
     """Each with a seed of its own; in turn dense, with experts, and with inputs of any length."""
     for number in range(suite.healthy):
-        turn = at * suite.healthy + number
-        scenario, dimensions = _job(suite, turn, 1000 * seed + number,
-                                    suite.dimensions[turn % len(suite.dimensions)])  # fmt: skip
+        turn = seed * suite.healthy + number
+        dimensions = _layouts(suite, HEALTHY, turn)[0]
+        scenario = _job(suite, HEALTHY, turn, 1000 * seed + number, dimensions)
         if number % 3 == 2 and scenario.workload.kind == "dense":
-            scenario = replace(scenario, workload=Workload(kind="variable"))
+            varied = replace(scenario.workload, kind="variable")
+            scenario = replace(scenario, workload=varied)
         yield Case(HEALTHY, "nothing is wrong", replace(scenario, name=HEALTHY), dimensions)
 
 
-def _faulty(suite: Suite, at: int, seed: int, row: str, form: Form | None, dimensions: int) -> Case:
-    job, dimensions = _job(suite, at, seed, dimensions)
-    source = np.random.default_rng([seed, zlib.crc32(row.encode())])
+def _faulty(suite: Suite, seed: int, row: str, form: Form | None, dimensions: int) -> Case:
+    job = _job(suite, row, seed, seed, dimensions)
     if form is None:
-        faults = _several(suite, row, job, source)
+        faults = _several(suite, row, job, (seed, row))
         family = "composed: " + " + ".join(one.name for one in faults)
     else:
-        faults, family = (draw(form, job, suite.onset, source),), form.family
+        faults, family = (draw(form, job, suite.onset, (seed, row)),), form.family
     scenario = replace(job, name=row.replace(" ", "-"), faults=faults)
     return Case(row, family, scenario, dimensions, row if form is None else form.name)
 
 
-def _several(
-    suite: Suite, row: str, job: Scenario, source: np.random.Generator
-) -> tuple[Fault, ...]:  # fmt: skip
-    slow = _any("slowdown", job, suite.onset, source)
+def _several(suite: Suite, row: str, job: Scenario, key: Key) -> tuple[Fault, ...]:
+    slow = _any("slowdown", job, suite.onset, (*key, "first"))
     if row == TWO:
-        return slow, _any("slowdown", job, suite.onset, source, besides=slow.name)
-    return slow, _any("hang", job, (suite.onset + suite.steps) // 2, source)
+        return slow, _any("slowdown", job, suite.onset, (*key, "second"), besides=slow.name)
+    return slow, _any("hang", job, (suite.onset + suite.steps) // 2, (*key, "second"))
 
 
-def _any(
-    kind: str, job: Scenario, onset: int, source: np.random.Generator, besides: str = ""
-) -> Fault:
+def _any(kind: str, job: Scenario, onset: int, key: Key, besides: str = "") -> Fault:
     """A fault of some ranks, whichever fits the job.
 
     Raises:
         UsageError: none does.
     """
-    forms = all_forms()
-    for at in source.permutation(len(forms)):
+    forms = {form.name: form for form in all_forms()}
+    for name in shuffled(forms, key):
         with suppress(UsageError):
-            fault = draw(forms[int(at)], job, onset, source)
+            fault = draw(forms[name], job, onset, key)
             blame = fault.blame(World(job))
             if blame.kind == kind and blame.ranks and fault.name != besides:
                 return fault
     raise UsageError(f"no {kind} fits {job.ranks} ranks")
 
 
-def _job(suite: Suite, at: int, seed: int, dimensions: int) -> tuple[Scenario, int]:
-    ranks = suite.ranks[at % len(suite.ranks)]
+def _job(suite: Suite, row: str, turn: int, seed: int, dimensions: int) -> Scenario:
+    ranks = suite.ranks[turn % len(suite.ranks)]
     per_host = 4 if ranks < 64 else 8
     hosts = ranks // per_host
-    parallelism = layout(ranks, dimensions)
+    parallelism = layout(ranks, dimensions, _way(row, turn, dimensions))
     kind = "moe" if parallelism.ep > 1 else "dense"
-    scenario = Scenario(
+    return Scenario(
         ranks=ranks, steps=suite.steps, seed=seed, parallelism=parallelism, detail=suite.detail,
-        workload=Workload(kind=kind),  # type: ignore[arg-type]
+        # a stage has as many blocks in two chunks as in one
+        workload=Workload(kind=kind, blocks=2 // parallelism.chunks),  # type: ignore[arg-type]
         # small jobs have a fabric of two tiers as well
         hardware=Hardware(gpus_per_host=per_host, nics_per_host=per_host,
                           hosts_per_leaf=max(1, min(16, hosts // 4))),
     )  # fmt: skip
-    return scenario, dimensions
 
 
-def layout(ranks: int, dimensions: int) -> Parallelism:
+def _way(row: str, turn: int, dimensions: int) -> str:
+    """In turn; without a pipeline there is nothing to interleave."""
+    ways = [one for one in WAYS if dimensions >= PIPELINE or one != INTERLEAVED]
+    return ways[_place(row, "way", turn) % len(ways)]
+
+
+PIPELINE = 3
+"""From so many dimensions on there is a pipeline."""
+
+
+def layout(ranks: int, dimensions: int, way: str = PLAIN) -> Parallelism:
     """Data parallelism, and in this order tensors, pipeline, experts, context."""
     wide = 8 if ranks >= 1024 else 4 if ranks >= 64 else 2
     return Parallelism(
-        tp=wide if dimensions >= 2 else 1, pp=wide if dimensions >= 3 else 1,
+        tp=wide if dimensions >= 2 else 1, pp=wide if dimensions >= PIPELINE else 1,
         ep=2 if dimensions >= 4 else 1, cp=2 if dimensions >= 5 else 1,
+        chunks=2 if way == INTERLEAVED else 1, sharding=_SHARDING.get(way, "zero1"),
     )  # fmt: skip
+
+
+_SHARDING: Mapping[str, Sharding] = {"fsdp": "fsdp", "ddp": "ddp"}
+
+
+def way_of(scenario: Scenario) -> str:
+    """One of `WAYS`."""
+    one = scenario.parallelism
+    return INTERLEAVED if one.chunks > 1 else one.sharding
