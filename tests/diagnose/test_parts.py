@@ -141,6 +141,19 @@ def test_gaps_between_phases_are_told_from_what_lies_before_and_after(
     assert np.allclose(own.own[own.phases.index(OUTSIDE)], 50 * MS)
 
 
+def test_a_wait_ends_with_its_operator_however_early_that_was_called() -> None:
+    """Called in forward, waited for in the gap; another ends in backward and blocks nobody."""
+    operators = [
+        (rank, 0, "dp-0", seq, "AllReduce", -1, START + 20 * MS, START + end * MS, blocked * MS)
+        for rank in (0, 1)
+        for seq, end, blocked in ((0, 65, 15), (1, 100, 0))
+    ]
+    window = a_pause_between_passes("end_ns blocked_ns", [*operators])
+    own = own_time(window, timeline(window))
+    assert np.allclose(own.own[own.phases.index(GAPS)], 25 * MS)
+    assert np.allclose(own.own[own.phases.index(OUTSIDE)], 50 * MS)
+
+
 def test_gaps_may_be_waiting_where_stages_hand_over_unseen() -> None:
     operators = [(rank, 0, "dp-0", 0, "AllReduce", -1, START, START, START + MS) for rank in (0, 1)]
     window = a_pause_between_passes("start_ns end_ns", [*operators])

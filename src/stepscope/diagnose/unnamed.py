@@ -12,10 +12,9 @@ from functools import cached_property
 
 import numpy as np
 
-from stepscope.diagnose import stats
 from stepscope.diagnose.intervals import Axis, Union, union
 from stepscope.diagnose.matching import POINT_TO_POINT, arrivals
-from stepscope.diagnose.phase_rows import PhaseRows, nullable
+from stepscope.diagnose.phase_rows import PhaseRows
 from stepscope.diagnose.timeline import Timeline
 from stepscope.window import NULL, Floats, Ints, Mask, Table, Window
 
@@ -39,11 +38,10 @@ def outside_phases(window: Window, rows: PhaseRows) -> Named:
     if window.table("host_ops") is not None:
         return _of_a_trace(one, comm)
     if comm is None:
-        single = len(rows.line.ranks) == 1
-        return _by_blocking(one, np.zeros(0, np.int64), np.zeros(0), None) if single else []
-    if comm.has("blocked_ns", "step"):
-        return _by_blocking(one, *_blocked_outside(one, comm), comm)
-    return _by_operators(one, comm) if _all_waiting_is_seen(window, comm) else []
+        return _in_two(one, one.inside) if len(rows.line.ranks) == 1 else []
+    if comm.has("blocked_ns"):
+        return _in_two(one, _busy(one, comm, _waits(comm)))
+    return _in_two(one, _busy(one, comm)) if _all_waiting_is_seen(window, comm) else []
 
 
 @dataclass(frozen=True)
@@ -102,13 +100,24 @@ def _of_a_trace(one: _Steps, comm: Table | None) -> Named:
     return [(OUTSIDE, uncovered(line, axis, _busy(one, comm)))] if comm.has("end_ns") else []
 
 
-def _busy(one: _Steps, comm: Table) -> Union:
-    """Where a rank is in a phase or in an operator."""
-    rank, start, end = one.rows.line.rows(comm.ints("rank")), arrivals(comm), comm.ints("end_ns")
-    keep = (rank >= 0) & (end != NULL)
+def _busy(one: _Steps, comm: Table, times: tuple[Ints, Ints] | None = None) -> Union:
+    """Where a rank is in a phase or in an operator, or of operators only at these times."""
+    start, end = times or (arrivals(comm), comm.ints("end_ns"))
+    rank = one.rows.line.rows(comm.ints("rank"))
+    keep = (rank >= 0) & (end != NULL) & (start < end)
     start, end = one.rows.axis.at(rank, start)[keep], one.rows.axis.at(rank, end)[keep]
     inside = one.inside
     return union(np.concatenate((inside.start, start)), np.concatenate((inside.end, end)))
+
+
+def _waits(comm: Table) -> tuple[Ints, Ints]:
+    """When ranks stood for an operator, where they say how long: a wait ends with its operator,
+    which may have been called long before, or else where nobody knows the end began with the call.
+    """
+    blocked, call = np.maximum(comm.ints("blocked_ns"), 0), comm.ints("enqueue_ns")
+    end = comm.ints("end_ns") if comm.has("end_ns") else np.full_like(call, NULL)
+    end = np.where(end == NULL, call + blocked, end)
+    return end - blocked, end
 
 
 def _all_waiting_is_seen(window: Window, comm: Table) -> bool:
@@ -122,10 +131,9 @@ def _all_waiting_is_seen(window: Window, comm: Table) -> bool:
     return not staged or bool(comm.strings("op").equals(*POINT_TO_POINT).any())
 
 
-def _by_operators(one: _Steps, comm: Table) -> Named:
-    """Devices: what no phase and no operator covers."""
+def _in_two(one: _Steps, busy: Union) -> Named:
+    """What nothing covers, between the phases of a step and around them; NaN without phases."""
     line, axis = one.rows.line, one.rows.axis
-    busy = _busy(one, comm)
     whole = uncovered(line, axis, busy)
     known = np.isfinite(whole) & (one.last_ns > one.first_ns)
     rank = np.arange(one.shape[0])[:, None]
@@ -133,33 +141,7 @@ def _by_operators(one: _Steps, comm: Table) -> Named:
     last = axis.at(rank, np.where(known, one.last_ns, axis.origin_ns))
     between = last - first - (busy.covered(last) - busy.covered(first))
     gaps = np.where(known, np.minimum(between, whole), np.nan)
-    return [(GAPS, gaps), (OUTSIDE, whole - np.nan_to_num(gaps))]
-
-
-def _blocked_outside(one: _Steps, comm: Table) -> tuple[Ints, Floats]:
-    """Cell and host time blocked of each operator outside phases."""
-    rank, column = one.rows.line.rows(comm.ints("rank")), one.rows.line.columns(comm.ints("step"))
-    blocked = np.nan_to_num(nullable(comm, "blocked_ns"))
-    enqueue = one.rows.axis.at(rank, comm.ints("enqueue_ns"))
-    counts = (rank >= 0) & (column >= 0) & ~one.inside.holds(enqueue)
-    return rank * one.shape[1] + column, np.where(counts, blocked, 0.0)
-
-
-def _by_blocking(one: _Steps, cell: Ints, blocked: Floats, comm: Table | None) -> Named:
-    """Hosts: the period less the phases, less what was blocked in operators outside them."""
-    line, size = one.rows.line, one.shape[0] * one.shape[1]
-    phases = one.rows.grid(one.rows.duration.astype(np.float64), one.outermost)
-    known = cell >= 0
-    stood = stats.sums(cell[known], blocked[known], size).reshape(one.shape)
-    whole = np.maximum(line.period_ns - phases - stood, 0.0)
-    spanned = np.where(one.last_ns > one.first_ns, one.last_ns - one.first_ns, 0)
-    edges = np.zeros(one.shape)
-    if comm is not None:
-        enqueue, here = comm.ints("enqueue_ns")[known], cell[known]
-        out = (enqueue < one.first_ns.ravel()[here]) | (enqueue >= one.last_ns.ravel()[here])
-        edges = stats.sums(here[out], blocked[known][out], size).reshape(one.shape)
-    outside = np.clip(line.period_ns - spanned - edges, 0.0, whole)
-    return [(GAPS, whole - outside), (OUTSIDE, outside)]
+    return [(GAPS, gaps), (OUTSIDE, whole - gaps)]
 
 
 def uncovered(line: Timeline, axis: Axis, busy: Union) -> Floats:
