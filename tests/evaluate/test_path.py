@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import pytest
 
+from stepscope.diagnose.own_time import own_time
 from stepscope.diagnose.runner import diagnose
+from stepscope.diagnose.timeline import timeline
+from stepscope.diagnose.unnamed import GAPS, OUTSIDE
 from stepscope.evaluate.path import through_the_store
 from stepscope.evaluate.prefix import step_ends, until
-from stepscope.simulate import Simulation
+from stepscope.simulate import Simulation, simulate
 from stepscope.trace import TABLES
 from stepscope.window import NULL, Strings, Table, Window
 from tests.evaluate.jobs import a_job
+from tests.simulate.jobs import a_scenario
 
 
 @lru_cache
@@ -54,17 +59,24 @@ def test_phases_keep_their_times_steps_and_microbatches() -> None:
     same("phases", "rank", "step", "phase", "microbatch", "start_ns", "duration_ns")
 
 
-def test_collectives_keep_who_met_whom_and_when() -> None:
-    same("comm_ops", "rank", "step", "group", "seq", "op", "peer", "bytes", "end_ns")
+def test_collectives_keep_who_met_whom_when_and_who_stood_in_it() -> None:
+    same("comm_ops", "rank", "step", "group", "seq", "op", "peer", "bytes", "start_ns", "end_ns",
+         "blocked_ns")  # fmt: skip
 
 
-def test_only_a_receive_begins_later_than_it_did_on_the_device() -> None:
-    simulation, read = healthy()
-    names = ("rank", "group", "seq", "start_ns", "op")
-    moved = set(rows(read.table("comm_ops"), *names)) ^ set(
-        rows(simulation.window.table("comm_ops"), *names)
-    )
-    assert {row[-1] for row in moved} == {"Recv"}
+JOBS: list[dict[str, Any]] = [
+    {"ranks": 16, "tp": 2, "pp": 2, "ep": 2, "kind": "moe"},
+    {"ranks": 8, "pp": 2, "chunks": 2, "sharding": "fsdp", "kind": "variable"},
+    {"ranks": 8, "cp": 2, "sharding": "ddp"},
+]
+
+
+@pytest.mark.parametrize("job", JOBS, ids=str)
+def test_what_ranks_did_themselves_is_the_same_on_both_ways(job: dict[str, Any]) -> None:
+    window = simulate(a_scenario("gc:rank=3,ms=80", steps=11, **job)).window
+    before, after = (own_time(one, timeline(one)) for one in (window, through_the_store(window)))
+    assert before.phases == after.phases and {OUTSIDE, GAPS} < set(before.phases)
+    np.testing.assert_allclose(after.own, before.own, atol=1)
 
 
 @pytest.mark.parametrize("name", ["hardware", "stacks", "kernel_summaries"])

@@ -2,10 +2,8 @@
 
 What is lost on this way, because the wire of this release cannot say it: when the host issued an
 operator (the wire has one time for its beginning, and gets when it reached the device), operators
-that had not begun, and the column `match`. What the hooks of a live job measure and a simulator
-does not say is worked out: a phase that is communication from end to end waits all the time, an
-operator blocks its rank for as long as the rank computes nothing meanwhile, and a receive is called
-when its rank has nothing else to compute.
+that had not begun, and the column `match`. A phase that is communication from end to end, of which
+the tables do not say how long it waited, waits all the time.
 """
 
 from __future__ import annotations
@@ -16,7 +14,6 @@ from functools import cached_property
 
 import numpy as np
 
-from stepscope.evaluate.exposed import computing, exposed_ns
 from stepscope.processor.normalise import RECORD_TYPE, Records
 from stepscope.trace import DATA_LOAD, Host, Job
 from stepscope.window import NULL, Ints, Strings, Table, Window
@@ -108,7 +105,7 @@ class Producers:
         if phases is not None:
             parts.append(self._phases(phases))
         if operators is not None:
-            parts.append(self._operators(operators, phases))
+            parts.append(self._operators(operators))
         if pauses is not None:
             parts.append(self._pauses(pauses))
         parts += self._events(rank)
@@ -126,19 +123,15 @@ class Producers:
                   np.full_like(lasted, UNKNOWN), table.ints("microbatch"))  # fmt: skip
         return start + lasted, _made(RecordKind.PHASE, 0, table.ints("step"), *fields)
 
-    def _operators(self, table: Table, phases: Table | None) -> tuple[Ints, Records]:
+    def _operators(self, table: Table) -> tuple[Ints, Records]:
         table = table.take(table.ints("start_ns") != NULL)
         start, end = table.ints("start_ns"), table.ints("end_ns")
         running = end == NULL
         peer = table.ints("peer") & 0xFFFFFFFF
-        size = table.ints("bytes")
-        blocked = exposed_ns(start, np.where(running, start, end), *computing(phases))
-        receives = table.strings("op").equals("Recv") & ~running & (blocked > 0)
-        called = np.where(receives, end - blocked, start)
         fields = (
             self._ids(table, "group"), (self._ids(table, "op") << 32) | peer, table.ints("seq"),
-            np.where(size == NULL, UNKNOWN, size), called - self.offset_ns,
-            np.where(running, UNKNOWN, end - self.offset_ns), np.where(running, UNKNOWN, blocked),
+            _known(table, "bytes"), start - self.offset_ns,
+            np.where(running, UNKNOWN, end - self.offset_ns), _known(table, "blocked_ns"),
         )  # fmt: skip
         flags = np.where(running, COMM_OPEN, COMM_DONE)
         made = _made(RecordKind.COMM, flags, table.ints("step"), *fields)
@@ -201,6 +194,13 @@ def _made(kind: RecordKind, flags: int | Ints, step: Ints, *fields: Ints) -> Rec
     for at, values in enumerate(fields):
         made["field"][:, at] = values
     return made
+
+
+def _known(table: Table, column: str) -> Ints:
+    if not table.has(column):
+        return np.full(len(table), UNKNOWN)
+    values = table.ints(column)
+    return np.where(values == NULL, UNKNOWN, values)
 
 
 def _packet(kind: PacketKind, payload: bytes, rank: int, count: int = 0) -> bytes:

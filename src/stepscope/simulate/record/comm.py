@@ -8,7 +8,8 @@ from functools import cached_property
 import numpy as np
 
 from stepscope.simulate.engine import NEVER
-from stepscope.simulate.program import TRANSFERS, Op
+from stepscope.simulate.program import TRANSFERS, Op, Program
+from stepscope.simulate.record.blocked import Line
 from stepscope.simulate.record.moment import Clocks, Moment
 from stepscope.simulate.record.rows import Rows
 from stepscope.simulate.record.steps import BLOCKING
@@ -45,11 +46,13 @@ class CommRows:
     rows: Rows = field(default_factory=lambda: Rows(frozenset({"group", "op", "state"})))
 
     def add(self, moment: Moment) -> None:
+        lines = self._serial_lines if moment.conditions.serial else self._lines
         for stage, lanes in enumerate(self._lanes):
+            blocked = lines[stage].blocked_ns(moment.times, stage)
             for lane in lanes:
-                self._add(moment, stage, lane)
+                self._add(moment, stage, lane, blocked[lane.slots])
 
-    def _add(self, moment: Moment, stage: int, lane: _Lane) -> None:
+    def _add(self, moment: Moment, stage: int, lane: _Lane, blocked: Ints) -> None:
         times, at = moment.times, (lane.slots, stage)
         issued, begin, end = times.issued[at], times.begin[at], times.end[at]
         per_stage = self.world.cluster.per_stage
@@ -67,6 +70,7 @@ class CommRows:
             "start_ns": np.where(begin < NEVER, self.clocks.show(begin, places), NULL),
             "end_ns": np.where(end < NEVER, self.clocks.show(end, places), NULL),
             "state": self.rows.codes(STATES)[state],
+            "blocked_ns": blocked,
         }
         if self.world.scenario.parallelism.chunks > 1:
             columns["match"] = (lane.match + moment.step * self._matches)[:, None]
@@ -76,6 +80,15 @@ class CommRows:
     def _matches(self) -> int:
         """More than the distinct operators of one step."""
         return len(self.world.ops) * self.world.cluster.stages
+
+    @cached_property
+    def _lines(self) -> list[Line]:
+        return _lines_of(self.world.program)
+
+    @cached_property
+    def _serial_lines(self) -> list[Line]:
+        """Of steps in which computation waits for every bucket of gradients."""
+        return _lines_of(self.world.serial_plan.program)
 
     @cached_property
     def _lanes(self) -> list[list[_Lane]]:
@@ -112,3 +125,7 @@ class CommRows:
         if op.kind == "send":
             return slot[op.key] * stages + stage
         return slot[op.partner[1]] * stages + op.partner[0]
+
+
+def _lines_of(program: Program) -> list[Line]:
+    return [Line.of(program, stage) for stage in range(len(program.stages))]
