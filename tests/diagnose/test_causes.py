@@ -123,30 +123,32 @@ def with_experts(job: Window, times: Sequence[float]) -> Window:
     return put(named, phases=both(inner, phases))
 
 
-@pytest.mark.parametrize(
-    ("times", "clock", "cause"),
-    [
-        pytest.param((1.0, 3.0), 1980.0, "load_imbalance", id="experts alone"),
-        pytest.param((1.0, 3.0), 990.0, "compute", id="experts alone, at half the clock"),
-        pytest.param((2.0, 2.0), 1980.0, "compute", id="all of it"),
-    ],
-)
-def test_experts_with_more_tokens(times: Sequence[float], clock: float, cause: str) -> None:
-    slow = tuple(Fault((CULPRIT,), phase, 100, times=2.0)
-                 for phase in ("forward-compute", "backward-compute"))  # fmt: skip
-    job = clocked(with_experts(on_device(a_job(faults=slow)), times), clock)
-    verdict = the_verdict(job)
-    assert verdict.cause == cause
-    if cause == "load_imbalance":
-        assert verdict.phase == "moe_experts"
-        assert verdict.slowdown == pytest.approx(3.0, rel=0.1)
-        assert "3.0x slower than its peers in moe_experts" in verdict.summary
+PASSES = tuple(Fault((CULPRIT,), phase, 100, times=2.0)
+               for phase in ("forward-compute", "backward-compute"))  # fmt: skip
+
+
+def test_experts_with_more_tokens() -> None:
+    job = with_experts(on_device(a_job(faults=PASSES)), (1.0, 3.0))
+    verdict = the_verdict(clocked(job, 1980.0))
+    assert (verdict.cause, verdict.phase) == ("load_imbalance", "moe_experts")
+    assert verdict.slowdown == pytest.approx(3.0, rel=0.1)
+    assert "3.0x slower than its peers in moe_experts" in verdict.summary
+
+
+def test_experts_at_half_the_clock_have_no_more_tokens() -> None:
+    job = with_experts(on_device(a_job(faults=PASSES)), (1.0, 3.0))
+    assert the_verdict(clocked(job, 990.0)).cause == "compute"
+
+
+def test_a_device_slow_in_attention_as_well_is_slow() -> None:
+    job = on_device(a_job(faults=[replace(SLOW, times=2.0)]))
+    assert the_verdict(clocked(with_experts(job, (2.0, 2.0)), 1980.0)).cause == "compute"
 
 
 def clocked(job: Window, culprit_mhz: float) -> Window:
     times = range(START, int(job.tables["hardware"].ints("ts_ns").max()), 1000 * MS)
     rows = [(rank, "host-000", "sm_clock_mhz", time, culprit_mhz if rank == CULPRIT else 1980.0)
-            for time in times for rank in range(4)]  # fmt: skip
+            for time in times for rank in job.ranks]  # fmt: skip
     clocks = a_table("rank host metric ts_ns value", rows)
     return put(job, hardware=both(job.tables["hardware"], clocks))
 
@@ -156,3 +158,52 @@ def test_without_counters_and_calls_a_slow_device_is_compute() -> None:
     comm = job.tables["comm_ops"]
     calls = comm.with_column("enqueue_ns", comm.ints("start_ns"))
     assert the_verdict(without(put(job, comm_ops=calls), "hardware", "stacks")).cause == "compute"
+
+
+def split_in_two(job: Window, ranks_per_host: int) -> Window:
+    """Eight ranks whose model is split between two each, on hosts of so many."""
+    hosts = tuple(Host(f"host-{first}", tuple(range(first, first + ranks_per_host)))
+                  for first in range(0, 8, ranks_per_host))  # fmt: skip
+    models = tuple(ProcessGroup(f"tp-{at}", "tp", (2 * at, 2 * at + 1)) for at in range(4))
+    equals = tuple(ProcessGroup(f"dp-{at}", "dp", tuple(range(at, 8, 2))) for at in range(2))
+    return replace(job, job=replace(job.job, hosts=hosts, groups=(*models, *equals)))
+
+
+def slow_passes(ranks: tuple[int, ...], times: float = 1.5) -> list[Fault]:
+    return [Fault(ranks, phase, 100, times=times)
+            for phase in ("forward-compute", "backward-compute")]  # fmt: skip
+
+
+def test_a_replica_with_longer_samples() -> None:
+    """Both of its ranks are slow in their passes, and as fast as ever in the optimizer."""
+    job = on_device(a_job(ranks=8, faults=slow_passes((2, 3))))
+    (verdict,) = diagnose(split_in_two(job, 4)).verdicts
+    assert (verdict.cause, verdict.ranks) == ("load_imbalance", (2, 3))
+
+
+def test_one_of_two_that_share_their_samples_has_no_more_of_them() -> None:
+    job = clocked(on_device(a_job(ranks=8, faults=slow_passes((2,)))), 1980.0)
+    (verdict,) = diagnose(split_in_two(job, 4)).verdicts
+    assert (verdict.cause, verdict.ranks) == ("compute", (2,))
+
+
+@pytest.mark.parametrize(("clock", "cause"), [(1980.0, "contention"), (990.0, "compute")])
+def test_all_devices_of_a_host_slow_alike(clock: float, cause: str) -> None:
+    """At their full clocks something shares them; at a low clock of one nothing is said."""
+    everything = Fault((0, 1, 2, 3), None, 100, times=1.3)
+    job = clocked(on_device(a_job(ranks=8, faults=[everything])), clock)
+    (verdict,) = diagnose(split_in_two(job, 4)).verdicts
+    assert (verdict.cause, verdict.ranks) == (cause, (0, 1, 2, 3))
+    if cause == "contention":
+        assert verdict.confidence <= 0.6
+        assert [(one.type, one.name) for one in verdict.devices] == [("host", "host-0")]
+        assert "nvidia-smi" in verdict.advice
+
+
+def test_ranks_that_cost_little_alone_cost_enough_together() -> None:
+    """Healing one of them alone would bring nothing back: the others are as slow."""
+    everything = Fault((0, 1, 2, 3), None, 100, times=1.12)
+    job = on_device(a_job(ranks=8, noise=0.01, faults=[everything]))
+    (verdict,) = diagnose(split_in_two(job, 4)).verdicts
+    assert verdict.ranks == (0, 1, 2, 3)
+    assert verdict.lost_fraction == pytest.approx(0.1, abs=0.02)

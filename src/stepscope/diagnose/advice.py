@@ -32,6 +32,12 @@ SLOW: Mapping[Cause, str] = {
     "compare with a step before {since}",
 }  # fmt: skip
 
+SHARED_DEVICES = (
+    "look for other processes on the devices of {who} (`nvidia-smi pmon -c 1`, MPS clients, "
+    "profilers and monitors that run kernels) and move them; nobody was seen, so compare the "
+    "clocks, power limits and driver of that host with another's as well"
+)
+
 STUCK: Mapping[Cause, str] = {
     "host": "look at the process of {who}: `ps -o stat,wchan`; state T was stopped by a signal "
     "(`kill -CONT`), D waits for a device, Z or nothing is dead: see its log, dmesg for OOM kills, "
@@ -65,7 +71,8 @@ def advise(finding: Finding) -> str:
     elif finding.kind == "hang":
         text = STUCK.get(finding.cause, STUCK_UNSEEN if unseen else STUCK_OTHERWISE)
     else:
-        text = SLOW[finding.cause]
+        shared = finding.values.get("shared_devices") is True
+        text = SHARED_DEVICES if shared else SLOW[finding.cause]
     who = unseen or finding.ranks
     return text.format(
         who=name_ranks(who) if who else "the ranks",

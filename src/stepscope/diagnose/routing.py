@@ -31,6 +31,20 @@ def comparison_groups(window: Window, phase: str | None) -> list[Ints]:
     return [] if staged or len(at) < 2 else [np.arange(len(at))]
 
 
+ONE_MODEL = ("tp", "cp", "pp", "mp", "embedding")
+"""Groups that lie within one replica of the model, which works on samples of its own."""
+
+
+def replicas(window: Window) -> list[frozenset[int]]:
+    """The ranks of each replica of the model; where none is split up, each rank is one."""
+    of = {rank: frozenset((rank,)) for rank in window.ranks}
+    for group in window.job.groups_of_kind(*ONE_MODEL):
+        known = [rank for rank in group.ranks if rank in of]
+        whole = frozenset().union(*(of[rank] for rank in known))
+        of.update(dict.fromkeys(whole, whole))
+    return list(dict.fromkeys(of.values()))
+
+
 def across_stages(window: Window) -> frozenset[str]:
     """Groups whose members lie in several pipeline stages, and so do unequal work."""
     pipelines = window.job.groups_of_kind("pp")

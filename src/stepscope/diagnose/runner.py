@@ -34,15 +34,14 @@ from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.overview import latecomers, rank_times
 from stepscope.diagnose.own_cost import own_cost
 from stepscope.diagnose.timeline import WARM_UP_STEPS
+from stepscope.diagnose.together import Slow, joined
 from stepscope.diagnose.verdict import (
-    Slow,
     costs_enough,
     everyones_verdict,
     ranked,
     slow_finding,
     slow_verdict,
     stuck_verdict,
-    whole_hosts,
 )
 from stepscope.window import Floats, Window
 
@@ -163,14 +162,13 @@ def _named(
 ) -> tuple[list[Verdict], list[Culprit]]:
     """Verdicts on the culprits whose slowness costs the job something."""
     slow: list[Slow] = []
-    kept: list[Culprit] = []
     for at, one in enumerate(culprits):
         reason = reason_of(seen, samples, one)
-        finding = slow_finding(seen, one, reason, cost, at)
-        if costs_enough(finding):
-            slow.append(Slow(finding, reason.evidence))
-            kept.append(one)
-    return [slow_verdict(seen.window, one) for one in whole_hosts(seen.window, slow)], kept
+        slow.append(Slow(slow_finding(seen, one, reason, cost, at), reason.evidence))
+    costly = [one for one in joined(seen.window, slow) if costs_enough(one.finding)]
+    named = {rank for one in costly for rank in one.finding.ranks}
+    kept = [one for one in culprits if int(seen.line.ranks[one.row]) in named]
+    return [slow_verdict(seen.window, one) for one in costly], kept
 
 
 def _after_effect(everyone: Finding, columns: int, culprits: Sequence[Culprit]) -> bool:

@@ -9,17 +9,18 @@ unequal work is imbalance (causes); what all do slowly is code (methods.everyone
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 from stepscope.diagnose.advice import advise, name_ranks
 from stepscope.diagnose.blame import Culprit, is_brief
 from stepscope.diagnose.causes import Reason
 from stepscope.diagnose.cost import Cost
 from stepscope.diagnose.devices import culprit_devices
-from stepscope.diagnose.finding import Evidence, Finding, Verdict
+from stepscope.diagnose.finding import Evidence, Finding, Value, Verdict
 from stepscope.diagnose.liveness import latest_stack
+from stepscope.diagnose.methods import clock, passes
 from stepscope.diagnose.methods.transfer import SlowTransfer
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.together import Slow, lost_fraction
 from stepscope.diagnose.unnamed import GAPS, OUTSIDE
 from stepscope.window import Window
 
@@ -34,16 +35,6 @@ PER_SIGMA = 0.04
 LATE_BONUS, CAUSE_BONUS = 0.05, 0.05
 """Confidence grows with the distance to the alarm limit, with arrivals that agree and with a cause
 something measured shows; a guess at order, not a probability fitted to labelled jobs."""
-WHOLE_HOST = 0.75
-"""So many ranks of a host slow for one cause: it is the host."""
-
-
-@dataclass(frozen=True)
-class Slow:
-    """A finding about slow ranks, and what supports its cause."""
-
-    finding: Finding
-    evidence: tuple[Evidence, ...]
 
 
 def slow_finding(seen: Observed, one: Culprit, reason: Reason, cost: Cost, at: int) -> Finding:
@@ -54,7 +45,7 @@ def slow_finding(seen: Observed, one: Culprit, reason: Reason, cost: Cost, at: i
     sure += LATE_BONUS * bool(lag) + CAUSE_BONUS * bool(reason.evidence)
     phase = reason.phase or (None if reason.whole_rank else one.named_phase)
     share = cost.fractions[at]
-    values = {
+    values: dict[str, Value] = {
         "slowdown": one.slowdown,
         "effect": one.effect,
         "z": one.z,
@@ -64,6 +55,9 @@ def slow_finding(seen: Observed, one: Culprit, reason: Reason, cost: Cost, at: i
         "least_fraction": _least_cost(seen, one),
         "lag_ns": lag,
     }
+    if reason.cause == "compute":
+        values["clock"] = clock.relative(seen, one.row, one.first, one.stop)
+        values["slow_in"] = passes.extent(seen, one)
     rank = int(line.ranks[one.row])
     if not one.phases:
         sure = SURE + LATE_BONUS * bool(lag) + 4 * PER_SIGMA
@@ -101,36 +95,6 @@ def _least_cost(seen: Observed, one: Culprit) -> float:
     return {OUTSIDE: LEAST_COST_OUTSIDE, GAPS: LEAST_COST_IN_GAPS}.get(one.phase or "", LEAST_COST)
 
 
-def whole_hosts(window: Window, found: Sequence[Slow]) -> list[Slow]:
-    """Joins the ranks of a host that nearly all suffer from one cause: it is the host's."""
-    joined: list[Slow] = []
-    for one in found:
-        host = window.host_of(one.finding.ranks[0])
-        same = [o for o in found if o.finding.cause == one.finding.cause
-                and window.host_of(o.finding.ranks[0]) == host]  # fmt: skip
-        mine = sum(window.host_of(rank) == host for rank in window.ranks)
-        if len(same) < 2 or len(same) < WHOLE_HOST * mine or mine == len(window.ranks):
-            joined.append(one)
-        elif one is same[0]:
-            joined.append(_join(same))
-    return joined
-
-
-def _join(same: Sequence[Slow]) -> Slow:
-    """One finding for several ranks, told by the costliest of them."""
-    worst = max(same, key=lambda one: lost_fraction(one.finding) or 0.0)
-    phases = {one.finding.phase for one in same}
-    ranks = tuple(sorted(rank for one in same for rank in one.finding.ranks))
-    phase = worst.finding.phase if len(phases) == 1 else None
-    return Slow(replace(worst.finding, ranks=ranks, phase=phase), worst.evidence)
-
-
-def lost_fraction(finding: Finding) -> float | None:
-    """The share of step time a finding says would come back."""
-    share = finding.values.get("lost_fraction")
-    return share if isinstance(share, float) else None
-
-
 def slow_verdict(window: Window, one: Slow) -> Verdict:
     """A slow rank as people read it."""
     finding, share = one.finding, lost_fraction(one.finding)
@@ -162,7 +126,8 @@ def network_finding(seen: Observed, one: SlowTransfer) -> Finding:
         f"{one.usual_ns / 1e6:.1f} ms in {'others' if one.equals > 1 else 'the other'} like it "
         f"(z {one.z:.1f}, noise reaches {one.needed:.1f})"
     )
-    values = {"where": f"in {one.group} than in equal groups",
+    values: dict[str, Value] = {
+              "where": f"in {one.group} than in equal groups",
               "own_ns": one.own_ns, "usual_ns": one.usual_ns, "equals": one.equals, "z": one.z,
               "z_needed": one.needed, "victims": len(seen.window.ranks) - len(one.culprits),
               "lost_fraction": min(lost_ns / max(line.typical_ns, 1.0), 1.0)}  # fmt: skip
@@ -250,6 +215,8 @@ def _because(one: Slow) -> str:
         "jit_compile": ", compiling",
         "load_imbalance": ", with more work to do",
     }.get(finding.cause, "")
+    if finding.values.get("shared_devices"):
+        reason = ", as something else seems to use the devices"
     if finding.cause == "host" and finding.function is None:
         traced = any(seen.method == "breakdown" for seen in one.evidence)
         reason = ", its host being late" if traced else ", waiting for a processor or blocked"
