@@ -21,6 +21,7 @@ import numpy as np
 
 from stepscope.diagnose import stats
 from stepscope.diagnose.counters import Noticed, noticed, speak_against
+from stepscope.diagnose.delay import longest_delay, lost_per_step
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.paces import Paces, measure_paces
 from stepscope.diagnose.places import Place
@@ -46,10 +47,11 @@ LASTING = 10
 """So many slow steps may be one episode; fewer must be two, or somebody else's traffic passed."""
 SUREST_RANKS = 0.6
 """Ranks are named if they are behind the likeliest devices with this probability."""
-NAMED, LEAST_NAMED = 5, 0.03
-"""So many devices are named, none less likely than this, but the likeliest."""
-LEAST_CALM = 5
-"""So many steps without anything slow tell how long steps are then."""
+NAMED, LEAST_NAMED, STANDS_OUT = 5, 0.03, 1.5
+"""So many devices are named, none less likely than this, but one that counters set apart: of the
+adapters of a large group, say."""
+STRAYS = 0.1
+"""Of what a device explains: if more is slow beside it, something else has a part in the cost."""
 MOST_LINKS = 5
 """So many devices are looked for one after the other."""
 
@@ -84,6 +86,8 @@ class _Looked:
     excess: Floats
     """Logarithm of how many times what they take in their fast steps."""
     cells: Cells
+    guilty: Mask
+    """Steps in which somebody is slow for other reasons."""
 
 
 def slow_links(seen: Observed, guilty: Mapping[int, tuple[int, int]]) -> list[SlowLink]:
@@ -118,7 +122,10 @@ def _look(seen: Observed, guilty: Mapping[int, tuple[int, int]]) -> _Looked | No
     excess = slowness - _fast(slowness, classes, noise)[:, None]
     limit = np.maximum(math.log(RATIO), SIGMAS * noise)[:, None]
     known = np.isfinite(excess)
-    return _Looked(paces, excess, Cells(known, known & (np.nan_to_num(excess) > limit)))
+    busy = np.zeros(slowness.shape[1], np.bool_)
+    for span in guilty.values():
+        busy[slice(*span)] = True
+    return _Looked(paces, excess, Cells(known, known & (np.nan_to_num(excess) > limit)), busy)
 
 
 def _classes(seen: Observed, paces: Paces) -> list[Ints]:
@@ -155,8 +162,6 @@ def _fast(slowness: Floats, classes: Sequence[Ints], noise: Floats) -> Floats:
 
 def _found(seen: Observed, looked: _Looked, ways: Ways) -> Iterator[SlowLink]:
     """One device after the other, each explaining what the ones before it left."""
-    calm = np.arange(len(seen.line.steps)) >= seen.line.warm_up
-    calm &= ~looked.cells.slow.any(axis=0)
     cells = looked.cells
     for _ in range(MOST_LINKS):
         suspicion = suspect(ways, cells)
@@ -168,7 +173,7 @@ def _found(seen: Observed, looked: _Looked, ways: Ways) -> Iterator[SlowLink]:
             return
         explained = np.isin(np.arange(len(cells.slow)), ways.places_of([best]))[:, None] & active
         rivals = suspect(ways, _without(cells, cells.slow & ~explained))
-        yield _slow_link(seen, looked, ways, rivals, active, calm)
+        yield _slow_link(seen, looked, ways, rivals, explained)
         cells = _without(cells, explained)
 
 
@@ -205,8 +210,9 @@ def log_tail(often: int, trials: int, chance: float) -> float:
 
 
 def _slow_link(
-    seen: Observed, looked: _Looked, ways: Ways, suspicion: Suspicion, active: Mask, calm: Mask
+    seen: Observed, looked: _Looked, ways: Ways, suspicion: Suspicion, explained: Mask
 ) -> SlowLink:
+    active = np.asarray(explained.any(axis=0))
     signs = noticed(seen, active)
     against = speak_against(seen, signs, ways.carriers)
     chance = probabilities(ways, suspicion, against)
@@ -221,9 +227,21 @@ def _slow_link(
     return SlowLink(
         _named(ways.carriers, chance), _ranks(seen, ways.carriers, chance),
         looked.paces.places[int(through[at])], int((slow.mean(axis=1) > 0.5).sum()), len(through),
-        columns, float(ratio), _lost(seen, looked, through, cost, active, calm),
+        columns, float(ratio), _lost(seen, looked, through, cost, explained),
         _signs(signs, against),
     )  # fmt: skip
+
+
+def _lost(
+    seen: Observed, looked: _Looked, through: Ints, cost: Floats, explained: Mask
+) -> float:  # fmt: skip
+    """Per step in which the device was slow."""
+    active, slow = np.asarray(explained.any(axis=0)), looked.cells.slow
+    calm = (np.arange(active.size) >= seen.line.warm_up) & ~slow.any(axis=0)
+    others = int((slow & ~explained)[:, active].sum())
+    shared = bool(looked.guilty[active].any()) or others > STRAYS * int((slow & explained).sum())
+    longest = longest_delay([looked.paces.places[at] for at in through.tolist()], cost)
+    return lost_per_step(longest, seen.line.job_period_ns, active, calm, shared)
 
 
 def _signs(signs: Sequence[Noticed], against: Floats) -> tuple[str, ...]:
@@ -247,8 +265,9 @@ def _named(carriers: Sequence[Carrier], chance: Floats) -> tuple[tuple[Carrier, 
         known, so_far = total.get((one.kind, one.name), (one, 0.0))
         total[one.kind, one.name] = (known, so_far + float(chance[at]))
     ranked = sorted(total.values(), key=lambda pair: -pair[1])
+    stands_out = len(ranked) < 2 or ranked[0][1] >= STANDS_OUT * ranked[1][1]
     return tuple(pair for at, pair in enumerate(ranked[:NAMED])
-                 if at == 0 or pair[1] >= LEAST_NAMED)  # fmt: skip
+                 if pair[1] >= LEAST_NAMED or (at == 0 and stands_out))  # fmt: skip
 
 
 def _ranks(seen: Observed, carriers: Sequence[Carrier], chance: Floats) -> tuple[int, ...]:
@@ -257,24 +276,8 @@ def _ranks(seen: Observed, carriers: Sequence[Carrier], chance: Floats) -> tuple
     for at in np.flatnonzero(chance >= LEAST_NAMED / NAMED).tolist():
         ranks = carriers[at].ranks
         behind[ranks] = behind.get(ranks, 0.0) + float(chance[at])
-    ranks = max(behind, key=lambda one: behind[one])
+    ranks = max(behind, key=lambda one: behind[one], default=())
+    if not ranks:
+        return ()
     sure = behind[ranks] >= SUREST_RANKS and len(ranks) < len(seen.line.ranks)
     return ranks if sure else ()
-
-
-def _lost(
-    seen: Observed, looked: _Looked, through: Ints, cost: Floats, active: Mask, calm: Mask
-) -> float:
-    """What would come back per slow step: at most what one rank's transfers took longer, and at
-    most what steps were longer than calm ones (blame rule 4: an overlap may have swallowed it)."""
-    per_place = cost.mean(axis=1)
-    per_rank: dict[int, float] = {}
-    for at, lost in zip(through.tolist(), per_place.tolist(), strict=True):
-        for rank in looked.paces.places[at].members:
-            per_rank[rank] = per_rank.get(rank, 0.0) + lost
-    longest = max(per_rank.values(), default=0.0)
-    if calm.sum() < LEAST_CALM:
-        return longest
-    period = seen.line.job_period_ns
-    rise = stats.median(period[active]) - stats.median(period[calm])
-    return min(longest, max(rise, 0.0))
