@@ -192,14 +192,24 @@ def test_a_process_that_cannot_be_sampled_is_told_of_once(
 def test_a_process_that_is_gone_is_not_complained_of(
     sampler: StackSampler, caplog: pytest.LogCaptureFixture
 ) -> None:
-    process = subprocess.Popen(["true"])
-    process.wait()
+    process = subprocess.Popen(["sleep", "600"])
     sampler.watch(Target("job-1", 4, process.pid))
+    process.kill()
+    process.wait()
     sampler.turn()
     sampler.unwatch(process.pid)
     sampler.turn()
 
     assert caplog.records == []
+
+
+def test_for_a_process_that_is_none_no_recorder_is_started(
+    sampler: StackSampler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: pytest.fail("started one"))
+    sampler.watch(Target("job-1", 4, 1 << 22))
+    sampler.turn()
+    sampler.dump("job-1")
 
 
 def test_without_py_spy_there_are_no_stacks(

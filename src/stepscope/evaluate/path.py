@@ -17,8 +17,8 @@ from functools import singledispatchmethod
 import numpy as np
 
 from stepscope.errors import FormatError, StoreError
-from stepscope.evaluate.producers import TABLES as BY_WIRE
 from stepscope.evaluate.producers import Producers
+from stepscope.evaluate.records import TABLES as BY_WIRE
 from stepscope.processor.jobs import NO_OPEN_OPS, OPEN_OPS_FILE
 from stepscope.processor.state import (
     HOLD_NS,
@@ -139,7 +139,7 @@ class _Processor:
 
     @_do.register
     def _(self, it: JobKnown) -> None:
-        self.writer.write_job(with_devices(it.fragment, self._host.nics, self._host.gpus))
+        self.writer.write_job(with_devices(it.fragment, self._host))
 
     @_do.register
     def _(self, it: Stalled) -> None:

@@ -38,6 +38,7 @@ from stepscope.processor.state import (
     Watch,
     with_devices,
 )
+from stepscope.trace import Host
 from stepscope.trace.host import host_name
 from stepscope.wire.frames import MAX_PACKET_BYTES, PacketKind, pack, unpack
 
@@ -191,7 +192,8 @@ class Processor:
         self._jobs.replace_open(it.job, it.rows)
 
     def _job_known(self, it: JobKnown) -> None:
-        self._jobs.open(it.job, it.store, with_devices(it.fragment, self._nics, self._outside.gpus))
+        here = Host(self._host, (), self._nics, self._outside.gpus)
+        self._jobs.open(it.job, it.store, with_devices(it.fragment, here))
 
     def _watch(self, it: Watch) -> None:
         self._outside.watch(it)

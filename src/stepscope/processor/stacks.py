@@ -97,7 +97,8 @@ class StackSampler:
             logger.warning("py-spy is not installed: no call stacks; `pip install py-spy`")
 
     def watch(self, target: Target) -> None:
-        if self._py_spy is not None:
+        """A process that is none, as of a simulated rank, is not worth a recorder's start."""
+        if self._py_spy is not None and _may_exist(target.pid):
             self._sampled[target.pid] = _Sampled(target)
 
     def unwatch(self, pid: int) -> None:
@@ -213,7 +214,7 @@ class StackSampler:
         self._emit(sampled.target, clip(runs, recorder.from_ns, until))
 
     def _give_up(self, sampled: _Sampled, errors: bytes) -> None:
-        if not sampled.failed and _exists(sampled.target.pid):
+        if not sampled.failed and _may_exist(sampled.target.pid):
             why = errors.decode(errors="replace").strip().splitlines() or ["no output"]
             logger.warning(
                 "no call stacks of rank %d (pid %d): py-spy says: %s",
@@ -337,9 +338,12 @@ def _rows(rank: int, runs: list[Run]) -> Rows:
     }
 
 
-def _exists(pid: int) -> bool:
+def _may_exist(pid: int) -> bool:
+    """False only where there is no such process: another user's may not be asked."""
     try:
         os.kill(pid, 0)
-    except OSError:
+    except (ProcessLookupError, OverflowError):
         return False
+    except OSError:
+        return True
     return True

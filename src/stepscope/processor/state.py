@@ -334,9 +334,13 @@ def _blocked(producer: Producer, now_ns: int) -> list[Instruction]:
     return said
 
 
-def with_devices(fragment: Job, nics: tuple[str, ...], gpus: tuple[str, ...]) -> Job:
-    """The fragment with this host's devices, which only the daemon can look up."""
-    hosts = tuple(replace(host, nics=nics, gpus=gpus) for host in fragment.hosts)
+def with_devices(fragment: Job, here: Host) -> Job:
+    """The fragment with this host's devices, which only the daemon can look up. A rank that says
+    it is on another host (in a container, or simulated) has others."""
+    hosts = tuple(
+        replace(host, nics=here.nics, gpus=here.gpus) if host.name == here.name else host
+        for host in fragment.hosts
+    )
     return replace(fragment, hosts=hosts)
 
 
