@@ -13,6 +13,7 @@ from stepscope.diagnose.finding import Device, Finding, Value, Verdict
 from stepscope.diagnose.methods.links import SlowLink, slow_links
 from stepscope.diagnose.methods.transfer import slow_transfers
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.routes import Carrier
 from stepscope.diagnose.verdict import (
     LEAST_COST,
     SURE,
@@ -25,6 +26,9 @@ from stepscope.window import Floats
 
 SEEN_OFTEN = 0.01
 """Confidence grows so much with every step in which a device was slow."""
+LEAST_NAMED, STANDS_OUT = 0.03, 1.5
+"""No device is named that is less likely, but one that counters set apart: of the adapters of a
+large group, say."""
 
 
 @dataclass(frozen=True)
@@ -78,16 +82,24 @@ def _is_local(link: SlowLink) -> bool:
 
 
 def _devices(link: SlowLink) -> tuple[Device, ...]:
-    """What has a name. Two comparisons, because they tell the type checker what is left."""
-    return tuple(
-        Device(one.kind, one.name, round(chance, 3))
-        for one, chance in link.devices
-        if one.kind != "unknown" and one.kind != "fabric"  # noqa: PLR1714
-    )
+    """What has a name, and is not one of many as likely."""
+    likeliest = link.suspects[0][1]
+    next_one = link.suspects[1][1] if len(link.suspects) > 1 else 0.0
+    least = min(likeliest, LEAST_NAMED) if likeliest >= STANDS_OUT * next_one else LEAST_NAMED
+    named = [_device(one, chance) for one, chance in link.suspects if chance >= least]
+    return tuple(device for device in named if device is not None)
+
+
+def _device(one: Carrier, chance: float) -> Device | None:
+    match one.kind:
+        case "unknown" | "fabric":
+            return None
+        case kind:
+            return Device(kind, one.name, round(chance, 3))
 
 
 def _where(link: SlowLink) -> str:
-    likeliest, chance = link.devices[0]
+    likeliest, chance = link.suspects[0]
     if likeliest.kind == "fabric":
         return "between all hosts"
     if chance >= 0.5:
@@ -107,6 +119,6 @@ def _detail(link: SlowLink, steps: int) -> str:
         f"after the last arrival data moves {link.ratio:.1f} times as long in {link.slow} of "
         f"{link.through} groups and pairs that use it, in {len(link.columns)} of {steps} steps"
     )
-    likely = [f"{one.name} ({100 * chance:.0f} %)" for one, chance in link.devices]
+    likely = [f"{one.name} ({100 * chance:.0f} %)" for one, chance in link.suspects]
     text += f"; suspects: {', '.join(likely)}"
     return text + (f"; counters rose with it: {', '.join(link.signs)}" if link.signs else "")

@@ -47,9 +47,10 @@ LASTING = 10
 """So many slow steps may be one episode; fewer must be two, or somebody else's traffic passed."""
 SUREST_RANKS = 0.6
 """Ranks are named if they are behind the likeliest devices with this probability."""
-NAMED, LEAST_NAMED, STANDS_OUT = 5, 0.03, 1.5
-"""So many devices are named, none less likely than this, but one that counters set apart: of the
-adapters of a large group, say."""
+NAMED = 5
+"""So many suspects are kept."""
+LEAST_LIKELY = 0.005
+"""What is less likely is none; of the adapters of a group of two hundred each is as likely."""
 STRAYS = 0.1
 """Of what a device explains: if more is slow beside it, something else has a part in the cost."""
 MOST_LINKS = 5
@@ -60,7 +61,7 @@ MOST_LINKS = 5
 class SlowLink:
     """A device, or one of several, that is slow."""
 
-    devices: tuple[tuple[Carrier, float], ...]
+    suspects: tuple[tuple[Carrier, float], ...]
     """By probability, the likeliest first."""
     ranks: tuple[int, ...]
     """Behind it; none where too many devices are as likely, or all ranks are behind it."""
@@ -225,7 +226,7 @@ def _slow_link(
     ratio = np.exp(stats.median(looked.excess[np.ix_(through, columns)][slow]))
     at = int(np.argmax(cost.sum(axis=1)))
     return SlowLink(
-        _named(ways.carriers, chance), _ranks(seen, ways.carriers, chance),
+        _suspects(ways.carriers, chance), _ranks(seen, ways.carriers, chance),
         looked.paces.places[int(through[at])], int((slow.mean(axis=1) > 0.5).sum()), len(through),
         columns, float(ratio), _lost(seen, looked, through, cost, explained),
         _signs(signs, against),
@@ -255,25 +256,23 @@ def _excess_ns(looked: _Looked, places: Ints, columns: Ints) -> Floats:
     return np.maximum(taken - taken * np.exp(-np.nan_to_num(looked.excess[at])), 0.0)
 
 
-def _named(carriers: Sequence[Carrier], chance: Floats) -> tuple[tuple[Carrier, float], ...]:
+def _suspects(carriers: Sequence[Carrier], chance: Floats) -> tuple[tuple[Carrier, float], ...]:
     """The likeliest, ranks of one device together: a host's NVLink has one name."""
     total: dict[tuple[str, str], tuple[Carrier, float]] = {}
     for at in np.argsort(-chance, kind="stable").tolist():
-        if chance[at] < LEAST_NAMED / NAMED and total:
+        if chance[at] < LEAST_LIKELY and total:
             break
         one = carriers[at]
         known, so_far = total.get((one.kind, one.name), (one, 0.0))
         total[one.kind, one.name] = (known, so_far + float(chance[at]))
     ranked = sorted(total.values(), key=lambda pair: -pair[1])
-    stands_out = len(ranked) < 2 or ranked[0][1] >= STANDS_OUT * ranked[1][1]
-    return tuple(pair for at, pair in enumerate(ranked[:NAMED])
-                 if pair[1] >= LEAST_NAMED or (at == 0 and stands_out))  # fmt: skip
+    return tuple(ranked[:NAMED])
 
 
 def _ranks(seen: Observed, carriers: Sequence[Carrier], chance: Floats) -> tuple[int, ...]:
     """Who is behind whatever it is, if that is clear and not everybody."""
     behind: dict[tuple[int, ...], float] = {}
-    for at in np.flatnonzero(chance >= LEAST_NAMED / NAMED).tolist():
+    for at in np.flatnonzero(chance >= LEAST_LIKELY).tolist():
         ranks = carriers[at].ranks
         behind[ranks] = behind.get(ranks, 0.0) + float(chance[at])
     ranks = max(behind, key=lambda one: behind[one], default=())
