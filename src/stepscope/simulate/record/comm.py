@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stepscope.simulate.engine import NEVER
 from stepscope.simulate.program import TRANSFERS, Op, Program
 from stepscope.simulate.record.blocked import Line
-from stepscope.simulate.record.moment import Clocks, Moment
-from stepscope.simulate.record.rows import Rows
+from stepscope.simulate.record.moment import Clocks, Dials, Moment, by_row
+from stepscope.simulate.record.rows import Rows, Value
 from stepscope.simulate.record.steps import BLOCKING
 from stepscope.simulate.world import World
 from stepscope.trace import NO_PEER
@@ -24,14 +26,30 @@ STATES = ("done", "started", "scheduled")
 class _Lane:
     """The operators of one kind of group on one stage, in the order its hosts issue them."""
 
-    slots: Ints
+    stage: int
     ops: tuple[Op, ...]
-    seqs: Ints
-    per_step: int
     groups: Ints
     """Codes of the group's name, of each rank within the stage."""
-    peers: Ints
-    """`[operator, rank within the stage]`."""
+
+
+@dataclass(frozen=True)
+class _Sheet:
+    """All lanes, one below the other: what no step changes, `[operator, rank within the stage]`.
+
+    Where the second axis has one element, it holds for all ranks.
+    """
+
+    rows: Ints
+    """Of a table `[slot, stage]`; this one has no second axis."""
+    places: Ints
+    rank: NDArray[np.int32]
+    group: NDArray[np.int32]
+    peer: NDArray[np.int32]
+    op: NDArray[np.int32]
+    size: Ints
+    seq: Ints
+    """In the first step."""
+    per_step: Ints
     match: Ints
 
 
@@ -46,35 +64,38 @@ class CommRows:
     rows: Rows = field(default_factory=lambda: Rows(frozenset({"group", "op", "state"})))
 
     def add(self, moment: Moment) -> None:
-        lines = self._serial_lines if moment.conditions.serial else self._lines
-        for stage, lanes in enumerate(self._lanes):
-            blocked = lines[stage].blocked_ns(moment.times, stage)
-            for lane in lanes:
-                self._add(moment, stage, lane, blocked[lane.slots])
-
-    def _add(self, moment: Moment, stage: int, lane: _Lane, blocked: Ints) -> None:
-        times, at = moment.times, (lane.slots, stage)
-        issued, begin, end = times.issued[at], times.begin[at], times.end[at]
-        per_stage = self.world.cluster.per_stage
-        places = np.arange(per_stage) + stage * per_stage
-        state = (begin >= NEVER).astype(np.int32) + (end >= NEVER)
-        columns = {
-            "rank": self.world.cluster.rank_of[places].astype(np.int32),
-            "step": np.int64(moment.step),
-            "group": lane.groups.astype(np.int32),
-            "seq": (lane.seqs + moment.step * lane.per_step)[:, None],
-            "op": self.rows.codes([op.name for op in lane.ops])[:, None],
-            "peer": lane.peers.astype(np.int32),
-            "bytes": np.array([op.size_bytes for op in lane.ops])[:, None],
-            "enqueue_ns": self.clocks.show(issued, places),
-            "start_ns": np.where(begin < NEVER, self.clocks.show(begin, places), NULL),
-            "end_ns": np.where(end < NEVER, self.clocks.show(end, places), NULL),
-            "state": self.rows.codes(STATES)[state],
-            "blocked_ns": blocked,
-        }
+        times, sheet, step = moment.times, self._sheet, moment.step
+        issued, begin, end = (by_row(table)[sheet.rows]
+                              for table in (times.issued, times.begin, times.end))  # fmt: skip
+        columns: dict[str, Value] = {
+            "rank": sheet.rank, "step": np.int64(step), "group": sheet.group,
+            "seq": sheet.seq + step * sheet.per_step, "op": sheet.op, "peer": sheet.peer,
+            "bytes": sheet.size, "enqueue_ns": self._dials.show(issued),
+            "start_ns": self._shown(begin), "end_ns": self._shown(end),
+            "state": self._states[(begin >= NEVER).astype(np.int32) + (end >= NEVER)],
+            "blocked_ns": by_row(self._blocked_ns(moment))[sheet.rows],
+        }  # fmt: skip
         if self.world.scenario.parallelism.chunks > 1:
-            columns["match"] = (lane.match + moment.step * self._matches)[:, None]
+            columns["match"] = sheet.match + step * self._matches
         self.rows.add_known(issued < NEVER, **columns)
+
+    def _shown(self, time: Ints) -> Ints:
+        shown = self._dials.show(time)
+        shown[time >= NEVER] = NULL
+        return shown
+
+    def _blocked_ns(self, moment: Moment) -> Ints:
+        lines = self._serial_lines if moment.conditions.serial else self._lines
+        return np.stack([line.blocked_ns(moment.times, stage)
+                         for stage, line in enumerate(lines)], axis=1)  # fmt: skip
+
+    @cached_property
+    def _dials(self) -> Dials:
+        return self.clocks.at(self._sheet.places)
+
+    @cached_property
+    def _states(self) -> NDArray[np.int32]:
+        return self.rows.codes(STATES)
 
     @property
     def _matches(self) -> int:
@@ -91,25 +112,41 @@ class CommRows:
         return _lines_of(self.world.serial_plan.program)
 
     @cached_property
-    def _lanes(self) -> list[list[_Lane]]:
-        kinds = [kind for kind in self.world.cluster.kinds if self.blocking or kind not in BLOCKING]
-        return [[lane for kind in kinds if (lane := self._lane(stage, kind)) is not None]
-                for stage in range(self.world.cluster.stages)]  # fmt: skip
+    def _sheet(self) -> _Sheet:
+        lanes = [lane for stage in range(self.world.cluster.stages)
+                 for lane in self._lanes_of(stage)]  # fmt: skip
+        cluster, slot = self.world.cluster, self.world.program.slot
+        ops = [(lane.stage, op) for lane in lanes for op in lane.ops]
+        stages = np.array([stage for stage, _ in ops], np.int64)[:, None]
+        places = stages * cluster.per_stage + np.arange(cluster.per_stage)
+        groups = [np.broadcast_to(lane.groups, (len(lane.ops), cluster.per_stage))
+                  for lane in lanes]  # fmt: skip
+        return _Sheet(
+            np.array([slot[op.key] * cluster.stages + stage for stage, op in ops], np.int64),
+            places, cluster.rank_of[places].astype(np.int32),
+            _below(groups, places).astype(np.int32),
+            _below([self._peers(op)[None] for _, op in ops], places).astype(np.int32),
+            self.rows.codes([op.name for _, op in ops])[:, None],
+            _column(op.size_bytes for _, op in ops),
+            _column(number for lane in lanes for number in range(len(lane.ops))),
+            _column(len(lane.ops) for lane in lanes for _ in lane.ops),
+            _column(self._match(op, stage) for stage, op in ops),
+        )  # fmt: skip
 
-    def _lane(self, stage: int, kind: str) -> _Lane | None:
-        ops = tuple(op for op in self.world.program.stages[stage]
-                    if op.kind in TRANSFERS and op.group == kind)  # fmt: skip
-        if not ops:
-            return None
+    def _lanes_of(self, stage: int) -> Iterator[_Lane]:
+        """Those of the kinds that are kept and that this stage has."""
+        for kind in self.world.cluster.kinds:
+            ops = tuple(op for op in self.world.program.stages[stage]
+                        if op.kind in TRANSFERS and op.group == kind)  # fmt: skip
+            if ops and (self.blocking or kind not in BLOCKING):
+                yield _Lane(stage, ops, self._groups(stage, kind))
+
+    def _groups(self, stage: int, kind: str) -> Ints:
+        """Codes of the names of the groups that the ranks of a stage are in."""
         cluster = self.world.cluster
         number = cluster.group_of[kind].reshape(cluster.stages, -1)[stage]
         names = {int(one): self.rows.code(f"{kind}-{one}") for one in np.unique(number)}
-        return _Lane(
-            np.array([self.world.program.slot[op.key] for op in ops]), ops, np.arange(len(ops)),
-            len(ops), np.array([names[int(one)] for one in number]),
-            np.stack([self._peers(op) for op in ops]),
-            np.array([self._match(op, stage) for op in ops]),
-        )  # fmt: skip
+        return np.array([names[int(one)] for one in number])
 
     def _peers(self, op: Op) -> Ints:
         if op.partner is None:
@@ -125,6 +162,15 @@ class CommRows:
         if op.kind == "send":
             return slot[op.key] * stages + stage
         return slot[op.partner[1]] * stages + op.partner[0]
+
+
+def _below(parts: Sequence[Ints], like: Ints) -> Ints:
+    """Tables one below the other; none: as empty as another one."""
+    return np.concatenate(parts) if parts else np.zeros_like(like)
+
+
+def _column(values: Iterable[int]) -> Ints:
+    return np.array(list(values), np.int64)[:, None]
 
 
 def _lines_of(program: Program) -> list[Line]:
