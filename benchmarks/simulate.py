@@ -27,10 +27,10 @@ def main() -> None:
     began = time.perf_counter()
     what = (written if asked.write else in_memory)(asked.ranks, asked.steps)
     wall_s = time.perf_counter() - began
-    who = resource.RUSAGE_CHILDREN if asked.write else resource.RUSAGE_SELF
-    used = resource.getrusage(who)
+    used = resource.getrusage(resource.RUSAGE_CHILDREN if asked.write else resource.RUSAGE_SELF)
+    processor_s = used.ru_utime + used.ru_stime
     print(f"{asked.ranks} ranks x {asked.steps} steps: {wall_s:.2f} s, of the processor "
-          f"{used.ru_utime + used.ru_stime:.2f} s, {used.ru_maxrss / 1e6:.1f} GB, {what}")  # fmt: skip
+          f"{processor_s:.2f} s, {used.ru_maxrss / 1e6:.1f} GB, {what}")  # fmt: skip
 
 
 def fault_of(ranks: int, steps: int) -> str:
