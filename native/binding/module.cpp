@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "../src/scanner.hpp"
+#include "compression.hpp"
 #include "python.hpp"
 
 namespace {
@@ -261,7 +262,7 @@ int fill(PyObject* module) {
     if (type == nullptr) return -1;
     const int failed = PyModule_AddObjectRef(module, "Scanner", type);
     Py_DECREF(type);
-    return failed;
+    return failed == 0 ? add_compression(module) : failed;
 }
 
 PyModuleDef_Slot SLOTS[] = {

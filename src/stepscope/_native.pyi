@@ -70,3 +70,46 @@ def members(text: bytes, names: tuple[str, ...], /) -> dict[str, bytes]:
     Raises:
         ValueError: it is no whole JSON object.
     """
+
+class Keys:
+    """Numbers (rank, kernel, stream) in the order in which they were first seen."""
+
+    def __init__(self, most: int) -> None: ...
+    def codes(self, rank: int, kernels: bytes, streams: bytes, /) -> bytes:
+        """The number of each event's key as uint32; its largest where there was no more room.
+
+        Args:
+            rank: of all these events.
+            kernels: an int64 per event.
+            streams: an int64 per event.
+        """
+    def known(self) -> bytes:
+        """Every key in order: rank, kernel and stream, each int64."""
+
+class Histograms:
+    """Log-binned histograms of durations, by group; what is merged is as if added at once."""
+
+    def __init__(self, most_groups: int, most_blocks: int) -> None:
+        """A block is 512 B: one group's durations of one octave."""
+    def add(self, groups: bytes, durations: bytes, /) -> tuple[int, int]:
+        """Counts durations (int64, nanoseconds) in their groups (uint32).
+
+        Returns how many could not be true, and for how many there was no room.
+        """
+    def put(self, bins: bytes, /) -> tuple[int, int]:
+        """Adds what `bins` of another gave; returns the same as `add`."""
+    def bins(self) -> bytes:
+        """All that is counted: group and bin, each uint32, and the count, uint64."""
+    def modes(self) -> bytes:
+        """A row per mode, in five int64: group, number from the shortest, count, p50, p99."""
+    @property
+    def size_bytes(self) -> int: ...
+
+def published(groups: bytes, durations: bytes, number: int, /) -> tuple[bytes, int]:
+    """Modes of durations (int64, nanoseconds) by group (uint32, below `number`), as ARGUS has it.
+
+    Returns rows as of `Histograms.modes`, and how many durations could not be true.
+
+    Raises:
+        ValueError: a group is not below `number`.
+    """

@@ -5,6 +5,7 @@ StepscopeError
 │   └── FormatError    it was read, and its contents are not what they should be
 ├── StoreError         the store cannot be written: disk full, bucket unreachable
 ├── WireError          a packet from a producer is not one of ours
+├── MissingNativeError what was asked for needs our C++, which was not compiled
 └── UsageError         a command was asked for something that makes no sense (exit status 2)
 
 A message says what was attempted, on what, what was found, and what to do next. Everything else
@@ -12,6 +13,11 @@ that escapes is a fault of stepscope itself (exit status 3).
 """
 
 from __future__ import annotations
+
+NO_NATIVE = (
+    "stepscope was installed without its native part; install a C++ compiler and Python's headers "
+    "(python3-dev, python3-devel), then stepscope again"
+)
 
 
 class StepscopeError(Exception):
@@ -32,6 +38,10 @@ class StoreError(StepscopeError):
 
 class WireError(StepscopeError):
     """Bytes on the socket that are no packet of ours."""
+
+
+class MissingNativeError(StepscopeError):
+    """A part of stepscope in C++ that this installation went without."""
 
 
 class UsageError(StepscopeError):

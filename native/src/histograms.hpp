@@ -1,0 +1,58 @@
+// Log-binned histograms of many groups: what a host keeps of a window, and can merge.
+//
+//     group ──▶ places_: one per octave ──▶ blocks_: 128 counts, made when first needed
+//
+// Lossy: see log_bins.hpp. What is added in pieces, or put together out of several histograms, is
+// what it would be added at once. Memory: 200 B per group and 512 B per octave it has samples in,
+// within limits; what does not fit is counted, not kept.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "log_bins.hpp"
+#include "tally.hpp"
+
+namespace stepscope {
+
+struct BinCount {
+    std::uint32_t group, bin;
+    std::uint64_t count;
+};
+
+class Histograms {
+ public:
+    Histograms(std::size_t most_groups, std::size_t most_blocks);
+
+    // What was not taken: durations that cannot be true, and those there was no room for.
+    struct Refused {
+        std::size_t impossible = 0, no_room = 0;
+    };
+    Refused add(const std::uint32_t* groups, const std::int64_t* durations, std::size_t events);
+    Refused put(const BinCount* bins, std::size_t count);
+
+    // Every bin that is not empty, by group and duration.
+    std::vector<BinCount> bins() const;
+    std::vector<Row> modes() const;
+
+    std::size_t size_bytes() const;
+
+ private:
+    using Block = std::array<std::uint32_t, BINS_PER_OCTAVE>;
+    static constexpr std::uint32_t NONE = ~std::uint32_t{0};
+
+    std::uint32_t* counter(std::uint32_t group, std::uint32_t bin);
+    std::uint32_t* made(std::uint32_t group, std::uint32_t octave);
+    template <class Visit>
+    void each_bin(std::size_t group, Visit&& visit) const;
+    std::size_t groups() const { return places_.size() / OCTAVES; }
+
+    std::size_t most_groups_, most_blocks_;
+    std::uint64_t events_ = 0;
+    std::vector<std::uint32_t> places_;
+    std::vector<Block> blocks_;
+};
+
+}  // namespace stepscope

@@ -1,0 +1,102 @@
+#include "published.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "log_bins.hpp"
+#include "scott.hpp"
+
+namespace stepscope {
+namespace {
+
+// Any valley counts, so the curve must be near: 0.2 % of a sample's peak. The paper gives no grid.
+constexpr double STEPS = 8;
+
+}  // namespace
+
+void Published::add_rows(const std::int64_t* durations, std::size_t samples, std::int64_t group,
+                         std::vector<Row>& rows) {
+    logs_.resize(samples);
+    logarithms(durations, samples, logs_.data());
+    const double bandwidth = scott(deviation(), static_cast<std::int64_t>(samples));
+    fill_cells(bandwidth);
+    sort_by_cell(durations);
+    ends_.clear();
+    if (bandwidth > 0) choose_valleys();
+    ends_.push_back(static_cast<std::int64_t>(samples));
+    std::int64_t begin = 0;
+    for (std::size_t cluster = 0; cluster < ends_.size(); ++cluster) {
+        rows.push_back({group, static_cast<std::int64_t>(cluster), mode(begin, ends_[cluster])});
+        begin = ends_[cluster];
+    }
+}
+
+// Of the logs; finds the least and the largest on its way.
+double Published::deviation() {
+    // from one of them on, else squares of nearly equal numbers would cancel out
+    const double origin = shortest_ = longest_ = logs_.front();
+    double sum = 0, squares = 0;
+    for (const double log : logs_) {
+        const double distance = log - origin;
+        sum += distance;
+        squares += distance * distance;
+        shortest_ = std::min(shortest_, log);
+        longest_ = std::max(longest_, log);
+    }
+    const auto samples = static_cast<double>(logs_.size());
+    const double mean = sum / samples;
+    return std::sqrt(std::max(0.0, squares / samples - mean * mean));
+}
+
+// Without a bandwidth all durations are one, and lie in one cell.
+void Published::fill_cells(double bandwidth) {
+    cells_.assign(logs_.size(), 0);
+    if (bandwidth > 0) {
+        density_.lay(longest_ - shortest_, bandwidth, STEPS);
+        for (std::size_t at = 0; at < logs_.size(); ++at) {
+            const double place = density_.place(logs_[at] - shortest_);
+            density_.share(place, 1);
+            cells_[at] = static_cast<std::uint32_t>(place);
+        }
+        density_.spread();
+    }
+}
+
+void Published::sort_by_cell(const std::int64_t* durations) {
+    before_.assign(density_.points() + 2, 0);
+    for (const std::uint32_t cell : cells_) ++before_[cell + 2];
+    for (std::size_t cell = 2; cell < before_.size(); ++cell) before_[cell] += before_[cell - 1];
+    sorted_.resize(cells_.size());
+    // counts up from where a cell begins to where the next one does
+    for (std::size_t at = 0; at < cells_.size(); ++at)
+        sorted_[static_cast<std::size_t>(before_[cells_[at] + 1]++)] = durations[at];
+}
+
+void Published::choose_valleys() {
+    const std::int64_t samples = before_.back(), least = least_samples(samples);
+    double last = -std::numeric_limits<double>::infinity();
+    each_valley(density_, [&](std::size_t point) {
+        const std::int64_t begin = ends_.empty() ? 0 : ends_.back(), end = before_[point];
+        const double distance = density_.distance(point);
+        if (end - begin < least || samples - end < least) return;
+        if (distance - last < LEAST_SPACING) return;
+        ends_.push_back(end);
+        last = distance;
+    });
+}
+
+Mode Published::mode(std::int64_t begin, std::int64_t end) {
+    const std::int64_t samples = end - begin;
+    return {samples, at(begin + p50_place(samples)), at(begin + p99_place(samples))};
+}
+
+// The duration at a place in order.
+std::int64_t Published::at(std::int64_t place) {
+    const auto next = std::upper_bound(before_.begin(), before_.end(), place);
+    const auto begin = sorted_.begin() + *(next - 1), wanted = sorted_.begin() + place;
+    std::nth_element(begin, wanted, sorted_.begin() + *next);
+    return *wanted;
+}
+
+}  // namespace stepscope

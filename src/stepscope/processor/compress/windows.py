@@ -1,0 +1,186 @@
+"""Kernel events of a host's ranks, as they come, to summaries of every minute that is over.
+
+    add ─▶ [ window ][ window ][ window ]   by where a kernel ended, on the host's clock
+               └─ over for GRACE_NS ─▶ Finished ─▶ rows of `kernel_summaries`
+
+Pure: time is what `now_ns` says. Windows are the same on all hosts, whose clocks differ little.
+Memory is bounded: at most three windows, each with room for so many groups and octaves. What comes
+too late, has no room or cannot be true is counted by rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepscope.processor.compress import compiled
+from stepscope.processor.compress.modes import (
+    MOST_BLOCKS,
+    MOST_GROUPS,
+    Groups,
+    Histograms,
+    Modes,
+    packed,
+)
+from stepscope.trace.modes import WINDOW_NS
+from stepscope.window import Ints, Strings
+
+GRACE_NS = 5_000_000_000
+"""How long a window waits for events that are on their way, and how far clocks may be ahead: a
+busy rank sends twice a second (`processor.steps.ON_THE_WAY_NS`), a buffer of CUPTI comes late."""
+_KEY = np.dtype([("rank", "<i8"), ("kernel", "<i8"), ("stream", "<i8")])
+
+
+@dataclass(frozen=True)
+class Lost:
+    """Kernel events of one rank that no summary counts, and when they ended."""
+
+    rank: int
+    start_ns: int
+    end_ns: int
+    events: int
+
+    def __add__(self, other: Lost) -> Lost:
+        start, end = min(self.start_ns, other.start_ns), max(self.end_ns, other.end_ns)
+        return Lost(self.rank, start, end, self.events + other.events)
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A window that is over: its modes, and which rank, kernel and stream each group is."""
+
+    window_start_ns: int
+    window_ns: int
+    modes: Modes
+    keys: NDArray[Any]
+
+    def rows(self, name_of: Callable[[int, int], str | None]) -> Mapping[str, Any]:
+        """Rows of `kernel_summaries`; `name_of` knows a kernel's name by its rank and number."""
+        modes, group = self.modes, self.modes["group"]
+        names = Strings.of([name_of(int(k["rank"]), int(k["kernel"])) for k in self.keys])
+        return {
+            "rank": self.keys["rank"][group].astype(np.int32),
+            "window_start_ns": np.full(len(modes), self.window_start_ns),
+            "window_ns": np.full(len(modes), self.window_ns),
+            "kernel": names.take(group),
+            "stream": self.keys["stream"][group],
+            "cluster": modes["cluster"].astype(np.int32),
+            **{name: modes[name].copy() for name in ("count", "p50_ns", "p99_ns")},
+        }
+
+
+class _Open:
+    """A window that is not over."""
+
+    def __init__(self, most_groups: int, most_blocks: int) -> None:
+        self._keys = compiled.Keys(most_groups)
+        self._histograms = Histograms(most_groups, most_blocks)
+
+    def add(self, rank: int, kernels: Ints, streams: Ints, durations_ns: Ints) -> int:
+        """Returns how many events were not taken."""
+        codes = self._keys.codes(rank, packed(kernels, "<i8"), packed(streams, "<i8"))
+        groups: Groups = np.frombuffer(codes, np.uint32)
+        refused = self._histograms.add(groups, durations_ns)
+        return refused.impossible + refused.no_room
+
+    def finished(self, start_ns: int, window_ns: int) -> Finished:
+        keys = np.frombuffer(self._keys.known(), _KEY)
+        return Finished(start_ns, window_ns, self._histograms.modes(), keys)
+
+    @property
+    def size_bytes(self) -> int:
+        return self._histograms.size_bytes
+
+
+class SummaryWindows:
+    """What a host keeps of its ranks' kernels until a window is over."""
+
+    def __init__(
+        self,
+        window_ns: int = WINDOW_NS,
+        most_groups: int = MOST_GROUPS,
+        most_blocks: int = MOST_BLOCKS,
+    ) -> None:
+        assert window_ns >= GRACE_NS, "a shorter window would have many of them open at a time"
+        self._window_ns = window_ns
+        self._room = most_groups, most_blocks
+        self._open: dict[int, _Open] = {}
+        self._oldest = 0
+        self._lost: dict[int, Lost] = {}
+
+    def add(
+        self,
+        rank: int,
+        kernels: Ints,
+        streams: Ints,
+        durations_ns: Ints,
+        ends_ns: Ints,
+        now_ns: int,
+    ) -> list[Finished]:
+        """Takes one rank's events; gives the windows that are over.
+
+        Args:
+            kernels: numbers of their names, which may differ between ranks.
+            ends_ns: when they ended, by the clock of `now_ns`: a kernel that hung for an hour
+                belongs to the minute that saw its end.
+        """
+        done = self.tick(now_ns)
+        if not len(ends_ns):
+            return done
+        missing = np.ones(len(ends_ns), np.bool_)
+        for number, chosen in self._by_window(ends_ns, now_ns):
+            missing[chosen] = False
+            part = kernels[chosen], streams[chosen], durations_ns[chosen]
+            refused = self._window(number).add(rank, *part)
+            self._lose(rank, ends_ns[chosen], refused)
+        self._lose(rank, ends_ns[missing], int(missing.sum()))
+        return done
+
+    def tick(self, now_ns: int) -> list[Finished]:
+        """Gives the windows that are over by now."""
+        self._oldest = max(self._oldest, (now_ns - GRACE_NS) // self._window_ns)
+        return self._close(number for number in sorted(self._open) if number < self._oldest)
+
+    def finish(self) -> list[Finished]:
+        """Gives all windows, over or not: the job is."""
+        return self._close(iter(sorted(self._open)))
+
+    def take_lost(self) -> list[Lost]:
+        """What was lost since this was last asked, by rank."""
+        lost, self._lost = self._lost, {}
+        return list(lost.values())
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(window.size_bytes for window in self._open.values())
+
+    def _by_window(self, ends_ns: Ints, now_ns: int) -> Iterator[tuple[int, Any]]:
+        """Open windows that events ended in, and which events did."""
+        first, last = (int(end) // self._window_ns for end in (ends_ns.min(), ends_ns.max()))
+        newest = (now_ns + GRACE_NS) // self._window_ns
+        for number in range(max(first, self._oldest), min(last, newest) + 1):
+            if first == last:
+                yield number, slice(None)
+            else:
+                start = number * self._window_ns
+                yield number, (ends_ns >= start) & (ends_ns < start + self._window_ns)
+
+    def _window(self, number: int) -> _Open:
+        if number not in self._open:
+            self._open[number] = _Open(*self._room)
+        return self._open[number]
+
+    def _close(self, numbers: Iterator[int]) -> list[Finished]:
+        return [
+            self._open.pop(number).finished(number * self._window_ns, self._window_ns)
+            for number in list(numbers)
+        ]
+
+    def _lose(self, rank: int, ends_ns: Ints, events: int) -> None:
+        if events:
+            lost = Lost(rank, int(ends_ns.min()), int(ends_ns.max()), events)
+            self._lost[rank] = self._lost[rank] + lost if rank in self._lost else lost
