@@ -22,6 +22,7 @@ NULL = np.iinfo(np.int64).min
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
+Rows = NDArray[np.intp]
 
 
 def distinct(values: Ints) -> Ints:
@@ -66,7 +67,7 @@ class Strings:
         codes = [code for code, value in enumerate(self.values) if value in wanted]
         return np.isin(self.codes, codes)
 
-    def take(self, rows: NDArray[np.intp] | Mask) -> Strings:
+    def take(self, rows: Rows | Mask) -> Strings:
         return Strings(self.codes[rows], self.values)
 
     @classmethod
@@ -80,6 +81,43 @@ class Strings:
 Column = Ints | Floats | Mask | Strings
 
 
+def taken(column: Column, rows: Rows) -> Column:
+    """The given rows of a column."""
+    return column.take(rows)
+
+
+class _Taken(Mapping[str, Column]):
+    """Some rows of other columns, each taken when it is first asked for.
+
+    A method wants a few columns of the rows that concern it: copying all of a table with millions
+    of rows would cost more than the method.
+    """
+
+    def __init__(self, columns: Mapping[str, Column], rows: Rows) -> None:
+        self.rows = len(rows)
+        self._columns, self._at = columns, rows
+        self._taken: dict[str, Column] = {}
+
+    def __getitem__(self, name: str) -> Column:
+        column = self._taken.get(name)
+        if column is None:
+            column = self._taken[name] = taken(self._columns[name], self._at)
+        return column
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._columns
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._columns)
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+    def __reduce__(self) -> tuple[type, tuple[dict[str, Column]]]:
+        """Other processes get the rows, and not all that they were taken from."""
+        return dict, (dict(self),)
+
+
 @dataclass(frozen=True)
 class Table:
     """Equally long columns. Missing columns are unknown; `has` tells."""
@@ -87,6 +125,8 @@ class Table:
     columns: Mapping[str, Column]
 
     def __len__(self) -> int:
+        if isinstance(self.columns, _Taken):
+            return self.columns.rows
         return next((len(column) for column in self.columns.values()), 0)
 
     def has(self, *names: str) -> bool:
@@ -110,10 +150,11 @@ class Table:
         assert isinstance(column, Strings), f"{name} is a column of numbers"
         return column
 
-    def take(self, rows: NDArray[np.intp] | Mask) -> Table:
-        """The given rows (a mask or indices), in that order."""
-        return Table({k: c.take(rows) if isinstance(c, Strings) else c[rows]
-                      for k, c in self.columns.items()})  # fmt: skip
+    def take(self, rows: Rows | Mask) -> Table:
+        """The given rows (a mask or indices), in that order; each column when it is asked for."""
+        if rows.dtype == np.bool_:
+            return self if rows.all() else Table(_Taken(self.columns, np.flatnonzero(rows)))
+        return Table(_Taken(self.columns, np.asarray(rows, dtype=np.intp)))
 
     def with_column(self, name: str, column: Column) -> Table:
         return Table({**self.columns, name: column})

@@ -28,6 +28,9 @@ class JobReader:
         self._names = iter(rest.split(","))
         self._last = ""
 
+    def read(self) -> Any:
+        return self.refresh()
+
     def refresh(self, since_ns: int | None = None) -> Any:
         if self._kind == "broken":
             raise SourceError(f"cannot read {self._rest}:\nno such folder; is the name right?")

@@ -29,6 +29,21 @@ def test_nothing_new_is_the_same_window(writer: JobWriter, reader: JobReader) ->
     assert values(reader.refresh().table("steps"), "step") == [1, 2]
 
 
+def test_who_looks_once_sees_the_same_and_may_look_again(
+    writer: JobWriter, reader: JobReader
+) -> None:
+    writer.append("steps", steps(1))
+    writer.append("comm_ops", operators(1, end_ns=9))
+    writer.flush()
+    once, followed = reader.read(), reader.refresh()
+    for table, rows in followed.tables.items():
+        assert all(values(once.tables[table], name) == values(rows, name) for name in rows.columns)
+
+    writer.append("steps", steps(2))
+    writer.flush()
+    assert values(reader.read().table("steps"), "step") == [1, 2]
+
+
 def test_only_what_changed_is_read_again(
     job: Location, reader: JobReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:

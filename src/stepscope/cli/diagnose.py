@@ -89,7 +89,7 @@ def _diagnose_once(source: str) -> Diagnosis:
 
     watch = Watch(source)
     with progress(f"diagnosing {source}"):
-        return watch.look()
+        return watch.look_once()
 
 
 def _show(diagnosis: Diagnosis, as_json: bool, html: Path | None) -> None:

@@ -64,6 +64,17 @@ class Watch:
             self._seen = window
         return self._last
 
+    def look_once(self) -> Diagnosis:
+        """The diagnosis of what is there now, in less memory: nothing is kept for another look."""
+        from stepscope.diagnose.runner import diagnose
+
+        return diagnose(self._read())
+
+    def _read(self) -> Window:
+        window = self._reader.read()
+        self._warn()
+        return window
+
     def hangs(self) -> bool:
         """Whether what is there now ends in a hang; much cheaper than a whole look."""
         from stepscope.diagnose.runner import find_hang

@@ -28,6 +28,10 @@ class Source(Protocol):
 
     def refresh(self, since_ns: int | None = None) -> Window: ...
 
+    def read(self) -> Window:
+        """For who looks once."""
+        ...
+
 
 @dataclass
 class Recording:
@@ -37,6 +41,9 @@ class Recording:
     problems: list[str] = field(default_factory=list)
 
     def refresh(self, since_ns: int | None = None) -> Window:
+        return self.window
+
+    def read(self) -> Window:
         return self.window
 
 
@@ -62,7 +69,7 @@ def open_window(source: str) -> tuple[Window, list[str]]:
     if isinstance(opened, Recording):
         return opened.window, opened.problems
     with terminal.progress(f"reading {source}"):
-        return opened.refresh(), opened.problems
+        return opened.read(), opened.problems
 
 
 def read_recording(source: str) -> Recording | None:

@@ -56,7 +56,7 @@ def through_the_store(window: Window) -> Window:
         location = Location.parse(folder).child("job")
         _write(window, location, folder)
         reader = JobReader(str(location))
-        found = reader.refresh()
+        found = reader.read()
         if reader.problems:
             raise FormatError(f"a simulated job cannot be read back: {reader.problems[0]}")
         return found

@@ -11,19 +11,33 @@ import pyarrow.compute as pc
 
 from stepscope.store.operators import one_row_each, with_peers
 from stepscope.trace import TABLES, UNKNOWN_PEER
-from stepscope.window import NULL, Column, Ints, Strings, Table
+from stepscope.window import NULL, Column, Ints, Rows, Strings, Table, stable_order, taken
 
 _NULL_MEANS: Mapping[str, int] = {"rank": -1, "microbatch": -1, "peer": UNKNOWN_PEER}
 """Integer columns that have a value of their own for "none" or "unknown"."""
 
 
 def assemble(table: str, pieces: list[pa.Table]) -> Table:
-    """One table of all the files' rows, sorted by rank and time."""
-    rows = pa.concat_tables(pieces, promote_options="default").unify_dictionaries()
-    whole = Table({name: _column(name, rows[name]) for name in rows.column_names})
+    """One table of all the files' rows, sorted by rank and time.
+
+    Column by column, and the list of pieces is emptied: where nobody else keeps them, each column
+    is there once and not three times.
+    """
+    arrow = _joined(pieces)
+    columns = {name: _column(name, arrow.pop(name)) for name in list(arrow)}
     if table == "comm_ops":
-        whole = one_row_each(with_peers(whole))
-    return _sorted(whole, TABLES[table].time)
+        columns = dict(one_row_each(with_peers(Table(columns))).columns)
+    order = _order(Table(columns), TABLES[table].time)
+    if order is not None:
+        for name in columns:
+            columns[name] = taken(columns[name], order)
+    return Table(columns)
+
+
+def _joined(pieces: list[pa.Table]) -> dict[str, Any]:
+    rows = pa.concat_tables(pieces, promote_options="default").unify_dictionaries()
+    pieces.clear()
+    return dict(zip(rows.column_names, rows.columns, strict=True))
 
 
 def recent(table: str, piece: pa.Table, since_ns: int) -> pa.Table:
@@ -45,8 +59,9 @@ def _column(name: str, column: Any) -> Column:
         return np.asarray(column.fill_null(np.nan).to_numpy(), dtype=np.float64)
     if pa.types.is_boolean(column.type):
         return np.asarray(column.fill_null(False).to_numpy(), dtype=np.bool_)
-    filled = column.cast(pa.int64()).fill_null(_NULL_MEANS.get(name, int(NULL)))
-    return np.asarray(filled.to_numpy(), dtype=np.int64)
+    if column.null_count:
+        column = column.cast(pa.int64()).fill_null(_NULL_MEANS.get(name, int(NULL)))
+    return np.asarray(column.to_numpy(), dtype=np.int64)
 
 
 def _strings(column: Any) -> Strings:
@@ -60,11 +75,19 @@ def _strings(column: Any) -> Strings:
     return _strings(pa.chunked_array([again]))
 
 
-def _sorted(table: Table, time: str) -> Table:
+def _order(table: Table, time: str) -> Rows | None:
+    """By rank, then by time; equal ones stay as they are. None where they stand so already."""
     ranks, times = table.ints("rank"), table.ints(time)
     if _is_sorted(ranks, times):
-        return table
-    return table.take(np.lexsort((times, ranks)))
+        return None
+    lowest, span = int(times.min()), int(times.max()) - int(times.min()) + 1
+    highest = int(ranks.max())
+    if ranks.min() < -1 or span * (highest + 2) >= 2**63:
+        return np.lexsort((times, ranks))
+    order = stable_order(ranks + 1)
+    # files are written in the order of time, or nearly so: a sort that looks for runs finds them
+    place = (ranks[order] + 1) * span + (times[order] - lowest)
+    return order[np.argsort(place, kind="stable")]
 
 
 def _is_sorted(ranks: Ints, times: Ints) -> bool:

@@ -31,7 +31,6 @@ A row without one of the others says nothing."""
 
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 _LARGEST_EXACT_FLOAT = 2**53
-_CODED = ARROW_TYPES["str"]
 
 
 def decode(table: str, data: bytes, keys: Mapping[str, str] = MappingProxyType({})) -> pa.Table:
@@ -63,6 +62,7 @@ def _read(spec: TableSpec, data: bytes, keys: Mapping[str, str]) -> dict[str, An
             metadata=metadata,
             read_dictionary=[name for name in names if spec.columns[name] == "str"],
             page_checksum_verification=True,
+            pre_buffer=False,  # it is in memory already
         )
         rows = file.read(columns=names, use_threads=False)
         # a damaged file can hold codes outside its dictionary and bytes that are no UTF-8
@@ -98,6 +98,8 @@ def _filled(spec: TableSpec, rows: pa.Table) -> pa.Table:
 
 
 def _cast(column: Any, name: str, kind: str) -> Any:
+    if column.type == ARROW_TYPES[kind]:
+        return column
     try:
         if kind == "str":
             return _coded(column)
@@ -112,8 +114,6 @@ def _cast(column: Any, name: str, kind: str) -> Any:
 
 
 def _coded(column: Any) -> Any:
-    if column.type == _CODED:
-        return column
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     return column.cast(pa.string()).dictionary_encode()

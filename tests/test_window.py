@@ -1,0 +1,45 @@
+"""Columns of a job, and the rows that are taken of them."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+
+from stepscope.window import Strings, Table, stable_order
+
+
+def a_table(rows: int = 6) -> Table:
+    return Table({
+        "rank": np.arange(rows), "step": np.arange(rows) * 10,
+        "phase": Strings.of([f"phase-{row % 2}" for row in range(rows)]),
+    })  # fmt: skip
+
+
+def test_rows_are_taken_by_mask_and_by_place() -> None:
+    table = a_table()
+    odd = table.take(table.ints("rank") % 2 == 1)
+    assert len(odd) == 3
+    assert odd.ints("step").tolist() == [10, 30, 50]
+    assert odd.take(np.array([2, 0])).ints("step").tolist() == [50, 10]
+    assert [odd.strings("phase")[row] for row in range(3)] == ["phase-1"] * 3
+
+
+def test_all_rows_are_the_table_itself() -> None:
+    table = a_table()
+    assert table.take(table.ints("rank") >= 0) is table
+
+
+def test_taken_rows_go_to_other_processes_without_the_rest() -> None:
+    few = a_table(100_000).take(np.array([7]))
+    sent = pickle.dumps(few)
+    assert len(sent) < 1000
+    assert pickle.loads(sent).ints("rank").tolist() == [7]
+
+
+@pytest.mark.parametrize("largest", [0, 9, 2**16, 2**31, 2**40])
+def test_equal_values_keep_their_order(largest: int) -> None:
+    values = np.random.default_rng(largest).integers(0, largest + 1, 2000)
+    assert (stable_order(values) == np.argsort(values, kind="stable")).all()
+    assert stable_order(values[:0]).size == 0
