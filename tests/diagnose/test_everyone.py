@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import numpy as np
 import pytest
 
 from stepscope.diagnose.runner import diagnose
+from stepscope.trace import Host, Job, ProcessGroup
+from stepscope.window import Floats, Strings, Table, Window
 
-from .jobs import Fault, a_job, with_samples, without
+from .jobs import MS, PHASES, START, Fault, a_job, a_table, put, with_samples, without
 
 ALL = (0, 1, 2, 3)
 SLOW = Fault(ALL, "forward-compute", 100, ms=60, function="tokenize (text.py:12)")
@@ -83,3 +88,130 @@ def test_what_a_culprit_does_is_not_everyones_reason(fault: Fault, cause: str) -
     job = with_samples(a_job(noise=0.1, faults=[fault, busy]), "run_delay", lambda *_: 0.5)
     verdicts = diagnose(job).verdicts
     assert [(verdict.cause, verdict.ranks) for verdict in verdicts] == [(cause, (1,))]
+
+
+def hidden(job: Window, ranks: tuple[int, ...], ms: float) -> Window:
+    """The job as a device times it: what a host does before a forward pass is in no phase."""
+    phases = job.tables["phases"]
+    late = phases.strings("phase").equals("forward-compute") & (phases.ints("step") >= 100)
+    late &= np.isin(phases.ints("rank"), ranks)
+    host = np.where(late, int(ms * MS), 0)
+    timed = phases.with_column("start_ns", phases.ints("start_ns") + host)
+    timed = timed.with_column("duration_ns", phases.ints("duration_ns") - host)
+    kept = {name: column for name, column in timed.columns.items() if name != "cpu_ns"}
+    return put(job, phases=Table(kept))
+
+
+def test_a_function_on_all_ranks_that_devices_hide() -> None:
+    """No phase grew and no rank is late: only the stacks tell."""
+    (verdict,) = diagnose(hidden(a_job(faults=[SLOW]), ALL, SLOW.ms)).verdicts
+    assert (verdict.cause, verdict.ranks) == ("code", ())
+    assert verdict.function == "tokenize (text.py:12)"
+
+
+def test_a_function_of_one_rank_is_not_everyones_where_devices_hide_it() -> None:
+    one = Fault((2,), "forward-compute", 100, ms=60, function="tokenize (text.py:12)")
+    verdicts = diagnose(hidden(a_job(faults=[one]), (2,), 60)).verdicts
+    assert all(verdict.ranks == (2,) for verdict in verdicts)
+
+
+def test_a_function_that_only_waits_longer_carries_no_rise() -> None:
+    """The loop stands in `step`, whose innermost call waits for the device."""
+    slow = Fault(ALL, "optimizer", 100, ms=60, function="synchronize (streams.py:92)")
+    verdicts = diagnose(a_job(faults=[slow])).verdicts
+    assert all(verdict.function is None for verdict in verdicts)
+
+
+def test_collections_on_ever_changing_ranks_are_gc() -> None:
+    turns = [Fault((step % 4,), "forward-compute", step, step + 1, ms=60, gc=True)
+             for step in range(100, 200)]  # fmt: skip
+    (verdict,) = diagnose(a_job(faults=turns, stacks=False)).verdicts
+    assert (verdict.cause, verdict.ranks) == ("gc", ())
+    assert "because of garbage collection" in verdict.summary
+
+
+def test_a_slight_rise_is_told_with_its_cause_or_not_at_all() -> None:
+    slight = Fault(ALL, "forward-compute", 100, ms=6, gc=True)
+    job = a_job(noise=0.01, faults=[slight], stacks=False)
+    (verdict,) = diagnose(job).verdicts
+    assert (verdict.cause, verdict.ranks) == ("gc", ())
+    assert verdict.lost_fraction == pytest.approx(6 / 94, abs=0.01)
+    untold = diagnose(without(job, "pauses"))
+    assert (untold.verdicts, untold.state) == ((), "healthy")
+
+
+def uneven(spread: float, together: bool) -> Callable[[Floats], Floats]:
+    """From step 100 on every rank's passes take another time in every step."""
+
+    def edit(own: Floats) -> Floats:
+        random = np.random.default_rng(1)
+        steps = own.shape[2] - 100
+        drawn = random.normal(size=(2, own.shape[1], steps))
+        factors = np.exp(spread * (drawn[:1] if together else drawn))
+        passes = [PHASES.index("forward-compute"), PHASES.index("backward-compute")]
+        out = own.copy()
+        out[passes, :, 100:] *= factors
+        return out
+
+    return edit
+
+
+def test_samples_of_ever_changing_length() -> None:
+    job = a_job(ranks=8, edit=uneven(0.4, together=True), stacks=False)
+    (verdict,) = diagnose(job).verdicts
+    assert (verdict.cause, verdict.ranks) == ("load_imbalance", ())
+    assert "tokens" in verdict.advice
+
+
+def test_passes_that_stall_apart_are_no_uneven_work() -> None:
+    job = a_job(ranks=8, edit=uneven(0.4, together=False), stacks=False)
+    assert all(verdict.cause != "load_imbalance" for verdict in diagnose(job).verdicts)
+
+
+EXCHANGE_MS, PASS_MS, BATCHES = 20.0, 50.0, 3
+
+
+def a_job_that_exchanges(serial_from: int, ranks: int = 4, steps: int = 120) -> Window:
+    """Gradients are exchanged in the last backward pass: beside it, and later instead of it."""
+    random = np.random.default_rng(0)
+    phases: list[tuple[object, ...]] = []
+    comm: list[tuple[object, ...]] = []
+    done: list[tuple[object, ...]] = []
+    now = START
+    for step in range(steps):
+        begin = now
+        for batch in range(BATCHES):
+            last = batch == BATCHES - 1
+            extra = EXCHANGE_MS if last and step >= serial_from else 0.0
+            took = [int((PASS_MS * random.normal(1, 0.01) + extra) * MS) for _ in range(ranks)]
+            phases += [(rank, step, "backward-compute", batch, now, took[rank])
+                       for rank in range(ranks)]  # fmt: skip
+            if last:
+                end = now + max(took)
+                comm += [(rank, step, step, end - int(EXCHANGE_MS * MS), end - MS)
+                         for rank in range(ranks)]  # fmt: skip
+            now += max(took)
+        done += [(rank, step, begin, now - begin) for rank in range(ranks)]
+    table = a_table("rank step seq start_ns end_ns", comm)
+    table = table.with_column("enqueue_ns", table.ints("start_ns"))
+    for name, text in (("group", "dp-0"), ("op", "ReduceScatter")):
+        table = table.with_column(name, Strings.of([text] * len(table)))
+    members = tuple(range(ranks))
+    job = Job("exchange", ranks, (Host("h", members),),
+              groups=(ProcessGroup("dp-0", "dp", members),))  # fmt: skip
+    return Window(job, {
+        "steps": a_table("rank step start_ns duration_ns", done), "comm_ops": table,
+        "phases": a_table("rank step phase microbatch start_ns duration_ns", phases),
+    })  # fmt: skip
+
+
+def test_communication_that_computing_no_longer_hides() -> None:
+    (verdict,) = diagnose(a_job_that_exchanges(serial_from=60)).verdicts
+    assert (verdict.cause, verdict.ranks) == ("code", ())
+    assert verdict.phase == "backward-compute"
+    assert "waits for ReduceScatter" in verdict.summary
+    assert "overlap" in verdict.advice
+
+
+def test_communication_that_was_never_hidden_is_nothing_new() -> None:
+    assert diagnose(a_job_that_exchanges(serial_from=0)).verdicts == ()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from stepscope.diagnose.runner import diagnose
 from stepscope.window import Window
 
-from .jobs import Fault, a_job, without
+from .jobs import MS, Fault, a_job, put, without
 
 ALL = (0, 1, 2, 3)
 
@@ -52,6 +53,25 @@ def test_one_long_stall_is_jitter_and_no_culprit() -> None:
     assert diagnosis.verdicts == ()
     assert diagnosis.state == "jitter"
     assert [window.steps for window in diagnosis.windows] == [(120, 122)]
+
+
+def test_one_pause_of_all_ranks_between_two_steps_is_a_checkpoint() -> None:
+    """A schedule shows in the second one at the earliest."""
+    job = a_job(faults=[Fault(ALL, "optimizer", 120, 121, ms=3000)], stacks=False)
+    steps, phases = job.tables["steps"], job.tables["phases"]
+    pause = np.where(steps.ints("step") == 120, 3000 * MS, 0)
+    saved = phases.strings("phase").equals("optimizer") & (phases.ints("step") == 120)
+    job = put(job, steps=steps.with_column("duration_ns", steps.ints("duration_ns") - pause),
+              phases=phases.take(~saved))  # fmt: skip
+    diagnosis = diagnose(job)
+    assert (diagnosis.state, diagnosis.verdicts) == ("healthy", ())
+
+
+def test_one_evaluation_within_a_step_is_no_jitter() -> None:
+    habit = Fault(ALL, "optimizer", 120, 121, ms=3000, function="evaluate (train.py:60)")
+    assert diagnose(a_job(faults=[habit])).state == "healthy"
+    stall = Fault(ALL, "optimizer", 120, 121, ms=3000, function="tokenize (text.py:12)")
+    assert diagnose(a_job(faults=[stall])).state == "jitter"
 
 
 def test_the_first_steps_may_be_slow() -> None:

@@ -38,6 +38,16 @@ SHARED_DEVICES = (
     "clocks, power limits and driver of that host with another's as well"
 )
 
+UNEVEN = (
+    "the hardware is fine: balance the work of each step between replicas (sort or pack sequences "
+    "by length, give batches by tokens and not by samples)"
+)
+EXPOSED = (
+    "gradients are no longer reduced beside the backward pass: compare overlap settings, bucket "
+    "sizes and streams (`overlap_grad_reduce`, `bucket_cap_mb`, `CUDA_DEVICE_MAX_CONNECTIONS`) "
+    "with those before {since}"
+)
+
 STUCK: Mapping[Cause, str] = {
     "host": "look at the process of {who}: `ps -o stat,wchan`; state T was stopped by a signal "
     "(`kill -CONT`), D waits for a device, Z or nothing is dead: see its log, dmesg for OOM kills, "
@@ -71,8 +81,7 @@ def advise(finding: Finding) -> str:
     elif finding.kind == "hang":
         text = STUCK.get(finding.cause, STUCK_UNSEEN if unseen else STUCK_OTHERWISE)
     else:
-        shared = finding.values.get("shared_devices") is True
-        text = SHARED_DEVICES if shared else SLOW[finding.cause]
+        text = _of_slowness(finding)
     who = unseen or finding.ranks
     return text.format(
         who=name_ranks(who) if who else "the ranks",
@@ -81,6 +90,15 @@ def advise(finding: Finding) -> str:
         group=finding.group or "the operator",
         since=f"step {finding.steps[0]}" if finding.steps else "it began",
     )
+
+
+def _of_slowness(finding: Finding) -> str:
+    if finding.values.get("shared_devices") is True:
+        return SHARED_DEVICES
+    if finding.values.get("exposed") is not None:
+        return EXPOSED
+    uneven = finding.cause == "load_imbalance" and not finding.ranks
+    return UNEVEN if uneven else SLOW[finding.cause]
 
 
 def _without_dump(finding: Finding) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ from stepscope.diagnose.blame import Culprit, find_culprits, is_brief
 from stepscope.diagnose.causes import reason_of
 from stepscope.diagnose.clean import clean
 from stepscope.diagnose.cost import Cost, accusable, what_if
+from stepscope.diagnose.expected import expected
 from stepscope.diagnose.finding import (
     AnomalousWindow,
     Diagnosis,
@@ -139,11 +140,10 @@ def _slow(seen: Observed) -> _Slow:
     network = judge_network(seen, kept)
     verdicts += network.verdicts
     series = line.job_period_ns[line.warm_up :]
-    spikes = l1.jitter(series, line.steps[line.warm_up :], WARM_UP_STEPS - line.warm_up)
     change = _moved(l1.regression(series), line.warm_up)
     healed = line.job_period_ns - what_if(seen, kept).lost_ns if kept else line.job_period_ns
     healed = healed - network.lost_ns
-    rest = _moved(l1.regression(healed[line.warm_up :]), line.warm_up)
+    rest = _moved(l1.regression(healed[line.warm_up :], l1.SLIGHT_RISE), line.warm_up)
     named = {one.row for one in kept}
     everyone = find_everyones(seen, samples, rest, named) if rest is not None else None
     if (
@@ -152,9 +152,19 @@ def _slow(seen: Observed) -> _Slow:
         and not _after_effect(everyone, len(line.steps) - rest.split, kept)
     ):
         verdicts.append(everyones_verdict(seen.window, everyone))
-    costly = spikes.lost_ns >= JITTER_COST * float(np.nansum(series))
-    columns = tuple(int(one) + line.warm_up for one in spikes.columns) if costly else ()
-    return _Slow(tuple(verdicts), columns, change)
+        change = change or rest
+    return _Slow(tuple(verdicts), _jitter(seen, samples), change)
+
+
+def _jitter(seen: Observed, samples: Samples | None) -> tuple[int, ...]:
+    """Columns of long steps that nothing explains, if they cost enough."""
+    line = seen.line
+    series = line.job_period_ns[line.warm_up :]
+    spikes = l1.jitter(series, line.steps[line.warm_up :], WARM_UP_STEPS - line.warm_up)
+    odd = spikes.columns[~expected(seen, samples, spikes.columns + line.warm_up)]
+    lost_ns = float((series[odd] - spikes.baseline_ns).sum())
+    costly = lost_ns >= JITTER_COST * float(np.nansum(series))
+    return tuple(int(one) + line.warm_up for one in odd) if costly else ()
 
 
 def _named(
@@ -177,9 +187,9 @@ def _after_effect(everyone: Finding, columns: int, culprits: Sequence[Culprit]) 
     A rank that is starved of its processor is also slow in its part of each transfer, which lasts
     longer for all: one cause, and one verdict.
     """
-    own_reason = everyone.function is not None or everyone.cause == "gc"
+    shown = everyone.values.get("shown") is True
     slow = max((one.stop - one.first for one in culprits), default=0)
-    return not own_reason and slow >= MOSTLY * columns
+    return not shown and slow >= MOSTLY * columns
 
 
 def _moved(change: l1.Regression | None, columns: int) -> l1.Regression | None:

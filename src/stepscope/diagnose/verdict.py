@@ -239,6 +239,12 @@ def _everyones_summary(finding: Finding) -> str:
     text = f"all ranks take {_times(finding.slowdown).replace('x', '')} times as long per step"
     if finding.function is not None:
         text += f" because of {short_frame(finding.function)}"
+    elif finding.cause == "gc":
+        text += " because of garbage collection"
+    elif finding.cause == "load_imbalance":
+        text += ", waiting for ever another rank that has more work to do"
+    elif finding.values.get("exposed") is not None:
+        text += f", as {finding.phase} waits for {finding.values['exposed']} between replicas"
     elif finding.phase is not None:
         text += f", most of it in {finding.phase}"
     return text + _since(finding)

@@ -31,6 +31,8 @@ EXCEEDS = 1.1
 LEAST_RISE = 1.1
 LARGEST_SPREAD = 0.1
 """Smallest regression ratio and largest relative deviation of the published change point; ours."""
+SLIGHT_RISE = 1.02
+"""Below two percent nobody would act; a rise up to `LEAST_RISE` counts only with its cause."""
 SPIKE_MADS = 6.0
 """Algorithm notes, section 4: median + 6 MAD raises at most 0.5 % of healthy series."""
 SPIKE_RATIO = 1.5
@@ -97,7 +99,7 @@ def scheduled(spikes: Ints, steps: Ints) -> Mask:
     return explained
 
 
-def regression(series: Floats) -> Regression | None:
+def regression(series: Floats, least: float = LEAST_RISE) -> Regression | None:
     """The most significant lasting rise of the step time, if noise does not explain it."""
     level = stats.median(series)
     if level <= 0:
@@ -114,7 +116,7 @@ def regression(series: Floats) -> Regression | None:
         return None
     column = _refine(series, CLIP * level, len(series) - (count - split) * BLOCK)
     before, after = stats.median(series[:column]), stats.median(series[column:])
-    if before <= 0 or after < LEAST_RISE * before:
+    if before <= 0 or after < least * before:
         return None
     return Regression(column, after / before, before, after, z)
 

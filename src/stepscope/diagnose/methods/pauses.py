@@ -79,12 +79,17 @@ def _storm(seen: Observed, pauses: Floats, row: int, skip: int) -> Storm | None:
 def risen_pause_ns(
     seen: Observed, before: slice, after: slice, culprits: Collection[int] = ()
 ) -> float:
-    """By how much the longest pause among the ranks, but culprits' rows, grew per step."""
+    """By how much the longest pause among the ranks, but culprits' rows, grew per step.
+
+    The rank that pauses the most is left out, too: what it alone does is not everyone's.
+    """
     if seen.pauses is None:
         return 0.0
     others = np.delete(seen.pauses, sorted(culprits), axis=0)
     if not len(others):
         return 0.0
+    if len(others) > 1:
+        others = np.delete(others, int(others[:, after].sum(axis=1).argmax()), axis=0)
     worst = others.max(axis=0)
     if not worst[before].size or not worst[after].size:
         return 0.0

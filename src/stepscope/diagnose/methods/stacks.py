@@ -31,6 +31,8 @@ less a callee that is only part of it."""
 STANDS_OUT = 0.3
 """A function explains a rise on all ranks when its part of the rise exceeds its part of the time
 before by this: else all functions grew alike and the machine, not the code, got slower."""
+MOST_RANKS = 0.75
+"""Of the sampled ranks must show a function that all are said to have; as with own time."""
 SURE_SIGMAS = 2.0
 """And by so many standard errors of counting samples."""
 SAMPLE_NS = 10**8
@@ -43,6 +45,7 @@ WAITING = (
     "wait", "synchronize", "barrier", "all_reduce", "allreduce", "all_gather", "reduce_scatter",
     "broadcast", "recv", "send", "_wait_for_tstate_lock",
 )  # fmt: skip
+LOADER = "dataloader"
 COMPILES = ("_dynamo", "_inductor", "triton", "torch/compiler")
 
 
@@ -86,9 +89,43 @@ class Samples:
     def shares(self, chosen: Mask) -> tuple[Floats, float]:
         """Share of the chosen time in whose stacks each function occurs, and that time in ns."""
         weight = stats.sums(self.code[chosen], self.weight[chosen], self.stacks)
-        total = float(weight.sum())
-        inside = stats.sums(self.pair_function, weight[self.pair_stack], len(self.functions))
-        return (inside / total if total > 0 else inside), total
+        return self._inside(weight) / max(float(weight.sum()), 1.0), float(weight.sum())
+
+    def working(self, chosen: Mask) -> tuple[Floats, float]:
+        """The same without the time in which ranks waited for one another or for a device.
+
+        Else a function that does nothing but wait in the end would carry a rise that is not its.
+        """
+        weight = stats.sums(self.code[chosen], self.weight[chosen], self.stacks)
+        work = np.where(self._waiting, 0.0, weight)
+        return self._inside(work) / max(float(weight.sum()), 1.0), float(weight.sum())
+
+    def of_ranks(self, function: int, chosen: Mask) -> Floats:
+        """The share of the chosen time of each row in which it works in a function."""
+        holds = np.zeros(self.stacks, np.bool_)
+        holds[self.pair_stack[self.pair_function == function]] = True
+        works = (holds & ~self._waiting)[self.code[chosen]]
+        row, weight = self.row[chosen], self.weight[chosen]
+        whole = stats.sums(row, weight, 0)
+        inside = stats.sums(row, np.where(works, weight, 0.0), 0)
+        return np.where(whole > 0, inside / np.maximum(whole, 1.0), np.nan)
+
+    def _inside(self, weight: Floats) -> Floats:
+        """Weight of the stacks in which each function occurs."""
+        return stats.sums(self.pair_function, weight[self.pair_stack], len(self.functions))
+
+    @cached_property
+    def _waiting(self) -> Mask:
+        """Stacks whose innermost function waits; in a data loader that is waiting for data."""
+        waiting = np.array([waits(name) for name in self.functions], np.bool_)
+        loading = np.array([LOADER in name for name in self.functions], np.bool_)
+        innermost = np.full(self.stacks, -1, np.int64)
+        np.maximum.at(innermost, self.pair_stack, self.pair_depth)
+        leaf = self.pair_depth == innermost[self.pair_stack]
+        found = np.zeros(self.stacks, np.bool_)
+        found[self.pair_stack[leaf & waiting[self.pair_function]]] = True
+        found[self.pair_stack[loading[self.pair_function]]] = False
+        return found
 
     @cached_property
     def depth(self) -> Floats:
@@ -175,19 +212,30 @@ def slower_than_before(
     samples: Samples, split_ns: int, before_ns: float, after_ns: float
 ) -> Slow | None:
     """The function that carries the rise of the step time on all ranks, if one stands out."""
-    early, early_ns = samples.shares(samples.time_ns < split_ns)
-    late, late_ns = samples.shares(samples.time_ns >= split_ns)
+    late = samples.time_ns >= split_ns
+    early_share, early_ns = samples.working(~late)
+    late_share, late_ns = samples.working(late)
     rise = after_ns - before_ns
     if late_ns < LEAST_NS or rise <= 0:
         return None
     ranks = max(np.unique(samples.row).size, 1) * SAMPLE_NS
-    early, early_spread = _smoothed(early, early_ns / ranks)
-    late, late_spread = _smoothed(late, late_ns / ranks)
-    growth = (late * after_ns - early * before_ns) / rise
+    early_share, early_spread = _smoothed(early_share, early_ns / ranks)
+    late_share, late_spread = _smoothed(late_share, late_ns / ranks)
+    growth = (late_share * after_ns - early_share * before_ns) / rise
     spread = late_spread * after_ns**2 + early_spread * before_ns**2
     error = np.sqrt(spread) / rise
-    growth = np.where(growth - early >= STANDS_OUT + SURE_SIGMAS * error, growth, 0.0)
-    return _named(samples, growth, late, early, lambda at: float(growth[at]))
+    growth = np.where(growth - early_share >= STANDS_OUT + SURE_SIGMAS * error, growth, 0.0)
+    found = _named(samples, growth, late_share, early_share, lambda at: float(growth[at]))
+    if found is None or _on_most(samples, found, late) < MOST_RANKS:
+        return None
+    return found
+
+
+def _on_most(samples: Samples, found: Slow, late: Mask) -> float:
+    """The part of the sampled ranks on which a function takes at least half of what it grew."""
+    shares = samples.of_ranks(samples.lines.index(found.function), late)
+    known = shares[np.isfinite(shares)]
+    return float((known >= (found.share + found.before) / 2).mean())
 
 
 def _smoothed(share: Floats, samples: float) -> tuple[Floats, Floats]:
