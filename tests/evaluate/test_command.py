@@ -9,6 +9,7 @@ import pytest
 
 from stepscope.cli import main
 from stepscope.evaluate import SUITES
+from stepscope.evaluate.results import read
 
 TINY = replace(SUITES["smoke"], steps=24, onset=10, healthy=1)
 
@@ -38,10 +39,44 @@ def test_a_healthy_job_is_scored_without_the_wire(capsys: pytest.CaptureFixture[
     assert "straight from the simulator" in capsys.readouterr().out
 
 
+def test_one_command_publishes_every_suite(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("standard", "large"):
+        monkeypatch.setitem(SUITES, name, replace(TINY, name=name))
+    page, kept = tmp_path / "page.md", tmp_path / "now.json"
+    args = ["evaluate", "--suite", "all", "--fast", "--family", "healthy", "--seeds", "1",
+            "--jobs", "1", "--publish", str(page), "--json", str(kept)]  # fmt: skip
+    places = [f"<!-- {name} -->\n<!-- end {name} -->\n" for name in SUITES]
+    page.write_text("".join(places[:2]), encoding="utf-8")
+    assert main(args) == 2
+    assert "has no place for suite large" in capsys.readouterr().err
+    page.write_text("".join(places), encoding="utf-8")
+    assert main(args) == 0
+    text = page.read_text(encoding="utf-8")
+    for name in SUITES:
+        assert f"Suite {name}, 1 simulated jobs" in text
+        assert (tmp_path / f"now.{name}.json").exists()
+
+
+def test_ctrl_c_keeps_what_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("stepscope.evaluate.runner.run_case", interrupted)
+    kept = tmp_path / "now.json"
+    args = ["evaluate", "--fast", "--family", "healthy", "--jobs", "1", "--json", str(kept)]
+    assert main(args) == 130
+    assert "interrupted, 1 jobs not run" in capsys.readouterr().out
+    assert read(kept).missing == 1
+
+
 @pytest.mark.parametrize(
     ("args", "why"),
     [
-        (["--suite", "big"], "no suite is called big; there are smoke, standard, large"),
+        (["--suite", "big"], "no suite is called big; there are smoke, standard, large, all"),
         (["--family", "gpu_hot"], "no fault is called gpu_hot"),
         (["--from", "none.json"], "cannot read none.json"),
     ],

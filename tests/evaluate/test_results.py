@@ -108,3 +108,39 @@ def test_a_page_without_room_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="it needs the lines <!-- smoke -->"):
         publish(some(), page)
     assert page.read_text() == "nothing here\n"
+
+
+FAILED = a_result("lost", found=False, complete=False, cause=False)
+FAILED = replace(FAILED, failed="ValueError: no such rank (l2.py:88)", said=())
+
+
+def test_a_job_that_failed_is_told_and_found_nothing() -> None:
+    quiet = replace(HEALTHY, failed="its process died")
+    row, healthy = table.rows([a_result(), FAILED, HEALTHY, quiet])
+    assert (row.failed, row.found) == (1, Rate(1, 2))
+    assert (healthy.failed, healthy.alarms) == (1, Rate(0, 1))
+    text = render(some(a_result(), FAILED))
+    assert "2, 1 failed" in text
+    assert "lost: ValueError: no such rank (l2.py:88)" in text
+    assert "failed: ValueError" in render_page(some(a_result(), FAILED))
+
+
+def test_a_job_that_fails_only_now_came_out_worse() -> None:
+    found = compare(some(HEALTHY), some(replace(HEALTHY, failed="its process died")))
+    assert [(one.better, one.what) for one in found.changes] == [
+        (False, "failed: its process died"),
+    ]
+
+
+def test_what_was_interrupted_says_so(tmp_path: Path) -> None:
+    cut = replace(some(), missing=3)
+    write(cut, tmp_path / "now.json")
+    assert "interrupted, 3 jobs not run" in render(read(tmp_path / "now.json"))
+
+
+def test_venustrace_emulated_faults_in_passes_and_transfers_only() -> None:
+    known = {"row": "hang", "family": "VenusTrace: hangs at random positions"}
+    jobs = [replace(a_result(at, **HANG), **known, form=f"hang {at}")  # type: ignore[arg-type]
+            for at in ("forward", "host")]  # fmt: skip
+    (measure,) = table.of_venustrace(jobs)
+    assert measure.ours.startswith("F1 1.00 (1 found")

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from stepscope.evaluate import SUITES, Case, Result, choose, run
-from stepscope.evaluate.runner import moment_of
+from stepscope.evaluate.runner import memory_of, moment_of
 
 SMALL = replace(SUITES["smoke"], steps=24, onset=12, healthy=1)
 
@@ -34,6 +34,41 @@ def test_a_result_says_what_was_wrong_and_what_was_said() -> None:
     assert result.fault.startswith("stuck_loader at ")
     assert result.score.hangs and result.state == "hang"
     assert [one.kind for one in result.said] == ["hang"]
+
+
+def broken(*_: object) -> None:
+    raise ValueError("no such\nrank")
+
+
+def test_a_diagnosis_that_gives_up_has_found_nothing_and_ends_no_other_job(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("stepscope.evaluate.runner.diagnose", broken)
+    healthy, stuck = run(cases("healthy", "stuck_loader"), fast=True, jobs=1)
+    assert healthy.failed.startswith("ValueError: no such rank (test_runner.py:")
+    assert (stuck.score.found, stuck.score.hangs, stuck.score.found_hang) == (False, True, False)
+
+
+def test_a_job_that_cannot_even_be_played_counts_for_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("stepscope.evaluate.runner.simulate", broken)
+    (one,) = run(cases("stuck_loader"), fast=True, jobs=1)
+    assert one.failed and not one.score.costly and one.score.found is None
+
+
+def test_an_interrupt_keeps_what_is_done() -> None:
+    def interrupt(done: int, all: int) -> None:
+        raise KeyboardInterrupt
+
+    (one,) = run(cases("healthy", "stuck_loader"), fast=True, jobs=1, progress=interrupt)
+    assert one.row in ("healthy", "stuck_loader")
+
+
+def test_larger_jobs_need_more_memory() -> None:
+    small, large = (choose(SUITES[name], range(1), ["gpu_slow"]).cases[0]
+                    for name in ("smoke", "large"))  # fmt: skip
+    assert memory_of(small, fast=True) < memory_of(small, fast=False) < memory_of(large, fast=True)
 
 
 @pytest.mark.parametrize(

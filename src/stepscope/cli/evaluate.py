@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,6 +15,9 @@ from stepscope.errors import UsageError
 if TYPE_CHECKING:
     from stepscope.evaluate.results import Results
 
+_RUN, _SHOW = "Which jobs are run", "What becomes of the scores"
+_ALL = "all"
+
 _EXAMPLES = """Examples:
 
 - `stepscope evaluate`: suite smoke, every fault once, in about a minute
@@ -22,10 +26,53 @@ _EXAMPLES = """Examples:
 
 - `stepscope evaluate --family hang --family gpu_slow --seeds 20`: some faults only
 
+- `stepscope evaluate --from now.json --html now.html`: earlier scores again
+
 - `stepscope evaluate --compare before.json now.json`: which jobs came out better or worse
 
-- `stepscope evaluate --suite standard --publish docs/evaluation.md`: the table in the documentation
+- `stepscope evaluate --suite all --publish docs/evaluation.md`: all tables of the documentation
 """
+
+
+def _flag(help: str, panel: str, *names: str, metavar: str | None = None) -> Any:
+    return typer.Option(*names, help=help, metavar=metavar, rich_help_panel=panel)
+
+
+SuiteName = Annotated[
+    str,
+    _flag("Every fault on 16 ranks; on 64 to 512; on 2,048 to 10,240; or all three.", _RUN,
+          metavar="smoke|standard|large|all"),
+]  # fmt: skip
+Families = Annotated[
+    list[str] | None,
+    _flag("Only this fault, or `healthy`; may be repeated.", _RUN, metavar="NAME"),
+]
+Seeds = Annotated[
+    int,
+    typer.Option(min=0, help="Jobs per fault; 0: as many as the suite has.", rich_help_panel=_RUN),
+]
+Fast = Annotated[bool, _flag("Diagnose what the simulator made, without the wire.", _RUN, "--fast")]
+Jobs = Annotated[
+    int,
+    typer.Option(min=0, rich_help_panel=_RUN,
+                 help="Processes, as far as memory has room; 0: one per core."),
+]  # fmt: skip
+Source = Annotated[
+    Path | None, _flag("Run nothing: show what --json wrote.", _RUN, "--from", metavar="FILE")
+]
+Json = Annotated[
+    Path | None, _flag("Write every job's result, also after Ctrl-C.", _SHOW, metavar="FILE")
+]
+Html = Annotated[
+    Path | None, _flag("Write the scores as a page with plots.", _SHOW, metavar="FILE")
+]
+Publish = Annotated[
+    Path | None, _flag("Replace the suite's tables in a Markdown file.", _SHOW, metavar="FILE")
+]
+Compare = Annotated[
+    tuple[Path, Path] | None,
+    _flag("Run nothing: compare two files of --json.", _SHOW, metavar="BEFORE AFTER"),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -33,56 +80,54 @@ def register(app: typer.Typer) -> None:
 
 
 def evaluate(
-    suite: Annotated[
-        str,
-        typer.Option(
-            metavar="smoke|standard|large",
-            help="Every fault on 16 ranks; on 64 to 512; on 2,048 to 10,240.",
-        ),
-    ] = "smoke",
-    family: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Only this fault, or `healthy`; may be repeated."),
-    ] = None,
-    seeds: Annotated[
-        int, typer.Option(min=0, help="Jobs per fault; 0: as many as the suite has.")
-    ] = 0,
-    fast: Annotated[
-        bool, typer.Option("--fast", help="Diagnose what the simulator made, without the wire.")
-    ] = False,
-    jobs: Annotated[int, typer.Option(min=0, help="Processes; 0: one per core.")] = 0,
-    json: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write every job's result.")
-    ] = None,
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the scores as a page with plots.")
-    ] = None,
-    publish: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Replace this suite's tables in a Markdown file."),
-    ] = None,
-    source: Annotated[
-        Path | None,
-        typer.Option("--from", metavar="FILE", help="Run nothing: show what --json wrote."),
-    ] = None,
-    compare: Annotated[
-        tuple[Path, Path] | None,
-        typer.Option(metavar="BEFORE AFTER", help="Run nothing: compare two files of --json."),
-    ] = None,
-) -> int:
+    suite: SuiteName = "smoke", family: Families = None, seeds: Seeds = 0, fast: Fast = False,
+    jobs: Jobs = 0, source: Source = None,
+    json: Json = None, html: Html = None, publish: Publish = None, compare: Compare = None,
+) -> int:  # fmt: skip
     """Score diagnosis against simulated jobs whose faults are known.
 
-    Prints per fault how often the culprit came first, with 95 % intervals over the jobs.
+    Plays jobs with every fault there is, diagnoses them without telling what is wrong, and counts
+    per fault how often the culprit came first, the cause and the device were right, and anybody
+    innocent was named, with 95 % intervals over the jobs. Then come the measures that the papers
+    report, beside what they report.
 
-    Exit status: 0 done, 1 some job came out worse (with --compare), 2 the command makes no sense.
+    A job that fails is told in the table, and the others go on. Ctrl-C ends it with the jobs that
+    are done. With `--suite all` the files of --json and --html are three: `now.smoke.json`, …
+
+    Exit status: 0 done, 1 some job came out worse (with --compare), 2 the command makes no sense,
+    130 interrupted.
     """
     if compare is not None:
         return _compare(*compare)
-    results = _run(suite, family or [], seeds, fast, jobs) if source is None else _read(source)
-    _keep(results, json)
-    _show(results)
-    _write(results, html, publish)
+    if source is not None:
+        return _tell(_read(source), json, html, publish)
+    names = _names(suite, publish)
+    for name in names:
+        results = _run(name, family or [], seeds, fast, jobs)
+        beside = f".{name}" if len(names) > 1 else ""
+        status = _tell(results, _beside(json, beside), _beside(html, beside), publish)
+        if status != exits.NOTHING_FOUND:
+            return status
     return exits.NOTHING_FOUND
+
+
+def _names(suite: str, publish: Path | None) -> Sequence[str]:
+    """The suites that are wanted, once it is known that their tables can be published."""
+    from stepscope.evaluate import SUITES
+    from stepscope.evaluate.publish import check_room
+
+    if suite != _ALL and suite not in SUITES:
+        raise UsageError(f"no suite is called {suite}; there are {', '.join(SUITES)}, {_ALL}")
+    names = tuple(SUITES) if suite == _ALL else (suite,)
+    if publish is not None:
+        for name in names:
+            check_room(publish, name)
+    return names
+
+
+def _beside(file: Path | None, ending: str) -> Path | None:
+    """`now.json` as `now.smoke.json`."""
+    return file and file.with_name(f"{file.stem}{ending}{file.suffix}")
 
 
 def _run(name: str, families: list[str], seeds: int, fast: bool, jobs: int) -> Results:
@@ -91,14 +136,13 @@ def _run(name: str, families: list[str], seeds: int, fast: bool, jobs: int) -> R
     from stepscope.evaluate import SUITES, choose, run
     from stepscope.evaluate.results import Results
 
-    if name not in SUITES:
-        raise UsageError(f"no suite is called {name}; there are {', '.join(SUITES)}")
     numbers = tuple(range(seeds or SUITES[name].seeds))
     chosen = choose(SUITES[name], numbers, families)
     workers = min(jobs or os.cpu_count() or 1, len(chosen.cases) or 1)
-    with count_progress(f"{len(chosen.cases)} simulated jobs") as advance:
+    with count_progress(f"{name}: {len(chosen.cases)} simulated jobs") as advance:
         results = run(chosen.cases, fast=fast, jobs=workers, progress=advance)
-    return Results(name, fast, numbers, stepscope.__version__, tuple(results), chosen.unfit)
+    return Results(name, fast, numbers, stepscope.__version__, tuple(results), chosen.unfit,
+                   len(chosen.cases) - len(results))  # fmt: skip
 
 
 def _read(file: Path) -> Results:
@@ -107,28 +151,23 @@ def _read(file: Path) -> Results:
     return read(file)
 
 
-def _show(results: Results) -> None:
-    from stepscope.evaluate.text import render
-
-    print(render(results), end="", flush=True)
-
-
-def _keep(results: Results, json: Path | None) -> None:
-    """Before anything else: they may have taken hours."""
+def _tell(results: Results, json: Path | None, html: Path | None, publish: Path | None) -> int:
+    """Keeps results before anything else, since they may have taken hours, and shows them."""
+    from stepscope.evaluate.page import render_page
+    from stepscope.evaluate.publish import publish as put
     from stepscope.evaluate.results import write
+    from stepscope.evaluate.text import render
 
     if json is not None:
         write(results, json)
-
-
-def _write(results: Results, html: Path | None, publish: Path | None) -> None:
-    from stepscope.evaluate.page import render_page
-    from stepscope.evaluate.publish import publish as put
-
+    print(render(results), end="", flush=True)
+    if results.missing:
+        return exits.INTERRUPTED
     if html is not None:
         _write_page(html, render_page(results))
     if publish is not None:
         put(results, publish)
+    return exits.NOTHING_FOUND
 
 
 def _write_page(file: Path, page: str) -> None:

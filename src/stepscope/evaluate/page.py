@@ -33,7 +33,7 @@ def render_page(results: Results) -> str:
     return environment.get_template("evaluation.html.j2").render(
         about=about(results), charts={name: one for name, one in charts.items() if one},
         head=HEAD, lines=[cells(row) for row in rows], sections=sections(results),
-        wrong=[one for one in results.results if is_wrong(one.score)],
+        wrong=[one for one in results.results if one.failed or is_wrong(one.score)],
     )  # fmt: skip
 
 

@@ -26,6 +26,12 @@ class Results:
     results: tuple[Result, ...]
     unfit: tuple[str, ...] = ()
     """Faults that fit none of the suite's jobs."""
+    missing: int = 0
+    """Jobs that were not run any more after an interrupt."""
+
+    @property
+    def failed(self) -> tuple[Result, ...]:
+        return tuple(one for one in self.results if one.failed)
 
 
 def write(results: Results, file: Path) -> None:
@@ -62,7 +68,8 @@ def _results(body: Mapping[str, Any]) -> Results:
         raise ValueError(f"schema {body['schema']}, want {SCHEMA}")
     results = tuple(_result(one) for one in body["results"])
     return Results(str(body["suite"]), bool(body["fast"]), tuple(body["seeds"]),
-                   str(body["version"]), results, tuple(body["unfit"]))  # fmt: skip
+                   str(body["version"]), results, tuple(body["unfit"]),
+                   int(body.get("missing", 0)))  # fmt: skip
 
 
 def _result(body: Mapping[str, Any]) -> Result:
@@ -101,11 +108,19 @@ def compare(before: Results, after: Results) -> Comparison:
     old = {one.id: one for one in before.results}
     new = {one.id: one for one in after.results}
     both = [id for id in old if id in new]
-    changes = [change for id in both for change in _changes(old[id].score, new[id].score, id)]
+    changes = [change for id in both for change in _changes(old[id], new[id])]
     return Comparison(len(both), len(old) - len(both), len(new) - len(both), tuple(changes))
 
 
-def _changes(old: Score, new: Score, id: str) -> Sequence[Change]:
+def _changes(before: Result, after: Result) -> Sequence[Change]:
+    changes = _differences(before.score, after.score, after.id)
+    if bool(before.failed) == bool(after.failed):
+        return changes
+    what = f"failed: {after.failed}" if after.failed else "no longer failed"
+    return [Change(after.id, not after.failed, what), *changes]
+
+
+def _differences(old: Score, new: Score, id: str) -> Sequence[Change]:
     good = [(name, getattr(old, name), getattr(new, name))
             for name in ("found", "complete", "cause", "device")]  # fmt: skip
     found = [Change(id, bool(b), f"{name} {_yes(a)} -> {_yes(b)}") for name, a, b in good

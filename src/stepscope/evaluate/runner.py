@@ -3,24 +3,38 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+import traceback
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
-from multiprocessing import get_context
+from functools import partial
+from pathlib import Path
 
 import numpy as np
+import psutil
 
 from stepscope.diagnose.finding import Diagnosis
 from stepscope.diagnose.runner import diagnose
 from stepscope.evaluate.path import through_the_store
+from stepscope.evaluate.pool import each
 from stepscope.evaluate.prefix import step_ends, until
 from stepscope.evaluate.score import Score, is_costly, is_found, score
 from stepscope.evaluate.suites import Case
-from stepscope.simulate import Truth, simulate
+from stepscope.simulate import Simulation, Truth, simulate
+from stepscope.simulate.world import World
+from stepscope.trace import Job
 from stepscope.window import Window
 
 LOOKS = (2, 5, 10, 15, 20, 30, 45)
 """After so many steps with the fault a look is taken; time to verdict is one of these."""
+
+FAST_BYTES, WIRE_BYTES = 250_000_000, 600_000_000
+"""What a process needs for the smallest jobs, without the wire and with it (measured)."""
+OPERATION_BYTES = 280
+"""More for each operation of a rank and step: 60 to 120 were measured with 64 to 2,048 ranks, 280
+with 10,240."""
+ROOM = 0.8
+"""Of the memory that is free at the start: the rest is for whoever else grows."""
 
 Progress = Callable[[int, int], None]
 
@@ -59,55 +73,99 @@ class Result:
     """CPU time of one diagnosis of the whole job."""
     form: str = ""
     """As `Case.form`."""
+    failed: str = ""
+    """What went wrong: simulator or diagnosis gave up, or the process died. Nothing was said."""
 
 
 def run(
     cases: Sequence[Case], *, fast: bool, jobs: int, progress: Progress | None = None
 ) -> list[Result]:
-    """All results in the order of the cases."""
+    """All results in the order of the cases; after an interrupt, those there are."""
     found: dict[int, Result] = {}
-    for done, (at, result) in enumerate(_each(cases, fast, jobs), 1):
-        found[at] = result
-        if progress is not None:
-            progress(done, len(cases))
+    with suppress(KeyboardInterrupt), closing(_each(cases, fast, jobs)) as results:
+        for done, (at, result) in enumerate(results, 1):
+            found[at] = result
+            if progress is not None:
+                progress(done, len(cases))
     return [found[at] for at in sorted(found)]
 
 
+def _each(cases: Sequence[Case], fast: bool, jobs: int) -> Generator[tuple[int, Result]]:
+    """Numbers and results of the cases as they come; large jobs begin first."""
+    needs = [memory_of(case, fast) for case in cases]
+    if jobs == 1:
+        for at in sorted(range(len(cases)), key=lambda at: -needs[at]):
+            yield at, run_case(cases[at], fast)
+        return
+    room = int(ROOM * psutil.virtual_memory().available)
+    for at, result in each(partial(run_case, fast=fast), cases, needs, room, jobs):
+        yield at, result or _unknown(cases[at], "its process died, perhaps for want of memory")
+
+
 def run_case(case: Case, fast: bool) -> Result:
-    """One job, from the first step to its score."""
-    simulation = simulate(case.scenario)
+    """One job, from the first step to its score. It never raises: what fails is told."""
+    try:
+        simulation = simulate(case.scenario)
+    except Exception as error:  # noqa: BLE001  other jobs go on
+        return _unknown(case, _why(error))
+    try:
+        return _result(case, simulation.job, simulation.truth, _told(simulation, fast))
+    except Exception as error:  # noqa: BLE001  a diagnosis that gives up has found nothing
+        silence = _Told(Diagnosis(case.scenario.name, case.scenario.ranks, "healthy"))
+        return _result(case, simulation.job, simulation.truth, silence, _why(error))
+
+
+@dataclass(frozen=True)
+class _Told:
+    """What diagnosis said."""
+
+    diagnosis: Diagnosis
+    steps_to_verdict: int | None = None
+    computing_s: float = 0.0
+
+
+def _told(simulation: Simulation, fast: bool) -> _Told:
     window = simulation.window if fast else through_the_store(simulation.window)
     began = time.process_time()
     diagnosis = diagnose(window)
     computing_s = time.process_time() - began
-    truth = simulation.truth
-    judged = score(truth, simulation.job, diagnosis)
-    soon = _steps_to_verdict(window, truth) if judged.found else None
+    if not score(simulation.truth, simulation.job, diagnosis).found:
+        return _Told(diagnosis, None, computing_s)
+    return _Told(diagnosis, _steps_to_verdict(window, simulation.truth), computing_s)
+
+
+def _result(case: Case, job: Job, truth: Truth, told: _Told, failed: str = "") -> Result:
     one = case.scenario
     return Result(
         case.id, case.row, case.family, one.ranks, case.dimensions, one.seed, _in_words(truth),
-        truth.faults[0].slowdown if truth.faults else None, diagnosis.state, _said(diagnosis),
-        judged, soon, round(computing_s, 3), case.form,
+        truth.faults[0].slowdown if truth.faults else None, told.diagnosis.state,
+        _said(told.diagnosis), score(truth, job, told.diagnosis), told.steps_to_verdict,
+        round(told.computing_s, 3), case.form, failed,
     )  # fmt: skip
 
 
-def _each(cases: Sequence[Case], fast: bool, jobs: int) -> Iterator[tuple[int, Result]]:
-    """Numbers and results of the cases as they come; large jobs begin first."""
-    order = sorted(range(len(cases)), key=lambda at: -cases[at].scenario.ranks)
-    if jobs == 1:
-        yield from ((at, run_case(cases[at], fast)) for at in order)
-        return
-    # arrow has threads of its own, which a fork would lose
-    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
-        waiting: dict[Future[Result], int] = {
-            pool.submit(run_case, cases[at], fast): at for at in order
-        }
-        try:
-            for future in as_completed(waiting):
-                yield waiting[future], future.result()
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+def _unknown(case: Case, why: str) -> Result:
+    """A job of which not even the truth is known."""
+    one = case.scenario
+    return Result(
+        case.id, case.row, case.family, one.ranks, case.dimensions, one.seed,
+        " + ".join(fault.name for fault in one.faults), None, "healthy", (),
+        Score(costly=False, hangs=False, alarms=0), None, 0.0, case.form, why,
+    )  # fmt: skip
+
+
+def _why(error: Exception) -> str:
+    """`ValueError: no such rank (l2.py:88)`."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    return f"{text} ({Path(last.filename).name}:{last.lineno})"
+
+
+def memory_of(case: Case, fast: bool) -> int:
+    """About what a process needs for one job at its peak, in bytes."""
+    one = case.scenario
+    operations = one.ranks * one.steps * len(World(one).ops)
+    return (FAST_BYTES if fast else WIRE_BYTES) + operations * OPERATION_BYTES
 
 
 def _steps_to_verdict(window: Window, truth: Truth) -> int | None:

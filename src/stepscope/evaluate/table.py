@@ -34,6 +34,8 @@ class Row:
     """To verdict, where the culprit was found."""
     seconds: Median | None
     """Of computing, for one diagnosis."""
+    failed: int = 0
+    """Jobs that simulator or diagnosis gave up: nothing was found in them, and nobody accused."""
 
 
 def rows(results: Sequence[Result]) -> list[Row]:
@@ -51,15 +53,16 @@ def total(results: Sequence[Result]) -> Row:
 def _row(name: str, results: Sequence[Result]) -> Row:
     families = dict.fromkeys(one.family for one in results)
     scores = [one.score for one in results]
+    ran = [one for one in results if not one.failed]
     return Row(
         name, next(iter(families)) if len(families) == 1 else "", len(results),
         sum(one.costly for one in scores), rate([one.found for one in scores]),
         rate([one.complete for one in scores]), rate([one.cause for one in scores]),
         rate([one.device for one in scores]),
-        rate([one.alarms > 0 for one in scores if not one.costly]),
-        rate([one.accused > 0 for one in scores]),
+        rate([one.score.alarms > 0 for one in ran if not one.score.costly]),
+        rate([one.score.accused > 0 for one in ran]),
         median([one.steps_to_verdict for one in results if one.steps_to_verdict is not None]),
-        median([one.computing_s for one in results]),
+        median([one.computing_s for one in ran]), len(results) - len(ran),
     )  # fmt: skip
 
 
@@ -121,9 +124,17 @@ _HOLMES_TYPES = {"spike": "90.7 %", "fluctuation": "93.0 %", "degradation": "93.
 """Appendix E, figure 24."""
 
 
+_VENUS_PLACES = ("forward", "backward", "transfer")
+"""Section 5.1: the positions at which VenusTrace emulated faults."""
+
+
 def of_venustrace(results: Sequence[Result]) -> list[Measure]:
-    """F1 over hangs and slowdowns at random positions, and the healthy jobs of the suite."""
-    mine = [one for one in results if one.family.startswith(VENUS)]
+    """F1 over hangs and slowdowns at random positions, and the healthy jobs of the suite.
+
+    Section 5.2, figure 8.
+    """
+    mine = [one for one in results
+            if one.family.startswith(VENUS) and _type_of(one) in _VENUS_PLACES]  # fmt: skip
     healthy = [one for one in results if one.row == HEALTHY]
     stuck = [one for one in mine if one.score.hangs]
     slow = [one for one in mine if not one.score.hangs]

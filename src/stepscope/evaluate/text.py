@@ -20,6 +20,9 @@ def render(results: Results) -> str:
     parts = [f"{about(results)}\n", _aligned([HEAD, *map(cells, _rows(results))])]
     for title, measures in sections(results):
         parts.append(f"\n{title}\n{_aligned([(m.what, m.ours, m.theirs) for m in measures])}")
+    if results.failed:
+        lines = [f"  {one.id}: {one.failed}\n" for one in results.failed]
+        parts += ["\nFailed, and counted as jobs of which nothing was said:\n", *lines]
     if results.unfit:
         parts.append(f"\nNo job of this suite can have {', '.join(results.unfit)}.\n")
     return "".join(parts)
@@ -32,6 +35,9 @@ def markdown(results: Results) -> str:
     for title, measures in sections(results):
         lines = [(m.what, m.ours, m.theirs) for m in measures]
         found += ["", f"**{title}**", "", *_markdown([("", "here", "paper"), *lines])]
+    if results.failed:
+        found += ["", "Failed, and counted as jobs of which nothing was said:", "",
+                  *(f"- {one.id}: `{one.failed}`" for one in results.failed)]  # fmt: skip
     return "\n".join(found) + "\n"
 
 
@@ -79,10 +85,15 @@ def cells(row: Row, short: bool = False) -> tuple[str, ...]:
     """One line; `short`: without what a page has no room for."""
     rates = [row.found, row.complete, row.cause, row.device, row.alarms, row.accused]
     if short:
-        return (row.name, f"{row.costly}/{row.jobs}", *map(_counts, rates), _steps(row.steps))
+        return (row.name, f"{row.costly}/{row.jobs}{_failed(row)}", *map(_counts, rates),
+                _steps(row.steps))  # fmt: skip
     seconds = NOTHING if row.seconds is None else f"{row.seconds.value:.2f} s"
-    return (row.name, str(row.jobs), str(row.costly), *map(_share, rates), _steps(row.steps),
-            seconds)  # fmt: skip
+    return (row.name, f"{row.jobs}{_failed(row)}", str(row.costly), *map(_share, rates),
+            _steps(row.steps), seconds)  # fmt: skip
+
+
+def _failed(row: Row) -> str:
+    return f", {row.failed} failed" if row.failed else ""
 
 
 def _share(one: Rate) -> str:
@@ -110,8 +121,9 @@ def about(results: Results) -> str:
     """Which jobs these are, in a line."""
     way = "straight from the simulator" if results.fast else "by wire, processor and store"
     seeds = f"{len(results.seeds)} seed{'s' * (len(results.seeds) != 1)}"
+    rest = f"; interrupted, {results.missing} jobs not run" if results.missing else ""
     return (f"Suite {results.suite}, {len(results.results)} simulated jobs ({seeds}), {way}; "
-            f"stepscope {results.version}")  # fmt: skip
+            f"stepscope {results.version}{rest}")  # fmt: skip
 
 
 def _aligned(lines: Sequence[tuple[str, ...]]) -> str:
