@@ -227,6 +227,17 @@ def test_a_receive_nobody_sends_to() -> None:
     assert verdict.cause in ("code", "unknown")
 
 
+def test_that_no_step_came_is_no_look_at_a_process() -> None:
+    """Of processes that nobody may look at, in a container, say, that is all that is told."""
+    table = operators((0, "pp-0", 0, "Send", 1, 0, 1), (1, "pp-0", 0, "Recv", 0, 0, 1),
+                      (1, "pp-0", 1, "Recv", 0, 2, None))  # fmt: skip
+    steps = a_table("rank step start_ns duration_ns", [(r, 0, START, 2 * SECOND) for r in (0, 1)])
+    rows = [(rank, "h", "steps_blocked", START + 3 * SECOND, 1.0) for rank in (0, 1)]
+    said = a_table("rank host metric ts_ns value", [*rows])
+    job = put(a_tiny_job(table, 60, PAIR), steps=steps, hardware=said)
+    assert the_hang(find_hang(job)).ranks == (0,)
+
+
 def test_who_waits_elsewhere_is_a_victim() -> None:
     """Rank 0 waits for 1 in its group, 1 waits for 2 in another: only 2 is missing for itself."""
     table = operators((0, "tp-0", 0, "AllReduce", -1, 0, 1), (1, "tp-0", 0, "AllReduce", -1, 0, 1),

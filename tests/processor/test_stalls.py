@@ -5,7 +5,7 @@ from __future__ import annotations
 from stepscope.processor.stalls import Stalls
 from stepscope.processor.state import Stalled
 
-JOB = Stalled("job", 3)
+JOB = Stalled("job", {"host-0": 3})
 
 
 def looks(stalls: Stalls, start: float, end: float, tick: float = 0.05) -> int:
@@ -30,5 +30,5 @@ def test_a_job_that_got_on_is_new_when_it_stalls_again() -> None:
 def test_jobs_stall_apart() -> None:
     stalls = Stalls()
     looks(stalls, 0, 60)
-    other = Stalled("other", 1)
+    other = Stalled("other", {"host-0": 1})
     assert other in stalls.due([JOB, other], 60.01)

@@ -221,6 +221,22 @@ def test_a_connection_that_dies_late_does_not_bring_its_operators_back() -> None
     assert _open_seqs(new.records(new.rank.comm("AllReduce", 9))) == [[9]]
 
 
+def test_what_is_in_flight_is_told_of_the_host_it_is_on() -> None:
+    """A rank in a container may call its host otherwise than the processor does its own."""
+    state = HostState()
+    for number, host in enumerate(("pod-a", "pod-b", "pod-a")):
+        one = Story(number, state, number)
+        one.rank.host = host
+        one.begin()
+        one.tell("AllReduce", "dp-0")
+        if host == "pod-a":
+            one.records(one.rank.comm("AllReduce", 3))
+    (stalled,) = state.stalled(OFFSET_NS + 10**12)
+    rows = stalled.rows(9)
+    assert dict(zip(rows["host"], rows["value"], strict=True)) == {"pod-a": 2.0, "pod-b": 0.0}
+    assert set(rows["ts_ns"]) == {9}
+
+
 def test_two_hellos_on_one_connection_are_two_lives(story: Story) -> None:
     out = story.begin()
     assert [type(it) for it in out] == [Unwatch, JobKnown, OpenOps, Watch]

@@ -25,6 +25,8 @@ SAVING = (
 """Words in function names of work that one rank does while the others rightly wait for it."""
 EXPECTED_NS = 10**9
 """The step time of a job whose steps nobody recorded, for thresholds that have floors anyway."""
+NO_LOOK = ("steps_blocked",)
+"""What a processor says of a rank because nothing came from it, not because it looked at it."""
 WARM_UP = 3
 """First periods compile and load; they tell nothing of how long this job pauses."""
 
@@ -140,7 +142,8 @@ def _alive(hardware: Table, mine: Mask) -> tuple[int | None, bool]:
     times = hardware.ints("ts_ns")
     state = mine & hardware.strings("metric").equals("proc_stopped")
     halted = state & (hardware.floats("value") >= STOPPED)
-    alive = (mine & ~hardware.strings("metric").equals("proc_stopped")) | (state & ~halted)
+    seen = mine & ~hardware.strings("metric").equals("proc_stopped", *NO_LOOK)
+    alive = seen | (state & ~halted)
     newest = int(times[state].max()) if state.any() else None
     stopped = newest is not None and bool(halted[state & (times == newest)].any())
     halting = _halting(times, state, halted) if stopped else np.iinfo(np.int64).max

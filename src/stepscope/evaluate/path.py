@@ -143,7 +143,7 @@ class _Processor:
 
     @_do.register
     def _(self, it: Stalled) -> None:
-        self.writer.append("hardware", it.rows(self._host.name, self._now_ns))
+        self.writer.append("hardware", it.rows(self._now_ns))
 
     @_do.register
     def _(self, it: Refuse) -> None:

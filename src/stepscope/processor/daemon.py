@@ -205,7 +205,7 @@ class Processor:
         """Has the processes looked at, and says that we are looking: a hang is told by time that
         passes while nothing else is recorded."""
         self._outside.stalled(it.job)
-        self._jobs.append(it.job, "hardware", it.rows(self._host, time.time_ns()))
+        self._jobs.append(it.job, "hardware", it.rows(time.time_ns()))
         self._jobs.hurry(it.job)
 
     def _refuse(self, it: Refuse) -> None:

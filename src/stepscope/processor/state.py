@@ -6,7 +6,8 @@ carries them out. The same stimuli always give the same instructions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections import Counter
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -93,17 +94,18 @@ class Stalled:
     """A job does not get on: look at its processes at once."""
 
     job: str
-    in_flight: int
-    """Operators that its ranks on this host have begun and not finished."""
+    in_flight: Mapping[str, int]
+    """Operators that the ranks served here have begun and not finished, by the host they are on."""
 
-    def rows(self, host: str, now_ns: int) -> Rows:
+    def rows(self, now_ns: int) -> Rows:
         """That it was seen so, for the table `hardware`."""
+        count = len(self.in_flight)
         return {
-            "rank": [_HOST_LEVEL],
-            "host": [host],
-            "metric": ["operators_in_flight"],
-            "ts_ns": [now_ns],
-            "value": [float(self.in_flight)],
+            "rank": [_HOST_LEVEL] * count,
+            "host": list(self.in_flight),
+            "metric": ["operators_in_flight"] * count,
+            "ts_ns": [now_ns] * count,
+            "value": [float(value) for value in self.in_flight.values()],
         }
 
 
@@ -209,8 +211,11 @@ class HostState:
         return [self._stalled(job) for job in sorted(jobs)]
 
     def _stalled(self, job: str) -> Stalled:
-        members = (p for p in self.producers.values() if p.hello.job == job)
-        return Stalled(job, sum(len(producer.open_ops) for producer in members))
+        in_flight: Counter[str] = Counter()
+        for producer in self.producers.values():
+            if producer.hello.job == job:
+                in_flight[producer.hello.host] += len(producer.open_ops)
+        return Stalled(job, in_flight)
 
     def forget(self, job: str) -> None:
         """Drops what finished producers of a job left behind."""
