@@ -20,8 +20,7 @@ void Published::add_rows(const std::int64_t* durations, std::size_t samples, std
     logs_.resize(samples);
     logarithms(durations, samples, logs_.data());
     const double bandwidth = scott(deviation(), static_cast<std::int64_t>(samples));
-    fill_cells(bandwidth);
-    sort_by_cell(durations);
+    sort_by_cell(durations, fill_cells(bandwidth));
     ends_.clear();
     if (bandwidth > 0) choose_valleys();
     ends_.push_back(static_cast<std::int64_t>(samples));
@@ -49,22 +48,22 @@ double Published::deviation() {
     return std::sqrt(std::max(0.0, squares / samples - mean * mean));
 }
 
-// Without a bandwidth all durations are one, and lie in one cell.
-void Published::fill_cells(double bandwidth) {
+// Returns how many cells there are. Without a bandwidth all durations are one, and lie in one.
+std::size_t Published::fill_cells(double bandwidth) {
     cells_.assign(logs_.size(), 0);
-    if (bandwidth > 0) {
-        density_.lay(longest_ - shortest_, bandwidth, STEPS);
-        for (std::size_t at = 0; at < logs_.size(); ++at) {
-            const double place = density_.place(logs_[at] - shortest_);
-            density_.share(place, 1);
-            cells_[at] = static_cast<std::uint32_t>(place);
-        }
-        density_.spread();
+    if (bandwidth == 0) return 1;
+    density_.lay(longest_ - shortest_, bandwidth, STEPS);
+    for (std::size_t at = 0; at < logs_.size(); ++at) {
+        const double place = density_.place(logs_[at] - shortest_);
+        density_.share(place, 1);
+        cells_[at] = static_cast<std::uint32_t>(place);
     }
+    density_.spread();
+    return density_.points();
 }
 
-void Published::sort_by_cell(const std::int64_t* durations) {
-    before_.assign(density_.points() + 2, 0);
+void Published::sort_by_cell(const std::int64_t* durations, std::size_t cells) {
+    before_.assign(cells + 2, 0);
     for (const std::uint32_t cell : cells_) ++before_[cell + 2];
     for (std::size_t cell = 2; cell < before_.size(); ++cell) before_[cell] += before_[cell - 1];
     sorted_.resize(cells_.size());

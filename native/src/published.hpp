@@ -23,8 +23,8 @@ class Published {
 
  private:
     double deviation();
-    void fill_cells(double bandwidth);
-    void sort_by_cell(const std::int64_t* durations);
+    std::size_t fill_cells(double bandwidth);
+    void sort_by_cell(const std::int64_t* durations, std::size_t cells);
     void choose_valleys();
     Mode mode(std::int64_t begin, std::int64_t end);
     std::int64_t at(std::int64_t place);

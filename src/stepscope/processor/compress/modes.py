@@ -24,6 +24,7 @@ ROW = np.dtype([(n, "<i8") for n in ("group", "cluster", "count", "p50_ns", "p99
 Modes = NDArray[Any]
 """Rows of `ROW`, by group and cluster."""
 Groups = NDArray[np.uint32]
+GROUP, NANOSECONDS = np.dtype("<u4"), np.dtype("<i8")
 
 MOST_GROUPS = 1 << 14
 """Kernels and streams of a host's ranks: sixteen ranks with ten times the hundred that ARGUS
@@ -48,7 +49,11 @@ class Histograms:
         self._native = compiled.Histograms(most_groups, most_blocks)
 
     def add(self, groups: Groups, durations_ns: Ints) -> Refused:
-        return Refused(*self._native.add(packed(groups, "<u4"), packed(durations_ns, "<i8")))
+        return self.add_packed(packed(groups, GROUP), packed(durations_ns, NANOSECONDS))
+
+    def add_packed(self, groups: bytes, durations_ns: bytes) -> Refused:
+        """The same of numbers as the native part takes them."""
+        return Refused(*self._native.add(groups, durations_ns))
 
     def merge(self, other: Histograms, groups: Groups) -> Refused:
         """Adds another one, whose group i is `groups[i]` here."""
@@ -66,11 +71,11 @@ class Histograms:
 
 def as_published(groups: Groups, durations_ns: Ints, number: int) -> tuple[Modes, Refused]:
     """Modes of the groups 0 to `number` - 1 as ARGUS finds them, and what could not be true."""
-    data = packed(groups, "<u4"), packed(durations_ns, "<i8")
+    data = packed(groups, GROUP), packed(durations_ns, NANOSECONDS)
     rows, impossible = compiled.published(*data, number)
     return np.frombuffer(rows, ROW), Refused(impossible)
 
 
-def packed(numbers: NDArray[Any], kind: str) -> bytes:
+def packed(numbers: NDArray[Any], kind: np.dtype[Any] = NANOSECONDS) -> bytes:
     """Numbers as the native part takes them."""
     return numbers.astype(kind, copy=False).tobytes()

@@ -10,7 +10,7 @@ too late, has no room or cannot be true is counted by rank.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,6 @@ from stepscope.processor.compress import compiled
 from stepscope.processor.compress.modes import (
     MOST_BLOCKS,
     MOST_GROUPS,
-    Groups,
     Histograms,
     Modes,
     packed,
@@ -82,9 +81,8 @@ class _Open:
 
     def add(self, rank: int, kernels: Ints, streams: Ints, durations_ns: Ints) -> int:
         """Returns how many events were not taken."""
-        codes = self._keys.codes(rank, packed(kernels, "<i8"), packed(streams, "<i8"))
-        groups: Groups = np.frombuffer(codes, np.uint32)
-        refused = self._histograms.add(groups, durations_ns)
+        groups = self._keys.codes(rank, packed(kernels), packed(streams))
+        refused = self._histograms.add_packed(groups, packed(durations_ns))
         return refused.impossible + refused.no_room
 
     def finished(self, start_ns: int, window_ns: int) -> Finished:
@@ -131,23 +129,32 @@ class SummaryWindows:
         done = self.tick(now_ns)
         if not len(ends_ns):
             return done
-        missing = np.ones(len(ends_ns), np.bool_)
-        for number, chosen in self._by_window(ends_ns, now_ns):
-            missing[chosen] = False
-            part = kernels[chosen], streams[chosen], durations_ns[chosen]
-            refused = self._window(number).add(rank, *part)
-            self._lose(rank, ends_ns[chosen], refused)
-        self._lose(rank, ends_ns[missing], int(missing.sum()))
+        newest = (now_ns + GRACE_NS) // self._window_ns
+        first, last = (int(end) // self._window_ns for end in (ends_ns.min(), ends_ns.max()))
+        if first < self._oldest or last > newest:
+            numbers = ends_ns // self._window_ns
+            outside = (numbers < self._oldest) | (numbers > newest)
+            self._lose(rank, ends_ns[outside], int(outside.sum()))
+        for number in range(max(first, self._oldest), min(last, newest) + 1):
+            # nearly always all of them
+            inside = slice(None) if first == last else ends_ns // self._window_ns == number
+            refused = self._window(number).add(
+                rank, kernels[inside], streams[inside], durations_ns[inside]
+            )
+            self._lose(rank, ends_ns[inside], refused)
         return done
 
     def tick(self, now_ns: int) -> list[Finished]:
         """Gives the windows that are over by now."""
-        self._oldest = max(self._oldest, (now_ns - GRACE_NS) // self._window_ns)
-        return self._close(number for number in sorted(self._open) if number < self._oldest)
+        oldest = (now_ns - GRACE_NS) // self._window_ns
+        if oldest <= self._oldest:
+            return []
+        self._oldest = oldest
+        return self._close([number for number in sorted(self._open) if number < oldest])
 
     def finish(self) -> list[Finished]:
         """Gives all windows, over or not: the job is."""
-        return self._close(iter(sorted(self._open)))
+        return self._close(sorted(self._open))
 
     def take_lost(self) -> list[Lost]:
         """What was lost since this was last asked, by rank."""
@@ -158,26 +165,15 @@ class SummaryWindows:
     def size_bytes(self) -> int:
         return sum(window.size_bytes for window in self._open.values())
 
-    def _by_window(self, ends_ns: Ints, now_ns: int) -> Iterator[tuple[int, Any]]:
-        """Open windows that events ended in, and which events did."""
-        first, last = (int(end) // self._window_ns for end in (ends_ns.min(), ends_ns.max()))
-        newest = (now_ns + GRACE_NS) // self._window_ns
-        for number in range(max(first, self._oldest), min(last, newest) + 1):
-            if first == last:
-                yield number, slice(None)
-            else:
-                start = number * self._window_ns
-                yield number, (ends_ns >= start) & (ends_ns < start + self._window_ns)
-
     def _window(self, number: int) -> _Open:
         if number not in self._open:
             self._open[number] = _Open(*self._room)
         return self._open[number]
 
-    def _close(self, numbers: Iterator[int]) -> list[Finished]:
+    def _close(self, numbers: list[int]) -> list[Finished]:
         return [
             self._open.pop(number).finished(number * self._window_ns, self._window_ns)
-            for number in list(numbers)
+            for number in numbers
         ]
 
     def _lose(self, rank: int, ends_ns: Ints, events: int) -> None:
