@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from typing import Any, Generic, TypeVar
@@ -88,12 +89,12 @@ class _Worker(Generic[Item, Done]):
         return at, done
 
     def stop(self) -> None:
-        self.pipe.close()
         self._process.terminate()
         self._process.join(_STOP_S)
         if self._process.is_alive():
             self._process.kill()
             self._process.join()
+        self.pipe.close()
 
 
 def _ready(workers: Sequence[_Worker[Any, Done]]) -> list[_Worker[Any, Done]]:
@@ -105,9 +106,6 @@ def _ready(workers: Sequence[_Worker[Any, Done]]) -> list[_Worker[Any, Done]]:
 def _serve(pipe: Connection, work: Callable[[Any], Any]) -> None:
     """What a process does until its pipe is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
-    while True:
-        try:
-            item = pipe.recv()
-        except EOFError:
-            return
-        pipe.send(work(item))
+    with suppress(EOFError, BrokenPipeError):  # nobody is there any more
+        while True:
+            pipe.send(work(pipe.recv()))
