@@ -8,22 +8,29 @@ other sizes, is no faster step.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from stepscope.diagnose import stats
-from stepscope.diagnose.matching import Matched, match
+from stepscope.diagnose.matching import match
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.places import COMPARED, Place, find_places
-from stepscope.window import NULL, Floats, Ints, Mask
+from stepscope.diagnose.places import COMPARED, Ends, Place, find_places
+from stepscope.window import NULL, Floats, Ints, Mask, Table
 
 LEAST_BYTES = 1 << 20
 """Smaller operators take what a message takes, whatever the bandwidth: at 25 GB/s a megabyte needs
 40 microseconds, the latency of a collective between hosts."""
 SIZES_PER_OCTAVE = 2
 """Operators are of about one size within a factor of 1.4: per byte they take the same."""
+
+PORTION = 1 << 20
+"""Rows matched at once: sorting costs 1.2 microseconds a row then, and memory stays bounded."""
+MOST_ROWS = 1 << 23
+"""Of larger tables every k-th step is looked at: eight million rows take ten seconds."""
+LEAST_SAMPLED = 40
+"""But no fewer steps than this."""
 
 
 @dataclass(frozen=True)
@@ -99,30 +106,73 @@ def _operators(seen: Observed) -> _Operators | None:
     comm = seen.window.table("comm_ops")
     if comm is None or not comm.has("start_ns", "end_ns", "bytes", "step", "peer"):
         return None
-    matched = match(comm.take(comm.strings("op").equals(*COMPARED)))
-    return _gathered(seen, matched) if matched.order.size else None
+    column = seen.line.columns(comm.ints("step"))
+    column[~comm.strings("op").equals(*COMPARED)] = -1
+    parts = [part for rows in _portions(column) if (part := _matched(seen, comm.take(rows)))]
+    if not parts:
+        return None
+    columns = zip(*(vars(part).values() for part in parts), strict=True)
+    joined = _Matched(*map(np.concatenate, columns))
+    return _placed(seen, comm.strings("group").values, joined)
 
 
-def _gathered(seen: Observed, matched: Matched) -> _Operators | None:
+def _portions(column: Ints) -> Iterator[Ints]:
+    """Rows of a few steps at a time, so that sorting them stays cheap; of large jobs not of all."""
+    steps = int(column.max(initial=-1)) + 1
+    every = max(1, min(-(-column.size // MOST_ROWS), steps // LEAST_SAMPLED))
+    known = np.flatnonzero((column >= 0) & (column % every == 0))
+    at_once = max(1, PORTION * steps // max(column.size, 1)) * every
+    portion = column[known] // at_once
+    order = np.argsort(portion, kind="stable")
+    yield from np.split(known[order], np.flatnonzero(np.diff(portion[order])) + 1)
+
+
+@dataclass(frozen=True)
+class _Matched:
+    """One entry per operator."""
+
+    group: Ints
+    source: Ints
+    target: Ints
+    members: Ints
+    column: Ints
+    size_bytes: Ints
+    op: Ints
+    transfer_ns: Ints
+
+
+def _matched(seen: Observed, comm: Table) -> _Matched | None:
+    matched = match(comm)
+    if not matched.order.size:
+        return None
     table, begins = matched.table.take(matched.order), matched.bounds[:-1]
     start, end, size = (table.ints(name) for name in ("start_ns", "end_ns", "bytes"))
     column = seen.line.columns(table.ints("step"))
-    known = (start != NULL) & (end != NULL) & (size >= LEAST_BYTES) & (column >= 0)
+    known = (start != NULL) & (end != NULL) & (size >= LEAST_BYTES)
     lasted = np.where(known, end, 0) - np.where(known, start, 0)
     shortest = np.minimum.reduceat(lasted, begins)
     usable = np.logical_and.reduceat(known, begins) & (shortest > 0)
     usable &= _alike(size, begins) & _alike(column, begins)
-    places, place = find_places(seen.window, table, begins)
-    members = np.array([len(one.members) for one in places])
-    usable &= members[place] == np.diff(matched.bounds)
-    if not usable.any():
+    at, op, ends = begins[usable], table.strings("op"), Ends.of(table, begins)
+    return _Matched(
+        ends.group[usable], ends.source[usable], ends.target[usable],
+        np.diff(matched.bounds)[usable], column[at], size[at],
+        np.where(op.equals("Send", "Recv"), 0, op.codes + 1)[at], shortest[usable],
+    )  # fmt: skip
+
+
+def _placed(seen: Observed, names: Sequence[str], matched: _Matched) -> _Operators | None:
+    """Those of which no member is missing."""
+    ends = Ends(matched.group, matched.source, matched.target)
+    places, place = find_places(seen.window, names, ends)
+    members = np.array([len(one.members) for one in places], np.int64)
+    whole = members[place] == matched.members
+    if not whole.any():
         return None
-    sent = table.strings("op").equals("Send", "Recv")[begins]
-    op = np.where(sent, 0, table.strings("op").codes[begins] + 1)[usable]
-    size_bytes = size[begins][usable]
-    octave = np.rint(np.log2(size_bytes) * SIZES_PER_OCTAVE).astype(np.int64)
-    return _Operators(places, place[usable], column[begins][usable], size_bytes,
-                      op * 200 + octave, shortest[usable].astype(np.float64))  # fmt: skip
+    octave = np.rint(np.log2(matched.size_bytes) * SIZES_PER_OCTAVE).astype(np.int64)
+    kind = matched.op.astype(np.int64) * 2 * SIZES_PER_OCTAVE * 64 + octave
+    return _Operators(places, place[whole], matched.column[whole], matched.size_bytes[whole],
+                      kind[whole], matched.transfer_ns[whole].astype(np.float64))  # fmt: skip
 
 
 def _alike(values: Ints, begins: Ints) -> Mask:

@@ -33,19 +33,38 @@ class _Where:
     stage: Mapping[int, int]
 
 
-def find_places(window: Window, table: Table, begins: Ints) -> tuple[list[Place], Ints]:
-    """Where operators ran, and the number of each one's place.
+@dataclass(frozen=True)
+class Ends:
+    """Where each of some operators ran."""
+
+    group: Ints
+    """Codes of names."""
+    source: Ints
+    target: Ints
+    """Of a send, else -1."""
+
+    @classmethod
+    def of(cls, table: Table, begins: Ints) -> Ends:
+        """Of matched operators.
+
+        Args:
+            table: rows of `comm_ops`, operator by operator.
+            begins: where in it each operator begins.
+        """
+        op, rank = table.strings("op"), table.ints("rank")
+        source = np.maximum.reduceat(np.where(op.equals("Send"), rank, -1), begins)
+        target = np.maximum.reduceat(np.where(op.equals("Recv"), rank, -1), begins)
+        return cls(table.strings("group").codes[begins].astype(np.int64), source, target)
+
+
+def find_places(window: Window, names: Sequence[str], ends: Ends) -> tuple[list[Place], Ints]:
+    """The places where operators ran, and the number of each one's place.
 
     Args:
-        table: rows of `comm_ops`, operator by operator.
-        begins: where in it each operator begins.
+        names: of groups, by their codes.
     """
-    op, rank = table.strings("op"), table.ints("rank")
-    source = np.maximum.reduceat(np.where(op.equals("Send"), rank, -1), begins)
-    target = np.maximum.reduceat(np.where(op.equals("Recv"), rank, -1), begins)
-    groups = table.strings("group")
-    ends = int(rank.max(initial=0)) + 2
-    key = (groups.codes[begins].astype(np.int64) * ends + source + 1) * ends + target + 1
+    ranks = int(max(ends.source.max(initial=0), ends.target.max(initial=0))) + 2
+    key = (ends.group * ranks + ends.source + 1) * ranks + ends.target + 1
     _, first, number = np.unique(key, return_index=True, return_inverse=True)
     known = {group.id: group for group in window.groups}
     where = _Where(
@@ -54,10 +73,11 @@ def find_places(window: Window, table: Table, begins: Ints) -> tuple[list[Place]
          for stage, rank in enumerate(group.ranks)},
     )  # fmt: skip
     places = [
-        _place(where, known.get(groups.values[groups.codes[begins[at]]]),
-               (int(source[at]), int(target[at])))
+        _place(
+            where, known.get(names[ends.group[at]]), (int(ends.source[at]), int(ends.target[at]))
+        )
         for at in first.tolist()
-    ]  # fmt: skip
+    ]
     return places, number.ravel()
 
 

@@ -192,7 +192,8 @@ def _is_no_chance(cells: Cells, ways: Ways, carrier: int, active: Mask) -> bool:
     stray = int(cells.slow[others].sum()) + 1
     chance = stray / (int(cells.known[others].sum()) + 2)
     often = int(active.sum())
-    episodes = int((np.diff(active.astype(np.int8), prepend=0) > 0).sum())
+    looked_at = cells.known.any(axis=0)
+    episodes = int((np.diff(active[looked_at].astype(np.int8), prepend=0) > 0).sum())
     tests = len(cells.slow)
     return (episodes > 1 or often >= LASTING) and (
         log_tail(often, steps, chance) + math.log(tests) < math.log(FALSE_ALARMS)

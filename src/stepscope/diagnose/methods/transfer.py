@@ -24,7 +24,7 @@ from stepscope.diagnose.intervals import axis_over, union
 from stepscope.diagnose.matching import Matched, match
 from stepscope.diagnose.methods import brief
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.places import COMPARED, Place, find_places
+from stepscope.diagnose.places import COMPARED, Ends, Place, find_places
 from stepscope.window import NULL, Floats, Ints, Mask, Table
 
 ALONE = 0.5
@@ -186,7 +186,8 @@ def _gathered(seen: Observed, matched: Matched) -> _Operators | None:
         values = table.ints(name)
         usable &= np.minimum.reduceat(values, begins) == np.maximum.reduceat(values, begins)
     usable &= _alone(seen, table, np.repeat(shortest, length), begins)
-    places, place = find_places(seen.window, table, begins)
+    names = table.strings("group").values
+    places, place = find_places(seen.window, names, Ends.of(table, begins))
     members = np.array([len(one.members) for one in places])
     usable &= members[place] == length
     if not usable.any():
