@@ -284,6 +284,41 @@ def test_a_pipeline_s_two_directions_end_out_of_order() -> None:
     assert the_hang(find_hang(a_tiny_job(table, 60, PAIR))).ranks == (1,)
 
 
+def test_a_send_that_moves_nothing_keeps_devices_and_no_kernel_does() -> None:
+    """Rank 1's device stands in a receive whose send has begun; rank 2 waits for rank 1."""
+    groups = (ProcessGroup("pp-0", "pp", (0, 1)), ProcessGroup("tp-0", "tp", (1, 2)))
+    table = operators((0, "pp-0", 0, "Send", 1, 2, None), (1, "pp-0", 0, "Recv", 0, 2, None),
+                      (1, "tp-0", 0, "AllReduce", -1, 2, None),
+                      (2, "tp-0", 0, "AllReduce", -1, 2, None))  # fmt: skip
+    table = on_devices(table, 3, 3, None, 3)
+    verdict = the_hang(find_hang(a_tiny_job(table, 60, groups)))
+    assert (verdict.cause, verdict.ranks, verdict.group) == ("network", (), "pp-0")
+    assert "does not move from rank 0" in verdict.summary
+
+
+@pytest.mark.parametrize(
+    ("innermost", "active", "cause"),
+    [
+        pytest.param("recv_forward (p2p.py:401)", 0, "unknown", id="posted no receive"),
+        pytest.param("forward (model.py:31)", 0, "host", id="still where ranks always pass"),
+        pytest.param("launch (cuda.cpp:88)", 0, "host", id="still in a driver below that"),
+        pytest.param("forward (model.py:31)", 1, "code", id="busy there"),
+        pytest.param("barter (market.py:5)", 0, "code", id="other code"),
+        pytest.param("_next_data (dataloader.py:7)", 0, "data_loading", id="its loader"),
+    ],
+)
+def test_why_a_missed_rank_stands_where_it_stands(innermost: str, active: int, cause: str) -> None:
+    job = a_stuck_job(seconds=20)
+    stacks = job.tables["stacks"]
+    newest = (stacks.ints("rank") == CULPRIT) & (stacks.ints("start_ns") > missed_ns(job))
+    frames = stacks.strings("frames")
+    texts = [f"{frames[at]};{innermost}" if hit else frames[at] for at, hit in enumerate(newest)]
+    changed = stacks.with_column("frames", Strings.of(texts))
+    changed = changed.with_column("active", np.where(newest, active, 1))
+    verdict = the_hang(find_hang(put(job, stacks=changed)))
+    assert (verdict.cause, verdict.ranks) == (cause, (CULPRIT,))
+
+
 def test_ranks_that_wait_for_one_another() -> None:
     groups = (ProcessGroup("a", "other", (0, 1)), ProcessGroup("b", "other", (0, 1)))
     table = operators((0, "a", 0, "AllReduce", -1, 1, None), (1, "b", 0, "AllReduce", -1, 1, None))

@@ -13,15 +13,15 @@ Cannot see: ranks stuck outside communication while nobody waits for them yet.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 
-import numpy as np
-
-from stepscope.diagnose.finding import Cause, Finding
-from stepscope.diagnose.liveness import Doing, Pace, Signs, now_ns, pace, signs_of, while_alive
-from stepscope.diagnose.matching import POINT_TO_POINT, Matched, match
-from stepscope.window import NULL, Ints, Mask, Table, Window
+from stepscope.diagnose.devices import Devices
+from stepscope.diagnose.finding import Cause, Device, Finding
+from stepscope.diagnose.liveness import Doing, Pace, Signs, signs_of, while_alive
+from stepscope.diagnose.matching import POINT_TO_POINT
+from stepscope.diagnose.scene import Open, Scene, read_scene
+from stepscope.diagnose.standing import cause_of
+from stepscope.window import Window
 
 LATE_STEPS = 1.5
 """No hang while the last finished step is younger than one and a half steps."""
@@ -37,77 +37,11 @@ LONGER_PAUSE = 1.5
 """And any working rank half as long again as the longest pause this job has taken before."""
 STARTING_NS = 300 * 10**9
 """Before the first step one rank downloads, tokenises or compiles while the others wait for it."""
-_NEVER = 2**63
-MOST_OPEN = 256
-"""Open operators looked at, the oldest first: those behind them wait for the same ranks."""
-
-
-@dataclass(frozen=True)
-class Open:
-    """One operator that has begun on some rank and not ended."""
-
-    group: str
-    op: str
-    step: int
-    seq: int
-    entered: frozenset[int]
-    waiting: frozenset[int]
-    absent: frozenset[int]
-    unreached: frozenset[int]
-    """Those of the absent whose host called it, but whose device has not come to it."""
-    called_ns: Mapping[int, int]
-    """When the host of each member called it."""
-    since_ns: int
-    """The last arrival."""
-
-
-@dataclass(frozen=True)
-class Scene:
-    """All open operators and who keeps them open."""
-
-    open: tuple[Open, ...]
-    now_ns: int
-    pace: Pace
-
-    @property
-    def waiting(self) -> frozenset[int]:
-        return frozenset().union(*(one.waiting for one in self.open))
-
-    @property
-    def missed(self) -> tuple[Open, ...]:
-        return tuple(one for one in self.open if one.absent)
-
-    @property
-    def roots(self) -> frozenset[int]:
-        """Absent ranks that wait in no operator which others keep open, and which comes before.
-
-        A device waits on several streams at once: what its host called after the operator it is
-        missed in does not keep it from coming.
-        """
-        held = self._held_since()
-        return frozenset(
-            rank
-            for one in self.missed
-            for rank in one.absent
-            if rank not in held or held[rank] > one.called_ns.get(rank, _NEVER)
-        )
-
-    def _held_since(self) -> dict[int, int]:
-        """When each rank called the first operator in which it waits for another."""
-        since: dict[int, int] = {}
-        for one in self.missed:
-            for rank in one.waiting:
-                since[rank] = min(since.get(rank, _NEVER), one.called_ns[rank])
-        return since
-
-    @property
-    def since_ns(self) -> int:
-        return min(one.since_ns for one in self.open)
 
 
 def find_hang(window: Window) -> Finding | None:
     """The hang the window ends in, or None."""
-    scene = _scene(window)
+    scene = read_scene(window)
     if scene is None or not scene.open:
         return None
     ended = scene.pace.last_end_ns
@@ -118,122 +52,6 @@ def find_hang(window: Window) -> Finding | None:
     signs = {rank: signs_of(window, rank, scene.since_ns) for rank in sorted(members)}
     stopped = _stopped_members(window, scene, signs)
     return _judge(window, scene, signs, stopped)
-
-
-def _scene(window: Window) -> Scene | None:
-    comm, now = window.table("comm_ops"), now_ns(window)
-    if comm is None or now is None or not (comm.has("end_ns") or comm.has("state")):
-        return None
-    finished = _finished(comm)
-    if finished.all():
-        return None
-    stuck = ~finished & ~_overtaken(comm, finished)
-    return Scene(_open(window, comm, finished, stuck), now, pace(window))
-
-
-def _finished(comm: Table) -> Mask:
-    done = comm.strings("state").equals("done") if comm.has("state") else np.zeros(
-        len(comm), np.bool_)  # fmt: skip
-    return done | (comm.ints("end_ns") != NULL) if comm.has("end_ns") else done
-
-
-def _overtaken(comm: Table, finished: Mask) -> Mask:
-    """Rows whose rank has since finished a later operator of their lane: their end was lost."""
-    lane = _lanes(comm)
-    newest = np.full(lane.max(initial=0) + 1, NULL)
-    np.maximum.at(newest, lane[finished], comm.ints("seq")[finished])
-    return comm.ints("seq") < newest[lane]
-
-
-def _lanes(comm: Table) -> Ints:
-    """Numbers of what ends in order: a rank's collectives of a group, its sends to one peer."""
-    pairs = comm.strings("op").equals(*POINT_TO_POINT)
-    key = comm.ints("rank")
-    ways = [comm.strings("group").codes, np.where(pairs, comm.strings("op").codes, -1)]
-    if comm.has("peer"):
-        ways.append(np.where(pairs, comm.ints("peer"), -1))
-    for way in ways:
-        _, part = np.unique(way, return_inverse=True)
-        _, key = np.unique(key * (part.max(initial=0) + 1) + part, return_inverse=True)
-    return key
-
-
-def _open(window: Window, comm: Table, finished: Mask, stuck: Mask) -> tuple[Open, ...]:
-    matched = match(comm)
-    waits = stuck & (matched.key >= 0)
-    on_device = waits & _started(comm, slice(None))
-    # what no device has come to keeps nobody, unless none is known to have come to anything
-    waits = on_device if on_device.any() else waits
-    keys, place = np.unique(matched.key[waits], return_index=True)
-    called = comm.ints("enqueue_ns")[waits][place]
-    keys = keys[np.argsort(called, kind="stable")][:MOST_OPEN]
-    return tuple(
-        one for key in keys if (one := _one(window, matched, finished, int(key))) is not None
-    )
-
-
-def _started(comm: Table, rows: Ints | slice) -> Mask:
-    """Which of the rows a device has come to, as far as that was recorded."""
-    called = comm.ints("enqueue_ns")[rows]
-    if not comm.has("start_ns"):
-        return np.zeros(len(called), np.bool_)
-    return np.asarray(comm.ints("start_ns")[rows] != NULL)
-
-
-def _one(window: Window, matched: Matched, finished: Mask, key: int) -> Open | None:
-    comm = matched.table
-    rows = np.flatnonzero(matched.key == key)
-    ranks = comm.ints("rank")[rows]
-    group = comm.strings("group")[int(rows[0])] or ""
-    if matched.p2p[rows[0]]:
-        members = set(map(int, ranks)) | {int(peer) for peer in comm.ints("peer")[rows]}
-    else:
-        members = _members(window, comm, group)
-    begun = _begun(comm, rows) | finished[rows]
-    entered, called = frozenset(map(int, ranks[begun])), frozenset(map(int, ranks))
-    lost = (members - called) & _moved_on(matched, rows)
-    return Open(
-        group, comm.strings("op")[int(rows[0])] or "?",
-        int(comm.ints("step")[rows[0]]) if comm.has("step") else -1, int(comm.ints("seq")[rows[0]]),
-        entered | lost, frozenset(map(int, ranks[begun & ~finished[rows]])),
-        frozenset(rank for rank in members - entered - lost if rank >= 0), called - entered,
-        dict(zip(map(int, ranks), map(int, comm.ints("enqueue_ns")[rows]), strict=True)),
-        int(_arrivals(comm, rows[begun]).max()),
-    )  # fmt: skip
-
-
-def _begun(comm: Table, rows: Ints) -> Mask:
-    """Which members are in an operator, of those that called it.
-
-    A host calls ahead of its device. Where some devices have come to the operator and others have
-    not, those others are still busy with what is before it.
-    """
-    started = _started(comm, rows)
-    return started if started.any() else np.ones(len(rows), np.bool_)
-
-
-def _arrivals(comm: Table, rows: Ints) -> Ints:
-    called = comm.ints("enqueue_ns")[rows]
-    started = _started(comm, rows)
-    return np.where(started, comm.ints("start_ns")[rows], called) if started.any() else called
-
-
-def _members(window: Window, comm: Table, group: str) -> set[int]:
-    known = window.job.group(group)
-    if known is not None:
-        return set(known.ranks)
-    return {int(rank) for rank in np.unique(comm.ints("rank")[comm.strings("group").equals(group)])}
-
-
-def _moved_on(matched: Matched, rows: Ints) -> set[int]:
-    """Ranks with rows of the same group beyond this operator: their row of it was lost."""
-    comm = matched.table
-    if matched.p2p[rows[0]]:
-        return set()
-    group = comm.strings("group").codes
-    later = (group == group[rows[0]]) & ~matched.p2p
-    later &= comm.ints("seq") > int(comm.ints("seq")[rows].max())
-    return set(map(int, np.unique(comm.ints("rank")[later])))
 
 
 def _stopped_members(window: Window, scene: Scene, signs: dict[int, Signs]) -> frozenset[int]:
@@ -257,7 +75,7 @@ def _judge(
     if not scene.missed:
         return _nobody_missing(window, scene, age)
     if not scene.roots:
-        return _circle(scene, age)
+        return _circle(scene, age) if scene.jam is None else _jammed(window, scene, scene.jam, age)
     doing = {sign.doing for sign in signs.values()}
     if age <= max(allowed_ns(one, scene.pace) for one in doing):
         return None
@@ -292,6 +110,26 @@ def _nobody_missing(window: Window, scene: Scene, age: int) -> Finding | None:
     return _finding(scene, {}, "unknown" if partial else "network", 0.5 if partial else 0.7, why)
 
 
+def _jammed(window: Window, scene: Scene, jam: Open, age: int) -> Finding | None:
+    """Devices stand in an operator that all members entered, and keep the others."""
+    if age <= allowed_ns("unknown", scene.pace):
+        return None
+    way = f" from rank {jam.sender}" if jam.sender >= 0 else ""
+    why = f"all members entered it and its data does not move{way}"
+    finding = _finding(scene, {}, "network", 0.7, why, jam)
+    return replace(finding, devices=_between(window, jam) if jam.op in POINT_TO_POINT else ())
+
+
+def _between(window: Window, jam: Open) -> tuple[Device, ...]:
+    """What a send may pass: the host's NVLink, or the adapter of either end, the sender's first."""
+    known, ends = Devices(window), sorted(jam.waiting, key=lambda rank: rank != jam.sender)
+    if len({window.host_of(rank) for rank in ends}) == 1:
+        nvlink = known.nvlink(ends[0])
+        return () if nvlink is None else (Device("nvlink", nvlink, 0.7),)
+    nics = [nic for rank in ends if (nic := known.nic(rank)) is not None]
+    return tuple(Device("nic", nic, 0.7 / len(nics)) for nic in nics)
+
+
 def _circle(scene: Scene, age: int) -> Finding | None:
     """Every absent rank waits in another open operator: they wait for one another."""
     if age <= allowed_ns("idle", scene.pace):
@@ -309,7 +147,8 @@ def _absent(window: Window, scene: Scene, signs: dict[int, Signs]) -> Finding:
         return _stuck_device(scene, known)
     doing = {sign.doing for sign in known.values()}
     sure = 0.9 if doing <= {"idle", "active"} else 0.75
-    return _finding(scene, known, _cause(known), sure, _says(doing))
+    cause = cause_of(window, tuple(known.items()), scene.since_ns)
+    return _finding(scene, known, cause, sure, _says(doing))
 
 
 def _stuck_device(scene: Scene, signs: dict[int, Signs]) -> Finding:
@@ -333,13 +172,6 @@ def _unknown(window: Window, rank: int, scene: Scene) -> bool:
     return bool((lost & (losses.ints("end_ns") >= scene.since_ns)).any())
 
 
-def _cause(signs: dict[int, Signs]) -> Cause:
-    stacks = [sign.stack for sign in signs.values() if sign.stack]
-    if any("dataload" in frame.lower() for stack in stacks for frame in stack):
-        return "data_loading"
-    return "code" if stacks or any(s.doing == "active" for s in signs.values()) else "unknown"
-
-
 def _says(doing: set[Doing]) -> str:
     if doing == {"idle"}:
         return "it uses no processor time"
@@ -350,8 +182,15 @@ def _list(ranks: list[int]) -> str:
     return ", ".join(map(str, ranks))
 
 
-def _finding(scene: Scene, signs: dict[int, Signs], cause: Cause, sure: float, why: str) -> Finding:
-    first = min(scene.missed or scene.open, key=lambda one: one.since_ns)
+def _finding(
+    scene: Scene,
+    signs: dict[int, Signs],
+    cause: Cause,
+    sure: float,
+    why: str,
+    about: Open | None = None,
+) -> Finding:
+    first = about or min(scene.missed or scene.open, key=lambda one: one.since_ns)
     waiting = len(scene.waiting - set(signs))
     where = f"{first.op} {first.seq} of {first.group}" if first.group else first.op
     if signs:
