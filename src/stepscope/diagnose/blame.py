@@ -1,9 +1,13 @@
-"""From stragglers to culprits: one per rank, with its phase and onset."""
+"""From stragglers to culprits: one per rank, with its phase and onset.
+
+These are slow for a while on end. Ranks that are slow now and then come from `struck`; `culprits`
+puts both together.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -42,6 +46,32 @@ class Culprit:
     slowdown: float
     inflated: int
     """How many phases carry a share of the excess."""
+    struck: tuple[int, ...] = ()
+    """The columns in which it is slow, where it is not so in all of them."""
+    alone: bool = False
+    """Whether it is named for the length of a blow, and not for how often it is struck."""
+    worst: tuple[int, int] | None = None
+    """Of these the run of columns with most of the excess, and before which it ends."""
+    worst_ns: float = 0.0
+    """Its excess per step there."""
+
+    @property
+    def columns(self) -> slice | Ints:
+        """Where it is slow."""
+        return np.array(self.struck, np.int64) if self.struck else slice(self.first, self.stop)
+
+    @property
+    def whole_ns(self) -> float:
+        """Its excess in all steps together."""
+        return self.excess_ns * (self.stop - self.first)
+
+    @property
+    def at_its_worst(self) -> Culprit:
+        """Only where it is slow, so that what else was measured then is not diluted."""
+        if self.worst is None:
+            return self
+        first, stop = self.worst
+        return replace(self, first=first, stop=stop, excess_ns=self.worst_ns, struck=())
 
     @property
     def named_phase(self) -> str | None:
@@ -49,8 +79,8 @@ class Culprit:
         return None if self.phase in UNNAMED else self.phase
 
 
-def find_culprits(seen: Observed) -> list[Culprit]:
-    """Every rank that some phase, or all phases together, show to be slow."""
+def lasting_culprits(seen: Observed) -> list[Culprit]:
+    """Every rank that some phase, or all phases together, show to be slow for a while."""
     found = _all_stragglers(seen)
     rows = sorted({one.row for one in found})
     merged = [_culprit(seen, [one for one in found if one.row == row]) for row in rows]
@@ -59,20 +89,16 @@ def find_culprits(seen: Observed) -> list[Culprit]:
     culprits = [one for one in merged if one.stop - one.first >= least]
     collectors = {storm.row: _collector(seen, storm) for storm in storms(seen)}
     explained = {one.row for one in culprits if one.row in collectors
-                 and _whole(one) >= _whole(collectors[one.row])}  # fmt: skip
+                 and one.whole_ns >= collectors[one.row].whole_ns}  # fmt: skip
     kept = [one for one in culprits if one.row in explained or one.row not in collectors]
     return kept + [one for row, one in collectors.items() if row not in explained]
-
-
-def _whole(one: Culprit) -> float:
-    return one.excess_ns * (one.stop - one.first)
 
 
 def _collector(seen: Observed, storm: Storm) -> Culprit:
     """A rank whose pauses are too rare for L2 and cost enough all the same."""
     row, part = storm.row, slice(storm.first, storm.stop)
     means = {
-        phase: float(np.nan_to_num(_excess_of(seen, phase, row)[part]).mean())
+        phase: float(np.nan_to_num(excess_of(seen, phase, row)[part]).mean())
         for phase in seen.own.phases
     }
     phase = max(means, key=lambda name: means[name], default=None)
@@ -124,7 +150,7 @@ def peers(values: Floats, groups: Sequence[Ints], row: int) -> Floats:
 
 def _culprit(seen: Observed, mine: list[Straggler]) -> Culprit:
     """Merges a rank's stragglers: the costliest gives range and certainty, the excess the phase."""
-    excesses = {one.phase: _excess_of(seen, one.phase, one.row) for one in mine}
+    excesses = {one.phase: excess_of(seen, one.phase, one.row) for one in mine}
     main = max(mine, key=lambda one: _sum(excesses[one.phase][one.first : one.stop]))
     row, stop = main.row, main.stop
     first = main.first
@@ -133,7 +159,7 @@ def _culprit(seen: Observed, mine: list[Straggler]) -> Culprit:
     flagged = tuple(one for one in excesses if one is not None)
     whole = None in excesses or not flagged
     shares = _shares(seen, row, first, stop, seen.own.phases if whole else flagged)
-    phase = _dominant(shares) if shares else main.phase
+    phase = dominant(shares) if shares else main.phase
     # nobody knows times outside of phases, so they are no measure of how slow a rank is
     unnamed = phase in (None, OUTSIDE, GAPS)
     own = seen.total if unnamed else seen.own.own[seen.own.phases.index(phase)]
@@ -148,7 +174,8 @@ def _culprit(seen: Observed, mine: list[Straggler]) -> Culprit:
     )  # fmt: skip
 
 
-def _excess_of(seen: Observed, phase: str | None, row: int) -> Floats:
+def excess_of(seen: Observed, phase: str | None, row: int) -> Floats:
+    """Per step, how much longer the rank takes in a phase (None: in all) than its peers do."""
     own = seen.total if phase is None else seen.own.own[seen.own.phases.index(phase)]
     return excess(seen, own, phase, row)
 
@@ -163,14 +190,15 @@ def _shares(
     """Mean excess per step of each of the phases in which the rank has any."""
     shares = {}
     for phase in phases:
-        values = _excess_of(seen, phase, row)[first:stop]
+        values = excess_of(seen, phase, row)[first:stop]
         typical = float(stats.block_means(values[None], max(len(values), 1))[0].sum())
         if np.isfinite(typical) and typical > 0:
             shares[phase] = typical
     return shares
 
 
-def _dominant(shares: dict[str, float]) -> str | None:
+def dominant(shares: dict[str, float]) -> str | None:
+    """The phase that carries most of the excess, if one does."""
     phase = max(shares, key=lambda name: shares[name])
     return phase if shares[phase] > DOMINANT * sum(shares.values()) else None
 

@@ -47,7 +47,7 @@ def reason_of(seen: Observed, samples: Samples | None, one: Culprit) -> Reason:
     if use.is_starved and one.phase != DATA_LOAD:
         cause: Cause = "contention" if use.has_strangers else "host"
         return Reason(cause, None, (_use(use),), one.inflated > 1)
-    if one.phase == DATA_LOAD or use.is_late:
+    if one.phase in (DATA_LOAD, GAPS, OUTSIDE) or use.is_late:
         return _of_host(seen, samples, one, use)
     return _of_device(seen, one, use) or (
         Reason(_plain(seen, one, use), None, (_use(use),))

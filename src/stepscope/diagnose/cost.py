@@ -11,10 +11,12 @@ from stepscope.diagnose import stats
 from stepscope.diagnose.blame import Culprit
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.routing import comparison_groups
-from stepscope.window import Floats, Mask
+from stepscope.window import Floats, Ints, Mask
 
 HALF = 0.5
 """Of the costliest: who costs less, where all are slow, is measured against somebody slower."""
+ABOUT = 10
+"""Steps about a blow whose median tells how long the step would have been."""
 COVERED = 0.5
 """Arrivals limit the cost only where they were seen in at least half of the steps in question."""
 
@@ -56,22 +58,43 @@ def what_if(seen: Observed, culprits: Sequence[Culprit]) -> Cost:
     fractions: list[float] = []
     late: list[float | None] = []
     for one in culprits:
-        part = slice(one.first, one.stop)
+        part = one.columns
         alone = _busiest(total) - _busiest(_healed(seen, [one], total))
         joint = _sum(one, lost[part]) * max(one.excess_ns, 1.0) / weight
         limit = _limit(lags, part)
         late.append(None if limit is None else limit / (one.stop - one.first))
         lost_ns = min(max(joint, _sum(one, alone[part])), np.inf if limit is None else limit)
-        period = float(np.nansum(seen.line.job_period_ns[part]))
+        if one.struck:
+            lost_ns = min(lost_ns, _rise(seen, one))
+        period = float(np.nansum(seen.line.job_period_ns[_affected(seen, one)]))
         fractions.append(min(max(lost_ns, 0.0) / period, 1.0) if period > 0 else 0.0)
     return Cost(lost, tuple(fractions), tuple(late))
 
 
 def _sum(one: Culprit, lost: Floats) -> float:
-    """Sum over the steps; without extremes unless the culprit is one for its rare pauses."""
-    if not one.phases or not lost.size:
+    """Sum over the steps; without extremes unless the culprit is one for what it rarely does."""
+    if not one.phases or one.struck or not lost.size:
         return float(lost.sum())
     return float(stats.block_means(lost[None], lost.size)[0, 0]) * lost.size
+
+
+def _affected(seen: Observed, one: Culprit) -> slice:
+    """The steps of which its cost is a share: of what strikes again and again, those until the end,
+    and of a single blow all there are."""
+    first = seen.line.warm_up if one.alone else one.first
+    return slice(first, None if one.struck else one.stop)
+
+
+def _rise(seen: Observed, one: Culprit) -> float:
+    """How much longer the job's steps lasted in which a rank was struck, than steps about them."""
+    period = seen.line.job_period_ns
+    other = np.arange(seen.line.warm_up, period.size)
+    other = other[~np.isin(other, one.struck) & np.isfinite(period[other])]
+    if not other.size:
+        return np.inf
+    near = [other[np.argsort(np.abs(other - at), kind="stable")[:ABOUT]] for at in one.struck]
+    return float(sum(period[at] - np.median(period[those])
+                     for at, those in zip(one.struck, near, strict=True)))  # fmt: skip
 
 
 def _busiest(total: Floats) -> Floats:
@@ -84,12 +107,12 @@ def _healed(seen: Observed, culprits: Sequence[Culprit], total: Floats) -> Float
     healed = total.copy()
     guilty = {one.row for one in culprits}
     for one in culprits:
-        part = slice(one.first, one.stop)
+        part = one.columns
         for phase in one.phases:
             own = seen.own.own[seen.own.phases.index(phase)]
             well = [int(m) for group in comparison_groups(seen.window, phase) if one.row in group
                     for m in group if m not in guilty]  # fmt: skip
-            normal = stats.column_median(own[well, part]) if well else own[one.row, part]
+            normal = stats.column_median(own[well][:, part]) if well else own[one.row, part]
             healed[one.row, part] -= np.nan_to_num(own[one.row, part] - normal)
         if not one.phases and seen.pauses is not None:
             others = np.delete(seen.pauses[:, part], one.row, axis=0)
@@ -107,7 +130,7 @@ def _lags(seen: Observed, guilty: Mask) -> tuple[Floats, Mask] | None:
     return seen.arrivals.lag_of(guilty, columns), covered
 
 
-def _limit(lags: tuple[Floats, Mask] | None, part: slice) -> float | None:
+def _limit(lags: tuple[Floats, Mask] | None, part: slice | Ints) -> float | None:
     if lags is None or not lags[1][part].mean() >= COVERED:
         return None
     return float(lags[0][part].sum())

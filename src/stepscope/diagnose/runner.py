@@ -9,10 +9,11 @@ import numpy as np
 
 from stepscope.diagnose import stats
 from stepscope.diagnose.align import align
-from stepscope.diagnose.blame import Culprit, find_culprits, is_brief
+from stepscope.diagnose.blame import Culprit, is_brief
 from stepscope.diagnose.causes import reason_of
 from stepscope.diagnose.clean import clean
 from stepscope.diagnose.cost import Cost, accusable, what_if
+from stepscope.diagnose.culprits import find_culprits, in_common
 from stepscope.diagnose.expected import expected
 from stepscope.diagnose.finding import (
     AnomalousWindow,
@@ -172,8 +173,10 @@ def _named(
 ) -> tuple[list[Verdict], list[Culprit]]:
     """Verdicts on the culprits whose slowness costs the job something."""
     slow: list[Slow] = []
-    for at, one in enumerate(culprits):
-        reason = reason_of(seen, samples, one)
+    reasons = [reason_of(seen, samples, one.at_its_worst) for one in culprits]
+    for at, (one, reason) in enumerate(
+        zip(culprits, in_common(seen, culprits, reasons), strict=True)
+    ):
         slow.append(Slow(slow_finding(seen, one, reason, cost, at), reason.evidence))
     costly = [one for one in joined(seen.window, slow) if costs_enough(one.finding)]
     named = {rank for one in costly for rank in one.finding.ranks}

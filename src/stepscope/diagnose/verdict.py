@@ -30,6 +30,10 @@ LEAST_COST_OUTSIDE = 0.1
 """What one rank does between steps is logging and checkpoints, by design: it must cost more."""
 LEAST_COST_IN_GAPS = 0.05
 """Between two phases of a step nobody saves, but the one rank that logs may read the loss there."""
+LEAST_COST_OFTEN = 0.01
+"""A rank that is struck again and again is no noise, and seldom stays as it is."""
+LEAST_COST_ALONE = 0.05
+"""One blow is an episode unless it matters as much as a storm of collections must."""
 SURE, SUREST = 0.7, 0.98
 PER_SIGMA = 0.04
 LATE_BONUS, CAUSE_BONUS = 0.05, 0.05
@@ -53,6 +57,7 @@ def slow_finding(seen: Observed, one: Culprit, reason: Reason, cost: Cost, at: i
         "excess_ns": one.excess_ns,
         "lost_fraction": share,
         "least_fraction": _least_cost(seen, one),
+        **({"blows": len(one.struck), "steps": one.stop - one.first} if one.struck else {}),
         "lag_ns": lag,
     }
     if reason.cause == "compute":
@@ -61,7 +66,7 @@ def slow_finding(seen: Observed, one: Culprit, reason: Reason, cost: Cost, at: i
     rank = int(line.ranks[one.row])
     if not one.phases:
         sure = SURE + LATE_BONUS * bool(lag) + 4 * PER_SIGMA
-    detail = f"own time {one.excess_ns / 1e6:.1f} ms per step above its peers" + (
+    detail = _above_peers(one) + (
         f" (z {one.z:.1f}, noise reaches {one.needed:.1f})" if one.phases else ""
     )
     return Finding(
@@ -75,7 +80,23 @@ def slow_finding(seen: Observed, one: Culprit, reason: Reason, cost: Cost, at: i
     )  # fmt: skip
 
 
+def _above_peers(one: Culprit) -> str:
+    if not one.struck:
+        return f"own time {one.excess_ns / 1e6:.1f} ms per step above its peers"
+    each_ns = one.whole_ns / len(one.struck)
+    often = _often(len(one.struck), one.stop - one.first)
+    return f"own time {each_ns / 1e6:.1f} ms above its peers{often}"
+
+
+def _often(blows: int, steps: int) -> str:
+    if blows == steps:
+        return "" if steps > 1 else " in one step"
+    return f" in {blows} of {steps} steps"
+
+
 def _method(seen: Observed, one: Culprit) -> str:
+    if one.struck:
+        return "episodes"
     if not one.phases:
         return "pauses"
     return "brief" if is_brief(seen) else "argus-l2"
@@ -92,6 +113,8 @@ def _least_cost(seen: Observed, one: Culprit) -> float:
     """Of a culprit. Traces have gaps between operators, within a phase, outside as well."""
     if seen.window.table("host_ops") is not None:
         return LEAST_COST
+    if one.struck and one.phase != OUTSIDE:
+        return LEAST_COST_ALONE if one.alone else LEAST_COST_OFTEN
     return {OUTSIDE: LEAST_COST_OUTSIDE, GAPS: LEAST_COST_IN_GAPS}.get(one.phase or "", LEAST_COST)
 
 
@@ -203,6 +226,9 @@ def _slow_summary(one: Slow) -> str:
     text += "their peers" if plural else "its peers"
     if finding.phase is not None and finding.cause != "data_loading":
         text += f" in {finding.phase}"
+    blows, steps = finding.values.get("blows"), finding.values.get("steps")
+    if isinstance(blows, int) and isinstance(steps, int):
+        text += _often(blows, steps)
     return text + _because(one) + _since(finding)
 
 

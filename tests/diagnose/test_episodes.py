@@ -1,0 +1,181 @@
+"""Ranks that are slow now and then, or too recently for L2: named if chance does not explain it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from stepscope.diagnose.finding import Verdict
+from stepscope.diagnose.methods.episodes import Series, Struck, poisson_tail, struck
+from stepscope.diagnose.runner import diagnose
+from stepscope.window import Floats, Ints
+
+from .jobs import MS, Fault, a_job
+
+STEP_MS = 1000.0
+RANKS, STEPS = 16, 100
+TESTS = RANKS * 6
+
+
+def own_times(ranks: int = RANKS, steps: int = STEPS, noise: float = 0.05, seed: int = 0) -> Floats:
+    """One phase of nearly the whole step."""
+    normal = np.random.default_rng(seed).normal(size=(ranks, steps))
+    return np.asarray(900.0 * MS * np.exp(noise * normal))
+
+
+def found(own: Floats, step_ms: float = STEP_MS, hosts: int = 1, **more: bool) -> list[Struck]:
+    ranks, steps = own.shape
+    number: Ints = np.arange(1001, 1001 + steps)
+    begins = (np.arange(steps) * step_ms * MS).astype(np.int64)
+    units = np.split(np.arange(ranks), hosts)
+    series = Series(own, [np.arange(ranks)], number, begins, step_ms * MS)
+    return struck(series, units, TESTS, **more)
+
+
+def test_blows_that_return_to_one_rank() -> None:
+    own = own_times()
+    own[3, [11, 32, 38, 61, 84]] *= 1.5
+    (one,) = found(own)
+    assert (one.row, one.columns, one.alone) == (3, (11, 32, 38, 61, 84), False)
+    assert one.effect == pytest.approx(np.log(1.5), abs=0.1)
+
+
+def test_blows_on_any_rank_blame_nobody() -> None:
+    own = own_times()
+    random = np.random.default_rng(1)
+    own[random.integers(RANKS, size=40), random.integers(STEPS, size=40)] *= 1.5
+    assert found(own) == []
+
+
+def test_what_the_whole_job_does_cancels() -> None:
+    assert found(own_times() * np.where(np.arange(STEPS) % 7 == 3, 2.0, 1.0)) == []
+
+
+def test_a_habit_is_no_fault() -> None:
+    own = own_times()
+    own[0, ::20] *= 4
+    assert found(own) == []
+
+
+def test_a_slowness_that_began_five_steps_ago() -> None:
+    own = own_times()
+    own[3, -5:] *= 1.5
+    assert [one.row for one in found(own)] == [3]
+    own[3, -4:] /= 1.5
+    assert found(own) == []
+
+
+def test_a_passing_disturbance_is_one_blow() -> None:
+    own = own_times()
+    own[3, 40:50] *= 1.3
+    assert found(own, lonely=False) == []
+
+
+def test_steps_of_a_moment_are_one_blow() -> None:
+    """Half a second of another program's work slows five steps of a tenth of a second each."""
+    own = own_times() / 10
+    own[3, -5:] *= 1.5
+    assert found(own, step_ms=STEP_MS / 10) == []
+
+
+def test_one_very_long_stall_counts_alone() -> None:
+    own = own_times()
+    own[3, 55] += 6000 * MS
+    (one,) = found(own)
+    assert (one.row, one.columns, one.alone) == (3, (55,), True)
+    assert found(own, lonely=False) == []
+
+
+def test_a_stall_like_others_does_not() -> None:
+    own = own_times()
+    own[3, 55] += 6000 * MS
+    own[9, 70] += 3000 * MS
+    assert found(own) == []
+
+
+def test_nor_one_where_people_save() -> None:
+    own = own_times()
+    own[3, 49] += 6000 * MS  # step 1050
+    assert found(own) == []
+
+
+def test_a_host_is_struck_as_one() -> None:
+    """Its ranks suffer by turns more and less; two blows of all of them alone prove nothing."""
+    own = own_times(32)
+    columns = [11, 32, 38, 61, 84]
+    own[8:12, columns] *= np.random.default_rng(0).uniform(1.5, 4, size=(4, 5))
+    assert [one.row for one in found(own, hosts=8)] == [8, 9, 10, 11]
+
+
+def test_a_pair_needs_more_and_looks_at_its_past() -> None:
+    own = own_times(2)
+    own[1, ::7] /= 2  # the other's peer is fast at times: nobody is struck
+    assert found(own) == []
+    own = own_times(2)
+    own[1, np.random.default_rng(2).choice(STEPS, 15, replace=False)] *= 2
+    assert [one.row for one in found(own)] == [1]
+
+
+def test_unknown_values_are_no_blows() -> None:
+    own = own_times()
+    own[2] = np.nan
+    own[5, ::3] = np.nan
+    assert found(own) == []
+
+
+def test_poissons_tail() -> None:
+    """P(X >= 2) at rate 1 is 1 - 2/e; at rates near zero nearly rate^k / k!."""
+    assert poisson_tail(2, 1.0) == pytest.approx(1 - 2 / np.e)
+    assert poisson_tail(3, 1e-3) == pytest.approx(1e-9 / 6, rel=1e-3)
+
+
+def test_chance_strikes_a_rank_too_often_in_few_jobs() -> None:
+    """Spikes of all sizes on ranks that differ in how often they get them."""
+    accused = 0
+    for seed in range(60):
+        own, random = own_times(seed=seed), np.random.default_rng(seed)
+        rate = 5e-3 * np.exp(random.normal(size=RANKS) / 2)
+        hit = random.random(own.shape) < rate[:, None]
+        own[hit] += 200 * MS * np.exp(random.normal(size=int(hit.sum())))
+        accused += bool(found(own, lonely=False))
+    assert accused == 0
+
+
+def the_verdict(*faults: Fault, steps: int = 120) -> Verdict:
+    """Of a job of eight ranks whose steps take a second."""
+    typical = {"data-load": 10.0, "forward-compute": 300.0, "backward-compute": 600.0,
+               "optimizer": 50.0}  # fmt: skip
+    job = a_job(8, steps, faults=faults, typical=typical, stacks=False)
+    verdicts = diagnose(job).verdicts
+    assert len(verdicts) == 1, [verdict.summary for verdict in verdicts]
+    return verdicts[0]
+
+
+def test_the_verdict_tells_how_often() -> None:
+    steps = (31, 44, 49, 73, 80, 102)
+    verdict = the_verdict(*(Fault((2,), "backward-compute", at, at + 1, ms=900) for at in steps))
+    assert (verdict.ranks, verdict.phase, verdict.steps) == ((2,), "backward-compute", (31, 102))
+    assert "in 6 of 72 steps" in verdict.summary
+    assert verdict.slowdown == pytest.approx(2.5, rel=0.1)
+    assert verdict.lost_fraction == pytest.approx(6 * 0.9 / (89 * 0.97 + 6 * 0.9), rel=0.1)
+    assert verdict.evidence[0].method == "episodes"
+
+
+def test_a_stall_of_forty_steps() -> None:
+    verdict = the_verdict(Fault((5,), "backward-compute", 77, 78, ms=40_000, computes=False))
+    assert (verdict.ranks, verdict.cause, verdict.steps) == ((5,), "host", (77, 77))
+    assert verdict.lost_fraction == pytest.approx(40 / 155, rel=0.1)
+
+
+def test_what_nobody_waits_for_is_no_verdict() -> None:
+    """The rank loads longer now and then, and has less to compute."""
+
+    def lighter(own: Floats) -> Floats:
+        own[2, 2] -= 400 * MS
+        return own
+
+    typical = {"data-load": 10.0, "forward-compute": 300.0, "backward-compute": 600.0,
+               "optimizer": 50.0}  # fmt: skip
+    faults = [Fault((2,), "data-load", at, at + 1, ms=350) for at in (31, 44, 49, 73, 80, 102)]
+    job = a_job(8, 120, faults=faults, typical=typical, edit=lighter, stacks=False)
+    assert diagnose(job).verdicts == ()
