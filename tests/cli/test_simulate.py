@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stepscope.cli import main
-from stepscope.cli.streaming import stream
+from stepscope.cli.streaming import IntoStore, stream
 from stepscope.simulate import FAULTS, Scenario, Truth, parse_fault, simulate
 from stepscope.simulate.live import slices
 from stepscope.simulate.parse import from_values
@@ -175,7 +175,8 @@ def streamed(folder: Path, *faults: str) -> tuple[Scenario, Time, Window]:
     epoch_ns = time.now_ns
     writer = JobWriter(Location.parse(str(folder)), "simulate")
     job = prepare(scenario).world.cluster.job()
-    stream(slices(scenario, epoch_ns), job, writer, epoch_ns, lambda: time.now_ns, time.sleep)
+    sink = IntoStore(job, writer)
+    stream(slices(scenario, epoch_ns), sink, epoch_ns, lambda: time.now_ns, time.sleep)
     return scenario, time, JobReader(str(folder)).refresh()
 
 

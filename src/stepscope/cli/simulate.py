@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,8 +13,10 @@ from stepscope.cli import scenario as flags
 from stepscope.errors import UsageError
 
 if TYPE_CHECKING:
+    from stepscope.cli.streaming import Sink
     from stepscope.simulate import Scenario, Truth
     from stepscope.store.location import Location
+    from stepscope.trace import Job
 
 _RECORDER = "simulate"
 """In place of the host whose processor wrote a folder."""
@@ -34,6 +37,8 @@ _EXAMPLES = """Examples:
 
 - `stepscope simulate --fault hang:rank=5,from=9 --live --out practice`: as if it ran now
 
+- `stepscope simulate --live --socket /tmp/s.sock --out practice`: told to a processor, as by ranks
+
 - `stepscope simulate --list-faults`: everything that can go wrong
 """
 
@@ -41,6 +46,14 @@ _EXAMPLES = """Examples:
 Out = Annotated[str, typer.Option(metavar="FOLDER_OR_URL", help="The job folder to write.")]
 Live = Annotated[
     bool, typer.Option("--live", help="Write while it runs, in real time, until Ctrl-C.")
+]
+Socket = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="PATH",
+        help="With --live: its ranks tell the processor at this socket, which writes --out; one is "
+        "started where none answers. Counters, stacks and kernels do not go this way.",
+    ),
 ]
 
 
@@ -57,6 +70,7 @@ def simulate(
     sharding: flags.Sharding = None,
     fault: flags.Faults = None, list_faults: flags.ListFaults = False,
     list_cases: flags.ListCases = False, out: Out = "", live: Live = False,
+    socket: Socket = None,
 ) -> int:  # fmt: skip
     """Write the folder of a simulated job, to try `stepscope diagnose` on.
 
@@ -74,8 +88,12 @@ def simulate(
     given = {"ranks": ranks, "steps": steps, "seed": seed, "detail": detail,
              "workload": {"kind": workload}, "parallelism": split}  # fmt: skip
     wanted = flags.asked_for(scenario, case, given, dp, fault or ())
-    write = _live if live else _write
-    write(flags.named(wanted, out), _new_folder(out), out)
+    if socket is not None and not live:
+        raise UsageError("--socket is where a job is told --live; add that")
+    if live:
+        _live(flags.named(wanted, out), _new_folder(out), out, socket)
+    else:
+        _write(flags.named(wanted, out), _new_folder(out), out)
     return exits.NOTHING_FOUND
 
 
@@ -102,7 +120,7 @@ def _write(scenario: Scenario, location: Location, out: str) -> None:
                    f"`stepscope diagnose {location}`")  # fmt: skip
 
 
-def _live(scenario: Scenario, location: Location, out: str) -> None:
+def _live(scenario: Scenario, location: Location, out: str, socket: Path | None) -> None:
     """The truth is there from the start: whoever watches may want to know when it was found."""
     import time
     from contextlib import suppress
@@ -111,16 +129,29 @@ def _live(scenario: Scenario, location: Location, out: str) -> None:
     from stepscope.cli.terminal import count_progress
     from stepscope.simulate.live import slices
     from stepscope.simulate.run import prepare, truth_of
-    from stepscope.store import JobWriter
 
     with count_progress(f"simulating {scenario.ranks} ranks") as advance:
         truth = _write_truth(truth_of(scenario, advance), out)
+    sink = _sink(prepare(scenario).world.cluster.job(), location, out, socket)
     exits.complain(f"writing {location} while it runs, until Ctrl-C; what is wrong with it: "
                    f"{truth}; `stepscope diagnose {location} --follow`")  # fmt: skip
     epoch_ns = time.time_ns()
-    job = prepare(scenario).world.cluster.job()
-    with suppress(KeyboardInterrupt):
-        stream(slices(scenario, epoch_ns), job, JobWriter(location, _RECORDER), epoch_ns)
+    try:
+        with suppress(KeyboardInterrupt):
+            stream(slices(scenario, epoch_ns), sink, epoch_ns)
+    finally:
+        sink.close()
+
+
+def _sink(job: Job, location: Location, out: str, socket: Path | None) -> Sink:
+    if socket is not None:
+        from stepscope.cli.ranks import ThroughProcessor
+
+        return ThroughProcessor(job, out, socket)
+    from stepscope.cli.streaming import IntoStore
+    from stepscope.store import JobWriter
+
+    return IntoStore(job, JobWriter(location, _RECORDER))
 
 
 def _write_truth(truth: Truth, out: str) -> str:
