@@ -23,8 +23,9 @@ class Axis:
     span_ns: int
 
     def at(self, rank: Ints, time_ns: Ints) -> Ints:
-        inside = np.clip(time_ns - self.origin_ns, 0, self.span_ns - 1)
-        return rank * self.span_ns + inside
+        place = time_ns - self.origin_ns
+        np.clip(place, 0, self.span_ns - 1, out=place)
+        return place + rank * self.span_ns
 
 
 def axis_over(ranks: int, *times_ns: Ints) -> Axis | None:
@@ -66,8 +67,11 @@ class Union:
 def union(start: Ints, end: Ints) -> Union:
     """Merges intervals that touch or overlap."""
     keep = end > start
-    order = np.argsort(start[keep], kind="stable")
-    start, end = start[keep][order], end[keep][order]
+    if not keep.all():
+        start, end = start[keep], end[keep]
+    if not (start[1:] >= start[:-1]).all():
+        order = np.argsort(start, kind="stable")
+        start, end = start[order], end[order]
     if not start.size:
         return Union(start, end, start)
     reach = np.maximum.accumulate(end)

@@ -54,8 +54,9 @@ def own_time(window: Window, line: Timeline) -> OwnTime:
     blocked = _blocking(window, rows)
     waits = _waited(window, rows, blocked)
     names, skipped = _comparable(rows, waits)
-    own = [rows.grid(np.maximum(rows.duration - waits, 0), rows.names.equals(n)) for n in names]
-    cpu = [rows.grid(nullable(rows.table, "cpu_ns"), rows.names.equals(n)) for n in names]
+    busy, cpu_ns = np.maximum(rows.duration - waits, 0), nullable(rows.table, "cpu_ns")
+    own = [rows.grid(busy, rows.names.equals(name)) for name in names]
+    cpu = [rows.grid(cpu_ns, rows.names.equals(name)) for name in names]
     for name, values in outside_phases(window, rows):
         names, own, cpu = [*names, name], [*own, values], [*cpu, np.full_like(values, np.nan)]
     return _bundle(line, names, own, cpu, skipped)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -28,10 +29,15 @@ class PhaseRows:
     table: Table
     inner: Mask = field(default_factory=lambda: np.zeros(0, np.bool_))
 
+    @cached_property
+    def cell(self) -> Ints:
+        """The number of each row's rank and step."""
+        return self.rank * len(self.line.steps) + self.column
+
     def grid(self, values: Floats, rows: Mask) -> Floats:
         """Sums of the values per rank and step; NaN where no row is or a value is unknown."""
         shape = (len(self.line.ranks), len(self.line.steps))
-        cell = (self.rank * shape[1] + self.column)[rows]
+        cell = self.cell[rows]
         count = np.bincount(cell, minlength=shape[0] * shape[1])
         total = np.bincount(cell, weights=values[rows], minlength=shape[0] * shape[1])
         return np.where(count > 0, total, np.nan).reshape(shape)
@@ -43,12 +49,12 @@ def phase_rows(window: Window, line: Timeline) -> PhaseRows | None:
     if table is None:
         return None
     rank, column = line.rows(table.ints("rank")), line.columns(table.ints("step"))
-    table = table.take((rank >= 0) & (column >= 0) & (table.strings("phase").codes >= 0))
+    kept = (rank >= 0) & (column >= 0) & (table.strings("phase").codes >= 0)
+    table, rank, column = table.take(kept), rank[kept], column[kept]
     start, duration = table.ints("start_ns"), table.ints("duration_ns")
     axis = axis_over(len(line.ranks), start, start + duration, *_steps(line))
     if axis is None or not len(table):
         return None
-    rank, column = line.rows(table.ints("rank")), line.columns(table.ints("step"))
     rows = PhaseRows(line, axis, rank, column, start, duration, table.strings("phase"), table)
     return _mark_inner(rows)
 
@@ -66,7 +72,7 @@ def _mark_inner(rows: PhaseRows) -> PhaseRows:
     begin = rows.axis.at(rows.rank, rows.start)
     outer = union(begin[canonical], (begin + rows.duration)[canonical])
     inner = ~canonical & outer.holds(begin + rows.duration // 2)
-    return PhaseRows(**{**vars(rows), "inner": inner})
+    return replace(rows, inner=inner)
 
 
 def nullable(table: Table, column: str) -> Floats:

@@ -93,6 +93,10 @@ class Timeline:
 def _positions(grid: Ints, wanted: Ints) -> Ints:
     if not grid.size:
         return np.full(wanted.shape, -1, np.int64)
+    if int(grid[-1]) - int(grid[0]) == grid.size - 1:
+        at: Ints = wanted - grid[0]
+        at[(wanted < grid[0]) | (wanted > grid[-1])] = -1
+        return at
     at = np.minimum(np.searchsorted(grid, wanted), grid.size - 1)
     return np.where(grid[at] == wanted, at, -1)
 

@@ -85,7 +85,7 @@ class _Steps:
 
     @property
     def _cell(self) -> Ints:
-        return self.rows.rank * self.shape[1] + self.rows.column
+        return self.rows.cell
 
     @property
     def _end(self) -> Ints:
