@@ -300,6 +300,7 @@ def test_a_send_that_moves_nothing_keeps_devices_and_no_kernel_does() -> None:
     ("innermost", "active", "cause"),
     [
         pytest.param("recv_forward (p2p.py:401)", 0, "unknown", id="posted no receive"),
+        pytest.param("synchronize (streams.py:92)", 1, "compute", id="waits for its device"),
         pytest.param("forward (model.py:31)", 0, "host", id="still where ranks always pass"),
         pytest.param("launch (cuda.cpp:88)", 0, "host", id="still in a driver below that"),
         pytest.param("forward (model.py:31)", 1, "code", id="busy there"),

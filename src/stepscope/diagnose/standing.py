@@ -1,7 +1,8 @@
 """Why a rank that others miss stands where it stands, by its newest call stack.
 
 A stack tells where, seldom why; what it cannot tell is `unknown`. Other code than anybody ran
-before is `code`; standing still where ranks always pass is the host's; and a rank that stands in a
+before is `code`; standing still where ranks always pass is the host's; a host that waits for its
+device, which came to no operator, has a kernel that does not end; and a rank that stands in a
 communication call, which no operator was recorded of, may have met a fault of any kind there.
 """
 
@@ -18,6 +19,8 @@ from stepscope.diagnose.methods.stacks import LOADER, function_of, waits
 from stepscope.window import NULL, Table, Window
 
 PYTHON = ".py"
+SYNCHRONIZE = "synchronize"
+"""What torch calls waiting for a device, a stream or an event."""
 COMMUNICATES = ("recv", "send", "p2p")
 """How functions of pipelines begin that receive and send."""
 ORDINARY = 0.01
@@ -29,6 +32,8 @@ def cause_of(window: Window, signs: Sequence[tuple[int, Signs]], since_ns: int) 
     stacks = [(rank, sign) for rank, sign in signs if sign.stack]
     if any(LOADER in frame.lower() for _, sign in stacks for frame in sign.stack):
         return "data_loading"
+    if stacks and all(_name(_in_python(sign.stack)) == SYNCHRONIZE for _, sign in stacks):
+        return "compute"
     if stacks and all(_communicates(sign.stack) for _, sign in stacks):
         return "unknown"
     if stacks and all(_stands_still(window, rank, sign, since_ns) for rank, sign in stacks):
@@ -39,8 +44,12 @@ def cause_of(window: Window, signs: Sequence[tuple[int, Signs]], since_ns: int) 
 def _communicates(stack: Sequence[str]) -> bool:
     """Whether the innermost function is one by which ranks meet."""
     frame = _in_python(stack)
-    name = frame.split(" ", 1)[0].rsplit(".", 1)[-1].lstrip("_")
-    return waits(frame) or name.startswith(COMMUNICATES)
+    return waits(frame) or _name(frame).startswith(COMMUNICATES)
+
+
+def _name(frame: str) -> str:
+    """A function's own name, without its class and underscores before it."""
+    return frame.split(" ", 1)[0].rsplit(".", 1)[-1].lstrip("_")
 
 
 def _stands_still(window: Window, rank: int, sign: Signs, since_ns: int) -> bool:

@@ -148,6 +148,9 @@ def _absent(window: Window, scene: Scene, signs: dict[int, Signs]) -> Finding:
     doing = {sign.doing for sign in known.values()}
     sure = 0.9 if doing <= {"idle", "active"} else 0.75
     cause = cause_of(window, tuple(known.items()), scene.since_ns)
+    if cause == "compute":
+        why = "its host waits for its device: a kernel does not end"
+        return _finding(scene, known, cause, 0.7, why)
     return _finding(scene, known, cause, sure, _says(doing))
 
 
