@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -96,7 +97,7 @@ def struck(series: Series, units: Sequence[Ints], tests: int, lonely: bool = Tru
         return []
     shared = [unit for unit in units if unit.size > 1]
     found = _too_often(series, blows, shared, tests) if len(shared) > 1 else {}
-    single = [np.array([row]) for row in range(len(series.own)) if row not in found]
+    single = [row for row in np.arange(len(series.own))[:, None] if int(row[0]) not in found]
     found |= _too_often(series, blows, single, tests)
     often = [blows.of(row, columns, False) for row, columns in sorted(found.items())]
     alone = _alone(series, blows, [*shared, *single]) if lonely else []
@@ -114,12 +115,21 @@ class _Blows:
     noise: float
     limit: float
 
+    @cached_property
+    def rows(self) -> Mask:
+        """Which ranks are struck at all."""
+        return np.asarray(self.hit.any(axis=1))
+
+    @cached_property
+    def _worst_ns(self) -> Floats:
+        """The largest excess of each step."""
+        return np.asarray(np.where(self.hit, self.excess_ns, 0.0).max(axis=0))
+
     def of_unit(self, unit: Ints) -> Mask:
         """The steps in which most of these ranks are struck, and are no echo of others."""
-        worst = np.where(self.hit, self.excess_ns, 0.0)
-        mine = worst[unit].max(axis=0)
-        most: Mask = self.hit[unit].mean(axis=0) > 0.5
-        return np.asarray(most & (mine >= ECHO * worst.max(axis=0)))
+        hit = self.hit[unit]
+        mine = np.where(hit, self.excess_ns[unit], 0.0).max(axis=0)
+        return np.asarray((hit.mean(axis=0) > 0.5) & (mine >= ECHO * self._worst_ns))
 
     def of(self, row: int, columns: Ints, alone: bool) -> Struck:
         ratios = self.ratio[row, columns]
@@ -169,20 +179,19 @@ def _too_often(
 
     The worst is judged first; the others' rate is then that of those which remain.
     """
-    if len(units) < 2:
-        return {}
-    hits = np.stack([blows.of_unit(unit) for unit in units])
-    counts = np.array([_independent(series.begins_ns, hit) for hit in hits])
+    struck_ones = [unit for unit in units if blows.rows[unit].any()]
+    hits = [blows.of_unit(unit) for unit in struck_ones]
+    counts = np.array([_independent(series.begins_ns, hit) for hit in hits], np.int64)
     found: dict[int, Ints] = {}
     rest = int(counts.sum())
-    for done, at in enumerate(np.argsort(-counts, kind="stable")):
+    for done, at in enumerate(np.argsort(-counts, kind="stable").tolist()):
         count, others = int(counts[at]), len(units) - done - 1
         rest -= count
         if count < LEAST_BLOWS or others < 1:
             break
         if poisson_tail(count, (rest + 1) / others) * tests > FALSE_ALARMS:
             break
-        found |= {int(row): np.flatnonzero(hits[at] & blows.hit[row]) for row in units[at]
+        found |= {int(row): np.flatnonzero(hits[at] & blows.hit[row]) for row in struck_ones[at]
                   if (hits[at] & blows.hit[row]).any()}  # fmt: skip
     return found
 
@@ -212,15 +221,18 @@ def _runs(begins_ns: Ints, hit: Mask) -> Iterator[Ints]:
 
 def _alone(series: Series, blows: _Blows, units: Sequence[Ints]) -> Iterator[int]:
     """The ranks of the one unit, if there is one, that a long blow hit like nobody else."""
-    longest = np.array([_longest_ns(series, blows, row) for row in range(len(blows.hit))])
+    longest = np.zeros(len(blows.hit))
+    for one in np.flatnonzero(blows.rows).tolist():
+        longest[one] = _longest_ns(series, blows, one)
     row = int(np.argmax(longest))
     hit = blows.hit[row]
     if longest[row] < STALL_NS or _round(series.steps[hit]):
         return
-    unit = next(unit for unit in units if row in unit and (blows.of_unit(unit) & hit).any())
+    mine = (unit for unit in units if row in unit and (blows.of_unit(unit) & hit).any())
+    unit = next(mine, np.array([row]))
     others = np.delete(longest, unit)
     if longest[row] >= UNLIKE * others.max(initial=0.0):
-        yield from (int(one) for one in unit if blows.hit[one].any())
+        yield from (int(one) for one in unit if blows.rows[one])
 
 
 def _longest_ns(series: Series, blows: _Blows, row: int) -> float:
