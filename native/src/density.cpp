@@ -11,8 +11,8 @@ constexpr double CUT = 5;     // bandwidths; what lies beyond is 4e-6 of the pea
 // Of a grid; 512 KB. Histograms never need more; a group as published may where one sample in a
 // million lies far off, and then has fewer steps per bandwidth.
 constexpr double MOST_POINTS = 1 << 16;
-// Taps come in eights, so that a loop over them has no rest.
-constexpr std::size_t LANES = 8;
+// Taps come in fours, so that a loop over them has no rest.
+constexpr std::size_t LANES = 4;
 
 }  // namespace
 

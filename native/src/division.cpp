@@ -31,9 +31,7 @@ bool by_chance(double low, double peak) {
 }  // namespace
 
 void Division::add_rows(const Tally& tally, std::int64_t group, std::vector<Row>& rows) {
-    const Slice all = tally.whole();
-    ends_.clear();
-    divide(tally, all, least_samples(tally.count(all)));
+    divide(tally, least_samples(tally.count(tally.whole())));
     join_near(tally);
     std::size_t begin = 0;
     for (std::size_t mode = 0; mode < ends_.size(); ++mode) {
@@ -42,14 +40,20 @@ void Division::add_rows(const Tally& tally, std::int64_t group, std::vector<Row>
     }
 }
 
-void Division::divide(const Tally& tally, Slice slice, std::int64_t least) {
-    const std::size_t cut = deepest_valley(tally, slice, least);
-    if (cut == slice.end) {
-        ends_.push_back(cut);
-        return;
+void Division::divide(const Tally& tally, std::int64_t least) {
+    ends_.clear();
+    pending_.assign(1, tally.whole());
+    while (!pending_.empty()) {
+        const Slice slice = pending_.back();
+        pending_.pop_back();
+        const std::size_t cut = deepest_valley(tally, slice, least);
+        if (cut == slice.end) {
+            ends_.push_back(cut);
+        } else {
+            pending_.push_back({cut, slice.end});
+            pending_.push_back({slice.begin, cut});
+        }
     }
-    divide(tally, {slice.begin, cut}, least);
-    divide(tally, {cut, slice.end}, least);
 }
 
 // The first entry behind it; the slice's end where there is none. Modes far apart make the

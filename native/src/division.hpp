@@ -24,7 +24,7 @@ class Division {
         std::size_t cut;  // the first entry behind the valley
         bool doubtful;    // whether there are some that may be chance
     };
-    void divide(const Tally& tally, Slice slice, std::int64_t least);
+    void divide(const Tally& tally, std::int64_t least);
     std::size_t deepest_valley(const Tally& tally, Slice slice, std::int64_t least);
     void estimate(const Tally& tally, Slice slice, double bandwidth);
     Found search(const Tally& tally, Slice slice, std::int64_t least) const;
@@ -32,6 +32,7 @@ class Division {
 
     Density density_;
     std::vector<float> highest_behind_;
+    std::vector<Slice> pending_;     // parts to look at, the shortest durations last
     std::vector<std::size_t> ends_;  // of the modes, in entries of the tally
 };
 

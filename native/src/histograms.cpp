@@ -21,16 +21,17 @@ Histograms::Refused Histograms::add(const std::uint32_t* groups, const std::int6
                                     std::size_t events) {
     Refused refused;
     const std::size_t taken = std::min<std::uint64_t>(events, MOST_EVENTS - events_);
-    for (std::size_t event = 0; event < taken; ++event) {
-        if (!possible(durations[event])) {
+    for (std::size_t event = 0; event < taken;) {
+        event += add_known(groups + event, durations + event, taken - event);
+        if (event == taken) break;
+        // the first of a group in an octave, or none to count
+        if (!possible(durations[event]))
             ++refused.impossible;
-            continue;
-        }
-        std::uint32_t* const count = counter(groups[event], bin_of(durations[event]));
-        if (count == nullptr)
-            ++refused.no_room;
-        else
+        else if (std::uint32_t* const count = counter(groups[event], bin_of(durations[event])))
             ++*count;
+        else
+            ++refused.no_room;
+        ++event;
     }
     refused.no_room += events - taken;
     events_ += events - refused.no_room - refused.impossible;
@@ -56,7 +57,23 @@ Histograms::Refused Histograms::put(const BinCount* bins, std::size_t count) {
     return refused;
 }
 
-inline std::uint32_t* Histograms::counter(std::uint32_t group, std::uint32_t bin) {
+// Counts events up to the first one that needs more than to find its counter; how many.
+std::size_t Histograms::add_known(const std::uint32_t* groups, const std::int64_t* durations,
+                                  std::size_t events) {
+    const std::uint32_t* const places = places_.data();
+    const std::size_t known = places_.size();
+    Block* const blocks = blocks_.data();
+    std::size_t event = 0;
+    for (; event < events && possible(durations[event]); ++event) {
+        const std::uint32_t bin = bin_of(durations[event]);
+        const std::size_t place = std::size_t{groups[event]} * OCTAVES + bin / BINS_PER_OCTAVE;
+        if (place >= known || places[place] == NONE) break;
+        ++blocks[places[place]][bin % BINS_PER_OCTAVE];
+    }
+    return event;
+}
+
+std::uint32_t* Histograms::counter(std::uint32_t group, std::uint32_t bin) {
     const std::uint32_t octave = bin / BINS_PER_OCTAVE;
     const std::size_t place = std::size_t{group} * OCTAVES + octave;
     if (place < places_.size() && places_[place] != NONE)

@@ -43,6 +43,8 @@ class Histograms {
     using Block = std::array<std::uint32_t, BINS_PER_OCTAVE>;
     static constexpr std::uint32_t NONE = ~std::uint32_t{0};
 
+    std::size_t add_known(const std::uint32_t* groups, const std::int64_t* durations,
+                          std::size_t events);
     std::uint32_t* counter(std::uint32_t group, std::uint32_t bin);
     std::uint32_t* made(std::uint32_t group, std::uint32_t octave);
     template <class Visit>
