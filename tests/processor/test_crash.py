@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from stepscope.collect import guard, identity, sender
 from stepscope.collect.session import Session
 from stepscope.wire.records import COMM_DONE, COMM_OPEN, UNKNOWN, RecordKind, pack_peer
 
-from .daemons import Daemon, ints, strings, wait_for
+from .daemons import PATIENCE_SECONDS, Daemon, ints, strings, wait_for
 from .producers import Producer
 
 
@@ -74,6 +75,22 @@ def test_a_killed_processor_is_followed_by_another(
     assert set(ints(folder, "losses", "rank")) == {1}
     starts, ends = ints(folder, "losses", "start_ns"), ints(folder, "losses", "end_ns")
     assert all(start <= end for start, end in zip(starts, ends, strict=True))
+
+
+def test_ranks_that_still_wait_at_the_door_are_heard_before_it_closes(
+    own_daemon: Daemon, tmp_path: Path
+) -> None:
+    """As when a busy host is shut down right after its job began."""
+    wait_for(lambda: bool(own_daemon.log_of("listens on")), "processor that runs")
+    own_daemon.process.send_signal(signal.SIGSTOP)
+    for rank in range(20):
+        one = Producer(rank, store=str(tmp_path), world_size=20)
+        hello, names = one.hello(), one.tell("loader", "optimizer", "work")
+        own_daemon.connect(hello, names, one.packet(one.phase("work"))).close()
+    own_daemon.process.send_signal(signal.SIGTERM)
+    own_daemon.process.send_signal(signal.SIGCONT)
+    assert own_daemon.process.wait(PATIENCE_SECONDS) == 0
+    assert ints(tmp_path / "job-1", "phases", "rank") == list(range(20))
 
 
 def test_a_terminated_processor_stores_what_it_has(own_daemon: Daemon, tmp_path: Path) -> None:

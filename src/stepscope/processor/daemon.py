@@ -50,6 +50,8 @@ _STALLED_TICK_SECONDS = 0.05
 _PACKETS_PER_TURN = 64
 _LAST_TURNS = 16
 """More than a socket holds; a producer that never pauses must not keep us from stopping."""
+_BACKLOG = 256
+"""Connections that may wait at the door; who finds it full tries again in a second."""
 _MOST_REFUSALS = 100
 _LONGEST_SOCKET_PATH = 100
 """sun_path holds 108 bytes; the rest is for the lock file's ending."""
@@ -119,11 +121,18 @@ class Processor:
         return self._settings.exit_when_idle and idle > self._settings.idle_seconds
 
     def _accept(self) -> None:
-        try:
-            connection, _ = self._listener.accept()
-        except OSError as error:  # it hung up again, or we have too many files open
-            logger.debug("no new connection: %s", error)
-            return
+        """Takes all who wait at the door: the ranks of a host come at once."""
+        for _ in range(_BACKLOG):
+            try:
+                connection, _ = self._listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:  # it hung up again, or we have too many files open
+                logger.debug("no new connection: %s", error)
+                return
+            self._serve(connection)
+
+    def _serve(self, connection: socket.socket) -> None:
         connection.setblocking(False)
         self._connections[connection.fileno()] = connection
         self._selector.register(connection, selectors.EVENT_READ)
@@ -226,6 +235,7 @@ class Processor:
     }
 
     def _close(self) -> None:
+        self._accept()
         for fd in list(self._connections):
             for _ in range(_LAST_TURNS):
                 if not self._read(fd):
@@ -277,6 +287,6 @@ def _listen(path: Path) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(str(path))
     path.chmod(0o600)
-    listener.listen(256)
+    listener.listen(_BACKLOG)
     listener.setblocking(False)
     return listener
