@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from stepscope.diagnose.chance import Runs, log_tail
 from stepscope.diagnose.finding import Verdict
-from stepscope.diagnose.methods.links import log_tail
 from stepscope.diagnose.runner import diagnose
 from stepscope.window import NULL, Strings, Table, Window
 
@@ -141,6 +141,23 @@ def test_healthy_networks_are_silent(noise: float, tail: int) -> None:
 
 
 def test_how_likely_something_happens_so_often_by_chance() -> None:
-    exact = sum(np.exp(log_tail(2, 10, 0.01)) for _ in range(1))
-    assert exact == pytest.approx(1 - 0.99**10 - 10 * 0.01 * 0.99**9, rel=0.05)
+    assert np.exp(log_tail(2, 10, 0.01)) == pytest.approx(
+        1 - 0.99**10 - 10 * 0.01 * 0.99**9, rel=0.05
+    )
     assert log_tail(5, 10, 0.9) == 0.0
+
+
+def test_episodes_that_passed_are_told_from_one_that_still_goes_on() -> None:
+    slow = np.array([[1, 1, 0, 0, 1, 0], [0, 0, 0, 1, 1, 1]], np.bool_)
+    runs = Runs.of(slow)
+    assert (sorted(runs.length.tolist()), runs.longest, runs.passing) == ([1, 2, 3], 3, 2)
+
+
+def test_where_all_places_are_slow_in_bursts_no_device_is_accused() -> None:
+    """Somebody else's traffic: three times as long for a few steps, here and there."""
+    bursts = np.random.default_rng(1).random((400, 100)) < 0.01
+
+    def passing(members: tuple[int, ...], step: int) -> float:
+        return 3.0 if bursts[sum(members) * 7 % 400, max(step - 3, 0) : step + 1].any() else 1.0
+
+    assert not diagnose(a_wired_job(passing, steps=80)).verdicts
