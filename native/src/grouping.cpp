@@ -5,10 +5,19 @@
 #include "log_bins.hpp"
 
 namespace stepscope {
+namespace {
+
+// Groups are 32-bit numbers.
+std::size_t checked_number(std::size_t groups) {
+    if (groups > std::size_t{1} << 32) throw std::invalid_argument("too many groups");
+    return groups;
+}
+
+}  // namespace
 
 Grouping::Grouping(const std::uint32_t* groups, const std::int64_t* durations, std::size_t events,
                    std::size_t number_of_groups)
-    : begins_(number_of_groups + 1) {
+    : begins_(checked_number(number_of_groups) + 1) {
     for (std::size_t event = 0; event < events; ++event) {
         if (groups[event] >= number_of_groups) throw std::invalid_argument("no such group");
         if (possible(durations[event]))

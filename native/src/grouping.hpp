@@ -11,7 +11,7 @@ namespace stepscope {
 // Counts, and leaves out, durations that cannot be true.
 class Grouping {
  public:
-    // Throws std::invalid_argument for a group beyond the number of them.
+    // Throws std::invalid_argument for a group beyond the number of them, or too large a number.
     Grouping(const std::uint32_t* groups, const std::int64_t* durations, std::size_t events,
              std::size_t number_of_groups);
 

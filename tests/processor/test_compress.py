@@ -213,6 +213,8 @@ def test_memory_has_an_end_and_what_does_not_fit_is_counted() -> None:
 def test_arguments_that_make_no_sense() -> None:
     with pytest.raises(ValueError, match="no such group"):
         as_published(np.array([1], np.uint32), ints([1]), 1)
+    with pytest.raises(ValueError, match="too many groups"):
+        as_published(zeros(1), ints([1]), 2**64 - 1)
     with pytest.raises(ValueError, match="differ in length"):
         Histograms().add(zeros(2), ints([1]))
     with pytest.raises(ValueError, match="half a number"):
