@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from stepscope.cli import main, ranks
-from stepscope.cli.ranks import Rank
+from stepscope.cli.ranks import Rank, store_and_name
 from stepscope.collect import sender
+from stepscope.errors import UsageError
 from stepscope.evaluate.producers import groups_of, hello_of
 from stepscope.evaluate.records import by_rank
 from stepscope.simulate import Simulation, simulate
@@ -87,6 +88,19 @@ def test_a_folder_that_no_processor_would_make(folder: Path, capsys: Capture) ->
     out = folder / "two words"
     assert main(["simulate", *few, "--live", "--socket", "/nowhere", "--out", str(out)]) == 2
     assert "name another --out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("out", "store", "name"),
+    [("/practice", "/", "practice"), ("/runs/a/", "/runs", "a"), ("s3://b/a", "s3://b", "a")],
+)
+def test_a_processor_makes_the_folder_that_was_asked_for(out: str, store: str, name: str) -> None:
+    assert store_and_name(out) == (store, name)
+
+
+def test_a_bucket_is_no_folder_of_a_job() -> None:
+    with pytest.raises(UsageError, match="is a bucket"):
+        store_and_name("s3://bucket")
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -49,7 +49,7 @@ class ThroughProcessor:
 
     def __init__(self, job: Job, out: str, socket: Path) -> None:
         """Raises UsageError: there can be no such job or no such processor."""
-        store, self._name = _store_and_name(out)
+        store, self._name = store_and_name(out)
         job = replace(job, job_id=self._name)
         _make_room(job.world_size)
         self._processor = HostProcessor(socket)
@@ -157,15 +157,17 @@ def _ranks_of(job: Job, store: str, socket: Path) -> Mapping[int, Rank]:
     }  # fmt: skip
 
 
-def _store_and_name(out: str) -> Sequence[str]:
+def store_and_name(out: str) -> tuple[str, str]:
     """Where a processor would make this folder, and for a job of which name."""
     folder = absolute_store(out.rstrip("/"))
     store, _, name = folder.rpartition("/")
-    made = str(job_location(store, name))
+    if store.endswith(":/"):
+        raise UsageError(f"{folder} is a bucket; name the folder in it that --out shall be")
+    made = str(job_location(store or "/", name))
     if made.rpartition("/")[2] != name:
         raise UsageError(f"a processor cannot write {folder}: the folder of a job of that name "
                          f"is {made}; name another --out")  # fmt: skip
-    return store, name
+    return store or "/", name
 
 
 def _make_room(ranks: int) -> None:
