@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -117,8 +118,33 @@ class Signs:
     stack: tuple[str, ...]
 
 
-def signs_of(window: Window, rank: int, since_ns: int) -> Signs:
-    """What a rank has been doing since the others began to wait for it."""
+class Watch:
+    """Signs of life of any rank since a moment, without a look through the rows of all others.
+
+    At ten thousand ranks of ten thousand waiting that would be hours.
+    """
+
+    def __init__(self, window: Window, since_ns: int) -> None:
+        self._window, self._since_ns = window, since_ns
+        self._seen: dict[int, Signs] = {}
+
+    def of(self, rank: int) -> Signs:
+        """What a rank has been doing since the others began to wait for it."""
+        if rank not in self._seen:
+            tables = {name: ranks[rank] for name, ranks in self._apart.items() if rank in ranks}
+            alone = replace(self._window, tables=tables)
+            self._seen[rank] = _signs_of(alone, rank, self._since_ns)
+        return self._seen[rank]
+
+    @cached_property
+    def _apart(self) -> dict[str, dict[int, Table]]:
+        """The tables that tell, by rank."""
+        tables = self._window.tables
+        return {name: dict(tables[name].per_rank())
+                for name in ("hardware", "stacks") if name in tables}  # fmt: skip
+
+
+def _signs_of(window: Window, rank: int, since_ns: int) -> Signs:
     stack = latest_stack(window, rank)
     hardware = window.table("hardware")
     if hardware is None:
@@ -167,21 +193,21 @@ def while_alive(window: Window, waiting: frozenset[int]) -> Window:
     hardware = window.table("hardware")
     if hardware is None or not waiting:
         return window
-    ends = [_death(hardware, rank) for rank in waiting]
-    if None in ends:
+    states = hardware.take(hardware.strings("metric").equals("proc_stopped"))
+    looked = dict(states.per_rank())
+    ends = [_death(looked[rank]) for rank in waiting if rank in looked]
+    if len(ends) < len(waiting) or None in ends:
         return window
     before = hardware.ints("ts_ns") < min(end for end in ends if end is not None)
     return replace(window, tables={**window.tables, "hardware": hardware.take(before)})
 
 
-def _death(hardware: Table, rank: int) -> int | None:
-    """When a rank's process was first found stopped for good, or None."""
-    times = hardware.ints("ts_ns")
-    state = (hardware.ints("rank") == rank) & hardware.strings("metric").equals("proc_stopped")
-    halted = state & (hardware.floats("value") >= STOPPED)
-    if not state.any() or not halted[state & (times == times[state].max())].any():
+def _death(states: Table) -> int | None:
+    """When a process was first found stopped for good, or None; given what was found of it."""
+    times, halted = states.ints("ts_ns"), states.floats("value") >= STOPPED
+    if not halted[times == times.max()].any():
         return None
-    return _halting(times, state, halted)
+    return _halting(times, np.ones(len(times), np.bool_), halted)
 
 
 def latest_stack(window: Window, rank: int) -> tuple[str, ...]:

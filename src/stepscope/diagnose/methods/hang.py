@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from stepscope.diagnose.devices import Devices
 from stepscope.diagnose.finding import Cause, Device, Finding
-from stepscope.diagnose.liveness import Doing, Pace, Signs, signs_of, while_alive
+from stepscope.diagnose.liveness import Doing, Pace, Signs, Watch, while_alive
 from stepscope.diagnose.matching import POINT_TO_POINT
 from stepscope.diagnose.scene import Open, Scene, read_scene
 from stepscope.diagnose.standing import cause_of
@@ -48,29 +48,29 @@ def find_hang(window: Window) -> Finding | None:
     if ended is not None and scene.now_ns - ended <= LATE_STEPS * scene.pace.step_ns:
         return None
     window = while_alive(window, scene.waiting)
+    watch = Watch(window, scene.since_ns)
     members = scene.roots or frozenset().union(*(one.entered for one in scene.open))
-    signs = {rank: signs_of(window, rank, scene.since_ns) for rank in sorted(members)}
-    stopped = _stopped_members(window, scene, signs)
-    return _judge(window, scene, signs, stopped)
+    signs = {rank: watch.of(rank) for rank in sorted(members)}
+    stopped = _stopped_members(watch, scene, signs)
+    return _judge(window, watch, scene, signs, stopped)
 
 
-def _stopped_members(window: Window, scene: Scene, signs: dict[int, Signs]) -> frozenset[int]:
+def _stopped_members(watch: Watch, scene: Scene, signs: dict[int, Signs]) -> frozenset[int]:
     """Ranks in or awaited by an open operator whose process is stopped while another one lives."""
     stopped = {rank for rank, sign in signs.items() if sign.doing == "stopped"}
     others = scene.waiting - stopped
-    alive = {rank: signs_of(window, rank, scene.since_ns) for rank in sorted(others)}
-    stopped |= {rank for rank, sign in alive.items() if sign.doing == "stopped"}
+    stopped |= {rank for rank in others if watch.of(rank).doing == "stopped"}
     return frozenset(stopped) if others - stopped else frozenset()
 
 
 def _judge(
-    window: Window, scene: Scene, signs: dict[int, Signs], stopped: frozenset[int]
+    window: Window, watch: Watch, scene: Scene, signs: dict[int, Signs], stopped: frozenset[int]
 ) -> Finding | None:
-    age = _age(window, scene, stopped)
+    age = _age(watch, scene, stopped)
     if stopped:
         if age < STOPPED_STEPS * scene.pace.step_ns:
             return None
-        signs = {rank: signs_of(window, rank, scene.since_ns) for rank in sorted(stopped)}
+        signs = {rank: watch.of(rank) for rank in sorted(stopped)}
         return _finding(scene, signs, "host", 0.97, "its process is stopped or dead")
     if not scene.missed:
         return _nobody_missing(window, scene, age)
@@ -82,9 +82,9 @@ def _judge(
     return _absent(window, scene, signs)
 
 
-def _age(window: Window, scene: Scene, stopped: frozenset[int]) -> int:
+def _age(watch: Watch, scene: Scene, stopped: frozenset[int]) -> int:
     """How long the youngest arrival has waited, as far as a waiter was seen alive."""
-    seen = [signs_of(window, rank, scene.since_ns).seen_ns for rank in scene.waiting - stopped]
+    seen = [watch.of(rank).seen_ns for rank in scene.waiting - stopped]
     known = [time for time in seen if time is not None]
     until = min(scene.now_ns, max(known)) if known else scene.now_ns
     return until - scene.since_ns
