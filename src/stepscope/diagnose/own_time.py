@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.diagnose.finding import Skipped
-from stepscope.diagnose.intervals import Union, axis_over, union
+from stepscope.diagnose.intervals import Union, axis_over, union, union_of_rows
 from stepscope.diagnose.matching import arrivals
 from stepscope.diagnose.phase_rows import CANONICAL, PhaseRows, nullable, phase_rows
 from stepscope.diagnose.timeline import Timeline
@@ -105,9 +105,8 @@ def _blocking(window: Window, rows: PhaseRows) -> Union | None:
         return None
     begin, end = arrivals(comm), comm.ints("end_ns")
     rank = rows.line.rows(comm.ints("rank"))
-    rank = np.where(comm.strings("group").equals(*kinds), rank, -1)
-    keep = (rank >= 0) & (end != NULL)
-    return union(rows.axis.at(rank[keep], begin[keep]), rows.axis.at(rank[keep], end[keep]))
+    keep = comm.strings("group").equals(*kinds) & (rank >= 0) & (end != NULL)
+    return union_of_rows(rows.axis, rank, begin, end, keep)
 
 
 def _comparable(rows: PhaseRows, waits: Floats) -> tuple[list[str], list[Skipped]]:

@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from stepscope.diagnose.intervals import Axis, Union, union
+from stepscope.diagnose.intervals import Axis, Union, union, union_of_rows
 from stepscope.diagnose.matching import POINT_TO_POINT, arrivals
 from stepscope.diagnose.phase_rows import PhaseRows
 from stepscope.diagnose.timeline import Timeline
@@ -105,9 +105,7 @@ def _busy(one: _Steps, comm: Table, times: tuple[Ints, Ints] | None = None) -> U
     start, end = times or (arrivals(comm), comm.ints("end_ns"))
     rank = one.rows.line.rows(comm.ints("rank"))
     keep = (rank >= 0) & (end != NULL) & (start < end)
-    start, end = one.rows.axis.at(rank, start)[keep], one.rows.axis.at(rank, end)[keep]
-    inside = one.inside
-    return union(np.concatenate((inside.start, start)), np.concatenate((inside.end, end)))
+    return union_of_rows(one.rows.axis, rank, start, end, keep, one.inside)
 
 
 def _waits(comm: Table) -> tuple[Ints, Ints]:

@@ -117,6 +117,8 @@ class JobReader:
             return self._build(None, keep=False)
         finally:
             self._files, self._tables, self._window = {}, {}, None
+            # else Arrow holds on to a tenth of the memory for what it may read next
+            pa.default_memory_pool().release_unused()
 
     def _files_now(self) -> dict[str, _File]:
         """What has changed is read, the rest is remembered.

@@ -1,0 +1,50 @@
+"""Unions of intervals, some ranks at a time or all at once."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from stepscope.diagnose import intervals
+from stepscope.diagnose.intervals import Axis, Union, axis_over, union, union_of_rows
+from stepscope.window import Ints
+
+RANKS = 40
+
+
+def some_rows(count: int, ordered: bool) -> tuple[Ints, Ints, Ints]:
+    dice = np.random.default_rng(count)
+    rank = dice.integers(-1, RANKS, count)
+    start = dice.integers(10**6, 2 * 10**6, count)
+    return np.sort(rank) if ordered else rank, start, start + dice.integers(-10, 3000, count)
+
+
+def same(one: Union, other: Union) -> bool:
+    return all(np.array_equal(vars(one)[name], vars(other)[name]) for name in vars(other))
+
+
+def at_once(axis: Axis, rank: Ints, start: Ints, end: Ints) -> Union:
+    return union(axis.at(rank, start)[rank >= 0], axis.at(rank, end)[rank >= 0])
+
+
+@pytest.mark.parametrize(("count", "ordered"), [(5000, True), (5000, False), (3, True), (0, True)])
+def test_blocks_of_ranks_change_nothing(
+    count: int, ordered: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intervals, "BLOCK", 500)
+    rank, start, end = some_rows(count, ordered)
+    axis = axis_over(RANKS, start, end)
+    assert axis is not None
+    whole = at_once(axis, rank, start, end)
+    assert same(union_of_rows(axis, rank, start, end, rank >= 0), whole)
+
+
+def test_another_union_may_lie_beside(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intervals, "BLOCK", 500)
+    rank, start, end = some_rows(4000, True)
+    axis = axis_over(RANKS, start, end)
+    assert axis is not None
+    even = rank % 2 == 0
+    beside = at_once(axis, rank[even], start[even], end[even])
+    merged = union_of_rows(axis, rank, start, end, ~even & (rank >= 0), beside)
+    assert same(merged, at_once(axis, rank, start, end))
