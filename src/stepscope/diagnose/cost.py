@@ -14,7 +14,8 @@ from stepscope.diagnose.routing import comparison_groups
 from stepscope.window import Floats, Ints, Mask
 
 HALF = 0.5
-"""Of the costliest: who costs less, where all are slow, is measured against somebody slower."""
+"""Of the costliest: who costs less, where all are slow, is measured against somebody slower. And of
+a rank's blows, in which another must be struck as well to share what they cost."""
 ABOUT = 10
 """Steps about a blow whose median tells how long the step would have been."""
 COVERED = 0.5
@@ -48,7 +49,8 @@ def what_if(seen: Observed, culprits: Sequence[Culprit]) -> Cost:
 
     A step lasts as long as the busiest rank, so it loses max(own) - max(own healed). What the
     culprits did not make others wait for in collectives is no loss (an overlap swallowed it).
-    Losses keep their sign until they are summed: noise must cancel and not add up.
+    Losses keep their sign until they are summed: noise must cancel and not add up. What a rank does
+    now and then needs no replay: there are steps without it.
     """
     total = np.nan_to_num(seen.total)
     lost = _busiest(total) - _busiest(_healed(seen, culprits, total))
@@ -63,17 +65,29 @@ def what_if(seen: Observed, culprits: Sequence[Culprit]) -> Cost:
         joint = _sum(one, lost[part]) * max(one.excess_ns, 1.0) / weight
         limit = _limit(lags, part)
         late.append(None if limit is None else limit / (one.stop - one.first))
-        lost_ns = min(max(joint, _sum(one, alone[part])), np.inf if limit is None else limit)
+        most = max(joint, _sum(one, alone[part]))
         if one.struck:
-            lost_ns = min(lost_ns, _rise(seen, one))
+            most = min(one.whole_ns, _share(one, culprits) * float(_rise(seen, one).sum()))
+        lost_ns = min(most, np.inf if limit is None else limit)
         period = float(np.nansum(seen.line.job_period_ns[_affected(seen, one)]))
         fractions.append(min(max(lost_ns, 0.0) / period, 1.0) if period > 0 else 0.0)
+    for one in culprits:
+        if one.struck:
+            lost[one.columns] = np.maximum(lost[one.columns], _rise(seen, one))
     return Cost(lost, tuple(fractions), tuple(late))
 
 
+def _share(one: Culprit, culprits: Sequence[Culprit]) -> float:
+    """Its part of the excess of all that were struck in mostly the same steps."""
+    mine = set(one.struck)
+    whole = sum(other.whole_ns for other in culprits
+                if len(mine & set(other.struck)) > HALF * len(mine))  # fmt: skip
+    return one.whole_ns / max(whole, one.whole_ns, 1.0)
+
+
 def _sum(one: Culprit, lost: Floats) -> float:
-    """Sum over the steps; without extremes unless the culprit is one for what it rarely does."""
-    if not one.phases or one.struck or not lost.size:
+    """Sum over the steps; without extremes unless the culprit is one for its rare pauses."""
+    if not one.phases or not lost.size:
         return float(lost.sum())
     return float(stats.block_means(lost[None], lost.size)[0, 0]) * lost.size
 
@@ -85,16 +99,16 @@ def _affected(seen: Observed, one: Culprit) -> slice:
     return slice(first, None if one.struck else one.stop)
 
 
-def _rise(seen: Observed, one: Culprit) -> float:
-    """How much longer the job's steps lasted in which a rank was struck, than steps about them."""
+def _rise(seen: Observed, one: Culprit) -> Floats:
+    """How much longer each step lasted in which a rank was struck, than the steps about it."""
     period = seen.line.job_period_ns
     other = np.arange(seen.line.warm_up, period.size)
     other = other[~np.isin(other, one.struck) & np.isfinite(period[other])]
     if not other.size:
-        return np.inf
+        return np.full(len(one.struck), one.whole_ns / len(one.struck))
     near = [other[np.argsort(np.abs(other - at), kind="stable")[:ABOUT]] for at in one.struck]
-    return float(sum(period[at] - np.median(period[those])
-                     for at, those in zip(one.struck, near, strict=True)))  # fmt: skip
+    usual = [float(np.median(period[those])) for those in near]
+    return np.asarray(np.nan_to_num(period[list(one.struck)] - np.array(usual)))
 
 
 def _busiest(total: Floats) -> Floats:
