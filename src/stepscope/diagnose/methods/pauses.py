@@ -16,7 +16,7 @@ import numpy as np
 
 from stepscope.diagnose import stats
 from stepscope.diagnose.observed import Observed
-from stepscope.window import Floats
+from stepscope.window import Floats, Mask
 
 EXPLAINS = 0.5
 """More than half: nothing else can then explain more."""
@@ -56,19 +56,18 @@ def storms(seen: Observed) -> list[Storm]:
         return []
     skip = seen.line.warm_up
     pauses = seen.pauses[:, skip:]
-    found = [_storm(seen, pauses, row, skip) for row in range(len(pauses))]
+    normal = stats.leave_one_out_median(pauses.mean(axis=1)[:, None])
+    hits = pauses > STORM_RATIO * np.maximum(normal, 1.0)
+    often = np.flatnonzero(hits.sum(axis=1) >= STORM_STEPS)
+    found = [_storm(seen, pauses, int(row), hits[row], skip) for row in often]
     return [storm for storm in found if storm is not None]
 
 
-def _storm(seen: Observed, pauses: Floats, row: int, skip: int) -> Storm | None:
-    others = np.delete(pauses, row, axis=0)
-    normal = float(np.median(others.mean(axis=1)))
-    hit = np.flatnonzero(pauses[row] > STORM_RATIO * max(normal, 1.0))
-    if hit.size < STORM_STEPS:
-        return None
+def _storm(seen: Observed, pauses: Floats, row: int, hits: Mask, skip: int) -> Storm | None:
+    hit = np.flatnonzero(hits)
     first, stop = int(hit[0]), int(hit[-1]) + 1
     mine = float(pauses[row, first:stop].mean())
-    peers = float(np.median(others[:, first:stop].mean(axis=1)))
+    peers = float(np.median(np.delete(pauses[:, first:stop].mean(axis=1), row)))
     period = stats.median(seen.line.job_period_ns[skip:])
     share = (mine - peers) / period if period > 0 else 0.0
     if share < STORM_SHARE or mine < STORM_RATIO * peers:
