@@ -119,6 +119,18 @@ def test_what_an_overlap_swallows_deserves_no_verdict() -> None:
     assert not diagnose(a_wired_job(through(5), costs=False)).verdicts
 
 
+def test_whoever_computes_all_the_time_waits_for_no_transfer() -> None:
+    """Slow from the first step on, so that no step tells how long steps are without it."""
+    window = a_wired_job(through(5, since=0))
+    steps = window.tables["steps"]
+    phases = (
+        steps.with_column("phase", Strings.of(["backward-compute"] * len(steps)))
+        .with_column("microbatch", np.full(len(steps), -1))
+        .with_column("wait_ns", np.zeros(len(steps), np.int64))
+    )
+    assert not diagnose(put(window, phases=phases)).verdicts
+
+
 def test_gloo_moves_data_by_processors() -> None:
     window = a_wired_job(through(5))
     tables = {name: table for name, table in window.tables.items() if name != "kernel_summaries"}

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from stepscope.diagnose import stats
+from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.places import Place
+from stepscope.diagnose.unnamed import UNNAMED
 from stepscope.window import Floats, Mask
 
 EXPLAINS = 0.5
@@ -53,3 +56,17 @@ def longest_delay(places: Sequence[Place], excess_ns: Floats) -> float:
         for rank in place.members:
             per_rank[rank] = per_rank.get(rank, 0.0) + lost
     return max(per_rank.values(), default=0.0)
+
+
+def idle_ns(seen: Observed, members: Sequence[int], steps: Mask) -> float:
+    """The part of a step in which the busiest of the members does nothing of its own: no transfer
+    that they wait for can cost more. Infinite where no phases tell.
+    """
+    rows = seen.line.rows(np.array(members, np.int64))
+    known = [own for phase, own in zip(seen.own.phases, seen.own.own, strict=True)
+             if phase not in UNNAMED]  # fmt: skip
+    if not known or (rows < 0).any():
+        return math.inf
+    busy = np.nansum([own[np.ix_(rows, steps)] for own in known], axis=0)
+    period = seen.line.job_period_ns[steps]
+    return max(min(stats.median(period - one) for one in busy), 0.0)

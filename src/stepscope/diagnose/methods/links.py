@@ -22,7 +22,7 @@ import numpy as np
 from stepscope.diagnose import stats
 from stepscope.diagnose.chance import Runs, log_tail
 from stepscope.diagnose.counters import Noticed, noticed, speak_against
-from stepscope.diagnose.delay import longest_delay, lost_per_step
+from stepscope.diagnose.delay import idle_ns, longest_delay, lost_per_step
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.paces import Paces, measure_paces
 from stepscope.diagnose.places import Place
@@ -239,6 +239,8 @@ def _lost(
     others = int((slow & ~explained)[:, active].sum())
     shared = bool(looked.guilty[active].any()) or others > STRAYS * int((slow & explained).sum())
     longest = longest_delay([looked.paces.places[at] for at in through.tolist()], cost)
+    costliest = looked.paces.places[int(through[int(np.argmax(cost.sum(axis=1)))])]
+    longest = min(longest, idle_ns(seen, costliest.members, active))
     return lost_per_step(longest, seen.line.job_period_ns, active, calm, shared)
 
 
