@@ -13,7 +13,7 @@ from stepscope.diagnose import stats
 from stepscope.diagnose.intervals import union
 from stepscope.diagnose.matching import match
 from stepscope.diagnose.methods.arrival import collect_arrivals
-from stepscope.diagnose.methods.stacks import function_of, waits
+from stepscope.diagnose.methods.stacks import compiles, function_of, waits
 from stepscope.diagnose.own_time import communicates, own_time
 from stepscope.diagnose.timeline import timeline
 from stepscope.diagnose.unnamed import GAPS, OUTSIDE
@@ -204,6 +204,16 @@ def test_nested_phases_count_once() -> None:
 )  # fmt: skip
 def test_phases_that_communicate(phase: str, does: bool) -> None:
     assert communicates(phase) is does
+
+
+@pytest.mark.parametrize(
+    ("frame", "does"),
+    [("_compile_fx (torch/_inductor/compile_fx.py)", True), ("compile (cute.py)", True),
+     ("run (triton/runtime/jit.py)", True), ("compile (lib/python3.11/re/__init__.py)", False),
+     ("forward (model.py)", False)],
+)  # fmt: skip
+def test_functions_that_compile_code(frame: str, does: bool) -> None:
+    assert compiles(frame) is does
 
 
 def test_frames() -> None:

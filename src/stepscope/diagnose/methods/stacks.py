@@ -46,7 +46,10 @@ WAITING = (
     "broadcast", "recv", "send", "_wait_for_tstate_lock",
 )  # fmt: skip
 LOADER = "dataloader"
-COMPILES = ("_dynamo", "_inductor", "triton", "torch/compiler")
+COMPILES = ("_dynamo", "_inductor", "triton", "torch/compiler", "cutlass")
+"""Where just-in-time compilers live; elsewhere a function that compiles is called so."""
+PATTERNS = ("/re.py", "/re/", "sre_compile")
+"""And here it is regular expressions that are compiled."""
 
 
 @dataclass(frozen=True)
@@ -194,7 +197,10 @@ def waits(frame: str) -> bool:
 
 def compiles(function: str) -> bool:
     """Whether the function belongs to a just-in-time compiler."""
-    return any(word in function for word in COMPILES)
+    name = function.split(" ", 1)[0].rsplit(".", 1)[-1].lstrip("_")
+    return any(word in function for word in COMPILES) or (
+        name.startswith("compile") and not any(word in function for word in PATTERNS)
+    )
 
 
 def slower_than_peers(samples: Samples, row: int, peers: list[int], span: Mask) -> Slow | None:
