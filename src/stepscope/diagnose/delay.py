@@ -21,7 +21,7 @@ LEAST_CALM = 5
 
 
 def lost_per_step(
-    longest_ns: float, period: Floats, active: Mask, calm: Mask, shared: bool
+    longest_ns: float, period: Floats, active: Mask, calm: Mask, shared: bool, everywhere: bool
 ) -> float:
     """What would come back per slow step: what it is longer than calm ones.
 
@@ -29,11 +29,13 @@ def lost_per_step(
         longest_ns: what the transfers of one rank took longer.
         active: the slow steps.
         shared: somebody else has a part in these steps: then it is no more than `longest_ns`.
+        everywhere: data was slow between all hosts, and delays add up over more than one rank.
     """
     if calm.sum() < LEAST_CALM:
         return longest_ns
     rise = max(_rise(period, active, calm), 0.0)
-    return min(longest_ns, rise) if shared or longest_ns < EXPLAINS * rise else rise
+    explained = everywhere or longest_ns >= EXPLAINS * rise
+    return rise if explained and not shared else min(longest_ns, rise)
 
 
 def _rise(period: Floats, active: Mask, calm: Mask) -> float:

@@ -106,7 +106,8 @@ def _where(link: SlowLink) -> str:
         return f"through {likeliest.name}"
     if link.ranks:
         return f"at {_ranks(link.ranks)}"
-    return f"in {link.place.group} ({_ranks(link.place.members)})"
+    most = f"{link.place.group} ({_ranks(link.place.members)})"
+    return f"in {most}" if _is_local(link) else f"in {link.slow} groups and pairs, as {most},"
 
 
 def _ranks(ranks: Sequence[int]) -> str:

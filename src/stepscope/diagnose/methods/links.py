@@ -225,13 +225,13 @@ def _slow_link(
     return SlowLink(
         _suspects(ways.carriers, chance), _ranks(seen, ways.carriers, chance),
         looked.paces.places[int(through[at])], int((slow.mean(axis=1) > 0.5).sum()), len(through),
-        columns, float(ratio), _lost(seen, looked, through, cost, explained),
+        columns, float(ratio), _lost(seen, looked, through, cost, explained, ways.carriers[best]),
         _signs(signs, against),
     )  # fmt: skip
 
 
 def _lost(
-    seen: Observed, looked: _Looked, through: Ints, cost: Floats, explained: Mask
+    seen: Observed, looked: _Looked, through: Ints, cost: Floats, explained: Mask, best: Carrier
 ) -> float:  # fmt: skip
     """Per step in which the device was slow."""
     active, slow = np.asarray(explained.any(axis=0)), looked.cells.slow
@@ -241,7 +241,8 @@ def _lost(
     longest = longest_delay([looked.paces.places[at] for at in through.tolist()], cost)
     costliest = looked.paces.places[int(through[int(np.argmax(cost.sum(axis=1)))])]
     longest = min(longest, idle_ns(seen, costliest.members, active))
-    return lost_per_step(longest, seen.line.job_period_ns, active, calm, shared)
+    return lost_per_step(longest, seen.line.job_period_ns, active, calm, shared,
+                         best.kind == "fabric")  # fmt: skip
 
 
 def _signs(signs: Sequence[Noticed], against: Floats) -> tuple[str, ...]:
