@@ -96,12 +96,22 @@ def test_the_job_is_described_as_before() -> None:
     assert after.fabric is not None
 
 
-def test_operators_that_never_end_are_open() -> None:
+def test_operators_that_never_end_are_open_but_receives_that_nobody_came_to() -> None:
     simulation, read = hanging()
     table, before = read.table("comm_ops"), simulation.window.table("comm_ops")
     assert table is not None and before is not None
-    started = (before.ints("end_ns") == NULL) & (before.ints("start_ns") != NULL)
-    assert int((table.ints("end_ns") == NULL).sum()) == int(started.sum()) > 0
+    started = before.take((before.ints("end_ns") == NULL) & (before.ints("start_ns") != NULL))
+    ahead = started.strings("op").equals("Recv") & (started.ints("blocked_ns") != NULL)
+    assert 0 < int(ahead.sum()) < len(started)
+    names = ("rank", "group", "seq", "op")
+    in_flight = table.take(table.ints("end_ns") == NULL)
+    assert rows(in_flight, *names) == rows(started.take(~ahead), *names)
+
+
+def test_a_kernel_that_never_ends_is_found_though_its_device_was_told_of_the_next_receive() -> None:
+    read = through_the_store(a_job("hang:rank=5,from=11").window)
+    (verdict,) = diagnose(read).verdicts
+    assert (verdict.kind, verdict.ranks) == ("hang", (5,))
 
 
 def test_a_hang_is_found_at_the_other_end() -> None:

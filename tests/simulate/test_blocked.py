@@ -78,8 +78,8 @@ def test_whoever_looks_at_every_moment_sees_the_same(
         for within in range(world.cluster.per_stage):
             seen = Looker(world.program, times, stage, within)
             blocked = seen.blocked()
-            for key, over in seen.over.items():
-                known = blocked[key] if over < NEVER else NULL
+            for key in seen.over:
+                known = NULL if key == seen.stands_for(NEVER - 1) else blocked[key]
                 assert told[world.program.slot[key], within] == known, key
 
 

@@ -2,8 +2,9 @@
 
 What is lost on this way, because the wire of this release cannot say it: when the host issued an
 operator (the wire has one time for its beginning, and gets when it reached the device), operators
-that had not begun, and the column `match`. A phase that is communication from end to end, of which
-the tables do not say how long it waited, waits all the time.
+that had not begun, receives that the device was told of before the rank came to them, and the
+column `match`. A phase that is communication from end to end, of which the tables do not say how
+long it waited, waits all the time.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 
 from stepscope.processor.normalise import RECORD_TYPE, Records
 from stepscope.trace import DATA_LOAD
-from stepscope.window import NULL, Ints, Table
+from stepscope.window import NULL, Ints, Mask, Table
 from stepscope.wire.records import COMM_DONE, COMM_OPEN, UNKNOWN, EventKind, RecordKind
 
 TABLES = ("steps", "phases", "comm_ops", "pauses")
@@ -58,14 +59,15 @@ class RankRecords:
         return start + lasted, _made(RecordKind.PHASE, 0, table.ints("step"), *fields)
 
     def _operators(self, table: Table) -> Made:
-        table = table.take(table.ints("start_ns") != NULL)
+        table = table.take((table.ints("start_ns") != NULL) & ~_ahead(table))
         start, end = table.ints("start_ns"), table.ints("end_ns")
         running = end == NULL
         peer = table.ints("peer") & 0xFFFFFFFF
         fields = (
             self._ids(table, "group"), (self._ids(table, "op") << 32) | peer, table.ints("seq"),
             _known(table, "bytes"), start - self._offset_ns,
-            np.where(running, UNKNOWN, end - self._offset_ns), _known(table, "blocked_ns"),
+            np.where(running, UNKNOWN, end - self._offset_ns),
+            np.where(running, UNKNOWN, _known(table, "blocked_ns")),
         )  # fmt: skip
         flags = np.where(running, COMM_OPEN, COMM_DONE)
         made = _made(RecordKind.COMM, flags, table.ints("step"), *fields)
@@ -111,6 +113,15 @@ def _begun(phases: Table | None, last: int) -> tuple[Ints, Ints]:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     rows = phases.strings("phase").equals(DATA_LOAD) & (phases.ints("step") > last)
     return phases.ints("step")[rows], phases.ints("start_ns")[rows]
+
+
+def _ahead(table: Table) -> Mask:
+    """Receives in flight that their rank has not come to: its device was told of them ahead. A
+    hook sees a receive when it is called, and calls it in flight until its rank may go on."""
+    waits = table.ints("end_ns") == NULL
+    if table.has("blocked_ns"):
+        return waits & table.strings("op").equals("Recv") & (table.ints("blocked_ns") != NULL)
+    return np.zeros_like(waits)
 
 
 def _known(table: Table, column: str) -> Ints:

@@ -44,15 +44,16 @@ class Line:
         return cls(np.array(slots), np.array(needed_by), np.array(waits))
 
     def blocked_ns(self, times: Times, stage: int) -> Ints:
-        """Of every slot, `[slot, rank within the stage]`; NULL where the operator never ended."""
+        """Of every slot, `[slot, rank within the stage]`; NULL: the rank stands in it for ever."""
         slots, waits = self.slots, self.waits
         end = times.end[slots, stage]
         through = np.maximum.accumulate(end, axis=0)
         before = np.concatenate((np.zeros_like(through[:1]), through[:-1]))
         since = np.maximum(before, times.issued[self.needed_by, stage])
+        stood = np.where((end >= NEVER) & (since < NEVER), NULL, np.maximum(end - since, 0))
+        stood[since >= NEVER] = 0  # it never came to that
         found = np.zeros_like(times.end[:, stage])
-        found[slots[waits]] = np.maximum(end - since, 0)[waits]
-        found[times.end[:, stage] >= NEVER] = NULL
+        found[slots[waits]] = stood[waits]
         return found
 
 
