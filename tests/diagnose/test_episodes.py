@@ -179,3 +179,18 @@ def test_what_nobody_waits_for_is_no_verdict() -> None:
     faults = [Fault((2,), "data-load", at, at + 1, ms=350) for at in (31, 44, 49, 73, 80, 102)]
     job = a_job(8, 120, faults=faults, typical=typical, edit=lighter, stacks=False)
     assert diagnose(job).verdicts == ()
+
+
+def test_a_rank_struck_in_one_phase_and_spared_in_others_is_no_culprit() -> None:
+    """What it takes longer to load, and more, it computes less in these very steps."""
+    at = (31, 44, 49, 73, 80, 102)
+
+    def lighter(own: Floats) -> Floats:
+        own[2, 2, list(at)] -= 500 * MS
+        return own
+
+    typical = {"data-load": 10.0, "forward-compute": 300.0, "backward-compute": 600.0,
+               "optimizer": 50.0}  # fmt: skip
+    faults = [Fault((2,), "data-load", step, step + 1, ms=350) for step in at]
+    job = a_job(8, 120, faults=faults, typical=typical, edit=lighter, stacks=False)
+    assert diagnose(job).verdicts == ()

@@ -93,8 +93,10 @@ def _heaviest_run(
 
 
 def _shares(seen: Observed, row: int, columns: Ints) -> dict[str, float]:
-    """Mean excess per blow of each of the phases that carry a share of it."""
+    """Mean excess per blow of the phases that carry a share of it, of the worst in any case."""
     means = {phase: float(np.nan_to_num(excess_of(seen, phase, row)[columns]).mean())
              for phase in seen.own.phases}  # fmt: skip
     whole = sum(max(mean, 0.0) for mean in means.values())
-    return {phase: mean for phase, mean in means.items() if mean > INFLATED * whole}
+    worst = max(means, key=lambda phase: means[phase])
+    return {phase: mean for phase, mean in means.items()
+            if phase == worst or mean > INFLATED * whole}  # fmt: skip
