@@ -118,10 +118,11 @@ def _begun(phases: Table | None, last: int) -> tuple[Ints, Ints]:
 def _ahead(table: Table) -> Mask:
     """Receives in flight that their rank has not come to: its device was told of them ahead. A
     hook sees a receive when it is called, and calls it in flight until its rank may go on."""
-    waits = table.ints("end_ns") == NULL
-    if table.has("blocked_ns"):
-        return waits & table.strings("op").equals("Recv") & (table.ints("blocked_ns") != NULL)
-    return np.zeros_like(waits)
+    if not table.has("blocked_ns"):
+        return np.zeros(len(table), np.bool_)
+    waits = (table.ints("end_ns") == NULL) & table.strings("op").equals("Recv")
+    ahead: Mask = waits & (table.ints("blocked_ns") != NULL)
+    return ahead
 
 
 def _known(table: Table, column: str) -> Ints:
