@@ -207,3 +207,18 @@ def test_ranks_that_cost_little_alone_cost_enough_together() -> None:
     (verdict,) = diagnose(split_in_two(job, 4)).verdicts
     assert verdict.ranks == (0, 1, 2, 3)
     assert verdict.lost_fraction == pytest.approx(0.1, abs=0.02)
+
+
+def test_who_is_late_with_a_culprit_for_operators_nobody_recorded_is_no_alibi() -> None:
+    """Rank 3 waits for rank 2 within the passes, so both come late to what was recorded."""
+    job = split_in_two(on_device(a_job(ranks=8, faults=slow_passes((2,), times=2.0))), 4)
+    comm = job.tables["comm_ops"]
+    start, order = comm.ints("start_ns"), np.lexsort((comm.ints("seq"), comm.ints("rank")))
+    late = start.copy()
+    for rank in (2, 3):
+        rows = order[comm.ints("rank")[order] == rank]
+        late[rows] = start[order[comm.ints("rank")[order] == 2]]
+    (verdict,) = diagnose(put(job, comm_ops=comm.with_column("start_ns", late))).verdicts
+    assert verdict.ranks == (2,)
+    assert verdict.lost_fraction is not None
+    assert verdict.lost_fraction >= 0.3

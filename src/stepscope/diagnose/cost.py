@@ -18,6 +18,9 @@ HALF = 0.5
 a rank's blows, in which another must be struck as well to share what they cost."""
 ABOUT = 10
 """Steps about a blow whose median tells how long the step would have been."""
+WITHIN_PASSES = ("tp", "cp", "ep", "mp")
+"""Groups whose operators stand between two pieces of one pass: in large jobs they are often not
+recorded one by one."""
 COVERED = 0.5
 """Arrivals limit the cost only where they were seen in at least half of the steps in question."""
 
@@ -55,7 +58,7 @@ def what_if(seen: Observed, culprits: Sequence[Culprit]) -> Cost:
     total = np.nan_to_num(seen.total)
     lost = _busiest(total) - _busiest(_healed(seen, culprits, total))
     guilty = np.isin(np.arange(len(total)), [one.row for one in culprits])
-    lags = _lags(seen, guilty)
+    lags = _lags(seen, _with_coupled(seen, guilty))
     weight = sum(max(one.excess_ns, 1.0) for one in culprits)
     fractions: list[float] = []
     late: list[float | None] = []
@@ -136,12 +139,38 @@ def _healed(seen: Observed, culprits: Sequence[Culprit], total: Floats) -> Float
 
 def _lags(seen: Observed, guilty: Mask) -> tuple[Floats, Mask] | None:
     """Waiting the culprits caused per step, and in which steps arrivals were seen at all."""
-    if seen.arrivals is None or not len(seen.line.steps):
+    if seen.arrivals is None or not len(seen.line.steps) or guilty.all():
         return None
     columns = len(seen.line.steps)
     covered = np.zeros(columns, np.bool_)
     covered[seen.arrivals.step[seen.arrivals.step >= 0]] = True
     return seen.arrivals.lag_of(guilty, columns), covered
+
+
+def _with_coupled(seen: Observed, guilty: Mask) -> Mask:
+    """The culprits and whom they hold up in operators within passes that nobody recorded.
+
+    These come late with them into what was recorded, so against each other nobody is late there.
+    """
+    seen_in = _recorded_groups(seen)
+    unseen = [seen.line.rows(np.array(group.ranks))
+              for group in seen.window.job.groups_of_kind(*WITHIN_PASSES)
+              if group.id not in seen_in]  # fmt: skip
+    members = [rows[rows >= 0] for rows in unseen]
+    late, before = guilty.copy(), -1
+    while int(late.sum()) > before:
+        before = int(late.sum())
+        for rows in members:
+            late[rows] |= late[rows].any()
+    return late
+
+
+def _recorded_groups(seen: Observed) -> set[str]:
+    comm = seen.window.table("comm_ops")
+    if comm is None:
+        return set()
+    names = comm.strings("group")
+    return {names.values[code] for code in np.unique(names.codes) if code >= 0}
 
 
 def _limit(lags: tuple[Floats, Mask] | None, part: slice | Ints) -> float | None:
