@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -73,6 +74,11 @@ class Rows:
             part = values[filled : filled + piece.size].reshape(piece.shape)
             part[...] = piece.columns[name]
             filled += piece.size
-        if name in self.text:
-            return Strings(values.astype(np.int32, copy=False), tuple(self.words))
-        return values
+        return _named(values, tuple(self.words)) if name in self.text else values
+
+
+def _named(codes: NDArray[Any], words: tuple[str, ...]) -> Strings:
+    """With the words that this column uses: what looks through them all is slow otherwise."""
+    used = np.bincount(codes, minlength=len(words)) > 0
+    place = (np.cumsum(used) - 1).astype(np.int32)
+    return Strings(place[codes], tuple(itertools.compress(words, used)))
