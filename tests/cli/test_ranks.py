@@ -22,7 +22,7 @@ from stepscope.window import Table
 from stepscope.wire.frames import Names
 from stepscope.wire.records import COMM_OPEN, RecordKind
 from tests.collect.listener import Heard, Listener
-from tests.processor.daemons import Daemon
+from tests.processor.daemons import PATIENCE_SECONDS, Daemon, ints, wait_for
 from tests.simulate.jobs import a_scenario
 
 Capture = pytest.CaptureFixture[str]
@@ -59,13 +59,15 @@ def daemon(folder: Path) -> Iterator[Daemon]:
 
 
 def test_a_job_told_to_a_processor_is_diagnosed(
-    daemon: Daemon, folder: Path, capsys: Capture
+    daemon: Daemon, folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(sender, "EXIT_SECONDS", PATIENCE_SECONDS)
     (folder / "job.toml").write_text(SHORT_STEPS, encoding="utf-8")
     out = folder / "practice"
     what = [str(folder / "job.toml"), "--fault", "gpu_slow:rank=2,factor=2"]
     assert main(["simulate", *what, "--live", "--socket", str(daemon.path), "--out", str(out)]) == 0
     assert "--follow" in capsys.readouterr().err
+    wait_for(lambda: len(ints(out, "steps", "step")) == 120, "steps")
     assert main(["diagnose", str(out), "--json"]) == 1
     (verdict,) = json.loads(capsys.readouterr().out)["verdicts"]
     assert (verdict["ranks"], verdict["hosts"], verdict["cause"]) == ([2], ["host-001"], "compute")
@@ -74,7 +76,6 @@ def test_a_job_told_to_a_processor_is_diagnosed(
     assert window.job.job_id == "practice" and window.job.fabric is not None
     assert [host.nics[0] for host in window.job.hosts] == ["nic-0", "nic-0"]
     assert all(nic.startswith("nic-") for host in window.job.hosts for nic in host.nics)
-    assert len(window.tables["steps"]) == 120
     assert "stacks" not in window.tables and "kernel_summaries" not in window.tables
 
 
