@@ -39,6 +39,9 @@ class Carrier:
     name: str
     ranks: tuple[int, ...]
 
+    def __hash__(self) -> int:
+        return hash((self.kind, self.name, self.ranks[:1]))  # a leaf has hundreds of ranks
+
 
 Way = tuple[Carrier, float]
 """A carrier, and how likely a place suffers if it is slow."""
@@ -68,7 +71,7 @@ class Routes:
             return
         yield Carrier("fabric", "all between the hosts", ()), PARTLY
         for rank, host in zip(place.members, hosts, strict=True):
-            yield from ((carrier, SUFFERS) for carrier in self._outwards(rank))
+            yield from ((carrier, SUFFERS) for carrier in self._outwards_of[rank])
             if hosts.count(host) > 1:
                 yield self._within(rank), BESIDE
         yield from self._above(place)
@@ -78,7 +81,13 @@ class Routes:
         nvlink = self._devices.nvlink(rank)
         if nvlink is not None:
             return Carrier("nvlink", nvlink, (rank,))
-        return Carrier("unknown", f"the inside of {self._devices.host(rank)}", (rank,))
+        host = self._devices.host(rank)
+        name = f"what connects rank {rank}" if host is None else f"the inside of {host}"
+        return Carrier("unknown", name, (rank,))
+
+    @cached_property
+    def _outwards_of(self) -> Mapping[int, Sequence[Carrier]]:
+        return {rank: tuple(self._outwards(rank)) for rank in self._ranks}
 
     def _outwards(self, rank: int) -> Iterator[Carrier]:
         """What carries a rank's data from its host to its leaf, the leaf included."""
