@@ -135,6 +135,19 @@ def test_experts_with_more_tokens() -> None:
     assert "3.0x slower than its peers in moe_experts" in verdict.summary
 
 
+def test_experts_with_more_tokens_by_sums_of_kernels() -> None:
+    job = on_device(a_job(faults=PASSES))
+    named = replace(job, job=replace(job.job, groups=(
+        *job.job.groups, ProcessGroup("ep-0", "ep", (0, 1, 2, 3)))))  # fmt: skip
+    rows = [(rank, since_ns(job) + MS, 60_000 * MS, kernel, 7, 0, 800, p50 * MS)
+            for rank in range(4)
+            for kernel, p50 in (("flash_fwd", 5), ("ncclDevKernel_SendRecv", 9),
+                                ("grouped_gemm", 24 if rank == CULPRIT else 8))]  # fmt: skip
+    kernels = a_table("rank window_start_ns window_ns kernel stream cluster count p50_ns", rows)
+    verdict = the_verdict(put(named, kernel_summaries=kernels))
+    assert (verdict.cause, verdict.kernels) == ("load_imbalance", ("grouped_gemm",))
+
+
 def test_experts_at_half_the_clock_have_no_more_tokens() -> None:
     job = with_experts(on_device(a_job(faults=PASSES)), (1.0, 3.0))
     assert the_verdict(clocked(job, 990.0)).cause == "compute"

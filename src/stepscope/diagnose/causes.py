@@ -61,12 +61,16 @@ def _of_device(seen: Observed, one: Culprit, use: Use) -> Reason | None:
     speed = clock.relative(seen, one.row, one.first, one.stop)
     if clock.is_low(speed):
         return Reason("compute", None, (_clock(speed or 0.0), *_measured(use)))
-    parts = inner.parts_of(seen, one)
+    phases = inner.parts_of(seen, one)
+    parts = phases or inner.kernels_of(seen, one)
     experts = inner.more_for_experts(parts)
     if experts is None or not any(seen.window.job.groups_of_kind("ep")):
         return None
-    evidence = (_experts(parts, experts), *_measured(use))
-    return Reason("load_imbalance", None, evidence, phase=experts, slowdown=parts[experts].slowdown)
+    return Reason(
+        "load_imbalance", None, (_experts(parts, experts), *_measured(use)),
+        kernels=() if phases else (experts,), phase=experts if phases else None,
+        slowdown=parts[experts].slowdown if phases else None,
+    )  # fmt: skip
 
 
 def _of_host(seen: Observed, samples: Samples | None, one: Culprit, use: Use) -> Reason:

@@ -5,8 +5,9 @@ Paper: ARGUS (2026), table 6, finds expert imbalance by the spread of `moe_exper
 (section 9.5) shows bad devices by the same phase. What tells them apart there is left to people.
 Ours (blame rule 5): a slow device is slow in attention as well; more tokens lengthen the experts'
 part of a pass only. A device whose clock fell is slow whatever it shows (`clock`).
-Cost: one pass over the rows of `phases`.
-Cannot see: more tokens per expert without phases within passes.
+Where such phases were not recorded, sums of kernels per minute (`kernel_summaries`) say the same.
+Cost: one pass over the rows of `phases`, or of `kernel_summaries`.
+Cannot see: more tokens per expert with neither, or in kernels that do not name their experts.
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ import numpy as np
 
 from stepscope.diagnose import stats
 from stepscope.diagnose.blame import Culprit
+from stepscope.diagnose.breakdown import is_computing
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.own_time import communicates
 from stepscope.diagnose.routing import comparison_groups, is_expert
 from stepscope.trace import BACKWARD, DATA_LOAD, FORWARD, OPTIMIZER
 from stepscope.window import NULL, Floats, Ints, Table
 
+EXPERT_KERNELS = ("grouped", "moe", "expert")
+"""Words in the names of kernels that experts run: one grouped matrix product serves them all."""
 WHOLE = (DATA_LOAD, FORWARD, BACKWARD, OPTIMIZER)
 MOSTLY = 0.7
 """Part of the excess that lies in the experts' phases: a slow device spreads it by the phases'
@@ -64,10 +68,34 @@ def parts_of(seen: Observed, one: Culprit) -> dict[str, Part]:
     return found
 
 
+def kernels_of(seen: Observed, one: Culprit) -> dict[str, Part]:
+    """The same by computing kernels, in the windows that began while the culprit was slow.
+
+    The median stands for the mean of each mode: what is rarer than half of a mode is lost.
+    """
+    table = seen.window.table("kernel_summaries")
+    if table is None or not table.has("window_start_ns", "kernel", "count", "p50_ns"):
+        return {}
+    begin, end = seen.line.span_ns(one.first, one.stop)
+    names, row = table.strings("kernel"), seen.line.rows(table.ints("rank"))
+    inside = (table.ints("window_start_ns") >= begin) & (table.ints("window_start_ns") < end)
+    spent = table.floats("count") * table.floats("p50_ns") / max(one.stop - one.first, 1)
+    groups = comparison_groups(seen.window, one.phase)
+    others = [m for group in groups if one.row in group for m in group if m != one.row]
+    found: dict[str, Part] = {}
+    for name in filter(is_computing, names.values):
+        rows = inside & names.equals(name) & (row >= 0)
+        total = stats.sums(row[rows], spent[rows], len(seen.line.ranks))
+        usual = stats.median(total[others]) if others else 0.0
+        if usual > 0:
+            found[name] = Part(float(total[one.row]), usual)
+    return found
+
+
 def more_for_experts(parts: Mapping[str, Part]) -> str | None:
-    """The experts' phase, if nothing else of the passes is slower than on the peers."""
-    experts = [name for name in parts if is_expert(name)]
-    others = [parts[name] for name in parts if not is_expert(name)]
+    """The experts' costliest part, if nothing else of the passes is slower than on the peers."""
+    experts = [name for name in parts if _of_experts(name)]
+    others = [parts[name] for name in parts if not _of_experts(name)]
     if not experts or not others:
         return None
     excess = sum(max(part.excess_ns, 0.0) for part in parts.values())
@@ -77,6 +105,10 @@ def more_for_experts(parts: Mapping[str, Part]) -> str | None:
     if _slower(parts[name] for name in experts) < APART * _slower(others):
         return None
     return max(experts, key=lambda name: parts[name].excess_ns)
+
+
+def _of_experts(name: str) -> bool:
+    return is_expert(name) or any(word in name.lower() for word in EXPERT_KERNELS)
 
 
 def _slower(parts: Iterable[Part]) -> float:
