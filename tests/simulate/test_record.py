@@ -46,6 +46,14 @@ def test_every_table_has_the_columns_of_the_contract(full: Simulation) -> None:
                 assert isinstance(table.columns[column], Strings) == (kind == "str"), column
 
 
+def test_a_column_knows_the_words_that_it_uses_and_no_others(full: Simulation) -> None:
+    for name, table in full.window.tables.items():
+        for column, values in table.columns.items():
+            if isinstance(values, Strings):
+                used = np.unique(values.codes)
+                assert used.tolist() == list(range(len(values.values))), (name, column)
+
+
 def test_nothing_in_it_needs_cleaning(full: Simulation) -> None:
     window, dropped = clean(full.window)
     assert not dropped
