@@ -33,10 +33,14 @@ def published_slowly(durations: Ints) -> list[Triple]:
     return triples(values, [*ends, samples])
 
 
-def divided_slowly(durations: Ints) -> list[Triple]:
-    """The default: deepest valleys of what histograms keep, each side anew."""
+def divided_slowly(durations: Ints, widen: float = 1) -> list[Triple]:
+    """The default: deepest valleys of what histograms keep, each side anew.
+
+    Args:
+        widen: by how much bandwidths are wider.
+    """
     values, logs = binned(durations)
-    ends = divide(values, logs, 0, len(logs), least_samples(len(logs)))
+    ends = divide(values, widen, logs, 0, len(logs), least_samples(len(logs)))
     while len(ends) > 1:
         middles = [math.log(p50) for _, p50, _ in triples(values, ends)]
         gaps = np.diff(middles)
@@ -46,19 +50,20 @@ def divided_slowly(durations: Ints) -> list[Triple]:
     return triples(values, ends)
 
 
-def divide(values: Ints, logs: Floats, begin: int, end: int, least: int) -> list[int]:
+def divide(values: Ints, widen: float, logs: Floats, begin: int, end: int, least: int) -> list[int]:
     part = logs[begin:end]
     if end - begin < 2 * least:
         return [end]
     floor = max(1 / 128, 32 / triples(values[begin:end], [len(part)])[0][1])
-    bandwidth = max(scott(part), floor)
+    bandwidth = widen * max(scott(part), floor)
     cut, doubtful = deepest(part, bandwidth, least)
     if cut == len(part) and (doubtful or bandwidth > SPACING / 2) and bandwidth > floor:
         cut, _ = deepest(part, max(bandwidth / 2, floor), least)
     if cut == len(part):
         return [end]
     middle = begin + cut
-    return [*divide(values, logs, begin, middle, least), *divide(values, logs, middle, end, least)]
+    left = divide(values, widen, logs, begin, middle, least)
+    return [*left, *divide(values, widen, logs, middle, end, least)]
 
 
 def deepest(logs: Floats, bandwidth: float, least: int) -> tuple[int, bool]:
