@@ -159,6 +159,7 @@ def test_the_verdict_tells_how_often() -> None:
     assert verdict.slowdown == pytest.approx(2.5, rel=0.1)
     assert verdict.lost_fraction == pytest.approx(6 * 0.9 / (89 * 0.97 + 6 * 0.9), rel=0.1)
     assert verdict.evidence[0].method == "episodes"
+    assert "nvidia-smi -q -d ECC" in verdict.advice
 
 
 def test_a_stall_of_forty_steps() -> None:

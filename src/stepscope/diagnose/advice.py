@@ -48,6 +48,12 @@ EXPOSED = (
     "with those before {since}"
 )
 
+COMES_AND_GOES = (
+    "watch {who} over these steps: corrected memory errors (`nvidia-smi -q -d ECC`, "
+    "`dmesg | grep -i xid`), reasons of throttling (`nvidia-smi -q -d PERFORMANCE`), and what else "
+    "runs at these times on its host; if it goes on, move it to another device"
+)
+
 STUCK: Mapping[Cause, str] = {
     "host": "look at the process of {who}: `ps -o stat,wchan`; state T was stopped by a signal "
     "(`kill -CONT`), D waits for a device, Z or nothing is dead: see its log, dmesg for OOM kills, "
@@ -97,6 +103,10 @@ def _of_slowness(finding: Finding) -> str:
         return SHARED_DEVICES
     if finding.values.get("exposed") is not None:
         return EXPOSED
+    if finding.cause == "compute" and finding.values.get("blows") not in (
+        None, finding.values.get("steps")
+    ):  # fmt: skip
+        return COMES_AND_GOES
     uneven = finding.cause == "load_imbalance" and not finding.ranks
     return UNEVEN if uneven else SLOW[finding.cause]
 
