@@ -28,7 +28,7 @@ from stepscope.diagnose.lanes import Recording
 from stepscope.diagnose.liveness import latest_stack
 from stepscope.window import Window
 
-COLUMNS = ("call", "seen", "retired", "record", "given", "taken", "dumped_ns")
+COLUMNS = ("state", "call", "seen", "retired", "record", "given", "taken", "dumped_ns")
 """What only recorders' dumps have."""
 SURE, LESS_SURE = 0.9, 0.6
 """Fewer are missing than wait; as many, or the dumps may have been written while all was well."""
