@@ -90,6 +90,19 @@ def test_what_a_culprit_does_is_not_everyones_reason(fault: Fault, cause: str) -
     assert [(verdict.cause, verdict.ranks) for verdict in verdicts] == [(cause, (1,))]
 
 
+def test_where_others_wait_for_a_culprit_is_no_code_of_theirs() -> None:
+    """As in a DDP job on CPUs, whose backward pass computes and waits in one frame."""
+    slow = Fault((1,), "forward-compute", 100, ms=150, gc=True)
+    busy = Fault(ALL, None, 100, times=1.2, computes=False)
+    job = with_samples(a_job(noise=0.03, faults=[slow, busy]), "run_delay", lambda *_: 0.5)
+    frames = job.tables["stacks"].strings("frames")
+    inside = tuple(one.removesuffix(";wait (distributed.py:5)") for one in frames.values)
+    assert inside != frames.values
+    waiting = job.tables["stacks"].with_column("frames", Strings(frames.codes, inside))
+    verdicts = diagnose(put(job, stacks=waiting)).verdicts
+    assert [(verdict.cause, verdict.ranks) for verdict in verdicts] == [("gc", (1,))]
+
+
 def hidden(job: Window, ranks: tuple[int, ...], ms: float) -> Window:
     """The job as a device times it: what a host does before a forward pass is in no phase."""
     phases = job.tables["phases"]

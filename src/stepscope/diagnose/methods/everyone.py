@@ -82,7 +82,7 @@ def _shown(
     """The cause that something measured on all or ever-changing ranks shows."""
     if rise.pause_ns >= EXPLAINS * rise.step_ns:
         return _Reason("gc", 0.9, _named(rise.phase), shown=True)
-    if samples is not None:
+    if samples is not None and (not culprits or _is_work(rise)):
         split_ns = int(seen.line.begins_ns[change.split])
         others = samples.without(culprits)
         slow = slower_than_before(others, split_ns, change.before_ns, change.after_ns)
@@ -97,6 +97,12 @@ def _shown(
         detail = "; ever another rank has the most to do, in both passes"
         return _Reason("load_imbalance", 0.7, None, None, detail, shown=True)
     return None
+
+
+def _is_work(rise: Rise) -> bool:
+    """Whether the ranks themselves did more: beside a culprit most stacks show who waits for it."""
+    own = rise.shared >= SHARED and rise.own_ns >= HALF * rise.step_ns
+    return own and (rise.processor_ns is None or rise.processor_ns >= COMPUTES * rise.own_ns)
 
 
 def _by_function(slow: Slow, rise: Rise) -> _Reason:
