@@ -21,6 +21,8 @@ SHOWN_RANKS = 8
 _INDENT = 2
 _COLUMN = 20
 """A phase's column at its widest; longer names are cut."""
+_BETWEEN = 3
+"""Two of padding, and one for the divider that this kind of box leaves blank."""
 UNUSUAL = 0.1
 """From this excess on a rank's time is set in colour: below, it is noise to the eye."""
 
@@ -66,7 +68,7 @@ def _fitting(phases: tuple[str, ...], width: int) -> tuple[str, ...]:
     """As many phases as there is room for, at least one."""
     room, fitting = width - len("median  "), 0
     for phase in phases:
-        room -= min(max(len(phase), len("1,234 ms")), _COLUMN) + 2
+        room -= min(max(len(phase), len("1,234 ms")), _COLUMN) + _BETWEEN
         fitting += room >= 0
     return phases[: max(fitting, 1)]
 
