@@ -2,9 +2,10 @@
 
     python -m tests.formats.flight_recorder.gloo_scenes FOLDER
 
-All scenes run at once, forked from one process: importing torch is what takes long. A rank that
-gets more than it expects is killed by gloo and leaves no dump. Every rank
-dumps three seconds after it began, whatever it is doing then, as a pickle and as JSON.
+All scenes run at once, forked from one process: importing torch is what takes long. Every rank
+dumps three seconds after the last of its job began, whatever it is doing then, as a pickle and as
+JSON, and goes when all have dumped: what it left would fail in the recorders of the others. A rank
+that gets more than it expects is killed by gloo and leaves no dump.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ CULPRIT = 2
 STEPS = 10
 DUMPS_AFTER_SECONDS = 3.0
 LIVE_SECONDS = 0.02
+WAITS_SECONDS = 10.0  # for ranks that gloo may have killed
 
 
 def healthy(dist: Any, torch: Any, rank: int) -> None:
@@ -107,11 +109,20 @@ def dump_later(folder: Path, rank: int) -> None:
     import torch
 
     c10d: Any = torch._C._distributed_c10d
+    all_have_said("begun", folder, rank)
     time.sleep(DUMPS_AFTER_SECONDS)
     pickled, written = c10d._dump_fr_trace(), c10d._dump_fr_trace_json()
     (folder / "pickle" / f"comm_lib_trace_rank_{rank}").write_bytes(pickled)
     (folder / "json" / f"nccl_trace_rank_host-17_{rank}.json").write_bytes(written)
+    all_have_said("dumped", folder, rank)
     os._exit(0)  # what hangs would never return
+
+
+def all_have_said(what: str, folder: Path, rank: int) -> None:
+    (folder / f"{what}-{rank}").touch()
+    until = time.monotonic() + WAITS_SECONDS
+    while len(list(folder.glob(f"{what}-*"))) < WORLD and time.monotonic() < until:
+        time.sleep(0.01)
 
 
 def main(folder: Path) -> None:
