@@ -84,9 +84,14 @@ def record(folder: Path, fault: str) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     file = folder / f"rank{dist.get_rank()}.json.gz"
     plan = schedule(wait=0, warmup=WARM_UP, active=ACTIVE, repeat=1)
+
+    def export(trace: profile) -> None:
+        dist.barrier()  # writing takes a core, and the last step of others would take longer
+        trace.export_chrome_trace(str(file))
+
     with profile(
         activities=[ProfilerActivity.CPU], schedule=plan,
-        on_trace_ready=lambda trace: trace.export_chrome_trace(str(file)),
+        on_trace_ready=export,
     ) as profiler:  # fmt: skip
         for _, rows in zip(range(steps), DataLoader(data, batch_size=batch), strict=False):
             loss = model(rows).square().mean()

@@ -44,9 +44,7 @@ def diagnosed(folder: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, An
 
 def test_a_healthy_job_is_healthy(traces: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, found = diagnosed(traces / "none", capsys)
-    assert found["verdicts"] == []
-    # of six steps on a busy machine one may really take half as long again
-    assert (found["state"], status) in {("healthy", 0), ("jitter", 1)}
+    assert (status, found["verdicts"]) == (0, [])
     assert (found["ranks"], found["steps"]) == (4, [3, 8])
 
 
