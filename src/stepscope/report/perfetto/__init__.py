@@ -1,7 +1,7 @@
 """One merged timeline of all ranks, as a file that https://ui.perfetto.dev opens.
 
-    select ─▶ tracks, communication, stacks ─▶ lanes ─▶ packets, protobuf
-    rows      slices and counters of a rank    rows     bytes
+    select ─▶ trace ─▶ stepscope.perfetto
+    rows      verdicts, ranks, hosts     bytes
 
 Ranks are written one after the other, and each in blocks, so memory holds the window and one rank's
 rows. Nothing but numpy is needed.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.report.perfetto.slices import ends
+from stepscope.perfetto.slices import ends
 from stepscope.window import NULL, Ints, Mask, Table, Window
 
 _TELLS_STEPS = ("steps", "phases", "kernels", "comm_ops", "host_ops")

@@ -8,16 +8,19 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from stepscope.diagnose.finding import ClockFit, Diagnosis, Verdict
+from stepscope.perfetto.packets import GroupWriter, clock_packet
+from stepscope.perfetto.process import (
+    OF_NO_RANK,
+    host_group,
+    host_packets,
+    rank_group,
+    rank_packets,
+)
+from stepscope.perfetto.slices import LATEST_NS, Group, Slices, Track
 from stepscope.report import units
-from stepscope.report.perfetto.packets import GroupWriter, clock_packet
-from stepscope.report.perfetto.slices import LATEST_NS, Group, Slices, Track
-from stepscope.report.perfetto.tracks import counters, rank_tracks, stack_tracks
 from stepscope.window import Ints, Strings, Table, Window
 
 _TIMES = ("start_ns", "end_ns", "enqueue_ns", "ts_ns")
-_VERDICTS, _FIRST_RANK = 1, 2
-_FIRST_HOST = 3 << 30
-"""Packet sequences: ranks are int32."""
 LEAST_OFFSET_NS = 1_000
 """Clocks closer than this are not worth a label."""
 
@@ -86,24 +89,17 @@ def _draw(drawing: _Drawing, write: Callable[[bytes], object]) -> int:
 
 def _rank_group(scene: Scene, rank: int, tables: Mapping[str, Table]) -> _Drawing:
     host = scene.window.host_of(rank)
-    digits = len(str(max(scene.window.job.world_size - 1, *scene.ranks)))
-    name = f"rank {rank:0{digits}}" + (f" · {host}" if host else "")
-    labels = tuple(_labels(scene, rank, host))
-    group = Group(f"rank {rank}", name, _FIRST_RANK + rank, rank, rank, labels)
-    writer = GroupWriter(group)
-    return _Drawing(writer, _rank_packets(writer, scene, rank, tables))
+    largest = max(scene.window.job.world_size - 1, *scene.ranks)
+    writer = GroupWriter(rank_group(rank, largest, host, tuple(_labels(scene, rank, host))))
+    return _Drawing(writer, _with_verdicts(writer, scene, rank, tables))
 
 
-def _rank_packets(
+def _with_verdicts(
     writer: GroupWriter, scene: Scene, rank: int, tables: Mapping[str, Table]
 ) -> Iterator[bytes]:
     mine = [verdict for verdict in scene.diagnosis.verdicts if rank in verdict.ranks]
     yield from writer.track(Track("Verdicts", _verdicts(mine, scene.span_ns)))
-    for track in rank_tracks(tables, scene.span_ns[1]):
-        yield from writer.track(track)
-    for track in stack_tracks(tables):
-        yield from writer.nested(track)
-    yield from writer.counters("counters", counters(tables.get("hardware")))
+    yield from rank_packets(writer, tables, scene.span_ns[1])
 
 
 def _labels(scene: Scene, rank: int, host: str | None) -> Iterator[str]:
@@ -121,7 +117,7 @@ def _is_of(clock: ClockFit, rank: int, host: str | None) -> bool:
 
 
 def _verdict_group(scene: Scene) -> _Drawing:
-    writer = GroupWriter(Group("diagnosis", "diagnosis", _VERDICTS))
+    writer = GroupWriter(Group("diagnosis", "diagnosis", OF_NO_RANK))
     slices = _verdicts(scene.diagnosis.verdicts, scene.span_ns)
     return _Drawing(writer, writer.track(Track("Verdicts", slices)))
 
@@ -165,10 +161,9 @@ def _hosts(scene: Scene) -> Iterator[_Drawing]:
     host = hardware.strings("host")
     for code in np.unique(host.codes).tolist():
         if code >= 0:
-            name = host.values[code]
-            writer = GroupWriter(Group(f"host {name}", name, _FIRST_HOST + code))
+            writer = GroupWriter(host_group(host.values[code]))
             rows = hardware.take(host.codes == code)
-            yield _Drawing(writer, writer.counters("counters", counters(rows)))
+            yield _Drawing(writer, host_packets(writer, {"hardware": rows}))
 
 
 def per_rank(window: Window, ranks: Iterable[int]) -> Iterator[tuple[int, Mapping[str, Table]]]:

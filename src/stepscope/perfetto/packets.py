@@ -28,8 +28,8 @@ from hashlib import blake2b
 
 import numpy as np
 
-from stepscope.report.perfetto.lanes import drawing_order, lanes
-from stepscope.report.perfetto.protobuf import (
+from stepscope.perfetto.lanes import drawing_order, lanes
+from stepscope.perfetto.protobuf import (
     TIME_WIDTH,
     Pattern,
     encoded,
@@ -39,7 +39,7 @@ from stepscope.report.perfetto.protobuf import (
     varints_or_text,
     width_of,
 )
-from stepscope.report.perfetto.slices import Counter, Group, Slices, Track
+from stepscope.perfetto.slices import Counter, Group, Slices, Track
 from stepscope.window import NULL, Ints, Strings
 
 UNKNOWN = "not known"

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from stepscope.report.perfetto.communication import communication
-from stepscope.report.perfetto.slices import Counter, Slices, Track, ends
-from stepscope.report.perfetto.stacks import nested
+from stepscope.perfetto.communication import communication
+from stepscope.perfetto.slices import Counter, Slices, Track, ends
+from stepscope.perfetto.stacks import nested
 from stepscope.window import NULL, Floats, Ints, Strings, Table
 
 MAIN_THREAD = "MainThread"

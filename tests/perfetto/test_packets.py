@@ -11,14 +11,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stepscope.report.perfetto.lanes import drawing_order, lanes
-from stepscope.report.perfetto.packets import NAMELESS, UNKNOWN, GroupWriter, clock_packet
-from stepscope.report.perfetto.protobuf import field, varint, varints
-from stepscope.report.perfetto.slices import LATEST_NS, Counter, Group, Slices, Track
+from stepscope.perfetto.lanes import drawing_order, lanes
+from stepscope.perfetto.packets import NAMELESS, UNKNOWN, GroupWriter, clock_packet
+from stepscope.perfetto.protobuf import field, varint, varints
+from stepscope.perfetto.slices import LATEST_NS, Counter, Group, Slices, Track
 from stepscope.window import NULL, Ints, Strings
 
 if TYPE_CHECKING:
-    from .perfetto_engine import TraceProcessor
+    from tests.perfetto.engine import TraceProcessor
 
 T0 = 1_766_000_000_000_000_000
 RANK = Group("rank 3", "rank 3 · host-000", 5, pid=3, order=3)

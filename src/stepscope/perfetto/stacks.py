@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.report.perfetto.slices import Slices, ends
+from stepscope.perfetto.slices import Slices, ends
 from stepscope.window import Ints, Mask, Strings, Table
 
 DEEPEST = 200

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from stepscope.report.perfetto.slices import LATEST_NS, Slices, Track
+from stepscope.perfetto.slices import LATEST_NS, Slices, Track
 from stepscope.trace import NO_PEER
 from stepscope.window import NULL, Ints, Mask, Strings, Table
 
