@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -57,6 +58,17 @@ def test_steps_are_found_again_from_the_calls_of_the_training_loop() -> None:
 
 def test_phases_keep_their_times_steps_and_microbatches() -> None:
     same("phases", "rank", "step", "phase", "microbatch", "start_ns", "duration_ns")
+
+
+def test_kernels_keep_theirs_and_are_summed_up_on_the_way() -> None:
+    window = simulate(replace(a_scenario(ranks=4, steps=11), detail="full")).window
+    read = through_the_store(window)
+    names = ("rank", "step", "kernel", "stream", "start_ns", "duration_ns")
+    assert rows(read.table("kernels"), *names) == rows(window.table("kernels"), *names)
+    sums, kernels = read.table("kernel_summaries"), read.table("kernels")
+    assert sums is not None and kernels is not None
+    assert int(sums.ints("count").sum()) == len(kernels)
+    assert set(sums.strings("kernel").values) == set(kernels.strings("kernel").values)
 
 
 def test_collectives_keep_who_met_whom_when_and_who_stood_in_it() -> None:

@@ -83,6 +83,15 @@ class Producer:
             return self.record(RecordKind.COMM, COMM_OPEN, *fields, UNKNOWN, UNKNOWN)
         return self.record(RecordKind.COMM, COMM_DONE, *fields, end_ns, 0)
 
+    def kernel(
+        self, name: str, start_ns: int, duration_ns: int, stream: int = 7,
+        launched_ns: int | None = -50,
+    ) -> bytes:  # fmt: skip
+        """A kernel that ran; its launch as seen from its start, or not seen."""
+        enqueue = UNKNOWN if launched_ns is None else start_ns + launched_ns
+        fields = (self.names[name], stream, start_ns, duration_ns, enqueue)
+        return self.record(RecordKind.KERNEL, 0, *fields)
+
     def iteration(self, loads: int = 1) -> list[bytes]:
         """The events of one training iteration; tell `loader` and `optimizer` first."""
         out = [self._event(EventKind.LOAD, "loader") for _ in range(loads)]

@@ -26,6 +26,10 @@ def processor(
     flush_seconds: Annotated[
         float, typer.Option(min=0.1, max=60, help="How often rows reach a local job folder.")
     ] = 2.0,
+    kernels: Annotated[
+        bool,
+        typer.Option("--kernels/--no-kernels", help="Store every kernel, not summaries alone."),
+    ] = False,
 ) -> int:
     """Serve the ranks of this host: take their records, sample them from outside, store both.
 
@@ -41,6 +45,7 @@ def processor(
             flush_seconds=flush_seconds,
             exit_when_idle=exit_when_idle,
             sample_stacks=stacks,
+            keep_kernels=kernels,
         )
     )
     return 0

@@ -3,7 +3,7 @@
 Each has the bounded queue and the sender that it would have in a training process: it never waits
 for the processor, reconnects, and counts what it has no room for. The processor stands for all
 hosts of the job; a rank says itself on which it is. What a processor sees by itself (counters, call
-stacks) and what no hook sends (kernels, transfers) does not go this way.
+stacks) and what no rank sends (transfers) does not go this way.
 """
 
 from __future__ import annotations

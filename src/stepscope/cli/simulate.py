@@ -52,7 +52,7 @@ Socket = Annotated[
     typer.Option(
         metavar="PATH",
         help="With --live: its ranks tell the processor at this socket, which writes --out; one is "
-        "started where none answers. Counters, stacks and kernels do not go this way.",
+        "started where none answers. Counters and stacks do not go this way.",
     ),
 ]
 

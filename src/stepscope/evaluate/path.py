@@ -2,9 +2,10 @@
 
 One processor state per host takes the packets of its ranks, and its instructions are carried out on
 that host's pen of the job folder, as `processor.daemon` does. Tables that come from elsewhere than
-the ranks' own hooks (counters, call stacks, and the kernels, transfers and patterns that later
-collectors will bring) are appended there, as the processor's other sources do. The schedule and the
-fabric, which no processor knows, are a fragment of `job.json` of their own.
+the ranks themselves (counters, call stacks, and the transfers and patterns that later collectors
+will bring) are appended there, as the processor's other sources do. Kernels are summed up, and kept
+one by one as well, as by `stepscope processor --kernels`. The schedule and the fabric, which no
+processor knows, are a fragment of `job.json` of their own.
 """
 
 from __future__ import annotations

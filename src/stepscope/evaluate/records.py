@@ -18,8 +18,8 @@ from stepscope.trace import DATA_LOAD
 from stepscope.window import NULL, Ints, Mask, Table
 from stepscope.wire.records import COMM_DONE, COMM_OPEN, UNKNOWN, EventKind, RecordKind
 
-TABLES = ("steps", "phases", "comm_ops", "pauses")
-"""What the hooks inside a training process see."""
+TABLES = ("steps", "phases", "comm_ops", "pauses", "kernels")
+"""What a training process tells of itself."""
 LOADER, OPTIMIZER = "DataLoader", "optimizer"
 _BEFORE_ALL = -1
 
@@ -39,7 +39,8 @@ class RankRecords:
         """All records of some rows of this rank, in the order in which they were made."""
         nothing = np.zeros(0, np.int64), np.zeros(0, RECORD_TYPE)
         made = [nothing, *self._events(tables.get("steps"), tables.get("phases"))]
-        makers = {"phases": self._phases, "comm_ops": self._operators, "pauses": self._pauses}
+        makers = {"phases": self._phases, "comm_ops": self._operators, "pauses": self._pauses,
+                  "kernels": self._kernels}  # fmt: skip
         made += [make(tables[name]) for name, make in makers.items() if name in tables]
         moments = np.concatenate([moment for moment, _ in made])
         order = np.argsort(moments, kind="stable")
@@ -77,6 +78,15 @@ class RankRecords:
         start, lasted = table.ints("start_ns"), table.ints("duration_ns")
         fields = (self._ids(table, "kind"), start - self._offset_ns, lasted)
         return start + lasted, _made(RecordKind.PAUSE, 0, table.ints("step"), *fields)
+
+    def _kernels(self, table: Table) -> Made:
+        start, lasted = table.ints("start_ns"), table.ints("duration_ns")
+        launched = _known(table, "enqueue_ns")
+        launched = np.where(launched == UNKNOWN, UNKNOWN, launched - self._offset_ns)
+        fields = (self._ids(table, "kernel"), table.ints("stream"), start - self._offset_ns,
+                  lasted, launched)  # fmt: skip
+        made = _made(RecordKind.KERNEL, 0, table.ints("step"), *fields)
+        return start + lasted, made
 
     def _events(self, steps: Table | None, phases: Table | None) -> list[Made]:
         """The calls that steps are found from: a step begins with a batch and ends with an

@@ -87,7 +87,7 @@ class JobFolders:
     def append(self, job: str, table: str, rows: Rows) -> None:
         """Adds rows; those of a job without a folder have nowhere to go."""
         writer = self._writers.get(job)
-        if writer is not None and table in TABLES:
+        if writer is not None and (table != "kernels" or self._settings.keep_kernels):
             writer.append(table, rows)
 
     def replace_open(self, job: str, rows: Rows) -> None:

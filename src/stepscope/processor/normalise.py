@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stepscope.window import NULL, Ints, Strings
 from stepscope.wire.records import COMM_OPEN, UNKNOWN, RecordKind
 
 RECORD_TYPE = np.dtype(
@@ -35,6 +36,16 @@ class Translation:
 
     def strings(self, ids: NDArray[np.int64]) -> list[str | None]:
         return [self.names.get(id) for id in ids.tolist()]
+
+    def words(self, ids: Ints) -> Strings:
+        """The same of many that are few, coded."""
+        used, codes = np.unique(ids, return_inverse=True)
+        texts = [self.names.get(id) for id in used.tolist()]
+        known: dict[str | None, int] = {None: -1}
+        for text in texts:
+            known.setdefault(text, len(known) - 1)
+        of_used = np.array([known[text] for text in texts], np.int32)
+        return Strings(of_used[codes], tuple(text for text in known if text is not None))
 
     def wall(self, mono_ns: NDArray[np.int64]) -> NDArray[np.int64]:
         return mono_ns + self.offset_ns
@@ -104,6 +115,21 @@ def comm_ops(records: Records, to: Translation) -> Rows:
         "end_ns": [None if e == UNKNOWN else e + to.offset_ns for e in field[:, 5].tolist()],
         "state": [_state(open) for open in is_open],
         "blocked_ns": [None if b == UNKNOWN else b for b in field[:, 6].tolist()],
+    }
+
+
+def kernels(records: Records, to: Translation) -> Rows:
+    """Rows of `kernels`."""
+    field = records["field"]
+    enqueue = field[:, 4]
+    return {
+        "rank": np.full(len(records), to.rank, np.int32),
+        "step": np.array(to.steps(records["ordinal"]), np.int64),
+        "kernel": to.words(field[:, 0]),
+        "stream": field[:, 1].copy(),
+        "start_ns": to.wall(field[:, 2]),
+        "duration_ns": field[:, 3].copy(),
+        "enqueue_ns": np.where(enqueue == UNKNOWN, NULL, to.wall(enqueue)),
     }
 
 

@@ -28,6 +28,7 @@ class Settings:
         hardware_seconds: how often counters are sampled.
         idle_seconds: with `exit_when_idle`, how long after the last producer it stops.
         sample_stacks: whether py-spy looks at the ranks.
+        keep_kernels: whether every kernel becomes a row of table `kernels`, besides its summary.
     """
 
     socket: Path = field(default_factory=default_socket)
@@ -37,3 +38,4 @@ class Settings:
     idle_seconds: float = 20.0
     exit_when_idle: bool = False
     sample_stacks: bool = True
+    keep_kernels: bool = False

@@ -14,9 +14,11 @@ import numpy as np
 
 from stepscope.errors import WireError
 from stepscope.processor import normalise
+from stepscope.processor.kernels import KernelSums, Told
 from stepscope.processor.normalise import Records, Rows, Translation
 from stepscope.processor.steps import Event, Step, StepTracker
 from stepscope.trace import Host, Job, ProcessGroup
+from stepscope.window import NULL
 from stepscope.wire.frames import (
     MAX_TIME_NS,
     AtRisk,
@@ -34,6 +36,9 @@ PATIENT_STEPS = 0.5
 _HOST_LEVEL = -1
 HOLD_NS = 5_000_000_000
 """Rows wait this long for the step sequence to be known; later rows count optimizer steps."""
+MOST_HELD = 1 << 16
+"""Kernels of a rank that wait so, 4 MiB: seven times what ARGUS (section 5.2) counts with. Others
+have no step."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +128,7 @@ class Producer:
     parallelism: dict[str, int] = field(default_factory=dict)
     tracker: StepTracker = field(default_factory=StepTracker)
     held: list[Records] = field(default_factory=list)
+    held_kernels: int = 0
     held_since_ns: int | None = None
     holding: bool = True
     open_ops: dict[_OpenKey, Records] = field(default_factory=dict)
@@ -155,6 +161,7 @@ class HostState:
     def __init__(self) -> None:
         self.producers: dict[int, Producer] = {}
         self._gone: list[Producer] = []
+        self._sums: dict[str, KernelSums] = {}
 
     def jobs(self) -> set[str]:
         """Jobs that have a live producer."""
@@ -186,6 +193,8 @@ class HostState:
         if producer.open_ops and not self._is_back(producer):
             self._gone.append(producer)
         hello = producer.hello
+        if hello.job in self._sums and hello.job not in self.jobs():
+            out += _appended(hello.job, self._sums[hello.job].finish())
         return [*out, Unwatch(hello.job, hello.rank, hello.pid)]
 
     def tick(self, now_ns: int) -> list[Instruction]:
@@ -199,6 +208,8 @@ class HostState:
             held = producer.held_since_ns
             if producer.holding and held is not None and now_ns - held > HOLD_NS:
                 out += self._release(producer)
+        for job, sums in self._sums.items():
+            out += _appended(job, sums.tick(now_ns))
         return out
 
     def stalled(self, now_ns: int) -> list[Stalled]:
@@ -220,6 +231,7 @@ class HostState:
     def forget(self, job: str) -> None:
         """Drops what finished producers of a job left behind."""
         self._gone = [producer for producer in self._gone if producer.hello.job != job]
+        self._sums.pop(job, None)
 
     def _hello(self, connection: int, hello: Hello) -> list[Instruction]:
         out = self.disconnected(connection)  # a producer that introduces itself twice
@@ -252,9 +264,9 @@ class HostState:
         if producer.held_since_ns is None:
             producer.held_since_ns = now_ns
         steps = self._track(producer, records)
-        out: list[Instruction] = []
+        out = self._summed(producer, records, now_ns)
         if producer.holding:
-            producer.held.append(records)
+            out += _hold(producer, records)
             if producer.tracker.sequence is not None:
                 out += self._release(producer)
         else:
@@ -263,6 +275,16 @@ class HostState:
             out.append(Append(producer.hello.job, "steps", _step_rows(producer, steps)))
         # last: an operator that finished must be in its table before it leaves the open ones
         return [*out, *self._open(producer, records)]
+
+    def _summed(self, producer: Producer, records: Records, now_ns: int) -> list[Instruction]:
+        """Kernels are counted as they come: no summary asks for their step."""
+        some = normalise.of_kind(records, RecordKind.KERNEL)
+        if not len(some):
+            return []
+        hello = producer.hello
+        sums = self._sums.setdefault(hello.job, KernelSums())
+        rows = normalise.kernels(some, producer.translation())
+        return [*_appended(hello.job, sums.add(hello.rank, rows, now_ns))]
 
     def _track(self, producer: Producer, records: Records) -> list[Step]:
         steps: list[Step] = []
@@ -275,6 +297,7 @@ class HostState:
     def _release(self, producer: Producer) -> Iterator[Instruction]:
         producer.holding = False
         held, producer.held = producer.held, []
+        producer.held_kernels = 0
         for records in held:
             yield from _rows(producer, records)
 
@@ -339,6 +362,23 @@ def _blocked(producer: Producer, now_ns: int) -> list[Instruction]:
     return said
 
 
+def _hold(producer: Producer, records: Records) -> Iterator[Append]:
+    """Keeps records until steps are known; kernels as far as there is room, else told at once."""
+    are_kernels = records["kind"] == RecordKind.KERNEL
+    count = int(are_kernels.sum())
+    if count and producer.held_kernels + count > MOST_HELD:
+        stepless = replace(producer.translation(), step_of=lambda _: NULL)
+        rows = normalise.kernels(records[are_kernels], stepless)
+        yield Append(producer.hello.job, "kernels", rows)
+        records, count = records[~are_kernels], 0
+    producer.held.append(records)
+    producer.held_kernels += count
+
+
+def _appended(job: str, told: Told) -> Iterator[Append]:
+    return (Append(job, table, rows) for table, rows in told)
+
+
 def with_devices(fragment: Job, here: Host) -> Job:
     """The fragment with this host's devices, which only the daemon can look up. A rank that says
     it is on another host (in a container, or simulated) has others."""
@@ -389,6 +429,8 @@ def _rows(producer: Producer, records: Records) -> Iterator[Append]:
     comm = normalise.of_kind(records, RecordKind.COMM)
     if len(some := comm[comm["flags"] != COMM_OPEN]):
         yield Append(job, "comm_ops", normalise.comm_ops(some, to))
+    if len(some := normalise.of_kind(records, RecordKind.KERNEL)):
+        yield Append(job, "kernels", normalise.kernels(some, to))
     if len(some := normalise.of_kind(records, RecordKind.PAUSE)):
         yield Append(job, "pauses", normalise.pauses(some, to))
     if len(some := normalise.of_kind(records, RecordKind.COUNT)):

@@ -16,8 +16,11 @@ Strings travel once, as names with an id (`frames.Hello`, `frames.Names`).
 | COMM  | OPEN while running | group | op id, peer | seq      | bytes | enqueue | end   | blocked |
 | PAUSE |                    | name  | start       | duration |       |         |       |         |
 | COUNT |                    | name  | value       | time     | since |         |       |         |
+| KERNEL|                    | name  | stream      | start    | duration | enqueue |  |         |
 
-Names and groups are ids; `batch` is the microbatch.
+Names and groups are ids; `batch` is the microbatch. A kernel is one kernel, copy or set of a
+device, told of when it has ended; its times are the host's as well, `enqueue` is the launch, -1
+where that was not seen.
 
 In a COMM record `b` is `op id << 32 | (peer & 0xffffffff)`; `bytes`, `end` and `blocked` are -1
 where unknown. `cpu` in a PHASE record is -1 where the clock cannot be read. A COUNT named
@@ -43,6 +46,7 @@ class RecordKind(IntEnum):
     COMM = 3
     PAUSE = 4
     COUNT = 5
+    KERNEL = 6
 
 
 class EventKind(IntEnum):
@@ -62,6 +66,7 @@ TABLE_OF_KIND = {
     RecordKind.COMM: "comm_ops",
     RecordKind.PAUSE: "pauses",
     RecordKind.COUNT: "hardware",
+    RecordKind.KERNEL: "kernels",
 }
 """Which table suffers when a record of this kind is lost."""
 
