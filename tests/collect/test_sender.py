@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from stepscope.collect import guard
+from stepscope.collect.hooks.in_flight import (
+    HURRIED_OPEN_AFTER_NS,
+    OPEN_AFTER_NS,
+    open_deadline_ns,
+)
 from stepscope.collect.session import Session
-from stepscope.wire.frames import GroupInfo
+from stepscope.wire.control import Hurry, encode_hurry
+from stepscope.wire.frames import GroupInfo, PacketKind, pack
 from stepscope.wire.records import RecordKind
 
-from .listener import Heard, Listener, Peer, rows
+from .listener import PATIENCE_SECONDS, Heard, Listener, Peer, rows
 
 
 def _phases(session: Session, count: int, name: str = "work") -> None:
@@ -70,6 +80,20 @@ def test_rows_stay_at_risk_until_somebody_heard_of_it(session: Session, listener
     hello = listener.accept().read_until(rows(1)).hellos[0]
 
     assert hello.at_risk is not None and hello.at_risk.rows == {"phases": 4}
+
+
+def test_rows_are_named_again_to_who_follows_a_processor_that_died_at_once(
+    session: Session, listener: Listener
+) -> None:
+    """It may have died before it wrote down what the hello said."""
+    _phases(session, 4)
+    peer = listener.accept()
+    peer.read_until(rows(4))
+    for _ in range(2):
+        peer.close()
+        peer = listener.accept()
+        (hello,) = peer.read_until(lambda heard: bool(heard.hellos)).hellos
+        assert hello.at_risk is not None and hello.at_risk.rows == {"phases": 4}
 
 
 def _without_room(session: Session) -> threading.Event:
@@ -139,6 +163,74 @@ def test_a_path_that_no_socket_can_have(session: Session) -> None:
     session.close()
 
 
+def test_a_processor_asks_to_be_told_at_once(session: Session, listener: Listener) -> None:
+    before = open_deadline_ns(session)
+    _phases(session, 1)
+    peer = listener.accept()
+    peer.read_until(rows(1))
+    assert not session.is_hurried
+    peer.connection.send(pack(PacketKind.CONTROL, encode_hurry(Hurry(60.0)), 1, 0))
+    _wait_for(lambda: session.is_hurried)
+    assert open_deadline_ns(session) - before > OPEN_AFTER_NS - HURRIED_OPEN_AFTER_NS
+    peer.connection.send(pack(PacketKind.CONTROL, encode_hurry(Hurry(0.0)), 1, 0))
+    _wait_for(lambda: not session.is_hurried)
+    _phases(session, 1)
+    peer.read_until(rows(2))
+
+
+def test_a_processor_that_goes_is_missed_before_there_is_anything_to_send(
+    session: Session, listener: Listener
+) -> None:
+    _phases(session, 1)
+    peer = listener.accept()
+    peer.read_until(rows(1))
+    peer.close()
+    assert listener.accept().read_until(lambda heard: bool(heard.hellos))
+
+
+def test_what_is_no_request_is_a_fault_of_ours_and_harms_nobody(
+    session: Session, listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(guard.RAISE_VARIABLE)
+    faults = guard.faults.value
+    _phases(session, 1)
+    peer = listener.accept()
+    peer.connection.send(b"nonsense")
+    _wait_for(lambda: guard.faults.value > faults)
+    _phases(session, 1)
+    peer.read_until(rows(2))
+
+
+def test_a_script_that_closes_all_descriptors_keeps_no_processor_busy(session: Session) -> None:
+    """The thread would find the closed one ready for ever."""
+    waits = _counted_waits(session)
+    _phases(session, 1)
+    os.close(session._sender._wake)
+    _wait_for(lambda: len(waits) > 3)
+    assert max(Counter(round(at, 2) for at in waits).values()) <= 3, "one per look of 10 ms"
+    session.close()
+
+
+def _counted_waits(session: Session) -> list[float]:
+    """When each wait of the sender began."""
+    waits: list[float] = []
+    wait = session._sender._wait
+
+    def counted(seconds: float) -> None:
+        waits.append(time.monotonic())
+        wait(seconds)
+
+    session._sender._wait = counted  # type: ignore[method-assign]
+    return waits
+
+
+def _wait_for(condition: Callable[[], bool]) -> None:
+    until = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.005)
+
+
 _CHILD = """
 import signal, sys
 from stepscope.collect.identity import Identity
@@ -155,6 +247,10 @@ work(1)
 """
 
 
+_PATIENT = "from stepscope.collect import sender; sender.EXIT_SECONDS = 60\n"
+"""On a busy machine a second is short."""
+
+
 def _run_child(socket_path: Path, code: str) -> subprocess.Popen[str]:
     pipe = subprocess.PIPE
     command = [sys.executable, "-c", _CHILD + code, str(socket_path)]
@@ -164,7 +260,7 @@ def _run_child(socket_path: Path, code: str) -> subprocess.Popen[str]:
 @pytest.mark.usefixtures("unowned")
 def test_the_last_records_arrive_when_a_script_ends(socket_path: Path, listener: Listener) -> None:
     """More than a socket holds, and the script does not wait."""
-    child = _run_child(socket_path, "work(50_000)")
+    child = _run_child(socket_path, f"{_PATIENT}work(50_000)")
     heard = listener.accept().read_to_the_end()
 
     assert child.wait() == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import threading
 from pathlib import Path
@@ -11,7 +12,8 @@ import pytest
 from stepscope.processor.daemon import Processor
 from stepscope.processor.settings import Settings
 from stepscope.trace import Host, ProcessGroup
-from stepscope.wire.frames import GroupInfo, PacketKind, pack
+from stepscope.wire.control import decode_hurry
+from stepscope.wire.frames import MAX_PACKET_BYTES, GroupInfo, PacketKind, pack
 
 from .daemons import Daemon, command, ints, read, strings, wait_for
 from .producers import OFFSET_NS, Producer
@@ -50,6 +52,25 @@ def test_ranks_of_two_jobs_fill_two_folders(daemon: Daemon, tmp_path: Path) -> N
         assert isinstance(host, Host) and host.ranks == (0, 1)
     for line in lines:
         line.close()
+
+
+def test_who_has_not_stopped_is_asked_to_tell_at_once(daemon: Daemon, tmp_path: Path) -> None:
+    """And a job that has nothing to do with it is not."""
+    with subprocess.Popen(["sleep", "600"]) as rank:
+        stopped = Producer(1, job="halts", store=str(tmp_path), pid=rank.pid)
+        _, packets = _rank(tmp_path, "halts")
+        _, elsewhere = _rank(tmp_path, "trains")
+        with (
+            daemon.connect(stopped.hello()), daemon.connect(*packets) as line,
+            daemon.connect(*elsewhere) as other,
+        ):  # fmt: skip
+            daemon.flush("halts")
+            rank.send_signal(signal.SIGSTOP)
+            assert decode_hurry(line.recv(MAX_PACKET_BYTES)).seconds > 0
+            other.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                other.recv(MAX_PACKET_BYTES)
+        rank.kill()
 
 
 def test_a_flush_is_answered_when_everything_is_stored(daemon: Daemon, tmp_path: Path) -> None:

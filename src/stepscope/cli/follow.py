@@ -44,6 +44,8 @@ class Watch:
         self._seen: Window | None = None
         self._told: set[str] = set()
         self._last: Diagnosis | None = None
+        self._hang_sought_in: Window | None = None
+        self._hangs = False
 
     @property
     def is_recording(self) -> bool:
@@ -79,7 +81,10 @@ class Watch:
         """Whether what is there now ends in a hang; much cheaper than a whole look."""
         from stepscope.diagnose.runner import find_hang
 
-        return find_hang(self._reader.refresh()) is not None
+        window = self._reader.refresh()
+        if window is not self._hang_sought_in:
+            self._hang_sought_in, self._hangs = window, find_hang(window) is not None
+        return self._hangs
 
     def _warn(self) -> None:
         """Each problem of the source once, not at every look."""

@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 LOOK_SECONDS = 4.0
 CONFIRM_SECONDS = 2.0
 """A suspicion is looked at again sooner."""
-STALLED_LOOK_SECONDS = 0.05
+STALLED_LOOK_SECONDS = 0.02
 BUDGET = 100.0
 """A look may use the processor for a hundredth of the time until the next: 1 % of one core,
 outside the ranks. On a busy host it takes longer than that, and is no more of a burden for it."""
@@ -53,7 +53,7 @@ WINDOW_SECONDS = 1800.0
 STACK_FRAMES = 8
 """Innermost frames of a rank that hangs; the report has more."""
 _TURN_SECONDS = 0.1
-_STALLED_TURN_SECONDS = 0.05
+_STALLED_TURN_SECONDS = 0.02
 
 
 class Live:

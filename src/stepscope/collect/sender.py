@@ -3,12 +3,14 @@
 The training thread only appends to the queue; when it is full, records are dropped and counted by
 table. The thread wakes a few times a second, never blocks on the socket, and reconnects for as long
 as the process lives. What it sent just before a connection broke may not have been stored, so the
-next hello names those rows as at risk.
+next hello names those rows as at risk. A processor that sees a rank stopped has the others hurry.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import select
 import socket
 import threading
 import time
@@ -17,13 +19,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from stepscope.collect.guard import Tally, guarded, report
-from stepscope.wire.frames import MAX_RECORDS, AtRisk, PacketKind, pack
+from stepscope.wire.control import decode_hurry
+from stepscope.wire.frames import MAX_PACKET_BYTES, MAX_RECORDS, AtRisk, PacketKind, pack
 from stepscope.wire.records import RECORD, TABLE_OF_KIND, RecordKind
 
 QUEUE_RECORDS = 65_536
 """4 MiB of records: minutes of an ordinary job while the processor is away."""
 LOOK_SECONDS = 0.1
 """How often the thread wakes: a rank that fell silent has told all it knows after so long."""
+HURRIED_LOOK_SECONDS = 0.01
+"""How often while somebody has stopped: for who waits for him, such looks cost nothing."""
 FLUSH_SECONDS = 0.5
 """What a busy rank waits at least: a flush costs as much as the records of three steps."""
 RECONNECT_SECONDS = 1.0
@@ -137,11 +142,19 @@ class Sender:
         self._dropped_told = 0
         self._retry_at = 0.0
         self._recent: deque[tuple[int, bytes]] = deque()
+        self._named: list[tuple[int, bytes]] = []
+        self._named_ns = 0
         self._urgent: deque[tuple[PacketKind, bytes]] = deque()
-        self._wake = threading.Event()
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._hurried_until = 0.0
         self._stop = False
         self.cpu_ns = 0
         self._thread = threading.Thread(target=self._run, name="stepscope-sender", daemon=True)
+
+    @property
+    def is_hurried(self) -> bool:
+        """Whether the processor asked a moment ago to be told at once."""
+        return self._hurried_until > 0.0 and time.monotonic() < self._hurried_until
 
     def start(self) -> None:
         self._thread.start()
@@ -154,7 +167,8 @@ class Sender:
     def close(self) -> None:
         """Sends what is left, for at most a second, and stops."""
         self._stop = True
-        self._wake.set()
+        with contextlib.suppress(OSError):  # a script may close what it did not open
+            os.eventfd_write(self._wake, 1)
         if self._thread.is_alive():
             self._thread.join(EXIT_SECONDS)
 
@@ -166,13 +180,40 @@ class Sender:
     def _run(self) -> None:
         flush_at = 0.0
         while not self._stop:
-            self._wake.wait(LOOK_SECONDS)
-            if not self._busy() or time.monotonic() >= flush_at:
+            self._wait(HURRIED_LOOK_SECONDS if self.is_hurried else LOOK_SECONDS)
+            if not self._busy() or self.is_hurried or time.monotonic() >= flush_at:
                 self._turn()
                 flush_at = time.monotonic() + FLUSH_SECONDS
                 self.cpu_ns = time.thread_time_ns()
         self._finish(time.monotonic() + EXIT_SECONDS)
         self._disconnect()
+
+    @guarded
+    def _wait(self, seconds: float) -> None:
+        """Until it is time for a look, the processor says something, or we are to stop."""
+        poll = select.poll()
+        poll.register(self._wake, select.POLLIN)
+        if self._socket is not None:
+            poll.register(self._socket, select.POLLIN)
+        ready = {descriptor for descriptor, _ in poll.poll(seconds * 1e3)}
+        if ready - {self._wake}:
+            self._listen()
+        elif ready and not self._stop:
+            time.sleep(seconds)  # the script closed a descriptor of ours: it wakes us no more
+
+    def _listen(self) -> None:
+        """Takes what the processor says, or notices that there is none any more."""
+        assert self._socket is not None
+        try:
+            data = self._socket.recv(MAX_PACKET_BYTES, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if data:
+            self._hurried_until = time.monotonic() + decode_hurry(data).seconds
+        else:
+            self._disconnect()
 
     def _finish(self, deadline: float) -> None:
         """The last records may need more room than the socket has at once."""
@@ -227,8 +268,9 @@ class Sender:
             kind, payload = self._urgent[0]
             self._send(kind, payload)
             self._urgent.popleft()
-            if kind == PacketKind.HELLO:
-                self._recent.clear()  # the rows at risk have been named
+            if kind == PacketKind.HELLO:  # the rows at risk have been named
+                self._named, self._named_ns = list(self._recent), time.monotonic_ns()
+                self._recent.clear()
         while records := self._queue.take(MAX_RECORDS):
             payload = b"".join(records)
             try:
@@ -257,13 +299,16 @@ class Sender:
             self._recent.popleft()
 
     def _at_risk(self) -> AtRisk | None:
-        if not self._recent:
+        """A processor that died soon after it was told has not stored what it was told either."""
+        told = time.monotonic_ns() - self._named_ns > AT_RISK_NS
+        recent = [*([] if told else self._named), *self._recent]
+        if not recent:
             return None
-        kinds = Counter(b"".join(kinds for _, kinds in self._recent))
+        kinds = Counter(b"".join(kinds for _, kinds in recent))
         rows: Counter[str] = Counter()
         for kind, count in kinds.items():
             rows[TABLE_OF_KIND[RecordKind(kind)]] += count
-        return AtRisk(self._recent[0][0], self._recent[-1][0], rows)
+        return AtRisk(recent[0][0], recent[-1][0], rows)
 
 
 def leave_child_alone(disable: Callable[[], None]) -> None:

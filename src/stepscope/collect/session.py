@@ -199,6 +199,11 @@ class Session:
         """One sample of a counter, for the `hardware` table."""
         self.emit(RecordKind.COUNT, 0, self.name(name), value, time.monotonic_ns())
 
+    @property
+    def is_hurried(self) -> bool:
+        """Whether a rank has stopped, so that what is in flight is told of early."""
+        return self._sender.is_hurried
+
     def _say(self, names: Names) -> None:
         for payload in encode_names(names):
             self._sender.say(PacketKind.NAMES, payload)

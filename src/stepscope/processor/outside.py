@@ -56,6 +56,10 @@ class OutsideWatcher:
     def unwatch(self, who: Unwatch) -> None:
         self._requests.put(lambda: self._unwatch(who))
 
+    def halted(self) -> None:
+        """A process has stopped: look which, and where."""
+        self._requests.put(self._pulse)
+
     def stalled(self, job: str) -> None:
         """Operators of a job are in flight for long: look at once, and keep looking."""
         self._requests.put(lambda: self._look_at_once(job))
@@ -159,7 +163,7 @@ class OutsideWatcher:
         if self._stacks is not None:
             for job in {self._jobs[pid] for pid in newly_halted if pid in self._jobs}:
                 self._dumped[job] = time.monotonic()
-                self._stacks.dump(job)
+                self._stacks.dump(job, newly_halted)
 
     def _own_cost(self, now: float) -> Rows:
         """Cores that the processor and its samplers used since the last sample."""

@@ -36,6 +36,8 @@ WINDOW_SECONDS = 30.0
 """A recorder's start costs 0.06 s of CPU (measured): 0.2 % of a core per rank at this length."""
 OVERLAP_SECONDS = 0.4
 """A recorder takes 0.05 to 0.1 s to its first sample on an idle machine; four times that."""
+SNAPSHOT_SECONDS = 5.0
+"""After so long the process does not let itself be looked at."""
 RATE_HZ = 10
 """Costs about 0.4 % of a core per rank (5 threads, measured); 20 Hz costs 0.6 %."""
 OWN_THREAD = "stepscope-sender"
@@ -129,12 +131,13 @@ class StackSampler:
         """Whether samples of a job are still with a recorder that is ending."""
         return any(s.ending for s in self._sampled.values() if s.target.job == job)
 
-    def dump(self, job: str) -> None:
-        """One snapshot of every process of a job, right now."""
-        for sampled in list(self._sampled.values()):
-            if sampled.target.job == job:
-                runs = self._snapshot(sampled.target.pid)
-                self._emit(sampled.target, runs)
+    def dump(self, job: str, only: frozenset[int] | None = None) -> None:
+        """One snapshot of every process of a job, or of some pids alone, right now."""
+        targets = [s.target for s in self._sampled.values() if s.target.job == job]
+        asked = [(target, time.time_ns(), self._ask(target.pid))
+                 for target in targets if only is None or target.pid in only]  # fmt: skip
+        for target, now, looking in asked:
+            self._emit(target, _snapshot(looking, now))
 
     def close(self) -> None:
         for pid in list(self._sampled):
@@ -223,19 +226,27 @@ class StackSampler:
         sampled.failed = True
         sampled.current = None
 
-    def _snapshot(self, pid: int) -> list[Run]:
+    def _ask(self, pid: int) -> subprocess.Popen[bytes]:
         command = [str(self._py_spy), "dump", "--pid", str(pid), "--nonblocking", "--json"]
-        now = time.time_ns()
-        try:
-            done = subprocess.run(command, capture_output=True, timeout=5, check=True)
-            return runs_of_dump(json.loads(done.stdout), now)
-        except (subprocess.SubprocessError, ValueError):
-            return []  # the process is going, or is not ours to look at: `record` has said so
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
 
     def _emit(self, target: Target, runs: Iterable[Run]) -> None:
         kept = [run for run in runs if run.thread != OWN_THREAD]
         if kept:
             self._append(target.job, "stacks", _rows(target.rank, kept))
+
+
+def _snapshot(looking: subprocess.Popen[bytes], now_ns: int) -> list[Run]:
+    """What a `py-spy dump` that began at a moment saw; nothing where it may not look."""
+    try:
+        said, _ = looking.communicate(timeout=SNAPSHOT_SECONDS)
+        return runs_of_dump(json.loads(said), now_ns)
+    except subprocess.TimeoutExpired:
+        looking.kill()
+        looking.communicate()
+    except ValueError:
+        pass  # the process is going, or is not ours to look at: `record` has said so
+    return []
 
 
 def find_py_spy() -> str | None:

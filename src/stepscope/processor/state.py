@@ -167,6 +167,10 @@ class HostState:
         """Jobs that have a live producer."""
         return {producer.hello.job for producer in self.producers.values()}
 
+    def connections(self, job: str) -> list[int]:
+        """Of the live producers of a job."""
+        return [at for at, producer in self.producers.items() if producer.hello.job == job]
+
     def packet(self, connection: int, data: bytes, now_ns: int) -> list[Instruction]:
         """Takes one packet; `now_ns` is wall-clock time."""
         try:

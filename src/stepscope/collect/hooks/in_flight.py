@@ -21,6 +21,8 @@ BLOCKED_NS = 50_000
 """A wait that blocked for longer than a call costs ended when the operator did."""
 OPEN_AFTER_NS = 100_000_000
 """An operator in flight for longer is reported before it ends: somebody may be missing."""
+HURRIED_OPEN_AFTER_NS = 10_000_000
+"""And where somebody is known to have stopped: as often as the sender looks then."""
 
 
 @dataclass(eq=False, slots=True)
@@ -87,7 +89,7 @@ class InFlight:
 
     def _report_open(self) -> None:
         """Before each flush: operators in flight for long are told of once."""
-        deadline = time.monotonic_ns() - OPEN_AFTER_NS
+        deadline = open_deadline_ns(self._session)
         for op in list(self._open.values()):
             if not op.reported_open and op.enqueue_ns < deadline:
                 self._say_open(op)
@@ -109,6 +111,12 @@ class InFlight:
             RecordKind.COMM, flags, op.ordinal, op.group_id, op.op_peer, op.seq, op.size,
             op.enqueue_ns, end_ns, blocked_ns,
         )  # fmt: skip
+
+
+def open_deadline_ns(session: Session) -> int:
+    """Operators in flight since before this moment are in flight for long."""
+    patience = HURRIED_OPEN_AFTER_NS if session.is_hurried else OPEN_AFTER_NS
+    return time.monotonic_ns() - patience
 
 
 def _global_rank(peer: int, ranks: tuple[int, ...]) -> int:

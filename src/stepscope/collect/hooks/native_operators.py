@@ -15,7 +15,7 @@ from typing import Any
 
 from stepscope.collect.guard import faults, guarded
 from stepscope.collect.hooks.groups import GroupRegistry
-from stepscope.collect.hooks.in_flight import BLOCKED_NS, OPEN_AFTER_NS, InFlight, Operator
+from stepscope.collect.hooks.in_flight import BLOCKED_NS, InFlight, Operator, open_deadline_ns
 from stepscope.collect.hooks.operators import OPERATORS, Call
 from stepscope.collect.hooks.work_wait import watch_wait
 from stepscope.collect.native import build
@@ -97,7 +97,7 @@ class NativeWatch:
     # --- on the sender's thread --------------------------------------------------------------
 
     def _drain(self) -> None:
-        self._library.stepscope_look_after(time.monotonic_ns() - OPEN_AFTER_NS)
+        self._library.stepscope_look_after(open_deadline_ns(self._session))
         count = _ROOM
         while count == _ROOM:
             count = self._library.stepscope_drain(self._buffer, _ROOM)

@@ -1,0 +1,54 @@
+"""What the processor asks of a producer: believed only as far as it makes sense."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepscope.errors import WireError
+from stepscope.wire.control import Hurry, decode_hurry, encode_hurry
+from stepscope.wire.frames import PacketKind, pack
+
+
+def _asked(payload: bytes, kind: PacketKind = PacketKind.CONTROL) -> Hurry:
+    return decode_hurry(pack(kind, payload, 1, 0))
+
+
+@given(st.floats(0.0, 60.0))
+def test_what_is_asked_arrives(seconds: float) -> None:
+    assert _asked(encode_hurry(Hurry(seconds))) == Hurry(seconds)
+
+
+def test_a_processor_of_another_version_may_ask_for_what_we_do_not_know() -> None:
+    assert _asked(b'{"sample": "kernels"}') == Hurry(0.0)
+
+
+@pytest.mark.parametrize("seconds", ["-1", "1e400", "600"])
+def test_nobody_is_hurried_for_ever(seconds: str) -> None:
+    assert 0.0 <= _asked(f'{{"hurry_seconds": {seconds}}}'.encode()).seconds <= 60.0
+
+
+@pytest.mark.parametrize(
+    "payload", [b"", b"{", b"[1]", b"\xff", b'{"hurry_seconds": true}', b'{"hurry_seconds": NaN}',
+                b'{"hurry_seconds": null}', b"[" * 60_000],
+)  # fmt: skip
+def test_what_is_no_request_is_refused(payload: bytes) -> None:
+    with pytest.raises(WireError):
+        _asked(payload)
+
+
+def test_a_packet_of_another_kind_is_no_request() -> None:
+    with pytest.raises(WireError, match="NAMES"):
+        _asked(json.dumps({}).encode(), PacketKind.NAMES)
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_request_or_refused(data: bytes) -> None:
+    for bytes_ in (data, pack(PacketKind.CONTROL, data, 1, 0)):
+        try:
+            assert decode_hurry(bytes_).seconds <= 60.0
+        except WireError:
+            continue
