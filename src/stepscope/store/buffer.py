@@ -85,6 +85,9 @@ class TableBuffer:
     stored: pa.Table | None = None
     file: str | None = None
     opened_s: float = 0.0
+    certain: bool = True
+    """Whether the last put of the file succeeded. Of one that failed nobody knows: the file must be
+    put again under the same name, or its rows might be there twice."""
     dropped: dict[int, Loss] = field(default_factory=dict)
 
     def bound(self, max_rows: int) -> int:

@@ -3,6 +3,8 @@
     <root>/<job>/job.json                                    the job as a whole
     <root>/<job>/topology/<host>.json                        what one host knows of the job
     <root>/<job>/<table>/recorder=<host>/<file>.parquet      rows that this host recorded
+    <root>/<job>/<table>/sorted/recorder=<host>/….parquet    several of them, merged by this host
+    <root>/<job>/<table>/sorted/together/….parquet           the same of several hosts
 
 The Hive key is `recorder`, not `host`: the table `hardware` has a column `host`, and a query engine
 that takes keys for columns would find two that may contradict each other.
@@ -20,6 +22,15 @@ from stepscope.store.location import Location
 JOB_FILE = "job.json"
 TOPOLOGY = "topology"
 PARTITION_KEY = "recorder"
+SORTED = "sorted"
+"""Its folder stands behind `recorder=…` in a listing by name, as `listing` needs."""
+TRACES = "traces"
+
+_MOMENT = "%Y%m%dT%H%M%SZ"
+_GROWING = re.compile(r"/(\d{8}T\d{6}Z)-[0-9a-f]{8}-\d{6}\.parquet$")
+_MERGED = re.compile(
+    rf"^[^/]+/{SORTED}/.+/(\d{{8}}T\d{{6}}Z)-(\d{{8}}T\d{{6}}Z)-[0-9a-f]{{8}}\.parquet$"
+)
 
 _MAX_NAME = 100
 
@@ -52,8 +63,19 @@ def fragment_path(host: str) -> str:
 
 def file_name(now_s: float, session: str, number: int) -> str:
     """Sorts by time, and no two processors share a session, so none overwrites another's file."""
-    moment = datetime.fromtimestamp(now_s, timezone.utc).strftime("%Y%m%dT%H%M%SZ")
-    return f"{moment}-{session}-{number:06d}.parquet"
+    return f"{_moment(now_s)}-{session}-{number:06d}.parquet"
+
+
+def merged_folder(table: str, host: str | None) -> str:
+    """Where files go that were merged of one host's, or of several hosts'."""
+    who = "together" if host is None else f"{PARTITION_KEY}={safe_name(host)}"
+    return f"{table}/{SORTED}/{who}"
+
+
+def merged_name(now_s: float, until_s: float, tag: str) -> str:
+    """When it was merged, which sorts; until when rows were added to what it holds; a tag of
+    eight hexadecimal digits that no other shares."""
+    return f"{_moment(now_s)}-{_moment(until_s)}-{tag}.parquet"
 
 
 def hive_keys(path: str) -> dict[str, str]:
@@ -64,4 +86,31 @@ def hive_keys(path: str) -> dict[str, str]:
 
 def is_growing(path: str) -> bool:
     """Whether a file only ever gains rows, as those of `file_name` do."""
-    return re.search(r"/\d{8}T\d{6}Z-[0-9a-f]{8}-\d{6}\.parquet$", path) is not None
+    return _GROWING.search(path) is not None
+
+
+def is_merged(path: str) -> bool:
+    """Whether it is a file of `merged_name`."""
+    return _MERGED.search(path) is not None
+
+
+def begun_s(path: str) -> float:
+    """When a growing file was begun: seconds since 1970 by its host's clock."""
+    match = _GROWING.search(path)
+    assert match is not None, path
+    return _seconds(match[1])
+
+
+def merged_s(path: str) -> tuple[float, float]:
+    """When a merged file was written, and until when rows were added to what it holds."""
+    match = _MERGED.search(path)
+    assert match is not None, path
+    return _seconds(match[1]), _seconds(match[2])
+
+
+def _moment(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, timezone.utc).strftime(_MOMENT)
+
+
+def _seconds(moment: str) -> float:
+    return datetime.strptime(moment, _MOMENT).replace(tzinfo=timezone.utc).timestamp()

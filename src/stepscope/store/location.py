@@ -130,6 +130,22 @@ class Location:
             except FileNotFoundError:
                 return None
 
+    def get_end(self, entry: Entry, size_bytes: int) -> bytes | None:
+        """The last bytes of a file as it was listed; None where there is none (any more).
+
+        Raises:
+            SourceError: the store cannot be read.
+        """
+        start = max(entry.size_bytes - size_bytes, 0)
+        with _failing_as(SourceError, "read", f"{self.url}/{entry.path}"):
+            try:
+                end = entry.size_bytes
+                return obstore.get_range(
+                    self._store, self._full(entry.path), start=start, end=end
+                ).to_bytes()
+            except FileNotFoundError:
+                return None
+
     def delete(self, path: str) -> None:
         """Deletes a file if it is there."""
         with _failing_as(StoreError, "delete", f"{self.url}/{path}"):

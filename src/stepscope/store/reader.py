@@ -11,10 +11,11 @@ import pyarrow as pa
 
 from stepscope.errors import FormatError, SourceError
 from stepscope.store.assemble import assemble, recent
-from stepscope.store.decode import decode
 from stepscope.store.fragments import parse_job
-from stepscope.store.layout import JOB_FILE, TOPOLOGY, hive_keys, is_growing
+from stepscope.store.layout import JOB_FILE, TOPOLOGY, is_growing, is_merged
+from stepscope.store.listing import list_table
 from stepscope.store.location import Entry, Location
+from stepscope.store.merged import WHOLE, Claims, Share, claims_in, counting_rows, shares
 from stepscope.store.source import open_job
 from stepscope.store.topology import merge_jobs
 from stepscope.trace import TABLES, Job
@@ -33,7 +34,8 @@ _ROUNDS = 5
 class _File:
     """One file as it was when it was listed, and what it holds: rows, a job, or a problem.
 
-    `data` are its bytes until somebody wants the rows.
+    `data` are its bytes until somebody wants the rows; `share` says which of its `count` rows these
+    are, None: none.
     """
 
     entry: Entry
@@ -41,20 +43,34 @@ class _File:
     rows: pa.Table | None = None
     job: Job | None = None
     problem: str | None = None
+    claims: Claims | None = None
+    share: Share | None = WHOLE
+    count: int | None = None
 
     @property
     def table(self) -> str:
         return self.entry.path.partition("/")[0]
 
-    def decode(self) -> None:
-        """Turns the bytes into rows, or into a problem."""
-        if self.data is None:
+    def decode(self, share: Share | None, location: Location) -> None:
+        """Turns the bytes into the rows that count, or into a problem.
+
+        Where others count than before, which a compactor may bring about, it is read once more.
+        """
+        if self.data is None and share == self.share:
+            return
+        if share is None or (self.count is not None and self.count <= share.skip):
+            data = None
+        else:
+            data = location.get(self.entry.path) if self.data is None else self.data
+        self.data, self.rows, self.share = None, None, share
+        if data is None or share is None:
             return
         try:
-            self.rows = decode(self.table, self.data, hive_keys(self.entry.path))
+            self.rows = counting_rows(self.table, self.entry.path, data, share)
         except FormatError as error:
             self.problem = str(error)
-        self.data = None
+        else:
+            self.count = share.skip + self.rows.num_rows if not share.without else None
 
     def forget(self, since_ns: int) -> None:
         """Drops rows from before."""
@@ -130,7 +146,7 @@ class JobReader:
         files: dict[str, _File] = {}
         for _ in range(_ROUNDS):
             listed = self._listing()
-            late = [e for e in listed if not is_growing(e.path) and e.path not in settled]
+            late = [e for e in listed if not _only_gains(e.path) and e.path not in settled]
             read = self._load(late, self._files)
             settled |= read
             moved = any(file is not self._files.get(path) for path, file in read.items())
@@ -140,14 +156,16 @@ class JobReader:
             if len(files) == len(listed):
                 return files
             # a file vanished after it was listed: what took its place, if anything, is there now
-        in_order = [e for e in listed if is_growing(e.path) or e.path in settled]
+        in_order = [e for e in listed if _only_gains(e.path) or e.path in settled]
         return self._load(in_order, {**self._files, **files}, settled)
 
     def _listing(self) -> list[Entry]:
         folders, top = self.location.top()
         listed = [entry for entry in top if entry.path == JOB_FILE]
         for folder in folders:
-            if folder in TABLES or folder == TOPOLOGY:
+            if folder in TABLES:
+                listed += filter(_is_ours, list_table(self.location, folder))
+            elif folder == TOPOLOGY:
                 listed += filter(_is_ours, self.location.files(folder))
         if not listed:
             gone = "gone" if self._files else "empty: nothing was recorded there yet"
@@ -198,8 +216,10 @@ class JobReader:
         before = self._tables.get(name)
         if before is not None and before[0] == files:
             return
+        claims = {file.entry.path: file.claims for file in files if file.claims is not None}
+        counting = shares([file.entry.path for file in files], claims)
         for file in files:
-            file.decode()
+            file.decode(counting.get(file.entry.path), self.location)
             if since_ns is not None:
                 file.forget(since_ns)
         rows = [file.rows for file in files if file.rows is not None]
@@ -232,6 +252,11 @@ class JobReader:
         return job
 
 
+def _only_gains(path: str) -> bool:
+    """Rows come here and go to no file that is read before."""
+    return is_growing(path) or is_merged(path)
+
+
 def _is_ours(entry: Entry) -> bool:
     """Query engines keep their unfinished files under names with `.` or `_` in front."""
     folder, *names = entry.path.split("/")
@@ -243,10 +268,19 @@ def _read(location: Location, entry: Entry) -> _File | None:
     data = location.get(entry.path)
     if data is None:
         return None
+    if is_merged(entry.path):
+        return _merged(entry, data)
     if entry.path.partition("/")[0] in TABLES:
         return _File(entry, data)
     try:
         return _File(entry, job=parse_job(data))
+    except FormatError as error:
+        return _File(entry, problem=str(error))
+
+
+def _merged(entry: Entry, data: bytes) -> _File:
+    try:
+        return _File(entry, data, claims=claims_in(data))
     except FormatError as error:
         return _File(entry, problem=str(error))
 

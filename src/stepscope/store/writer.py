@@ -28,6 +28,9 @@ logger = logging.getLogger(__name__)
 
 _LONGEST_BACKOFF_S = 30.0
 _HOST_LEVEL = -1
+_OLD_FILES = 2
+"""Times the age at which a file is closed: so old, one that few rows come for gains no more. Who
+merges files relies on the old ones staying as they are (`compact.QUIET_S`)."""
 _STORED_FIRST = ("stacks",)
 """Evidence before what it explains: who reads that a process has stopped can read where."""
 
@@ -199,11 +202,14 @@ class JobWriter:
     def _store_rows(self, table: str, chunks: Chunks) -> None:
         buffer = self._tables[table]
         now_s = self._clock()
+        if buffer.certain and now_s - buffer.opened_s >= _OLD_FILES * self._max_file_age_s:
+            buffer.stored = buffer.file = None
         if buffer.file is None:
             self._files += 1
             buffer.file, buffer.opened_s = file_name(now_s, self._session, self._files), now_s
         before = [] if buffer.stored is None else [buffer.stored]
         rows = concat([*before, *chunks.pieces])
+        buffer.certain = False
         try:
             self._put(table, buffer.file, rows)
         except StoreError:
@@ -211,7 +217,7 @@ class JobWriter:
             with self._lock:
                 self._tables[table] = self._tables.pop(table)
             raise
-        buffer.stored = rows
+        buffer.stored, buffer.certain = rows, True
         with self._lock:
             stored = self._status.stored_rows + chunks.rows
             self._status = replace(self._status, stored_rows=stored)

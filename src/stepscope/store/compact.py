@@ -1,0 +1,191 @@
+"""Merges the many small files of a job into few large sorted ones, while it runs or afterwards.
+
+Nothing is locked, and nothing renamed, which a bucket could not do: a merged file is put, then what
+it holds is deleted. `merged` says how readers count each row once, whoever else is at work and
+wherever it is cut off. What a crash left behind is deleted by the next that comes along.
+
+One host's processor merges the files of that host only, and keeps them under its name; `stepscope
+compact` merges those of all hosts. Files that others wrote, or that hold columns this version does
+not know, stay as they are.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from stepscope.store.encode import parquet_bytes
+from stepscope.store.layout import (
+    begun_s,
+    is_growing,
+    is_merged,
+    merged_folder,
+    merged_name,
+    merged_s,
+    table_folder,
+)
+from stepscope.store.listing import list_table
+from stepscope.store.location import Entry, Location
+from stepscope.store.merged import shares, stored_claims
+from stepscope.store.merging import Piece, merge, piece_of
+from stepscope.trace import TABLES
+
+QUIET_S = 120.0
+"""A growing file that nobody touched for so long gains no more rows: `writer` closes at 60 s, and
+at twice that without exception."""
+SETTLED_S = 3600.0
+"""A merged file is merged again when it is so old: `listing` relies on that taking longer than a
+listing."""
+TARGET_BYTES = 16 << 20
+"""Files up to half of this are merged, into about this: three million rows, which take 300 MB of
+memory while they are sorted."""
+_DAY_S = 86_400.0
+"""Rows of one day stay together, so that retention can drop a day and keep the next."""
+_THREADS = 8
+
+
+@dataclass(frozen=True)
+class Compacted:
+    """What was done: small files, the files they became, and leftovers of an earlier crash."""
+
+    merged: int = 0
+    into: int = 0
+    leftovers: int = 0
+
+    def __add__(self, other: Compacted) -> Compacted:
+        return Compacted(
+            self.merged + other.merged, self.into + other.into, self.leftovers + other.leftovers
+        )
+
+
+def compact(
+    location: Location, host: str | None = None, *, least: int = 2, quiet_s: float = QUIET_S,
+    now_s: float | None = None,
+) -> Compacted:  # fmt: skip
+    """Merges what is quiet of every table: of one host, or of all.
+
+    Args:
+        least: fewer files than these are not worth a merge.
+
+    Raises:
+        SourceError, StoreError: the store cannot be read or written. What was merged until then
+            is merged, and nothing is lost.
+    """
+    now_s = time.time() if now_s is None else now_s
+    total = Compacted()
+    for table in sorted(set(location.top()[0]) & set(TABLES)):
+        total += _compact_table(location, table, host, least, quiet_s, now_s)
+    return total
+
+
+def listed(location: Location, table: str, host: str | None) -> list[Entry]:
+    """The growing and merged files of a table: of one host or of all."""
+    if host is None:
+        entries = list_table(location, table)
+    else:
+        folders = (table_folder(table, host), merged_folder(table, host))
+        entries = [entry for folder in folders for entry in location.files(folder)]
+    return [entry for entry in entries if is_growing(entry.path) or is_merged(entry.path)]
+
+
+def until_s(entry: Entry) -> float:
+    """Until when rows were added to what a file holds: seconds since 1970."""
+    return merged_s(entry.path)[1] if is_merged(entry.path) else entry.modified_ns / 1e9
+
+
+def _compact_table(
+    location: Location, table: str, host: str | None, least: int, quiet_s: float, now_s: float
+) -> Compacted:
+    entries = listed(location, table, host)
+    quiet = [entry for entry in entries if _is_quiet(entry, quiet_s, now_s)]
+    wanted = {entry for batch in batches(quiet, least, now_s) for entry in batch}
+    leftovers = _leftovers(location, entries, {e for e in quiet if is_growing(e.path)} | wanted)
+    _delete(location, leftovers)
+    done = Compacted(leftovers=len(leftovers))
+    for batch in batches(set(quiet).difference(leftovers), least, now_s):
+        done += _merge(location, table, host, batch, now_s)
+    return done
+
+
+def _is_quiet(entry: Entry, quiet_s: float, now_s: float) -> bool:
+    if is_merged(entry.path):
+        return now_s - merged_s(entry.path)[0] >= SETTLED_S
+    return now_s - entry.modified_ns / 1e9 >= quiet_s
+
+
+def batches(quiet: Iterable[Entry], least: int, now_s: float) -> list[list[Entry]]:
+    """Files to be merged with one another: those of a day, in order of time, up to the target.
+
+    Of today there must be `least`, of a day that is over any two.
+    """
+    found: list[list[Entry]] = []
+    size, day = 0, 0
+    for entry in sorted(quiet, key=lambda one: (_moment_s(one), one.path)):
+        if entry.size_bytes > TARGET_BYTES / 2:
+            continue
+        if not found or size + entry.size_bytes > TARGET_BYTES or _day(entry) != day:
+            found.append([])
+            size, day = 0, _day(entry)
+        found[-1].append(entry)
+        size += entry.size_bytes
+    today = now_s // _DAY_S
+    return [one for one in found if len(one) >= (least if _day(one[0]) == today else 2)]
+
+
+def _day(entry: Entry) -> int:
+    return int(_moment_s(entry) // _DAY_S)
+
+
+def _moment_s(entry: Entry) -> float:
+    """By its host's clock, which is good enough to tell days by."""
+    return merged_s(entry.path)[1] if is_merged(entry.path) else begun_s(entry.path)
+
+
+def _leftovers(location: Location, entries: list[Entry], suspects: set[Entry]) -> list[Entry]:
+    """Files that a merged one already holds: whoever merged them did not get to delete them."""
+    oldest_s = min(map(until_s, suspects), default=float("inf"))
+    # moments in names are whole seconds, rounded down
+    may_hold = [e for e in entries if is_merged(e.path) and until_s(e) + 1 >= oldest_s]
+    claims = {entry.path: stored_claims(location, entry) for entry in may_hold}
+    known = {path: one for path, one in claims.items() if one is not None}
+    counting = shares([entry.path for entry in entries], known)
+    replaced = [entry for entry in entries if entry.path not in counting]
+    partly = [e for e in suspects if e.path in counting and counting[e.path].skip]
+    return [*replaced, *(e for e in partly if _is_held(location, e, counting[e.path].skip))]
+
+
+def _is_held(location: Location, entry: Entry, rows: int) -> bool:
+    piece = piece_of(location, entry.path)
+    return piece is not None and len(piece) <= rows
+
+
+def _merge(
+    location: Location, table: str, host: str | None, batch: list[Entry], now_s: float
+) -> Compacted:
+    with ThreadPoolExecutor(_THREADS) as pool:
+        read = list(pool.map(lambda entry: piece_of(location, entry.path), batch))
+    pieces: list[Piece] = [piece for piece in read if piece is not None]
+    if len(pieces) < 2:
+        return Compacted()
+    taken = {piece.path for piece in pieces}
+    entries = [entry for entry in batch if entry.path in taken]
+    name = merged_name(now_s, max(map(until_s, entries)), secrets.token_hex(4))
+    location.put(f"{merged_folder(table, host)}/{name}", parquet_bytes(merge(table, pieces)))
+    _delete(location, entries)
+    return Compacted(merged=len(entries), into=1)
+
+
+def _delete(location: Location, entries: list[Entry]) -> None:
+    """Those that are still what they were when they were read: one that gained rows since stays,
+    and readers take the new ones from it."""
+    folders = {entry.path.rpartition("/")[0] for entry in entries}
+    # a listing of few folders, or one of all: requests are what a bucket costs
+    if len(folders) > _THREADS:
+        folders = {entry.path.partition("/")[0] for entry in entries}
+    now = {entry for folder in folders for entry in location.files(folder)}
+    with ThreadPoolExecutor(_THREADS) as pool:
+        same = [entry.path for entry in entries if entry in now]
+        list(pool.map(location.delete, same))

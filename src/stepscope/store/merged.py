@@ -1,0 +1,146 @@
+"""Whose rows count where small files and what they were merged into are both there.
+
+A merged file is put first; only then what it holds is deleted. Between the two, and after a crash
+for long, both are there; and two compactors may merge the same files, for nobody locks a bucket.
+Hence a merged file says how many rows it has of which small file (its *claims*), every row in it
+says of which file it is (the column `merged_from`), and readers count each row once:
+
+- a merged file that another one stands for, because it took all its rows, does not count;
+- of a small file the first n rows count as they lie in the merged file that claims the most of
+  them, by name the first of several; a small file only ever gains rows;
+- the small file itself counts from row n on. So even one that is written again after it was
+  merged and deleted, by a processor that waited for its store, loses nothing and doubles nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from stepscope.errors import FormatError
+from stepscope.store.decode import decode
+from stepscope.store.layout import hive_keys
+from stepscope.store.location import Entry, Location
+
+COLUMN = "merged_from"
+"""An index into the claims, int32."""
+_KEY = b"stepscope.merged"
+"""Of the Parquet file's own metadata: JSON."""
+_TRAILER = struct.Struct("<I4s")
+_USUAL_FOOTER = 1 << 16
+"""Claims of a thousand files fit."""
+
+
+@dataclass(frozen=True)
+class Claims:
+    """What a merged file took: rows by small file, in the order that its rows count them by, and
+    the merged files that it stands for."""
+
+    rows: Mapping[str, int]
+    stands_for: frozenset[str] = frozenset()
+
+    def metadata(self) -> dict[bytes, bytes]:
+        said = {"rows": dict(self.rows), "stands_for": sorted(self.stands_for)}
+        return {_KEY: json.dumps(said, separators=(",", ":")).encode()}
+
+
+@dataclass(frozen=True)
+class Share:
+    """The rows of a file that count: those after the first `skip`, and of a merged one those that
+    are not of the files numbered in `without`."""
+
+    skip: int = 0
+    without: frozenset[int] = frozenset()
+
+
+WHOLE = Share()
+
+
+def claims_in(data: bytes) -> Claims:
+    """The claims of a merged file; its footer is enough.
+
+    Raises:
+        FormatError: it has none that can be read.
+    """
+    try:
+        said = json.loads((pq.read_metadata(pa.BufferReader(data)).metadata or {})[_KEY])
+        rows = {str(path): int(count) for path, count in said["rows"].items()}
+        return Claims(rows, frozenset(map(str, said["stands_for"])))
+    except (pa.ArrowException, OSError, LookupError, TypeError, ValueError, AttributeError):
+        raise FormatError("is named like a merged file and does not say what it holds") from None
+
+
+def stored_claims(location: Location, entry: Entry) -> Claims | None:
+    """The claims of a merged file, of which no more than the footer is fetched; None where it is
+    gone or has none.
+
+    A Parquet file ends with its footer, the footer's size (uint32) and `PAR1`.
+    """
+    end = location.get_end(entry, _USUAL_FOOTER)
+    if end is not None and len(end) >= _TRAILER.size:
+        size = _TRAILER.unpack(end[-_TRAILER.size :])[0] + _TRAILER.size
+        end = end if size <= len(end) else location.get_end(entry, size)
+    try:
+        return None if end is None else claims_in(end)
+    except FormatError:
+        return None
+
+
+def shares(paths: Iterable[str], claims: Mapping[str, Claims]) -> dict[str, Share]:
+    """What counts of each of the files that are there; those of which nothing does are left out.
+
+    `claims` are those of the merged files among them that can be read.
+    """
+    replaced = {path for one in claims.values() for path in one.stands_for}
+    valid = {path: one for path, one in claims.items() if path not in replaced}
+    holders = _holders(valid)
+    counting: dict[str, Share] = {}
+    for path in paths:
+        if path in valid:
+            lost = (n for n, small in enumerate(valid[path].rows) if holders[small][1] != path)
+            counting[path] = Share(without=frozenset(lost))
+        elif path not in replaced:
+            counting[path] = Share(skip=holders[path][0] if path in holders else 0)
+    return counting
+
+
+def _holders(claims: Mapping[str, Claims]) -> dict[str, tuple[int, str]]:
+    """For each small file how many rows are claimed of it, and by which merged file."""
+    holders: dict[str, tuple[int, str]] = {}
+    for merged in sorted(claims):
+        for small, rows in claims[merged].rows.items():
+            if small not in holders or rows > holders[small][0]:
+                holders[small] = rows, merged
+    return holders
+
+
+def counting_rows(table: str, path: str, data: bytes, share: Share) -> pa.Table:
+    """The rows of one file that count, in the types of `trace.TABLES`.
+
+    Raises:
+        FormatError: as `decode`.
+    """
+    rows = decode(table, data, hive_keys(path)).slice(share.skip)
+    if share.without:
+        rows = rows.filter(pa.array(~np.isin(origins(data), list(share.without))))
+    return rows
+
+
+def origins(data: bytes) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Of which claim each row of a merged file is.
+
+    Raises:
+        FormatError: it does not say so.
+    """
+    try:
+        column: Any = pq.read_table(pa.BufferReader(data), columns=[COLUMN])[COLUMN]
+        return np.asarray(column.to_numpy(), np.int64)
+    except (pa.ArrowException, OSError, LookupError, TypeError, ValueError):
+        raise FormatError(f"is a merged file without a usable column {COLUMN}") from None
