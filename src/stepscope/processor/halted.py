@@ -1,6 +1,6 @@
 """Which ranks' processes are stopped (SIGSTOP, a debugger), asked many times a second.
 
-A look reads one file per process that is kept open: 4 µs each.
+A look reads one file per process that is kept open: 7 µs each (measured).
 """
 
 from __future__ import annotations
