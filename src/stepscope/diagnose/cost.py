@@ -11,6 +11,7 @@ from stepscope.diagnose import stats
 from stepscope.diagnose.blame import Culprit
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.routing import comparison_groups
+from stepscope.diagnose.unrecorded import unrecorded_groups
 from stepscope.window import Floats, Ints, Mask
 
 HALF = 0.5
@@ -18,9 +19,6 @@ HALF = 0.5
 a rank's blows, in which another must be struck as well to share what they cost."""
 ABOUT = 10
 """Steps about a blow whose median tells how long the step would have been."""
-WITHIN_PASSES = ("tp", "cp", "ep", "mp")
-"""Groups whose operators stand between two pieces of one pass: in large jobs they are often not
-recorded one by one."""
 COVERED = 0.5
 """Arrivals limit the cost only where they were seen in at least half of the steps in question."""
 
@@ -152,10 +150,7 @@ def _with_coupled(seen: Observed, guilty: Mask) -> Mask:
 
     These come late with them into what was recorded, so against each other nobody is late there.
     """
-    seen_in = _recorded_groups(seen)
-    unseen = [seen.line.rows(np.array(group.ranks))
-              for group in seen.window.job.groups_of_kind(*WITHIN_PASSES)
-              if group.id not in seen_in]  # fmt: skip
+    unseen = [seen.line.rows(np.array(group.ranks)) for group in unrecorded_groups(seen.window)]
     members = [rows[rows >= 0] for rows in unseen]
     late, before = guilty.copy(), -1
     while int(late.sum()) > before:
@@ -163,14 +158,6 @@ def _with_coupled(seen: Observed, guilty: Mask) -> Mask:
         for rows in members:
             late[rows] |= late[rows].any()
     return late
-
-
-def _recorded_groups(seen: Observed) -> set[str]:
-    comm = seen.window.table("comm_ops")
-    if comm is None:
-        return set()
-    names = comm.strings("group")
-    return {names.values[code] for code in np.unique(names.codes) if code >= 0}
 
 
 def _limit(lags: tuple[Floats, Mask] | None, part: slice | Ints) -> float | None:

@@ -32,7 +32,7 @@ def cause_of(window: Window, signs: Sequence[tuple[int, Signs]], since_ns: int) 
     stacks = [(rank, sign) for rank, sign in signs if sign.stack]
     if any(LOADER in frame.lower() for _, sign in stacks for frame in sign.stack):
         return "data_loading"
-    if stacks and all(_name(_in_python(sign.stack)) == SYNCHRONIZE for _, sign in stacks):
+    if stacks and all(waits_for_device(sign.stack) for _, sign in stacks):
         return "compute"
     if stacks and all(_communicates(sign.stack) for _, sign in stacks):
         return "unknown"
@@ -41,9 +41,14 @@ def cause_of(window: Window, signs: Sequence[tuple[int, Signs]], since_ns: int) 
     return "code" if stacks or any(sign.doing == "active" for _, sign in signs) else "unknown"
 
 
+def waits_for_device(stack: Sequence[str]) -> bool:
+    """Whether a host stands in a wait for its device; not where nobody knows its stack."""
+    return _name(innermost(stack)) == SYNCHRONIZE
+
+
 def _communicates(stack: Sequence[str]) -> bool:
     """Whether the innermost function is one by which ranks meet."""
-    frame = _in_python(stack)
+    frame = innermost(stack)
     return waits(frame) or _name(frame).startswith(COMMUNICATES)
 
 
@@ -57,7 +62,7 @@ def _stands_still(window: Window, rank: int, sign: Signs, since_ns: int) -> bool
     table = window.table("stacks")
     if table is None or not _is_idle(table, rank, sign):
         return False
-    return _usual(table, _in_python(sign.stack), since_ns) >= ORDINARY
+    return _usual(table, innermost(sign.stack), since_ns) >= ORDINARY
 
 
 def _is_idle(table: Table, rank: int, sign: Signs) -> bool:
@@ -74,9 +79,7 @@ def _is_idle(table: Table, rank: int, sign: Signs) -> bool:
 def _usual(table: Table, frame: str, since_ns: int) -> float:
     """The share of all earlier samples in which a function was the innermost of a program."""
     frames = table.strings("frames")
-    here = [
-        function_of(_in_python(text.split(";"))) == function_of(frame) for text in frames.values
-    ]
+    here = [function_of(innermost(text.split(";"))) == function_of(frame) for text in frames.values]
     before = (table.ints("start_ns") < since_ns) & (frames.codes >= 0)
     weight = np.maximum(table.floats("duration_ns"), 1.0)[before]
     inside = np.array(here, np.bool_)[frames.codes[before]]
@@ -84,6 +87,7 @@ def _usual(table: Table, frame: str, since_ns: int) -> float:
     return float(stats.sums(inside.astype(np.int64), weight, 2)[1]) / whole if whole > 0 else 0.0
 
 
-def _in_python(stack: Sequence[str]) -> str:
-    """The innermost frame of the program; native frames lie below it."""
-    return next((frame for frame in reversed(stack) if PYTHON in frame), stack[-1])
+def innermost(stack: Sequence[str]) -> str:
+    """The innermost frame of the program; native frames lie below it. Empty of no stack."""
+    native = stack[-1] if stack else ""
+    return next((frame for frame in reversed(stack) if PYTHON in frame), native)

@@ -17,10 +17,12 @@ from dataclasses import replace
 
 from stepscope.diagnose.devices import Devices
 from stepscope.diagnose.finding import Cause, Device, Finding
-from stepscope.diagnose.liveness import Doing, Pace, Signs, Watch, while_alive
+from stepscope.diagnose.liveness import Doing, Pace, Signs, Watch, now_ns, pace, while_alive
 from stepscope.diagnose.matching import POINT_TO_POINT
-from stepscope.diagnose.scene import Open, Scene, read_scene
+from stepscope.diagnose.open_ops import Open
+from stepscope.diagnose.scene import Scene, read_scene
 from stepscope.diagnose.standing import cause_of
+from stepscope.diagnose.unrecorded import not_kept
 from stepscope.window import Window
 
 LATE_STEPS = 1.5
@@ -41,11 +43,11 @@ STARTING_NS = 300 * 10**9
 
 def find_hang(window: Window) -> Finding | None:
     """The hang the window ends in, or None."""
-    scene = read_scene(window)
-    if scene is None or not scene.open:
+    now, usual = now_ns(window), pace(window)
+    if now is None or _goes_on(now, usual):
         return None
-    ended = scene.pace.last_end_ns
-    if ended is not None and scene.now_ns - ended <= LATE_STEPS * scene.pace.step_ns:
+    scene = read_scene(window, now, usual)
+    if scene is None or not scene.open:
         return None
     window = while_alive(window, scene.waiting)
     watch = Watch(window, scene.since_ns)
@@ -53,6 +55,12 @@ def find_hang(window: Window) -> Finding | None:
     signs = {rank: watch.of(rank) for rank in sorted(members)}
     stopped = _stopped_members(watch, scene, signs)
     return _judge(window, watch, scene, signs, stopped)
+
+
+def _goes_on(now: int, usual: Pace) -> bool:
+    """Whether the last step ended a moment ago."""
+    ended = usual.last_end_ns
+    return ended is not None and now - ended <= LATE_STEPS * usual.step_ns
 
 
 def _stopped_members(watch: Watch, scene: Scene, signs: dict[int, Signs]) -> frozenset[int]:
@@ -143,8 +151,11 @@ def _absent(window: Window, scene: Scene, signs: dict[int, Signs]) -> Finding:
         why = f"nothing is known of rank {_list(sorted(unseen))}, which the others wait for"
         return _finding(scene, {}, "unknown", 0.3, why)
     known = {rank: sign for rank, sign in signs.items() if rank not in unseen}
-    if known.keys() <= frozenset().union(*(one.unreached for one in scene.open)):
+    unreached = frozenset().union(*(one.unreached for one in scene.open))
+    free = not_kept(window, known, unreached)
+    if not free or known.keys() <= unreached:
         return _stuck_device(scene, known)
+    known = {rank: known[rank] for rank in sorted(free)}
     doing = {sign.doing for sign in known.values()}
     sure = 0.9 if doing <= {"idle", "active"} else 0.75
     cause = cause_of(window, tuple(known.items()), scene.since_ns)

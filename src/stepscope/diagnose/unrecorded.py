@@ -1,0 +1,85 @@
+"""Whom ranks may wait for in operators that nobody recorded.
+
+In large jobs the operators within a pass are often not recorded one by one. Whoever waits in one
+is missed elsewhere just as the rank it waits for. What tells them apart is where their hosts
+stand: who waits for its device may be kept by another's. Lossy: where all of them do, it is one
+of them, and nobody can say which.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from stepscope.diagnose.liveness import Signs
+from stepscope.diagnose.standing import innermost, waits_for_device
+from stepscope.trace import ProcessGroup
+from stepscope.window import Window
+
+WITHIN_PASSES = ("tp", "cp", "ep", "mp")
+"""Groups whose operators stand between two pieces of one pass."""
+MOST = 0.5
+"""Ranks that stand where most of those coupled with them stand are kept by one that does not."""
+
+
+def unrecorded_groups(window: Window) -> list[ProcessGroup]:
+    """Groups within passes of which no operator was recorded."""
+    seen = _recorded(window)
+    return [one for one in window.job.groups_of_kind(*WITHIN_PASSES)
+            if len(one.ranks) > 1 and one.id not in seen]  # fmt: skip
+
+
+def _recorded(window: Window) -> set[str]:
+    comm = window.table("comm_ops")
+    if comm is None:
+        return set()
+    names = comm.strings("group")
+    return {names.values[code] for code in np.unique(names.codes) if code >= 0}
+
+
+def not_kept(
+    window: Window, signs: Mapping[int, Signs], on_device: frozenset[int]
+) -> frozenset[int]:
+    """Missed ranks that none of the others can keep; `on_device`: those that wait for theirs."""
+    standing = {rank for rank, one in signs.items() if waits_for_device(one.stack)}
+    found: set[int] = set()
+    for part in coupled(unrecorded_groups(window), frozenset(signs)):
+        found |= _free(part, signs, on_device | standing)
+    return frozenset(found)
+
+
+def _free(
+    part: frozenset[int], signs: Mapping[int, Signs], waiting: frozenset[int]
+) -> frozenset[int]:
+    if len(part) == 1:
+        return part
+    free = part - waiting
+    places = {rank: innermost(signs[rank].stack) for rank in free}
+    place, count = Counter(places.values()).most_common(1)[0] if places else ("", 0)
+    if place and MOST * len(part) < count < len(free):
+        return frozenset(rank for rank in free if places[rank] != place)
+    return free
+
+
+def coupled(groups: list[ProcessGroup], ranks: frozenset[int]) -> Iterator[frozenset[int]]:
+    """The ranks in parts: whoever shares a group, or is linked by several, is in one."""
+    of_rank: dict[int, list[ProcessGroup]] = {}
+    for group in groups:
+        for rank in group.ranks:
+            of_rank.setdefault(rank, []).append(group)
+    left = set(ranks)
+    while left:
+        reached = _reached(of_rank, min(left))
+        yield frozenset(left & reached)
+        left -= reached
+
+
+def _reached(of_rank: Mapping[int, list[ProcessGroup]], start: int) -> set[int]:
+    reached, edge = {start}, [start]
+    while edge:
+        near = {rank for group in of_rank.get(edge.pop(), ()) for rank in group.ranks}
+        edge += near - reached
+        reached |= near
+    return reached
