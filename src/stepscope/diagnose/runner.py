@@ -142,8 +142,9 @@ def _slow(seen: Observed) -> _Slow:
     verdicts += network.verdicts
     series = line.job_period_ns[line.warm_up :]
     change = _moved(l1.regression(series), line.warm_up)
-    healed = line.job_period_ns - what_if(seen, kept).lost_ns if kept else line.job_period_ns
-    healed = healed - network.lost_ns
+    # mostly all are kept, and what they cost is known
+    mine = cost.lost_ns if len(kept) == len(culprits) else _lost_ns(seen, kept)
+    healed = line.job_period_ns - mine - network.lost_ns
     rest = _moved(l1.regression(healed[line.warm_up :], l1.SLIGHT_RISE), line.warm_up)
     named = {one.row for one in kept}
     everyone = find_everyones(seen, samples, rest, named) if rest is not None else None
@@ -155,6 +156,11 @@ def _slow(seen: Observed) -> _Slow:
         verdicts.append(everyones_verdict(seen.window, everyone))
         change = change or rest
     return _Slow(tuple(verdicts), _jitter(seen, samples), change)
+
+
+def _lost_ns(seen: Observed, kept: Sequence[Culprit]) -> Floats:
+    """What some culprits cost in each step."""
+    return what_if(seen, kept).lost_ns if kept else np.zeros(len(seen.line.steps))
 
 
 def _jitter(seen: Observed, samples: Samples | None) -> tuple[int, ...]:
