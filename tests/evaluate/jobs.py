@@ -27,7 +27,7 @@ def a_fault(ranks: tuple[int, ...] = (3,), **more: Any) -> FaultTruth:
         "fault": "gpu_slow", "family": "", "kind": "slowdown", "cause": "compute",
         "hosts": tuple(dict.fromkeys(f"h{rank // 4}" for rank in ranks)), "devices": (),
         "phase": None, "function": None, "steps": (5, 9), "active_steps": 5, "slowdown": 1.5,
-        "lost_ns": 1, "parameters": {},
+        "lost_ns": 1, "parameters": {}, "lost_fraction": 0.33,
     }  # fmt: skip
     return FaultTruth(ranks=ranks, **{**known, **more})
 

@@ -60,7 +60,8 @@ def test_silence_about_a_costly_fault_is_wrong() -> None:
 
 
 def test_silence_about_what_costs_nothing_is_right_and_a_verdict_an_alarm() -> None:
-    truth = a_truth(a_fault(slowdown=1.01))
+    """Each step with it ended late, and the next one made up for that."""
+    truth = a_truth(a_fault(slowdown=1.2, lost_fraction=0.01))
     assert score(truth, JOB, a_diagnosis()).found is None
     assert score(truth, JOB, a_diagnosis(a_verdict(8))).alarms == 1
 

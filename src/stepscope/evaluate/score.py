@@ -1,8 +1,8 @@
 """What is right and wrong about one diagnosis, against what is known of the job.
 
-A fault counts as costly if the steps in which it was there took at least `LEAST_COST` longer;
-one that a bubble or an overlap swallowed deserves no verdict (docs/diagnosis-json.md), so nobody is
-blamed for silence about it.
+A fault counts as costly if at least `LEAST_COST` of the time of the steps in which it was there
+would come back without it. What a bubble or an overlap swallowed, or the next step made up for,
+deserves no verdict (docs/diagnosis-json.md), so nobody is blamed for silence about it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from stepscope.diagnose.finding import Diagnosis, Verdict
 from stepscope.simulate import FaultTruth, Truth
 from stepscope.trace import Job
 
-LEAST_COST = 1.02
+LEAST_COST = 0.02
 """Diagnosis promises no verdict below two percent of the step time."""
 MOST_OF_IT = 0.5
 """Of the ranks behind a shared device: who names fewer has found some of its victims."""
@@ -64,7 +64,7 @@ def is_costly(fault: FaultTruth) -> bool:
     """Whether it was ever there, and made a difference."""
     if fault.steps is None:
         return False
-    return fault.kind == "hang" or (fault.slowdown or 0.0) >= LEAST_COST
+    return fault.kind == "hang" or (fault.lost_fraction or 0.0) >= LEAST_COST
 
 
 def is_found(truth: Truth, job: Job, diagnosis: Diagnosis) -> bool:

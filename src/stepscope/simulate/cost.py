@@ -23,13 +23,15 @@ class Span:
 
 @dataclass(frozen=True)
 class Cost:
-    """How many times longer the steps took in which a fault was there, and how much longer the job.
+    """How many times longer the steps took in which a fault was there, how much longer the job, and
+    which share of the time of these steps that is.
 
     None where there is nothing to compare.
     """
 
     slowdown: float | None
     lost_ns: int | None
+    lost_fraction: float | None
 
 
 def cost_of(played: Sequence[Span], healthy: Sequence[Span], active: Sequence[int]) -> Cost:
@@ -37,7 +39,13 @@ def cost_of(played: Sequence[Span], healthy: Sequence[Span], active: Sequence[in
     both = [(one.end_ns, other.end_ns) for one, other in zip(played, healthy, strict=False)]
     ends = [(0, 0), *((one, other) for one, other in both if max(one, other) < NEVER)]
     if len(ends) == 1:
-        return Cost(None, None)
+        return Cost(None, None, None)
     steps = [step for step in active if step + 1 < len(ends)]
     took, usual = (sum(ends[step + 1][at] - ends[step][at] for step in steps) for at in (0, 1))
-    return Cost(took / usual if usual else None, ends[-1][0] - ends[-1][1])
+    lost_ns = ends[-1][0] - ends[-1][1]
+    return Cost(took / usual if usual else None, lost_ns, _share(lost_ns, took))
+
+
+def _share(lost_ns: int, took_ns: int) -> float | None:
+    """What would come back of the time of these steps: 0 where the next ones make up for it."""
+    return min(max(lost_ns / took_ns, 0.0), 1.0) if took_ns else None

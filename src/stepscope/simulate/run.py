@@ -118,13 +118,13 @@ class _Count:
 def _truth_of(pricing: Pricing, fault: Fault, played: Sequence[Span], count: _Count) -> FaultTruth:
     world, blame = pricing.world, fault.blame(pricing.world)
     active = [step for step in range(len(played)) if fault.active(step, world)]
-    cost = Cost(None, None)
+    cost = Cost(None, None, None)
     if blame.kind == "slowdown":
         cost = cost_of(played, _without(pricing, fault, played, active, count), active)
     return FaultTruth(
         fault.name, fault.family, blame.kind, blame.cause, blame.ranks, blame.hosts, blame.devices,
         blame.phase, blame.function, (active[0], active[-1]) if active else None, len(active),
-        cost.slowdown, cost.lost_ns, fault.parameters(),
+        cost.slowdown, cost.lost_ns, fault.parameters(), cost.lost_fraction,
     )  # fmt: skip
 
 

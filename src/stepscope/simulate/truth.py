@@ -11,8 +11,10 @@ from typing import Any
 class FaultTruth:
     """One fault, who is to blame for it, and what it cost.
 
-    `slowdown` is how many times longer the job's steps took in which the fault was there, and
-    `lost_ns` how much longer the whole job took, both against the same job without this fault.
+    `slowdown` is how many times longer the job's steps took in which the fault was there,
+    `lost_ns` how much longer the whole job took, both against the same job without this fault, and
+    `lost_fraction` the share of the time of these steps that would come back: less than `slowdown`
+    tells where a step that ends late lets the next one end early.
     They are None for a hang: without it the job would have gone on.
     """
 
@@ -32,6 +34,7 @@ class FaultTruth:
     slowdown: float | None
     lost_ns: int | None
     parameters: Mapping[str, Any]
+    lost_fraction: float | None = None
 
 
 @dataclass(frozen=True)
