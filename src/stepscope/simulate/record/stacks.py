@@ -6,8 +6,10 @@ samples was never seen.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import groupby
 
 import numpy as np
 
@@ -25,10 +27,14 @@ LOADING = (
     ROOT + "train (train.py:41);__next__ (dataloader.py:708);_try_get_data (dataloader.py:1131)"
 )
 ISSUING = ROOT + "train (train.py:47);forward_backward (schedules.py:530);forward (block.py:212)"
+COUNTING = ISSUING + (
+    ";_maybe_dtoh_and_synchronize (token_dispatcher.py:712);synchronize (streams.py:92)"
+)
+"""Before tokens go to their experts the host must know how many: as Megatron-LM waits for that."""
 WAITING = ROOT + "train (train.py:52);step (optimizer.py:380);synchronize (streams.py:92)"
 SAVING = ROOT + "train (train.py:57);save_checkpoint (checkpointing.py:310)"
 EVALUATING = ROOT + "train (train.py:60);evaluate (training.py:880)"
-NO_GIL = frozenset({WAITING, LOADING})
+NO_GIL = frozenset({WAITING, COUNTING, LOADING})
 
 
 @dataclass(frozen=True)
@@ -56,8 +62,9 @@ class StackRows:
 
     def add(self, moment: Moment, watched_until_ns: int) -> None:
         """What hosts did in a step, and since the one before it."""
-        for part in self._parts(moment):
-            self._sample(part, watched_until_ns)
+        parts = sorted(self._parts(moment), key=_seen_as)
+        for _, alike in groupby(parts, _seen_as):
+            self._sample(list(alike), watched_until_ns)
         self.until = np.minimum(moment.times.done.ravel(), watched_until_ns)
 
     def _parts(self, moment: Moment) -> list[_Part]:
@@ -66,13 +73,32 @@ class StackRows:
         parts = [
             _Part(self._between(moment.step), self.until, start),
             _Part(LOADING, start, loaded, active=False),
-            _Part(ISSUING, loaded, issued),
+            *self._issuing(moment, loaded, issued),
             _Part(WAITING, issued, done),
         ]
         stalls = [self._stalled(moment, stall) for stall in moment.stalls]
         for stall in stalls:
             parts = [piece for part in parts for piece in _without(part, stall)]
         return [*parts, *stalls]
+
+    def _issuing(self, moment: Moment, since: Ints, until: Ints) -> Iterator[_Part]:
+        """Operations are handed over, and now and then the host waits for a result."""
+        stages = np.arange(self.world.cluster.stages)
+        for slots in self._waits:
+            begin, end = (table[slots, stages].ravel()
+                          for table in (moment.times.issued, moment.times.end))  # fmt: skip
+            yield _Part(ISSUING, since, begin)
+            yield _Part(COUNTING, begin, end)
+            since = end
+        yield _Part(ISSUING, since, until)
+
+    @cached_property
+    def _waits(self) -> Ints:
+        """`[wait, stage]`: the slots in which hosts wait within a step, in order."""
+        program = self.world.program
+        found = [[program.slot[op.key] for op in ops if op.kind == "sync"][:-1]
+                 for ops in program.stages]  # fmt: skip
+        return np.array(found, np.int64).T
 
     def _between(self, step: int) -> str:
         """What hosts did before a step."""
@@ -120,17 +146,18 @@ class StackRows:
         orders = self.world.program.host_order
         return [{int(slot): at for at, slot in enumerate(order)} for order in orders]
 
-    def _sample(self, part: _Part, until_ns: int) -> None:
-        """Ranks are sampled at moments of their own."""
-        begin, end = np.minimum(part.begin, until_ns), np.minimum(part.end, until_ns)
+    def _sample(self, parts: Sequence[_Part], until_ns: int) -> None:
+        """Rows of parts that look alike. Ranks are sampled at moments of their own."""
+        begin, end = (np.minimum(np.stack([getattr(part, edge) for part in parts]), until_ns)
+                      for edge in ("begin", "end"))  # fmt: skip
         first = -(-(begin - self._phase) // PERIOD_NS)
         count = -(-(end - self._phase) // PERIOD_NS) - first
-        places = np.flatnonzero(count > 0)
-        start = first[places] * PERIOD_NS + self._phase[places]
+        places, first, count = _runs(first, count)
+        start, part = first * PERIOD_NS + self._phase[places], parts[0]
         self.rows.add(
             rank=self.world.cluster.rank_of[places].astype(np.int32),
             thread=np.int32(self.rows.code("MainThread")),
-            start_ns=self.clocks.show(start, places), duration_ns=count[places] * PERIOD_NS,
+            start_ns=self.clocks.show(start, places), duration_ns=count * PERIOD_NS,
             frames=np.int32(self.rows.code(part.frames)), active=np.bool_(part.active),
             gil=np.bool_(part.active and part.frames not in NO_GIL),
         )  # fmt: skip
@@ -139,6 +166,22 @@ class StackRows:
     def _phase(self) -> Ints:
         source = self.world.random.source("sampler")
         return source.integers(0, PERIOD_NS, self.world.scenario.ranks)
+
+
+def _seen_as(part: _Part) -> tuple[str, bool]:
+    return part.frames, part.active
+
+
+def _runs(first: Ints, count: Ints) -> tuple[Ints, Ints, Ints]:
+    """Places, first samples and numbers of samples of unbroken runs; of `[part, place]`, in order
+    of time."""
+    place, part = np.nonzero((count > 0).T)
+    first, count = first[part, place], count[part, place]
+    fresh = np.ones(len(place), np.bool_)
+    fresh[1:] = (place[1:] != place[:-1]) | (first[1:] != (first + count)[:-1])
+    begins = np.flatnonzero(fresh)
+    whole: Ints = np.add.reduceat(count, begins) if len(begins) else count
+    return place[begins], first[begins], whole
 
 
 def _without(part: _Part, stall: _Part) -> list[_Part]:
