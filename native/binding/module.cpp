@@ -8,6 +8,7 @@
 
 #include "../src/scanner.hpp"
 #include "compression.hpp"
+#include "distances.hpp"
 #include "python.hpp"
 
 namespace {
@@ -262,7 +263,8 @@ int fill(PyObject* module) {
     if (type == nullptr) return -1;
     const int failed = PyModule_AddObjectRef(module, "Scanner", type);
     Py_DECREF(type);
-    return failed == 0 ? add_compression(module) : failed;
+    if (failed != 0 || add_compression(module) < 0) return -1;
+    return add_distances(module);
 }
 
 PyModuleDef_Slot SLOTS[] = {

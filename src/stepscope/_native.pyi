@@ -113,3 +113,20 @@ def published(groups: bytes, durations: bytes, number: int, /) -> tuple[bytes, i
     Raises:
         ValueError: a group is not below `number`.
     """
+
+def mean_distances(
+    begins: bytes, log_p50: bytes, sigma: bytes, weight: bytes, logs: bytes, weights: bytes, /
+) -> bytes:
+    """The mean Wasserstein-1 distance of each rank to all others, a float64 per rank.
+
+    Args:
+        begins: a uint32 per rank, where its modes begin, and one more for the end of the last.
+        log_p50: of the log-normal modes; this and the others are float64.
+        sigma: of their logarithms, above 0.
+        weight: 1 in sum over the modes of a rank.
+        logs: a grid of logarithms of durations.
+        weights: what each point of it counts in the integral.
+
+    Raises:
+        ValueError: columns do not fit together.
+    """
