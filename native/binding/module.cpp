@@ -9,6 +9,7 @@
 #include "../src/scanner.hpp"
 #include "compression.hpp"
 #include "distances.hpp"
+#include "encoding.hpp"
 #include "python.hpp"
 
 namespace {
@@ -263,7 +264,7 @@ int fill(PyObject* module) {
     if (type == nullptr) return -1;
     const int failed = PyModule_AddObjectRef(module, "Scanner", type);
     Py_DECREF(type);
-    if (failed != 0 || add_compression(module) < 0) return -1;
+    if (failed != 0 || add_compression(module) < 0 || add_encoding(module) < 0) return -1;
     return add_distances(module);
 }
 

@@ -71,6 +71,17 @@ def members(text: bytes, names: tuple[str, ...], /) -> dict[str, bytes]:
         ValueError: it is no whole JSON object.
     """
 
+def rows(shared: bytes, count: int, holes: tuple[tuple[int, int, bytes], ...], /) -> bytes:
+    """Rows of equal length, one after the other: `shared` with a number of its own in each hole.
+
+    Args:
+        holes: where each begins, how many bytes its varint has (0: none, but eight bytes,
+            little-endian), and an int64 per row.
+
+    Raises:
+        ValueError: a hole does not fit the row, or has not as many numbers as there are rows.
+    """
+
 class Keys:
     """Numbers (rank, kernel, stream) in the order in which they were first seen."""
 

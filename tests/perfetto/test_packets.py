@@ -51,9 +51,9 @@ def written(*tracks: Track, counters: Iterable[Counter] = (), group: Group = RAN
 def test_a_slice_byte_for_byte() -> None:
     writer = GroupWriter(RANK)
     writer.head()
-    [described, packets] = writer.track(Track("steps", slices((1, 300, "step 0"))))
+    described, *packets = writer.track(Track("steps", slices((1, 300, "step 0"))))
     uuid = described[described.index(b"steps") - 10 :][:8].hex(" ")
-    assert packets.hex(" ") == " ".join((
+    assert b"".join(packets).hex(" ") == " ".join((
         "0a 12 50 05 68 02 62 0c 12 0a 08 01 12 06 73 74 65 70 20 30",  # 1 is "step 0"
         "0a 1d 40 81 80 80 80 80 80 80 80 00 50 05 68 02 5a 0d 48 01 58", uuid, "50 01",
         "0a 1b 40 ac 82 80 80 80 80 80 80 00 50 05 68 02 5a 0b 48 02 58", uuid,
@@ -62,7 +62,8 @@ def test_a_slice_byte_for_byte() -> None:
 
 @pytest.mark.parametrize("value", [0, 1, 127, 128, 300, 2**63 - 1, -1, NULL])
 def test_a_padded_varint_is_the_same_number(value: int) -> None:
-    padded = varints(1, ints(value), 10).rows(1).tobytes()[1:]
+    [row] = varints(1, ints(value), 10).blocks(1)
+    padded = row[1:]
     assert len(padded) == 10
     assert sum((byte & 0x7F) << 7 * at for at, byte in enumerate(padded)) % 2**64 == value % 2**64
     assert varint(value) == bytes([*(b for b in padded[: len(varint(value)) - 1]),

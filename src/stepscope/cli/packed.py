@@ -1,19 +1,18 @@
 """Gzip on all cores: a file of many members, which every reader of gzip takes for one stream.
 
-Level 1 of zlib packs 50 MB a second, a tenth of what writes to it can deliver; it lets go of
+A core packs 150 to 600 MB a second, a third of what writes to it can deliver; packing lets go of
 Python's lock, so threads are enough.
 """
 
 from __future__ import annotations
 
-import gzip
 import os
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import IO
 
-_LEVEL = 1
-"""Half the time of level 2, and a tenth larger."""
+from stepscope.perfetto.members import packed
+
 _MEMBER_BYTES = 4 << 20
 _WAITING = 2
 """Members per core that may wait to be written, so that memory stays bounded."""
@@ -45,7 +44,7 @@ class PackedFile:
 
     def _pack(self) -> None:
         data = b"".join(self._part)
-        self._members.append(self._pool.submit(gzip.compress, data, _LEVEL, mtime=0))
+        self._members.append(self._pool.submit(packed, data))
         self._part, self._size = [], 0
         while len(self._members) > self._most:
             self._store()

@@ -5,11 +5,18 @@ A lane is a track with the name of its siblings; Perfetto draws them as one, a r
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
+from collections.abc import Sequence
+from heapq import heapify, heappop, heappush
 
 import numpy as np
 
 from stepscope.window import Ints, Mask
+
+
+def in_order(start_ns: Ints, end_ns: Ints) -> bool:
+    """Whether slices come in an order of drawing."""
+    later = start_ns[1:] > start_ns[:-1]
+    return bool((later | ((start_ns[1:] == start_ns[:-1]) & (end_ns[1:] <= end_ns[:-1]))).all())
 
 
 def drawing_order(start_ns: Ints, end_ns: Ints) -> Ints:
@@ -17,16 +24,27 @@ def drawing_order(start_ns: Ints, end_ns: Ints) -> Ints:
     return np.lexsort((-end_ns, start_ns))
 
 
-def lanes(start_ns: Ints, end_ns: Ints) -> Ints:
+def apart(start_ns: Ints, end_ns: Ints, until_ns: Sequence[int] = ()) -> bool:
+    """Whether slices in order follow one another, behind all that were drawn before."""
+    if not start_ns.size:
+        return True
+    return bool(start_ns[0] >= max(until_ns, default=0) and (start_ns[1:] >= end_ns[:-1]).all())
+
+
+def lanes(start_ns: Ints, end_ns: Ints, until_ns: Sequence[int] = ()) -> Ints:
     """The first free lane of each slice, in order of `drawing_order`; touching is not overlapping.
 
     No more lanes than slices overlap at once. Slices that meet no other, which are nearly all, cost
     no Python.
+
+    Args:
+        until_ns: until when each lane is taken by slices drawn before.
     """
     lane = np.zeros(start_ns.size, np.int64)
-    crowded = np.flatnonzero(_meets_another(start_ns, end_ns))
+    crowded = np.flatnonzero(_meets_another(start_ns, end_ns, max(until_ns, default=0)))
     free: list[int] = []
-    busy: list[tuple[int, int]] = []
+    busy = [(end, number) for number, end in enumerate(until_ns)]
+    heapify(busy)
     spans = zip(crowded.tolist(), start_ns[crowded].tolist(), end_ns[crowded].tolist(), strict=True)
     for row, start, end in spans:
         while busy and busy[0][0] <= start:
@@ -36,12 +54,12 @@ def lanes(start_ns: Ints, end_ns: Ints) -> Ints:
     return lane
 
 
-def _meets_another(start_ns: Ints, end_ns: Ints) -> Mask:
+def _meets_another(start_ns: Ints, end_ns: Ints, until_ns: int) -> Mask:
     """Which slices overlap one before or after them."""
-    if start_ns.size < 2:
-        return np.zeros(start_ns.size, np.bool_)
-    into = start_ns[1:] < np.maximum.accumulate(end_ns)[:-1]
     meets = np.zeros(start_ns.size, np.bool_)
-    meets[1:] |= into
-    meets[:-1] |= into
+    if start_ns.size:
+        meets[0] = start_ns[0] < until_ns
+        into = start_ns[1:] < np.maximum(np.maximum.accumulate(end_ns[:-1]), until_ns)
+        meets[1:] |= into
+        meets[:-1] |= into
     return meets

@@ -28,7 +28,7 @@ from hashlib import blake2b
 
 import numpy as np
 
-from stepscope.perfetto.lanes import drawing_order, lanes
+from stepscope.perfetto.lanes import apart, drawing_order, in_order, lanes
 from stepscope.perfetto.protobuf import (
     TIME_WIDTH,
     Pattern,
@@ -45,8 +45,6 @@ from stepscope.window import NULL, Ints, Strings
 UNKNOWN = "not known"
 """Shown for a null; `varints_or_text` needs its nine characters."""
 NAMELESS = "(no name)"
-BLOCK = 1 << 14
-"""Rows at a time: a megabyte, which stays in a core's cache while its columns are filled."""
 
 # Trace, TracePacket
 _PACKET = 1
@@ -94,29 +92,44 @@ class Interned:
 
     def numbers(self, column: Strings, null: str) -> Ints:
         """The number of each row's string."""
-        counts = np.bincount(column.codes + 1, minlength=len(column.values) + 1)
+        codes = column.codes + np.int32(1)
+        counts = np.bincount(codes, minlength=len(column.values) + 1)
         numbers = np.zeros(counts.size, np.int64)
         for code in np.flatnonzero(counts).tolist():
             numbers[code] = self.number(column.values[code - 1] if code else null)
-        return numbers[column.codes + 1]
+        found: Ints = numbers[codes]
+        return found
+
+
+class _Said:
+    """What a packet sequence has spelt out so far."""
+
+    def __init__(self) -> None:
+        self.names = Interned(_EVENT_NAMES)
+        self.labels = Interned(_ANNOTATION_NAMES)
+        self.texts = Interned(_ANNOTATION_STRINGS)
 
 
 class GroupWriter:
-    """The packets of one group: a sequence of its own, so that files can be joined."""
+    """The packets of one group: a sequence of its own, so that files can be joined.
+
+    A group may be written in parts, each beginning with its `head`: slices that come later find
+    another lane where those written before are in their way.
+    """
 
     def __init__(self, group: Group) -> None:
         self._group = group
         self._sequence = field(_SEQUENCE, group.sequence)
-        self._names = Interned(_EVENT_NAMES)
-        self._labels = Interned(_ANNOTATION_NAMES)
-        self._texts = Interned(_ANNOTATION_STRINGS)
+        self._said = _Said()
         self._uuid = _uuid(group.path)
-        self._tracks = 0
+        self._places: dict[int, int] = {}
+        self._until_ns: dict[str, list[int]] = {}
         self.slices = 0
         """Written so far."""
 
     def head(self) -> bytes:
-        """The group itself; comes before everything else."""
+        """The group itself; what follows needs nothing that came before."""
+        self._said = _Said()
         group = self._group
         body = field(_UUID, self._uuid)
         body += field(_NAME, group.name) if group.pid is None else field(_PROCESS, _process(group))
@@ -127,27 +140,45 @@ class GroupWriter:
     def track(self, track: Track) -> Iterator[bytes]:
         """One track, or as many as its slices need not to cross."""
         slices = track.slices.drawable()
-        slices = slices.take(drawing_order(slices.start_ns, slices.end_ns))
-        lane = lanes(slices.start_ns, slices.end_ns)
-        last = int(lane.max(initial=-1))
-        for number in range(last + 1):
-            rows = slices if last == 0 else slices.take(lane == number)
+        if not in_order(slices.start_ns, slices.end_ns):
+            slices = slices.take(drawing_order(slices.start_ns, slices.end_ns))
+        for number, rows in self._in_lanes(track.name, slices):
+            self._take_place(track.name, number, rows)
             yield from self._lane(f"{track.name}/{number}", track.name, rows)
+
+    def _in_lanes(self, name: str, slices: Slices) -> Iterator[tuple[int, Slices]]:
+        until_ns = self._until_ns.get(name, ())
+        if apart(slices.start_ns, slices.end_ns, until_ns):
+            yield 0, slices
+            return
+        lane = lanes(slices.start_ns, slices.end_ns, until_ns)
+        for number in range(int(lane.max()) + 1):
+            yield number, slices.take(lane == number)
 
     def nested(self, track: Track) -> Iterator[bytes]:
         """A track whose slices lie inside one another, each after the one it lies in."""
-        yield from self._lane(f"{track.name}/nested", track.name, track.slices)
+        path = f"{track.name}/nested"
+        slices = track.slices.after(self._until_ns.get(path, [0])[0])
+        self._take_place(path, 0, slices)
+        yield from self._lane(path, track.name, slices)
+
+    def _take_place(self, path: str, lane: int, slices: Slices) -> None:
+        """Later parts find these slices where they are."""
+        until_ns = self._until_ns.setdefault(path, [])
+        until_ns += [0] * (lane + 1 - len(until_ns))
+        until_ns[lane] = max(until_ns[lane], int(slices.end_ns.max(initial=0)))
 
     def _lane(self, path: str, name: str, slices: Slices) -> Iterator[bytes]:
+        if not len(slices):
+            return
         uuid = _uuid(f"{self._group.path}/{path}")
         yield self._described(uuid, name)
-        for first in range(0, len(slices), BLOCK):
-            block = slices.take(np.arange(first, min(first + BLOCK, len(slices))))
-            begin = self._packet(block.start_ns, self._begin(uuid, block))
-            ended = Pattern(field(_TYPE, _END) + field(_TRACK, uuid))
-            end = self._packet(block.end_ns, ended)
-            yield self._interned() + (begin + end).rows(len(block)).tobytes()
-            self.slices += len(block)
+        begin = self._packet(slices.start_ns, self._begin(uuid, slices))
+        ended = Pattern(field(_TYPE, _END) + field(_TRACK, uuid))
+        end = self._packet(slices.end_ns, ended)
+        yield self._interned()
+        yield from (begin + end).blocks(len(slices))
+        self.slices += len(slices)
 
     def counters(self, name: str, counters: Iterable[Counter]) -> Iterator[bytes]:
         """Counters below a track of this name, so that they can be folded away together."""
@@ -162,29 +193,27 @@ class GroupWriter:
 
     def _values(self, uuid: int, counter: Counter) -> Iterator[bytes]:
         event = Pattern(field(_TYPE, _COUNTER) + field(_TRACK, uuid))
-        for first in range(0, counter.time_ns.size, BLOCK):
-            time_ns = counter.time_ns[first : first + BLOCK]
-            value = fixed64s(_DOUBLE_VALUE, counter.value[first : first + BLOCK])
-            yield self._packet(time_ns, event + value).rows(time_ns.size).tobytes()
+        event += fixed64s(_DOUBLE_VALUE, counter.value)
+        yield from self._packet(counter.time_ns, event).blocks(counter.time_ns.size)
 
     def _described(self, uuid: int, name: str, parent: int = 0, more: bytes = b"") -> bytes:
         """A track below another one, or below the group itself."""
-        self._tracks += 1
+        place = self._places.setdefault(uuid, len(self._places) + 1)
         body = field(_UUID, uuid) + field(_NAME, name) + field(_PARENT, parent or self._uuid)
-        body += field(_CHILD_ORDERING, _EXPLICIT) + field(_SIBLING_RANK, self._tracks) + more
+        body += field(_CHILD_ORDERING, _EXPLICIT) + field(_SIBLING_RANK, place) + more
         return field(_PACKET, self._sequence + field(_DESCRIPTOR, body))
 
-    def _begin(self, uuid: int, block: Slices) -> Pattern:
+    def _begin(self, uuid: int, slices: Slices) -> Pattern:
         event = Pattern(field(_TYPE, _BEGIN) + field(_TRACK, uuid))
-        event += _numbers(_NAME_IID, self._names.numbers(block.names, NAMELESS))
-        for label, column in block.details.items():
-            name = Pattern(field(_ANNOTATION_NAME, self._labels.number(label)))
+        event += _numbers(_NAME_IID, self._said.names.numbers(slices.names, NAMELESS))
+        for label, column in slices.details.items():
+            name = Pattern(field(_ANNOTATION_NAME, self._said.labels.number(label)))
             event += (name + self._value(column)).within(_ANNOTATIONS)
-        return event if block.flow is None else event + fixed64s(_FLOWS, block.flow)
+        return event if slices.flow is None else event + fixed64s(_FLOWS, slices.flow)
 
     def _value(self, column: Ints | Strings) -> Pattern:
         if isinstance(column, Strings):
-            return _numbers(_STRING_IID, self._texts.numbers(column, UNKNOWN))
+            return _numbers(_STRING_IID, self._said.texts.numbers(column, UNKNOWN))
         lowest = int(column.min())
         if lowest < 0:
             return varints_or_text(_INT_VALUE, column, NULL, _STRING_VALUE, UNKNOWN)
@@ -198,7 +227,7 @@ class GroupWriter:
 
     def _interned(self) -> bytes:
         """What is named for the first time in the packets that follow."""
-        kinds = (self._names, self._labels, self._texts)
+        kinds = (self._said.names, self._said.labels, self._said.texts)
         fresh = b"".join(b"".join(kind.fresh) for kind in kinds)
         for kind in kinds:
             kind.fresh.clear()

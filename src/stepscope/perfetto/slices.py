@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -36,6 +36,13 @@ class Slices:
              for name, column in self.details.items()},
             None if self.flow is None else self.flow[rows],
         )  # fmt: skip
+
+    def after(self, time_ns: int) -> Slices:
+        """What of them lies after a time."""
+        if not len(self) or int(self.start_ns.min()) >= time_ns:
+            return self
+        late = self.take(self.end_ns > time_ns)
+        return replace(late, start_ns=np.maximum(late.start_ns, time_ns))
 
     def drawable(self) -> Slices:
         """Without rows whose times nothing can have: before 1970, ends before beginnings."""

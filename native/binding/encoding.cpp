@@ -1,0 +1,58 @@
+#include "encoding.hpp"
+
+#include <cstdint>
+#include <stdexcept>
+#include <vector>
+
+#include "../src/rows.hpp"
+
+namespace stepscope {
+namespace {
+
+// `(at, width, values)`; the tuple outlives what is made of it.
+Hole to_hole(PyObject* tuple, std::size_t rows, std::size_t length) {
+    Py_ssize_t at = 0, width = 0;
+    PyObject* values = nullptr;
+    if (!PyArg_ParseTuple(tuple, "nnO", &at, &width, &values)) throw Failed{};
+    if (at < 0 || width < 0 || static_cast<std::size_t>(width) > WIDEST)
+        throw std::invalid_argument("no such hole");
+    const std::string_view bytes = viewed(values);
+    if (bytes.size() != rows * sizeof(std::int64_t))
+        throw std::invalid_argument("columns differ in length");
+    // they lie at a multiple of eight behind their header
+    const Hole hole{static_cast<std::size_t>(at), static_cast<std::size_t>(width),
+                    reinterpret_cast<const std::int64_t*>(bytes.data())};
+    if (hole.end() > length) throw std::invalid_argument("a hole beyond the row");
+    return hole;
+}
+
+PyObject* rows(PyObject*, PyObject* arguments) {
+    return guarded([&] {
+        PyObject *shared = nullptr, *holes = nullptr;
+        Py_ssize_t count = 0;
+        if (!PyArg_ParseTuple(arguments, "OnO!", &shared, &count, &PyTuple_Type, &holes))
+            throw Failed{};
+        const std::string_view row = viewed(shared);
+        if (count < 0) throw std::invalid_argument("less than no rows");
+        const auto number = static_cast<std::size_t>(count);
+        std::vector<Hole> found;
+        for (Py_ssize_t at = 0; at < PyTuple_Size(holes); ++at)
+            found.push_back(to_hole(checked(PyTuple_GetItem(holes, at)), number, row.size()));
+        const auto size = static_cast<Py_ssize_t>(number * row.size());
+        Owned bytes(PyBytes_FromStringAndSize(nullptr, size));
+        write_rows(row, found, number,
+                   reinterpret_cast<unsigned char*>(PyBytes_AsString(bytes.get())));
+        return bytes.release();
+    });
+}
+
+PyMethodDef FUNCTIONS[] = {
+    {"rows", rows, METH_VARARGS, nullptr},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+}  // namespace
+
+int add_encoding(PyObject* module) { return PyModule_AddFunctions(module, FUNCTIONS); }
+
+}  // namespace stepscope

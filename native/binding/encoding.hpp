@@ -1,0 +1,11 @@
+// Rows of bytes for Perfetto: `rows` of stepscope._native.
+#pragma once
+
+#include "python.hpp"
+
+namespace stepscope {
+
+// Adds it to the module; -1 with Python's error where that failed.
+int add_encoding(PyObject* module);
+
+}  // namespace stepscope
