@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from stepscope.cli import main
-from stepscope.evaluate import SUITES
+from stepscope.evaluate import SUITES, Case, Result
 from stepscope.evaluate.results import read
+from tests.evaluate.jobs import a_result
 
 TINY = replace(SUITES["smoke"], steps=24, onset=10, healthy=1)
 
@@ -73,12 +74,36 @@ def test_ctrl_c_keeps_what_is_done(
     assert read(kept).missing == 1
 
 
+def test_what_was_interrupted_goes_on_with_the_jobs_that_are_not_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    played: list[str] = []
+
+    def interrupted_once(case: Case, fast: bool) -> Result:
+        played.append(case.id)
+        if len(played) == 2:
+            raise KeyboardInterrupt
+        return a_result(case.id)
+
+    monkeypatch.setattr("stepscope.evaluate.runner.run_case", interrupted_once)
+    kept = tmp_path / "now.json"
+    args = ["evaluate", "--family", "healthy", "--seeds", "3", "--jobs", "1", "--json", str(kept)]
+    assert main(args) == 130
+    assert (len(read(kept).results), read(kept).missing) == (1, 2)
+    assert main([*args, "--resume"]) == 0
+    assert played[2] == played[1] and len(set(played)) == 3
+    assert len({one.id for one in read(kept).results}) == 3 and read(kept).missing == 0
+    assert main([*args, "--resume", "--fast"]) == 2
+    assert "holds suite smoke, by wire" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("args", "why"),
     [
         (["--suite", "big"], "no suite is called big; there are smoke, standard, large, all"),
         (["--family", "gpu_hot"], "no fault is called gpu_hot"),
         (["--from", "none.json"], "cannot read none.json"),
+        (["--resume"], "name that"),
     ],
 )
 def test_what_makes_no_sense_is_said(

@@ -32,6 +32,11 @@ def test_sizes_and_layouts_take_turns() -> None:
     assert {case.dimensions for case in cases} == {1, 2, 3, 4, 5}
 
 
+def test_one_seed_of_the_large_suite_has_all_its_sizes() -> None:
+    cases = choose(SUITES["large"], range(1)).cases
+    assert {case.scenario.ranks for case in cases} == {2048, 4096, 8192, 10240}
+
+
 def test_a_size_is_seen_with_several_layouts_and_ways() -> None:
     cases = choose(SUITES["standard"], range(1)).cases
     small = [case for case in cases if case.scenario.ranks == 64 and case.row != HEALTHY]

@@ -13,6 +13,7 @@ from stepscope.cli import exits
 from stepscope.errors import UsageError
 
 if TYPE_CHECKING:
+    from stepscope.evaluate import Chosen, Result
     from stepscope.evaluate.results import Results
 
 _RUN, _SHOW = "Which jobs are run", "What becomes of the scores"
@@ -61,8 +62,9 @@ Source = Annotated[
     Path | None, _flag("Run nothing: show what --json wrote.", _RUN, "--from", metavar="FILE")
 ]
 Json = Annotated[
-    Path | None, _flag("Write every job's result, also after Ctrl-C.", _SHOW, metavar="FILE")
+    Path | None, _flag("Write every job's result as soon as it is there.", _SHOW, metavar="FILE")
 ]
+Resume = Annotated[bool, _flag("Go on: run only jobs that --json FILE has not.", _RUN, "--resume")]
 Html = Annotated[
     Path | None, _flag("Write the scores as a page with plots.", _SHOW, metavar="FILE")
 ]
@@ -81,7 +83,7 @@ def register(app: typer.Typer) -> None:
 
 def evaluate(
     suite: SuiteName = "smoke", family: Families = None, seeds: Seeds = 0, fast: Fast = False,
-    jobs: Jobs = 0, source: Source = None,
+    jobs: Jobs = 0, source: Source = None, resume: Resume = False,
     json: Json = None, html: Html = None, publish: Publish = None, compare: Compare = None,
 ) -> int:  # fmt: skip
     """Score diagnosis against simulated jobs whose faults are known.
@@ -92,7 +94,8 @@ def evaluate(
     report, beside what they report.
 
     A job that fails is told in the table, and the others go on. Ctrl-C ends it with the jobs that
-    are done. With `--suite all` the files of --json and --html are three: `now.smoke.json`, …
+    are done, and --resume goes on with the others. With `--suite all` the files of --json and
+    --html are three: `now.smoke.json`, …
 
     Exit status: 0 done, 1 some job came out worse (with --compare), 2 the command makes no sense,
     130 interrupted.
@@ -102,10 +105,13 @@ def evaluate(
     if source is not None:
         return _tell(_read(source), json, html, publish)
     names = _names(suite, publish)
+    if resume and json is None:
+        raise UsageError("--resume goes on with the file of --json; name that")
     for name in names:
-        results = _run(name, family or [], seeds, fast, jobs)
         beside = f".{name}" if len(names) > 1 else ""
-        status = _tell(results, _beside(json, beside), _beside(html, beside), publish)
+        file = _beside(json, beside)
+        results = _run(name, family or [], seeds, fast, jobs, file, resume)
+        status = _tell(results, file, _beside(html, beside), publish)
         if status != exits.NOTHING_FOUND:
             return status
     return exits.NOTHING_FOUND
@@ -130,19 +136,56 @@ def _beside(file: Path | None, ending: str) -> Path | None:
     return file and file.with_name(f"{file.stem}{ending}{file.suffix}")
 
 
-def _run(name: str, families: list[str], seeds: int, fast: bool, jobs: int) -> Results:
-    import stepscope
+def _run(
+    name: str, families: list[str], seeds: int, fast: bool, jobs: int, file: Path | None,
+    resume: bool,
+) -> Results:  # fmt: skip
+    """All results of a suite, those before it included; each is written when it is there."""
     from stepscope.cli.terminal import count_progress
     from stepscope.evaluate import SUITES, choose, run
+    from stepscope.evaluate.results import write
+
+    chosen = choose(SUITES[name], tuple(range(seeds or SUITES[name].seeds)), families)
+    before = _before(name, fast, file) if resume and file is not None else ()
+    done = {one.id for one in before}
+    cases = [case for case in chosen.cases if case.id not in done]
+
+    def put_together(new: Sequence[Result]) -> Results:
+        return _together(name, seeds, fast, [*before, *new], chosen)
+
+    def keep(new: Sequence[Result]) -> None:
+        if file is not None:
+            write(put_together(new), file)
+
+    workers = min(jobs or os.cpu_count() or 1, len(cases) or 1)
+    with count_progress(f"{name}: {len(cases)} simulated jobs") as advance:
+        return put_together(run(cases, fast=fast, jobs=workers, progress=advance, keep=keep))
+
+
+def _before(name: str, fast: bool, file: Path) -> Sequence[Result]:
+    """What an earlier run has written; nothing, if there was none."""
+    if not file.exists():
+        return ()
+    found = _read(file)
+    if (found.suite, found.fast) != (name, fast):
+        way = "with --fast" if found.fast else "by wire"
+        raise UsageError(f"{file} holds suite {found.suite}, {way}: go on with that, or name "
+                         "another file")  # fmt: skip
+    return found.results
+
+
+def _together(name: str, seeds: int, fast: bool, some: Sequence[Result], chosen: Chosen) -> Results:
+    """Results in the suite's order, and how many jobs of it have none."""
+    import stepscope
+    from stepscope.evaluate import SUITES
     from stepscope.evaluate.results import Results
 
+    order = {case.id: at for at, case in enumerate(chosen.cases)}
+    found = sorted(some, key=lambda one: order.get(one.id, len(order)))
     numbers = tuple(range(seeds or SUITES[name].seeds))
-    chosen = choose(SUITES[name], numbers, families)
-    workers = min(jobs or os.cpu_count() or 1, len(chosen.cases) or 1)
-    with count_progress(f"{name}: {len(chosen.cases)} simulated jobs") as advance:
-        results = run(chosen.cases, fast=fast, jobs=workers, progress=advance)
-    return Results(name, fast, numbers, stepscope.__version__, tuple(results), chosen.unfit,
-                   len(chosen.cases) - len(results))  # fmt: skip
+    missing = len(order.keys() - {one.id for one in found})
+    return Results(name, fast, numbers, stepscope.__version__, tuple(found),
+                   chosen.unfit, missing)  # fmt: skip
 
 
 def _read(file: Path) -> Results:

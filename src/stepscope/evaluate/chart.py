@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from stepscope.evaluate.intervals import Rate, rate
-from stepscope.evaluate.runner import LOOKS, Result
+from stepscope.evaluate.runner import Result
+from stepscope.evaluate.suites import LOOKS
 from stepscope.evaluate.table import Row
 
 WIDTH, LINE, TOP = 1000, 22, 30

@@ -42,7 +42,9 @@ def write(results: Results, file: Path) -> None:
     """
     body = {"schema": SCHEMA, **asdict(results)}
     try:
-        file.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
+        beside = file.with_name(f".{file.name}.part")
+        beside.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
+        beside.replace(file)  # whoever is killed meanwhile keeps what was there
     except OSError as error:
         raise UsageError(f"cannot write {file}: {error.strerror}") from error
 

@@ -25,18 +25,17 @@ from stepscope.simulate.world import World
 from stepscope.trace import Job
 from stepscope.window import Window
 
-LOOKS = (2, 5, 10, 15, 20, 30, 45)
-"""After so many steps with the fault a look is taken; time to verdict is one of these."""
-
 FAST_BYTES, WIRE_BYTES = 250_000_000, 600_000_000
 """What a process needs for the smallest jobs, without the wire and with it (measured)."""
-OPERATION_BYTES = 280
-"""More for each operation of a rank and step: 60 to 120 were measured with 64 to 2,048 ranks, 280
-with 10,240."""
+FAST_OPERATION, WIRE_OPERATION = 80, 280
+"""More for each operation of a rank and step: 52 were measured with 10,240 ranks and 50 steps (7.1
+GB), and by wire 280 at most."""
 ROOM = 0.8
 """Of the memory that is free at the start: the rest is for whoever else grows."""
 
 Progress = Callable[[int, int], None]
+Keep = Callable[[Sequence["Result"]], None]
+"""Told all results there are, whenever there is another one."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +77,9 @@ class Result:
 
 
 def run(
-    cases: Sequence[Case], *, fast: bool, jobs: int, progress: Progress | None = None
-) -> list[Result]:
+    cases: Sequence[Case], *, fast: bool, jobs: int, progress: Progress | None = None,
+    keep: Keep | None = None,
+) -> list[Result]:  # fmt: skip
     """All results in the order of the cases; after an interrupt, those there are."""
     found: dict[int, Result] = {}
     with suppress(KeyboardInterrupt), closing(_each(cases, fast, jobs)) as results:
@@ -87,16 +87,18 @@ def run(
             found[at] = result
             if progress is not None:
                 progress(done, len(cases))
+            if keep is not None:
+                keep([found[one] for one in sorted(found)])
     return [found[at] for at in sorted(found)]
 
 
 def _each(cases: Sequence[Case], fast: bool, jobs: int) -> Generator[tuple[int, Result]]:
-    """Numbers and results of the cases as they come; large jobs begin first."""
-    needs = [memory_of(case, fast) for case in cases]
+    """Numbers and results of the cases as they come; large jobs begin first, beside small ones."""
     if jobs == 1:
-        for at in sorted(range(len(cases)), key=lambda at: -needs[at]):
-            yield at, run_case(cases[at], fast)
+        for at, case in enumerate(cases):
+            yield at, run_case(case, fast)
         return
+    needs = [memory_of(case, fast) for case in cases]
     room = int(ROOM * psutil.virtual_memory().available)
     for at, result in each(partial(run_case, fast=fast), cases, needs, room, jobs):
         yield at, result or _unknown(cases[at], "its process died, perhaps for want of memory")
@@ -109,7 +111,7 @@ def run_case(case: Case, fast: bool) -> Result:
     except Exception as error:  # noqa: BLE001  other jobs go on
         return _unknown(case, _why(error))
     try:
-        return _result(case, simulation.job, simulation.truth, _told(simulation, fast))
+        return _result(case, simulation.job, simulation.truth, _told(case, simulation, fast))
     except Exception as error:  # noqa: BLE001  a diagnosis that gives up has found nothing
         silence = _Told(Diagnosis(case.scenario.name, case.scenario.ranks, "healthy"))
         return _result(case, simulation.job, simulation.truth, silence, _why(error))
@@ -124,14 +126,14 @@ class _Told:
     computing_s: float = 0.0
 
 
-def _told(simulation: Simulation, fast: bool) -> _Told:
+def _told(case: Case, simulation: Simulation, fast: bool) -> _Told:
     window = simulation.window if fast else through_the_store(simulation.window)
     began = time.process_time()
     diagnosis = diagnose(window)
     computing_s = time.process_time() - began
     if not score(simulation.truth, simulation.job, diagnosis).found:
         return _Told(diagnosis, None, computing_s)
-    return _Told(diagnosis, _steps_to_verdict(window, simulation.truth), computing_s)
+    return _Told(diagnosis, _steps_to_verdict(case, window, simulation.truth), computing_s)
 
 
 def _result(case: Case, job: Job, truth: Truth, told: _Told, failed: str = "") -> Result:
@@ -165,14 +167,16 @@ def memory_of(case: Case, fast: bool) -> int:
     """About what a process needs for one job at its peak, in bytes."""
     one = case.scenario
     operations = one.ranks * one.steps * len(World(one).ops)
-    return (FAST_BYTES if fast else WIRE_BYTES) + operations * OPERATION_BYTES
+    if fast:
+        return FAST_BYTES + operations * FAST_OPERATION
+    return WIRE_BYTES + operations * WIRE_OPERATION
 
 
-def _steps_to_verdict(window: Window, truth: Truth) -> int | None:
+def _steps_to_verdict(case: Case, window: Window, truth: Truth) -> int | None:
     """The first look at which the culprit was named, in steps; None where later ones unsaid it."""
     onset = min(fault.steps[0] for fault in truth.faults if fault.steps and is_costly(fault))
     ends = step_ends(window)
-    for steps in LOOKS:
+    for steps in case.looks:
         moment_ns = moment_of(ends, onset, steps)
         if moment_ns is None:
             return None

@@ -19,6 +19,8 @@ WAYS = (PLAIN, INTERLEAVED, "fsdp", "ddp")
 """How ranks work together, beside their grid: optimizer states sharded, the same with a pipeline
 of two chunks per stage, everything sharded, and nothing."""
 HEALTHY = "healthy"
+LOOKS = (2, 5, 10, 15, 20, 30, 45)
+"""After so many steps with the fault a look is taken; time to verdict is one of these."""
 TWO = "two faults at once"
 AFTER = "hang after a slowdown"
 
@@ -45,6 +47,9 @@ class Suite:
     every_form: bool = True
     """Whether each form of a fault has a row, or one is drawn for each seed."""
     detail: Detail = "auto"
+    looks: tuple[int, ...] = LOOKS
+    sizes_by_row: bool = False
+    """Whether each row begins sizes at another place too, so that one seed sees all of them."""
 
 
 SUITES: Mapping[str, Suite] = {
@@ -55,7 +60,7 @@ SUITES: Mapping[str, Suite] = {
         Suite("standard", "every form of every fault on 64 to 512 ranks", (64, 128, 256, 512),
               (3, 4, 2, 5, 1), 70, 30, 4, 10),
         Suite("large", "every fault on 2,048 to 10,240 ranks", (2048, 4096, 8192, 10240),
-              (3, 4, 5), 50, 26, 4, 1, every_form=False),
+              (3, 4, 5), 50, 26, 4, 4, every_form=False, looks=(5, 10, 20), sizes_by_row=True),
     )
 }  # fmt: skip
 
@@ -70,6 +75,7 @@ class Case:
     dimensions: int
     form: str = ""
     """Which form of the fault this is, where the row holds several."""
+    looks: tuple[int, ...] = LOOKS
 
     @property
     def id(self) -> str:
@@ -157,7 +163,8 @@ def _healthy(suite: Suite, seed: int) -> Iterator[Case]:
         if number % 3 == 2 and scenario.workload.kind == "dense":
             varied = replace(scenario.workload, kind="variable")
             scenario = replace(scenario, workload=varied)
-        yield Case(HEALTHY, "nothing is wrong", replace(scenario, name=HEALTHY), dimensions)
+        yield Case(HEALTHY, "nothing is wrong", replace(scenario, name=HEALTHY), dimensions,
+                   looks=suite.looks)  # fmt: skip
 
 
 def _faulty(suite: Suite, seed: int, row: str, form: Form | None, dimensions: int) -> Case:
@@ -168,7 +175,8 @@ def _faulty(suite: Suite, seed: int, row: str, form: Form | None, dimensions: in
     else:
         faults, family = (draw(form, job, suite.onset, (seed, row)),), form.family
     scenario = replace(job, name=row.replace(" ", "-"), faults=faults)
-    return Case(row, family, scenario, dimensions, row if form is None else form.name)
+    shown = row if form is None else form.name
+    return Case(row, family, scenario, dimensions, shown, suite.looks)
 
 
 def _several(suite: Suite, row: str, job: Scenario, key: Key) -> tuple[Fault, ...]:
@@ -195,7 +203,8 @@ def _any(kind: str, job: Scenario, onset: int, key: Key, besides: str = "") -> F
 
 
 def _job(suite: Suite, row: str, turn: int, seed: int, dimensions: int) -> Scenario:
-    ranks = suite.ranks[turn % len(suite.ranks)]
+    place = _place(row, "size", turn) if suite.sizes_by_row else turn
+    ranks = suite.ranks[place % len(suite.ranks)]
     per_host = 4 if ranks < 64 else 8
     hosts = ranks // per_host
     parallelism = layout(ranks, dimensions, _way(row, turn, dimensions))
