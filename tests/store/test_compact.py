@@ -71,7 +71,7 @@ def test_rows_are_sorted_by_rank_and_time(job: Location) -> None:
     assert list(zip(rows["rank"].to_pylist(), rows["step"].to_pylist(), strict=True)) == all_steps()
 
 
-class Cut(StoreError):
+class CutError(StoreError):
     """The compactor dies here."""
 
 
@@ -89,7 +89,7 @@ def test_readers_see_each_row_once_at_any_moment_and_after_any_crash(
 
         def operation(self: Location, *arguments: Any) -> None:
             if self.url == job.url and next(left, None) is None:
-                raise Cut("the machine is gone")
+                raise CutError("the machine is gone")
             real(self, *arguments)
             assert seen(following.refresh()) == all_steps()
             assert seen(JobReader(job.url).read()) == all_steps()
@@ -104,7 +104,7 @@ def test_readers_see_each_row_once_at_any_moment_and_after_any_crash(
         died = False
         try:
             compact_now(job)
-        except Cut:
+        except CutError:
             died = True
         assert died == (operations < 13), "one put and twelve deletes"
     monkeypatch.undo()

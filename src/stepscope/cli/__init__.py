@@ -16,6 +16,7 @@ import typer
 
 import stepscope
 from stepscope.cli import (
+    compact,
     diagnose,
     evaluate,
     exits,
@@ -29,7 +30,7 @@ from stepscope.cli import (
 )
 
 COMMANDS: tuple[ModuleType, ...] = (
-    run, diagnose, trace, import_, simulate, evaluate, prepare, processor,
+    run, diagnose, trace, import_, simulate, evaluate, compact, prepare, processor,
 )  # fmt: skip
 """In the order of the help page."""
 

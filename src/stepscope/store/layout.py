@@ -57,6 +57,21 @@ def table_folder(table: str, host: str) -> str:
     return f"{table}/{PARTITION_KEY}={safe_name(host)}"
 
 
+def trace_folder(rank: int) -> str:
+    """Where one rank's traces for Perfetto lie."""
+    return f"{TRACES}/rank={rank}"
+
+
+def host_trace_folder(host: str) -> str:
+    """Where those of a host's own counters lie."""
+    return f"{TRACES}/host={safe_name(host)}"
+
+
+def trace_name(start_s: float, session: str) -> str:
+    """Of a window's file; sorts by time, and no two processors share one."""
+    return f"{_moment(start_s)}-{session}.perfetto-trace.gz"
+
+
 def fragment_path(host: str) -> str:
     return f"{TOPOLOGY}/{safe_name(host)}.json"
 
