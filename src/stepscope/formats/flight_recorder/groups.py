@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from stepscope.formats.flight_recorder.dump import Dump, Tensors
+from stepscope.formats.limits import MOST_RANKS
 from stepscope.trace import ProcessGroup
 from stepscope.trace.kinds import kind_of_words
 
@@ -18,7 +19,6 @@ WORLD = "default_pg"
 """What torch calls the group of all ranks."""
 NAME_LENGTH = 12
 """Characters of torch's name in an id, as in collected jobs: hashes are longer."""
-MOST_RANKS = 1 << 20
 
 
 @dataclass(frozen=True)

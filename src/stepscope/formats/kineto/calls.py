@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from stepscope.formats.kineto.plain import plain
+from stepscope.formats.limits import MOST_RANKS
 from stepscope.window import NULL
 
 Number = int | float | str | None
@@ -44,7 +45,6 @@ _REGULAR = ("Group size", "Global rank start", "Global rank stride")
 _GROUP = ("Process Group Name", "Process Group Description", "Process Group Ranks", *_REGULAR)
 _PEER = {"Send": "Dst Rank", "Recv": "Src Rank"}
 _RANK_RUN = re.compile(r"-?\d+")
-_MOST_RANKS = 1 << 20
 MOST_MEMBERS = 1 << 22
 """Of all distinct groups of a file: 150 MB. A rank of 100,000 is in a dozen groups at most."""
 
@@ -173,6 +173,6 @@ def _ranks(said: Said) -> tuple[int, ...]:
     if ranks and "..." not in listed:
         return ranks
     size, first, stride = (whole(said.get(name)) for name in _REGULAR)
-    if 0 < size <= _MOST_RANKS and first >= 0 and stride > 0:
+    if 0 < size <= MOST_RANKS and first >= 0 and stride > 0:
         return tuple(range(first, first + size * stride, stride))
     return ()

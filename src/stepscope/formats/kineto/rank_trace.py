@@ -22,13 +22,13 @@ from stepscope.formats.kineto.recording import Recording, recording, scanner
 from stepscope.formats.kineto.spans import ends, named, outermost
 from stepscope.formats.kineto.stacks import stacks
 from stepscope.formats.kineto.steps import Steps, find_steps
+from stepscope.formats.limits import MOST_RANKS
 from stepscope.trace import ProcessGroup
 from stepscope.window import NULL, Column, Ints, Strings, Table
 
 _TIMES = ("start_ns", "end_ns", "enqueue_ns")
 _LATEST_NS = 2**62
 _GUESSED = "not all collectives say their group; those of one stream or thread are taken for one"
-MOST_RANKS = 1 << 20
 
 
 @dataclass(frozen=True)
