@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from stepscope.diagnose import intervals
-from stepscope.diagnose.intervals import Axis, Union, axis_over, union, union_of_rows
-from stepscope.window import Ints
+from stepscope.diagnose.intervals import Axis, axis_over, union_of_rows
+from stepscope.window import Ints, Union, union
 
 RANKS = 40
 

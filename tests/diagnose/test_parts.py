@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.diagnose import stats
-from stepscope.diagnose.intervals import union
 from stepscope.diagnose.matching import match
 from stepscope.diagnose.methods.arrival import collect_arrivals
 from stepscope.diagnose.methods.stacks import compiles, function_of, waits
@@ -18,7 +17,7 @@ from stepscope.diagnose.own_time import communicates, own_time
 from stepscope.diagnose.timeline import timeline
 from stepscope.diagnose.unnamed import GAPS, OUTSIDE
 from stepscope.trace import Host, Job, ProcessGroup
-from stepscope.window import Window
+from stepscope.window import Window, union
 
 from .jobs import MS, START, Fault, a_job, a_table
 

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.diagnose.intervals import AXIS_LIMIT, Axis, Union, axis_over, union
-from stepscope.window import NULL, Ints, Mask, Strings, Table, Window, distinct
+from stepscope.diagnose.intervals import AXIS_LIMIT, Axis, axis_over
+from stepscope.window import NULL, Ints, Mask, Strings, Table, Union, Window, distinct, union
 
 KERNEL_WAIT_NS = 30_000
 """HolisticTraceAnalysis' `consecutive_kernel_delay`: 30, of the microseconds that traces count."""
@@ -216,7 +216,7 @@ def _parts(work: _Work, spans: Table) -> Table:
     end = work.axis.at(row, spans.ints("end_ns"))
 
     def inside(one: Union) -> Ints:
-        return one.covered(end) - one.covered(begin)
+        return one.within(begin, end)
 
     length = end - begin
     compute, either, busy = inside(work.compute), inside(work.either), inside(work.everything)

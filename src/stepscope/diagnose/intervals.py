@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.window import Ints, Mask, distinct
+from stepscope.window import Ints, Mask, Union, distinct, union
 
 AXIS_LIMIT = 2**62
 """Beyond it positions on the common axis would leave int64."""
@@ -42,53 +42,6 @@ def axis_over(ranks: int, *times_ns: Ints) -> Axis | None:
     return Axis(low, span) if span * max(ranks, 1) < AXIS_LIMIT else None
 
 
-@dataclass(frozen=True)
-class Union:
-    """Disjoint sorted intervals with the length covered before each of them."""
-
-    start: Ints
-    end: Ints
-    before: Ints
-
-    def covered(self, position: Ints) -> Ints:
-        """How much of the axis left of each position is covered."""
-        if not self.start.size:
-            return np.zeros_like(position)
-        at = np.searchsorted(self.start, position, side="right") - 1
-        index = np.maximum(at, 0)
-        partial = np.clip(position - self.start[index], 0, self.end[index] - self.start[index])
-        return np.where(at >= 0, self.before[index] + partial, 0)
-
-    def holds(self, position: Ints) -> Mask:
-        """Which positions lie inside an interval."""
-        if not self.start.size:
-            return np.zeros(position.shape, np.bool_)
-        at = np.searchsorted(self.start, position, side="right") - 1
-        return (at >= 0) & (position < self.end[np.maximum(at, 0)])
-
-
-def union(start: Ints, end: Ints) -> Union:
-    """Merges intervals that touch or overlap."""
-    keep = end > start
-    if not keep.all():
-        start, end = start[keep], end[keep]
-    if not (start[1:] >= start[:-1]).all():
-        order = np.argsort(start, kind="stable")
-        start, end = start[order], end[order]
-    if not start.size:
-        return Union(start, end, start)
-    reach = np.maximum.accumulate(end)
-    opens = np.concatenate(([True], start[1:] > reach[:-1]))
-    first = np.flatnonzero(opens)
-    last = np.concatenate((first[1:] - 1, [start.size - 1]))
-    return _union_of(start[first], reach[last])
-
-
-def _union_of(start: Ints, end: Ints) -> Union:
-    """Of intervals that are disjoint and sorted."""
-    return Union(start, end, np.cumsum(end - start) - (end - start))
-
-
 def union_of_rows(
     axis: Axis, rank: Ints, start_ns: Ints, end_ns: Ints, rows: Mask, beside: Union | None = None
 ) -> Union:
@@ -109,7 +62,7 @@ def union_of_rows(
         )
         parts.append((one.start, one.end))
     start, end = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return _union_of(start, end)
+    return Union.of(start, end)
 
 
 def _blocks(axis: Axis, rank: Ints) -> Iterator[tuple[slice, int, int]]:

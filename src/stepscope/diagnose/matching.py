@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 
 from stepscope.trace import UNKNOWN_PEER
-from stepscope.window import NULL, Ints, Mask, Table
+from stepscope.window import NULL, Ints, Mask, Table, numbered, occurrence, stable_order
 
 POINT_TO_POINT = ("Send", "Recv")
 TOGETHER = ("AllReduce", "AllGather", "ReduceScatter", "AllToAll", "Barrier")
@@ -30,15 +30,13 @@ class Matched:
     @cached_property
     def order(self) -> Ints:
         """Rows sorted by key, unknown ones left out."""
-        order = np.argsort(self.key, kind="stable")
-        return order[np.searchsorted(self.key[order], 0) :]
+        return stable_order(self.key + 1)[int((self.key < 0).sum()) :]
 
     @cached_property
     def bounds(self) -> Ints:
         """Where in `order` each operator begins, and its length at the end."""
-        keys = self.key[self.order]
-        begins = np.flatnonzero(np.diff(keys, prepend=-1))
-        return np.append(begins, keys.size)
+        lengths = np.bincount(self.key + 1)[1:]
+        return np.concatenate(([0], np.cumsum(lengths)))
 
 
 def match(table: Table) -> Matched:
@@ -47,9 +45,10 @@ def match(table: Table) -> Matched:
     group = table.strings("group").codes.astype(np.int64)
     known = (group >= 0) & (table.ints("rank") >= 0)
     if table.has("match"):
-        known &= table.ints("match") != NULL
-        return Matched(table, _number(known, group, table.ints("match")), p2p)
-    collective = _number(known & ~p2p & (table.ints("seq") != NULL), group, table.ints("seq"))
+        told = table.ints("match")
+        return Matched(table, _numbered(known & (told != NULL), group, told), p2p)
+    seq = table.ints("seq")
+    collective = _numbered(known & ~p2p & (seq != NULL), group, seq)
     if not p2p.any() or not table.has("peer"):
         return Matched(table, collective, p2p)
     pairs = _pairs(table, group, known & p2p & (table.ints("peer") > UNKNOWN_PEER))
@@ -59,36 +58,19 @@ def match(table: Table) -> Matched:
 
 def _pairs(table: Table, group: Ints, known: Mask) -> Ints:
     """Numbers the point-to-point pairs: k-th Send of a direction with its k-th Recv."""
-    rank, peer = table.ints("rank"), table.ints("peer")
-    sends = table.strings("op").equals("Send")
-    source, target = np.where(sends, rank, peer), np.where(sends, peer, rank)
-    channel = _number(known, group, source, target, sends.astype(np.int64))
-    return _number(known, group, source, target, _occurrence(channel, table.ints("seq")))
+    rank, peer, seq = (table.ints(name)[known] for name in ("rank", "peer", "seq"))
+    sends = table.strings("op").equals("Send")[known]
+    way = numbered(group[known], np.where(sends, rank, peer), np.where(sends, peer, rank))
+    place = occurrence(numbered(way, sends.astype(np.int64)), seq)
+    pairs = np.full(known.shape, -1, np.int64)
+    pairs[known] = numbered(way, place)
+    return pairs
 
 
-def _occurrence(channel: Ints, seq: Ints) -> Ints:
-    """The how-manieth row of its channel each row is, in order of `seq`."""
-    order = np.lexsort((seq, channel))
-    begins = np.flatnonzero(np.diff(channel[order], prepend=-2))
-    lengths = np.diff(np.append(begins, channel.size))
-    place = np.empty(channel.size, np.int64)
-    place[order] = np.arange(channel.size) - np.repeat(begins, lengths)
-    return place
-
-
-def _number(known: Mask, *columns: Ints) -> Ints:
+def _numbered(known: Mask, *columns: Ints) -> Ints:
     """Numbers the distinct combinations of the columns, -1 where `known` is false."""
     numbers = np.full(known.shape, -1, np.int64)
-    if not known.any():
-        return numbers
-    chosen = [column[known] for column in columns]
-    order = np.lexsort(chosen[::-1])
-    changed = np.zeros(order.size, np.bool_)
-    for column in chosen:
-        changed[1:] |= np.diff(column[order]) != 0
-    dense = np.empty(order.size, np.int64)
-    dense[order] = np.cumsum(changed)
-    numbers[known] = dense
+    numbers[known] = numbered(*(column[known] for column in columns))
     return numbers
 
 

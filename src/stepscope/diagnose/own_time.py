@@ -16,13 +16,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.diagnose.finding import Skipped
-from stepscope.diagnose.intervals import Union, axis_over, union, union_of_rows
+from stepscope.diagnose.intervals import axis_over, union_of_rows
 from stepscope.diagnose.matching import arrivals
 from stepscope.diagnose.phase_rows import CANONICAL, PhaseRows, nullable, phase_rows
 from stepscope.diagnose.timeline import Timeline
 from stepscope.diagnose.unnamed import BETWEEN, outside_phases, uncovered
 from stepscope.trace import BACKWARD, FORWARD, OPERATORS
-from stepscope.window import NULL, Floats, Mask, Window
+from stepscope.window import NULL, Floats, Mask, Union, Window, union
 
 BLOCKING_KINDS = ("tp", "cp", "ep", "pp", "mp")
 """Groups whose operators stand between two pieces of computation, so that the device waits."""
@@ -76,7 +76,7 @@ def _waited(window: Window, rows: PhaseRows, blocked: Union | None) -> Floats:
     waits = nullable(rows.table, "wait_ns")
     if blocked is not None:
         begin = rows.axis.at(rows.rank, rows.start)
-        covered = blocked.covered(begin + rows.duration) - blocked.covered(begin)
+        covered = blocked.within(begin, begin + rows.duration)
         return np.where(np.isnan(waits), covered, waits)
     return np.where(np.isnan(waits) & ~_may_wait(window, rows), 0.0, waits)
 

@@ -7,10 +7,10 @@ from functools import cached_property
 
 import numpy as np
 
-from stepscope.diagnose.intervals import Axis, axis_over, union
+from stepscope.diagnose.intervals import Axis, axis_over
 from stepscope.diagnose.timeline import Timeline
 from stepscope.trace import BACKWARD, DATA_LOAD, FORWARD, OPTIMIZER
-from stepscope.window import NULL, Floats, Ints, Mask, Strings, Table, Window
+from stepscope.window import NULL, Floats, Ints, Mask, Strings, Table, Window, union
 
 CANONICAL = (DATA_LOAD, FORWARD, BACKWARD, OPTIMIZER)
 

@@ -12,11 +12,11 @@ from functools import cached_property
 
 import numpy as np
 
-from stepscope.diagnose.intervals import Axis, Union, union, union_of_rows
+from stepscope.diagnose.intervals import Axis, union_of_rows
 from stepscope.diagnose.matching import POINT_TO_POINT, arrivals
 from stepscope.diagnose.phase_rows import PhaseRows
 from stepscope.diagnose.timeline import Timeline
-from stepscope.window import NULL, Floats, Ints, Mask, Table, Window
+from stepscope.window import NULL, Floats, Ints, Mask, Table, Union, Window, union
 
 OUTSIDE = "outside-phases"
 """Before the first phase of a step and after its last; in traces of operators all of the rest."""
@@ -137,7 +137,7 @@ def _in_two(one: _Steps, busy: Union) -> Named:
     rank = np.arange(one.shape[0])[:, None]
     first = axis.at(rank, np.where(known, one.first_ns, axis.origin_ns))
     last = axis.at(rank, np.where(known, one.last_ns, axis.origin_ns))
-    between = last - first - (busy.covered(last) - busy.covered(first))
+    between = last - first - busy.within(first, last)
     gaps = np.where(known, np.minimum(between, whole), np.nan)
     return [(GAPS, gaps), (OUTSIDE, whole - gaps)]
 
@@ -149,4 +149,4 @@ def uncovered(line: Timeline, axis: Axis, busy: Union) -> Floats:
     period = np.where(known, line.period_ns, 0.0).astype(np.int64)
     rank = np.arange(len(line.ranks))[:, None]
     begin, end = axis.at(rank, start), axis.at(rank, start + period)
-    return np.where(known, end - begin - (busy.covered(end) - busy.covered(begin)), np.nan)
+    return np.where(known, end - begin - busy.within(begin, end), np.nan)

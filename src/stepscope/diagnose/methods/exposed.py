@@ -15,12 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.diagnose import stats
-from stepscope.diagnose.intervals import Union, union
 from stepscope.diagnose.matching import arrivals
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.phase_rows import PhaseRows, nullable, phase_rows
 from stepscope.trace import BACKWARD
-from stepscope.window import NULL, Floats, Mask
+from stepscope.window import NULL, Floats, Mask, Union, union
 
 BETWEEN_REPLICAS = ("dp", "edp")
 WELL = 0.25
@@ -48,7 +47,7 @@ def newly_exposed(seen: Observed, split: int) -> Exposed | None:
         return None
     busy, op = exchange
     begin = rows.axis.at(rows.rank, rows.start)
-    within = (busy.covered(begin + rows.duration) - busy.covered(begin)).astype(np.float64)
+    within = busy.within(begin, begin + rows.duration).astype(np.float64)
     own = rows.duration.astype(np.float64) - np.nan_to_num(nullable(rows.table, "wait_ns"))
     passes = rows.names.equals(BACKWARD) & (rows.column >= seen.line.warm_up)
     meets = passes & (within > 0)

@@ -20,12 +20,12 @@ import numpy as np
 
 from stepscope.diagnose import stats
 from stepscope.diagnose.breakdown import is_computing
-from stepscope.diagnose.intervals import axis_over, union
+from stepscope.diagnose.intervals import axis_over
 from stepscope.diagnose.matching import Matched, match
 from stepscope.diagnose.methods import brief
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.places import COMPARED, Ends, Place, find_places
-from stepscope.window import NULL, Floats, Ints, Mask, Table
+from stepscope.window import NULL, Floats, Ints, Mask, Table, union
 
 ALONE = 0.5
 """Operators that compute for more than half of the transfer compete with that computation."""
@@ -214,6 +214,6 @@ def _alone(seen: Observed, table: Table, transfer: Ints, begins: Ints) -> Mask:
     row = seen.line.rows(kernels.ints("rank"))
     busy = union(axis.at(row, start), axis.at(row, stop))
     own = seen.line.rows(table.ints("rank"))
-    hidden = busy.covered(axis.at(own, end)) - busy.covered(axis.at(own, end - transfer))
+    hidden = busy.within(axis.at(own, end - transfer), axis.at(own, end))
     most: Ints = np.maximum.reduceat(hidden, begins)
     return most <= ALONE * transfer[begins]

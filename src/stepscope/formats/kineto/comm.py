@@ -22,7 +22,7 @@ from stepscope.formats.kineto.groups import DEFAULT, process_group
 from stepscope.formats.kineto.recording import Recording
 from stepscope.formats.kineto.spans import ends, latest_before, named
 from stepscope.trace import NO_PEER, UNKNOWN_PEER, ProcessGroup
-from stepscope.window import NULL, Ints, Mask, Strings, Table, distinct
+from stepscope.window import NULL, Ints, Mask, Strings, Table, distinct, joined
 
 ON_CPU = ("gloo:", "mpi:", "ucc:")
 OF_DEVICE = ("nccl:", "rccl:")
@@ -276,25 +276,3 @@ def _peer(op: str | None, call: Call) -> int:
     if op not in ("Send", "Recv"):
         return NO_PEER
     return call.peer if call.peer >= 0 else UNKNOWN_PEER
-
-
-def joined(tables: list[Table]) -> Table:
-    """The rows of tables with the same columns, one after the other."""
-    columns = {}
-    for name in tables[0].columns:
-        parts = [table.columns[name] for table in tables]
-        if isinstance(parts[0], Strings):
-            columns[name] = _joined_strings([part for part in parts if isinstance(part, Strings)])
-        else:
-            columns[name] = np.concatenate(parts)  # type: ignore[arg-type, assignment]
-    return Table(columns)
-
-
-def _joined_strings(parts: list[Strings]) -> Strings:
-    values = tuple(dict.fromkeys(value for part in parts for value in part.values))
-    index = {value: code for code, value in enumerate(values)}
-    codes = []
-    for part in parts:
-        map_ = np.array([*(index[value] for value in part.values), -1], np.int32)
-        codes.append(map_[part.codes])
-    return Strings(np.concatenate(codes), values)

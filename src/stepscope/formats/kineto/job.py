@@ -9,13 +9,12 @@ from itertools import pairwise
 import numpy as np
 
 from stepscope.errors import FormatError
-from stepscope.formats.kineto.comm import joined
 from stepscope.formats.kineto.files import process_of, ranks_by_name
 from stepscope.formats.kineto.groups import told_apart
-from stepscope.formats.kineto.matching import matched
+from stepscope.formats.kineto.matching import group_of, matched
 from stepscope.formats.kineto.rank_trace import RankTrace
 from stepscope.trace import Host, Job, ProcessGroup
-from stepscope.window import NULL, Ints, Strings, Table, Window
+from stepscope.window import NULL, Ints, Strings, Table, Window, joined, numbered, occurrence
 
 _SAME = (
     "{one.path} and {other.name} are both of rank {one.rank}, {what}: "
@@ -129,13 +128,8 @@ def _comm_ops(comm: Table, traces: Sequence[RankTrace]) -> Table:
 def _places(comm: Table) -> Ints:
     """Later windows of a rank go on counting where earlier ones ended."""
     p2p = comm.strings("op").equals("Send", "Recv")
-    lane = (comm.ints("rank") << 32) + comm.strings("group").codes * 2 + p2p
-    order = np.argsort(lane, kind="stable")
-    begins = np.flatnonzero(np.diff(lane[order], prepend=-(2**40)))
-    lengths = np.diff(np.append(begins, order.size))
-    places = np.empty(order.size, np.int64)
-    places[order] = np.arange(order.size) - np.repeat(begins, lengths)
-    return places
+    lane = numbered(comm.ints("rank"), group_of(comm), p2p.astype(np.int64))
+    return occurrence(lane, np.arange(len(comm)))
 
 
 def _groups_apart(traces: list[RankTrace]) -> list[RankTrace]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from stepscope.trace import UNKNOWN_PEER
-from stepscope.window import NULL, Ints, Mask, Table
+from stepscope.window import NULL, Ints, Mask, Table, numbered, occurrence
 
 _EQUAL_SIZES = ("AllReduce", "Broadcast", "Reduce")
 
@@ -21,7 +21,7 @@ def matched(comm: Table, annotated: bool) -> Table:
     p2p = comm.strings("op").equals("Send", "Recv")
     if _numbered(comm, p2p):
         count, key = _channels(comm, p2p), comm.ints("sequence")
-        match = np.where(p2p, count, _dense(group_of(comm), key))
+        match = np.where(p2p, count, numbered(group_of(comm), key))
         known = np.where(p2p, count >= 0, True)
     elif annotated:
         match = np.where(p2p, _channels(comm, p2p, comm.ints("step")), _by_step(comm))
@@ -41,7 +41,7 @@ def _numbered(comm: Table, p2p: Mask) -> bool:
     rows = comm.take(~p2p)
     if not len(rows) or (rows.ints("sequence") == NULL).any():
         return False
-    keys = _dense(rows.ints("rank"), group_of(rows), rows.ints("sequence"))
+    keys = numbered(rows.ints("rank"), group_of(rows), rows.ints("sequence"))
     return int(keys.max()) + 1 == len(rows)
 
 
@@ -49,7 +49,7 @@ def _by_step(comm: Table) -> Ints:
     op = comm.strings("op")
     size = np.where(op.equals(*_EQUAL_SIZES), comm.ints("bytes"), NULL)
     like = (group_of(comm), comm.ints("step"), op.codes.astype(np.int64), size)
-    return _dense(*like, _occurrence(comm.ints("rank"), *like, order=comm.ints("seq")))
+    return numbered(*like, occurrence(numbered(comm.ints("rank"), *like), comm.ints("seq")))
 
 
 def _channels(comm: Table, p2p: Mask, *more: Ints) -> Ints:
@@ -57,32 +57,5 @@ def _channels(comm: Table, p2p: Mask, *more: Ints) -> Ints:
     rank, peer = comm.ints("rank"), comm.ints("peer")
     sends = comm.strings("op").equals("Send")
     pair = (group_of(comm), np.where(sends, rank, peer), np.where(sends, peer, rank), *more)
-    count = _occurrence(sends.astype(np.int64), *pair, order=comm.ints("seq"))
-    return np.where(p2p & (peer > UNKNOWN_PEER), _dense(*pair, count), -1)
-
-
-def _occurrence(*keys: Ints, order: Ints) -> Ints:
-    """The how-manieth row of its key each row is."""
-    rows = np.lexsort((order, *keys))
-    fresh = _changes(keys, rows)
-    begins = np.flatnonzero(fresh)
-    lengths = np.diff(np.append(begins, rows.size))
-    place = np.empty(rows.size, np.int64)
-    place[rows] = np.arange(rows.size) - np.repeat(begins, lengths)
-    return place
-
-
-def _dense(*keys: Ints) -> Ints:
-    """Numbers the distinct combinations of the keys from 0."""
-    rows = np.lexsort(keys)
-    number = np.empty(rows.size, np.int64)
-    number[rows] = np.cumsum(_changes(keys, rows)) - 1
-    return number
-
-
-def _changes(keys: tuple[Ints, ...], rows: Ints) -> Mask:
-    fresh = np.zeros(rows.size, np.bool_)
-    fresh[:1] = True
-    for key in keys:
-        fresh[1:] |= key[rows][1:] != key[rows][:-1]
-    return fresh
+    count = occurrence(numbered(sends.astype(np.int64), *pair), comm.ints("seq"))
+    return np.where(p2p & (peer > UNKNOWN_PEER), numbered(*pair, count), -1)

@@ -17,10 +17,10 @@ import numpy as np
 from stepscope.formats.kineto.comm import OF_DEVICE, ON_CPU, communication_kernels
 from stepscope.formats.kineto.names import AUTOGRAD, LOADER, OPTIMIZER_STEP
 from stepscope.formats.kineto.recording import Recording
-from stepscope.formats.kineto.spans import Cover, cover, ends, named, outermost
+from stepscope.formats.kineto.spans import ends, named, outermost
 from stepscope.formats.kineto.steps import Steps
 from stepscope.trace import BACKWARD, DATA_LOAD, FORWARD, OPTIMIZER
-from stepscope.window import NULL, Ints, Strings, Table
+from stepscope.window import NULL, Ints, Strings, Table, Union, union
 
 _NAMES = (DATA_LOAD, FORWARD, BACKWARD, OPTIMIZER)
 _LATEST = np.iinfo(np.int64).max
@@ -36,7 +36,7 @@ def phases(
     if len(seen.device):
         launched = _on_device(host, seen, launch_ns)
         kernels = ~communication_kernels(seen.device)
-        device = cover(seen.device.ints("start_ns")[kernels], ends(seen.device)[kernels])
+        device = union(seen.device.ints("start_ns")[kernels], ends(seen.device)[kernels])
         loads = host.take(host.ints("kind") == 0)
         rows, busy = _stacked(loads, launched), device
     waits = np.where(rows.ints("kind") == 0, 0, waited(rows, busy, comm))
@@ -53,24 +53,24 @@ def phases(
     return table.take(table.ints("step") != NULL)
 
 
-def busy_host(seen: Recording, operators: Table) -> Cover:
+def busy_host(seen: Recording, operators: Table) -> Union:
     """When the main thread was in an operator of its own, or in the data loader."""
     own = operators.take(
         (operators.ints("thread") == seen.main) & ~named(operators, "c10d::", *ON_CPU, *OF_DEVICE)
     )
     loads = seen.marks.take(named(seen.marks, LOADER))
     start = np.concatenate((own.ints("start_ns"), loads.ints("start_ns")))
-    return cover(start, np.concatenate((ends(own), ends(loads))))
+    return union(start, np.concatenate((ends(own), ends(loads))))
 
 
-def waited(rows: Table, busy: Cover, comm: Table | None) -> Ints:
+def waited(rows: Table, busy: Union, comm: Table | None) -> Ints:
     """How long communication was under way in each row while nothing was computed."""
     if comm is None:
         return np.zeros(len(rows), np.int64)
     end = comm.ints("end_ns")
     if (end == NULL).any():
         return np.full(len(rows), NULL)
-    either = cover(
+    either = union(
         np.concatenate((busy.start, comm.ints("start_ns"))), np.concatenate((busy.end, end))
     )
     begin, until = rows.ints("start_ns"), rows.ints("end_ns")

@@ -1,45 +1,10 @@
-"""Time intervals of one rank: which are outermost, and how much of a stretch they cover."""
+"""Events of one rank as time intervals: where they end, and which are outermost."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import numpy as np
 
 from stepscope.window import Ints, Mask, Table
-
-
-@dataclass(frozen=True)
-class Cover:
-    """Disjoint sorted intervals, with the length covered before each of them."""
-
-    start: Ints
-    end: Ints
-    before: Ints
-
-    def until(self, time: Ints) -> Ints:
-        """How much is covered before each moment."""
-        if not self.start.size:
-            return np.zeros_like(time)
-        at = np.searchsorted(self.start, time, side="right") - 1
-        index = np.maximum(at, 0)
-        inside = np.clip(time - self.start[index], 0, self.end[index] - self.start[index])
-        return np.where(at >= 0, self.before[index] + inside, 0)
-
-    def within(self, start: Ints, end: Ints) -> Ints:
-        return self.until(end) - self.until(start)
-
-
-def cover(start: Ints, end: Ints) -> Cover:
-    """The union of intervals that may overlap."""
-    order = np.argsort(start, kind="stable")
-    start, end = start[order], end[order]
-    if not start.size:
-        return Cover(start, end, start)
-    reach = np.maximum.accumulate(end)
-    first = np.flatnonzero(np.concatenate(([True], start[1:] > reach[:-1])))
-    start, end = start[first], reach[np.append(first[1:] - 1, start.size - 1)]
-    return Cover(start, end, np.concatenate(([0], np.cumsum(end - start)[:-1])))
 
 
 def ends(table: Table) -> Ints:

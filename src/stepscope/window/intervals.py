@@ -1,0 +1,60 @@
+"""Unions of intervals on one line: what is covered, and how much of it lies where."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.window.table import Ints, Mask
+
+
+@dataclass(frozen=True)
+class Union:
+    """Disjoint sorted intervals with the length covered before each of them."""
+
+    start: Ints
+    end: Ints
+    before: Ints
+
+    @classmethod
+    def of(cls, start: Ints, end: Ints) -> Union:
+        """Of intervals that are disjoint and sorted."""
+        return cls(start, end, np.cumsum(end - start) - (end - start))
+
+    def covered(self, position: Ints) -> Ints:
+        """How much of the line left of each position is covered."""
+        if not self.start.size:
+            return np.zeros_like(position)
+        at = np.searchsorted(self.start, position, side="right") - 1
+        index = np.maximum(at, 0)
+        partial = np.clip(position - self.start[index], 0, self.end[index] - self.start[index])
+        return np.where(at >= 0, self.before[index] + partial, 0)
+
+    def within(self, begin: Ints, end: Ints) -> Ints:
+        """How much is covered from each begin to its end."""
+        return self.covered(end) - self.covered(begin)
+
+    def holds(self, position: Ints) -> Mask:
+        """Which positions lie inside an interval."""
+        if not self.start.size:
+            return np.zeros(position.shape, np.bool_)
+        at = np.searchsorted(self.start, position, side="right") - 1
+        return (at >= 0) & (position < self.end[np.maximum(at, 0)])
+
+
+def union(start: Ints, end: Ints) -> Union:
+    """Merges intervals that touch or overlap; empty ones are nothing."""
+    keep = end > start
+    if not keep.all():
+        start, end = start[keep], end[keep]
+    if not (start[1:] >= start[:-1]).all():
+        order = np.argsort(start, kind="stable")
+        start, end = start[order], end[order]
+    if not start.size:
+        return Union(start, end, start)
+    reach = np.maximum.accumulate(end)
+    opens = np.concatenate(([True], start[1:] > reach[:-1]))
+    first = np.flatnonzero(opens)
+    last = np.concatenate((first[1:] - 1, [start.size - 1]))
+    return Union.of(start[first], reach[last])
