@@ -297,3 +297,17 @@ def test_a_column_that_is_there_twice(tmp_path: Path) -> None:
 def test_a_described_host_keeps_its_name(tmp_path: Path) -> None:
     write_job(tmp_path, hosts=[{"name": "host-9", "ranks": [3, 2]}])
     assert JobReader(str(tmp_path)).refresh().job.hosts == (Host("host-9", (3, 2)),)
+
+
+def test_rows_of_many_files_and_ranks_are_sorted_as_if_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some ranks at a time; a file may end amid a rank, and a host's rows come by time."""
+    monkeypatch.setattr("stepscope.store.order.BLOCK", 3)
+    numbers = ((0, (4, 1)), (1, (3, 9)), (0, (2,)), (3, (5, 7)), (2, (8, 6)), (4, (1, 2)))
+    for file, (rank, moments) in enumerate(numbers):
+        put_parquet(tmp_path / f"steps/{file}.parquet", steps(*moments, rank=rank))
+    table = JobReader(str(tmp_path)).refresh().table("steps")
+    assert pairs(table, "rank", "step") == [
+        (0, 1), (0, 2), (0, 4), (1, 3), (1, 9), (2, 6), (2, 8), (3, 5), (3, 7), (4, 1), (4, 2)
+    ]  # fmt: skip

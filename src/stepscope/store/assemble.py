@@ -10,8 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stepscope.store.operators import one_row_each, with_peers
+from stepscope.store.order import in_order
 from stepscope.trace import TABLES, UNKNOWN_PEER
-from stepscope.window import NULL, Column, Ints, Rows, Strings, Table, stable_order, taken
+from stepscope.window import NULL, Column, Strings, Table
 
 _NULL_MEANS: Mapping[str, int] = {"rank": -1, "microbatch": -1, "peer": UNKNOWN_PEER}
 """Integer columns that have a value of their own for "none" or "unknown"."""
@@ -27,11 +28,7 @@ def assemble(table: str, pieces: list[pa.Table]) -> Table:
     columns = {name: _column(name, arrow.pop(name)) for name in list(arrow)}
     if table == "comm_ops":
         columns = dict(one_row_each(with_peers(Table(columns))).columns)
-    order = _order(Table(columns), TABLES[table].time)
-    if order is not None:
-        for name in columns:
-            columns[name] = taken(columns[name], order)
-    return Table(columns)
+    return Table(in_order(columns, TABLES[table].time))
 
 
 def _joined(pieces: list[pa.Table]) -> dict[str, Any]:
@@ -73,23 +70,3 @@ def _strings(column: Any) -> Strings:
     # another program's dictionary may hold a string twice; here one string has one code
     again = coded.cast(pa.string()).dictionary_encode()
     return _strings(pa.chunked_array([again]))
-
-
-def _order(table: Table, time: str) -> Rows | None:
-    """By rank, then by time; equal ones stay as they are. None where they stand so already."""
-    ranks, times = table.ints("rank"), table.ints(time)
-    if _is_sorted(ranks, times):
-        return None
-    lowest, span = int(times.min()), int(times.max()) - int(times.min()) + 1
-    highest = int(ranks.max())
-    if ranks.min() < -1 or span * (highest + 2) >= 2**63:
-        return np.lexsort((times, ranks))
-    order = stable_order(ranks + 1)
-    # files are written in the order of time, or nearly so: a sort that looks for runs finds them
-    place = (ranks[order] + 1) * span + (times[order] - lowest)
-    return order[np.argsort(place, kind="stable")]
-
-
-def _is_sorted(ranks: Ints, times: Ints) -> bool:
-    same, later = ranks[1:] == ranks[:-1], times[1:] >= times[:-1]
-    return bool(np.all((ranks[1:] > ranks[:-1]) | (same & later)))

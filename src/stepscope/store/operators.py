@@ -6,6 +6,8 @@ file, and for a moment, or after a crash, both hold it. The row that knows more 
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,6 +19,9 @@ Rows = NDArray[np.intp]
 _SAME_CALL_NS = 1_000_000_000
 """Rows of one operator were enqueued at one moment, give or take what re-aligning a clock moves.
 A training job that restarts counts its operators from 0 again, but needs longer than this."""
+
+_ROWS_AT_ONCE = 1 << 17
+"""What is needed in between stays in the cache: pages for all rows cost more than the numbers."""
 
 _KEY = ("rank", "group", "seq", "op", "peer", "match")
 
@@ -42,10 +47,7 @@ def one_row_each(table: Table) -> Table:
 
 def _suspects(table: Table) -> Rows:
     """Rows that share a hash of their key with another row: almost always none, and quick."""
-    mixed = np.zeros(len(table), dtype=np.uint64)
-    for key in _keys(table):
-        mixed = (mixed ^ key.view(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
-        mixed ^= mixed >> np.uint64(29)
+    mixed = _hashes(table)
     ordered = np.sort(mixed)
     repeated = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
     if not len(repeated):
@@ -54,6 +56,19 @@ def _suspects(table: Table) -> Rows:
     # without its place in the order there is no telling one operator from the next
     numbered = table.ints("seq") != NULL
     return np.flatnonzero((repeated[at] == mixed) & numbered)
+
+
+def _hashes(table: Table) -> NDArray[np.uint64]:
+    """A number that rows of equal keys share."""
+    keys = [_values(table.columns[name]) for name in _KEY if table.has(name)]
+    hashes = np.zeros(len(table), np.uint64)
+    for begin in range(0, len(table), _ROWS_AT_ONCE):
+        mixed = hashes[begin : begin + _ROWS_AT_ONCE]
+        for key in keys:
+            mixed ^= key[begin : begin + _ROWS_AT_ONCE].astype(np.uint64)
+            mixed *= np.uint64(0x9E3779B97F4A7C15)
+            mixed ^= mixed >> np.uint64(29)
+    return hashes
 
 
 def _tells_most(table: Table) -> Mask:
@@ -79,11 +94,11 @@ def _operator_of(table: Table) -> Ints:
 
 
 def _keys(table: Table) -> list[Ints]:
-    return [_codes(table.columns[name]) for name in _KEY if table.has(name)]
+    return [_values(table.columns[name]).astype(np.int64) for name in _KEY if table.has(name)]
 
 
-def _codes(column: Column) -> Ints:
-    return (column.codes if isinstance(column, Strings) else column).astype(np.int64)
+def _values(column: Column) -> NDArray[Any]:
+    return column.codes if isinstance(column, Strings) else column
 
 
 def _moments(table: Table) -> Ints:

@@ -1,0 +1,77 @@
+"""Rows in the order of ranks and times, where they lie.
+
+Files hold whole ranks, or those of a host: where all ranks before a row are lower than all from it
+on, rows stay on their side. Between such rows they are sorted apart, so that what is needed in
+between is small: a table of millions of rows, copied column by column, costs more than sorting it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepscope.window import Column, Ints, Rows, Strings, stable_order
+
+BLOCK = 1 << 17
+"""Rows that are sorted at a time, at least."""
+
+
+def in_order(columns: dict[str, Column], time: str) -> dict[str, Column]:
+    """The columns by rank, then by time; rows that are equal in both stay as they are."""
+    ranks, times = _numbers(columns["rank"]), _numbers(columns[time])
+    orders = [(part, order) for part in _parts(ranks)
+              if (order := _order(ranks[part], times[part])) is not None]  # fmt: skip
+    return {name: _moved(column, orders) for name, column in columns.items()} if orders else columns
+
+
+def _parts(ranks: Ints) -> Iterator[slice]:
+    """Neighbouring rows, all of whose ranks are lower than those of the rows behind them."""
+    highest = np.maximum.accumulate(ranks)
+    lowest = np.minimum.accumulate(ranks[::-1])[::-1]
+    cuts = np.flatnonzero(highest[:-1] < lowest[1:]) + 1
+    wanted = np.arange(BLOCK, ranks.size, BLOCK)
+    chosen = np.unique(np.append(cuts, ranks.size)[np.searchsorted(cuts, wanted)])
+    bounds = [0, *chosen.tolist(), ranks.size]
+    yield from (slice(a, b) for a, b in pairwise(bounds) if b > a)
+
+
+def _order(ranks: Ints, times: Ints) -> Rows | None:
+    """None where they stand in order already."""
+    if _is_sorted(ranks, times):
+        return None
+    lowest, span = int(times.min()), int(times.max()) - int(times.min()) + 1
+    first, last = int(ranks.min()), int(ranks.max())
+    if span * (last - first + 1) >= 2**63:
+        return np.lexsort((times, ranks))
+    order = stable_order(ranks - first)
+    # files are written in the order of time, or nearly so: a sort that looks for runs finds them
+    place = (ranks[order] - first) * span + (times[order] - lowest)
+    return order[np.argsort(place, kind="stable")]
+
+
+def _is_sorted(ranks: Ints, times: Ints) -> bool:
+    same, later = ranks[1:] == ranks[:-1], times[1:] >= times[:-1]
+    return bool(np.all((ranks[1:] > ranks[:-1]) | (same & later)))
+
+
+def _moved(column: Column, orders: list[tuple[slice, Rows]]) -> Column:
+    if isinstance(column, Strings):
+        return Strings(_in_place(column.codes, orders), column.values)
+    return _in_place(column, orders)
+
+
+def _in_place(values: NDArray[Any], orders: list[tuple[slice, Rows]]) -> NDArray[Any]:
+    """Arrow's own memory may not be written to."""
+    values = values if values.flags.writeable else values.copy()
+    for part, order in orders:
+        values[part] = values[part][order]
+    return values
+
+
+def _numbers(column: Column) -> Ints:
+    assert isinstance(column, np.ndarray), "ranks and times are numbers"
+    return column.astype(np.int64, copy=False)
