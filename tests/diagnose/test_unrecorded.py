@@ -79,6 +79,18 @@ def test_where_operators_within_passes_are_recorded_nobody_is_kept_unseen() -> N
     assert missed(WAITS, ELSEWHERE, WAITS, WAITS, recorded=True).ranks == (0, 1, 2, 3)
 
 
+def test_who_waits_unseen_for_a_rank_whose_data_does_not_move_has_no_stuck_kernel() -> None:
+    """Rank 0's send has begun and moves nothing; the others of its group wait for its device."""
+    rows: list[tuple[int, str, str, int, int | None]] = [
+        (0, "dp-0", "Send", 4, None), (4, "dp-0", "Recv", 0, None),
+        *((rank + 4, f"dp-{rank}", "AllReduce", -1, None) for rank in (1, 2, 3)),
+    ]  # fmt: skip
+    stacks = standing(*[WAITS] * 4)
+    said = find_hang(a_window((TOGETHER, *APART), 8, comm_ops=operators(rows), stacks=stacks))
+    assert said is not None
+    assert (said.verdicts[0].cause, said.verdicts[0].group) == ("network", "dp-0")
+
+
 def test_of_very_many_open_operators_none_is_left_out() -> None:
     """Each rank waits for the next; who waits in the last of them is a victim like all others."""
     last = 600

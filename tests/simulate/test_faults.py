@@ -227,6 +227,19 @@ def test_in_a_dead_transfer_all_have_begun_and_none_has_ended() -> None:
     assert {state[row] for row in range(len(begun))} == {"started"}
 
 
+def in_flight(simulation: Simulation) -> set[int]:
+    """Ranks whose work requests did not all complete."""
+    sent = simulation.window.tables["transfers"]
+    return set(sent.ints("rank")[sent.ints("posted") > sent.ints("completed")].tolist())
+
+
+def test_only_requests_of_a_dead_transfer_stay_in_flight() -> None:
+    """Who waits for somebody else's data, or for somebody who does not come, posts nothing."""
+    jobs = {"rank=5,from=2,at=transfer": {5}, "rank=5,from=2,at=host": set()}
+    for keys, ranks in jobs.items():
+        assert in_flight(with_fault("hang", keys, {"ranks": 16})) == ranks
+
+
 def test_a_hang_after_a_slowdown_has_both_truths() -> None:
     scenario = a_scenario("gpu_slow:rank=3,factor=2", "hang:rank=5,from=3", **PIPELINE)
     slow, stuck = simulate(scenario).truth.faults

@@ -9,7 +9,7 @@ of them, and nobody can say which.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -63,21 +63,32 @@ def _free(
     return free
 
 
-def coupled(groups: list[ProcessGroup], ranks: frozenset[int]) -> Iterator[frozenset[int]]:
+def coupled(groups: Sequence[ProcessGroup], ranks: frozenset[int]) -> Iterator[frozenset[int]]:
     """The ranks in parts: whoever shares a group, or is linked by several, is in one."""
-    of_rank: dict[int, list[ProcessGroup]] = {}
-    for group in groups:
-        for rank in group.ranks:
-            of_rank.setdefault(rank, []).append(group)
+    of_rank = _groups_of(groups)
     left = set(ranks)
     while left:
-        reached = _reached(of_rank, min(left))
+        reached = _reached(of_rank, {min(left)})
         yield frozenset(left & reached)
         left -= reached
 
 
-def _reached(of_rank: Mapping[int, list[ProcessGroup]], start: int) -> set[int]:
-    reached, edge = {start}, [start]
+def coupled_with(window: Window, ranks: frozenset[int]) -> frozenset[int]:
+    """These ranks and all that may wait for one of them where nobody recorded it."""
+    return frozenset(_reached(_groups_of(unrecorded_groups(window)), ranks))
+
+
+def _groups_of(groups: Sequence[ProcessGroup]) -> Mapping[int, list[ProcessGroup]]:
+    of_rank: dict[int, list[ProcessGroup]] = {}
+    for group in groups:
+        for rank in group.ranks:
+            of_rank.setdefault(rank, []).append(group)
+    return of_rank
+
+
+def _reached(of_rank: Mapping[int, list[ProcessGroup]], starts: Iterable[int]) -> set[int]:
+    reached = set(starts)
+    edge = list(reached)
     while edge:
         near = {rank for group in of_rank.get(edge.pop(), ()) for rank in group.ranks}
         edge += near - reached

@@ -50,6 +50,8 @@ class Conditions:
     slower: Floats = field(init=False)
     """How many times slower each device of the network is."""
     serial: bool = False
+    dead: list[tuple[int, int]] = field(default_factory=list)
+    """Slots and places whose requests are posted and never completed."""
 
     def __post_init__(self) -> None:
         self.slower = np.ones(len(self.world.network.slowness))

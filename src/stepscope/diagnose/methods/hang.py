@@ -13,6 +13,7 @@ Cannot see: ranks stuck outside communication while nobody waits for them yet.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from stepscope.diagnose.devices import Devices
@@ -20,9 +21,10 @@ from stepscope.diagnose.finding import Cause, Device, Finding
 from stepscope.diagnose.liveness import Doing, Pace, Signs, Watch, now_ns, pace, while_alive
 from stepscope.diagnose.matching import POINT_TO_POINT
 from stepscope.diagnose.open_ops import Open
+from stepscope.diagnose.requests import Stuck, stuck_connection
 from stepscope.diagnose.scene import Scene, read_scene
 from stepscope.diagnose.standing import cause_of
-from stepscope.diagnose.unrecorded import not_kept
+from stepscope.diagnose.unrecorded import coupled_with, not_kept
 from stepscope.window import Window
 
 LATE_STEPS = 1.5
@@ -37,6 +39,8 @@ SAVING_NS = 120 * 10**9
 """A rank seen saving, evaluating or compiling gets two minutes: large checkpoints take that."""
 LONGER_PAUSE = 1.5
 """And any working rank half as long again as the longest pause this job has taken before."""
+SURE_BY_REQUESTS = 0.8
+"""Requests in flight tell the connection; which of its ends it is they do not."""
 STARTING_NS = 300 * 10**9
 """Before the first step one rank downloads, tokenises or compiles while the others wait for it."""
 
@@ -87,7 +91,7 @@ def _judge(
     doing = {sign.doing for sign in signs.values()}
     if age <= max(allowed_ns(one, scene.pace) for one in doing):
         return None
-    return _absent(window, scene, signs)
+    return _absent(window, scene, signs, age)
 
 
 def _age(watch: Watch, scene: Scene, stopped: frozenset[int]) -> int:
@@ -112,20 +116,36 @@ def _nobody_missing(window: Window, scene: Scene, age: int) -> Finding | None:
     """Everyone entered and some cannot leave: the data does not move."""
     if age <= allowed_ns("unknown", scene.pace):
         return None
+    stuck = stuck_connection(window, scene.waiting)
+    if stuck is not None:
+        return _dead_way(window, scene, stuck)
     recorded = window.job.recorded_ranks
     partial = recorded is not None and len(recorded) < window.job.world_size
     why = "all members entered and nobody left"
-    return _finding(scene, {}, "unknown" if partial else "network", 0.5 if partial else 0.7, why)
+    return _finding(scene, (), "unknown" if partial else "network", 0.5 if partial else 0.7, why)
 
 
 def _jammed(window: Window, scene: Scene, jam: Open, age: int) -> Finding | None:
     """Devices stand in an operator that all members entered, and keep the others."""
     if age <= allowed_ns("unknown", scene.pace):
         return None
+    stuck = stuck_connection(window, jam.waiting)
+    if stuck is not None:
+        return _dead_way(window, scene, stuck, jam)
     way = f" from rank {jam.sender}" if jam.sender >= 0 else ""
     why = f"all members entered it and its data does not move{way}"
-    finding = _finding(scene, {}, "network", 0.7, why, jam)
+    finding = _finding(scene, (), "network", 0.7, why, jam)
     return replace(finding, devices=_between(window, jam) if jam.op in POINT_TO_POINT else ())
+
+
+def _dead_way(window: Window, scene: Scene, stuck: Stuck, about: Open | None = None) -> Finding:
+    """Everybody entered, and the requests of one rank do not complete."""
+    why = f"all members entered it, and {stuck.requests} requests that it posted do not complete"
+    finding = _finding(scene, (stuck.rank,), "network", SURE_BY_REQUESTS, why, about)
+    nic = Devices(window).nic(stuck.rank)
+    devices = () if nic is None else (Device("nic", nic, SURE_BY_REQUESTS),)
+    return replace(finding, devices=devices,
+                   values={**finding.values, "requests": stuck.requests})  # fmt: skip
 
 
 def _between(window: Window, jam: Open) -> tuple[Device, ...]:
@@ -142,19 +162,20 @@ def _circle(scene: Scene, age: int) -> Finding | None:
     """Every absent rank waits in another open operator: they wait for one another."""
     if age <= allowed_ns("idle", scene.pace):
         return None
-    return _finding(scene, {}, "code", 0.7, "the members wait for one another in different orders")
+    return _finding(scene, (), "code", 0.7, "the members wait for one another in different orders")
 
 
-def _absent(window: Window, scene: Scene, signs: dict[int, Signs]) -> Finding:
+def _absent(window: Window, scene: Scene, signs: dict[int, Signs], age: int) -> Finding | None:
     unseen = {rank for rank in signs if _unknown(window, rank, scene)}
     if unseen == set(signs):
         why = f"nothing is known of rank {_list(sorted(unseen))}, which the others wait for"
-        return _finding(scene, {}, "unknown", 0.3, why)
+        return _finding(scene, (), "unknown", 0.3, why)
     known = {rank: sign for rank, sign in signs.items() if rank not in unseen}
     unreached = frozenset().union(*(one.unreached for one in scene.open))
     free = not_kept(window, known, unreached)
     if not free or known.keys() <= unreached:
-        return _stuck_device(scene, known)
+        jam = _jam_of(window, scene, frozenset(known))
+        return _stuck_device(scene, known) if jam is None else _jammed(window, scene, jam, age)
     known = {rank: known[rank] for rank in sorted(free)}
     doing = {sign.doing for sign in known.values()}
     sure = 0.9 if doing <= {"idle", "active"} else 0.75
@@ -165,11 +186,19 @@ def _absent(window: Window, scene: Scene, signs: dict[int, Signs]) -> Finding:
     return _finding(scene, known, cause, sure, _says(doing))
 
 
+def _jam_of(window: Window, scene: Scene, ranks: frozenset[int]) -> Open | None:
+    """The operator whose data does not move, if devices may wait for its members unrecorded."""
+    moving = frozenset().union(*(one.waiting for one in scene.full))
+    if not moving or not ranks <= coupled_with(window, moving):
+        return None
+    return min(scene.full, key=lambda one: one.since_ns)
+
+
 def _stuck_device(scene: Scene, signs: dict[int, Signs]) -> Finding:
     """Who among several is kept by an operator that no device has come to, nobody recorded."""
     if len(signs) > 1:
         why = f"a kernel does not end on one of ranks {_list(sorted(signs))}"
-        return _finding(scene, {}, "compute", 0.4, why)
+        return _finding(scene, (), "compute", 0.4, why)
     why = "its host called it, its device has not come to it: a kernel before it does not end"
     return _finding(scene, signs, "compute", 0.7, why)
 
@@ -198,24 +227,24 @@ def _list(ranks: list[int]) -> str:
 
 def _finding(
     scene: Scene,
-    signs: dict[int, Signs],
+    ranks: Collection[int],
     cause: Cause,
     sure: float,
     why: str,
     about: Open | None = None,
 ) -> Finding:
     first = about or min(scene.missed or scene.open, key=lambda one: one.since_ns)
-    waiting = len(scene.waiting - set(signs))
+    waiting = len(scene.waiting - set(ranks))
     where = f"{first.op} {first.seq} of {first.group}" if first.group else first.op
-    if signs:
-        detail = f"{waiting} ranks wait in {where} for rank {_list(sorted(signs))}: {why}"
+    if ranks:
+        detail = f"{waiting} ranks wait in {where} for rank {_list(sorted(ranks))}: {why}"
     else:
         detail = f"{waiting} ranks wait in {where}: {why}"
     touched = frozenset().union(*(one.entered | one.absent for one in scene.open))
     return Finding(
-        method="hang", kind="hang", cause=cause, detail=detail, ranks=tuple(sorted(signs)),
+        method="hang", kind="hang", cause=cause, detail=detail, ranks=tuple(sorted(ranks)),
         group=first.group or None, steps=(first.step, first.step) if first.step >= 0 else None,
         time_ns=(first.since_ns, max(scene.now_ns, first.since_ns)), confidence=sure,
-        values={"waiting": waiting, "victims": len(touched - set(signs)), "op": first.op,
+        values={"waiting": waiting, "victims": len(touched - set(ranks)), "op": first.op,
                 "age_ns": scene.now_ns - first.since_ns, "step_ns": scene.pace.step_ns},
     )  # fmt: skip

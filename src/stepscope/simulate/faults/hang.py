@@ -135,6 +135,8 @@ class Hang(_AtOnePlace):
             conditions.stall(_forever(slot, places, STUCK_CALL))
         else:
             conditions.delay(np.array([slot]), places, NEVER)
+            if self.at == "transfer":
+                conditions.dead.append((slot, self.place(conditions.world)))
 
     def blame(self, world: World) -> Blame:
         one = super().blame(world)

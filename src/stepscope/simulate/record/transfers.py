@@ -1,8 +1,9 @@
 """Table `transfers`: what went over each adapter to each peer, as counted by network work requests.
 
 One row per rank, peer and step, of what leaves its host; operators of less than one work request,
-half a megabyte, are left out: the norm is eight bytes. Requests of a transfer that never
-ended were posted and are not completed.
+half a megabyte, are left out: the norm is eight bytes. Of a transfer that never ends nothing is
+posted by whoever waits for the others; who stands still in it has filled its buffer with requests,
+and none of them is completed.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from stepscope.simulate.record.rows import Rows
 from stepscope.simulate.world import World
 from stepscope.window import Floats, Ints
 
+SLICES = 8
 REQUEST_BYTES = 512 * 1024
 """NCCL's buffer of four megabytes goes out in eight slices."""
 
@@ -65,6 +67,7 @@ class TransferRows:
             return
         begin, end = moment.times.begin.ravel()[ways.cells], moment.times.end.ravel()[ways.cells]
         begun, ended = begin < NEVER, end < NEVER
+        dead = begun & np.isin(ways.cells, self._dead(moment))
         known = np.asarray(begun.any(axis=0))
         first = np.where(begun, begin, NEVER).min(axis=0)
         last = np.maximum(np.where(ended, end, 0).max(axis=0), first)
@@ -76,9 +79,16 @@ class TransferRows:
             start_ns=self.clocks.show(first, ways.places),
             end_ns=self.clocks.show(last, ways.places),
             bytes=np.where(ended, ways.sent, 0).sum(axis=0),
-            posted=np.where(begun, ways.requests, 0).sum(axis=0),
+            posted=(np.where(ended, ways.requests, 0)
+                    + np.where(dead, np.minimum(ways.requests, SLICES), 0)).sum(axis=0),
             completed=np.where(ended, ways.requests, 0).sum(axis=0),
         )  # fmt: skip
+
+    def _dead(self, moment: Moment) -> Ints:
+        """Cells whose transfers stand still."""
+        ranks = self.world.scenario.ranks
+        found = [slot * ranks + place for slot, place in moment.conditions.dead]
+        return np.array(found, np.int64)
 
     @cached_property
     def _nics(self) -> Ints:
