@@ -40,8 +40,8 @@ SETTLED_S = 3600.0
 """A merged file is merged again when it is so old: `listing` relies on that taking longer than a
 listing."""
 TARGET_BYTES = 16 << 20
-"""Files up to half of this are merged, into about this: three million rows, which take 300 MB of
-memory while they are sorted."""
+"""Files up to half of this are merged, into about this: three million rows. Merging 8,960
+files of 10,240 ranks into 17 took 625 MB of memory at its peak."""
 _DAY_S = 86_400.0
 """Rows of one day stay together, so that retention can drop a day and keep the next."""
 _THREADS = 8
