@@ -118,11 +118,12 @@ class GpuShared(HostFault):
 class PcieSlow(RankFault):
     """The link between a GPU and its host lost lanes: copies take `factor` times as long.
 
-    Copies are issued ahead and overlap computation, so a small factor costs nothing. The default is
-    what is left of PCIe 5 x16 when a link has trained to PCIe 3 x1.
+    Copies are issued ahead and overlap computation, all but the first of a step: down to PCIe 3 x1
+    (a factor of 55) that costs next to nothing. The default is what is left of PCIe 5 x16 when a
+    link has fallen back to the first generation on one lane, 0.25 GB/s.
     """
 
-    factor: float = 55.0
+    factor: float = 220.0
 
     name: ClassVar[str] = "pcie_slow"
     family: ClassVar[str] = "ARGUS Table 6: PCIe bandwidth degradation"
