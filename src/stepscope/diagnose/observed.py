@@ -9,8 +9,10 @@ import numpy as np
 
 from stepscope.diagnose import stats
 from stepscope.diagnose.breakdown import Breakdown, breakdown
+from stepscope.diagnose.critical_path import Path, critical_path
 from stepscope.diagnose.methods.arrival import Arrivals, collect_arrivals
 from stepscope.diagnose.own_time import OwnTime, own_time
+from stepscope.diagnose.step_graph import StepGraph, spread, step_graph
 from stepscope.diagnose.timeline import Timeline, timeline
 from stepscope.window import Floats, Window
 
@@ -36,6 +38,17 @@ class Observed:
     @cached_property
     def arrivals(self) -> Arrivals | None:
         return collect_arrivals(self.window, self.line)
+
+    @cached_property
+    def graph(self) -> StepGraph | None:
+        """Who waited for whom in the judged steps, or some of them; None where nothing tells."""
+        judged = np.arange(self.line.warm_up, len(self.line.steps))
+        return step_graph(self.window, self.line, spread(self.window, self.line, judged))
+
+    @cached_property
+    def path(self) -> Path | None:
+        """The critical path of each of these steps."""
+        return None if self.graph is None else critical_path(self.graph)
 
     @cached_property
     def breakdown(self) -> Breakdown | None:

@@ -33,6 +33,7 @@ from stepscope.diagnose.methods.mismatch import find_mismatch
 from stepscope.diagnose.methods.stacks import Samples, read_samples
 from stepscope.diagnose.network import judge_network
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.on_path import with_path
 from stepscope.diagnose.overview import latecomers, rank_times
 from stepscope.diagnose.own_cost import own_cost
 from stepscope.diagnose.timeline import WARM_UP_STEPS
@@ -70,7 +71,7 @@ def diagnose(window: Window, settings: Settings = Settings()) -> Diagnosis:
     seen = Observed(window)
     stuck = _stuck(window) if settings.hangs else []
     slow = _slow(seen) if settings.slowdowns else _Slow((), (), None)
-    verdicts = ranked([*stuck, *slow.verdicts])
+    verdicts = ranked([*stuck, *(with_path(seen, one) for one in slow.verdicts)])
     return Diagnosis(
         job_id=window.job.job_id,
         ranks=len(window.ranks),

@@ -1,0 +1,214 @@
+"""Steps of all ranks as one graph: what each rank did itself, and what it had to wait for.
+
+A lane is one rank in one step. A row of `comm_ops` follows, on its lane, the latest end of a row
+that the rank had stood waiting for (a *gate*), or the begin of the step; what lies between is the
+rank's own. All rows of one operator hold each other up: data moves when the last has arrived.
+
+    begin ── own ──▶ arrive ┐
+                            ├ last arrival ── transfer ──▶ end ── own ──▶ next arrive … finish
+    begin ── own ──▶ arrive ┘               (of a gate)
+
+Papers: VenusTrace (Jiao et al., 2025), section 3, builds the graph of a pipeline from its known
+schedule; ARGUS (2026), section 6.3, leaves the path to people and to HolisticTraceAnalysis, which
+follows one rank. Here the edges are read off times, so that any schedule will do.
+Lossy: of many steps some are taken, with about `MOST_ROWS` rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from stepscope.diagnose.busy import AT_ONCE_NS, Lanes, busy
+from stepscope.diagnose.intervals import Axis, axis_over
+from stepscope.diagnose.matching import arrivals, match
+from stepscope.diagnose.timeline import Timeline
+from stepscope.diagnose.unrecorded import WITHIN_PASSES
+from stepscope.window import NULL, Ints, Mask, Table, Window, stable_order
+
+MOST_ROWS = 700_000
+"""Of `comm_ops`: about two steps of ten thousand ranks, or a hundred of sixty-four."""
+BEGIN = -1
+"""In place of a row: the begin of the step."""
+
+
+@dataclass(frozen=True)
+class StepGraph:
+    """Rows are those of `comm`, lanes those of `lanes`."""
+
+    lanes: Lanes
+    comm: Table
+    lane: Ints
+    op: Ints
+    """The number of each row's operator."""
+    arrive_ns: Ints
+    end_ns: Ints
+    before: Ints
+    """The row whose end each row followed, or `BEGIN`."""
+    begin_ns: Ints
+    """Of each lane; NULL where the rank did not run the step."""
+    finish_ns: Ints
+    last: Ints
+    """Of each lane the row that the end of the step followed."""
+
+    @cached_property
+    def order(self) -> Ints:
+        """Rows operator by operator."""
+        return stable_order(self.op)
+
+    @cached_property
+    def bounds(self) -> Ints:
+        """Where in `order` each operator begins, and the length at the end."""
+        length = np.bincount(self.op)
+        return np.concatenate(([0], np.cumsum(length)))
+
+    @cached_property
+    def last_arrival_ns(self) -> Ints:
+        """Of each operator."""
+        last: Ints = np.maximum.reduceat(self.arrive_ns[self.order], self.bounds[:-1])
+        return last
+
+    @cached_property
+    def waits(self) -> Mask:
+        """Rows that all members held up; whoever left before the last arrival waited for none."""
+        return self.end_ns >= self.last_arrival_ns[self.op]
+
+    @cached_property
+    def holder(self) -> Ints:
+        """The row that each row waited for: of its operator the last to arrive, else itself."""
+        latest = self.arrive_ns[self.order] == self.last_arrival_ns[self.op[self.order]]
+        late = self.order[latest][::-1]
+        last = np.full(self.bounds.size - 1, -1)
+        last[self.op[late]] = late
+        return np.where(self.waits, last[self.op], np.arange(self.op.size))
+
+    @cached_property
+    def transfer_ns(self) -> Ints:
+        """From the last arrival to each row's end."""
+        return np.asarray(np.maximum(self.end_ns - self.arrive_ns[self.holder], 0))
+
+    @cached_property
+    def since_ns(self) -> Ints:
+        """When each row's own part began."""
+        return np.where(
+            self.before == BEGIN, self.begin_ns[self.lane], self.end_ns[np.maximum(self.before, 0)]
+        )
+
+    @cached_property
+    def tail_since_ns(self) -> Ints:
+        """When the own part began that ends each lane."""
+        if not self.end_ns.size:
+            return self.begin_ns
+        gate = self.end_ns[np.maximum(self.last, 0)]
+        return np.where(self.last == BEGIN, self.begin_ns, gate)
+
+    def ends_last(self, finish_ns: Ints) -> Ints:
+        """Of each step the lane that finishes last, -1 where no rank ran it."""
+        finish = finish_ns.reshape(-1, self.lanes.columns.size)
+        row, at = finish.argmax(axis=0), np.arange(self.lanes.columns.size)
+        return np.where(finish[row, at] == NULL, -1, row * self.lanes.columns.size + at)
+
+
+def step_graph(window: Window, line: Timeline, columns: Ints) -> StepGraph | None:
+    """The graph of these columns of the grid; None where no operator's end was recorded."""
+    comm = window.table("comm_ops")
+    if comm is None or not comm.has("step", "end_ns") or not columns.size:
+        return None
+    lanes = Lanes(line, columns)
+    lane = lanes.of(comm)
+    known = (lane >= 0) & (comm.ints("end_ns") != NULL)
+    comm, lane = comm.take(known), lane[known]
+    begin, finish = _steps(line, columns)
+    arrive, end = arrivals(comm), comm.ints("end_ns")
+    axis = axis_over(len(lanes), arrive, end, begin[begin != NULL], finish[finish != NULL])
+    if axis is None or not lane.size:
+        return None
+    gates = _Gates.of(axis, lane, arrive, end, _gates(window, comm, lanes, lane, axis))
+    before = gates.before(lane, arrive)
+    last = gates.before(np.arange(len(lanes)), np.where(finish == NULL, begin, finish))
+    return StepGraph(lanes, comm, lane, _operators(comm), arrive, end, before, begin, finish, last)
+
+
+def spread(window: Window, line: Timeline, columns: Ints) -> Ints:
+    """So many of the columns, evenly spread, as a graph may be made of."""
+    comm = window.table("comm_ops")
+    per_step = max(len(comm) / len(line.steps), 1.0) if comm is not None else 1.0
+    most = max(int(MOST_ROWS / per_step), 1)
+    if columns.size <= most:
+        return columns
+    return columns[((np.arange(most) + 0.5) * columns.size / most).astype(np.int64)]
+
+
+def _steps(line: Timeline, columns: Ints) -> tuple[Ints, Ints]:
+    """Begin and finish of every lane, NULL where unknown."""
+    begin, lasted = line.start_ns[:, columns].ravel(), line.duration_ns[:, columns].ravel()
+    known = (begin != NULL) & np.isfinite(lasted)
+    finish = np.where(known, begin, 0) + np.where(known, lasted, 0.0).astype(np.int64)
+    return np.where(known, begin, NULL), np.where(known, finish, NULL)
+
+
+def _operators(comm: Table) -> Ints:
+    """The number of each row's operator; rows that cannot be matched are one each."""
+    key = match(comm).key
+    alone = np.flatnonzero(key < 0)
+    numbers = key.copy()
+    numbers[alone] = key.max(initial=-1) + 1 + np.arange(alone.size)
+    return numbers
+
+
+def _gates(window: Window, comm: Table, lanes: Lanes, lane: Ints, axis: Axis) -> Mask:
+    """Rows whose end let a rank go on that had nothing else to do.
+
+    Where it was measured how long ranks stood for an operator, that tells; else an operator within
+    a pass always does, and any other whose end finds the rank at no computation.
+    """
+    end = comm.ints("end_ns")
+    at_work = busy(window, lanes, axis)
+    idle = ~comm.strings("op").equals("Send")
+    if at_work is not None:
+        inside = [group.id for group in window.job.groups_of_kind(*WITHIN_PASSES)]
+        idle &= ~at_work.holds(axis.at(lane, end - AT_ONCE_NS)) | comm.strings("group").equals(
+            *inside
+        )
+    if not comm.has("blocked_ns"):
+        return idle
+    blocked = comm.ints("blocked_ns")
+    return np.where(blocked == NULL, idle, blocked >= AT_ONCE_NS)
+
+
+@dataclass(frozen=True)
+class _Gates:
+    """Ends on the axis, in order: of gates, and of all rows."""
+
+    axis: Axis
+    gate: Ints
+    gate_row: Ints
+    every: Ints
+    every_row: Ints
+    lane: Ints
+
+    @classmethod
+    def of(cls, axis: Axis, lane: Ints, arrive: Ints, end: Ints, gates: Mask) -> _Gates:
+        """Rows that took no time gate nothing: so whatever a row follows arrived before it."""
+        rows = np.flatnonzero(end > arrive)
+        place = axis.at(lane[rows], end[rows])
+        order = np.argsort(place, kind="stable")
+        rows, place = rows[order], place[order]
+        kept = gates[rows]
+        return cls(axis, place[kept], rows[kept], place, rows, lane)
+
+    def before(self, lane: Ints, time_ns: Ints) -> Ints:
+        """The gate that opened last before a time on a lane, or the row that ended just then."""
+        place = self.axis.at(lane, time_ns)
+        gate, _ = self._latest(self.gate, self.gate_row, lane, place)
+        row, ended = self._latest(self.every, self.every_row, lane, place)
+        return np.where((row >= 0) & (place - ended <= AT_ONCE_NS), row, gate)
+
+    def _latest(self, ends: Ints, rows: Ints, lane: Ints, place: Ints) -> tuple[Ints, Ints]:
+        at = np.searchsorted(ends, place, side="right") - 1
+        if not rows.size:
+            return np.full(lane.size, BEGIN), place
+        row, ended = rows[np.maximum(at, 0)], ends[np.maximum(at, 0)]
+        return np.where((at >= 0) & (self.lane[row] == lane), row, BEGIN), ended
