@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
 from stepscope.diagnose import intervals
-from stepscope.diagnose.intervals import Axis, axis_over, union_of_rows
-from stepscope.window import Ints, Union, union
+from stepscope.diagnose.intervals import Axis, Spans, axis_over, union_of_rows
+from stepscope.window import Ints, Mask, Table, Union, union
 
 RANKS = 40
 
@@ -17,6 +19,14 @@ def some_rows(count: int, ordered: bool) -> tuple[Ints, Ints, Ints]:
     rank = dice.integers(-1, RANKS, count)
     start = dice.integers(10**6, 2 * 10**6, count)
     return np.sort(rank) if ordered else rank, start, start + dice.integers(-10, 3000, count)
+
+
+def spans_of(
+    start: Ints, end: Ints, counts: Mask | None = None
+) -> tuple[Table, Callable[[Table], Spans]]:
+    known = np.ones(start.size, np.bool_) if counts is None else counts
+    table = Table({"start": start, "end": end, "counts": known})
+    return table, lambda part: (part.ints("start"), part.ints("end"), part.mask("counts"))
 
 
 def same(one: Union, other: Union) -> bool:
@@ -36,7 +46,7 @@ def test_blocks_of_ranks_change_nothing(
     axis = axis_over(RANKS, start, end)
     assert axis is not None
     whole = at_once(axis, rank, start, end)
-    assert same(union_of_rows(axis, rank, start, end, rank >= 0), whole)
+    assert same(union_of_rows(axis, rank, *spans_of(start, end)), whole)
 
 
 def test_another_union_may_lie_beside(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,5 +56,5 @@ def test_another_union_may_lie_beside(monkeypatch: pytest.MonkeyPatch) -> None:
     assert axis is not None
     even = rank % 2 == 0
     beside = at_once(axis, rank[even], start[even], end[even])
-    merged = union_of_rows(axis, rank, start, end, ~even & (rank >= 0), beside)
+    merged = union_of_rows(axis, rank, *spans_of(start, end, ~even), beside)
     assert same(merged, at_once(axis, rank, start, end))

@@ -5,12 +5,12 @@ Every rank gets its own stretch of one long axis, so that one sorted array serve
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.window import Ints, Mask, Union, distinct, union
+from stepscope.window import Ints, Mask, Table, Union, distinct, union
 
 AXIS_LIMIT = 2**62
 """Beyond it positions on the common axis would leave int64."""
@@ -42,10 +42,18 @@ def axis_over(ranks: int, *times_ns: Ints) -> Axis | None:
     return Axis(low, span) if span * max(ranks, 1) < AXIS_LIMIT else None
 
 
+Spans = tuple[Ints, Ints, Mask]
+"""When each row begins and ends, and which rows count."""
+
+
 def union_of_rows(
-    axis: Axis, rank: Ints, start_ns: Ints, end_ns: Ints, rows: Mask, beside: Union | None = None
+    axis: Axis,
+    rank: Ints,
+    table: Table,
+    spans: Callable[[Table], Spans],
+    beside: Union | None = None,
 ) -> Union:
-    """Merges the chosen rows' intervals, and those of a union on the same axis if there is one.
+    """Merges the intervals of rows of ranks on the grid, and those of a union on the same axis.
 
     Where rows stand in the order of ranks, as in tables that were read, some ranks are done at a
     time, which needs a tenth of the memory.
@@ -53,12 +61,13 @@ def union_of_rows(
     known = beside or Union(*(np.zeros(0, np.int64) for _ in range(3)))
     parts: list[tuple[Ints, Ints]] = []
     for part, first, stop in _blocks(axis, rank):
-        own = rows[part]
+        start_ns, end_ns, counts = spans(table.part(part.start, part.stop))
+        own = counts & (rank[part] >= 0)
         at = slice(*np.searchsorted(known.start, (first, stop)))
         place = rank[part][own]
         one = union(
-            np.concatenate((known.start[at], axis.at(place, start_ns[part][own]))),
-            np.concatenate((known.end[at], axis.at(place, end_ns[part][own]))),
+            np.concatenate((known.start[at], axis.at(place, start_ns[own]))),
+            np.concatenate((known.end[at], axis.at(place, end_ns[own]))),
         )
         parts.append((one.start, one.end))
     start, end = (np.concatenate(column) for column in zip(*parts, strict=True))

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.diagnose.finding import Skipped
-from stepscope.diagnose.intervals import axis_over, union_of_rows
+from stepscope.diagnose.intervals import Spans, axis_over, union_of_rows
 from stepscope.diagnose.matching import arrivals
 from stepscope.diagnose.phase_rows import CANONICAL, PhaseRows, nullable, phase_rows
 from stepscope.diagnose.timeline import Timeline
 from stepscope.diagnose.unnamed import BETWEEN, outside_phases, uncovered
 from stepscope.trace import BACKWARD, FORWARD, OPERATORS
-from stepscope.window import NULL, Floats, Mask, Union, Window, union
+from stepscope.window import NULL, Floats, Mask, Table, Union, Window, union
 
 BLOCKING_KINDS = ("tp", "cp", "ep", "pp", "mp")
 """Groups whose operators stand between two pieces of computation, so that the device waits."""
@@ -51,15 +51,19 @@ def own_time(window: Window, line: Timeline) -> OwnTime:
     rows = phase_rows(window, line)
     if rows is None:
         return _between_collectives(window, line)
-    blocked = _blocking(window, rows)
-    waits = _waited(window, rows, blocked)
+    waits = _waited(window, rows)
     names, skipped = _comparable(rows, waits)
-    busy, cpu_ns = np.maximum(rows.duration - waits, 0), nullable(rows.table, "cpu_ns")
-    own = [rows.grid(busy, rows.names.equals(name)) for name in names]
-    cpu = [rows.grid(cpu_ns, rows.names.equals(name)) for name in names]
+    own = [*rows.grids(np.maximum(rows.duration - waits, 0), names)]
+    cpu = [*_cpu(rows, names)]
     for name, values in outside_phases(window, rows):
         names, own, cpu = [*names, name], [*own, values], [*cpu, np.full_like(values, np.nan)]
     return _bundle(line, names, own, cpu, skipped)
+
+
+def _cpu(rows: PhaseRows, names: list[str]) -> Floats:
+    if not rows.table.has("cpu_ns"):
+        return np.full((len(names), len(rows.line.ranks), len(rows.line.steps)), np.nan)
+    return rows.grids(nullable(rows.table, "cpu_ns"), names)
 
 
 def _bundle(
@@ -71,14 +75,17 @@ def _bundle(
     return OwnTime(tuple(names), np.stack(own), np.stack(cpu), tuple(skipped))
 
 
-def _waited(window: Window, rows: PhaseRows, blocked: Union | None) -> Floats:
+def _waited(window: Window, rows: PhaseRows) -> Floats:
     """How long each row waited: measured, or covered by blocking operators, or NaN: unknown."""
     waits = nullable(rows.table, "wait_ns")
+    silent = np.isnan(waits)
+    if not silent.any():
+        return waits
+    blocked = _blocking(window, rows)
     if blocked is not None:
-        begin = rows.axis.at(rows.rank, rows.start)
-        covered = blocked.within(begin, begin + rows.duration)
-        return np.where(np.isnan(waits), covered, waits)
-    return np.where(np.isnan(waits) & ~_may_wait(window, rows), 0.0, waits)
+        waits[silent] = blocked.within(rows.begin[silent], rows.end[silent])
+        return waits
+    return np.where(silent & ~_may_wait(window, rows), 0.0, waits)
 
 
 def _may_wait(window: Window, rows: PhaseRows) -> Mask:
@@ -103,31 +110,28 @@ def _blocking(window: Window, rows: PhaseRows) -> Union | None:
     kinds = {group.id for group in window.job.groups_of_kind(*BLOCKING_KINDS)}
     if comm is None or not comm.has("end_ns") or not kinds:
         return None
-    begin, end = arrivals(comm), comm.ints("end_ns")
-    rank = rows.line.rows(comm.ints("rank"))
-    keep = comm.strings("group").equals(*kinds) & (rank >= 0) & (end != NULL)
-    return union_of_rows(rows.axis, rank, begin, end, keep)
+
+    def spans(part: Table) -> Spans:
+        end = part.ints("end_ns")
+        return arrivals(part), end, part.strings("group").equals(*kinds) & (end != NULL)
+
+    return union_of_rows(rows.axis, rows.line.rows(comm.ints("rank")), comm, spans)
 
 
 def _comparable(rows: PhaseRows, waits: Floats) -> tuple[list[str], list[Skipped]]:
     """Phases whose own time is known and that do not count anything twice."""
     names: list[str] = []
     skipped: list[Skipped] = []
-    for name in (*CANONICAL, *sorted(set(rows.names.values) - set(CANONICAL))):
-        chosen = rows.names.equals(name)
-        if not chosen.any() or communicates(name):
+    silent, nested = rows.shares(np.isnan(waits)), rows.shares(rows.inner)
+    passes = silent.keys() & {FORWARD, BACKWARD}
+    for name in (*CANONICAL, *sorted(silent.keys() - set(CANONICAL))):
+        if name not in silent or communicates(name):
             continue
-        if np.isnan(waits[chosen]).mean() > MOSTLY:
+        if silent[name] > MOSTLY:
             skipped.append(Skipped(f"own time of {name}", "it may contain waiting nobody measured"))
-        elif rows.inner[chosen].mean() <= MOSTLY or _parent_unknown(rows, chosen, names):
-            names.append(name)
+        elif nested[name] <= MOSTLY or not passes.intersection(names):
+            names.append(name)  # a nested phase stands in for its parent, if that is unknown
     return names, skipped
-
-
-def _parent_unknown(rows: PhaseRows, chosen: Mask, known: list[str]) -> bool:
-    """Whether a nested phase stands in for its parent, because the parent's own is unknown."""
-    present = {name for name in (FORWARD, BACKWARD) if rows.names.equals(name).any()}
-    return bool(chosen.any()) and not present & set(known)
 
 
 def _between_collectives(window: Window, line: Timeline) -> OwnTime:

@@ -106,8 +106,8 @@ def _operators(seen: Observed) -> _Operators | None:
     comm = seen.window.table("comm_ops")
     if comm is None or not comm.has("start_ns", "end_ns", "bytes", "step", "peer"):
         return None
-    column = seen.line.columns(comm.ints("step"))
-    column[~comm.strings("op").equals(*COMPARED)] = -1
+    compared = comm.strings("op").equals(*COMPARED)
+    column = np.where(compared, seen.line.columns(comm.ints("step")), -1)
     parts = [part for rows in _portions(column) if (part := _matched(seen, comm.take(rows)))]
     if not parts:
         return None

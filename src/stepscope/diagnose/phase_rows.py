@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -17,7 +18,7 @@ CANONICAL = (DATA_LOAD, FORWARD, BACKWARD, OPTIMIZER)
 
 @dataclass(frozen=True)
 class PhaseRows:
-    """The rows that lie on the grid, as arrays. `inner`: nested in a canonical phase."""
+    """The rows that lie on the grid, as arrays."""
 
     line: Timeline
     axis: Axis
@@ -27,19 +28,50 @@ class PhaseRows:
     duration: Ints
     names: Strings
     table: Table
-    inner: Mask = field(default_factory=lambda: np.zeros(0, np.bool_))
 
     @cached_property
     def cell(self) -> Ints:
         """The number of each row's rank and step."""
         return self.rank * len(self.line.steps) + self.column
 
-    def grid(self, values: Floats, rows: Mask) -> Floats:
-        """Sums of the values per rank and step; NaN where no row is or a value is unknown."""
-        shape = (len(self.line.ranks), len(self.line.steps))
-        cell = self.cell[rows]
-        count = np.bincount(cell, minlength=shape[0] * shape[1])
-        total = np.bincount(cell, weights=values[rows], minlength=shape[0] * shape[1])
+    @cached_property
+    def begin(self) -> Ints:
+        """On the axis, as is `end`."""
+        return self.axis.at(self.rank, self.start)
+
+    @property
+    def end(self) -> Ints:
+        return self.begin + self.duration
+
+    @cached_property
+    def inner(self) -> Mask:
+        """Rows of all phases but the canonical whose middle lies inside a canonical one."""
+        canonical = self.names.equals(*CANONICAL)
+        others = np.flatnonzero(~canonical)
+        middle = self.begin[others] + self.duration[others] // 2
+        inner = np.zeros(canonical.size, np.bool_)
+        inner[others] = union(self.begin[canonical], self.end[canonical]).holds(middle)
+        return inner
+
+    def shares(self, rows: Mask) -> dict[str, float]:
+        """Of the rows of each phase that has any, how many are among the given ones."""
+        size = len(self.names.values)
+        count = np.bincount(self.names.codes, minlength=size)
+        chosen = np.bincount(self.names.codes, weights=rows, minlength=size)
+        return {name: float(chosen[at] / count[at])
+                for at, name in enumerate(self.names.values) if count[at]}  # fmt: skip
+
+    def grids(self, values: Floats, phases: Sequence[str]) -> Floats:
+        """`[phase, rank, step]`: sums of the values; NaN where no row is or a value is unknown."""
+        shape = (len(phases), len(self.line.ranks), len(self.line.steps))
+        number = {phase: at for at, phase in enumerate(phases)}
+        place = np.array([*(number.get(name, -1) for name in self.names.values), -1], np.int64)
+        cell = place[self.names.codes] * (shape[1] * shape[2]) + self.cell
+        if (place[:-1] < 0).any():
+            values, cell = values[cell >= 0], cell[cell >= 0]
+        size = shape[0] * shape[1] * shape[2]
+        count = np.bincount(cell, minlength=size)
+        total = np.bincount(cell, weights=values, minlength=size)
         return np.where(count > 0, total, np.nan).reshape(shape)
 
 
@@ -55,8 +87,7 @@ def phase_rows(window: Window, line: Timeline) -> PhaseRows | None:
     axis = axis_over(len(line.ranks), start, start + duration, *_steps(line))
     if axis is None or not len(table):
         return None
-    rows = PhaseRows(line, axis, rank, column, start, duration, table.strings("phase"), table)
-    return _mark_inner(rows)
+    return PhaseRows(line, axis, rank, column, start, duration, table.strings("phase"), table)
 
 
 def _steps(line: Timeline) -> tuple[Ints, Ints]:
@@ -64,15 +95,6 @@ def _steps(line: Timeline) -> tuple[Ints, Ints]:
     known = (line.start_ns != NULL) & np.isfinite(line.period_ns)
     begin = line.start_ns[known]
     return begin, begin + line.period_ns[known].astype(np.int64)
-
-
-def _mark_inner(rows: PhaseRows) -> PhaseRows:
-    """Marks the rows of all phases but the canonical whose middle lies inside a canonical one."""
-    canonical = rows.names.equals(*CANONICAL)
-    begin = rows.axis.at(rows.rank, rows.start)
-    outer = union(begin[canonical], (begin + rows.duration)[canonical])
-    inner = ~canonical & outer.holds(begin + rows.duration // 2)
-    return replace(rows, inner=inner)
 
 
 def nullable(table: Table, column: str) -> Floats:

@@ -60,11 +60,11 @@ class Timeline:
         return stats.median(self.job_period_ns[self.warm_up :])
 
     def columns(self, step: Ints) -> Ints:
-        """Column of each step, -1 for steps that are not on the grid."""
+        """Column of each step, -1 for steps that are not on the grid. Not to be written to."""
         return _positions(self.steps, step)
 
     def rows(self, rank: Ints) -> Ints:
-        """Row of each rank, -1 for ranks that are not on the grid."""
+        """Row of each rank, -1 for ranks that are not on the grid. Not to be written to."""
         return _positions(self.ranks, rank)
 
     def column_at(self, time_ns: Ints) -> Ints:
@@ -94,11 +94,18 @@ def _positions(grid: Ints, wanted: Ints) -> Ints:
     if not grid.size:
         return np.full(wanted.shape, -1, np.int64)
     if int(grid[-1]) - int(grid[0]) == grid.size - 1:
-        at: Ints = wanted - grid[0]
-        at[(wanted < grid[0]) | (wanted > grid[-1])] = -1
-        return at
+        return _from_first(int(grid[0]), grid.size, wanted)
     at = np.minimum(np.searchsorted(grid, wanted), grid.size - 1)
     return np.where(grid[at] == wanted, at, -1)
+
+
+def _from_first(first: int, size: int, wanted: Ints) -> Ints:
+    """On a grid without gaps. Most often a job's first rank is 0: then nothing need be copied."""
+    if wanted.size and int(wanted.min()) >= first and int(wanted.max()) < first + size:
+        return wanted - first if first else wanted
+    at: Ints = wanted - first
+    at[(wanted < first) | (wanted >= first + size)] = -1
+    return at
 
 
 def timeline(window: Window) -> Timeline:

@@ -7,12 +7,13 @@ of operators, where a phase begins with its first operator.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from stepscope.diagnose.intervals import Axis, union_of_rows
+from stepscope.diagnose.intervals import Axis, Spans, union_of_rows
 from stepscope.diagnose.matching import POINT_TO_POINT, arrivals
 from stepscope.diagnose.phase_rows import PhaseRows
 from stepscope.diagnose.timeline import Timeline
@@ -40,8 +41,8 @@ def outside_phases(window: Window, rows: PhaseRows) -> Named:
     if comm is None:
         return _in_two(one, one.inside) if len(rows.line.ranks) == 1 else []
     if comm.has("blocked_ns"):
-        return _in_two(one, _busy(one, comm, _waits(comm)))
-    return _in_two(one, _busy(one, comm)) if _all_waiting_is_seen(window, comm) else []
+        return _in_two(one, _busy(one, comm, _waits))
+    return _in_two(one, _busy(one, comm, _under_way)) if _all_waiting_is_seen(window, comm) else []
 
 
 @dataclass(frozen=True)
@@ -52,13 +53,8 @@ class _Steps:
     outermost: Mask
 
     @cached_property
-    def begin(self) -> Ints:
-        """On the axis, of every row of `phases`."""
-        return self.rows.axis.at(self.rows.rank, self.rows.start)
-
-    @cached_property
     def inside(self) -> Union:
-        return union(self.begin[self.outermost], self._end[self.outermost])
+        return union(self.rows.begin[self.outermost], self.rows.end[self.outermost])
 
     @cached_property
     def first_ns(self) -> Ints:
@@ -87,35 +83,39 @@ class _Steps:
     def _cell(self) -> Ints:
         return self.rows.cell
 
-    @property
-    def _end(self) -> Ints:
-        return self.begin + self.rows.duration
-
 
 def _of_a_trace(one: _Steps, comm: Table | None) -> Named:
     """Profilers know when operators ran but not who stood in a wait for them."""
     line, axis = one.rows.line, one.rows.axis
     if comm is None:
         return [(OUTSIDE, uncovered(line, axis, one.inside))]
-    return [(OUTSIDE, uncovered(line, axis, _busy(one, comm)))] if comm.has("end_ns") else []
+    return (
+        [(OUTSIDE, uncovered(line, axis, _busy(one, comm, _under_way)))]
+        if comm.has("end_ns")
+        else []
+    )
 
 
-def _busy(one: _Steps, comm: Table, times: tuple[Ints, Ints] | None = None) -> Union:
-    """Where a rank is in a phase or in an operator, or of operators only at these times."""
-    start, end = times or (arrivals(comm), comm.ints("end_ns"))
+def _busy(one: _Steps, comm: Table, spans: Callable[[Table], Spans]) -> Union:
+    """Where a rank is in a phase, or by `spans` in an operator."""
     rank = one.rows.line.rows(comm.ints("rank"))
-    keep = (rank >= 0) & (end != NULL) & (start < end)
-    return union_of_rows(one.rows.axis, rank, start, end, keep, one.inside)
+    return union_of_rows(one.rows.axis, rank, comm, spans, one.inside)
 
 
-def _waits(comm: Table) -> tuple[Ints, Ints]:
+def _under_way(comm: Table) -> Spans:
+    """From arrival to end, where that is known."""
+    start, end = arrivals(comm), comm.ints("end_ns")
+    return start, end, end != NULL
+
+
+def _waits(comm: Table) -> Spans:
     """When ranks stood for an operator, where they say how long: a wait ends with its operator,
     which may have been called long before, or else where nobody knows the end began with the call.
     """
     blocked, call = np.maximum(comm.ints("blocked_ns"), 0), comm.ints("enqueue_ns")
     end = comm.ints("end_ns") if comm.has("end_ns") else np.full_like(call, NULL)
     end = np.where(end == NULL, call + blocked, end)
-    return end - blocked, end
+    return end - blocked, end, blocked > 0
 
 
 def _all_waiting_is_seen(window: Window, comm: Table) -> bool:

@@ -94,14 +94,13 @@ def _gather(matched: Matched, shared: Mask, line: Timeline) -> Arrivals:
     length = length[shared]
     begins = np.concatenate(([0], np.cumsum(length)[:-1]))
     number = np.repeat(np.arange(length.size), length)
-    arrive = arrivals(table)
-    order = order[np.lexsort((arrive[order], number))]
-    last = begins + length - 1
-    rows, times = line.rows(table.ints("rank"))[order], arrive[order]
+    rows, times = line.rows(table.ints("rank"))[order], arrivals(table)[order]
+    last = _latest_of(times, begins, number)
+    before = np.maximum.reduceat(_without(times, last), begins)
     return Arrivals(
         step=_steps(table.ints("step") if table.has("step") else None, order, last, line),
         last_rank=rows[last],
-        alone_ns=times[last] - times[last - 1],
+        alone_ns=times[last] - before,
         transfer_ns=_transfer(table.ints("end_ns")[order], begins, times[last])
         if table.has("end_ns") else np.full(last.size, np.nan),
         rows=rows,
@@ -110,6 +109,20 @@ def _gather(matched: Matched, shared: Mask, line: Timeline) -> Arrivals:
         group=table.strings("group").take(order[last]),
         op=table.strings("op").take(order[last]),
     )  # fmt: skip
+
+
+def _latest_of(times: Ints, begins: Ints, number: Ints) -> Ints:
+    """The row of the last arrival of each operator; of several at once the last row."""
+    latest = np.flatnonzero(times == np.maximum.reduceat(times, begins)[number])
+    last = np.empty_like(begins)
+    last[number[latest]] = latest  # of values for one place the last one stays
+    return last
+
+
+def _without(times: Ints, rows: Ints) -> Ints:
+    others = times.copy()
+    others[rows] = NULL
+    return others
 
 
 def _steps(step: Ints | None, order: Ints, last: Ints, line: Timeline) -> Ints:

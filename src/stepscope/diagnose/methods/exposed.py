@@ -46,8 +46,7 @@ def newly_exposed(seen: Observed, split: int) -> Exposed | None:
     if rows is None or exchange is None:
         return None
     busy, op = exchange
-    begin = rows.axis.at(rows.rank, rows.start)
-    within = busy.within(begin, begin + rows.duration).astype(np.float64)
+    within = busy.within(rows.begin, rows.end).astype(np.float64)
     own = rows.duration.astype(np.float64) - np.nan_to_num(nullable(rows.table, "wait_ns"))
     passes = rows.names.equals(BACKWARD) & (rows.column >= seen.line.warm_up)
     meets = passes & (within > 0)
