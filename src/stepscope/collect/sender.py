@@ -259,9 +259,13 @@ class Sender:
         return sock
 
     def _disconnect(self) -> None:
+        """A processor that died soon after it was told has not stored what it was told either."""
         if self._socket is not None:
             self._socket.close()
         self._socket = None
+        if time.monotonic_ns() - self._named_ns < AT_RISK_NS:
+            self._recent.extendleft(reversed(self._named))
+        self._named.clear()
 
     def _send_all(self) -> None:
         while self._urgent:
@@ -299,16 +303,13 @@ class Sender:
             self._recent.popleft()
 
     def _at_risk(self) -> AtRisk | None:
-        """A processor that died soon after it was told has not stored what it was told either."""
-        told = time.monotonic_ns() - self._named_ns > AT_RISK_NS
-        recent = [*([] if told else self._named), *self._recent]
-        if not recent:
+        if not self._recent:
             return None
-        kinds = Counter(b"".join(kinds for _, kinds in recent))
+        kinds = Counter(b"".join(kinds for _, kinds in self._recent))
         rows: Counter[str] = Counter()
         for kind, count in kinds.items():
             rows[TABLE_OF_KIND[RecordKind(kind)]] += count
-        return AtRisk(recent[0][0], recent[-1][0], rows)
+        return AtRisk(self._recent[0][0], self._recent[-1][0], rows)
 
 
 def leave_child_alone(disable: Callable[[], None]) -> None:
