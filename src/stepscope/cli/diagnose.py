@@ -62,6 +62,13 @@ def diagnose(
     interval: Annotated[
         float, typer.Option(min=0.1, max=3600, metavar="SECONDS", help="How often --follow looks.")
     ] = 5.0,
+    remote_write: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="With --follow: send state and verdicts there, by Prometheus Remote Write.",
+        ),
+    ] = None,
 ) -> int:
     """Name what makes a job slow or stuck: who, why, since when, what it costs, what to do.
 
@@ -69,10 +76,13 @@ def diagnose(
     Ctrl-C ends it, with the status of the last diagnosis.
     """
     _check_writable(html)
+    if remote_write is not None and not follow:
+        raise UsageError("--remote-write is for jobs that are followed; add --follow")
     if follow:
         from stepscope.cli.follow import follow_job
+        from stepscope.cli.series import announcer_to
 
-        last = follow_job(source, interval, as_json, html)
+        last = follow_job(source, interval, as_json, html, announcer_to(remote_write))
     else:
         last = _diagnose_once(source)
         _show(last, as_json, html)

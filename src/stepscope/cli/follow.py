@@ -24,6 +24,7 @@ from stepscope.report.series import buckets, sparkline
 from stepscope.report.text import headline_style, render_headline, to_ascii
 
 if TYPE_CHECKING:
+    from stepscope.cli.series import Announcer
     from stepscope.window import Window
 
 logger = logging.getLogger(__name__)
@@ -102,7 +103,10 @@ class Screen(Protocol):
     def close(self, last: Diagnosis) -> None: ...
 
 
-def follow_job(source: str, interval: float, as_json: bool, html: Path | None) -> Diagnosis:
+def follow_job(
+    source: str, interval: float, as_json: bool, html: Path | None,
+    announcer: Announcer | None = None,
+) -> Diagnosis:  # fmt: skip
     """Follows a job until Ctrl-C; returns the last diagnosis.
 
     Raises:
@@ -119,11 +123,15 @@ def follow_job(source: str, interval: float, as_json: bool, html: Path | None) -
     try:
         for last in itertools.chain((first,), changes(watch, interval, first)):
             screen.show(last)
+            if announcer is not None:
+                announcer.show(last)
             if html is not None:
                 write_html(last, html)
     except KeyboardInterrupt:
         logger.info("interrupted")
     finally:
+        if announcer is not None:
+            announcer.close()
         screen.close(last)
     return last
 

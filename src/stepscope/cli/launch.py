@@ -60,8 +60,10 @@ def absolute_store(store: str) -> str:
 class HostProcessor:
     """The processor of this host: found running, or started and kept running by us."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, options: Sequence[str] = ()) -> None:
+        """`options` are for the processor, should we start it."""
         self.path = path
+        self._options = options
         self._process: subprocess.Popen[bytes] | None = None
         self._log = Path(tempfile.gettempdir()) / f"stepscope-processor-{os.getuid()}.log"
         self._started_at = self._asked_at = 0.0
@@ -75,6 +77,11 @@ class HostProcessor:
         if not self._answers():
             self._start()
             self._wait()
+        elif self._options:
+            logger.warning(
+                "a processor runs already on %s: what was said to it at its start holds, not %s",
+                self.path, shlex.join(self._options),
+            )  # fmt: skip
 
     def keep(self) -> None:
         """Starts one again if it is gone; training does not notice either.
@@ -121,7 +128,7 @@ class HostProcessor:
     def _start(self) -> None:
         command = [
             sys.executable, "-m", "stepscope.cli", "-v", "processor",
-            "--socket", str(self.path), "--exit-when-idle",
+            "--socket", str(self.path), "--exit-when-idle", *self._options,
         ]  # fmt: skip
         logger.info("starting %s", shlex.join(command))
         with self._log.open("ab") as log:

@@ -38,6 +38,8 @@ from stepscope.store.layout import safe_name
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from stepscope.cli.series import Announcer
+
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 4.0
@@ -59,7 +61,11 @@ _STALLED_TURN_SECONDS = 0.02
 class Live:
     """Watches one job's folder while its command runs."""
 
-    def __init__(self, root: str, job: str, ask_for_stacks: Callable[[], None]) -> None:
+    def __init__(
+        self, root: str, job: str, ask_for_stacks: Callable[[], None],
+        announcer: Announcer | None = None,
+    ) -> None:  # fmt: skip
+        self._announcer = announcer
         self._ask_for_stacks = ask_for_stacks
         self._asked = self._hanging = False
         self._suspected: set[tuple[object, ...]] = set()
@@ -118,6 +124,7 @@ class Live:
                 pause = CONFIRM_SECONDS
             if confirmed.verdicts or not diagnosis.verdicts:
                 self._screen.show(confirmed)
+                self._announce(confirmed)
                 self._deepen(confirmed)
         self._whole_due = self._due = time.monotonic() + pause
 
@@ -131,6 +138,10 @@ class Live:
         )
         self._suspected = {identity(verdict) for verdict in diagnosis.verdicts}
         return replace(diagnosis, verdicts=kept)
+
+    def _announce(self, diagnosis: Diagnosis) -> None:
+        if self._announcer is not None:
+            self._announcer.show(diagnosis)
 
     def _deepen(self, diagnosis: Diagnosis) -> None:
         """At the first verdict: samples that are still with py-spy may name the function."""

@@ -7,6 +7,15 @@ from typing import Annotated
 
 import typer
 
+from stepscope.cli.compact import KeepGb, KeepHours
+
+RemoteWrite = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL", help="Send series for dashboards there, by Prometheus Remote Write."
+    ),
+]
+
 
 def register(app: typer.Typer) -> None:
     app.command("processor")(processor)
@@ -30,6 +39,9 @@ def processor(
         bool,
         typer.Option("--kernels/--no-kernels", help="Store every kernel, not summaries alone."),
     ] = False,
+    keep_hours: KeepHours = None,
+    keep_gb: KeepGb = None,
+    remote_write: RemoteWrite = None,
 ) -> int:
     """Serve the ranks of this host: take their records, sample them from outside, store both.
 
@@ -46,6 +58,9 @@ def processor(
             exit_when_idle=exit_when_idle,
             sample_stacks=stacks,
             keep_kernels=kernels,
+            keep_hours=keep_hours,
+            keep_gb=keep_gb,
+            remote_write=remote_write,
         )
     )
     return 0

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stepscope.cli import exits
+from stepscope.cli.compact import KeepGb, KeepHours
+from stepscope.cli.processor import RemoteWrite
 from stepscope.errors import StepscopeError, UsageError
 
 if TYPE_CHECKING:
@@ -55,6 +57,9 @@ def run(
     socket: Annotated[
         Path | None, typer.Option(metavar="PATH", help="The processor's socket.")
     ] = None,
+    keep_hours: KeepHours = None,
+    keep_gb: KeepGb = None,
+    remote_write: RemoteWrite = None,
 ) -> int:
     """Start a training command, unchanged, and name what makes it slow while it runs.
 
@@ -64,15 +69,18 @@ def run(
     from stepscope.cli import launch
     from stepscope.cli.live import Live
     from stepscope.cli.prepare import prepare_for
-    from stepscope.processor.settings import default_socket
+    from stepscope.cli.series import announcer_to
+    from stepscope.processor.settings import Settings, default_socket
 
     name = job or launch.job_name(command, os.environ)
     root = launch.absolute_store(store)
-    processor = launch.HostProcessor(socket or default_socket())
+    settings = Settings(keep_hours=keep_hours, keep_gb=keep_gb, remote_write=remote_write)
+    processor = launch.HostProcessor(socket or default_socket(), settings.options())
+    announcer = announcer_to(remote_write)
     prepare_for(command, os.environ)
     processor.ensure()
     env = launch.environment(os.environ, name, root, processor.path)
-    live = Live(root, name, lambda: _try_flush(processor, name))
+    live = Live(root, name, lambda: _try_flush(processor, name), announcer)
     process = _start(command, env, live.output)
     _forward_signals(process)
     try:
@@ -83,6 +91,8 @@ def run(
     status = process.returncode
     _try_flush(processor, name)
     live.report(html)
+    if announcer is not None:
+        announcer.close()
     return status if status >= 0 else 128 - status
 
 

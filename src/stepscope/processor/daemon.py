@@ -24,7 +24,9 @@ from stepscope.errors import UsageError, WireError
 from stepscope.processor.halted import Halted
 from stepscope.processor.hardware import network_interfaces
 from stepscope.processor.jobs import JobFolders
+from stepscope.processor.normalise import Rows
 from stepscope.processor.outside import OutsideWatcher
+from stepscope.processor.reporting import Reporting
 from stepscope.processor.settings import Settings
 from stepscope.processor.stalls import Stalls
 from stepscope.processor.state import (
@@ -39,6 +41,7 @@ from stepscope.processor.state import (
     Watch,
     with_devices,
 )
+from stepscope.processor.upkeep import Upkeep
 from stepscope.trace import Host
 from stepscope.trace.host import host_name
 from stepscope.wire.control import Hurry, encode_hurry
@@ -72,6 +75,8 @@ class Processor:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        self._host = host_name()
+        self._reporting = Reporting(self._host, settings.remote_write)
         self._lock_file = _own(settings.socket)
         self._listener = _listen(settings.socket)
         self._selector = selectors.DefaultSelector()
@@ -80,7 +85,8 @@ class Processor:
         self._state = HostState()
         self._host = host_name()
         self._jobs = JobFolders(self._host, settings)
-        self._outside = OutsideWatcher(self._host, settings, self._jobs.append)
+        self._outside = OutsideWatcher(self._host, settings, self._store)
+        self._upkeep = Upkeep(self._host, settings.keep_options(), self._jobs.folders)
         self._nics = network_interfaces()
         self._stop = False
         self._refused: set[str] = set()
@@ -101,6 +107,8 @@ class Processor:
                     self._read(key.fd)
             self._tick()
             self._retire()
+            self._upkeep.turn()
+            self._reporting.turn()
         self._close()
 
     def stop(self, _signal: int = 0, _frame: FrameType | None = None) -> None:
@@ -139,6 +147,7 @@ class Processor:
         """Lets go of jobs that have ended; a processor of its own lives for months."""
         for job in self._jobs.retire(self._state.jobs()):
             self._state.forget(job)
+            self._reporting.forget(job)
 
     def _idle(self) -> bool:
         if self._connections:
@@ -219,7 +228,11 @@ class Processor:
             self._handlers[type(instruction)](self, instruction)
 
     def _append(self, it: Append) -> None:
-        self._jobs.append(it.job, it.table, it.rows)
+        self._store(it.job, it.table, it.rows)
+
+    def _store(self, job: str, table: str, rows: Rows) -> None:
+        self._jobs.append(job, table, rows)
+        self._reporting.note(job, table, rows)
 
     def _open_ops(self, it: OpenOps) -> None:
         if it.rows:
@@ -242,7 +255,7 @@ class Processor:
         """Has the processes looked at, and says that we are looking: a hang is told by time that
         passes while nothing else is recorded."""
         self._outside.stalled(it.job)
-        self._jobs.append(it.job, "hardware", it.rows(time.time_ns()))
+        self._store(it.job, "hardware", it.rows(time.time_ns()))
         self._jobs.hurry(it.job)
 
     def _refuse(self, it: Refuse) -> None:
@@ -269,9 +282,11 @@ class Processor:
                 if not self._read(fd):
                     break
             self._hang_up(fd)
+        self._upkeep.close()
         self._outside.close()
         self._halted.close()
         self._jobs.close()
+        self._reporting.close()
         self._listener.close()
         self._settings.socket.unlink(missing_ok=True)
         self._lock_file.close()

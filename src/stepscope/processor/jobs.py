@@ -70,6 +70,11 @@ class JobFolders:
             self._lived_at[job] = time.monotonic()
         logger.info("recording job %s in %s", job, location)
 
+    def folders(self) -> dict[str, str]:
+        """Where each job is recorded."""
+        with self._lock:
+            return {job: writer.location.url for job, writer in self._writers.items()}
+
     def retire(self, live: set[str]) -> list[str]:
         """Closes the folders of jobs that have had no producer for long; their names."""
         now = time.monotonic()

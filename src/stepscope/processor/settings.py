@@ -29,6 +29,9 @@ class Settings:
         idle_seconds: with `exit_when_idle`, how long after the last producer it stops.
         sample_stacks: whether py-spy looks at the ranks.
         keep_kernels: whether every kernel becomes a row of table `kernels`, besides its summary.
+        keep_hours: rows and traces older than that are dropped; None: never.
+        keep_gb: the oldest of this host beyond that size are dropped, by job; None: never.
+        remote_write: where series go; None: nowhere.
     """
 
     socket: Path = field(default_factory=default_socket)
@@ -39,3 +42,16 @@ class Settings:
     exit_when_idle: bool = False
     sample_stacks: bool = True
     keep_kernels: bool = False
+    keep_hours: float | None = None
+    keep_gb: float | None = None
+    remote_write: str | None = None
+
+    def keep_options(self) -> list[str]:
+        """What is kept, as `stepscope compact` takes it."""
+        hours = [] if self.keep_hours is None else ["--keep-hours", str(self.keep_hours)]
+        return hours + ([] if self.keep_gb is None else ["--keep-gb", str(self.keep_gb)])
+
+    def options(self) -> list[str]:
+        """What is kept and sent, as `stepscope processor` takes it."""
+        remote = [] if self.remote_write is None else ["--remote-write", self.remote_write]
+        return self.keep_options() + remote

@@ -27,7 +27,7 @@ _LENGTH, _DOUBLE, _VARINT = 2, 1, 0
 """Wire types of protobuf."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Sample:
     """One number of one series at one moment."""
 
