@@ -20,7 +20,7 @@ from stepscope.diagnose.intervals import Spans, axis_over, union_of_rows
 from stepscope.diagnose.matching import arrivals
 from stepscope.diagnose.phase_rows import CANONICAL, PhaseRows, nullable, phase_rows
 from stepscope.diagnose.timeline import Timeline
-from stepscope.diagnose.unnamed import BETWEEN, outside_phases, uncovered
+from stepscope.diagnose.unnamed import BETWEEN, outside_phases, uncovered, wait_times
 from stepscope.trace import BACKWARD, FORWARD, OPERATORS
 from stepscope.window import NULL, Floats, Mask, Table, Union, Window, union
 
@@ -79,13 +79,27 @@ def _waited(window: Window, rows: PhaseRows) -> Floats:
     """How long each row waited: measured, or covered by blocking operators, or NaN: unknown."""
     waits = nullable(rows.table, "wait_ns")
     silent = np.isnan(waits)
-    if not silent.any():
-        return waits
-    blocked = _blocking(window, rows)
-    if blocked is not None:
-        waits[silent] = blocked.within(rows.begin[silent], rows.end[silent])
-        return waits
-    return np.where(silent & ~_may_wait(window, rows), 0.0, waits)
+    if silent.any():
+        blocked = _blocking(window, rows)
+        if blocked is not None:
+            waits[silent] = blocked.within(rows.begin[silent], rows.end[silent])
+        else:
+            waits = np.where(silent & ~_may_wait(window, rows), 0.0, waits)
+    stood = _stood(window, rows)
+    return waits if stood is None else np.maximum(waits, stood.within(rows.begin, rows.end))
+
+
+def _stood(window: Window, rows: PhaseRows) -> Union | None:
+    """When ranks stood for operators, but those between stages, where they say how long.
+
+    Who timed a pass may have left out that it waited for parameters that others had not gathered.
+    """
+    comm = window.table("comm_ops")
+    if comm is None or not comm.has("blocked_ns"):
+        return None
+    within = {group.id for group in window.groups if group.kind != "pp"}
+    comm = comm.take((comm.ints("blocked_ns") > 0) & comm.strings("group").equals(*within))
+    return union_of_rows(rows.axis, rows.line.rows(comm.ints("rank")), comm, wait_times)
 
 
 def _may_wait(window: Window, rows: PhaseRows) -> Mask:

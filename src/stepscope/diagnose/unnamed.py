@@ -41,7 +41,7 @@ def outside_phases(window: Window, rows: PhaseRows) -> Named:
     if comm is None:
         return _in_two(one, one.inside) if len(rows.line.ranks) == 1 else []
     if comm.has("blocked_ns"):
-        return _in_two(one, _busy(one, comm, _waits))
+        return _in_two(one, _busy(one, comm, wait_times))
     return _in_two(one, _busy(one, comm, _under_way)) if _all_waiting_is_seen(window, comm) else []
 
 
@@ -108,7 +108,7 @@ def _under_way(comm: Table) -> Spans:
     return start, end, end != NULL
 
 
-def _waits(comm: Table) -> Spans:
+def wait_times(comm: Table) -> Spans:
     """When ranks stood for an operator, where they say how long: a wait ends with its operator,
     which may have been called long before, or else where nobody knows the end began with the call.
     """
