@@ -178,6 +178,23 @@ def test_less_detail_is_less_of_the_same(full: Simulation) -> None:
     assert rows["full"]["steps"] == rows["brief"]["steps"]
 
 
+def test_what_is_in_flight_is_known_whatever_is_kept() -> None:
+    stuck = a_scenario("hang:rank=5,from=2", tp=2, pp=2)
+    brief, normal = (simulate(replace(stuck, detail=detail)).window.tables["comm_ops"]
+                     for detail in ("brief", "normal"))  # fmt: skip
+    left = [table.take(table.ints("end_ns") == NULL) for table in (brief, normal)]
+    assert sorted(map(str, _rows(left[0]))) == sorted(map(str, _rows(left[1])))
+    within = [text.startswith("tp-") for text in brief.strings("group").values]
+    ended = brief.take(brief.ints("end_ns") != NULL).strings("group")
+    assert any(within) and not np.array(within)[ended.codes].any()
+
+
+def _rows(table: Table) -> list[tuple[object, ...]]:
+    names = ("rank", "group", "seq", "op", "peer", "enqueue_ns", "start_ns", "state")
+    return list(zip(*([table.columns[name][at] for at in range(len(table))] for name in names),
+                    strict=True))  # fmt: skip
+
+
 def test_auto_writes_less_of_larger_jobs() -> None:
     sizes = [detail_of(World(a_scenario(ranks=ranks, steps=100))) for ranks in (8, 64, 4096)]
     assert sizes == ["full", "normal", "brief"]

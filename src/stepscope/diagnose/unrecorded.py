@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from stepscope.diagnose.liveness import Signs
+from stepscope.diagnose.open_ops import is_finished
 from stepscope.diagnose.standing import innermost, waits_for_device
 from stepscope.trace import ProcessGroup
 from stepscope.window import Window
@@ -25,7 +26,7 @@ MOST = 0.5
 
 
 def unrecorded_groups(window: Window) -> list[ProcessGroup]:
-    """Groups within passes of which no operator was recorded."""
+    """Groups within passes of which no operator was recorded, but what may be in flight."""
     seen = _recorded(window)
     return [one for one in window.job.groups_of_kind(*WITHIN_PASSES)
             if len(one.ranks) > 1 and one.id not in seen]  # fmt: skip
@@ -36,7 +37,8 @@ def _recorded(window: Window) -> set[str]:
     if comm is None:
         return set()
     names = comm.strings("group")
-    return {names.values[code] for code in np.unique(names.codes) if code >= 0}
+    codes = names.codes[is_finished(comm)]
+    return {names.values[code] for code in np.unique(codes) if code >= 0}
 
 
 def not_kept(

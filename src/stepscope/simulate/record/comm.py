@@ -60,38 +60,36 @@ class CommRows:
     world: World
     clocks: Clocks
     blocking: bool
-    """Whether tensor-, context- and expert-parallel operators are kept."""
+    """Whether tensor-, context- and expert-parallel operators are kept; else only those in flight,
+    which collectors know whatever they keep."""
     rows: Rows = field(default_factory=lambda: Rows(frozenset({"group", "op", "state"})))
 
     def add(self, moment: Moment) -> None:
-        times, sheet, step = moment.times, self._sheet, moment.step
+        self._add(moment, self._sheet)
+        if not self.blocking and not moment.finished:
+            self._add(moment, self._inner_sheet, in_flight=True)
+
+    def _add(self, moment: Moment, sheet: _Sheet, in_flight: bool = False) -> None:
+        times, step, dials = moment.times, moment.step, self.clocks.at(sheet.places)
         issued, begin, end = (by_row(table)[sheet.rows]
                               for table in (times.issued, times.begin, times.end))  # fmt: skip
         columns: dict[str, Value] = {
             "rank": sheet.rank, "step": np.int64(step), "group": sheet.group,
             "seq": sheet.seq + step * sheet.per_step, "op": sheet.op, "peer": sheet.peer,
-            "bytes": sheet.size, "enqueue_ns": self._dials.show(issued),
-            "start_ns": self._shown(begin), "end_ns": self._shown(end),
+            "bytes": sheet.size, "enqueue_ns": dials.show(issued),
+            "start_ns": _shown(dials, begin), "end_ns": _shown(dials, end),
             "state": self._states[(begin >= NEVER).astype(np.int32) + (end >= NEVER)],
             "blocked_ns": by_row(self._blocked_ns(moment))[sheet.rows],
         }  # fmt: skip
         if self.world.scenario.parallelism.chunks > 1:
             columns["match"] = sheet.match + step * self._matches
-        self.rows.add_known(issued < NEVER, **columns)
-
-    def _shown(self, time: Ints) -> Ints:
-        shown = self._dials.show(time)
-        shown[time >= NEVER] = NULL
-        return shown
+        known = (issued < NEVER) & (end >= NEVER) if in_flight else issued < NEVER
+        self.rows.add_known(known, **columns)
 
     def _blocked_ns(self, moment: Moment) -> Ints:
         lines = self._serial_lines if moment.conditions.serial else self._lines
         return np.stack([line.blocked_ns(moment.times, stage)
                          for stage, line in enumerate(lines)], axis=1)  # fmt: skip
-
-    @cached_property
-    def _dials(self) -> Dials:
-        return self.clocks.at(self._sheet.places)
 
     @cached_property
     def _states(self) -> NDArray[np.int32]:
@@ -113,8 +111,16 @@ class CommRows:
 
     @cached_property
     def _sheet(self) -> _Sheet:
+        kinds = self.world.cluster.kinds
+        return self._sheet_of([one for one in kinds if self.blocking or one not in BLOCKING])
+
+    @cached_property
+    def _inner_sheet(self) -> _Sheet:
+        return self._sheet_of([one for one in self.world.cluster.kinds if one in BLOCKING])
+
+    def _sheet_of(self, kinds: Sequence[str]) -> _Sheet:
         lanes = [lane for stage in range(self.world.cluster.stages)
-                 for lane in self._lanes_of(stage)]  # fmt: skip
+                 for lane in self._lanes_of(stage, kinds)]  # fmt: skip
         cluster, slot = self.world.cluster, self.world.program.slot
         ops = [(lane.stage, op) for lane in lanes for op in lane.ops]
         stages = np.array([stage for stage, _ in ops], np.int64)[:, None]
@@ -133,12 +139,12 @@ class CommRows:
             _column(self._match(op, stage) for stage, op in ops),
         )  # fmt: skip
 
-    def _lanes_of(self, stage: int) -> Iterator[_Lane]:
-        """Those of the kinds that are kept and that this stage has."""
-        for kind in self.world.cluster.kinds:
+    def _lanes_of(self, stage: int, kinds: Sequence[str]) -> Iterator[_Lane]:
+        """Those of some kinds that this stage has."""
+        for kind in kinds:
             ops = tuple(op for op in self.world.program.stages[stage]
                         if op.kind in TRANSFERS and op.group == kind)  # fmt: skip
-            if ops and (self.blocking or kind not in BLOCKING):
+            if ops:
                 yield _Lane(stage, ops, self._groups(stage, kind))
 
     def _groups(self, stage: int, kind: str) -> Ints:
@@ -162,6 +168,12 @@ class CommRows:
         if op.kind == "send":
             return slot[op.key] * stages + stage
         return slot[op.partner[1]] * stages + op.partner[0]
+
+
+def _shown(dials: Dials, time: Ints) -> Ints:
+    shown = dials.show(time)
+    shown[time >= NEVER] = NULL
+    return shown
 
 
 def _below(parts: Sequence[Ints], like: Ints) -> Ints:
