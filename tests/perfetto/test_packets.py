@@ -139,7 +139,7 @@ def read_back(perfetto: TraceProcessor) -> list[tuple[object, ...]]:
 def test_the_engine_reads_back_what_was_written(
     perfetto: TraceProcessor, drawn: list[Track]
 ) -> None:
-    perfetto.load(clock_packet(T0) + written(*drawn))
+    perfetto.load(clock_packet() + written(*drawn))
     assert Bag(read_back(perfetto)) == Bag(row for track in drawn for row in expected(track))
     assert perfetto.complaints() == {}
 
@@ -166,7 +166,7 @@ def test_counters_without_what_is_no_number(perfetto: TraceProcessor) -> None:
 
 
 def test_times_are_shown_as_times_of_day(perfetto: TraceProcessor) -> None:
-    perfetto.load(clock_packet(T0) + written(Track("steps", slices((T0 + 5, T0 + 9, "step 0")))))
+    perfetto.load(clock_packet() + written(Track("steps", slices((T0 + 5, T0 + 9, "step 0")))))
     [row] = perfetto.query("select ts, to_realtime(ts) as wall from slice")
     assert row == {"ts": T0 + 5, "wall": T0 + 5}
 

@@ -44,10 +44,11 @@ class Producer:
     ordinal: int = 0
     now_ns: int = 0
 
-    def hello(self, at_risk: AtRisk | None = None) -> bytes:
+    def hello(self, at_risk: AtRisk | None = None, wall_ns: int = OFFSET_NS) -> bytes:
+        """`wall_ns` is what the wall clock says when the monotonic one says 0."""
         hello = Hello(
             self.job, self.store, self.host, self.rank, self.world_size, self.rank,
-            self.pid, self.pid, OFFSET_NS, 0, 0, at_risk,
+            self.pid, self.pid, wall_ns, 0, 0, at_risk,
         )  # fmt: skip
         return pack(PacketKind.HELLO, encode_hello(hello), self.pid, 0)
 

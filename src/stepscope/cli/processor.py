@@ -35,6 +35,9 @@ def processor(
     flush_seconds: Annotated[
         float, typer.Option(min=0.1, max=60, help="How often rows reach a local job folder.")
     ] = 2.0,
+    traces: Annotated[
+        bool, typer.Option("--traces/--no-traces", help="Draw what the ranks do, for Perfetto.")
+    ] = True,
     kernels: Annotated[
         bool,
         typer.Option("--kernels/--no-kernels", help="Store every kernel, not summaries alone."),
@@ -57,6 +60,7 @@ def processor(
             flush_seconds=flush_seconds,
             exit_when_idle=exit_when_idle,
             sample_stacks=stacks,
+            traces=traces,
             keep_kernels=kernels,
             keep_hours=keep_hours,
             keep_gb=keep_gb,

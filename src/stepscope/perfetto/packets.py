@@ -68,10 +68,14 @@ _UNIT_NAME = 6
 _BOOT_TIME, _REAL_TIME = 6, 1
 
 
-def clock_packet(time_ns: int) -> bytes:
-    """Says that times are nanoseconds since 1970, so that Perfetto can show them as such."""
-    clocks = [field(1, field(1, clock) + field(2, time_ns)) for clock in (_BOOT_TIME, _REAL_TIME)]
-    body = field(_TIMESTAMP, time_ns) + field(_CLOCK_SNAPSHOT, b"".join(clocks))
+def clock_packet() -> bytes:
+    """Says that times are nanoseconds since 1970, so that Perfetto can show them as such.
+
+    The same in every file: clocks that run backwards from one to the next would be complained of
+    where files are joined.
+    """
+    clocks = [field(1, field(1, clock) + field(2, 1)) for clock in (_BOOT_TIME, _REAL_TIME)]
+    body = field(_TIMESTAMP, 1) + field(_CLOCK_SNAPSHOT, b"".join(clocks))
     return field(_PACKET, body + field(_SEQUENCE, 1))
 
 

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stepscope.perfetto.communication import communication
 from stepscope.perfetto.slices import Counter, Slices, Track, ends
 from stepscope.perfetto.stacks import nested
-from stepscope.window import NULL, Floats, Ints, Strings, Table
+from stepscope.window import NULL, Floats, Ints, Mask, Strings, Table
 
 MAIN_THREAD = "MainThread"
 MOST_COUNTERS = 64
@@ -42,6 +44,8 @@ def rank_tracks(tables: Mapping[str, Table], until_ns: int) -> Iterator[Track]:
         for stream, rows in split(kernels, kernels.ints("stream")):
             name = "unknown stream" if stream == NULL else f"stream {stream}"
             yield Track(name, _kernels(rows))
+        if kernels.has("enqueue_ns"):
+            yield Track("launches", _launches(kernels))
     if (operators := _drawn(tables, "host_ops", "name", "thread")) is not None:
         for thread, rows in split(operators, operators.ints("thread")):
             slices = _intervals(rows, rows.strings("name"), "step")
@@ -102,14 +106,41 @@ def _step_names(step: Ints) -> Strings:
 
 
 def _kernels(rows: Table) -> Slices:
-    """With the time each stood in its stream, where its launch was recorded."""
+    """With the time each stood in its stream and an arrow from its launch, where that is known."""
     slices = _intervals(rows, rows.strings("kernel"))
     if not rows.has("enqueue_ns"):
         return slices
-    launched = rows.ints("enqueue_ns")
-    known = (launched >= 0) & (slices.start_ns >= launched)
+    launched, known = rows.ints("enqueue_ns"), _launched(rows)
     queued = np.where(known, slices.start_ns - np.where(known, launched, 0), NULL)
-    return Slices(slices.start_ns, slices.end_ns, slices.names, {"queued_ns": queued})
+    return replace(slices, details={"queued_ns": queued}, flow=_arrows(rows))
+
+
+def _launches(rows: Table) -> Slices:
+    """When the host launched each kernel; how long the call took is not recorded."""
+    rows = rows.take(_launched(rows))
+    at = rows.ints("enqueue_ns")
+    return Slices(at, at, rows.strings("kernel"), flow=_arrows(rows))
+
+
+def _launched(rows: Table) -> Mask:
+    launched = rows.ints("enqueue_ns")
+    return (launched >= 0) & (rows.ints("start_ns") >= launched)
+
+
+def _arrows(rows: Table) -> Ints:
+    """A number for each kernel that no other has, of this rank or of others in files joined to this
+    one: its rank, stream and beginning, mixed by the last step of SplitMix64 (Steele, Lea, Flood,
+    2014), which maps no two numbers to one."""
+    place = rows.ints("rank").astype(np.uint64) << np.uint64(40)
+    place ^= rows.ints("stream").astype(np.uint64)
+    mixed = _mixed(rows.ints("start_ns").astype(np.uint64) ^ _mixed(place))
+    return mixed.view(np.int64)
+
+
+def _mixed(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return numbers ^ (numbers >> np.uint64(31))
 
 
 def _counter(name: str, rows: Table) -> Counter:

@@ -10,11 +10,11 @@ import threading
 import time
 
 from stepscope.errors import StepscopeError
+from stepscope.processor.folder import JobFolder
 from stepscope.processor.normalise import Rows
 from stepscope.processor.settings import Settings
 from stepscope.store.layout import job_location
 from stepscope.store.location import Location
-from stepscope.store.writer import JobWriter
 from stepscope.trace import TABLES, Job
 
 logger = logging.getLogger(__name__)
@@ -26,14 +26,14 @@ NO_OPEN_OPS: Rows = {column: [] for column in TABLES["comm_ops"].columns}
 
 
 class JobFolders:
-    """One writer per job, created when the job is first heard of."""
+    """One folder per job, created when the job is first heard of."""
 
     def __init__(self, host: str, settings: Settings) -> None:
         self._host = host
         self._settings = settings
-        self._writers: dict[str, JobWriter] = {}
+        self._folders: dict[str, JobFolder] = {}
         self._stores: dict[str, str] = {}
-        self._done: list[JobWriter] = []
+        self._done: list[JobFolder] = []
         self._due: dict[str, float] = {}
         self._lived_at: dict[str, float] = {}
         self._lock = threading.Lock()
@@ -49,15 +49,15 @@ class JobFolders:
         if self._stores.get(job) != store:
             self._stores[job] = store
             self._move(job, store)
-        writer = self._writers.get(job)
-        if writer is not None:
-            writer.write_job(fragment)
+        folder = self._folders.get(job)
+        if folder is not None:
+            folder.write_job(fragment)
 
     def _move(self, job: str, store: str) -> None:
         """A job that nobody has heard of yet, or another of the same name."""
         with self._lock:
-            if job in self._writers:
-                self._done.append(self._writers.pop(job))
+            if job in self._folders:
+                self._done.append(self._folders.pop(job))
             self._due.pop(job, None)
         try:
             location = job_location(Location.parse(store or "stepscope-runs"), job)
@@ -65,7 +65,7 @@ class JobFolders:
             logger.warning("job %s is not recorded: %s", job, error)
             return
         with self._lock:
-            self._writers[job] = JobWriter(location, self._host)
+            self._folders[job] = JobFolder(location, self._host, self._settings)
             self._due[job] = 0.0
             self._lived_at[job] = time.monotonic()
         logger.info("recording job %s in %s", job, location)
@@ -73,17 +73,17 @@ class JobFolders:
     def folders(self) -> dict[str, str]:
         """Where each job is recorded."""
         with self._lock:
-            return {job: writer.location.url for job, writer in self._writers.items()}
+            return {job: folder.location.url for job, folder in self._folders.items()}
 
     def retire(self, live: set[str]) -> list[str]:
         """Closes the folders of jobs that have had no producer for long; their names."""
         now = time.monotonic()
         for job in live:
             self._lived_at[job] = now
-        gone = [job for job in self._writers if now - self._lived_at[job] > RETIRE_SECONDS]
+        gone = [job for job in self._folders if now - self._lived_at[job] > RETIRE_SECONDS]
         with self._lock:
             for job in gone:
-                self._done.append(self._writers.pop(job))
+                self._done.append(self._folders.pop(job))
                 self._due.pop(job, None)
         for job in gone:
             del self._stores[job], self._lived_at[job]
@@ -91,15 +91,15 @@ class JobFolders:
 
     def append(self, job: str, table: str, rows: Rows) -> None:
         """Adds rows; those of a job without a folder have nowhere to go."""
-        writer = self._writers.get(job)
-        if writer is not None and (table != "kernels" or self._settings.keep_kernels):
-            writer.append(table, rows)
+        folder = self._folders.get(job)
+        if folder is not None:
+            folder.append(table, rows)
 
     def replace_open(self, job: str, rows: Rows) -> None:
         """Replaces the list of operators in flight, and has it stored at once."""
-        writer = self._writers.get(job)
-        if writer is not None:
-            writer.replace("comm_ops", OPEN_OPS_FILE, rows or NO_OPEN_OPS)
+        folder = self._folders.get(job)
+        if folder is not None:
+            folder.replace("comm_ops", OPEN_OPS_FILE, rows or NO_OPEN_OPS)
             self.hurry(job)
 
     def hurry(self, job: str) -> None:
@@ -115,10 +115,10 @@ class JobFolders:
             wanted = self._turns + 2  # the turn under way may have passed this job already
             self.hurry(job)
             done = self._turn.wait_for(lambda: self._turns >= wanted or self._poke(), timeout)
-        writer = self._writers.get(job)
-        if writer is None:
+        folder = self._folders.get(job)
+        if folder is None:
             return f"nothing was recorded of {job}"
-        return writer.status.error if done else f"{writer.location} does not answer"
+        return folder.status.error if done else f"{folder.location} does not answer"
 
     def close(self) -> None:
         self._stop = True
@@ -134,24 +134,24 @@ class JobFolders:
             self._wake.wait(0.2)
             self._wake.clear()
             self._flush_due(time.monotonic())
-        for writer in [*self._done, *self._writers.values()]:
-            writer.close()
+        for folder in [*self._done, *self._folders.values()]:
+            folder.close()
 
     def _flush_due(self, now: float) -> None:
         with self._lock:
-            due = [(job, self._writers[job]) for job, at in self._due.items() if at <= now]
+            due = [(job, self._folders[job]) for job, at in self._due.items() if at <= now]
             done, self._done = self._done, []
-        for writer in done:
-            writer.close()
-        for job, writer in due:
+        for folder in done:
+            folder.close()
+        for job, folder in due:
             with self._lock:
-                if self._writers.get(job) is writer:
-                    self._due[job] = time.monotonic() + self._pace(writer)
-            writer.flush()
+                if self._folders.get(job) is folder:
+                    self._due[job] = time.monotonic() + self._pace(folder)
+            folder.flush()
         with self._turn:
             self._turns += 1
             self._turn.notify_all()
 
-    def _pace(self, writer: JobWriter) -> float:
-        local = writer.location.is_local
+    def _pace(self, folder: JobFolder) -> float:
+        local = folder.location.is_local
         return self._settings.flush_seconds if local else self._settings.remote_flush_seconds

@@ -28,6 +28,7 @@ class Settings:
         hardware_seconds: how often counters are sampled.
         idle_seconds: with `exit_when_idle`, how long after the last producer it stops.
         sample_stacks: whether py-spy looks at the ranks.
+        traces: whether what the ranks do is drawn for Perfetto, too.
         keep_kernels: whether every kernel becomes a row of table `kernels`, besides its summary.
         keep_hours: rows and traces older than that are dropped; None: never.
         keep_gb: the oldest of this host beyond that size are dropped, by job; None: never.
@@ -41,6 +42,7 @@ class Settings:
     idle_seconds: float = 20.0
     exit_when_idle: bool = False
     sample_stacks: bool = True
+    traces: bool = True
     keep_kernels: bool = False
     keep_hours: float | None = None
     keep_gb: float | None = None

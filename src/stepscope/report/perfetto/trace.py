@@ -58,7 +58,7 @@ def _ends(table: Table) -> Ints:
 
 def draw(scene: Scene, write: Callable[[bytes], object], drawn: Callable[[int], object]) -> int:
     """Writes the trace piece by piece; `drawn` hears of every rank. Returns how many slices."""
-    write(clock_packet(scene.span_ns[0]))
+    write(clock_packet())
     slices = _draw(_verdict_group(scene), write)
     for rank, tables in per_rank(scene.window, scene.ranks):
         slices += _draw(_rank_group(scene, rank, tables), write)
