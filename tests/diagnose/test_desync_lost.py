@@ -1,0 +1,178 @@
+"""What flight recorder dumps tell where some are lost, cut short, or too old."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ..formats.flight_recorder.recorders import (
+    Groups,
+    Recorder,
+    a_job,
+    everyone,
+)
+from .dumps import BACKENDS, GRID, diagnosis_of, the_verdict, without
+
+
+def test_a_rank_without_a_dump_that_all_wait_for(tmp_path: Path) -> None:
+    ranks = a_job(4)
+    everyone(ranks, "all_reduce", times=5)
+    everyone(ranks, "all_reduce", state="started")
+    verdict = the_verdict(tmp_path, without(ranks, 3))
+    assert (verdict.ranks, verdict.cause, verdict.victims) == ((3,), "unknown", 3)
+    assert verdict.confidence == 0.5
+    assert "there is no dump of rank 3" in verdict.summary
+    assert verdict.advice.startswith("fetch the dumps of rank 3, or see")
+
+
+def test_a_rank_without_a_dump_is_no_culprit_where_another_explains_it(tmp_path: Path) -> None:
+    ranks = a_job(4)
+    everyone(ranks, "all_reduce", times=5)
+    everyone(without(ranks, 1), "all_reduce", state="started")
+    verdict = the_verdict(tmp_path, without(ranks, 3))
+    assert (verdict.ranks, verdict.victims) == ((1,), 2)
+
+
+def test_a_lost_dump_of_a_healthy_job_accuses_nobody(tmp_path: Path) -> None:
+    ranks = a_job(4)
+    everyone(ranks, "all_reduce", times=5)
+    assert diagnosis_of(tmp_path, without(ranks, 3)).verdicts == ()
+
+
+def test_one_dump_of_many_tells_little(tmp_path: Path) -> None:
+    ranks = a_job(8)
+    everyone(ranks, "all_reduce", state="started")
+    verdict = the_verdict(tmp_path, ranks[:1])
+    assert (verdict.ranks, verdict.cause) == ((), "unknown")
+    assert "only 1 of 8 ranks have a dump" in verdict.summary
+
+
+def test_gathered_sizes_tell_of_a_last_rank_without_a_dump(tmp_path: Path) -> None:
+    ranks = a_job(4, "gloo")
+    everyone(ranks, "all_gather", out=(4, 4))
+    everyone(ranks, "all_reduce", state="scheduled")
+    assert the_verdict(tmp_path, without(ranks, 3)).ranks == (3,)
+
+
+@BACKENDS
+def test_rings_that_lost_their_oldest_entries(tmp_path: Path, backend: str) -> None:
+    ranks = a_job(4, backend)
+    ranks[1].call("barrier")
+    everyone(without(ranks, 1), "barrier")
+    everyone(ranks, "all_reduce", times=50)
+    everyone(without(ranks, 2), "all_reduce", state="scheduled")
+    for one, lost in zip(ranks, (40, 20, 45, 3), strict=True):
+        one.first_record = lost
+    assert the_verdict(tmp_path, ranks).ranks == (2,)
+
+
+def test_a_group_that_a_wrapped_ring_forgot_accuses_nobody(tmp_path: Path) -> None:
+    ranks = a_job(4, groups=GRID)
+    everyone(ranks, "barrier")
+    for one in ranks:
+        one.call("all_reduce", "tp0" if one.rank < 2 else "tp1")
+    everyone(ranks, "all_reduce", "dp0", times=30)
+    for one in (ranks[0], ranks[2]):
+        one.first_record = 5
+    assert diagnosis_of(tmp_path, ranks).verdicts == ()
+
+
+def test_a_wrapped_ring_of_sends(tmp_path: Path) -> None:
+    ranks = a_job(2, groups={"pp": ("pp", (0, 1))})
+    for _ in range(20):
+        ranks[0].send(1, "pp")
+        ranks[1].recv(0, "pp")
+    ranks[1].recv(0, "pp", state="started")
+    ranks[0].first_record, ranks[1].first_record = 3, 8
+    assert the_verdict(tmp_path, ranks).ranks == (0,)
+
+
+@BACKENDS
+def test_a_dump_that_is_older_than_the_others_accuses_nobody(tmp_path: Path, backend: str) -> None:
+    """The others completed operators that need rank 2: so it came to them after its dump."""
+    ranks = a_job(4, backend)
+    everyone(ranks, "all_reduce", times=20)
+    everyone(without(ranks, 2), "all_reduce", times=3)
+    everyone(without(ranks, 2), "all_reduce", state="scheduled")
+    assert diagnosis_of(tmp_path, ranks).verdicts == ()
+
+
+@dataclass(frozen=True)
+class Story:
+    """A program of collectives that one rank stops in; who waits for whom is played, not known."""
+
+    groups: Groups
+    program: tuple[str, ...]
+    """The group of each operator, in the order in which every member calls them."""
+    culprit: int
+    stops_at: int
+    backend: str
+    lost: tuple[int, ...]
+    """How many of its oldest entries each ring lost."""
+
+
+@st.composite
+def stories(draw: st.DrawFn) -> Story:
+    size = draw(st.integers(2, 6))
+    members = st.sets(st.integers(0, size - 1), min_size=2)
+    listed = draw(st.lists(members, min_size=1, max_size=4))
+    groups: Groups = {f"g{at}": ("dp", tuple(sorted(one))) for at, one in enumerate(listed)}
+    names = sorted(groups)
+    drawn = draw(st.lists(st.sampled_from(names), min_size=3, max_size=25))
+    program = (*names, *names, *drawn)  # every dump speaks of each of its rank's groups
+    stops_at = draw(st.integers(2 * len(names), len(program)))
+    return Story(
+        groups, program, draw(st.integers(0, size - 1)), stops_at,
+        draw(st.sampled_from(["nccl", "gloo"])),
+        tuple(draw(st.lists(st.integers(0, 2), min_size=size, max_size=size))),
+    )  # fmt: skip
+
+
+def play(story: Story) -> tuple[list[Recorder], set[int]]:
+    """The recorders when nothing moves any more, and the ranks that wait."""
+    ranks = a_job(len(story.lost), story.backend, story.groups)
+    stuck: set[int] = set()
+    for at, group in enumerate(story.program):
+        members = set(story.groups[group][1])
+        if story.culprit in members and at >= story.stops_at:
+            stuck_here = members - stuck - {story.culprit}
+            state = "scheduled"
+        else:
+            stuck_here = members - stuck if members & stuck else set()
+            state = "scheduled" if members & stuck else "completed"
+        for rank in sorted(members - stuck):
+            if rank != story.culprit or at < story.stops_at:
+                ranks[rank].call("all_reduce", group, state)
+        stuck |= stuck_here - ({story.culprit} if at >= story.stops_at else set())
+    for one, lost in zip(ranks, story.lost, strict=True):
+        mine = sum(one.rank in members for _, members in story.groups.values())
+        one.first_record = min(lost, mine)  # every group was used twice before
+    return ranks, stuck
+
+
+@settings(max_examples=150, deadline=None)
+@given(stories())
+def test_whoever_stops_is_named_and_nobody_else(story: Story) -> None:
+    ranks, stuck = play(story)
+    with TemporaryDirectory() as folder:
+        diagnosis = diagnosis_of(Path(folder), ranks)
+    named = [verdict.ranks for verdict in diagnosis.verdicts]
+    assert named == ([(story.culprit,)] if stuck else [])
+    assert not stuck or diagnosis.verdicts[0].victims == len(stuck)
+
+
+@settings(max_examples=100, deadline=None)
+@given(stories(), st.data())
+def test_a_lost_dump_never_lets_a_victim_be_named(story: Story, data: st.DataObject) -> None:
+    """The culprit, or the rank without a dump if it may be the reason for all that is seen."""
+    ranks, _ = play(story)
+    lost = data.draw(st.sampled_from(range(len(ranks))))
+    with TemporaryDirectory() as folder:
+        diagnosis = diagnosis_of(Path(folder), without(ranks, lost))
+    for verdict in diagnosis.verdicts:
+        assert set(verdict.ranks) <= {story.culprit, lost}
+        assert lost not in verdict.ranks or verdict.cause == "unknown"
