@@ -54,11 +54,12 @@ class Lanes:
 
 def busy(window: Window, lanes: Lanes, axis: Axis) -> Union | None:
     """Where each lane computes, on an axis with a stretch per lane; None where nothing tells."""
-    for table in (_kernels(window), _pieces(window)):
+    for table, computes in (_kernels(window), _pieces(window)):
         if table is None or not table.has("step"):
             continue
         lane = lanes.of(table)
-        rows, lane = table.take(lane >= 0), lane[lane >= 0]
+        kept = computes & (lane >= 0)
+        rows, lane = table.take(kept), lane[kept]
         if lane.size:
             start, end = _spans(window, rows)
             return union(*_innermost(rows, axis.at(lane, start), axis.at(lane, end)))
@@ -78,19 +79,20 @@ def _spans(window: Window, rows: Table) -> tuple[Ints, Ints]:
     return start, end - waited
 
 
-def _kernels(window: Window) -> Table | None:
+def _kernels(window: Window) -> tuple[Table | None, Mask]:
+    """The table, and which of its rows compute."""
     kernels = window.table("kernels")
     if kernels is None:
-        return None
+        return None, np.zeros(0, np.bool_)
     names = kernels.strings("kernel")
-    return kernels.take(names.equals(*filter(is_computing, names.values)))
+    return kernels, names.equals(*filter(is_computing, names.values))
 
 
-def _pieces(window: Window) -> Table | None:
+def _pieces(window: Window) -> tuple[Table | None, Mask]:
     phases = window.table("phases")
     if phases is None:
-        return None
-    return phases.take(phases.strings("phase").equals(*computing_phases(phases)))
+        return None, np.zeros(0, np.bool_)
+    return phases, phases.strings("phase").equals(*computing_phases(phases))
 
 
 def computing_phases(phases: Table) -> list[str]:

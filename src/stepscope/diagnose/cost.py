@@ -12,7 +12,7 @@ from stepscope.diagnose import stats
 from stepscope.diagnose.blame import Culprit
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.replay import Replay
-from stepscope.diagnose.savings import Savings, Shrinking, coupled, savings
+from stepscope.diagnose.savings import Savings, Shrinking, coupled, savings, unseen_groups
 from stepscope.diagnose.step_graph import StepGraph
 from stepscope.window import NULL, Floats, Ints, Mask
 
@@ -59,7 +59,7 @@ def what_if(seen: Observed, culprits: Sequence[Culprit]) -> Cost:
     a rank does now and then needs no replay: there are steps without it.
     """
     guilty = np.isin(np.arange(len(seen.line.ranks)), [one.row for one in culprits])
-    lags = _lags(seen, coupled(seen, guilty))
+    lags = _lags(seen, coupled(unseen_groups(seen), guilty))
     limits = [_limit(lags, one.columns) for one in culprits]
     healing = _Healing(seen, savings(seen, culprits))
     lost = healing.lost_ns(healing.savings)

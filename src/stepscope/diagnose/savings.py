@@ -51,17 +51,21 @@ def _excesses(
         yield PAUSES, seen.pauses[one.row, part] - np.median(others, axis=0)
 
 
-def coupled(seen: Observed, guilty: Mask) -> Mask:
-    """Some ranks and whom they hold up in operators within passes that nobody recorded.
+def unseen_groups(seen: Observed) -> list[Ints]:
+    """Rows of the grid that meet in operators within passes which nobody recorded."""
+    rows = [seen.line.rows(np.array(group.ranks)) for group in unrecorded_groups(seen.window)]
+    return [members[members >= 0] for members in rows]
+
+
+def coupled(groups: Sequence[Ints], guilty: Mask) -> Mask:
+    """Some ranks and whom they hold up in unseen groups.
 
     These come late with them into what was recorded, so against each other nobody is late there.
     """
-    unseen = [seen.line.rows(np.array(group.ranks)) for group in unrecorded_groups(seen.window)]
-    members = [rows[rows >= 0] for rows in unseen]
     late, before = guilty.copy(), -1
     while int(late.sum()) > before:
         before = int(late.sum())
-        for rows in members:
+        for rows in groups:
             late[rows] |= late[rows].any()
     return late
 
@@ -89,7 +93,8 @@ class Shrinking:
     @classmethod
     def of(cls, seen: Observed, graph: StepGraph, culprits: Sequence[int]) -> Shrinking:
         """The pieces of some rows of the grid."""
-        held_up = {row: _held_up(seen, row) for row in culprits}
+        groups = unseen_groups(seen)
+        held_up = {row: _held_up(groups, len(seen.line.ranks), row) for row in culprits}
         lanes = _lanes(graph, np.concatenate([np.array(culprits, np.int64), *held_up.values()]))
         mine = np.zeros(len(graph.lanes), np.bool_)
         mine[lanes] = True
@@ -163,10 +168,9 @@ class Shrinking:
         return {name: part * _divided(waited[name], spent) for name, spent in lasted.items()}
 
 
-def _held_up(seen: Observed, row: int) -> Ints:
-    guilty = np.zeros(len(seen.line.ranks), np.bool_)
-    guilty[row] = True
-    return np.flatnonzero(coupled(seen, guilty) & ~guilty)
+def _held_up(groups: Sequence[Ints], rows: int, row: int) -> Ints:
+    guilty = np.arange(rows) == row
+    return np.flatnonzero(coupled(groups, guilty) & ~guilty)
 
 
 def _lanes(graph: StepGraph, rows: Ints) -> Ints:

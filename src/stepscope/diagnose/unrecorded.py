@@ -38,7 +38,8 @@ def _recorded(window: Window) -> set[str]:
         return set()
     names = comm.strings("group")
     codes = names.codes[is_finished(comm)]
-    return {names.values[code] for code in np.unique(codes) if code >= 0}
+    count = np.bincount(codes + 1, minlength=len(names.values) + 1)[1:]
+    return {name for name, rows in zip(names.values, count, strict=True) if rows}
 
 
 def not_kept(
