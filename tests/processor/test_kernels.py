@@ -8,7 +8,7 @@ import pytest
 
 from stepscope.processor import kernels, state
 from stepscope.processor.compress.windows import GRACE_NS
-from stepscope.processor.state import HOLD_NS
+from stepscope.processor.state import HOLD_NS, KERNELS_NS
 from stepscope.store.encode import arrow_table
 from stepscope.trace.modes import WINDOW_NS
 from stepscope.window import NULL
@@ -104,7 +104,8 @@ def test_more_names_than_there_is_room_for_are_summed_up_as_one(
     story = begun()
     for name in ("gemm", "flash", "loader"):
         ran(story, name, [100] * 5)
-    assert [(row[1], row[3]) for row in sums(story.hang_up())] == [("gemm", 5), (None, 10)]
+    found = sums(story.hang_up())
+    assert sorted((row[1] is None, row[3]) for row in found) == [(False, 5), (True, 10)]
 
 
 def kernel_rows(instructions: Any) -> list[tuple[Any, ...]]:
@@ -117,18 +118,37 @@ def test_each_kernel_is_told_once_its_step_is_known() -> None:
     story = begun()
     assert kernel_rows(ran(story, "gemm", [100])) == []
     start = OFFSET_NS + START
-    assert kernel_rows(story.train(10)) == [(0, 0, "gemm", 7, start, 100, start - 50)]
-    unlaunched = story.rank.kernel("gemm", START, 100, launched_ns=None)
-    assert kernel_rows(story.records(unlaunched)) == [(0, 10, "gemm", 7, start, 100, None)]
+    assert kernel_rows(story.state.tick(story.now_ns + KERNELS_NS)) == []
+    story.train(10)
+    told = kernel_rows(story.state.tick(story.now_ns + KERNELS_NS))
+    assert told == [(0, 0, "gemm", 7, start, 100, start - 50)]
+    story.records(story.rank.kernel("gemm", START, 100, launched_ns=None))
+    assert kernel_rows(story.hang_up()) == [(0, 10, "gemm", 7, start, 100, None)]
 
 
 def test_kernels_that_wait_have_an_end_and_the_others_no_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(state, "MOST_HELD", 3)
+    monkeypatch.setattr(state, "MOST_KERNELS", 3)
     story = begun()
     assert kernel_rows(ran(story, "gemm", [1, 2])) == []
     told = appended(ran(story, "flash", [3, 4]), "kernels")
-    assert [piece["step"].tolist() for piece in told] == [[NULL, NULL]]
+    assert [piece["step"].tolist() for piece in told] == [[NULL] * 4]
+    ran(story, "gemm", [5])
     released = story.state.tick(story.now_ns + HOLD_NS + 1)
-    assert [row[1:3] for row in kernel_rows(released)] == [(0, "gemm"), (0, "gemm")]
+    assert [row[1:3] for row in kernel_rows(released)] == [(0, "gemm")]
+
+
+def test_no_window_ends_while_kernels_of_it_wait() -> None:
+    first = begun()
+    second = begun(1, CONNECTION + 1, host=first.state)
+    late = OFFSET_NS + START + MINUTE + GRACE_NS - 1
+    first.now_ns = second.now_ns = late
+    for story in (first, second):
+        story.train(10)
+        ran(story, "gemm", [100] * 5)
+    second.now_ns += 2
+    out = ran(second, "gemm", [100] * 5, start=START + MINUTE)
+    assert sums([*out, *second.hang_up()]) == []
+    found = sums(first.state.tick(late + KERNELS_NS))
+    assert sorted((row[0], row[3]) for row in found) == [(0, 5), (1, 5)]

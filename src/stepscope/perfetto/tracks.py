@@ -8,9 +8,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from hashlib import blake2b
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stepscope.perfetto.communication import communication
 from stepscope.perfetto.slices import Counter, Slices, Track, ends
@@ -18,6 +18,7 @@ from stepscope.perfetto.stacks import nested
 from stepscope.window import NULL, Floats, Ints, Mask, Strings, Table
 
 MAIN_THREAD = "MainThread"
+_ARROW = "arrow"
 MOST_COUNTERS = 64
 """Of one process; a host of 256 processors has as many counters of them alone."""
 MOST_VALUES = 20_000
@@ -41,6 +42,7 @@ def rank_tracks(tables: Mapping[str, Table], until_ns: int) -> Iterator[Track]:
     if comm is not None and comm.has("group", "op", "seq", "enqueue_ns"):
         yield from communication(comm, until_ns)
     if (kernels := _drawn(tables, "kernels", "kernel", "stream")) is not None:
+        kernels = _with_arrows(kernels)
         for stream, rows in split(kernels, kernels.ints("stream")):
             name = "unknown stream" if stream == NULL else f"stream {stream}"
             yield Track(name, _kernels(rows))
@@ -112,14 +114,14 @@ def _kernels(rows: Table) -> Slices:
         return slices
     launched, known = rows.ints("enqueue_ns"), _launched(rows)
     queued = np.where(known, slices.start_ns - np.where(known, launched, 0), NULL)
-    return replace(slices, details={"queued_ns": queued}, flow=_arrows(rows))
+    return replace(slices, details={"queued_ns": queued}, flow=rows.ints(_ARROW))
 
 
 def _launches(rows: Table) -> Slices:
     """When the host launched each kernel; how long the call took is not recorded."""
     rows = rows.take(_launched(rows))
     at = rows.ints("enqueue_ns")
-    return Slices(at, at, rows.strings("kernel"), flow=_arrows(rows))
+    return Slices(at, at, rows.strings("kernel"), flow=rows.ints(_ARROW))
 
 
 def _launched(rows: Table) -> Mask:
@@ -127,20 +129,12 @@ def _launched(rows: Table) -> Mask:
     return (launched >= 0) & (rows.ints("start_ns") >= launched)
 
 
-def _arrows(rows: Table) -> Ints:
-    """A number for each kernel that no other has, of this rank or of others in files joined to this
-    one: its rank, stream and beginning, mixed by the last step of SplitMix64 (Steele, Lea, Flood,
-    2014), which maps no two numbers to one."""
-    place = rows.ints("rank").astype(np.uint64) << np.uint64(40)
-    place ^= rows.ints("stream").astype(np.uint64)
-    mixed = _mixed(rows.ints("start_ns").astype(np.uint64) ^ _mixed(place))
-    return mixed.view(np.int64)
-
-
-def _mixed(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return numbers ^ (numbers >> np.uint64(31))
+def _with_arrows(kernels: Table) -> Table:
+    """A number for each kernel that no other has, nor any in files joined to this one: counted on
+    from where a hash of the first one begins, since numbers all at random do not compress."""
+    first = f"{kernels.ints('rank')[0]} {kernels.ints('start_ns')[0]} {len(kernels)}"
+    begin = int.from_bytes(blake2b(first.encode(), digest_size=8).digest(), "big", signed=True)
+    return kernels.with_column(_ARROW, np.arange(len(kernels)) + np.int64(begin))
 
 
 def _counter(name: str, rows: Table) -> Counter:

@@ -37,15 +37,20 @@ class KernelSums:
         self._windows = _windows()
         self._numbers: dict[str, int] = {}
 
-    def add(self, rank: int, rows: Rows, now_ns: int) -> Told:
-        """Takes rows of `kernels`; gives those of windows that are over."""
+    def add(self, rank: int, rows: Rows, now_ns: int, oldest_ns: int) -> Told:
+        """Takes rows of `kernels`; gives those of windows that are over.
+
+        Args:
+            now_ns: when the last of them came.
+            oldest_ns: since when some of any rank wait to be added.
+        """
         if self._windows is None:
             return []
+        told = self.tick(oldest_ns)
         ends = rows["start_ns"] + rows["duration_ns"]
-        done = self._windows.add(
-            rank, self._numbered(rows["kernel"]), rows["stream"], rows["duration_ns"], ends, now_ns
-        )
-        return self._told(done) if done else []
+        numbers = self._numbered(rows["kernel"])
+        self._windows.count(rank, numbers, rows["stream"], rows["duration_ns"], ends, now_ns)
+        return told
 
     def tick(self, now_ns: int) -> Told:
         """Gives windows that are over by now, and with them what no window counts."""

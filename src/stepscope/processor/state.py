@@ -36,9 +36,10 @@ PATIENT_STEPS = 0.5
 _HOST_LEVEL = -1
 HOLD_NS = 5_000_000_000
 """Rows wait this long for the step sequence to be known; later rows count optimizer steps."""
-MOST_HELD = 1 << 16
-"""Kernels of a rank that wait so, 4 MiB: seven times what ARGUS (section 5.2) counts with. Others
-have no step."""
+KERNELS_NS = 3_000_000_000
+"""Kernels wait this long for more of them, and as long as other rows for the step sequence."""
+MOST_KERNELS = 1 << 16
+"""Of a rank that wait, 4 MiB: in five seconds eight times what ARGUS (section 5.2) counts with."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,9 @@ class Producer:
     parallelism: dict[str, int] = field(default_factory=dict)
     tracker: StepTracker = field(default_factory=StepTracker)
     held: list[Records] = field(default_factory=list)
-    held_kernels: int = 0
+    kernels: list[Records] = field(default_factory=list)
+    kernels_since_ns: int | None = None
+    kernels_until_ns: int = 0
     held_since_ns: int | None = None
     holding: bool = True
     open_ops: dict[_OpenKey, Records] = field(default_factory=dict)
@@ -193,7 +196,7 @@ class HostState:
         producer = self.producers.pop(connection, None)
         if producer is None:
             return []
-        out = list(self._release(producer))
+        out = [*self._release(producer), *self._tell_kernels(producer)]
         if producer.open_ops and not self._is_back(producer):
             self._gone.append(producer)
         hello = producer.hello
@@ -212,8 +215,11 @@ class HostState:
             held = producer.held_since_ns
             if producer.holding and held is not None and now_ns - held > HOLD_NS:
                 out += self._release(producer)
+            since = producer.kernels_since_ns
+            if not producer.holding and since is not None and now_ns - since >= KERNELS_NS:
+                out += self._tell_kernels(producer)
         for job, sums in self._sums.items():
-            out += _appended(job, sums.tick(now_ns))
+            out += _appended(job, sums.tick(self._oldest_kernels_ns(job, now_ns)))
         return out
 
     def stalled(self, now_ns: int) -> list[Stalled]:
@@ -267,10 +273,15 @@ class HostState:
         _check(records)
         if producer.held_since_ns is None:
             producer.held_since_ns = now_ns
+        kernels = records["kind"] == RecordKind.KERNEL
+        if kernels.all():
+            return self._keep(producer, records, now_ns)
+        out: list[Instruction] = []
+        if kernels.any():
+            out, records = self._keep(producer, records[kernels], now_ns), records[~kernels]
         steps = self._track(producer, records)
-        out = self._summed(producer, records, now_ns)
         if producer.holding:
-            out += _hold(producer, records)
+            producer.held.append(records)
             if producer.tracker.sequence is not None:
                 out += self._release(producer)
         else:
@@ -280,15 +291,33 @@ class HostState:
         # last: an operator that finished must be in its table before it leaves the open ones
         return [*out, *self._open(producer, records)]
 
-    def _summed(self, producer: Producer, records: Records, now_ns: int) -> list[Instruction]:
-        """Kernels are counted as they come: no summary asks for their step."""
-        some = normalise.of_kind(records, RecordKind.KERNEL)
-        if not len(some):
+    def _keep(self, producer: Producer, records: Records, now_ns: int) -> list[Instruction]:
+        """Kernels are worked on together: a packet of them alone costs as much as all of them."""
+        producer.kernels.append(records)
+        producer.kernels_until_ns = now_ns
+        if producer.kernels_since_ns is None:
+            producer.kernels_since_ns = now_ns
+        full = sum(map(len, producer.kernels)) >= MOST_KERNELS
+        return self._tell_kernels(producer) if full else []
+
+    def _tell_kernels(self, producer: Producer) -> list[Instruction]:
+        """Every kernel that waited, counted and as a row; the step is null if not yet known."""
+        if not producer.kernels:
             return []
-        hello = producer.hello
+        hello, to = producer.hello, producer.translation()
+        if producer.holding and producer.tracker.sequence is None:
+            to = replace(to, step_of=lambda _: NULL)
+        rows = normalise.kernels(np.concatenate(producer.kernels), to)
+        oldest_ns = self._oldest_kernels_ns(hello.job, producer.kernels_until_ns)
+        producer.kernels, producer.kernels_since_ns = [], None
         sums = self._sums.setdefault(hello.job, KernelSums())
-        rows = normalise.kernels(some, producer.translation())
-        return [*_appended(hello.job, sums.add(hello.rank, rows, now_ns))]
+        told = sums.add(hello.rank, rows, producer.kernels_until_ns, oldest_ns)
+        return [Append(hello.job, "kernels", rows), *_appended(hello.job, told)]
+
+    def _oldest_kernels_ns(self, job: str, now_ns: int) -> int:
+        """Since when some of a job's kernels wait: no window that is theirs may end before."""
+        waiting = [p.kernels_since_ns for p in self.producers.values() if p.hello.job == job]
+        return min([now_ns, *(since for since in waiting if since is not None)])
 
     def _track(self, producer: Producer, records: Records) -> list[Step]:
         steps: list[Step] = []
@@ -301,7 +330,6 @@ class HostState:
     def _release(self, producer: Producer) -> Iterator[Instruction]:
         producer.holding = False
         held, producer.held = producer.held, []
-        producer.held_kernels = 0
         for records in held:
             yield from _rows(producer, records)
 
@@ -366,19 +394,6 @@ def _blocked(producer: Producer, now_ns: int) -> list[Instruction]:
     return said
 
 
-def _hold(producer: Producer, records: Records) -> Iterator[Append]:
-    """Keeps records until steps are known; kernels as far as there is room, else told at once."""
-    are_kernels = records["kind"] == RecordKind.KERNEL
-    count = int(are_kernels.sum())
-    if count and producer.held_kernels + count > MOST_HELD:
-        stepless = replace(producer.translation(), step_of=lambda _: NULL)
-        rows = normalise.kernels(records[are_kernels], stepless)
-        yield Append(producer.hello.job, "kernels", rows)
-        records, count = records[~are_kernels], 0
-    producer.held.append(records)
-    producer.held_kernels += count
-
-
 def _appended(job: str, told: Told) -> Iterator[Append]:
     return (Append(job, table, rows) for table, rows in told)
 
@@ -433,8 +448,6 @@ def _rows(producer: Producer, records: Records) -> Iterator[Append]:
     comm = normalise.of_kind(records, RecordKind.COMM)
     if len(some := comm[comm["flags"] != COMM_OPEN]):
         yield Append(job, "comm_ops", normalise.comm_ops(some, to))
-    if len(some := normalise.of_kind(records, RecordKind.KERNEL)):
-        yield Append(job, "kernels", normalise.kernels(some, to))
     if len(some := normalise.of_kind(records, RecordKind.PAUSE)):
         yield Append(job, "pauses", normalise.pauses(some, to))
     if len(some := normalise.of_kind(records, RecordKind.COUNT)):

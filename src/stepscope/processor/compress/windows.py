@@ -127,8 +127,21 @@ class SummaryWindows:
                 belongs to the minute that saw its end.
         """
         done = self.tick(now_ns)
+        self.count(rank, kernels, streams, durations_ns, ends_ns, now_ns)
+        return done
+
+    def count(
+        self,
+        rank: int,
+        kernels: Ints,
+        streams: Ints,
+        durations_ns: Ints,
+        ends_ns: Ints,
+        now_ns: int,
+    ) -> None:
+        """Takes one rank's events as `add` does, and ends no window."""
         if not len(ends_ns):
-            return done
+            return
         newest = (now_ns + GRACE_NS) // self._window_ns
         first, last = (int(end) // self._window_ns for end in (ends_ns.min(), ends_ns.max()))
         if first < self._oldest or last > newest:
@@ -142,7 +155,6 @@ class SummaryWindows:
                 rank, kernels[inside], streams[inside], durations_ns[inside]
             )
             self._lose(rank, ends_ns[inside], refused)
-        return done
 
     def tick(self, now_ns: int) -> list[Finished]:
         """Gives the windows that are over by now."""

@@ -1,0 +1,174 @@
+"""What a processor costs while its ranks tell it of every kernel, at ordinary load and far beyond.
+
+    python -m benchmarks.processor [--seconds 120] [--times 1 50] [--ranks 8]
+
+A processor as `stepscope processor` starts it, in a process of its own, and one that feeds it: each
+rank sends a packet twice a second with its share of 1e5 kernels a minute (ARGUS, section 5.2), of a
+hundred names on four streams, and steps, phases and collectives of a step per second. Printed are
+the processor time of the first from when the first packets were taken until the last second (what
+starting it takes is not in it), its memory, and what it had to drop.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import psutil
+from tests.processor.producers import Producer
+
+from stepscope.processor.normalise import RECORD_TYPE
+from stepscope.store.reader import JobReader
+from stepscope.wire.frames import MAX_RECORDS, PacketKind, pack
+from stepscope.wire.records import RecordKind
+
+KERNELS_PER_MINUTE = 100_000
+NAMES = 100
+STREAMS = 4
+TURN_SECONDS = 0.5
+WARM_SECONDS = 5.0
+JOB = "benchmark"
+_WORDS = ("loader", "optimizer", "forward-compute", "dp-0", "AllReduce")
+
+
+@dataclass
+class Rank:
+    """One that trains as fast as the clock lets it."""
+
+    producer: Producer
+    line: socket.socket
+    told_ns: int = 0
+    sent: int = 0
+    refused: int = 0
+
+    def kernels(self, count: int, now_ns: int) -> Iterator[bytes]:
+        """What ran since it last told, packet by packet."""
+        starts = np.linspace(self.told_ns, now_ns - 1, count, endpoint=False).astype(np.int64)
+        self.told_ns = now_ns
+        records = np.zeros(count, RECORD_TYPE)
+        records["kind"], records["ordinal"] = int(RecordKind.KERNEL), self.producer.ordinal
+        names = np.arange(self.sent, self.sent + count) % NAMES
+        columns = (len(_WORDS) + names, names % STREAMS, starts, 20_000 + 5_000 * names,
+                   starts - 50_000)  # fmt: skip
+        for at, column in enumerate(columns):
+            records["field"][:, at] = column
+        self.sent += count
+        for first in range(0, count, MAX_RECORDS):
+            part = records[first : first + MAX_RECORDS]
+            yield pack(PacketKind.RECORDS, part.tobytes(), self.producer.pid, 0, len(part))
+
+    def step(self) -> bytes:
+        """A step's worth of what hooks see."""
+        it = self.producer
+        phases = [it.phase("forward-compute") for _ in range(8)]
+        comm = [it.comm("AllReduce", it.ordinal * 8 + n, end_ns=it.now_ns) for n in range(8)]
+        return it.packet(*it.iteration(), *phases, *comm)
+
+    def send(self, packet: bytes) -> None:
+        """As a guest does: what the socket has no room for is dropped and counted."""
+        try:
+            self.line.send(packet, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            self.refused += 1
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--seconds", type=float, default=120)
+    parser.add_argument("--times", type=float, nargs="+", default=[1, 50])
+    parser.add_argument("--ranks", type=int, default=8)
+    parser.add_argument("--options", nargs="*", default=[], help="of the processor")
+    arguments = parser.parse_args()
+    for times in arguments.times:
+        with tempfile.TemporaryDirectory(prefix="sscp-") as folder:
+            measure(Path(folder), arguments.ranks, times, arguments.seconds, arguments.options)
+
+
+def measure(folder: Path, ranks: int, times: float, seconds: float, options: list[str]) -> None:
+    with started(folder / "p.sock", options) as process:
+        told = [connected(folder, rank) for rank in range(ranks)]
+        feed(told, times, WARM_SECONDS)
+        before, begun, peaks = cpu_seconds(process), time.monotonic(), []
+        for _ in range(4):
+            feed(told, times, seconds / 4)
+            peaks.append(psutil.Process(process.pid).memory_info().rss)
+        used = cpu_seconds(process) - before
+        share = used / (time.monotonic() - begun)
+        for rank in told:
+            rank.line.close()
+        process.terminate()
+        process.wait(30)
+    report(folder / JOB, told, times, share, peaks)
+
+
+def started(path: Path, options: list[str]) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "stepscope.cli", "processor", "--no-stacks", *options]
+    process = subprocess.Popen([*command, "--socket", str(path)])
+    while not path.exists():
+        time.sleep(0.05)
+    return process
+
+
+def connected(folder: Path, rank: int) -> Rank:
+    now = time.monotonic_ns()
+    producer = Producer(rank, JOB, str(folder), world_size=8, now_ns=now)
+    line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    line.connect(str(folder / "p.sock"))
+    line.send(producer.hello(wall_ns=time.time_ns() - now))
+    line.send(producer.tell(*_WORDS, *(kernel_name(n) for n in range(NAMES))))
+    return Rank(producer, line, now)
+
+
+def kernel_name(number: int) -> str:
+    return f"void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_{number}x128_ldg8_f2f_tn>"
+
+
+def feed(ranks: list[Rank], times: float, seconds: float) -> None:
+    """Turn by turn in real time; ranks send one after the other, as they do."""
+    turns = int(seconds / TURN_SECONDS)
+    count = round(KERNELS_PER_MINUTE * times * TURN_SECONDS / 60)
+    began = time.monotonic()
+    for turn in range(turns):
+        for place, rank in enumerate(ranks):
+            at = began + (turn + place / len(ranks)) * TURN_SECONDS
+            time.sleep(max(0.0, at - time.monotonic()))
+            now = rank.producer.now_ns = time.monotonic_ns()
+            for packet in rank.kernels(count, now):
+                rank.send(packet)
+            if turn % 2 == 0:
+                rank.send(rank.step())
+
+
+def cpu_seconds(process: subprocess.Popen[bytes]) -> float:
+    used = psutil.Process(process.pid).cpu_times()
+    return used.user + used.system
+
+
+def report(folder: Path, told: list[Rank], times: float, share: float, peaks: list[int]) -> None:
+    window = JobReader(str(folder)).read()
+    sums, losses = window.table("kernel_summaries"), window.table("losses")
+    counted = 0 if sums is None else int(sums.ints("count").sum())
+    sent = sum(rank.sent for rank in told)
+    traces = sum(file.stat().st_size for file in folder.glob("traces/**/*.gz"))
+    memory = ", ".join(f"{peak / 2**20:.0f}" for peak in peaks)
+    print(f"load {os.getloadavg()[0]:.1f}; {len(told)} ranks, {times:g} x 1e5 kernels a minute: "
+          f"{share:.2%} of a core; memory {memory} MiB")  # fmt: skip
+    print(f"  {sent} kernels, {sum(rank.refused for rank in told)} packets refused by the socket, "
+          f"{counted} in summaries, traces {traces / 2**20:.1f} MiB")  # fmt: skip
+    if losses is not None:
+        for name in sorted(set(losses.strings("table").values)):
+            rows = losses.take(losses.strings("table").equals(name)).ints("rows")
+            print(f"  lost from {name}: {int(rows.sum())}")
+
+
+if __name__ == "__main__":
+    main()
