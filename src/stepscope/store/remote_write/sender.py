@@ -21,8 +21,8 @@ logger = logging.getLogger(__name__)
 HEADERS_VARIABLE = "STEPSCOPE_REMOTE_WRITE_HEADERS"
 """Lines of `Name: value`. Not a flag: command lines are there for everybody to see."""
 _TIMEOUT_S = 10.0
-_LAST_WORDS_S = 3.0
-"""How long the end of a process waits for a server."""
+_LAST_WORDS_S = 10.0
+"""How long the end of a process waits for a server that hangs; one that is away is no wait."""
 _OURS = {
     "Content-Encoding": "snappy",
     "Content-Type": "application/x-protobuf",
@@ -69,6 +69,11 @@ class RemoteWriter:
         return self
 
     @property
+    def waiting(self) -> int:
+        """Samples that are not sent yet."""
+        return len(self._outbox)
+
+    @property
     def dropped(self) -> int:
         """Samples that were given up since the start."""
         return self._outbox.dropped
@@ -80,7 +85,7 @@ class RemoteWriter:
         self._wake.set()
 
     def close(self) -> None:
-        """Sends what waits, if that takes no longer than three seconds."""
+        """Sends what waits, if that takes no longer than ten seconds."""
         self._stopping.set()
         self._wake.set()
         self._thread.join(_LAST_WORDS_S)
