@@ -23,10 +23,8 @@ import stepscope
 from stepscope.collect import startup
 from stepscope.collect.hooks.python_operators import PythonWatch
 from stepscope.collect.native.build import NATIVE_VARIABLE
+from tests.collect.gloo_modes import MODES, WORLD
 from tests.collect.gloo_scenes import SCENES
-
-WORLD = 4
-MODES = ("plain", "python", "native", "faulty")
 
 
 def digest(value: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 from stepscope.collect.native import build
 from stepscope.wire.records import RecordKind
 
-from .gloo_job import MODES, WORLD
+from .gloo_modes import MODES, WORLD
 from .listener import Heard, Listener, Operator, Peer
 
 REPOSITORY = Path(__file__).parents[2]
