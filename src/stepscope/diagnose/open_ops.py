@@ -64,11 +64,20 @@ def open_operators(window: Window, comm: Table, finished: Mask) -> tuple[Open, .
 
 
 def _overtaken(comm: Table, finished: Mask) -> Mask:
-    """Rows whose rank has since finished a later operator of their lane: their end was lost."""
-    lane = _lanes(comm)
+    """Rows without an end whose rank has finished a later operator of their lane: it was lost.
+
+    Only of groups with such rows, and from the oldest of these on, operators may be later.
+    """
+    group, seq = comm.strings("group").codes, comm.ints("seq")
+    oldest = np.full(int(group.max(initial=0)) + 2, np.iinfo(np.int64).max)
+    np.minimum.at(oldest, group[~finished], seq[~finished])
+    rows = np.flatnonzero(~finished | (seq > oldest[group]))
+    lane, ended = _lanes(comm.take(rows)), finished[rows]
     newest = np.full(lane.max(initial=0) + 1, NULL)
-    np.maximum.at(newest, lane[finished], comm.ints("seq")[finished])
-    return comm.ints("seq") < newest[lane]
+    np.maximum.at(newest, lane[ended], seq[rows][ended])
+    overtaken = np.zeros(len(comm), np.bool_)
+    overtaken[rows] = ~ended & (seq[rows] < newest[lane])
+    return overtaken
 
 
 def _lanes(comm: Table) -> Ints:
