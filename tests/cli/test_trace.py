@@ -64,6 +64,27 @@ def test_a_part_of_it(traces: Path, tmp_path: Path, capsys: Capture) -> None:
     assert "3 ranks" in capsys.readouterr().err
 
 
+def test_only_what_matters(tmp_path: Path) -> None:
+    """The culprit, two of its peers, who else is on the path, and the longest of the steps."""
+    traces = write_traces(tmp_path / "traces", slow_rank=2, ranks=12)
+    out = tmp_path / "few.perfetto-trace"
+    assert main(["trace", str(traces), "--out", str(out), "--focus"]) == 0
+    ranks = {one for one in drawn(out) if one.startswith("rank")}
+    steps = {one for one in drawn(out) if one.startswith("step")}
+    assert {"rank 1", "rank 2", "rank 3"} <= ranks
+    assert len(ranks) < 12
+    assert 2 <= len(steps) <= 3
+    assert main(["trace", str(traces), "--out", str(out), "--focus", "--ranks", "0"]) == 0
+    assert drawn(out) == {"rank 0", *steps}
+
+
+def test_what_matters_of_a_healthy_job_is_an_ordinary_step(tmp_path: Path) -> None:
+    write_job(tmp_path / "job", slow_rank=None)
+    out = tmp_path / "few.perfetto-trace"
+    assert main(["trace", str(tmp_path / "job"), "--out", str(out), "--focus"]) == 0
+    assert len([one for one in drawn(out) if one.startswith("step")]) == 3
+
+
 def test_job_folders_and_dumps_too(tmp_path: Path) -> None:
     write_job(tmp_path / "job", slow_rank=1)
     write_dumps(tmp_path / "dumps", absent=1)

@@ -32,6 +32,8 @@ _EXAMPLES = """Examples:
 
 - `stepscope trace traces/ --out merged.perfetto-trace.gz`: PyTorch profiler traces of all ranks
 
+- `stepscope trace stepscope-runs/JOB --focus`: only the ranks and steps that matter
+
 - `stepscope trace s3://bucket/runs/JOB --ranks 0,8-15 --steps 1090-1110`: a part of a long job
 
 Open the file at https://ui.perfetto.dev by dragging it there; it does not leave your machine.
@@ -63,6 +65,14 @@ def trace(
     steps: Annotated[
         str, typer.Option(metavar="STEPS", help="Only these, as in 100-120; all if not given.")
     ] = "",
+    focus: Annotated[
+        bool,
+        typer.Option(
+            "--focus",
+            help="Only what matters: culprits, some peers, who is on the critical path, and the "
+            "worst steps; --ranks and --steps go before.",
+        ),
+    ] = False,
 ) -> int:
     """Write one timeline of all ranks, on one clock, for Perfetto.
 
@@ -77,7 +87,7 @@ def trace(
     window, problems = open_window(source)
     for problem in problems:
         logger.warning("%s", " ".join(problem.split()))
-    scene = _scene(source, window, wanted, span)
+    scene = _scene(source, window, wanted, span, focus)
     _write(scene, out or _default_name(window))
     return exits.NOTHING_FOUND
 
@@ -106,11 +116,14 @@ def _one_span(steps: str) -> Span | None:
     return spans[0] if spans else None
 
 
-def _scene(source: str, window: Window, wanted: list[Span], steps: Span | None) -> Scene:
+def _scene(
+    source: str, window: Window, wanted: list[Span], steps: Span | None, narrow: bool
+) -> Scene:
     """What is drawn, its times on one clock."""
     from stepscope.cli.terminal import progress
     from stepscope.diagnose.align import align
     from stepscope.diagnose.clean import clean
+    from stepscope.diagnose.focus import focus
     from stepscope.diagnose.meetings import with_meetings
     from stepscope.diagnose.runner import diagnose
     from stepscope.report.perfetto import Scene, select, span_of
@@ -119,7 +132,11 @@ def _scene(source: str, window: Window, wanted: list[Span], steps: Span | None) 
     with progress(f"diagnosing {source}"):
         diagnosis = diagnose(window)
         window, _, _ = align(clean(window)[0])
+        matters = focus(window, diagnosis) if narrow else None
         window = with_meetings(window)
+    if matters is not None:
+        chosen = chosen if wanted else matters.ranks
+        steps = steps or matters.steps
     part = select(window, chosen, steps)
     if not part.tables:
         raise UsageError(_nothing(source, steps, diagnosis.steps))
