@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 from stepscope.processor.normalise import Rows
 from stepscope.processor.settings import Settings
+from stepscope.processor.tables import together
 from stepscope.processor.traces import TRACE_SECONDS, JobTraces
 from stepscope.store.location import Location
 from stepscope.store.traces import TraceFiles
 from stepscope.store.writer import FlushStatus, JobWriter
 from stepscope.trace import Job
+
+MOST_ROWS = 10_000
+"""Of a table that wait to be made Parquet's together, which costs little more than one by one; more
+are the writer's to bound."""
 
 
 class JobFolder:
@@ -22,6 +28,8 @@ class JobFolder:
         self._traces = JobTraces(TraceFiles(location), host) if settings.traces else None
         self._keep_kernels = settings.keep_kernels
         self._drawn_at = time.monotonic()
+        self._waiting: dict[str, list[Rows]] = {}
+        self._lock = threading.Lock()
 
     @property
     def status(self) -> FlushStatus:
@@ -36,12 +44,30 @@ class JobFolder:
     def append(self, table: str, rows: Rows) -> None:
         """Adds rows; of kernels summaries and traces only, unless they are to be kept."""
         if table != "kernels" or self._keep_kernels:
-            self._writer.append(table, rows)
+            self._keep(table, rows)
         if self._traces is not None:
             self._traces.append(table, rows)
 
+    def _keep(self, table: str, rows: Rows) -> None:
+        with self._lock:
+            waiting = self._waiting.setdefault(table, [])
+            if waiting and waiting[0].keys() != rows.keys():
+                self._hand_over(table)
+            self._waiting.setdefault(table, []).append(rows)
+            if sum(len(piece["rank"]) for piece in self._waiting[table]) >= MOST_ROWS:
+                self._hand_over(table)
+
+    def _hand_over(self, table: str) -> None:
+        self._writer.append(table, together(self._waiting.pop(table)))
+
+    def _hand_over_all(self) -> None:
+        with self._lock:
+            for table in list(self._waiting):
+                self._hand_over(table)
+
     def replace(self, table: str, file: str, rows: Rows) -> None:
-        """Makes a file hold exactly these rows."""
+        """Makes a file hold exactly these rows; what leaves it must be in the table before."""
+        self._hand_over_all()
         self._writer.replace(table, file, rows)
 
     def flush(self) -> None:
@@ -50,6 +76,7 @@ class JobFolder:
             self._drawn_at = time.monotonic()
             self._traces.flush(time.time_ns())
             self._tell_losses(self._traces)
+        self._hand_over_all()
         self._writer.flush()
 
     def close(self) -> None:
@@ -57,6 +84,7 @@ class JobFolder:
         if self._traces is not None:
             self._traces.close(time.time_ns())
             self._tell_losses(self._traces)
+        self._hand_over_all()
         self._writer.close()
 
     def _tell_losses(self, traces: JobTraces) -> None:

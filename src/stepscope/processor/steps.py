@@ -96,6 +96,7 @@ class StepTracker:
         self._next_ordinal = 0
         self._next_step = 0
         self._durations: deque[int] = deque(maxlen=_AVERAGE_OVER)
+        self._average_ns = 0.0
         self._last_event_ns = 0
 
     def add(self, event: Event) -> list[Step]:
@@ -118,7 +119,7 @@ class StepTracker:
     @property
     def average_ns(self) -> float:
         """Average duration of the recent steps; 0 before there were any."""
-        return sum(self._durations) / len(self._durations) if self._durations else 0.0
+        return self._average_ns
 
     def _count_repeats(self, symbol: int) -> None:
         """`_repeats[L-1]`: for how many events in a row each equalled the one L before it."""
@@ -183,6 +184,8 @@ class StepTracker:
             start = self._previous_end_ns
         self._previous_end_ns = last.end_ns
         self._durations.append(last.end_ns - start)
+        # kept, since it is asked for twenty times a second
+        self._average_ns = sum(self._durations) / len(self._durations)
         step = self.sequence.step_of(last.ordinal)
         self._next_ordinal, self._next_step = last.ordinal + 1, step + 1
         return Step(step, start, last.end_ns - start)

@@ -20,6 +20,22 @@ def joined(name: str, pieces: Sequence[Rows]) -> Table:
     return Table({one: _joined([_column(p[one], kinds[one]) for p in pieces]) for one in shared})
 
 
+def together(pieces: Sequence[Rows]) -> Rows:
+    """Pieces with the same columns as one."""
+    first = pieces[0]
+    if len(pieces) == 1:
+        return first
+    return {name: _together([piece[name] for piece in pieces]) for name in first}
+
+
+def _together(parts: Sequence[Any]) -> Any:
+    if all(isinstance(part, np.ndarray) for part in parts):
+        return np.concatenate(parts)
+    if all(isinstance(part, Strings) for part in parts):
+        return _strings(parts)
+    return [value for part in parts for value in part]
+
+
 def _column(values: Any, kind: str) -> Column:
     if isinstance(values, Strings):
         return values
