@@ -21,7 +21,7 @@ from stepscope.diagnose.clocks import Line, line_through, reference
 from stepscope.diagnose.encounters import Encounters, encounters
 from stepscope.diagnose.finding import ClockFit, Skipped
 from stepscope.diagnose.matching import TOGETHER, match
-from stepscope.window import NULL, Ints, Mask, Strings, Table, Window
+from stepscope.window import NULL, Floats, Ints, Mask, Strings, Table, Window
 
 LEAST_SHARED = 5
 """Fewer shared collectives give no offset worth using, unless they agree."""
@@ -32,8 +32,6 @@ IMPOSSIBLE_NS = 10**6
 IMPOSSIBLE_SHARE = 0.5
 """A member that arrives a millisecond after another left, in most collectives: clocks differ."""
 TIMES = ("start_ns", "end_ns", "enqueue_ns", "ts_ns", "window_start_ns")
-CHUNK = 2**18
-"""Rows moved at a time: what is needed in between stays in the processor's cache."""
 
 
 def align(window: Window) -> tuple[Window, tuple[ClockFit, ...], tuple[Skipped, ...]]:
@@ -158,25 +156,39 @@ def _shift(table: Table, clocks: _Clocks, lines: Mapping[int, Line]) -> Table:
     names = [column for column in TIMES if table.has(column)]
     if not names or not len(table):
         return table
-    clock = clocks.of_rows(table)
-    moved = {name: _moved(table.ints(name), clock, lines, len(clocks.names)) for name in names}
+    moved = {name: np.empty(len(table), np.int64) for name in names}
+    ahead = _Ahead.of(lines, len(clocks.names))
+    for rows, part in table.parts():
+        clock = clocks.of_rows(part)
+        for name in names:
+            moved[name][rows] = ahead.taken_off(part.ints(name), clock)
     return Table({**table.columns, **moved})
 
 
-def _moved(times: Ints, clock: Ints, lines: Mapping[int, Line], clocks: int) -> Ints:
-    """The times less what each clock's line says; clocks without a line, and NULL, stay."""
-    offset, drift = np.zeros(clocks), np.zeros(clocks)
-    for at, line in lines.items():
-        offset[at], drift[at] = line.offsets_ns[0], line.drift
-    moved = np.empty_like(times)
-    for begin in range(0, times.size, CHUNK):
-        part = slice(begin, begin + CHUNK)
-        time, own = times[part], clock[part]
-        passed = (time - lines[0].origin_ns).astype(np.float64)
-        ahead = np.rint(offset[own] + drift[own] * passed).astype(np.int64)
-        moved[part] = np.where((own >= 0) & (time != NULL), time - ahead, time)
-    for at, line in lines.items():
-        if len(line.starts_ns) > 1:
+@dataclass(frozen=True)
+class _Ahead:
+    """How far each clock is ahead; clocks without a line are not."""
+
+    origin_ns: int
+    offset_ns: Floats
+    drift: Floats
+    pieces: Mapping[int, Line]
+    """The lines of clocks that were set while recording."""
+
+    @classmethod
+    def of(cls, lines: Mapping[int, Line], clocks: int) -> _Ahead:
+        offset, drift = np.zeros(clocks), np.zeros(clocks)
+        for at, line in lines.items():
+            offset[at], drift[at] = line.offsets_ns[0], line.drift
+        pieces = {at: line for at, line in lines.items() if len(line.starts_ns) > 1}
+        return cls(lines[0].origin_ns, offset, drift, pieces)
+
+    def taken_off(self, times: Ints, clock: Ints) -> Ints:
+        """The times less what their clocks are ahead; of no known clock, and NULL, they stay."""
+        passed = (times - self.origin_ns).astype(np.float64)
+        ahead = np.rint(self.offset_ns[clock] + self.drift[clock] * passed).astype(np.int64)
+        moved = np.where((clock >= 0) & (times != NULL), times - ahead, times)
+        for at, line in self.pieces.items():
             rows = (clock == at) & (times != NULL)
             moved[rows] = times[rows] - line.at(times[rows])
-    return moved
+        return moved

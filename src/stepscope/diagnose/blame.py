@@ -16,7 +16,6 @@ from stepscope.diagnose.methods import brief
 from stepscope.diagnose.methods.l2 import LEAST_STEPS, Straggler, stragglers, window_width
 from stepscope.diagnose.methods.pauses import Storm, storms
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.routing import comparison_groups
 from stepscope.diagnose.unnamed import GAPS, OUTSIDE, UNNAMED
 from stepscope.window import Floats, Ints
 
@@ -104,7 +103,7 @@ def _collector(seen: Observed, storm: Storm) -> Culprit:
     phase = max(means, key=lambda name: means[name], default=None)
     if phase is not None and means[phase] <= DOMINANT * storm.pause_ns:
         phase = None
-    normal = stats.median(peers(seen.total, comparison_groups(seen.window, None), row)[part])
+    normal = stats.median(peers(seen, seen.total, None, row)[part])
     slowdown = 1 + storm.pause_ns / max(normal, 1.0)
     return Culprit(
         row, phase, (), storm.first, storm.stop, float(np.log(slowdown)), 0.0, 0.0, storm.pause_ns,
@@ -121,9 +120,8 @@ def _all_stragglers(seen: Observed) -> list[Straggler]:
     for phase, own in zip((*phases, None), (*seen.own.own, seen.total), strict=True):
         if phase is None and len(phases) < 2:
             continue
-        groups = comparison_groups(seen.window, phase)
         period = seen.line.typical_ns
-        found += look(own[:, skip:], groups, period, phase, tests)
+        found += look(own[:, skip:], seen.groups(phase), period, phase, tests)
     return [_shift(one, skip) for one in found]
 
 
@@ -133,19 +131,18 @@ def is_brief(seen: Observed) -> bool:
 
 
 def _shift(one: Straggler, columns: int) -> Straggler:
-    return Straggler(**{**vars(one), "first": one.first + columns, "stop": one.stop + columns})
+    return replace(one, first=one.first + columns, stop=one.stop + columns)
 
 
 def excess(seen: Observed, own: Floats, phase: str | None, row: int) -> Floats:
     """Per step, how much longer the rank takes than the median of its peers; NaN unknown."""
-    above: Floats = own[row] - peers(own, comparison_groups(seen.window, phase), row)
+    above: Floats = own[row] - peers(seen, own, phase, row)
     return above
 
 
-def peers(values: Floats, groups: Sequence[Ints], row: int) -> Floats:
-    """Column medians over the other members of the rank's group."""
-    others = [member for group in groups if row in group for member in group if member != row]
-    return stats.column_median(values[np.array(others, np.int64)])
+def peers(seen: Observed, values: Floats, phase: str | None, row: int) -> Floats:
+    """Column medians over the ranks that do the same work in a phase."""
+    return stats.column_median(values[seen.peers_of(row, phase)])
 
 
 def _culprit(seen: Observed, mine: list[Straggler]) -> Culprit:
@@ -163,9 +160,8 @@ def _culprit(seen: Observed, mine: list[Straggler]) -> Culprit:
     # nobody knows times outside of phases, so they are no measure of how slow a rank is
     unnamed = phase in (None, OUTSIDE, GAPS)
     own = seen.total if unnamed else seen.own.own[seen.own.phases.index(phase)]
-    groups = comparison_groups(seen.window, phase)
     mine_ns = stats.median(own[row, first:stop])
-    theirs_ns = stats.median(peers(own, groups, row)[first:stop])
+    theirs_ns = stats.median(peers(seen, own, phase, row)[first:stop])
     carried = sum(shares.values())
     inflated = sum(value >= INFLATED * carried for value in shares.values())
     return Culprit(

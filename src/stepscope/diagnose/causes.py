@@ -14,7 +14,7 @@ from stepscope.diagnose.methods.pauses import EXPLAINS, extra_pause_ns
 from stepscope.diagnose.methods.processor import COMPUTES, Use, use_of_excess
 from stepscope.diagnose.methods.stacks import Samples, Slow, compiles, slower_than_peers
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.routing import comparison_groups, is_expert
+from stepscope.diagnose.routing import is_expert
 from stepscope.diagnose.unnamed import GAPS, OUTSIDE
 from stepscope.trace import DATA_LOAD
 
@@ -109,8 +109,7 @@ def _slow(seen: Observed, samples: Samples | None, one: Culprit) -> Slow | None:
         return None
     begin, end = seen.line.span_ns(one.first, one.stop)
     span = (samples.time_ns >= begin) & (samples.time_ns < end)
-    groups = comparison_groups(seen.window, one.phase)
-    others = [int(m) for group in groups if one.row in group for m in group if m != one.row]
+    others = seen.peers_of(one.row, one.phase).tolist()
     return slower_than_peers(samples, one.row, others, span)
 
 

@@ -37,7 +37,7 @@ def clean(window: Window) -> tuple[Window, tuple[Skipped, ...]]:
         if missing:
             notes.append(Skipped(f"table {name}", f"no column {', '.join(missing)}"))
             continue
-        possible = _possible(name, table)
+        possible = np.concatenate([_possible(name, part) for _, part in table.parts()])
         dropped = len(table) - int(possible.sum())
         if dropped:
             notes.append(Skipped(f"table {name}", f"{dropped} rows with impossible values dropped"))

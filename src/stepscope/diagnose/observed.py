@@ -12,9 +12,10 @@ from stepscope.diagnose.breakdown import Breakdown, breakdown
 from stepscope.diagnose.critical_path import Path, critical_path
 from stepscope.diagnose.methods.arrival import Arrivals, collect_arrivals
 from stepscope.diagnose.own_time import OwnTime, own_time
+from stepscope.diagnose.routing import comparison_groups, is_expert
 from stepscope.diagnose.step_graph import StepGraph, spread, step_graph
 from stepscope.diagnose.timeline import Timeline, timeline
-from stepscope.window import Floats, Window
+from stepscope.window import Floats, Ints, Window
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,25 @@ class Observed:
     @cached_property
     def total(self) -> Floats:
         return self.own.total
+
+    def groups(self, phase: str | None) -> list[Ints]:
+        """Rows of ranks that do equal work in a phase; None: in all of them together."""
+        return self._experts if is_expert(phase) else self._equals
+
+    def peers_of(self, row: int, phase: str | None) -> Ints:
+        """Rows of the ranks that do the same work as one, which itself is none of them."""
+        for group in self.groups(phase):
+            if row in group:
+                return np.asarray(group[group != row])
+        return np.zeros(0, np.int64)
+
+    @cached_property
+    def _equals(self) -> list[Ints]:
+        return comparison_groups(self.window, experts=False)
+
+    @cached_property
+    def _experts(self) -> list[Ints]:
+        return comparison_groups(self.window, experts=True)
 
     @cached_property
     def arrivals(self) -> Arrivals | None:

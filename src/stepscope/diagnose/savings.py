@@ -11,7 +11,6 @@ from stepscope.diagnose import stats
 from stepscope.diagnose.blame import Culprit
 from stepscope.diagnose.covers import phase_covers
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.routing import comparison_groups
 from stepscope.diagnose.step_graph import StepGraph
 from stepscope.diagnose.unnamed import UNNAMED
 from stepscope.diagnose.unrecorded import unrecorded_groups
@@ -41,8 +40,7 @@ def _excesses(
     """Of each slow phase, or of pauses, in the culprit's columns."""
     part = one.columns
     for phase in one.phases:
-        well = [int(m) for group in comparison_groups(seen.window, phase) if one.row in group
-                for m in group if m not in guilty]  # fmt: skip
+        well = [row for row in seen.peers_of(one.row, phase).tolist() if row not in guilty]
         if well:
             own = seen.own.own[seen.own.phases.index(phase)]
             yield phase, np.nan_to_num(own[one.row, part] - stats.column_median(own[well][:, part]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -10,7 +11,6 @@ from stepscope.diagnose import stats
 from stepscope.diagnose.blame import INFLATED, Culprit, dominant, excess_of, peers
 from stepscope.diagnose.methods.episodes import Series, Struck, struck
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.routing import comparison_groups
 from stepscope.diagnose.unnamed import BETWEEN, OUTSIDE, UNNAMED
 from stepscope.window import Floats, Ints
 
@@ -39,12 +39,12 @@ def _all_struck(seen: Observed) -> Iterator[Struck]:
         parts.append((None, _in_steps(seen)))
     for phase, own in parts:
         series = Series(
-            own[:, skip:], comparison_groups(seen.window, phase), seen.line.steps[skip:],
+            own[:, skip:], seen.groups(phase), seen.line.steps[skip:],
             seen.line.begins_ns[skip:], seen.line.typical_ns,
         )  # fmt: skip
         for one in struck(series, units, tests, phase not in BY_DESIGN):
             columns = tuple(column + skip for column in one.columns)
-            yield Struck(**{**vars(one), "columns": columns})
+            yield replace(one, columns=columns)
 
 
 def _hosts(seen: Observed) -> list[Ints]:
@@ -71,7 +71,7 @@ def _culprit(seen: Observed, row: int, mine: list[Struck]) -> Culprit:
     phase, carried = dominant(shares), sum(shares.values())
     # nobody knows times outside of phases, so they are no measure of how slow a rank is
     own = seen.total if phase in (None, *UNNAMED) else seen.own.own[seen.own.phases.index(phase)]
-    theirs = stats.median(peers(own, comparison_groups(seen.window, phase), row)[columns])
+    theirs = stats.median(peers(seen, own, phase, row)[columns])
     slowdown = stats.median(own[row, columns]) / max(theirs, 1.0)
     return Culprit(
         row, phase, tuple(shares), first, stop, surest.effect, surest.z, surest.needed,

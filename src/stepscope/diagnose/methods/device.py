@@ -20,7 +20,6 @@ from stepscope.diagnose.blame import Culprit
 from stepscope.diagnose.breakdown import is_computing
 from stepscope.diagnose.finding import Cause, Evidence
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.routing import comparison_groups
 from stepscope.window import Floats, Ints, Mask, Strings, Table
 
 MOST = 0.5
@@ -99,7 +98,8 @@ def _parts(seen: Observed, one: Culprit) -> dict[str, float] | None:
     for name, (_, columns) in _PARTS.items():
         values = np.sum([steps.floats(column) for column in columns], axis=0)
         mean = _means(row[inside], values[inside], len(seen.line.ranks))
-        out[name] = max(float(mean[one.row] - stats.median(mean[_peers(seen, one)])), 0.0)
+        usual = stats.median(mean[seen.peers_of(one.row, one.phase)])
+        out[name] = max(float(mean[one.row]) - usual, 0.0)
     return out if all(np.isfinite(value) for value in out.values()) else None
 
 
@@ -107,11 +107,6 @@ def _means(row: Ints, values: Floats, ranks: int) -> Floats:
     count = np.bincount(row, minlength=ranks)
     total = np.bincount(row, weights=values, minlength=ranks)
     return np.where(count > 0, total / np.maximum(count, 1), np.nan)
-
-
-def _peers(seen: Observed, one: Culprit) -> Ints:
-    groups = comparison_groups(seen.window, one.phase)
-    return np.array([m for g in groups if one.row in g for m in g if m != one.row], np.int64)
 
 
 def _totals(seen: Observed, one: Culprit) -> _Totals:
@@ -144,7 +139,7 @@ def _computes(names: Strings) -> Mask:
 def _more_work(totals: _Totals, seen: Observed, one: Culprit) -> tuple[float, tuple[str, ...]]:
     """Which share of the longer computing is work of the usual length that peers have less of, and
     the names that carry the excess."""
-    peers = _peers(seen, one)
+    peers = seen.peers_of(one.row, one.phase)
     usual_count = np.median(totals.count[peers], axis=0)
     usual_time = np.median(totals.time_ns[peers], axis=0)
     count, time = totals.count[one.row], totals.time_ns[one.row]

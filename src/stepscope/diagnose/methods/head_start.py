@@ -37,8 +37,9 @@ def head_start_ns(seen: Observed, rows: Ints, first: int, stop: int) -> float:
     comm = seen.window.table("comm_ops")
     if comm is None or not comm.has("start_ns", "step"):
         return 0.0
-    begun = comm.ints("start_ns")
-    column = seen.line.columns(comm.ints("step"))
+    wanted = np.zeros(len(seen.line.ranks) + 1, np.bool_)
+    wanted[rows] = True  # and the last one, for ranks that are not on the grid, is not
+    own = comm.take(np.flatnonzero(wanted[seen.line.rows(comm.ints("rank"))]))
+    begun, column = own.ints("start_ns"), seen.line.columns(own.ints("step"))
     keep = (begun != NULL) & (column >= first) & (column < stop)
-    keep &= np.isin(seen.line.rows(comm.ints("rank")), rows)
-    return stats.median((begun - comm.ints("enqueue_ns"))[keep].astype(np.float64))
+    return stats.median((begun - own.ints("enqueue_ns"))[keep].astype(np.float64))

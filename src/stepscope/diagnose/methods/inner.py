@@ -22,7 +22,7 @@ from stepscope.diagnose.blame import Culprit
 from stepscope.diagnose.breakdown import is_computing
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.own_time import communicates
-from stepscope.diagnose.routing import comparison_groups, is_expert
+from stepscope.diagnose.routing import is_expert
 from stepscope.trace import BACKWARD, DATA_LOAD, FORWARD, OPTIMIZER
 from stepscope.window import NULL, Floats, Ints, Table
 
@@ -57,12 +57,11 @@ def parts_of(seen: Observed, one: Culprit) -> dict[str, Part]:
     rows = _inner_rows(seen)
     if rows is None:
         return {}
-    groups = comparison_groups(seen.window, one.phase)
-    others = [m for group in groups if one.row in group for m in group if m != one.row]
+    others = seen.peers_of(one.row, one.phase)
     found: dict[str, Part] = {}
     for name in dict.fromkeys(rows.strings("phase").values):
         means = _means(seen, rows.take(rows.strings("phase").equals(name)), one.first, one.stop)
-        usual = stats.median(means[others]) if others else 0.0
+        usual = stats.median(means[others]) if others.size else 0.0
         if np.isfinite(means[one.row]) and usual > 0:
             found[name] = Part(float(means[one.row]), usual)
     return found
@@ -80,13 +79,12 @@ def kernels_of(seen: Observed, one: Culprit) -> dict[str, Part]:
     names, row = table.strings("kernel"), seen.line.rows(table.ints("rank"))
     inside = (table.ints("window_start_ns") >= begin) & (table.ints("window_start_ns") < end)
     spent = table.floats("count") * table.floats("p50_ns") / max(one.stop - one.first, 1)
-    groups = comparison_groups(seen.window, one.phase)
-    others = [m for group in groups if one.row in group for m in group if m != one.row]
+    others = seen.peers_of(one.row, one.phase)
     found: dict[str, Part] = {}
     for name in filter(is_computing, names.values):
         rows = inside & names.equals(name) & (row >= 0)
         total = stats.sums(row[rows], spent[rows], len(seen.line.ranks))
-        usual = stats.median(total[others]) if others else 0.0
+        usual = stats.median(total[others]) if others.size else 0.0
         if usual > 0:
             found[name] = Part(float(total[one.row]), usual)
     return found

@@ -18,7 +18,6 @@ import numpy as np
 from stepscope.diagnose import stats
 from stepscope.diagnose.blame import Culprit, peers
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.routing import comparison_groups
 from stepscope.trace import BACKWARD, FORWARD, OPTIMIZER
 
 Extent = Literal["passes", "everything", "some"]
@@ -53,7 +52,7 @@ def _ratio(seen: Observed, one: Culprit, phase: str) -> float | None:
     if phase not in seen.own.phases:
         return None
     own = seen.own.own[seen.own.phases.index(phase)]
-    usual = peers(own, comparison_groups(seen.window, phase), one.row)
+    usual = peers(seen, own, phase, one.row)
     part = slice(one.first, one.stop)
     width = one.stop - one.first
     mine = float(stats.block_means(own[one.row, part][None], width)[0, 0])

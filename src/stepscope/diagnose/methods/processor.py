@@ -21,7 +21,6 @@ from stepscope.diagnose import stats
 from stepscope.diagnose.blame import Culprit, peers
 from stepscope.diagnose.methods import head_start
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.routing import comparison_groups
 from stepscope.window import Floats
 
 COMPUTES = 0.4
@@ -97,8 +96,7 @@ def use_of_excess(seen: Observed, culprit: Culprit) -> Use:
 def _computed(seen: Observed, one: Culprit) -> float | None:
     if seen.processor is None or one.excess_ns <= 0:
         return None
-    groups = comparison_groups(seen.window, one.phase)
-    extra = seen.processor[one.row] - peers(seen.processor, groups, one.row)
+    extra = seen.processor[one.row] - peers(seen, seen.processor, one.phase, one.row)
     extra = extra[one.first : one.stop]
     if not np.isfinite(extra).any():
         return None
@@ -154,7 +152,5 @@ def _use_of_hosts(seen: Observed, one: Culprit) -> dict[str, float]:
 
 
 def _ahead(seen: Observed, one: Culprit) -> float | None:
-    groups = comparison_groups(seen.window, one.phase)
-    others = [member for group in groups if one.row in group for member in group]
-    rows = np.array([member for member in others if member != one.row], np.int64)
-    return head_start.relative(seen, one.row, rows, one.first, one.stop)
+    others = seen.peers_of(one.row, one.phase)
+    return head_start.relative(seen, one.row, others, one.first, one.stop)

@@ -17,7 +17,7 @@ import numpy as np
 from stepscope.diagnose import stats
 from stepscope.diagnose.methods.l2 import log_ratios
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.routing import comparison_groups, replicas
+from stepscope.diagnose.routing import replicas
 from stepscope.trace import BACKWARD, FORWARD
 from stepscope.window import Floats, Ints
 
@@ -38,7 +38,7 @@ def risen_excess_ns(seen: Observed, split: int, culprits: Collection[int] = ()) 
     if not {FORWARD, BACKWARD} <= set(seen.own.phases):
         return 0.0
     forward, backward = (seen.own.own[seen.own.phases.index(name)] for name in (FORWARD, BACKWARD))
-    groups = comparison_groups(seen.window, FORWARD)
+    groups = seen.groups(FORWARD)
     if not groups:
         return 0.0
     excess = _excess(forward + backward, groups)
