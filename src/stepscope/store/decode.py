@@ -53,24 +53,34 @@ def essential_columns(spec: TableSpec) -> set[str]:
 
 
 def _read(spec: TableSpec, data: bytes, keys: Mapping[str, str]) -> dict[str, Any]:
-    buffer = pa.BufferReader(data)
     try:
-        metadata = pq.read_metadata(buffer)
-        names = _checked(spec, metadata.schema.to_arrow_schema().names, keys)
-        file = pq.ParquetFile(
-            buffer,
-            metadata=metadata,
-            read_dictionary=[name for name in names if spec.columns[name] == "str"],
-            page_checksum_verification=True,
-            pre_buffer=False,  # it is in memory already
-        )
+        file = _opened(data, [])
+        names = _checked(spec, file.schema_arrow.names, keys)
+        plain = [name for name in names if spec.columns[name] == "str" and _is_plain(file, name)]
+        if plain:  # another program's: ours say that they are coded, and need not be opened twice
+            file = _opened(data, plain)
         rows = file.read(columns=names, use_threads=False)
         # a damaged file can hold codes outside its dictionary and bytes that are no UTF-8
         rows.validate(full=True)
-        constant = {n: _repeated(v, rows.num_rows) for n, v in keys.items() if n not in names}
+        told = spec.columns.keys() & keys.keys() - set(names)
+        constant = {name: _repeated(keys[name], rows.num_rows) for name in told}
         return {**constant, **{name: rows[name] for name in names}}
     except (pa.ArrowException, OSError, ValueError, KeyError, MemoryError) as cause:
         raise FormatError(f"is no whole Parquet file ({_first_line(cause)})") from None
+
+
+def _opened(data: bytes, coded: list[str]) -> pq.ParquetFile:
+    """The file; what is `coded` is read as codes of words."""
+    return pq.ParquetFile(
+        pa.BufferReader(data),
+        read_dictionary=coded,
+        page_checksum_verification=True,
+        pre_buffer=False,  # it is in memory already
+    )
+
+
+def _is_plain(file: pq.ParquetFile, name: str) -> bool:
+    return not pa.types.is_dictionary(file.schema_arrow.field(name).type)
 
 
 def _repeated(value: str, rows: int) -> Any:
