@@ -14,10 +14,9 @@ from stepscope.simulate.record.rows import Rows
 from stepscope.simulate.workload import ATTENTION, EXPERTS, HEAD, MLP, ROUTER
 from stepscope.simulate.world import World
 from stepscope.trace import BACKWARD, OPTIMIZER
+from stepscope.trace.modes import WINDOW_NS
 from stepscope.window import Ints
 
-WINDOW_NS = 60_000_000_000
-"""ARGUS sums kernels up every minute (section 5.2)."""
 SHARES = {
     ATTENTION: (("flash_{}_kernel", 0.55), ("sm90_xmma_gemm_bf16_qkv_{}", 0.35),
                 ("rms_norm_{}_kernel", 0.10)),
@@ -121,7 +120,7 @@ class KernelRows:
 @dataclass
 class SummaryRows:
     """One row per kernel, stream, rank and minute: how many, and how long at the 50th and 99th
-    percentile. Each kernel of this simulation has one mode, so `cluster` is 0."""
+    percentile, as `trace.modes` has them. Kernels here have one mode each, so `cluster` is 0."""
 
     world: World
     clocks: Clocks
@@ -163,5 +162,6 @@ class SummaryRows:
             window_ns=np.int64(until_ns - self._since_ns),
             kernel=np.int32(self.rows.code(kernel.name)), stream=np.int64(kernel.stream),
             cluster=np.int32(0), count=np.int64(count), p50_ns=took[(count - 1) // 2],
-            p99_ns=took[min(count - 1, count * 99 // 100)],
+            max_ns=took[-1],
+            p99_ns=took[-(-count * 99 // 100) - 1],
         )  # fmt: skip
