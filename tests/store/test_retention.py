@@ -79,10 +79,15 @@ def test_old_rows_and_traces_go_from_all_tables_and_the_job_stays(job: Location)
 def test_a_host_drops_what_is_its_own(job: Location) -> None:
     write_hours(job, "host-0", 30, 10)
     write_hours(job, "host-1", 30, 10, rank=1)
-    assert prune(job, Keep(seconds=25 * HOUR_S), "host-1", NOW_S) == 3
+    for host in ("host-0", "host-1"):
+        counters = Path(job.url) / f"traces/host={host}/30.gz"
+        counters.parent.mkdir()
+        counters.write_bytes(b"trace")
+        os.utime(counters, (0, 0))
+    assert prune(job, Keep(seconds=25 * HOUR_S), "host-1", NOW_S) == 4
 
     assert left(job) == [10, 30, 10]
-    assert files(job.url, "traces/**/30.gz") == ["traces/rank=0/30.gz"]
+    assert files(job.url, "traces/**/30.gz") == ["traces/host=host-0/30.gz", "traces/rank=0/30.gz"]
 
 
 def test_merged_files_are_as_old_as_the_newest_row_in_them(job: Location) -> None:

@@ -15,7 +15,13 @@ from dataclasses import dataclass
 from stepscope.errors import FormatError
 from stepscope.store.compact import QUIET_S, listed, until_s
 from stepscope.store.fragments import parse_job
-from stepscope.store.layout import TRACES, fragment_path, is_merged, trace_folder
+from stepscope.store.layout import (
+    TRACES,
+    fragment_path,
+    host_trace_folder,
+    is_merged,
+    trace_folder,
+)
 from stepscope.store.location import Entry, Location
 from stepscope.trace import TABLES
 
@@ -59,8 +65,12 @@ def files(location: Location, host: str | None) -> list[Entry]:
     rows = [e for table in sorted(there & set(TABLES)) for e in listed(location, table, host)]
     if TRACES not in there:
         return rows
-    folders = [TRACES] if host is None else [trace_folder(rank) for rank in _ranks(location, host)]
+    folders = [TRACES] if host is None else _trace_folders(location, host)
     return [*rows, *(entry for folder in folders for entry in location.files(folder))]
+
+
+def _trace_folders(location: Location, host: str) -> list[str]:
+    return [host_trace_folder(host), *(trace_folder(rank) for rank in _ranks(location, host))]
 
 
 def _ranks(location: Location, host: str) -> list[int]:
