@@ -12,7 +12,7 @@ from stepscope.diagnose.breakdown import Breakdown, breakdown
 from stepscope.diagnose.critical_path import Path, critical_path
 from stepscope.diagnose.methods.arrival import Arrivals, collect_arrivals
 from stepscope.diagnose.own_time import OwnTime, own_time
-from stepscope.diagnose.routing import comparison_groups, is_expert
+from stepscope.diagnose.routing import EXPERT_WORDS, comparison_groups, is_expert
 from stepscope.diagnose.step_graph import StepGraph, spread, step_graph
 from stepscope.diagnose.timeline import Timeline, timeline
 from stepscope.window import Floats, Ints, Window
@@ -49,11 +49,11 @@ class Observed:
 
     @cached_property
     def _equals(self) -> list[Ints]:
-        return comparison_groups(self.window, experts=False)
+        return comparison_groups(self.window, None)
 
     @cached_property
     def _experts(self) -> list[Ints]:
-        return comparison_groups(self.window, experts=True)
+        return comparison_groups(self.window, EXPERT_WORDS[0])
 
     @cached_property
     def arrivals(self) -> Arrivals | None:

@@ -17,15 +17,11 @@ def is_expert(phase: str | None) -> bool:
     return phase is not None and any(word in phase for word in EXPERT_WORDS)
 
 
-def comparison_groups(window: Window, experts: bool) -> list[Ints]:
-    """Rows of the grid (positions in `window.ranks`) that are one another's peers.
-
-    Args:
-        experts: in the work of experts, or in any other.
-    """
+def comparison_groups(window: Window, phase: str | None) -> list[Ints]:
+    """Rows of the grid (positions in `window.ranks`) that are one another's peers in a phase."""
     at = {rank: row for row, rank in enumerate(window.ranks)}
     staged = any(len(group.ranks) > 1 for group in window.job.groups_of_kind("pp"))
-    for kind in EXPERT_WORK if experts else EQUAL_WORK:
+    for kind in EXPERT_WORK if is_expert(phase) else EQUAL_WORK:
         if kind == "world" and staged:
             continue
         members = [g.ranks for g in window.groups if g.kind == kind]
