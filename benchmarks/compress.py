@@ -149,7 +149,7 @@ def compare_modes(minute: Minute, what: str) -> None:
 def show_size(minute: Minute) -> None:
     finished = through_windows(in_packets(minute))
     written = len(parquet_bytes(arrow_table("kernel_summaries", finished.rows(kernel_name))))
-    packed = 3 * 4 * len(finished.modes) + 4 * len(finished.keys)
+    packed = 4 * 4 * len(finished.modes) + 4 * len(finished.keys)
     print(f"{len(finished.modes) / RANKS:.0f} modes per rank: {packed / RANKS:.0f} B as numbers of "
           f"4 B, {written / RANKS:.0f} B as Parquet with all columns and names; "
           f"{32 * len(minute.groups) / written:.0f} times less than 32 B per event")  # fmt: skip

@@ -87,7 +87,7 @@ void Published::choose_valleys() {
 
 Mode Published::mode(std::int64_t begin, std::int64_t end) {
     const std::int64_t samples = end - begin;
-    return {samples, at(begin + p50_place(samples)), at(begin + p99_place(samples))};
+    return {samples, at(begin + p50_place(samples)), at(begin + p99_place(samples)), at(end - 1)};
 }
 
 // The duration at a place in order.

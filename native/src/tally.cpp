@@ -54,7 +54,8 @@ std::int64_t Tally::at(Slice slice, std::int64_t place) const {
 
 Mode Tally::mode(Slice slice) const {
     const std::int64_t samples = count(slice);
-    return {samples, at(slice, p50_place(samples)), at(slice, p99_place(samples))};
+    return {samples, at(slice, p50_place(samples)), at(slice, p99_place(samples)),
+            at(slice, samples - 1)};
 }
 
 }  // namespace stepscope

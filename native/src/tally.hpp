@@ -12,9 +12,10 @@ struct Slice {
     std::size_t begin, end;
 };
 
-// ARGUS, section 5.2: how often a mode came, and how long it took at the median and the tail.
+// ARGUS, section 5.2: how often a mode came, and how long it took at the median and the tail; and,
+// which ARGUS has not, at most.
 struct Mode {
-    std::int64_t count, p50_ns, p99_ns;
+    std::int64_t count, p50_ns, p99_ns, max_ns;
 };
 
 // One mode of a group, by its number from the shortest.

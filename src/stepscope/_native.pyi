@@ -112,7 +112,7 @@ class Histograms:
     def bins(self) -> bytes:
         """All that is counted: group and bin, each uint32, and the count, uint64."""
     def modes(self) -> bytes:
-        """A row per mode, in five int64: group, number from the shortest, count, p50, p99."""
+        """A row per mode, in six int64: group, number in order, count, p50, p99, longest."""
     @property
     def size_bytes(self) -> int: ...
 

@@ -36,14 +36,32 @@ def triples(modes: Modes, group: int = 0) -> list[Triple]:
     return [(int(r["count"]), int(r["p50_ns"]), int(r["p99_ns"])) for r in rows]
 
 
+def all_published(durations: Sequence[int] | Ints) -> Modes:
+    return as_published(zeros(len(durations)), np.asarray(durations, np.int64), 1)[0]
+
+
+def modes_of(durations: Sequence[int] | Ints) -> Modes:
+    histograms = Histograms()
+    assert histograms.add(zeros(len(durations)), np.asarray(durations, np.int64)) == Refused()
+    return histograms.modes()
+
+
 def published(durations: Ints) -> list[Triple]:
-    return triples(as_published(zeros(len(durations)), durations, 1)[0])
+    return triples(all_published(durations))
 
 
 def summed_up(durations: Ints) -> list[Triple]:
-    histograms = Histograms()
-    assert histograms.add(zeros(len(durations)), durations) == Refused()
-    return triples(histograms.modes())
+    return triples(modes_of(durations))
+
+
+def test_a_stall_too_rare_for_any_percentile_is_the_longest_of_its_mode() -> None:
+    """One in ten thousand, forty times as long (ARGUS, case 4)."""
+    durations = ints([1000 + n % 50 for n in range(10_000)] + [40_000])
+    [mode] = modes_of(durations)
+    assert mode["p99_ns"] < 1060
+    assert abs(mode["max_ns"] - 40_000) <= 40_000 * LARGEST_ERROR
+    [mode] = all_published(durations)
+    assert (mode["p99_ns"], mode["max_ns"]) == (1049, 40_000)
 
 
 def test_the_papers_arithmetic_by_hand() -> None:
@@ -147,13 +165,15 @@ ANY = st.lists(
 def test_counts_are_whole_and_percentiles_true_within_the_bound(values: list[int]) -> None:
     durations = np.sort(np.maximum(ints(values), 1))
     begin = {0: 0, 1: 0}
+    longests = [iter(rows["max_ns"].tolist()) for rows in (all_published(values), modes_of(values))]
     for kind, found in enumerate((published(ints(values)), summed_up(ints(values)))):
         assert sum(count for count, _, _ in found) == len(values)
         for count, p50, p99 in found:
             part = durations[begin[kind] :][:count]
             begin[kind] += count
-            true = part[(count - 1) // 2], part[(99 * count + 99) // 100 - 1]
-            for got, want in zip((p50, p99), true, strict=True):
+            longest = next(longests[kind])
+            true = part[(count - 1) // 2], part[(99 * count + 99) // 100 - 1], part[-1]
+            for got, want in zip((p50, p99, longest), true, strict=True):
                 exact = kind == 0 or want < 256
                 assert abs(got - want) <= (0 if exact else want * LARGEST_ERROR)
 

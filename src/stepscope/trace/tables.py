@@ -53,6 +53,7 @@ TABLES: Mapping[str, TableSpec] = {
             "window_start_ns:int64 window_ns:int64 kernel:str stream:int64 cluster:int32 "
             "count:int64 p50_ns:int64 p99_ns:int64",
             time="window_start_ns",
+            optional="max_ns:int64",
         ),
         _spec(
             "comm_ops",

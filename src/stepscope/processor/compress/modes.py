@@ -5,7 +5,8 @@ Groups are numbers from 0 on; what they stand for is the caller's. Durations are
 
 Histograms (`native/src/division.hpp`) are the default. What they lose: a percentile differs by less
 than `trace.modes.LARGEST_ERROR` from that of the same durations, and not at all below 256 ns. What
-both lose: fewer than five executions, or than 1 % of a group, make no mode of their own.
+both lose: fewer than five executions, or than 1 % of a group, make no mode of their own; how long
+the longest took is kept with the mode that they fall to.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from stepscope.processor.compress import compiled
 from stepscope.window import Ints
 
-ROW = np.dtype([(n, "<i8") for n in ("group", "cluster", "count", "p50_ns", "p99_ns")])
+ROW = np.dtype([(n, "<i8") for n in ("group", "cluster", "count", "p50_ns", "p99_ns", "max_ns")])
 """One mode of one group; `cluster` counts a group's modes from the shortest."""
 Modes = NDArray[Any]
 """Rows of `ROW`, by group and cluster."""

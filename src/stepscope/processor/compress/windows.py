@@ -31,6 +31,8 @@ from stepscope.window import Ints, Strings
 GRACE_NS = 5_000_000_000
 """How long a window waits for events that are on their way, and how far clocks may be ahead: a
 busy rank sends twice a second (`processor.steps.ON_THE_WAY_NS`), a buffer of CUPTI comes late."""
+MODE = ("count", "p50_ns", "p99_ns", "max_ns")
+"""What is kept of a mode."""
 _KEY = np.dtype([("rank", "<i8"), ("kernel", "<i8"), ("stream", "<i8")])
 
 
@@ -58,9 +60,13 @@ class Finished:
     keys: NDArray[Any]
 
     def rows(self, name_of: Callable[[int, int], str | None]) -> Mapping[str, Any]:
-        """Rows of `kernel_summaries`; `name_of` knows a kernel's name by its rank and number."""
-        modes, group = self.modes, self.modes["group"]
+        """Rows of `kernel_summaries`; `name_of` knows a kernel's name by its rank and number.
+
+        What is alike on all ranks stands together, which makes a fifth less of Parquet.
+        """
         names = Strings.of([name_of(int(k["rank"]), int(k["kernel"])) for k in self.keys])
+        modes = self._in_order(names)
+        group = modes["group"]
         return {
             "rank": self.keys["rank"][group].astype(np.int32),
             "window_start_ns": np.full(len(modes), self.window_start_ns),
@@ -68,8 +74,14 @@ class Finished:
             "kernel": names.take(group),
             "stream": self.keys["stream"][group],
             "cluster": modes["cluster"].astype(np.int32),
-            **{name: modes[name].copy() for name in ("count", "p50_ns", "p99_ns")},
+            **{name: modes[name].copy() for name in MODE},
         }
+
+    def _in_order(self, names: Strings) -> Modes:
+        """By kernel, stream, number and rank; `names` are those of the groups."""
+        group = self.modes["group"]
+        rank, stream = self.keys["rank"][group], self.keys["stream"][group]
+        return self.modes[np.lexsort((rank, self.modes["cluster"], stream, names.codes[group]))]
 
 
 class _Open:
