@@ -114,6 +114,16 @@ def is_computing(name: str) -> bool:
     return _kind(name) == _COMPUTES and not name.startswith(_CALLS)
 
 
+def is_communicating(kernel: str) -> bool:
+    """Whether a kernel moves data between ranks, and waits for them, by its name."""
+    return _kind(kernel) == _COMMUNICATES
+
+
+def is_copying(kernel: str) -> bool:
+    """Whether it copies or sets memory, by its name."""
+    return _kind(kernel) == _COPIES
+
+
 def _kind(kernel: str) -> int:
     if _COPY.match(kernel):
         return _COPIES

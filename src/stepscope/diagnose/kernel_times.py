@@ -12,12 +12,13 @@ Lossy: of single executions sixteen quantiles are kept, in which nothing rarer t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
+from stepscope.diagnose import stats
 from stepscope.diagnose.methods.l2 import window_width
 from stepscope.diagnose.mixtures import Mixtures
 from stepscope.diagnose.timeline import Timeline
@@ -115,9 +116,14 @@ class Recorded:
     def windows(self) -> int:
         return len(self.begins_ns)
 
-    @property
-    def lanes(self) -> int:
-        return len(self._lanes)
+    def spent_ns(self, wanted: Callable[[str], bool]) -> Floats:
+        """`[rank, window]`: typical time of all executions of some kernels; NaN where none ran."""
+        chosen = np.array([wanted(kernel) for kernel, _ in self._lanes], np.bool_)
+        rows = self._rows.take(chosen[self._rows.ints("lane")])
+        cell = rows.ints("row") * self.windows + rows.ints("window")
+        spent = rows.floats("count") * rows.floats("p50_ns")
+        total = stats.sums(cell, spent, self.ranks * self.windows).reshape(self.ranks, -1)
+        return np.where(total > 0, total, np.nan)
 
     def __iter__(self) -> Iterator[KernelTimes]:
         lane = self._rows.ints("lane")
@@ -152,7 +158,7 @@ def recorded(window: Window, line: Timeline, only: Ints | None = None) -> Record
 
 
 def _of_summaries(table: Table, line: Timeline) -> Recorded | None:
-    positive = np.logical_and.reduce([table.ints(name) > 0 for name in _MODE[5:]])
+    positive = np.logical_and.reduce([table.ints(name) > 0 for name in (*_MODE[5:], "window_ns")])
     table = table.take(positive & (table.ints("window_start_ns") != NULL))
     if not len(table):
         return None
@@ -175,8 +181,8 @@ def _lengths(table: Table, number: Ints, windows: int) -> Floats:
 def _minutes(start_ns: Ints, length_ns: float) -> tuple[Ints, Ints]:
     """When windows begin, and which one each row is of: hosts' clocks differ by less than half."""
     starts, number = np.unique(start_ns, return_inverse=True)
-    fresh = np.diff(starts, prepend=starts[0]) > length_ns / 2
-    window = np.cumsum(fresh)
+    fresh = np.diff(starts, prepend=starts[0]) > max(length_ns, 1.0) / 2
+    window = np.cumsum(fresh, dtype=np.int64)
     begins = starts[np.flatnonzero(np.diff(window, prepend=-1))]
     return begins, window[number.ravel()]
 

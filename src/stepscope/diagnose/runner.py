@@ -26,6 +26,7 @@ from stepscope.diagnose.finding import (
     StepSeries,
     Verdict,
 )
+from stepscope.diagnose.kernel_blame import kernel_verdicts, with_kernels
 from stepscope.diagnose.liveness import latest_stack
 from stepscope.diagnose.methods import desync, hang, l1
 from stepscope.diagnose.methods.everyone import find_everyones
@@ -134,13 +135,14 @@ class _Slow:
 def _slow(seen: Observed) -> _Slow:
     line = seen.line
     if not len(line.steps):
-        return _Slow((), (), None)
+        return _Slow(tuple(kernel_verdicts(seen)), (), None)
     samples = read_samples(seen.window, line)
     culprits = accusable(seen, find_culprits(seen))
     cost = what_if(seen, culprits)
     verdicts, kept = _named(seen, samples, culprits, cost)
     network = judge_network(seen, kept)
     verdicts += network.verdicts
+    verdicts += kernel_verdicts(seen, {rank for one in verdicts for rank in one.ranks})
     series = line.job_period_ns[line.warm_up :]
     change = _moved(l1.regression(series), line.warm_up)
     # mostly all are kept, and what they cost is known
@@ -180,7 +182,8 @@ def _named(
 ) -> tuple[list[Verdict], list[Culprit]]:
     """Verdicts on the culprits whose slowness costs the job something."""
     slow: list[Slow] = []
-    reasons = [reason_of(seen, samples, one.at_its_worst) for one in culprits]
+    reasons = [with_kernels(seen, worst, reason_of(seen, samples, worst))
+               for worst in (one.at_its_worst for one in culprits)]  # fmt: skip
     for at, (one, reason) in enumerate(
         zip(culprits, in_common(seen, culprits, reasons), strict=True)
     ):

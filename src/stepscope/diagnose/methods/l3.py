@@ -9,8 +9,8 @@ rank in twenty per kernel, fast ones as well, any where all others are equal, an
 are slow (algorithm notes, section 4). So: the log-ratio of a typical execution to the median of the
 other members, which has a sign; against the scatter between ranks and between windows, both with a
 floor; its worst stretch of windows must be mostly high, significant over all ranks, kernels and
-windows, large, and 1.5 times what any innocent rank shows upwards or any rank downwards: noise has
-two sides, a fault has one. Mean distances then confirm it: they see
+windows, large, 1.5 times what any innocent rank shows, and three times what any rank falls short:
+noise has two sides, a fault has one. Mean distances then confirm it: they see
 the whole distribution, which the typical execution does not.
 Cost: one sort per group and window; mean distances in the groups of whoever is suspect.
 Cannot see: what is rarer than 1 % of a mode; a fault of most members; communication, which waits.
@@ -40,10 +40,14 @@ EFFECT = 0.03
 BRIEF_EFFECT = 0.1
 """And of one or two, which may be an episode: as in `brief`."""
 LEAST_WINDOWS = 3
+"""What was over sooner was an episode; what still goes on may be young."""
 LEAST_EXECUTIONS = 20
 """In a window: of fewer the median itself is chance."""
-LEAST_GROUP = 3
-"""Of two members either may be the odd one."""
+LEAST_GROUP = 4
+"""Of two members either may be the odd one, and of three the slow one is in the others' median."""
+BEYOND = 3.0
+"""Times what any rank falls short of its peers. Of noise with tails as Student's t of 3 degrees of
+freedom the largest value exceeds the least by so much in one of 28 cases, with 1.5 in one of 4."""
 APART = 0.2
 """Of the effect: by so much a rank lies further from all others than these from one another. If a
 share f of the group is equally slow it is 1 - 2f of the effect: f may be two in five."""
@@ -126,8 +130,9 @@ def slower(values: Floats, groups: Sequence[Ints], tests: int) -> list[Slower]:
     worst = stats.worst_stretch(excess, math.log1p(EFFECT) / 2)
     z, needed = _significance(excess, worst, tests)
     found = (z >= needed) & (worst.mean >= _floor(worst.length)) & _persists(excess, worst)
+    found &= (worst.length >= LEAST_WINDOWS) | (worst.stop == excess.shape[1])
     found &= worst.mean >= ABOVE_PEERS * float(worst.mean[~found].max(initial=0.0))
-    found &= worst.mean >= ABOVE_PEERS * _lacking(excess, worst.length, found)
+    found &= worst.mean >= BEYOND * _lacking(excess, worst.length, found)
     return [
         Slower(row, first, stop, float(worst.mean[row]), float(z[row]), needed,
                values[row, first:stop] * np.exp(-excess[row, first:stop]))

@@ -1,0 +1,156 @@
+"""Jobs of which kernels alone tell who is slow, and culprits whose kernels are named."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import chain
+
+import numpy as np
+import pytest
+
+from stepscope.diagnose.finding import Diagnosis, Verdict
+from stepscope.diagnose.runner import diagnose
+from stepscope.simulate import Scenario, simulate
+from stepscope.simulate.parse import parse_fault
+from stepscope.simulate.scenario import Detail
+from stepscope.trace import ProcessGroup
+from stepscope.window import Floats, Window
+
+from .jobs import Fault, a_job, put, without
+from .kernel_jobs import Mode, a_job_of_kernels, healthy, modes_of
+
+RANKS, WINDOWS = 16, 5
+KERNELS = {"gemm": 2e7, "flash_fwd": 1e7, "multi_tensor_adam": 5e6, "norm": 1e6}
+NCCL = ("ncclDevKernel_AllReduce", "ncclDevKernel_AllGather", "ncclDevKernel_ReduceScatter")
+
+
+def computing(seed: int = 0, ranks: int = RANKS, **spread: float) -> dict[str, Floats]:
+    return {name: healthy(ranks, WINDOWS, seed=100 * seed + at, usual_ns=usual, **spread)
+            for at, (name, usual) in enumerate(KERNELS.items())}  # fmt: skip
+
+
+def told(times: dict[str, Floats], ranks: int = RANKS, per_host: int = 8) -> Diagnosis:
+    modes: list[Mode] = list(chain.from_iterable(modes_of(*one) for one in times.items()))
+    return diagnose(a_job_of_kernels(modes, ranks, per_host=per_host))
+
+
+def the_verdict(diagnosis: Diagnosis) -> Verdict:
+    (verdict,) = diagnosis.verdicts
+    return verdict
+
+
+def test_a_slow_rank_of_which_only_kernels_are_known() -> None:
+    times = computing()
+    for name in ("gemm", "flash_fwd", "norm", "multi_tensor_adam"):
+        times[name][5] *= 1.5
+    diagnosis = told(times)
+    verdict = the_verdict(diagnosis)
+    assert (diagnosis.state, verdict.cause, verdict.ranks) == ("slow", "compute", (5,))
+    assert verdict.kernels == ("gemm", "flash_fwd", "multi_tensor_adam")
+    assert verdict.slowdown == pytest.approx(1.5, rel=0.05)
+    # 18 s more per minute
+    assert verdict.lost_fraction == pytest.approx(0.3, rel=0.1)
+    assert verdict.devices[0].name == "host-000/gpu-5"
+    assert verdict.steps is None and verdict.time_ns is not None
+    assert "gemm takes 1.5" in verdict.evidence[1].detail
+
+
+def test_one_kernel_that_is_slow_and_costs_little_deserves_no_verdict() -> None:
+    times = computing()
+    times["norm"][5] *= 1.4
+    assert told(times).verdicts == ()
+
+
+def test_samples_of_one_replica_are_more_work() -> None:
+    """Two hosts would be two devices; here both ranks of a tensor group are slow in passes."""
+    times = computing()
+    for name in ("gemm", "flash_fwd", "norm"):
+        times[name][4:6] *= 1.3
+    modes: list[Mode] = list(chain.from_iterable(modes_of(*one) for one in times.items()))
+    groups = [ProcessGroup(f"tp-{at}", "tp", (2 * at, 2 * at + 1)) for at in range(8)]
+    groups += [ProcessGroup(f"dp-{at}", "dp", tuple(range(at, 16, 2))) for at in range(2)]
+    verdict = the_verdict(diagnose(a_job_of_kernels(modes, RANKS, groups)))
+    assert (verdict.cause, verdict.ranks) == ("load_imbalance", (4, 5))
+
+
+@pytest.mark.parametrize("tails", [np.inf, 3.0])
+def test_healthy_jobs_are_let_be(tails: float) -> None:
+    accused = [seed for seed in range(25)
+               if told(computing(seed, noise=0.03, tails=tails)).verdicts]  # fmt: skip
+    assert accused == []
+
+
+def expert_groups() -> list[ProcessGroup]:
+    """Eight groups of expert data parallelism, each with a rank on either host, and all ranks."""
+    groups = [ProcessGroup(f"edp-{at}", "edp", (at, at + 8)) for at in range(8)]
+    return [*groups, ProcessGroup("dp-0", "dp", tuple(range(RANKS)))]
+
+
+def case_2(waits: bool = True) -> Window:
+    """Gathering and scattering take the fourth group longer, and reducing all others."""
+    times = computing()
+    for at, (name, usual) in enumerate(zip(NCCL, (2e7, 4e6, 4e6), strict=True)):
+        times[name] = healthy(RANKS, WINDOWS, seed=50 + at, usual_ns=usual)
+    for name in NCCL[1:]:
+        times[name][[3, 11]] *= 2.0
+    if waits:
+        times[NCCL[0]][[3, 11]] -= 0.8e7
+    modes: list[Mode] = list(chain.from_iterable(modes_of(*one) for one in times.items()))
+    return a_job_of_kernels(modes, RANKS, expert_groups())
+
+
+def test_a_sick_group_is_named_and_not_those_who_wait_for_it() -> None:
+    verdict = the_verdict(diagnose(case_2()))
+    assert (verdict.cause, verdict.group) == ("network", "edp-3")
+    assert set(verdict.kernels) == set(NCCL[1:])
+    assert verdict.slowdown == pytest.approx(2.0, rel=0.05)
+    assert verdict.lost_fraction == pytest.approx(1000 * 0.8e7 / 60e9, rel=0.2)
+    assert verdict.evidence[0].values["members"] == [3, 11]
+    assert verdict.evidence[0].values["waiting"] == NCCL[0]
+
+
+def test_a_group_that_nobody_waits_for_costs_nothing() -> None:
+    assert diagnose(case_2(waits=False)).verdicts == ()
+
+
+def test_a_group_whose_member_comes_late_is_not_sick() -> None:
+    """The late one waits for nobody: it takes as long as ever."""
+    times = {NCCL[1]: healthy(RANKS, WINDOWS, usual_ns=4e6),
+             NCCL[0]: healthy(RANKS, WINDOWS, seed=1, usual_ns=2e7)}  # fmt: skip
+    times[NCCL[1]][11] *= 2.0
+    times[NCCL[0]][[3, 11]] -= 0.8e7
+    modes: list[Mode] = list(chain.from_iterable(modes_of(*one) for one in times.items()))
+    assert diagnose(a_job_of_kernels(modes, RANKS, expert_groups())).verdicts == ()
+
+
+def simulated(fault: str, steps: int = 56, detail: Detail = "normal") -> Window:
+    scenario = Scenario(ranks=16, steps=steps, faults=(parse_fault(fault),), detail=detail)
+    return simulate(scenario).window
+
+
+def test_kernels_of_a_culprit_are_named() -> None:
+    verdict = diagnose(simulated("gpu_slow:rank=5,factor=1.5,only=mlp,from=20")).verdicts[0]
+    assert verdict.ranks == (5,)
+    assert verdict.kernels and all("mlp" in one or "swiglu" in one for one in verdict.kernels)
+    (evidence,) = (one for one in verdict.evidence if one.method == "argus-l3")
+    assert "its peers' time" in evidence.detail
+
+
+def test_single_executions_tell_as_well() -> None:
+    job = simulated("gpu_slow:rank=5,factor=1.5", steps=30, detail="full")
+    job = replace(job, tables={name: job.tables[name] for name in ("steps", "kernels")})
+    verdict = the_verdict(diagnose(job))
+    assert (verdict.ranks, verdict.cause) == ((5,), "compute")
+    assert verdict.slowdown == pytest.approx(1.5, rel=0.05)
+
+
+def test_where_own_times_tell_kernels_accuse_nobody() -> None:
+    """A kernel may be slow and its rank none the later."""
+    times = computing(ranks=4)
+    times["gemm"][2] *= 1.5
+    modes: list[Mode] = list(chain.from_iterable(modes_of(*one) for one in times.items()))
+    kernels = a_job_of_kernels(modes, 4, per_host=4).tables["kernel_summaries"]
+    job = a_job(steps=60)
+    assert diagnose(put(job, kernel_summaries=kernels)).verdicts == ()
+    slow = a_job(faults=[Fault((2,), "forward-compute", 60, times=1.5)])
+    assert diagnose(without(slow, "kernel_summaries")).verdicts[0].ranks == (2,)
