@@ -7,6 +7,7 @@ waiting is taken for its end: there ranks wait whose gradients were exchanged be
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,12 +53,16 @@ class Lanes:
         return lane % self.columns.size
 
 
-def busy(window: Window, lanes: Lanes, axis: Axis) -> Union | None:
-    """Where each lane computes, on an axis with a stretch per lane; None where nothing tells."""
+def busy(window: Window, place: Callable[[Table], Ints], axis: Axis) -> Union | None:
+    """When each lane, or other stretch of the axis, computes; None where nothing tells.
+
+    Args:
+        place: the stretch that each row of a table belongs to, -1 for none.
+    """
     for table, computes in (_kernels(window), _pieces(window)):
-        if table is None or not table.has("step"):
+        if table is None:
             continue
-        lane = lanes.of(table)
+        lane = place(table)
         kept = computes & (lane >= 0)
         rows, lane = table.take(kept), lane[kept]
         if lane.size:

@@ -14,7 +14,6 @@ import numpy as np
 from stepscope.diagnose.critical_path import critical_path, shares
 from stepscope.diagnose.finding import Diagnosis, Span, Verdict
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.routing import comparison_groups
 from stepscope.diagnose.step_graph import step_graph
 from stepscope.window import Floats, Window
 
@@ -80,9 +79,8 @@ def _peers(seen: Observed, rank: int, blamed: set[int], worst: Verdict | None) -
     """The nearest that do equal work and are not blamed."""
     row = int(seen.line.rows(np.array([rank]))[0])
     phase = worst.phase if worst is not None else None
-    members = [int(seen.line.ranks[one]) for group in comparison_groups(seen.window, phase)
-               if row in group for one in group]  # fmt: skip
-    well = [one for one in members if one not in blamed]
+    peers = seen.line.ranks[seen.peers_of(row, phase)].tolist()
+    well = [one for one in peers if one not in blamed]
     return sorted(well, key=lambda one: abs(one - rank))[:PEERS]
 
 

@@ -26,6 +26,7 @@ from stepscope.diagnose.finding import (
     StepSeries,
     Verdict,
 )
+from stepscope.diagnose.idle_host import with_idle
 from stepscope.diagnose.kernel_blame import kernel_verdicts, with_kernels
 from stepscope.diagnose.liveness import latest_stack
 from stepscope.diagnose.methods import desync, hang, l1
@@ -187,7 +188,8 @@ def _named(
     for at, (one, reason) in enumerate(
         zip(culprits, in_common(seen, culprits, reasons), strict=True)
     ):
-        slow.append(Slow(slow_finding(seen, one, reason, cost, at), reason.evidence))
+        told = with_idle(seen, samples, one.at_its_worst, reason)
+        slow.append(Slow(slow_finding(seen, one, told, cost, at), told.evidence))
     costly = [one for one in joined(seen.window, slow) if costs_enough(one.finding)]
     named = {rank for one in costly for rank in one.finding.ranks}
     kept = [one for one in culprits if int(seen.line.ranks[one.row]) in named]

@@ -165,7 +165,7 @@ def _gates(window: Window, comm: Table, lanes: Lanes, lane: Ints, axis: Axis) ->
     a pass always does, and any other whose end finds the rank at no computation.
     """
     end = comm.ints("end_ns")
-    at_work = busy(window, lanes, axis)
+    at_work = busy(window, lanes.of, axis)
     idle = ~comm.strings("op").equals("Send")
     if at_work is not None:
         inside = [group.id for group in window.job.groups_of_kind(*WITHIN_PASSES)]

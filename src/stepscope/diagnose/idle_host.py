@@ -1,0 +1,45 @@
+"""A culprit's reason, with the function that kept its host while its device ran dry (level 5)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from stepscope.diagnose.blame import Culprit
+from stepscope.diagnose.causes import Reason
+from stepscope.diagnose.finding import Cause, Evidence
+from stepscope.diagnose.methods.idle import Idle, while_idle
+from stepscope.diagnose.methods.stacks import LOADER, Samples, compiles
+from stepscope.diagnose.observed import Observed
+
+OF_HOSTS = ("host", "compute", "unknown")
+"""Causes that follow from a process of elimination: a function that was seen says more."""
+
+
+def with_idle(seen: Observed, samples: Samples | None, one: Culprit, reason: Reason) -> Reason:
+    """The reason with what stacks show of the times when nothing ran; they may prove a cause."""
+    if samples is None:
+        return reason
+    others = seen.peers_of(one.row, one.phase).tolist()
+    idle = while_idle(seen, samples, one.row, others, one.first, one.stop)
+    if idle is None:
+        return reason
+    reason = replace(reason, evidence=(*reason.evidence, _evidence(idle)))
+    excess_ns = one.excess_ns * (one.stop - one.first)
+    if reason.function is not None or reason.cause not in OF_HOSTS or 2 * idle.mine_ns < excess_ns:
+        return reason
+    return replace(reason, function=idle.function, cause=_cause(idle.function))
+
+
+def _cause(function: str) -> Cause:
+    if compiles(function):
+        return "jit_compile"
+    return "data_loading" if LOADER in function else "host"
+
+
+def _evidence(idle: Idle) -> Evidence:
+    detail = (
+        f"for {idle.idle_ns / 1e9:.1f} s nothing ran on its device; {idle.mine_ns / 1e9:.1f} s of "
+        f"it its host was in {idle.function}, its peers' {idle.peers_ns / 1e9:.1f} s"
+    )
+    values = {"idle_ns": idle.idle_ns, "function_ns": idle.mine_ns, "peers_ns": idle.peers_ns}
+    return Evidence("idle", detail, values)

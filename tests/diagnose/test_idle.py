@@ -1,0 +1,99 @@
+"""What hosts did while their devices had nothing to do."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from stepscope.diagnose.methods.idle import Idle, while_idle
+from stepscope.diagnose.methods.stacks import read_samples
+from stepscope.diagnose.observed import Observed
+from stepscope.trace import Job, ProcessGroup
+from stepscope.window import Strings, Window
+
+from .jobs import MS, START, a_table
+
+STEPS, STEP_MS, RANKS = 10, 1000, 4
+ROOT = "main (train.py:9);"
+ISSUING, COMPILING = ROOT + "forward (model.py:3)", ROOT + "step (opt.py:2);compile (cute.py:41)"
+
+
+def a_job(dry_ms: int, frames: str, beside: bool = False) -> Window:
+    """Devices compute all the time, but rank 2's runs dry for a while in each step.
+
+    Its host is meanwhile in some function, or, where `beside`, while its device computes.
+    """
+    kernels, stacks, comm = [], [], []
+    for rank in range(RANKS):
+        for step in range(STEPS):
+            at = START + step * STEP_MS * MS
+            dry = dry_ms * MS if rank == 2 else 0
+            end = at + 900 * MS
+            kernels.append((rank, step, "gemm", 7, at + dry, end - at - dry))
+            comm.append((rank, step, "dp-0", step, "AllReduce", -1, end, end, end + 100 * MS))
+            odd = (at, dry) if not beside else (at + 500 * MS, 300 * MS if rank == 2 else 0)
+            if odd[1]:
+                stacks.append((rank, "MainThread", odd[0], odd[1], frames))
+            busy_since = odd[0] + odd[1] if odd[0] == at else at
+            until = odd[0] if beside and odd[1] else at + STEP_MS * MS
+            stacks.append((rank, "MainThread", busy_since, until - busy_since, ISSUING))
+    steps = [(rank, step, START + step * STEP_MS * MS, STEP_MS * MS)
+             for rank in range(RANKS) for step in range(STEPS)]  # fmt: skip
+    members = tuple(range(RANKS))
+    stack_table = a_table("rank thread start_ns duration_ns", [one[:4] for one in stacks])
+    return Window(Job("dry", RANKS, (), {}, (ProcessGroup("dp-0", "dp", members),)), {
+        "steps": a_table("rank step start_ns duration_ns", steps),
+        "kernels": a_table("rank step kernel stream start_ns duration_ns", kernels),
+        "comm_ops": a_table("rank step group seq op peer enqueue_ns start_ns end_ns", comm),
+        "stacks": stack_table.with_column("frames", Strings.of([one[4] for one in stacks])),
+    })  # fmt: skip
+
+
+def found(window: Window) -> Idle | None:
+    seen = Observed(window)
+    samples = read_samples(window, seen.line)
+    assert samples is not None
+    return while_idle(seen, samples, 2, [0, 1, 3], 0, STEPS)
+
+
+def test_the_function_in_which_a_host_let_its_device_run_dry() -> None:
+    idle = found(a_job(300, COMPILING))
+    assert idle is not None
+    assert idle.function == "compile (cute.py:41)"
+    assert idle.idle_ns == pytest.approx(STEPS * 300 * MS)
+    assert (idle.mine_ns, idle.peers_ns) == (idle.idle_ns, 0.0)
+
+
+def test_what_a_host_does_beside_its_busy_device_is_no_reason() -> None:
+    assert found(a_job(0, COMPILING, beside=True)) is None
+
+
+def test_a_device_that_never_runs_dry_tells_nothing() -> None:
+    assert found(a_job(0, COMPILING)) is None
+
+
+def test_a_few_samples_are_no_proof() -> None:
+    assert found(a_job(30, COMPILING)) is None
+
+
+def test_a_host_that_waits_is_named_for_nothing() -> None:
+    assert found(a_job(300, ROOT + "wait (distributed.py:5)")) is None
+
+
+def test_without_kernels_and_phases_nothing_is_known_of_devices() -> None:
+    window = a_job(300, COMPILING)
+    kept = {name: table for name, table in window.tables.items() if name != "kernels"}
+    assert found(Window(window.job, kept)) is None
+
+
+def test_samples_count_for_as_long_as_nothing_ran() -> None:
+    """One run of samples over several steps, in each of which the device ran dry for a moment."""
+    window = a_job(200, COMPILING)
+    ranks = np.arange(RANKS)
+    rows = [(int(rank), "MainThread", START, STEPS * STEP_MS * MS) for rank in ranks]
+    table = a_table("rank thread start_ns duration_ns", rows)
+    table = table.with_column("frames", Strings.of([COMPILING if r == 2 else ISSUING
+                                                    for r in ranks]))  # fmt: skip
+    idle = found(Window(window.job, {**window.tables, "stacks": table}))
+    assert idle is not None
+    assert idle.mine_ns == pytest.approx(STEPS * 200 * MS)
