@@ -154,3 +154,15 @@ def test_where_own_times_tell_kernels_accuse_nobody() -> None:
     assert diagnose(put(job, kernel_summaries=kernels)).verdicts == ()
     slow = a_job(faults=[Fault((2,), "forward-compute", 60, times=1.5)])
     assert diagnose(without(slow, "kernel_summaries")).verdicts[0].ranks == (2,)
+
+
+def test_streams_that_each_process_numbers_for_itself_are_one() -> None:
+    times = computing()
+    for name in KERNELS:
+        times[name][5] *= 1.5
+    modes: list[Mode] = list(chain.from_iterable(modes_of(*one) for one in times.items()))
+    job = a_job_of_kernels(modes, RANKS)
+    kernels = job.tables["kernel_summaries"]
+    verdict = the_verdict(diagnose(put(job, kernel_summaries=kernels.with_column(
+        "stream", 7 + kernels.ints("rank")))))  # fmt: skip
+    assert (verdict.ranks, verdict.kernels[0]) == ((5,), "gemm")

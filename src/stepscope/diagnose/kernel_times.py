@@ -22,7 +22,7 @@ from stepscope.diagnose import stats
 from stepscope.diagnose.methods.l2 import window_width
 from stepscope.diagnose.mixtures import Mixtures
 from stepscope.diagnose.timeline import Timeline
-from stepscope.window import NULL, Floats, Ints, Table, Window
+from stepscope.window import NULL, Floats, Ints, Mask, Table, Window, numbered, stable_order
 
 QUANTILES = 16
 """Of the executions of a kernel in a block of steps, evenly spaced."""
@@ -235,8 +235,8 @@ def _sorted(
     lane, lanes = _lanes(table, row)
     size = len(line.ranks) * len(begins_ns)
     key = lane * size + row * len(begins_ns) + rows["window"]
-    last = "duration_ns" if "duration_ns" in rows else "p50_ns"
-    order = np.lexsort((rows[last], key))
+    lasted = rows.get("duration_ns")
+    order = stable_order(key) if lasted is None else np.lexsort((lasted, key))
     columns = {"lane": lane, "row": row.astype(np.int64), **rows}
     ordered = Table({name: values[order] for name, values in columns.items()})
     return Recorded(begins_ns, length_ns, len(line.ranks), ordered, lanes)
@@ -245,27 +245,29 @@ def _sorted(
 def _lanes(table: Table, row: Ints) -> tuple[Ints, list[tuple[str, int]]]:
     """Which lane each row is of, and their kernels and streams."""
     names = table.strings("kernel")
-    kernel = names.codes.astype(np.int64)
-    streams, stream = np.unique(table.ints("stream"), return_inverse=True)
-    lane = kernel * (streams.size + 1) + stream.ravel() + 1
-    apart = _apart(kernel, lane, row)
-    lane = np.where(apart[kernel], kernel * (streams.size + 1), lane)
-    used, number = np.unique(lane, return_inverse=True)
-    known = [ALL_STREAMS, *streams.tolist()]
-    lanes = [(names.values[one // (streams.size + 1)], known[one % (streams.size + 1)])
-             for one in used.tolist()]  # fmt: skip
-    return number.ravel(), lanes
+    kernel, stream = names.codes.astype(np.int64), table.ints("stream")
+    apart = _apart(kernel, numbered(kernel, stream), row)
+    if apart.any():
+        stream = np.where(apart[kernel], ALL_STREAMS, stream)
+    lane = numbered(kernel, stream)
+    some = np.zeros(int(lane.max()) + 1, np.int64)
+    some[lane] = np.arange(lane.size)  # any row of each
+    pairs = zip(kernel[some].tolist(), stream[some].tolist(), strict=True)
+    return lane, [(names.values[code], number) for code, number in pairs]
 
 
-def _apart(kernel: Ints, lane: Ints, row: Ints) -> Ints:
+def _apart(kernel: Ints, lane: Ints, row: Ints) -> Mask:
     """Kernels, by code, that have no stream in common on most of their ranks."""
-    ranks = int(row.max(initial=0)) + 1
-    pairs = np.unique(lane * ranks + row)
-    of_lane = np.bincount(np.searchsorted(np.unique(lane), pairs // ranks))
-    _, first = np.unique(lane, return_index=True)
-    both = np.unique(kernel * ranks + row)
-    size = int(kernel.max(initial=0)) + 1
-    whole = np.bincount(both // ranks, minlength=size)
-    most = np.zeros(size)
-    np.maximum.at(most, kernel[first], of_lane)
-    return np.asarray(most <= MOSTLY * whole)
+    of_kernel = np.zeros(int(lane.max()) + 1, np.int64)
+    of_kernel[lane] = kernel
+    most = np.zeros(int(kernel.max()) + 1)
+    np.maximum.at(most, of_kernel, _ranks(lane, row))
+    return np.asarray(most <= MOSTLY * _ranks(kernel, row))
+
+
+def _ranks(number: Ints, row: Ints) -> Ints:
+    """How many ranks have rows of each number."""
+    seen = np.zeros((int(number.max()) + 1, int(row.max()) + 1), np.bool_)
+    seen[number, row] = True
+    ranks: Ints = seen.sum(axis=1)
+    return ranks
