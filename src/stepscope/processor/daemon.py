@@ -6,7 +6,6 @@ at the processes. A producer never waits for any of them.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
@@ -16,11 +15,11 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from types import FrameType
-from typing import IO, Any
+from typing import Any
 
-from stepscope.errors import UsageError, WireError
+from stepscope.errors import WireError
+from stepscope.processor.door import BACKLOG, listen, own
 from stepscope.processor.halted import Halted
 from stepscope.processor.hardware import network_interfaces
 from stepscope.processor.jobs import JobFolders
@@ -59,15 +58,7 @@ steps that take longer, ordinary looks, ten a second, are early enough."""
 _PACKETS_PER_TURN = 64
 _LAST_TURNS = 16
 """More than a socket holds; a producer that never pauses must not keep us from stopping."""
-_BACKLOG = 256
-"""Connections that may wait at the door; who finds it full tries again in a second."""
 _MOST_REFUSALS = 100
-_LONGEST_SOCKET_PATH = 100
-"""sun_path holds 108 bytes; the rest is for the lock file's ending."""
-
-
-class AlreadyRunningError(UsageError):
-    """Another processor owns the socket: there is one per host."""
 
 
 class Processor:
@@ -77,8 +68,8 @@ class Processor:
         self._settings = settings
         self._host = host_name()
         self._reporting = Reporting(self._host, settings.remote_write)
-        self._lock_file = _own(settings.socket)
-        self._listener = _listen(settings.socket)
+        self._lock_file = own(settings.socket)
+        self._listener = listen(settings.socket)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._connections: dict[int, socket.socket] = {}
@@ -157,7 +148,7 @@ class Processor:
 
     def _accept(self) -> None:
         """Takes all who wait at the door: the ranks of a host come at once."""
-        for _ in range(_BACKLOG):
+        for _ in range(BACKLOG):
             try:
                 connection, _ = self._listener.accept()
             except BlockingIOError:
@@ -304,33 +295,3 @@ def serve(settings: Settings) -> None:
     signal.signal(signal.SIGTERM, processor.stop)
     signal.signal(signal.SIGINT, processor.stop)
     processor.run()
-
-
-def _own(path: Path) -> IO[str]:
-    """Takes the lock beside the socket; it is held for as long as this process lives."""
-    if len(str(path).encode()) > _LONGEST_SOCKET_PATH:
-        raise UsageError(
-            f"cannot listen on {path}: a socket's path has at most {_LONGEST_SOCKET_PATH} bytes; "
-            "try a shorter --socket"
-        )
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = path.with_suffix(".lock").open("w", encoding="ascii")
-    except OSError as error:
-        raise UsageError(f"cannot listen on {path}: {error.strerror}; try --socket") from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        lock.close()
-        raise AlreadyRunningError(f"a processor already listens on {path}") from error
-    return lock
-
-
-def _listen(path: Path) -> socket.socket:
-    path.unlink(missing_ok=True)  # a predecessor that was killed; we hold its lock
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    listener.bind(str(path))
-    path.chmod(0o600)
-    listener.listen(_BACKLOG)
-    listener.setblocking(False)
-    return listener
