@@ -24,8 +24,11 @@ def daemon() -> Iterator[Daemon]:
     with tempfile.TemporaryDirectory(prefix="sscp-") as folder:
         daemon = Daemon(Path(folder) / "p.sock")
         yield daemon
-        assert daemon.is_alive
-        assert daemon.terminate() == 0
+        try:
+            assert daemon.is_alive
+            assert daemon.terminate() == 0
+        finally:
+            daemon.kill()
 
 
 @pytest.fixture

@@ -31,8 +31,9 @@ def wait_for(condition: Callable[[], bool], what: str) -> None:
 
 
 def command(path: Path, *options: str) -> list[str]:
+    """It stays until it is told to go: on a busy machine tests pause for longer than it would."""
     module = [sys.executable, "-m", "stepscope.cli", "-v", "processor"]
-    return [*module, "--socket", str(path), "--exit-when-idle", "--no-stacks", *options]
+    return [*module, "--socket", str(path), "--no-stacks", *options]
 
 
 class Daemon:

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepscope.errors import UsageError
@@ -58,6 +58,7 @@ def test_exact_bytes() -> None:
     assert body == b"\x0a" + bytes([len(label + value)]) + label + value
 
 
+@settings(max_examples=40)
 @given(
     st.lists(
         st.tuples(
