@@ -14,7 +14,7 @@ from stepscope.simulate import Scenario, simulate
 from stepscope.simulate.parse import parse_fault
 from stepscope.simulate.scenario import Detail
 from stepscope.trace import ProcessGroup
-from stepscope.window import Floats, Window
+from stepscope.window import Floats, Strings, Table, Window
 
 from .jobs import Fault, a_job, put, without
 from .kernel_jobs import Mode, a_job_of_kernels, healthy, modes_of
@@ -166,3 +166,24 @@ def test_streams_that_each_process_numbers_for_itself_are_one() -> None:
     verdict = the_verdict(diagnose(put(job, kernel_summaries=kernels.with_column(
         "stream", 7 + kernels.ints("rank")))))  # fmt: skip
     assert (verdict.ranks, verdict.kernels[0]) == ((5,), "gemm")
+
+
+@pytest.mark.parametrize("stalled", [True, False])
+def test_a_rare_stall_shows_in_the_longest_execution_alone(stalled: bool) -> None:
+    job = a_job(faults=[Fault((2,), "forward-compute", 60, times=1.5)], stacks=False)
+    begin = int(job.tables["steps"].ints("start_ns").min())
+    names = ["gemm", "flash_fwd"] * 4
+    longest = np.full(8, 1_050_000)
+    if stalled:
+        longest[4] *= 40
+    kernels = Table({
+        "rank": np.repeat(np.arange(4), 2), "kernel": Strings.of([*names]),
+        "window_start_ns": np.full(8, begin), "window_ns": np.full(8, 60 * 10**9),
+        "stream": np.full(8, 7), "count": np.full(8, 5000), "p50_ns": np.full(8, 10**6),
+        "p99_ns": np.full(8, 1_040_000), "max_ns": longest,
+    })  # fmt: skip
+    verdict = diagnose(put(job, kernel_summaries=kernels)).verdicts[0]
+    assert (verdict.ranks, verdict.cause) == ((2,), "compute")
+    assert verdict.kernels == (("gemm",) if stalled else ())
+    said = [one.detail for one in verdict.evidence if one.method == "argus-l3"]
+    assert said == ["rarely, gemm takes up to 40x as long as ever on its peers"] * stalled

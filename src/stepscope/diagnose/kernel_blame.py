@@ -21,6 +21,7 @@ from stepscope.diagnose.causes import Reason
 from stepscope.diagnose.finding import Cause, Evidence, Finding, Span, Value, Verdict
 from stepscope.diagnose.kernel_times import KernelTimes, Recorded, recorded
 from stepscope.diagnose.methods import clock
+from stepscope.diagnose.methods.episodes import UNLIKE
 from stepscope.diagnose.methods.inner import Part, more_for_experts
 from stepscope.diagnose.methods.l3 import EFFECT, LEAST_WINDOWS, Slower, distance_of, slower
 from stepscope.diagnose.methods.passes import TOUCHED, UNTOUCHED
@@ -87,7 +88,8 @@ def with_kernels(seen: Observed, one: Culprit, reason: Reason) -> Reason:
         return _because_of(replace(reason, cause="memory_copy"), copies)
     if reason.cause != "compute":
         return reason
-    return _because_of(reason, _longer(known, group, one.row, inside, is_computing))
+    found = _longer(known, group, one.row, inside, is_computing)
+    return _because_of(reason, found) if found else _stalls(known, group, one.row, inside, reason)
 
 
 def _because_of(reason: Reason, found: Sequence[_Longer]) -> Reason:
@@ -95,6 +97,29 @@ def _because_of(reason: Reason, found: Sequence[_Longer]) -> Reason:
         return reason
     names = tuple(dict.fromkeys(one.kernel for one in found))
     return replace(reason, kernels=names, evidence=(*reason.evidence, _evidence(found)))
+
+
+def _stalls(known: Recorded, group: Ints, row: int, windows: Ints, reason: Reason) -> Reason:
+    """The reason, with kernels of which one execution stands out that no percentile shows."""
+    times_of = {times.kernel: ratio for times in known if is_computing(times.kernel)
+                and (ratio := _stall(times, group, row, windows)) >= UNLIKE}  # fmt: skip
+    if not times_of:
+        return reason
+    names = sorted(times_of, key=lambda name: -times_of[name])[:NAMED]
+    said = [f"{name} takes up to {times_of[name]:.0f}x as long as ever on its peers"
+            for name in names]  # fmt: skip
+    values: dict[str, Value] = {name: times_of[name] for name in names}
+    evidence = Evidence(METHOD, f"rarely, {'; '.join(said)}", values)
+    return replace(reason, kernels=tuple(names), evidence=(*reason.evidence, evidence))
+
+
+def _stall(times: KernelTimes, group: Ints, row: int, windows: Ints) -> float:
+    """The longest execution over the longest of all peers; 0 where nobody knows."""
+    if times.longest_ns is None:
+        return 0.0
+    longest = np.nan_to_num(times.longest_ns[:, windows]).max(axis=1)
+    others = float(longest[group[group != row]].max(initial=0.0))
+    return float(longest[row]) / others if others > 0 else 0.0
 
 
 def _evidence(found: Sequence[_Longer]) -> Evidence:

@@ -44,7 +44,7 @@ class KernelTimes:
     cell: Ints
     """Rank times windows plus window, of each mode, never decreasing."""
     modes: Table
-    """`count`, `p50_ns`, `p99_ns`."""
+    """`count`, `p50_ns`, `p99_ns`; and `max_ns` where it was recorded."""
 
     @cached_property
     def count(self) -> Floats:
@@ -66,6 +66,14 @@ class KernelTimes:
     def mean_ns(self) -> Floats:
         """`[rank, window]`: with what tails add; NaN without executions."""
         return self._spread(self._mixtures.mean_ns, np.nan)
+
+    @cached_property
+    def longest_ns(self) -> Floats | None:
+        """`[rank, window]`: the longest execution; NaN without any, None where not recorded."""
+        if not self.modes.has("max_ns"):
+            return None
+        longest = np.maximum.reduceat(self.modes.floats("max_ns"), self._begins)
+        return self._spread(longest, np.nan)
 
     def among(self, rows: Ints, window: int) -> tuple[Mixtures, Ints]:
         """The mixtures of those of some ranks that ran it in a window, and which these are."""
@@ -168,6 +176,8 @@ def _of_summaries(table: Table, line: Timeline) -> Recorded | None:
     late = number >= first
     table, number, begins = table.take(late), number[late] - first, begins[first:]
     rows = {"window": number, **{name: table.ints(name) for name in ("count", "p50_ns", "p99_ns")}}
+    if table.has("max_ns"):
+        rows["max_ns"] = np.maximum(table.ints("max_ns"), rows["p99_ns"])  # null: no longer
     return _sorted(table, rows, begins, _lengths(table, number, begins.size), line)
 
 
