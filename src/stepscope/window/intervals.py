@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.window.table import Ints, Mask
+from stepscope.window.table import PART, Ints, Mask
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,16 @@ class Union:
         return cls(start, end, np.cumsum(end - start) - (end - start))
 
     def covered(self, position: Ints) -> Ints:
-        """How much of the line left of each position is covered."""
+        """How much of the line left of each position is covered; some positions at a time."""
         if not self.start.size:
             return np.zeros_like(position)
+        flat = position.reshape(-1)
+        covered = np.empty_like(flat)
+        for first in range(0, flat.size, PART):
+            covered[first : first + PART] = self._covered(flat[first : first + PART])
+        return covered.reshape(position.shape)
+
+    def _covered(self, position: Ints) -> Ints:
         at = np.searchsorted(self.start, position, side="right") - 1
         index = np.maximum(at, 0)
         partial = np.clip(position - self.start[index], 0, self.end[index] - self.start[index])
