@@ -95,8 +95,10 @@ def found(diagnosis: Diagnosis) -> bool:
 
 def _diagnose_once(source: str) -> Diagnosis:
     from stepscope.cli.follow import Watch
+    from stepscope.cli.memory import keep_freed_memory
     from stepscope.cli.terminal import progress
 
+    keep_freed_memory()
     watch = Watch(source)
     with progress(f"diagnosing {source}"):
         return watch.look_once()

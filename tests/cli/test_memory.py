@@ -1,0 +1,35 @@
+"""What a process that looks once does with memory it freed."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+
+import pytest
+
+FREES = """
+from stepscope.cli.memory import keep_freed_memory
+{call}
+import os
+import numpy as np
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+before = resident()
+block = np.ones(8 << 20)
+del block
+print((resident() - before) >> 20)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library decides")
+@pytest.mark.parametrize(("call", "keeps"), [("keep_freed_memory()", True), ("", False)])
+def test_a_freed_block_is_kept_for_the_next(call: str, keeps: bool) -> None:
+    program = FREES.format(call=call)
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert (int(run.stdout) >= 60) == keeps
