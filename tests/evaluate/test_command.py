@@ -90,6 +90,10 @@ def test_what_was_interrupted_goes_on_with_the_jobs_that_are_not_done(
     args = ["evaluate", "--family", "healthy", "--seeds", "3", "--jobs", "1", "--json", str(kept)]
     assert main(args) == 130
     assert (len(read(kept).results), read(kept).missing) == (1, 2)
+    page = tmp_path / "page.md"
+    page.write_text("<!-- smoke -->\n<!-- end smoke -->\n", encoding="utf-8")
+    assert main(["evaluate", "--from", str(kept), "--publish", str(page)]) == 0
+    assert "interrupted, 2 jobs not run" in page.read_text(encoding="utf-8")
     assert main([*args, "--resume"]) == 0
     assert played[2] == played[1] and len(set(played)) == 3
     assert len({one.id for one in read(kept).results}) == 3 and read(kept).missing == 0

@@ -103,7 +103,7 @@ def evaluate(
     if compare is not None:
         return _compare(*compare)
     if source is not None:
-        return _tell(_read(source), json, html, publish)
+        return _show(_read(source), json, html, publish)
     names = _names(suite, publish)
     if resume and json is None:
         raise UsageError("--resume goes on with the file of --json; name that")
@@ -111,9 +111,10 @@ def evaluate(
         beside = f".{name}" if len(names) > 1 else ""
         file = _beside(json, beside)
         results = _run(name, family or [], seeds, fast, jobs, file, resume)
-        status = _tell(results, file, _beside(html, beside), publish)
-        if status != exits.NOTHING_FOUND:
-            return status
+        if results.missing:
+            _show(results, file)
+            return exits.INTERRUPTED
+        _show(results, file, _beside(html, beside), publish)
     return exits.NOTHING_FOUND
 
 
@@ -194,7 +195,9 @@ def _read(file: Path) -> Results:
     return read(file)
 
 
-def _tell(results: Results, json: Path | None, html: Path | None, publish: Path | None) -> int:
+def _show(
+    results: Results, json: Path | None, html: Path | None = None, publish: Path | None = None
+) -> int:  # fmt: skip
     """Keeps results before anything else, since they may have taken hours, and shows them."""
     from stepscope.evaluate.page import render_page
     from stepscope.evaluate.publish import publish as put
@@ -204,8 +207,6 @@ def _tell(results: Results, json: Path | None, html: Path | None, publish: Path 
     if json is not None:
         write(results, json)
     print(render(results), end="", flush=True)
-    if results.missing:
-        return exits.INTERRUPTED
     if html is not None:
         _write_page(html, render_page(results))
     if publish is not None:
