@@ -1,0 +1,41 @@
+"""What `stepscope run` says to the processor it starts, and when one runs already."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stepscope.cli.launch import HostProcessor
+from stepscope.processor.settings import Settings
+
+SETTINGS = Settings(keep_hours=5.0, keep_gb=2.5, remote_write="http://x/write")
+OPTIONS = ["--keep-hours", "5.0", "--keep-gb", "2.5", "--remote-write", "http://x/write"]
+
+
+def test_one_that_is_started_is_told_what_to_keep_and_where_to_send(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[list[str]] = []
+
+    def popen(command: list[str], **_: Any) -> None:
+        started.append(command)
+
+    answers = iter([False, True])
+    monkeypatch.setattr("subprocess.Popen", popen)
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(HostProcessor, "_answers", lambda _: next(answers))
+    monkeypatch.setattr(HostProcessor, "_wait", lambda _: None)
+    HostProcessor(tmp_path / "p.sock", SETTINGS.options()).ensure()
+    assert started[0][-len(OPTIONS) :] == OPTIONS
+
+
+def test_one_that_runs_already_keeps_to_what_it_was_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(HostProcessor, "_answers", lambda _: True)
+    HostProcessor(tmp_path / "p.sock").ensure()
+    assert caplog.text == ""
+    HostProcessor(tmp_path / "p.sock", SETTINGS.options()).ensure()
+    assert "a processor runs already" in caplog.text and "--keep-gb 2.5" in caplog.text
