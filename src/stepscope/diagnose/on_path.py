@@ -19,14 +19,14 @@ LEAST = 0.01
 
 def with_path(seen: Observed, verdict: Verdict) -> Verdict:
     """The verdict with what its ranks, or its transfers, make up of the path in its steps."""
-    path = _in_steps(seen, verdict)
+    path = path_of(seen, verdict)
     if path is None:
         return verdict
     mine = [one for one in shares(seen.window, path) if _is_its(verdict, one)]
     told = [one for one in _of_a_kind(mine) if one.part >= LEAST][:NAMED]
     part = sum(one.part for one in mine)
-    text = f"{_percent(part)} of the critical path"
-    text += f" ({', '.join(f'{_percent(one.part)} {one.what}' for one in told)})" if told else ""
+    text = f"{percent(part)} of the critical path"
+    text += f" ({', '.join(f'{percent(one.part)} {one.what}' for one in told)})" if told else ""
     steps = np.unique(path.graph.lanes.at(path.lane)).size
     whose = "transfers" if verdict.cause == "network" else "own work"
     detail = f"its {whose} is {text}, over {steps} step{'s' * (steps != 1)}"
@@ -36,7 +36,7 @@ def with_path(seen: Observed, verdict: Verdict) -> Verdict:
     return replace(verdict, evidence=(*verdict.evidence, evidence))
 
 
-def _in_steps(seen: Observed, verdict: Verdict) -> Path | None:
+def path_of(seen: Observed, verdict: Verdict) -> Path | None:
     """The paths of the steps it speaks of; None where none is known, or it names nobody."""
     if verdict.steps is None or verdict.kind != "slowdown" or seen.path is None:
         return None
@@ -73,5 +73,5 @@ def _kernels(seen: Observed, path: Path, verdict: Verdict) -> list[str]:
     return [one.what for one in found if one.part >= LEAST][:NAMED]
 
 
-def _percent(part: float) -> str:
+def percent(part: float) -> str:
     return f"{100 * part:.0f} %"

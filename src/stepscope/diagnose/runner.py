@@ -38,6 +38,7 @@ from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.on_path import with_path
 from stepscope.diagnose.overview import latecomers, rank_times
 from stepscope.diagnose.own_cost import own_cost
+from stepscope.diagnose.symptoms import with_symptoms
 from stepscope.diagnose.timeline import WARM_UP_STEPS
 from stepscope.diagnose.together import Slow, joined
 from stepscope.diagnose.verdict import (
@@ -73,7 +74,9 @@ def diagnose(window: Window, settings: Settings = Settings()) -> Diagnosis:
     seen = Observed(window)
     stuck = _stuck(window) if settings.hangs else []
     slow = _slow(seen) if settings.slowdowns else _Slow((), (), None)
-    verdicts = ranked([*stuck, *(with_path(seen, one) for one in slow.verdicts)])
+    verdicts = ranked(
+        [*stuck, *(with_symptoms(seen, with_path(seen, one)) for one in slow.verdicts)]
+    )
     return Diagnosis(
         job_id=window.job.job_id,
         ranks=len(window.ranks),
