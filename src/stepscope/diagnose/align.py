@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stepscope.diagnose.clean import TIMES
 from stepscope.diagnose.clocks import Line, line_through, reference
 from stepscope.diagnose.encounters import Encounters, encounters
 from stepscope.diagnose.finding import ClockFit, Skipped
@@ -31,7 +32,6 @@ that did not leave together, hardly differ twice by the same to a millisecond.""
 IMPOSSIBLE_NS = 10**6
 IMPOSSIBLE_SHARE = 0.5
 """A member that arrives a millisecond after another left, in most collectives: clocks differ."""
-TIMES = ("start_ns", "end_ns", "enqueue_ns", "ts_ns", "window_start_ns")
 
 
 def align(window: Window) -> tuple[Window, tuple[ClockFit, ...], tuple[Skipped, ...]]:

@@ -9,11 +9,11 @@ from typing import Literal
 import numpy as np
 
 from stepscope.diagnose import stats
+from stepscope.diagnose.clean import TIMES
 from stepscope.window import NULL, Ints, Mask, Table, Window
 
 Doing = Literal["stopped", "idle", "saving", "active", "unknown"]
 
-TIMES = ("start_ns", "end_ns", "enqueue_ns", "ts_ns", "window_start_ns")
 SILENT_NS = 60 * 10**9
 """A host so far behind the newest one has itself gone silent; the others need not wait for it."""
 IDLE_CORES = 0.05
