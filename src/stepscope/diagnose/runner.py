@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -213,7 +214,7 @@ def _after_effect(everyone: Finding, columns: int, culprits: Sequence[Culprit]) 
 def _moved(change: l1.Regression | None, columns: int) -> l1.Regression | None:
     if change is None:
         return None
-    return l1.Regression(**{**vars(change), "split": change.split + columns})
+    return replace(change, split=change.split + columns)
 
 
 def _state(slow: _Slow, verdicts: tuple[Verdict, ...]) -> State:
@@ -268,16 +269,18 @@ def _series(seen: Observed) -> StepSeries:
 
 
 def _rank_phases(seen: Observed) -> tuple[RankPhase, ...]:
+    ranks = seen.line.ranks.tolist()
     return tuple(
-        RankPhase(int(rank), phase, int(value))
+        RankPhase(rank, phase, int(value))
         for phase, own in zip(seen.own.phases, seen.own.own, strict=True)
-        for rank, value in zip(seen.line.ranks, _medians(own[:, seen.line.warm_up :]), strict=True)
-        if np.isfinite(value)
+        for rank, value in zip(ranks, _medians(own[:, seen.line.warm_up :]), strict=True)
+        if math.isfinite(value)
     )
 
 
-def _medians(values: Floats) -> Floats:
-    return stats.column_median(values.T)
+def _medians(values: Floats) -> list[float]:
+    medians: list[float] = stats.row_medians(values).tolist()
+    return medians
 
 
 def _losses(window: Window) -> dict[str, int]:
