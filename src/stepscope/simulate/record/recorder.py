@@ -41,8 +41,8 @@ class Recorder:
     """Fills the tables that the scenario's detail asks for.
 
     `full` has every kernel; `normal` sums of kernels per minute; `brief` in addition leaves out
-    phases within a pass and the tensor-, context- and expert-parallel operators, but those in flight
-    when a job hangs.
+    phases within a pass and the tensor-, context- and expert-parallel operators, but those that are
+    in flight when a job hangs.
     """
 
     world: World
