@@ -74,7 +74,6 @@ class Processor:
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._connections: dict[int, socket.socket] = {}
         self._state = HostState()
-        self._host = host_name()
         self._jobs = JobFolders(self._host, settings)
         self._outside = OutsideWatcher(self._host, settings, self._store)
         self._upkeep = Upkeep(self._host, settings.keep_options(), self._jobs.folders)

@@ -9,9 +9,9 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-import stepscope
 from stepscope.errors import UsageError
 from stepscope.store.remote_write.encode import Sample, request_body
 from stepscope.store.remote_write.outbox import MOST_SAMPLES, Outbox
@@ -27,7 +27,7 @@ _OURS = {
     "Content-Encoding": "snappy",
     "Content-Type": "application/x-protobuf",
     "X-Prometheus-Remote-Write-Version": "0.1.0",
-    "User-Agent": f"stepscope/{stepscope.__version__}",
+    "User-Agent": f"stepscope/{version('stepscope')}",
 }
 
 
