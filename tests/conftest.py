@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -22,6 +24,13 @@ settings.load_profile("stepscope")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files that start real jobs come first: none of them is to be left over at the end."""
     items.sort(key=lambda item: item.get_closest_marker("real") is None)
+
+
+@pytest.fixture(autouse=True)
+def logging_is_nobodys() -> Iterator[None]:
+    """A command that a test ran in this process decides for no other test what is logged."""
+    yield
+    logging.getLogger("stepscope").setLevel(logging.NOTSET)
 
 
 @pytest.fixture(scope="session")
