@@ -174,6 +174,29 @@ def two_ranks(rows: Sequence[tuple[object, ...]], phases: Sequence[tuple[object,
     })  # fmt: skip
 
 
+def test_an_end_that_is_noted_late_was_waited_for_all_the_same() -> None:
+    """Rank 0 goes on when the slow rank 1 has come; who notes the end comes 1 ms after that."""
+    ms = 1000 * US
+    rows, phases = [], []
+    for rank, busy in ((0, 10), (1, 100)):
+        end = START + 102 * ms
+        rows.append((rank, 0, "dp-0", 0, "AllReduce", -1, START + busy * ms, end + ms,
+                     START + busy * ms))  # fmt: skip
+        wait = (102 - busy) * ms
+        phases += [(rank, 0, "backward-compute", START, 102 * ms, wait),
+                   (rank, 0, "optimizer", end, 5 * ms, 0)]  # fmt: skip
+    window = put(
+        two_ranks(rows, []),
+        phases=a_table("rank step phase start_ns duration_ns wait_ns", phases),
+        steps=a_table("rank step start_ns duration_ns",
+                      [(rank, 0, START, 107 * ms) for rank in (0, 1)]),
+    )  # fmt: skip
+    graph = graph_of(window)
+    assert graph.last.tolist() == [0, 1]
+    done = Replay.of(graph).finish_ns(np.array([0, 90 * ms]), np.zeros(2, np.int64))
+    assert ((done - START) / ms).tolist() == [17.0, 17.0]
+
+
 def test_clocks_that_disagree_lead_in_no_circle() -> None:
     """By these each of two operators ended before the other began, on one rank or the other."""
     rows = [(0, 0, "dp-0", 0, "AllReduce", -1, START, START + 300 * US, START),

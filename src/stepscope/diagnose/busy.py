@@ -75,13 +75,18 @@ def _spans(window: Window, rows: Table) -> tuple[Ints, Ints]:
     """Begin and end without the waiting at the end; of passes that may also have waited before,
     the last moment: what ended with such a pass had kept it."""
     start, end = rows.ints("start_ns"), rows.ints("start_ns") + rows.ints("duration_ns")
+    return start, end - waited_at_end(window, rows)
+
+
+def waited_at_end(window: Window, rows: Table) -> Ints:
+    """How long each phase waited at its end, as far as that was measured."""
     if not rows.has("wait_ns"):
-        return start, end
-    waited = np.maximum(rows.ints("wait_ns"), 0)  # null is less than nothing
+        return np.zeros(len(rows), np.int64)
+    waited: Ints = np.maximum(rows.ints("wait_ns"), 0)  # null is less than nothing
     within = window.job.groups_of_kind(*WITHIN_PASSES)
     if any(len(group.ranks) > 1 for group in within):
         waited = np.minimum(waited, 2 * AT_ONCE_NS)
-    return start, end - waited
+    return waited
 
 
 def _kernels(window: Window) -> tuple[Table | None, Mask]:

@@ -21,7 +21,7 @@ from functools import cached_property
 
 import numpy as np
 
-from stepscope.diagnose.busy import AT_ONCE_NS, Lanes, busy
+from stepscope.diagnose.busy import AT_ONCE_NS, Lanes, busy, waited_at_end
 from stepscope.diagnose.intervals import Axis, axis_over
 from stepscope.diagnose.matching import arrivals, match
 from stepscope.diagnose.timeline import Timeline
@@ -30,6 +30,9 @@ from stepscope.window import NULL, Ints, Mask, Table, Window, stable_order
 
 MOST_ROWS = 700_000
 """Of `comm_ops`: about two steps of ten thousand ranks, or a hundred of sixty-four."""
+NOTED_LATE = 0.5
+"""Part of a wait by which the end of what was waited for may be noted late: less of it is explained
+by nothing else."""
 BEGIN = -1
 """In place of a row: the begin of the step."""
 
@@ -121,11 +124,12 @@ def step_graph(window: Window, line: Timeline, columns: Ints) -> StepGraph | Non
     known = (lane >= 0) & (comm.ints("end_ns") != NULL)
     comm, lane = comm.take(known), lane[known]
     begin, finish = _steps(line, columns)
-    arrive, end = arrivals(comm), comm.ints("end_ns")
+    arrive = arrivals(comm)
+    end = _as_waited_for(window, lanes, lane, arrive, comm.ints("end_ns"))
     axis = axis_over(len(lanes), arrive, end, begin[begin != NULL], finish[finish != NULL])
     if axis is None or not lane.size:
         return None
-    gates = _Gates.of(axis, lane, arrive, end, _gates(window, comm, lanes, lane, axis))
+    gates = _Gates.of(axis, lane, arrive, end, _gates(window, comm, lanes, lane, end, axis))
     before = gates.before(lane, arrive)
     last = gates.before(np.arange(len(lanes)), np.where(finish == NULL, begin, finish))
     return StepGraph(lanes, comm, lane, _operators(comm), arrive, end, before, begin, finish, last)
@@ -158,13 +162,12 @@ def _operators(comm: Table) -> Ints:
     return numbers
 
 
-def _gates(window: Window, comm: Table, lanes: Lanes, lane: Ints, axis: Axis) -> Mask:
+def _gates(window: Window, comm: Table, lanes: Lanes, lane: Ints, end: Ints, axis: Axis) -> Mask:
     """Rows whose end let a rank go on that had nothing else to do.
 
     Where it was measured how long ranks stood for an operator, that tells; else an operator within
     a pass always does, and any other whose end finds the rank at no computation.
     """
-    end = comm.ints("end_ns")
     at_work = busy(window, lanes.of, axis)
     idle = ~comm.strings("op").equals("Send")
     if at_work is not None:
@@ -176,6 +179,39 @@ def _gates(window: Window, comm: Table, lanes: Lanes, lane: Ints, axis: Axis) ->
         return idle
     blocked = comm.ints("blocked_ns")
     return np.where(blocked == NULL, idle, blocked >= AT_ONCE_NS)
+
+
+def _as_waited_for(window: Window, lanes: Lanes, lane: Ints, arrive: Ints, end: Ints) -> Ints:
+    """The ends of operators; of one that a phase had waited for when it ended, no later than that.
+
+    The thread that notes an end may come later than the one that waited for it: by milliseconds,
+    where all processors are busy.
+    """
+    phases = window.table("phases")
+    if phases is None or not phases.has("step") or not end.size:
+        return end
+    phases, at, done, waited = _waits(window, lanes, phases)
+    axis = axis_over(len(lanes), arrive, end, done)
+    if axis is None or not len(phases):
+        return end
+    place = axis.at(at, done)
+    order = np.argsort(place, kind="stable")
+    place, done, waited, at = place[order], done[order], waited[order], at[order]
+    ends = np.sort(axis.at(lane, end))
+    after = place + AT_ONCE_NS
+    told = np.searchsorted(ends, place - AT_ONCE_NS) < np.searchsorted(ends, after, side="right")
+    last = np.maximum(np.searchsorted(place, axis.at(lane, end)) - 1, 0)
+    late = (at[last] == lane) & (arrive < done[last]) & ~told[last]
+    late &= (end > done[last]) & (end - done[last] <= NOTED_LATE * waited[last])
+    return np.where(late, done[last], end)
+
+
+def _waits(window: Window, lanes: Lanes, phases: Table) -> tuple[Table, Ints, Ints, Ints]:
+    """Phases that waited at their ends, their lanes, these ends, and for how long."""
+    lane, waited = lanes.of(phases), waited_at_end(window, phases)
+    kept = (lane >= 0) & (waited > AT_ONCE_NS)
+    phases = phases.take(kept)
+    return phases, lane[kept], phases.ints("start_ns") + phases.ints("duration_ns"), waited[kept]
 
 
 @dataclass(frozen=True)
