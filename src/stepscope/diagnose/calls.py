@@ -14,6 +14,7 @@ import numpy as np
 
 from stepscope.diagnose.lanes import Recording
 from stepscope.diagnose.methods.mismatch import MOST
+from stepscope.diagnose.stats import varies
 from stepscope.window import NULL, Ints, Mask, Table
 
 SAME = {
@@ -79,10 +80,10 @@ def _reasons(part: Table, begins: Ints, lengths: Ints, members: int) -> Mapping[
     call = part.strings("call").codes.astype(np.int64)
     kind = np.where(op >= 0, op, op.max(initial=0) + 1 + call)
     numel, dtype = compared(part)
-    operator = _varies(kind, begins)
-    size = ~operator & _known(numel, begins) & _varies(numel, begins)
+    operator = varies(kind, begins)
+    size = ~operator & _known(numel, begins) & varies(numel, begins)
     size |= ~operator & (lengths == members) & _unbalanced(part, begins)
-    types = ~operator & ~size & _known(dtype, begins) & _varies(dtype, begins)
+    types = ~operator & ~size & _known(dtype, begins) & varies(dtype, begins)
     return {"operator": operator, "size": size, "dtype": types}
 
 
@@ -102,11 +103,6 @@ def compared(part: Table) -> tuple[Ints, Ints]:
     return numel, dtype
 
 
-def _varies(values: Ints, begins: Ints) -> Mask:
-    varies: Mask = np.maximum.reduceat(values, begins) != np.minimum.reduceat(values, begins)
-    return varies
-
-
 def _known(values: Ints, begins: Ints) -> Mask:
     known: Mask = np.logical_and.reduceat(values != NULL, begins)
     return known
@@ -124,7 +120,7 @@ def _unbalanced(part: Table, begins: Ints) -> Mask:
             expected = np.add.reduceat(np.where(whole == NULL, 0, whole), begins)
         else:
             expected = np.maximum.reduceat(whole, begins)
-            fits &= _varies(parts, begins)  # equal parts may be counted otherwise, as gloo's are
+            fits &= varies(parts, begins)  # equal parts may be counted otherwise, as gloo's are
         wrong |= fits & (total != expected)
     return wrong
 

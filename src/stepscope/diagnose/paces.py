@@ -17,7 +17,7 @@ from stepscope.diagnose import stats
 from stepscope.diagnose.matching import match
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.places import COMPARED, Ends, Place, find_places
-from stepscope.window import NULL, Floats, Ints, Mask, Table
+from stepscope.window import NULL, Floats, Ints, Table
 
 LEAST_BYTES = 1 << 20
 """Smaller operators take what a message takes, whatever the bandwidth: at 25 GB/s a megabyte needs
@@ -152,7 +152,7 @@ def _matched(seen: Observed, comm: Table) -> _Matched | None:
     lasted = np.where(known, end, 0) - np.where(known, start, 0)
     shortest = np.minimum.reduceat(lasted, begins)
     usable = np.logical_and.reduceat(known, begins) & (shortest > 0)
-    usable &= _alike(size, begins) & _alike(column, begins)
+    usable &= ~stats.varies(size, begins) & ~stats.varies(column, begins)
     at, op, ends = begins[usable], table.strings("op"), Ends.of(table, begins)
     return _Matched(
         ends.group[usable], ends.source[usable], ends.target[usable],
@@ -173,8 +173,3 @@ def _placed(seen: Observed, names: Sequence[str], matched: _Matched) -> _Operato
     kind = matched.op.astype(np.int64) * 2 * SIZES_PER_OCTAVE * 64 + octave
     return _Operators(places, place[whole], matched.column[whole], matched.size_bytes[whole],
                       kind[whole], matched.transfer_ns[whole].astype(np.float64))  # fmt: skip
-
-
-def _alike(values: Ints, begins: Ints) -> Mask:
-    alike: Mask = np.minimum.reduceat(values, begins) == np.maximum.reduceat(values, begins)
-    return alike

@@ -33,6 +33,12 @@ def median(values: Floats) -> float:
     return float(np.median(known)) if known.size else 0.0
 
 
+def varies(values: Ints, begins: Ints) -> Mask:
+    """Whether the values of a run, from one begin to the next, are not all the same."""
+    differs: Mask = np.maximum.reduceat(values, begins) != np.minimum.reduceat(values, begins)
+    return differs
+
+
 def column_median(values: Floats) -> Floats:
     """Median of every column over the rows that know it; NaN where none does."""
     return _middle(np.sort(values, axis=0), np.isfinite(values).sum(axis=0))

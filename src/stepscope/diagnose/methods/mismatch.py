@@ -15,6 +15,7 @@ import numpy as np
 
 from stepscope.diagnose.finding import Finding
 from stepscope.diagnose.matching import Matched, match
+from stepscope.diagnose.stats import varies
 from stepscope.window import NULL, Ints, Mask, Table, Window
 
 EQUAL_SIZES = ("AllReduce", "Broadcast", "Reduce")
@@ -33,7 +34,7 @@ def find_mismatch(window: Window) -> Finding | None:
         return None
     begins = matched.bounds[:-1]
     table, order = matched.table, matched.order
-    differs = _varies(table.strings("op").codes.astype(np.int64)[order], begins)
+    differs = varies(table.strings("op").codes.astype(np.int64)[order], begins)
     differs |= _sizes_vary(table, order, begins)
     differs &= _trusted(table, order, begins, differs)
     if not differs.any():
@@ -43,18 +44,13 @@ def find_mismatch(window: Window) -> Finding | None:
     return _finding(window, matched, earliest)
 
 
-def _varies(values: Ints, begins: Ints) -> Mask:
-    varies: Mask = np.maximum.reduceat(values, begins) != np.minimum.reduceat(values, begins)
-    return varies
-
-
 def _sizes_vary(table: Table, order: Ints, begins: Ints) -> Mask:
     if not table.has("bytes"):
         return np.zeros(begins.size, np.bool_)
     size = table.ints("bytes")[order]
     known = np.logical_and.reduceat(size != NULL, begins)
     equal = np.logical_and.reduceat(table.strings("op").equals(*EQUAL_SIZES)[order], begins)
-    return known & equal & _varies(size, begins)
+    return known & equal & varies(size, begins)
 
 
 def _trusted(table: Table, order: Ints, begins: Ints, differs: Mask) -> Mask:
