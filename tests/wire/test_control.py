@@ -1,4 +1,4 @@
-"""What the processor asks of a producer: believed only as far as it makes sense."""
+"""Requests of the processor and to it: believed only as far as they make sense."""
 
 from __future__ import annotations
 
@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.errors import WireError
-from stepscope.wire.control import Hurry, decode_hurry, encode_hurry
+from stepscope.wire.control import (
+    Hurry,
+    decode_flush,
+    decode_flushed,
+    decode_hurry,
+    encode_flush,
+    encode_flushed,
+    encode_hurry,
+)
 from stepscope.wire.frames import PacketKind, pack
 
 
@@ -52,3 +60,24 @@ def test_any_bytes_are_a_request_or_refused(data: bytes) -> None:
             assert decode_hurry(bytes_).seconds <= 60.0
         except WireError:
             continue
+
+
+@given(st.text())
+def test_a_job_that_is_to_be_stored_arrives_by_name(job: str) -> None:
+    assert decode_flush(memoryview(encode_flush(job))) == job
+
+
+@pytest.mark.parametrize("payload", [b"", b"[]", b"{}", b'{"flush": 3}', b'{"hurry_seconds": 1}'])
+def test_what_asks_for_nothing_to_be_stored_names_no_job(payload: bytes) -> None:
+    assert decode_flush(memoryview(payload)) is None
+
+
+@given(st.text(), st.none() | st.text())
+def test_the_answer_tells_what_was_in_the_way(job: str, trouble: str | None) -> None:
+    assert decode_flushed(memoryview(encode_flushed(job, trouble))) == trouble
+
+
+@pytest.mark.parametrize("payload", [b"", b"7", b"{}", b'{"flush": "demo"}'])
+def test_what_is_no_answer_is_refused(payload: bytes) -> None:
+    with pytest.raises(WireError):
+        decode_flushed(memoryview(payload))

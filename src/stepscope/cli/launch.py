@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import re
@@ -19,6 +18,7 @@ from pathlib import Path
 import stepscope
 from stepscope.collect import identity
 from stepscope.errors import StoreError, UsageError, WireError
+from stepscope.wire.control import decode_flushed, encode_flush
 from stepscope.wire.frames import MAX_PACKET_BYTES, PacketKind, pack, unpack
 
 logger = logging.getLogger(__name__)
@@ -102,19 +102,19 @@ class HostProcessor:
         Raises:
             StoreError: the processor did not say so in time, or could not store it.
         """
-        request = pack(PacketKind.CONTROL, json.dumps({"flush": job}).encode(), os.getpid(), 0)
+        request = pack(PacketKind.CONTROL, encode_flush(job), os.getpid(), 0)
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
                 line.settimeout(_FLUSH_SECONDS)
                 line.connect(str(self.path))
                 line.send(request)
                 _, answer = unpack(line.recv(MAX_PACKET_BYTES))
+                trouble = decode_flushed(answer)
         except (OSError, WireError) as error:
             why = f"the processor did not store the last rows of {job}: {error}"
             raise StoreError(why) from error
-        trouble = json.loads(bytes(answer)).get("trouble")
         if trouble is not None:
-            raise StoreError(str(trouble))
+            raise StoreError(trouble)
 
     def _answers(self) -> bool:
         try:

@@ -6,7 +6,6 @@ at the processes. A producer never waits for any of them.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import selectors
@@ -43,7 +42,7 @@ from stepscope.processor.state import (
 from stepscope.processor.upkeep import Upkeep
 from stepscope.trace import Host
 from stepscope.trace.host import host_name
-from stepscope.wire.control import Hurry, encode_hurry
+from stepscope.wire.control import Hurry, decode_flush, encode_flushed, encode_hurry
 from stepscope.wire.frames import MAX_PACKET_BYTES, PacketKind, pack, unpack
 
 logger = logging.getLogger(__name__)
@@ -194,8 +193,10 @@ class Processor:
             header, payload = unpack(data)
             if header.kind != PacketKind.CONTROL:
                 return False
-            job = str(json.loads(bytes(payload))["flush"])
-        except (WireError, ValueError, KeyError, TypeError, RecursionError):
+        except WireError:
+            return False
+        job = decode_flush(payload)
+        if job is None:
             return False
         line = connection.dup()
         threading.Thread(target=self._flush_for, args=(job, line), daemon=True).start()
@@ -205,9 +206,9 @@ class Processor:
         """Has a job stored whole, then says so; on a thread, because producers do not wait."""
         self._outside.finish(job, timeout=4.0)
         trouble = self._jobs.flush(job, timeout=10.0)
-        reply = json.dumps({"flushed": job, "trouble": trouble}).encode()
+        reply = pack(PacketKind.CONTROL, encode_flushed(job, trouble), os.getpid(), 0)
         try:
-            line.send(pack(PacketKind.CONTROL, reply, os.getpid(), 0))
+            line.send(reply)
         except OSError:
             logger.debug("nobody waited for the answer about %s", job)
         finally:

@@ -1,6 +1,7 @@
-"""The one message that flows back: what the processor asks of a producer.
+"""Requests: what the processor asks of a producer, and what `stepscope run` asks of it.
 
-Its payload is a JSON object; what a producer does not know in it, it leaves alone.
+Each is the payload of a CONTROL packet, a JSON object; what the asked does not know in it, it
+leaves alone.
 """
 
 from __future__ import annotations
@@ -43,6 +44,38 @@ def decode_hurry(data: bytes) -> Hurry:
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or math.isnan(seconds):
         raise WireError("hurry_seconds is no number")
     return Hurry(min(max(float(seconds), 0.0), _LONGEST_SECONDS))
+
+
+def encode_flush(job: str) -> bytes:
+    """The payload that asks a processor to store all it knows of a job, and to say so."""
+    return json.dumps({"flush": job}).encode()
+
+
+def decode_flush(payload: memoryview) -> str | None:
+    """The job that is to be stored, of a CONTROL packet; None where nothing is to be."""
+    try:
+        job = _object(payload).get("flush")
+    except WireError:
+        return None
+    return job if isinstance(job, str) else None
+
+
+def encode_flushed(job: str, trouble: str | None) -> bytes:
+    """The payload that answers: stored, or why not."""
+    return json.dumps({"flushed": job, "trouble": trouble}).encode()
+
+
+def decode_flushed(payload: memoryview) -> str | None:
+    """Why a job was not stored; None when it was.
+
+    Raises:
+        WireError: it is no answer.
+    """
+    answer = _object(payload)
+    if "flushed" not in answer:
+        raise WireError("no answer to a request to store a job")
+    trouble = answer.get("trouble")
+    return None if trouble is None else str(trouble)
 
 
 def _object(payload: memoryview) -> dict[str, Any]:
