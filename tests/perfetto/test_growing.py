@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -21,6 +20,8 @@ from stepscope.store.location import Location
 from stepscope.store.traces import TraceFiles, whole_members
 from stepscope.trace import Host, Job
 from stepscope.window import Strings
+
+from .shown import brief, shown
 
 if TYPE_CHECKING:
     from .engine import TraceProcessor
@@ -85,20 +86,6 @@ def members(path: Path) -> list[bytes]:
     return [data[a:b] for a, b in zip(cuts, [*cuts[1:], len(data)], strict=True)]
 
 
-def shown(perfetto: TraceProcessor, trace: bytes) -> list[dict[str, Any]]:
-    perfetto.load(trace)
-    assert perfetto.complaints() == {}
-    return perfetto.query(
-        f"select pid, process.name as who, t.name as track, slice.name as name, ts - {T0} as at, "
-        "dur, depth from slice join process_track as t on t.id = track_id "
-        "join process using (upid) order by pid, track, ts"
-    )
-
-
-def brief(rows: Sequence[dict[str, Any]], *keys: str) -> list[tuple[Any, ...]]:
-    return [tuple(row[key] for key in keys) for row in rows]
-
-
 def test_a_file_grows_member_by_member_and_is_one_trace(
     recorder: Recorder, perfetto: TraceProcessor
 ) -> None:
@@ -106,8 +93,8 @@ def test_a_file_grows_member_by_member_and_is_one_trace(
     recorder.tell(10, kernels(3, (S, 30), name="flash"), kernels(4, (S, 9)))
     [path] = recorder.files()
     assert len(members(path)) == 2
-    rows = shown(perfetto, path.read_bytes())
-    assert brief(rows, "pid", "who", "track", "name", "at", "dur") == [
+    rows = shown(perfetto, path.read_bytes(), T0)
+    assert brief(rows, "rank", "who", "track", "name", "at", "dur") == [
         (3, "rank 03 · host-0", "launches", "gemm", 5, 0),
         (3, "rank 03 · host-0", "launches", "gemm", 45, 0),
         (3, "rank 03 · host-0", "launches", "flash", S - 5, 0),
@@ -124,8 +111,8 @@ def test_every_member_is_readable_though_those_before_it_are_gone(
     recorder.tell(5, kernels(3, (10, 30)))
     recorder.tell(10, kernels(3, (S, 30)), kernels(3, (2 * S, 30), name="flash"))
     _, last = members(recorder.files()[0])
-    rows = shown(perfetto, last)
-    assert brief(rows, "pid", "track", "name")[2:] == [
+    rows = shown(perfetto, last, T0)
+    assert brief(rows, "rank", "track", "name")[2:] == [
         (3, "stream 7", "gemm"), (3, "stream 7", "flash")
     ]  # fmt: skip
 
@@ -141,7 +128,7 @@ def test_half_a_member_that_a_crash_left_is_cut_off_by_the_next_processor(
     Recorder(recorder.folder).tell(15, kernels(3, (2 * S, 7)))
     assert path.read_bytes() == first
     joined = b"".join(file.read_bytes() for file in recorder.files())
-    assert brief(shown(perfetto, joined), "track", "at", "dur")[2:] == [
+    assert brief(shown(perfetto, joined, T0), "track", "at", "dur")[2:] == [
         ("stream 7", 10, 30), ("stream 7", 2 * S, 7)
     ]  # fmt: skip
 
@@ -170,7 +157,7 @@ def test_slices_of_two_members_that_overlap_do_not_cross(
 ) -> None:
     recorder.tell(5, phase(3, 0, 2 * S, "backward-compute"), table="phases")
     recorder.tell(10, phase(3, S, 2 * S, "pp-recv"), phase(3, 4 * S, S), table="phases")
-    rows = shown(perfetto, recorder.files()[0].read_bytes())
+    rows = shown(perfetto, recorder.files()[0].read_bytes(), T0)
     assert brief(rows, "track", "name", "at", "dur") == [
         ("Phases", "backward-compute", 0, 2 * S), ("Phases", "pp-recv", S, 2 * S),
         ("Phases", "optimizer", 4 * S, S),
@@ -191,7 +178,7 @@ def test_stacks_and_counters_come_too(recorder: Recorder, perfetto: TraceProcess
     hardware = {"rank": [3, -1], "host": ["host-0"] * 2, "metric": ["cpu_util", "load1"],
                 "ts_ns": [T0 + 5] * 2, "value": [1.5, 4.0]}  # fmt: skip
     recorder.tell(10, hardware, table="hardware")
-    rows = shown(perfetto, recorder.files()[0].read_bytes())
+    rows = shown(perfetto, recorder.files()[0].read_bytes(), T0)
     assert brief(rows, "track", "name", "at", "dur", "depth") == [
         ("stack of MainThread", "main", 0, 80, 0), ("stack of MainThread", "train", 0, 40, 1),
         ("stack of MainThread", "save", 40, 40, 1), ("stack of MainThread", "main", 80, 30, 0),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from hypothesis import HealthCheck, given, settings
@@ -20,6 +20,7 @@ from stepscope.trace import Host, Job
 from stepscope.window import NULL, Strings, Table, Window
 from tests.diagnose.jobs import a_job, a_table
 from tests.diagnose.test_any_window import JOBS, tables
+from tests.perfetto.shown import brief, shown
 
 if TYPE_CHECKING:
     from tests.perfetto.engine import TraceProcessor
@@ -41,21 +42,6 @@ def trace_of(window: Window, diagnosis: Diagnosis = HEALTHY, whole: Window | Non
     return b"".join(pieces)
 
 
-def shown(perfetto: TraceProcessor, trace: bytes) -> list[dict[str, Any]]:
-    """Every slice: the rank it belongs to, its track, when it was since T0, how deep it lies."""
-    perfetto.load(trace)
-    assert perfetto.complaints() == {}
-    return perfetto.query(
-        f"select pid as rank, t.name as track, slice.name as name, ts - {T0} as at, dur, depth, "
-        "track_id as lane from slice left join process_track as t on t.id = track_id "
-        "left join process using (upid) order by pid, track, ts, depth"
-    )
-
-
-def brief(rows: list[dict[str, Any]], *keys: str) -> list[tuple[Any, ...]]:
-    return [tuple(row[key] for key in keys) for row in rows]
-
-
 def steps(*rows: Sequence[object]) -> Table:
     return a_table("rank step start_ns duration_ns", rows)
 
@@ -75,7 +61,7 @@ def test_a_rank_is_a_process_named_for_it_and_its_host(perfetto: TraceProcessor)
 def test_steps_and_phases_lie_on_tracks_of_their_own(perfetto: TraceProcessor) -> None:
     phases = a_table("rank step phase start_ns duration_ns",
                      [(0, 7, "forward-compute", T0 + 1, 3), (0, 7, "mlp", T0 + 2, 1)])  # fmt: skip
-    rows = shown(perfetto, trace_of(window(steps=steps((0, 7, T0, 9)), phases=phases)))
+    rows = shown(perfetto, trace_of(window(steps=steps((0, 7, T0, 9)), phases=phases)), T0)
     assert brief(rows, "track", "name", "at", "dur") == [
         ("Phases", "forward-compute", 1, 3), ("Phases", "mlp", 2, 1), ("Steps", "step 7", 0, 9)
     ]  # fmt: skip
@@ -89,7 +75,7 @@ def test_kernels_have_a_track_per_stream_and_overlapping_ones_lanes(
                        (0, 0, 0, 7, T0 + 10, 5), (0, 0, 0, 20, T0, 4)])  # fmt: skip
     names = Strings.of(["gemm", "flash", "copy", "gemm"])
     kernels = kernels.with_column("kernel", names)
-    rows = shown(perfetto, trace_of(window(kernels=kernels)))
+    rows = shown(perfetto, trace_of(window(kernels=kernels)), T0)
     assert brief(rows, "track", "name", "at", "dur", "depth") == [
         ("stream 20", "gemm", 0, 4, 0), ("stream 7", "gemm", 0, 10, 0),
         ("stream 7", "flash", 5, 10, 0), ("stream 7", "copy", 10, 5, 0),
@@ -104,7 +90,7 @@ def test_an_operator_that_never_ended_is_drawn_to_the_end(perfetto: TraceProcess
         (0, 0, "dp-0", 1, "AllReduce", -1, 8, T0 + 6, T0 + 7, NULL),
         (0, 0, "dp-0", 2, "AllGather", -1, NULL, T0 + 8, NULL, NULL),
     )
-    rows = shown(perfetto, trace_of(window(comm_ops=comm, steps=steps((1, 0, T0, 100)))))
+    rows = shown(perfetto, trace_of(window(comm_ops=comm, steps=steps((1, 0, T0, 100)))), T0)
     assert brief(rows, "track", "name", "at", "dur")[:3] == [
         ("collectives dp-0", "AllReduce", 0, 5),
         ("collectives dp-0", "AllReduce (never ended)", 7, 93),
@@ -124,7 +110,7 @@ def test_what_a_recorder_without_times_says_is_under_way_is_drawn_as_long_as_it_
     scene = Scene(dumps, HEALTHY, span_of(dumps, [verdict]), (0,))
     pieces: list[bytes] = []
     draw(scene, pieces.append, lambda _: None)
-    rows = shown(perfetto, b"".join(pieces))
+    rows = shown(perfetto, b"".join(pieces), T0)
     assert brief(rows, "name", "at", "dur") == [
         ("AllReduce", 0, 0), ("AllReduce (never ended)", 1, 89), ("AllReduce", 2, 0)
     ]  # fmt: skip
@@ -133,28 +119,28 @@ def test_what_a_recorder_without_times_says_is_under_way_is_drawn_as_long_as_it_
 def test_what_happened_stands_for_an_unknown_cause(perfetto: TraceProcessor) -> None:
     verdict = Verdict("hang", "unknown", "rank 1 hangs", "", ranks=(1,), time_ns=(T0, T0 + 9))
     diagnosis = Diagnosis("job", 4, "hang", verdicts=(verdict,))
-    rows = shown(perfetto, trace_of(window(steps=steps((0, 0, T0, 9))), diagnosis))
+    rows = shown(perfetto, trace_of(window(steps=steps((0, 0, T0, 9))), diagnosis), T0)
     assert brief(rows, "rank", "name")[0] == (None, "hang: rank 1 hangs")
 
 
 def test_an_end_that_was_missed_is_a_mark(perfetto: TraceProcessor) -> None:
     comm = operators((0, 0, "dp-0", 0, "AllReduce", -1, 8, T0, T0, NULL),
                      (0, 0, "dp-0", 1, "AllReduce", -1, 8, T0 + 6, T0 + 7, T0 + 9))  # fmt: skip
-    rows = shown(perfetto, trace_of(window(comm_ops=comm)))
+    rows = shown(perfetto, trace_of(window(comm_ops=comm)), T0)
     assert brief(rows, "name", "dur") == [("AllReduce (end unknown)", 0), ("AllReduce", 2)]
 
 
 def test_a_wall_of_open_operators_is_mostly_marks(perfetto: TraceProcessor) -> None:
     comm = operators(*((0, 0, "dp-0", n, "AllReduce", -1, 8, T0 + n, T0 + n, NULL)
                        for n in range(100)))  # fmt: skip
-    rows = shown(perfetto, trace_of(window(comm_ops=comm, steps=steps((1, 0, T0, 500)))))
+    rows = shown(perfetto, trace_of(window(comm_ops=comm, steps=steps((1, 0, T0, 500)))), T0)
     assert sum(row["dur"] > 0 for row in rows if row["rank"] == 0) == MOST_OPEN
 
 
 def test_sends_and_receives_say_with_whom(perfetto: TraceProcessor) -> None:
     comm = operators((0, 0, "pp-0", 0, "Send", 2, 8, T0, T0, T0 + 5),
                      (2, 0, "pp-0", 0, "Recv", 0, 8, T0, T0, T0 + 5))  # fmt: skip
-    rows = shown(perfetto, trace_of(window(comm_ops=comm)))
+    rows = shown(perfetto, trace_of(window(comm_ops=comm)), T0)
     assert brief(rows, "rank", "track", "name") == [
         (0, "point-to-point pp-0", "Send to 2"), (2, "point-to-point pp-0", "Recv from 0")
     ]  # fmt: skip
@@ -188,7 +174,7 @@ def test_functions_last_while_they_stay_on_the_stack(perfetto: TraceProcessor) -
         (0, "MainThread", T0 + 9 * second, second, "main;save"),
         (0, "other", T0, second, "wait"),
     ])  # fmt: skip
-    rows = shown(perfetto, trace_of(window(stacks=stacks)))
+    rows = shown(perfetto, trace_of(window(stacks=stacks)), T0)
     assert [(row["depth"], row["name"], row["at"] // second, row["dur"] // second)
             for row in rows] == [
         (0, "main", 0, 3), (1, "train", 0, 2), (2, "forward", 0, 1), (2, "backward", 1, 1),
@@ -201,7 +187,9 @@ def test_verdicts_are_drawn_over_their_time_and_mark_the_rank(perfetto: TracePro
                       ranks=(1,), time_ns=(T0 + 10, T0 + 90), confidence=0.9)  # fmt: skip
     clock = ClockFit("host-001", 412_000, 0.0)
     diagnosis = Diagnosis("job", 4, "slow", verdicts=(verdict,), clocks=(clock,))
-    rows = shown(perfetto, trace_of(window(steps=steps((1, 0, T0, 100), (2, 0, T0, 9))), diagnosis))
+    rows = shown(
+        perfetto, trace_of(window(steps=steps((1, 0, T0, 100), (2, 0, T0, 9))), diagnosis), T0
+    )
     found = [row for row in rows if row["name"] == "compute: rank 1 computes 1.9x slower"]
     assert brief(found, "rank", "at", "dur") == [(None, 10, 80), (1, 10, 80)]
     labels = perfetto.query(
@@ -262,12 +250,12 @@ def test_a_selection_keeps_what_belongs_to_it() -> None:
 def test_what_never_ended_lasts_beyond_the_selected_steps(perfetto: TraceProcessor) -> None:
     comm = operators((0, 3, "dp-0", 0, "AllReduce", -1, 8, T0, T0, NULL))
     whole = window(comm_ops=comm, steps=steps((0, 3, T0, 10), (1, 4, T0, 100)))
-    rows = shown(perfetto, trace_of(select(whole, (0,), (3, 3)), whole=whole))
+    rows = shown(perfetto, trace_of(select(whole, (0,), (3, 3)), whole=whole), T0)
     assert brief(rows, "name", "dur") == [("step 3", 10), ("AllReduce (never ended)", 100)]
 
 
 def test_an_empty_window_is_an_empty_trace(perfetto: TraceProcessor) -> None:
-    assert shown(perfetto, trace_of(window())) == []
+    assert shown(perfetto, trace_of(window()), T0) == []
 
 
 def raw(found: Window) -> Window:
@@ -293,4 +281,4 @@ def test_any_window_can_be_drawn(
     pieces: list[bytes] = []
     scene = Scene(window, HEALTHY, span_of(window), window.ranks)
     slices = draw(scene, pieces.append, lambda _: None)
-    assert len(shown(perfetto, b"".join(pieces))) == slices
+    assert len(shown(perfetto, b"".join(pieces), T0)) == slices

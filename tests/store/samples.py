@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from stepscope.store import Location
 from stepscope.window import NULL, Strings, Table
 
 REPOSITORY = Path(__file__).parents[2]
@@ -68,3 +71,26 @@ def files(folder: str | Path, pattern: str = "**/*.parquet") -> list[str]:
 
 def pairs(table: Table | None, *columns: str) -> list[Sequence[Any]]:
     return list(zip(*(values(table, column) for column in columns), strict=True))
+
+
+_WRITE = """
+import sys
+from stepscope.store import JobWriter, Location
+from stepscope.trace import Job
+from tests.store.samples import operators, steps
+
+url, times, max_rows_per_file = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+writer = JobWriter(Location.parse(url), "host-0", max_rows_per_file=max_rows_per_file)
+writer.write_job(Job("job-1", 1))
+for number in range(times):
+    writer.append("comm_ops", operators(number, end_ns=9))
+    writer.replace("comm_ops", "open", operators(number + 1, end_ns=None))
+    writer.append("steps", steps(number))
+    writer.flush()
+"""
+
+
+def write_beside(job: Location, times: int, max_rows_per_file: int) -> subprocess.Popen[bytes]:
+    """Another process that writes a job, flush by flush."""
+    command = [sys.executable, "-c", _WRITE, job.url, str(times), str(max_rows_per_file)]
+    return subprocess.Popen(command, cwd=REPOSITORY)

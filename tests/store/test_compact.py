@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +18,7 @@ from stepscope.trace import Job
 from stepscope.window import Window
 
 from .conftest import Clock
-from .samples import REPOSITORY, files, operators, pairs, put_parquet, steps, values
+from .samples import files, operators, pairs, put_parquet, steps, values, write_beside
 
 LATER_S = 1000.0
 """Long enough for files to be quiet."""
@@ -266,25 +264,9 @@ def test_an_old_file_gains_no_more_rows(job: Location, clock: Clock) -> None:
     assert len(files(job.url)) == 2
 
 
-_WRITE = """
-import sys
-from stepscope.store import JobWriter, Location
-from stepscope.trace import Job
-from tests.store.samples import operators, steps
-
-writer = JobWriter(Location.parse(sys.argv[1]), "host-0", max_rows_per_file=1)
-writer.write_job(Job("job-1", 1))
-for number in range(40):
-    writer.append("comm_ops", operators(number, end_ns=9))
-    writer.replace("comm_ops", "open", operators(number + 1, end_ns=None))
-    writer.append("steps", steps(number))
-    writer.flush()
-"""
-
-
 def test_a_reader_beside_a_writer_and_a_compactor(job: Location, reader: JobReader) -> None:
     """Each file is written once, so that all are quiet at once."""
-    process = subprocess.Popen([sys.executable, "-c", _WRITE, job.url], cwd=REPOSITORY)
+    process = write_beside(job, times=40, max_rows_per_file=1)
     looked, running = 0, True
     while running:
         running = process.poll() is None

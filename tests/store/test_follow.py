@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,7 +13,7 @@ from stepscope.store.layout import is_growing
 from stepscope.trace import Job
 from stepscope.window import Table
 
-from .samples import REPOSITORY, SECOND_NS, files, operators, pairs, steps, values
+from .samples import SECOND_NS, files, operators, pairs, steps, values, write_beside
 
 
 def test_nothing_new_is_the_same_window(writer: JobWriter, reader: JobReader) -> None:
@@ -231,26 +229,10 @@ def test_what_was_forgotten_stays_so_when_more_comes(writer: JobWriter, reader: 
     assert values(reader.refresh(since_ns=2 * SECOND_NS).table("steps"), "step") == [2, 3]
 
 
-_WRITE = """
-import sys
-from stepscope.store import JobWriter, Location
-from stepscope.trace import Job
-from tests.store.samples import operators, steps
-
-writer = JobWriter(Location.parse(sys.argv[1]), "host-0", max_rows_per_file=40)
-writer.write_job(Job("job-1", 1))
-for number in range(300):
-    writer.append("comm_ops", operators(number, end_ns=9))
-    writer.replace("comm_ops", "open", operators(number + 1, end_ns=None))
-    writer.append("steps", steps(number))
-    writer.flush()
-"""
-
-
 def test_a_reader_beside_a_writing_process_sees_whole_growing_data(
     job: Location, reader: JobReader
 ) -> None:
-    process = subprocess.Popen([sys.executable, "-c", _WRITE, job.url], cwd=REPOSITORY)
+    process = write_beside(job, times=300, max_rows_per_file=40)
     seen, running = {"steps": 0, "comm_ops": 0}, True
     while running:
         running = process.poll() is None
