@@ -10,9 +10,10 @@ import pytest
 from stepscope.cli import main
 from stepscope.evaluate import SUITES, Case, Result
 from stepscope.evaluate.results import read
+from stepscope.evaluate.suites import SMOKE
 from tests.evaluate.jobs import a_result
 
-TINY = replace(SUITES["smoke"], steps=24, onset=10, healthy=1)
+TINY = replace(SMOKE, steps=24, onset=10, healthy=1)
 
 
 @pytest.fixture(autouse=True)
@@ -43,13 +44,13 @@ def test_a_healthy_job_is_scored_without_the_wire(capsys: pytest.CaptureFixture[
 def test_one_command_publishes_every_suite(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("standard", "large"):
+    for name in ("standard", "argus", "large"):
         monkeypatch.setitem(SUITES, name, replace(TINY, name=name))
     page, kept = tmp_path / "page.md", tmp_path / "now.json"
     args = ["evaluate", "--suite", "all", "--fast", "--family", "healthy", "--seeds", "1",
             "--jobs", "1", "--publish", str(page), "--json", str(kept)]  # fmt: skip
     places = [f"<!-- {name} -->\n<!-- end {name} -->\n" for name in SUITES]
-    page.write_text("".join(places[:2]), encoding="utf-8")
+    page.write_text("".join(places[:-1]), encoding="utf-8")
     assert main(args) == 2
     assert "has no place for suite large" in capsys.readouterr().err
     page.write_text("".join(places), encoding="utf-8")
@@ -104,7 +105,10 @@ def test_what_was_interrupted_goes_on_with_the_jobs_that_are_not_done(
 @pytest.mark.parametrize(
     ("args", "why"),
     [
-        (["--suite", "big"], "no suite is called big; there are smoke, standard, large, all"),
+        (
+            ["--suite", "big"],
+            "no suite is called big; there are smoke, standard, argus, large, all",
+        ),
         (["--family", "gpu_hot"], "no fault is called gpu_hot"),
         (["--from", "none.json"], "cannot read none.json"),
         (["--resume"], "name that"),

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from stepscope.evaluate import SUITES, Case, Result, choose, run
+from stepscope.evaluate import Case, Result, choose, run
 from stepscope.evaluate.runner import memory_of, moment_of
+from stepscope.evaluate.suites import LARGE, SMOKE
 
-SMALL = replace(SUITES["smoke"], steps=24, onset=12, healthy=1)
+SMALL = replace(SMOKE, steps=24, onset=12, healthy=1)
 
 
 def cases(*families: str) -> tuple[Case, ...]:
@@ -66,8 +67,8 @@ def test_an_interrupt_keeps_what_is_done() -> None:
 
 
 def test_larger_jobs_need_more_memory() -> None:
-    small, large = (choose(SUITES[name], range(1), ["gpu_slow"]).cases[0]
-                    for name in ("smoke", "large"))  # fmt: skip
+    small, large = (choose(suite, range(1), ["gpu_slow"]).cases[0]
+                    for suite in (SMOKE, LARGE))  # fmt: skip
     assert memory_of(small, fast=True) < memory_of(small, fast=False) < memory_of(large, fast=True)
 
 

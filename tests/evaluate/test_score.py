@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from stepscope.diagnose.finding import Verdict
 from stepscope.evaluate.score import score
 from stepscope.simulate import FaultTruth
+from stepscope.trace import ProcessGroup
 from tests.evaluate.jobs import JOB, a_diagnosis, a_fault, a_truth, a_verdict
 
 SPINE = a_fault((), cause="network", devices=(("switch", "spine-0"),))
@@ -40,6 +43,16 @@ def test_a_culprit_is_found_by_who_is_named(
     fault: FaultTruth, verdict: Verdict, found: bool
 ) -> None:
     assert score(a_truth(fault), JOB, a_diagnosis(verdict)).found is found
+
+
+def test_where_the_paper_named_a_group_the_group_is_right() -> None:
+    job = replace(JOB, groups=(ProcessGroup("edp-3", "edp", (3, 7, 11)),))
+    fault = a_fault((3, 7), cause="network", group="edp-3")
+    right = replace(a_verdict(3, 7, 11, cause="network"), group="edp-3")
+    one = score(a_truth(fault), job, a_diagnosis(right))
+    assert (one.found, one.complete, one.accused) == (True, True, 0)
+    assert score(a_truth(fault), job, a_diagnosis(replace(right, ranks=()))).found
+    assert not score(a_truth(fault), job, a_diagnosis(replace(right, group="edp-2"))).found
 
 
 def test_only_the_first_verdict_counts_as_first() -> None:

@@ -6,8 +6,11 @@ import pytest
 
 from stepscope.errors import UsageError
 from stepscope.evaluate import SUITES, choose
-from stepscope.evaluate.draw import shuffled
-from stepscope.evaluate.suites import AFTER, HEALTHY, TWO, WAYS, layout, way_of
+from stepscope.evaluate.argus import KINDS, TABLE_6
+from stepscope.evaluate.draw import all_forms, shuffled
+from stepscope.evaluate.drawn import AFTER, TWO
+from stepscope.evaluate.layouts import WAYS, layout, way_of
+from stepscope.evaluate.suite import HEALTHY
 from stepscope.simulate import FAULTS
 from stepscope.simulate.scenario import Scenario
 
@@ -95,3 +98,28 @@ def test_healthy_jobs_have_no_faults() -> None:
 def test_an_unknown_fault_is_named_with_those_there_are() -> None:
     with pytest.raises(UsageError, match="no fault is called gpu_hot; there are healthy, gpu_slow"):
         choose(SUITES["smoke"], range(1), ["gpu_hot"])
+
+
+def test_argus_is_retold_at_each_of_its_sizes() -> None:
+    cases = choose(SUITES["argus"], range(1)).cases
+    for size in (64, 512, 4096):
+        rows = [case.row for case in cases if case.nominal == size]
+        assert set(rows) >= {form.name for form in all_forms() if TABLE_6 in form.family}
+        assert {row[:6] for row in rows} >= {f"case {number}" for number in range(1, 6)}
+        assert {f"{HEALTHY} {kind}" for kind in KINDS} <= set(rows)
+
+
+def test_a_part_of_a_suite_is_chosen_by_size() -> None:
+    case = "case 5"  # nine stages: there are none of exactly this size
+    (only,) = choose(SUITES["argus"], range(1), [case], [512]).cases
+    assert (only.nominal, only.scenario.ranks) == (512, 576)
+    with pytest.raises(UsageError, match="no such job of argus has 65 ranks; there are 64, 512,"):
+        choose(SUITES["argus"], range(1), [case], [65])
+
+
+def test_healthy_jobs_of_argus_are_all_of_their_kind() -> None:
+    found = {row: choose(SUITES["argus"], range(1), [f"{HEALTHY} {row}"]).cases for row in KINDS}
+    kinds = {row: {case.scenario.workload.kind for case in cases} for row, cases in found.items()}
+    assert (kinds["dense"], kinds["experts"]) == ({"dense"}, {"moe"})
+    assert kinds["inputs"] == {"variable"}
+    assert {case.scenario.noise for case in found["clocks"]} != {Scenario().noise}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,6 +28,8 @@ _EXAMPLES = """Examples:
 
 - `stepscope evaluate --family hang --family gpu_slow --seeds 20`: some faults only
 
+- `stepscope evaluate --suite argus --ranks 64 --fast --seeds 1`: a paper's faults at one size
+
 - `stepscope evaluate --from now.json --html now.html`: earlier scores again
 
 - `stepscope evaluate --compare before.json now.json`: which jobs came out better or worse
@@ -41,12 +44,17 @@ def _flag(help: str, panel: str, *names: str, metavar: str | None = None) -> Any
 
 SuiteName = Annotated[
     str,
-    _flag("Every fault on 16 ranks; on 64 to 512; on 2,048 to 10,240; or all three.", _RUN,
-          metavar="smoke|standard|large|all"),
+    _flag("Every fault on 16 ranks; on 64 to 512; ARGUS' faults and cases on 64, 512 and 4,096; "
+          "every fault on 2,048 to 10,240; or all of them.", _RUN,
+          metavar="smoke|standard|argus|large|all"),
 ]  # fmt: skip
 Families = Annotated[
     list[str] | None,
     _flag("Only this fault, or `healthy`; may be repeated.", _RUN, metavar="NAME"),
+]
+Ranks = Annotated[
+    list[int] | None,
+    _flag("Only jobs of this size, of those the suite has; may be repeated.", _RUN, metavar="N"),
 ]
 Seeds = Annotated[
     int,
@@ -82,8 +90,8 @@ def register(app: typer.Typer) -> None:
 
 
 def evaluate(
-    suite: SuiteName = "smoke", family: Families = None, seeds: Seeds = 0, fast: Fast = False,
-    jobs: Jobs = 0, source: Source = None, resume: Resume = False,
+    suite: SuiteName = "smoke", family: Families = None, ranks: Ranks = None, seeds: Seeds = 0,
+    fast: Fast = False, jobs: Jobs = 0, source: Source = None, resume: Resume = False,
     json: Json = None, html: Html = None, publish: Publish = None, compare: Compare = None,
 ) -> int:  # fmt: skip
     """Score diagnosis against simulated jobs whose faults are known.
@@ -95,7 +103,7 @@ def evaluate(
 
     A job that fails is told in the table, and the others go on. Ctrl-C ends it with the jobs that
     are done, and --resume goes on with the others. With `--suite all` the files of --json and
-    --html are three: `now.smoke.json`, …
+    --html are one each: `now.smoke.json`, …
 
     Exit status: 0 done, 1 some job came out worse (with --compare), 2 the command makes no sense,
     130 interrupted.
@@ -110,7 +118,9 @@ def evaluate(
     for name in names:
         beside = f".{name}" if len(names) > 1 else ""
         file = _beside(json, beside)
-        results = _run(name, family or [], seeds, fast, jobs, file, resume)
+        results = _run(
+            name, _Part(tuple(family or ()), tuple(ranks or ()), seeds), fast, jobs, file, resume
+        )
         if results.missing:
             _show(results, file)
             return exits.INTERRUPTED
@@ -137,22 +147,41 @@ def _beside(file: Path | None, ending: str) -> Path | None:
     return file and file.with_name(f"{file.stem}{ending}{file.suffix}")
 
 
+@dataclass(frozen=True)
+class _Part:
+    """Which jobs of a suite are wanted; nothing: all."""
+
+    families: tuple[str, ...] = ()
+    ranks: tuple[int, ...] = ()
+    seeds: int = 0
+
+    def numbers(self, name: str) -> tuple[int, ...]:
+        """The seeds."""
+        from stepscope.evaluate import SUITES
+
+        return tuple(range(self.seeds or SUITES[name].seeds))
+
+    def of(self, name: str) -> Chosen:
+        from stepscope.evaluate import SUITES, choose
+
+        return choose(SUITES[name], self.numbers(name), self.families, self.ranks)
+
+
 def _run(
-    name: str, families: list[str], seeds: int, fast: bool, jobs: int, file: Path | None,
-    resume: bool,
+    name: str, part: _Part, fast: bool, jobs: int, file: Path | None, resume: bool
 ) -> Results:  # fmt: skip
     """All results of a suite, those before it included; each is written when it is there."""
     from stepscope.cli.terminal import count_progress
-    from stepscope.evaluate import SUITES, choose, run
+    from stepscope.evaluate import run
     from stepscope.evaluate.results import write
 
-    chosen = choose(SUITES[name], tuple(range(seeds or SUITES[name].seeds)), families)
+    chosen = part.of(name)
     before = _before(name, fast, file) if resume and file is not None else ()
     done = {one.id for one in before}
     cases = [case for case in chosen.cases if case.id not in done]
 
     def put_together(new: Sequence[Result]) -> Results:
-        return _together(name, seeds, fast, [*before, *new], chosen)
+        return _together(name, part.numbers(name), fast, [*before, *new], chosen)
 
     def keep(new: Sequence[Result]) -> None:
         if file is not None:
@@ -175,17 +204,17 @@ def _before(name: str, fast: bool, file: Path) -> Sequence[Result]:
     return found.results
 
 
-def _together(name: str, seeds: int, fast: bool, some: Sequence[Result], chosen: Chosen) -> Results:
+def _together(
+    name: str, seeds: tuple[int, ...], fast: bool, some: Sequence[Result], chosen: Chosen
+) -> Results:  # fmt: skip
     """Results in the suite's order, and how many jobs of it have none."""
     import stepscope
-    from stepscope.evaluate import SUITES
     from stepscope.evaluate.results import Results
 
     order = {case.id: at for at, case in enumerate(chosen.cases)}
     found = sorted(some, key=lambda one: order.get(one.id, len(order)))
-    numbers = tuple(range(seeds or SUITES[name].seeds))
     missing = len(order.keys() - {one.id for one in found})
-    return Results(name, fast, numbers, stepscope.__version__, tuple(found),
+    return Results(name, fast, seeds, stepscope.__version__, tuple(found),
                    chosen.unfit, missing)  # fmt: skip
 
 

@@ -6,7 +6,8 @@ results = run(chosen.cases, fast=True, jobs=2)
 
 from stepscope.evaluate.runner import Result, Said, run
 from stepscope.evaluate.score import Score, score
-from stepscope.evaluate.suites import SUITES, Case, Chosen, Suite, choose
+from stepscope.evaluate.suite import Case, Suite
+from stepscope.evaluate.suites import SUITES, Chosen, choose
 
 __all__ = [
     "SUITES",

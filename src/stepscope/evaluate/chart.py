@@ -9,8 +9,8 @@ from markupsafe import Markup
 
 from stepscope.evaluate.intervals import Rate, rate
 from stepscope.evaluate.runner import Result
-from stepscope.evaluate.suites import LOOKS
-from stepscope.evaluate.table import Row
+from stepscope.evaluate.suite import LOOKS
+from stepscope.evaluate.table import Row, size_of
 
 WIDTH, LINE, TOP = 1000, 22, 30
 LEFT, RIGHT = 240, 900
@@ -53,9 +53,9 @@ class Point:
 def by_ranks(results: Sequence[Result]) -> list[Point]:
     """How often the culprit came first, by the size of the job."""
     judged: dict[int, list[bool | None]] = {}
-    for one in sorted(results, key=lambda one: one.ranks):
+    for one in sorted(results, key=size_of):
         if one.score.found is not None:
-            judged.setdefault(one.ranks, []).append(one.score.found)
+            judged.setdefault(size_of(one), []).append(one.score.found)
     return [Point(size, rate(some)) for size, some in judged.items()]
 
 

@@ -6,7 +6,7 @@ import time
 import traceback
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from stepscope.evaluate.path import through_the_store
 from stepscope.evaluate.pool import each
 from stepscope.evaluate.prefix import step_ends, until
 from stepscope.evaluate.score import Score, is_costly, is_found, score
-from stepscope.evaluate.suites import Case
+from stepscope.evaluate.suite import Case
 from stepscope.simulate import Simulation, Truth, simulate
 from stepscope.simulate.world import World
 from stepscope.trace import Job
@@ -72,6 +72,8 @@ class Result:
     """CPU time of one diagnosis of the whole job."""
     form: str = ""
     """As `Case.form`."""
+    size: int = 0
+    """As `Case.nominal`; 0: `ranks`."""
     failed: str = ""
     """What went wrong: simulator or diagnosis gave up, or the process died. Nothing was said."""
 
@@ -107,7 +109,7 @@ def _each(cases: Sequence[Case], fast: bool, jobs: int) -> Generator[tuple[int, 
 def run_case(case: Case, fast: bool) -> Result:
     """One job, from the first step to its score. It never raises: what fails is told."""
     try:
-        simulation = simulate(case.scenario)
+        simulation = _simulated(case)
     except Exception as error:  # noqa: BLE001  other jobs go on
         return _unknown(case, _why(error))
     try:
@@ -115,6 +117,13 @@ def run_case(case: Case, fast: bool) -> Result:
     except Exception as error:  # noqa: BLE001  a diagnosis that gives up has found nothing
         silence = _Told(Diagnosis(case.scenario.name, case.scenario.ranks, "healthy"))
         return _result(case, simulation.job, simulation.truth, silence, _why(error))
+
+
+def _simulated(case: Case) -> Simulation:
+    """Its truth ends where the paper's did."""
+    simulation = simulate(case.scenario)
+    faults = tuple(replace(one, group=case.group or None) for one in simulation.truth.faults)
+    return replace(simulation, truth=replace(simulation.truth, faults=faults))
 
 
 @dataclass(frozen=True)
@@ -142,7 +151,7 @@ def _result(case: Case, job: Job, truth: Truth, told: _Told, failed: str = "") -
         case.id, case.row, case.family, one.ranks, case.dimensions, one.seed, _in_words(truth),
         truth.faults[0].slowdown if truth.faults else None, told.diagnosis.state,
         _said(told.diagnosis), score(truth, job, told.diagnosis), told.steps_to_verdict,
-        round(told.computing_s, 3), case.form, failed,
+        round(told.computing_s, 3), case.form, case.nominal, failed,
     )  # fmt: skip
 
 
@@ -152,7 +161,7 @@ def _unknown(case: Case, why: str) -> Result:
     return Result(
         case.id, case.row, case.family, one.ranks, case.dimensions, one.seed,
         " + ".join(fault.name for fault in one.faults), None, "healthy", (),
-        Score(costly=False, hangs=False, alarms=0), None, 0.0, case.form, why,
+        Score(costly=False, hangs=False, alarms=0), None, 0.0, case.form, case.nominal, why,
     )  # fmt: skip
 
 

@@ -54,7 +54,7 @@ def score(truth: Truth, job: Job, diagnosis: Diagnosis) -> Score:
     said = [verdict for verdict in verdicts if verdict.kind == "hang"]
     known = Score(
         bool(costly), bool(stuck), 0 if costly else len(verdicts),
-        accused=len(_accused(truth, verdicts)), said_hang=bool(said),
+        accused=len(_accused(truth, job, verdicts)), said_hang=bool(said),
         found_hang=any(names_culprit(fault, job, one) for fault in stuck for one in said[:1]),
     )  # fmt: skip
     return _of_culprits(known, costly, job, verdicts) if costly else known
@@ -79,10 +79,11 @@ def names_culprit(fault: FaultTruth, job: Job, verdict: Verdict) -> bool:
 
     Of a device that ranks share, it is the device itself or most of the ranks behind it. Of what
     strikes all or ever-changing ranks, it is nobody in particular, and the device if there is one.
+    Of one whose truth is a group, it is the group.
     """
     if (fault.kind == "hang") != (verdict.kind == "hang"):
         return False
-    if _first_device(verdict) in _devices(fault):
+    if _first_device(verdict) in _devices(fault) or _names_group(fault, job, verdict):
         return True
     named, guilty = set(verdict.ranks), set(fault.ranks)
     if not guilty:
@@ -91,6 +92,19 @@ def names_culprit(fault: FaultTruth, job: Job, verdict: Verdict) -> bool:
         return False
     units = _shared_units(fault, job)
     return not units or any(len(named & unit) >= MOST_OF_IT * len(unit) for unit in units)
+
+
+def _names_group(fault: FaultTruth, job: Job, verdict: Verdict) -> bool:
+    return (
+        fault.group is not None
+        and fault.group == verdict.group
+        and (set(verdict.ranks) <= _members(fault, job))
+    )
+
+
+def _members(fault: FaultTruth, job: Job) -> set[int]:
+    """The ranks of the group that is as good an answer as the culprits in it."""
+    return {rank for group in job.groups if group.id == fault.group for rank in group.ranks}
 
 
 def _shared_units(fault: FaultTruth, job: Job) -> list[set[int]]:
@@ -130,13 +144,14 @@ def _complete(
     named = {rank for verdict in verdicts for rank in verdict.ranks}
     return all(
         (any(names_culprit(fault, job, one) for one in verdicts) and named >= set(fault.ranks))
+        or any(_names_group(fault, job, one) for one in verdicts)
         or (bool(fault.devices) and _devices(fault) <= set(map(_first_device, verdicts)))
         for fault in costly
     )  # fmt: skip
 
 
-def _accused(truth: Truth, verdicts: Sequence[Verdict]) -> set[int]:
-    guilty = {rank for fault in truth.faults for rank in fault.ranks}
+def _accused(truth: Truth, job: Job, verdicts: Sequence[Verdict]) -> set[int]:
+    guilty = {rank for fault in truth.faults for rank in {*fault.ranks, *_members(fault, job)}}
     return {rank for verdict in verdicts for rank in verdict.ranks} - guilty
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from stepscope.evaluate.intervals import Confusion, Median, Rate, median, rate
 from stepscope.evaluate.runner import Result
-from stepscope.evaluate.suites import HEALTHY
+from stepscope.evaluate.suite import HEALTHY
 
 TABLE_6 = "ARGUS Table 6: "
 VENUS = "VenusTrace: "
@@ -41,13 +41,13 @@ class Row:
 def rows(results: Sequence[Result]) -> list[Row]:
     """One row per fault, in the order of the suite; healthy jobs last."""
     names = dict.fromkeys(one.row for one in results)
-    ordered = [*(name for name in names if name != HEALTHY), *([HEALTHY] * (HEALTHY in names))]
+    ordered = sorted(names, key=lambda name: name.startswith(HEALTHY))
     return [_row(name, [one for one in results if one.row == name]) for name in ordered]
 
 
 def total(results: Sequence[Result]) -> Row:
     """All jobs with a fault together."""
-    return _row("all faults", [one for one in results if one.row != HEALTHY])
+    return _row("all faults", [one for one in results if not is_healthy(one)])
 
 
 def _row(name: str, results: Sequence[Result]) -> Row:
@@ -64,6 +64,34 @@ def _row(name: str, results: Sequence[Result]) -> Row:
         median([one.steps_to_verdict for one in results if one.steps_to_verdict is not None]),
         median([one.computing_s for one in ran]), len(results) - len(ran),
     )  # fmt: skip
+
+
+def is_healthy(one: Result) -> bool:
+    """Whether nothing was put into it."""
+    return one.row.startswith(HEALTHY)
+
+
+def size_of(one: Result) -> int:
+    """The number of ranks that it counts for."""
+    return one.size or one.ranks
+
+
+def by_size(results: Sequence[Result]) -> list[Measure]:
+    """What was right at each size, and what was said of healthy jobs."""
+    found: dict[int, list[Result]] = {}
+    for one in sorted(results, key=size_of):
+        found.setdefault(size_of(one), []).append(one)
+    return [Measure(f"{size:,} ranks", _at_size(some), "-") for size, some in found.items()]
+
+
+def _at_size(results: Sequence[Result]) -> str:
+    parts = []
+    if any(one.score.found is not None for one in results):
+        parts.append(_both(results))
+    quiet = [one.score.alarms > 0 for one in results if is_healthy(one) and not one.failed]
+    if quiet:
+        parts.append(f"healthy jobs accused {in_words(rate(quiet))}")
+    return ", ".join(parts) or "nothing to be judged by"
 
 
 def hangs_told(results: Iterable[Result]) -> Confusion:
@@ -135,7 +163,7 @@ def of_venustrace(results: Sequence[Result]) -> list[Measure]:
     """
     mine = [one for one in results
             if one.family.startswith(VENUS) and _type_of(one) in _VENUS_PLACES]  # fmt: skip
-    healthy = [one for one in results if one.row == HEALTHY]
+    healthy = [one for one in results if is_healthy(one)]
     stuck = [one for one in mine if one.score.hangs]
     slow = [one for one in mine if not one.score.hangs]
     found = []

@@ -64,7 +64,9 @@ def sections(results: Results) -> list[tuple[str, list[Measure]]]:
         Measure("said to hang", table.f1_in_words(table.hangs_told(some)), NOTHING),
         Measure("and its rank named", table.f1_in_words(table.hangs_found(some)), NOTHING),
     ]
+    sizes = table.by_size(some)
     found = [
+        ("By size", sizes if len(sizes) > 1 else []),
         ("Hangs, all simulated jobs", hangs if any(one.score.hangs for one in some) else []),
         ("Holmes' measure: irregularities localised", table.of_holmes(some)),
         ("VenusTrace's measure: faults at random positions", table.of_venustrace(some)),

@@ -35,6 +35,8 @@ class FaultTruth:
     lost_ns: int | None
     parameters: Mapping[str, Any]
     lost_fraction: float | None = None
+    group: str | None = None
+    """A group that is as good an answer as the ranks in it, where nobody could know more."""
 
 
 @dataclass(frozen=True)
