@@ -1,7 +1,9 @@
 """Culprits that have one cause in common: the ranks of a host, or of a replica of the model.
 
 What strikes all ranks of a host is the host's, and what strikes all that share their samples is the
-samples'. Each alone may cost too little for a verdict: they are joined before that is asked.
+samples'. Each alone may cost too little for a verdict: they are joined before that is asked. Of
+neighbours on a host, which are not all that is there, one verdict is enough where they are slow
+alike and at the same time: by chance devices do not go bad at once.
 """
 
 from __future__ import annotations
@@ -22,6 +24,12 @@ ALIKE = 2.0
 """Times the least excess ratio among ranks that something in common slows down."""
 INFERRED = 0.6
 """Most confidence in strangers that nobody saw, as with transfers that explain a rise."""
+AT_ONCE = 0.9
+"""So much of the time in which any of them is slow. Two faults that begin when they like, and stay,
+meet this in one pair of ten; that they are on one host as well is one in as many as there are."""
+BLOWS_AT_ONCE = 0.5
+"""Of steps in which any of them is struck, as in `culprits`: a light blow may stay unseen on one.
+Two that are struck in half of the steps each share a third of these by chance."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +38,10 @@ class Slow:
 
     finding: Finding
     evidence: tuple[Evidence, ...]
+    columns: frozenset[int] = frozenset()
+    """Steps, or windows, in which it is slow, as numbers within what was looked at."""
+    has_onset: bool = False
+    """Whether it was well for a part of the time: when two began may be compared."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +63,42 @@ def joined(window: Window, found: Sequence[Slow]) -> list[Slow]:
                 if one is not None:
                     whole.append(one)
                     left = {rank: slow for rank, slow in left.items() if slow not in same}
-    return [*whole, *left.values()]
+    return [*whole, *_neighbours(window, list(left.values()))]
+
+
+def _neighbours(window: Window, found: Sequence[Slow]) -> list[Slow]:
+    """The findings with those joined that some ranks of one host share."""
+    told: list[Slow] = []
+    hosts: dict[tuple[str | None, str], list[Slow]] = {}
+    for one in found:
+        host = window.host_of(one.finding.ranks[0])
+        hosts.setdefault((host, one.finding.cause), []).append(one)
+    for (host, _), same in hosts.items():
+        told += same if host is None else [_join(part) for part in _of_one_origin(same)]
+    return told
+
+
+def _of_one_origin(found: Sequence[Slow]) -> list[list[Slow]]:
+    """Findings in parts, each about what is slow alike and at the same time."""
+    parts: list[list[Slow]] = []
+    for one in found:
+        part = next((part for part in parts if _is_alike(part[0], one)), None)
+        parts.append([one]) if part is None else part.append(one)
+    return [kept for part in parts for kept in _if_no_chance(part)]
+
+
+def _if_no_chance(part: list[Slow]) -> list[list[Slow]]:
+    """Each by itself where a few have been slow all the time: as any other, it may be theirs."""
+    together = len(part) >= SEVERAL or part[0].has_onset
+    return [part] if together else [[one] for one in part]
+
+
+def _is_alike(one: Slow, other: Slow) -> bool:
+    """Whether two are slow in the same steps, and in degree as what shares a cause."""
+    both, either = len(one.columns & other.columns), len(one.columns | other.columns)
+    least = BLOWS_AT_ONCE if "blows" in one.finding.values else AT_ONCE
+    degrees = sorted((each.finding.slowdown or 1.0) - 1 for each in (one, other))
+    return both >= least * max(either, 1) and 0 < degrees[1] <= ALIKE * degrees[0]
 
 
 def _units(window: Window) -> list[_Unit]:
@@ -119,6 +166,8 @@ def _sharing(same: Sequence[Slow], host: str) -> Slow | None:
 
 def _join(same: Sequence[Slow]) -> Slow:
     """One finding for several ranks, told by the costliest, that costs what they cost together."""
+    if len(same) == 1:
+        return same[0]
     worst = max(same, key=lambda one: lost_fraction(one.finding) or 0.0)
     phases = {one.finding.phase for one in same}
     ranks = tuple(sorted(rank for one in same for rank in one.finding.ranks))

@@ -1,0 +1,54 @@
+"""Which slow ranks are told of as one: neighbours on a host that went bad at the same time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from stepscope.diagnose.runner import diagnose
+from stepscope.trace import Host
+from stepscope.window import Window
+
+from .jobs import Fault, a_job
+
+HOSTS = (Host("host-0", (0, 1, 2, 3, 4, 5, 6, 7)), Host("host-1", (8, 9, 10, 11, 12, 13, 14, 15)))
+
+
+def slow(*ranks: int, start: int = 100, times: float = 1.6) -> Fault:
+    return Fault(ranks, "backward-compute", start, times=times)
+
+
+def on_hosts(*faults: Fault) -> Window:
+    job = a_job(ranks=16, steps=160, faults=faults, stacks=False)
+    return replace(job, job=replace(job.job, hosts=HOSTS))
+
+
+def named(job: Window) -> list[tuple[int, ...]]:
+    return sorted(one.ranks for one in diagnose(job).verdicts)
+
+
+def test_neighbours_that_go_bad_at_once_are_one_verdict() -> None:
+    (verdict,) = diagnose(on_hosts(slow(2, 3))).verdicts
+    assert (verdict.cause, verdict.ranks, verdict.hosts) == ("compute", (2, 3), ("host-0",))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [slow(9), slow(3, start=40), slow(3, times=3.0)],
+    ids=["on another host", "since another step", "to another degree"],
+)
+def test_what_differs_is_told_apart(other: Fault) -> None:
+    assert named(on_hosts(slow(2), other)) == sorted([(2,), other.ranks])
+
+
+def test_of_what_was_there_from_the_start_two_may_be_chance_and_four_are_not() -> None:
+    assert named(on_hosts(slow(2, 3, start=0))) == [(2,), (3,)]
+    assert named(on_hosts(slow(2, 3, 5, 6, start=0))) == [(2, 3, 5, 6)]
+
+
+def test_the_cost_of_several_is_told_once() -> None:
+    alone = diagnose(on_hosts(slow(2))).verdicts[0].lost_fraction
+    both = diagnose(on_hosts(slow(2, 3))).verdicts[0].lost_fraction
+    assert alone is not None
+    assert both == pytest.approx(alone, rel=0.2)
