@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,9 @@ class Command:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
 
+    pid = 1 << 30
+    """Of no process."""
+
     def wait(self, seconds: float) -> None:
         self._clock.now += seconds
         raise subprocess.TimeoutExpired("train", seconds)
@@ -53,7 +57,7 @@ class Job:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.exists = True
-        self.stuck = False
+        self.stuck = self.stopped = False
         self.look_seconds = self.look_cpu = LOOK_CPU
         self.looks: list[float] = []
 
@@ -68,10 +72,16 @@ class Job:
             raise SourceError("nothing was recorded there yet")
         return SAMPLES["hang" if self.stuck else "healthy"]()
 
-    def hangs(self) -> bool:
+    def hang(self) -> Diagnosis | None:
         if not self.exists:
             raise SourceError("nothing was recorded there yet")
-        return self.stuck
+        return self.at_once() if self.stuck else None
+
+    def at_once(self) -> Diagnosis:
+        """What a quick look makes of it: as sure as it is of a stopped process, or not."""
+        hang = SAMPLES["hang"]()
+        sure = replace(hang.verdicts[0], confidence=0.97 if self.stopped else 0.7)
+        return replace(hang, verdicts=(sure,))
 
 
 class Run:
@@ -112,6 +122,18 @@ def test_a_hang_is_told_between_two_looks(run: Run, capsys: pytest.CaptureFixtur
     run.watch(1)
     assert "rank 3 never entered" in capsys.readouterr().err
     assert len(run.job.looks) == 2, "long before its turn"
+
+
+def test_a_stopped_process_is_told_of_by_a_quick_look(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run.job.look_cpu = run.job.look_seconds = 1.0
+    run.watch(10)
+    run.stall()
+    run.job.stuck = run.job.stopped = True
+    run.watch(10)
+    assert capsys.readouterr().err.count("rank 3 never entered") == 1
+    assert len(run.job.looks) == 1, "a whole look has time"
 
 
 def test_a_hang_is_told_though_no_look_found_a_folder_yet(

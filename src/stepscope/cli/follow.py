@@ -6,6 +6,7 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -46,7 +47,7 @@ class Watch:
         self._told: set[str] = set()
         self._last: Diagnosis | None = None
         self._hang_sought_in: Window | None = None
-        self._hangs = False
+        self._hang: Diagnosis | None = None
 
     @property
     def is_recording(self) -> bool:
@@ -78,14 +79,23 @@ class Watch:
         self._warn()
         return window
 
-    def hangs(self) -> bool:
-        """Whether what is there now ends in a hang; much cheaper than a whole look."""
+    def hang(self) -> Diagnosis | None:
+        """The hang in which what is there now ends, on top of what the last look found.
+
+        Much cheaper than a whole look; None where nothing hangs.
+        """
         from stepscope.diagnose.runner import find_hang
 
         window = self._reader.refresh()
         if window is not self._hang_sought_in:
-            self._hang_sought_in, self._hangs = window, find_hang(window) is not None
-        return self._hangs
+            self._hang_sought_in, self._hang = window, find_hang(window)
+        return None if self._hang is None else self._with_last(self._hang)
+
+    def _with_last(self, hang: Diagnosis) -> Diagnosis:
+        if self._last is None:
+            return hang
+        others = (verdict for verdict in self._last.verdicts if verdict.kind != "hang")
+        return replace(self._last, state="hang", verdicts=(*hang.verdicts, *others))
 
     def _warn(self) -> None:
         """Each problem of the source once, not at every look."""

@@ -6,10 +6,12 @@ ours. Elsewhere the command's output is not touched, and plain lines go to stand
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import logging
 import os
 import pty
+import select
 import selectors
 import subprocess
 import sys
@@ -52,10 +54,15 @@ outside the ranks. On a busy host it takes longer than that, and is no more of a
 STATUS_SECONDS = 10.0
 WINDOW_SECONDS = 1800.0
 """The live view forgets what is older; the final report and `diagnose` read everything."""
+SURE = 0.9
+"""A hang seen with this confidence is told before a whole look: 0.97 is a stopped process, 0.8 the
+most that is given to any other (`methods/hang.py`)."""
 STACK_FRAMES = 8
 """Innermost frames of a rank that hangs; the report has more."""
-_TURN_SECONDS = 0.1
-_STALLED_TURN_SECONDS = 0.02
+_TURN_SECONDS = 0.02
+"""Costs 0.1 % of a core: one wait and one file's time (measured)."""
+_SEARCH_SECONDS = 1.0
+"""How often hosts are sought that had nothing open before."""
 
 
 class Live:
@@ -73,8 +80,7 @@ class Live:
         self._screen = _Terminal() if _on_terminal() else _Plain()
         self._watch: Watch | None = None
         self._due = self._whole_due = 0.0
-        self._open = Path(self.source) / "comm_ops"
-        self._open_seen = 0
+        self._open_ops = _OpenOps(Path(self.source) / "comm_ops")
 
     @property
     def output(self) -> int | None:
@@ -83,11 +89,11 @@ class Live:
 
     def wait(self, process: subprocess.Popen[bytes]) -> bool:
         """Waits a moment, looks when it is time; True once the command has ended."""
-        turn = _STALLED_TURN_SECONDS if self._open_seen else _TURN_SECONDS
-        self._screen.pump(turn, process)
-        stalled = self._stalled()
+        self._screen.pump(_TURN_SECONDS, process)
+        changed, stalled = self._open_ops.look()
         if stalled:
-            self._due = min(self._due, time.monotonic() + STALLED_LOOK_SECONDS)
+            pause = 0.0 if changed else STALLED_LOOK_SECONDS
+            self._due = min(self._due, time.monotonic() + pause)
         if time.monotonic() >= self._due:
             self._look(stalled)
         return process.poll() is not None
@@ -110,7 +116,7 @@ class Live:
 
     def _look(self, stalled: bool) -> None:
         started = time.monotonic()
-        if stalled and started < self._whole_due and (self._hanging or not self._hangs()):
+        if stalled and started < self._whole_due and self._told_of_hang():
             self._due = started + STALLED_LOOK_SECONDS
             return
         import_what_looks()
@@ -123,9 +129,7 @@ class Live:
             if confirmed != diagnosis:
                 pause = CONFIRM_SECONDS
             if confirmed.verdicts or not diagnosis.verdicts:
-                self._screen.show(confirmed)
-                self._announce(confirmed)
-                self._deepen(confirmed)
+                self._show(confirmed)
         self._whole_due = self._due = time.monotonic() + pause
 
     def _confirmed(self, diagnosis: Diagnosis) -> Diagnosis:
@@ -139,9 +143,11 @@ class Live:
         self._suspected = {identity(verdict) for verdict in diagnosis.verdicts}
         return replace(diagnosis, verdicts=kept)
 
-    def _announce(self, diagnosis: Diagnosis) -> None:
+    def _show(self, diagnosis: Diagnosis) -> None:
+        self._screen.show(diagnosis)
         if self._announcer is not None:
             self._announcer.show(diagnosis)
+        self._deepen(diagnosis)
 
     def _deepen(self, diagnosis: Diagnosis) -> None:
         """At the first verdict: samples that are still with py-spy may name the function."""
@@ -149,12 +155,26 @@ class Live:
             self._asked = True
             threading.Thread(target=self._ask_for_stacks, daemon=True).start()
 
-    def _hangs(self) -> bool:
-        """Whether the job hangs right now: a hundredth of the cost of a whole look."""
+    def _told_of_hang(self) -> bool:
+        """Whether a quick look is all that it needs now: nothing hangs, or it was told of.
+
+        A stopped process is proof enough; of another hang, a whole look tells.
+        """
+        if self._hanging:
+            return True
+        hang = self._hang()
+        if hang is None:
+            return True
+        self._hanging = hang.verdicts[0].confidence >= SURE
+        if self._hanging:
+            self._show(hang)
+        return self._hanging
+
+    def _hang(self) -> Diagnosis | None:
         try:
-            return self._followed().hangs()
+            return self._followed().hang()
         except StepscopeError:
-            return False
+            return None
 
     def _followed(self) -> Watch:
         """The job, from the first moment on at which there is something of it."""
@@ -172,13 +192,25 @@ class Live:
             self._watch = None
             return None
 
-    def _stalled(self) -> bool:
-        """Whether a host says that operators are in flight for long (local folders only)."""
-        newest = max((_changed_ns(path) for path in self._open.glob("*/open.parquet")), default=0)
-        changed, self._open_seen = newest != self._open_seen, newest
-        if changed and newest:
-            self._due = 0.0
-        return newest > 0
+
+class _OpenOps:
+    """The files in which hosts say that operators are in flight for long (local folders only)."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._hosts: list[Path] = []
+        self._sought = -_SEARCH_SECONDS
+        self._newest = 0
+
+    def look(self) -> tuple[bool, bool]:
+        """Whether something changed since the last look, and whether there is any now."""
+        now = time.monotonic()
+        if now - self._sought >= _SEARCH_SECONDS:
+            self._sought = now
+            self._hosts = list(self._folder.glob("*"))
+        newest = max((_changed_ns(host / "open.parquet") for host in self._hosts), default=0)
+        changed, self._newest = newest != self._newest, newest
+        return changed, newest > 0
 
 
 class _Plain:
@@ -191,10 +223,7 @@ class _Plain:
         self._blamed: object = ()
 
     def pump(self, seconds: float, process: subprocess.Popen[bytes]) -> None:
-        try:
-            process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            return
+        _wait(process, seconds)
 
     def show(self, diagnosis: Diagnosis) -> None:
         blamed = tuple(identity(verdict) for verdict in diagnosis.verdicts)
@@ -295,6 +324,20 @@ def _lines(diagnosis: Diagnosis) -> Iterator[str]:
         yield f"  {verdict.summary}"
         yield f"  do next: {verdict.advice}"
         yield from (f"  stack: {frame}" for frame in verdict.stack[-STACK_FRAMES:])
+
+
+def _wait(process: subprocess.Popen[bytes], seconds: float) -> None:
+    """Until a process ends, or a time is over; asleep all the while, as `Popen.wait` is not."""
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except OSError:  # it was waited for already, or the kernel is older than 5.3
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(seconds)
+        return
+    ended = select.poll()
+    ended.register(descriptor, select.POLLIN)
+    ended.poll(1e3 * seconds)
+    os.close(descriptor)
 
 
 def _on_terminal() -> bool:

@@ -29,6 +29,8 @@ from stepscope.window import Window
 
 LATE_STEPS = 1.5
 """No hang while the last finished step is younger than one and a half steps."""
+OVERDUE_STEPS = 1.0
+"""With a process known to be stopped, while it is younger than one step."""
 STOPPED_STEPS = 0.5
 """A process known to be stopped needs no patience beyond what sorts out one slow step."""
 STUCK_STEPS, STUCK_NS = 2.0, 5 * 10**9
@@ -48,7 +50,7 @@ STARTING_NS = 300 * 10**9
 def find_hang(window: Window) -> Finding | None:
     """The hang the window ends in, or None."""
     now, usual = now_ns(window), pace(window)
-    if now is None or _goes_on(now, usual):
+    if now is None or _goes_on(now, usual, OVERDUE_STEPS):
         return None
     scene = read_scene(window, now, usual)
     if scene is None or not scene.open:
@@ -58,13 +60,15 @@ def find_hang(window: Window) -> Finding | None:
     members = scene.roots or frozenset().union(*(one.entered for one in scene.open))
     signs = {rank: watch.of(rank) for rank in sorted(members)}
     stopped = _stopped_members(watch, scene, signs)
-    return _judge(window, watch, scene, signs, stopped)
+    if stopped:
+        return _halted(watch, scene, stopped)
+    return None if _goes_on(now, usual, LATE_STEPS) else _judge(window, watch, scene, signs)
 
 
-def _goes_on(now: int, usual: Pace) -> bool:
-    """Whether the last step ended a moment ago."""
+def _goes_on(now: int, usual: Pace, steps: float) -> bool:
+    """Whether the last step ended less than so many steps ago."""
     ended = usual.last_end_ns
-    return ended is not None and now - ended <= LATE_STEPS * usual.step_ns
+    return ended is not None and now - ended <= steps * usual.step_ns
 
 
 def _stopped_members(watch: Watch, scene: Scene, signs: dict[int, Signs]) -> frozenset[int]:
@@ -75,15 +79,15 @@ def _stopped_members(watch: Watch, scene: Scene, signs: dict[int, Signs]) -> fro
     return frozenset(stopped) if others - stopped else frozenset()
 
 
-def _judge(
-    window: Window, watch: Watch, scene: Scene, signs: dict[int, Signs], stopped: frozenset[int]
-) -> Finding | None:
-    age = _age(watch, scene, stopped)
-    if stopped:
-        if age < STOPPED_STEPS * scene.pace.step_ns:
-            return None
-        signs = {rank: watch.of(rank) for rank in sorted(stopped)}
-        return _finding(scene, signs, "host", 0.97, "its process is stopped or dead")
+def _halted(watch: Watch, scene: Scene, stopped: frozenset[int]) -> Finding | None:
+    if _age(watch, scene, stopped) < STOPPED_STEPS * scene.pace.step_ns:
+        return None
+    signs = {rank: watch.of(rank) for rank in sorted(stopped)}
+    return _finding(scene, signs, "host", 0.97, "its process is stopped or dead")
+
+
+def _judge(window: Window, watch: Watch, scene: Scene, signs: dict[int, Signs]) -> Finding | None:
+    age = _age(watch, scene)
     if not scene.missed:
         return _nobody_missing(window, scene, age)
     if not scene.roots:
@@ -94,7 +98,7 @@ def _judge(
     return _absent(window, scene, signs, age)
 
 
-def _age(watch: Watch, scene: Scene, stopped: frozenset[int]) -> int:
+def _age(watch: Watch, scene: Scene, stopped: frozenset[int] = frozenset()) -> int:
     """How long the youngest arrival has waited, as far as a waiter was seen alive."""
     seen = [watch.of(rank).seen_ns for rank in scene.waiting - stopped]
     known = [time for time in seen if time is not None]
