@@ -38,6 +38,11 @@ SHARED_DEVICES = (
     "clocks, power limits and driver of that host with another's as well"
 )
 
+STRANGERS = (
+    "find the other processes on the devices of {who} (`nvidia-smi --query-compute-apps=pid,name "
+    "--format=csv`, `nvidia-smi pmon -c 1`) and move them"
+)
+
 UNEVEN = (
     "the hardware is fine: balance the work of each step between replicas (sort or pack sequences "
     "by length, give batches by tokens and not by samples)"
@@ -101,6 +106,8 @@ def advise(finding: Finding) -> str:
 def _of_slowness(finding: Finding) -> str:
     if finding.values.get("shared_devices") is True:
         return SHARED_DEVICES
+    if finding.values.get("of_gpu") is True:
+        return STRANGERS
     if finding.values.get("exposed") is not None:
         return EXPOSED
     if finding.cause == "compute" and finding.values.get("blows") not in (

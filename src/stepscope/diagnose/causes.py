@@ -33,6 +33,8 @@ class Reason:
     """A phase that says more than the one in which the rank was found to be slow."""
     slowdown: float | None = None
     """And how many times longer it takes than on the peers."""
+    of_gpu: bool = False
+    """Whether it is the GPU that others compete for, and not the host."""
 
 
 def reason_of(seen: Observed, samples: Samples | None, one: Culprit) -> Reason:
@@ -60,7 +62,11 @@ def _of_device(seen: Observed, one: Culprit, use: Use) -> Reason | None:
     """What is known of a device, or of its work, that makes it late."""
     speed = clock.relative(seen, one.row, one.first, one.stop)
     if clock.is_low(speed):
-        return Reason("compute", None, (_clock(speed or 0.0), *_measured(use)))
+        held = seen.hardware("clock_held_down", one.first, one.stop)[one.row]
+        return Reason("compute", None, (_clock(speed or 0.0, float(held)), *_measured(use)))
+    strangers = clock.strangers(seen, one.row, one.first, one.stop)
+    if strangers > 0:
+        return Reason("contention", None, (_on_device(strangers), *_measured(use)), of_gpu=True)
     phases = inner.parts_of(seen, one)
     parts = phases or inner.kernels_of(seen, one)
     experts = inner.more_for_experts(parts)
@@ -142,9 +148,17 @@ def _use(use: Use) -> Evidence:
     return Evidence("processor", "; ".join(parts), values)
 
 
-def _clock(speed: float) -> Evidence:
+def _clock(speed: float, held_down: float) -> Evidence:
+    """`held_down`: share of the time in which heat or power held the clock down; NaN unknown."""
     detail = f"its device runs at {_percent(speed)} of its peers' clock"
+    if held_down > 0:
+        detail += f", held down by heat or the power supply {_percent(held_down)} of the time"
     return Evidence("clock", detail, {"clock": speed})
+
+
+def _on_device(strangers: float) -> Evidence:
+    detail = "other processes compute on its device, and on those of its peers fewer or none"
+    return Evidence("clock", detail, {"gpu_strangers": strangers})
 
 
 def _experts(parts: Mapping[str, Part], phase: str) -> Evidence:

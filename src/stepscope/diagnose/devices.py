@@ -1,7 +1,8 @@
 """Which devices a rank has, by the full names that findings use: `host-000/gpu-5`.
 
 Known is what `job.json` lists and what tables show. A host's GPUs and adapters are its ranks' in
-their order; which adapter a rank really uses, network work requests tell (table `transfers`).
+their order; which GPU a rank really uses, its processor may have seen (`gauges`), and which
+adapter, network work requests tell (table `transfers`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from stepscope.diagnose.finding import Device, Finding
+from stepscope.diagnose.gauges import indices
 from stepscope.trace import Host
 from stepscope.window import Window
 
@@ -34,8 +36,10 @@ class Devices:
         host = self._host_of.get(rank)
         if host is None or not self._computes_on_gpus:
             return None
-        at = host.ranks.index(rank)
-        named = len(host.gpus) == len(host.ranks)
+        at = self._gpu_at(host, rank)
+        named = at < len(host.gpus) and (
+            rank in self._gpu_seen or len(host.gpus) == len(host.ranks)
+        )
         return f"{host.name}/{host.gpus[at] if named else f'gpu-{at}'}"
 
     def pcie(self, rank: int) -> str | None:
@@ -43,7 +47,7 @@ class Devices:
         if self.gpu(rank) is None:
             return None
         host = self._host_of[rank]
-        return f"{host.name}/pcie-{host.ranks.index(rank)}"
+        return f"{host.name}/pcie-{self._gpu_at(host, rank)}"
 
     def nvlink(self, rank: int) -> str | None:
         """Where counters show that there is NVLink."""
@@ -69,7 +73,15 @@ class Devices:
 
     @cached_property
     def _computes_on_gpus(self) -> bool:
-        return any(self.window.table(name) is not None for name in ON_GPU)
+        kernels = any(self.window.table(name) is not None for name in ON_GPU)
+        return kernels or bool(self._gpu_seen)
+
+    def _gpu_at(self, host: Host, rank: int) -> int:
+        return self._gpu_seen.get(rank, host.ranks.index(rank))
+
+    @cached_property
+    def _gpu_seen(self) -> Mapping[int, int]:
+        return indices(self.window)
 
     @cached_property
     def _counts_nvlink(self) -> bool:
@@ -101,10 +113,11 @@ def culprit_devices(window: Window, finding: Finding, hosts: Sequence[str]) -> t
     if finding.function is not None:
         return ()
     sure = round(finding.confidence, 3)
-    if finding.cause in ("contention", "host"):
+    of_gpu = finding.cause == "compute" or finding.values.get("of_gpu") is True
+    if finding.cause in ("contention", "host") and not of_gpu:
         return tuple(Device("cpu", f"{host}/cpu", sure) for host in hosts)
     known = Devices(window)
-    if finding.cause == "compute":
+    if of_gpu:
         names = dict.fromkeys(map(known.gpu, finding.ranks))
         return tuple(Device("gpu", name, sure) for name in names if name is not None)
     if finding.cause == "memory_copy":

@@ -27,8 +27,10 @@ from stepscope.diagnose.finding import (
     StepSeries,
     Verdict,
 )
+from stepscope.diagnose.gauges import by_rank
 from stepscope.diagnose.idle_host import with_idle
-from stepscope.diagnose.kernel_blame import kernel_verdicts, with_kernels
+from stepscope.diagnose.kernel_blame import with_kernels
+from stepscope.diagnose.kernels_alone import kernel_verdicts
 from stepscope.diagnose.liveness import latest_stack
 from stepscope.diagnose.methods import desync, hang, l1
 from stepscope.diagnose.methods.everyone import find_everyones
@@ -72,7 +74,7 @@ def diagnose(window: Window, settings: Settings = Settings()) -> Diagnosis:
     """Everything wrong with the job in this window, and what could not be looked at."""
     window, dropped = clean(window)
     window, clocks, unaligned = align(window)
-    seen = Observed(window)
+    seen = Observed(by_rank(window))
     stuck = _stuck(window) if settings.hangs else []
     slow = _slow(seen) if settings.slowdowns else _Slow((), (), None)
     verdicts = ranked(
@@ -147,7 +149,8 @@ def _slow(seen: Observed) -> _Slow:
     verdicts, kept = _named(seen, samples, culprits, cost)
     network = judge_network(seen, kept)
     verdicts += network.verdicts
-    verdicts += kernel_verdicts(seen, {rank for one in verdicts for rank in one.ranks})
+    told = kernel_verdicts(seen, {rank for one in verdicts for rank in one.ranks})
+    verdicts += told
     series = line.job_period_ns[line.warm_up :]
     change = _moved(l1.regression(series), line.warm_up)
     # mostly all are kept, and what they cost is known
@@ -159,7 +162,7 @@ def _slow(seen: Observed) -> _Slow:
     if (
         everyone is not None
         and rest is not None
-        and not _after_effect(everyone, len(line.steps) - rest.split, kept)
+        and not _after_effect(everyone, len(line.steps) - rest.split, _stretches(seen, kept, told))
     ):
         verdicts.append(everyones_verdict(seen.window, everyone))
         change = change or rest
@@ -202,15 +205,24 @@ def _named(
     return [slow_verdict(seen.window, one) for one in costly], kept
 
 
-def _after_effect(everyone: Finding, columns: int, culprits: Sequence[Culprit]) -> bool:
+def _after_effect(everyone: Finding, columns: int, stretches: Sequence[Span]) -> bool:
     """Whether a culprit was slow for most of everyone's rise, which nothing of its own explains.
 
     A rank that is starved of its processor is also slow in its part of each transfer, which lasts
-    longer for all: one cause, and one verdict.
+    longer for all: one cause, and one verdict. So is one of which kernels alone tell: nobody knows
+    what each step would take without it.
     """
     shown = everyone.values.get("shown") is True
-    slow = max((one.stop - one.first for one in culprits), default=0)
+    slow = max((stop - first for first, stop in stretches), default=0)
     return not shown and slow >= MOSTLY * columns
+
+
+def _stretches(seen: Observed, kept: Sequence[Culprit], told: Sequence[Verdict]) -> list[Span]:
+    """The columns of culprits, and of what kernels alone tell."""
+    steps = [one.steps for one in told if one.steps is not None]
+    ends = seen.line.columns(np.array(steps, np.int64).ravel()).reshape(-1, 2)
+    own = [(one.first, one.stop) for one in kept]
+    return own + [(first, last + 1) for first, last in ends.tolist()]
 
 
 def _moved(change: l1.Regression | None, columns: int) -> l1.Regression | None:

@@ -63,6 +63,8 @@ def slow_finding(seen: Observed, one: Culprit, reason: Reason, cost: Cost, at: i
     if reason.cause == "compute":
         values["clock"] = clock.relative(seen, one.row, one.first, one.stop)
         values["slow_in"] = passes.extent(seen, one)
+    if reason.of_gpu:
+        values["of_gpu"] = True
     rank = int(line.ranks[one.row])
     if not one.phases:
         sure = SURE + LATE_BONUS * bool(lag) + 4 * PER_SIGMA
@@ -241,6 +243,8 @@ def _because(one: Slow) -> str:
         "jit_compile": ", compiling",
         "load_imbalance": ", with more work to do",
     }.get(finding.cause, "")
+    if finding.values.get("of_gpu"):
+        reason = ", as other processes compute on its device"
     if finding.values.get("shared_devices"):
         reason = ", as something else seems to use the devices"
     if finding.cause == "host" and finding.function is None:

@@ -3,9 +3,11 @@
 Per rank: `cpu_util` (cores used by the process), `run_delay` (share of the time
 that the main thread was runnable and had to wait for a CPU), `proc_stopped` (1 while the process
 is stopped or gone), `allowed_cpus`, and, where a rank waits much for its CPU,
-`stranger_cpu_util` (cores that processes outside the job use on the CPUs this rank may run on).
+`stranger_cpu_util` (cores that processes outside the job use on the CPUs this rank may run on),
+and `gpu_index`, the number of the GPU it was seen to compute on.
 Per host (rank -1): `cpu_util` (0 to 1), `cpu_util.core<N>`, `load1`, `mem_available_bytes`,
-`nic_rx_bytes_per_s` and `nic_tx_bytes_per_s`, and NVML's figures where there is a GPU.
+`nic_rx_bytes_per_s` and `nic_tx_bytes_per_s`, and where there is a GPU NVML's figures and
+`gpu_strangers.gpu<N>`, the processes outside the job that compute on it.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ from stepscope.processor.strangers import Strangers
 
 STRANGERS_FROM = 0.2
 """Run delay from which a look at all processes of the host is worth its cost."""
+GPU_USERS_SECONDS = 10.0
+"""Who computes on a GPU hardly changes, and to ask costs more than to read a counter."""
 _STOPPED = {psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP, psutil.STATUS_ZOMBIE}
 
 Sample = tuple[int, str, float]
@@ -50,6 +54,7 @@ class HardwareSampler:
         self._halted: set[int] = set()
         self._gpus = Gpus()
         self._last: float | None = None
+        self._looked_at_gpus = -GPU_USERS_SECONDS
         self._network = _network_bytes()
         self._strangers = Strangers(self._family)
         psutil.cpu_percent(percpu=True)
@@ -77,6 +82,7 @@ class HardwareSampler:
         """One sample of everything, as rows of `hardware`."""
         now, elapsed = time.time_ns(), self._elapsed()
         samples = list(self._host_samples(elapsed))
+        samples += self._users_of_gpus()
         for pid, watched in self._watched.items():
             of_rank = self._rank_samples(watched, elapsed)
             (self._halted.add if _is_halted(of_rank) else self._halted.discard)(pid)
@@ -122,6 +128,24 @@ class HardwareSampler:
             yield -1, "nic_tx_bytes_per_s", (network[1] - before[1]) / elapsed
         for metric, value in self._gpus.sample():
             yield -1, metric, value
+
+    def _users_of_gpus(self) -> Iterator[Sample]:
+        """Which rank computes on which GPU, and how many strangers do, where pids are ours."""
+        if self._last is None or self._last < self._looked_at_gpus + GPU_USERS_SECONDS:
+            return
+        self._looked_at_gpus = self._last
+        there = self._gpus.processes()
+        for pid, watched in self._watched.items():
+            on = [index for index, pids in there.items() if pid in pids]
+            if len(on) == 1:
+                yield watched.rank, "gpu_index", float(on[0])
+        shared = {index: pids for index, pids in there.items() if pids & self._watched.keys()}
+        ours = (
+            self._family() if any(pids - self._watched.keys() for pids in shared.values()) else ()
+        )
+        for index, pids in shared.items():
+            strangers = pids.difference(self._watched, ours)
+            yield -1, f"gpu_strangers.gpu{index}", float(len(strangers))
 
     def _rank_samples(self, watched: _Watched, elapsed: float) -> list[Sample]:
         rank = watched.rank

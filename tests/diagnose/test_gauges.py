@@ -1,0 +1,83 @@
+"""What a host's GPUs show belongs to the ranks that compute on them."""
+
+from __future__ import annotations
+
+from stepscope.diagnose.devices import Devices
+from stepscope.diagnose.gauges import by_rank
+from stepscope.diagnose.runner import diagnose
+from stepscope.trace import Host, Job
+from stepscope.window import Table, Window
+
+from .jobs import MS, START, a_job, a_table, put
+from .test_causes import CULPRIT, SLOW, both, on_device
+
+Sample = tuple[int, str, str, int, float]
+
+
+def hardware(*rows: Sample) -> Table:
+    return a_table("rank host metric ts_ns value", list(rows))
+
+
+def a_window(gpus: int, *rows: Sample) -> Window:
+    """Ranks 4 and 5 on host a, which has so many GPUs."""
+    hosts = (Host("a", (4, 5), (), tuple(f"gpu-{at}" for at in range(gpus))),)
+    return Window(Job("job", 8, hosts), {"hardware": hardware(*rows)})
+
+
+def told(window: Window) -> list[tuple[int, str | None]]:
+    table = by_rank(window).tables["hardware"]
+    names = table.strings("metric")
+    return [(int(rank), names[at]) for at, rank in enumerate(table.ints("rank"))]
+
+
+CLOCKS = ((-1, "a", "sm_clock_mhz.gpu1", 5, 1980.0), (-1, "a", "sm_clock_mhz.gpu0", 5, 990.0))
+
+
+def test_as_many_gpus_as_ranks_are_theirs_in_order() -> None:
+    window = a_window(2, *CLOCKS, (4, "a", "cpu_util", 5, 1.0))
+    assert told(window) == [(5, "sm_clock_mhz"), (4, "sm_clock_mhz"), (4, "cpu_util")]
+
+
+def test_who_was_seen_on_a_gpu_has_that_one() -> None:
+    seen = ((4, "a", "gpu_index", 5, 1.0), (5, "a", "gpu_index", 5, 0.0))
+    assert told(a_window(2, *CLOCKS, *seen))[:2] == [(4, "sm_clock_mhz"), (5, "sm_clock_mhz")]
+
+
+def test_of_more_gpus_than_ranks_nobody_knows_whose_they_are() -> None:
+    assert told(a_window(4, *CLOCKS)) == [(-1, "sm_clock_mhz.gpu1"), (-1, "sm_clock_mhz.gpu0")]
+
+
+def test_a_device_has_the_number_that_its_rank_was_seen_on() -> None:
+    devices = Devices(a_window(8, (4, "a", "gpu_index", 5, 6.0)))
+    assert (devices.gpu(4), devices.pcie(4)) == ("a/gpu-6", "a/pcie-6")
+
+
+def as_collected(job: Window, metric: str, culprit: float, usual: float) -> Window:
+    """A counter of four GPUs as the processor of their host writes it."""
+    times = range(START, int(job.tables["hardware"].ints("ts_ns").max()), 1000 * MS)
+    rows = [(-1, "host-000", f"{metric}.gpu{at}", time, culprit if at == CULPRIT else usual)
+            for time in times for at in range(4)]  # fmt: skip
+    rows += [(rank, "host-000", "gpu_index", START, float(rank)) for rank in range(4)]
+    return put(job, hardware=both(job.tables["hardware"], hardware(*rows)))
+
+
+def slow_device() -> Window:
+    return on_device(a_job(faults=[SLOW]))
+
+
+def test_the_clock_that_a_processor_samples_is_understood() -> None:
+    (verdict,) = diagnose(as_collected(slow_device(), "sm_clock_mhz", 990.0, 1980.0)).verdicts
+    assert (verdict.cause, verdict.ranks) == ("compute", (CULPRIT,))
+    assert "clock" in {one.method for one in verdict.evidence}
+
+
+def test_strangers_on_a_device_compete_for_it() -> None:
+    (verdict,) = diagnose(as_collected(slow_device(), "gpu_strangers", 1.0, 0.0)).verdicts
+    assert (verdict.cause, verdict.ranks) == ("contention", (CULPRIT,))
+    assert [one.type for one in verdict.devices] == ["gpu"]
+    assert "compute-apps" in verdict.advice
+
+
+def test_a_monitor_on_each_device_is_no_reason() -> None:
+    (verdict,) = diagnose(as_collected(slow_device(), "gpu_strangers", 1.0, 1.0)).verdicts
+    assert verdict.cause == "compute"
