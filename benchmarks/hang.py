@@ -1,16 +1,19 @@
 """How soon a stopped rank is told of, in step times: the live line of a real job, again and again.
 
-    python benchmarks/hang.py [--steps-ms 300 1000] [--times 5] [--ranks 3]
+    python benchmarks/hang.py [--pauses-ms 300 1000] [--times 5] [--ranks 3]
 
-For each step time one job runs under `stepscope run`; its rank 1 is stopped (SIGSTOP) at a random
-moment of a step, goes on as soon as the live line names it, and is stopped again. The baseline is
-the step itself: the issue of it all is to be told within twice its time.
+For each pause, which is most of a step, one job runs under `stepscope run`; its rank 1 is stopped
+(SIGSTOP) at a random moment of a step, goes on as soon as the live line names it, and is stopped
+again. The baseline is the step itself, as the live line tells its time: the issue of it all is to
+be told within twice that.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import random
+import re
 import signal
 import statistics
 import subprocess
@@ -29,30 +32,34 @@ JOB = REPOSITORY / "tests" / "real"
 SETTLE_SECONDS = 3.0
 """Between two stops: the job goes on, and its last finished step is young again."""
 STOPPED_RANK = "1"
+STEP_TIME = re.compile(r"([0-9.]+) (ms|s) per step")
+SETTLED_LINES = 2
+"""The first line may tell of warming up alone."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--steps-ms", type=int, nargs="+", default=[300, 500, 1000, 2000])
+    parser.add_argument("--pauses-ms", type=int, nargs="+", default=[300, 500, 1000, 2000])
     parser.add_argument("--times", type=int, default=5)
     parser.add_argument("--ranks", type=int, default=3)
     arguments = parser.parse_args()
-    for step_ms in arguments.steps_ms:
-        delays = measure(step_ms / 1e3, arguments.times, arguments.ranks)
-        steps = [delay / (step_ms / 1e3) for delay in delays]
+    for pause_ms in arguments.pauses_ms:
+        step_seconds, delays = measure(pause_ms / 1e3, arguments.times, arguments.ranks)
+        steps = [delay / step_seconds for delay in delays]
         print(
-            f"{step_ms} ms steps, {arguments.ranks} ranks: told after "
+            f"{1e3 * step_seconds:.0f} ms steps, {arguments.ranks} ranks: told after "
             f"{statistics.median(delays):.2f} s (median of {len(delays)}; "
             f"{min(delays):.2f} to {max(delays):.2f}), "
             f"{statistics.median(steps):.1f} steps ({min(steps):.1f} to {max(steps):.1f})"
         )
 
 
-def measure(step_seconds: float, times: int, ranks: int) -> list[float]:
-    """Seconds from each stop to the line that tells of it."""
-    with running(step_seconds, ranks) as job:
+def measure(pause_seconds: float, times: int, ranks: int) -> tuple[float, list[float]]:
+    """The step time, and the seconds from each stop to the line that tells of it."""
+    with running(pause_seconds, ranks) as job:
         lines = said(job)
-        next(line for line in lines if " per step; " in line and "no steps" not in line)
+        settled = list(lines_of_steps(lines, SETTLED_LINES))
+        step_seconds = step_time(settled[-1])
         stopped = rank_process(job)
         delays = []
         for _ in range(times):
@@ -62,16 +69,16 @@ def measure(step_seconds: float, times: int, ranks: int) -> list[float]:
             next(line for line in lines if f"rank {STOPPED_RANK} hangs" in line)
             delays.append(time.monotonic() - began)
             stopped.send_signal(signal.SIGCONT)
-        return delays
+        return step_seconds, delays
 
 
 @contextmanager
-def running(step_seconds: float, ranks: int) -> Iterator[subprocess.Popen[str]]:
+def running(pause_seconds: float, ranks: int) -> Iterator[subprocess.Popen[str]]:
     with tempfile.TemporaryDirectory() as folder:
         command = [
             str(BIN / "stepscope"), "run", "--store", folder, "--",
             sys.executable, str(JOB / "launch.py"), str(ranks),
-            str(JOB / "train.py"), "--pause", str(step_seconds), "--scenes", "none:100000",
+            str(JOB / "train.py"), "--pause", str(pause_seconds), "--scenes", "none:100000",
         ]  # fmt: skip
         job = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         try:
@@ -90,6 +97,19 @@ def said(job: subprocess.Popen[str]) -> Iterator[str]:
         print(f"  {line.rstrip()}", file=sys.stderr)
         yield line
     raise RuntimeError("the job ended")
+
+
+def lines_of_steps(lines: Iterator[str], count: int) -> Iterator[str]:
+    """The first lines that tell the time of a step."""
+    told = (line for line in lines if STEP_TIME.search(line))
+    return itertools.islice(told, count)
+
+
+def step_time(line: str) -> float:
+    """Seconds."""
+    found = STEP_TIME.search(line)
+    assert found is not None
+    return float(found[1]) * {"ms": 1e-3, "s": 1.0}[found[2]]
 
 
 def rank_process(job: subprocess.Popen[str]) -> psutil.Process:
