@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "../src/records.hpp"
 #include "../src/rows.hpp"
 
 namespace stepscope {
@@ -46,7 +47,24 @@ PyObject* rows(PyObject*, PyObject* arguments) {
     });
 }
 
+PyObject* record_kinds(PyObject*, PyObject* arguments) {
+    return guarded([&] {
+        PyObject* packet = nullptr;
+        Py_ssize_t offset = 0;
+        long long limit = 0;
+        if (!PyArg_ParseTuple(arguments, "OnL", &packet, &offset, &limit)) throw Failed{};
+        std::string_view records = viewed(packet);
+        if (offset < 0 || static_cast<std::size_t>(offset) > records.size())
+            throw std::invalid_argument("records begin behind the packet");
+        records.remove_prefix(static_cast<std::size_t>(offset));
+        const Survey found = survey(records, limit);
+        return checked(
+            PyLong_FromLongLong(found.beyond ? -1 : static_cast<long long>(found.kinds)));
+    });
+}
+
 PyMethodDef FUNCTIONS[] = {
+    {"record_kinds", record_kinds, METH_VARARGS, nullptr},
     {"rows", rows, METH_VARARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };

@@ -1,4 +1,5 @@
-// Rows of bytes for Perfetto: `rows` of stepscope._native.
+// Rows of equal length, written for Perfetto and read of packets: `rows` and `record_kinds` of
+// stepscope._native.
 #pragma once
 
 #include "python.hpp"

@@ -82,6 +82,16 @@ def rows(shared: bytes, count: int, holes: tuple[tuple[int, int, bytes], ...], /
         ValueError: a hole does not fit the row, or has not as many numbers as there are rows.
     """
 
+def record_kinds(packet: bytes, offset: int, limit: int, /) -> int:
+    """Which kinds of records a packet holds: bit `k` is set for kind `k`, bit 62 for all above.
+
+    Args:
+        offset: where the records begin, of 64 bytes each (`wire.records`).
+        limit: the largest number, and the smallest below zero, that any of their fields may hold.
+
+    Returns -1 where one holds a number beyond that.
+    """
+
 class Keys:
     """Numbers (rank, kernel, stream) in the order in which they were first seen."""
 

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any
 
-from stepscope.errors import WireError
 from stepscope.processor.door import BACKLOG, listen, own
 from stepscope.processor.halted import Halted
 from stepscope.processor.hardware import network_interfaces
@@ -35,6 +34,7 @@ from stepscope.processor.state import (
     OpenOps,
     Refuse,
     Stalled,
+    StoreNow,
     Unwatch,
     Watch,
     with_devices,
@@ -42,8 +42,8 @@ from stepscope.processor.state import (
 from stepscope.processor.upkeep import Upkeep
 from stepscope.trace import Host
 from stepscope.trace.host import host_name
-from stepscope.wire.control import Hurry, decode_flush, encode_flushed, encode_hurry
-from stepscope.wire.frames import MAX_PACKET_BYTES, PacketKind, pack, unpack
+from stepscope.wire.control import Hurry, encode_flushed, encode_hurry
+from stepscope.wire.frames import MAX_PACKET_BYTES, PacketKind, pack
 
 logger = logging.getLogger(__name__)
 
@@ -174,8 +174,7 @@ class Processor:
             if not data:
                 self._hang_up(fd)
                 return False
-            if not self._answered(connection, data):
-                self._carry_out(self._state.packet(fd, data, time.time_ns()))
+            self._carry_out(self._state.packet(fd, data, time.time_ns()))
             if fd not in self._connections:
                 return False
         return True
@@ -186,21 +185,6 @@ class Processor:
             self._selector.unregister(connection)
             connection.close()
             self._carry_out(self._state.disconnected(fd))
-
-    def _answered(self, connection: socket.socket, data: bytes) -> bool:
-        """Takes a request of `stepscope run`, the one message that is answered."""
-        try:
-            header, payload = unpack(data)
-            if header.kind != PacketKind.CONTROL:
-                return False
-        except WireError:
-            return False
-        job = decode_flush(payload)
-        if job is None:
-            return False
-        line = connection.dup()
-        threading.Thread(target=self._flush_for, args=(job, line), daemon=True).start()
-        return True
 
     def _flush_for(self, job: str, line: socket.socket) -> None:
         """Has a job stored whole, then says so; on a thread, because producers do not wait."""
@@ -249,6 +233,10 @@ class Processor:
         self._store(it.job, "hardware", it.rows(time.time_ns()))
         self._jobs.hurry(it.job)
 
+    def _store_now(self, it: StoreNow) -> None:
+        line = self._connections[it.connection].dup()
+        threading.Thread(target=self._flush_for, args=(it.job, line), daemon=True).start()
+
     def _refuse(self, it: Refuse) -> None:
         """Closes a connection; a producer that tries again every second is told of once."""
         first = it.why not in self._refused and len(self._refused) < _MOST_REFUSALS
@@ -264,6 +252,7 @@ class Processor:
         Unwatch: _unwatch,
         Refuse: _refuse,
         Stalled: _stalled,
+        StoreNow: _store_now,
     }
 
     def _close(self) -> None:

@@ -52,8 +52,15 @@ class Translation:
 
     def steps(self, ordinals: NDArray[Any]) -> list[int]:
         """The step of each ordinal; a packet holds few different ones."""
-        step = {ordinal: self.step_of(ordinal) for ordinal in np.unique(ordinals).tolist()}
-        return [step[ordinal] for ordinal in ordinals.tolist()]
+        every: list[int] = ordinals.tolist()
+        step = {ordinal: self.step_of(ordinal) for ordinal in set(every)}
+        return [step[ordinal] for ordinal in every]
+
+    def steps_of_many(self, ordinals: NDArray[Any]) -> Ints:
+        """The same of thousands, which come in long runs of one."""
+        firsts = np.flatnonzero(np.diff(ordinals, prepend=~ordinals[:1]))
+        steps = np.array([self.step_of(ordinal) for ordinal in ordinals[firsts].tolist()], np.int64)
+        return np.repeat(steps, np.diff(firsts, append=len(ordinals)))
 
 
 def parse(payload: memoryview) -> Records:
@@ -62,7 +69,7 @@ def parse(payload: memoryview) -> Records:
 
 
 def of_kind(records: Records, kind: RecordKind) -> Records:
-    chosen: Records = records[records["kind"] == kind]
+    chosen: Records = records[records["kind"] == int(kind)]
     return chosen
 
 
@@ -124,7 +131,7 @@ def kernels(records: Records, to: Translation) -> Rows:
     enqueue = field[:, 4]
     return {
         "rank": np.full(len(records), to.rank, np.int32),
-        "step": np.array(to.steps(records["ordinal"]), np.int64),
+        "step": to.steps_of_many(records["ordinal"]),
         "kernel": to.words(field[:, 0]),
         "stream": field[:, 1].copy(),
         "start_ns": to.wall(field[:, 2]),

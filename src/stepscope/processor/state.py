@@ -13,14 +13,15 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from stepscope.errors import WireError
-from stepscope.processor import normalise
+from stepscope.processor import normalise, survey
 from stepscope.processor.kernels import KernelSums, Told
 from stepscope.processor.normalise import Records, Rows, Translation
 from stepscope.processor.steps import Event, Step, StepTracker
+from stepscope.processor.survey import Kinds
 from stepscope.trace import Host, Job, ProcessGroup
 from stepscope.window import NULL
+from stepscope.wire.control import decode_flush
 from stepscope.wire.frames import (
-    MAX_TIME_NS,
     AtRisk,
     GroupInfo,
     Hello,
@@ -29,7 +30,7 @@ from stepscope.wire.frames import (
     decode_names,
     unpack,
 )
-from stepscope.wire.records import COMM_OPEN, EventKind, RecordKind
+from stepscope.wire.records import COMM_OPEN, RECORD_BYTES, EventKind, RecordKind
 
 PATIENT_STEPS = 0.5
 """As `hang.STOPPED_STEPS`: by then somebody may be missing, and fresh samples are wanted."""
@@ -115,7 +116,15 @@ class Stalled:
         }
 
 
-Instruction = Stalled | Append | OpenOps | JobKnown | Watch | Unwatch | Refuse
+@dataclass(frozen=True)
+class StoreNow:
+    """Store all of a job, and say so to who asked."""
+
+    connection: int
+    job: str
+
+
+Instruction = Stalled | Append | OpenOps | JobKnown | Watch | Unwatch | Refuse | StoreNow
 _OpenKey = tuple[int, int, bool]
 
 
@@ -128,8 +137,9 @@ class Producer:
     groups: dict[str, GroupInfo] = field(default_factory=dict)
     parallelism: dict[str, int] = field(default_factory=dict)
     tracker: StepTracker = field(default_factory=StepTracker)
-    held: list[Records] = field(default_factory=list)
-    kernels: list[Records] = field(default_factory=list)
+    held: list[tuple[Kinds, Records]] = field(default_factory=list)
+    kernels: list[memoryview] = field(default_factory=list)
+    kernels_bytes: int = 0
     kernels_since_ns: int | None = None
     kernels_until_ns: int = 0
     held_since_ns: int | None = None
@@ -178,16 +188,16 @@ class HostState:
         """Takes one packet; `now_ns` is wall-clock time."""
         try:
             header, payload = unpack(data)
+            producer = self.producers.get(connection)
             if header.kind == PacketKind.HELLO:
                 return self._hello(connection, decode_hello(payload))
-            producer = self.producers.get(connection)
+            if header.kind == PacketKind.CONTROL:
+                return [_asked(connection, payload)]
             if producer is None:
                 raise WireError(f"{header.kind.name} packet before a hello")
             if header.kind == PacketKind.NAMES:
                 return self._names(producer, payload)
-            if header.kind == PacketKind.RECORDS:
-                return self._records(producer, payload, now_ns)
-            raise WireError("a request that is none of ours")
+            return self._records(producer, survey.kinds_in(data), payload, now_ns)
         except WireError as error:
             return [Refuse(connection, str(error))]
 
@@ -268,36 +278,46 @@ class HostState:
         """Whether its rank has a newer connection, which knows better what is open."""
         return any(_who(p.hello) == _who(producer.hello) for p in self.producers.values())
 
-    def _records(self, producer: Producer, payload: memoryview, now_ns: int) -> list[Instruction]:
-        records = normalise.parse(payload)
-        _check(records)
+    def _records(
+        self, producer: Producer, kinds: Kinds, payload: memoryview, now_ns: int
+    ) -> list[Instruction]:
         if producer.held_since_ns is None:
             producer.held_since_ns = now_ns
-        kernels = records["kind"] == RecordKind.KERNEL
-        if kernels.all():
-            return self._keep(producer, records, now_ns)
+        if kinds == survey.KERNELS:
+            return self._keep(producer, payload, now_ns)
         out: list[Instruction] = []
-        if kernels.any():
-            out, records = self._keep(producer, records[kernels], now_ns), records[~kernels]
-        steps = self._track(producer, records)
-        if producer.holding:
-            producer.held.append(records)
-            if producer.tracker.sequence is not None:
-                out += self._release(producer)
-        else:
-            out += _rows(producer, records)
-        if steps:
-            out.append(Append(producer.hello.job, "steps", _step_rows(producer, steps)))
-        # last: an operator that finished must be in its table before it leaves the open ones
-        return [*out, *self._open(producer, records)]
+        records = normalise.parse(payload)
+        if kinds & survey.KERNELS:
+            kernels = records["kind"] == int(RecordKind.KERNEL)
+            out = self._keep(producer, memoryview(records[kernels].tobytes()), now_ns)
+            records = records[~kernels]
+        return [*out, *self._observations(producer, kinds, records)]
 
-    def _keep(self, producer: Producer, records: Records, now_ns: int) -> list[Instruction]:
+    def _observations(
+        self, producer: Producer, kinds: Kinds, records: Records
+    ) -> Iterator[Instruction]:
+        """All but kernels."""
+        steps = self._track(producer, records) if kinds & survey.EVENTS else []
+        if producer.holding:
+            producer.held.append((kinds, records))
+            if producer.tracker.sequence is not None:
+                yield from self._release(producer)
+        else:
+            yield from _rows(producer, kinds, records)
+        if steps:
+            yield Append(producer.hello.job, "steps", _step_rows(producer, steps))
+        # last: an operator that finished must be in its table before it leaves the open ones
+        if kinds & survey.COMMS:
+            yield from self._open(producer, records)
+
+    def _keep(self, producer: Producer, kernels: memoryview, now_ns: int) -> list[Instruction]:
         """Kernels are worked on together: a packet of them alone costs as much as all of them."""
-        producer.kernels.append(records)
+        producer.kernels.append(kernels)
+        producer.kernels_bytes += len(kernels)
         producer.kernels_until_ns = now_ns
         if producer.kernels_since_ns is None:
             producer.kernels_since_ns = now_ns
-        full = sum(map(len, producer.kernels)) >= MOST_KERNELS
+        full = producer.kernels_bytes >= MOST_KERNELS * RECORD_BYTES
         return self._tell_kernels(producer) if full else []
 
     def _tell_kernels(self, producer: Producer) -> list[Instruction]:
@@ -307,9 +327,10 @@ class HostState:
         hello, to = producer.hello, producer.translation()
         if producer.holding and producer.tracker.sequence is None:
             to = replace(to, step_of=lambda _: NULL)
-        rows = normalise.kernels(np.concatenate(producer.kernels), to)
+        records = normalise.parse(memoryview(b"".join(producer.kernels)))
+        rows = normalise.kernels(records, to)
         oldest_ns = self._oldest_kernels_ns(hello.job, producer.kernels_until_ns)
-        producer.kernels, producer.kernels_since_ns = [], None
+        producer.kernels, producer.kernels_bytes, producer.kernels_since_ns = [], 0, None
         sums = self._sums.setdefault(hello.job, KernelSums())
         told = sums.add(hello.rank, rows, producer.kernels_until_ns, oldest_ns)
         return [Append(hello.job, "kernels", rows), *_appended(hello.job, told)]
@@ -330,8 +351,8 @@ class HostState:
     def _release(self, producer: Producer) -> Iterator[Instruction]:
         producer.holding = False
         held, producer.held = producer.held, []
-        for records in held:
-            yield from _rows(producer, records)
+        for kinds, records in held:
+            yield from _rows(producer, kinds, records)
 
     def _open(self, producer: Producer, records: Records) -> list[Instruction]:
         """Keeps the list of operators in flight; says it anew when it changed."""
@@ -408,17 +429,6 @@ def with_devices(fragment: Job, here: Host) -> Job:
     return replace(fragment, hosts=hosts)
 
 
-def _check(records: Records) -> None:
-    """Refuses numbers that no clock or counter gives and no table could hold.
-
-    Raises:
-        WireError: there are some.
-    """
-    field = records["field"]
-    if ((field > MAX_TIME_NS) | (field < -MAX_TIME_NS)).any():
-        raise WireError(f"a record holds a number beyond {MAX_TIME_NS}")
-
-
 def _who(hello: Hello) -> tuple[str, int]:
     return hello.job, hello.rank
 
@@ -440,17 +450,29 @@ def _open_key(record: Records, names: dict[int, str]) -> _OpenKey:
     return group, seq, names.get(op_peer >> 32) in ("Send", "Recv")
 
 
-def _rows(producer: Producer, records: Records) -> Iterator[Append]:
+def _asked(connection: int, payload: memoryview) -> StoreNow:
+    """What a request of `stepscope run` wants, the one message that is answered."""
+    job = decode_flush(payload)
+    if job is None:
+        raise WireError("a request that is none of ours")
+    return StoreNow(connection, job)
+
+
+def _rows(producer: Producer, kinds: Kinds, records: Records) -> Iterator[Append]:
     """Finished observations as table rows. Operators in flight are in `OpenOps`."""
     to, job = producer.translation(), producer.hello.job
-    if len(some := normalise.of_kind(records, RecordKind.PHASE)):
+    if kinds & survey.PHASES:
+        some = normalise.of_kind(records, RecordKind.PHASE)
         yield Append(job, "phases", normalise.phases(some, to))
-    comm = normalise.of_kind(records, RecordKind.COMM)
-    if len(some := comm[comm["flags"] != COMM_OPEN]):
-        yield Append(job, "comm_ops", normalise.comm_ops(some, to))
-    if len(some := normalise.of_kind(records, RecordKind.PAUSE)):
+    if kinds & survey.COMMS:
+        comm = normalise.of_kind(records, RecordKind.COMM)
+        if len(some := comm[comm["flags"] != COMM_OPEN]):
+            yield Append(job, "comm_ops", normalise.comm_ops(some, to))
+    if kinds & survey.PAUSES:
+        some = normalise.of_kind(records, RecordKind.PAUSE)
         yield Append(job, "pauses", normalise.pauses(some, to))
-    if len(some := normalise.of_kind(records, RecordKind.COUNT)):
+    if kinds & survey.COUNTS:
+        some = normalise.of_kind(records, RecordKind.COUNT)
         yield from _counts(producer, some, to)
 
 

@@ -54,6 +54,10 @@ class PacketKind(IntEnum):
     CONTROL = 4
 
 
+_KINDS = {int(kind): kind for kind in PacketKind}
+_RECORDS = PacketKind.RECORDS
+
+
 @dataclass(frozen=True)
 class Header:
     kind: PacketKind
@@ -131,12 +135,13 @@ def unpack(data: bytes | memoryview) -> tuple[Header, memoryview]:
         raise WireError(f"magic is {magic:#010x}, want {MAGIC:#010x}: not a stepscope producer")
     if version != VERSION:
         raise WireError(f"packet version {version}, this processor speaks {VERSION}")
-    if kind not in PacketKind._value2member_map_:
+    known = _KINDS.get(kind)
+    if known is None:
         raise WireError(f"unknown packet kind {kind}")
     payload = view[HEADER.size :]
-    if kind == PacketKind.RECORDS and len(payload) != count * RECORD_BYTES:
+    if known is _RECORDS and len(payload) != count * RECORD_BYTES:
         raise WireError(f"{count} records announced, {len(payload)} payload bytes found")
-    return Header(PacketKind(kind), count, dropped, packet, pid), payload
+    return Header(known, count, dropped, packet, pid), payload
 
 
 def records(payload: memoryview) -> Iterator[tuple[int, ...]]:
