@@ -22,7 +22,7 @@ from tests.report.samples import SAMPLES
 class JobReader:
     """Yields sample names where the real one yields windows."""
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, _history: object = None) -> None:
         kind, _, rest = source.partition(":")
         self._kind, self._rest, self.problems = kind, rest, ["1 file\nwas left out"]
         self._names = iter(rest.split(","))
@@ -31,7 +31,7 @@ class JobReader:
     def read(self) -> Any:
         return self.refresh()
 
-    def refresh(self, since_ns: int | None = None) -> Any:
+    def refresh(self) -> Any:
         if self._kind == "broken":
             raise SourceError(f"cannot read {self._rest}:\nno such folder; is the name right?")
         if self._kind == "interrupt":

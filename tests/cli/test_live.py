@@ -61,10 +61,10 @@ class Job:
         self.look_seconds = self.look_cpu = LOOK_CPU
         self.looks: list[float] = []
 
-    def watch(self, _source: str) -> Job:
+    def watch(self, _source: str, _history: object) -> Job:
         return self
 
-    def look(self, since_ns: int | None = None) -> Diagnosis:
+    def look(self) -> Diagnosis:
         self.looks.append(self._clock.now)
         self._clock.now += self.look_seconds
         self._clock.used += self.look_cpu

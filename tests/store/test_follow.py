@@ -13,7 +13,7 @@ from stepscope.store.layout import is_growing
 from stepscope.trace import Job
 from stepscope.window import Table
 
-from .samples import SECOND_NS, files, operators, pairs, steps, values, write_beside
+from .samples import files, operators, pairs, steps, values, write_beside
 
 
 def test_nothing_new_is_the_same_window(writer: JobWriter, reader: JobReader) -> None:
@@ -205,28 +205,6 @@ def test_a_job_whose_files_are_all_broken_is_refused_every_time(
     for _ in range(2):
         with pytest.raises(FormatError, match="steps/recorder=host-0"):
             reader.refresh()
-
-
-def test_old_rows_are_forgotten_and_what_hangs_is_not(writer: JobWriter, reader: JobReader) -> None:
-    writer.append("steps", steps(1, 2, 3, 4))
-    writer.append("comm_ops", operators(1, end_ns=9))
-    writer.replace("comm_ops", "open", operators(2, end_ns=None))
-    writer.flush()
-
-    window = reader.refresh(since_ns=3 * SECOND_NS)
-
-    assert values(window.table("steps"), "step") == [3, 4]
-    assert pairs(window.table("comm_ops"), "seq", "end_ns") == [(2, None)]
-
-
-def test_what_was_forgotten_stays_so_when_more_comes(writer: JobWriter, reader: JobReader) -> None:
-    writer.append("steps", steps(1, 2))
-    writer.flush()
-    reader.refresh(since_ns=0)
-    writer.append("steps", steps(3))
-    writer.flush()
-
-    assert values(reader.refresh(since_ns=2 * SECOND_NS).table("steps"), "step") == [2, 3]
 
 
 def test_a_reader_beside_a_writing_process_sees_whole_growing_data(

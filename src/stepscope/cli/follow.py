@@ -26,6 +26,7 @@ from stepscope.report.text import headline_style, render_headline, to_ascii
 
 if TYPE_CHECKING:
     from stepscope.cli.series import Announcer
+    from stepscope.store.history import History
     from stepscope.window import Window
 
 logger = logging.getLogger(__name__)
@@ -40,9 +41,10 @@ def import_what_looks() -> None:
 class Watch:
     """One job looked at repeatedly."""
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, history: History | None = None) -> None:
+        """With a history older rows are forgotten, so that a long job can be followed."""
         self.source = source
-        self._reader = open_source(source)
+        self._reader = open_source(source, history)
         self._seen: Window | None = None
         self._told: set[str] = set()
         self._last: Diagnosis | None = None
@@ -54,14 +56,11 @@ class Watch:
         """Whether it was read whole and will not change."""
         return isinstance(self._reader, Recording)
 
-    def look(self, since_ns: int | None = None) -> Diagnosis:
-        """The diagnosis of what is there now; the same object while nothing changed.
-
-        Rows older than `since_ns` are forgotten, so that a long job can be followed.
-        """
+    def look(self) -> Diagnosis:
+        """The diagnosis of what is there now; the same object while nothing changed."""
         from stepscope.diagnose.runner import diagnose
 
-        window = self._reader.refresh(since_ns)
+        window = self._reader.refresh()
         self._warn()
         if self._last is None or window is not self._seen:
             self._last = diagnose(window)
@@ -124,7 +123,9 @@ def follow_job(
         UsageError: there is nothing to follow.
         KeyboardInterrupt: Ctrl-C before there was any diagnosis.
     """
-    watch = Watch(source)
+    from stepscope.store.history import History
+
+    watch = Watch(source, History())
     if watch.is_recording:
         raise UsageError(f"{source} is a recording that does not grow; leave out --follow")
     with terminal.progress(f"reading {source}"):

@@ -52,8 +52,6 @@ BUDGET = 100.0
 """A look may use the processor for a hundredth of the time until the next: 1 % of one core,
 outside the ranks. On a busy host it takes longer than that, and is no more of a burden for it."""
 STATUS_SECONDS = 10.0
-WINDOW_SECONDS = 1800.0
-"""The live view forgets what is older; the final report and `diagnose` read everything."""
 SURE = 0.9
 """A hang seen with this confidence is told before a whole look: 0.97 is a stopped process, 0.8 the
 most that is given to any other (`methods/hang.py`)."""
@@ -179,14 +177,15 @@ class Live:
     def _followed(self) -> Watch:
         """The job, from the first moment on at which there is something of it."""
         if self._watch is None:
-            self._watch = Watch(self.source)
+            from stepscope.store.history import History
+
+            self._watch = Watch(self.source, History())
         return self._watch
 
     def _diagnosis(self) -> Diagnosis | None:
         """None as long as there is no folder, or its store does not answer."""
         try:
-            since_ns = time.time_ns() - int(WINDOW_SECONDS * 1e9)
-            return self._followed().look(since_ns)
+            return self._followed().look()
         except StepscopeError as error:
             logger.info("not yet: %s", error)
             self._watch = None

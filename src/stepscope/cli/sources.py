@@ -13,6 +13,7 @@ from stepscope.cli import terminal
 from stepscope.errors import SourceError, UsageError
 
 if TYPE_CHECKING:
+    from stepscope.store.history import History
     from stepscope.window import Window
 
 logger = logging.getLogger(__name__)
@@ -26,7 +27,7 @@ class Source(Protocol):
 
     problems: list[str]
 
-    def refresh(self, since_ns: int | None = None) -> Window: ...
+    def refresh(self) -> Window: ...
 
     def read(self) -> Window:
         """For who looks once."""
@@ -40,15 +41,17 @@ class Recording:
     window: Window
     problems: list[str] = field(default_factory=list)
 
-    def refresh(self, since_ns: int | None = None) -> Window:
+    def refresh(self) -> Window:
         return self.window
 
     def read(self) -> Window:
         return self.window
 
 
-def open_source(source: str) -> Source:
+def open_source(source: str, history: History | None = None) -> Source:
     """What a command reads: job folders are looked at later, recordings of others are read now.
+
+    Of a job folder no more is kept than a `history`, where one is given.
 
     Raises:
         SourceError: it is a recording, and cannot be read; or a folder or file of anything else.
@@ -56,7 +59,7 @@ def open_source(source: str) -> Source:
     """
     # numpy's linear algebra starts a thread per core when it is imported; nothing here uses them
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    return read_recording(source) or _job(source)
+    return read_recording(source) or _job(source, history)
 
 
 def open_window(source: str) -> tuple[Window, list[str]]:
@@ -88,12 +91,12 @@ def read_recording(source: str) -> Recording | None:
     return None if reader is None else reader(path)
 
 
-def _job(source: str) -> Source:
+def _job(source: str, history: History | None) -> Source:
     from stepscope.store.reader import JobReader
 
     path = Path(source)
     if "://" in source or not _exists(path):
-        return JobReader(source)
+        return JobReader(source, history)
     if path.is_file():
         raise SourceError(
             f"{source} is neither a PyTorch profiler trace nor a Flight Recorder dump; a job is "
@@ -104,7 +107,7 @@ def _job(source: str) -> Source:
             f"nothing to read in {source}: no job folder, no PyTorch profiler traces (*.json, "
             f"*.json.gz), no Flight Recorder dumps; it holds {names}"
         )
-    return JobReader(source)
+    return JobReader(source, history)
 
 
 def _listed(path: Path) -> str:

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from stepscope.store.operators import one_row_each, with_peers
 from stepscope.store.order import in_order
@@ -35,18 +34,6 @@ def _joined(pieces: list[pa.Table]) -> dict[str, Any]:
     rows = pa.concat_tables(pieces, promote_options="default").unify_dictionaries()
     pieces.clear()
     return dict(zip(rows.column_names, rows.columns, strict=True))
-
-
-def recent(table: str, piece: pa.Table, since_ns: int) -> pa.Table:
-    """The rows of one file that are young enough to keep.
-
-    An operator that never finished stays however old it is: it may be what the job hangs on.
-    """
-    time: Any = piece[TABLES[table].time]
-    keep: Any = pc.greater_equal(time, pa.scalar(since_ns, pa.int64())).fill_null(True)
-    if table == "comm_ops" and "end_ns" in piece.column_names:
-        keep = pc.or_(keep, piece["end_ns"].is_null())
-    return piece if pc.all(keep).as_py() else piece.filter(keep).combine_chunks()
 
 
 def _column(name: str, column: Any) -> Column:

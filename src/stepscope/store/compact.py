@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from stepscope.store.encode import parquet_bytes
 from stepscope.store.layout import (
+    added_until_s,
     begun_s,
     is_growing,
     is_merged,
@@ -91,11 +92,6 @@ def listed(location: Location, table: str, host: str | None) -> list[Entry]:
     return [entry for entry in entries if is_growing(entry.path) or is_merged(entry.path)]
 
 
-def until_s(entry: Entry) -> float:
-    """Until when rows were added to what a file holds: seconds since 1970."""
-    return merged_s(entry.path)[1] if is_merged(entry.path) else entry.modified_ns / 1e9
-
-
 def _compact_table(
     location: Location, table: str, host: str | None, least: int, quiet_s: float, now_s: float
 ) -> Compacted:
@@ -146,9 +142,9 @@ def _moment_s(entry: Entry) -> float:
 
 def _leftovers(location: Location, entries: list[Entry], suspects: set[Entry]) -> list[Entry]:
     """Files that a merged one already holds: whoever merged them did not get to delete them."""
-    oldest_s = min(map(until_s, suspects), default=float("inf"))
+    oldest_s = min(map(added_until_s, suspects), default=float("inf"))
     # moments in names are whole seconds, rounded down
-    may_hold = [e for e in entries if is_merged(e.path) and until_s(e) + 1 >= oldest_s]
+    may_hold = [e for e in entries if is_merged(e.path) and added_until_s(e) + 1 >= oldest_s]
     claims = {entry.path: stored_claims(location, entry) for entry in may_hold}
     known = {path: one for path, one in claims.items() if one is not None}
     counting = shares([entry.path for entry in entries], known)
@@ -172,7 +168,7 @@ def _merge(
         return Compacted()
     taken = {piece.path for piece in pieces}
     entries = [entry for entry in batch if entry.path in taken]
-    name = merged_name(now_s, max(map(until_s, entries)), secrets.token_hex(4))
+    name = merged_name(now_s, max(map(added_until_s, entries)), secrets.token_hex(4))
     location.put(f"{merged_folder(table, host)}/{name}", parquet_bytes(merge(table, pieces)))
     _delete(location, entries)
     return Compacted(merged=len(entries), into=1)

@@ -15,9 +15,10 @@ from __future__ import annotations
 import hashlib
 import re
 from datetime import datetime, timezone
+from functools import lru_cache
 from urllib.parse import unquote
 
-from stepscope.store.location import Location
+from stepscope.store.location import Entry, Location
 
 JOB_FILE = "job.json"
 TOPOLOGY = "topology"
@@ -32,6 +33,9 @@ _MERGED = re.compile(
     rf"^[^/]+/{SORTED}/.+/(\d{{8}}T\d{{6}}Z)-(\d{{8}}T\d{{6}}Z)-[0-9a-f]{{8}}\.parquet$"
 )
 
+GROWS_S = 120.0
+"""So long at most a growing file gains rows: its writer closes it at a minute, and if few rows come
+at twice that."""
 _MAX_NAME = 100
 
 
@@ -104,6 +108,12 @@ def is_growing(path: str) -> bool:
     return _GROWING.search(path) is not None
 
 
+def series(path: str) -> str:
+    """What growing files of one table and writer share: their folder and session."""
+    folder, _, name = path.rpartition("/")
+    return f"{folder}/{name.split('-')[1]}"
+
+
 def is_merged(path: str) -> bool:
     """Whether it is a file of `merged_name`."""
     return _MERGED.search(path) is not None
@@ -123,9 +133,15 @@ def merged_s(path: str) -> tuple[float, float]:
     return _seconds(match[1]), _seconds(match[2])
 
 
+def added_until_s(entry: Entry) -> float:
+    """Until when rows were added to a growing or merged file: seconds since 1970."""
+    return merged_s(entry.path)[1] if is_merged(entry.path) else entry.modified_ns / 1e9
+
+
 def _moment(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, timezone.utc).strftime(_MOMENT)
 
 
+@lru_cache(10_000)  # a large job's files begin at the same few moments
 def _seconds(moment: str) -> float:
     return datetime.strptime(moment, _MOMENT).replace(tzinfo=timezone.utc).timestamp()

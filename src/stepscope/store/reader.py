@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -10,12 +11,13 @@ from types import MappingProxyType
 import pyarrow as pa
 
 from stepscope.errors import FormatError, SourceError
-from stepscope.store.assemble import assemble, recent
-from stepscope.store.fragments import parse_job
+from stepscope.store.assemble import assemble
+from stepscope.store.file import StoredFile, read_file
+from stepscope.store.history import History, beginning, gained_until_s, needed_since_s
 from stepscope.store.layout import JOB_FILE, TOPOLOGY, is_growing, is_merged
 from stepscope.store.listing import list_table
 from stepscope.store.location import Entry, Location
-from stepscope.store.merged import WHOLE, Claims, Share, claims_in, counting_rows, shares
+from stepscope.store.merged import shares
 from stepscope.store.source import open_job
 from stepscope.store.topology import merge_jobs
 from stepscope.trace import TABLES, Job
@@ -30,68 +32,24 @@ _THREADS = 8
 _ROUNDS = 5
 
 
-@dataclass(eq=False)
-class _File:
-    """One file as it was when it was listed, and what it holds: rows, a job, or a problem.
-
-    `data` are its bytes until somebody wants the rows; `share` says which of its `count` rows these
-    are, None: none.
-    """
-
-    entry: Entry
-    data: bytes | None = None
-    rows: pa.Table | None = None
-    job: Job | None = None
-    problem: str | None = None
-    claims: Claims | None = None
-    share: Share | None = WHOLE
-    count: int | None = None
-
-    @property
-    def table(self) -> str:
-        return self.entry.path.partition("/")[0]
-
-    def decode(self, share: Share | None, location: Location) -> None:
-        """Turns the bytes into the rows that count, or into a problem.
-
-        Where others count than before, which a compactor may bring about, it is read once more.
-        """
-        if self.data is None and share == self.share:
-            return
-        if share is None or (self.count is not None and self.count <= share.skip):
-            data = None
-        else:
-            data = location.get(self.entry.path) if self.data is None else self.data
-        self.data, self.rows, self.share = None, None, share
-        if data is None or share is None:
-            return
-        try:
-            self.rows = counting_rows(self.table, self.entry.path, data, share)
-        except FormatError as error:
-            self.problem = str(error)
-        else:
-            self.count = share.skip + self.rows.num_rows if not share.without else None
-
-    def forget(self, since_ns: int) -> None:
-        """Drops rows from before."""
-        if self.rows is not None:
-            self.rows = recent(self.table, self.rows, since_ns)
-
-
 @dataclass
 class JobReader:
     """Follows one job. Reading again costs a listing, and reading what has changed.
 
-    `problems` says, one line each, which files the last refresh had to leave out and why.
+    `problems` says, one line each, which files the last refresh had to leave out and why. With a
+    `history` no more than that is kept, nor read at all; else everything is.
     """
 
     source: str
+    history: History | None = None
     problems: list[str] = field(default_factory=list, init=False)
     _location: Location | None = field(default=None, init=False)
-    _files: dict[str, _File] = field(default_factory=dict, init=False)
-    _tables: dict[str, tuple[list[_File], Table]] = field(default_factory=dict, init=False)
+    _files: dict[str, StoredFile] = field(default_factory=dict, init=False)
+    _tables: dict[str, tuple[list[StoredFile], Table]] = field(default_factory=dict, init=False)
     _described: Job | None = field(default=None, init=False)
     _window: Window | None = field(default=None, init=False)
+    _needed_since_s: float | None = field(default=None, init=False)
+    _whole_since_s: float | None = field(default=None, init=False)
 
     @property
     def location(self) -> Location:
@@ -104,10 +62,13 @@ class JobReader:
             self._location = open_job(self.source)
         return self._location
 
-    def refresh(self, since_ns: int | None = None) -> Window:
-        """The job as it is now; the same object as before where nothing has changed.
+    @property
+    def files_held(self) -> int:
+        """Of how many files something is remembered."""
+        return len(self._files)
 
-        Rows older than `since_ns` are forgotten with the next change; it may only grow.
+    def refresh(self) -> Window:
+        """The job as it is now; the same object as before where nothing has changed.
 
         Raises:
             SourceError: there is no such job, or its store cannot be read.
@@ -117,7 +78,7 @@ class JobReader:
         if self._window is None or files != self._files:
             self._files = files
             try:
-                self._window = self._build(since_ns)
+                self._window = self._build()
             except FormatError:
                 self._window = None
                 raise
@@ -130,20 +91,20 @@ class JobReader:
         """
         self._files = self._files_now()
         try:
-            return self._build(None, keep=False)
+            return self._build(keep=False)
         finally:
             self._files, self._tables, self._window = {}, {}, None
             # else Arrow holds on to a tenth of the memory for what it may read next
             pa.default_memory_pool().release_unused()
 
-    def _files_now(self) -> dict[str, _File]:
+    def _files_now(self) -> dict[str, StoredFile]:
         """What has changed is read, the rest is remembered.
 
         Rows move from replaced files to growing ones, never back, and are written there first: who
         reads in the other order, listing included, misses none on its way.
         """
-        settled: dict[str, _File] = {}
-        files: dict[str, _File] = {}
+        settled: dict[str, StoredFile] = {}
+        files: dict[str, StoredFile] = {}
         for _ in range(_ROUNDS):
             listed = self._listing()
             late = [e for e in listed if not _only_gains(e.path) and e.path not in settled]
@@ -170,19 +131,35 @@ class JobReader:
         if not listed:
             gone = "gone" if self._files else "empty: nothing was recorded there yet"
             raise SourceError(f"the job at {self.location} is {gone}")
-        return listed
+        return listed if self.history is None else self._needed(listed, self.history)
+
+    def _needed(self, listed: list[Entry], history: History) -> list[Entry]:
+        """Without files that hold nothing that is kept; what was too old once stays so."""
+        until_s = gained_until_s(listed)
+        found, before = needed_since_s(listed, until_s, history), self._needed_since_s
+        self._needed_since_s = max((s for s in (found, before) if s is not None), default=None)
+        since_s = self._needed_since_s or -math.inf
+        old = {path for path, until in until_s.items() if until < since_s and not self._holds(path)}
+        if any(before is None or until_s[path] >= before for path in old - self._files.keys()):
+            self._whole_since_s = since_s
+        return [one for one in listed if one.path not in old]
+
+    def _holds(self, path: str) -> bool:
+        """Whether rows of a file are kept."""
+        file = self._files.get(path)
+        return file is not None and file.rows is not None and file.rows.num_rows > 0
 
     def _load(
         self,
         entries: Iterable[Entry],
-        known: Mapping[str, _File],
-        settled: Mapping[str, _File] = MappingProxyType({}),
-    ) -> dict[str, _File]:
+        known: Mapping[str, StoredFile],
+        settled: Mapping[str, StoredFile] = MappingProxyType({}),
+    ) -> dict[str, StoredFile]:
         """The listed files that are still there: `settled` ones as they are, the others as listed.
 
         What is `known` and has not changed is not read again.
         """
-        files: dict[str, _File] = {}
+        files: dict[str, StoredFile] = {}
         changed: list[Entry] = []
         for entry in entries:
             before = known.get(entry.path)
@@ -196,32 +173,49 @@ class JobReader:
             files[file.entry.path] = file
         return dict(sorted(files.items()))
 
-    def _read_all(self, entries: list[Entry]) -> list[_File]:
+    def _read_all(self, entries: list[Entry]) -> list[StoredFile]:
         if not entries:
             return []
         with ThreadPoolExecutor(min(_THREADS, len(entries))) as pool:
-            files = pool.map(lambda entry: _read(self.location, entry), entries)
+            files = pool.map(lambda entry: read_file(self.location, entry), entries)
             return [file for file in files if file is not None]
 
-    def _build(self, since_ns: int | None, keep: bool = True) -> Window:
+    def _build(self, keep: bool = True) -> Window:
+        if self.history is not None:
+            self._forget(self.history)
         for name in TABLES:
-            self._build_table(name, since_ns, keep)
+            self._build_table(name, keep)
         self.problems = [f"{p}: {f.problem}" for p, f in self._files.items() if f.problem]
         self._refuse_if_nothing_is_usable()
         tables = {name: built for name, (_, built) in self._tables.items() if len(built)}
         return Window(self._job(tables), tables)
 
-    def _build_table(self, name: str, since_ns: int | None, keep: bool) -> None:
-        files = [file for file in self._files.values() if file.table == name]
-        before = self._tables.get(name)
-        if before is not None and before[0] == files:
+    def _forget(self, history: History) -> None:
+        """Rows from before the history of what is there now."""
+        pieces = {name: [f.rows for f in self._decoded(name) if f.rows is not None]
+                  for name in TABLES}  # fmt: skip
+        begin = beginning(pieces, history, self._whole_since_s)
+        del pieces
+        if begin is None:
             return
+        shorter = {file.table for file in self._files.values() if file.forget(begin)}
+        for name in shorter:
+            self._tables.pop(name, None)
+
+    def _decoded(self, name: str) -> list[StoredFile]:
+        """The files of a table, with the rows of each that count."""
+        files = [file for file in self._files.values() if file.table == name]
         claims = {file.entry.path: file.claims for file in files if file.claims is not None}
         counting = shares([file.entry.path for file in files], claims)
         for file in files:
             file.decode(counting.get(file.entry.path), self.location)
-            if since_ns is not None:
-                file.forget(since_ns)
+        return files
+
+    def _build_table(self, name: str, keep: bool) -> None:
+        before = self._tables.get(name)
+        if before is not None and before[0] == [f for f in self._files.values() if f.table == name]:
+            return
+        files = self._decoded(name)
         rows = [file.rows for file in files if file.rows is not None]
         for file in files if not keep else ():
             file.rows = None
@@ -262,27 +256,6 @@ def _is_ours(entry: Entry) -> bool:
     folder, *names = entry.path.split("/")
     wanted = ".json" if folder == TOPOLOGY else ".parquet"
     return names[-1].endswith(wanted) and not any(name[0] in "._" for name in names if name)
-
-
-def _read(location: Location, entry: Entry) -> _File | None:
-    data = location.get(entry.path)
-    if data is None:
-        return None
-    if is_merged(entry.path):
-        return _merged(entry, data)
-    if entry.path.partition("/")[0] in TABLES:
-        return _File(entry, data)
-    try:
-        return _File(entry, job=parse_job(data))
-    except FormatError as error:
-        return _File(entry, problem=str(error))
-
-
-def _merged(entry: Entry, data: bytes) -> _File:
-    try:
-        return _File(entry, data, claims=claims_in(data))
-    except FormatError as error:
-        return _File(entry, problem=str(error))
 
 
 def _derived_job(name: str, tables: Mapping[str, Table]) -> Job:

@@ -13,10 +13,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from stepscope.errors import FormatError
-from stepscope.store.compact import QUIET_S, listed, until_s
+from stepscope.store.compact import QUIET_S, listed
 from stepscope.store.fragments import parse_job
 from stepscope.store.layout import (
     TRACES,
+    added_until_s,
     fragment_path,
     host_trace_folder,
     is_merged,
@@ -51,7 +52,7 @@ def prune(
         return 0
     gone = expired(files(location, host), keep, time.time() if now_s is None else now_s)
     # small files first: of one that is still there beside what it was merged into, rows would count
-    gone.sort(key=lambda entry: (is_merged(entry.path), until_s(entry)))
+    gone.sort(key=lambda entry: (is_merged(entry.path), added_until_s(entry)))
     small = [entry.path for entry in gone if not is_merged(entry.path)]
     with ThreadPoolExecutor(_THREADS) as pool:
         list(pool.map(location.delete, small))
@@ -85,12 +86,14 @@ def _ranks(location: Location, host: str) -> list[int]:
 
 def expired(entries: Iterable[Entry], keep: Keep, now_s: float) -> list[Entry]:
     """Those that go, oldest first."""
-    quiet = sorted((e for e in entries if now_s - until_s(e) >= QUIET_S), key=until_s, reverse=True)
+    quiet = sorted(
+        (e for e in entries if now_s - added_until_s(e) >= QUIET_S), key=added_until_s, reverse=True
+    )
     gone = []
     size = 0
     for entry in quiet:
         size += entry.size_bytes
-        too_old = keep.seconds is not None and now_s - until_s(entry) > keep.seconds
+        too_old = keep.seconds is not None and now_s - added_until_s(entry) > keep.seconds
         too_much = keep.size_bytes is not None and size > keep.size_bytes
         if too_old or too_much:
             gone.append(entry)
