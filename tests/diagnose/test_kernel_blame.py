@@ -109,6 +109,38 @@ def test_a_sick_group_is_named_and_not_those_who_wait_for_it() -> None:
     assert verdict.evidence[0].values["waiting"] == NCCL[0]
 
 
+def test_a_sick_group_is_named_beside_phases_too() -> None:
+    """Own times hold no communication, so that they tell of no group."""
+    kernels = case_2()
+    job = without(a_job(ranks=RANKS, steps=300), "comm_ops", "kernel_summaries")
+    groups = replace(job.job, hosts=kernels.job.hosts, groups=kernels.job.groups)
+    job = put(replace(job, job=groups), kernel_summaries=kernels.tables["kernel_summaries"])
+    assert [one.group for one in diagnose(job).verdicts] == ["edp-3"]
+
+
+def test_slow_ranks_that_wait_for_each_other_are_no_sick_group() -> None:
+    times = computing()
+    for name in times:
+        times[name][[3, 11]] *= 3.0
+    for at, (name, usual) in enumerate(zip(NCCL, (2e7, 4e6, 4e6), strict=True)):
+        times[name] = healthy(RANKS, WINDOWS, seed=50 + at, usual_ns=usual)
+    times[NCCL[1]][[3, 11]] *= 2.0
+    times[NCCL[0]][[3, 11]] -= 0.8e7
+    modes: list[Mode] = list(chain.from_iterable(modes_of(*one) for one in times.items()))
+    found = diagnose(a_job_of_kernels(modes, RANKS, expert_groups())).verdicts
+    assert sorted(one.ranks for one in found) == [(3,), (11,)]
+
+
+def test_slow_neighbours_cost_what_the_slowest_costs() -> None:
+    times = computing()
+    for name in times:
+        times[name][[2, 3, 4, 5], 2:] *= 1.2
+    verdict = the_verdict(told(times))
+    assert verdict.ranks == (2, 3, 4, 5)
+    spent = 1000 * sum(KERNELS.values())
+    assert verdict.lost_fraction == pytest.approx(0.2 * spent / 60e9, rel=0.1)
+
+
 def test_a_group_that_nobody_waits_for_costs_nothing() -> None:
     assert diagnose(case_2(waits=False)).verdicts == ()
 

@@ -198,7 +198,7 @@ def _named(
         told = with_idle(seen, samples, one.at_its_worst, reason)
         columns = frozenset(np.arange(len(seen.line.steps))[one.columns].tolist())
         slow.append(Slow(slow_finding(seen, one, told, cost, at), told.evidence, columns,
-                         bool(one.struck) or one.first > seen.line.warm_up))  # fmt: skip
+                         has_onset=bool(one.struck) or one.first > seen.line.warm_up))  # fmt: skip
     costly = [one for one in joined(seen.window, slow) if costs_enough(one.finding)]
     named = {rank for one in costly for rank in one.finding.ranks}
     kept = [one for one in culprits if int(seen.line.ranks[one.row]) in named]

@@ -40,6 +40,8 @@ class Slow:
     evidence: tuple[Evidence, ...]
     columns: frozenset[int] = frozenset()
     """Steps, or windows, in which it is slow, as numbers within what was looked at."""
+    costs_alone: bool = False
+    """Whether its cost is what it takes longer itself: of several the others wait for the last."""
     has_onset: bool = False
     """Whether it was well for a part of the time: when two began may be compared."""
 
@@ -173,7 +175,8 @@ def _join(same: Sequence[Slow]) -> Slow:
     ranks = tuple(sorted(rank for one in same for rank in one.finding.ranks))
     shares = [lost_fraction(one.finding) for one in same]
     known = [share for share in shares if share is not None]
-    lost = min(sum(known), 1.0) if known else None
+    whole = max(known, default=0.0) if worst.costs_alone else min(sum(known), 1.0)
+    lost = whole if known else None
     finding = replace(
         worst.finding, ranks=ranks, phase=worst.finding.phase if len(phases) == 1 else None,
         values={**worst.finding.values, "lost_fraction": lost},
