@@ -16,7 +16,7 @@ from stepscope.simulate.live import slices
 from stepscope.simulate.parse import from_values
 from stepscope.simulate.record.moment import EPOCH_NS
 from stepscope.simulate.run import prepare
-from stepscope.store import JobReader, JobWriter, Location
+from stepscope.store import JobReader, Location
 from stepscope.window import NULL, Table, Window
 
 Capture = pytest.CaptureFixture[str]
@@ -173,10 +173,10 @@ def streamed(folder: Path, *faults: str) -> tuple[Scenario, Time, Window]:
     scenario = replace(from_values(values), faults=tuple(map(parse_fault, faults)))
     time = Time()
     epoch_ns = time.now_ns
-    writer = JobWriter(Location.parse(str(folder)), "simulate")
     job = prepare(scenario).world.cluster.job()
-    sink = IntoStore(job, writer)
+    sink = IntoStore(job, Location.parse(str(folder)), None, 1.0)
     stream(slices(scenario, epoch_ns), sink, epoch_ns, lambda: time.now_ns, time.sleep)
+    sink.close()
     return scenario, time, JobReader(str(folder)).refresh()
 
 

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from stepscope.store.location import Location
     from stepscope.trace import Job
 
+FLUSH_SECONDS = 2.0
+"""As processors do into a folder."""
+LATE_NS = 2_000_000_000
+"""Later than this, and what is found, is found later for it."""
 _RECORDER = "simulate"
 """In place of the host whose processor wrote a folder."""
 
@@ -56,6 +60,18 @@ Socket = Annotated[
     ),
 ]
 
+Recorders = Annotated[
+    int | None,
+    typer.Option(min=1, help="With --live: how many processors the hosts share; 64 or one each."),
+]
+Flush = Annotated[
+    float | None,
+    typer.Option(
+        "--flush-seconds", min=0.1, max=60, metavar="SECONDS",
+        help="With --live: how often they write; default 2.",
+    ),
+]  # fmt: skip
+
 
 def register(app: typer.Typer) -> None:
     app.command("simulate", epilog=_EXAMPLES)(simulate)
@@ -70,7 +86,7 @@ def simulate(
     sharding: flags.Sharding = None,
     fault: flags.Faults = None, list_faults: flags.ListFaults = False,
     list_cases: flags.ListCases = False, out: Out = "", live: Live = False,
-    socket: Socket = None,
+    socket: Socket = None, recorders: Recorders = None, flush_seconds: Flush = None,
 ) -> int:  # fmt: skip
     """Write the folder of a simulated job, to try `stepscope diagnose` on.
 
@@ -90,8 +106,11 @@ def simulate(
     wanted = flags.asked_for(scenario, case, given, dp, fault or ())
     if socket is not None and not live:
         raise UsageError("--socket is where a job is told --live; add that")
+    if (recorders or flush_seconds) and (socket is not None or not live):
+        raise UsageError("--recorders and --flush-seconds say how --live writes a folder itself")
     if live:
-        _live(flags.named(wanted, out), _new_folder(out), out, socket)
+        job = flags.named(wanted, out)
+        _live(job, _new_folder(out), out, socket, recorders, flush_seconds or FLUSH_SECONDS)
     else:
         _write(flags.named(wanted, out), _new_folder(out), out)
     return exits.NOTHING_FOUND
@@ -120,38 +139,49 @@ def _write(scenario: Scenario, location: Location, out: str) -> None:
                    f"`stepscope diagnose {location}`")  # fmt: skip
 
 
-def _live(scenario: Scenario, location: Location, out: str, socket: Path | None) -> None:
+def _live(
+    scenario: Scenario, location: Location, out: str, socket: Path | None, recorders: int | None,
+    flush_seconds: float,
+) -> None:  # fmt: skip
     """The truth is there from the start: whoever watches may want to know when it was found."""
     import time
     from contextlib import suppress
 
     from stepscope.cli.streaming import stream
     from stepscope.cli.terminal import count_progress
-    from stepscope.simulate.live import slices
+    from stepscope.report.units import duration
+    from stepscope.simulate.live import LOOK_NS, slices
     from stepscope.simulate.run import prepare, truth_of
 
     with count_progress(f"simulating {scenario.ranks} ranks") as advance:
         truth = _write_truth(truth_of(scenario, advance), out)
-    sink = _sink(prepare(scenario).world.cluster.job(), location, out, socket)
+    job = prepare(scenario).world.cluster.job()
+    sink = _sink(job, location, out, socket, recorders, flush_seconds)
     exits.complain(f"writing {location} while it runs, until Ctrl-C; what is wrong with it: "
                    f"{truth}; `stepscope diagnose {location} --follow`")  # fmt: skip
-    epoch_ns = time.time_ns()
+    epoch_ns, late_ns = time.time_ns(), 0
+    look_ns = max(LOOK_NS, int(flush_seconds * 1e9))
     try:
         with suppress(KeyboardInterrupt):
-            stream(slices(scenario, epoch_ns), sink, epoch_ns)
+            late_ns = stream(slices(scenario, epoch_ns, look_ns), sink, epoch_ns)
     finally:
         sink.close()
+    if late_ns > LATE_NS:
+        exits.complain(f"it was up to {duration(late_ns)} late: this machine is too slow or too "
+                       "busy for a job of that size")  # fmt: skip
 
 
-def _sink(job: Job, location: Location, out: str, socket: Path | None) -> Sink:
+def _sink(
+    job: Job, location: Location, out: str, socket: Path | None, recorders: int | None,
+    flush_seconds: float,
+) -> Sink:  # fmt: skip
     if socket is not None:
         from stepscope.cli.ranks import ThroughProcessor
 
         return ThroughProcessor(job, out, socket)
     from stepscope.cli.streaming import IntoStore
-    from stepscope.store import JobWriter
 
-    return IntoStore(job, JobWriter(location, _RECORDER))
+    return IntoStore(job, location, recorders, flush_seconds)
 
 
 def _write_truth(truth: Truth, out: str) -> str:

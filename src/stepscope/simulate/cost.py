@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from stepscope.simulate.engine import NEVER
 from stepscope.window import Ints
@@ -19,6 +20,11 @@ class Span:
     @property
     def end_ns(self) -> int:
         return int(self.done.max())
+
+    @cached_property
+    def lasted_ns(self) -> int:
+        """From its first host to its last."""
+        return self.end_ns - int(self.start.min())
 
 
 @dataclass(frozen=True)

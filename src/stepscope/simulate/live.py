@@ -15,7 +15,7 @@ from stepscope.simulate.scenario import Scenario
 from stepscope.window import Table
 
 LOOK_NS = 1_000_000_000
-"""How often collectors look at a job that has stopped."""
+"""How often collectors look at a job that has stopped, unless told otherwise."""
 
 
 @dataclass(frozen=True)
@@ -30,28 +30,28 @@ class Slice:
     """Rows that hold until the next slice: those of a step that does not end."""
 
 
-def slices(scenario: Scenario, epoch_ns: int) -> Iterator[Slice]:
-    """One per step, and one per second of a hang until collectors stop looking.
+def slices(scenario: Scenario, epoch_ns: int, look_ns: int = LOOK_NS) -> Iterator[Slice]:
+    """One per step, and one per look at a hang until collectors stop looking.
 
     Raises:
         UsageError: a fault does not fit the job.
     """
     pricing = prepare(scenario)
     recorder = Recorder(pricing.world, epoch_ns)
-    played: list[Span] = []
+    lasted_ns: list[int] = []
     for moment in moments(pricing, scenario.faults):
-        until_ns = watched_until(moment, played)
+        until_ns = watched_until(moment, lasted_ns)
         if not moment.finished:
-            yield from _stuck(recorder, moment, until_ns)
+            yield from _stuck(recorder, moment, until_ns, look_ns)
             return
         recorder.add(moment, until_ns)
         yield Slice(until_ns, recorder.drain())
-        played.append(Span(moment.start, moment.times.done))
+        lasted_ns.append(Span(moment.start, moment.times.done).lasted_ns)
 
 
-def _stuck(recorder: Recorder, moment: Moment, until_ns: int) -> Iterator[Slice]:
+def _stuck(recorder: Recorder, moment: Moment, until_ns: int, look_ns: int) -> Iterator[Slice]:
     """The whole step, again and again: stacks grow older, and nothing else happens."""
-    for now_ns in range(_settled_ns(moment), until_ns, LOOK_NS):
+    for now_ns in range(_settled_ns(moment), until_ns, look_ns):
         here = recorder.beside()
         here.add(moment, now_ns)
         yield Slice(now_ns, {}, here.tables(now_ns))

@@ -84,19 +84,21 @@ def _play(
     count = _Count(progress, scenario.steps * (1 + len(scenario.faults)))
     played: list[Span] = []
     for moment in moments(pricing, scenario.faults):
-        record(moment, watched_until(moment, played))
+        record(moment, watched_until(moment, [one.lasted_ns for one in played]))
         played.append(Span(moment.start, moment.times.done))
         count.add(1)
     faults = [_truth_of(pricing, fault, played, count) for fault in scenario.faults]
     return Truth(scenario.name, scenario.seed, tuple(faults))
 
 
-def watched_until(moment: Moment, played: Sequence[Span]) -> int:
-    """Until when collectors had looked: to the end of the step, or for a while if it has none."""
+def watched_until(moment: Moment, lasted_ns: Sequence[int]) -> int:
+    """Until when collectors had looked: to the end of the step, or for a while if it has none.
+
+    Given how long the steps before lasted.
+    """
     if moment.finished:
         return int(moment.times.done.max())
-    took = [int(one.done.max()) - int(one.start.min()) for one in played]
-    typical = float(np.median(took)) if took else 0.0
+    typical = float(np.median(lasted_ns)) if lasted_ns else 0.0
     last = int(moment.start.max())
     return last + max(WATCHED_NS, int(WATCHED_STEPS * typical))
 
