@@ -43,9 +43,12 @@ class JobFolder:
 
     def append(self, table: str, rows: Rows) -> None:
         """Adds rows; of kernels summaries and traces only, unless they are to be kept."""
-        if table != "kernels" or self._keep_kernels:
+        if table != "kernels":
             self._keep(table, rows)
-        if self._traces is not None:
+            return
+        if self._keep_kernels:
+            self._keep(table, rows)
+        if self._traces is not None:  # thousands at once: there is nothing to put together
             self._traces.append(table, rows)
 
     def _keep(self, table: str, rows: Rows) -> None:
@@ -58,7 +61,10 @@ class JobFolder:
                 self._hand_over(table)
 
     def _hand_over(self, table: str) -> None:
-        self._writer.append(table, together(self._waiting.pop(table)))
+        rows = together(self._waiting.pop(table))
+        self._writer.append(table, rows)
+        if self._traces is not None and table != "kernels":
+            self._traces.append(table, rows)
 
     def _hand_over_all(self) -> None:
         with self._lock:
@@ -71,20 +77,20 @@ class JobFolder:
         self._writer.replace(table, file, rows)
 
     def flush(self) -> None:
-        """Stores everything, and draws what is new every few seconds."""
+        """Stores everything, then draws what is new every few seconds: who looks need not wait."""
+        self._hand_over_all()
+        self._writer.flush()
         if self._traces is not None and time.monotonic() - self._drawn_at >= TRACE_SECONDS:
             self._drawn_at = time.monotonic()
             self._traces.flush(time.time_ns())
             self._tell_losses(self._traces)
-        self._hand_over_all()
-        self._writer.flush()
 
     def close(self) -> None:
         """Stores and draws what is left."""
+        self._hand_over_all()
         if self._traces is not None:
             self._traces.close(time.time_ns())
             self._tell_losses(self._traces)
-        self._hand_over_all()
         self._writer.close()
 
     def _tell_losses(self, traces: JobTraces) -> None:
