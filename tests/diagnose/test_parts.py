@@ -19,7 +19,7 @@ from stepscope.diagnose.unnamed import GAPS, OUTSIDE
 from stepscope.trace import Host, Job, ProcessGroup
 from stepscope.window import Window, union
 
-from .jobs import MS, START, Fault, a_job, a_table
+from .jobs import MS, START, Fault, a_job, a_table, without
 
 values = st.lists(st.lists(st.floats(-10, 10) | st.just(float("nan")), min_size=3, max_size=3),
                   min_size=1, max_size=7)  # fmt: skip
@@ -159,6 +159,22 @@ def test_gaps_may_be_waiting_where_stages_hand_over_unseen() -> None:
     groups = (*window.job.groups, ProcessGroup("pp-0", "pp", (0, 1)))
     staged = Window(replace(window.job, groups=groups), window.tables)
     assert not {GAPS, OUTSIDE} & set(own_time(staged, timeline(staged)).phases)
+
+
+@pytest.mark.parametrize("kernel", ["ncclDevKernel_SendRecv", "ncclDevKernel_AllReduce_Sum"])
+def test_kernels_in_which_devices_wait_tell_gaps_as_operators_do(kernel: str) -> None:
+    """Of stages only where those that hand over were recorded."""
+    window = a_pause_between_passes("blocked_ns", [])
+    kernels = [(rank, 0, kernel, 7, START + 55 * MS, 10 * MS) for rank in (0, 1)]
+    names = "rank step kernel stream start_ns duration_ns"
+    tables = {"kernels": a_table(names, kernels), **window.tables}
+    job = replace(window.job, groups=(*window.job.groups, ProcessGroup("pp-0", "pp", (0, 1))))
+    window = without(Window(job, tables), "comm_ops")
+    own = own_time(window, timeline(window))
+    if "SendRecv" in kernel:
+        assert np.allclose(own.own[own.phases.index(GAPS)], 30 * MS)
+    else:
+        assert not {GAPS, OUTSIDE} & set(own.phases)
 
 
 def test_blocking_operators_are_taken_out_where_waiting_was_not_measured() -> None:

@@ -13,6 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
+from stepscope.diagnose.breakdown import is_communicating
 from stepscope.diagnose.intervals import Axis, Spans, union_of_rows
 from stepscope.diagnose.matching import POINT_TO_POINT, arrivals
 from stepscope.diagnose.phase_rows import PhaseRows
@@ -26,6 +27,8 @@ BETWEEN = "between-collectives"
 """Of jobs of which only communication was recorded: the time between operators."""
 UNNAMED = (OUTSIDE, GAPS, BETWEEN)
 """Our own names, which no table holds."""
+POINT_TO_POINT_KERNEL = "SendRecv"
+"""So NCCL and RCCL call the kernel by which stages hand over."""
 
 Named = list[tuple[str, Floats]]
 
@@ -38,11 +41,14 @@ def outside_phases(window: Window, rows: PhaseRows) -> Named:
     comm = window.table("comm_ops")
     if window.table("host_ops") is not None:
         return _of_a_trace(one, comm)
-    if comm is None:
-        return _in_two(one, one.inside) if len(rows.line.ranks) == 1 else []
-    if comm.has("blocked_ns"):
+    if len(rows.line.ranks) == 1 and comm is None:
+        return _in_two(one, one.inside)
+    if comm is not None and comm.has("blocked_ns"):
         return _in_two(one, _busy(one, comm, wait_times))
-    return _in_two(one, _busy(one, comm, _under_way)) if _all_waiting_is_seen(window, comm) else []
+    if comm is not None and _all_waiting_is_seen(window, comm):
+        return _in_two(one, _busy(one, comm, _under_way))
+    waiting = _waiting_kernels(window)
+    return [] if waiting is None else _in_two(one, _busy(one, waiting, _running))
 
 
 @dataclass(frozen=True)
@@ -108,6 +114,12 @@ def _under_way(comm: Table) -> Spans:
     return start, end, end != NULL
 
 
+def _running(kernels: Table) -> Spans:
+    """From start to end."""
+    start, lasted = kernels.ints("start_ns"), kernels.ints("duration_ns")
+    return start, start + lasted, lasted > 0
+
+
 def wait_times(comm: Table) -> Spans:
     """When ranks stood for an operator, where they say how long: a wait ends with its operator,
     which may have been called long before, or else where nobody knows the end began with the call.
@@ -125,8 +137,25 @@ def _all_waiting_is_seen(window: Window, comm: Table) -> bool:
     """
     if not comm.has("start_ns", "end_ns"):
         return False
-    staged = any(len(group.ranks) > 1 for group in window.job.groups_of_kind("pp"))
-    return not staged or bool(comm.strings("op").equals(*POINT_TO_POINT).any())
+    return not _is_staged(window) or bool(comm.strings("op").equals(*POINT_TO_POINT).any())
+
+
+def _is_staged(window: Window) -> bool:
+    return any(len(group.ranks) > 1 for group in window.job.groups_of_kind("pp"))
+
+
+def _waiting_kernels(window: Window) -> Table | None:
+    """The kernels in which devices wait for each other, where each execution was recorded; None
+    where some waiting shows in none of them."""
+    kernels = window.table("kernels")
+    if kernels is None:
+        return None
+    names = kernels.strings("kernel")
+    waiting = [name for name in names.values if is_communicating(name)]
+    between = any(POINT_TO_POINT_KERNEL in name for name in waiting)
+    if not waiting or (_is_staged(window) and not between):
+        return None
+    return kernels.take(names.equals(*waiting))
 
 
 def _in_two(one: _Steps, busy: Union) -> Named:
