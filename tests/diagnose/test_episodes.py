@@ -93,10 +93,14 @@ def test_a_stall_like_others_does_not() -> None:
     assert found(own) == []
 
 
-def test_nor_one_where_people_save() -> None:
-    own = own_times()
-    own[3, 49] += 6000 * MS  # step 1050
-    assert found(own) == []
+@pytest.mark.parametrize(("rank", "named"), [(0, []), (8, []), (15, []), (3, [3])])
+def test_nor_one_of_a_rank_that_logs_in_a_step_in_which_people_do(
+    rank: int, named: list[int]
+) -> None:
+    """The first of the job or a host, and the last."""
+    own = own_times(16)
+    own[rank, 49] += 6000 * MS  # step 1050
+    assert [one.row for one in found(own, hosts=8)] == named
 
 
 def test_a_host_is_struck_as_one() -> None:

@@ -33,6 +33,8 @@ class Reason:
     """A phase that says more than the one in which the rank was found to be slow."""
     slowdown: float | None = None
     """And how many times longer it takes than on the peers."""
+    proven: bool = False
+    """Whether something measured shows it, and not what is left when nothing else fits."""
     of_gpu: bool = False
     """Whether it is the GPU that others compete for, and not the host."""
 
@@ -41,14 +43,14 @@ def reason_of(seen: Observed, samples: Samples | None, one: Culprit) -> Reason:
     """The cause of one culprit's excess, the most exact one that is proven."""
     pause = extra_pause_ns(seen, one.row, one.first, one.stop)
     if pause >= EXPLAINS * max(one.excess_ns, 1.0):
-        return Reason("gc", None, (_pauses(pause, one),))
+        return Reason("gc", None, (_pauses(pause, one),), proven=True)
     traced = longer(seen, one)
     if traced is not None and one.phase != DATA_LOAD:
         return _traced(seen, samples, one, traced)
     use = use_of_excess(seen, one)
     if use.is_starved and one.phase != DATA_LOAD:
         cause: Cause = "contention" if use.has_strangers else "host"
-        return Reason(cause, None, (_use(use),), one.inflated > 1)
+        return Reason(cause, None, (_use(use),), one.inflated > 1, proven=True)
     if one.phase in (DATA_LOAD, GAPS, OUTSIDE) or use.is_late:
         return _of_host(seen, samples, one, use)
     return _of_device(seen, one, use) or (
@@ -63,10 +65,12 @@ def _of_device(seen: Observed, one: Culprit, use: Use) -> Reason | None:
     speed = clock.relative(seen, one.row, one.first, one.stop)
     if clock.is_low(speed):
         held = seen.hardware("clock_held_down", one.first, one.stop)[one.row]
-        return Reason("compute", None, (_clock(speed or 0.0, float(held)), *_measured(use)))
+        evidence = (_clock(speed or 0.0, float(held)), *_measured(use))
+        return Reason("compute", None, evidence, proven=True)
     strangers = clock.strangers(seen, one.row, one.first, one.stop)
     if strangers > 0:
-        return Reason("contention", None, (_on_device(strangers), *_measured(use)), of_gpu=True)
+        evidence = (_on_device(strangers), *_measured(use))
+        return Reason("contention", None, evidence, proven=True, of_gpu=True)
     phases = inner.parts_of(seen, one)
     parts = phases or inner.kernels_of(seen, one)
     experts = inner.more_for_experts(parts)
@@ -87,7 +91,8 @@ def _of_host(seen: Observed, samples: Samples | None, one: Culprit, use: Use) ->
         return Reason(cause, None, evidence)
     if compiles(slow.function):
         cause = "jit_compile"
-    return Reason(cause, slow.function, (*evidence, _stack(slow)))
+    evidence = (*evidence, _stack(slow))
+    return Reason(cause, slow.function, evidence, proven=cause == "jit_compile")
 
 
 def _traced(seen: Observed, samples: Samples | None, one: Culprit, traced: Longer) -> Reason:

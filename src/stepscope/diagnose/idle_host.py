@@ -12,7 +12,7 @@ from stepscope.diagnose.methods.stacks import LOADER, Samples, compiles
 from stepscope.diagnose.observed import Observed
 
 OF_HOSTS = ("host", "compute", "unknown")
-"""Causes that follow from a process of elimination: a function that was seen says more."""
+"""Causes that may follow from elimination: then a function that was seen says more."""
 
 
 def with_idle(seen: Observed, samples: Samples | None, one: Culprit, reason: Reason) -> Reason:
@@ -25,9 +25,11 @@ def with_idle(seen: Observed, samples: Samples | None, one: Culprit, reason: Rea
         return reason
     reason = replace(reason, evidence=(*reason.evidence, _evidence(idle)))
     excess_ns = one.excess_ns * (one.stop - one.first)
-    if reason.function is not None or reason.cause not in OF_HOSTS or 2 * idle.mine_ns < excess_ns:
+    known = reason.proven or reason.function is not None or reason.cause not in OF_HOSTS
+    if known or 2 * idle.mine_ns < excess_ns:
         return reason
-    return replace(reason, function=idle.function, cause=_cause(idle.function))
+    cause = _cause(idle.function)
+    return replace(reason, function=idle.function, cause=cause, proven=cause == "jit_compile")
 
 
 def _cause(function: str) -> Cause:

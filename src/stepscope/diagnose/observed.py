@@ -13,6 +13,7 @@ from stepscope.diagnose.critical_path import Path, critical_path
 from stepscope.diagnose.methods.arrival import Arrivals, collect_arrivals
 from stepscope.diagnose.own_time import OwnTime, own_time
 from stepscope.diagnose.routing import EXPERT_WORDS, comparison_groups, is_expert
+from stepscope.diagnose.sampled import Sampled, sampled
 from stepscope.diagnose.step_graph import StepGraph, spread, step_graph
 from stepscope.diagnose.timeline import Timeline, timeline
 from stepscope.window import Floats, Ints, Window
@@ -105,14 +106,29 @@ class Observed:
 
     def hardware(self, metric: str, first: int, stop: int) -> Floats:
         """Mean of one per-rank metric over a range of steps; NaN for ranks without samples."""
-        ranks = len(self.line.ranks)
+        if self.window.table("hardware") is None or stop <= first:
+            return np.full(len(self.line.ranks), np.nan)
+        if metric not in self._sampled:
+            table, row = self.window.tables["hardware"], self._rows_of_hardware
+            self._sampled[metric] = sampled(table, metric, row, len(self.line.ranks))
+        return self._sampled[metric].mean(*self.line.span_ns(first, stop))
+
+    def of_hosts(self, metric: str, first: int, stop: int) -> dict[str, float]:
+        """Mean of one counter of whole hosts over a range of steps; those without are left out."""
         table = self.window.table("hardware")
-        if table is None or stop <= first:
-            return np.full(ranks, np.nan)
-        begin, end = self.line.span_ns(first, stop)
-        time = table.ints("ts_ns")
-        row = self.line.rows(table.ints("rank"))
-        keep = table.strings("metric").equals(metric) & (row >= 0) & (time >= begin) & (time <= end)
-        count = np.bincount(row[keep], minlength=ranks)
-        total = np.bincount(row[keep], weights=table.floats("value")[keep], minlength=ranks)
-        return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+        if table is None or not table.has("host"):
+            return {}
+        hosts = table.strings("host")
+        row = np.where(table.ints("rank") < 0, hosts.codes, -1)
+        samples = sampled(table, metric, row, len(hosts.values))
+        means = samples.mean(*self.line.span_ns(first, stop)).tolist()
+        known = zip(hosts.values, means, strict=True)
+        return {host: mean for host, mean in known if np.isfinite(mean)}
+
+    @cached_property
+    def _sampled(self) -> dict[str, Sampled]:
+        return {}
+
+    @cached_property
+    def _rows_of_hardware(self) -> Ints:
+        return self.line.rows(self.window.tables["hardware"].ints("rank"))

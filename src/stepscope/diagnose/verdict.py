@@ -56,7 +56,7 @@ def slow_finding(seen: Observed, one: Culprit, reason: Reason, cost: Cost, at: i
         "z_needed": one.needed,
         "excess_ns": one.excess_ns,
         "lost_fraction": share,
-        "least_fraction": _least_cost(seen, one),
+        "least_fraction": _least_cost(seen, one, reason.proven),
         **({"blows": len(one.struck), "steps": one.stop - one.first} if one.struck else {}),
         "lag_ns": lag,
     }
@@ -111,12 +111,19 @@ def costs_enough(finding: Finding) -> bool:
     return share is not None and share >= (least if isinstance(least, float) else LEAST_COST)
 
 
-def _least_cost(seen: Observed, one: Culprit) -> float:
-    """Of a culprit. Traces have gaps between operators, within a phase, outside as well."""
+def _least_cost(seen: Observed, one: Culprit, proven: bool) -> float:
+    """Of a culprit. Traces have gaps between operators, within a phase, outside as well.
+
+    What may be noise, or a rank's duty, must cost more, unless its cause was measured.
+    """
     if seen.window.table("host_ops") is not None:
         return LEAST_COST
+    if one.struck and not one.alone and one.phase != OUTSIDE:
+        return LEAST_COST_OFTEN
+    if proven:
+        return LEAST_COST
     if one.struck and one.phase != OUTSIDE:
-        return LEAST_COST_ALONE if one.alone else LEAST_COST_OFTEN
+        return LEAST_COST_ALONE
     return {OUTSIDE: LEAST_COST_OUTSIDE, GAPS: LEAST_COST_IN_GAPS}.get(one.phase or "", LEAST_COST)
 
 

@@ -47,7 +47,7 @@ LEAST_BLOWS = 3
 SLOTS = 3
 """So many times a habit must return to be one."""
 ROUND = 10
-"""Steps of such numbers, or the ones before, are where people save, log and evaluate."""
+"""Steps of such numbers, or the ones before, are where some ranks save, log and evaluate."""
 STALL_NS = 10**9
 """A run that counts alone takes a second longer: less happens to any process on a busy machine."""
 UNLIKE = 5.0
@@ -100,7 +100,7 @@ def struck(series: Series, units: Sequence[Ints], tests: int, lonely: bool = Tru
     single = [row for row in np.arange(len(series.own))[:, None] if int(row[0]) not in found]
     found |= _too_often(series, blows, single, tests)
     often = [blows.of(row, columns, False) for row, columns in sorted(found.items())]
-    alone = _alone(series, blows, [*shared, *single]) if lonely else []
+    alone = _alone(series, blows, [*shared, *single], _designated(series, units)) if lonely else []
     return often + [blows.of(row, np.flatnonzero(blows.hit[row]), True)
                     for row in alone if row not in found]  # fmt: skip
 
@@ -219,14 +219,22 @@ def _runs(begins_ns: Ints, hit: Mask) -> Iterator[Ints]:
         yield from np.split(columns, np.flatnonzero(apart) + 1)
 
 
-def _alone(series: Series, blows: _Blows, units: Sequence[Ints]) -> Iterator[int]:
+def _designated(series: Series, units: Sequence[Ints]) -> frozenset[int]:
+    """The rows that save and log for the others: the first of the job and of each host, and the
+    last, which has the loss."""
+    return frozenset({0, len(series.own) - 1, *(int(unit[0]) for unit in units)})
+
+
+def _alone(
+    series: Series, blows: _Blows, units: Sequence[Ints], designated: frozenset[int]
+) -> Iterator[int]:
     """The ranks of the one unit, if there is one, that a long blow hit like nobody else."""
     longest = np.zeros(len(blows.hit))
     for one in np.flatnonzero(blows.rows).tolist():
         longest[one] = _longest_ns(series, blows, one)
     row = int(np.argmax(longest))
     hit = blows.hit[row]
-    if longest[row] < STALL_NS or _round(series.steps[hit]):
+    if longest[row] < STALL_NS or (row in designated and _round(series.steps[hit])):
         return
     mine = (unit for unit in units if row in unit and (blows.of_unit(unit) & hit).any())
     unit = next(mine, np.array([row]))

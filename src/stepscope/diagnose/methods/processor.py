@@ -124,7 +124,7 @@ def _strangers(seen: Observed, one: Culprit) -> float | None:
 
 def _crowded(seen: Observed, one: Culprit) -> float | None:
     """By how much more of its host is in use than of others, while its ranks use no more."""
-    use = _use_of_hosts(seen, one)
+    use = seen.of_hosts("cpu_util", one.first, one.stop)
     mine = seen.window.host_of(int(seen.line.ranks[one.row]))
     others = [value for host, value in use.items() if host != mine]
     if mine not in use or not others:
@@ -133,22 +133,6 @@ def _crowded(seen: Observed, one: Culprit) -> float | None:
     if cores[one.row] > SAME_USE * stats.median(cores):
         return None
     return use[mine] - stats.median(np.array(others))
-
-
-def _use_of_hosts(seen: Observed, one: Culprit) -> dict[str, float]:
-    """Mean use of the processors of each host, 0 to 1."""
-    table = seen.window.table("hardware")
-    if table is None or not table.has("host"):
-        return {}
-    begin, end = seen.line.span_ns(one.first, one.stop)
-    time = table.ints("ts_ns")
-    rows = table.take(
-        (table.ints("rank") < 0) & table.strings("metric").equals("cpu_util")
-        & (time >= begin) & (time <= end)
-    )  # fmt: skip
-    hosts, values = rows.strings("host"), rows.floats("value")
-    return {hosts.values[code]: float(values[hosts.codes == code].mean())
-            for code in np.unique(hosts.codes) if code >= 0}  # fmt: skip
 
 
 def _ahead(seen: Observed, one: Culprit) -> float | None:
