@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from dataclasses import field as member
+from functools import lru_cache
 from hashlib import blake2b
 
 import numpy as np
@@ -91,7 +92,7 @@ class Interned:
         found = self.known.get(text)
         if found is None:
             found = self.known[text] = len(self.known) + 1
-            self.fresh.append(field(self.kind, field(1, found) + field(2, text)))
+            self.fresh.append(_spelt(self.kind, found, text))
         return found
 
     def numbers(self, column: Strings, null: str) -> Ints:
@@ -103,6 +104,12 @@ class Interned:
             numbers[code] = self.number(column.values[code - 1] if code else null)
         found: Ints = numbers[codes]
         return found
+
+
+@lru_cache(4096)
+def _spelt(kind: int, number: int, text: str) -> bytes:
+    """A string and its number; the next part of a trace will nearly always number it alike."""
+    return field(kind, field(1, number) + field(2, text))
 
 
 class _Said:

@@ -24,8 +24,8 @@ VARINT, FIXED64, BYTES = 0, 1, 2
 
 TIME_WIDTH = 9
 """Bytes of a padded varint that hold any time: 63 bits."""
-BLOCK = 1 << 14
-"""Rows at a time: about a megabyte, memory that is used again and not asked for anew."""
+BLOCK = 1 << 11
+"""Rows at a time, 200 KB: they are still in the cache when they are packed."""
 LONGEST = 10
 """Bytes of a varint of any int64; negative ones have 64 bits."""
 
@@ -94,12 +94,12 @@ class Pattern:
 
     def __add__(self, other: Pattern | bytes) -> Pattern:
         if isinstance(other, bytes):
-            return replace(self, shared=self.shared + other)
+            return Pattern(self.shared + other, self.holes, self.swaps)
         by = len(self.shared)
         return Pattern(
             self.shared + other.shared,
-            self.holes + tuple(replace(hole, at=hole.at + by) for hole in other.holes),
-            self.swaps + tuple(replace(swap, at=swap.at + by) for swap in other.swaps),
+            self.holes + tuple(Hole(hole.at + by, hole.width, hole.values) for hole in other.holes),
+            self.swaps + tuple(Swap(swap.at + by, swap.instead, swap.rows) for swap in other.swaps),
         )
 
     def within(self, number: int) -> Pattern:
@@ -113,9 +113,11 @@ class Pattern:
             yield self._taken(rows)._rows(rows.stop - rows.start)
 
     def _taken(self, rows: slice) -> Pattern:
-        holes = tuple(replace(hole, values=hole.values[rows]) for hole in self.holes)
-        swaps = tuple(replace(swap, rows=swap.rows[rows]) for swap in self.swaps)
-        return replace(self, holes=holes, swaps=swaps)
+        return Pattern(
+            self.shared,
+            tuple(Hole(hole.at, hole.width, hole.values[rows]) for hole in self.holes),
+            tuple(Swap(swap.at, swap.instead, swap.rows[rows]) for swap in self.swaps),
+        )
 
     def _rows(self, count: int) -> bytes:
         rows = write_rows(self.shared, count, self.holes)

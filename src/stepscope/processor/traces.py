@@ -18,11 +18,12 @@ import secrets
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 
 from stepscope.errors import StoreError
-from stepscope.perfetto.members import packed
+from stepscope.perfetto.members import packed_parts
 from stepscope.perfetto.packets import GroupWriter, clock_packet
 from stepscope.perfetto.process import host_group, host_packets, rank_group, rank_packets
 from stepscope.perfetto.slices import Group
@@ -134,7 +135,7 @@ class JobTraces:
         if not member:
             return
         try:
-            self._files.add(self._path(rank, window), window, packed(member))
+            self._files.add(self._path(rank, window), window, member)
             self._in_trouble = False
         except StoreError as error:
             self._complain(error)
@@ -146,13 +147,15 @@ class JobTraces:
         return f"{folder}/{trace_name(window * WINDOW_NS / 1e9, self._session)}"
 
     def _member(self, rank: int, tables: Tables, now_ns: int) -> bytes:
+        """Nothing where there is nothing to draw."""
         writer = self._writer(rank)
         head = clock_packet() + writer.head()
         if rank == _HOST_LEVEL:
-            packets = [*host_packets(writer, tables)]
+            packets = host_packets(writer, tables)
         else:
-            packets = [*rank_packets(writer, tables, now_ns)]
-        return b"".join((head, *packets)) if packets else b""
+            packets = rank_packets(writer, tables, now_ns)
+        first = next(packets, None)
+        return b"" if first is None else packed_parts(chain((head, first), packets))
 
     def _writer(self, rank: int) -> GroupWriter:
         if rank not in self._writers:
