@@ -43,13 +43,10 @@ class JobFolder:
 
     def append(self, table: str, rows: Rows) -> None:
         """Adds rows; of kernels summaries and traces only, unless they are to be kept."""
-        if table != "kernels":
+        if table != "kernels" or self._keep_kernels:
             self._keep(table, rows)
-            return
-        if self._keep_kernels:
-            self._keep(table, rows)
-        if self._traces is not None:  # thousands at once: there is nothing to put together
-            self._traces.append(table, rows)
+        if table == "kernels" and self._traces is not None:
+            self._traces.append(table, rows)  # thousands at once, which need not be put together
 
     def _keep(self, table: str, rows: Rows) -> None:
         with self._lock:

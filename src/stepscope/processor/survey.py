@@ -3,6 +3,8 @@ that was compiled. Half of what a packet cost was finding out what is not in it.
 
 from __future__ import annotations
 
+import numpy as np
+
 from stepscope.errors import WireError
 from stepscope.processor import normalise
 from stepscope.wire.frames import HEADER, MAX_TIME_NS
@@ -40,4 +42,5 @@ def kinds_slowly(packet: bytes, offset: int, limit: int) -> Kinds:
     field = records["field"]
     if len(records) and (field.max() > limit or field.min() < -limit):
         return _BEYOND
-    return sum(1 << min(kind, _LAST_KIND) for kind in set(records["kind"].tolist()))
+    kinds = np.minimum(records["kind"], _LAST_KIND)
+    return sum(1 << kind for kind in set(kinds.tolist()))
