@@ -49,6 +49,9 @@ logger = logging.getLogger(__name__)
 
 _TICK_SECONDS = 0.05
 """Who has stopped is known after so long: a tick of eight ranks takes 0.1 ms."""
+_DUTY_SECONDS = 0.25
+"""What waits for seconds (for a step sequence, for more kernels, for silence to be long enough) is
+not asked after at every tick: that cost as much as the tick itself."""
 _HALTED_TICK_SECONDS = 0.02
 """While a process is stopped: what is seen at a tick is what a hang is told by."""
 HURRY = Hurry(2.0)
@@ -81,6 +84,7 @@ class Processor:
         self._refused: set[str] = set()
         self._busy_at = time.monotonic()
         self._tick_at, self._tick_seconds = 0.0, _TICK_SECONDS
+        self._duties_at = 0.0
         self._stalls = Stalls()
         self._halted = Halted()
         self._halted_before: dict[str, frozenset[int]] = {}
@@ -95,9 +99,7 @@ class Processor:
                 else:
                     self._read(key.fd)
             self._tick()
-            self._retire()
-            self._upkeep.turn()
-            self._reporting.turn()
+            self._do_duties()
         self._close()
 
     def stop(self, _signal: int = 0, _frame: FrameType | None = None) -> None:
@@ -108,9 +110,8 @@ class Processor:
         """What time alone brings about; every packet of a busy host is no reason for it."""
         if time.monotonic() < self._tick_at:
             return
-        now, halted = time.time_ns(), self._newly_halted()
-        stalled = self._state.stalled(now)
-        self._carry_out([*self._state.tick(now), *self._stalls.due(stalled, time.monotonic())])
+        halted, stalled = self._newly_halted(), self._state.stalled(time.time_ns())
+        self._carry_out(self._stalls.due(stalled, time.monotonic()))
         self._tick_seconds = _HALTED_TICK_SECONDS if halted else _TICK_SECONDS
         self._tick_at = time.monotonic() + self._tick_seconds
 
@@ -131,6 +132,15 @@ class Processor:
                 self._connections[fd].send(request)
             except OSError:  # it is gone, or does not listen: then its ordinary looks must do
                 logger.debug("connection %d does not hear us", fd)
+
+    def _do_duties(self) -> None:
+        if time.monotonic() < self._duties_at:
+            return
+        self._duties_at = time.monotonic() + _DUTY_SECONDS
+        self._carry_out(self._state.tick(time.time_ns()))
+        self._retire()
+        self._upkeep.turn()
+        self._reporting.turn()
 
     def _retire(self) -> None:
         """Lets go of jobs that have ended; a processor of its own lives for months."""
