@@ -240,6 +240,26 @@ def test_only_requests_of_a_dead_transfer_stay_in_flight() -> None:
         assert in_flight(with_fault("hang", keys, {"ranks": 16})) == ranks
 
 
+def test_requests_of_a_transfer_that_stands_still_for_a_while_are_in_flight_meanwhile() -> None:
+    """Nobody else's are, and in the end all complete."""
+    simulation = with_fault("delay", "rank=5,from=2,until=3,at=transfer,ms=5000", {"ranks": 16})
+    assert in_flight(simulation) == {5}
+    sent = simulation.window.tables["transfers"]
+    assert sent.ints("posted").sum() == sent.ints("completed").sum()
+    waiting = sent.take(sent.ints("posted") > sent.ints("completed"))
+    moving = sent.take(
+        (sent.ints("rank") == 5) & (sent.ints("start_ns") > waiting.ints("end_ns")[0])
+    )
+    assert moving.ints("start_ns").min() - waiting.ints("end_ns")[0] > 3_000_000_000
+
+
+def test_the_traffic_of_an_adapter_that_is_down_is_counted_at_another_one() -> None:
+    sent = with_fault("nic_down", "rank=5,from=1", {"ranks": 16}).window.tables["transfers"]
+    nics = {rank: {sent.strings("nic")[int(row)] for row in np.flatnonzero(sent.ints("rank") == rank)}
+            for rank in (5, 6)}  # fmt: skip
+    assert nics == {5: {"nic-5", "nic-1"}, 6: {"nic-6"}}
+
+
 def test_a_hang_after_a_slowdown_has_both_truths() -> None:
     scenario = a_scenario("gpu_slow:rank=3,factor=2", "hang:rank=5,from=3", **PIPELINE)
     slow, stuck = simulate(scenario).truth.faults

@@ -50,8 +50,10 @@ class Conditions:
     slower: Floats = field(init=False)
     """How many times slower each device of the network is."""
     serial: bool = False
-    dead: list[tuple[int, int]] = field(default_factory=list)
-    """Slots and places whose requests are posted and never completed."""
+    standing: list[tuple[int, int]] = field(default_factory=list)
+    """Slots and places whose requests, once posted, do not complete until the transfer ends."""
+    detours: list[tuple[Ints, Ints]] = field(default_factory=list)
+    """Places whose traffic goes by another adapter of their host, and its number."""
 
     def __post_init__(self) -> None:
         self.slower = np.ones(len(self.world.network.slowness))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+
 from stepscope.simulate import workload
 from stepscope.simulate.cluster import Cluster
 from stepscope.simulate.network import Network
@@ -12,6 +14,7 @@ from stepscope.simulate.noise import Random
 from stepscope.simulate.plan import Plan
 from stepscope.simulate.program import Op, Program
 from stepscope.simulate.scenario import Scenario
+from stepscope.window import Ints
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,13 @@ class World:
         if op.kind != "collective":
             return 2
         return self._sizes[op.group]
+
+    def together(self, op: Op, place: int) -> Ints:
+        """Everybody in the collective that a place is in; of all else the place itself."""
+        if op.kind != "collective":
+            return np.array([place])
+        number = self.cluster.group_of[op.group]
+        return np.flatnonzero(number == number[place])
 
     @cached_property
     def _sizes(self) -> dict[str, int]:

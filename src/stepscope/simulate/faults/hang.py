@@ -51,7 +51,7 @@ class _AtOnePlace(Fault):
             UsageError: the rank's stage has no such operation.
         """
         op, place = self._op(world, step), self.place(world)
-        return world.program.slot[op.key], _members(world, op, place)
+        return world.program.slot[op.key], world.together(op, place)
 
     def _op(self, world: World, step: int) -> Op:
         stage = self.place(world) // world.cluster.per_stage
@@ -71,6 +71,10 @@ class _AtOnePlace(Fault):
             return op.kind == "send" or (op.kind == "collective" and op.group in ("dp", "edp"))
         wanted = (FORWARD, BACKWARD) if self.at == "host" else (PLACES.get(self.at),)
         return op.kind == "compute" and op.phase in wanted
+
+    def _stands_still(self, conditions: Conditions, slot: int) -> None:
+        if self.at == "transfer":
+            conditions.standing.append((slot, self.place(conditions.world)))
 
     def blame(self, world: World) -> Blame:
         place = self.place(world)
@@ -93,14 +97,6 @@ class _AtOnePlace(Fault):
         return "nvlink" if host[there] == host[place] else "nic"
 
 
-def _members(world: World, op: Op, place: int) -> Ints:
-    """Everybody in the collective that a place is in; of all else the place itself."""
-    if op.kind != "collective":
-        return np.array([place])
-    number = world.cluster.group_of[op.group]
-    return np.flatnonzero(number == number[place])
-
-
 @dataclass(frozen=True, kw_only=True)
 class Delay(_AtOnePlace):
     """One operation takes longer by a fixed time in each step that the fault is there."""
@@ -119,6 +115,7 @@ class Delay(_AtOnePlace):
     def apply(self, conditions: Conditions) -> None:
         slot, places = self.spot(conditions.world, conditions.step)
         conditions.delay(np.array([slot]), places, int(self.ms * MS))
+        self._stands_still(conditions, slot)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,8 +132,7 @@ class Hang(_AtOnePlace):
             conditions.stall(_forever(slot, places, STUCK_CALL))
         else:
             conditions.delay(np.array([slot]), places, NEVER)
-            if self.at == "transfer":
-                conditions.dead.append((slot, self.place(conditions.world)))
+            self._stands_still(conditions, slot)
 
     def blame(self, world: World) -> Blame:
         one = super().blame(world)

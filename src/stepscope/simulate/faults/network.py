@@ -78,13 +78,22 @@ class NicSlow(_SlowDevice):
 class NicDown(_SlowDevice):
     """An adapter is down and its traffic takes another one, across the processor's sockets.
 
-    Nothing shows it: in EROICA's case the monitoring agent was too old to tell.
+    No counter shows it: in EROICA's case the monitoring agent was too old to tell. Work requests
+    are counted where they are posted, so by the other adapter.
     """
 
     device: ClassVar[str] = "nic"
     name: ClassVar[str] = "nic_down"
     family: ClassVar[str] = "EROICA case 2: NIC down"
     help: ClassVar[str] = "adapters are down, their traffic takes a detour, no counter shows it"
+
+    def apply(self, conditions: Conditions) -> None:
+        super().apply(conditions)
+        world, places = conditions.world, self.places(conditions.world)
+        nics = world.scenario.hardware.nics_per_host
+        own = np.array([world.cluster.nic_of(place) for place in places.tolist()])
+        if nics > 1:
+            conditions.detours.append((places, (own + nics // 2) % nics))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -67,18 +67,29 @@ class Rows:
         return table
 
     def _column(self, name: str) -> Column:
-        total = sum(piece.size for piece in self._pieces)
-        values = np.empty(total, self._pieces[0].columns[name].dtype)
+        pieces = [np.asarray(piece.columns[name]) for piece in self._pieces]
+        if name not in self.text:
+            return self._spread(pieces)
+        used, place = self._used(pieces)
+        # small or shared by all steps: translated before they are spread out
+        known = {id(piece): place[piece] for piece in pieces}
+        codes = self._spread([known[id(piece)] for piece in pieces])
+        return Strings(codes, tuple(itertools.compress(self.words, used)))
+
+    def _used(self, pieces: Sequence[NDArray[Any]]) -> tuple[Mask, NDArray[np.int32]]:
+        """The words that a column uses (what looks through them all is slow otherwise), and the
+        number of each among them."""
+        used = np.zeros(len(self.words), np.bool_)
+        for piece in {id(one): one for one in pieces}.values():
+            used[piece] = True
+        return used, (np.cumsum(used) - 1).astype(np.int32)
+
+    def _spread(self, pieces: Sequence[NDArray[Any]]) -> NDArray[Any]:
+        """One below the other, each as large as its rows are."""
+        values = np.empty(sum(piece.size for piece in self._pieces), pieces[0].dtype)
         filled = 0
-        for piece in self._pieces:
+        for piece, value in zip(self._pieces, pieces, strict=True):
             part = values[filled : filled + piece.size].reshape(piece.shape)
-            part[...] = piece.columns[name]
+            part[...] = value
             filled += piece.size
-        return _named(values, tuple(self.words)) if name in self.text else values
-
-
-def _named(codes: NDArray[Any], words: tuple[str, ...]) -> Strings:
-    """With the words that this column uses: what looks through them all is slow otherwise."""
-    used = np.bincount(codes, minlength=len(words)) > 0
-    place = (np.cumsum(used) - 1).astype(np.int32)
-    return Strings(place[codes], tuple(itertools.compress(words, used)))
+        return values

@@ -1,9 +1,14 @@
 """Table `transfers`: what went over each adapter to each peer, as counted by network work requests.
 
-One row per rank, peer and step, of what leaves its host; operators of less than one work request,
-half a megabyte, are left out: the norm is eight bytes. Of a transfer that never ends nothing is
-posted by whoever waits for the others; who stands still in it has filled its buffer with requests,
-and none of them is completed.
+Collectors read the counters of every connection once a second by their own clock: one row per rank,
+peer and second of a step in which anything happened, from the first event in it to the last. Only
+what leaves its host is there; operators of less than one work request, half a megabyte, are left
+out: the norm is eight bytes.
+
+When a transfer begins, each sender fills its buffer with requests; the others are posted as these
+complete, here all of them when the transfer ends. Where one member stands still, only its own stay
+in flight: the others have nothing to pass on until it moves. Who still waits for a member to come
+posts nothing.
 """
 
 from __future__ import annotations
@@ -11,18 +16,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stepscope.simulate.engine import NEVER
 from stepscope.simulate.network import passes
 from stepscope.simulate.program import TRANSFERS, Op
+from stepscope.simulate.record.hardware import PERIOD_NS
 from stepscope.simulate.record.moment import Clocks, Moment
 from stepscope.simulate.record.rows import Rows
 from stepscope.simulate.world import World
 from stepscope.window import Floats, Ints
 
+Marks = NDArray[np.int8]
+STANDS, HELD = 1, -1
 SLICES = 8
 REQUEST_BYTES = 512 * 1024
 """NCCL's buffer of four megabytes goes out in eight slices."""
@@ -32,63 +40,65 @@ REQUEST_BYTES = 512 * 1024
 class _Route:
     """What the ranks of one stage send to one kind of peer, over all operators of a step."""
 
+    stage: int
     slots: Ints
     places: Ints
     peers: Ints
     """Places."""
+    columns: Ints | slice
+    """Where the places are among the ranks of their stage."""
     sent: Ints
     """`[operator, rank]` in bytes."""
-
-
-@dataclass(frozen=True)
-class _Ways:
-    """All routes together: each rank of each route is a way, whose operators are a column."""
-
-    places: Ints
-    peers: Ints
-    cells: Ints
-    """`[operator, way]`: of a table `[slot, stage, rank within the stage]`, cell by cell. Ways of
-    fewer operators repeat their last one, by which nothing is sent."""
-    sent: Ints
     requests: Ints
+
+    def of(self, table: Ints) -> Ints:
+        """`[operator, rank]` of a table `[slot, stage, rank within the stage]`."""
+        rows: Ints = table[self.slots, self.stage]
+        return rows[:, self.columns]
 
 
 @dataclass
 class TransferRows:
-    """One row per rank and peer on another host, and step."""
+    """One row per rank and peer on another host, step and second."""
 
     world: World
     clocks: Clocks
     rows: Rows = field(default_factory=lambda: Rows(frozenset({"nic"})))
 
     def add(self, moment: Moment) -> None:
-        ways = self._ways
-        if ways is None:
-            return
-        begin, end = moment.times.begin.ravel()[ways.cells], moment.times.end.ravel()[ways.cells]
-        begun, ended = begin < NEVER, end < NEVER
-        dead = begun & np.isin(ways.cells, self._dead(moment))
-        known = np.asarray(begun.any(axis=0))
-        first = np.where(begun, begin, NEVER).min(axis=0)
-        last = np.maximum(np.where(ended, end, 0).max(axis=0), first)
-        self.rows.add_known(
-            known,
-            rank=self.world.cluster.rank_of[ways.places].astype(np.int32),
-            nic=self._nics[ways.places],
-            peer=self.world.cluster.rank_of[ways.peers].astype(np.int32),
-            start_ns=self.clocks.show(first, ways.places),
-            end_ns=self.clocks.show(last, ways.places),
-            bytes=np.where(ended, ways.sent, 0).sum(axis=0),
-            posted=(np.where(ended, ways.requests, 0)
-                    + np.where(dead, np.minimum(ways.requests, SLICES), 0)).sum(axis=0),
-            completed=np.where(ended, ways.requests, 0).sum(axis=0),
+        nics = self._nics_in(moment)
+        for route in self._routes:
+            self._add(route, _events(route, moment, self._standing(route, moment)), nics)
+
+    def _add(self, route: _Route, events: _Events, nics: Ints) -> None:
+        phase = self._phase[route.places]
+        at, first, last, (posted, completed, sent) = _by_second(events, phase)
+        places, peers = route.places[at], route.peers[at]
+        self.rows.add(
+            rank=self.world.cluster.rank_of[places].astype(np.int32), nic=nics[places],
+            peer=self.world.cluster.rank_of[peers].astype(np.int32),
+            start_ns=self.clocks.show(first, places), end_ns=self.clocks.show(last, places),
+            bytes=sent, posted=posted, completed=completed,
         )  # fmt: skip
 
-    def _dead(self, moment: Moment) -> Ints:
-        """Cells whose transfers stand still."""
-        ranks = self.world.scenario.ranks
-        found = [slot * ranks + place for slot, place in moment.conditions.dead]
-        return np.array(found, np.int64)
+    def _standing(self, route: _Route, moment: Moment) -> Marks:
+        """`[operator, rank]`: who stands still itself, who is held up by that, 0 who moves."""
+        mark = np.zeros(route.sent.shape, np.int8)
+        for slot, place in moment.conditions.standing:
+            held = self.world.together(self.world.ops[slot], place)
+            at = (route.slots == slot)[:, None]
+            mark[at & np.isin(route.places, held)] = HELD
+            mark[at & (route.places == place)] = STANDS
+        return mark
+
+    def _nics_in(self, moment: Moment) -> Ints:
+        """Codes of the adapters that places use in a step."""
+        nics = self._nics
+        for places, numbers in moment.conditions.detours:
+            names = [f"nic-{number}" for number in numbers]
+            nics = nics.copy()
+            nics[places] = self.rows.codes(names)
+        return nics
 
     @cached_property
     def _nics(self) -> Ints:
@@ -100,24 +110,15 @@ class TransferRows:
         )
 
     @cached_property
-    def _ways(self) -> _Ways | None:
-        """None where nothing leaves a host."""
-        routes = [one for stage in range(self.world.cluster.stages)
-                  for one in self._routes_of(stage)]  # fmt: skip
-        if not routes:
-            return None
-        most = max(len(one.slots) for one in routes)
-        sent = np.hstack([_padded(one.sent, most, "constant") for one in routes])
-        return _Ways(
-            np.concatenate([one.places for one in routes]),
-            np.concatenate([one.peers for one in routes]),
-            np.hstack([_padded(self._cells(one), most, "edge") for one in routes]),
-            sent, -(-sent // REQUEST_BYTES),
-        )  # fmt: skip
+    def _phase(self) -> Ints:
+        """How far into a second each clock is when the job begins."""
+        zero = self.clocks.at(np.arange(self.world.scenario.ranks)).zero_ns
+        return zero % PERIOD_NS
 
-    def _cells(self, route: _Route) -> Ints:
-        cells: Ints = route.slots[:, None] * self.world.scenario.ranks + route.places
-        return cells
+    @cached_property
+    def _routes(self) -> list[_Route]:
+        return [one for stage in range(self.world.cluster.stages)
+                for one in self._routes_of(stage)]  # fmt: skip
 
     def _routes_of(self, stage: int) -> Iterator[_Route]:
         """One for the next stage, one for the stage before, one for each kind of group."""
@@ -136,14 +137,15 @@ class TransferRows:
         places = np.arange(cluster.per_stage) + stage * cluster.per_stage
         peers, share = self._peers(ops[0], stage)
         away = cluster.host_of_place[peers[places]] != cluster.host_of_place[places]
-        places = places[away]
-        if not len(places):
+        if not away.any():
             return None
         slots = np.array([self.world.program.slot[op.key] for op in ops])
         times = np.array([passes(op.name, self.world.members(op)) for op in ops])
         size = np.array([op.size_bytes for op in ops])
-        sent = np.rint((size * times)[:, None] * share[places]).astype(np.int64)
-        return _Route(slots, places, peers[places], sent)
+        sent = np.rint((size * times)[:, None] * share[places[away]]).astype(np.int64)
+        columns = slice(None) if away.all() else np.flatnonzero(away)
+        return _Route(stage, slots, places[away], peers[places[away]], columns, sent,
+                      -(-sent // REQUEST_BYTES))  # fmt: skip
 
     def _peers(self, op: Op, stage: int) -> tuple[Ints, Floats]:
         """For every place its peer on another host, and the part of a buffer that goes there."""
@@ -154,6 +156,56 @@ class TransferRows:
         return self.world.network.counterparts(op.group)
 
 
-def _padded(table: Ints, rows: int, mode: Literal["edge", "constant"]) -> Ints:
-    """More rows at the end: the last one again, or zeros."""
-    return np.pad(table, ((0, rows - len(table)), (0, 0)), mode=mode)
+@dataclass(frozen=True)
+class _Events:
+    """What happened to the requests of a route, each `[operator, rank]`; NEVER: it did not."""
+
+    posted: Ints
+    """When its first requests are."""
+    early: Ints
+    """How many these are."""
+    ended: Ints
+    """When the others are posted, and all completed."""
+    requests: Ints
+    sent: Ints
+
+
+def _events(route: _Route, moment: Moment, mark: Marks) -> _Events:
+    begin, ended = route.of(moment.times.begin), route.of(moment.times.end)
+    done = ended < NEVER
+    posted = np.where(done, ended - route.of(moment.costs.lasting), NEVER)
+    if mark.any():
+        posted = np.where(mark == HELD, ended, posted)
+        posted = np.where((mark == STANDS) & ~done, begin, posted)
+    return _Events(posted, np.minimum(route.requests, SLICES), ended, route.requests, route.sent)
+
+
+def _by_second(events: _Events, phase: Ints) -> tuple[Ints, Ints, Ints, list[Ints]]:
+    """Rows, each of a rank and a second: which rank, the first and the last event, and how many
+    requests were posted, how many completed, and their bytes."""
+    begun, done = events.posted < NEVER, events.ended < NEVER
+    ranks = np.broadcast_to(np.arange(len(phase)), begun.shape)
+    second = [(events.posted + phase) // PERIOD_NS, (events.ended + phase) // PERIOD_NS]
+    known = np.concatenate((second[0][begun], second[1][done]))
+    if not len(known):
+        nothing = np.zeros(0, np.int64)
+        return nothing, nothing, nothing, [nothing] * 3
+    since, width = int(known.min()), int(known.max() - known.min()) + 1
+    cell = [((one - since) + ranks * width)[mask]
+            for one, mask in zip(second, (begun, done), strict=True)]  # fmt: skip
+    size = len(phase) * width
+    first, last = np.full(size, NEVER), np.zeros(size, np.int64)
+    for at, time in ((cell[0], events.posted[begun]), (cell[1], events.ended[done])):
+        np.minimum.at(first, at, time)
+        np.maximum.at(last, at, time)
+    posted = _sum(cell[0], events.early[begun], size)
+    posted += _sum(cell[1], (events.requests - events.early)[done], size)
+    counts = [posted, _sum(cell[1], events.requests[done], size),
+              _sum(cell[1], events.sent[done], size)]  # fmt: skip
+    seen = np.flatnonzero(first < NEVER)
+    return seen // width, first[seen], last[seen], [one[seen] for one in counts]
+
+
+def _sum(cell: Ints, values: Ints, size: int) -> Ints:
+    """Exact: a second's bytes are far below 2^53."""
+    return np.bincount(cell, weights=values, minlength=size).astype(np.int64)
