@@ -27,6 +27,7 @@ class JobReader:
         self._kind, self._rest, self.problems = kind, rest, ["1 file\nwas left out"]
         self._names = iter(rest.split(","))
         self._last = ""
+        self.version = 0
 
     def read(self) -> Any:
         return self.refresh()
@@ -43,7 +44,8 @@ class JobReader:
             raise KeyboardInterrupt
         if name == "unreachable":
             raise SourceError("the bucket does not answer")
-        self._last = sys.intern(name)
+        self.version += name != self._last
+        self._last = name
         return self._last
 
 

@@ -39,16 +39,17 @@ def import_what_looks() -> None:
 
 
 class Watch:
-    """One job looked at repeatedly."""
+    """One job looked at repeatedly. Of what was seen no row is held: a large job has millions, and
+    the next look needs the room."""
 
     def __init__(self, source: str, history: History | None = None) -> None:
         """With a history older rows are forgotten, so that a long job can be followed."""
         self.source = source
         self._reader = open_source(source, history)
-        self._seen: Window | None = None
+        self._seen = -1
         self._told: set[str] = set()
         self._last: Diagnosis | None = None
-        self._hang_sought_in: Window | None = None
+        self._hang_sought_in = -1
         self._hang: Diagnosis | None = None
 
     @property
@@ -62,9 +63,9 @@ class Watch:
 
         window = self._reader.refresh()
         self._warn()
-        if self._last is None or window is not self._seen:
+        if self._last is None or self._reader.version != self._seen:
             self._last = diagnose(window)
-            self._seen = window
+            self._seen = self._reader.version
         return self._last
 
     def look_once(self) -> Diagnosis:
@@ -86,8 +87,8 @@ class Watch:
         from stepscope.diagnose.runner import find_hang
 
         window = self._reader.refresh()
-        if window is not self._hang_sought_in:
-            self._hang_sought_in, self._hang = window, find_hang(window)
+        if self._reader.version != self._hang_sought_in:
+            self._hang_sought_in, self._hang = self._reader.version, find_hang(window)
         return None if self._hang is None else self._with_last(self._hang)
 
     def _with_last(self, hang: Diagnosis) -> Diagnosis:
@@ -123,8 +124,10 @@ def follow_job(
         UsageError: there is nothing to follow.
         KeyboardInterrupt: Ctrl-C before there was any diagnosis.
     """
+    from stepscope.cli.memory import keep_freed_memory
     from stepscope.store.history import History
 
+    keep_freed_memory()
     watch = Watch(source, History())
     if watch.is_recording:
         raise UsageError(f"{source} is a recording that does not grow; leave out --follow")

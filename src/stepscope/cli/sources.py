@@ -26,6 +26,8 @@ class Source(Protocol):
     """Something that can be read, some of it again and again."""
 
     problems: list[str]
+    version: int
+    """Another one whenever `refresh` gives another window."""
 
     def refresh(self) -> Window: ...
 
@@ -40,6 +42,7 @@ class Recording:
 
     window: Window
     problems: list[str] = field(default_factory=list)
+    version: int = 0
 
     def refresh(self) -> Window:
         return self.window

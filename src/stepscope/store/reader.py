@@ -38,11 +38,14 @@ class JobReader:
 
     `problems` says, one line each, which files the last refresh had to leave out and why. With a
     `history` no more than that is kept, nor read at all; else everything is.
+
+    `version` changes whenever `refresh` gives another window, for who does not want to hold any.
     """
 
     source: str
     history: History | None = None
     problems: list[str] = field(default_factory=list, init=False)
+    version: int = field(default=0, init=False)
     _location: Location | None = field(default=None, init=False)
     _files: dict[str, StoredFile] = field(default_factory=dict, init=False)
     _tables: dict[str, tuple[list[StoredFile], Table]] = field(default_factory=dict, init=False)
@@ -76,12 +79,9 @@ class JobReader:
         """
         files = self._files_now()
         if self._window is None or files != self._files:
-            self._files = files
-            try:
-                self._window = self._build()
-            except FormatError:
-                self._window = None
-                raise
+            self._files, self._window = files, None  # the new one needs the room of the old
+            self.version += 1
+            self._window = self._build()
         return self._window
 
     def read(self) -> Window:
