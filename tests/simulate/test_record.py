@@ -216,6 +216,17 @@ def test_a_kernel_summary_counts_every_kernel() -> None:
     assert (one.ints("p50_ns") <= one.ints("p99_ns")).all()
 
 
+def test_a_kernel_that_runs_at_two_lengths_has_two_modes() -> None:
+    """As a processor would part them, and one where nothing differs."""
+    scenario = a_scenario("gpu_slow:rank=3,factor=3,from=4", steps=8, quiet=True)
+    kernels = simulate(replace(scenario, detail="normal")).window.tables["kernel_summaries"]
+    one = kernels.take(kernels.strings("kernel").equals("sm90_xmma_gemm_bf16_mlp_fwd"))
+    slow, other = (one.take(one.ints("rank") == rank) for rank in (3, 2))
+    assert (slow.ints("cluster").tolist(), other.ints("cluster").tolist()) == ([0, 1], [0])
+    assert slow.ints("count")[0] == slow.ints("count")[1] == other.ints("count")[0] / 2
+    assert slow.ints("max_ns")[0] * 3 == slow.ints("p50_ns")[1]
+
+
 def test_interleaved_operators_say_who_belongs_together() -> None:
     scenario = a_scenario(pp=2, chunks=2, steps=2)
     quiet = replace(scenario, noise=replace(Noise(), clock_offset_us=0, clock_drift_ppm=0))
