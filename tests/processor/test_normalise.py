@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 
 from stepscope.processor import normalise
 from stepscope.processor.normalise import Rows, Translation
@@ -99,3 +100,17 @@ def test_pauses() -> None:
         "start_ns": [OFFSET_NS + 10],
         "duration_ns": [600_000],
     }
+
+
+@pytest.mark.parametrize("ids", [[], [7, 3, 7, 5], [7, 1 << 20, 7, 3], [5, -1, 5]])
+def test_many_names_are_coded_alike_however_they_are_numbered(ids: list[int]) -> None:
+    names = {3: "three", 5: "five", 7: "seven", 1 << 20: "large"}
+    words = Translation(0, 0, names, int).words(np.array(ids, np.int64))
+    assert [words[row] for row in range(len(words))] == [names.get(id) for id in ids]
+
+
+def test_steps_of_many_are_those_of_each() -> None:
+    to = Translation(0, 0, {}, lambda ordinal: ordinal // 2)
+    for ordinals in ([], [4], [4, 4, 5, 6, 6, 4]):
+        column = np.array(ordinals, np.uint32)
+        assert to.steps_of_many(column).tolist() == to.steps(column) == [o // 2 for o in ordinals]

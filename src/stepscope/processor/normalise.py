@@ -39,7 +39,7 @@ class Translation:
 
     def words(self, ids: Ints) -> Strings:
         """The same of many that are few, coded."""
-        used, codes = np.unique(ids, return_inverse=True)
+        used, codes = _distinct(ids)
         texts = [self.names.get(id) for id in used.tolist()]
         known: dict[str | None, int] = {None: -1}
         for text in texts:
@@ -61,6 +61,22 @@ class Translation:
         firsts = np.flatnonzero(np.diff(ordinals, prepend=~ordinals[:1]))
         steps = np.array([self.step_of(ordinal) for ordinal in ordinals[firsts].tolist()], np.int64)
         return np.repeat(steps, np.diff(firsts, append=len(ordinals)))
+
+
+_SMALL = 1 << 16
+"""Ids of names are counted from 0: a trainer has hundreds."""
+
+
+def _distinct(ids: Ints) -> tuple[Ints, Ints]:
+    """The different ones in order, and the place of each among them: small ones unsorted, which
+    takes a tenth of the time."""
+    if not ids.size or ids.min() < 0 or ids.max() >= _SMALL:
+        used, codes = np.unique(ids, return_inverse=True)
+        return used, codes
+    there = np.zeros(int(ids.max()) + 1, np.bool_)
+    there[ids] = True
+    place = np.cumsum(there) - 1
+    return np.flatnonzero(there), place[ids]
 
 
 def parse(payload: memoryview) -> Records:
