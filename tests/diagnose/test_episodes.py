@@ -8,9 +8,10 @@ import pytest
 from stepscope.diagnose.finding import Verdict
 from stepscope.diagnose.methods.episodes import Series, Struck, poisson_tail, struck
 from stepscope.diagnose.runner import diagnose
-from stepscope.window import Floats, Ints
+from stepscope.window import Floats, Ints, Mask
 
-from .jobs import MS, Fault, a_job
+from .jobs import MS, Fault, a_job, a_table, put
+from .test_causes import both
 
 STEP_MS = 1000.0
 RANKS, STEPS = 16, 100
@@ -23,12 +24,15 @@ def own_times(ranks: int = RANKS, steps: int = STEPS, noise: float = 0.05, seed:
     return np.asarray(900.0 * MS * np.exp(noise * normal))
 
 
-def found(own: Floats, step_ms: float = STEP_MS, hosts: int = 1, **more: bool) -> list[Struck]:
+def found(
+    own: Floats, step_ms: float = STEP_MS, hosts: int = 1, errors: Mask | None = None, **more: bool
+) -> list[Struck]:
     ranks, steps = own.shape
     number: Ints = np.arange(1001, 1001 + steps)
     begins = (np.arange(steps) * step_ms * MS).astype(np.int64)
     units = np.split(np.arange(ranks), hosts)
-    series = Series(own, [np.arange(ranks)], number, begins, step_ms * MS)
+    counted = np.zeros(own.shape, np.bool_) if errors is None else errors
+    series = Series(own, [np.arange(ranks)], number, begins, step_ms * MS, counted)
     return struck(series, units, TESTS, **more)
 
 
@@ -101,6 +105,28 @@ def test_nor_one_of_a_rank_that_logs_in_a_step_in_which_people_do(
     own = own_times(16)
     own[rank, 49] += 6000 * MS  # step 1050
     assert [one.row for one in found(own, hosts=8)] == named
+
+
+def test_two_blows_that_meet_errors_of_the_device_are_enough() -> None:
+    own, errors = own_times(), np.zeros((RANKS, STEPS), np.bool_)
+    own[3, [11, 61]] *= 1.5
+    assert found(own) == []
+    errors[3, [10, 11, 60, 61]] = True
+    assert [(one.row, one.columns) for one in found(own, errors=errors)] == [(3, (11, 61))]
+
+
+def test_errors_that_a_device_counts_all_the_time_meet_blows_by_chance() -> None:
+    own, errors = own_times(), np.zeros((RANKS, STEPS), np.bool_)
+    own[3, [11, 61]] *= 1.5
+    own[8, [20, 40]] *= 1.5
+    errors[3] = True
+    assert found(own, errors=errors) == []
+
+
+def test_errors_without_blows_accuse_nobody() -> None:
+    errors = np.zeros((RANKS, STEPS), np.bool_)
+    errors[3, ::9] = True
+    assert found(own_times(), errors=errors) == []
 
 
 def test_a_host_is_struck_as_one() -> None:
@@ -199,3 +225,22 @@ def test_a_rank_struck_in_one_phase_and_spared_in_others_is_no_culprit() -> None
     faults = [Fault((2,), "data-load", step, step + 1, ms=350) for step in at]
     job = a_job(8, 120, faults=faults, typical=typical, edit=lighter, stacks=False)
     assert diagnose(job).verdicts == ()
+
+
+def test_a_device_whose_memory_is_corrected_in_a_few_steps() -> None:
+    """Three steps in eighty prove nothing among four ranks, but for the errors counted in them."""
+    blows = [Fault((2,), "forward-compute", step, step + 1, ms=300) for step in (33, 57, 71)]
+    job = a_job(steps=80, noise=0.01, faults=blows)
+    assert not [one for one in diagnose(job).verdicts if one.cause == "compute"]
+    begins = {
+        int(step): int(at)
+        for step, at in zip(
+            job.tables["steps"].ints("step"), job.tables["steps"].ints("start_ns"), strict=True
+        )
+    }
+    rows = [(-1, "host-000", "ecc_sbe.gpu2", begins[step + 1] - MS, 7.0) for step in (33, 57, 71)]
+    rows += [(rank, "host-000", "gpu_index", begins[1], float(rank)) for rank in range(4)]
+    counted = a_table("rank host metric ts_ns value", rows)
+    (verdict,) = diagnose(put(job, hardware=both(job.tables["hardware"], counted))).verdicts
+    assert (verdict.cause, verdict.ranks) == ("compute", (2,))
+    assert "errors" in {one.method for one in verdict.evidence}

@@ -18,6 +18,9 @@ from stepscope.diagnose.routing import is_expert
 from stepscope.diagnose.unnamed import GAPS, OUTSIDE
 from stepscope.trace import DATA_LOAD
 
+JUST_THEN = 2.0
+"""Times as often as in all steps: what a device counts all the time explains no slow ones."""
+
 
 @dataclass(frozen=True)
 class Reason:
@@ -71,6 +74,9 @@ def _of_device(seen: Observed, one: Culprit, use: Use) -> Reason | None:
     if strangers > 0:
         evidence = (_on_device(strangers), *_measured(use))
         return Reason("contention", None, evidence, proven=True, of_gpu=True)
+    counted = _errors(seen, one)
+    if counted is not None:
+        return Reason("compute", None, (counted, *_measured(use)), proven=True)
     phases = inner.parts_of(seen, one)
     parts = phases or inner.kernels_of(seen, one)
     experts = inner.more_for_experts(parts)
@@ -159,6 +165,18 @@ def _clock(speed: float, held_down: float) -> Evidence:
     if held_down > 0:
         detail += f", held down by heat or the power supply {_percent(held_down)} of the time"
     return Evidence("clock", detail, {"clock": speed})
+
+
+def _errors(seen: Observed, one: Culprit) -> Evidence | None:
+    """That its device counts errors just then."""
+    mine = seen.errors[one.row]
+    during, always = float(mine[one.columns].mean()), float(mine.mean())
+    if during == 0 or during < JUST_THEN * always:
+        return None
+    detail = (
+        f"its device counts errors in {_percent(during)} of these steps, {_percent(always)} of all"
+    )
+    return Evidence("errors", detail, {"during": during, "always": always})
 
 
 def _on_device(strangers: float) -> Evidence:

@@ -10,13 +10,14 @@ import numpy as np
 from stepscope.diagnose import stats
 from stepscope.diagnose.breakdown import Breakdown, breakdown
 from stepscope.diagnose.critical_path import Path, critical_path
+from stepscope.diagnose.device_errors import errors
 from stepscope.diagnose.methods.arrival import Arrivals, collect_arrivals
 from stepscope.diagnose.own_time import OwnTime, own_time
 from stepscope.diagnose.routing import EXPERT_WORDS, comparison_groups, is_expert
 from stepscope.diagnose.sampled import Sampled, sampled
 from stepscope.diagnose.step_graph import StepGraph, spread, step_graph
 from stepscope.diagnose.timeline import Timeline, timeline
-from stepscope.window import Floats, Ints, Window
+from stepscope.window import Floats, Ints, Mask, Window
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,11 @@ class Observed:
         means = samples.mean(*self.line.span_ns(first, stop)).tolist()
         known = zip(hosts.values, means, strict=True)
         return {host: mean for host, mean in known if np.isfinite(mean)}
+
+    @cached_property
+    def errors(self) -> Mask:
+        """`[rank, step]`: where a rank's own device may have counted errors."""
+        return errors(self.window, self.line)
 
     @cached_property
     def _sampled(self) -> dict[str, Sampled]:

@@ -33,6 +33,7 @@ from stepscope.diagnose.kernel_blame import with_kernels
 from stepscope.diagnose.kernels_alone import kernel_verdicts
 from stepscope.diagnose.liveness import latest_stack
 from stepscope.diagnose.methods import desync, hang, l1
+from stepscope.diagnose.methods.collecting import find_turns
 from stepscope.diagnose.methods.everyone import find_everyones
 from stepscope.diagnose.methods.mismatch import find_mismatch
 from stepscope.diagnose.methods.stacks import Samples, read_samples
@@ -166,6 +167,9 @@ def _slow(seen: Observed) -> _Slow:
     ):
         verdicts.append(everyones_verdict(seen.window, everyone))
         change = change or rest
+    turns = find_turns(seen, named) if everyone is None else None
+    if turns is not None:
+        verdicts.append(everyones_verdict(seen.window, turns))
     return _Slow(tuple(verdicts), _jitter(seen, samples), change)
 
 

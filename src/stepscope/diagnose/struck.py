@@ -31,7 +31,7 @@ def struck_culprits(seen: Observed) -> list[Culprit]:
 
 
 def _all_struck(seen: Observed) -> Iterator[Struck]:
-    skip, phases = seen.line.warm_up, seen.own.phases
+    skip, phases, counted = seen.line.warm_up, seen.own.phases, seen.errors
     tests = len(seen.line.ranks) * (len(phases) + 1)
     units = _hosts(seen)
     parts: list[tuple[str | None, Floats]] = list(zip(phases, seen.own.own, strict=True))
@@ -40,7 +40,7 @@ def _all_struck(seen: Observed) -> Iterator[Struck]:
     for phase, own in parts:
         series = Series(
             own[:, skip:], seen.groups(phase), seen.line.steps[skip:],
-            seen.line.begins_ns[skip:], seen.line.typical_ns,
+            seen.line.begins_ns[skip:], seen.line.typical_ns, counted[:, skip:],
         )  # fmt: skip
         for one in struck(series, units, tests, phase not in BY_DESIGN):
             columns = tuple(column + skip for column in one.columns)

@@ -273,6 +273,9 @@ def _since(finding: Finding) -> str:
 
 
 def _everyones_summary(finding: Finding) -> str:
+    if finding.values.get("paused_steps") is not None:
+        lost = f"{100 * (1 - 1 / (finding.slowdown or 1.0)):.0f} %"
+        return f"ranks collect garbage by turns, and all lose {lost} of the time{_since(finding)}"
     text = f"all ranks take {_times(finding.slowdown).replace('x', '')} times as long per step"
     if finding.function is not None:
         text += f" because of {short_frame(finding.function)}"

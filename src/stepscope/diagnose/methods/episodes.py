@@ -8,8 +8,9 @@ time.
 Ours: own time against peers in the same step, so that what the whole job does cancels. A *blow* is
 an excess beyond noise and large in the step. Healthy jobs have blows, too, on any rank: so a rank
 is struck when it has more of them than Poisson's law allows at the rate of all others, or when one
-blow is so long that it matters by itself and nobody else had anything like it. What returns on a
-schedule is the job's habit. A run of blows is one, unless it is still going on.
+blow is so long that it matters by itself and nobody else had anything like it, or when blows meet
+the errors that its own device counts (ARGUS, table 6). What returns on a schedule is the job's
+habit. A run of blows is one, unless it is still going on.
 Cost: one sort per group and step. Cannot see: blows of most of a group at once, or below noise.
 """
 
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -44,6 +45,8 @@ LASTING = 5
 """Moments after which a run that goes on is no passing disturbance."""
 LEAST_BLOWS = 3
 """Two may be chance however rare blows are elsewhere."""
+LEAST_WITH_ERRORS = 2
+"""One error and one blow may meet by chance."""
 SLOTS = 3
 """So many times a habit must return to be one."""
 ROUND = 10
@@ -80,6 +83,8 @@ class Series:
     begins_ns: Ints
     period_ns: float
     """The typical step."""
+    errors: Mask = field(default_factory=lambda: np.zeros((0, 0), np.bool_))
+    """`[rank, step]`: where a rank's own device may have counted errors; empty: nobody looked."""
 
 
 def struck(series: Series, units: Sequence[Ints], tests: int, lonely: bool = True) -> list[Struck]:
@@ -99,6 +104,7 @@ def struck(series: Series, units: Sequence[Ints], tests: int, lonely: bool = Tru
     found = _too_often(series, blows, shared, tests) if len(shared) > 1 else {}
     single = [row for row in np.arange(len(series.own))[:, None] if int(row[0]) not in found]
     found |= _too_often(series, blows, single, tests)
+    found |= _with_errors(series, blows, tests)
     often = [blows.of(row, columns, False) for row, columns in sorted(found.items())]
     alone = _alone(series, blows, [*shared, *single], _designated(series, units)) if lonely else []
     return often + [blows.of(row, np.flatnonzero(blows.hit[row]), True)
@@ -193,6 +199,24 @@ def _too_often(
             break
         found |= {int(row): np.flatnonzero(hits[at] & blows.hit[row]) for row in struck_ones[at]
                   if (hits[at] & blows.hit[row]).any()}  # fmt: skip
+    return found
+
+
+def _with_errors(series: Series, blows: _Blows, tests: int) -> dict[int, Ints]:
+    """The ranks that are struck just when their own devices count errors, and when.
+
+    Few blows are enough: chance would have to put them into these few steps of these few ranks.
+    """
+    found: dict[int, Ints] = {}
+    counted = series.errors.any(axis=1) & blows.rows if series.errors.size else blows.rows[:0]
+    for row in np.flatnonzero(counted).tolist():
+        both = blows.hit[row] & series.errors[row]
+        elsewhere = int(blows.hit.sum() - both.sum()) + 1
+        rate = elsewhere / max(blows.hit.size - int(series.errors[row].sum()), 1)
+        chance = poisson_tail(int(both.sum()), rate * int(series.errors[row].sum()))
+        mine = tests * counted.sum() / len(counted)
+        if both.sum() >= LEAST_WITH_ERRORS and chance * mine <= FALSE_ALARMS:
+            found[row] = np.flatnonzero(both)
     return found
 
 
