@@ -107,6 +107,5 @@ def test_a_machine_that_is_too_slow_is_noticed() -> None:
 
 def test_a_folder_that_cannot_be_written_ends_it(tmp_path: Path) -> None:
     (tmp_path / "job").write_text("a file", encoding="utf-8")
-    sink = IntoStore(JOB, Location.parse(str(tmp_path / "job")), None, 1.0)
     with pytest.raises(StoreError):
-        sink.take(Slice(SECOND_NS, {"steps": steps(0)}), SECOND_NS)
+        IntoStore(JOB, Location.parse(str(tmp_path / "job")), None, 1.0)

@@ -26,6 +26,7 @@ from stepscope.report.text import headline_style, render_headline, to_ascii
 
 if TYPE_CHECKING:
     from stepscope.cli.series import Announcer
+    from stepscope.diagnose.past import Past
     from stepscope.store.history import History
     from stepscope.window import Window
 
@@ -51,6 +52,7 @@ class Watch:
         self._last: Diagnosis | None = None
         self._hang_sought_in = -1
         self._hang: Diagnosis | None = None
+        self._past: Past | None = None
 
     @property
     def is_recording(self) -> bool:
@@ -59,12 +61,14 @@ class Watch:
 
     def look(self) -> Diagnosis:
         """The diagnosis of what is there now; the same object while nothing changed."""
+        from stepscope.diagnose.past import Past
         from stepscope.diagnose.runner import diagnose
 
         window = self._reader.refresh()
         self._warn()
+        self._past = self._past or Past()
         if self._last is None or self._reader.version != self._seen:
-            self._last = diagnose(window)
+            self._last = self._past.joined(diagnose(window))
             self._seen = self._reader.version
         return self._last
 

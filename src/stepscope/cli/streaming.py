@@ -62,6 +62,7 @@ class IntoStore:
     def __init__(
         self, job: Job, location: Location, recorders: int | None, flush_seconds: float
     ) -> None:  # fmt: skip
+        """Raises StoreError: the store cannot be written."""
         count = min(recorders or MOST_RECORDERS, len(job.hosts))
         self._job = job
         self._recorders = Recorders(job, count)
@@ -71,6 +72,7 @@ class IntoStore:
         self._flush_ns = int(flush_seconds * 1e9)
         self._flushed_ns = 0
         self._scheduler.write_job(job)
+        _store(self._scheduler)
 
     def take(self, one: Slice, due_ns: int) -> None:
         """Raises StoreError: the store cannot be written."""
@@ -97,6 +99,10 @@ class IntoStore:
     def _flush(self) -> None:
         """Rows before the time until which they are all there."""
         for writer in (*self._writers, self._scheduler):
-            status = writer.flush(now=True)
-            if status.error is not None:
-                raise StoreError(status.error)
+            _store(writer)
+
+
+def _store(writer: JobWriter) -> None:
+    status = writer.flush(now=True)
+    if status.error is not None:
+        raise StoreError(status.error)
