@@ -104,15 +104,17 @@ def test_a_late_host_that_no_processor_keeps_is_the_host() -> None:
     assert (verdict.cause, verdict.function) == ("host", "nap (train.py:98)")
 
 
-def with_experts(job: Window, times: Sequence[float]) -> Window:
-    """Passes of attention and experts, half and half; on rank 2 both longer by these factors."""
+def with_experts(
+    job: Window, times: Sequence[float], culprits: tuple[int, ...] = (CULPRIT,)
+) -> Window:
+    """Passes of attention and experts, half and half; on culprits both longer by these factors."""
     phases = job.tables["phases"]
     rows: list[tuple[object, ...]] = []
     passes = np.flatnonzero(phases.strings("phase").equals("forward-compute", "backward-compute"))
     for at in passes:
         rank, step, start = (int(phases.ints(c)[at]) for c in ("rank", "step", "start_ns"))
         own = int(phases.ints("duration_ns")[at] - phases.ints("wait_ns")[at])
-        slow = rank == CULPRIT and step >= 100
+        slow = rank in culprits and step >= 100
         attention, experts = (one if slow else 1.0 for one in times)
         part = int(own * attention / (attention + experts))
         rows.append((rank, step, "self_attention", start, part, 0))
@@ -151,6 +153,20 @@ def test_experts_with_more_tokens_by_sums_of_kernels() -> None:
 def test_experts_at_half_the_clock_have_no_more_tokens() -> None:
     job = with_experts(on_device(a_job(faults=PASSES)), (1.0, 3.0))
     assert the_verdict(clocked(job, 990.0)).cause == "compute"
+
+
+@pytest.mark.parametrize(
+    ("slow", "cause"), [((4,), "load_imbalance"), ((4, 5, 6, 7), "compute")], ids=["one", "all"]
+)
+def test_routing_does_not_make_tokens(slow: tuple[int, ...], cause: str) -> None:
+    """One of four may have most of its group's tokens; all four of them cannot have more."""
+    passes = [replace(one, ranks=slow) for one in PASSES]
+    job = with_experts(on_device(a_job(ranks=8, faults=passes)), (1.0, 3.0), slow)
+    groups = [ProcessGroup("ep-0", "ep", (0, 1, 2, 3)), ProcessGroup("ep-1", "ep", (4, 5, 6, 7))]
+    job = split_in_two(job, 4)
+    job = replace(job, job=replace(job.job, groups=(*job.job.groups, *groups)))
+    (verdict,) = diagnose(job).verdicts
+    assert (verdict.ranks, verdict.cause) == (slow, cause)
 
 
 def test_a_device_slow_in_attention_as_well_is_slow() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from stepscope.diagnose.kernel_times import KernelTimes
-from stepscope.diagnose.methods.l3 import SlowKernel, as_published, slow_kernels
+from stepscope.diagnose.methods.l3 import SlowKernel, as_published, slow_kernels, slower
 from stepscope.processor.compress.modes import Histograms
 from stepscope.window import Floats, Ints, Table
 
@@ -119,6 +119,14 @@ def test_whoever_did_not_run_it_is_no_peer() -> None:
     typical[2] *= 1.5
     typical[2, 1] = np.nan
     assert rows(found(typical)) == [2]
+
+
+def test_half_of_a_group_makes_the_other_half_no_fast_ones() -> None:
+    """As on one host of two that run a stage, where other stages show how ranks scatter."""
+    typical = healthy(64)
+    typical[8:16] *= 3.0
+    stages = [np.arange(at, at + 16) for at in range(0, 64, 16)]
+    assert [one.row for one in slower(typical, stages, 64)] == list(range(8, 16))
 
 
 def test_heavy_tails_show_on_both_sides() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from stepscope.diagnose.blame import Culprit
 from stepscope.diagnose.finding import Cause, Evidence
-from stepscope.diagnose.methods import clock, inner
+from stepscope.diagnose.methods import clock, inner, tokens
 from stepscope.diagnose.methods.device import Longer, longer
 from stepscope.diagnose.methods.inner import Part
 from stepscope.diagnose.methods.pauses import EXPLAINS, extra_pause_ns
@@ -82,6 +82,8 @@ def _of_device(seen: Observed, one: Culprit, use: Use) -> Reason | None:
     experts = inner.more_for_experts(parts)
     if experts is None or not any(seen.window.job.groups_of_kind("ep")):
         return None
+    if tokens.too_many(seen, one, experts):
+        return None
     return Reason(
         "load_imbalance", None, (_experts(parts, experts), *_measured(use)),
         kernels=() if phases else (experts,), phase=experts if phases else None,
@@ -114,8 +116,8 @@ def _traced(seen: Observed, samples: Samples | None, one: Culprit, traced: Longe
 def _plain(seen: Observed, one: Culprit, use: Use) -> Cause:
     if one.phase == DATA_LOAD:
         return "data_loading"
-    if is_expert(one.phase) and any(seen.window.job.groups_of_kind("ep")):
-        return "load_imbalance"
+    if one.phase and is_expert(one.phase) and any(seen.window.job.groups_of_kind("ep")):
+        return "compute" if tokens.too_many(seen, one, one.phase) else "load_imbalance"
     if use.computed is None:
         return "host" if one.phase in (OUTSIDE, GAPS) or use.is_late else "compute"
     return "compute" if use.computed >= COMPUTES else "host"

@@ -9,20 +9,21 @@ nobody recorded when operators end, kernels alone tell which group is slow.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
 import numpy as np
 
 from stepscope.diagnose import stats
 from stepscope.diagnose.breakdown import is_communicating, is_computing
 from stepscope.diagnose.finding import Cause, Finding, Span, Value, Verdict
-from stepscope.diagnose.kernel_blame import METHOD, MOST, Longer, evidence_of, group_of, longer
+from stepscope.diagnose.kernel_blame import METHOD, MOST, evidence_of, group_of, longer
 from stepscope.diagnose.kernel_times import KernelTimes, Recorded, recorded
 from stepscope.diagnose.methods import clock
 from stepscope.diagnose.methods.inner import Part, more_for_experts
 from stepscope.diagnose.methods.l3 import EFFECT, LEAST_WINDOWS, Slower, slower
 from stepscope.diagnose.methods.passes import TOUCHED, UNTOUCHED
 from stepscope.diagnose.methods.shifted import Shifted, groups_of, shifted_groups
+from stepscope.diagnose.methods.tokens import exceeds
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.together import Slow, joined
 from stepscope.diagnose.unnamed import GAPS, OUTSIDE
@@ -91,7 +92,8 @@ def _of_rank(seen: Observed, known: Recorded, one: Slower) -> Slow:
     windows, group = np.arange(one.first, one.stop), group_of(seen, one.row, None)
     found = longer(known, group, one.row, windows, is_computing)
     excess_ns = float(np.nansum(one.usual)) * math.expm1(one.effect)
-    cause = _cause(known, group, one, found, excess_ns)
+    lengthened = sum(kernel.lost_ns for kernel in found) >= MOST * excess_ns
+    cause = _cause(seen, known, group, one) if lengthened else "load_imbalance"
     first, stop = _columns(seen, known, one)
     values: dict[str, Value] = {
         "windows": one.stop - one.first, "effect": one.effect, "z": one.z, "z_needed": one.needed,
@@ -132,14 +134,17 @@ def _columns(seen: Observed, known: Recorded, one: Slower) -> Span:
     return max(first, 0), max(first, last, 0) + 1
 
 
-def _cause(
-    known: Recorded, group: Ints, one: Slower, found: Sequence[Longer], excess_ns: float
-) -> Cause:
-    """More executions, or longer ones of experts alone, are more work and no slow device."""
-    if sum(kernel.lost_ns for kernel in found) < MOST * excess_ns:
-        return "load_imbalance"
-    parts = _parts(known, group, one.row, np.arange(one.first, one.stop))
-    return "load_imbalance" if more_for_experts(parts) is not None else "compute"
+def _cause(seen: Observed, known: Recorded, group: Ints, one: Slower) -> Cause:
+    """Of longer executions. If those of experts alone are longer, these may have more tokens."""
+    windows = np.arange(one.first, one.stop)
+    parts = _parts(known, group, one.row, windows)
+    experts = more_for_experts(parts)
+    if experts is None:
+        return "compute"
+    times = sum((_spent(each, windows) for each in known if each.kernel == experts),
+                np.zeros(known.ranks))  # fmt: skip
+    needed = exceeds(seen, one.row, times, parts[experts].usual_ns)
+    return "compute" if needed else "load_imbalance"
 
 
 def _parts(known: Recorded, group: Ints, row: int, windows: Ints) -> dict[str, Part]:

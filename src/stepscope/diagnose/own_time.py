@@ -20,7 +20,13 @@ from stepscope.diagnose.intervals import Spans, axis_over, union_of_rows
 from stepscope.diagnose.matching import arrivals
 from stepscope.diagnose.phase_rows import CANONICAL, PhaseRows, nullable, phase_rows
 from stepscope.diagnose.timeline import Timeline
-from stepscope.diagnose.unnamed import BETWEEN, outside_phases, uncovered, wait_times
+from stepscope.diagnose.unnamed import (
+    BETWEEN,
+    idle_times,
+    outside_phases,
+    uncovered,
+    wait_times,
+)
 from stepscope.trace import BACKWARD, FORWARD, OPERATORS
 from stepscope.window import NULL, Floats, Mask, Table, Union, Window, union
 
@@ -50,7 +56,7 @@ def own_time(window: Window, line: Timeline) -> OwnTime:
     """Own time of everything comparable in the window."""
     rows = phase_rows(window, line)
     if rows is None:
-        return _between_collectives(window, line)
+        return _without_phases(window, line)
     waits = _waited(window, rows)
     names, skipped = _comparable(rows, waits)
     own = [*rows.grids(np.maximum(rows.duration - waits, 0), names)]
@@ -148,18 +154,25 @@ def _comparable(rows: PhaseRows, waits: Floats) -> tuple[list[str], list[Skipped
     return names, skipped
 
 
-def _between_collectives(window: Window, line: Timeline) -> OwnTime:
-    """Without phases: the step less the time in which an operator was under way on the rank."""
+def _without_phases(window: Window, line: Timeline) -> OwnTime:
+    """By operators, or else by what kernels leave free; what these take is judged by `l3`."""
     comm = window.table("comm_ops")
-    empty = _bundle(line, [], [], [], [Skipped("own time", "no tables phases or comm_ops")])
-    if comm is None or not comm.has("end_ns") or not len(line.steps):
-        return empty
+    if comm is not None and comm.has("end_ns") and len(line.steps):
+        return _between_collectives(comm, line)
+    idle = idle_times(window, line)
+    missing = Skipped("own time", "no tables phases or comm_ops")
+    unknown = [np.full_like(own, np.nan) for _, own in idle]
+    return _bundle(line, [name for name, _ in idle], [own for _, own in idle], unknown, [missing])
+
+
+def _between_collectives(comm: Table, line: Timeline) -> OwnTime:
+    """The step less the time in which an operator was under way on the rank."""
     rank, end = line.rows(comm.ints("rank")), comm.ints("end_ns")
     keep = (rank >= 0) & (end != NULL)
     begin = arrivals(comm)[keep]
     axis = axis_over(len(line.ranks), begin, end[keep], line.begins_ns)
     if axis is None or not keep.any():
-        return empty
+        return _bundle(line, [], [], [], [Skipped("own time", "no operator ended")])
     busy = union(axis.at(rank[keep], begin), axis.at(rank[keep], end[keep]))
     own = uncovered(line, axis, busy)
     return _bundle(line, [BETWEEN], [own], [np.full_like(own, np.nan)], [])

@@ -78,16 +78,19 @@ class PhaseRows:
 def phase_rows(window: Window, line: Timeline) -> PhaseRows | None:
     """The window's rows of `phases`, or None where there are none that fit on one axis."""
     table = window.table("phases")
-    if table is None:
-        return None
+    return None if table is None else rows_of(table, "phase", line)
+
+
+def rows_of(table: Table, name: str, line: Timeline) -> PhaseRows | None:
+    """A table's rows as those of phases, which the column `name` tells apart; None as above."""
     rank, column = line.rows(table.ints("rank")), line.columns(table.ints("step"))
-    kept = (rank >= 0) & (column >= 0) & (table.strings("phase").codes >= 0)
+    kept = (rank >= 0) & (column >= 0) & (table.strings(name).codes >= 0)
     table, rank, column = table.take(kept), rank[kept], column[kept]
     start, duration = table.ints("start_ns"), table.ints("duration_ns")
     axis = axis_over(len(line.ranks), start, start + duration, *_steps(line))
     if axis is None or not len(table):
         return None
-    return PhaseRows(line, axis, rank, column, start, duration, table.strings("phase"), table)
+    return PhaseRows(line, axis, rank, column, start, duration, table.strings(name), table)
 
 
 def _steps(line: Timeline) -> tuple[Ints, Ints]:

@@ -16,7 +16,7 @@ import numpy as np
 from stepscope.diagnose.breakdown import is_communicating
 from stepscope.diagnose.intervals import Axis, Spans, union_of_rows
 from stepscope.diagnose.matching import POINT_TO_POINT, arrivals
-from stepscope.diagnose.phase_rows import PhaseRows
+from stepscope.diagnose.phase_rows import PhaseRows, rows_of
 from stepscope.diagnose.timeline import Timeline
 from stepscope.window import NULL, Floats, Ints, Mask, Table, Union, Window, union
 
@@ -49,6 +49,18 @@ def outside_phases(window: Window, rows: PhaseRows) -> Named:
         return _in_two(one, _busy(one, comm, _under_way))
     waiting = _waiting_kernels(window)
     return [] if waiting is None else _in_two(one, _busy(one, waiting, _running))
+
+
+def idle_times(window: Window, line: Timeline) -> Named:
+    """The same of jobs that recorded nothing but kernels: when none of them runs on a device."""
+    kernels = window.table("kernels")
+    if kernels is None or window.table("host_ops") is not None or not len(line.steps):
+        return []
+    rows = None if _waiting_kernels(window) is None else rows_of(kernels, "kernel", line)
+    if rows is None:
+        return []
+    one = _Steps(rows, np.ones(len(rows.rank), np.bool_))
+    return _in_two(one, one.inside)
 
 
 @dataclass(frozen=True)

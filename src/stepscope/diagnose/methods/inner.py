@@ -12,7 +12,7 @@ Cannot see: more tokens per expert with neither, or in kernels that do not name 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -72,22 +72,24 @@ def kernels_of(seen: Observed, one: Culprit) -> dict[str, Part]:
 
     The median stands for the mean of each mode: what is rarer than half of a mode is lost.
     """
-    table = seen.window.table("kernel_summaries")
-    if table is None or not table.has("window_start_ns", "kernel", "count", "p50_ns"):
-        return {}
-    begin, end = seen.line.span_ns(one.first, one.stop)
-    names, row = table.strings("kernel"), seen.line.rows(table.ints("rank"))
-    inside = (table.ints("window_start_ns") >= begin) & (table.ints("window_start_ns") < end)
-    spent = table.floats("count") * table.floats("p50_ns") / max(one.stop - one.first, 1)
     others = seen.peers_of(one.row, one.phase)
     found: dict[str, Part] = {}
-    for name in filter(is_computing, names.values):
-        rows = inside & names.equals(name) & (row >= 0)
-        total = stats.sums(row[rows], spent[rows], len(seen.line.ranks))
+    for name, total in _spent(seen, one, is_computing).items():
         usual = stats.median(total[others]) if others.size else 0.0
         if usual > 0:
             found[name] = Part(float(total[one.row]), usual)
     return found
+
+
+def expert_times(seen: Observed, one: Culprit, name: str) -> Floats:
+    """What every rank takes in a phase within passes, or in a kernel, per step of the culprit's;
+    NaN unknown."""
+    rows = _inner_rows(seen)
+    if rows is not None:
+        rows = rows.take(rows.strings("phase").equals(name))
+        return _means(seen, rows, one.first, one.stop)
+    unknown = np.full(len(seen.line.ranks), np.nan)
+    return _spent(seen, one, lambda kernel: kernel == name).get(name, unknown)
 
 
 def more_for_experts(parts: Mapping[str, Part]) -> str | None:
@@ -103,6 +105,22 @@ def more_for_experts(parts: Mapping[str, Part]) -> str | None:
     if _slower(parts[name] for name in experts) < APART * _slower(others):
         return None
     return max(experts, key=lambda name: parts[name].excess_ns)
+
+
+def _spent(seen: Observed, one: Culprit, wanted: Callable[[str], bool]) -> dict[str, Floats]:
+    """Sums of each kernel and rank, per step, in the windows that began while one was slow."""
+    table = seen.window.table("kernel_summaries")
+    if table is None or not table.has("window_start_ns", "kernel", "count", "p50_ns"):
+        return {}
+    begin, end = seen.line.span_ns(one.first, one.stop)
+    names, row = table.strings("kernel"), seen.line.rows(table.ints("rank"))
+    inside = (table.ints("window_start_ns") >= begin) & (table.ints("window_start_ns") < end)
+    spent = table.floats("count") * table.floats("p50_ns") / max(one.stop - one.first, 1)
+    found = {}
+    for name in filter(wanted, names.values):
+        rows = inside & names.equals(name) & (row >= 0)
+        found[name] = stats.sums(row[rows], spent[rows], len(seen.line.ranks))
+    return found
 
 
 def _of_experts(name: str) -> bool:

@@ -132,13 +132,20 @@ def slower(values: Floats, groups: Sequence[Ints], tests: int) -> list[Slower]:
     found = (z >= needed) & (worst.mean >= _floor(worst.length)) & _persists(excess, worst)
     found &= (worst.length >= LEAST_WINDOWS) | (worst.stop == excess.shape[1])
     found &= worst.mean >= ABOVE_PEERS * float(worst.mean[~found].max(initial=0.0))
-    found &= worst.mean >= BEYOND * _lacking(excess, worst.length, found)
+    innocent = _innocents(values, groups, found)
+    found &= worst.mean >= BEYOND * _lacking(innocent, worst.length, found)
     return [
         Slower(row, first, stop, float(worst.mean[row]), float(z[row]), needed,
                values[row, first:stop] * np.exp(-excess[row, first:stop]))
         for row, first, stop in zip(*(column[found].tolist() for column in (
             np.arange(len(found)), worst.first, worst.stop)), strict=True)
     ]  # fmt: skip
+
+
+def _innocents(values: Floats, groups: Sequence[Ints], found: Mask) -> Floats:
+    """Log-ratios of the others among themselves: beside many slow ones they are not fast."""
+    well = [group[~found[group]] for group in groups]
+    return log_ratios(values, [group for group in well if len(group) > 1], 0.0)
 
 
 def _lacking(excess: Floats, length: Ints, found: Mask) -> Floats:
