@@ -185,9 +185,12 @@ class _Ahead:
 
     def taken_off(self, times: Ints, clock: Ints) -> Ints:
         """The times less what their clocks are ahead; of no known clock, and NULL, they stay."""
-        passed = (times - self.origin_ns).astype(np.float64)
-        ahead = np.rint(self.offset_ns[clock] + self.drift[clock] * passed).astype(np.int64)
-        moved = np.where((clock >= 0) & (times != NULL), times - ahead, times)
+        ahead = (times - self.origin_ns).astype(np.float64)
+        ahead *= self.drift[clock]
+        ahead += self.offset_ns[clock]
+        moved = times - np.rint(ahead, out=ahead).astype(np.int64)
+        if clock.min() < 0 or times.min() == NULL:
+            moved = np.where((clock >= 0) & (times != NULL), moved, times)
         for at, line in self.pieces.items():
             rows = (clock == at) & (times != NULL)
             moved[rows] = times[rows] - line.at(times[rows])

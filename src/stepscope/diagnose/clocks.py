@@ -6,6 +6,7 @@ regression, 1950, incomplete version), then the median rest of each piece.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -46,18 +47,19 @@ def reference(origin_ns: int) -> Line:
 def line_through(times: Ints, difference: Floats, origin: int) -> Line:
     """Pieces between jumps, one drift from inside the pieces, the median rest of each."""
     cuts = _jumps(difference)
-    pieces = np.split(np.arange(difference.size), cuts)
+    edges = [0, *cuts, difference.size]
+    pieces = [slice(first, stop) for first, stop in itertools.pairwise(edges)]
     drift = _drift(times, difference, pieces)
     rest = difference - drift * (times - origin).astype(np.float64)
-    offsets = np.array([np.median(rest[piece]) for piece in pieces])
+    offsets = np.array([stats.median(rest[piece]) for piece in pieces])
     starts = np.array([NULL, *(int(times[cut]) for cut in cuts)], np.int64)
     return Line(starts, offsets, drift, origin)
 
 
 def _jumps(difference: Floats) -> list[int]:
     """Where the difference steps by more than noise, at most MOST_JUMPS times."""
-    if difference.size < 2 * JUMP_SIDE + 1:
-        return []
+    if difference.size < 2 * JUMP_SIDE + 1 or np.ptp(difference) <= JUMP_NS:
+        return []  # medians lie no further apart than what they are medians of
     side = np.lib.stride_tricks.sliding_window_view(difference, JUMP_SIDE)
     middle = np.sort(side, axis=1)[:, JUMP_SIDE // 2]
     step = np.abs(middle[JUMP_SIDE:] - middle[:-JUMP_SIDE])
@@ -76,12 +78,13 @@ def _exactly(difference: Floats, near: int) -> int:
     return low + int(np.argmax(step))
 
 
-def _drift(times: Ints, difference: Floats, pieces: Sequence[Ints]) -> float:
-    slopes = [_slopes(times[piece], difference[piece]) for piece in pieces]
-    known = np.concatenate(slopes)
-    if not known.size or times[-1] - times[0] < LEAST_SPAN_NS:
+def _drift(times: Ints, difference: Floats, pieces: Sequence[slice]) -> float:
+    if times[-1] - times[0] < LEAST_SPAN_NS:
         return 0.0
-    drift = float(np.median(known))
+    known = np.concatenate([_slopes(times[piece], difference[piece]) for piece in pieces])
+    if not known.size:
+        return 0.0
+    drift = stats.median(known)
     return drift if abs(drift) <= LARGEST_DRIFT else 0.0
 
 

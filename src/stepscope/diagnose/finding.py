@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Cause = Literal[
     "compute", "memory_copy", "network", "host", "data_loading", "gc", "jit_compile",
@@ -125,8 +125,7 @@ class StepSeries:
     duration_ns: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class RankPhase:
+class RankPhase(NamedTuple):
     """Median own time per step of one rank in one phase, for the rank map of the reports."""
 
     rank: int

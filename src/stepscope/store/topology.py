@@ -33,7 +33,7 @@ def merge_jobs(fragments: Sequence[Job]) -> Job:
 
 def _hosts(hosts: Iterable[Host]) -> tuple[Host, ...]:
     by_name: dict[str, Host] = {}
-    for host in sorted(hosts, key=repr):
+    for host in sorted(hosts, key=lambda host: (host.name, host.ranks, host.nics, host.gpus)):
         seen = by_name.get(host.name, Host(host.name, ()))
         ranks = tuple(sorted({*seen.ranks, *host.ranks}))
         nics, gpus = _joined([seen.nics, host.nics]), _joined([seen.gpus, host.gpus])
@@ -68,7 +68,8 @@ def _fabric(fragments: Sequence[Job]) -> Fabric | None:
     if not fabrics:
         return None
     by_name: dict[str, Switch] = {}
-    for switch in sorted(chain.from_iterable(f.switches for f in fabrics), key=repr):
+    switches = chain.from_iterable(fabric.switches for fabric in fabrics)
+    for switch in sorted(switches, key=lambda one: (one.name, one.tier, one.children)):
         seen = by_name.get(switch.name, Switch(switch.name, switch.tier, ()))
         children = tuple(sorted({*seen.children, *switch.children}))
         by_name[switch.name] = Switch(switch.name, max(seen.tier, switch.tier), children)
