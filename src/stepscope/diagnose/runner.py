@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import repeat
 
 import numpy as np
 
@@ -91,7 +91,7 @@ def diagnose(window: Window, settings: Settings = Settings()) -> Diagnosis:
         clocks=clocks,
         skipped=(*dropped, *unaligned, *_skipped(seen)),
         series=_series(seen),
-        rank_phases=_rank_phases(seen),
+        rank_phases=tuple(_rank_phases(seen)),
         rank_times=rank_times(seen),
         latecomers=latecomers(seen),
         losses=_losses(window),
@@ -286,19 +286,13 @@ def _series(seen: Observed) -> StepSeries:
     return StepSeries(tuple(map(int, seen.line.steps)), tuple(map(int, period)))
 
 
-def _rank_phases(seen: Observed) -> tuple[RankPhase, ...]:
-    ranks = seen.line.ranks.tolist()
-    return tuple(
-        RankPhase(rank, phase, int(value))
-        for phase, own in zip(seen.own.phases, seen.own.own, strict=True)
-        for rank, value in zip(ranks, _medians(own[:, seen.line.warm_up :]), strict=True)
-        if math.isfinite(value)
-    )
-
-
-def _medians(values: Floats) -> list[float]:
-    medians: list[float] = stats.row_medians(values).tolist()
-    return medians
+def _rank_phases(seen: Observed) -> Iterator[RankPhase]:
+    """Of ranks and phases that have a median, its whole nanoseconds."""
+    for phase, own in zip(seen.own.phases, seen.own.own, strict=True):
+        medians = stats.row_medians(own[:, seen.line.warm_up :])
+        known = np.isfinite(medians)
+        ranks, times = seen.line.ranks[known].tolist(), medians[known].astype(np.int64).tolist()
+        yield from map(RankPhase, ranks, repeat(phase), times)
 
 
 def _losses(window: Window) -> dict[str, int]:

@@ -30,7 +30,12 @@ MAX_CORRELATION = 0.8
 def median(values: Floats) -> float:
     """Median of the known values, 0 when there is none."""
     known = values[np.isfinite(values)]
-    return float(np.median(known)) if known.size else 0.0
+    if not known.size:
+        return 0.0
+    # as numpy's median, which takes five times as long for a few dozen values
+    low, high = (known.size - 1) // 2, known.size // 2
+    known.partition((low, high))
+    return float(known[low] + known[high]) / 2
 
 
 def varies(values: Ints, begins: Ints) -> Mask:
