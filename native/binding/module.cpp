@@ -10,6 +10,7 @@
 #include "compression.hpp"
 #include "distances.hpp"
 #include "encoding.hpp"
+#include "levels.hpp"
 #include "python.hpp"
 
 namespace {
@@ -265,7 +266,7 @@ int fill(PyObject* module) {
     const int failed = PyModule_AddObjectRef(module, "Scanner", type);
     Py_DECREF(type);
     if (failed != 0 || add_compression(module) < 0 || add_encoding(module) < 0) return -1;
-    return add_distances(module);
+    return add_distances(module) < 0 ? -1 : add_levels(module);
 }
 
 PyModuleDef_Slot SLOTS[] = {

@@ -151,3 +151,41 @@ def mean_distances(
     Raises:
         ValueError: columns do not fit together.
     """
+
+def peer_medians(values: bytes, members: int, columns: int, /) -> bytes:
+    """For every value the median of the other members of its group, column by column.
+
+    Args:
+        values: float64, [groups, members, columns]; what is not finite is unknown.
+
+    Returns as many float64; NaN for what is unknown or alone.
+
+    Raises:
+        ValueError: there are no whole groups.
+    """
+
+def wide_windows(series: bytes, width: int, ratio: float, /) -> bytes:
+    """A byte for each window of so many neighbours: 1 where its largest exceeds `ratio` times its
+    smallest.
+
+    Raises:
+        ValueError: the series, of float64, is shorter than a window.
+    """
+
+def largest_rise(series: bytes, least: float, spread: float, /) -> tuple[int, float]:
+    """The split of a series of float64 with the largest ratio of means above `least`, where either
+    side's deviation is below `spread` times its mean; (0, 0.0) where there is none."""
+
+def imbalances(values: bytes, ranks: int, order: bytes, bounds: bytes, /) -> tuple[bytes, bytes]:
+    """Deviation over mean of every group, and how many deviations each rank lies above the mean.
+
+    Args:
+        values: float32, [rows, ranks].
+        order: the ranks of one group after the other, uint32.
+        bounds: where in `order` each group begins, and the end of the last, uint32.
+
+    Returns float32, [rows, groups] and [rows, ranks]; 0 for ranks of no group.
+
+    Raises:
+        ValueError: there are no whole rows, an empty group, or no such rank.
+    """

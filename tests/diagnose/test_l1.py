@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from stepscope.diagnose.methods.l1 import (
     jitter,
     jitter_as_published,
+    largest_rise,
     regression,
     regression_as_published,
     scheduled,
+    wide_windows,
 )
 from stepscope.window import Floats, Ints
 
@@ -41,6 +45,39 @@ def test_published_change_point_takes_the_largest_ratio() -> None:
 def test_published_change_point_wants_both_sides_stable() -> None:
     """The right side alternates between 5 and 25: relative deviation 0.67."""
     assert regression_as_published(np.array([10.0] * 6 + [5.0, 25.0, 5.0, 25.0])) is None
+
+
+@given(st.lists(st.floats(1.0, 100.0), min_size=1, max_size=60), st.data())
+def test_a_window_is_wide_when_its_largest_is(series: list[float], data: st.DataObject) -> None:
+    width = data.draw(st.integers(1, len(series)))
+    wide = wide_windows(np.array(series), width, 1.2)
+    windows = [series[at : at + width] for at in range(len(series) - width + 1)]
+    assert list(wide) == [max(window) > 1.2 * min(window) for window in windows]
+
+
+@pytest.mark.parametrize("count", [1019, 1020, 1043, 1044, 2100])
+def test_wide_windows_of_long_series(count: int) -> None:
+    """Lengths about the tiles in which windows are worked on."""
+    series = noisy(np.full(count, 10.0), 0.05)
+    windows = np.lib.stride_tricks.sliding_window_view(series, 20)
+    expected = windows.max(axis=1) > 1.2 * windows.min(axis=1)
+    assert (wide_windows(series, 20, 1.2) == expected).all()
+
+
+@pytest.mark.parametrize("count", [1, 2, 255, 256, 257, 258, 700])
+@pytest.mark.parametrize("at", [0.0, 0.3, 0.7, 0.999])
+def test_the_largest_rise_is_found_split_by_split(count: int, at: float) -> None:
+    """Lengths about the tiles in which splits are worked on; the oracle divides, split by split."""
+    series = noisy(np.full(count, 1e9), 0.02)
+    series[int(at * count) :] *= 1.3
+    found, best = regression_as_published(series), (0, 1.1)
+    for split in range(1, count):
+        left, right = series[:split], series[split:]
+        steady = left.std() < 0.1 * left.mean() and right.std() < 0.1 * right.mean()
+        if steady and right.mean() > best[1] * left.mean():
+            best = (split, right.mean() / left.mean())
+    for one in (found, largest_rise(series, 1.1, 0.1)):
+        assert one == (pytest.approx(best) if best[0] else None)
 
 
 def test_rare_spikes_hide_a_change_from_the_published_detector_only() -> None:

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 import pytest
 
-from stepscope.diagnose.methods.l2 import as_published, log_ratios, stragglers, window_width
+from stepscope.diagnose.methods.l2 import (
+    Singles,
+    as_published,
+    imbalances,
+    imbalances_by_group,
+    log_ratios,
+    stragglers,
+    window_width,
+)
 from stepscope.window import Floats, Ints
 
 from .jobs import MS
@@ -41,6 +51,34 @@ def test_published_z_cannot_reach_three_among_ten() -> None:
     result = as_published(np.array([1.0] * 9 + [1000.0]))
     assert result.z.max() == pytest.approx(9 / np.sqrt(10))
     assert not result.stragglers.size
+
+
+@pytest.mark.parametrize("way", [imbalances, imbalances_by_group])
+def test_many_groups_at_once_are_as_each_for_itself(
+    way: Callable[[Singles, Sequence[Ints]], tuple[Singles, Singles]],
+) -> None:
+    """Five phases of 31 ranks: a group of twenty, one of nine, one alone; rank 30 is in none."""
+    mean_ns = own_times(5, 31).astype(np.float32)
+    mean_ns[:, 3] *= 1.5
+    ranks = np.random.default_rng(1).permutation(30)
+    groups = [ranks[:20], ranks[20:29], ranks[29:]]
+    cv, z = way(mean_ns, groups)
+    for row, values in enumerate(mean_ns):
+        for at, group in enumerate(groups):
+            alone = as_published(values[group])
+            assert cv[row, at] == pytest.approx(alone.cv, rel=1e-4)
+            assert z[row, group] == pytest.approx(alone.z, abs=1e-3)
+    assert not z[:, 30].any()
+
+
+@pytest.mark.parametrize("way", [imbalances, imbalances_by_group])
+def test_equal_ranks_and_nobody_are_balanced(
+    way: Callable[[Singles, Sequence[Ints]], tuple[Singles, Singles]],
+) -> None:
+    cv, z = way(np.full((2, 4), 7.0, np.float32), whole(4))
+    assert not cv.any()
+    assert not z.any()
+    assert imbalances(np.empty((0, 4), np.float32), whole(4))[1].shape == (0, 4)
 
 
 def test_ratios_are_to_the_median_of_the_others() -> None:

@@ -17,7 +17,7 @@ from stepscope.diagnose.own_time import communicates, own_time
 from stepscope.diagnose.timeline import timeline
 from stepscope.diagnose.unnamed import GAPS, OUTSIDE
 from stepscope.trace import Host, Job, ProcessGroup
-from stepscope.window import Window, union
+from stepscope.window import Floats, Window, union
 
 from .jobs import MS, START, Fault, a_job, a_table, without
 
@@ -28,13 +28,34 @@ values = st.lists(st.lists(st.floats(-10, 10) | st.just(float("nan")), min_size=
 @given(values)
 def test_leave_one_out_medians_are_those_of_the_others(rows: list[list[float]]) -> None:
     matrix = np.array(rows)
+    expected = medians_of_others(matrix)
+    for way in (stats.leave_one_out_median, stats.sorted_peer_median):
+        assert way(matrix) == pytest.approx(expected, nan_ok=True)
+
+
+@pytest.mark.parametrize("members", [16, 17, 18, 101, 256])
+@pytest.mark.parametrize("digits", [0, 6])
+def test_large_groups_have_medians_too(members: int, digits: int) -> None:
+    """Rounded to whole numbers most members are equal to others; nine columns are more than are
+    worked on at once."""
+    random = np.random.default_rng(members)
+    matrix = np.round(random.normal(size=(2, members, 9)), digits)
+    matrix[random.random(matrix.shape) < 0.1] = np.nan
     result = stats.leave_one_out_median(matrix)
+    for group in range(2):
+        assert result[group] == pytest.approx(medians_of_others(matrix[group]), nan_ok=True)
+    assert stats.sorted_peer_median(matrix) == pytest.approx(result, nan_ok=True)
+
+
+def medians_of_others(matrix: Floats) -> Floats:
+    """One by one."""
+    medians = np.full(matrix.shape, np.nan)
     for row, column in np.ndindex(matrix.shape):
         others = np.delete(matrix[:, column], row)
         others = others[np.isfinite(others)]
-        known = np.isfinite(matrix[row, column]) and others.size
-        expected = np.median(others) if known else np.nan
-        assert result[row, column] == pytest.approx(expected, nan_ok=True)
+        if np.isfinite(matrix[row, column]) and others.size:
+            medians[row, column] = np.median(others)
+    return medians
 
 
 def test_block_means_drop_extremes_and_unknowns() -> None:

@@ -22,6 +22,11 @@ import numpy as np
 from stepscope.diagnose import stats
 from stepscope.window import Floats, Ints, Mask
 
+try:
+    from stepscope import _native
+except ImportError:  # installed where nothing could be compiled
+    _native = None  # type: ignore[assignment]
+
 WINDOW = 20
 RATIO = 1.2
 """W and theta of the published jitter detector; the paper names none, these are the algorithm
@@ -144,13 +149,21 @@ def jitter_as_published(
     """Appendix B: windows with max/min > ratio, merged; then the longest run above the baseline."""
     if series.size < width:
         return []
-    windows = np.lib.stride_tricks.sliding_window_view(series, width)
-    marked = np.flatnonzero(windows.max(axis=1) / windows.min(axis=1) > ratio)
+    marked = np.flatnonzero(wide_windows(series, width, ratio))
     if not marked.size:
         return []
     parts = np.split(marked, np.flatnonzero(np.diff(marked) > width) + 1)
     found = [_exceeding(series, int(part[0]), int(part[-1]) + width) for part in parts]
     return [interval for interval in found if interval is not None]
+
+
+def wide_windows(series: Floats, width: int, ratio: float) -> Mask:
+    """Phase one: in which windows of so many steps max > ratio * min."""
+    if _native is not None:
+        wide = _native.wide_windows(series.astype(np.float64, copy=False).tobytes(), width, ratio)
+        return np.frombuffer(wide, np.bool_)
+    windows = np.lib.stride_tricks.sliding_window_view(series, width)
+    return np.asarray(windows.max(axis=1) > ratio * windows.min(axis=1))
 
 
 def _exceeding(series: Floats, first: int, stop: int) -> tuple[int, int] | None:
@@ -169,6 +182,15 @@ def regression_as_published(
     series: Floats, least: float = LEAST_RISE, spread: float = LARGEST_SPREAD
 ) -> tuple[int, float] | None:
     """Appendix B: the split with the largest ratio of means, both sides being stable."""
+    if _native is not None:
+        packed = series.astype(np.float64, copy=False).tobytes()
+        split, ratio = _native.largest_rise(packed, least, spread)
+        return (split, ratio) if split else None
+    return largest_rise(series, least, spread)
+
+
+def largest_rise(series: Floats, least: float, spread: float) -> tuple[int, float] | None:
+    """The same in numpy: all splits at once, by cumulative sums."""
     count = np.arange(1, series.size)
     total, squares = np.cumsum(series), np.cumsum(series**2)
     left, right = total[:-1] / count, (total[-1] - total[:-1]) / count[::-1]

@@ -20,9 +20,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stepscope.diagnose import stats
 from stepscope.window import Floats, Ints, Mask
+
+try:
+    from stepscope import _native
+except ImportError:  # installed where nothing could be compiled
+    _native = None  # type: ignore[assignment]
+
+Singles = NDArray[np.float32]
 
 BALANCED, SEVERE = 0.02, 0.05
 """CV levels of appendix B: balanced below, mild imbalance between, severe from the second on."""
@@ -190,3 +198,38 @@ def as_published(mean_ns: Floats, threshold: float = PUBLISHED_Z) -> Imbalance:
     cv = deviation / mean if mean > 0 else 0.0
     level = "balanced" if cv < BALANCED else "mild" if cv < SEVERE else "severe"
     return Imbalance(cv, level, z, np.flatnonzero(z > threshold))
+
+
+def imbalances(mean_ns: Singles, groups: Sequence[Ints]) -> tuple[Singles, Singles]:
+    """`as_published` of many phases and windows at once: CV of groups, z of ranks.
+
+    Args:
+        mean_ns: [phases and windows, ranks], rounded to float32; all are known.
+        groups: ranks that do equal work; those of none get z = 0.
+
+    Returns [phases and windows, groups] and [phases and windows, ranks].
+    """
+    if not groups or not mean_ns.size:
+        return np.zeros((len(mean_ns), len(groups)), np.float32), np.zeros_like(mean_ns)
+    if _native is None:
+        return imbalances_by_group(mean_ns, groups)
+    order = np.concatenate(groups).astype(np.uint32)
+    bounds = np.cumsum([0, *map(len, groups)], dtype=np.uint32)
+    values = mean_ns.astype(np.float32, copy=False)
+    cv, z = _native.imbalances(values.tobytes(), values.shape[1], order.tobytes(), bounds.tobytes())
+    return (np.frombuffer(cv, np.float32).reshape(len(values), len(groups)),
+            np.frombuffer(z, np.float32).reshape(values.shape))  # fmt: skip
+
+
+def imbalances_by_group(mean_ns: Singles, groups: Sequence[Ints]) -> tuple[Singles, Singles]:
+    """The same in numpy."""
+    cv, z = np.zeros((len(mean_ns), len(groups))), np.zeros(mean_ns.shape)
+    for at, group in enumerate(groups):
+        values = mean_ns[:, group].astype(np.float64)
+        mean = values.mean(axis=1, keepdims=True)
+        deviation = values.std(axis=1, ddof=1, keepdims=True) if len(group) > 1 else 0.0 * mean
+        cv[:, at] = np.divide(deviation, mean, out=np.zeros_like(mean), where=mean > 0)[:, 0]
+        z[:, group] = np.divide(
+            values - mean, deviation, out=np.zeros_like(values), where=deviation > 0
+        )
+    return cv.astype(np.float32), z.astype(np.float32)
