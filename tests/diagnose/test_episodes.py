@@ -10,7 +10,7 @@ from stepscope.diagnose.methods.episodes import Series, Struck, poisson_tail, st
 from stepscope.diagnose.runner import diagnose
 from stepscope.window import Floats, Ints, Mask
 
-from .jobs import MS, Fault, a_job, a_table, put
+from .jobs import MS, TYPICAL_MS, Fault, a_job, a_table, put
 from .test_causes import both
 
 STEP_MS = 1000.0
@@ -196,6 +196,18 @@ def test_a_stall_of_forty_steps() -> None:
     verdict = the_verdict(Fault((5,), "backward-compute", 77, 78, ms=40_000, computes=False))
     assert (verdict.ranks, verdict.cause, verdict.steps) == ((5,), "host", (77, 77))
     assert verdict.lost_fraction == pytest.approx(40 / 155, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("function", "named"), [("compile (cute.py:41)", [(2,)]), (None, [])], ids=["measured", "not"]
+)
+def test_one_stall_that_costs_little_is_told_where_its_cause_was_measured(
+    function: str | None, named: list[tuple[int, ...]]
+) -> None:
+    slowly = {phase: 10 * usual for phase, usual in TYPICAL_MS.items()}
+    stall = Fault((2,), "forward-compute", 66, 67, ms=1500, computes=False, function=function)
+    job = a_job(steps=120, noise=0.02, faults=[stall], typical=slowly)
+    assert [one.ranks for one in diagnose(job).verdicts] == named
 
 
 def test_what_nobody_waits_for_is_no_verdict() -> None:

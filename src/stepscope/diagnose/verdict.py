@@ -31,7 +31,8 @@ LEAST_COST_OUTSIDE = 0.1
 LEAST_COST_IN_GAPS = 0.05
 """Between two phases of a step nobody saves, but the one rank that logs may read the loss there."""
 LEAST_COST_OFTEN = 0.01
-"""A rank that is struck again and again is no noise, and seldom stays as it is."""
+"""A rank that is struck again and again is no noise, and seldom stays as it is. Nor is one long
+blow whose cause was measured: what had to be compiled once in the middle of a job will be again."""
 LEAST_COST_ALONE = 0.05
 """One blow is an episode unless it matters as much as a storm of collections must."""
 SURE, SUREST = 0.7, 0.98
@@ -118,7 +119,7 @@ def _least_cost(seen: Observed, one: Culprit, proven: bool) -> float:
     """
     if seen.window.table("host_ops") is not None:
         return LEAST_COST
-    if one.struck and not one.alone and one.phase != OUTSIDE:
+    if one.struck and (proven or not one.alone) and one.phase != OUTSIDE:
         return LEAST_COST_OFTEN
     if proven:
         return LEAST_COST
