@@ -60,7 +60,14 @@ Seeds = Annotated[
     int,
     typer.Option(min=0, help="Jobs per fault; 0: as many as the suite has.", rich_help_panel=_RUN),
 ]
-Fast = Annotated[bool, _flag("Diagnose what the simulator made, without the wire.", _RUN, "--fast")]
+Fast = Annotated[
+    bool,
+    _flag(
+        "Diagnose what the simulator made, without the wire; argus and large always do.",
+        _RUN,
+        "--fast",
+    ),
+]
 Jobs = Annotated[
     int,
     typer.Option(min=0, rich_help_panel=_RUN,
@@ -172,10 +179,10 @@ def _run(
 ) -> Results:  # fmt: skip
     """All results of a suite, those before it included; each is written when it is there."""
     from stepscope.cli.terminal import count_progress
-    from stepscope.evaluate import run
+    from stepscope.evaluate import SUITES, run
     from stepscope.evaluate.results import write
 
-    chosen = part.of(name)
+    chosen, fast = part.of(name), fast or not SUITES[name].by_wire
     before = _before(name, fast, file) if resume and file is not None else ()
     done = {one.id for one in before}
     cases = [case for case in chosen.cases if case.id not in done]

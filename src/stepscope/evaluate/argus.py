@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from stepscope.errors import UsageError
 from stepscope.evaluate.draw import Form, all_forms
 from stepscope.evaluate.layouts import dimensions_of, job, ways_with
-from stepscope.evaluate.suite import HEALTHY, Case, Suite, first_that_fits, place, with_fault
+from stepscope.evaluate.suite import HEALTHY, LARGE, Case, Suite, first_that_fits, place, with_fault
 from stepscope.simulate import Noise, Scenario, parse_fault
 from stepscope.simulate.cases import CASES
 from stepscope.simulate.parse import from_values
@@ -108,6 +108,10 @@ class ArgusSuite(Suite):
     """Every row at every size, with every seed."""
 
     sizes: tuple[Size, ...]
+
+    @property
+    def by_wire(self) -> bool:
+        return max(size.ranks for size in self.sizes) < LARGE
 
     @property
     def rows(self) -> Sequence[str]:

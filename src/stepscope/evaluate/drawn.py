@@ -11,6 +11,7 @@ from stepscope.evaluate.draw import Form, Key, all_forms, draw, shuffled
 from stepscope.evaluate.layouts import job, ways_with
 from stepscope.evaluate.suite import (
     HEALTHY,
+    LARGE,
     LOOKS,
     Case,
     Suite,
@@ -50,6 +51,10 @@ class DrawnSuite(Suite):
     """Each costs a diagnosis."""
     sizes_by_row: bool = False
     """Whether each row begins sizes at another place too, so that one seed sees all of them."""
+
+    @property
+    def by_wire(self) -> bool:
+        return max(self.ranks) < LARGE
 
     @property
     def rows(self) -> Sequence[str]:

@@ -18,6 +18,9 @@ HEALTHY = "healthy"
 LOOKS = (2, 5, 10, 15, 20, 30, 45)
 """After so many steps with the fault a look is taken; time to verdict is one of these."""
 
+LARGE = 2048
+"""From so many ranks on a job of fifty steps needs 10 to 40 GB by wire."""
+
 
 @dataclass(frozen=True)
 class Case:
@@ -55,6 +58,11 @@ class Suite(ABC):
     help: str
     seeds: int
     """How many are run unless told otherwise."""
+
+    @property
+    def by_wire(self) -> bool:
+        """Whether its jobs can go the whole way; else they are diagnosed as with `--fast`."""
+        return True
 
     @property
     @abstractmethod

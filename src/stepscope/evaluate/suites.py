@@ -15,7 +15,7 @@ SMOKE = DrawnSuite(
     detail="normal",
 )  # fmt: skip
 STANDARD = DrawnSuite(
-    "standard", "every form of every fault on 64 to 512 ranks", 4, (64, 128, 256, 512),
+    "standard", "every form of every fault on 64 to 512 ranks", 2, (64, 128, 256, 512),
     (3, 4, 2, 5, 1), 70, 30, 10,
 )  # fmt: skip
 ARGUS = ArgusSuite(
