@@ -81,6 +81,8 @@ def test_every_metric_that_is_written_is_documented() -> None:
     named = re.findall(r'^    "(\w+)": ', nvml, re.M) + re.findall(r'f"(\w+)\.gpu\{', code)
     gpu = [f"{name}.gpu<N>" for name in named]
     assert len(samples) > 5 and len(ours) > 2 and len(gpu) > 2, "the code is written otherwise now"
+    ports = (SOURCE / "processor/ports.py").read_text(encoding="utf-8")
+    gpu += [f"{name}.<adapter>" for name in re.findall(r'"(nic_\w+)', ports)]
     assert not [name for name in {*samples, *ours, *gpu} if f"`{name}`" not in text]
 
 

@@ -53,12 +53,18 @@ def test_where_all_adapters_are_slow_nobody_is_named() -> None:
     assert "between all hosts" in found.summary
 
 
-def test_a_counter_of_errors_tells_an_adapter_from_its_cable() -> None:
+@pytest.mark.parametrize(
+    ("rank", "metric"), [(5, "nic_rx_errors"), (-1, "nic_errors.nic-1")], ids=["rank", "adapter"]
+)
+def test_a_counter_of_errors_tells_an_adapter_from_its_cable(rank: int, metric: str) -> None:
+    """Counted for a rank, or by a processor for an adapter of its host; now and then earlier too,
+    with no rows where nothing is counted."""
     window = a_wired_job(through(5))
     steps = window.tables["steps"]
-    late = steps.take((steps.ints("rank") == 5) & (steps.ints("step") >= 31))
-    errors = Table({"rank": late.ints("rank"), "host": Strings.of(["h2"] * len(late)),
-                    "metric": Strings.of(["nic_rx_errors"] * len(late)),
+    noisy = (steps.ints("step") >= 31) | np.isin(steps.ints("step"), (8, 19))
+    late = steps.take((steps.ints("rank") == 5) & noisy)
+    errors = Table({"rank": np.full(len(late), rank), "host": Strings.of(["h2"] * len(late)),
+                    "metric": Strings.of([metric] * len(late)),
                     "ts_ns": late.ints("start_ns"), "value": np.full(len(late), 40.0)})  # fmt: skip
     assert names(the_verdict(window))[0] == "h2/nic-1--leaf-1"
     assert names(the_verdict(put(window, hardware=errors)))[0] == "h2/nic-1"

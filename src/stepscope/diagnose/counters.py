@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from stepscope.diagnose import stats
+from stepscope.diagnose.devices import Devices
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.routes import Carrier, Kind
-from stepscope.window import Floats, Ints, Mask
+from stepscope.window import Floats, Mask, Table, joined
 
 TROUBLE = ("error", "down", "replay", "retrans", "discard", "drop", "crc", "timeout")
 """Words in names of counters that stand still as long as nothing goes wrong."""
@@ -20,6 +22,8 @@ OWN: tuple[tuple[str, Kind, float], ...] = (
 """A counter's first word, whom it speaks against, and how much. An adapter counts on its port what
 its cable does wrong as well; twenty to one is what a sign that shows in most such faults and on one
 in thirty healthy devices is worth. Ours: nobody has published such counts."""
+OF_ADAPTER = re.compile(r"(nic_\w+)\.([\w-]+)")
+"""A counter of one adapter of a host, as processors name it: `nic_errors.mlx5_3`."""
 TIMES = 2.0
 """So many times what it is in other steps and on other ranks."""
 FEW = 0.1
@@ -36,7 +40,7 @@ class Noticed:
 
 
 def noticed(seen: Observed, steps: Mask) -> list[Noticed]:
-    """Counters of trouble that stand out in the given steps.
+    """Counters of trouble that stand out in the given steps, per step of them.
 
     Args:
         steps: columns in which data was slow.
@@ -44,9 +48,15 @@ def noticed(seen: Observed, steps: Mask) -> list[Noticed]:
     table = seen.window.table("hardware")
     if table is None or not steps.any():
         return []
-    names = table.strings("metric").values
-    return [one for name in sorted(set(names)) if _speaks(name)
+    names = {_plain(name) for name in table.strings("metric").values}
+    return [one for name in sorted(names) if _speaks(name)
             for one in _standing_out(seen, name, steps)]  # fmt: skip
+
+
+def _plain(metric: str) -> str:
+    """The name of a counter without the adapter's."""
+    found = OF_ADAPTER.fullmatch(metric)
+    return metric if found is None else found[1]
 
 
 def _speaks(metric: str) -> bool:
@@ -54,26 +64,43 @@ def _speaks(metric: str) -> bool:
 
 
 def _standing_out(seen: Observed, metric: str, steps: Mask) -> Iterator[Noticed]:
-    table = seen.window.tables["hardware"].take(
-        seen.window.tables["hardware"].strings("metric").equals(metric)
-    )
+    table = _by_rank(seen, metric)
     row, column = seen.line.rows(table.ints("rank")), seen.line.column_at(table.ints("ts_ns"))
     keep = (row >= 0) & (column >= 0)
-    value = table.floats("value")[keep]
     # what happened in a step shows in the first sample after it
-    inside = steps[column[keep]] | steps[np.maximum(column[keep] - 1, 0)]
-    during, else_ = (_means(row[keep][part], value[part], len(seen.line.ranks))
-                     for part in (inside, ~inside))  # fmt: skip
+    slow = steps | np.concatenate(([False], steps[:-1]))
+    inside, value = slow[column[keep]], table.floats("value")[keep]
+    during, else_ = (
+        stats.sums(row[keep][part], value[part], len(seen.line.ranks)) / max(int(count), 1)
+        for part, count in ((inside, slow.sum()), (~inside, (~slow).sum()))
+    )
     usual = max(stats.median(during), 0.0)
     rows = during > TIMES * np.maximum(else_, usual)
     if 0 < rows.sum() <= max(FEW * rows.size, 1):
         yield Noticed(metric, rows)
 
 
-def _means(row: Ints, value: Floats, ranks: int) -> Floats:
-    """Mean of each rank; ranks without a row stand at zero, as counters of trouble do."""
-    count = np.bincount(row, minlength=ranks)
-    return np.asarray(stats.sums(row, value, ranks) / np.maximum(count, 1))
+def _by_rank(seen: Observed, metric: str) -> Table:
+    """The samples of a counter; those of an adapter under each rank that sends through it."""
+    table = seen.window.tables["hardware"]
+    names = table.strings("metric")
+    found = [table.take(names.equals(metric))]
+    for name in names.values:
+        if name != metric and _plain(name) == metric and table.has("host"):
+            found += _spread(seen, table.take(names.equals(name)), name.rpartition(".")[2])
+    columns = ("rank", "ts_ns", "value")
+    return joined([Table({name: one.columns[name] for name in columns}) for one in found])
+
+
+def _spread(seen: Observed, samples: Table, adapter: str) -> Iterator[Table]:
+    """One adapter's samples on each host, for each rank behind it; for all if nobody knows."""
+    devices, hosts = Devices(seen.window), samples.strings("host")
+    for host in seen.window.job.hosts:
+        here = samples.take(hosts.equals(host.name))
+        known = {rank: devices.nic(rank) for rank in host.ranks} if len(here) else {}
+        mine = [rank for rank, nic in known.items() if nic == f"{host.name}/{adapter}"]
+        for rank in mine or [rank for rank, nic in known.items() if nic is None]:
+            yield here.with_column("rank", np.full(len(here), rank))
 
 
 def speak_against(

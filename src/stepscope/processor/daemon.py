@@ -19,7 +19,7 @@ from typing import Any
 
 from stepscope.processor.door import BACKLOG, listen, own
 from stepscope.processor.halted import Halted
-from stepscope.processor.hardware import network_interfaces
+from stepscope.processor.hardware import adapters
 from stepscope.processor.jobs import JobFolders
 from stepscope.processor.normalise import Rows
 from stepscope.processor.outside import OutsideWatcher
@@ -79,7 +79,7 @@ class Processor:
         self._jobs = JobFolders(self._host, settings)
         self._outside = OutsideWatcher(self._host, settings, self._store)
         self._upkeep = Upkeep(self._host, settings.keep_options(), self._jobs.folders)
-        self._nics = network_interfaces()
+        self._nics = adapters()
         self._stop = False
         self._refused: set[str] = set()
         self._busy_at = time.monotonic()

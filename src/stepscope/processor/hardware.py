@@ -6,8 +6,8 @@ is stopped or gone), `allowed_cpus`, and, where a rank waits much for its CPU,
 `stranger_cpu_util` (cores that processes outside the job use on the CPUs this rank may run on),
 and `gpu_index`, the number of the GPU it was seen to compute on.
 Per host (rank -1): `cpu_util` (0 to 1), `cpu_util.core<N>`, `load1`, `mem_available_bytes`,
-`nic_rx_bytes_per_s` and `nic_tx_bytes_per_s`, and where there is a GPU NVML's figures and
-`gpu_strangers.gpu<N>`, the processes outside the job that compute on it.
+`nic_rx_bytes_per_s` and `nic_tx_bytes_per_s`, where there is a GPU NVML's figures and
+`gpu_strangers.gpu<N>`, the processes outside the job that compute on it, and those of RDMA ports.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import psutil
 
 from stepscope.processor.normalise import Rows
 from stepscope.processor.nvml import Gpus
+from stepscope.processor.ports import Ports, rdma_adapters
 from stepscope.processor.strangers import Strangers
 
 STRANGERS_FROM = 0.2
@@ -52,7 +53,7 @@ class HardwareSampler:
         self._host = host
         self._watched: dict[int, _Watched] = {}
         self._halted: set[int] = set()
-        self._gpus = Gpus()
+        self._gpus, self._ports = Gpus(), Ports()
         self._last: float | None = None
         self._looked_at_gpus = -GPU_USERS_SECONDS
         self._network = _network_bytes()
@@ -126,7 +127,7 @@ class HardwareSampler:
         if elapsed > 0:
             yield -1, "nic_rx_bytes_per_s", (network[0] - before[0]) / elapsed
             yield -1, "nic_tx_bytes_per_s", (network[1] - before[1]) / elapsed
-        for metric, value in self._gpus.sample():
+        for metric, value in (*self._gpus.sample(), *self._ports.sample()):
             yield -1, metric, value
 
     def _users_of_gpus(self) -> Iterator[Sample]:
@@ -204,8 +205,12 @@ def _is_halted(samples: list[Sample]) -> bool:
     return any(metric == "proc_stopped" and value for _, metric, value in samples)
 
 
-def network_interfaces() -> tuple[str, ...]:
-    """Interfaces that are up, loopback aside."""
+def adapters() -> tuple[str, ...]:
+    """RDMA adapters that are up, by which NCCL moves data; else interfaces, loopback aside."""
+    return rdma_adapters() or _interfaces()
+
+
+def _interfaces() -> tuple[str, ...]:
     stats = psutil.net_if_stats()
     return tuple(sorted(name for name, stat in stats.items() if stat.isup and name != "lo"))
 

@@ -1,0 +1,96 @@
+"""RDMA adapters, from sysfs: what their ports counted, and whether they are up.
+
+NCCL moves data between hosts by these where a host has them. Counts say how often something went
+wrong since the last sample, and give no row where nothing did. A port that was never up is not
+used. Names of counters: Linux, Documentation/ABI/stable/sysfs-class-infiniband.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+SYSFS = Path("/sys/class/infiniband")
+COUNTS: Mapping[str, tuple[str, ...]] = {
+    "nic_errors": (
+        "counters/symbol_error", "counters/link_error_recovery", "counters/link_downed",
+        "counters/port_rcv_errors", "counters/port_rcv_remote_physical_errors",
+        "counters/local_link_integrity_errors",
+    ),
+    "nic_retrans": (
+        "hw_counters/packet_seq_err", "hw_counters/out_of_sequence",
+        "hw_counters/local_ack_timeout_err", "hw_counters/implied_nak_seq_err",
+        "hw_counters/roce_adp_retrans",
+    ),
+}  # fmt: skip
+"""Metric to the counters that it is the sum of: a bad link, and what was sent again because of it
+or because a fabric is full."""
+ACTIVE = "4:"
+BITS = 8
+
+
+class Ports:
+    """The ports of this host's RDMA adapters. Metrics end in the adapter's name: `.mlx5_0`."""
+
+    def __init__(self, sysfs: Path = SYSFS) -> None:
+        self._ports = [(adapter, port) for adapter in _adapters(sysfs)
+                       for port in sorted((sysfs / adapter / "ports").glob("*"))]  # fmt: skip
+        self._counted: dict[tuple[Path, str], int] = {}
+        self._used: set[Path] = set()
+
+    def sample(self) -> Iterator[tuple[str, float]]:
+        """What each port is, and what it counted since the last sample."""
+        for adapter, port in self._ports:
+            up = _text(port / "state").startswith(ACTIVE)
+            if up:
+                self._used.add(port)
+            elif port in self._used:
+                yield f"nic_port_down.{adapter}", 1.0
+            if port in self._used:
+                yield from self._of_used(adapter, port)
+
+    def _of_used(self, adapter: str, port: Path) -> Iterator[tuple[str, float]]:
+        rate = _text(port / "rate").split()[:1]  # 400 Gb/sec (4X NDR)
+        if rate:
+            yield f"nic_link_gb_per_s.{adapter}", float(rate[0]) / BITS
+        for metric, names in COUNTS.items():
+            more = self._more(port, metric, sum(_count(port / name) for name in names))
+            if more:
+                yield f"{metric}.{adapter}", float(more)
+
+    def _more(self, port: Path, metric: str, now: int) -> int:
+        """By how much a count grew; one that was cleared begins at zero."""
+        before = self._counted.get((port, metric), now)
+        self._counted[port, metric] = now
+        return max(now - before, 0)
+
+
+def rdma_adapters(sysfs: Path = SYSFS) -> tuple[str, ...]:
+    """Adapters of which a port is up, in the order of their numbers."""
+    return tuple(
+        adapter for adapter in _adapters(sysfs)
+        if any(_text(port / "state").startswith(ACTIVE)
+               for port in (sysfs / adapter / "ports").glob("*"))
+    )  # fmt: skip
+
+
+def _adapters(sysfs: Path) -> list[str]:
+    """`mlx5_10` comes after `mlx5_9`."""
+    try:
+        names = [path.name for path in sysfs.iterdir()]
+    except OSError:
+        return []
+    return sorted(names, key=lambda name: (len(name), name))
+
+
+def _count(path: Path) -> int:
+    """A counter; 0 where this adapter has none of that name."""
+    text = _text(path)
+    return int(text) if text.isdigit() else 0
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""

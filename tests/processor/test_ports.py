@@ -1,0 +1,53 @@
+"""RDMA adapters by files like those that the kernel shows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stepscope.processor.ports import Ports, rdma_adapters
+
+
+def put(sysfs: Path, adapter: str, **files: object) -> None:
+    for name, value in files.items():
+        path = sysfs / adapter / "ports" / "1" / name.replace("__", "/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{value}\n", encoding="ascii")
+
+
+@pytest.fixture
+def sysfs(tmp_path: Path) -> Path:
+    for number in (0, 10, 9):
+        put(tmp_path, f"mlx5_{number}", state="4: ACTIVE", rate="400 Gb/sec (4X NDR)",
+            counters__symbol_error=5, hw_counters__out_of_sequence=100)  # fmt: skip
+    put(tmp_path, "mlx5_2", state="1: DOWN", rate="10 Gb/sec (4X SDR)")
+    return tmp_path
+
+
+def test_adapters_that_are_up_in_order(sysfs: Path) -> None:
+    assert rdma_adapters(sysfs) == ("mlx5_0", "mlx5_9", "mlx5_10")
+
+
+def test_what_ports_count_since_the_last_sample(sysfs: Path) -> None:
+    ports = Ports(sysfs)
+    links = {f"nic_link_gb_per_s.mlx5_{number}": 50.0 for number in (0, 9, 10)}
+    assert dict(ports.sample()) == links
+    put(sysfs, "mlx5_9", counters__symbol_error=8, hw_counters__out_of_sequence=140)
+    counted = {"nic_errors.mlx5_9": 3.0, "nic_retrans.mlx5_9": 40.0}
+    assert dict(ports.sample()) == links | counted
+    assert dict(ports.sample()) == links
+
+
+def test_a_port_that_goes_down_is_told_of_and_one_that_never_was_up_is_not(sysfs: Path) -> None:
+    ports = Ports(sysfs)
+    list(ports.sample())
+    put(sysfs, "mlx5_0", state="1: DOWN", counters__link_downed=1)
+    down = dict(ports.sample())
+    assert down["nic_port_down.mlx5_0"] == 1.0 and down["nic_errors.mlx5_0"] == 1.0
+    assert not [metric for metric in down if metric.endswith("mlx5_2")]
+
+
+def test_a_host_without_such_adapters(tmp_path: Path) -> None:
+    assert rdma_adapters(tmp_path / "none") == ()
+    assert list(Ports(tmp_path / "none").sample()) == []
