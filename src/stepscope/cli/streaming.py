@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from stepscope.simulate.live import Slice
     from stepscope.store.location import Location
     from stepscope.trace import Job
+    from stepscope.window import Table
 
 MOST_RECORDERS = 64
 """Unless more are asked for. A recorder writes some seven files, at 1 to 2 ms each: a machine that
@@ -71,6 +72,7 @@ class IntoStore:
         self._scheduler = JobWriter(location, _DESCRIBES)
         self._flush_ns = int(flush_seconds * 1e9)
         self._flushed_ns = 0
+        self._held: dict[str, Table] = {}
         self._scheduler.write_job(job)
         _store(self._scheduler)
 
@@ -79,22 +81,24 @@ class IntoStore:
         for name, table in one.new.items():
             for number, rows in self._recorders.split(table):
                 self._writers[number].append(name, rows_of(name, rows))
+        self._held |= one.now
         if due_ns - self._flushed_ns >= self._flush_ns:
             self._flushed_ns = due_ns
-            self._hold(one, due_ns)
+            self._hold(due_ns)
             self._flush()
 
     def close(self) -> None:
         """Raises StoreError: the store cannot be written."""
         self._flush()
 
-    def _hold(self, one: Slice, due_ns: int) -> None:
+    def _hold(self, due_ns: int) -> None:
         """Rows that hold for now, and how far everybody has looked."""
-        for name, table in one.now.items():
+        for name, table in self._held.items():
             for number, rows in self._recorders.split(table):
                 self._writers[number].replace(name, _REPLACED, rows_of(name, rows))
-        if one.now:
+        if self._held:
             self._scheduler.write_job(replace(self._job, observed_until_ns=due_ns))
+        self._held.clear()
 
     def _flush(self) -> None:
         """Rows before the time until which they are all there."""

@@ -27,7 +27,8 @@ class Slice:
     new: Mapping[str, Table]
     """Rows that stay."""
     now: Mapping[str, Table] = field(default_factory=dict)
-    """Rows that hold until the next slice: those of a step that does not end."""
+    """Rows that hold until a later slice has others of their table: those of a step that does not
+    end."""
 
 
 def slices(scenario: Scenario, epoch_ns: int, look_ns: int = LOOK_NS) -> Iterator[Slice]:
@@ -50,10 +51,14 @@ def slices(scenario: Scenario, epoch_ns: int, look_ns: int = LOOK_NS) -> Iterato
 
 
 def _stuck(recorder: Recorder, moment: Moment, until_ns: int, look_ns: int) -> Iterator[Slice]:
-    """The whole step, again and again: stacks grow older, and nothing else happens."""
-    for now_ns in range(_settled_ns(moment), until_ns, look_ns):
+    """The whole step once; then stacks grow older, and nothing else happens."""
+    first_ns = _settled_ns(moment)
+    for now_ns in range(first_ns, until_ns, look_ns):
         here = recorder.beside()
-        here.add(moment, now_ns)
+        if now_ns == first_ns:
+            here.add(moment, now_ns)
+        else:
+            here.look(moment, now_ns)
         yield Slice(now_ns, {}, here.tables(now_ns))
 
 

@@ -26,8 +26,9 @@ from stepscope.store.location import Entry
 from stepscope.trace import TABLES
 from stepscope.window import Ints
 
-LEAST_STEPS = 20
-"""Kept however many rows they have: of fewer nobody tells a slow rank from chance."""
+LEAST_STEPS = 24
+"""Kept however many rows they have: methods want 20 (`l2`, `links`), after a tenth of warm-up, and
+the newest is not over."""
 BYTES_PER_ROW = 8
 """Of 10,240 simulated ranks, in large files: operators 9.5, phases 7.0, steps 4.9, counters 7.1."""
 BYTES_PER_FILE = 4000
@@ -43,7 +44,7 @@ class History:
 
     seconds: float = 1800.0
     rows: int = 16_000_000
-    """22 steps of 10,240 ranks; 2 GB while they are kept, and as much again during a look."""
+    """22 steps of 10,240 ranks: 1 GB while nobody looks, three times that when somebody does."""
 
 
 @dataclass(frozen=True)

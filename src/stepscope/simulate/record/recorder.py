@@ -62,6 +62,11 @@ class Recorder:
         else:
             self._summaries.add(moment)
 
+    def look(self, moment: Moment, watched_until_ns: int) -> None:
+        """What a later look at a step that never ends finds changed."""
+        self._stacks.add(moment, watched_until_ns)
+        self._hardware.add(moment, watched_until_ns)
+
     def tables(self, until_ns: int) -> Mapping[str, Table]:
         """All tables that have rows."""
         self._summaries.finish(until_ns)
