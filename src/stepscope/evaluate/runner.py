@@ -15,7 +15,7 @@ import psutil
 
 from stepscope.diagnose.finding import Diagnosis
 from stepscope.diagnose.runner import diagnose
-from stepscope.evaluate.memory import give_back, keep_freed
+from stepscope.evaluate.memory import freed_memory_kept
 from stepscope.evaluate.path import through_the_store
 from stepscope.evaluate.pool import each
 from stepscope.evaluate.prefix import step_ends, until
@@ -109,11 +109,8 @@ def _each(cases: Sequence[Case], fast: bool, jobs: int) -> Generator[tuple[int, 
 
 def run_case(case: Case, fast: bool) -> Result:
     """One job, from the first step to its score. It never raises: what fails is told."""
-    keep_freed()
-    try:
+    with freed_memory_kept():
         return _played(case, fast)
-    finally:
-        give_back()
 
 
 def _played(case: Case, fast: bool) -> Result:
