@@ -9,6 +9,8 @@ import pytest
 
 from stepscope.diagnose.chance import Runs, log_tail
 from stepscope.diagnose.finding import Verdict
+from stepscope.diagnose.methods.links import slow_links
+from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.runner import diagnose
 from stepscope.window import NULL, Strings, Table, Window
 
@@ -99,6 +101,26 @@ def test_now_and_then_is_often_enough() -> None:
 def test_what_was_slow_from_the_first_step_on_is_compared_with_its_equals() -> None:
     found = the_verdict(a_wired_job(through(5, since=0)))
     assert found.ranks == (5,)
+
+
+def test_of_two_equals_one_must_be_twice_as_slow() -> None:
+    assert the_verdict(a_wired_job(on_host(3, since=0))).group == "tp-3"
+    assert not diagnose(a_wired_job(on_host(3, times=1.8, since=0))).verdicts
+
+
+def test_a_group_that_was_never_fast_and_has_no_equal_is_no_alibi() -> None:
+    """Rank 1's own group is slow as well, and nothing tells; that of rank 5 is not looked at."""
+    window = a_wired_job(through(1, since=0))
+    comm = window.tables["comm_ops"]
+    within = comm.strings("group").equals("dp-0", "dp-1")
+    first = (
+        (comm.ints("rank") < 8)
+        & (comm.ints("peer") < 8)
+        & comm.strings("op").equals("Send", "Recv")
+    )
+    window = put(window, comm_ops=comm.take(within | first))
+    (found,) = slow_links(Observed(window), {6: (0, 60)})
+    assert (found.place.members, found.ranks) == ((1, 5), ())
 
 
 def test_two_slow_adapters_are_two_verdicts() -> None:

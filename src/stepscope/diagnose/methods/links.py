@@ -42,6 +42,8 @@ FAST, FAST_SIGMAS = 0.2, 0.84
 """A place's fast steps are its fastest fifth; of Gaussian noise their limit lies so far below."""
 APART, LEAST_EQUALS = 4.0, 3
 """A place is slow against its equals if it lies so many times their own scatter above them."""
+PAIR, RATIO_OF_TWO = 2, 2.0
+"""Against its only equal, as in `transfer`: no third one tells which is usual."""
 FALSE_ALARMS = 1e-3
 """Share of healthy jobs in which a device may be slow that often by chance, as in L2. Of 840 played
 jobs with Gaussian to Cauchy noise none got a verdict, of 200 in which all places were slow now and
@@ -127,10 +129,12 @@ def _look(seen: Observed, guilty: Mapping[int, tuple[int, int]]) -> _Looked | No
     excess = slowness - _fast(slowness, classes, noise)[:, None]
     limit = np.maximum(math.log(RATIO), SIGMAS * noise)[:, None]
     known = np.isfinite(excess)
+    slow = known & (np.nan_to_num(excess) > limit)
+    known &= slow | ~_without_scale(known, slow, classes)[:, None]
     busy = np.zeros(slowness.shape[1], np.bool_)
     for span in guilty.values():
         busy[slice(*span)] = True
-    return _Looked(paces, excess, Cells(known, known & (np.nan_to_num(excess) > limit)), busy)
+    return _Looked(paces, excess, Cells(known, slow), busy)
 
 
 def _classes(seen: Observed, paces: Paces) -> list[Ints]:
@@ -150,7 +154,7 @@ def _noise(slowness: Floats, classes: Sequence[Ints]) -> Floats:
 
 
 def _fast(slowness: Floats, classes: Sequence[Ints], noise: Floats) -> Floats:
-    """What each place takes in its fast steps; in those of its equals, if it has none."""
+    """What each place takes in its fast steps; in those of its equals, if it has no fast ones."""
     counts = np.isfinite(slowness).sum(axis=1)
     at = np.maximum((counts * FAST).astype(np.int64), 0)
     ordered = np.sort(slowness, axis=1)
@@ -162,7 +166,20 @@ def _fast(slowness: Floats, classes: Sequence[Ints], noise: Floats) -> Floats:
         if np.isfinite(own).sum() >= LEAST_EQUALS:
             slow = own > usual + max(math.log(RATIO), APART * spread)
             fast[places] = np.where(slow, usual, own)
+        elif np.isfinite(own).sum() == PAIR:
+            least = float(np.nanmin(own))
+            fast[places] = np.where(own > least + math.log(RATIO_OF_TWO), least, own)
     return fast
+
+
+def _without_scale(known: Mask, slow: Mask, classes: Sequence[Ints]) -> Mask:
+    """Places that seem well and may not be: something is slow in so many of their steps that their
+    own fast ones need not be without it, and they have no equals."""
+    often = (known & slow.any(axis=0)).sum(axis=1) > (1 - FAST) * known.sum(axis=1)
+    for places in classes:
+        if known[places].any(axis=1).sum() > 1:
+            often[places] = False
+    return np.asarray(often)
 
 
 def _found(seen: Observed, looked: _Looked, ways: Ways) -> Iterator[SlowLink]:
