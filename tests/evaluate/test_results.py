@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stepscope.errors import FormatError, SourceError, UsageError
-from stepscope.evaluate import table
+from stepscope.evaluate import papers, table
 from stepscope.evaluate.intervals import Confusion, Rate
 from stepscope.evaluate.page import render_page
 from stepscope.evaluate.publish import publish, put
@@ -142,5 +142,22 @@ def test_venustrace_emulated_faults_in_passes_and_transfers_only() -> None:
     known = {"row": "hang", "family": "VenusTrace: hangs at random positions"}
     jobs = [replace(a_result(at, **HANG), **known, form=f"hang {at}")  # type: ignore[arg-type]
             for at in ("forward", "host")]  # fmt: skip
-    (measure,) = table.of_venustrace(jobs)
+    (measure,) = papers.of_venustrace(jobs)
     assert measure.ours.startswith("F1 1.00 (1 found")
+
+
+def test_a_case_study_is_counted_by_the_size_it_stands_for() -> None:
+    case = replace(a_result("case 5"), row="case 5: a misleading event", ranks=576, size=512)
+    twice = replace(case, id="again", said=case.said * 2)
+    (measure,) = papers.of_argus_cases([case, twice])
+    assert measure.what == "case 5: a misleading event, 512 ranks"
+    assert "one verdict 50 % (1 of 2;" in measure.ours
+    assert "12,960" in measure.theirs
+
+
+def test_several_sizes_are_told_apart_with_what_was_said_of_healthy_jobs() -> None:
+    alarm = replace(HEALTHY, id="loud", score=replace(HEALTHY.score, alarms=1))
+    small, large = table.by_size([a_result(), HEALTHY, alarm, replace(a_result("b"), ranks=4096)])
+    assert (small.what, large.what) == ("16 ranks", "4,096 ranks")
+    assert "healthy jobs accused 50 % (1 of 2;" in small.ours
+    assert "healthy" not in large.ours

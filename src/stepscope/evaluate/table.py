@@ -1,17 +1,13 @@
-"""Scores per row of the table, and the measures that the papers use."""
+"""Scores per row of the table, by size, and of hangs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from stepscope.evaluate.intervals import Confusion, Median, Rate, median, rate
 from stepscope.evaluate.runner import Result
 from stepscope.evaluate.suite import HEALTHY
-
-TABLE_6 = "ARGUS Table 6: "
-VENUS = "VenusTrace: "
-HOLMES = "Holmes: abnormal"
 
 
 @dataclass(frozen=True)
@@ -87,7 +83,7 @@ def by_size(results: Sequence[Result]) -> list[Measure]:
 def _at_size(results: Sequence[Result]) -> str:
     parts = []
     if any(one.score.found is not None for one in results):
-        parts.append(_both(results))
+        parts.append(culprit_and_cause(results))
     quiet = [one.score.alarms > 0 for one in results if is_healthy(one) and not one.failed]
     if quiet:
         parts.append(f"healthy jobs accused {in_words(rate(quiet))}")
@@ -110,17 +106,6 @@ def hangs_found(results: Iterable[Result]) -> Confusion:
                      sum(one.said_hang and not one.found_hang for one in scores))  # fmt: skip
 
 
-def slow_ranks(results: Iterable[Result]) -> Confusion:
-    """VenusTrace's measure of slowdowns: a verdict is right, or false, and a fault missed."""
-    hits = misses = false = 0
-    for one in results:
-        said = any(verdict.kind == "slowdown" for verdict in one.said)
-        hits += bool(one.score.found)
-        misses += one.score.found is False
-        false += said and not one.score.found
-    return Confusion(hits, misses, false)
-
-
 @dataclass(frozen=True)
 class Measure:
     """A paper's measure: ours in words, theirs as reported."""
@@ -130,79 +115,11 @@ class Measure:
     theirs: str
 
 
-def of_holmes(results: Sequence[Result]) -> list[Measure]:
-    """Localisation accuracy: irregularities whose device, or its ranks, come first."""
-    mine = [one for one in results if HOLMES in one.family and one.score.costly]
-    found = _grouped(mine, lambda one: f"{one.ranks:,} GPUs", _HOLMES_GPUS)
-    found += _grouped(mine, lambda one: f"{one.dimensions}D parallelism", _HOLMES_DIMENSIONS)
-    found += _grouped(mine, _type_of, _HOLMES_TYPES)
-    return [Measure(what, in_words(rate([one.score.found for one in some])), theirs)
-            for what, some, theirs in found]  # fmt: skip
-
-
-def _type_of(one: Result) -> str:
-    return (one.form or one.row).rpartition(" ")[2]
-
-
-_HOLMES_GPUS = {"2,048 GPUs": "97.2 %", "8,192 GPUs": "88.2 %"}
-"""Section 5.1.2, figure 15(b)."""
-_HOLMES_DIMENSIONS = {"3D parallelism": "median 94.6 %", "4D parallelism": "median 89.6 %"}
-"""Section 5.1.2, figure 15(c)."""
-_HOLMES_TYPES = {"spike": "90.7 %", "fluctuation": "93.0 %", "degradation": "93.2 %"}
-"""Appendix E, figure 24."""
-
-
-_VENUS_PLACES = ("forward", "backward", "transfer")
-"""Section 5.1: the positions at which VenusTrace emulated faults."""
-
-
-def of_venustrace(results: Sequence[Result]) -> list[Measure]:
-    """F1 over hangs and slowdowns at random positions, and the healthy jobs of the suite.
-
-    Section 5.2, figure 8.
-    """
-    mine = [one for one in results
-            if one.family.startswith(VENUS) and _type_of(one) in _VENUS_PLACES]  # fmt: skip
-    healthy = [one for one in results if is_healthy(one)]
-    stuck = [one for one in mine if one.score.hangs]
-    slow = [one for one in mine if not one.score.hangs]
-    found = []
-    if stuck:
-        found.append(Measure("hangs", f1_in_words(hangs_found([*stuck, *healthy])), "F1 1.00"))
-    if slow:
-        found.append(Measure("slowdowns", f1_in_words(slow_ranks([*slow, *healthy])), "F1 0.95"))
-    return found
-
-
-def of_argus(results: Sequence[Result]) -> list[Measure]:
-    """The rows of Table 6: localised, and with the right cause."""
-    found: dict[str, list[Result]] = {}
-    for one in results:
-        for part in one.family.split(";"):
-            if part.strip().startswith(TABLE_6):
-                found.setdefault(part.strip().removeprefix(TABLE_6), []).append(one)
-    return [Measure(what, _both(some), "localised, no figure") for what, some in found.items()]
-
-
-def _both(results: Sequence[Result]) -> str:
+def culprit_and_cause(results: Sequence[Result]) -> str:
+    """How often each of them was right."""
     found = rate([one.score.found for one in results])
     cause = rate([one.score.cause for one in results])
     return f"culprit {in_words(found)}, cause {in_words(cause)}"
-
-
-def _grouped(
-    results: Sequence[Result], key: Callable[[Result], str], theirs: Mapping[str, str]
-) -> list[tuple[str, list[Result], str]]:
-    found: dict[str, list[Result]] = {}
-    for one in sorted(results, key=lambda one: (one.ranks, one.dimensions)):
-        found.setdefault(key(one), []).append(one)
-    names = sorted(found, key=_by_number)
-    return [(name, found[name], theirs.get(name, "not reported")) for name in names]
-
-
-def _by_number(name: str) -> tuple[float, str]:
-    digits = "".join(one for one in name if one.isdigit())
-    return (float(digits) if digits else 0.0, name)
 
 
 def in_words(one: Rate) -> str:

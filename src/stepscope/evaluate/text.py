@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stepscope.evaluate import table
+from stepscope.evaluate import papers, table
 from stepscope.evaluate.intervals import Median, Rate
 from stepscope.evaluate.results import Comparison, Results
 from stepscope.evaluate.table import Measure, Row
@@ -68,9 +68,10 @@ def sections(results: Results) -> list[tuple[str, list[Measure]]]:
     found = [
         ("By size", sizes if len(sizes) > 1 else []),
         ("Hangs, all simulated jobs", hangs if any(one.score.hangs for one in some) else []),
-        ("Holmes' measure: irregularities localised", table.of_holmes(some)),
-        ("VenusTrace's measure: faults at random positions", table.of_venustrace(some)),
-        ("ARGUS, Table 6", table.of_argus(some)),
+        ("Holmes' measure: irregularities localised", papers.of_holmes(some)),
+        ("VenusTrace's measure: faults at random positions", papers.of_venustrace(some)),
+        ("ARGUS, Table 6", papers.of_argus(some)),
+        ("ARGUS, case studies", papers.of_argus_cases(some)),
     ]
     return [(title, measures) for title, measures in found if measures]
 
