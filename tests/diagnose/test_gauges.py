@@ -78,6 +78,18 @@ def test_strangers_on_a_device_compete_for_it() -> None:
     assert "compute-apps" in verdict.advice
 
 
+def test_a_link_that_lost_lanes_where_nobody_recorded_copies() -> None:
+    (verdict,) = diagnose(as_collected(slow_device(), "pcie_link_gb_per_s", 3.9, 63.0)).verdicts
+    assert (verdict.cause, verdict.ranks) == ("memory_copy", (CULPRIT,))
+    assert [one.type for one in verdict.devices] == ["pcie"]
+    assert "3.9 GB/s" in "".join(one.detail for one in verdict.evidence)
+
+
+def test_links_that_are_alike_explain_nothing() -> None:
+    (verdict,) = diagnose(as_collected(slow_device(), "pcie_link_gb_per_s", 31.5, 31.5)).verdicts
+    assert verdict.cause == "compute"
+
+
 def test_a_monitor_on_each_device_is_no_reason() -> None:
     (verdict,) = diagnose(as_collected(slow_device(), "gpu_strangers", 1.0, 1.0)).verdicts
     assert verdict.cause == "compute"

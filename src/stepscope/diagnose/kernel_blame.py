@@ -50,9 +50,10 @@ class Longer:
 def with_kernels(seen: Observed, one: Culprit, reason: Reason) -> Reason:
     """The reason, with the kernels that are slower on the culprit where these were recorded.
 
-    What is late for no other reason than its host, or nothing known, may be waiting for a copy.
+    What is late for no other reason than its host, or nothing known, may be waiting for a copy,
+    also in a function that seems to be slow.
     """
-    if reason.kernels or reason.function or reason.cause not in ("compute", "host", "unknown"):
+    if reason.kernels or reason.cause not in ("compute", "host", "unknown"):
         return reason
     group = group_of(seen, one.row, one.phase)
     known = recorded(seen.window, seen.line, group) if group.size > 1 else None
@@ -61,9 +62,10 @@ def with_kernels(seen: Observed, one: Culprit, reason: Reason) -> Reason:
     inside = _during(known, seen.line.span_ns(one.first, one.stop))
     copies = longer(known, group, one.row, inside, is_copying)
     steps = float(known.length_ns[inside].sum()) / max(seen.line.typical_ns, 1.0)
-    if sum(copy.lost_ns for copy in copies) >= MOST * one.excess_ns * steps:
-        return _because_of(replace(reason, cause="memory_copy"), copies)
-    if reason.cause != "compute":
+    lost_ns = sum(copy.lost_ns for copy in copies)
+    if not reason.proven and lost_ns >= MOST * one.excess_ns * steps:
+        return _because_of(replace(reason, cause="memory_copy", function=None), copies)
+    if reason.function or reason.cause != "compute":
         return reason
     found = longer(known, group, one.row, inside, is_computing)
     return _because_of(reason, found) if found else _stalls(known, group, one.row, inside, reason)

@@ -42,6 +42,7 @@ from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.on_path import with_path
 from stepscope.diagnose.overview import latecomers, rank_times
 from stepscope.diagnose.own_cost import own_cost
+from stepscope.diagnose.pcie import with_link
 from stepscope.diagnose.symptoms import with_symptoms
 from stepscope.diagnose.timeline import WARM_UP_STEPS
 from stepscope.diagnose.together import Slow, joined
@@ -194,7 +195,7 @@ def _named(
 ) -> tuple[list[Verdict], list[Culprit]]:
     """Verdicts on the culprits whose slowness costs the job something."""
     slow: list[Slow] = []
-    reasons = [with_kernels(seen, worst, reason_of(seen, samples, worst))
+    reasons = [with_link(seen, worst, with_kernels(seen, worst, reason_of(seen, samples, worst)))
                for worst in (one.at_its_worst for one in culprits)]  # fmt: skip
     for at, (one, reason) in enumerate(
         zip(culprits, in_common(seen, culprits, reasons), strict=True)
