@@ -52,8 +52,8 @@ BUDGET = 100.0
 """A look may use the processor for a hundredth of the time until the next: 1 % of one core,
 outside the ranks. On a busy host it takes longer than that, and is no more of a burden for it."""
 STATUS_SECONDS = 10.0
-SURE = 0.9
-"""A hang seen with this confidence is told before a whole look: 0.97 is a stopped process, 0.8 the
+SURE = 0.95
+"""A hang seen with this confidence is told before a whole look: 0.97 is a stopped process, 0.9 the
 most that is given to any other (`methods/hang.py`)."""
 STACK_FRAMES = 8
 """Innermost frames of a rank that hangs; the report has more."""

@@ -9,7 +9,7 @@ median of the *other* members, which works from two members up; noise pooled ove
 phase; means over windows of ten steps without their extremes; the worst stretch of such windows
 must be long, mostly high, significant after correction for the number of tests, and large against
 an effect floor that rises with the noise of single steps.
-Cost: one sort per group and step, so O(n log n) in the ranks.
+Cost: one selection (in numpy one sort) per group and step, so O(n) (O(n log n)) in the ranks.
 Cannot see: a fault of most members of a group, one shorter than three windows, one rarer than
 every fifth step.
 """
