@@ -107,6 +107,7 @@ def test_a_sick_group_is_named_and_not_those_who_wait_for_it() -> None:
     assert verdict.lost_fraction == pytest.approx(1000 * 0.8e7 / 60e9, rel=0.2)
     assert verdict.evidence[0].values["members"] == [3, 11]
     assert verdict.evidence[0].values["waiting"] == NCCL[0]
+    assert "which one of edp-3" in verdict.advice
 
 
 def test_a_sick_group_is_named_beside_phases_too() -> None:

@@ -53,6 +53,13 @@ EXPOSED = (
     "with those before {since}"
 )
 
+SICK_GROUP = (
+    "a collective is as slow as its slowest member, so that it does not tell which one of {group} "
+    "has the slow link: while the job is stopped, halve the group and run an all-reduce benchmark "
+    "(`all_reduce_perf` of nccl-tests) on each half, down to pairs; then look at the PCIe link and "
+    "the adapter of who is slow with everybody (`nvidia-smi -q -d PCIE`, `lspci -vv`, `ibstat`)"
+)
+
 COMES_AND_GOES = (
     "watch {who} over these steps: corrected memory errors (`nvidia-smi -q -d ECC`, "
     "`dmesg | grep -i xid`), reasons of throttling (`nvidia-smi -q -d PERFORMANCE`), and what else "
@@ -114,6 +121,8 @@ def _of_slowness(finding: Finding) -> str:
         None, finding.values.get("steps")
     ):  # fmt: skip
         return COMES_AND_GOES
+    if finding.cause == "network" and finding.group is not None and not finding.ranks:
+        return SICK_GROUP
     uneven = finding.cause == "load_imbalance" and not finding.ranks
     return UNEVEN if uneven else SLOW[finding.cause]
 
