@@ -104,10 +104,11 @@ def _computed(seen: Observed, one: Culprit) -> float | None:
 
 
 def _starved(seen: Observed, one: Culprit, waiting: float | None) -> float | None:
-    """Extra share of time spent runnable but not running, times the step, of the excess."""
+    """Extra share of its time spent runnable but not running, times its steps, of the excess."""
     if waiting is None or one.excess_ns <= 0:
         return None
-    return waiting * seen.line.typical_ns / one.excess_ns
+    begin, end = seen.line.span_ns(one.first, one.stop)
+    return waiting * (end - begin) / (one.stop - one.first) / one.excess_ns
 
 
 def _above_peers(values: Floats, row: int) -> float | None:
