@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepscope.errors import FormatError
-from stepscope.store.assemble import assemble
+from stepscope.store.assemble import assemble, assembled
 from stepscope.store.buffer import Chunks, concat
 from stepscope.store.decode import decode
 from stepscope.store.encode import arrow_table, parquet_bytes
@@ -168,3 +168,22 @@ def test_damaged_files_are_refused_or_read_and_nothing_else(seed: int) -> None:
 def test_random_bytes_are_no_parquet(data: bytes) -> None:
     with pytest.raises(FormatError, match="is no whole Parquet file"):
         decode("steps", b"PAR1" + data + b"PAR1")
+
+
+@pytest.mark.parametrize("room", [0, 3, 1000])
+def test_pieces_are_gathered_whatever_room_was_expected(
+    room: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stepscope.store.assemble.LEAST_ROWS", 2)
+    whole: dict[str, list[Any]] = {
+        "rank": [0, 0, 1, 1, 2], "step": [0, 1, 0, 1, 0], "phase": ["a", None, "b", "a", "c"],
+        "microbatch": [3, None, 3, 4, 5], "start_ns": [1, 2, 3, 4, 5], "duration_ns": [9] * 5,
+    }  # fmt: skip
+    parts = [{name: column[at : at + 2] for name, column in whole.items()} for at in (0, 2, 4)]
+    parts[0]["waits"] = [True, None]
+    pieces = [decode("phases", parquet_bytes(arrow_table("phases", part))) for part in parts]
+    read = assembled("phases", iter(pieces), room)
+    for name in whole.keys() - {"microbatch"}:
+        assert values(read, name) == whole[name]
+    assert read.ints("microbatch").tolist() == [3, -1, 3, 4, 5]
+    assert read.mask("waits").tolist() == [True, False, False, False, False]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from stepscope.store.operators import one_row_each, with_peers
 from stepscope.store.order import in_order
@@ -15,45 +16,124 @@ from stepscope.window import NULL, Column, Strings, Table
 
 _NULL_MEANS: Mapping[str, int] = {"rank": -1, "microbatch": -1, "peer": UNKNOWN_PEER}
 """Integer columns that have a value of their own for "none" or "unknown"."""
+LEAST_ROWS = 1 << 16
+"""Fewer rows are not taken alone."""
+_TYPES = {"int32": np.int64, "int64": np.int64, "double": np.float64, "str": np.int32,
+          "bool": np.bool_}  # fmt: skip
 
 
-def assemble(table: str, pieces: list[pa.Table]) -> Table:
-    """One table of all the files' rows, sorted by rank and time.
+def assemble(table: str, pieces: Sequence[pa.Table]) -> Table:
+    """One table of all the files' rows, sorted by rank and time."""
+    return assembled(table, pieces, sum(len(piece) for piece in pieces))
 
-    Column by column, and the list of pieces is emptied: where nobody else keeps them, each column
-    is there once and not three times.
+
+def assembled(table: str, pieces: Iterable[pa.Table], room: int) -> Table:
+    """The same of pieces that come one after the other, and need not all be in memory.
+
+    Args:
+        room: as many rows as are expected; more are taken, too, at the price of a copy.
     """
-    arrow = _joined(pieces)
-    columns = {name: _column(name, arrow.pop(name)) for name in list(arrow)}
+    gathered = _Gathered(TABLES[table].columns, room)
+    for piece in _not_too_small(pieces):
+        gathered.add(piece)
+    columns = gathered.columns()
     if table == "comm_ops":
         columns = dict(one_row_each(with_peers(Table(columns))).columns)
     return Table(in_order(columns, TABLES[table].time))
 
 
-def _joined(pieces: list[pa.Table]) -> dict[str, Any]:
-    rows = pa.concat_tables(pieces, promote_options="default").unify_dictionaries()
-    pieces.clear()
-    return dict(zip(rows.column_names, rows.columns, strict=True))
+def _not_too_small(pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Small pieces together: to take a column of one costs as much as a thousand rows."""
+    small: list[pa.Table] = []
+    for piece in pieces:
+        small.append(piece)
+        if sum(map(len, small)) >= LEAST_ROWS:
+            yield _together(small)
+            small = []
+    if small:
+        yield _together(small)
 
 
-def _column(name: str, column: Any) -> Column:
-    if pa.types.is_dictionary(column.type):
-        return _strings(column)
-    if pa.types.is_floating(column.type):
-        return np.asarray(column.fill_null(np.nan).to_numpy(), dtype=np.float64)
-    if pa.types.is_boolean(column.type):
-        return np.asarray(column.fill_null(False).to_numpy(), dtype=np.bool_)
-    if column.null_count:
-        column = column.cast(pa.int64()).fill_null(_NULL_MEANS.get(name, int(NULL)))
-    return np.asarray(column.to_numpy(), dtype=np.int64)
+def _together(pieces: list[pa.Table]) -> pa.Table:
+    if len(pieces) == 1:
+        return pieces[0]
+    rows = pa.concat_tables(pieces, promote_options="default")
+    return rows.unify_dictionaries().combine_chunks()
 
 
-def _strings(column: Any) -> Strings:
-    coded = column.combine_chunks()
-    codes = np.asarray(coded.indices.fill_null(-1).to_numpy(), dtype=np.int32)
-    values: tuple[str, ...] = tuple(coded.dictionary.to_pylist())
-    if len(set(values)) == len(values):
-        return Strings(codes, values)
-    # another program's dictionary may hold a string twice; here one string has one code
-    again = coded.cast(pa.string()).dictionary_encode()
-    return _strings(pa.chunked_array([again]))
+class _Gathered:
+    """Columns that are filled piece by piece. Memory that no row reaches is never touched: what it
+    costs is not to have asked for it but to write to it first."""
+
+    def __init__(self, kinds: Mapping[str, str], room: int) -> None:
+        self._kinds = kinds
+        self._room = room
+        self._rows = 0
+        self._arrays: dict[str, NDArray[Any]] = {}
+        self._words: dict[str, dict[str, int]] = {}
+
+    def add(self, piece: pa.Table) -> None:
+        """Takes the rows of a piece; in columns that it lacks they are null."""
+        first, stop = self._rows, self._rows + len(piece)
+        self._make_room(stop)
+        for name in piece.column_names:
+            at, array = first, self._array(name)
+            for chunk in piece[name].chunks:
+                array[at : at + len(chunk)] = self._values(name, chunk)
+                at += len(chunk)
+        for name in self._arrays.keys() - set(piece.column_names):
+            self._arrays[name][first:stop] = _null(name, self._kinds[name])
+        self._rows = stop
+
+    def columns(self) -> dict[str, Column]:
+        """All that was taken."""
+        arrays = {name: array[: self._rows] for name, array in self._arrays.items()}
+        words = {name: tuple(known) for name, known in self._words.items()}
+        return {
+            name: Strings(array, words[name]) if name in words else array
+            for name, array in arrays.items()
+        }
+
+    def _make_room(self, rows: int) -> None:
+        if rows > self._room:
+            self._room = max(rows, 2 * self._room)
+            for name, array in self._arrays.items():
+                self._arrays[name] = np.empty(self._room, array.dtype)
+                self._arrays[name][: self._rows] = array[: self._rows]
+
+    def _array(self, name: str) -> NDArray[Any]:
+        if name not in self._arrays:
+            kind = self._kinds[name]
+            self._arrays[name] = np.empty(self._room, _TYPES[kind])
+            self._arrays[name][: self._rows] = _null(name, kind)
+            if kind == "str":
+                self._words[name] = {}
+        return self._arrays[name]
+
+    def _values(self, name: str, chunk: Any) -> NDArray[Any]:
+        if self._kinds[name] == "str":
+            return self._codes(name, chunk)
+        if chunk.null_count:
+            wide = chunk.cast(pa.int64()) if pa.types.is_integer(chunk.type) else chunk
+            chunk = wide.fill_null(_null(name, self._kinds[name]))
+        values: NDArray[Any] = chunk.to_numpy(zero_copy_only=False)
+        return values
+
+    def _codes(self, name: str, chunk: Any) -> NDArray[Any]:
+        """Codes of this column; another program's dictionary may hold a string twice."""
+        known = self._words[name]
+        here = [-1 if word is None else known.setdefault(word, len(known))
+                for word in chunk.dictionary.to_pylist()]  # fmt: skip
+        # the last one is for null, whose code is -1
+        codes = np.array([*here, -1], np.int32)
+        indices = chunk.indices.fill_null(-1) if chunk.null_count else chunk.indices
+        found: NDArray[Any] = codes[indices.to_numpy(zero_copy_only=False)]
+        return found
+
+
+def _null(name: str, kind: str) -> Any:
+    if kind == "double":
+        return np.nan
+    if kind == "bool":
+        return False
+    return -1 if kind == "str" else _NULL_MEANS.get(name, int(NULL))

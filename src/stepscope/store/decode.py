@@ -29,6 +29,11 @@ _SPARE: Mapping[str, str] = {
 """Columns that a collector may leave out although the table has them: null in every row then.
 A row without one of the others says nothing."""
 
+_LEAST_ROW_BYTES = 4
+"""Fewer hardly any row takes; ours have 10."""
+_LARGE_BYTES = 1 << 16
+"""A smaller file's rows need no exact room, which costs as much as reading some of them."""
+
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 _LARGEST_EXACT_FLOAT = 2**53
 
@@ -46,6 +51,19 @@ def decode(table: str, data: bytes, keys: Mapping[str, str] = MappingProxyType({
     kinds = spec.columns.items()
     columns = {name: _cast(raw[name], name, kind) for name, kind in kinds if name in raw}
     return _filled(spec, pa.table(columns))
+
+
+def told_rows(data: bytes) -> int:
+    """About how many rows a file has, told without decoding it: what the file says of itself, if
+    it is large and says what can be true."""
+    most = len(data) // _LEAST_ROW_BYTES
+    if len(data) < _LARGE_BYTES:
+        return most
+    try:
+        told = int(pq.read_metadata(pa.BufferReader(data)).num_rows)
+    except (pa.ArrowException, OSError, ValueError):
+        return 0
+    return min(max(told, 0), most)
 
 
 def essential_columns(spec: TableSpec) -> set[str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from stepscope.errors import FormatError
+from stepscope.store.decode import told_rows
 from stepscope.store.fragments import parse_job
 from stepscope.store.history import Beginning
 from stepscope.store.layout import is_merged
@@ -56,6 +57,13 @@ class StoredFile:
             self.problem = str(error)
         else:
             self.count = share.skip + self.rows.num_rows if not share.without else None
+
+    @property
+    def told_rows(self) -> int:
+        """About how many rows it has; none are decoded for it."""
+        if self.rows is not None:
+            return self.rows.num_rows
+        return 0 if self.data is None else told_rows(self.data)
 
     def forget(self, begin: Beginning) -> bool:
         """Drops rows from before; whether there were any."""

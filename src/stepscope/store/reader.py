@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import chain
 from types import MappingProxyType
 
 import pyarrow as pa
 
 from stepscope.errors import FormatError, SourceError
-from stepscope.store.assemble import assemble
+from stepscope.store.assemble import assembled
 from stepscope.store.file import StoredFile, read_file
 from stepscope.store.history import History, beginning, gained_until_s, needed_since_s
 from stepscope.store.layout import JOB_FILE, TOPOLOGY, is_growing, is_merged
@@ -44,6 +45,8 @@ class JobReader:
 
     source: str
     history: History | None = None
+    wanted: Collection[str] = tuple(TABLES)
+    """The tables that are read."""
     problems: list[str] = field(default_factory=list, init=False)
     version: int = field(default=0, init=False)
     _location: Location | None = field(default=None, init=False)
@@ -94,8 +97,11 @@ class JobReader:
             return self._build(keep=False)
         finally:
             self._files, self._tables, self._window = {}, {}, None
-            # else Arrow holds on to a tenth of the memory for what it may read next
-            pa.default_memory_pool().release_unused()
+            pool = pa.default_memory_pool()
+            # Arrow's own pools hold on to a tenth of the memory for what they may read next; what
+            # it took of the system's is numpy's next, and pages given back are dear to get again
+            if pool.backend_name != "system":
+                pool.release_unused()
 
     def _files_now(self) -> dict[str, StoredFile]:
         """What has changed is read, the rest is remembered.
@@ -124,7 +130,7 @@ class JobReader:
         folders, top = self.location.top()
         listed = [entry for entry in top if entry.path == JOB_FILE]
         for folder in folders:
-            if folder in TABLES:
+            if folder in self.wanted:
                 listed += filter(_is_ours, list_table(self.location, folder))
             elif folder == TOPOLOGY:
                 listed += filter(_is_ours, self.location.files(folder))
@@ -202,26 +208,30 @@ class JobReader:
         for name in shorter:
             self._tables.pop(name, None)
 
-    def _decoded(self, name: str) -> list[StoredFile]:
-        """The files of a table, with the rows of each that count."""
-        files = [file for file in self._files.values() if file.table == name]
+    def _decoded(self, name: str, keep: bool = True) -> Iterator[StoredFile]:
+        """The files of a table, with the rows of each that count; not kept, until the next one."""
+        files = self._of_table(name)
         claims = {file.entry.path: file.claims for file in files if file.claims is not None}
         counting = shares([file.entry.path for file in files], claims)
         for file in files:
             file.decode(counting.get(file.entry.path), self.location)
-        return files
+            yield file
+            if not keep:
+                file.rows = None
+
+    def _of_table(self, name: str) -> list[StoredFile]:
+        return [file for file in self._files.values() if file.table == name]
 
     def _build_table(self, name: str, keep: bool) -> None:
-        before = self._tables.get(name)
-        if before is not None and before[0] == [f for f in self._files.values() if f.table == name]:
+        before, files = self._tables.get(name), self._of_table(name)
+        if before is not None and before[0] == files:
             return
-        files = self._decoded(name)
-        rows = [file.rows for file in files if file.rows is not None]
-        for file in files if not keep else ():
-            file.rows = None
         self._tables.pop(name, None)
-        if rows:
-            self._tables[name] = files, assemble(name, rows)
+        room = sum(file.told_rows for file in files)
+        rows = (file.rows for file in self._decoded(name, keep) if file.rows is not None)
+        first = next(rows, None)
+        if first is not None:
+            self._tables[name] = files, assembled(name, chain((first,), rows), room)
 
     def _refuse_if_nothing_is_usable(self) -> None:
         rows = [f for f in self._files.values() if f.entry.path.endswith(".parquet")]
