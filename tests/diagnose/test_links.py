@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -15,7 +13,7 @@ from stepscope.diagnose.runner import diagnose
 from stepscope.window import NULL, Strings, Table, Window
 
 from .fabric import RANKS, a_wired_job, on_host, through
-from .jobs import put
+from .jobs import put, without
 
 
 def the_verdict(window: Window) -> Verdict:
@@ -159,10 +157,18 @@ def test_whoever_computes_all_the_time_waits_for_no_transfer() -> None:
     assert not diagnose(put(window, phases=phases)).verdicts
 
 
-def test_gloo_moves_data_by_processors() -> None:
-    window = a_wired_job(through(5))
-    tables = {name: table for name, table in window.tables.items() if name != "kernel_summaries"}
-    assert "links" not in methods(replace(window, tables=tables))
+@pytest.mark.parametrize(("active", "judged"), [(None, False), (0.0, False), (0.8, True)])
+def test_gloo_moves_data_by_processors(active: float | None, judged: bool) -> None:
+    """Where nothing is known of kernels, counters tell whether devices are at work."""
+    window = without(a_wired_job(through(5)), "kernel_summaries")
+    if active is not None:
+        steps = window.tables["steps"]
+        samples = Table({"rank": steps.ints("rank"), "host": Strings.of([""] * len(steps)),
+                         "metric": Strings.of(["sm_active"] * len(steps)),
+                         "ts_ns": steps.ints("start_ns"),
+                         "value": np.full(len(steps), active)})  # fmt: skip
+        window = put(window, hardware=samples)
+    assert ("links" in methods(window)) == judged
 
 
 @pytest.mark.parametrize("column", ["start_ns", "end_ns", "bytes", "step"])

@@ -32,6 +32,9 @@ from stepscope.window import Floats, Ints, Mask
 
 ON_DEVICES = ("kernels", "kernel_summaries", "transfers")
 """Tables that show that data moves between devices; with gloo it is the work of processors."""
+AT_WORK = 0.1
+"""Part of the time in which most ranks' devices run something, where counters alone tell: an idle
+one reports 0, and a job that computes on its processors leaves it so."""
 LEAST_STEPS = 20
 """As L2 wants them; of fewer steps `transfer` judges traces."""
 RATIO = 1.5
@@ -112,7 +115,7 @@ def slow_links(seen: Observed, guilty: Mapping[int, tuple[int, int]]) -> list[Sl
 
 
 def _look(seen: Observed, guilty: Mapping[int, tuple[int, int]]) -> _Looked | None:
-    if all(seen.window.table(name) is None for name in ON_DEVICES):
+    if not _on_devices(seen):
         return None
     if len(seen.line.steps) - seen.line.warm_up < LEAST_STEPS:
         return None
@@ -135,6 +138,14 @@ def _look(seen: Observed, guilty: Mapping[int, tuple[int, int]]) -> _Looked | No
     for span in guilty.values():
         busy[slice(*span)] = True
     return _Looked(paces, excess, Cells(known, slow), busy)
+
+
+def _on_devices(seen: Observed) -> bool:
+    """Whether the job is seen to run on devices."""
+    if any(seen.window.table(name) is not None for name in ON_DEVICES):
+        return True
+    busy = stats.median(seen.hardware("sm_active", seen.line.warm_up, len(seen.line.steps)))
+    return busy >= AT_WORK
 
 
 def _classes(seen: Observed, paces: Paces) -> list[Ints]:
