@@ -26,12 +26,12 @@ ONSET = 16
 """The first step that is not as it should be."""
 FEW = History(rows=1)
 """As of a job so large that there is room for no more than must be kept."""
-FAULTS = ("gpu_slow:rank=37,factor=1.5", "nic_slow:rank=20,factor=8", "hang:rank=37")
+FAULTS = ("gpu_slow:rank=21,factor=1.5", "nic_slow:rank=20,factor=8", "hang:rank=21")
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_named_while_the_job_runs(tmp_path: Path, fault: str) -> None:
-    values = {"ranks": 64, "steps": 70, "detail": "brief", "parallelism": {"tp": 4, "pp": 4}}
+    values = {"ranks": 32, "steps": 60, "detail": "brief", "parallelism": {"tp": 4, "pp": 2}}
     scenario = replace(from_values(values), faults=(parse_fault(f"{fault},from={ONSET}"),))
     (culprit,) = truth_of(scenario).faults
     job = prepare(scenario).world.cluster.job()

@@ -32,6 +32,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+DEAR_SECONDS = 2.0
+"""Of the processor, for a look: that of some hundred ranks is cheaper, and taken whenever due."""
+LOOK_SECONDS = 60.0
+"""However steady a job is, all of it is looked at every minute."""
+LATE_STEPS, LATE_SECONDS = 3.0, 15.0
+"""Steps come in flushes, into a bucket every five seconds: three of them without any are odd."""
+
 
 def import_what_looks() -> None:
     """What the first look would import: no part of what a look costs again and again."""
@@ -53,6 +60,9 @@ class Watch:
         self._hang_sought_in = -1
         self._hang: Diagnosis | None = None
         self._past: Past | None = None
+        self._pulse: Pulse | None = None
+        self._cost = 0.0
+        self._looked = 0.0
 
     @property
     def is_recording(self) -> bool:
@@ -64,13 +74,22 @@ class Watch:
         from stepscope.diagnose.past import Past
         from stepscope.diagnose.runner import diagnose
 
+        used = time.process_time()
         window = self._reader.refresh()
         self._warn()
         self._past = self._past or Past()
         if self._last is None or self._reader.version != self._seen:
             self._last = self._past.joined(diagnose(window))
             self._seen = self._reader.version
+            self._cost, self._looked = time.process_time() - used, time.monotonic()
         return self._last
+
+    def may_wait(self) -> bool:
+        """Whether a look that is dear would find what the last one found."""
+        if self._cost < DEAR_SECONDS or time.monotonic() - self._looked > LOOK_SECONDS:
+            return False
+        self._pulse = self._pulse or Pulse(self.source)
+        return self._pulse.is_steady()
 
     def look_once(self) -> Diagnosis:
         """The diagnosis of what is there now, in less memory: nothing is kept for another look."""
@@ -154,6 +173,33 @@ def follow_job(
     return last
 
 
+class Pulse:
+    """Whether a whole look can wait: the job's steps take what they did, and still come.
+
+    Reads the table `steps` only. Where nobody records steps it is never so.
+    """
+
+    def __init__(self, source: str, clock: Callable[[], float] = time.monotonic) -> None:
+        from stepscope.store.history import History
+        from stepscope.store.reader import JobReader
+
+        self._reader = JobReader(source, History(rows=1), ("steps",))
+        self._clock = clock
+        self._newest: int | None = None
+        self._came = clock()
+
+    def is_steady(self) -> bool:
+        """Raises SourceError, StoreError: the job cannot be read."""
+        from stepscope.diagnose.pulse import is_steady, newest_step, step_ns
+
+        window = self._reader.refresh()
+        newest, now = newest_step(window), self._clock()
+        if newest != self._newest:
+            self._newest, self._came = newest, now
+        late = now - self._came > max(LATE_SECONDS, LATE_STEPS * step_ns(window) / 1e9)
+        return not late and is_steady(window)
+
+
 def changes(
     watch: Watch, interval: float, seen: Diagnosis, sleep: Callable[[float], None] = time.sleep
 ) -> Iterator[Diagnosis]:
@@ -161,7 +207,7 @@ def changes(
     while True:
         sleep(interval)
         try:
-            now = watch.look()
+            now = seen if watch.may_wait() else watch.look()
         except (SourceError, StoreError) as error:
             logger.warning("%s; trying again", error)
             continue
