@@ -255,9 +255,24 @@ def test_requests_of_a_transfer_that_stands_still_for_a_while_are_in_flight_mean
 
 def test_the_traffic_of_an_adapter_that_is_down_is_counted_at_another_one() -> None:
     sent = with_fault("nic_down", "rank=5,from=1", {"ranks": 16}).window.tables["transfers"]
-    nics = {rank: {sent.strings("nic")[int(row)] for row in np.flatnonzero(sent.ints("rank") == rank)}
-            for rank in (5, 6)}  # fmt: skip
+    rank, nic = sent.ints("rank"), sent.strings("nic")
+    nics = {one: {nic[int(row)] for row in np.flatnonzero(rank == one)} for one in (5, 6)}
     assert nics == {5: {"nic-5", "nic-1"}, 6: {"nic-6"}}
+
+
+def test_counters_show_what_a_processor_would_see_of_a_device() -> None:
+    """Under the names that it gives them, on the ranks and adapters that have the fault alone."""
+    shown = {
+        "nic_slow:rank=5": ("nic_retrans.nic-5", {-1}),
+        "pcie_slow:rank=5": ("pcie_link_gb_per_s", {5}),
+        "gpu_shared:host=host-001": ("gpu_strangers", set(range(8, 16))),
+    }
+    for fault, (metric, ranks) in shown.items():
+        hardware = simulate(a_scenario(fault, ranks=16)).window.tables["hardware"]
+        rows = hardware.take(hardware.strings("metric").equals(metric))
+        value, rank = rows.floats("value"), rows.ints("rank")
+        odd = value < 63 if metric.startswith("pcie") else value > 0
+        assert set(rank[odd].tolist()) == ranks
 
 
 def test_a_hang_after_a_slowdown_has_both_truths() -> None:

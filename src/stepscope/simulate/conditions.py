@@ -34,6 +34,8 @@ class Reading:
     times: float = 1.0
     plus: float = 0.0
     host_level: bool = False
+    of_adapter: bool = False
+    """Counted by the places' adapters, as `nic_retrans.nic-3` of their host."""
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -109,9 +109,13 @@ class GpuShared(HostFault):
     def apply(self, conditions: Conditions) -> None:
         places = self.places(conditions.world)
         conditions.stretch(computing(conditions.world), places, self.factor)
+        conditions.read(Reading("gpu_strangers", places, plus=1.0))
 
     def blame(self, world: World) -> Blame:
-        return self.blamed(world, "contention", "host")
+        """The stranger is on the host, and on each of its GPUs."""
+        one, places = self.blamed(world, "contention", "host"), self.places(world).tolist()
+        gpus = tuple(("gpu", world.cluster.device_name("gpu", place)) for place in places)
+        return replace(one, devices=(*one.devices, *gpus))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,6 +138,7 @@ class PcieSlow(RankFault):
         copies = conditions.world.program.slots(lambda op: op.kind == DEVICE_WORK[1])
         conditions.stretch(copies, places, self.factor)
         conditions.read(Reading("pcie_replays", places, plus=1000.0))
+        conditions.read(Reading("pcie_link_gb_per_s", places, times=1 / self.factor))
 
     def blame(self, world: World) -> Blame:
         return self.blamed(world, "memory_copy", "pcie")

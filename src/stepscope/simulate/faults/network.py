@@ -71,7 +71,7 @@ class NicSlow(_SlowDevice):
     def apply(self, conditions: Conditions) -> None:
         super().apply(conditions)
         places = self.places(conditions.world)
-        conditions.read(Reading("nic_rx_errors", places, plus=100.0))
+        conditions.read(Reading("nic_retrans", places, plus=100.0, of_adapter=True))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,12 +28,14 @@ SM_CLOCK_MHZ, IDLE_W, BUSY_W, IDLE_C, BUSY_C = 1980.0, 120.0, 650.0, 38.0, 66.0
 SPREAD = 0.02
 """Of what counters show, log-normal."""
 HOST_LEVEL = -1
+PCIE_LINK_GB_PER_S = 63.0
+"""Of PCIe 5 x16 as it is trained; what is reached is less."""
 CORES_PER_RANK = 1.1
 """The main thread launches or waits in a spin; a little more for the others."""
 CORES_PER_HOST = 192
 EVENTS = ("xid", "ecc_sbe", "ecc_dbe", "nic_port_down", "nic_rx_errors", "pcie_replays")
 """Counters that stand at zero where nothing happens; only rows above zero are kept."""
-EXACT = (*EVENTS, "sm_clock_mhz")
+EXACT = (*EVENTS, "sm_clock_mhz", "gpu_strangers", "pcie_link_gb_per_s")
 """Counters that show no noise."""
 
 
@@ -58,6 +60,7 @@ class HardwareRows:
                 self._put(metric, values, places, time, values > 0)
             elif due:
                 self._put(metric, values, places, time, values >= 0)
+        self._adapters(moment, now)
         if due:
             self._last_ns = now
             self._hosts(moment, now)
@@ -69,6 +72,19 @@ class HardwareRows:
             host=self._host_codes[places[chosen]], metric=np.int32(self.rows.code(metric)),
             ts_ns=self.clocks.show(time[chosen], places[chosen]), value=values[chosen],
         )  # fmt: skip
+
+    def _adapters(self, moment: Moment, now: int) -> None:
+        """What adapters counted: it belongs to their host."""
+        cluster = self.world.cluster
+        for one in moment.conditions.readings:
+            for place in one.places.tolist() if one.of_adapter else ():
+                metric = f"{one.metric}.nic-{cluster.nic_of(place)}"
+                at = np.array([place])
+                self.rows.add(
+                    rank=np.int32(HOST_LEVEL), host=self._host_codes[at],
+                    metric=np.int32(self.rows.code(metric)),
+                    ts_ns=self.clocks.show(np.array([now]), at), value=np.float64(one.plus),
+                )  # fmt: skip
 
     def _hosts(self, moment: Moment, now: int) -> None:
         """Processor use of whole hosts, as a fraction."""
@@ -102,6 +118,8 @@ class HardwareRows:
             "nvlink_tx_bytes_per_s": nvlink,
             "nic_tx_bytes_per_s": nic,
             "pcie_tx_bytes_per_s": pcie,
+            "gpu_strangers": np.zeros(ranks),
+            "pcie_link_gb_per_s": np.full(ranks, PCIE_LINK_GB_PER_S),
             "cpu_util": np.full(ranks, CORES_PER_RANK),
             "run_delay": np.full(ranks, 0.01),
             **{metric: np.zeros(ranks) for metric in EVENTS},
