@@ -104,6 +104,27 @@ def test_a_late_host_that_no_processor_keeps_is_the_host() -> None:
     assert (verdict.cause, verdict.function) == ("host", "nap (train.py:98)")
 
 
+def test_a_host_without_its_processor_is_no_slow_function() -> None:
+    """Whatever it runs takes longer then, and is what stacks show."""
+    nap = replace(SLOW, phase="forward-compute", times=3.0, function="nap (train.py:98)")
+    verdict = the_verdict(starved(on_device(a_job(faults=[nap]), late=CULPRIT)))
+    assert (verdict.cause, verdict.function) == ("host", None)
+    assert [one.type for one in verdict.devices] == ["cpu"]
+
+
+@pytest.mark.parametrize(
+    ("function", "found"), [("compile (cute.py:41)", ["jit_compile"]), ("nap (train.py:98)", [])]
+)
+def test_one_stall_of_three_percent_needs_a_cause_that_was_measured(
+    function: str, found: list[str]
+) -> None:
+    stall = Fault((CULPRIT,), "forward-compute", 123, 124, ms=4000, function=function)
+    long_steps = {"data-load": 10.0, "forward-compute": 240.0, "backward-compute": 400.0,
+                  "optimizer": 40.0}  # fmt: skip
+    job = a_job(ranks=8, steps=190, noise=0.01, faults=[stall], typical=long_steps)
+    assert [one.cause for one in diagnose(job).verdicts] == found
+
+
 def with_experts(
     job: Window, times: Sequence[float], culprits: tuple[int, ...] = (CULPRIT,)
 ) -> Window:

@@ -161,10 +161,12 @@ def _slow(seen: Observed) -> _Slow:
     rest = _moved(l1.regression(healed[line.warm_up :], l1.SLIGHT_RISE), line.warm_up)
     named = {one.row for one in kept}
     everyone = find_everyones(seen, samples, rest, named) if rest is not None else None
+    links = network.verdicts if everyone is not None and everyone.cause == "network" else ()
+    stretches = _stretches(seen, kept, [*told, *links])
     if (
         everyone is not None
         and rest is not None
-        and not _after_effect(everyone, len(line.steps) - rest.split, _stretches(seen, kept, told))
+        and not _after_effect(everyone, len(line.steps) - rest.split, stretches)
     ):
         verdicts.append(everyones_verdict(seen.window, everyone))
         change = change or rest
@@ -211,11 +213,12 @@ def _named(
 
 
 def _after_effect(everyone: Finding, columns: int, stretches: Sequence[Span]) -> bool:
-    """Whether a culprit was slow for most of everyone's rise, which nothing of its own explains.
+    """Whether something was slow for most of everyone's rise, which nothing of its own explains.
 
     A rank that is starved of its processor is also slow in its part of each transfer, which lasts
     longer for all: one cause, and one verdict. So is one of which kernels alone tell: nobody knows
-    what each step would take without it.
+    what each step would take without it. And what a slow link holds up, others wait for in
+    transfers of their own, which seem to be slow everywhere.
     """
     shown = everyone.values.get("shown") is True
     slow = max((stop - first for first, stop in stretches), default=0)
@@ -223,7 +226,7 @@ def _after_effect(everyone: Finding, columns: int, stretches: Sequence[Span]) ->
 
 
 def _stretches(seen: Observed, kept: Sequence[Culprit], told: Sequence[Verdict]) -> list[Span]:
-    """The columns of culprits, and of what kernels alone tell."""
+    """The columns of culprits, and of verdicts of which no row of the grid is known."""
     steps = [one.steps for one in told if one.steps is not None]
     ends = seen.line.columns(np.array(steps, np.int64).ravel()).reshape(-1, 2)
     own = [(one.first, one.stop) for one in kept]
