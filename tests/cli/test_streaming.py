@@ -105,6 +105,16 @@ def test_a_machine_that_is_too_slow_is_noticed() -> None:
     assert len(slow.taken) == 5
 
 
+def test_ctrl_c_ends_it_and_says_how_late_it_was() -> None:
+    slow = Slow(3 * SECOND_NS // 2)
+
+    def until_pressed() -> Iterator[Slice]:
+        yield from one_per_second(3)
+        raise KeyboardInterrupt
+
+    assert stream(until_pressed(), slow, 0, slow.clock, slow.sleep) == SECOND_NS
+
+
 def test_a_folder_that_cannot_be_written_ends_it(tmp_path: Path) -> None:
     (tmp_path / "job").write_text("a file", encoding="utf-8")
     with pytest.raises(StoreError):

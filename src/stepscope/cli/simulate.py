@@ -145,7 +145,6 @@ def _live(
 ) -> None:  # fmt: skip
     """The truth is there from the start: whoever watches may want to know when it was found."""
     import time
-    from contextlib import suppress
 
     from stepscope.cli.streaming import stream
     from stepscope.cli.terminal import count_progress
@@ -159,11 +158,10 @@ def _live(
     sink = _sink(job, location, out, socket, recorders, flush_seconds)
     exits.complain(f"writing {location} while it runs, until Ctrl-C; what is wrong with it: "
                    f"{truth}; `stepscope diagnose {location} --follow`")  # fmt: skip
-    epoch_ns, late_ns = time.time_ns(), 0
+    epoch_ns = time.time_ns()
     look_ns = max(LOOK_NS, int(flush_seconds * 1e9))
     try:
-        with suppress(KeyboardInterrupt):
-            late_ns = stream(slices(scenario, epoch_ns, look_ns), sink, epoch_ns)
+        late_ns = stream(slices(scenario, epoch_ns, look_ns), sink, epoch_ns)
     finally:
         sink.close()
     if late_ns > LATE_NS:

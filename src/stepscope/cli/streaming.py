@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -43,16 +44,18 @@ def stream(
     slices: Iterable[Slice], sink: Sink, epoch_ns: int,
     clock: Callable[[], int] = time.time_ns, sleep: Callable[[float], None] = time.sleep,
 ) -> int:  # fmt: skip
-    """Hands on each slice when its time has come. `epoch_ns` is when the job began by `clock`.
+    """Hands on each slice when its time has come, to the last or until Ctrl-C.
 
-    Returns how late the latest of them was, in ns: then the job was too large for this machine.
+    `epoch_ns` is when the job began by `clock`. Returns how late the latest slice was, in ns: more
+    than little, and the job was too large for this machine.
     """
     latest_ns = 0
-    for one in slices:
-        due_ns = epoch_ns + one.until_ns
-        sleep(max(due_ns - clock(), 0) / 1e9)
-        latest_ns = max(latest_ns, clock() - due_ns)
-        sink.take(one, due_ns)
+    with suppress(KeyboardInterrupt):
+        for one in slices:
+            due_ns = epoch_ns + one.until_ns
+            sleep(max(due_ns - clock(), 0) / 1e9)
+            latest_ns = max(latest_ns, clock() - due_ns)
+            sink.take(one, due_ns)
     return latest_ns
 
 
