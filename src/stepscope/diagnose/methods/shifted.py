@@ -11,7 +11,7 @@ one shape as ranks are in `l3`. Whoever waits for the sick group takes longer in
 which that group, arriving last, takes least: this is what the others lose, and without it nothing
 is lost.
 As in `transfer` a group is slow that takes half as long again: where operators of two sizes share a
-lane its median lies between theirs, and wanders. 2 of 48 healthy simulated jobs had a group beyond
+lane its median lies between theirs, and wanders. 2 of 24 healthy simulated jobs had a group at
 1.2 in their last, short window.
 Cost: a minimum per lane and group. Cannot see: groups of which there are fewer than four; what is
 slow in all groups; which member it is.
