@@ -20,12 +20,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stepscope.diagnose import compiled
 from stepscope.window import Floats, Ints, Mask
-
-try:
-    from stepscope._native import mean_distances as _compiled
-except ImportError:  # installed without Python's headers
-    _compiled = None  # type: ignore[assignment]
 
 Z99 = 2.326
 """The 99th percentile of the normal distribution, as ARGUS has it."""
@@ -138,11 +134,11 @@ def _cover(mixtures: Mixtures, edges: Floats) -> tuple[Mask, Floats]:
 
 def mean_distances(mixtures: Mixtures, grid: Grid) -> Floats:
     """Of each rank to all others, in ns; 0 for a rank alone."""
-    if _compiled is None:
+    if compiled.mean_distances is None:
         return sorted_distances(mixtures, grid)
     columns = (mixtures.log_p50, mixtures.sigma, mixtures.weight, grid.logs, grid.weights)
     packed = [column.astype(np.float64, copy=False).tobytes() for column in columns]
-    means = _compiled(mixtures.begins.astype(np.uint32).tobytes(), *packed)
+    means = compiled.mean_distances(mixtures.begins.astype(np.uint32).tobytes(), *packed)
     return np.frombuffer(means, np.float64)
 
 

@@ -11,12 +11,8 @@ from statistics import NormalDist
 
 import numpy as np
 
+from stepscope.diagnose import compiled
 from stepscope.window import Floats, Ints, Mask
-
-try:
-    from stepscope._native import peer_medians as _peer_medians
-except ImportError:  # installed where nothing could be compiled
-    _peer_medians = None  # type: ignore[assignment]
 
 MAD_TO_SIGMA = 1.4826
 """Median absolute deviation to standard deviation, for a Gaussian."""
@@ -81,9 +77,10 @@ def sigma(values: Floats) -> float:
 
 def leave_one_out_median(values: Floats) -> Floats:
     """For every value the median of the others along the second last axis: its peers."""
-    if _peer_medians is None or not values.size:
+    if compiled.peer_medians is None or not values.size:
         return sorted_peer_median(values)
-    medians = _peer_medians(values.astype(np.float64, copy=False).tobytes(), *values.shape[-2:])
+    packed = values.astype(np.float64, copy=False).tobytes()
+    medians = compiled.peer_medians(packed, *values.shape[-2:])
     return np.frombuffer(medians).reshape(values.shape)
 
 

@@ -19,13 +19,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.diagnose import stats
+from stepscope.diagnose import compiled, stats
 from stepscope.window import Floats, Ints, Mask
-
-try:
-    from stepscope import _native
-except ImportError:  # installed where nothing could be compiled
-    _native = None  # type: ignore[assignment]
 
 WINDOW = 20
 RATIO = 1.2
@@ -159,8 +154,8 @@ def jitter_as_published(
 
 def wide_windows(series: Floats, width: int, ratio: float) -> Mask:
     """Phase one: in which windows of so many steps max > ratio * min."""
-    if _native is not None:
-        wide = _native.wide_windows(series.astype(np.float64, copy=False).tobytes(), width, ratio)
+    if compiled.wide_windows is not None:
+        wide = compiled.wide_windows(series.astype(np.float64, copy=False).tobytes(), width, ratio)
         return np.frombuffer(wide, np.bool_)
     windows = np.lib.stride_tricks.sliding_window_view(series, width)
     return np.asarray(windows.max(axis=1) > ratio * windows.min(axis=1))
@@ -182,9 +177,9 @@ def regression_as_published(
     series: Floats, least: float = LEAST_RISE, spread: float = LARGEST_SPREAD
 ) -> tuple[int, float] | None:
     """Appendix B: the split with the largest ratio of means, both sides being stable."""
-    if _native is not None:
+    if compiled.largest_rise is not None:
         packed = series.astype(np.float64, copy=False).tobytes()
-        split, ratio = _native.largest_rise(packed, least, spread)
+        split, ratio = compiled.largest_rise(packed, least, spread)
         return (split, ratio) if split else None
     return largest_rise(series, least, spread)
 

@@ -22,13 +22,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from stepscope.diagnose import stats
+from stepscope.diagnose import compiled, stats
 from stepscope.window import Floats, Ints, Mask
-
-try:
-    from stepscope import _native
-except ImportError:  # installed where nothing could be compiled
-    _native = None  # type: ignore[assignment]
 
 Singles = NDArray[np.float32]
 
@@ -211,12 +206,14 @@ def imbalances(mean_ns: Singles, groups: Sequence[Ints]) -> tuple[Singles, Singl
     """
     if not groups or not mean_ns.size:
         return np.zeros((len(mean_ns), len(groups)), np.float32), np.zeros_like(mean_ns)
-    if _native is None:
+    if compiled.imbalances is None:
         return imbalances_by_group(mean_ns, groups)
     order = np.concatenate(groups).astype(np.uint32)
     bounds = np.cumsum([0, *map(len, groups)], dtype=np.uint32)
     values = mean_ns.astype(np.float32, copy=False)
-    cv, z = _native.imbalances(values.tobytes(), values.shape[1], order.tobytes(), bounds.tobytes())
+    cv, z = compiled.imbalances(
+        values.tobytes(), values.shape[1], order.tobytes(), bounds.tobytes()
+    )
     return (np.frombuffer(cv, np.float32).reshape(len(values), len(groups)),
             np.frombuffer(z, np.float32).reshape(values.shape))  # fmt: skip
 
