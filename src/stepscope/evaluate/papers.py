@@ -109,7 +109,8 @@ _BY_ARGUS = {
 
 
 def _verdicts(results: Sequence[Result]) -> str:
-    return f"one verdict {in_words(rate([len(one.said) == 1 for one in results]))}"
+    once = rate([len(one.said) == 1 for one in results if one.score.costly])
+    return f"one verdict {in_words(once)}"
 
 
 def _grouped(
