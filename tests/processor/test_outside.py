@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from stepscope.processor.instructions import Watch
 from stepscope.processor.normalise import Rows
 from stepscope.processor.outside import OutsideWatcher
 from stepscope.processor.settings import Settings
-from stepscope.processor.state import Watch
 
 _PROGRAM = """
 import time

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stepscope.processor.stalls import Stalls
-from stepscope.processor.state import Stalled
+from stepscope.processor.instructions import Stalled
 
 JOB = Stalled("job", {"host-0": 3})
 

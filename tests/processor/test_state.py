@@ -8,18 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.processor.state import (
-    HOLD_NS,
+from stepscope.processor.instructions import (
     Append,
-    HostState,
     Instruction,
     JobKnown,
     OpenOps,
     Refuse,
     Unwatch,
     Watch,
-    with_devices,
 )
+from stepscope.processor.state import HOLD_NS, HostState, with_devices
 from stepscope.store.encode import arrow_table
 from stepscope.trace import Host, Job, ProcessGroup
 from stepscope.wire.frames import AtRisk, GroupInfo, PacketKind, pack

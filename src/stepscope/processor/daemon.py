@@ -20,15 +20,8 @@ from typing import Any
 from stepscope.processor.door import BACKLOG, listen, own
 from stepscope.processor.halted import Halted
 from stepscope.processor.hardware import adapters
-from stepscope.processor.jobs import JobFolders
-from stepscope.processor.normalise import Rows
-from stepscope.processor.outside import OutsideWatcher
-from stepscope.processor.reporting import Reporting
-from stepscope.processor.settings import Settings
-from stepscope.processor.stalls import Stalls
-from stepscope.processor.state import (
+from stepscope.processor.instructions import (
     Append,
-    HostState,
     Instruction,
     JobKnown,
     OpenOps,
@@ -37,8 +30,14 @@ from stepscope.processor.state import (
     StoreNow,
     Unwatch,
     Watch,
-    with_devices,
 )
+from stepscope.processor.jobs import JobFolders
+from stepscope.processor.normalise import Rows
+from stepscope.processor.outside import OutsideWatcher
+from stepscope.processor.reporting import Reporting
+from stepscope.processor.settings import Settings
+from stepscope.processor.stalls import Stalls
+from stepscope.processor.state import HostState, with_devices
 from stepscope.processor.upkeep import Upkeep
 from stepscope.trace import Host
 from stepscope.trace.host import host_name

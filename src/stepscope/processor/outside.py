@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable
 
 from stepscope.processor.hardware import HardwareSampler
+from stepscope.processor.instructions import Unwatch, Watch
 from stepscope.processor.normalise import Rows
 from stepscope.processor.settings import Settings
 from stepscope.processor.stacks import StackSampler, Target
-from stepscope.processor.state import Unwatch, Watch
 
 logger = logging.getLogger(__name__)
 

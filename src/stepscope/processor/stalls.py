@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from stepscope.processor.state import Stalled
+from stepscope.processor.instructions import Stalled
 
 PART = 0.05
 """A look waits for this part of the time the stall has lasted: what is told of it is as exact."""

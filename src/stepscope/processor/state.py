@@ -7,13 +7,24 @@ carries them out. The same stimuli always give the same instructions.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from stepscope.errors import WireError
 from stepscope.processor import normalise, survey
+from stepscope.processor.instructions import (
+    Append,
+    Instruction,
+    JobKnown,
+    OpenOps,
+    Refuse,
+    Stalled,
+    StoreNow,
+    Unwatch,
+    Watch,
+)
 from stepscope.processor.kernels import KernelSums, Told
 from stepscope.processor.normalise import Records, Rows, Translation
 from stepscope.processor.steps import Event, Step, StepTracker
@@ -34,7 +45,6 @@ from stepscope.wire.records import COMM_OPEN, RECORD_BYTES, EventKind, RecordKin
 
 PATIENT_STEPS = 0.5
 """As `hang.STOPPED_STEPS`: by then somebody may be missing, and fresh samples are wanted."""
-_HOST_LEVEL = -1
 HOLD_NS = 5_000_000_000
 """Rows wait this long for the step sequence to be known; later rows count optimizer steps."""
 KERNELS_NS = 3_000_000_000
@@ -43,88 +53,6 @@ MOST_KERNELS = 1 << 16
 """Of a rank that wait, 4 MiB: in five seconds eight times what ARGUS (section 5.2) counts with."""
 
 
-@dataclass(frozen=True)
-class Append:
-    """Add rows to a table of a job."""
-
-    job: str
-    table: str
-    rows: Rows
-
-
-@dataclass(frozen=True)
-class OpenOps:
-    """All operators of a job that are in flight on this host, replacing the previous list."""
-
-    job: str
-    rows: Rows
-
-
-@dataclass(frozen=True)
-class JobKnown:
-    """A job, or something new about it: its store and this host's part of `job.json`."""
-
-    job: str
-    store: str
-    fragment: Job
-
-
-@dataclass(frozen=True)
-class Watch:
-    """Look at this process from outside, from now on."""
-
-    job: str
-    rank: int
-    pid: int
-    thread_id: int
-
-
-@dataclass(frozen=True)
-class Unwatch:
-    """The process closed its connection."""
-
-    job: str
-    rank: int
-    pid: int
-
-
-@dataclass(frozen=True)
-class Refuse:
-    """Close a connection that does not speak our language."""
-
-    connection: int
-    why: str
-
-
-@dataclass(frozen=True)
-class Stalled:
-    """A job does not get on: look at its processes at once."""
-
-    job: str
-    in_flight: Mapping[str, int]
-    """Operators that the ranks served here have begun and not finished, by the host they are on."""
-
-    def rows(self, now_ns: int) -> Rows:
-        """That it was seen so, for the table `hardware`."""
-        count = len(self.in_flight)
-        return {
-            "rank": [_HOST_LEVEL] * count,
-            "host": list(self.in_flight),
-            "metric": ["operators_in_flight"] * count,
-            "ts_ns": [now_ns] * count,
-            "value": [float(value) for value in self.in_flight.values()],
-        }
-
-
-@dataclass(frozen=True)
-class StoreNow:
-    """Store all of a job, and say so to who asked."""
-
-    connection: int
-    job: str
-
-
-Instruction = Stalled | Append | OpenOps | JobKnown | Watch | Unwatch | Refuse | StoreNow
 _OpenKey = tuple[int, int, bool]
 
 
