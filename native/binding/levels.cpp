@@ -21,8 +21,8 @@ template <class Number>
 class Room {
  public:
     explicit Room(std::size_t numbers)
-        : bytes_(PyBytes_FromStringAndSize(
-              nullptr, static_cast<Py_ssize_t>(numbers * sizeof(Number)))) {}
+        : bytes_(PyBytes_FromStringAndSize(nullptr,
+                                           static_cast<Py_ssize_t>(numbers * sizeof(Number)))) {}
     // they lie at a multiple of eight behind their header
     Number* data() { return reinterpret_cast<Number*>(PyBytes_AsString(bytes_.get())); }
     PyObject* release() { return bytes_.release(); }

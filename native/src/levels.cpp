@@ -41,8 +41,8 @@ double* bring_forward(double* begin, double* end, Belongs&& belongs) {
     return other;
 }
 
-// Puts the value that belongs at `place` there, smaller ones before it: quickselect, in which values
-// equal to the pivot are set apart, so that many equal ones do no harm.
+// Puts the value that belongs at `place` there, smaller ones before it: quickselect, in which
+// values equal to the pivot are set apart, so that many equal ones do no harm.
 void select(double* begin, double* place, double* end) {
     constexpr std::ptrdiff_t FEW = 16;
     while (end - begin > FEW) {
@@ -193,8 +193,7 @@ STEPSCOPE_WIDE bool any_rise(const Whole& whole, double ratio, const Tile& tile)
     for (std::size_t at = 0; at < Tile::SIZE; at += LANES)
         for (std::size_t lane = 0; lane < LANES; ++lane) {
             const double before = tile.first + static_cast<double>(static_cast<int>(at + lane));
-            const double found =
-                slack(whole, ratio, before, totals[at + lane], squares[at + lane]);
+            const double found = slack(whole, ratio, before, totals[at + lane], squares[at + lane]);
             best[lane] = found > best[lane] ? found : best[lane];
         }
     return std::any_of(best.begin(), best.end(), [](double found) { return found > 0; });
@@ -206,9 +205,10 @@ class Splits {
         : series_(series), count_(count) {
         const double origin = series[0];
         const auto distance = [=](std::size_t at) { return series[at] - origin; };
-        whole_ = {static_cast<double>(count), origin, sum_of<double>(count, distance),
-                  sum_of<double>(count, [&](std::size_t at) { return distance(at) * distance(at); }),
-                  spread * spread};
+        whole_ = {
+            static_cast<double>(count), origin, sum_of<double>(count, distance),
+            sum_of<double>(count, [&](std::size_t at) { return distance(at) * distance(at); }),
+            spread * spread};
     }
 
     Rise best(double least) {
@@ -263,9 +263,8 @@ class Group {
         const float* own = own_.data();
         const auto number = static_cast<float>(size);
         const float mean = sum_of<float>(size, [own](std::size_t at) { return own[at]; }) / number;
-        const float squares = sum_of<float>(size, [own, mean](std::size_t at) {
-            return (own[at] - mean) * (own[at] - mean);
-        });
+        const float squares = sum_of<float>(
+            size, [own, mean](std::size_t at) { return (own[at] - mean) * (own[at] - mean); });
         const float deviation = size > 1 ? std::sqrt(squares / (number - 1)) : 0.0f;
         const float scale = deviation > 0 ? 1 / deviation : 0.0f;
         for (std::size_t at = 0; at < size; ++at) z[ranks_[at]] = (own[at] - mean) * scale;
