@@ -57,8 +57,8 @@ SURE = 0.95
 most that is given to any other (`methods/hang.py`)."""
 STACK_FRAMES = 8
 """Innermost frames of a rank that hangs; the report has more."""
-_TURN_SECONDS = 0.02
-"""Costs 0.1 % of a core: one wait and one file's time (measured)."""
+_TURN_SECONDS = 0.05
+_STALLED_TURN_SECONDS = 0.02
 _SEARCH_SECONDS = 1.0
 """How often hosts are sought that had nothing open before."""
 
@@ -78,6 +78,7 @@ class Live:
         self._screen = _Terminal() if _on_terminal() else _Plain()
         self._watch: Watch | None = None
         self._due = self._whole_due = 0.0
+        self._stalled = False
         self._open_ops = _OpenOps(Path(self.source) / "comm_ops")
 
     @property
@@ -87,8 +88,9 @@ class Live:
 
     def wait(self, process: subprocess.Popen[bytes]) -> bool:
         """Waits a moment, looks when it is time; True once the command has ended."""
-        self._screen.pump(_TURN_SECONDS, process)
+        self._screen.pump(_STALLED_TURN_SECONDS if self._stalled else _TURN_SECONDS, process)
         changed, stalled = self._open_ops.look()
+        self._stalled = stalled
         if stalled:
             pause = 0.0 if changed else STALLED_LOOK_SECONDS
             self._due = min(self._due, time.monotonic() + pause)
