@@ -78,7 +78,6 @@ class Live:
         self._screen = _Terminal() if _on_terminal() else _Plain()
         self._watch: Watch | None = None
         self._due = self._whole_due = 0.0
-        self._stalled = False
         self._open_ops = _OpenOps(Path(self.source) / "comm_ops")
 
     @property
@@ -88,9 +87,9 @@ class Live:
 
     def wait(self, process: subprocess.Popen[bytes]) -> bool:
         """Waits a moment, looks when it is time; True once the command has ended."""
-        self._screen.pump(_STALLED_TURN_SECONDS if self._stalled else _TURN_SECONDS, process)
-        changed, stalled = self._open_ops.look()
-        self._stalled = stalled
+        turn = _STALLED_TURN_SECONDS if self._open_ops.any else _TURN_SECONDS
+        self._screen.pump(turn, process)
+        changed, stalled = self._open_ops.look(), self._open_ops.any
         if stalled:
             pause = 0.0 if changed else STALLED_LOOK_SECONDS
             self._due = min(self._due, time.monotonic() + pause)
@@ -203,15 +202,20 @@ class _OpenOps:
         self._sought = -_SEARCH_SECONDS
         self._newest = 0
 
-    def look(self) -> tuple[bool, bool]:
-        """Whether something changed since the last look, and whether there is any now."""
+    @property
+    def any(self) -> bool:
+        """Whether there was one at the last look."""
+        return self._newest > 0
+
+    def look(self) -> bool:
+        """Whether something changed since the last look."""
         now = time.monotonic()
         if now - self._sought >= _SEARCH_SECONDS:
             self._sought = now
             self._hosts = list(self._folder.glob("*"))
         newest = max((_changed_ns(host / "open.parquet") for host in self._hosts), default=0)
         changed, self._newest = newest != self._newest, newest
-        return changed, newest > 0
+        return changed
 
 
 class _Plain:
