@@ -95,8 +95,8 @@ def found(diagnosis: Diagnosis) -> bool:
 
 def _diagnose_once(source: str) -> Diagnosis:
     from stepscope.cli.follow import Watch
-    from stepscope.cli.memory import keep_freed_memory
     from stepscope.cli.terminal import progress
+    from stepscope.memory import keep_freed_memory
 
     keep_freed_memory()
     watch = Watch(source)

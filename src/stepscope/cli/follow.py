@@ -147,7 +147,7 @@ def follow_job(
         UsageError: there is nothing to follow.
         KeyboardInterrupt: Ctrl-C before there was any diagnosis.
     """
-    from stepscope.cli.memory import keep_freed_memory
+    from stepscope.memory import keep_freed_memory
     from stepscope.store.history import History
 
     keep_freed_memory()

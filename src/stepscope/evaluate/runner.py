@@ -15,12 +15,12 @@ import psutil
 
 from stepscope.diagnose.finding import Diagnosis
 from stepscope.diagnose.runner import diagnose
-from stepscope.evaluate.memory import freed_memory_kept
 from stepscope.evaluate.path import through_the_store
 from stepscope.evaluate.pool import each
 from stepscope.evaluate.prefix import step_ends, until
 from stepscope.evaluate.score import Score, is_costly, is_found, score
 from stepscope.evaluate.suite import Case
+from stepscope.memory import freed_memory_kept
 from stepscope.simulate import Simulation, Truth, simulate
 from stepscope.simulate.world import World
 from stepscope.trace import Job

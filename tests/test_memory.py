@@ -9,7 +9,7 @@ import sys
 import pytest
 
 FREES = """
-from stepscope.cli.memory import keep_freed_memory
+from stepscope.memory import keep_freed_memory
 {call}
 import os
 import numpy as np
