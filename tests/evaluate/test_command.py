@@ -41,6 +41,14 @@ def test_a_healthy_job_is_scored_without_the_wire(capsys: pytest.CaptureFixture[
     assert "straight from the simulator" in capsys.readouterr().out
 
 
+def test_other_seeds_are_other_jobs(tmp_path: Path) -> None:
+    args = ["evaluate", "--fast", "--family", "healthy", "--jobs", "1", "--seeds", "1"]
+    file = str(tmp_path / "now.json")
+    assert main([*args, "--first-seed", "7", "--json", file]) == 0
+    assert read(Path(file)).seeds == (7,)
+    assert [one.seed for one in read(Path(file)).results] == [7000]
+
+
 def test_one_command_publishes_every_suite(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

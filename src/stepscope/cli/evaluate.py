@@ -60,6 +60,9 @@ Seeds = Annotated[
     int,
     typer.Option(min=0, help="Jobs per fault; 0: as many as the suite has.", rich_help_panel=_RUN),
 ]
+FirstSeed = Annotated[
+    int, typer.Option(min=0, help="The first seed; others follow it.", rich_help_panel=_RUN)
+]
 Fast = Annotated[
     bool,
     _flag(
@@ -98,8 +101,9 @@ def register(app: typer.Typer) -> None:
 
 def evaluate(
     suite: SuiteName = "smoke", family: Families = None, ranks: Ranks = None, seeds: Seeds = 0,
-    fast: Fast = False, jobs: Jobs = 0, source: Source = None, resume: Resume = False,
-    json: Json = None, html: Html = None, publish: Publish = None, compare: Compare = None,
+    first_seed: FirstSeed = 0, fast: Fast = False, jobs: Jobs = 0, source: Source = None,
+    resume: Resume = False, json: Json = None, html: Html = None, publish: Publish = None,
+    compare: Compare = None,
 ) -> int:  # fmt: skip
     """Score diagnosis against simulated jobs whose faults are known.
 
@@ -125,9 +129,8 @@ def evaluate(
     for name in names:
         beside = f".{name}" if len(names) > 1 else ""
         file = _beside(json, beside)
-        results = _run(
-            name, _Part(tuple(family or ()), tuple(ranks or ()), seeds), fast, jobs, file, resume
-        )
+        part = _Part(tuple(family or ()), tuple(ranks or ()), seeds, first_seed)
+        results = _run(name, part, fast, jobs, file, resume)
         if results.missing:
             _show(results, file)
             return exits.INTERRUPTED
@@ -161,12 +164,14 @@ class _Part:
     families: tuple[str, ...] = ()
     ranks: tuple[int, ...] = ()
     seeds: int = 0
+    first_seed: int = 0
 
     def numbers(self, name: str) -> tuple[int, ...]:
         """The seeds."""
         from stepscope.evaluate import SUITES
 
-        return tuple(range(self.seeds or SUITES[name].seeds))
+        count = self.seeds or SUITES[name].seeds
+        return tuple(range(self.first_seed, self.first_seed + count))
 
     def of(self, name: str) -> Chosen:
         from stepscope.evaluate import SUITES, choose
