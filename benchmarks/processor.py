@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 import psutil
-from tests.processor.producers import Producer
+from tests.processor.producers import MS, Producer
 
 from stepscope.processor.normalise import RECORD_TYPE
 from stepscope.store.reader import JobReader
@@ -35,7 +35,9 @@ KERNELS_PER_MINUTE = 100_000
 NAMES = 100
 STREAMS = 4
 TURN_SECONDS = 0.5
-WARM_SECONDS = 5.0
+STEP_NS = 1_000_000_000
+WARM_SECONDS = 15.0
+"""By then the processor knows how long a step takes."""
 JOB = "benchmark"
 _WORDS = ("loader", "optimizer", "forward-compute", "dp-0", "AllReduce")
 
@@ -69,9 +71,11 @@ class Rank:
     def step(self) -> bytes:
         """A step's worth of what hooks see."""
         it = self.producer
+        it.now_ns -= STEP_NS
+        events = it.iteration(compute_ns=STEP_NS - 10 * MS)
         phases = [it.phase("forward-compute") for _ in range(8)]
         comm = [it.comm("AllReduce", it.ordinal * 8 + n, end_ns=it.now_ns) for n in range(8)]
-        return it.packet(*it.iteration(), *phases, *comm)
+        return it.packet(*events, *phases, *comm)
 
     def send(self, packet: bytes) -> None:
         """As a guest does: what the socket has no room for is dropped and counted."""

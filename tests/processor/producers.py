@@ -93,9 +93,10 @@ class Producer:
         fields = (self.names[name], stream, start_ns, duration_ns, enqueue)
         return self.record(RecordKind.KERNEL, 0, *fields)
 
-    def iteration(self, loads: int = 1) -> list[bytes]:
+    def iteration(self, loads: int = 1, compute_ns: int = 0) -> list[bytes]:
         """The events of one training iteration; tell `loader` and `optimizer` first."""
         out = [self._event(EventKind.LOAD, "loader") for _ in range(loads)]
+        self.now_ns += compute_ns
         out.append(self._event(EventKind.OPTIMIZER, "optimizer"))
         self.ordinal += 1
         return out

@@ -34,6 +34,7 @@ from stepscope.processor.instructions import (
 from stepscope.processor.jobs import JobFolders
 from stepscope.processor.normalise import Rows
 from stepscope.processor.outside import OutsideWatcher
+from stepscope.processor.pace import LONGEST_SECONDS, SHORTEST_SECONDS, Pace, tick_seconds
 from stepscope.processor.reporting import Reporting
 from stepscope.processor.settings import Settings
 from stepscope.processor.stalls import Stalls
@@ -46,13 +47,9 @@ from stepscope.wire.frames import MAX_PACKET_BYTES, PacketKind, pack
 
 logger = logging.getLogger(__name__)
 
-_TICK_SECONDS = 0.05
-"""Who has stopped is known after so long: a tick of eight ranks takes 0.1 ms."""
 _DUTY_SECONDS = 0.25
 """What waits for seconds (for a step sequence, for more kernels, for silence to be long enough) is
 not asked after at every tick: that cost as much as the tick itself."""
-_HALTED_TICK_SECONDS = 0.02
-"""While a process is stopped: what is seen at a tick is what a hang is told by."""
 HURRY = Hurry(2.0)
 """For how long the others are to tell at once what is in flight once a process has stopped; for
 steps that take longer, ordinary looks, ten a second, are early enough."""
@@ -82,7 +79,8 @@ class Processor:
         self._stop = False
         self._refused: set[str] = set()
         self._busy_at = time.monotonic()
-        self._tick_at, self._tick_seconds = 0.0, _TICK_SECONDS
+        self._pace = Pace()
+        self._tick_at, self._tick_seconds = 0.0, SHORTEST_SECONDS
         self._duties_at = 0.0
         self._stalls = Stalls()
         self._halted = Halted()
@@ -92,7 +90,7 @@ class Processor:
         """Serves until SIGTERM, SIGINT or idleness; then stores what is left."""
         logger.info("processor of %s listens on %s", self._host, self._settings.socket)
         while not self._stop and not self._idle():
-            for key, _ in self._selector.select(timeout=self._tick_seconds):
+            for key, _ in self._ready():
                 if key.fileobj is self._listener:
                     self._accept()
                 else:
@@ -105,13 +103,25 @@ class Processor:
         """Asks `run` to return; fit to be a signal handler."""
         self._stop = True
 
+    def _ready(self) -> list[tuple[selectors.SelectorKey, int]]:
+        """Who has something to say: heard together at the next tick, where that is little."""
+        now = time.monotonic()
+        if not self._connections:
+            return self._selector.select(timeout=LONGEST_SECONDS)
+        if self._pace.is_crowded(now):
+            return self._selector.select(timeout=self._tick_seconds)
+        time.sleep(max(self._tick_at - now, 0.0))
+        return self._selector.select(timeout=0)
+
     def _tick(self) -> None:
         """What time alone brings about; every packet of a busy host is no reason for it."""
         if time.monotonic() < self._tick_at:
             return
         halted, stalled = self._newly_halted(), self._state.stalled(time.time_ns())
         self._carry_out(self._stalls.due(stalled, time.monotonic()))
-        self._tick_seconds = _HALTED_TICK_SECONDS if halted else _TICK_SECONDS
+        self._tick_seconds = tick_seconds(
+            self._state.shortest_step_ns(), halted=halted, waiting=self._state.is_waiting()
+        )
         self._tick_at = time.monotonic() + self._tick_seconds
 
     def _newly_halted(self) -> bool:
@@ -172,7 +182,7 @@ class Processor:
 
     def _read(self, fd: int) -> bool:
         """Takes what is there, but leaves the other connections their turn: then True."""
-        connection = self._connections[fd]
+        connection, heard = self._connections[fd], 0
         for _ in range(_PACKETS_PER_TURN):
             try:
                 data = connection.recv(MAX_PACKET_BYTES)
@@ -183,6 +193,8 @@ class Processor:
             if not data:
                 self._hang_up(fd)
                 return False
+            heard += len(data)
+            self._pace.heard(heard, time.monotonic())
             self._carry_out(self._state.packet(fd, data, time.time_ns()))
             if fd not in self._connections:
                 return False

@@ -22,6 +22,8 @@ logger = logging.getLogger(__name__)
 OPEN_OPS_FILE = "open"
 RETIRE_SECONDS = 600.0
 """A job without producers for ten minutes has ended; until then it may be restarting."""
+_IDLE_SECONDS = 60.0
+"""Where there is no job."""
 NO_OPEN_OPS: Rows = {column: [] for column in TABLES["comm_ops"].columns}
 
 
@@ -49,6 +51,7 @@ class JobFolders:
         if self._stores.get(job) != store:
             self._stores[job] = store
             self._move(job, store)
+            self._wake.set()
         folder = self._folders.get(job)
         if folder is not None:
             folder.write_job(fragment)
@@ -87,6 +90,8 @@ class JobFolders:
                 self._due.pop(job, None)
         for job in gone:
             del self._stores[job], self._lived_at[job]
+        if gone:
+            self._wake.set()
         return gone
 
     def append(self, job: str, table: str, rows: Rows) -> None:
@@ -131,11 +136,16 @@ class JobFolders:
 
     def _run(self) -> None:
         while not self._stop:
-            self._wake.wait(0.2)
+            self._wake.wait(self._pause(time.monotonic()))
             self._wake.clear()
             self._flush_due(time.monotonic())
         for folder in [*self._done, *self._folders.values()]:
             folder.close()
+
+    def _pause(self, now: float) -> float:
+        """Until the next job is due; whoever wants one sooner says so."""
+        with self._lock:
+            return max(min(self._due.values(), default=now + _IDLE_SECONDS) - now, 0.0)
 
     def _flush_due(self, now: float) -> None:
         with self._lock:

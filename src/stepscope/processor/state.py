@@ -169,6 +169,14 @@ class HostState:
         }
         return [self._stalled(job) for job in sorted(jobs)]
 
+    def shortest_step_ns(self) -> float:
+        """Of the averages of all ranks; 0 where one has none yet."""
+        return min((one.tracker.average_ns for one in self.producers.values()), default=0.0)
+
+    def is_waiting(self) -> bool:
+        """Whether operators are in flight for long enough to have been told of."""
+        return any(one.open_ops for one in self.producers.values())
+
     def _stalled(self, job: str) -> Stalled:
         in_flight: Counter[str] = Counter()
         for producer in self.producers.values():

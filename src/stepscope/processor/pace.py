@@ -1,0 +1,57 @@
+"""How often a processor looks at its sockets and its ranks.
+
+To wake up costs more than most packets: 0.1 to 0.2 ms on a virtual machine (measured), and eight
+ranks that send twice a second would do it sixteen times. Where they say little they are heard all
+together at the next tick; and a tick is as far from the next as a step is long.
+
+Pure, as `state` is: times come in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stepscope.wire.frames import MAX_PACKET_BYTES
+
+SHORTEST_SECONDS = 0.05
+"""Between ticks where steps are short, their length is not known, or somebody waits for long."""
+LONGEST_SECONDS = 0.25
+TICKS_PER_STEP = 5
+"""Who has stopped is to be told within two steps of it; this is a tenth of them."""
+HALTED_SECONDS = 0.02
+"""While a process is stopped: what is seen at a tick is what a hang is told by."""
+CROWDED_BYTES = MAX_PACKET_BYTES
+"""Of one rank at one look. Its socket holds three such packets, and it must never find it full."""
+CROWDED_SECONDS = 5.0
+"""For how long each packet is then waited for: ranks send twice a second."""
+
+
+@dataclass
+class Pace:
+    """What there is to hurry for."""
+
+    _crowded_until: float = 0.0
+
+    def heard(self, size_bytes: int, now: float) -> None:
+        """How much one rank had to say at one look."""
+        if size_bytes > CROWDED_BYTES:
+            self._crowded_until = now + CROWDED_SECONDS
+
+    def is_crowded(self, now: float) -> bool:
+        """Whether each packet is to be taken as soon as it comes."""
+        return now < self._crowded_until
+
+
+def tick_seconds(step_ns: float, *, halted: bool, waiting: bool) -> float:
+    """Until the next tick.
+
+    Args:
+        step_ns: the shortest average step of the jobs here; 0 where one is not known.
+        halted: somebody is stopped.
+        waiting: operators are in flight for long.
+    """
+    if halted:
+        return HALTED_SECONDS
+    if waiting:
+        return SHORTEST_SECONDS
+    return min(max(step_ns / TICKS_PER_STEP / 1e9, SHORTEST_SECONDS), LONGEST_SECONDS)
