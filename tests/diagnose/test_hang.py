@@ -62,6 +62,12 @@ def test_a_stopped_process_is_named_at_once() -> None:
         assert "kill -CONT" in verdict.advice
 
 
+def test_a_rank_seen_stopped_and_running_at_once_is_not_stopped_for_long() -> None:
+    """Two processes of one rank: one has left, the other took its place."""
+    job = with_samples(stopped(a_stuck_job(seconds=2.5)), "proc_stopped", lambda rank, time: 0)
+    assert find_hang(job) is None, "until a moment ago it ran"
+
+
 def test_a_job_that_was_killed_because_it_hung_still_hung() -> None:
     job = stopped(a_stuck_job(seconds=20))
     killed = missed_ns(job) + 15 * SECOND

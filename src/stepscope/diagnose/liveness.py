@@ -178,10 +178,11 @@ def _alive(hardware: Table, mine: Mask) -> tuple[int | None, bool]:
 
 
 def _halting(times: Ints, state: Mask, halted: Mask) -> int:
-    """Since when the process has been found stopped without a break."""
+    """Since when the process has been found stopped without a break; a rank of two processes, the
+    one that left and the one that took its place, may be both at one moment."""
     running = state & ~halted
     after = int(times[running].max()) if running.any() else NULL
-    return int(times[halted & (times > after)].min())
+    return int(times[halted & (times >= after)].min())
 
 
 def while_alive(window: Window, waiting: frozenset[int]) -> Window:
