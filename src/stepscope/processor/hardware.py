@@ -1,4 +1,4 @@
-"""Counters of the host and of every rank's process, from outside: psutil, schedstat, NVML.
+"""Counters of the host and of every rank's process, from outside: /proc, psutil, NVML.
 
 Per rank: `cpu_util` (cores used by the process), `run_delay` (share of the time
 that the main thread was runnable and had to wait for a CPU), `proc_stopped` (1 while the process
@@ -16,20 +16,19 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import psutil
 
 from stepscope.processor.normalise import Rows
 from stepscope.processor.nvml import Gpus
 from stepscope.processor.ports import Ports, rdma_adapters
+from stepscope.processor.proc import ProcessFiles
 from stepscope.processor.strangers import Strangers
 
 STRANGERS_FROM = 0.2
 """Run delay from which a look at all processes of the host is worth its cost."""
 GPU_USERS_SECONDS = 10.0
 """Who computes on a GPU hardly changes, and to ask costs more than to read a counter."""
-_STOPPED = {psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP, psutil.STATUS_ZOMBIE}
 
 Sample = tuple[int, str, float]
 """(rank, metric, value)"""
@@ -40,8 +39,8 @@ class _Watched:
     """One rank's process, and what its counters said last time."""
 
     rank: int
-    thread_id: int
     process: psutil.Process
+    files: ProcessFiles
     cpu_seconds: float | None = None
     delay_ns: int | None = None
 
@@ -70,13 +69,17 @@ class HardwareSampler:
         return frozenset(self._halted)
 
     def watch(self, rank: int, pid: int, thread_id: int) -> None:
+        self.unwatch(pid)
         try:
-            self._watched[pid] = _Watched(rank, thread_id, psutil.Process(pid))
-        except psutil.Error:
+            process = psutil.Process(pid)
+            self._watched[pid] = _Watched(rank, process, ProcessFiles(pid, thread_id))
+        except (psutil.Error, OSError):
             return
 
     def unwatch(self, pid: int) -> None:
-        self._watched.pop(pid, None)
+        watched = self._watched.pop(pid, None)
+        if watched is not None:
+            watched.files.close()
         self._halted.discard(pid)
 
     def sample(self) -> Rows:
@@ -93,7 +96,7 @@ class HardwareSampler:
     def pulse(self) -> Rows:
         """Only who is stopped: cheap, and right at any rate, unlike what is counted in ticks."""
         now = time.time_ns()
-        samples = [(one.rank, "proc_stopped", float(_is_stopped(one.process)))
+        samples = [(one.rank, "proc_stopped", float(_is_stopped(one.files)))
                    for one in self._watched.values()]  # fmt: skip
         self._halted = {
             pid for pid, (_, _, value) in zip(self._watched, samples, strict=True) if value
@@ -151,18 +154,16 @@ class HardwareSampler:
     def _rank_samples(self, watched: _Watched, elapsed: float) -> list[Sample]:
         rank = watched.rank
         try:
-            if watched.process.status() in _STOPPED:
+            look = watched.files.look()
+            if look.stopped:
                 return [(rank, "proc_stopped", 1.0), (rank, "cpu_util", 0.0)]
-            samples = [(rank, "proc_stopped", 0.0)]
-            samples += self._cpu_samples(watched, elapsed)
+            cpu = self._cpu_samples(watched, look.cpu_seconds, elapsed)
+            return [(rank, "proc_stopped", 0.0), *cpu]
         except (psutil.Error, OSError):
             return [(rank, "proc_stopped", 1.0)]
-        return samples
 
-    def _cpu_samples(self, watched: _Watched, elapsed: float) -> Iterator[Sample]:
-        times = watched.process.cpu_times()
-        cpu = times.user + times.system
-        delay = _run_delay_ns(watched.process.pid, watched.thread_id)
+    def _cpu_samples(self, watched: _Watched, cpu: float, elapsed: float) -> Iterator[Sample]:
+        delay = watched.files.run_delay_ns()
         before, watched.cpu_seconds = watched.cpu_seconds, cpu
         delay_before, watched.delay_ns = watched.delay_ns, delay
         if elapsed <= 0 or before is None:
@@ -194,10 +195,10 @@ class HardwareSampler:
         return family
 
 
-def _is_stopped(process: psutil.Process) -> bool:
+def _is_stopped(files: ProcessFiles) -> bool:
     try:
-        return process.status() in _STOPPED
-    except (psutil.Error, OSError):
+        return files.look().stopped
+    except OSError:
         return True
 
 
@@ -220,12 +221,3 @@ def _network_bytes() -> tuple[int, int]:
     counters = psutil.net_io_counters(pernic=True)
     rows = [counter for name, counter in counters.items() if name != "lo"]
     return sum(row.bytes_recv for row in rows), sum(row.bytes_sent for row in rows)
-
-
-def _run_delay_ns(pid: int, thread_id: int) -> int | None:
-    """Nanoseconds the thread was runnable without running: second field of schedstat."""
-    try:
-        text = Path(f"/proc/{pid}/task/{thread_id or pid}/schedstat").read_text(encoding="ascii")
-        return int(text.split()[1])
-    except (OSError, IndexError, ValueError):
-        return None

@@ -19,6 +19,8 @@ from stepscope.processor.stacks import StackSampler, Target
 logger = logging.getLogger(__name__)
 
 TURN_SECONDS = 0.2
+"""Between two looks while recorders of stacks begin or end; else there is nothing to do before
+counters are due."""
 SHORTEST_SAMPLE_SECONDS = 0.25
 """CPU times come in ticks of 10 ms: a rate over less than this is mostly rounding."""
 DUMP_SECONDS = 2.0
@@ -40,6 +42,7 @@ class OutsideWatcher:
         self._jobs: dict[int, str] = {}
         self._dumped: dict[str, float] = {}
         self._sampled = 0.0
+        self._turn_at = 0.0
         self._cpu = _own_cpu_seconds()
         self._finishing: list[tuple[str, threading.Event]] = []
         self._stop = threading.Event()
@@ -76,13 +79,13 @@ class OutsideWatcher:
         self._thread.join(10)
 
     def _run(self) -> None:
-        next_turn = 0.0
         while not self._stop.is_set():
             try:
-                self._answer(max(0.0, next_turn - time.monotonic()))
-                if time.monotonic() >= next_turn:
-                    next_turn = time.monotonic() + TURN_SECONDS
+                self._answer(max(0.0, self._turn_at - time.monotonic()))
+                if time.monotonic() >= self._turn_at:
+                    self._turn_at = time.monotonic() + TURN_SECONDS
                     self._turn()
+                    self._turn_at = self._next_turn(time.monotonic())
             except OSError as error:  # a process that went away between two looks
                 logger.debug("outside look failed: %s", error)
         if self._stacks is not None:
@@ -102,7 +105,14 @@ class OutsideWatcher:
         if self._jobs and time.monotonic() - self._sampled >= self._settings.hardware_seconds:
             self._sample()
 
+    def _next_turn(self, now: float) -> float:
+        if self._finishing or (self._stacks is not None and self._stacks.changing):
+            return now + TURN_SECONDS
+        sampled = self._sampled if self._jobs else now
+        return max(now + TURN_SECONDS, sampled + self._settings.hardware_seconds)
+
     def _watch(self, who: Watch) -> None:
+        self._turn_at = 0.0
         self._jobs[who.pid] = who.job
         self._hardware.watch(who.rank, who.pid, who.thread_id)
         if self._stacks is not None:
@@ -130,6 +140,7 @@ class OutsideWatcher:
         if self._stacks is not None:
             self._stacks.cut(job)
         self._finishing.append((job, done))
+        self._turn_at = 0.0
 
     def _finish_waiting(self) -> None:
         for job, done in list(self._finishing):

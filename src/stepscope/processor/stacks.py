@@ -112,7 +112,8 @@ class StackSampler:
                 self._collect(sampled, recorder, wait_seconds=2.0)
 
     def turn(self) -> None:
-        """Starts, chains and collects recorders; call it a few times a second."""
+        """Starts, chains and collects recorders; call it once a second, and a few times a second
+        while they are `changing`."""
         now = time.time_ns()
         for sampled in self._sampled.values():
             self._chain(sampled, now)
@@ -126,6 +127,12 @@ class StackSampler:
         for sampled in self._sampled.values():
             if sampled.target.job == job and not any(r.until_ns is None for r in sampled.ending):
                 self._rotate(sampled)
+
+    @property
+    def changing(self) -> bool:
+        """Whether a recorder is about to begin or to end."""
+        return any(one.ending or (one.current is None and not one.failed)
+                   for one in self._sampled.values())  # fmt: skip
 
     def busy(self, job: str) -> bool:
         """Whether samples of a job are still with a recorder that is ending."""
