@@ -60,6 +60,14 @@ def test_a_slice_byte_for_byte() -> None:
     ))  # fmt: skip
 
 
+def test_what_has_no_length_is_one_packet() -> None:
+    writer = GroupWriter(RANK)
+    described, _, packet = writer.track(Track("launches", slices((1, 1, "gemm"))))
+    uuid = described[described.index(b"launches") - 10 :][:8].hex(" ")
+    head = "0a 1d 40 81 80 80 80 80 80 80 80 00 50 05 68 02 5a 0d 48 03 58"
+    assert packet.hex(" ") == f"{head} {uuid} 50 01"
+
+
 @pytest.mark.parametrize("value", [0, 1, 127, 128, 300, 2**63 - 1, -1, NULL])
 def test_a_padded_varint_is_the_same_number(value: int) -> None:
     [row] = varints(1, ints(value), 10).blocks(1)

@@ -14,6 +14,8 @@ A trace is a list of packets, and concatenated traces are a trace. A slice is tw
           F9 02 f f f f f f f f           flow_ids
     0A n 40 t t t t t t t t t 50 s.. 68 02 5A n 48 02 58 u..      the same time's slice ends
 
+and where no slice of a track has any length, one: type 3, an instant.
+
 Layout: `protos/perfetto/trace` of https://github.com/google/perfetto. trace_processor sorts packets
 by time and keeps the order of the file among equal ones, so rows in the order of `lanes` that do
 not overlap come out as they went in.
@@ -54,7 +56,7 @@ _CLOCK_SNAPSHOT = 6
 _STATE_CLEARED, _NEEDS_STATE = 1, 2
 # TrackEvent
 _ANNOTATIONS, _TYPE, _NAME_IID, _TRACK, _DOUBLE_VALUE, _FLOWS = 4, 9, 10, 11, 44, 47
-_BEGIN, _END, _COUNTER = 1, 2, 4
+_BEGIN, _END, _INSTANT, _COUNTER = 1, 2, 3, 4
 # DebugAnnotation
 _ANNOTATION_NAME, _INT_VALUE, _STRING_VALUE, _STRING_IID = 1, 4, 6, 17
 # InternedData
@@ -184,12 +186,18 @@ class GroupWriter:
             return
         uuid = _uuid(f"{self._group.path}/{path}")
         yield self._described(uuid, name)
-        begin = self._packet(slices.start_ns, self._begin(uuid, slices))
-        ended = Pattern(field(_TYPE, _END) + field(_TRACK, uuid))
-        end = self._packet(slices.end_ns, ended)
+        packets = self._packets(uuid, slices)
         yield self._interned()
-        yield from (begin + end).blocks(len(slices))
+        yield from packets.blocks(len(slices))
         self.slices += len(slices)
+
+    def _packets(self, uuid: int, slices: Slices) -> Pattern:
+        """One for each slice where all are without length, as launches are; else two."""
+        if (slices.start_ns == slices.end_ns).all():
+            return self._packet(slices.start_ns, self._begin(_INSTANT, uuid, slices))
+        begin = self._packet(slices.start_ns, self._begin(_BEGIN, uuid, slices))
+        ended = Pattern(field(_TYPE, _END) + field(_TRACK, uuid))
+        return begin + self._packet(slices.end_ns, ended)
 
     def counters(self, name: str, counters: Iterable[Counter]) -> Iterator[bytes]:
         """Counters below a track of this name, so that they can be folded away together."""
@@ -214,8 +222,8 @@ class GroupWriter:
         body += field(_CHILD_ORDERING, _EXPLICIT) + field(_SIBLING_RANK, place) + more
         return field(_PACKET, self._sequence + field(_DESCRIPTOR, body))
 
-    def _begin(self, uuid: int, slices: Slices) -> Pattern:
-        event = Pattern(field(_TYPE, _BEGIN) + field(_TRACK, uuid))
+    def _begin(self, kind: int, uuid: int, slices: Slices) -> Pattern:
+        event = Pattern(field(_TYPE, kind) + field(_TRACK, uuid))
         event += _numbers(_NAME_IID, self._said.names.numbers(slices.names, NAMELESS))
         for label, column in slices.details.items():
             name = Pattern(field(_ANNOTATION_NAME, self._said.labels.number(label)))

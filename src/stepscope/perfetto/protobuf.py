@@ -8,7 +8,8 @@ own, which `native/src/rows.hpp` fills in, or numpy a column of bytes at a time.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from functools import cache
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -22,6 +23,7 @@ except ImportError:  # installed where nothing could be compiled
 VARINT, FIXED64, BYTES = 0, 1, 2
 """Wire types."""
 
+FIXED_WIDTH = 8
 TIME_WIDTH = 9
 """Bytes of a padded varint that hold any time: 63 bits."""
 BLOCK = 1 << 11
@@ -30,8 +32,13 @@ LONGEST = 10
 """Bytes of a varint of any int64; negative ones have 64 bits."""
 
 
+_ONE_BYTE = tuple(bytes((value,)) for value in range(0x80))
+
+
 def varint(value: int) -> bytes:
     """The shortest encoding of a number; negative ones as their two's complement."""
+    if 0 <= value < len(_ONE_BYTE):
+        return _ONE_BYTE[value]
     value &= (1 << 64) - 1
     out = bytearray()
     while value > 0x7F:
@@ -40,6 +47,7 @@ def varint(value: int) -> bytes:
     return bytes((*out, value))
 
 
+@cache
 def tag(number: int, wire_type: int) -> bytes:
     return varint(number << 3 | wire_type)
 
@@ -65,8 +73,7 @@ def width_of(largest: int) -> int:
     return max(1, -(-largest.bit_length() // 7))
 
 
-@dataclass(frozen=True)
-class Hole:
+class Hole(NamedTuple):
     """Where each row has a number of its own, from byte `at` on: a varint padded to `width` bytes,
     or eight bytes where that is 0."""
 
@@ -75,71 +82,88 @@ class Hole:
     values: Ints
 
 
-@dataclass(frozen=True)
-class Swap:
-    """Bytes that stand from `at` on in place of what some rows have there."""
+class _Gap(NamedTuple):
+    """A hole whose place is known when all that stands before it is."""
 
-    at: int
+    width: int
+    values: Ints
+
+    def __len__(self) -> int:
+        return self.width or FIXED_WIDTH
+
+
+class _Swap(NamedTuple):
+    """Bytes that some rows have in place of those that follow."""
+
     instead: bytes
     rows: Mask
 
+    def __len__(self) -> int:
+        return 0
 
-@dataclass(frozen=True)
+
+_Part = bytes | _Gap | _Swap
+_P = TypeVar("_P", _Gap, _Swap)
+
+
 class Pattern:
-    """Rows of equal length: the bytes they share, and holes."""
+    """Rows of equal length: the bytes they share, and holes. Put together of parts, and laid out
+    once: a pattern is part of five others, and to move its holes in each took half of the time of
+    writing a track."""
 
-    shared: bytes = b""
-    holes: tuple[Hole, ...] = ()
-    swaps: tuple[Swap, ...] = ()
+    def __init__(self, *parts: _Part) -> None:
+        self._parts = parts
+        self.size = sum(map(len, parts))
+        """Bytes of a row."""
 
     def __add__(self, other: Pattern | bytes) -> Pattern:
-        if isinstance(other, bytes):
-            return Pattern(self.shared + other, self.holes, self.swaps)
-        by = len(self.shared)
-        return Pattern(
-            self.shared + other.shared,
-            self.holes + tuple(Hole(hole.at + by, hole.width, hole.values) for hole in other.holes),
-            self.swaps + tuple(Swap(swap.at + by, swap.instead, swap.rows) for swap in other.swaps),
-        )
+        more = (other,) if isinstance(other, bytes) else other._parts
+        return Pattern(*self._parts, *more)
 
     def within(self, number: int) -> Pattern:
         """The rows as a field of a message around them."""
-        return Pattern(tag(number, BYTES) + varint(len(self.shared))) + self
+        return Pattern(tag(number, BYTES) + varint(self.size), *self._parts)
 
     def blocks(self, count: int) -> Iterator[bytes]:
         """All rows, one after the other, so many at a time."""
+        shared = b"".join(self._shared())
+        gaps, swaps = list(self._placed(_Gap)), list(self._placed(_Swap))
         for first in range(0, count, BLOCK):
             rows = slice(first, min(first + BLOCK, count))
-            yield self._taken(rows)._rows(rows.stop - rows.start)
+            holes = [Hole(at, gap.width, gap.values[rows]) for at, gap in gaps]
+            written = write_rows(shared, rows.stop - rows.start, holes)
+            yield _swapped(written, len(shared), rows, swaps) if swaps else written
 
-    def _taken(self, rows: slice) -> Pattern:
-        return Pattern(
-            self.shared,
-            tuple(Hole(hole.at, hole.width, hole.values[rows]) for hole in self.holes),
-            tuple(Swap(swap.at, swap.instead, swap.rows[rows]) for swap in self.swaps),
-        )
+    def _shared(self) -> Iterator[bytes]:
+        return (part if isinstance(part, bytes) else bytes(len(part)) for part in self._parts)
 
-    def _rows(self, count: int) -> bytes:
-        rows = write_rows(self.shared, count, self.holes)
-        if not self.swaps:
-            return rows
-        table = np.frombuffer(bytearray(rows), np.uint8).reshape(count, len(self.shared))
-        for swap in self.swaps:
-            table[swap.rows, swap.at : swap.at + len(swap.instead)] = np.frombuffer(
-                swap.instead, np.uint8
-            )
-        return table.tobytes()
+    def _placed(self, kind: type[_P]) -> Iterator[tuple[int, _P]]:
+        at = 0
+        for part in self._parts:
+            if isinstance(part, kind):
+                yield at, part
+            at += len(part)
+
+
+def _swapped(
+    written: bytes, size: int, rows: slice, swaps: Sequence[tuple[int, _Swap]]
+) -> bytes:  # fmt: skip
+    table = np.frombuffer(bytearray(written), np.uint8).reshape(-1, size)
+    for at, swap in swaps:
+        instead = np.frombuffer(swap.instead, np.uint8)
+        table[swap.rows[rows], at : at + instead.size] = instead
+    return table.tobytes()
 
 
 def varints(number: int, values: Ints, width: int) -> Pattern:
     """A field that differs from row to row, in `width` bytes."""
-    return Pattern(tag(number, VARINT)) + Pattern(bytes(width), (Hole(0, width, values),))
+    return Pattern(tag(number, VARINT), _Gap(width, values))
 
 
 def fixed64s(number: int, values: Ints | Floats) -> Pattern:
     """A field of eight bytes that differs from row to row: a double, or a fixed64."""
     bits = np.ascontiguousarray(values).view(np.int64)
-    return Pattern(tag(number, FIXED64)) + Pattern(bytes(8), (Hole(0, 0, bits),))
+    return Pattern(tag(number, FIXED64), _Gap(0, bits))
 
 
 def varints_or_text(number: int, values: Ints, null: int, text_number: int, text: str) -> Pattern:
@@ -152,8 +176,8 @@ def varints_or_text(number: int, values: Ints, null: int, text_number: int, text
     """
     instead = field(text_number, text)
     rows = varints(number, values, LONGEST)
-    assert len(instead) == len(rows.shared), f"{text!r} must have {LONGEST - 1} bytes"
-    return replace(rows, swaps=(Swap(0, instead, values == null),))
+    assert len(instead) == rows.size, f"{text!r} must have {LONGEST - 1} bytes"
+    return Pattern(_Swap(instead, values == null)) + rows
 
 
 def write_rows(shared: bytes, count: int, holes: Sequence[Hole]) -> bytes:
