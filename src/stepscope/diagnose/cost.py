@@ -8,8 +8,8 @@ from functools import cached_property
 
 import numpy as np
 
-from stepscope.diagnose import stats
 from stepscope.diagnose.blame import Culprit
+from stepscope.diagnose.held_up import graph_about
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.replay import Replay
 from stepscope.diagnose.savings import Savings, Shrinking, coupled, savings, unseen_groups
@@ -80,10 +80,10 @@ def _lost_by(
     """The share of its steps: its part of what all cost, or what it alone does if that is more."""
     part = healing.judged(one)
     weight = sum(max(other.excess_ns, 1.0) for other in culprits)
-    lost_ns = _sum(one, lost[part]) * max(one.excess_ns, 1.0) / weight
+    lost_ns = float(lost[part].sum()) * max(one.excess_ns, 1.0) / weight
     slowest = sorted(culprits, key=lambda other: -other.excess_ns)[:MOST_ALONE]
     if len(culprits) > 1 and one in slowest:
-        lost_ns = max(lost_ns, _sum(one, healing.lost_ns(healing.of(one))[part]))
+        lost_ns = max(lost_ns, float(healing.lost_ns(healing.of(one))[part].sum()))
     if limit is not None and not healing.replays(one):
         lost_ns = min(lost_ns, limit)
     return _share_of(healing.seen, lost_ns, part)
@@ -135,9 +135,9 @@ class _Healing:
         return self._judged(one) if self.replays(one) else one.columns
 
     def _judged(self, one: Culprit) -> Ints:
-        graph = self.seen.graph
-        if graph is None:
+        if self._replay is None:
             return np.zeros(0, np.int64)
+        graph = self._replay.graph
         mine = np.zeros(len(self.seen.line.steps), np.bool_)
         mine[one.columns] = True
         return graph.lanes.columns[mine[graph.lanes.columns]]
@@ -151,7 +151,9 @@ class _Healing:
 
     @cached_property
     def _replay(self) -> Replay | None:
-        return None if self.seen.graph is None or not self.savings else Replay.of(self.seen.graph)
+        rows = np.unique([row for row, _ in self.savings])
+        graph = graph_about(self.seen, rows) if rows.size else None
+        return None if graph is None else Replay.of(graph)
 
     @cached_property
     def _shrinking(self) -> Shrinking | None:
@@ -182,13 +184,6 @@ def _share(one: Culprit, culprits: Sequence[Culprit]) -> float:
     whole = sum(other.whole_ns for other in culprits
                 if len(mine & set(other.struck)) > HALF * len(mine))  # fmt: skip
     return one.whole_ns / max(whole, one.whole_ns, 1.0)
-
-
-def _sum(one: Culprit, lost: Floats) -> float:
-    """Sum over the steps; without extremes unless the culprit is one for its rare pauses."""
-    if not one.phases or not lost.size:
-        return float(lost.sum())
-    return float(stats.block_means(lost[None], lost.size)[0, 0]) * lost.size
 
 
 def _rise(seen: Observed, one: Culprit) -> Floats:

@@ -55,6 +55,23 @@ def kernel_covers(window: Window, lanes: Lanes, wanted: Ints) -> Covers | None:
     return None if axis is None else _covers(axis, names.take(kept), begin[kept], end[kept])
 
 
+GC = "gc"
+"""The kind of pause that is told apart, as the table calls it."""
+
+
+def pause_covers(window: Window, lanes: Lanes) -> Covers | None:
+    """When ranks paused to collect garbage, by the time at which each pause began."""
+    pauses, line = window.table("pauses"), lanes.line
+    if pauses is None:
+        return None
+    pauses = pauses.take(pauses.strings("kind").equals(GC))
+    row, column = line.rows(pauses.ints("rank")), line.column_at(pauses.ints("start_ns"))
+    kept = (row >= 0) & np.isin(column, lanes.columns)
+    at = row[kept] * lanes.columns.size + np.searchsorted(lanes.columns, column[kept])
+    axis, begin, end = _placed(lanes, pauses.take(kept), at)
+    return None if axis is None else Covers(axis, {GC: union(begin, end)})
+
+
 def _of(lanes: Lanes, table: Table, wanted: Ints) -> tuple[Table, Ints]:
     """The rows of the wanted lanes, and their lanes."""
     chosen = np.zeros(len(lanes) + 1, np.bool_)

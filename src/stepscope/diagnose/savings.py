@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.diagnose import stats
-from stepscope.diagnose.blame import Culprit
-from stepscope.diagnose.covers import phase_covers
+from stepscope.diagnose.blame import Culprit, excess_of
+from stepscope.diagnose.covers import GC, pause_covers, phase_covers
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.step_graph import StepGraph
 from stepscope.diagnose.unnamed import UNNAMED
@@ -24,7 +24,10 @@ Savings = Mapping[tuple[int, str], Floats]
 
 
 def savings(seen: Observed, culprits: Sequence[Culprit]) -> Savings:
-    """Own time of each culprit beyond its innocent peers', in its slow phases and columns."""
+    """Own time of each culprit beyond its innocent peers', in its slow phases and columns.
+
+    Of a lasting slowness no step counts for more than its like: a stall in one is something else.
+    """
     guilty = {one.row for one in culprits}
     found: dict[tuple[int, str], Floats] = {}
     for one in culprits:
@@ -43,8 +46,11 @@ def _excesses(
         well = [row for row in seen.peers_of(one.row, phase).tolist() if row not in guilty]
         if well:
             own = seen.own.own[seen.own.phases.index(phase)]
-            yield phase, np.nan_to_num(own[one.row, part] - stats.column_median(own[well][:, part]))
-    if not one.phases and seen.pauses is not None:
+            saved = np.nan_to_num(own[one.row, part] - stats.column_median(own[well][:, part]))
+            yield phase, saved if one.struck else stats.fenced(saved)
+    if not one.phases and one.phase is not None:
+        yield one.phase, np.nan_to_num(excess_of(seen, one.phase, one.row)[part])
+    elif not one.phases and seen.pauses is not None:
         others = np.delete(seen.pauses[:, part], one.row, axis=0)
         yield PAUSES, seen.pauses[one.row, part] - np.median(others, axis=0)
 
@@ -83,6 +89,8 @@ class Shrinking:
     lasted: Floats
     inside: Mapping[str, Floats]
     """By phase, how much of each piece lies in it."""
+    paused: Floats
+    """How much of each piece its rank paused."""
     whole: Mapping[str, Floats]
     """By phase how long it lasts in each lane of the graph."""
     held_up: Mapping[int, Ints]
@@ -109,7 +117,9 @@ class Shrinking:
             for name, spent in long.items():
                 whole[name] = stats.sums(lanes, spent, len(graph.lanes))
         lasted = np.maximum(end - begin, 0).astype(np.float64)
-        return cls(seen, graph, rows, lanes, lane, lasted, inside, whole, held_up)
+        pauses = pause_covers(seen.window, graph.lanes)
+        paused = np.zeros(lane.size) if pauses is None else pauses.within(lane, begin, end)[GC]
+        return cls(seen, graph, rows, lanes, lane, lasted, inside, paused, whole, held_up)
 
     def saved(self, savings: Savings) -> tuple[Ints, Ints]:
         """What each row of the graph, and each lane at its end, needs not do."""
@@ -128,7 +138,7 @@ class Shrinking:
         """How much of each piece a phase takes."""
         nothing = np.zeros(self.lane.size)
         if phase == PAUSES:
-            return self.lasted
+            return self.paused
         if phase == NO_PHASE:
             return np.asarray(np.maximum(self.lasted - sum(self.inside.values(), nothing), 0.0))
         return self.inside.get(phase, nothing)
@@ -150,8 +160,10 @@ class Shrinking:
     def _own(self, row: int, phase: str) -> Floats:
         """Of each column of the graph."""
         columns, known = self.graph.lanes.columns, self.seen.own
+        if phase == PAUSES and self.seen.pauses is not None:
+            return np.asarray(self.seen.pauses[row, columns])
         parts = [own[row, columns] for name, own in zip(known.phases, known.own, strict=True)
-                 if phase in (name, PAUSES) or (phase == NO_PHASE and name in UNNAMED)]  # fmt: skip
+                 if phase == name or (phase == NO_PHASE and name in UNNAMED)]  # fmt: skip
         return np.nan_to_num(parts).sum(axis=0) if parts else np.zeros(columns.size)
 
     def _parts_held_up(self, row: int, saved: Floats) -> dict[str, Floats]:

@@ -78,7 +78,12 @@ def coupled(groups: Sequence[ProcessGroup], ranks: frozenset[int]) -> Iterator[f
 
 def coupled_with(window: Window, ranks: frozenset[int]) -> frozenset[int]:
     """These ranks and all that may wait for one of them where nobody recorded it."""
-    return frozenset(_reached(_groups_of(unrecorded_groups(window)), ranks))
+    return linked(unrecorded_groups(window), ranks)
+
+
+def linked(groups: Sequence[ProcessGroup], ranks: frozenset[int]) -> frozenset[int]:
+    """These ranks and whoever shares a group with one of them, or is linked by several."""
+    return frozenset(_reached(_groups_of(groups), ranks))
 
 
 def _groups_of(groups: Sequence[ProcessGroup]) -> Mapping[int, list[ProcessGroup]]:

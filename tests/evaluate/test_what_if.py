@@ -1,0 +1,57 @@
+"""What diagnosis says a culprit costs, beside what the simulator knows that it costs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stepscope.diagnose import cost, step_graph
+from stepscope.diagnose.clean import clean
+from stepscope.diagnose.culprits import find_culprits
+from stepscope.diagnose.gauges import by_rank
+from stepscope.diagnose.held_up import graph_about
+from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.runner import diagnose
+from stepscope.diagnose.savings import savings
+from stepscope.simulate import Simulation, simulate
+from stepscope.simulate.parse import from_values, parse_fault
+
+
+def played(fault: str, **values: Any) -> Simulation:
+    return simulate(from_values({"name": "what-if", "ranks": 32, "steps": 40, **values,
+                                 "fault": [parse_fault(fault)]}))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "fault", ["gc:ranks=9,from=12", "gpu_slow:rank=9,factor=1.6,only=backward-compute,seen=no"]
+)
+def test_a_culprit_costs_what_the_job_would_be_shorter_without_it(fault: str) -> None:
+    """Of inputs of any length, bubbles swallow a part of it that differs from step to step."""
+    sim = played(fault, workload={"kind": "variable"}, parallelism={"tp": 2, "pp": 4})
+    (truth,), (found,) = sim.truth.faults, diagnose(sim.window).verdicts
+    assert found.ranks == (9,) and found.lost_fraction is not None
+    assert found.lost_fraction == pytest.approx(truth.lost_fraction, rel=0.25)
+
+
+def test_the_part_that_a_culprit_holds_up_loses_what_the_whole_graph_loses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With room for eight of its steps, most fit once others' own operators are left out."""
+    sim = played("gpu_slow:rank=9,factor=1.6", workload={"kind": "variable"},
+                 parallelism={"tp": 2, "pp": 4, "microbatches": 16})  # fmt: skip
+    whole = Observed(by_rank(clean(sim.window)[0]))
+    culprits = find_culprits(whole)
+    rows = np.array([one.row for one in culprits])
+    every = cost.what_if(whole, culprits)
+    comm = whole.window.tables["comm_ops"]
+    monkeypatch.setattr(step_graph, "MOST_ROWS", len(comm) * 8 // len(whole.line.steps))
+    part = Observed(whole.window)
+    graph, small = graph_about(part, rows), part.graph
+    assert graph is not None and small is not None
+    columns = graph.lanes.columns
+    assert small.lanes.columns.size == 8 and columns.size > 24
+    healing = cost._Healing(part, savings(part, culprits))
+    lost = healing.lost_ns(healing.savings)
+    assert np.allclose(lost[columns], every.lost_ns[columns], rtol=0.01, atol=1e6)
