@@ -25,6 +25,7 @@ from stepscope.diagnose.methods.passes import TOUCHED, UNTOUCHED
 from stepscope.diagnose.methods.shifted import Shifted, groups_of, shifted_groups
 from stepscope.diagnose.methods.tokens import exceeds
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.stalls_alone import stall_verdicts
 from stepscope.diagnose.together import Slow, joined
 from stepscope.diagnose.unnamed import GAPS, OUTSIDE
 from stepscope.diagnose.verdict import (
@@ -59,6 +60,7 @@ def kernel_verdicts(seen: Observed, named: Collection[int] = ()) -> list[Verdict
     slow = [slow_verdict(seen.window, one) for one in joined(seen.window, found)
             if costs_enough(one.finding)]  # fmt: skip
     guilty = {*named, *(rank for one in found for rank in one.finding.ranks)}
+    slow += stall_verdicts(seen, known, guilty) if ranks else []
     sick = _sick_groups(seen, known, guilty) if groups else []
     told = [_group_finding(seen, known, one) for one in sick]
     return slow + [network_verdict(seen.window, one) for one in told if costs_enough(one)]
