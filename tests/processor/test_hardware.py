@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from stepscope.processor.normalise import Rows
 _BURN = "while True: sum(range(1000))"
 _SLEEP = "import time; time.sleep(600)"
 BURNING, SLEEPING, STOPPED = 1, 2, 3
+JOB = "job"
 
 
 @pytest.fixture
@@ -24,6 +26,7 @@ def processes() -> Iterator[dict[int, subprocess.Popen[bytes]]]:
     code = {BURNING: _BURN, SLEEPING: _SLEEP, STOPPED: _BURN}
     running = {r: subprocess.Popen([sys.executable, "-c", text]) for r, text in code.items()}
     running[STOPPED].send_signal(signal.SIGSTOP)
+    os.waitpid(running[STOPPED].pid, os.WUNTRACED)  # until it has stopped
     yield running
     for process in running.values():
         process.kill()
@@ -47,7 +50,7 @@ def test_ranks_seen_from_outside(processes: dict[int, subprocess.Popen[bytes]]) 
     """How busy the machine is otherwise does not matter: it waits for half a second of CPU."""
     sampler = HardwareSampler("host-0")
     for rank, process in processes.items():
-        sampler.watch(rank, process.pid, process.pid)
+        sampler.watch(JOB, rank, process.pid, process.pid)
     burning = processes[BURNING].pid
     while _cpu_seconds(burning) < 0.2:
         time.sleep(0.01)
@@ -56,7 +59,7 @@ def test_ranks_seen_from_outside(processes: dict[int, subprocess.Popen[bytes]]) 
     while _cpu_seconds(burning) < before + 0.5:
         time.sleep(0.01)
     used = _cpu_seconds(burning) - before
-    rows = sampler.sample()
+    rows = sampler.sample().rows_of(JOB)
     expected = used / (time.monotonic() - began)
 
     assert _values(rows, BURNING)["cpu_util"] == pytest.approx(expected, rel=0.3)
@@ -65,7 +68,7 @@ def test_ranks_seen_from_outside(processes: dict[int, subprocess.Popen[bytes]]) 
     stopped = {rank: _values(rows, rank)["proc_stopped"] for rank in processes}
     assert stopped == {BURNING: 0.0, SLEEPING: 0.0, STOPPED: 1.0}
 
-    pulse, halted = sampler.pulse(), frozenset({processes[STOPPED].pid})
+    pulse, halted = sampler.pulse().rows_of(JOB), frozenset({processes[STOPPED].pid})
     assert [_values(pulse, rank) for rank in stopped] == [
         {"proc_stopped": value} for value in stopped.values()
     ]
@@ -76,7 +79,7 @@ def test_the_host() -> None:
     sampler = HardwareSampler("host-0")
     sampler.sample()
     time.sleep(0.05)
-    rows = sampler.sample()
+    rows = sampler.sample().rows_of(JOB)
     host = _values(rows, -1)
 
     assert set(rows["host"]) == {"host-0"} and len(set(rows["ts_ns"])) == 1
@@ -90,19 +93,36 @@ def test_the_host() -> None:
 def test_a_rank_that_died_is_stopped() -> None:
     sampler = HardwareSampler("host-0")
     process = subprocess.Popen([sys.executable, "-c", _SLEEP])
-    sampler.watch(0, process.pid, process.pid)
+    sampler.watch(JOB, 0, process.pid, process.pid)
     process.kill()
     process.wait()
-    assert _values(sampler.sample(), 0) == {"proc_stopped": 1.0}
+    assert _values(sampler.sample().rows_of(JOB), 0) == {"proc_stopped": 1.0}
 
     sampler.unwatch(process.pid)
-    assert _values(sampler.sample(), 0) == {}
+    assert _values(sampler.sample().rows_of(JOB), 0) == {}
 
 
 def test_a_rank_that_never_was() -> None:
     sampler = HardwareSampler("host-0")
     process = subprocess.Popen(["true"])
     process.wait()
-    sampler.watch(0, process.pid, process.pid)
+    sampler.watch(JOB, 0, process.pid, process.pid)
 
-    assert _values(sampler.sample(), 0) == {}
+    assert _values(sampler.sample().rows_of(JOB), 0) == {}
+
+
+def test_jobs_that_share_a_host_are_told_of_their_own_ranks_alone(
+    processes: dict[int, subprocess.Popen[bytes]],
+) -> None:
+    """Each has a rank 0, and one of the two is stopped."""
+    sampler = HardwareSampler("host-0")
+    for job, process in (("one", processes[SLEEPING]), ("two", processes[STOPPED])):
+        sampler.watch(job, 0, process.pid, process.pid)
+    for looked in (sampler.sample(), sampler.pulse()):
+        states = [_states(looked.rows_of(job)) for job in ("one", "two")]
+        assert states == [[0.0], [1.0]]
+
+
+def _states(rows: Rows) -> list[float]:
+    told = zip(rows["metric"], rows["value"], strict=True)
+    return [value for metric, value in told if metric == "proc_stopped"]

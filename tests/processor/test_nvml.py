@@ -14,6 +14,7 @@ from stepscope.processor.hardware import HardwareSampler
 from stepscope.processor.nvml import Gpus
 
 STRANGER = 2**22 + 1
+JOB = "job"
 """No process of Linux has so high a number."""
 
 
@@ -81,7 +82,7 @@ def test_counts_are_told_when_they_grow(driver: Driver) -> None:
 
 
 def of_gpus(sampler: HardwareSampler) -> set[tuple[int, str, float]]:
-    rows = sampler.sample()
+    rows = sampler.sample().rows_of(JOB)
     found = zip(rows["rank"], rows["metric"], rows["value"], strict=True)
     return {one for one in found if one[1].startswith(("gpu_index", "gpu_strangers"))}
 
@@ -89,7 +90,7 @@ def of_gpus(sampler: HardwareSampler) -> set[tuple[int, str, float]]:
 def test_who_computes_on_which_gpu(driver: Driver) -> None:
     driver.pids = [[], [os.getpid(), STRANGER]]
     sampler = HardwareSampler("host-0")
-    sampler.watch(5, os.getpid(), 0)
+    sampler.watch(JOB, 5, os.getpid(), 0)
     assert of_gpus(sampler) == {(5, "gpu_index", 1.0), (-1, "gpu_strangers.gpu1", 1.0)}
     assert of_gpus(sampler) == set(), "is looked at now and then only"
 
@@ -97,14 +98,14 @@ def test_who_computes_on_which_gpu(driver: Driver) -> None:
 def test_a_driver_that_knows_other_pids_tells_nothing_of_users(driver: Driver) -> None:
     driver.pids = [[STRANGER], [STRANGER + 1]]
     sampler = HardwareSampler("host-0")
-    sampler.watch(5, os.getpid(), 0)
+    sampler.watch(JOB, 5, os.getpid(), 0)
     assert of_gpus(sampler) == set()
 
 
 def test_parents_and_children_of_ranks_are_no_strangers(driver: Driver) -> None:
     driver.pids = [[os.getpid(), os.getppid()], []]
     sampler = HardwareSampler("host-0")
-    sampler.watch(5, os.getpid(), 0)
+    sampler.watch(JOB, 5, os.getpid(), 0)
     assert of_gpus(sampler) == {(5, "gpu_index", 0.0), (-1, "gpu_strangers.gpu0", 0.0)}
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping, Set
 from dataclasses import dataclass
 
 import psutil
@@ -38,11 +38,34 @@ Sample = tuple[int, str, float]
 class _Watched:
     """One rank's process, and what its counters said last time."""
 
+    job: str
     rank: int
     process: psutil.Process
     files: ProcessFiles
     cpu_seconds: float | None = None
     delay_ns: int | None = None
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """What was seen at one moment."""
+
+    host: str
+    at_ns: int
+    of_host: list[Sample]
+    of_ranks: Mapping[str, list[Sample]]
+    """By job: two jobs on a host may have a rank 0 each."""
+
+    def rows_of(self, job: str) -> Rows:
+        """What a job is told, as rows of `hardware`: of the host, and of its own ranks."""
+        samples = [*self.of_host, *self.of_ranks.get(job, ())]
+        return {
+            "rank": [rank for rank, _, _ in samples],
+            "host": [self.host] * len(samples),
+            "metric": [metric for _, metric, _ in samples],
+            "ts_ns": [self.at_ns] * len(samples),
+            "value": [value for _, _, value in samples],
+        }
 
 
 class HardwareSampler:
@@ -68,11 +91,11 @@ class HardwareSampler:
         """The pids that the last sample found stopped or gone."""
         return frozenset(self._halted)
 
-    def watch(self, rank: int, pid: int, thread_id: int) -> None:
+    def watch(self, job: str, rank: int, pid: int, thread_id: int) -> None:
         self.unwatch(pid)
         try:
             process = psutil.Process(pid)
-            self._watched[pid] = _Watched(rank, process, ProcessFiles(pid, thread_id))
+            self._watched[pid] = _Watched(job, rank, process, ProcessFiles(pid, thread_id))
         except (psutil.Error, OSError):
             return
 
@@ -82,35 +105,30 @@ class HardwareSampler:
             watched.files.close()
         self._halted.discard(pid)
 
-    def sample(self) -> Rows:
-        """One sample of everything, as rows of `hardware`."""
-        now, elapsed = time.time_ns(), self._elapsed()
-        samples = list(self._host_samples(elapsed))
-        samples += self._users_of_gpus()
+    def sample(self) -> Sampled:
+        """One sample of everything."""
+        now, elapsed, there = time.time_ns(), self._elapsed(), self._users_of_gpus()
+        of_host = [*self._host_samples(elapsed), *self._strangers_on_gpus(there)]
+        of_ranks = {}
         for pid, watched in self._watched.items():
             of_rank = self._rank_samples(watched, elapsed)
             (self._halted.add if _is_halted(of_rank) else self._halted.discard)(pid)
-            samples += of_rank
-        return self._rows(samples, now)
+            of_ranks[pid] = [*_gpu_of(pid, watched.rank, there), *of_rank]
+        return Sampled(self._host, now, of_host, self._by_job(of_ranks))
 
-    def pulse(self) -> Rows:
+    def pulse(self) -> Sampled:
         """Only who is stopped: cheap, and right at any rate, unlike what is counted in ticks."""
         now = time.time_ns()
-        samples = [(one.rank, "proc_stopped", float(_is_stopped(one.files)))
-                   for one in self._watched.values()]  # fmt: skip
-        self._halted = {
-            pid for pid, (_, _, value) in zip(self._watched, samples, strict=True) if value
-        }
-        return self._rows(samples, now)
+        self._halted = {pid for pid, one in self._watched.items() if _is_stopped(one.files)}
+        of_ranks = {pid: [(one.rank, "proc_stopped", float(pid in self._halted))]
+                    for pid, one in self._watched.items()}  # fmt: skip
+        return Sampled(self._host, now, [], self._by_job(of_ranks))
 
-    def _rows(self, samples: list[Sample], now_ns: int) -> Rows:
-        return {
-            "rank": [rank for rank, _, _ in samples],
-            "host": [self._host] * len(samples),
-            "metric": [metric for _, metric, _ in samples],
-            "ts_ns": [now_ns] * len(samples),
-            "value": [value for _, _, value in samples],
-        }
+    def _by_job(self, of_ranks: Mapping[int, list[Sample]]) -> dict[str, list[Sample]]:
+        found: dict[str, list[Sample]] = {}
+        for pid, samples in of_ranks.items():
+            found.setdefault(self._watched[pid].job, []).extend(samples)
+        return found
 
     def _elapsed(self) -> float:
         now = time.monotonic()
@@ -133,22 +151,21 @@ class HardwareSampler:
         for metric, value in (*self._gpus.sample(), *self._ports.sample()):
             yield -1, metric, value
 
-    def _users_of_gpus(self) -> Iterator[Sample]:
-        """Which rank computes on which GPU, and how many strangers do, where pids are ours."""
+    def _users_of_gpus(self) -> Mapping[int, Set[int]]:
+        """The processes on each GPU, now and then."""
         if self._last is None or self._last < self._looked_at_gpus + GPU_USERS_SECONDS:
-            return
+            return {}
         self._looked_at_gpus = self._last
-        there = self._gpus.processes()
-        for pid, watched in self._watched.items():
-            on = [index for index, pids in there.items() if pid in pids]
-            if len(on) == 1:
-                yield watched.rank, "gpu_index", float(on[0])
+        return self._gpus.processes()
+
+    def _strangers_on_gpus(self, there: Mapping[int, Set[int]]) -> Iterator[Sample]:
+        """How many compute where a rank does; nothing where the driver's pids are not ours."""
         shared = {index: pids for index, pids in there.items() if pids & self._watched.keys()}
-        ours = (
-            self._family() if any(pids - self._watched.keys() for pids in shared.values()) else ()
-        )
+        ours: Collection[int] = ()
+        if any(pids - self._watched.keys() for pids in shared.values()):
+            ours = self._family()
         for index, pids in shared.items():
-            strangers = pids.difference(self._watched, ours)
+            strangers = set(pids).difference(self._watched, ours)
             yield -1, f"gpu_strangers.gpu{index}", float(len(strangers))
 
     def _rank_samples(self, watched: _Watched, elapsed: float) -> list[Sample]:
@@ -193,6 +210,12 @@ class HardwareSampler:
             except psutil.Error:
                 continue
         return family
+
+
+def _gpu_of(pid: int, rank: int, there: Mapping[int, Set[int]]) -> Iterator[Sample]:
+    on = [index for index, pids in there.items() if pid in pids]
+    if len(on) == 1:
+        yield rank, "gpu_index", float(on[0])
 
 
 def _is_stopped(files: ProcessFiles) -> bool:

@@ -114,7 +114,7 @@ class OutsideWatcher:
     def _watch(self, who: Watch) -> None:
         self._turn_at = 0.0
         self._jobs[who.pid] = who.job
-        self._hardware.watch(who.rank, who.pid, who.thread_id)
+        self._hardware.watch(who.job, who.rank, who.pid, who.thread_id)
         if self._stacks is not None:
             self._stacks.watch(Target(who.job, who.rank, who.pid))
 
@@ -154,20 +154,20 @@ class OutsideWatcher:
         if now - self._sampled < SHORTEST_SAMPLE_SECONDS:
             return
         halted = self._hardware.halted
-        rows = self._hardware.sample()
+        sampled = self._hardware.sample()
         self._dump_before_verdict(self._hardware.halted - halted)
         own = self._own_cost(now)
         self._sampled = now
         for job in set(self._jobs.values()):
-            self._append(job, "hardware", rows)
+            self._append(job, "hardware", sampled.rows_of(job))
             self._append(job, "hardware", own)
 
     def _pulse(self) -> None:
         halted = self._hardware.halted
-        rows = self._hardware.pulse()
+        looked = self._hardware.pulse()
         self._dump_before_verdict(self._hardware.halted - halted)
         for job in set(self._jobs.values()):
-            self._append(job, "hardware", rows)
+            self._append(job, "hardware", looked.rows_of(job))
 
     def _dump_before_verdict(self, newly_halted: frozenset[int]) -> None:
         """Stacks first: whoever reads that a process has stopped can read where, too."""
