@@ -76,7 +76,7 @@ def measure(pause_seconds: float, times: int, ranks: int) -> tuple[float, list[f
 def running(pause_seconds: float, ranks: int) -> Iterator[subprocess.Popen[str]]:
     with tempfile.TemporaryDirectory() as folder:
         command = [
-            str(BIN / "stepscope"), "run", "--store", folder, "--",
+            str(BIN / "stepscope"), "run", "--store", folder, "--socket", f"{folder}/socket", "--",
             sys.executable, str(JOB / "launch.py"), str(ranks),
             str(JOB / "train.py"), "--pause", str(pause_seconds), "--scenes", "none:100000",
         ]  # fmt: skip

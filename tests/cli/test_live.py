@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,19 +32,14 @@ class Clock:
     def time_ns(self) -> int:
         return int(self.now * 1e9)
 
+    def wait(self, _process: object, _descriptors: object, seconds: float) -> set[int]:
+        """Stands in for `wait_for`: nothing happens."""
+        self.now += seconds
+        return set()
+
 
 class Command:
-    """Runs for ever; each wait takes as long as it may."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-
-    pid = 1 << 30
-    """Of no process."""
-
-    def wait(self, seconds: float) -> None:
-        self._clock.now += seconds
-        raise subprocess.TimeoutExpired("train", seconds)
+    """Runs for ever."""
 
     def poll(self) -> None:
         return None
@@ -91,7 +85,7 @@ class Run:
         self.job, self.folder = Job(clock), folder
         self._clock = clock
         self._view = live.Live(str(folder.parent), folder.name, lambda: None)
-        self._command: Any = Command(clock)
+        self._command: Any = Command()
 
     def watch(self, seconds: float) -> None:
         until = self._clock.now + seconds
@@ -110,6 +104,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     clock = Clock()
     run = Run(tmp_path / "job", clock)
     monkeypatch.setattr(live, "time", clock)
+    monkeypatch.setattr(live, "wait_for", clock.wait)
     monkeypatch.setattr(live, "Watch", run.job.watch)
     return run
 

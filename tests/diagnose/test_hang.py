@@ -62,6 +62,14 @@ def test_a_stopped_process_is_named_at_once() -> None:
         assert "kill -CONT" in verdict.advice
 
 
+def test_who_has_stopped_long_before_the_others_came_is_named_as_they_come() -> None:
+    """Their patience began when it stopped."""
+    job = a_stuck_job(seconds=0.1)
+    since = missed_ns(job) - SECOND
+    samples = with_samples(job, "proc_stopped", lambda rank, time: rank == CULPRIT and time > since)
+    assert the_hang(find_hang(samples)).ranks == (CULPRIT,)
+
+
 def test_a_rank_seen_stopped_and_running_at_once_is_not_stopped_for_long() -> None:
     """Two processes of one rank: one has left, the other took its place."""
     job = with_samples(stopped(a_stuck_job(seconds=2.5)), "proc_stopped", lambda rank, time: 0)

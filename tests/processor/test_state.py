@@ -235,6 +235,21 @@ def test_what_is_in_flight_is_told_of_the_host_it_is_on() -> None:
     assert set(rows["ts_ns"]) == {9}
 
 
+def test_of_a_job_with_a_stopped_process_what_has_just_begun_counts() -> None:
+    """Of another job only what has lasted for half a step."""
+    state = HostState()
+    for number, job in enumerate(("halts", "trains")):
+        one = Story(number, state, number)
+        one.rank.job = job
+        one.begin()
+        one.tell("loader", "optimizer", "AllReduce", "dp-0")
+        one.records(*(record for _ in range(12) for record in one.rank.iteration()))
+        one.records(one.rank.comm("AllReduce", 3))
+        now_ns = OFFSET_NS + one.rank.now_ns
+    assert [one.job for one in state.stalled(now_ns, {"halts"})] == ["halts"]
+    assert state.stalled(now_ns) == []
+
+
 def test_two_hellos_on_one_connection_are_two_lives(story: Story) -> None:
     out = story.begin()
     assert [type(it) for it in out] == [Unwatch, JobKnown, OpenOps, Watch]

@@ -13,9 +13,11 @@ from stepscope.wire.control import (
     Hurry,
     decode_flush,
     decode_flushed,
+    decode_follow,
     decode_hurry,
     encode_flush,
     encode_flushed,
+    encode_follow,
     encode_hurry,
 )
 from stepscope.wire.frames import PacketKind, pack
@@ -70,6 +72,12 @@ def test_a_job_that_is_to_be_stored_arrives_by_name(job: str) -> None:
 @pytest.mark.parametrize("payload", [b"", b"[]", b"{}", b'{"flush": 3}', b'{"hurry_seconds": 1}'])
 def test_what_asks_for_nothing_to_be_stored_names_no_job(payload: bytes) -> None:
     assert decode_flush(memoryview(payload)) is None
+
+
+@given(st.text())
+def test_a_job_that_is_to_be_followed_is_not_one_to_be_stored(job: str) -> None:
+    asked = memoryview(encode_follow(job))
+    assert (decode_follow(asked), decode_flush(asked)) == (job, None)
 
 
 @given(st.text(), st.none() | st.text())

@@ -6,13 +6,11 @@ ours. Elsewhere the command's output is not touched, and plain lines go to stand
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import logging
 import os
 import pty
 import select
-import selectors
 import subprocess
 import sys
 import termios
@@ -30,6 +28,7 @@ from stepscope.cli import terminal
 from stepscope.cli.diagnose import write_html
 from stepscope.cli.exits import complain
 from stepscope.cli.follow import Watch, encodable, identity, import_what_looks
+from stepscope.cli.waiting import wait_for
 from stepscope.diagnose.finding import Diagnosis
 from stepscope.errors import StepscopeError
 from stepscope.report.series import buckets, sparkline
@@ -40,14 +39,14 @@ from stepscope.store.layout import safe_name
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from stepscope.cli.news import News
     from stepscope.cli.series import Announcer
 
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 4.0
 CONFIRM_SECONDS = 2.0
-"""A suspicion is looked at again sooner."""
-STALLED_LOOK_SECONDS = 0.02
+"""A suspicion is looked at again sooner, and so is a hang whose operators have ended."""
 BUDGET = 100.0
 """A look may use the processor for a hundredth of the time until the next: 1 % of one core,
 outside the ranks. On a busy host it takes longer than that, and is no more of a burden for it."""
@@ -57,8 +56,8 @@ SURE = 0.95
 most that is given to any other (`methods/hang.py`)."""
 STACK_FRAMES = 8
 """Innermost frames of a rank that hangs; the report has more."""
-_TURN_SECONDS = 0.05
-_STALLED_TURN_SECONDS = 0.02
+POLL_SECONDS = 0.25
+"""How often the files of other hosts are asked after; this host's processor says what it stored."""
 _SEARCH_SECONDS = 1.0
 """How often hosts are sought that had nothing open before."""
 
@@ -68,16 +67,17 @@ class Live:
 
     def __init__(
         self, root: str, job: str, ask_for_stacks: Callable[[], None],
-        announcer: Announcer | None = None,
+        announcer: Announcer | None = None, news: News | None = None,
     ) -> None:  # fmt: skip
         self._announcer = announcer
+        self._news = news
         self._ask_for_stacks = ask_for_stacks
         self._asked = self._hanging = False
         self._suspected: set[tuple[object, ...]] = set()
         self.source = f"{root.rstrip('/')}/{safe_name(job)}"
         self._screen = _Terminal() if _on_terminal() else _Plain()
         self._watch: Watch | None = None
-        self._due = self._whole_due = 0.0
+        self._due = self._whole_due = self._polled = 0.0
         self._open_ops = _OpenOps(Path(self.source) / "comm_ops")
 
     @property
@@ -87,18 +87,28 @@ class Live:
 
     def wait(self, process: subprocess.Popen[bytes]) -> bool:
         """Waits a moment, looks when it is time; True once the command has ended."""
-        turn = _STALLED_TURN_SECONDS if self._open_ops.any else _TURN_SECONDS
-        self._screen.pump(turn, process)
-        changed, stalled = self._open_ops.look(), self._open_ops.any
-        if stalled:
-            pause = 0.0 if changed else STALLED_LOOK_SECONDS
-            self._due = min(self._due, time.monotonic() + pause)
+        heard = self._pause(process)
+        if heard or time.monotonic() - self._polled >= POLL_SECONDS:
+            self._polled, stalled = time.monotonic(), self._open_ops.any
+            self._open_ops.look()
+            if self._open_ops.any or (stalled and self._hanging):
+                self._due = self._polled  # it may hang, or gets on
         if time.monotonic() >= self._due:
-            self._look(stalled)
+            self._look(self._open_ops.any)
         return process.poll() is not None
 
     def stop(self) -> None:
         self._screen.stop()
+        if self._news is not None:
+            self._news.close()
+
+    def _pause(self, process: subprocess.Popen[bytes]) -> bool:
+        """Until something happens, or it is time to ask; whether this host's part was stored."""
+        news = None if self._news is None else self._news.descriptor
+        ready = wait_for(process, (*self._screen.descriptors, news), POLL_SECONDS)
+        if ready.intersection(self._screen.descriptors):
+            self._screen.take()
+        return self._news is not None and news in ready and self._news.heard()
 
     def report(self, html: Path | None) -> None:
         """The final report, of everything the job left."""
@@ -116,7 +126,7 @@ class Live:
     def _look(self, stalled: bool) -> None:
         started = time.monotonic()
         if stalled and started < self._whole_due and self._told_of_hang():
-            self._due = started + STALLED_LOOK_SECONDS
+            self._due = self._whole_due
             return
         import_what_looks()
         used = time.process_time()
@@ -125,7 +135,7 @@ class Live:
         if diagnosis is not None:
             self._hanging = diagnosis.state == "hang"
             confirmed = self._confirmed(diagnosis)
-            if confirmed != diagnosis:
+            if confirmed != diagnosis or (self._hanging and not stalled):
                 pause = CONFIRM_SECONDS
             if confirmed.verdicts or not diagnosis.verdicts:
                 self._show(confirmed)
@@ -200,35 +210,29 @@ class _OpenOps:
         self._folder = folder
         self._hosts: list[Path] = []
         self._sought = -_SEARCH_SECONDS
-        self._newest = 0
-
-    @property
-    def any(self) -> bool:
+        self.any = False
         """Whether there was one at the last look."""
-        return self._newest > 0
 
-    def look(self) -> bool:
-        """Whether something changed since the last look."""
+    def look(self) -> None:
         now = time.monotonic()
         if now - self._sought >= _SEARCH_SECONDS:
             self._sought = now
             self._hosts = list(self._folder.glob("*"))
-        newest = max((_changed_ns(host / "open.parquet") for host in self._hosts), default=0)
-        changed, self._newest = newest != self._newest, newest
-        return changed
+        self.any = any((host / "open.parquet").exists() for host in self._hosts)
 
 
 class _Plain:
     """Lines on standard error; the command's output goes where ours goes."""
 
     output: int | None = None
+    descriptors: tuple[int, ...] = ()
 
     def __init__(self) -> None:
         self._said = 0.0
         self._blamed: object = ()
 
-    def pump(self, seconds: float, process: subprocess.Popen[bytes]) -> None:
-        _wait(process, seconds)
+    def take(self) -> None:
+        """Nothing comes by us."""
 
     def show(self, diagnosis: Diagnosis) -> None:
         blamed = tuple(identity(verdict) for verdict in diagnosis.verdicts)
@@ -250,33 +254,26 @@ class _Terminal:
     def __init__(self) -> None:
         self._ours, self.output = pty.openpty()
         _copy_window_size(self._ours)
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._ours, selectors.EVENT_READ)
+        self.descriptors = (self._ours,)
         self._partial = b""
         self._diagnosis: Diagnosis | None = None
         self._console = Console(stderr=True)
         self._live = RichLive(console=self._console, auto_refresh=False, transient=True)
         self._live.start()
 
-    def pump(self, seconds: float, process: subprocess.Popen[bytes]) -> None:
-        until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0 and process.poll() is None:
-            if self._selector.select(left):
-                self._take()
-
     def show(self, diagnosis: Diagnosis) -> None:
         self._diagnosis = diagnosis
         self._draw()
 
     def stop(self) -> None:
-        while self._selector.select(0):
-            if not self._take():
+        while select.select([self._ours], [], [], 0)[0]:
+            if not self.take():
                 break
         self._live.stop()
         if self._partial:
             self._print(self._partial)
 
-    def _take(self) -> bool:
+    def take(self) -> bool:
         """Whole lines scroll by; what follows the last one (a progress bar) joins our block."""
         try:
             data = os.read(self._ours, 65536)
@@ -331,20 +328,6 @@ def _lines(diagnosis: Diagnosis) -> Iterator[str]:
         yield from (f"  stack: {frame}" for frame in verdict.stack[-STACK_FRAMES:])
 
 
-def _wait(process: subprocess.Popen[bytes], seconds: float) -> None:
-    """Until a process ends, or a time is over; asleep all the while, as `Popen.wait` is not."""
-    try:
-        descriptor = os.pidfd_open(process.pid)
-    except OSError:  # it was waited for already, or the kernel is older than 5.3
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(seconds)
-        return
-    ended = select.poll()
-    ended.register(descriptor, select.POLLIN)
-    ended.poll(1e3 * seconds)
-    os.close(descriptor)
-
-
 def _on_terminal() -> bool:
     return terminal.is_terminal() and sys.stderr.isatty()
 
@@ -353,10 +336,3 @@ def _copy_window_size(descriptor: int) -> None:
     """A progress bar in the command fits our terminal."""
     size = fcntl.ioctl(sys.stdout.fileno(), termios.TIOCGWINSZ, bytes(8))
     fcntl.ioctl(descriptor, termios.TIOCSWINSZ, size)
-
-
-def _changed_ns(path: Path) -> int:
-    try:
-        return path.stat().st_mtime_ns
-    except OSError:
-        return 0

@@ -68,6 +68,7 @@ def run(
     """
     from stepscope.cli import launch
     from stepscope.cli.live import Live
+    from stepscope.cli.news import News
     from stepscope.cli.prepare import prepare_for
     from stepscope.cli.series import announcer_to
     from stepscope.processor.settings import Settings, default_socket
@@ -80,7 +81,8 @@ def run(
     prepare_for(command, os.environ)
     processor.ensure()
     env = launch.environment(os.environ, name, root, processor.path)
-    live = Live(root, name, lambda: _try_flush(processor, name), announcer)
+    news = News(processor.path, name)
+    live = Live(root, name, lambda: _try_flush(processor, name), announcer, news)
     process = _start(command, env, live.output)
     _forward_signals(process)
     try:

@@ -116,6 +116,8 @@ class Signs:
     seen_ns: int | None
     """Newest sample in which the process was alive; None where no samples are taken."""
     stack: tuple[str, ...]
+    stopped_ns: int | None = None
+    """Since when it has been found stopped, without a break; None of a rank that is not."""
 
 
 class Watch:
@@ -150,9 +152,9 @@ def _signs_of(window: Window, rank: int, since_ns: int) -> Signs:
     if hardware is None:
         return Signs("saving" if saves(stack) else "unknown", None, stack)
     mine = hardware.ints("rank") == rank
-    alive, stopped = _alive(hardware, mine)
-    if stopped:
-        return Signs("stopped", alive, stack)
+    alive, stopped_ns = _alive(hardware, mine)
+    if stopped_ns is not None:
+        return Signs("stopped", alive, stack, stopped_ns)
     if saves(stack):
         return Signs("saving", alive, stack)
     recent = mine & hardware.strings("metric").equals("cpu_util")
@@ -163,8 +165,9 @@ def _signs_of(window: Window, rank: int, since_ns: int) -> Signs:
     return Signs("idle" if float(np.median(cores)) < IDLE_CORES else "active", alive, stack)
 
 
-def _alive(hardware: Table, mine: Mask) -> tuple[int | None, bool]:
-    """Newest sample that did not find the process stopped, and whether the very newest did."""
+def _alive(hardware: Table, mine: Mask) -> tuple[int | None, int | None]:
+    """Newest sample that did not find the process stopped, and since when it is, if the very newest
+    did."""
     times = hardware.ints("ts_ns")
     state = mine & hardware.strings("metric").equals("proc_stopped")
     halted = state & (hardware.floats("value") >= STOPPED)
@@ -172,9 +175,10 @@ def _alive(hardware: Table, mine: Mask) -> tuple[int | None, bool]:
     alive = seen | (state & ~halted)
     newest = int(times[state].max()) if state.any() else None
     stopped = newest is not None and bool(halted[state & (times == newest)].any())
-    halting = _halting(times, state, halted) if stopped else np.iinfo(np.int64).max
-    alive &= times < halting
-    return (int(times[alive].max()) if alive.any() else None), stopped
+    halting = _halting(times, state, halted) if stopped else None
+    if halting is not None:
+        alive &= times < halting
+    return (int(times[alive].max()) if alive.any() else None), halting
 
 
 def _halting(times: Ints, state: Mask, halted: Mask) -> int:

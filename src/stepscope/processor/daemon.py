@@ -13,15 +13,17 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from types import FrameType
 from typing import Any
 
 from stepscope.processor.door import BACKLOG, listen, own
+from stepscope.processor.followers import Followers
 from stepscope.processor.halted import Halted
 from stepscope.processor.hardware import adapters
 from stepscope.processor.instructions import (
     Append,
+    Follow,
     Instruction,
     JobKnown,
     OpenOps,
@@ -72,7 +74,8 @@ class Processor:
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._connections: dict[int, socket.socket] = {}
         self._state = HostState()
-        self._jobs = JobFolders(self._host, settings)
+        self._followers = Followers()
+        self._jobs = JobFolders(self._host, settings, self._followers.tell)
         self._outside = OutsideWatcher(self._host, settings, self._store)
         self._upkeep = Upkeep(self._host, settings.keep_options(), self._jobs.folders)
         self._nics = adapters()
@@ -117,22 +120,23 @@ class Processor:
         """What time alone brings about; every packet of a busy host is no reason for it."""
         if time.monotonic() < self._tick_at:
             return
-        halted, stalled = self._newly_halted(), self._state.stalled(time.time_ns())
+        halted = self._with_halted()
+        stalled = self._state.stalled(time.time_ns(), halted)
         self._carry_out(self._stalls.due(stalled, time.monotonic()))
         self._tick_seconds = tick_seconds(
-            self._state.shortest_step_ns(), halted=halted, waiting=self._state.is_waiting()
+            self._state.shortest_step_ns(), halted=bool(halted), waiting=self._state.is_waiting()
         )
         self._tick_at = time.monotonic() + self._tick_seconds
 
-    def _newly_halted(self) -> bool:
-        """Has a job looked at when a process of it stops; whether there is a stopped one."""
+    def _with_halted(self) -> Collection[str]:
+        """Jobs that have a stopped process; where one has just stopped, it is looked at."""
         halted, before = self._halted.look(), self._halted_before
         self._halted_before = halted
         for job, pids in halted.items():
             if pids - before.get(job, frozenset()):
                 self._hurry(job)
                 self._outside.halted()
-        return bool(halted)
+        return halted.keys()
 
     def _hurry(self, job: str) -> None:
         request = pack(PacketKind.CONTROL, encode_hurry(HURRY), os.getpid(), 0)
@@ -204,6 +208,7 @@ class Processor:
         connection = self._connections.pop(fd, None)
         if connection is not None:
             self._selector.unregister(connection)
+            self._followers.remove(connection)
             connection.close()
             self._carry_out(self._state.disconnected(fd))
 
@@ -258,6 +263,9 @@ class Processor:
         line = self._connections[it.connection].dup()
         threading.Thread(target=self._flush_for, args=(it.job, line), daemon=True).start()
 
+    def _follow(self, it: Follow) -> None:
+        self._followers.add(it.job, self._connections[it.connection])
+
     def _refuse(self, it: Refuse) -> None:
         """Closes a connection; a producer that tries again every second is told of once."""
         first = it.why not in self._refused and len(self._refused) < _MOST_REFUSALS
@@ -274,6 +282,7 @@ class Processor:
         Refuse: _refuse,
         Stalled: _stalled,
         StoreNow: _store_now,
+        Follow: _follow,
     }
 
     def _close(self) -> None:

@@ -20,7 +20,7 @@ are the writer's to bound."""
 
 
 class JobFolder:
-    """Rows come from any thread; `flush` and `close` are called from one."""
+    """Rows come from any thread; `store`, `draw` and `close` are called from one."""
 
     def __init__(self, location: Location, host: str, settings: Settings) -> None:
         self.location = location
@@ -73,10 +73,13 @@ class JobFolder:
         self._hand_over_all()
         self._writer.replace(table, file, rows)
 
-    def flush(self) -> None:
-        """Stores everything, then draws what is new every few seconds: who looks need not wait."""
+    def store(self) -> None:
+        """Stores everything but traces."""
         self._hand_over_all()
         self._writer.flush()
+
+    def draw(self) -> None:
+        """Draws what is new, every few seconds: who looks at the tables need not wait for it."""
         if self._traces is not None and time.monotonic() - self._drawn_at >= TRACE_SECONDS:
             self._drawn_at = time.monotonic()
             self._traces.flush(time.time_ns())

@@ -92,4 +92,12 @@ class StoreNow:
     job: str
 
 
-Instruction = Stalled | Append | OpenOps | JobKnown | Watch | Unwatch | Refuse | StoreNow
+@dataclass(frozen=True)
+class Follow:
+    """Say to who asked, from now on, whenever something of a job was stored."""
+
+    connection: int
+    job: str
+
+
+Instruction = Stalled | Append | OpenOps | JobKnown | Watch | Unwatch | Refuse | StoreNow | Follow

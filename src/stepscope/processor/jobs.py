@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 
 from stepscope.errors import StepscopeError
 from stepscope.processor.folder import JobFolder
@@ -30,8 +31,12 @@ NO_OPEN_OPS: Rows = {column: [] for column in TABLES["comm_ops"].columns}
 class JobFolders:
     """One folder per job, created when the job is first heard of."""
 
-    def __init__(self, host: str, settings: Settings) -> None:
+    def __init__(
+        self, host: str, settings: Settings, stored: Callable[[str], None] = lambda _: None
+    ) -> None:
+        """`stored` is called with a job's name whenever something of it was stored."""
         self._host = host
+        self._stored = stored
         self._settings = settings
         self._folders: dict[str, JobFolder] = {}
         self._stores: dict[str, str] = {}
@@ -157,7 +162,9 @@ class JobFolders:
             with self._lock:
                 if self._folders.get(job) is folder:
                     self._due[job] = time.monotonic() + self._pace(folder)
-            folder.flush()
+            folder.store()
+            self._stored(job)
+            folder.draw()
         with self._turn:
             self._turns += 1
             self._turn.notify_all()

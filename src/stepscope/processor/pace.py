@@ -13,13 +13,16 @@ from dataclasses import dataclass
 
 from stepscope.wire.frames import MAX_PACKET_BYTES
 
-SHORTEST_SECONDS = 0.05
-"""Between ticks where steps are short, their length is not known, or somebody waits for long."""
+SHORTEST_SECONDS = 0.02
+"""Between ticks where steps are short."""
+USUAL_SECONDS = 0.05
+"""Where their length is not known, or somebody waits for long."""
 LONGEST_SECONDS = 0.25
 TICKS_PER_STEP = 5
 """Who has stopped is to be told within two steps of it; this is a tenth of them."""
-HALTED_SECONDS = 0.02
-"""While a process is stopped: what is seen at a tick is what a hang is told by."""
+HALTED_SECONDS = 0.01
+"""While a process is stopped: what is seen at a tick is what a hang is told by, and its job has no
+use for the processor's time."""
 CROWDED_BYTES = MAX_PACKET_BYTES
 """Of one rank at one look. Its socket holds three such packets, and it must never find it full."""
 CROWDED_SECONDS = 5.0
@@ -52,6 +55,6 @@ def tick_seconds(step_ns: float, *, halted: bool, waiting: bool) -> float:
     """
     if halted:
         return HALTED_SECONDS
-    if waiting:
-        return SHORTEST_SECONDS
+    if waiting or step_ns <= 0:
+        return USUAL_SECONDS
     return min(max(step_ns / TICKS_PER_STEP / 1e9, SHORTEST_SECONDS), LONGEST_SECONDS)

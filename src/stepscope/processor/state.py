@@ -7,7 +7,7 @@ carries them out. The same stimuli always give the same instructions.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Set
+from collections.abc import Collection, Iterator, Set
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -16,6 +16,7 @@ from stepscope.errors import WireError
 from stepscope.processor import normalise, survey
 from stepscope.processor.instructions import (
     Append,
+    Follow,
     Instruction,
     JobKnown,
     OpenOps,
@@ -31,7 +32,7 @@ from stepscope.processor.steps import Event, Step, StepTracker
 from stepscope.processor.survey import Kinds
 from stepscope.trace import Host, Job, ProcessGroup
 from stepscope.window import NULL
-from stepscope.wire.control import decode_flush
+from stepscope.wire.control import decode_flush, decode_follow
 from stepscope.wire.frames import (
     AtRisk,
     GroupInfo,
@@ -160,12 +161,17 @@ class HostState:
             out += _appended(job, sums.tick(self._oldest_kernels_ns(job, now_ns)))
         return out
 
-    def stalled(self, now_ns: int) -> list[Stalled]:
-        """Jobs with operators in flight for longer than half an average step of theirs."""
+    def stalled(self, now_ns: int, halted: Collection[str] = ()) -> list[Stalled]:
+        """Jobs with operators in flight for longer than half an average step of theirs; any, of
+        jobs that have a stopped process."""
         jobs = {
             producer.hello.job
             for producer in self.producers.values()
-            if producer.open_ops and producer.oldest_open_ns(now_ns) > producer.patience_ns
+            if producer.open_ops
+            and (
+                producer.hello.job in halted
+                or producer.oldest_open_ns(now_ns) > producer.patience_ns
+            )
         }
         return [self._stalled(job) for job in sorted(jobs)]
 
@@ -386,12 +392,13 @@ def _open_key(record: Records, names: dict[int, str]) -> _OpenKey:
     return group, seq, names.get(op_peer >> 32) in ("Send", "Recv")
 
 
-def _asked(connection: int, payload: memoryview) -> StoreNow:
-    """What a request of `stepscope run` wants, the one message that is answered."""
-    job = decode_flush(payload)
-    if job is None:
-        raise WireError("a request that is none of ours")
-    return StoreNow(connection, job)
+def _asked(connection: int, payload: memoryview) -> StoreNow | Follow:
+    """What a request of `stepscope run` wants, the only messages that are answered."""
+    if (job := decode_flush(payload)) is not None:
+        return StoreNow(connection, job)
+    if (job := decode_follow(payload)) is not None:
+        return Follow(connection, job)
+    raise WireError("a request that is none of ours")
 
 
 def _rows(producer: Producer, kinds: Kinds, records: Records) -> Iterator[Append]:

@@ -53,11 +53,22 @@ def encode_flush(job: str) -> bytes:
 
 def decode_flush(payload: memoryview) -> str | None:
     """The job that is to be stored, of a CONTROL packet; None where nothing is to be."""
-    try:
-        job = _object(payload).get("flush")
-    except WireError:
-        return None
-    return job if isinstance(job, str) else None
+    return _job_in(payload, "flush")
+
+
+def encode_follow(job: str) -> bytes:
+    """The payload that asks a processor to say whenever it has stored something of a job."""
+    return json.dumps({"follow": job}).encode()
+
+
+def decode_follow(payload: memoryview) -> str | None:
+    """The job that is to be told of; None where none is."""
+    return _job_in(payload, "follow")
+
+
+def encode_stored(job: str) -> bytes:
+    """The payload that says so; what was stored stands in the job's folder."""
+    return json.dumps({"stored": job}).encode()
 
 
 def encode_flushed(job: str, trouble: str | None) -> bytes:
@@ -86,3 +97,11 @@ def _object(payload: memoryview) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise WireError("a request that is no JSON object")
     return value
+
+
+def _job_in(payload: memoryview, request: str) -> str | None:
+    try:
+        job = _object(payload).get(request)
+    except WireError:
+        return None
+    return job if isinstance(job, str) else None

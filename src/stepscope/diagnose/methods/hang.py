@@ -32,7 +32,8 @@ LATE_STEPS = 1.5
 OVERDUE_STEPS = 1.0
 """With a process known to be stopped, while it is younger than one step."""
 STOPPED_STEPS = 0.5
-"""A process known to be stopped needs no patience beyond what sorts out one slow step."""
+"""A process known to be stopped needs no patience beyond what sorts out one slow step, or a
+debugger that stops it for a look: either the others have waited, or it was stopped, for so long."""
 STUCK_STEPS, STUCK_NS = 2.0, 5 * 10**9
 """VenusTrace, section 3.3: n = 2; the floor covers a sampling gap or two of a short-step job."""
 BLOCKED_STEPS, BLOCKED_NS = 5.0, 10 * 10**9
@@ -80,9 +81,11 @@ def _stopped_members(watch: Watch, scene: Scene, signs: dict[int, Signs]) -> fro
 
 
 def _halted(watch: Watch, scene: Scene, stopped: frozenset[int]) -> Finding | None:
-    if _age(watch, scene, stopped) < STOPPED_STEPS * scene.pace.step_ns:
-        return None
     signs = {rank: watch.of(rank) for rank in sorted(stopped)}
+    since = [sign.stopped_ns for sign in signs.values() if sign.stopped_ns is not None]
+    lasted = max(_age(watch, scene, stopped), scene.now_ns - min(since, default=scene.now_ns))
+    if lasted < STOPPED_STEPS * scene.pace.step_ns:
+        return None
     return _finding(scene, signs, "host", 0.97, "its process is stopped or dead")
 
 
