@@ -2,124 +2,71 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <utility>
+
+#include "distributions.hpp"
 
 namespace stepscope {
 namespace {
 
-// The normal distribution by its value and slope at the nearest of these nodes: within 2e-7.
-class Normal {
- public:
-    static constexpr float REACH = 8, PER_UNIT = 64, LAST = 2 * REACH * PER_UNIT;
-
-    Normal() {
-        for (std::size_t at = 0; at < nodes_.size(); ++at) {
-            const double z = static_cast<double>(at) / PER_UNIT - REACH;
-            nodes_[at] = {static_cast<float>(0.5 * std::erfc(-z / std::sqrt(2.0))),
-                          static_cast<float>(std::exp(-0.5 * z * z) / std::sqrt(2.0 * PI))};
-        }
-    }
-    // Of a place among the nodes, z = place / PER_UNIT - REACH.
-    float operator()(float place) const {
-        place = std::min(std::max(place, 0.0f), LAST);
-        const auto at = static_cast<std::int32_t>(place + 0.5f);
-        const auto whole = static_cast<float>(at);
-        const float rest = (place - whole) / PER_UNIT, z = whole / PER_UNIT - REACH;
-        const Node& node = nodes_[static_cast<std::size_t>(at)];
-        return node.value + node.slope * rest * (1.0f - 0.5f * z * rest);
-    }
-
- private:
-    static constexpr double PI = 3.14159265358979323846;
-    struct Node {
-        float value, slope;
-    };
-    std::array<Node, static_cast<std::size_t>(LAST) + 1> nodes_;
-};
-
-// All ranks' cumulative distributions, one point of the grid after the other.
-class Distributions {
- public:
-    Distributions(const Mixtures& of, double origin)
-        : begins_(of.begins), origin_(origin), values(of.ranks) {
-        for (std::size_t mode = 0; mode < of.begins[of.ranks]; ++mode) {
-            const double scale = Normal::PER_UNIT / of.sigma[mode];
-            const double shift =
-                (origin - of.log_p50[mode]) * scale + Normal::REACH * Normal::PER_UNIT;
-            modes_.push_back({static_cast<float>(scale), static_cast<float>(shift),
-                              static_cast<float>(of.weight[mode])});
-        }
-        parts_.resize(modes_.size());
-    }
-
-    void at(double log) {
-        static const Normal normal;
-        const auto distance = static_cast<float>(log - origin_);
-        for (std::size_t mode = 0; mode < modes_.size(); ++mode) {
-            const Mode& one = modes_[mode];
-            parts_[mode] = one.weight * normal(one.shift + distance * one.scale);
-        }
-        least = 2, most = -1;
-        std::uint32_t mode = begins_[0];
-        for (std::size_t rank = 0; rank < values.size(); ++rank) {
-            float sum = 0;
-            for (const std::uint32_t end = begins_[rank + 1]; mode < end; ++mode)
-                sum += parts_[mode];
-            values[rank] = sum;
-            least = std::min(least, sum);
-            most = std::max(most, sum);
-        }
-    }
-
- private:
-    struct Mode {
-        float scale, shift, weight;
-    };
-    const std::uint32_t* begins_;
-    double origin_;
-    std::vector<Mode> modes_;
-    std::vector<float> parts_;
-
- public:
-    std::vector<float> values;
-    float least = 0, most = 0;
-};
-
+using Keys = std::vector<std::uint32_t>;
 constexpr std::uint32_t DIGIT_BITS = 11, DIGITS = 1u << DIGIT_BITS;
 constexpr std::uint32_t LARGEST = (1u << (2 * DIGIT_BITS)) - 1;
+
+// Values from 0 to LARGEST.
+void quantise(const Distributions& of, Keys& keys) {
+    const float per_unit = static_cast<float>(LARGEST) / (of.most - of.least);
+    const auto largest = static_cast<std::int32_t>(LARGEST);
+    for (std::size_t rank = 0; rank < keys.size(); ++rank) {
+        const auto place = static_cast<std::int32_t>((of.values[rank] - of.least) * per_unit);
+        keys[rank] = static_cast<std::uint32_t>(std::min(place, largest));
+    }
+}
+
+// What each point adds to the means: a rank's sum of distances, times `unit`.
+using Means = std::vector<double>;
+
 // Of fewer ranks comparing is faster than counting.
 constexpr std::size_t FEW = 700;
 
-// Values in order: each one's key, from 0 to LARGEST, above its rank's number.
-class Order {
+// By all keys in order.
+class Sorted {
  public:
-    explicit Order(std::size_t ranks) : keys(ranks), sorted_(ranks) {}
+    explicit Sorted(std::size_t ranks) : ordered_(ranks), half_(ranks) {}
 
-    void sort(const Distributions& of) {
-        low_.fill(0);
-        high_.fill(0);
-        total = 0;
-        const float per_unit = static_cast<float>(LARGEST) / (of.most - of.least);
-        for (std::size_t rank = 0; rank < keys.size(); ++rank) {
-            const float place = (of.values[rank] - of.least) * per_unit;
-            const std::uint32_t key = std::min(static_cast<std::uint32_t>(place), LARGEST);
-            ++low_[key % DIGITS];
-            ++high_[key / DIGITS];
-            total += key;
-            keys[rank] = (std::uint64_t{key} << 32) | rank;
+    void add(const Keys& keys, double unit, Means& means) {
+        order(keys);
+        std::int64_t total = 0;
+        for (const std::uint32_t key : keys) total += key;
+        std::int64_t before = 0, place = 2 - static_cast<std::int64_t>(keys.size());
+        for (const std::uint64_t one : ordered_) {
+            const auto value = static_cast<std::int64_t>(one >> 32);
+            before += value;
+            means[static_cast<std::uint32_t>(one)] +=
+                unit * static_cast<double>(place * value + total - 2 * before);
+            place += 2;
         }
-        if (keys.size() < FEW) {
-            std::sort(keys.begin(), keys.end());
-            return;
-        }
-        distribute(keys, sorted_, low_, 32);
-        distribute(sorted_, keys, high_, 32 + DIGIT_BITS);
     }
 
  private:
     using Counts = std::array<std::uint32_t, DIGITS>;
 
+    // Each key above its rank's number.
+    void order(const Keys& keys) {
+        low_.fill(0);
+        high_.fill(0);
+        for (std::size_t rank = 0; rank < keys.size(); ++rank) {
+            ++low_[keys[rank] % DIGITS];
+            ++high_[keys[rank] / DIGITS];
+            ordered_[rank] = (std::uint64_t{keys[rank]} << 32) | rank;
+        }
+        if (keys.size() < FEW) {
+            std::sort(ordered_.begin(), ordered_.end());
+            return;
+        }
+        distribute(ordered_, half_, low_, 32);
+        distribute(half_, ordered_, high_, 32 + DIGIT_BITS);
+    }
     static void distribute(const std::vector<std::uint64_t>& from, std::vector<std::uint64_t>& to,
                            Counts& counts, std::uint32_t shift) {
         std::uint32_t begin = 0;
@@ -127,39 +74,88 @@ class Order {
         for (const std::uint64_t key : from) to[counts[(key >> shift) % DIGITS]++] = key;
     }
 
+    std::vector<std::uint64_t> ordered_, half_;
+    Counts low_, high_;
+};
+
+// By counting keys in cells. The sum of distances to all keys is a convex function; at the edges of
+// cells it is known, and between two of them it lies below the straight line by at most half a
+// cell's width for each key in the cell. So cells must hold few of the keys, or it is not done.
+class Counted {
  public:
-    std::vector<std::uint64_t> keys;
-    std::int64_t total = 0;  // of the keys
+    // Counting takes its time per cell, too.
+    static bool is_worth(std::size_t ranks) { return ranks >= CELLS / 2 && ranks < MOST_RANKS; }
+
+    bool add(const Keys& keys, double unit, Means& means) {
+        std::fill(cells_.begin(), cells_.end(), 0);
+        for (const std::uint32_t key : keys)
+            cells_[key / WIDTH] += (std::uint64_t{1} << 32) | key % WIDTH;
+        if (!sum(static_cast<std::int64_t>(keys.size()))) return false;
+        constexpr float per_width = 1.0f / WIDTH;
+        for (std::size_t rank = 0; rank < keys.size(); ++rank) {
+            const std::uint32_t cell = keys[rank] / WIDTH;
+            const auto into = static_cast<float>(static_cast<std::int32_t>(keys[rank] % WIDTH));
+            const float low = edges_[cell], high = edges_[cell + 1];
+            means[rank] += unit * static_cast<double>(low + (high - low) * into * per_width);
+        }
+        return true;
+    }
 
  private:
-    std::vector<std::uint64_t> sorted_;
-    Counts low_, high_;
+    static constexpr std::uint32_t CELL_BITS = 13, CELLS = 1u << CELL_BITS;
+    static constexpr std::uint32_t WIDTH = (LARGEST + 1) / CELLS;
+    // So that what keys are into their cell in sum leaves the upper half of the number alone.
+    static constexpr std::size_t MOST_RANKS = (std::size_t{1} << 32) / WIDTH;
+    // Of all keys may be in one cell.
+    static constexpr std::int64_t SHARE = 8;
+
+    // The sums of distances at the edges: that at 0 is the sum of all keys, and over a cell they
+    // grow by its width for each key before it, and fall by as much for each behind it.
+    bool sum(std::int64_t ranks) {
+        std::int64_t total = 0, most = 0;
+        for (std::uint32_t cell = 0; cell < CELLS; ++cell) {
+            const std::int64_t count = cells_[cell] >> 32;
+            most = std::max(most, count);
+            total += count * cell * WIDTH + static_cast<std::uint32_t>(cells_[cell]);
+        }
+        if (most * SHARE > ranks) return false;
+        std::int64_t edge = total, before = 0;
+        for (std::uint32_t cell = 0; cell < CELLS; ++cell) {
+            edges_[cell] = static_cast<float>(edge);
+            const std::int64_t count = cells_[cell] >> 32;
+            const std::int64_t into = static_cast<std::uint32_t>(cells_[cell]);
+            edge += WIDTH * (2 * before + count - ranks) + count * WIDTH - 2 * into;
+            before += count;
+        }
+        edges_[CELLS] = static_cast<float>(edge);
+        return true;
+    }
+
+    // A stack may be too small for them.
+    std::vector<std::uint64_t> cells_ = std::vector<std::uint64_t>(CELLS);
+    std::vector<float> edges_ = std::vector<float>(CELLS + 1);
 };
 
 }  // namespace
 
 std::vector<double> mean_distances(const Mixtures& mixtures, const Grid& grid) {
-    const auto ranks = static_cast<std::int64_t>(mixtures.ranks);
-    std::vector<double> mean(mixtures.ranks, 0.0);
-    if (ranks < 2 || grid.points == 0) return mean;
+    Means means(mixtures.ranks, 0.0);
+    if (mixtures.ranks < 2 || grid.points == 0) return means;
     Distributions distributions(mixtures, grid.logs[0]);
-    Order order(mixtures.ranks);
+    Keys keys(mixtures.ranks);
+    Sorted sorted(mixtures.ranks);
+    Counted counted;
+    const bool is_many = Counted::is_worth(mixtures.ranks);
     for (std::size_t point = 0; point < grid.points; ++point) {
         distributions.at(grid.logs[point]);
         const double range = double{distributions.most} - double{distributions.least};
         if (!(range > 0)) continue;
-        order.sort(distributions);
-        const double unit = grid.weights[point] * range / LARGEST / static_cast<double>(ranks - 1);
-        std::int64_t before = 0, place = 2 - ranks;
-        for (const std::uint64_t key : order.keys) {
-            const auto value = static_cast<std::int64_t>(key >> 32);
-            before += value;
-            mean[static_cast<std::uint32_t>(key)] +=
-                unit * static_cast<double>(place * value + order.total - 2 * before);
-            place += 2;
-        }
+        quantise(distributions, keys);
+        const double unit =
+            grid.weights[point] * range / LARGEST / static_cast<double>(mixtures.ranks - 1);
+        if (!is_many || !counted.add(keys, unit, means)) sorted.add(keys, unit, means);
     }
-    return mean;
+    return means;
 }
 
 }  // namespace stepscope

@@ -6,7 +6,9 @@
 //     Σⱼ |vₖ − vⱼ| = (2k + 2 − N) vₖ + T − 2 Pₖ        T: sum of all, Pₖ: of the first k + 1
 //
 // so all mean distances cost a sort per grid point instead of N² differences. Lossy: a value is
-// rounded to 2⁻²² of the range of its grid point, which is the error of any distance there.
+// rounded to 2⁻²² of the range of its grid point, which is the error of any distance there. Of many
+// ranks values are not even sorted, but counted in 2¹³ cells, where none of these holds more than
+// an eighth of all values: then the error is at most 2⁻¹⁷ of that range.
 #pragma once
 
 #include <cstddef>

@@ -96,6 +96,18 @@ def test_sorting_gives_the_mean_of_all_pairs(ranks: int) -> None:
     assert mean_distances(some, grid) == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.parametrize("times", [1.05, 40.0])
+def test_of_many_ranks_values_are_counted_within_a_bound(times: float) -> None:
+    """And where one lies so far from all others that these are as one, they are sorted."""
+    some = scattered(5000, (20e3, 65e3), 0.05, times)
+    grid = Grid.following(some)
+    values = some.cdfs(grid.logs)
+    ranges_ns = grid.weights * (values.max(axis=1) - values.min(axis=1))
+    error_ns = np.abs(mean_distances(some, grid) - sorted_distances(some, grid))
+    # of the range of a point, and what the distribution itself is known to
+    assert error_ns.max() <= ranges_ns.sum() * 2**-17 + grid.weights.sum() * 4e-7
+
+
 def test_ranks_that_are_equal_or_alone_are_nowhere_apart() -> None:
     for some in (mixtures([(1.0, 5.0, 0.1)]), mixtures(*[[(1.0, 5.0, 0.1)]] * 3)):
         grid = Grid.following(some)

@@ -10,7 +10,7 @@ The paper's grid is log-uniform: on a wide one a small shift falls between two p
 notes, section 4), and on a kernel's own range narrow modes far apart do. Ours has points where the
 modes are, the more of them the steeper CDFs rise there, and none in between but where a gap ends.
 Cost: a sort per grid point for the mean distances of all ranks, in C++ where that was compiled, in
-numpy elsewhere, with the same result.
+numpy elsewhere; the former rounds (`native/src/distances.hpp` says by how much).
 """
 
 from __future__ import annotations
