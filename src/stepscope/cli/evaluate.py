@@ -82,7 +82,12 @@ Source = Annotated[
 Json = Annotated[
     Path | None, _flag("Write every job's result as soon as it is there.", _SHOW, metavar="FILE")
 ]
-Resume = Annotated[bool, _flag("Go on: run only jobs that --json FILE has not.", _RUN, "--resume")]
+Resume = Annotated[
+    bool,
+    _flag(
+        "Go on: run only jobs that --json FILE has not, and those that failed.", _RUN, "--resume"
+    ),
+]
 Html = Annotated[
     Path | None, _flag("Write the scores as a page with plots.", _SHOW, metavar="FILE")
 ]
@@ -205,7 +210,8 @@ def _run(
 
 
 def _before(name: str, fast: bool, file: Path) -> Sequence[Result]:
-    """What an earlier run has written; nothing, if there was none."""
+    """What an earlier run has written, if there was one; who failed, for want of memory perhaps, is
+    tried again."""
     if not file.exists():
         return ()
     found = _read(file)
@@ -213,7 +219,7 @@ def _before(name: str, fast: bool, file: Path) -> Sequence[Result]:
         way = "with --fast" if found.fast else "by wire"
         raise UsageError(f"{file} holds suite {found.suite}, {way}: go on with that, or name "
                          "another file")  # fmt: skip
-    return found.results
+    return [one for one in found.results if not one.failed]
 
 
 def _together(
