@@ -1,6 +1,6 @@
 """Which ranks' processes are stopped (SIGSTOP, a debugger), asked many times a second.
 
-A look reads one file per process that is kept open: 7 µs each (measured).
+A look reads one file per process that is kept open: some 10 µs each (measured).
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ import contextlib
 import os
 from collections.abc import Iterator
 
+from stepscope.processor.proc import open_stat, read_stat
+
 _STOPPED = b"Tt"
-"""States in /proc/PID/stat: stopped by a signal, stopped by who traces it."""
-_MOST_BYTES = 1024
+"""By a signal, by who traces it."""
 
 
 class Halted:
@@ -25,7 +26,7 @@ class Halted:
         """Of a process that is gone, or never was (a simulated rank), nothing is to be seen."""
         self.unwatch(pid)
         with contextlib.suppress(OSError):
-            self._files[pid] = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+            self._files[pid] = open_stat(pid)
             self._jobs[pid] = job
 
     def unwatch(self, pid: int) -> None:
@@ -48,10 +49,5 @@ class Halted:
     def _stopped(self) -> Iterator[int]:
         for pid, file in self._files.items():
             with contextlib.suppress(OSError):  # it is gone; its connection says so, too
-                if _state(os.pread(file, _MOST_BYTES, 0)) in _STOPPED:
+                if read_stat(file)[0] in _STOPPED:
                     yield pid
-
-
-def _state(stat: bytes) -> bytes:
-    """The letter after the name, which may hold brackets and blanks of its own."""
-    return stat.rpartition(b")")[2].lstrip()[:1] or b"?"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 _STOPPED = b"TtZ"
 """Stopped by a signal, by who traces it, or dead and not yet taken note of."""
 _USER, _SYSTEM = 11, 12
-"""Fields of `stat` after the name, which may itself hold brackets and blanks."""
+"""Fields of `stat` after the name."""
 _MOST_BYTES = 1024
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
@@ -33,7 +33,7 @@ class ProcessFiles:
 
     def __init__(self, pid: int, thread_id: int) -> None:
         """Raises OSError: there is no such process."""
-        self._stat = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+        self._stat = open_stat(pid)
         self._schedstat: int | None = None
         with contextlib.suppress(OSError):  # a kernel that does not count it
             path = f"/proc/{pid}/task/{thread_id or pid}/schedstat"
@@ -41,7 +41,7 @@ class ProcessFiles:
 
     def look(self) -> Look:
         """Raises OSError: it is gone."""
-        state, *fields = os.pread(self._stat, _MOST_BYTES, 0).rpartition(b")")[2].split()
+        state, *fields = read_stat(self._stat)
         ticks = int(fields[_USER - 1]) + int(fields[_SYSTEM - 1])
         return Look(state in _STOPPED, ticks / _TICKS_PER_SECOND)
 
@@ -58,3 +58,16 @@ class ProcessFiles:
         for file in (self._stat, self._schedstat):
             if file is not None:
                 os.close(file)
+
+
+def open_stat(pid: int) -> int:
+    """A descriptor for `read_stat`. Raises OSError: there is no such process."""
+    return os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+
+
+def read_stat(file: int) -> list[bytes]:
+    """State, and what follows; raises OSError: the process is gone.
+
+    The name before may itself hold brackets and blanks.
+    """
+    return os.pread(file, _MOST_BYTES, 0).rpartition(b")")[2].split()
