@@ -150,9 +150,7 @@ class Network:
 
         Of `pp` it is the edge to the next stage; the last stage's leads back to the first.
         """
-        edges, slowness = self._edges[kind], self.slowness * factor
-        within: Floats = slowness[edges.beside].max(axis=1)
-        slowest: Floats = np.maximum(within, slowness[edges.beyond].max(axis=1) * edges.share)
+        slowest = np.maximum(*self._of_edges(kind, factor))
         by_stage = slowest.reshape(self.cluster.stages, *self.cluster.grid.shape)
         if kind == "pp":
             return slowest
@@ -163,6 +161,23 @@ class Network:
             return np.broadcast_to(both, by_stage.shape).ravel()
         over = tuple(1 + axis for axis in self.cluster.grid.over[kind])
         return np.broadcast_to(by_stage.max(axis=over, keepdims=True), by_stage.shape).ravel()
+
+    def occupied(self, kind: str, factor: Floats) -> Floats:
+        """In which part of its group's transfers each place has data on the way to the next host.
+
+        All the time if its edge is the slowest of the group; else it waits for the slowest, as in a
+        ring all edges carry as much (EROICA, figures 3 to 5).
+        """
+        _, beyond = self._of_edges(kind, factor)
+        pace = self.pace(kind, factor)
+        return np.divide(beyond, pace, out=np.ones(len(pace)), where=pace > 0)
+
+    def _of_edges(self, kind: str, factor: Floats) -> tuple[Floats, Floats]:
+        """Nanoseconds per byte of the buffer on each place's edges: on its host, and beyond."""
+        edges, slowness = self._edges[kind], self.slowness * factor
+        within: Floats = slowness[edges.beside].max(axis=1)
+        beyond: Floats = slowness[edges.beyond].max(axis=1) * edges.share
+        return within, beyond
 
     def users(self, devices: Sequence[int], kind: str) -> Ints:
         """The places whose edge in groups of a kind passes one of these devices."""

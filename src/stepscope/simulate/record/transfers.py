@@ -6,9 +6,10 @@ what leaves its host is there; operators of less than one work request, half a m
 out: the norm is eight bytes.
 
 When a transfer begins, each sender fills its buffer with requests; the others are posted as these
-complete, here all of them when the transfer ends. Where one member stands still, only its own stay
-in flight: the others have nothing to pass on until it moves. Who still waits for a member to come
-posts nothing.
+complete, here all of them when the last does. Who sends over an edge that is faster than the
+slowest of its group has requests in flight for as much less of the time, here in one piece at any
+moment of the transfer. Where one member stands still, only its own stay in flight: the others have
+nothing to pass on until it moves. Who still waits for a member to come posts nothing.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ class _Route:
     """What the ranks of one stage send to one kind of peer, over all operators of a step."""
 
     stage: int
+    kind: str
+    """Of the group."""
     slots: Ints
     places: Ints
     peers: Ints
@@ -68,7 +71,9 @@ class TransferRows:
     def add(self, moment: Moment) -> None:
         nics = self._nics_in(moment)
         for route in self._routes:
-            self._add(route, _events(route, moment, self._standing(route, moment)), nics)
+            mark = self._standing(route, moment)
+            occupied = self._occupied(route, moment)
+            self._add(route, _events(route, moment, mark, occupied), nics)
 
     def _add(self, route: _Route, events: _Events, nics: Ints) -> None:
         phase = self._phase[route.places]
@@ -90,6 +95,16 @@ class TransferRows:
             mark[at & np.isin(route.places, held)] = HELD
             mark[at & (route.places == place)] = STANDS
         return mark
+
+    def _occupied(self, route: _Route, moment: Moment) -> _Occupied | None:
+        """When within each transfer the ranks have requests in flight; None: all the time."""
+        if route.kind == "pp":
+            return None
+        part = self.world.network.occupied(route.kind, moment.conditions.slower)[route.places]
+        if (part >= 1.0).all():
+            return None
+        source = self.world.random.source(f"requests {route.kind} {route.stage}", moment.step)
+        return _Occupied(part, source.random(route.sent.shape) * (1.0 - part))
 
     def _nics_in(self, moment: Moment) -> Ints:
         """Codes of the adapters that places use in a step."""
@@ -144,7 +159,8 @@ class TransferRows:
         size = np.array([op.size_bytes for op in ops])
         sent = np.rint((size * times)[:, None] * share[places[away]]).astype(np.int64)
         columns = slice(None) if away.all() else np.flatnonzero(away)
-        return _Route(stage, slots, places[away], peers[places[away]], columns, sent,
+        kind = ops[0].group
+        return _Route(stage, kind, slots, places[away], peers[places[away]], columns, sent,
                       -(-sent // REQUEST_BYTES))  # fmt: skip
 
     def _peers(self, op: Op, stage: int) -> tuple[Ints, Floats]:
@@ -154,6 +170,16 @@ class TransferRows:
             shift = (op.partner[0] - stage) * self.world.cluster.per_stage
             return (np.arange(ranks) + shift) % ranks, np.ones(ranks)
         return self.world.network.counterparts(op.group)
+
+
+@dataclass(frozen=True)
+class _Occupied:
+    """The piece of each transfer in which requests are in flight, as parts of it."""
+
+    lasting: Floats
+    """`[rank]`"""
+    since: Floats
+    """`[operator, rank]`"""
 
 
 @dataclass(frozen=True)
@@ -170,10 +196,15 @@ class _Events:
     sent: Ints
 
 
-def _events(route: _Route, moment: Moment, mark: Marks) -> _Events:
+def _events(route: _Route, moment: Moment, mark: Marks, occupied: _Occupied | None) -> _Events:
     begin, ended = route.of(moment.times.begin), route.of(moment.times.end)
-    done = ended < NEVER
-    posted = np.where(done, ended - route.of(moment.costs.lasting), NEVER)
+    done, lasting = ended < NEVER, route.of(moment.costs.lasting)
+    posted = np.where(done, ended - lasting, NEVER)
+    if occupied is not None:
+        moves = done & (mark == 0)
+        posted = np.where(moves, posted + (occupied.since * lasting).astype(np.int64), posted)
+        last = posted + (occupied.lasting * lasting).astype(np.int64)
+        ended = np.where(moves, np.minimum(last, ended), ended)
     if mark.any():
         posted = np.where(mark == HELD, ended, posted)
         posted = np.where((mark == STANDS) & ~done, begin, posted)
