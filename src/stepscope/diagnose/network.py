@@ -122,4 +122,6 @@ def _detail(link: SlowLink, steps: int) -> str:
     )
     likely = [f"{one.name} ({100 * chance:.0f} %)" for one, chance in link.suspects]
     text += f"; suspects: {', '.join(likely)}"
+    if link.left:
+        text += f"; nobody sends by {link.suspects[0][0].name} any more, but by its neighbour"
     return text + (f"; counters rose with it: {', '.join(link.signs)}" if link.signs else "")

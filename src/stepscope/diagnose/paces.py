@@ -34,6 +34,24 @@ LEAST_SAMPLED = 40
 
 
 @dataclass(frozen=True)
+class Single:
+    """One operator's transfer, an entry each."""
+
+    place: Ints
+    column: Ints
+    ended_ns: Ints
+    taken_ns: Floats
+    usual_ns: Floats
+    """The same bytes at the median pace of the class."""
+
+    @property
+    def slowness(self) -> Floats:
+        """As of `Paces`."""
+        ratio: Floats = np.log(self.taken_ns / self.usual_ns)
+        return ratio
+
+
+@dataclass(frozen=True)
 class Paces:
     """`[place, step]` of transfers. NaN where nothing was seen to move."""
 
@@ -43,6 +61,8 @@ class Paces:
     taken_ns: Floats
     usual_ns: Floats
     """The same bytes at the median pace of the class."""
+    single: Single
+    """All that they are sums of."""
 
     @property
     def slowness(self) -> Floats:
@@ -62,6 +82,7 @@ class _Operators:
     kind: Ints
     """One number for each name and size class."""
     transfer_ns: Floats
+    ended_ns: Ints
 
 
 def measure_paces(seen: Observed) -> Paces | None:
@@ -79,8 +100,11 @@ def measure_paces(seen: Observed) -> Paces | None:
         for values in (operators.transfer_ns, usual)
     )
     known = expected > 0
+    single = Single(
+        operators.place, operators.column, operators.ended_ns, operators.transfer_ns, usual
+    )
     return Paces(operators.places, equals, np.where(known, taken, np.nan),
-                 np.where(known, expected, np.nan))  # fmt: skip
+                 np.where(known, expected, np.nan), single)  # fmt: skip
 
 
 def _classes(places: Sequence[Place]) -> Ints:
@@ -139,6 +163,7 @@ class _Matched:
     size_bytes: Ints
     op: Ints
     transfer_ns: Ints
+    ended_ns: Ints
 
 
 def _matched(seen: Observed, comm: Table) -> _Matched | None:
@@ -158,6 +183,7 @@ def _matched(seen: Observed, comm: Table) -> _Matched | None:
         ends.group[usable], ends.source[usable], ends.target[usable],
         np.diff(matched.bounds)[usable], column[at], size[at],
         np.where(op.equals("Send", "Recv"), 0, op.codes + 1)[at], shortest[usable],
+        np.maximum.reduceat(end, begins)[usable],
     )  # fmt: skip
 
 
@@ -172,4 +198,5 @@ def _placed(seen: Observed, names: Sequence[str], matched: _Matched) -> _Operato
     octave = np.rint(np.log2(matched.size_bytes) * SIZES_PER_OCTAVE).astype(np.int64)
     kind = matched.op.astype(np.int64) * 2 * SIZES_PER_OCTAVE * 64 + octave
     return _Operators(places, place[whole], matched.column[whole], matched.size_bytes[whole],
-                      kind[whole], matched.transfer_ns[whole].astype(np.float64))  # fmt: skip
+                      kind[whole], matched.transfer_ns[whole].astype(np.float64),
+                      matched.ended_ns[whole])  # fmt: skip

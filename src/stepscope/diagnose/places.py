@@ -23,6 +23,7 @@ class Place:
     members: tuple[int, ...]
     """Of a pair source and target; none where they are unknown."""
     shape: tuple[object, ...]
+    is_pair: bool = False
 
 
 @dataclass(frozen=True)
@@ -91,4 +92,5 @@ def _place(where: _Where, group: ProcessGroup | None, ends: Sequence[int]) -> Pl
     layout = tuple(hosts.setdefault(where.host.get(rank), len(hosts)) for rank in members)
     stages = tuple(where.stage.get(rank, 0) for rank in members)
     whole, part = (tuple(rank - min(ranks) for rank in some) for some in (ranks, members))
-    return Place(group.id, group.kind, members, (group.kind, whole, part, layout, stages))
+    return Place(group.id, group.kind, members, (group.kind, whole, part, layout, stages),
+                 max(ends) >= 0)  # fmt: skip

@@ -51,7 +51,7 @@ def _in_flight(window: Window) -> tuple[Ints, Ints]:
     """Sender and receiver of each connection with requests that have not completed, how many."""
     nothing = np.zeros((0, 2), np.int64), np.zeros(0, np.int64)
     table = window.table("transfers")
-    if table is None or not table.has("peer", "posted", "completed") or _lost(window):
+    if table is None or not table.has("peer", "posted", "completed") or lost_requests(window):
         return nothing
     both = np.stack((table.ints("rank"), table.ints("peer")), axis=1)
     ways, at = np.unique(both, axis=0, return_inverse=True)
@@ -60,6 +60,7 @@ def _in_flight(window: Window) -> tuple[Ints, Ints]:
     return ways[left > 0], left[left > 0]
 
 
-def _lost(window: Window) -> bool:
+def lost_requests(window: Window) -> bool:
+    """Whether rows of work requests are known to be lost."""
     losses = window.table("losses")
     return losses is not None and bool(losses.strings("table").equals("transfers").any())

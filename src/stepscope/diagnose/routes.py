@@ -15,9 +15,12 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Literal
 
+import numpy as np
+
+from stepscope.diagnose.detours import adapters_left
 from stepscope.diagnose.devices import Devices
 from stepscope.diagnose.places import Place
-from stepscope.window import Window
+from stepscope.window import Ints, Mask, Window
 
 Kind = Literal["nic", "link", "switch", "nvlink", "pcie", "unknown", "fabric"]
 
@@ -26,6 +29,8 @@ SUFFERS = 0.9
 BESIDE = 0.3
 """Within hosts data moves several times as fast as between them: a group over several hosts suffers
 from a slow NVLink only if that has become the slowest of all."""
+ALMOST = 0.99
+"""Of what crosses leaves under one switch above them."""
 PARTLY = 0.75
 """Of what all hosts suffer each gets another share."""
 
@@ -38,6 +43,8 @@ class Carrier:
     kind: Kind
     name: str
     ranks: tuple[int, ...]
+    part: float = 1.0
+    """Of the connections of its ranks to other hosts (other leaves, if below 1) that pass it."""
 
     def __hash__(self) -> int:
         return hash((self.kind, self.name, self.ranks[:1]))  # a leaf has hundreds of ranks
@@ -63,6 +70,16 @@ class Routes:
     def crosses_leaves(self, place: Place) -> int:
         """How many leaves a place lies under; 0 where the fabric is unknown."""
         return len({leaf for rank in place.members if (leaf := self._leaf(rank))})
+
+    def between_leaves(self, source: Ints, target: Ints) -> Mask:
+        """Which connections between ranks leave their leaf; none where leaves are unknown."""
+        leaves: dict[str | None, int] = {None: -1}
+        ranks = np.unique(np.concatenate((source, target)))
+        number = [leaves.setdefault(self._leaf(rank), len(leaves)) for rank in ranks.tolist()]
+        here, there = (np.array(number, np.int64)[np.searchsorted(ranks, one)]
+                       for one in (source, target))  # fmt: skip
+        crosses: Mask = (here != there) & (here >= 0) & (there >= 0)
+        return crosses
 
     def _ways(self, place: Place) -> Iterator[Way]:
         hosts = [self._devices.host(rank) for rank in place.members]
@@ -102,6 +119,11 @@ class Routes:
         if leaf is not None:
             yield Carrier("link", f"{nic}--{leaf}", behind)
             yield Carrier("switch", leaf, self._behind_leaf[leaf])
+        if rank in self.left:
+            left = self.left[rank]
+            yield Carrier(
+                "nic", left, tuple(sorted(one for one in self.left if self.left[one] == left))
+            )
 
     def _above(self, place: Place) -> Iterator[Way]:
         """Switches above the leaves and the cables to them. Each of a group's neighbours on
@@ -113,11 +135,18 @@ class Routes:
             return
         tops = sorted(set.intersection(*(set(self._tops.get(leaf, ())) for leaf in set(leaves))))
         for top in tops:
-            yield Carrier("switch", top, ()), _once_in(len(tops), len(crossings))
+            part = min(1 / len(tops), ALMOST)
+            yield Carrier("switch", top, (), part), _once_in(len(tops), len(crossings))
             for leaf in dict.fromkeys(leaves):
                 uses = sum(leaf in pair for pair in crossings)
-                yield (Carrier("link", f"{leaf}--{top}", self._behind_leaf[leaf]),
+                behind = self._behind_leaf[leaf]
+                yield (Carrier("link", f"{leaf}--{top}", behind, part),
                        _once_in(len(tops), uses))  # fmt: skip
+
+    @cached_property
+    def left(self) -> Mapping[int, str]:
+        """Adapters that ranks do not send by any more."""
+        return adapters_left(self.window)
 
     @cached_property
     def _devices(self) -> Devices:

@@ -41,6 +41,8 @@ class Cells:
 
     known: Mask
     slow: Mask
+    brief: Mask
+    """`[step]`: where nothing but single transfers were slow."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +83,8 @@ class Suspicion:
     def total(self) -> Floats:
         """Log-likelihood ratio of each carrier to "nothing is wrong"."""
         active = np.maximum(self.scores, 0.0)
-        steps = np.maximum((self.scores > 0).sum(axis=1), 1)
-        told: Floats = active.sum(axis=1) * np.minimum(1.0, MOST_TOLD / steps)
+        steps = max(int((self.scores > 0).sum(axis=1).max(initial=0)), 1)
+        told: Floats = active.sum(axis=1) * min(1.0, MOST_TOLD / steps)
         return told
 
 
@@ -99,20 +101,24 @@ def suspect(ways: Ways, cells: Cells) -> Suspicion:
 
 
 def _ratios(ways: Ways, cells: Cells, steps: Ints) -> Floats:
-    """Log-likelihood ratio of each way in each of the steps."""
-    hit = np.log((ways.chance + (1 - ways.chance) * STRAY) / STRAY)[:, None]
-    missed = np.log(1 - ways.chance)[:, None]
+    """Log-likelihood ratio of each way in each of the steps.
+
+    What holds up a single transfer meets one of the places that use it, and no other.
+    """
+    places = np.bincount(ways.carrier, minlength=len(ways.carriers))[ways.carrier]
+    chance = np.where(cells.brief[steps], (ways.chance / places)[:, None], ways.chance[:, None])
+    hit = np.log((chance + (1 - chance) * STRAY) / STRAY)
+    missed = np.log(1 - chance)
     at = np.ix_(ways.place, steps)
     return np.where(cells.known[at], np.where(cells.slow[at], hit, missed), 0.0)
 
 
-def probabilities(ways: Ways, suspicion: Suspicion, noticed: Floats) -> Floats:
+def probabilities(ways: Ways, suspicion: Suspicion, told: Floats) -> Floats:
     """Of each carrier, if one of them is to blame.
 
     Args:
-        noticed: by what factor counters make each carrier likelier.
+        told: log-likelihood ratios of what else speaks for each carrier.
     """
-    prior = np.array([PRIOR[one.kind] for one in ways.carriers])
-    log = suspicion.total + np.log(prior * noticed)
+    log = suspicion.total + np.log([PRIOR[one.kind] for one in ways.carriers]) + told
     weight = np.exp(log - log.max())
     return np.asarray(weight / weight.sum())

@@ -23,30 +23,14 @@ from stepscope.diagnose import stats
 from stepscope.diagnose.chance import Runs, log_tail
 from stepscope.diagnose.counters import Noticed, noticed, speak_against
 from stepscope.diagnose.delay import idle_ns, longest_delay, lost_per_step
+from stepscope.diagnose.flights import Looks
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.paces import Paces, measure_paces
 from stepscope.diagnose.places import Place
 from stepscope.diagnose.routes import Carrier, Routes
+from stepscope.diagnose.slow_places import Looked, look, slow_times
 from stepscope.diagnose.suspicion import Cells, Suspicion, Ways, probabilities, suspect
 from stepscope.window import Floats, Ints, Mask
 
-ON_DEVICES = ("kernels", "kernel_summaries", "transfers")
-"""Tables that show that data moves between devices; with gloo it is the work of processors."""
-AT_WORK = 0.1
-"""Part of the time in which most ranks' devices run something, where counters alone tell: an idle
-one reports 0, and a job that computes on its processors leaves it so."""
-LEAST_STEPS = 20
-"""As L2 wants them; of fewer steps `transfer` judges traces."""
-RATIO = 1.5
-"""As in `transfer`: half as long again."""
-SIGMAS = 5.0
-"""Beyond the noise of single steps of its equals."""
-FAST, FAST_SIGMAS = 0.2, 0.84
-"""A place's fast steps are its fastest fifth; of Gaussian noise their limit lies so far below."""
-APART, LEAST_EQUALS = 4.0, 3
-"""A place is slow against its equals if it lies so many times their own scatter above them."""
-PAIR, RATIO_OF_TWO = 2, 2.0
-"""Against its only equal, as in `transfer`: no third one tells which is usual."""
 FALSE_ALARMS = 1e-3
 """Share of healthy jobs in which a device may be slow that often by chance, as in L2. Of 840 played
 jobs with Gaussian to Cauchy noise none got a verdict, of 200 in which all places were slow now and
@@ -62,6 +46,8 @@ LEAST_LIKELY = 0.005
 """What is less likely is none; of the adapters of a group of two hundred each is as likely."""
 STRAYS = 0.1
 """Of what a device explains: if more is slow beside it, something else has a part in the cost."""
+TELLING = 20.0
+"""What it is worth that traffic left an adapter, as a counter of its own: `counters.OWN`."""
 MOST_LINKS = 5
 """So many devices are looked for one after the other."""
 
@@ -86,18 +72,8 @@ class SlowLink:
     """Per step in which it was slow."""
     signs: tuple[str, ...]
     """Counters that rose with it."""
-
-
-@dataclass(frozen=True)
-class _Looked:
-    """All places, what they take in their fast steps, and where they are slow."""
-
-    paces: Paces
-    excess: Floats
-    """Logarithm of how many times what they take in their fast steps."""
-    cells: Cells
-    guilty: Mask
-    """Steps in which somebody is slow for other reasons."""
+    left: bool
+    """Whether the likeliest is an adapter that its ranks do not send by any more."""
 
 
 def slow_links(seen: Observed, guilty: Mapping[int, tuple[int, int]]) -> list[SlowLink]:
@@ -106,96 +82,29 @@ def slow_links(seen: Observed, guilty: Mapping[int, tuple[int, int]]) -> list[Sl
     Args:
         guilty: ranks that are slow themselves, and in which columns: they may move data slowly too.
     """
-    looked = _look(seen, guilty)
+    looked = look(seen, guilty)
     if looked is None or not looked.cells.slow.any():
         return []
     routes = Routes(seen.window)
     ways = Ways.of([routes.ways(place) for place in looked.paces.places])
-    return list(_found(seen, looked, ways))
+    return list(_found(_Case(seen, looked, ways, routes, Looks.of(seen.window))))
 
 
-def _look(seen: Observed, guilty: Mapping[int, tuple[int, int]]) -> _Looked | None:
-    if not _on_devices(seen):
-        return None
-    if len(seen.line.steps) - seen.line.warm_up < LEAST_STEPS:
-        return None
-    paces = measure_paces(seen)
-    if paces is None:
-        return None
-    slowness = paces.slowness
-    slowness[:, : seen.line.warm_up] = np.nan
-    for at, place in enumerate(paces.places):
-        for rank in guilty.keys() & set(place.members):
-            slowness[at, slice(*guilty[rank])] = np.nan
-    classes = _classes(seen, paces)
-    noise = _noise(slowness, classes)
-    excess = slowness - _fast(slowness, classes, noise)[:, None]
-    limit = np.maximum(math.log(RATIO), SIGMAS * noise)[:, None]
-    known = np.isfinite(excess)
-    slow = known & (np.nan_to_num(excess) > limit)
-    known &= slow | ~_without_scale(known, slow, classes)[:, None]
-    busy = np.zeros(slowness.shape[1], np.bool_)
-    for span in guilty.values():
-        busy[slice(*span)] = True
-    return _Looked(paces, excess, Cells(known, slow), busy)
+@dataclass(frozen=True)
+class _Case:
+    """What there is to judge by."""
+
+    seen: Observed
+    looked: Looked
+    ways: Ways
+    routes: Routes
+    looks: Looks | None
+    """At requests in flight, where somebody counted them."""
 
 
-def _on_devices(seen: Observed) -> bool:
-    """Whether the job is seen to run on devices."""
-    if any(seen.window.table(name) is not None for name in ON_DEVICES):
-        return True
-    busy = stats.median(seen.hardware("sm_active", seen.line.warm_up, len(seen.line.steps)))
-    return busy >= AT_WORK
-
-
-def _classes(seen: Observed, paces: Paces) -> list[Ints]:
-    """Equals that also lie under equally many leaves."""
-    routes, found = Routes(seen.window), dict[tuple[int, int], list[int]]()
-    for at, place in enumerate(paces.places):
-        found.setdefault((int(paces.equals[at]), routes.crosses_leaves(place)), []).append(at)
-    return [np.array(places, np.int64) for places in found.values()]
-
-
-def _noise(slowness: Floats, classes: Sequence[Ints]) -> Floats:
-    """Scatter of single steps, of each place's class."""
-    noise = np.zeros(len(slowness))
-    for places in classes:
-        noise[places] = max(stats.step_noise(slowness[places]), stats.NOISE_FLOOR)
-    return noise
-
-
-def _fast(slowness: Floats, classes: Sequence[Ints], noise: Floats) -> Floats:
-    """What each place takes in its fast steps; in those of its equals, if it has no fast ones."""
-    counts = np.isfinite(slowness).sum(axis=1)
-    at = np.maximum((counts * FAST).astype(np.int64), 0)
-    ordered = np.sort(slowness, axis=1)
-    fast = np.take_along_axis(ordered, at[:, None], axis=1)[:, 0] + FAST_SIGMAS * noise
-    fast[counts < LEAST_STEPS] = np.nan
-    for places in classes:
-        own = fast[places]
-        usual, spread = stats.median(own), stats.sigma(own)
-        if np.isfinite(own).sum() >= LEAST_EQUALS:
-            slow = own > usual + max(math.log(RATIO), APART * spread)
-            fast[places] = np.where(slow, usual, own)
-        elif np.isfinite(own).sum() == PAIR:
-            least = float(np.nanmin(own))
-            fast[places] = np.where(own > least + math.log(RATIO_OF_TWO), least, own)
-    return fast
-
-
-def _without_scale(known: Mask, slow: Mask, classes: Sequence[Ints]) -> Mask:
-    """Places that seem well and may not be: something is slow in so many of their steps that their
-    own fast ones need not be without it, and they have no equals."""
-    often = (known & slow.any(axis=0)).sum(axis=1) > (1 - FAST) * known.sum(axis=1)
-    for places in classes:
-        if known[places].any(axis=1).sum() > 1:
-            often[places] = False
-    return np.asarray(often)
-
-
-def _found(seen: Observed, looked: _Looked, ways: Ways) -> Iterator[SlowLink]:
+def _found(case: _Case) -> Iterator[SlowLink]:
     """One device after the other, each explaining what the ones before it left."""
-    cells = looked.cells
+    cells, ways = case.looked.cells, case.ways
     for _ in range(MOST_LINKS):
         suspicion = suspect(ways, cells)
         if not (suspicion.total > 0).any():
@@ -206,13 +115,13 @@ def _found(seen: Observed, looked: _Looked, ways: Ways) -> Iterator[SlowLink]:
             return
         explained = np.isin(np.arange(len(cells.slow)), ways.places_of([best]))[:, None] & active
         rivals = suspect(ways, _without(cells, cells.slow & ~explained))
-        yield _slow_link(seen, looked, ways, rivals, explained)
+        yield _slow_link(case, rivals, explained)
         cells = _without(cells, explained)
 
 
 def _without(cells: Cells, some: Mask) -> Cells:
     """As if nobody had seen some of them."""
-    return Cells(cells.known & ~some, cells.slow & ~some)
+    return Cells(cells.known & ~some, cells.slow & ~some, cells.brief)
 
 
 def _is_no_chance(cells: Cells, ways: Ways, carrier: int, active: Mask) -> bool:
@@ -235,13 +144,14 @@ def _is_no_chance(cells: Cells, ways: Ways, carrier: int, active: Mask) -> bool:
     return log_tail(often, steps, chance) + math.log(len(cells.slow)) < math.log(FALSE_ALARMS)
 
 
-def _slow_link(
-    seen: Observed, looked: _Looked, ways: Ways, suspicion: Suspicion, explained: Mask
-) -> SlowLink:
+def _slow_link(case: _Case, suspicion: Suspicion, explained: Mask) -> SlowLink:
+    seen, looked, ways = case.seen, case.looked, case.ways
     active = np.asarray(explained.any(axis=0))
     signs = noticed(seen, active)
     against = speak_against(seen, signs, ways.carriers)
-    chance = probabilities(ways, suspicion, against)
+    left = _left(case)
+    told = np.log(against) + _in_flight(case, explained) + math.log(TELLING) * left
+    chance = probabilities(ways, suspicion, told)
     order = np.argsort(-chance, kind="stable")
     best = int(order[0])
     through = ways.places_of([best])
@@ -254,12 +164,26 @@ def _slow_link(
         _suspects(ways.carriers, chance), _ranks(seen, ways.carriers, chance),
         looked.paces.places[int(through[at])], int((slow.mean(axis=1) > 0.5).sum()), len(through),
         columns, float(ratio), _lost(seen, looked, through, cost, explained, ways.carriers[best]),
-        _signs(signs, against),
+        _signs(signs, against), bool(left[best]),
     )  # fmt: skip
 
 
+def _left(case: _Case) -> Mask:
+    """Which carriers are adapters whose traffic goes elsewhere now."""
+    names = set(case.routes.left.values())
+    return np.array([one.kind == "nic" and one.name in names for one in case.ways.carriers])
+
+
+def _in_flight(case: _Case, explained: Mask) -> Floats:
+    """What requests in flight say for each carrier."""
+    if case.looks is None:
+        return np.zeros(len(case.ways.carriers))
+    told = case.looks.in_flight(slow_times(case.looked, explained))
+    return told.speak_for(case.ways.carriers, case.routes)
+
+
 def _lost(
-    seen: Observed, looked: _Looked, through: Ints, cost: Floats, explained: Mask, best: Carrier
+    seen: Observed, looked: Looked, through: Ints, cost: Floats, explained: Mask, best: Carrier
 ) -> float:  # fmt: skip
     """Per step in which the device was slow."""
     active, slow = np.asarray(explained.any(axis=0)), looked.cells.slow
@@ -277,7 +201,7 @@ def _signs(signs: Sequence[Noticed], against: Floats) -> tuple[str, ...]:
     return tuple(sign.metric for sign in signs) if (against > 1).any() else ()
 
 
-def _excess_ns(looked: _Looked, places: Ints, columns: Ints) -> Floats:
+def _excess_ns(looked: Looked, places: Ints, columns: Ints) -> Floats:
     """By how much transfers took longer than in fast steps."""
     at = np.ix_(places, columns)
     taken = np.nan_to_num(looked.paces.taken_ns[at])

@@ -1,0 +1,43 @@
+"""An adapter that its ranks left is told by who sends by which one, and when."""
+
+from __future__ import annotations
+
+from stepscope.diagnose.detours import adapters_left
+from stepscope.trace import Host, Job
+from stepscope.window import Window
+
+from .jobs import a_table
+
+HOSTS, PER_HOST, ROWS = 4, 4, 60
+
+
+def a_job_where(moved: dict[int, str], since: int = 30) -> Window:
+    """Four ranks a host, each with an adapter of its own; some send by another from a row on."""
+    hosts = tuple(
+        Host(f"h{host}", tuple(range(PER_HOST * host, PER_HOST * host + PER_HOST)),
+             tuple(f"mlx5_{at}" for at in range(PER_HOST + 1)))
+        for host in range(HOSTS)
+    )  # fmt: skip
+    rows = [
+        (rank, f"mlx5_{rank % PER_HOST}" if row < since or rank not in moved else moved[rank], row)
+        for rank in range(HOSTS * PER_HOST) for row in range(ROWS)
+    ]  # fmt: skip
+    job = Job("detour", HOSTS * PER_HOST, hosts)
+    return Window(job, {"transfers": a_table("rank nic start_ns", rows)})
+
+
+def test_who_moved_to_its_neighbours_adapter_left_its_own() -> None:
+    assert adapters_left(a_job_where({6: "mlx5_0"})) == {6: "h1/mlx5_2"}
+
+
+def test_what_was_so_from_the_start_differs_from_other_hosts() -> None:
+    assert adapters_left(a_job_where({6: "mlx5_0"}, since=0)) == {6: "h1/mlx5_2"}
+
+
+def test_an_adapter_of_its_own_is_no_detour() -> None:
+    assert adapters_left(a_job_where({6: "mlx5_4"})) == {}
+    assert adapters_left(a_job_where({})) == {}
+
+
+def test_ranks_that_changed_places_left_nothing_unused() -> None:
+    assert adapters_left(a_job_where({4: "mlx5_1", 5: "mlx5_0"})) == {}
