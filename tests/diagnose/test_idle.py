@@ -97,3 +97,17 @@ def test_samples_count_for_as_long_as_nothing_ran() -> None:
     idle = found(Window(window.job, {**window.tables, "stacks": table}))
     assert idle is not None
     assert idle.mine_ns == pytest.approx(STEPS * 200 * MS)
+
+
+def test_shares_of_many_ranks_are_those_of_each() -> None:
+    window = a_job(300, COMPILING)
+    samples = read_samples(window, Observed(window).line)
+    assert samples is not None
+    span = samples.time_ns >= START + 3 * STEP_MS * MS
+    rows = np.array([2, 0, 3])
+    shares, time_ns = samples.shares_of(rows, span)
+    for at, row in enumerate(rows):
+        expected, expected_ns = samples.shares(span & (samples.row == row))
+        assert shares[at] == pytest.approx(expected)
+        assert time_ns[at] == expected_ns
+    assert shares.max() > 0.25
