@@ -35,7 +35,7 @@ _record = st.tuples(
 )
 _risk = st.builds(AtRisk, _time, _time, st.dictionaries(_text, _number, max_size=3))
 _hello = st.builds(
-    Hello, *[_text] * 3, *[_number] * 5, _time, _time, _number, st.none() | _risk
+    Hello, *[_text] * 3, *[_number] * 5, _time, _time, _number, st.none() | _risk, _text
 )  # fmt: skip
 _group = st.builds(GroupInfo, _text, _text, st.lists(_number, max_size=30).map(tuple))
 _names = st.builds(

@@ -27,6 +27,7 @@ from stepscope.processor.instructions import (
     Watch,
 )
 from stepscope.processor.kernels import KernelSums, Told
+from stepscope.processor.natives import StepEnds, is_native, process_of, with_ordinals
 from stepscope.processor.normalise import Records, Rows, Translation
 from stepscope.processor.steps import Event, Step, StepTracker
 from stepscope.processor.survey import Kinds
@@ -59,13 +60,16 @@ _OpenKey = tuple[int, int, bool]
 
 @dataclass
 class Producer:
-    """One training process and what it has told us."""
+    """One training process and what it has told us; native producers in it have their own."""
 
     hello: Hello
+    python: Producer | None = None
+    """Of a native one: the Python producer of its process, once it has been heard of."""
     names: dict[int, str] = field(default_factory=dict)
     groups: dict[str, GroupInfo] = field(default_factory=dict)
     parallelism: dict[str, int] = field(default_factory=dict)
     tracker: StepTracker = field(default_factory=StepTracker)
+    step_ends: StepEnds = field(default_factory=StepEnds)
     held: list[tuple[Kinds, Records]] = field(default_factory=list)
     kernels: list[memoryview] = field(default_factory=list)
     kernels_bytes: int = 0
@@ -77,8 +81,21 @@ class Producer:
     blocked: bool = False
 
     @property
+    def is_native(self) -> bool:
+        return is_native(self.hello)
+
+    @property
+    def who(self) -> Hello:
+        """As its process is known."""
+        return self.hello if self.python is None else self.python.hello
+
+    @property
+    def rank(self) -> int:
+        return self.who.rank
+
+    @property
     def offset_ns(self) -> int:
-        return self.hello.wall_ns - self.hello.mono_ns
+        return self.who.wall_ns - self.who.mono_ns
 
     @property
     def patience_ns(self) -> float:
@@ -90,11 +107,22 @@ class Producer:
         return now_ns - self.offset_ns - enqueued
 
     def step_of(self, ordinal: int) -> int:
+        if self.is_native:
+            return NULL if self.python is None else self.python.step_by_now(ordinal)
         sequence = self.tracker.sequence
         return ordinal if sequence is None else sequence.step_of(ordinal)
 
+    def step_by_now(self, ordinal: int) -> int:
+        """The step, null where it is not known yet how many optimizer steps make one."""
+        unknown = self.holding and self.tracker.sequence is None and not self.is_native
+        return NULL if unknown else self.step_of(ordinal)
+
+    def with_ordinals(self, records: Records) -> Records:
+        """A native one's records, as the Python producer of its process can tell."""
+        return records if self.python is None else with_ordinals(records, self.python.step_ends)
+
     def translation(self) -> Translation:
-        return Translation(self.hello.rank, self.offset_ns, self.names, self.step_of)
+        return Translation(self.rank, self.offset_ns, self.names, self.step_of)
 
 
 class HostState:
@@ -141,6 +169,8 @@ class HostState:
         hello = producer.hello
         if hello.job in self._sums and hello.job not in self.jobs():
             out += _appended(hello.job, self._sums[hello.job].finish())
+        if producer.is_native:
+            return out
         return [*out, Unwatch(hello.job, hello.rank, hello.pid)]
 
     def tick(self, now_ns: int) -> list[Instruction]:
@@ -151,14 +181,22 @@ class HostState:
             out += said
             if said and producer.blocked:
                 out.append(self._stalled(producer.hello.job))
-            held = producer.held_since_ns
-            if producer.holding and held is not None and now_ns - held > HOLD_NS:
-                out += self._release(producer)
-            since = producer.kernels_since_ns
-            if not producer.holding and since is not None and now_ns - since >= KERNELS_NS:
-                out += self._tell_kernels(producer)
+            out += self._tell_late(producer, now_ns)
         for job, sums in self._sums.items():
             out += _appended(job, sums.tick(self._oldest_kernels_ns(job, now_ns)))
+        return out
+
+    def _tell_late(self, producer: Producer, now_ns: int) -> list[Instruction]:
+        """What has waited for long enough."""
+        out: list[Instruction] = []
+        held, native = producer.held_since_ns, producer.is_native
+        most_ns = KERNELS_NS if native else HOLD_NS
+        if producer.holding and held is not None and now_ns - held > most_ns:
+            out += self._release(producer)
+        since = producer.kernels_since_ns
+        may_tell = native or not producer.holding
+        if may_tell and since is not None and now_ns - since >= KERNELS_NS:
+            out += self._tell_kernels(producer)
         return out
 
     def stalled(self, now_ns: int, halted: Collection[str] = ()) -> list[Stalled]:
@@ -199,13 +237,24 @@ class HostState:
         out = self.disconnected(connection)  # a producer that introduces itself twice
         self.producers[connection] = Producer(hello)
         self._gone = [p for p in self._gone if _who(p.hello) != _who(hello)]
+        self._acquaint(self.producers[connection])
         out.append(self._job_known(hello.job, hello.store))
         # what this rank left open, here or with a processor before us, it will tell of again
         out.append(OpenOps(hello.job, self._open_rows(hello.job)))
         if hello.at_risk is not None:
             offset = hello.wall_ns - hello.mono_ns
             out.append(Append(hello.job, "losses", _losses(hello.rank, hello.at_risk, offset)))
+        if is_native(hello):
+            return out
         return [*out, Watch(hello.job, hello.rank, hello.pid, hello.thread_id)]
+
+    def _acquaint(self, new: Producer) -> None:
+        """Producers of one process learn of each other."""
+        near = [p for p in self.producers.values() if process_of(p.hello) == process_of(new.hello)]
+        python = next((p for p in reversed(near) if not p.is_native), None)
+        for producer in near:
+            if producer.is_native and python is not None:
+                producer.python = python
 
     def _names(self, producer: Producer, payload: memoryview) -> list[Instruction]:
         told = decode_names(payload)
@@ -225,6 +274,8 @@ class HostState:
     ) -> list[Instruction]:
         if producer.held_since_ns is None:
             producer.held_since_ns = now_ns
+        if producer.is_native:
+            return self._native(producer, kinds, payload, now_ns)
         if kinds == survey.KERNELS:
             return self._keep(producer, payload, now_ns)
         out: list[Instruction] = []
@@ -234,6 +285,20 @@ class HostState:
             out = self._keep(producer, memoryview(records[kernels].tobytes()), now_ns)
             records = records[~kernels]
         return [*out, *self._observations(producer, kinds, records)]
+
+    def _native(
+        self, producer: Producer, kinds: Kinds, payload: memoryview, now_ns: int
+    ) -> list[Instruction]:
+        """All of it waits: for the Python producer to tell of the steps it belongs to."""
+        records = normalise.parse(payload)
+        kernels = records["kind"] == int(RecordKind.KERNEL)
+        out: list[Instruction] = []
+        if kinds & survey.KERNELS:
+            out = self._keep(producer, memoryview(records[kernels].tobytes()), now_ns)
+        if kinds & ~survey.KERNELS:
+            producer.held.append((kinds, records[~kernels]))
+        waiting = sum(len(records) for _, records in producer.held)
+        return [*out, *self._release(producer)] if waiting >= MOST_KERNELS else out
 
     def _observations(
         self, producer: Producer, kinds: Kinds, records: Records
@@ -267,14 +332,14 @@ class HostState:
         if not producer.kernels:
             return []
         hello, to = producer.hello, producer.translation()
-        if producer.holding and producer.tracker.sequence is None:
-            to = replace(to, step_of=lambda _: NULL)
+        to = replace(to, step_of=producer.step_by_now)
         records = normalise.parse(memoryview(b"".join(producer.kernels)))
+        records = producer.with_ordinals(records)
         rows = normalise.kernels(records, to)
         oldest_ns = self._oldest_kernels_ns(hello.job, producer.kernels_until_ns)
         producer.kernels, producer.kernels_bytes, producer.kernels_since_ns = [], 0, None
         sums = self._sums.setdefault(hello.job, KernelSums())
-        told = sums.add(hello.rank, rows, producer.kernels_until_ns, oldest_ns)
+        told = sums.add(producer.rank, rows, producer.kernels_until_ns, oldest_ns)
         return [Append(hello.job, "kernels", rows), *_appended(hello.job, told)]
 
     def _oldest_kernels_ns(self, job: str, now_ns: int) -> int:
@@ -287,14 +352,19 @@ class HostState:
         for record in normalise.of_kind(records, RecordKind.EVENT):
             name, start, end, *_ = (int(value) for value in record["field"])
             kind = EventKind(int(record["flags"]) & 1)
-            steps += producer.tracker.add(Event(kind, name, start, end, int(record["ordinal"])))
+            event = Event(kind, name, start, end, int(record["ordinal"]))
+            steps += producer.tracker.add(event)
+            if kind == EventKind.OPTIMIZER:
+                producer.step_ends.add(end, event.ordinal)
         return steps
 
     def _release(self, producer: Producer) -> Iterator[Instruction]:
-        producer.holding = False
+        producer.holding = producer.is_native
         held, producer.held = producer.held, []
+        if producer.is_native:
+            producer.held_since_ns = None
         for kinds, records in held:
-            yield from _rows(producer, kinds, records)
+            yield from _rows(producer, kinds, producer.with_ordinals(records))
 
     def _open(self, producer: Producer, records: Records) -> list[Instruction]:
         """Keeps the list of operators in flight; says it anew when it changed."""
@@ -326,12 +396,12 @@ class HostState:
         groups: dict[str, GroupInfo] = {}
         parallelism: dict[str, int] = {}
         for producer in members:
-            hosts.setdefault(producer.hello.host, set()).add(producer.hello.rank)
+            hosts.setdefault(producer.who.host, set()).add(producer.rank)
             groups.update(producer.groups)
             parallelism.update(producer.parallelism)
         fragment = Job(
             job_id=job,
-            world_size=max(producer.hello.world_size for producer in members),
+            world_size=max(producer.who.world_size for producer in members),
             hosts=tuple(Host(name, tuple(sorted(ranks))) for name, ranks in hosts.items()),
             parallelism=parallelism,
             groups=tuple(ProcessGroup(g.id, g.kind, g.ranks) for g in groups.values()),
@@ -347,7 +417,7 @@ def _blocked(producer: Producer, now_ns: int) -> list[Instruction]:
     producer.blocked = blocked
     hello = producer.hello
     row = {
-        "rank": [hello.rank],
+        "rank": [producer.rank],
         "host": [hello.host],
         "metric": ["steps_blocked"],
         "ts_ns": [now_ns],
@@ -371,8 +441,8 @@ def with_devices(fragment: Job, here: Host) -> Job:
     return replace(fragment, hosts=hosts)
 
 
-def _who(hello: Hello) -> tuple[str, int]:
-    return hello.job, hello.rank
+def _who(hello: Hello) -> tuple[str, int, str]:
+    return hello.job, hello.rank, hello.source
 
 
 def _about_open(comm: Records, open_ops: Set[_OpenKey]) -> Records:
@@ -414,6 +484,9 @@ def _rows(producer: Producer, kinds: Kinds, records: Records) -> Iterator[Append
     if kinds & survey.PAUSES:
         some = normalise.of_kind(records, RecordKind.PAUSE)
         yield Append(job, "pauses", normalise.pauses(some, to))
+    if kinds & survey.TRANSFERS:
+        some = normalise.of_kind(records, RecordKind.TRANSFER)
+        yield Append(job, "transfers", normalise.transfers(some, to))
     if kinds & survey.COUNTS:
         some = normalise.of_kind(records, RecordKind.COUNT)
         yield from _counts(producer, some, to)

@@ -20,7 +20,7 @@ Kinds = int
 _LAST_KIND = 62
 _BEYOND = -1
 
-EVENTS, PHASES, COMMS, PAUSES, COUNTS, KERNELS = (1 << int(kind) for kind in RecordKind)
+EVENTS, PHASES, COMMS, PAUSES, COUNTS, KERNELS, TRANSFERS = (1 << int(kind) for kind in RecordKind)
 
 
 def kinds_in(packet: bytes) -> Kinds:

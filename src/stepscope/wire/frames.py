@@ -76,6 +76,10 @@ class AtRisk:
     rows: Mapping[str, int]
 
 
+PYTHON = "python"
+"""The producer that `collect` is. Native ones (`cupti`, `nccl`) stand beside it in one process."""
+
+
 @dataclass(frozen=True)
 class Hello:
     """Who a producer is. `wall_ns - mono_ns` turns its record times into wall-clock time."""
@@ -92,6 +96,7 @@ class Hello:
     mono_ns: int
     attempt: int = 0
     at_risk: AtRisk | None = None
+    source: str = PYTHON
 
 
 @dataclass(frozen=True)
@@ -191,6 +196,7 @@ def decode_hello(payload: memoryview) -> Hello:
             mono_ns=_number(body["mono_ns"], MAX_TIME_NS),
             attempt=_number(body.get("attempt", 0)),
             at_risk=None if risk is None else _at_risk(risk),
+            source=_text(body.get("source", PYTHON)),
         )
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise WireError(f"hello packet: {error!r}") from error

@@ -4,23 +4,26 @@
     | kind   | flags  | ordinal        |  a … g: seven int64
     | uint16 | uint16 | uint32         |
 
-`ordinal` is how many optimizer steps this process had finished when the record was made; the
-processor turns it into the step number. Times are CLOCK_MONOTONIC nanoseconds of the producer's
-host, which no NTP correction moves; the processor adds the offset that the hello packet states.
-Strings travel once, as names with an id (`frames.Hello`, `frames.Names`).
+`ordinal` is how many optimizer steps this process had finished when the record was made, or
+UNKNOWN_ORDINAL; the processor turns it, or the time, into the step number. Times are
+CLOCK_MONOTONIC nanoseconds of the producer's host, which no NTP correction moves; the processor
+adds the offset that the hello packet states. Strings travel once, as names with an id
+(`frames.Hello`, `frames.Names`).
 
-| kind  | flags              | a     | b           | c        | d     | e       | f     | g       |
-|-------|--------------------|-------|-------------|----------|-------|---------|-------|---------|
-| EVENT | LOAD or OPTIMIZER  | name  | start       | end      |       |         |       |         |
-| PHASE |                    | name  | start       | duration | wait  | cpu     | batch |         |
-| COMM  | OPEN while running | group | op id, peer | seq      | bytes | enqueue | end   | blocked |
-| PAUSE |                    | name  | start       | duration |       |         |       |         |
-| COUNT |                    | name  | value       | time     | since |         |       |         |
-| KERNEL|                    | name  | stream      | start    | duration | enqueue |  |         |
+| kind     | flags             | a    | b           | c        | d        | e       | f    | g     |
+|----------|-------------------|------|-------------|----------|----------|---------|------|-------|
+| EVENT    | LOAD or OPTIMIZER | name | start       | end      |          |         |      |       |
+| PHASE    |                   | name | start       | duration | wait     | cpu     | batch|       |
+| COMM     | OPEN if running   |group | op id, peer | seq      | bytes    | enqueue | end  |blocked|
+| PAUSE    |                   | name | start       | duration |          |         |      |       |
+| COUNT    |                   | name | value       | time     | since    |         |      |       |
+| KERNEL   |                   | name | stream      | start    | duration | enqueue |      |       |
+| TRANSFER |                   | nic  | peer        | start    | end      | bytes   |posted| done  |
 
 Names and groups are ids; `batch` is the microbatch. A kernel is one kernel, copy or set of a
 device, told of when it has ended; its times are the host's as well, `enqueue` is the launch, -1
-where that was not seen.
+where that was not seen. A transfer is the network requests of one connection in one interval; `nic`
+is -1 where the adapter is not known.
 
 In a COMM record `b` is `op id << 32 | (peer & 0xffffffff)`; `bytes`, `end` and `blocked` are -1
 where unknown. `cpu` in a PHASE record is -1 where the clock cannot be read. A COUNT named
@@ -38,6 +41,8 @@ assert RECORD.size == RECORD_BYTES
 
 UNKNOWN = -1
 """An integer field whose value the producer does not know."""
+UNKNOWN_ORDINAL = (1 << 32) - 1
+"""Of producers that do not see optimizer steps: native ones."""
 
 
 class RecordKind(IntEnum):
@@ -47,6 +52,7 @@ class RecordKind(IntEnum):
     PAUSE = 4
     COUNT = 5
     KERNEL = 6
+    TRANSFER = 7
 
 
 class EventKind(IntEnum):
@@ -67,6 +73,7 @@ TABLE_OF_KIND = {
     RecordKind.PAUSE: "pauses",
     RecordKind.COUNT: "hardware",
     RecordKind.KERNEL: "kernels",
+    RecordKind.TRANSFER: "transfers",
 }
 """Which table suffers when a record of this kind is lost."""
 

@@ -1,0 +1,52 @@
+// Packets on a socket, as src/stepscope/wire/frames.py lays them down. Nothing here blocks.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "record.hpp"
+
+namespace stepscope {
+
+enum class Packet : std::uint16_t { hello = 1, names = 2, records = 3, control = 4 };
+
+struct Header {
+    std::uint32_t magic;
+    std::uint16_t version;
+    Packet kind;
+    std::uint32_t count, dropped;
+    std::uint64_t packet, pid;
+};
+static_assert(sizeof(Header) == 32, "a header is 32 bytes on the wire");
+
+constexpr std::size_t MOST_PACKET_BYTES = 65536;
+constexpr std::size_t MOST_PAYLOAD_BYTES = MOST_PACKET_BYTES - sizeof(Header);
+constexpr std::size_t MOST_RECORDS = MOST_PAYLOAD_BYTES / sizeof(Record);
+
+enum class Sent { yes, later, broken };
+
+// One processor's socket. All but `abandon` belong to the sender's thread.
+class Connection {
+ public:
+    explicit Connection(std::string path) : path_(std::move(path)) {}
+
+    bool is_open() const noexcept { return socket_.load() >= 0; }
+    int descriptor() const noexcept { return socket_.load(); }
+    bool open() noexcept;
+    void close() noexcept;
+    // In a forked child: lets go of the parent's connection, which stays as it is.
+    void abandon() noexcept { close(); }
+    Sent send(Packet kind, const void* payload, std::size_t bytes, std::size_t records,
+              std::uint64_t dropped) noexcept;
+    // The payload of what the processor says next; `later` where it says nothing.
+    Sent hear(std::string& payload);
+
+ private:
+    std::string path_;
+    std::atomic<int> socket_{-1};
+    std::uint64_t packet_ = 0;
+};
+
+}  // namespace stepscope

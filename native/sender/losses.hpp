@@ -1,0 +1,50 @@
+// What is lost, counted exactly: records for which there was no room, and rows that a processor
+// may have got and not stored.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "record.hpp"
+
+namespace stepscope {
+
+using Counts = std::array<std::uint64_t, KINDS>;
+
+// By kind; any thread may add.
+class Drops {
+ public:
+    void add(Kind kind, std::uint64_t rows) noexcept;
+    std::uint64_t of(std::size_t kind) const noexcept;
+    std::uint64_t total() const noexcept;
+
+ private:
+    std::array<std::atomic<std::uint64_t>, KINDS> dropped_{};
+};
+
+// The rows sent lately: as `Sender._recent` in collect/sender.py.
+class Recent {
+ public:
+    void sent(const Record* records, std::size_t count, std::int64_t now_ns);
+    // A hello has named them.
+    void named(std::int64_t now_ns);
+    // Who was told last may have died before storing that.
+    void disconnected(std::int64_t now_ns);
+    // The field `at_risk` of a hello, with a comma in front; empty where nothing is.
+    std::string at_risk() const;
+
+ private:
+    struct Sent {
+        std::int64_t start_ns, end_ns;
+        Counts rows;
+    };
+
+    std::vector<Sent> sent_, named_;
+    std::int64_t named_ns_ = 0;
+};
+
+}  // namespace stepscope

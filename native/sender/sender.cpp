@@ -1,0 +1,307 @@
+#include "sender.hpp"
+
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <memory>
+#include <mutex>
+
+namespace stepscope {
+namespace {
+
+// As in collect/sender.py.
+constexpr int LOOK_MS = 100;
+constexpr std::int64_t RECONNECT_NS = SECOND_NS;
+constexpr std::int64_t EXIT_NS = SECOND_NS;
+constexpr std::int64_t COST_NS = 5 * SECOND_NS;
+constexpr int EXIT_TURN_MS = 10;
+
+// A library has one; tests have a few.
+constexpr std::size_t MOST_SENDERS = 8;
+std::atomic<Sender*> senders[MOST_SENDERS];
+std::once_flag handlers_set;
+
+bool enlist(Sender* sender) {
+    for (auto& place : senders) {
+        Sender* empty = nullptr;
+        if (place.compare_exchange_strong(empty, sender)) return true;
+    }
+    return false;
+}
+
+void pause_ms(int milliseconds) { ::poll(nullptr, 0, milliseconds); }
+
+// The host's signals are not for our thread: a handler of its own would run on it.
+class SignalsBlocked {
+ public:
+    SignalsBlocked() {
+        sigset_t all;
+        sigfillset(&all);
+        pthread_sigmask(SIG_SETMASK, &all, &before_);
+    }
+    ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+ private:
+    sigset_t before_;
+};
+
+}  // namespace
+
+const char* table_of(std::size_t kind) {
+    static constexpr const char* TABLES[KINDS] = {nullptr,  "steps",    "phases",  "comm_ops",
+                                                  "pauses", "hardware", "kernels", "transfers"};
+    return kind < KINDS ? TABLES[kind] : nullptr;
+}
+
+ClockPair clock_pair() {
+    ClockPair best{};
+    std::int64_t narrowest = INT64_MAX;
+    for (int reading = 0; reading < 5; ++reading) {
+        const std::int64_t before = now_ns();
+        const std::int64_t wall = clock_ns(CLOCK_REALTIME);
+        const std::int64_t after = now_ns();
+        if (after - before >= narrowest) continue;
+        narrowest = after - before;
+        best = {wall, before + narrowest / 2};
+    }
+    return best;
+}
+
+Sender* Sender::start(const SenderOptions& options) noexcept {
+    try {
+        Identity who = from_environment();
+        if (who.socket.empty() || is_anothers()) return nullptr;
+        Sender* sender = new Sender(options, std::move(who));
+        if (enlist(sender) && sender->launch()) return sender;
+        sender->silent_ = true;  // leaked: it stands in the list of who is told of forks
+    } catch (...) {              // no memory, no thread: the training goes on without us
+    }
+    return nullptr;
+}
+
+Sender::Sender(const SenderOptions& options, Identity who)
+    : options_(options),
+      who_(std::move(who)),
+      clocks_(clock_pair()),
+      queue_(options.queue_records),
+      connection_(who_.socket) {
+    for (std::size_t kind = 0; kind < KINDS; ++kind) {
+        const char* table = table_of(kind);
+        if (table != nullptr) drop_names_[kind] = names_.number("dropped." + std::string(table));
+    }
+    cost_name_ = names_.number("stepscope_" + std::string(options.source) + "_cpu_ns");
+    filled_ns_ = cost_ns_ = now_ns();
+}
+
+bool Sender::launch() {
+    std::call_once(handlers_set, [] {
+        pthread_atfork(nullptr, nullptr, in_child);
+        std::atexit(at_exit);
+    });
+    wake_ = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    const SignalsBlocked blocked;
+    thread_ = std::thread([this] { run(); });
+    pthread_setname_np(thread_.native_handle(), "stepscope-send");
+    return true;
+}
+
+// Nothing is locked or freed here: the parent's other threads may have held any lock.
+void Sender::in_child() noexcept {
+    for (auto& place : senders) {
+        Sender* sender = place.load();
+        if (sender == nullptr) continue;
+        sender->silent_ = true;
+        sender->ended_ = true;
+        sender->connection_.abandon();
+    }
+}
+
+void Sender::at_exit() noexcept {
+    for (auto& place : senders) {
+        if (Sender* sender = place.load()) sender->stop();
+    }
+}
+
+bool Sender::put(const Record& record) noexcept {
+    if (is_silent()) return false;
+    const bool is_in = queue_.put(record);
+    if (!is_in) drops_.add(record.kind, 1);
+    return is_in;
+}
+
+bool Sender::try_put(const Record& record) noexcept { return !is_silent() && queue_.put(record); }
+
+void Sender::lost(Kind kind, std::uint64_t rows) noexcept { drops_.add(kind, rows); }
+
+std::int64_t Sender::name(std::string_view text) noexcept {
+    if (is_silent()) return UNKNOWN;
+    try {
+        return names_.number(text);
+    } catch (...) {
+        return UNKNOWN;
+    }
+}
+
+void Sender::count(std::string_view metric, std::int64_t value) noexcept {
+    put({Kind::count, 0, UNKNOWN_ORDINAL, {name(metric), value, now_ns(), 0, 0, 0, 0}});
+}
+
+void Sender::wake() noexcept {
+    if (!is_silent()) eventfd_write(wake_, 1);
+}
+
+void Sender::stop() noexcept {
+    if (ended_) return;
+    stopping_ = true;
+    eventfd_write(wake_, 1);
+    const std::int64_t until = now_ns() + EXIT_NS + EXIT_NS / 10;
+    while (!ended_ && now_ns() < until) pause_ms(1);
+    silent_ = true;
+    if (ended_ && thread_.joinable()) thread_.join();
+}
+
+void Sender::run() noexcept {
+    while (!stopping_) {
+        try {
+            wait();
+            turn();
+        } catch (...) {  // no memory for a moment: what was taken stays in the batch
+            pause_ms(LOOK_MS);
+        }
+    }
+    try {
+        finish();
+    } catch (...) {
+    }
+    connection_.close();
+    ended_ = true;
+}
+
+// Until it is time for a look, the processor says something or has room again, or we are to stop.
+void Sender::wait() {
+    const bool is_open = connection_.is_open();
+    const short wanted = clogged_ ? POLLIN | POLLOUT : POLLIN;
+    pollfd looked[2] = {{wake_, POLLIN, 0}, {connection_.descriptor(), wanted, 0}};
+    const int ready = ::poll(looked, is_open ? 2 : 1, LOOK_MS);
+    if (ready <= 0) return;
+    eventfd_t times = 0;
+    // the script closed a descriptor of ours: it wakes us no more
+    if (looked[0].revents != 0 && eventfd_read(wake_, &times) != 0) pause_ms(LOOK_MS);
+    if (is_open && (looked[1].revents & ~POLLOUT) != 0) listen();
+}
+
+void Sender::listen() {
+    std::string json;
+    const Sent heard = connection_.hear(json);
+    if (heard == Sent::broken) disconnect();
+    if (!json.empty() && options_.asked != nullptr) options_.asked(json);
+}
+
+void Sender::turn() {
+    clogged_ = false;
+    if (!connection_.is_open() && !connect()) return;
+    if (!introduced_ && !introduce()) return;
+    while (send_batch()) {
+    }
+}
+
+// The last records may need more room than the socket has at once.
+void Sender::finish() {
+    const std::int64_t until = now_ns() + EXIT_NS;
+    turn();
+    while (connection_.is_open() && has_more() && now_ns() < until) {
+        pause_ms(EXIT_TURN_MS);
+        turn();
+    }
+}
+
+bool Sender::has_more() const noexcept {
+    return !introduced_ || batched_ > 0 || queue_.size() > 0 || drops_.total() > dropped_told_;
+}
+
+bool Sender::connect() {
+    const std::int64_t now = now_ns();
+    if (now < retry_ns_) return false;
+    retry_ns_ = now + RECONNECT_NS;
+    return connection_.open();
+}
+
+void Sender::disconnect() {
+    connection_.close();
+    recent_.disconnected(now_ns());
+    introduced_ = false;
+    names_told_ = 0;
+}
+
+bool Sender::introduce() {
+    const std::string hello = hello_of(who_, options_.source, clocks_) + recent_.at_risk() + "}";
+    if (!said(connection_.send(Packet::hello, hello.data(), hello.size(), 0, 0))) return false;
+    recent_.named(now_ns());
+    introduced_ = true;
+    return true;
+}
+
+bool Sender::send_names() {
+    while (names_told_ < names_.size()) {
+        std::size_t next = names_told_;
+        const std::string told = names_.told_from(next, MOST_PAYLOAD_BYTES);
+        if (!said(connection_.send(Packet::names, told.data(), told.size(), 0, 0))) return false;
+        names_told_ = next;
+    }
+    return true;
+}
+
+// One packet of records, its names before it; false when there are none, or no way for them.
+bool Sender::send_batch() {
+    if (batched_ == 0) fill();
+    if (!send_names() || batched_ == 0) return false;
+    const std::uint64_t dropped = drops_.total();
+    const std::size_t bytes = batched_ * sizeof(Record);
+    const auto sent =
+        connection_.send(Packet::records, batch_, bytes, batched_, dropped - dropped_told_);
+    if (!said(sent)) return false;
+    recent_.sent(batch_, batched_, now_ns());
+    dropped_told_ = dropped;
+    batched_ = 0;
+    return true;
+}
+
+bool Sender::said(Sent sent) {
+    clogged_ = sent == Sent::later;
+    if (sent == Sent::broken) disconnect();
+    return sent == Sent::yes;
+}
+
+void Sender::fill() {
+    add_losses();
+    add_cost();
+    batched_ += queue_.take(batch_ + batched_, MOST_RECORDS - batched_);
+}
+
+void Sender::add_losses() {
+    const std::int64_t since = filled_ns_;
+    filled_ns_ = now_ns();
+    for (std::size_t kind = 0; kind < KINDS; ++kind) {
+        const std::uint64_t total = drops_.of(kind);
+        if (total == drops_told_[kind] || table_of(kind) == nullptr) continue;
+        add_count(drop_names_[kind], static_cast<std::int64_t>(total - drops_told_[kind]), since);
+        drops_told_[kind] = total;
+    }
+}
+
+void Sender::add_cost() {
+    if (now_ns() - cost_ns_ < COST_NS) return;
+    cost_ns_ = now_ns();
+    add_count(cost_name_, clock_ns(CLOCK_THREAD_CPUTIME_ID), 0);
+}
+
+void Sender::add_count(std::int64_t metric, std::int64_t value, std::int64_t since_ns) {
+    batch_[batched_++] = {
+        Kind::count, 0, UNKNOWN_ORDINAL, {metric, value, now_ns(), since_ns, 0, 0, 0}};
+}
+
+}  // namespace stepscope
