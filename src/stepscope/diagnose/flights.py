@@ -84,7 +84,89 @@ class InFlight:
 
 
 @dataclass(frozen=True)
-class Looks:
+class Requests:
+    """Rows of `transfers` by source, then time; a connection is source, target and adapter."""
+
+    source: Ints
+    target: Ints
+    start_ns: Ints
+    end_ns: Ints
+    more: Ints
+    """Posted less completed."""
+    left: Ints
+    """In flight on its connection after each row."""
+    initial: Ints
+    """In flight on a connection before its first row; 0 in all others."""
+
+    @classmethod
+    def of(cls, window: Window) -> Requests | None:
+        """None where nobody counted requests, or where rows are lost."""
+        table = window.table("transfers")
+        if table is None or not table.has("peer", "posted", "completed") or lost_requests(window):
+            return None
+        adapter = table.strings("nic").codes if table.has("nic") else np.zeros(len(table), np.int64)
+        more = table.ints("posted") - table.ints("completed")
+        start, way = table.ints("start_ns"), (adapter, table.ints("peer"), table.ints("rank"))
+        left, initial = _in_flight(more, np.lexsort((start, *way)), np.stack(way))
+        order = np.lexsort((start, table.ints("rank")))
+        columns = (table.ints("rank"), table.ints("peer"), start, table.ints("end_ns"))
+        return cls(*(one[order] for one in (*columns, more, left, initial)))
+
+    def in_flight(self, slow: Iterable[SlowTimes]) -> InFlight:
+        """What looks at them say about slow transfers."""
+        told = [self._looks(one).say(one) for one in slow]
+        source, target, said = (
+            np.concatenate(parts) for parts in zip(_NOTHING, *told, strict=True)
+        )  # fmt: skip
+        ways, at = np.unique(np.stack((source, target)), axis=1, return_inverse=True)
+        slowest, one_of_many, seen = (
+            stats.sums(at.ravel(), column, ways.shape[1]) for column in said.T
+        )
+        much = MOST_LOOKS / max(float(seen.max(initial=0.0)), MOST_LOOKS)
+        return InFlight(ways[0], ways[1], slowest * much, one_of_many * much)
+
+    def _looks(self, slow: SlowTimes) -> _Looks:
+        """At what each member sends to the others: which of several connections to them carry this
+        group's data, and which another's, nobody knows."""
+        senders = slow.members[:1] if slow.is_pair else slow.members
+        rows = np.concatenate([self._of_rank.get(rank, _NONE) for rank in senders])
+        rows = rows[np.isin(self.target[rows], slow.members)]
+        begins = np.diff(self.source[rows], prepend=-1) != 0
+        first = np.flatnonzero(begins)
+        length = np.diff(np.append(first, rows.size))
+        total = np.cumsum(self.more[rows])
+        before = total[first] - self.more[rows][first] if rows.size else total
+        initial = np.add.reduceat(self.initial[rows], first) if rows.size else total
+        flying = total + np.repeat(initial - before, length) > 0
+        ended, following = _latest(self.end_ns[rows], begins), self.start_ns[rows][1:]
+        # between two rows, where none is open
+        at = np.flatnonzero(~begins[1:] & (following >= ended[:-1]))
+        targets = self._targets(rows, begins, flying)
+        return _Looks(self.source[rows][at], targets[at], ended[at], following[at], flying[at])
+
+    def _targets(self, rows: Ints, begins: Mask, flying: Mask) -> Ints:
+        """To whom requests fly after each row: the only target, else that of the last row after
+        which its connection had any. -1: nobody knows who is not sent to."""
+        target = self.target[rows]
+        first = np.flatnonzero(begins)
+        if not rows.size:
+            return target
+        low, high = np.minimum.reduceat(target, first), np.maximum.reduceat(target, first)
+        only = np.repeat(low == high, np.diff(np.append(first, rows.size)))
+        last = np.maximum.accumulate(np.where(self.left[rows] > 0, np.arange(rows.size), -1))
+        of_several = np.where(flying & (last >= 0), target[last], -1)
+        return np.where(only, target, of_several)
+
+    @cached_property
+    def _of_rank(self) -> dict[int, Ints]:
+        """Numbers of rows by their source."""
+        ranks, first = np.unique(self.source, return_index=True)
+        parts = np.split(np.arange(self.source.size), first[1:])
+        return dict(zip(ranks.tolist(), parts, strict=False))
+
+
+@dataclass(frozen=True)
+class _Looks:
     """Moments at which it is known whether requests were in flight; between two rows, a span."""
 
     source: Ints
@@ -93,54 +175,20 @@ class Looks:
     until_ns: Ints
     flying: Mask
 
-    @classmethod
-    def of(cls, window: Window) -> Looks | None:
-        """None where nobody counted requests, or where rows are lost."""
-        table = window.table("transfers")
-        if table is None or not table.has("peer", "posted", "completed") or lost_requests(window):
-            return None
-        source, target = table.ints("rank"), table.ints("peer")
-        adapter = table.strings("nic").codes if table.has("nic") else np.zeros(len(table), np.int64)
-        start, end = table.ints("start_ns"), table.ints("end_ns")
-        order = np.lexsort((start, adapter, target, source))
-        way = np.stack((source, target, adapter))[:, order]
-        begins = np.concatenate(([True], (np.diff(way, axis=1) != 0).any(axis=0)))[: len(order)]
-        left = _left(table.ints("posted")[order] - table.ints("completed")[order], begins)
-        ended, following = _latest(end[order], begins), start[order][1:]
-        # between two rows, where none is open: two groups may connect the same ranks
-        at = np.flatnonzero(~begins[1:] & (following >= ended[:-1]))
-        return cls(way[0][at], way[1][at], ended[at], following[at], left[at] > 0)
-
-    def in_flight(self, slow: Iterable[SlowTimes]) -> InFlight:
-        """What they say about slow transfers."""
-        told = [self._at(one) for one in slow]
-        rows = np.concatenate([rows for rows, _ in told] or [_NONE])
-        said = np.concatenate([said for _, said in told] or [np.zeros((0, 3))])
-        ends = np.stack((self.source[rows], self.target[rows]))
-        ways, at = np.unique(ends, axis=1, return_inverse=True)
-        slowest, one_of_many, seen = (
-            stats.sums(at.ravel(), column, ways.shape[1]) for column in said.T
-        )
-        much = MOST_LOOKS / max(float(seen.max(initial=0.0)), MOST_LOOKS)
-        return InFlight(ways[0], ways[1], slowest * much, one_of_many * much)
-
-    def _at(self, slow: SlowTimes) -> tuple[Ints, Floats]:
-        """The looks at connections among the members in the slow times, what each says of either
-        kind, and how much of it fell into these times: `[look, 3]`."""
-        senders = slow.members[:1] if slow.is_pair else slow.members
-        rows = np.concatenate([self._of_rank.get(rank, _NONE) for rank in senders] or [_NONE])
-        rows = rows[np.isin(self.target[rows], slow.members)]
+    def say(self, slow: SlowTimes) -> tuple[Ints, Ints, Floats]:
+        """Of those in the slow times: source, target, and what each says of either kind, and how
+        much of it fell into these times: `[look, 3]`."""
         others = np.clip(1.0 / slow.times, SLOWEST, FASTEST)
         said = [
-            np.where(self.flying[rows], self._share(rows, slow, np.log(busy / others)),
-                     self._share(rows, slow, np.log((1 - busy) / (1 - others))))
+            np.where(self.flying, self._share(slow, np.log(busy / others)),
+                     self._share(slow, np.log((1 - busy) / (1 - others))))
             for busy in (BUSY, PARTLY)
         ]  # fmt: skip
-        said.append(self._share(rows, slow, np.ones(len(others))))
+        said.append(self._share(slow, np.ones(len(others))))
         kept = said[-1] > 0
-        return rows[kept], np.stack(said, axis=1)[kept]
+        return self.source[kept], self.target[kept], np.stack(said, axis=1)[kept]
 
-    def _share(self, rows: Ints, slow: SlowTimes, value: Floats) -> Floats:
+    def _share(self, slow: SlowTimes, value: Floats) -> Floats:
         """The mean of a value that is 0 outside of the slow times, over each look."""
         lasted = (slow.until_ns - slow.since_ns).astype(np.float64)
         before = np.concatenate(([0.0], np.cumsum(value * lasted)))
@@ -150,37 +198,36 @@ class Looks:
             inside = np.clip(time - slow.since_ns[at], 0, slow.until_ns[at] - slow.since_ns[at])
             return np.where(at < 0, 0.0, before[at] + value[at] * inside)
 
-        since, ended = self.since_ns[rows], np.maximum(self.until_ns[rows], self.since_ns[rows] + 1)
-        return (until(ended) - until(since)) / (ended - since)
-
-    @cached_property
-    def _of_rank(self) -> dict[int, Ints]:
-        """Numbers of looks by their source."""
-        order = np.argsort(self.source, kind="stable")
-        ranks, first = np.unique(self.source[order], return_index=True)
-        return dict(zip(ranks.tolist(), np.split(order, first[1:]), strict=True))
+        ended = np.maximum(self.until_ns, self.since_ns + 1)
+        return (until(ended) - until(self.since_ns)) / (ended - self.since_ns)
 
 
 _NONE = np.zeros(0, np.int64)
+_NOTHING = (_NONE, _NONE, np.zeros((0, 3)))
 
 
 def _latest(ended_ns: Ints, begins: Mask) -> Ints:
-    """The latest end of each row and those before it of its connection."""
+    """The latest end of each row and those before it of its source."""
     order = np.argsort(ended_ns, kind="stable")
     place = np.empty_like(order)
     place[order] = np.arange(order.size)
-    before = np.cumsum(begins) * order.size  # a connection's places are above all others' before it
+    before = np.cumsum(begins) * order.size  # a source's places are above all others' before it
     latest: Ints = ended_ns[order[np.maximum.accumulate(place + before) - before]]
     return latest
 
 
-def _left(more: Ints, begins: Mask) -> Ints:
-    """How many requests are in flight after each row. At the least moment of a connection it is
-    none: what was in flight before the first row nobody knows."""
-    total = np.cumsum(more)
-    at = np.flatnonzero(begins)
-    length = np.diff(np.append(at, more.size))
-    lowest = np.minimum.reduceat(total, at) if at.size else total
-    before = total[at] - more[at] if at.size else total
-    left: Ints = total - np.repeat(np.minimum(lowest, before), length)
-    return left
+def _in_flight(more: Ints, order: Ints, way: Ints) -> tuple[Ints, Ints]:
+    """How many requests are in flight after each row, and before the first of each connection.
+
+    At the least moment of a connection it is none: what was in flight before nobody knows.
+    """
+    begins = np.flatnonzero((np.diff(way[:, order], axis=1, prepend=-2) != 0).any(axis=0))
+    length = np.diff(np.append(begins, order.size))
+    left, initial = np.zeros_like(more), np.zeros_like(more)
+    if order.size:
+        total = np.cumsum(more[order])
+        before = total[begins] - more[order][begins]
+        least = np.minimum(np.minimum.reduceat(total, begins), before)
+        left[order] = total - np.repeat(least, length)
+        initial[order[begins]] = before - least
+    return left, initial

@@ -23,7 +23,7 @@ from stepscope.diagnose import stats
 from stepscope.diagnose.chance import Runs, log_tail
 from stepscope.diagnose.counters import Noticed, noticed, speak_against
 from stepscope.diagnose.delay import idle_ns, longest_delay, lost_per_step
-from stepscope.diagnose.flights import Looks
+from stepscope.diagnose.flights import Requests
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.places import Place
 from stepscope.diagnose.routes import Carrier, Routes
@@ -48,6 +48,10 @@ STRAYS = 0.1
 """Of what a device explains: if more is slow beside it, something else has a part in the cost."""
 TELLING = 20.0
 """What it is worth that traffic left an adapter, as a counter of its own: `counters.OWN`."""
+WORN, WORN_FOR_A_MOMENT, MOSTLY = ("link", "pcie"), 0.2, 0.5
+"""A cable or a PCIe link that is worn carries all data more slowly. That it holds up single
+transfers, and the others in the same step go as fast as ever, happens when it is trained anew:
+that is rarer, and counted. So it is where most steps have no more than such."""
 MOST_LINKS = 5
 """So many devices are looked for one after the other."""
 
@@ -87,7 +91,7 @@ def slow_links(seen: Observed, guilty: Mapping[int, tuple[int, int]]) -> list[Sl
         return []
     routes = Routes(seen.window)
     ways = Ways.of([routes.ways(place) for place in looked.paces.places])
-    return list(_found(_Case(seen, looked, ways, routes, Looks.of(seen.window))))
+    return list(_found(_Case(seen, looked, ways, routes, Requests.of(seen.window))))
 
 
 @dataclass(frozen=True)
@@ -98,8 +102,8 @@ class _Case:
     looked: Looked
     ways: Ways
     routes: Routes
-    looks: Looks | None
-    """At requests in flight, where somebody counted them."""
+    requests: Requests | None
+    """Where somebody counted them."""
 
 
 def _found(case: _Case) -> Iterator[SlowLink]:
@@ -151,6 +155,8 @@ def _slow_link(case: _Case, suspicion: Suspicion, explained: Mask) -> SlowLink:
     against = speak_against(seen, signs, ways.carriers)
     left = _left(case)
     told = np.log(against) + _in_flight(case, explained) + math.log(TELLING) * left
+    if looked.cells.brief[active].mean() > MOSTLY:
+        told += [math.log(WORN_FOR_A_MOMENT) * (one.kind in WORN) for one in ways.carriers]
     chance = probabilities(ways, suspicion, told)
     order = np.argsort(-chance, kind="stable")
     best = int(order[0])
@@ -176,9 +182,9 @@ def _left(case: _Case) -> Mask:
 
 def _in_flight(case: _Case, explained: Mask) -> Floats:
     """What requests in flight say for each carrier."""
-    if case.looks is None:
+    if case.requests is None:
         return np.zeros(len(case.ways.carriers))
-    told = case.looks.in_flight(slow_times(case.looked, explained))
+    told = case.requests.in_flight(slow_times(case.looked, explained))
     return told.speak_for(case.ways.carriers, case.routes)
 
 
