@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import platform
 import subprocess
 import sys
 
 import pytest
+
+from stepscope.memory import cycles_kept
 
 FREES = """
 from stepscope.memory import keep_freed_memory
@@ -33,3 +36,20 @@ def test_a_freed_block_is_kept_for_the_next(call: str, keeps: bool) -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert (int(run.stdout) >= 60) == keeps
+
+
+def test_cycles_are_looked_for_again_afterwards() -> None:
+    with pytest.raises(KeyError), cycles_kept():
+        assert not gc.isenabled()
+        raise KeyError
+    assert gc.isenabled()
+
+
+def test_who_does_not_look_for_cycles_is_left_alone() -> None:
+    gc.disable()
+    try:
+        with cycles_kept():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()

@@ -94,14 +94,16 @@ def found(diagnosis: Diagnosis) -> bool:
 
 
 def _diagnose_once(source: str) -> Diagnosis:
-    from stepscope.cli.follow import Watch
-    from stepscope.cli.terminal import progress
-    from stepscope.memory import keep_freed_memory
+    from stepscope.memory import cycles_kept, keep_freed_memory
 
     keep_freed_memory()
-    watch = Watch(source)
-    with progress(f"diagnosing {source}"):
-        return watch.look_once()
+    with cycles_kept():
+        from stepscope.cli.follow import Watch
+        from stepscope.cli.terminal import progress
+
+        watch = Watch(source)
+        with progress(f"diagnosing {source}"):
+            return watch.look_once()
 
 
 def _show(diagnosis: Diagnosis, as_json: bool, html: Path | None) -> None:
