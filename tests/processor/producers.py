@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass, field
 
 from stepscope.wire.frames import (
+    PYTHON,
     AtRisk,
     GroupInfo,
     Hello,
@@ -43,12 +44,13 @@ class Producer:
     names: dict[str, int] = field(default_factory=dict)
     ordinal: int = 0
     now_ns: int = 0
+    source: str = PYTHON
 
     def hello(self, at_risk: AtRisk | None = None, wall_ns: int = OFFSET_NS) -> bytes:
         """`wall_ns` is what the wall clock says when the monotonic one says 0."""
         hello = Hello(
             self.job, self.store, self.host, self.rank, self.world_size, self.rank,
-            self.pid, self.pid, wall_ns, 0, 0, at_risk,
+            self.pid, self.pid, wall_ns, 0, 0, at_risk, self.source,
         )  # fmt: skip
         return pack(PacketKind.HELLO, encode_hello(hello), self.pid, 0)
 

@@ -1,0 +1,58 @@
+"""Drivers under sanitizers, and sockets for them."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.collect.listener import Listener
+
+from .compiling import ADDRESSES, HERE, THREADS, compiled, sources
+from .driver import Driver, environment
+
+Start = Callable[..., Driver]
+
+
+@pytest.fixture(scope="session")
+def sender_driver(pytestconfig: pytest.Config) -> Path:
+    """Finds wrong accesses."""
+    parts = [HERE / "sender_driver.cpp", *sources("sender")]
+    return compiled(pytestconfig, "sender-addresses", parts, ADDRESSES)
+
+
+@pytest.fixture(scope="session")
+def racing_sender_driver(pytestconfig: pytest.Config) -> Path:
+    """Finds races."""
+    parts = [HERE / "sender_driver.cpp", *sources("sender")]
+    return compiled(pytestconfig, "sender-threads", parts, THREADS)
+
+
+@pytest.fixture
+def socket_path() -> Iterator[Path]:
+    """Short: pytest's own folders are too long for a socket's path on some machines."""
+    with tempfile.TemporaryDirectory(prefix="sscn-") as folder:
+        yield Path(folder) / "p.sock"
+
+
+@pytest.fixture
+def listener(socket_path: Path) -> Iterator[Listener]:
+    listener = Listener(socket_path)
+    yield listener
+    listener.close()
+
+
+@pytest.fixture
+def start(socket_path: Path) -> Iterator[Start]:
+    """Starts drivers; none of them outlives its test."""
+    drivers: list[Driver] = []
+
+    def start(program: Path, **env: str) -> Driver:
+        drivers.append(Driver(program, environment(socket_path, **env)))
+        return drivers[-1]
+
+    yield start
+    for driver in drivers:
+        driver.kill()

@@ -1,0 +1,131 @@
+// A process that records through `native/sender`, told what to do line by line: see `driver.py`.
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cinttypes>
+#include <cstdio>
+#include <cstdlib>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "sender/sender.hpp"
+#include "sender/text.hpp"
+
+namespace {
+
+using namespace stepscope;
+
+Sender* sender = nullptr;
+std::string source;
+std::mutex heard_mutex;
+std::string heard;
+
+void asked(std::string_view json) {
+    const std::lock_guard<std::mutex> hold(heard_mutex);
+    heard = json;
+}
+
+Record kernel(std::int64_t name, std::int64_t start, std::int64_t duration) {
+    return {Kind::kernel, 0, UNKNOWN_ORDINAL, {name, 7, start, duration, UNKNOWN, 0, 0}};
+}
+
+std::uint64_t put_all(std::int64_t name, int count) {
+    std::uint64_t put = 0;
+    for (int at = 0; at < count; ++at) put += sender->put(kernel(name, now_ns(), at));
+    return put;
+}
+
+void start(const char* words) {
+    char name[32];
+    std::size_t records = 0;
+    std::sscanf(words, "%31s %zu", name, &records);
+    source = name;
+    SenderOptions options;
+    options.source = source.c_str();
+    options.queue_records = records;
+    options.asked = asked;
+    sender = Sender::start(options);
+    std::puts(sender == nullptr ? "none" : "started");
+}
+
+void put_from_threads(const char* words) {
+    int threads = 0, count = 0;
+    std::sscanf(words, "%d %d", &threads, &count);
+    std::atomic<std::uint64_t> put{0};
+    std::vector<std::thread> all;
+    for (int at = 0; at < threads; ++at) {
+        all.emplace_back([&put, at, count] {
+            put += put_all(sender->name("thread " + std::to_string(at)), count);
+        });
+    }
+    for (std::thread& one : all) one.join();
+    std::printf("%" PRIu64 " %" PRIu64 "\n", put.load(), sender->dropped());
+}
+
+void put_one(const char* words) {
+    std::int64_t start_ns = 0, duration_ns = 0;
+    int name = 0;
+    std::sscanf(words, "%" SCNd64 " %" SCNd64 " %n", &start_ns, &duration_ns, &name);
+    std::printf("%d\n", sender->put(kernel(sender->name(words + name), start_ns, duration_ns)));
+}
+
+void name_many(const char* words) {
+    std::int64_t last = 0;
+    const int count = std::atoi(words);
+    for (int at = 0; at < count; ++at) last = sender->name("name " + std::to_string(at));
+    std::printf("%" PRId64 "\n", last);
+}
+
+// A child that goes on as if nothing had happened, and exits as programs do.
+void fork_child() {
+    const pid_t child = fork();
+    if (child == 0) {
+        const bool is_put = sender->put(kernel(sender->name("in the child"), 1, 1));
+        std::exit(is_put || !sender->is_silent());
+    }
+    int status = -1;
+    waitpid(child, &status, 0);
+    std::printf("%d\n", status);
+}
+
+void tell_heard() {
+    const std::lock_guard<std::mutex> hold(heard_mutex);
+    std::printf("%s|%" PRId64 "\n", heard.c_str(), number_in(heard, "events", UNKNOWN));
+}
+
+void stop() {
+    sender->stop();
+    std::puts("stopped");
+}
+
+// False when the process is to end.
+bool obey(const std::string& order, const char* words) {
+    if (order == "start") start(words);
+    if (order == "kernel") put_one(words);
+    if (order == "kernels") put_from_threads(words);
+    if (order == "names") name_many(words);
+    if (order == "fork") fork_child();
+    if (order == "heard") tell_heard();
+    if (order == "pid") std::printf("%d\n", getpid());
+    if (order == "now") std::printf("%" PRId64 "\n", now_ns());
+    if (order == "stop") stop();
+    if (order == "_exit") _exit(0);
+    std::fflush(stdout);
+    return order != "exit";
+}
+
+}  // namespace
+
+int main() {
+    char line[4096];
+    while (std::fgets(line, sizeof line, stdin) != nullptr) {
+        std::string order(line);
+        order.pop_back();  // the end of the line
+        const std::size_t blank = order.find(' ');
+        const std::string words = blank == std::string::npos ? "" : order.substr(blank + 1);
+        if (!obey(order.substr(0, blank), words.c_str())) return 0;
+    }
+}

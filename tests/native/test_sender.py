@@ -1,0 +1,208 @@
+"""What native producers share: every record arrives or is counted, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from stepscope.collect import identity
+from stepscope.wire.frames import Hello, PacketKind, pack
+from stepscope.wire.records import RecordKind
+from tests.collect.listener import Heard, Listener, rows
+
+from .conftest import Start
+from .driver import environment
+
+MANY, THREADS = 20_000, 8
+
+
+def all_of(count: int) -> Callable[[Heard], bool]:
+    """Enough once so many kernels came or were told of as dropped."""
+    return lambda heard: kernels(heard) + heard.dropped()["kernels"] >= count
+
+
+def kernels(heard: Heard) -> int:
+    return len(heard.records(RecordKind.KERNEL))
+
+
+def test_it_says_who_it_is_as_python_does(
+    listener: Listener, start: Start, sender_driver: Path
+) -> None:
+    job = os.fsdecode(b'l\xc3\xa4ma "7b"\\ \xff\t')
+    driver = start(sender_driver, STEPSCOPE_JOB=job, LOCAL_RANK="5", SLURM_RESTART_COUNT="3")
+    assert driver.ask("start", "cupti", 16) == "started"
+    (pid,) = driver.numbers("pid")
+
+    (hello,) = listener.accept().read_until(lambda heard: bool(heard.hellos)).hellos
+
+    env = environment(listener.path, STEPSCOPE_JOB=job, LOCAL_RANK="5", SLURM_RESTART_COUNT="3")
+    who = dataclasses.asdict(identity.from_environment(env))
+    clocks = (hello.wall_ns, hello.mono_ns)
+    assert hello == Hello(
+        **who, pid=pid, thread_id=pid, wall_ns=clocks[0], mono_ns=clocks[1], source="cupti"
+    )
+    assert hello.wall_ns > hello.mono_ns > 0
+    driver.end()
+
+
+@pytest.mark.parametrize(
+    "env", [{"STEPSCOPE_SOCKET": ""}, {"STEPSCOPE_OWNER": "1"}], ids=["nobody asked", "a child"]
+)
+def test_it_stays_away(start: Start, sender_driver: Path, env: dict[str, str]) -> None:
+    driver = start(sender_driver, **env)
+    assert driver.ask("start", "cupti", 16) == "none"
+    driver.end()
+
+
+def test_records_from_many_threads_arrive_or_are_counted(
+    listener: Listener, start: Start, racing_sender_driver: Path
+) -> None:
+    driver = start(racing_sender_driver)
+    driver.ask("start", "cupti", 4096)
+    put, dropped = driver.numbers("kernels", THREADS, MANY)
+
+    heard = listener.accept().read_until(all_of(THREADS * MANY))
+
+    assert put + dropped == THREADS * MANY
+    assert (kernels(heard), heard.dropped()["kernels"]) == (put, dropped)
+    assert sum(header.dropped for header in heard.headers) == dropped
+    assert [header.packet for header in heard.headers] == list(range(len(heard.headers)))
+    of_thread = [
+        [r.fields[3] for r in heard.records() if r.name == f"thread {at}"] for at in (0, 7)
+    ]
+    assert all(order == sorted(set(order)) for order in of_thread)
+    driver.end()
+
+
+def test_a_reader_who_does_not_read_keeps_nobody_waiting(
+    listener: Listener, start: Start, sender_driver: Path
+) -> None:
+    driver = start(sender_driver)
+    driver.ask("start", "cupti", 1024)
+    put, dropped = driver.numbers("kernels", 1, MANY)
+    assert dropped > 0, "a socket holds some 200 KB"
+
+    heard = listener.accept().read_until(all_of(MANY))
+
+    assert (kernels(heard), heard.dropped()["kernels"]) == (put, dropped)
+    driver.end()
+
+
+def test_a_forked_child_is_silent(listener: Listener, start: Start, sender_driver: Path) -> None:
+    driver = start(sender_driver)
+    driver.ask("start", "cupti", 1024)
+    driver.ask("kernels", 1, 10)
+    peer = listener.accept()
+    peer.read_until(rows(10))
+
+    assert driver.numbers("fork") == [0]
+
+    driver.ask("kernels", 1, 10)
+    driver.end()
+    heard = peer.read_to_the_end()
+    assert kernels(heard) == 20 and "in the child" not in heard.names.values()
+    assert not listener.has_visitor()
+
+
+def test_what_is_left_at_the_end_is_sent(
+    listener: Listener, start: Start, sender_driver: Path
+) -> None:
+    driver = start(sender_driver)
+    driver.ask("start", "cupti", 1024)
+    driver.ask("kernels", 1, 500)
+    driver.end()
+    assert kernels(listener.accept().read_to_the_end()) == 500
+
+
+def test_it_can_be_stopped_and_says_no_more(
+    listener: Listener, start: Start, sender_driver: Path
+) -> None:
+    driver = start(sender_driver)
+    driver.ask("start", "cupti", 1024)
+    driver.ask("kernels", 1, 5)
+    driver.ask("stop")
+    assert kernels(listener.accept().read_to_the_end()) == 5
+    assert driver.numbers("kernels", 1, 5) == [0, 0]
+    driver.end()
+
+
+def test_who_leaves_by_os_exit_loses_the_tail_only(
+    listener: Listener, start: Start, sender_driver: Path
+) -> None:
+    driver = start(sender_driver)
+    driver.ask("start", "cupti", 1024)
+    driver.ask("kernels", 1, 10)
+    peer = listener.accept()
+    peer.read_until(rows(10))
+    driver.ask("kernels", 1, 7)
+    driver.end("_exit")
+    assert kernels(peer.read_to_the_end()) in (10, 17)
+
+
+def test_a_processor_that_died_is_told_what_may_be_lost(
+    listener: Listener, start: Start, sender_driver: Path
+) -> None:
+    driver = start(sender_driver)
+    driver.ask("start", "cupti", 1024)
+    driver.ask("kernels", 1, 12)
+    first = listener.accept()
+    first.read_until(rows(12))
+    first.close()
+
+    second = listener.accept()
+    driver.ask("kernels", 1, 3)
+    heard = second.read_until(rows(3))
+
+    (hello,) = heard.hellos
+    assert hello.at_risk is not None and dict(hello.at_risk.rows) == {"kernels": 12}
+    assert "thread 0" in heard.names.values(), "names are told anew"
+    driver.end()
+
+
+def test_names_of_any_kind_and_number(
+    listener: Listener, start: Start, sender_driver: Path
+) -> None:
+    driver = start(sender_driver)
+    driver.ask("start", "nccl", 64)
+    (other,) = driver.numbers("names", 12_000)
+    driver.ask("kernel", 5, 6, 'void gemm<"a\\b", µ>')
+    driver.ask("kernel", 5, 6, "x" * 3000)
+
+    heard = listener.accept().read_until(rows(2))
+
+    assert heard.names[other] == "(other)"
+    assert len(heard.names) == len(set(heard.names.values())) == 10_001
+    assert [record.name for record in heard.records()] == ["(other)", "(other)"]
+    driver.end()
+
+
+def test_a_name_is_told_as_it_can_be(listener: Listener, start: Start, sender_driver: Path) -> None:
+    driver = start(sender_driver)
+    driver.ask("start", "nccl", 64)
+    driver.ask("kernel", 5, 6, 'void gemm<"a\\b", µ>')
+    driver.ask("kernel", 5, 6, "x" * 3000)
+    heard = listener.accept().read_until(rows(2))
+    assert [record.name for record in heard.records()] == ['void gemm<"a\\b", ??>', "x" * 1000]
+    driver.end()
+
+
+def test_it_hears_what_the_processor_asks(
+    listener: Listener, start: Start, sender_driver: Path
+) -> None:
+    driver = start(sender_driver)
+    driver.ask("start", "nccl", 64)
+    peer = listener.accept()
+    for said in ({"hurry_seconds": 2.0}, {"events": 5}):
+        payload = json.dumps(said).encode()
+        peer.connection.send(pack(PacketKind.CONTROL, payload, os.getpid(), 0))
+    peer.connection.send(b"no packet")
+
+    while (answer := driver.ask("heard")) in ("|-1", '{"hurry_seconds": 2.0}|-1'):
+        pass
+    assert answer == '{"events": 5}|5'
+    driver.end()

@@ -1,0 +1,160 @@
+"""Native producers beside the Python one of their process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stepscope.processor.instructions import Append, Instruction, JobKnown, Unwatch, Watch
+from stepscope.processor.natives import StepEnds
+from stepscope.processor.state import KERNELS_NS, HostState
+from stepscope.window import NULL
+from stepscope.wire.records import RECORD, UNKNOWN, UNKNOWN_ORDINAL, RecordKind
+
+from .producers import MS, OFFSET_NS, Producer
+
+PYTHON_AT, CUPTI_AT, NCCL_AT = 5, 6, 7
+
+
+class Process:
+    """One training process with three producers, of which only Python knows the rank."""
+
+    def __init__(self) -> None:
+        self.state = HostState()
+        self.python = Producer(3, world_size=8)
+        self.cupti = Producer(0, world_size=1, source="cupti")
+        self.nccl = Producer(0, world_size=1, source="nccl")
+        self.now_ns = OFFSET_NS
+
+    def send(self, at: int, data: bytes) -> list[Instruction]:
+        return self.state.packet(at, data, self.now_ns)
+
+    def train(self, iterations: int) -> None:
+        """Each loads and steps for 10 ms in all."""
+        self.send(PYTHON_AT, self.python.hello())
+        self.send(PYTHON_AT, self.python.tell("loader", "optimizer"))
+        events = [event for _ in range(iterations) for event in self.python.iteration()]
+        self.send(PYTHON_AT, self.python.packet(*events))
+
+    def kernels(self, *starts_ns: int) -> None:
+        self.send(CUPTI_AT, self.cupti.tell("gemm"))
+        records = [
+            RECORD.pack(RecordKind.KERNEL, 0, UNKNOWN_ORDINAL, 0, 7, at, MS, UNKNOWN, 0, 0)
+            for at in starts_ns
+        ]
+        self.send(CUPTI_AT, self.cupti.packet(*records))
+
+    def later(self) -> list[Instruction]:
+        self.now_ns += KERNELS_NS
+        return self.state.tick(self.now_ns)
+
+
+@pytest.fixture
+def process() -> Process:
+    return Process()
+
+
+def rows_of(instructions: list[Instruction], table: str) -> Any:
+    (it,) = [it for it in instructions if isinstance(it, Append) and it.table == table]
+    return it.rows
+
+
+def test_the_python_producer_knows_rank_and_steps(process: Process) -> None:
+    process.send(CUPTI_AT, process.cupti.hello())
+    process.kernels(0, 9 * MS, 11 * MS, 119 * MS, 125 * MS)
+    process.train(12)
+
+    rows = rows_of(process.later(), "kernels")
+
+    assert rows["rank"].tolist() == [3] * 5
+    assert rows["step"].tolist() == [0, 0, 1, 11, 12]
+    assert rows["start_ns"].tolist()[:2] == [OFFSET_NS, OFFSET_NS + 9 * MS]
+
+
+def test_its_clock_counts_for_all_of_the_process(process: Process) -> None:
+    process.train(12)
+    process.send(CUPTI_AT, process.cupti.hello(wall_ns=OFFSET_NS + 77))
+    process.kernels(5)
+    assert rows_of(process.later(), "kernels")["start_ns"].tolist() == [OFFSET_NS + 5]
+
+
+def test_steps_are_told_also_when_python_left_first(process: Process) -> None:
+    process.send(CUPTI_AT, process.cupti.hello())
+    process.train(12)
+    process.kernels(35 * MS)
+    process.state.disconnected(PYTHON_AT)
+    rows = rows_of(process.state.disconnected(CUPTI_AT), "kernels")
+    assert (rows["rank"].tolist(), rows["step"].tolist()) == ([3], [3])
+
+
+def test_without_python_it_is_the_launchers_rank_and_no_step(process: Process) -> None:
+    process.cupti.rank = 2
+    process.send(CUPTI_AT, process.cupti.hello())
+    process.kernels(5)
+    rows = rows_of(process.later(), "kernels")
+    assert (rows["rank"].tolist(), rows["step"].tolist()) == ([2], [NULL])
+
+
+def test_a_process_of_another_host_is_another(process: Process) -> None:
+    """A simulated one, or one in a container with the same number."""
+    process.train(12)
+    process.cupti.host, process.cupti.rank = "host-9", 6
+    process.send(CUPTI_AT, process.cupti.hello())
+    process.kernels(5)
+    assert rows_of(process.later(), "kernels")["rank"].tolist() == [6]
+
+
+def test_only_python_is_watched_and_none_replaces_another(process: Process) -> None:
+    process.train(1)
+    said = [
+        *process.send(CUPTI_AT, process.cupti.hello()),
+        *process.send(NCCL_AT, process.nccl.hello()),
+    ]
+    said += [*process.state.disconnected(NCCL_AT), *process.state.disconnected(CUPTI_AT)]
+    assert not [it for it in said if isinstance(it, Watch | Unwatch)]
+    assert process.state.connections("job-1") == [PYTHON_AT]
+    assert [type(it) for it in process.state.disconnected(PYTHON_AT)][-1] is Unwatch
+
+
+def test_the_job_is_as_python_tells_it(process: Process) -> None:
+    process.send(CUPTI_AT, process.cupti.hello())
+    process.train(1)
+    known = [it for it in process.send(NCCL_AT, process.nccl.hello()) if isinstance(it, JobKnown)]
+    (fragment,) = [it.fragment for it in known]
+    assert fragment.world_size == 8 and [host.ranks for host in fragment.hosts] == [(3,)]
+
+
+def test_network_requests(process: Process) -> None:
+    process.train(12)
+    process.send(NCCL_AT, process.nccl.hello())
+    fields = (UNKNOWN, 4, 11 * MS, 20 * MS, 4096, 5, 3)
+    record = RECORD.pack(RecordKind.TRANSFER, 0, UNKNOWN_ORDINAL, *fields)
+    process.send(NCCL_AT, process.nccl.packet(record))
+
+    assert not process.state.tick(process.now_ns)
+    rows = rows_of(process.later(), "transfers")
+    assert {name: list(column) for name, column in rows.items()} == {
+        "rank": [3], "nic": [None], "peer": [4], "start_ns": [OFFSET_NS + 11 * MS],
+        "end_ns": [OFFSET_NS + 20 * MS], "bytes": [4096], "posted": [5], "completed": [3],
+    }  # fmt: skip
+
+
+def test_so_many_rows_do_not_wait(process: Process) -> None:
+    process.send(NCCL_AT, process.nccl.hello())
+    record = RECORD.pack(RecordKind.TRANSFER, 0, UNKNOWN_ORDINAL, *(0,) * 7)
+    told = 0
+    for _ in range(80):
+        said = process.send(NCCL_AT, process.nccl.packet(*[record] * 1000))
+        told += sum(len(it.rows["peer"]) for it in said if isinstance(it, Append))
+    assert told >= 65_536
+
+
+def test_a_process_that_begins_anew_counts_anew() -> None:
+    ends = StepEnds()
+    for ordinal in range(5000):
+        ends.add(ordinal * 10, ordinal)
+    assert ends.ordinals(np.array([0, 49_985, 49_990, 60_000])).tolist() == [904, 4999, 5000, 5000]
+    ends.add(70_000, 0)
+    assert ends.ordinals(np.array([60_000, 70_000])).tolist() == [0, 1]
