@@ -47,7 +47,7 @@ class Process:
         self.send(CUPTI_AT, self.cupti.packet(*records))
 
     def later(self) -> list[Instruction]:
-        self.now_ns += KERNELS_NS
+        self.now_ns += KERNELS_NS + 1
         return self.state.tick(self.now_ns)
 
 

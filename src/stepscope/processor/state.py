@@ -191,7 +191,7 @@ class HostState:
         out: list[Instruction] = []
         held, native = producer.held_since_ns, producer.is_native
         most_ns = KERNELS_NS if native else HOLD_NS
-        if producer.holding and held is not None and now_ns - held >= most_ns:
+        if producer.holding and held is not None and now_ns - held > most_ns:
             out += self._release(producer)
         since = producer.kernels_since_ns
         may_tell = native or not producer.holding
