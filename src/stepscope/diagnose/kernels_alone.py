@@ -42,6 +42,8 @@ from stepscope.trace import DATA_LOAD, OPTIMIZER
 from stepscope.window import Floats, Ints
 
 BESIDE_PASSES = (DATA_LOAD, OPTIMIZER, OUTSIDE, GAPS)
+CUT = 0.5
+"""Of the usual length: a last window below it is cut short."""
 OPTIMIZES = ("adam", "sgd", "lamb", "optim", "multi_tensor")
 """Words in the names of kernels that the passes do not run."""
 
@@ -183,8 +185,15 @@ def _sick_groups(seen: Observed, known: Recorded, guilty: Collection[int]) -> li
     group shows how long its data moves."""
     lanes = [times for times in known if is_communicating(times.kernel)]
     slow = set(np.flatnonzero(np.isin(seen.line.ranks, list(guilty))).tolist())
-    return [one for one in shifted_groups(lanes, groups_of(seen.window))
+    return [one for one in shifted_groups(lanes, groups_of(seen.window), _whole(known))
             if slow.isdisjoint(one.members.rows.tolist())]  # fmt: skip
+
+
+def _whole(known: Recorded) -> int:
+    """How many windows there are, without a last one that is cut short."""
+    usual = known.length_ns[:-1]
+    cut = usual.size > 0 and known.length_ns[-1] < CUT * float(np.median(usual))
+    return known.windows - bool(cut)
 
 
 def _group_finding(seen: Observed, known: Recorded, one: Shifted) -> Finding:
