@@ -61,12 +61,16 @@ def test_the_shortest_step_counts_and_none_while_one_is_not_known() -> None:
     assert state.shortest_step_ns() == pytest.approx(500 * MS)
 
 
-def test_operators_in_flight_are_waited_for_until_they_end() -> None:
+def test_whoever_waits_is_looked_at_before_it_is_for_long() -> None:
+    """A job has stalled after half a step; ticks of a fifth of one must not miss that."""
     state, producer = HostState(), Producer()
-    for packet in (producer.hello(), producer.tell("dp-0", "AllReduce")):
+    for packet in (producer.hello(), producer.tell("loader", "optimizer", "dp-0", "AllReduce")):
         state.packet(0, packet, OFFSET_NS)
-    assert not state.is_waiting()
-    state.packet(0, producer.packet(producer.comm("AllReduce", 7)), OFFSET_NS)
-    assert state.is_waiting()
-    state.packet(0, producer.packet(producer.comm("AllReduce", 7, end_ns=10)), OFFSET_NS)
-    assert not state.is_waiting()
+    events = [one for _ in range(12) for one in producer.iteration(compute_ns=990 * MS)]
+    state.packet(0, producer.packet(*events), OFFSET_NS)
+    began = OFFSET_NS + producer.now_ns
+    state.packet(0, producer.packet(producer.comm("AllReduce", 7)), began)
+    assert not state.is_waiting(began + 200 * MS)
+    assert state.is_waiting(began + 300 * MS)
+    state.packet(0, producer.packet(producer.comm("AllReduce", 7, end_ns=10)), began)
+    assert not state.is_waiting(began + 300 * MS)

@@ -120,12 +120,13 @@ class Processor:
         """What time alone brings about; every packet of a busy host is no reason for it."""
         if time.monotonic() < self._tick_at:
             return
-        halted = self._with_halted()
-        stalled = self._state.stalled(time.time_ns(), halted)
+        halted, now_ns = self._with_halted(), time.time_ns()
+        stalled = self._state.stalled(now_ns, halted)
         self._carry_out(self._stalls.due(stalled, time.monotonic()))
         self._tick_seconds = tick_seconds(
-            self._state.shortest_step_ns(), halted=bool(halted), waiting=self._state.is_waiting()
-        )
+            self._state.shortest_step_ns(), halted=bool(halted),
+            waiting=self._state.is_waiting(now_ns),
+        )  # fmt: skip
         self._tick_at = time.monotonic() + self._tick_seconds
 
     def _with_halted(self) -> Collection[str]:

@@ -9,7 +9,6 @@ Cost: a binary search per record.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import deque
 
 import numpy as np
@@ -55,10 +54,8 @@ class StepEnds:
     def ordinals(self, times_ns: Ints) -> Ints:
         """How many steps were finished at each time; what came before all that is remembered
         belongs to the first of it."""
-        ends = list(self._ends_ns)
-        return np.array(
-            [self._first_ordinal + bisect_right(ends, at) for at in times_ns.tolist()], np.int64
-        )
+        ends = np.array(self._ends_ns, np.int64)
+        return self._first_ordinal + np.searchsorted(ends, times_ns, side="right")
 
 
 def with_ordinals(records: Records, ends: StepEnds) -> Records:

@@ -215,11 +215,13 @@ class HostState:
 
     def shortest_step_ns(self) -> float:
         """Of the averages of all ranks; 0 where one has none yet."""
-        return min((one.tracker.average_ns for one in self.producers.values()), default=0.0)
+        counting = (one for one in self.producers.values() if not one.is_native)
+        return min((one.tracker.average_ns for one in counting), default=0.0)
 
-    def is_waiting(self) -> bool:
-        """Whether operators are in flight for long enough to have been told of."""
-        return any(one.open_ops for one in self.producers.values())
+    def is_waiting(self, now_ns: int) -> bool:
+        """Whether operators are in flight for half as long as a stalled job's."""
+        return any(one.open_ops and 2 * one.oldest_open_ns(now_ns) > one.patience_ns
+                   for one in self.producers.values())  # fmt: skip
 
     def _stalled(self, job: str) -> Stalled:
         in_flight: Counter[str] = Counter()
