@@ -71,6 +71,20 @@ def test_a_counter_of_errors_tells_an_adapter_from_its_cable(rank: int, metric: 
     assert not diagnose(put(a_wired_job(), hardware=errors)).verdicts
 
 
+def test_an_adapters_own_link_that_lost_half_its_lanes_is_told_from_its_cable() -> None:
+    window = a_wired_job(through(5))
+    begins = np.unique(window.tables["steps"].ints("start_ns"))
+    rows = [(host, nic, at, 31.5 if (host, nic) == (2, 1) and at >= begins[30] else 63.0)
+            for host in range(8) for nic in range(2) for at in begins.tolist()]  # fmt: skip
+    links = Table({
+        "rank": np.full(len(rows), -1), "host": Strings.of([f"h{host}" for host, *_ in rows]),
+        "metric": Strings.of([f"nic_pcie_gb_per_s.nic-{nic}" for _, nic, *_ in rows]),
+        "ts_ns": np.array([at for *_, at, _ in rows]), "value": np.array([row[-1] for row in rows]),
+    })  # fmt: skip
+    assert names(the_verdict(put(window, hardware=links)))[0] == "h2/pcie-1"
+    assert not diagnose(put(a_wired_job(), hardware=links)).verdicts
+
+
 def test_traffic_within_a_host_goes_over_what_counters_show() -> None:
     window = a_wired_job(on_host(3))
     found = the_verdict(window)

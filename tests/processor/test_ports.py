@@ -48,6 +48,26 @@ def test_a_port_that_goes_down_is_told_of_and_one_that_never_was_up_is_not(sysfs
     assert not [metric for metric in down if metric.endswith("mlx5_2")]
 
 
+def test_the_link_between_adapter_and_host(sysfs: Path) -> None:
+    """PCIe 5 x16 carries 63 GB/s; it falls back to eight lanes."""
+    device = sysfs / "mlx5_9" / "device"
+    device.mkdir()
+    (device / "current_link_speed").write_text("32.0 GT/s PCIe\n", encoding="ascii")
+    (device / "current_link_width").write_text("16\n", encoding="ascii")
+    (device / "aer_dev_correctable").write_text("RxErr 2\nTOTAL_ERR_COR 2\n", encoding="ascii")
+    ports = Ports(sysfs)
+    first = dict(ports.sample())
+    assert first["nic_pcie_gb_per_s.mlx5_9"] == pytest.approx(63.0, rel=0.001)
+    assert not [
+        metric for metric in first if "pcie_errors" in metric or "pcie_gb_per_s.mlx5_0" in metric
+    ]
+    (device / "current_link_width").write_text("8\n", encoding="ascii")
+    (device / "aer_dev_correctable").write_text("RxErr 9\nTOTAL_ERR_COR 9\n", encoding="ascii")
+    second = dict(ports.sample())
+    assert second["nic_pcie_gb_per_s.mlx5_9"] == pytest.approx(31.5, rel=0.001)
+    assert second["nic_pcie_errors.mlx5_9"] == 7.0
+
+
 def test_a_host_without_such_adapters(tmp_path: Path) -> None:
     assert rdma_adapters(tmp_path / "none") == ()
     assert list(Ports(tmp_path / "none").sample()) == []

@@ -17,13 +17,19 @@ from stepscope.window import Floats, Mask, Table, joined
 TROUBLE = ("error", "down", "replay", "retrans", "discard", "drop", "crc", "timeout")
 """Words in names of counters that stand still as long as nothing goes wrong."""
 OWN: tuple[tuple[str, Kind, float], ...] = (
-    ("nic", "nic", 20.0), ("nic", "link", 5.0), ("pcie", "pcie", 20.0), ("nvlink", "nvlink", 20.0),
+    ("nic_pcie", "pcie", 20.0), ("nic_", "nic", 20.0), ("nic_", "link", 5.0),
+    ("pcie", "pcie", 20.0), ("nvlink", "nvlink", 20.0),
 )  # fmt: skip
-"""A counter's first word, whom it speaks against, and how much. An adapter counts on its port what
-its cable does wrong as well; twenty to one is what a sign that shows in most such faults and on one
-in thirty healthy devices is worth. Ours: nobody has published such counts."""
+"""How a counter's name begins (of several that fit the first), against whom it speaks, how much.
+An adapter counts on its port what its cable does wrong as well; twenty to one is what a sign that
+shows in most such faults and on one in thirty healthy devices is worth. Ours: nobody has published
+such counts."""
 OF_ADAPTER = re.compile(r"(nic_\w+)\.([\w-]+)")
 """A counter of one adapter of a host, as processors name it: `nic_errors.mlx5_3`."""
+LINKS = ("nic_pcie_gb_per_s", "pcie_link_gb_per_s", "nic_link_gb_per_s")
+"""What a link carries as it was trained."""
+LOST = 0.6
+"""Of what most carry: a link falls back to half of its lanes, or a generation of half the speed."""
 TIMES = 2.0
 """So many times what it is in other steps and on other ranks."""
 FEW = 0.1
@@ -49,8 +55,10 @@ def noticed(seen: Observed, steps: Mask) -> list[Noticed]:
     if table is None or not steps.any():
         return []
     names = {_plain(name) for name in table.strings("metric").values}
-    return [one for name in sorted(names) if _speaks(name)
-            for one in _standing_out(seen, name, steps)]  # fmt: skip
+    found = [one for name in sorted(names) if _speaks(name)
+             for one in _standing_out(seen, name, steps)]  # fmt: skip
+    trained = [one for name in LINKS if name in names for one in _trained_low(seen, name, steps)]
+    return [*found, *trained]
 
 
 def _plain(metric: str) -> str:
@@ -76,6 +84,21 @@ def _standing_out(seen: Observed, metric: str, steps: Mask) -> Iterator[Noticed]
     )
     usual = max(stats.median(during), 0.0)
     rows = during > TIMES * np.maximum(else_, usual)
+    if 0 < rows.sum() <= max(FEW * rows.size, 1):
+        yield Noticed(metric, rows)
+
+
+def _trained_low(seen: Observed, metric: str, steps: Mask) -> Iterator[Noticed]:
+    """Links of few ranks that carry less than most do, in the given steps."""
+    table = _by_rank(seen, metric)
+    row, column = seen.line.rows(table.ints("rank")), seen.line.column_at(table.ints("ts_ns"))
+    keep = (row >= 0) & (column >= 0)
+    keep[keep] = steps[column[keep]]
+    ranks = len(seen.line.ranks)
+    count = np.bincount(row[keep], minlength=ranks)
+    carries = stats.sums(row[keep], table.floats("value")[keep], ranks)
+    mean = np.divide(carries, count, out=np.full(ranks, np.nan), where=count > 0)
+    rows = np.nan_to_num(mean, nan=np.inf) < LOST * stats.median(mean)
     if 0 < rows.sum() <= max(FEW * rows.size, 1):
         yield Noticed(metric, rows)
 
@@ -110,8 +133,9 @@ def speak_against(
     factors = np.ones(len(carriers))
     for sign in signs:
         ranks = frozenset(seen.line.ranks[sign.rows].tolist())
+        fits = next((word for word, _, _ in OWN if sign.metric.startswith(word)), None)
         for word, kind, factor in OWN:
-            if sign.metric.startswith(word):
+            if word == fits:
                 factors *= [factor if one.kind == kind and ranks.intersection(one.ranks) else 1.0
                             for one in carriers]  # fmt: skip
     return factors

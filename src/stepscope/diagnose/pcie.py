@@ -15,12 +15,11 @@ from stepscope.diagnose import stats
 from stepscope.diagnose.blame import Culprit
 from stepscope.diagnose.breakdown import is_copying
 from stepscope.diagnose.causes import Reason
+from stepscope.diagnose.counters import LOST
 from stepscope.diagnose.finding import Evidence
 from stepscope.diagnose.observed import Observed
 
 METRIC = "pcie_link_gb_per_s"
-LOST = 0.6
-"""Of the peers'. A link falls back to half of its lanes, or to a generation of half the speed."""
 OPEN = ("compute", "host", "unknown")
 """Causes that may follow from elimination."""
 KERNELS = ("kernels", "kernel_summaries")

@@ -1,8 +1,9 @@
-"""RDMA adapters, from sysfs: what their ports counted, and whether they are up.
+"""RDMA adapters, from sysfs: what their ports counted, whether they are up, and their PCIe link.
 
 NCCL moves data between hosts by these where a host has them. Counts say how often something went
 wrong since the last sample, and give no row where nothing did. A port that was never up is not
-used. Names of counters: Linux, Documentation/ABI/stable/sysfs-class-infiniband.
+used. Names of counters: Linux, Documentation/ABI/stable/sysfs-class-infiniband, and of PCIe
+Documentation/ABI/testing/sysfs-bus-pci and sysfs-bus-pci-devices-aer_stats.
 """
 
 from __future__ import annotations
@@ -25,6 +26,10 @@ COUNTS: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 """Metric to the counters that it is the sum of: a bad link, and what was sent again because of it
 or because a fabric is full."""
+PCIE_ERRORS = ("aer_dev_correctable", "aer_dev_nonfatal")
+"""Lines of a name and a count; the last is their total. Kernels without AER have no such files."""
+OF_EACH_LANE = ((8.0, 128 / 130), (0.0, 8 / 10))
+"""From so many gigatransfers a second on so much of what a lane carries is data (PCIe 3 and 1)."""
 ACTIVE = "4:"
 BITS = 8
 
@@ -35,6 +40,7 @@ class Ports:
     def __init__(self, sysfs: Path = SYSFS) -> None:
         self._ports = [(adapter, port) for adapter in _adapters(sysfs)
                        for port in sorted((sysfs / adapter / "ports").glob("*"))]  # fmt: skip
+        self._devices = {adapter: sysfs / adapter / "device" for adapter, _ in self._ports}
         self._counted: dict[tuple[Path, str], int] = {}
         self._used: set[Path] = set()
 
@@ -49,6 +55,20 @@ class Ports:
             if port in self._used:
                 yield from self._of_used(adapter, port)
 
+        for adapter, device in self._devices.items():
+            yield from self._of_pcie(adapter, device)
+
+    def _of_pcie(self, adapter: str, device: Path) -> Iterator[tuple[str, float]]:
+        """What the link between an adapter and its host carries as trained now, and its errors."""
+        carries = _gb_per_s(
+            _text(device / "current_link_speed"), _text(device / "current_link_width")
+        )
+        if carries:
+            yield f"nic_pcie_gb_per_s.{adapter}", carries
+        more = self._more(device, "errors", sum(_total(device / name) for name in PCIE_ERRORS))
+        if more:
+            yield f"nic_pcie_errors.{adapter}", float(more)
+
     def _of_used(self, adapter: str, port: Path) -> Iterator[tuple[str, float]]:
         rate = _text(port / "rate").split()[:1]  # 400 Gb/sec (4X NDR)
         if rate:
@@ -58,10 +78,10 @@ class Ports:
             if more:
                 yield f"{metric}.{adapter}", float(more)
 
-    def _more(self, port: Path, metric: str, now: int) -> int:
+    def _more(self, of: Path, metric: str, now: int) -> int:
         """By how much a count grew; one that was cleared begins at zero."""
-        before = self._counted.get((port, metric), now)
-        self._counted[port, metric] = now
+        before = self._counted.get((of, metric), now)
+        self._counted[of, metric] = now
         return max(now - before, 0)
 
 
@@ -81,6 +101,24 @@ def _adapters(sysfs: Path) -> list[str]:
     except OSError:
         return []
     return sorted(names, key=lambda name: (len(name), name))
+
+
+def _gb_per_s(speed: str, width: str) -> float | None:
+    """Of `32.0 GT/s PCIe` and `16`: data in one direction. None where nobody tells."""
+    try:
+        transfers, lanes = float(speed.split(maxsplit=1)[0]), int(width)
+    except (IndexError, ValueError):
+        return None
+    return (
+        transfers * lanes * next(part for least, part in OF_EACH_LANE if transfers >= least) / BITS
+    )
+
+
+def _total(path: Path) -> int:
+    """`TOTAL_ERR_COR 3`, after lines of each kind."""
+    last = _text(path).splitlines()[-1:]
+    words = last[0].split() if last else []
+    return int(words[-1]) if words and words[-1].isdigit() else 0
 
 
 def _count(path: Path) -> int:

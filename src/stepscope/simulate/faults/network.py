@@ -10,6 +10,7 @@ import numpy as np
 from stepscope.errors import UsageError
 from stepscope.simulate.conditions import Conditions, Reading
 from stepscope.simulate.faults.base import Blame, Fault, RankFault, everywhere
+from stepscope.simulate.record.hardware import ADAPTERS_LINK
 from stepscope.simulate.world import World
 from stepscope.window import Ints
 
@@ -98,12 +99,17 @@ class NicDown(_SlowDevice):
 
 @dataclass(frozen=True, kw_only=True)
 class AdapterPcieSlow(_SlowDevice):
-    """The PCIe link between a GPU and its adapter is damaged; copies to the host are not."""
+    """The adapter's PCIe link is damaged and trained at less; copies to the host are not slower."""
 
     device: ClassVar[str] = "pcie"
     name: ClassVar[str] = "adapter_pcie_slow"
     family: ClassVar[str] = "ARGUS case 2"
     help: ClassVar[str] = "traffic between hosts is slower for some GPUs, because of PCIe"
+
+    def apply(self, conditions: Conditions) -> None:
+        super().apply(conditions)
+        places = self.places(conditions.world)
+        conditions.read(Reading(ADAPTERS_LINK, places, times=1 / self.factor, of_adapter=True))
 
 
 @dataclass(frozen=True, kw_only=True)

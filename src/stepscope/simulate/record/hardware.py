@@ -30,6 +30,7 @@ SPREAD = 0.02
 HOST_LEVEL = -1
 PCIE_LINK_GB_PER_S = 63.0
 """Of PCIe 5 x16 as it is trained; what is reached is less."""
+ADAPTERS_LINK = "nic_pcie_gb_per_s"
 CORES_PER_RANK = 1.1
 """The main thread launches or waits in a spin; a little more for the others."""
 CORES_PER_HOST = 192
@@ -64,6 +65,7 @@ class HardwareRows:
         if due:
             self._last_ns = now
             self._hosts(moment, now)
+            self._adapters_links(moment, now)
 
     def _put(self, metric: str, values: Floats, places: Ints, time: Ints, keep: Mask) -> None:
         chosen = np.flatnonzero(keep)
@@ -77,7 +79,8 @@ class HardwareRows:
         """What adapters counted: it belongs to their host."""
         cluster = self.world.cluster
         for one in moment.conditions.readings:
-            for place in one.places.tolist() if one.of_adapter else ():
+            counts = one.of_adapter and one.metric != ADAPTERS_LINK
+            for place in one.places.tolist() if counts else ():
                 metric = f"{one.metric}.nic-{cluster.nic_of(place)}"
                 at = np.array([place])
                 self.rows.add(
@@ -85,6 +88,22 @@ class HardwareRows:
                     metric=np.int32(self.rows.code(metric)),
                     ts_ns=self.clocks.show(np.array([now]), at), value=np.float64(one.plus),
                 )  # fmt: skip
+
+    def _adapters_links(self, moment: Moment, now: int) -> None:
+        """What the links between adapters and their hosts carry as they are trained."""
+        cluster, nics = self.world.cluster, self.world.scenario.hardware.nics_per_host
+        carries = np.full((cluster.hosts, nics), PCIE_LINK_GB_PER_S)
+        for one in moment.conditions.readings:
+            if one.metric == ADAPTERS_LINK:
+                number = [cluster.nic_of(place) for place in one.places.tolist()]
+                carries[cluster.host_of_place[one.places], number] *= one.times
+        first = np.array([cluster.places_on(host)[0] for host in range(cluster.hosts)])
+        for nic in range(nics):
+            self.rows.add(
+                rank=np.int32(HOST_LEVEL), host=self._host_codes[first],
+                metric=np.int32(self.rows.code(f"{ADAPTERS_LINK}.nic-{nic}")),
+                ts_ns=self.clocks.show(np.full(len(first), now), first), value=carries[:, nic],
+            )  # fmt: skip
 
     def _hosts(self, moment: Moment, now: int) -> None:
         """Processor use of whole hosts, as a fraction."""
