@@ -36,9 +36,9 @@ void inject() {
 }
 
 void run_kernels(const char* name, int count, std::int64_t duration_ns) {
-    for (int at = 0; at < count; ++at)
-        call<void(const char*, std::uint32_t, std::int64_t)>(mock, "mock_kernel", name, 7u,
-                                                             duration_ns);
+    using Kernel = void(const char*, std::uint32_t, std::int64_t);
+    auto* run = reinterpret_cast<Kernel*>(dlsym(mock, "mock_kernel"));
+    for (int at = 0; at < count; ++at) run(name, 7, duration_ns);
 }
 
 void kernels(std::istream& words) {
@@ -120,6 +120,18 @@ void untimed(std::istream& words) {
     std::cout << never + begun;
 }
 
+// Has all that is complete handed over at once, and not within a second.
+void flush() {
+    call<void()>(injector, "stepscope_cupti_pause");
+    call<void()>(injector, "stepscope_cupti_resume");
+}
+
+void hold(std::istream& words) {
+    bool wanted = false;
+    words >> wanted;
+    call<void(bool)>(mock, "mock_hold", wanted);
+}
+
 void obey(const std::string& line) {
     std::istringstream words(line);
     std::string order;
@@ -130,6 +142,8 @@ void obey(const std::string& line) {
     if (order == "untimed") untimed(words);
     if (order == "profiler") other_profiler(words);
     if (order == "fork") fork_child(words);
+    if (order == "flush") flush();
+    if (order == "hold") hold(words);
     if (order == "ticks") call<void()>(mock, "mock_use_ticks");
     if (order == "_exit") _exit(0);
     if (order == "exit") std::exit(0);

@@ -2,9 +2,9 @@
 // kernels that a test says were launched.
 //
 // As in the real one each thread fills a buffer of its own, buffers come back on a thread that is
-// nobody's, and what finds no buffer is counted. Its version, and with it the size of a kernel's
-// record, is MOCK_CUPTI_VERSION. Without a buffer before CUDA 12.9 it ends the process, as the real
-// one may.
+// nobody's, and what finds no buffer is counted. Its version is MOCK_CUPTI_VERSION; before
+// CUDA 12.9 it ends the process when it gets no buffer, as the real one may. A kernel's record
+// takes MOCK_CUPTI_KERNEL_BYTES: a few large ones fill all buffers.
 #include <time.h>
 
 #include <atomic>
@@ -34,14 +34,22 @@ struct Filling {
     Completed completed = nullptr;
 };
 
+constexpr std::size_t LARGEST = 256;  // of what a record holds
+
+std::uint32_t setting(const char* name, std::uint32_t otherwise) {
+    const char* text = std::getenv(name);
+    return text == nullptr ? otherwise : static_cast<std::uint32_t>(std::atoi(text));
+}
+
 std::uint32_t version() {
-    const char* text = std::getenv("MOCK_CUPTI_VERSION");
-    return text == nullptr ? 130001 : static_cast<std::uint32_t>(std::atoi(text));
+    static const std::uint32_t version = setting("MOCK_CUPTI_VERSION", 130001);
+    return version;
 }
 
 std::size_t size_of(std::uint32_t kind) {
+    static const std::size_t kernel_bytes = setting("MOCK_CUPTI_KERNEL_BYTES", 216);
     switch (kind) {
-        case KERNEL: return version() < 130000 ? 208 : 216;
+        case KERNEL: return kernel_bytes;
         case MEMCPY: return 96;
         case MEMSET: return 88;
         default: return 56;
@@ -95,10 +103,17 @@ class Mock {
         }
         for (const Filling& one : all) deliver(one);
         std::unique_lock<std::mutex> hold(queue_mutex_);
-        empty_.wait(hold, [this] { return queue_.empty() && !delivering_; });
+        empty_.wait(hold, [this] { return held_ || (queue_.empty() && !delivering_); });
     }
 
     std::size_t take_dropped() { return dropped_.exchange(0); }
+
+    // Keeps full buffers to itself, or no more.
+    void hold(bool wanted) {
+        const std::lock_guard<std::mutex> hold(queue_mutex_);
+        held_ = wanted;
+        there_.notify_one();
+    }
 
     // From now on times are another profiler's: thousands of seconds off, 2.5 ticks a nanosecond.
     void use_ticks() { ticks_ = true; }
@@ -124,10 +139,10 @@ class Mock {
             ++dropped_;
             return;
         }
-        std::memcpy(filling.buffer + filling.used, bytes, size);
+        std::memcpy(filling.buffer + filling.used, bytes, LARGEST);
         filling.used += size;
         ++filling.records;
-        const bool is_full = filling.used + size_of(KERNEL) > filling.size;
+        const bool is_full = filling.used + LARGEST > filling.size;
         if (is_full || filling.records == filling.most) full = std::exchange(filling, Filling{});
     }
 
@@ -150,7 +165,7 @@ class Mock {
     void hand_over() {
         std::unique_lock<std::mutex> hold(queue_mutex_);
         while (true) {
-            there_.wait(hold, [this] { return !queue_.empty(); });
+            there_.wait(hold, [this] { return !queue_.empty() && !held_; });
             const std::vector<Filling> batch = std::exchange(queue_, {});
             delivering_ = true;
             hold.unlock();
@@ -172,7 +187,7 @@ class Mock {
     std::condition_variable there_, empty_;
     std::vector<Filling*> threads_;
     std::vector<Filling> queue_;
-    bool delivering_ = false;
+    bool delivering_ = false, held_ = false;
     bool wanted_[64] = {};
     std::atomic<std::size_t> dropped_{0};
     std::atomic<bool> ticks_{false};
@@ -193,7 +208,7 @@ class Bytes {
     }
 
  private:
-    alignas(8) std::uint8_t bytes_[256] = {};
+    alignas(8) std::uint8_t bytes_[LARGEST] = {};
 };
 
 }  // namespace
@@ -260,4 +275,5 @@ API void mock_synchronization(std::uint32_t type, std::int64_t duration_ns) {
     const std::int64_t end = Mock::one().now();
     Bytes().set(4, type).set(8, end - duration_ns).set(16, end).record(SYNCHRONIZATION);
 }
+API void mock_hold(bool wanted) { Mock::one().hold(wanted); }
 API void mock_use_ticks() { Mock::one().use_ticks(); }

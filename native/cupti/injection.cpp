@@ -1,0 +1,49 @@
+// What CUDA's driver and Python call: see exports.map.
+//
+// The driver loads the library that CUDA_INJECTION64_PATH names when a process first uses CUDA, and
+// calls InitializeInjection. Whatever happens here, the process goes on.
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include "selection.hpp"
+#include "tracer.hpp"
+
+namespace {
+
+using stepscope::cupti::Graphs;
+using stepscope::cupti::Tracer;
+
+Graphs wanted_graphs() {
+    const char* text = std::getenv("STEPSCOPE_CUDA_GRAPHS");
+    const std::string word = text == nullptr ? "graph" : text;
+    if (word == "node") return Graphs::node;
+    return word == "off" ? Graphs::off : Graphs::graph;
+}
+
+void begin() {
+    using namespace stepscope::cupti;
+    if (refusal(command_line()) != nullptr) return;
+    claim();
+    const char* why = Tracer::one().start(wanted_graphs());
+    if (why != nullptr) std::fprintf(stderr, "stepscope: kernels are not recorded: %s\n", why);
+}
+
+}  // namespace
+
+extern "C" {
+
+__attribute__((visibility("default"))) int InitializeInjection() {
+    try {
+        begin();
+    } catch (...) {
+        std::fputs("stepscope: kernels are not recorded: no memory\n", stderr);
+    }
+    return 1;  // it went well: anything else may end the process
+}
+
+// Around another profiler's work (collect/hooks/profiler.py).
+__attribute__((visibility("default"))) void stepscope_cupti_pause() { Tracer::one().pause(); }
+__attribute__((visibility("default"))) void stepscope_cupti_resume() { Tracer::one().resume(); }
+}

@@ -1,0 +1,102 @@
+#include "parser.hpp"
+
+#include <poll.h>
+
+#include <string>
+
+namespace stepscope::cupti {
+namespace {
+
+constexpr int TURN_MS = 1;
+// CUpti_ActivitySynchronizationType: all others wait on the host.
+constexpr std::uint32_t STREAM_WAIT_EVENT = 2;
+constexpr std::size_t SYNCHRONIZATION_TYPE = 4;
+
+bool has_times(std::uint64_t start, std::uint64_t end) { return start != 0 && end >= start; }
+
+}  // namespace
+
+void Parser::read(std::uint8_t* buffer, std::size_t valid, const Timeline& timeline) {
+    latest_ns_ = now_ns() + SLACK_NS;
+    names_.next_buffer();
+    std::uint8_t* record = nullptr;
+    while (library_.next_record(buffer, valid, &record) == SUCCESS) take(Record(record), timeline);
+}
+
+void Parser::take(Record record, const Timeline& timeline) {
+    switch (record.kind()) {
+        case CONCURRENT_KERNEL:
+            tell(names_.number(record.field<const char*>(KERNEL_NAME)), record, OF_KERNEL,
+                 timeline);
+            break;
+        case MEMCPY: tell(copy(record), record, OF_COPY, timeline); break;
+        case MEMSET: tell(set(record), record, OF_COPY, timeline); break;
+        case GRAPH_TRACE:
+            if (graphs_ == Graphs::graph)
+                tell(sender_.name("CUDA graph " +
+                                  std::to_string(record.field<std::uint32_t>(GRAPH_ID))),
+                     record, OF_GRAPH, timeline);
+            break;
+        case SYNCHRONIZATION: wait(record, timeline); break;
+        default: break;
+    }
+}
+
+// Without times where the GPU had no room for them; ends before its start what still ran when we
+// left.
+void Parser::tell(std::int64_t name, Record record, Layout layout, const Timeline& timeline) {
+    const auto start = record.field<std::uint64_t>(layout.start);
+    const auto end = record.field<std::uint64_t>(layout.end);
+    const std::int64_t start_ns = timeline.to_mono(static_cast<std::int64_t>(start));
+    if (!has_times(start, end) || start_ns < earliest_ns_ || start_ns > latest_ns_) {
+        sender_.lost(stepscope::Kind::kernel, 1);
+        return;
+    }
+    put({stepscope::Kind::kernel,
+         0,
+         UNKNOWN_ORDINAL,
+         {name, record.field<std::uint32_t>(layout.stream), start_ns,
+          timeline.scaled(static_cast<std::int64_t>(end - start)), UNKNOWN, 0, 0}});
+}
+
+void Parser::put(const stepscope::Record& record) {
+    while (!sender_.try_put(record)) {
+        if (patience_ns_ <= 0) {
+            sender_.put(record);  // counts what it has no room for
+            return;
+        }
+        const std::int64_t since = now_ns();
+        sender_.wake();
+        ::poll(nullptr, 0, TURN_MS);
+        patience_ns_ -= now_ns() - since;
+    }
+}
+
+std::int64_t Parser::copy(Record record) {
+    const auto bits = [&](std::size_t field) { return record.field<std::uint8_t>(field) & 15; };
+    std::int64_t& number = copies_[bits(COPY_KIND) << 8 | bits(COPY_FROM) << 4 | bits(COPY_TO)];
+    if (number == UNKNOWN) number = sender_.name(name_of_copy(record));
+    return number;
+}
+
+std::int64_t Parser::set(Record record) {
+    std::int64_t& number = sets_[record.field<std::uint16_t>(SET_MEMORY) & 15];
+    if (number == UNKNOWN) number = sender_.name(name_of_set(record));
+    return number;
+}
+
+void Parser::wait(Record record, const Timeline& timeline) {
+    const auto start = record.field<std::uint64_t>(OF_SYNCHRONIZATION.start);
+    const auto end = record.field<std::uint64_t>(OF_SYNCHRONIZATION.end);
+    if (record.field<std::uint32_t>(SYNCHRONIZATION_TYPE) == STREAM_WAIT_EVENT) return;
+    if (has_times(start, end))
+        waited_ns_ += timeline.scaled(static_cast<std::int64_t>(end - start));
+}
+
+std::int64_t Parser::take_waited_ns() {
+    const std::int64_t waited = waited_ns_;
+    waited_ns_ = 0;
+    return waited;
+}
+
+}  // namespace stepscope::cupti

@@ -1,0 +1,57 @@
+// Buffers of CUPTI's records to records of the wire, on the worker thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "../sender/sender.hpp"
+#include "library.hpp"
+#include "names.hpp"
+#include "timeline.hpp"
+
+namespace stepscope::cupti {
+
+// What becomes of kernels that a CUDA graph launches: nothing, one record per launch of the graph,
+// or one per kernel, which costs most.
+enum class Graphs { off, graph, node };
+
+class Parser {
+ public:
+    Parser(const Library& library, Sender& sender, Graphs graphs)
+        : library_(library), sender_(sender), graphs_(graphs), names_(sender) {
+        for (std::int64_t& number : copies_) number = UNKNOWN;
+        for (std::int64_t& number : sets_) number = UNKNOWN;
+    }
+
+    // Nothing that was recorded ran before.
+    void begin(std::int64_t since_ns) { earliest_ns_ = since_ns - SLACK_NS; }
+    // For how long records of the next buffers may wait for room, together.
+    void be_patient(std::int64_t ns) { patience_ns_ = ns; }
+    void read(std::uint8_t* buffer, std::size_t valid, const Timeline& timeline);
+
+    // What threads of this process waited for its device since the last call.
+    std::int64_t take_waited_ns();
+
+ private:
+    // A time that is further off than this is none: a clock was set, or ticks otherwise now.
+    static constexpr std::int64_t SLACK_NS = SECOND_NS;
+
+    void take(Record record, const Timeline& timeline);
+    void tell(std::int64_t name, Record record, Layout layout, const Timeline& timeline);
+    void put(const stepscope::Record& record);
+    std::int64_t copy(Record record);
+    std::int64_t set(Record record);
+    void wait(Record record, const Timeline& timeline);
+
+    const Library& library_;
+    Sender& sender_;
+    const Graphs graphs_;
+    KernelNames names_;
+    std::int64_t copies_[1 << 12];  // by kind and both memories, four bits each
+    std::int64_t sets_[1 << 4];
+    std::int64_t earliest_ns_ = 0, latest_ns_ = 0;
+    std::int64_t patience_ns_ = 0;
+    std::int64_t waited_ns_ = 0;
+};
+
+}  // namespace stepscope::cupti

@@ -1,0 +1,241 @@
+#include "tracer.hpp"
+
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+
+#include <cstdlib>
+#include <thread>
+
+namespace stepscope::cupti {
+namespace {
+
+constexpr int LOOK_MS = 100;
+constexpr std::int64_t FLUSH_NS = SECOND_NS;
+constexpr std::uint32_t FLUSH_PERIOD_MS = 1000;
+// Records wait for room for so long in a turn: buffers hold the next ones meanwhile.
+constexpr std::int64_t PATIENCE_NS = SECOND_NS / 10;
+constexpr std::int64_t EXIT_PATIENCE_NS = SECOND_NS / 2;
+// Whoever holds the lock is in CUPTI, which may hang: no exit waits for it any longer.
+constexpr int LOCK_TURNS = 1000, LOCK_TURN_MS = 1;
+// CUPTI's clock and ours are the same by default; another one's begins elsewhere.
+constexpr std::int64_t SAME_CLOCK_NS = SECOND_NS;
+constexpr int SECOND_PAIR_MS = 50;  // 50 ns of a reading in 50 ms: a tick's length to 1 in 10^6
+
+// The lock, unless it is held for too long.
+std::unique_lock<std::mutex> soon(std::mutex& mutex) {
+    std::unique_lock<std::mutex> hold(mutex, std::try_to_lock);
+    for (int turn = 0; !hold && turn < LOCK_TURNS; ++turn) {
+        ::poll(nullptr, 0, LOCK_TURN_MS);
+        hold.try_lock();
+    }
+    return hold;
+}
+
+}  // namespace
+
+// Built by hand where the process has memory for it; `start` answers for the rest.
+Tracer& Tracer::one() {
+    static Tracer& tracer = *new Tracer;
+    return tracer;
+}
+
+void Tracer::requested(std::uint8_t** buffer, std::size_t* size, std::size_t* most) {
+    Tracer& self = one();
+    self.buffers_.requested(buffer, size, most, self.library_.version >= DECLINES_SAFELY);
+}
+
+void Tracer::completed(void*, std::uint32_t, std::uint8_t* buffer, std::size_t, std::size_t valid) {
+    one().buffers_.completed(buffer, valid);
+}
+
+const char* Tracer::start(Graphs graphs) {
+    const Lock hold(mutex_);
+    if (state_ != State::none) return nullptr;
+    if (!find(library_)) return "there is no libcupti.so.13 or libcupti.so.12";
+    if (!prepare(graphs)) return "there is no memory, or another process is this rank";
+    if (!paused_ && !enable()) {
+        disable();
+        sender_->stop();
+        return "CUPTI refuses: is there a driver, and no other profiler?";
+    }
+    enabled_ = !paused_;
+    state_ = State::tracing;
+    return launch() ? nullptr : "no thread can be started";
+}
+
+bool Tracer::prepare(Graphs graphs) {
+    SenderOptions options;
+    options.source = "cupti";
+    if (!buffers_.allocate() || (sender_ = Sender::start(options)) == nullptr) return false;
+    graphs_ = graphs;
+    parser_ = std::make_unique<Parser>(library_, *sender_, graphs);
+    parser_->begin(now_ns());
+    timeline_.restart(true);
+    timeline_.add(pair());
+    return true;
+}
+
+bool Tracer::enable() {
+    if (library_.register_callbacks(requested, completed) != SUCCESS) return false;
+    if (library_.enable(CONCURRENT_KERNEL) != SUCCESS) return false;
+    // without it the kernels of a graph come one by one
+    if (graphs_ != Graphs::node && library_.enable(GRAPH_TRACE) != SUCCESS) return false;
+    library_.enable(MEMCPY);
+    library_.enable(MEMSET);
+    // before CUDA 12.8 every recorded event would have one
+    if (library_.all_sync_records != nullptr && library_.all_sync_records(0) == SUCCESS)
+        library_.enable(SYNCHRONIZATION);
+    if (library_.flush_period != nullptr) library_.flush_period(FLUSH_PERIOD_MS);
+    return true;
+}
+
+void Tracer::disable() {
+    for (const Kind kind : {CONCURRENT_KERNEL, GRAPH_TRACE, MEMCPY, MEMSET, SYNCHRONIZATION})
+        library_.disable(kind);
+}
+
+bool Tracer::launch() {
+    pthread_atfork(nullptr, nullptr, in_child);
+    std::atexit([] { one().stop(); });
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);  // the host's handlers are not for our thread
+    try {
+        std::thread worker([this] { run(); });
+        pthread_setname_np(worker.native_handle(), "stepscope-cupti");
+        worker.detach();
+    } catch (...) {
+        silent_ = true;
+    }
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    return !silent_;
+}
+
+// Nothing is locked or freed here: the parent's other threads may have held any lock.
+void Tracer::in_child() noexcept { one().silent_ = true; }
+
+void Tracer::run() noexcept {
+    while (!silent_) {
+        ::poll(nullptr, 0, LOOK_MS);
+        try {
+            const Lock hold(mutex_);
+            if (state_ == State::ended) return;
+            turn();
+        } catch (...) {
+            sender_->count("stepscope_cupti_faults", 1);
+        }
+    }
+}
+
+void Tracer::turn() {
+    if (now_ns() - looked_ns_ >= FLUSH_NS) look();
+    drain(PATIENCE_NS);
+}
+
+void Tracer::look() {
+    looked_ns_ = now_ns();
+    if (!paused_ && !enabled_) take_over();
+    if (!enabled_) return;
+    watch_clock();
+    library_.flush_all(FLUSH_COMPLETED);
+    count_dropped();
+    const std::int64_t waited = parser_->take_waited_ns();
+    if (waited > 0) sender_->count("device_wait_ns", waited);
+}
+
+void Tracer::drain(std::int64_t patience_ns) {
+    parser_->be_patient(patience_ns);
+    buffers_.drain([this](std::uint8_t* buffer, std::size_t valid) {
+        parser_->read(buffer, valid, timeline_);
+    });
+}
+
+void Tracer::count_dropped() {
+    std::size_t dropped = 0;
+    if (library_.dropped_records(nullptr, 0, &dropped) != SUCCESS) dropped = 0;
+    const std::uint64_t spilled = buffers_.spilled();
+    sender_->lost(stepscope::Kind::kernel, dropped + (spilled - spilled_told_));
+    spilled_told_ = spilled;
+    const std::uint64_t declined = buffers_.declined();
+    if (declined == declined_told_) return;
+    declined_told_ = declined;
+    sender_->count("stepscope_cupti_declined", static_cast<std::int64_t>(declined));
+}
+
+void Tracer::watch_clock() {
+    if (const bool foreign = is_foreign(); foreign != foreign_) {
+        foreign_ = foreign;
+        timeline_.restart(!foreign);
+        timeline_.add(pair());
+        ::poll(nullptr, 0, SECOND_PAIR_MS);
+    }
+    timeline_.add(pair());
+}
+
+bool Tracer::is_foreign() const {
+    std::uint64_t theirs = 0;
+    if (library_.timestamp == nullptr || library_.timestamp(&theirs) != SUCCESS) return false;
+    const std::int64_t apart = static_cast<std::int64_t>(theirs) - clock_ns(CLOCK_REALTIME);
+    return apart > SAME_CLOCK_NS || apart < -SAME_CLOCK_NS;
+}
+
+Pair Tracer::pair() const {
+    if (!foreign_) {
+        const ClockPair both = clock_pair();
+        return {both.wall_ns, both.mono_ns};
+    }
+    std::uint64_t theirs = 0;
+    const std::int64_t before = now_ns();
+    library_.timestamp(&theirs);
+    return {static_cast<std::int64_t>(theirs), before + (now_ns() - before) / 2};
+}
+
+// Buffers that CUPTI keeps would be handed to the other's callbacks: all come back now.
+void Tracer::pause() noexcept {
+    const Lock hold(mutex_);
+    paused_ = true;
+    if (!enabled_ || silent_) return;
+    enabled_ = false;
+    disable();
+    library_.flush_all(FLUSH_COMPLETED);
+    if (buffers_.any_out()) library_.flush_all(FLUSH_FORCED);
+    drain(PATIENCE_NS);
+    count_dropped();
+    tell_pause();
+}
+
+void Tracer::resume() noexcept {
+    const Lock hold(mutex_);
+    paused_ = false;
+    if (state_ == State::tracing && !enabled_ && !silent_) take_over();
+}
+
+// Where CUPTI refuses, the worker tries again every second.
+void Tracer::take_over() {
+    enabled_ = enable();
+    if (!enabled_) {
+        disable();
+        return;
+    }
+    watch_clock();
+    tell_pause();
+}
+
+void Tracer::tell_pause() { sender_->count("stepscope_cupti_paused", enabled_ ? 0 : 1); }
+
+void Tracer::stop() noexcept {
+    if (silent_) return;
+    const Lock hold = soon(mutex_);
+    if (!hold || state_ != State::tracing) return;
+    state_ = State::ended;
+    if (enabled_) {
+        disable();
+        library_.flush_all(FLUSH_FORCED);
+        count_dropped();
+    }
+    drain(EXIT_PATIENCE_NS);
+    sender_->stop();
+}
+
+}  // namespace stepscope::cupti

@@ -1,0 +1,299 @@
+"""Kernels by CUPTI, from a libcupti without a GPU: none is lost uncounted, nobody is disturbed."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stepscope.wire.records import UNKNOWN, RecordKind
+from tests.collect.listener import Heard, Listener, Peer
+from tests.processor.daemons import Daemon, ints, strings, wait_for
+
+from .compiling import ADDRESSES, THREADS
+from .conftest import Start
+from .cupti import Injected, injected
+from .driver import END_SECONDS, Driver, environment
+
+LARGE = {"MOCK_CUPTI_KERNEL_BYTES": "65536"}
+"""Each of the 32 buffers of 2 MiB holds 32 such records."""
+IN_ALL_BUFFERS = 32 * 32
+OLD = {"MOCK_CUPTI_VERSION": "26"}
+"""The last CUPTI, of CUDA 12.8, that must not go without a buffer."""
+
+
+@pytest.fixture(scope="session")
+def racing(pytestconfig: pytest.Config) -> Injected:
+    """Finds races."""
+    return injected(pytestconfig, THREADS)
+
+
+@pytest.fixture(scope="session")
+def addressed(pytestconfig: pytest.Config) -> Injected:
+    """Finds wrong accesses."""
+    return injected(pytestconfig, ADDRESSES)
+
+
+@pytest.fixture
+def daemon(socket_path: Path) -> Iterator[Daemon]:
+    daemon = Daemon(socket_path)
+    yield daemon
+    daemon.kill()
+
+
+def begin(start: Start, what: Injected, **env: str) -> Driver:
+    driver = start(what.program, **what.variables, **env)
+    assert driver.ask("inject") == "1"
+    return driver
+
+
+def kernels(heard: Heard) -> Counter[str]:
+    return Counter(record.name for record in heard.records(RecordKind.KERNEL))
+
+
+def lost(heard: Heard) -> int:
+    return sum(counters(heard, "dropped.kernels"))
+
+
+def read_all(peer: Peer, count: int) -> Heard:
+    """Until so many kernels were told of or counted as lost."""
+    told = looked_at = 0
+
+    def enough(heard: Heard) -> bool:
+        nonlocal told, looked_at
+        told += sum(row[0] == RecordKind.KERNEL for row in heard.rows[looked_at:])
+        looked_at = len(heard.rows)
+        return told >= count or told + lost(heard) >= count
+
+    return peer.read_until(enough)
+
+
+def counters(heard: Heard, name: str) -> list[int]:
+    names = heard.names
+    return [row[4] for row in heard.rows if row[0] == RecordKind.COUNT and names[row[3]] == name]
+
+
+def test_kernels_of_all_threads_are_told_of(
+    racing: Injected, start: Start, listener: Listener
+) -> None:
+    driver = begin(start, racing)
+    began_ns = time.monotonic_ns()
+    driver.ask("kernels _Z4gemmIfEvPT_ 4 3000 1000")
+    driver.ask("kernels flash 1 10000 2000")
+    driver.ask("flush")
+    heard = read_all(listener.accept(), 22_000)
+    assert kernels(heard) == {"void gemm<float>(float*)": 12_000, "flash": 10_000}
+    assert heard.hellos[0].source == "cupti"
+    assert heard.hellos[0].rank == 1
+    for record in heard.records(RecordKind.KERNEL):
+        _, stream, start_ns, duration_ns, enqueue_ns, *_ = record.fields
+        assert (stream, duration_ns) == (7, 1000 if record.name != "flash" else 2000)
+        assert began_ns - 2000 <= start_ns <= time.monotonic_ns()
+        assert enqueue_ns == UNKNOWN
+    driver.end()
+
+
+def test_copies_sets_graphs_and_waits(racing: Injected, start: Start, listener: Listener) -> None:
+    driver = begin(start, racing)
+    driver.ask("others 3 4 5 6")
+    peer = listener.accept()
+    heard = peer.read_until(lambda heard: bool(counters(heard, "device_wait_ns")))
+    heard = read_all(peer, 12)
+    names = {"Memcpy HtoD (Pinned -> Device)": 3, "Memset (Device)": 4, "CUDA graph 4": 5}
+    assert kernels(heard) == names
+    assert sum(counters(heard, "device_wait_ns")) == 6 * 1000
+    driver.end()
+
+
+@pytest.mark.parametrize(("level", "told"), [("off", {}), ("node", {})])
+def test_graphs_may_be_left_out(
+    racing: Injected, start: Start, listener: Listener, level: str, told: dict[str, int]
+) -> None:
+    driver = begin(start, racing, STEPSCOPE_CUDA_GRAPHS=level)
+    driver.ask("others 0 0 5 0")
+    driver.ask("kernels after 1 1 1000")
+    driver.ask("flush")
+    assert kernels(read_all(listener.accept(), 1)) == {"after": 1, **told}
+    driver.end()
+
+
+def test_a_processor_counts_as_many_as_were_launched(
+    racing: Injected, start: Start, daemon: Daemon, tmp_path: Path
+) -> None:
+    env = {"STEPSCOPE_STORE": str(tmp_path)}
+    driver = begin(start, racing, **env)
+    driver.ask("kernels gemm 2 4000 1000")
+    driver.end()
+    folder = tmp_path / "job-1"
+    wait_for(lambda: bool(ints(folder, "kernel_summaries", "count")), "summaries")
+    assert sum(ints(folder, "kernel_summaries", "count")) == 8000
+    assert strings(folder, "kernel_summaries", "kernel") == ["gemm"]
+    assert ints(folder, "kernel_summaries", "p50_ns") == [pytest.approx(1000, rel=0.01)]
+    assert ints(folder, "losses", "rows") == []
+
+
+@pytest.mark.parametrize("version", [{}, OLD])
+def test_what_finds_no_buffer_is_counted(
+    racing: Injected, start: Start, listener: Listener, version: dict[str, str]
+) -> None:
+    driver = begin(start, racing, **LARGE, **version)
+    driver.ask("hold 1")
+    driver.ask("kernels gemm", 1, IN_ALL_BUFFERS + 100, 1000)
+    driver.ask("hold 0")
+    driver.ask("kernels after 1 10 1000")
+    driver.ask("flush")
+    heard = read_all(listener.accept(), IN_ALL_BUFFERS + 110)
+    assert lost(heard) + kernels(heard).total() == IN_ALL_BUFFERS + 110
+    assert kernels(heard)["gemm"] == IN_ALL_BUFFERS
+    assert counters(heard, "stepscope_cupti_declined")[-1] >= 100
+    driver.end()
+
+
+def test_a_reader_that_does_not_read_costs_rows_that_are_counted(
+    racing: Injected, start: Start, listener: Listener
+) -> None:
+    driver = begin(start, racing)
+    peer = listener.accept()
+    driver.ask("kernels gemm 2 36000 1000")
+    driver.ask("flush")
+    heard = read_all(peer, 72_000)
+    assert kernels(heard).total() + lost(heard) == 72_000
+    assert lost(heard) > 0
+    driver.end()
+
+
+def test_what_has_no_times_is_lost(racing: Injected, start: Start, listener: Listener) -> None:
+    driver = begin(start, racing)
+    driver.ask("untimed 3 2")
+    driver.ask("kernels gemm 1 4 1000")
+    driver.ask("flush")
+    heard = read_all(listener.accept(), 9)
+    assert (lost(heard), kernels(heard)) == (5, {"gemm": 4})
+    driver.end()
+
+
+def test_a_forked_child_is_silent(racing: Injected, start: Start, listener: Listener) -> None:
+    driver = begin(start, racing)
+    peer = listener.accept()
+    driver.ask("kernels before 1 5 1000")
+    assert driver.ask("fork 50") == "0"
+    driver.ask("kernels after 1 5 1000")
+    driver.ask("flush")
+    assert kernels(read_all(peer, 10)) == {"before": 5, "after": 5}
+    assert not listener.has_visitor()
+    driver.end()
+
+
+def test_another_profiler_gets_its_kernels_and_we_ours_again(
+    racing: Injected, start: Start, listener: Listener
+) -> None:
+    driver = begin(start, racing)
+    driver.ask("kernels before 1 5 1000")
+    assert driver.numbers("profiler 3") == [3 * 216, 0]
+    driver.ask("kernels after 1 5 1000")
+    driver.ask("flush")
+    heard = read_all(listener.accept(), 10)
+    assert kernels(heard) == {"before": 5, "after": 5}
+    assert counters(heard, "stepscope_cupti_paused")[:2] == [1, 0]
+    driver.end()
+
+
+def test_times_are_right_when_another_profiler_left_its_clock(
+    racing: Injected, start: Start, listener: Listener
+) -> None:
+    driver = begin(start, racing)
+    driver.ask("ticks")
+    driver.ask("profiler 0")
+    began_ns = time.monotonic_ns()
+    driver.ask("kernels gemm 1 5 1000000")
+    driver.ask("flush")
+    heard = read_all(listener.accept(), 5)
+    for record in heard.records(RecordKind.KERNEL):
+        _, _, start_ns, duration_ns, *_ = record.fields
+        assert duration_ns == pytest.approx(1_000_000, rel=1e-3)
+        assert began_ns - 3_000_000 < start_ns < time.monotonic_ns()
+    assert lost(heard) == 0
+    driver.end()
+
+
+def test_what_is_left_is_told_at_exit_and_not_at_a_sudden_end(
+    racing: Injected, start: Start, listener: Listener
+) -> None:
+    sudden, orderly = begin(start, racing), begin(start, racing)
+    for driver in (sudden, orderly):
+        driver.ask("kernels gemm 1 5 1000")
+    peers = [listener.accept(), listener.accept()]
+    sudden.end("_exit")
+    orderly.end()
+    told = sorted(kernels(peer.read_to_the_end()).total() for peer in peers)
+    assert told in ([0, 5], [5, 5])
+
+
+def injects(what: Injected, socket: Path, command: str, **env: str) -> str:
+    """Has a process with such a command line use CUDA; what it said on standard error."""
+    ours = {"STEPSCOPE_CUPTI_OWNER": ""} | environment(socket, **what.variables)
+    done = subprocess.run(
+        command.split("|"), executable=what.program, input="inject\nexit\n", text=True,
+        env={name: value for name, value in (ours | env).items() if value},
+        capture_output=True, timeout=END_SECONDS, check=True,
+    )  # fmt: skip
+    assert done.stdout.split() == ["1"]
+    return done.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "/venv/bin/python|/venv/bin/torchrun|train.py",
+        "python3|-u|-m|torch.distributed.run|train.py",
+        "python|/lib/torch/_inductor/compile_worker/__main__.py|--pickler=x",
+        "python|-X|dev|-c|from multiprocessing.spawn import spawn_main; spawn_main()|--m",
+    ],
+)
+def test_launchers_and_helpers_are_left_alone(
+    racing: Injected, listener: Listener, command: str
+) -> None:
+    assert injects(racing, listener.path, command) == ""
+    assert not listener.has_visitor()
+
+
+@pytest.mark.parametrize("env", [{"RANK": ""}, {"STEPSCOPE_OWNER": "1"}, {"STEPSCOPE_SOCKET": ""}])
+def test_who_is_no_rank_is_left_alone(
+    racing: Injected, listener: Listener, env: dict[str, str]
+) -> None:
+    assert injects(racing, listener.path, "python|train.py", **env) == ""
+    assert not listener.has_visitor()
+
+
+def test_a_rank_is_recorded_whatever_its_script_is_called(
+    racing: Injected, listener: Listener
+) -> None:
+    assert injects(racing, listener.path, "python|-u|/jobs/deepspeed/train.py|torchrun") == ""
+    assert listener.has_visitor()
+
+
+def test_where_cupti_refuses_training_goes_on(racing: Injected, listener: Listener) -> None:
+    said = injects(racing, listener.path, "python|train.py", MOCK_CUPTI_REFUSES="1")
+    assert said.startswith("stepscope: kernels are not recorded: CUPTI refuses")
+    assert said.count("\n") == 1
+
+
+def test_no_memory_is_misused(addressed: Injected, start: Start, listener: Listener) -> None:
+    driver = begin(start, addressed, **LARGE, **OLD)
+    peer = listener.accept()
+    driver.ask("hold 1")
+    driver.ask("kernels _Z4gemmIfEvPT_ 3", IN_ALL_BUFFERS, 1000)
+    driver.ask("hold 0")
+    driver.ask("others 1 2 3 0")
+    driver.ask("untimed 1 1")
+    driver.ask("profiler 5")
+    driver.ask("fork 5")
+    driver.ask("flush")
+    launched = 3 * IN_ALL_BUFFERS + 6 + 2
+    heard = read_all(peer, launched)
+    assert kernels(heard).total() + lost(heard) == launched
+    driver.end()
