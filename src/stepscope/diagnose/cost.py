@@ -8,6 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
+from stepscope.diagnose import stats
 from stepscope.diagnose.blame import Culprit
 from stepscope.diagnose.held_up import graph_about
 from stepscope.diagnose.observed import Observed
@@ -80,10 +81,10 @@ def _lost_by(
     """The share of its steps: its part of what all cost, or what it alone does if that is more."""
     part = healing.judged(one)
     weight = sum(max(other.excess_ns, 1.0) for other in culprits)
-    lost_ns = float(lost[part].sum()) * max(one.excess_ns, 1.0) / weight
+    lost_ns = _sum(one, lost[part]) * max(one.excess_ns, 1.0) / weight
     slowest = sorted(culprits, key=lambda other: -other.excess_ns)[:MOST_ALONE]
     if len(culprits) > 1 and one in slowest:
-        lost_ns = max(lost_ns, float(healing.lost_ns(healing.of(one))[part].sum()))
+        lost_ns = max(lost_ns, _sum(one, healing.lost_ns(healing.of(one))[part]))
     if limit is not None and not healing.replays(one):
         lost_ns = min(lost_ns, limit)
     return _share_of(healing.seen, lost_ns, part)
@@ -184,6 +185,17 @@ def _share(one: Culprit, culprits: Sequence[Culprit]) -> float:
     whole = sum(other.whole_ns for other in culprits
                 if len(mine & set(other.struck)) > HALF * len(mine))  # fmt: skip
     return one.whole_ns / max(whole, one.whole_ns, 1.0)
+
+
+def _sum(one: Culprit, lost: Floats) -> float:
+    """Sum over the steps; without extremes unless the culprit is one for its rare pauses.
+
+    Whose inputs are of any length has its turn to be the slowest: what is lost in few of the steps
+    would be lost by any rank.
+    """
+    if not one.phases or not lost.size:
+        return float(lost.sum())
+    return float(stats.block_means(lost[None], lost.size)[0, 0]) * lost.size
 
 
 def _rise(seen: Observed, one: Culprit) -> Floats:

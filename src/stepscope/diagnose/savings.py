@@ -24,10 +24,7 @@ Savings = Mapping[tuple[int, str], Floats]
 
 
 def savings(seen: Observed, culprits: Sequence[Culprit]) -> Savings:
-    """Own time of each culprit beyond its innocent peers', in its slow phases and columns.
-
-    Of a lasting slowness no step counts for more than its like: a stall in one is something else.
-    """
+    """Own time of each culprit beyond its innocent peers', in its slow phases and columns."""
     guilty = {one.row for one in culprits}
     found: dict[tuple[int, str], Floats] = {}
     for one in culprits:
@@ -46,8 +43,7 @@ def _excesses(
         well = [row for row in seen.peers_of(one.row, phase).tolist() if row not in guilty]
         if well:
             own = seen.own.own[seen.own.phases.index(phase)]
-            saved = np.nan_to_num(own[one.row, part] - stats.column_median(own[well][:, part]))
-            yield phase, saved if one.struck else stats.fenced(saved)
+            yield phase, np.nan_to_num(own[one.row, part] - stats.column_median(own[well][:, part]))
     if not one.phases and one.phase is not None:
         yield one.phase, np.nan_to_num(excess_of(seen, one.phase, one.row)[part])
     elif not one.phases and seen.pauses is not None:

@@ -22,8 +22,6 @@ floor). Guards against a scale of zero."""
 TRIM = 0.2
 """Share of a block's values dropped at either end: a checkpoint every fifth step, or rarer, leaves
 no mark on a block of ten."""
-FENCE = 1.5
-"""Times the distance of the quartiles, beyond them: Tukey's (1977), as in ARGUS, section 6.2."""
 MUCH_FREEDOM = 1000
 """Degrees beyond which Student's quantile stays what it is: 0.7 % above the last, at z = 5."""
 MAX_CORRELATION = 0.8
@@ -75,15 +73,6 @@ def sums(index: Ints, weights: Floats | Ints, size: int) -> Floats:
 def sigma(values: Floats) -> float:
     """Robust standard deviation of the known values (MAD, scaled), 0 when there is none."""
     return MAD_TO_SIGMA * median(np.abs(values - median(values)))
-
-
-def fenced(values: Floats) -> Floats:
-    """Values no further out than Tukey's fences; all of them known."""
-    if not values.size:
-        return values
-    low, high = np.quantile(values, (0.25, 0.75))
-    reach = FENCE * (high - low)
-    return np.asarray(np.clip(values, low - reach, high + reach))
 
 
 def leave_one_out_median(values: Floats) -> Floats:
