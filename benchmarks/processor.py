@@ -36,6 +36,8 @@ NAMES = 100
 STREAMS = 4
 TURN_SECONDS = 0.5
 STEP_NS = 1_000_000_000
+PARTS = 8
+"""Phases and collectives of a step, one after the other."""
 WARM_SECONDS = 15.0
 """By then the processor knows how long a step takes."""
 JOB = "benchmark"
@@ -71,11 +73,17 @@ class Rank:
     def step(self) -> bytes:
         """A step's worth of what hooks see."""
         it = self.producer
+        end = it.now_ns
         it.now_ns -= STEP_NS
         events = it.iteration(compute_ns=STEP_NS - 10 * MS)
-        phases = [it.phase("forward-compute") for _ in range(8)]
-        comm = [it.comm("AllReduce", it.ordinal * 8 + n, end_ns=it.now_ns) for n in range(8)]
-        return it.packet(*events, *phases, *comm)
+        parts = []
+        for number in range(PARTS):
+            it.now_ns = end - STEP_NS + number * STEP_NS // PARTS
+            operator = it.ordinal * PARTS + number
+            parts += [it.phase("forward-compute"),
+                      it.comm("AllReduce", operator, end_ns=it.now_ns + 5 * MS)]  # fmt: skip
+        it.now_ns = end
+        return it.packet(*events, *parts)
 
     def send(self, packet: bytes) -> None:
         """As a guest does: what the socket has no room for is dropped and counted."""

@@ -89,6 +89,9 @@ class Interned:
     kind: int
     known: dict[str, int] = member(default_factory=dict)
     fresh: list[bytes] = member(default_factory=list)
+    _coded: dict[tuple[str, ...], Ints] = member(default_factory=dict)
+    """The numbers of the codes of columns that share their strings, as those of streams do; 0 where
+    none was asked for yet."""
 
     def number(self, text: str) -> int:
         found = self.known.get(text)
@@ -100,9 +103,10 @@ class Interned:
     def numbers(self, column: Strings, null: str) -> Ints:
         """The number of each row's string."""
         codes = column.codes + np.int32(1)
-        counts = np.bincount(codes, minlength=len(column.values) + 1)
-        numbers = np.zeros(counts.size, np.int64)
-        for code in np.flatnonzero(counts).tolist():
+        size = len(column.values) + 1
+        numbers = self._coded.setdefault((null, *column.values), np.zeros(size, np.int64))
+        used = np.bincount(codes, minlength=size) > 0
+        for code in np.flatnonzero(used & (numbers == 0)).tolist():
             numbers[code] = self.number(column.values[code - 1] if code else null)
         found: Ints = numbers[codes]
         return found

@@ -107,11 +107,12 @@ class Processor:
         self._stop = True
 
     def _ready(self) -> list[tuple[selectors.SelectorKey, int]]:
-        """Who has something to say: heard together at the next tick, where that is little."""
+        """Who has something to say: heard together at the next tick, where that is little and
+        nobody is stopped."""
         now = time.monotonic()
         if not self._connections:
             return self._selector.select(timeout=LONGEST_SECONDS)
-        if self._pace.is_crowded(now):
+        if self._halted_before or self._pace.is_crowded(now):
             return self._selector.select(timeout=self._tick_seconds)
         time.sleep(max(self._tick_at - now, 0.0))
         return self._selector.select(timeout=0)
