@@ -18,6 +18,7 @@ import stepscope
 from stepscope.cli import (
     compact,
     diagnose,
+    doctor,
     evaluate,
     exits,
     import_,
@@ -30,7 +31,7 @@ from stepscope.cli import (
 )
 
 COMMANDS: tuple[ModuleType, ...] = (
-    run, diagnose, trace, import_, simulate, evaluate, compact, prepare, processor,
+    run, diagnose, doctor, trace, import_, simulate, evaluate, compact, prepare, processor,
 )  # fmt: skip
 """In the order of the help page."""
 

@@ -58,6 +58,17 @@ def library(torch_folder: Path) -> Path:
     return _cache() / f"operators-{_number(version)}-{digest}.so"
 
 
+def why_not() -> str | None:
+    """Why nothing is compiled here, in a few words; None where it can be."""
+    if not is_wanted():
+        return f"{NATIVE_VARIABLE} is 0"
+    try:
+        _compiler()
+    except BuildError as error:
+        return str(error)
+    return None
+
+
 def is_trusted(path: Path) -> bool:
     """Whether nobody but us and root can have written what we are about to load."""
     try:

@@ -1,0 +1,157 @@
+"""What is collected of GPUs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pynvml
+
+from stepscope.doctor.finding import Check, Subject
+from stepscope.doctor.machine import Machine
+
+OLDEST_CUPTI = 22
+"""cuptiGetVersion of CUDA 12.4."""
+OLDEST_NCCL = (2, 27)
+"""The first whose profiler tells of channels' times: version 4 of its interface."""
+INJECTOR = "libstepscope_cupti.so"
+INJECTION = "CUDA_INJECTION64_PATH"
+PLUGIN = "libnccl-profiler-stepscope.so"
+PLUGIN_VARIABLE = "NCCL_PROFILER_PLUGIN"
+PROFILERS = ("nsys", "nsys-agent", "ncu", "compute-sanitizer")
+"""Programs that take CUPTI for themselves."""
+
+_NVIDIA, _DISPLAY = "0x10de", "0x03"
+_CUPTI_FILES = ("nvidia/cu13/lib/libcupti.so.13", "nvidia/cuda_cupti/lib/libcupti.so.12")
+_CUPTI_NAMES = ("libcupti.so.13", "libcupti.so.12")
+_NO_DRIVER = "there is no NVIDIA driver"
+
+
+def driver(machine: Machine) -> Check:
+    subject = Subject("driver", "everything below that is about GPUs")
+    version = _driver_version(machine)
+    if version is not None:
+        return subject.works(f"NVIDIA driver {version}")
+    if not _has_gpu(machine):
+        return subject.absent("there is no NVIDIA GPU")
+    return subject.blocked(
+        "there is an NVIDIA GPU and no driver for it here",
+        "install the driver; in a container: docker run --gpus all …",
+    )
+
+
+def nvml(machine: Machine) -> Check:
+    """What a GPU may be used for in a container is set by two words of one variable."""
+    subject = Subject("nvml", "clocks, heat, power, errors, links of GPUs, and who computes there")
+    if _driver_version(machine) is None:
+        return subject.absent(_NO_DRIVER)
+    try:
+        return subject.works(f"{machine.gpu_count()} GPUs")
+    except pynvml.NVMLError as error:
+        return subject.blocked(
+            f"the driver is loaded and NVML says: {error}",
+            "in a container: docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility …",
+        )
+
+
+def kernels(machine: Machine) -> Check:
+    subject = Subject("kernels", "every kernel, copy and set, by CUPTI")
+    if _driver_version(machine) is None:
+        return subject.absent(_NO_DRIVER)
+    if not (machine.library_folder / INJECTOR).exists():
+        return subject.blocked(f"{INJECTOR} was not built", _built_by(INJECTOR))
+    other = _other_profiler(machine)
+    if other is not None:
+        return subject.blocked(other, "stop it: only one profiler at a time gets kernels")
+    return _by_version(machine, subject)
+
+
+def nccl(machine: Machine) -> Check:
+    subject = Subject("nccl", "collectives and transfers between GPUs, by NCCL's profiler plugin")
+    if _driver_version(machine) is None:
+        return subject.absent(_NO_DRIVER)
+    if not (machine.library_folder / PLUGIN).exists():
+        return subject.blocked(f"{PLUGIN} was not built", _built_by(PLUGIN))
+    other = machine.env.get(PLUGIN_VARIABLE)
+    if other:
+        return subject.blocked(f"{PLUGIN_VARIABLE} is {other}", f"unset {PLUGIN_VARIABLE}")
+    return _by_release(machine, subject)
+
+
+def _by_version(machine: Machine, subject: Subject) -> Check:
+    for name in _cupti_names(machine):
+        version = machine.library_version(name)
+        if version is None:
+            continue
+        if version >= OLDEST_CUPTI:
+            return subject.works(f"{Path(name).name}, version {version}", _asked_for("cupti"))
+        return subject.blocked(
+            f"{name} is version {version}, at least {OLDEST_CUPTI} (CUDA 12.4) is needed",
+            "pip install --upgrade torch",
+        )
+    return subject.blocked(
+        "there is no libcupti.so.13 or libcupti.so.12",
+        "pip install nvidia-cuda-cupti-cu12, or add CUDA's extras/CUPTI/lib64 to LD_LIBRARY_PATH",
+    )
+
+
+def _by_release(machine: Machine, subject: Subject) -> Check:
+    found = _nccl_release(machine)
+    if found is None:
+        return subject.absent("torch brings no NCCL of its own, and that of the system is not read")
+    text = ".".join(map(str, found))
+    if found >= OLDEST_NCCL:
+        return subject.works(f"NCCL {text}", _asked_for("nccl"))
+    least = ".".join(map(str, OLDEST_NCCL))
+    return subject.blocked(
+        f"NCCL {text} has no profiler interface that we know",
+        f"pip install --upgrade torch, which brings NCCL {least} or newer from 2.8 on",
+    )
+
+
+def _asked_for(what: str) -> str:
+    return f"stepscope run --native {what} -- … (off unless asked for)"
+
+
+def _built_by(name: str) -> str:
+    return f"install g++ and then stepscope from source, which builds {name}"
+
+
+def _other_profiler(machine: Machine) -> str | None:
+    path = machine.env.get(INJECTION)
+    if path and Path(path).name != INJECTOR:
+        return f"{INJECTION} is {path}: another profiler is injected"
+    running = sorted(set(PROFILERS).intersection(machine.processes()))
+    return f"{running[0]} is running" if running else None
+
+
+def _cupti_names(machine: Machine) -> Iterator[str]:
+    """In the order in which the injector finds them: torch has loaded its own."""
+    if machine.packages is not None:
+        yield from (str(machine.packages / file) for file in _CUPTI_FILES)
+    yield from _CUPTI_NAMES
+
+
+def _nccl_release(machine: Machine) -> tuple[int, ...] | None:
+    if machine.packages is None:
+        return None
+    for folder in machine.packages.glob("nvidia_nccl_cu*.dist-info"):
+        found = re.search(r"-(\d+(?:\.\d+)+)\.dist-info$", folder.name)
+        if found:
+            return tuple(map(int, found[1].split(".")))
+    return None
+
+
+def _driver_version(machine: Machine) -> str | None:
+    found = re.search(r"\b\d{3}\.\d+[.\d]*", machine.text("proc/driver/nvidia/version") or "")
+    return found[0] if found else None
+
+
+def _has_gpu(machine: Machine) -> bool:
+    devices = "sys/bus/pci/devices"
+    return any(
+        machine.text(f"{devices}/{name}/vendor") == _NVIDIA
+        and (machine.text(f"{devices}/{name}/class") or "").startswith(_DISPLAY)
+        for name in machine.names_in(devices)
+    )
