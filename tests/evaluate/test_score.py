@@ -67,6 +67,13 @@ def test_two_culprits_need_two_verdicts() -> None:
     assert score(truth, JOB, a_diagnosis(a_verdict(9), a_verdict(3))).complete
 
 
+def test_of_two_faults_in_one_place_the_one_whose_cause_is_told_is_meant() -> None:
+    truth = a_truth(HOST, replace(HOST, cause="host"))
+    told = [score(truth, JOB, a_diagnosis(a_verdict(4, 5, cause=cause))).cause
+            for cause in ("contention", "host", "gc")]  # fmt: skip
+    assert told == [True, True, False]
+
+
 def test_silence_about_a_costly_fault_is_wrong() -> None:
     one = score(a_truth(a_fault(devices=(("gpu", "h0/gpu-3"),))), JOB, a_diagnosis())
     assert (one.found, one.complete, one.cause, one.device) == (False, False, False, False)

@@ -129,13 +129,19 @@ def _of_culprits(
         device = False if missing else None
         return replace(known, found=False, complete=False, cause=False, device=device)
     first = verdicts[0]
-    named = next((fault for fault in costly if names_culprit(fault, job, first)), None)
-    against = named or next((one for one in costly if one.kind == first.kind), costly[0])
+    named = [fault for fault in costly if names_culprit(fault, job, first)]
+    alike = next((one for one in costly if one.kind == first.kind), costly[0])
+    against = _meant(named, first) if named else alike
     device = _first_device(first) in _devices(against) if against.devices else None
     return replace(
-        known, found=named is not None, complete=_complete(costly, job, verdicts),
+        known, found=bool(named), complete=_complete(costly, job, verdicts),
         cause=first.cause == against.cause, device=device,
     )  # fmt: skip
+
+
+def _meant(faults: Sequence[FaultTruth], verdict: Verdict) -> FaultTruth:
+    """Of several, as two that sit in one host, the one whose cause the verdict tells."""
+    return next((one for one in faults if one.cause == verdict.cause), faults[0])
 
 
 def _complete(
