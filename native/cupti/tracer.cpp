@@ -12,6 +12,7 @@ namespace {
 
 constexpr int LOOK_MS = 100;
 constexpr std::int64_t FLUSH_NS = SECOND_NS;
+constexpr std::int64_t COST_NS = 5 * SECOND_NS;
 constexpr std::uint32_t FLUSH_PERIOD_MS = 1000;
 // Records wait for room for so long in a turn: buffers hold the next ones meanwhile.
 constexpr std::int64_t PATIENCE_NS = SECOND_NS / 10;
@@ -140,6 +141,10 @@ void Tracer::look() {
     watch_clock();
     library_.flush_all(FLUSH_COMPLETED);
     count_dropped();
+    if (looked_ns_ - cost_told_ns_ >= COST_NS) {
+        cost_told_ns_ = looked_ns_;
+        sender_->count("stepscope_cupti_worker_cpu_ns", clock_ns(CLOCK_THREAD_CPUTIME_ID));
+    }
     const std::int64_t waited = parser_->take_waited_ns();
     if (waited > 0) sender_->count("device_wait_ns", waited);
 }

@@ -13,6 +13,7 @@ import typer
 
 from stepscope.cli import exits
 from stepscope.cli.compact import KeepGb, KeepHours
+from stepscope.cli.native import Native, variables
 from stepscope.cli.processor import RemoteWrite
 from stepscope.errors import StepscopeError, UsageError
 
@@ -60,6 +61,7 @@ def run(
     keep_hours: KeepHours = None,
     keep_gb: KeepGb = None,
     remote_write: RemoteWrite = None,
+    native: Native = None,
 ) -> int:
     """Start a training command, unchanged, and name what makes it slow while it runs.
 
@@ -73,6 +75,7 @@ def run(
     from stepscope.cli.series import announcer_to
     from stepscope.processor.settings import Settings, default_socket
 
+    libraries = variables(native)
     name = job or launch.job_name(command, os.environ)
     root = launch.absolute_store(store)
     settings = Settings(keep_hours=keep_hours, keep_gb=keep_gb, remote_write=remote_write)
@@ -80,7 +83,7 @@ def run(
     announcer = announcer_to(remote_write)
     prepare_for(command, os.environ)
     processor.ensure()
-    env = launch.environment(os.environ, name, root, processor.path)
+    env = launch.environment(os.environ, name, root, processor.path) | libraries
     news = News(processor.path, name)
     live = Live(root, name, lambda: _try_flush(processor, name), announcer, news)
     process = _start(command, env, live.output)

@@ -32,6 +32,7 @@ def _install(new: Session) -> None:
     global session  # noqa: PLW0603 - a process has one recording, and `stepscope.phase` finds it here
     from stepscope.collect.hooks import backward, collectives, data_loader, garbage, groups
     from stepscope.collect.hooks import optimizer as optimizer_hook
+    from stepscope.collect.hooks import profiler as profiler_hook
 
     session = new
     new.find_rank = groups.rank_and_world
@@ -44,6 +45,7 @@ def _install(new: Session) -> None:
     _try("optimizer", lambda: optimizer_hook.install(new))
     _try("backward", lambda: backward.install(new, watch))
     _try("garbage collector", lambda: garbage.install(new))
+    _try("profiler", profiler_hook.install)
 
 
 def _try(what: str, install: Callable[[], Any]) -> Any:

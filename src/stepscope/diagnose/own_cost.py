@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 
 from stepscope.window import Mask, Table, Window
 
+OWN_THREADS = (
+    "stepscope_sender_cpu_ns", "stepscope_cupti_cpu_ns", "stepscope_cupti_worker_cpu_ns",
+    "stepscope_nccl_cpu_ns",
+)  # fmt: skip
+"""What our threads in a rank count: the Python one, and those of native libraries."""
+
 
 def own_cost(window: Window) -> dict[str, float]:
-    """Cores of the busiest host's processor (with py-spy) and of the costliest rank's sender.
+    """Cores of the busiest host's processor (with py-spy) and of our threads in the costliest rank.
 
     Ratios are what others can be compared with, so faults are named only where there were any.
     """
@@ -19,9 +27,11 @@ def own_cost(window: Window) -> dict[str, float]:
     cores = _mean_by_host(hardware, "stepscope_processor_cpu")
     if cores:
         cost["processor_cpu"] = max(cores)
-    rates = _rates_by_rank(hardware, "stepscope_sender_cpu_ns")
+    rates: Counter[int] = Counter()
+    for metric in OWN_THREADS:
+        rates.update(_rates_by_rank(hardware, metric))
     if rates:
-        cost["sender_cpu"] = max(rates)
+        cost["sender_cpu"] = max(rates.values())
     faults = hardware.floats("value")[_rows(hardware, "stepscope_internal_faults")]
     if faults.size:
         cost["internal_faults"] = float(faults.max())
@@ -38,14 +48,14 @@ def _mean_by_host(hardware: Table, metric: str) -> list[float]:
     return [float(part.floats("value")[hosts == host].mean()) for host in np.unique(hosts)]
 
 
-def _rates_by_rank(hardware: Table, metric: str) -> list[float]:
+def _rates_by_rank(hardware: Table, metric: str) -> dict[int, float]:
     """Growth of a counter per time, where it was read twice by one process."""
-    rates = []
-    for _, part in hardware.take(_rows(hardware, metric)).per_rank():
+    rates = {}
+    for rank, part in hardware.take(_rows(hardware, metric)).per_rank():
         times, values = part.ints("ts_ns"), part.floats("value")
         order = np.argsort(times, kind="stable")
         grown, passed = np.diff(values[order]), np.diff(times[order])
         kept = (grown >= 0) & (passed > 0)  # a restarted process counts from zero again
         if kept.any():
-            rates.append(float(grown[kept].sum() / passed[kept].sum()))
+            rates[rank] = float(grown[kept].sum() / passed[kept].sum())
     return rates

@@ -1,0 +1,58 @@
+"""`stepscope run --native`: libraries that CUDA and NCCL load into ranks by themselves."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import stepscope
+from stepscope.cli import exits
+from stepscope.errors import UsageError
+
+LIBRARIES: Mapping[str, tuple[str, str]] = {
+    "cupti": ("CUDA_INJECTION64_PATH", "libstepscope_cupti.so"),
+    "nccl": ("NCCL_PROFILER_PLUGIN", "libnccl-profiler-stepscope.so"),
+}
+"""What may be asked for: the variable that names a library, and the library."""
+FOLDER = Path(stepscope.__file__).parent / "lib"
+
+Native = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAMES",
+        help="Record GPUs, too: cupti (kernels), nccl (collectives), or cupti,nccl.",
+    ),
+]
+
+
+def variables(wanted: str | None, env: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """What to set for a command. A library of somebody else's stays where it is named already.
+
+    Raises:
+        UsageError: there is no such library, or it was not built.
+    """
+    found: dict[str, str] = {}
+    for name in dict.fromkeys(filter(None, (wanted or "").split(","))):
+        variable, path = _library(name)
+        other = env.get(variable)
+        if other and other != str(path):
+            exits.complain(f"--native {name} does nothing: {variable} is {other} already")
+        else:
+            found[variable] = str(path)
+    return found
+
+
+def _library(name: str) -> tuple[str, Path]:
+    if name not in LIBRARIES:
+        raise UsageError(f"--native knows {' and '.join(LIBRARIES)}, not {name!r}")
+    variable, file = LIBRARIES[name]
+    path = FOLDER / file
+    if not path.exists():
+        raise UsageError(
+            f"--native {name} needs {path}, which was not built: no C++ compiler then?"
+        )
+    return variable, path
