@@ -54,15 +54,17 @@ def test_ranks_seen_from_outside(processes: dict[int, subprocess.Popen[bytes]]) 
     burning = processes[BURNING].pid
     while _cpu_seconds(burning) < 0.2:
         time.sleep(0.01)
+    began, before = time.monotonic(), _cpu_seconds(burning)
     sampler.sample()
-    before, began = _cpu_seconds(burning), time.monotonic()
-    while _cpu_seconds(burning) < before + 0.5:
+    sampled, used = time.monotonic(), _cpu_seconds(burning)
+    while _cpu_seconds(burning) < used + 0.5:
         time.sleep(0.01)
-    used = _cpu_seconds(burning) - before
+    at_least, until = _cpu_seconds(burning) - used, time.monotonic()
     rows = sampler.sample().rows_of(JOB)
-    expected = used / (time.monotonic() - began)
+    at_most, ended = _cpu_seconds(burning) - before, time.monotonic()
 
-    assert _values(rows, BURNING)["cpu_util"] == pytest.approx(expected, rel=0.3)
+    cores = _values(rows, BURNING)["cpu_util"]
+    assert at_least / (ended - began) <= cores <= at_most / (until - sampled)
     assert _values(rows, BURNING)["cpu_util"] + _values(rows, BURNING)["run_delay"] > 0.5
     assert _values(rows, SLEEPING)["cpu_util"] < 0.3
     stopped = {rank: _values(rows, rank)["proc_stopped"] for rank in processes}
