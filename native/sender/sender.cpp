@@ -168,7 +168,7 @@ void Sender::run() noexcept {
     while (!stopping_) {
         try {
             wait();
-            turn();
+            turn(false);
         } catch (...) {  // no memory for a moment: what was taken stays in the batch
             pause_ms(LOOK_MS);
         }
@@ -201,7 +201,8 @@ void Sender::listen() {
     if (!json.empty() && options_.asked != nullptr) options_.asked(json);
 }
 
-void Sender::turn() {
+void Sender::turn(bool is_last) {
+    if (options_.before_send != nullptr) options_.before_send(is_last);
     clogged_ = false;
     if (!connection_.is_open() && !connect()) return;
     if (!introduced_ && !introduce()) return;
@@ -212,10 +213,10 @@ void Sender::turn() {
 // The last records may need more room than the socket has at once.
 void Sender::finish() {
     const std::int64_t until = now_ns() + EXIT_NS;
-    turn();
+    turn(true);
     while (connection_.is_open() && has_more() && now_ns() < until) {
         pause_ms(EXIT_TURN_MS);
-        turn();
+        turn(true);
     }
 }
 

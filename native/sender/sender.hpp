@@ -31,6 +31,9 @@ struct SenderOptions {
     std::size_t queue_records = 65536;  // 4.5 MiB
     // Called on the sender's thread with what the processor asks: the JSON of a CONTROL packet.
     void (*asked)(std::string_view json) = nullptr;
+    // Called on the sender's thread before it looks for records: who has some that were not ripe
+    // puts them now. The last time they go whether ripe or not.
+    void (*before_send)(bool is_last) = nullptr;
 };
 
 class Sender {
@@ -73,7 +76,7 @@ class Sender {
     void run() noexcept;
     void wait();
     void listen();
-    void turn();
+    void turn(bool is_last);
     void finish();
     bool connect();
     void disconnect();

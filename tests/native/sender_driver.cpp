@@ -1,4 +1,4 @@
-// A process that records through `native/sender`, told what to do line by line: see `driver.py`.
+// What a driver does through `native/sender`, as its owner asks: see `driver.cpp`.
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -101,31 +101,15 @@ void stop() {
     std::puts("stopped");
 }
 
-// False when the process is to end.
-bool obey(const std::string& order, const char* words) {
+}  // namespace
+
+void obey_sender(const std::string& order, const char* words) {
     if (order == "start") start(words);
     if (order == "kernel") put_one(words);
     if (order == "kernels") put_from_threads(words);
     if (order == "names") name_many(words);
     if (order == "fork") fork_child();
     if (order == "heard") tell_heard();
-    if (order == "pid") std::printf("%d\n", getpid());
     if (order == "now") std::printf("%" PRId64 "\n", now_ns());
     if (order == "stop") stop();
-    if (order == "_exit") _exit(0);
-    std::fflush(stdout);
-    return order != "exit";
-}
-
-}  // namespace
-
-int main() {
-    char line[4096];
-    while (std::fgets(line, sizeof line, stdin) != nullptr) {
-        std::string order(line);
-        order.pop_back();  // the end of the line
-        const std::size_t blank = order.find(' ');
-        const std::string words = blank == std::string::npos ? "" : order.substr(blank + 1);
-        if (!obey(order.substr(0, blank), words.c_str())) return 0;
-    }
 }

@@ -30,13 +30,11 @@ def kernels(heard: Heard) -> int:
     return len(heard.records(RecordKind.KERNEL))
 
 
-def test_it_says_who_it_is_as_python_does(
-    listener: Listener, start: Start, sender_driver: Path
-) -> None:
+def test_it_says_who_it_is_as_python_does(listener: Listener, start: Start, driver: Path) -> None:
     job = os.fsdecode(b'l\xc3\xa4ma "7b"\\ \xff\t')
-    driver = start(sender_driver, STEPSCOPE_JOB=job, LOCAL_RANK="5", SLURM_RESTART_COUNT="3")
-    assert driver.ask("start", "cupti", 16) == "started"
-    (pid,) = driver.numbers("pid")
+    process = start(driver, STEPSCOPE_JOB=job, LOCAL_RANK="5", SLURM_RESTART_COUNT="3")
+    assert process.ask("start", "cupti", 16) == "started"
+    (pid,) = process.numbers("pid")
 
     (hello,) = listener.accept().read_until(lambda heard: bool(heard.hellos)).hellos
 
@@ -47,24 +45,24 @@ def test_it_says_who_it_is_as_python_does(
         **who, pid=pid, thread_id=pid, wall_ns=clocks[0], mono_ns=clocks[1], source="cupti"
     )
     assert hello.wall_ns > hello.mono_ns > 0
-    driver.end()
+    process.end()
 
 
 @pytest.mark.parametrize(
     "env", [{"STEPSCOPE_SOCKET": ""}, {"STEPSCOPE_OWNER": "1"}], ids=["nobody asked", "a child"]
 )
-def test_it_stays_away(start: Start, sender_driver: Path, env: dict[str, str]) -> None:
-    driver = start(sender_driver, **env)
-    assert driver.ask("start", "cupti", 16) == "none"
-    driver.end()
+def test_it_stays_away(start: Start, driver: Path, env: dict[str, str]) -> None:
+    process = start(driver, **env)
+    assert process.ask("start", "cupti", 16) == "none"
+    process.end()
 
 
 def test_records_from_many_threads_arrive_or_are_counted(
-    listener: Listener, start: Start, racing_sender_driver: Path
+    listener: Listener, start: Start, racing_driver: Path
 ) -> None:
-    driver = start(racing_sender_driver)
-    driver.ask("start", "cupti", 4096)
-    put, dropped = driver.numbers("kernels", THREADS, MANY)
+    process = start(racing_driver)
+    process.ask("start", "cupti", 4096)
+    put, dropped = process.numbers("kernels", THREADS, MANY)
 
     heard = listener.accept().read_until(all_of(THREADS * MANY))
 
@@ -76,133 +74,125 @@ def test_records_from_many_threads_arrive_or_are_counted(
         [r.fields[3] for r in heard.records() if r.name == f"thread {at}"] for at in (0, 7)
     ]
     assert all(order == sorted(set(order)) for order in of_thread)
-    driver.end()
+    process.end()
 
 
 def test_a_reader_who_does_not_read_keeps_nobody_waiting(
-    listener: Listener, start: Start, sender_driver: Path
+    listener: Listener, start: Start, driver: Path
 ) -> None:
-    driver = start(sender_driver)
-    driver.ask("start", "cupti", 1024)
-    put, dropped = driver.numbers("kernels", 1, MANY)
+    process = start(driver)
+    process.ask("start", "cupti", 1024)
+    put, dropped = process.numbers("kernels", 1, MANY)
     assert dropped > 0, "a socket holds some 200 KB"
 
     heard = listener.accept().read_until(all_of(MANY))
 
     assert (kernels(heard), heard.dropped()["kernels"]) == (put, dropped)
-    driver.end()
+    process.end()
 
 
-def test_a_forked_child_is_silent(listener: Listener, start: Start, sender_driver: Path) -> None:
-    driver = start(sender_driver)
-    driver.ask("start", "cupti", 1024)
-    driver.ask("kernels", 1, 10)
+def test_a_forked_child_is_silent(listener: Listener, start: Start, driver: Path) -> None:
+    process = start(driver)
+    process.ask("start", "cupti", 1024)
+    process.ask("kernels", 1, 10)
     peer = listener.accept()
     peer.read_until(rows(10))
 
-    assert driver.numbers("fork") == [0]
+    assert process.numbers("fork") == [0]
 
-    driver.ask("kernels", 1, 10)
-    driver.end()
+    process.ask("kernels", 1, 10)
+    process.end()
     heard = peer.read_to_the_end()
     assert kernels(heard) == 20 and "in the child" not in heard.names.values()
     assert not listener.has_visitor()
 
 
-def test_what_is_left_at_the_end_is_sent(
-    listener: Listener, start: Start, sender_driver: Path
-) -> None:
-    driver = start(sender_driver)
-    driver.ask("start", "cupti", 1024)
-    driver.ask("kernels", 1, 500)
-    driver.end()
+def test_what_is_left_at_the_end_is_sent(listener: Listener, start: Start, driver: Path) -> None:
+    process = start(driver)
+    process.ask("start", "cupti", 1024)
+    process.ask("kernels", 1, 500)
+    process.end()
     assert kernels(listener.accept().read_to_the_end()) == 500
 
 
-def test_it_can_be_stopped_and_says_no_more(
-    listener: Listener, start: Start, sender_driver: Path
-) -> None:
-    driver = start(sender_driver)
-    driver.ask("start", "cupti", 1024)
-    driver.ask("kernels", 1, 5)
-    driver.ask("stop")
+def test_it_can_be_stopped_and_says_no_more(listener: Listener, start: Start, driver: Path) -> None:
+    process = start(driver)
+    process.ask("start", "cupti", 1024)
+    process.ask("kernels", 1, 5)
+    process.ask("stop")
     assert kernels(listener.accept().read_to_the_end()) == 5
-    assert driver.numbers("kernels", 1, 5) == [0, 0]
-    driver.end()
+    assert process.numbers("kernels", 1, 5) == [0, 0]
+    process.end()
 
 
 def test_who_leaves_by_os_exit_loses_the_tail_only(
-    listener: Listener, start: Start, sender_driver: Path
+    listener: Listener, start: Start, driver: Path
 ) -> None:
-    driver = start(sender_driver)
-    driver.ask("start", "cupti", 1024)
-    driver.ask("kernels", 1, 10)
+    process = start(driver)
+    process.ask("start", "cupti", 1024)
+    process.ask("kernels", 1, 10)
     peer = listener.accept()
     peer.read_until(rows(10))
-    driver.ask("kernels", 1, 7)
-    driver.end("_exit")
+    process.ask("kernels", 1, 7)
+    process.end("_exit")
     assert kernels(peer.read_to_the_end()) in (10, 17)
 
 
 def test_a_processor_that_died_is_told_what_may_be_lost(
-    listener: Listener, start: Start, sender_driver: Path
+    listener: Listener, start: Start, driver: Path
 ) -> None:
-    driver = start(sender_driver)
-    driver.ask("start", "cupti", 1024)
-    driver.ask("kernels", 1, 12)
+    process = start(driver)
+    process.ask("start", "cupti", 1024)
+    process.ask("kernels", 1, 12)
     first = listener.accept()
     first.read_until(rows(12))
     first.close()
 
     second = listener.accept()
-    driver.ask("kernels", 1, 3)
+    process.ask("kernels", 1, 3)
     heard = second.read_until(rows(3))
 
     (hello,) = heard.hellos
     assert hello.at_risk is not None and dict(hello.at_risk.rows) == {"kernels": 12}
     assert "thread 0" in heard.names.values(), "names are told anew"
-    driver.end()
+    process.end()
 
 
-def test_names_of_any_kind_and_number(
-    listener: Listener, start: Start, sender_driver: Path
-) -> None:
-    driver = start(sender_driver)
-    driver.ask("start", "nccl", 64)
-    (other,) = driver.numbers("names", 12_000)
-    driver.ask("kernel", 5, 6, 'void gemm<"a\\b", µ>')
-    driver.ask("kernel", 5, 6, "x" * 3000)
+def test_names_of_any_kind_and_number(listener: Listener, start: Start, driver: Path) -> None:
+    process = start(driver)
+    process.ask("start", "nccl", 64)
+    (other,) = process.numbers("names", 12_000)
+    process.ask("kernel", 5, 6, 'void gemm<"a\\b", µ>')
+    process.ask("kernel", 5, 6, "x" * 3000)
 
     heard = listener.accept().read_until(rows(2))
 
     assert heard.names[other] == "(other)"
     assert len(heard.names) == len(set(heard.names.values())) == 10_001
     assert [record.name for record in heard.records()] == ["(other)", "(other)"]
-    driver.end()
+    process.end()
 
 
-def test_a_name_is_told_as_it_can_be(listener: Listener, start: Start, sender_driver: Path) -> None:
-    driver = start(sender_driver)
-    driver.ask("start", "nccl", 64)
-    driver.ask("kernel", 5, 6, 'void gemm<"a\\b", µ>')
-    driver.ask("kernel", 5, 6, "x" * 3000)
+def test_a_name_is_told_as_it_can_be(listener: Listener, start: Start, driver: Path) -> None:
+    process = start(driver)
+    process.ask("start", "nccl", 64)
+    process.ask("kernel", 5, 6, 'void gemm<"a\\b", µ>')
+    process.ask("kernel", 5, 6, "x" * 3000)
     heard = listener.accept().read_until(rows(2))
     assert [record.name for record in heard.records()] == ['void gemm<"a\\b", ??>', "x" * 1000]
-    driver.end()
+    process.end()
 
 
-def test_it_hears_what_the_processor_asks(
-    listener: Listener, start: Start, sender_driver: Path
-) -> None:
-    driver = start(sender_driver)
-    driver.ask("start", "nccl", 64)
+def test_it_hears_what_the_processor_asks(listener: Listener, start: Start, driver: Path) -> None:
+    process = start(driver)
+    process.ask("start", "nccl", 64)
     peer = listener.accept()
     for said in ({"hurry_seconds": 2.0}, {"events": 5}):
         payload = json.dumps(said).encode()
         peer.connection.send(pack(PacketKind.CONTROL, payload, os.getpid(), 0))
     peer.connection.send(b"no packet")
 
-    while (answer := driver.ask("heard")) in ("|-1", '{"hurry_seconds": 2.0}|-1'):
+    while (answer := process.ask("heard")) in ("|-1", '{"hurry_seconds": 2.0}|-1'):
         pass
     assert answer == '{"events": 5}|5'
-    driver.end()
+    process.end()

@@ -10,8 +10,20 @@ import pytest
 from stepscope.processor.instructions import Append, Instruction, JobKnown, Unwatch, Watch
 from stepscope.processor.natives import StepEnds
 from stepscope.processor.state import KERNELS_NS, HostState
+from stepscope.trace import ProcessGroup
 from stepscope.window import NULL
-from stepscope.wire.records import RECORD, UNKNOWN, UNKNOWN_ORDINAL, RecordKind
+from stepscope.wire.frames import GroupInfo
+from stepscope.wire.records import (
+    ALGORITHM_SHIFT,
+    COMM_NATIVE,
+    DTYPE_SHIFT,
+    PROTOCOL_SHIFT,
+    RECORD,
+    UNKNOWN,
+    UNKNOWN_ORDINAL,
+    RecordKind,
+    pack_peer,
+)
 
 from .producers import MS, OFFSET_NS, Producer
 
@@ -45,6 +57,24 @@ class Process:
             for at in starts_ns
         ]
         self.send(CUPTI_AT, self.cupti.packet(*records))
+
+    def nccl_tells(self, *names: str) -> list[Instruction]:
+        self.send(NCCL_AT, self.nccl.hello())
+        return self.send(NCCL_AT, self.nccl.tell(*names))
+
+    def request(self, peer: int, posted: int, completed: int) -> None:
+        """Of the first communicator."""
+        fields = (UNKNOWN, peer, 11 * MS, 20 * MS, 4096, posted, completed)
+        record = RECORD.pack(RecordKind.TRANSFER, 0, UNKNOWN_ORDINAL, *fields)
+        self.send(NCCL_AT, self.nccl.packet(record))
+
+    def operator(
+        self, op: str, peer: int = -1, start_ns: int = UNKNOWN, end_ns: int = UNKNOWN
+    ) -> None:
+        flags = COMM_NATIVE | 2 << ALGORITHM_SHIFT | 3 << PROTOCOL_SHIFT | 10 << DTYPE_SHIFT
+        fields = (0, pack_peer(self.nccl.names[op], peer), 0, 64, 10, end_ns, start_ns)
+        record = RECORD.pack(RecordKind.COMM, flags, UNKNOWN_ORDINAL, *fields)
+        self.send(NCCL_AT, self.nccl.packet(record))
 
     def later(self) -> list[Instruction]:
         self.now_ns += KERNELS_NS + 1
@@ -127,18 +157,59 @@ def test_the_job_is_as_python_tells_it(process: Process) -> None:
 
 
 def test_network_requests(process: Process) -> None:
+    """Peers are ranks of a communicator, whose members the Python producer knows."""
     process.train(12)
-    process.send(NCCL_AT, process.nccl.hello())
-    fields = (UNKNOWN, 4, 11 * MS, 20 * MS, 4096, 5, 3)
-    record = RECORD.pack(RecordKind.TRANSFER, 0, UNKNOWN_ORDINAL, *fields)
-    process.send(NCCL_AT, process.nccl.packet(record))
+    process.send(PYTHON_AT, process.python.groups(GroupInfo("dp-0", "dp", (1, 3, 5, 7))))
+    process.nccl_tells("nccl-00000000000000ab 1/4 ")
+    process.request(peer=2, posted=5, completed=3)
 
     assert not process.state.tick(process.now_ns)
     rows = rows_of(process.later(), "transfers")
     assert {name: list(column) for name, column in rows.items()} == {
-        "rank": [3], "nic": [None], "peer": [4], "start_ns": [OFFSET_NS + 11 * MS],
+        "rank": [3], "nic": [None], "peer": [5], "start_ns": [OFFSET_NS + 11 * MS],
         "end_ns": [OFFSET_NS + 20 * MS], "bytes": [4096], "posted": [5], "completed": [3],
     }  # fmt: skip
+
+
+def test_requests_to_nobody_knows_whom_are_missing(process: Process) -> None:
+    process.train(12)
+    process.nccl_tells("nccl-00000000000000ab 1/4 ")
+    process.request(peer=2, posted=5, completed=3)
+
+    said = process.later()
+
+    rows = rows_of(said, "losses")
+    assert (rows["rank"], rows["table"], rows["rows"]) == ([3], ["transfers"], [1])
+    assert not [it for it in said if isinstance(it, Append) and it.table == "transfers"]
+
+
+def test_no_operator_stands_in_the_table_twice(process: Process) -> None:
+    """Python's hooks tell of them, too."""
+    process.train(12)
+    process.nccl_tells("nccl-00000000000000ab 1/4 ", "AllReduce")
+    process.operator("AllReduce")
+    assert not [it for it in process.later() if isinstance(it, Append) and it.table == "comm_ops"]
+
+
+def test_operators_of_a_process_without_python(process: Process) -> None:
+    process.nccl.rank, process.nccl.world_size = 1, 2
+    said = process.nccl_tells("nccl-00000000000000ab 1/2 hello", "AllReduce", "Send")
+    process.operator("AllReduce", start_ns=20, end_ns=50)
+    process.operator("Send", peer=0)
+    process.operator("Send", peer=7)
+
+    rows = rows_of(process.later(), "comm_ops")
+
+    (fragment,) = [it.fragment for it in said if isinstance(it, JobKnown)]
+    assert fragment.groups == (ProcessGroup("nccl-00000000000000ab", "world", (0, 1)),)
+    assert rows["group"] == ["nccl-00000000000000ab"] * 3
+    assert rows["op"] == ["AllReduce", "Send", "Send"]
+    assert rows["peer"].tolist() == [-1, 0, -2]
+    assert rows["start_ns"].tolist() == [OFFSET_NS + 20, NULL, NULL]
+    assert rows["end_ns"].tolist() == [OFFSET_NS + 50, NULL, NULL]
+    assert [rows[name][0] for name in ("algorithm", "protocol", "dtype")] == [
+        "ring", "simple", "bfloat16",
+    ]  # fmt: skip
 
 
 def test_so_many_rows_do_not_wait(process: Process) -> None:
@@ -147,7 +218,7 @@ def test_so_many_rows_do_not_wait(process: Process) -> None:
     told = 0
     for _ in range(80):
         said = process.send(NCCL_AT, process.nccl.packet(*[record] * 1000))
-        told += sum(len(it.rows["peer"]) for it in said if isinstance(it, Append))
+        told += sum(sum(it.rows["rows"]) for it in said if isinstance(it, Append))
     assert told >= 65_536
 
 

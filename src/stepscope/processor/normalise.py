@@ -156,21 +156,6 @@ def kernels(records: Records, to: Translation) -> Rows:
     }
 
 
-def transfers(records: Records, to: Translation) -> Rows:
-    """Rows of `transfers`."""
-    field = records["field"]
-    return {
-        "rank": np.full(len(records), to.rank, np.int32),
-        "nic": to.strings(field[:, 0]),
-        "peer": field[:, 1].astype(np.int32),
-        "start_ns": to.wall(field[:, 2]),
-        "end_ns": to.wall(field[:, 3]),
-        "bytes": field[:, 4].copy(),
-        "posted": field[:, 5].copy(),
-        "completed": field[:, 6].copy(),
-    }
-
-
 def counts(records: Records, to: Translation, host: str) -> Rows:
     """Rows of `hardware` from counters inside the training process."""
     field = records["field"]

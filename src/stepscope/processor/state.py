@@ -7,13 +7,16 @@ carries them out. The same stimuli always give the same instructions.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Set
+from collections.abc import Collection, Iterable, Iterator, Set
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stepscope.errors import WireError
-from stepscope.processor import normalise, survey
+from stepscope.processor import communicators, normalise, survey
+from stepscope.processor.communicators import UNKNOWN_PEER, Members
 from stepscope.processor.instructions import (
     Append,
     Follow,
@@ -123,6 +126,11 @@ class Producer:
 
     def translation(self) -> Translation:
         return Translation(self.rank, self.offset_ns, self.names, self.step_of)
+
+    def members(self) -> Members:
+        """Of a native one: who is in its communicators."""
+        groups = None if self.python is None else self.python.groups.values()
+        return Members(self.names, self.rank, self.who.world_size, groups)
 
 
 class HostState:
@@ -245,7 +253,8 @@ class HostState:
         out.append(OpenOps(hello.job, self._open_rows(hello.job)))
         if hello.at_risk is not None:
             offset = hello.wall_ns - hello.mono_ns
-            out.append(Append(hello.job, "losses", _losses(hello.rank, hello.at_risk, offset)))
+            rank = self.producers[connection].rank
+            out.append(Append(hello.job, "losses", _losses(rank, hello.at_risk, offset)))
         if is_native(hello):
             return out
         return [*out, Watch(hello.job, hello.rank, hello.pid, hello.thread_id)]
@@ -261,11 +270,24 @@ class HostState:
     def _names(self, producer: Producer, payload: memoryview) -> list[Instruction]:
         told = decode_names(payload)
         producer.names.update(told.names)
+        if producer.is_native:
+            return self._communicators(producer, told.names.values())
         producer.groups.update({group.id: group for group in told.groups})
         producer.parallelism.update(told.parallelism)
         if told.groups or told.parallelism:
             return [self._job_known(producer.hello.job, producer.hello.store)]
         return []
+
+    def _communicators(self, producer: Producer, names: Iterable[str]) -> list[Instruction]:
+        """Of a process that no Python tells of, those of all ranks are groups of the job."""
+        hello, before = producer.hello, len(producer.groups)
+        found = [one for name in names if (one := communicators.parse(name)) is not None]
+        for one in found if producer.python is None else ():
+            ranks = communicators.whole_job(one, hello.rank, hello.world_size)
+            if ranks is not None:
+                producer.groups[one.id] = GroupInfo(one.id, "world", ranks)
+        is_new = len(producer.groups) > before
+        return [self._job_known(hello.job, hello.store)] if is_new else []
 
     def _is_back(self, producer: Producer) -> bool:
         """Whether its rank has a newer connection, which knows better what is open."""
@@ -365,8 +387,13 @@ class HostState:
         held, producer.held = producer.held, []
         if producer.is_native:
             producer.held_since_ns = None
+        if producer.is_native:
+            if held:
+                together = np.concatenate([records for _, records in held])
+                yield from _native_rows(producer, producer.with_ordinals(together))
+            return
         for kinds, records in held:
-            yield from _rows(producer, kinds, producer.with_ordinals(records))
+            yield from _rows(producer, kinds, records)
 
     def _open(self, producer: Producer, records: Records) -> list[Instruction]:
         """Keeps the list of operators in flight; says it anew when it changed."""
@@ -399,7 +426,7 @@ class HostState:
         parallelism: dict[str, int] = {}
         for producer in members:
             hosts.setdefault(producer.who.host, set()).add(producer.rank)
-            groups.update(producer.groups)
+            groups.update(producer.groups if producer.python is None else {})
             parallelism.update(producer.parallelism)
         fragment = Job(
             job_id=job,
@@ -486,12 +513,44 @@ def _rows(producer: Producer, kinds: Kinds, records: Records) -> Iterator[Append
     if kinds & survey.PAUSES:
         some = normalise.of_kind(records, RecordKind.PAUSE)
         yield Append(job, "pauses", normalise.pauses(some, to))
-    if kinds & survey.TRANSFERS:
-        some = normalise.of_kind(records, RecordKind.TRANSFER)
-        yield Append(job, "transfers", normalise.transfers(some, to))
     if kinds & survey.COUNTS:
         some = normalise.of_kind(records, RecordKind.COUNT)
         yield from _counts(producer, some, to)
+
+
+def _native_rows(producer: Producer, records: Records) -> Iterator[Append]:
+    """Observations of a native producer, kernels excepted.
+
+    Of operators Python's hooks tell as well, and it is not proved which of theirs is which of
+    NCCL's: no operator stands in the table twice, so NCCL's are kept of processes without hooks.
+    """
+    to, job, members = producer.translation(), producer.hello.job, producer.members()
+    comm = normalise.of_kind(records, RecordKind.COMM)
+    if len(comm) and producer.python is None:
+        yield Append(job, "comm_ops", communicators.operators(comm, to, members))
+    sent = normalise.of_kind(records, RecordKind.TRANSFER)
+    if len(sent):
+        yield from _requests(job, communicators.requests(sent, to, members))
+    counted = normalise.of_kind(records, RecordKind.COUNT)
+    if len(counted):
+        yield from _counts(producer, counted, to)
+
+
+def _requests(job: str, rows: Rows) -> Iterator[Append]:
+    """Network requests; of whom it is open to whom they went, as much as that some are missing."""
+    known = rows["peer"] != UNKNOWN_PEER
+    if known.any():
+        yield Append(job, "transfers", {name: _where(known, rows[name]) for name in rows})
+    if not known.all():
+        start_ns, end_ns = int(rows["start_ns"].min()), int(rows["end_ns"].max())
+        risk = AtRisk(start_ns, end_ns, {"transfers": int((~known).sum())})
+        yield Append(job, "losses", _losses(int(rows["rank"][0]), risk, 0))
+
+
+def _where(chosen: NDArray[np.bool_], column: Any) -> Any:
+    if isinstance(column, np.ndarray):
+        return column[chosen]
+    return [value for value, wanted in zip(column, chosen, strict=True) if wanted]
 
 
 def _counts(producer: Producer, records: Records, to: Translation) -> Iterator[Append]:
@@ -502,12 +561,10 @@ def _counts(producer: Producer, records: Records, to: Translation) -> Iterator[A
             _, lost, until, since, *_ = fields
             risk = AtRisk(since, until, {metric.removeprefix("dropped."): lost})
             yield Append(producer.hello.job, "losses", _losses(to.rank, risk, to.offset_ns))
-    keep = [m is not None and not m.startswith("dropped.") for m in rows["metric"]]
-    if any(keep):
-        kept = {
-            name: [value for value, wanted in zip(column, keep, strict=True) if wanted]
-            for name, column in rows.items()
-        }
+    told = [m is not None and not m.startswith("dropped.") for m in rows["metric"]]
+    if any(told):
+        keep = np.array(told)
+        kept = {name: _where(keep, column) for name, column in rows.items()}
         yield Append(producer.hello.job, "hardware", kept)
 
 

@@ -60,6 +60,7 @@ TABLES: Mapping[str, TableSpec] = {
             "step:int64 group:str seq:int64 op:str peer:int32 bytes:int64 enqueue_ns:int64",
             time="enqueue_ns",
             optional="start_ns:int64 end_ns:int64 match:int64 state:str blocked_ns:int64 "
+            "algorithm:str protocol:str dtype:str "
             # what Flight Recorder dumps say beyond that
             "call:str given:int64 taken:int64 dtype_given:str dtype_taken:str shape:str seen:str "
             "retired:bool record:int64 timeout_ms:int64 dumped_ns:int64",

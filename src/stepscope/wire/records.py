@@ -28,6 +28,14 @@ is -1 where the adapter is not known.
 In a COMM record `b` is `op id << 32 | (peer & 0xffffffff)`; `bytes`, `end` and `blocked` are -1
 where unknown. `cpu` in a PHASE record is -1 where the clock cannot be read. A COUNT named
 `dropped.<table>` tells of rows that were lost between `since` and `time`; elsewhere `since` is 0.
+
+Of NCCL's own operators (NATIVE in `flags`) `group` names a communicator, peers are ranks in it, `g`
+is the start instead, and the flags say how the operator ran:
+
+    15  12 11     8 7      6 5       2   1      0
+    | 0   | dtype  | protocol | algorithm | NATIVE | OPEN |
+
+A TRANSFER record's flags are the id of the communicator in which `peer` is a rank.
 """
 
 from __future__ import annotations
@@ -65,6 +73,18 @@ class EventKind(IntEnum):
 COMM_DONE = 0
 COMM_OPEN = 1
 """`flags` of a COMM record: the operator has not finished yet; another record may follow."""
+COMM_NATIVE = 2
+"""In `flags` of a COMM record: NCCL told of it."""
+ALGORITHM_SHIFT, PROTOCOL_SHIFT, DTYPE_SHIFT = 2, 6, 8
+ALGORITHMS = (
+    None, "tree", "ring", "collnet-direct", "collnet-chain", "nvls", "nvls-tree", "pat",
+)  # fmt: skip
+PROTOCOLS = (None, "ll", "ll128", "simple")
+DTYPES = (
+    None, "int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64",
+    "bfloat16", "float8_e4m3fn", "float8_e5m2",
+)  # fmt: skip
+"""By their codes, as in native/nccl/codes.cpp; 0 is unknown. Types have torch's names."""
 
 TABLE_OF_KIND = {
     RecordKind.EVENT: "steps",

@@ -1,0 +1,90 @@
+// What NCCL's profiler plugins are called with, by our own declarations: versions 4 to 6, which
+// share all offsets. NCCL's wheels have no such headers; its `ext-profiler/README.md` has the
+// words.
+//
+// A descriptor of an event, its union from byte 24 on:
+//
+//     0      8           16     24
+//     | type | parentObj | rank | …            type: one byte in version 4, eight later
+//
+//     coll       seqNumber@24 func@32 count@56 datatype@72 algo@88 proto@96
+//     p2p        func@24 datatype@40 count@48 peer@56
+//     proxyOp    pid@24 channelId@28 peer@32 nSteps@36 chunkSize@40 isSend@44
+//     proxyStep  step@24
+//     kernelCh   channelId@24 pTimer@32
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+namespace stepscope::nccl {
+
+// Bits of the activation mask, and types of events.
+enum Event : std::uint64_t {
+    GROUP = 1 << 0,
+    COLL = 1 << 1,
+    P2P = 1 << 2,
+    PROXY_OP = 1 << 3,
+    PROXY_STEP = 1 << 4,
+    KERNEL_CH = 1 << 6,
+};
+constexpr int OURS = COLL | P2P | PROXY_OP | PROXY_STEP | KERNEL_CH;
+
+enum State : int { SEND_WAIT = 9, KERNEL_CH_STOP = 22 };
+
+// An event as it is described to us.
+class Description {
+ public:
+    explicit Description(const void* bytes) : bytes_(static_cast<const char*>(bytes)) {}
+
+    template <class T>
+    T at(std::size_t offset) const {
+        T value;
+        std::memcpy(&value, bytes_ + offset, sizeof value);
+        return value;
+    }
+    const char* text(std::size_t offset) const { return at<const char*>(offset); }
+    void* parent() const { return at<void*>(8); }
+
+ private:
+    const char* bytes_;
+};
+
+// Of a state's arguments, eight bytes of whatever the state has; 0 where there are none.
+inline std::uint64_t argument(const void* args) {
+    std::uint64_t value = 0;
+    if (args != nullptr) std::memcpy(&value, args, sizeof value);
+    return value;
+}
+
+using Result = int;
+constexpr Result SUCCESS = 0;  // nothing of ours may fail a training
+using Logger = void (*)(int level, unsigned long flags, const char* file, int line,
+                        const char* format, ...);
+using StartEvent = Result (*)(void* context, void** handle, void* description);
+using StopEvent = Result (*)(void* handle);
+using RecordState = Result (*)(void* handle, int state, void* args);
+using Finalize = Result (*)(void* context);
+
+struct ProfilerV4 {
+    const char* name;
+    Result (*init)(void** context, int* mask, const char* comm_name, std::uint64_t comm_hash,
+                   int nodes, int ranks, int rank, Logger logger);
+    StartEvent start_event;
+    StopEvent stop_event;
+    RecordState record_state;
+    Finalize finalize;
+};
+
+// Versions 5 and 6.
+struct ProfilerV5 {
+    const char* name;
+    Result (*init)(void** context, std::uint64_t comm_id, int* mask, const char* comm_name,
+                   int nodes, int ranks, int rank, Logger logger);
+    StartEvent start_event;
+    StopEvent stop_event;
+    RecordState record_state;
+    Finalize finalize;
+};
+
+}  // namespace stepscope::nccl

@@ -1,0 +1,340 @@
+#include "recorder.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+
+namespace stepscope::nccl {
+namespace {
+
+// A clique of 8 x 8 x 8 ranks has a few dozen communicators each.
+constexpr std::uint32_t MOST_COMMUNICATORS = 1024;
+// Operators of the last seconds, a thousand per step; 2 MB.
+constexpr std::uint32_t MOST_OPERATORS = 1 << 14;
+// Parts and steps are in flight only: 32 channels of 64 operators at both ends; NCCL has 8 steps in
+// flight per channel and connection.
+constexpr std::uint32_t MOST_PARTS = 1 << 13;
+constexpr std::uint32_t MOST_STEPS = 1 << 14;
+constexpr std::size_t MOST_CONNECTIONS = 4096;
+
+// Parts begin within milliseconds of the launch; the processor waits as long for the steps' times.
+constexpr std::int64_t RIPE_NS = 2 * SECOND_NS;
+constexpr std::int64_t TRANSFERS_NS = SECOND_NS;
+// Kernel channels cost 4 to 13 % of small operators in NCCL 2.31 (issue 2355): a twentieth of the
+// time keeps that below 1 %.
+constexpr std::int64_t SAMPLE_EVERY_NS = 10 * SECOND_NS;
+constexpr std::int64_t SAMPLE_NS = SECOND_NS / 2;
+
+constexpr std::uint16_t NATIVE = 2;  // `COMM_NATIVE` of wire/records.py
+constexpr int COLLECTIVE = -1;
+
+// A processor hangs up on who tells of numbers that no table could hold.
+constexpr std::int64_t MOST_BYTES = std::int64_t{1} << 50;
+constexpr std::int64_t LONGEST_NS = 3600 * SECOND_NS;
+
+// UNKNOWN where a factor is, or where it is beyond belief.
+std::int64_t product(std::int64_t count, std::int64_t each) {
+    std::int64_t bytes = 0;
+    if (each < 0 || count < 0 || __builtin_mul_overflow(count, each, &bytes)) return UNKNOWN;
+    return bytes <= MOST_BYTES ? bytes : UNKNOWN;
+}
+
+template <class T>
+void raise(std::atomic<T>& to, T value) {
+    T before = to.load(std::memory_order_relaxed);
+    while (before < value && !to.compare_exchange_weak(before, value)) {
+    }
+}
+
+// How often an operator was called: NCCL's number, but for replayed graphs, which have none.
+void count_call(std::atomic<std::int64_t>& calls, std::int64_t number) {
+    std::int64_t before = calls.load(std::memory_order_relaxed);
+    while (!calls.compare_exchange_weak(before, std::max(before + 1, number))) {
+    }
+}
+
+// Of the device's clock; 0 means none yet.
+void lower(std::atomic<std::uint64_t>& to, std::uint64_t value) {
+    std::uint64_t before = to.load(std::memory_order_relaxed);
+    while ((before == 0 || before > value) && !to.compare_exchange_weak(before, value)) {
+    }
+}
+
+// Communicators of one program have few names; of two with the same one the hash tells.
+std::string told_name(std::uint64_t hash, const char* name, int ranks, int rank) {
+    char head[64];
+    std::snprintf(head, sizeof head, "nccl-%016llx %d/%d ", static_cast<unsigned long long>(hash),
+                  rank, ranks);
+    return std::string(head) + (name == nullptr ? "" : name);
+}
+
+}  // namespace
+
+Recorder::Recorder(Sender& sender)
+    : sender_(sender),
+      communicators_(MOST_COMMUNICATORS),
+      ops_(MOST_OPERATORS),
+      parts_(MOST_PARTS),
+      steps_(MOST_STEPS),
+      connections_(MOST_CONNECTIONS) {
+    for (std::size_t at = 0; at < OPERATORS; ++at) operators_[at] = sender.name(OPERATOR_NAMES[at]);
+}
+
+void* Recorder::open(std::uint64_t hash, const char* name, int nodes, int ranks, int rank,
+                     int* mask) {
+    const std::int64_t told = sender_.name(told_name(hash, name, ranks, rank));
+    if (nodes > 1 && is_sampling_) events_.fetch_or(PROXY_OP | PROXY_STEP);
+    mask_ = mask;
+    set_mask(now_ns());
+    return communicators_.create([told, ranks](Communicator& one) {
+        one.ranks = ranks;
+        one.name = told;
+        for (auto& calls : one.calls) calls.store(0, std::memory_order_relaxed);
+        one.point_to_points.store(0, std::memory_order_relaxed);
+    });
+}
+
+void Recorder::close(void* communicator) noexcept {
+    auto* place = communicators_.refer(communicator);
+    if (place == nullptr) return;
+    communicators_.release(place);
+    communicators_.release(place);
+}
+
+void* Recorder::start(void* communicator, std::uint64_t type, const Description& event) noexcept {
+    // what we do for another process has that one's pointers for context and parent
+    const bool is_foreign = type == PROXY_OP && event.at<int>(24) != getpid();
+    if (is_foreign) return start_part(nullptr, nullptr, 0);
+    if (type == PROXY_STEP) return start_step(event);
+    if (type == KERNEL_CH) return start_channel(event);
+    auto* in = communicators_.refer(communicator);
+    if (in == nullptr) return nullptr;
+    void* handle = nullptr;
+    if (type == COLL) handle = start_collective(in->thing, event);
+    if (type == P2P) handle = start_point_to_point(in->thing, event);
+    if (type == PROXY_OP) handle = start_proxy(in->thing, event);
+    communicators_.release(in);
+    return handle;
+}
+
+// NCCL numbers calls of each operator alone. Together they number those of the communicator, the
+// same way on all its ranks, also where some were not seen: nobody watched, or a graph replays.
+void* Recorder::start_collective(Communicator& in, const Description& event) noexcept {
+    const std::size_t code = operator_code(event.text(32));
+    count_call(in.calls[code], static_cast<std::int64_t>(event.at<std::uint64_t>(24)) + 1);
+    std::int64_t seq = -1;
+    for (const auto& one : in.calls) seq += one.load(std::memory_order_relaxed);
+    // all-gathers and broadcasts come as so many int8: what the script's type was is not told
+    const Datatype type = datatype_of(event.text(72));
+    const std::uint16_t flags = detail_flags(event.text(88), event.text(96), type.code);
+    // NCCL counts what comes out of a reduce-scatter; we tell what a rank gives
+    const std::int64_t parts = code == REDUCE_SCATTER ? in.ranks : 1;
+    const std::int64_t count = product(event.at<std::int64_t>(56), parts);
+    return start_operator(in.name, code, COLLECTIVE, seq, count, type, flags);
+}
+
+void* Recorder::start_point_to_point(Communicator& in, const Description& event) noexcept {
+    const Datatype type = datatype_of(event.text(40));
+    const std::int64_t seq = in.point_to_points.fetch_add(1, std::memory_order_relaxed);
+    return start_operator(in.name, operator_code(event.text(24)), event.at<int>(56), seq,
+                          event.at<std::int64_t>(48), type,
+                          detail_flags(nullptr, nullptr, type.code));
+}
+
+void* Recorder::start_operator(std::int64_t communicator, std::size_t code, int peer,
+                               std::int64_t seq, std::int64_t count, Datatype type,
+                               std::uint16_t flags) noexcept {
+    const std::int64_t now = now_ns();
+    void* handle = ops_.create([&](Op& op) {
+        op.communicator = communicator;
+        op.op_peer = operators_[code] << 32 | static_cast<std::uint32_t>(peer);
+        op.seq = seq;
+        op.bytes = product(count, type.bytes);
+        op.enqueue_ns = now;
+        op.flags = static_cast<std::uint16_t>(flags | NATIVE);
+        op.is_enqueued = false;
+        op.touched_ns = now;
+        op.end_ns = UNKNOWN;
+        op.gpu_start = op.gpu_stop = 0;
+    });
+    return handle == nullptr ? lost(Kind::comm) : handle;
+}
+
+void* Recorder::start_proxy(const Communicator& in, const Description& event) noexcept {
+    Connections::Connection* connection = nullptr;
+    if (event.at<int>(44) != 0) {
+        connection = connections_.find(in.name, event.at<int>(32));
+        if (connection == nullptr) lost(Kind::transfer);
+    }
+    return start_part(event.parent(), connection, 0);
+}
+
+void* Recorder::start_channel(const Description& event) noexcept {
+    return start_part(event.parent(), nullptr, event.at<std::uint64_t>(32));
+}
+
+// Its operator lives on until it stops.
+void* Recorder::start_part(void* op, Connections::Connection* connection,
+                           std::uint64_t gpu_ns) noexcept {
+    auto* parent = ops_.refer(op);
+    void* handle = parts_.create([&](Part& part) {
+        part.op = parent == nullptr ? nullptr : op;
+        part.connection = connection;
+        part.gpu_start = gpu_ns;
+        part.gpu_stop = 0;
+        part.is_stopped = false;
+    });
+    if (handle != nullptr) return handle;
+    if (parent != nullptr) ops_.release(parent);
+    return lost(connection == nullptr ? Kind::comm : Kind::transfer);
+}
+
+// Only what sends is followed.
+void* Recorder::start_step(const Description& event) noexcept {
+    auto* part = parts_.refer(event.parent());
+    if (part == nullptr) return nullptr;
+    Connections::Connection* connection = part->thing.connection;
+    parts_.release(part);
+    if (connection == nullptr) return nullptr;
+    void* handle = steps_.create([connection](Step& step) {
+        step.connection = connection;
+        step.bytes = UNKNOWN;
+        step.is_stopped = false;
+    });
+    return handle == nullptr ? lost(Kind::transfer) : handle;
+}
+
+void* Recorder::lost(Kind kind) noexcept {
+    sender_.lost(kind, 1);
+    return nullptr;
+}
+
+void Recorder::stop(void* handle) noexcept {
+    if (handle == nullptr) return;
+    if (stop_step(handle) || stop_operator(handle) || stop_part(handle)) return;
+    strangers_.fetch_add(1, std::memory_order_relaxed);
+}
+
+// It has been enqueued; the sender's thread lets go of it.
+bool Recorder::stop_operator(void* handle) noexcept {
+    auto* place = ops_.refer(handle);
+    if (place == nullptr) return false;
+    raise(place->thing.touched_ns, now_ns());
+    place->thing.is_enqueued.store(true, std::memory_order_release);
+    ops_.release(place);
+    return true;
+}
+
+bool Recorder::stop_part(void* handle) noexcept {
+    auto* place = parts_.refer(handle);
+    if (place == nullptr) return false;
+    if (!place->thing.is_stopped.exchange(true)) {
+        end_part(place->thing);
+        parts_.release(place);
+    }
+    parts_.release(place);
+    return true;
+}
+
+void Recorder::end_part(const Part& part) noexcept {
+    auto* op = ops_.refer(part.op);
+    if (op == nullptr) return;
+    const std::int64_t now = now_ns();
+    raise(op->thing.touched_ns, now);
+    raise(op->thing.end_ns, now);
+    const std::uint64_t stop = part.gpu_stop.load(std::memory_order_relaxed);
+    if (part.gpu_start != 0 && stop >= part.gpu_start) {
+        lower(op->thing.gpu_start, part.gpu_start);
+        raise(op->thing.gpu_stop, stop);
+    }
+    ops_.release(op);
+    ops_.release(op);
+}
+
+bool Recorder::stop_step(void* handle) noexcept {
+    auto* place = steps_.refer(handle);
+    if (place == nullptr) return false;
+    Step& step = place->thing;
+    if (!step.is_stopped.exchange(true)) {
+        const std::int64_t bytes = step.bytes.load(std::memory_order_relaxed);
+        if (bytes != UNKNOWN) {
+            step.connection->completed.fetch_add(1, std::memory_order_release);
+            step.connection->bytes.fetch_add(bytes, std::memory_order_release);
+        }
+        steps_.release(place);
+    }
+    steps_.release(place);
+    return true;
+}
+
+void Recorder::state(void* handle, int state, const void* args) noexcept {
+    if (handle == nullptr) return;
+    if (auto* step = steps_.refer(handle)) {
+        std::int64_t unposted = UNKNOWN;
+        const std::int64_t told = static_cast<std::int64_t>(argument(args));
+        const std::int64_t bytes = told < 0 || told > MOST_BYTES ? 0 : told;
+        if (state == SEND_WAIT && step->thing.bytes.compare_exchange_strong(unposted, bytes)) {
+            step->thing.connection->posted.fetch_add(1, std::memory_order_release);
+        }
+        return steps_.release(step);
+    }
+    if (auto* part = parts_.refer(handle)) {
+        if (state == KERNEL_CH_STOP) part->thing.gpu_stop = argument(args);
+        return parts_.release(part);
+    }
+    if (auto* op = ops_.refer(handle)) return ops_.release(op);
+    strangers_.fetch_add(1, std::memory_order_relaxed);
+}
+
+void Recorder::turn(bool is_last) noexcept {
+    const std::int64_t now = now_ns();
+    const std::int64_t before = is_last ? now + 1 : now - RIPE_NS;
+    ops_.sweep(
+        [before](const Op& op) {
+            return op.is_enqueued.load(std::memory_order_acquire) && op.touched_ns < before;
+        },
+        [this](const Op& op) { tell(op); });
+    if (is_last || now - transfers_ns_ >= TRANSFERS_NS) {
+        connections_.tell(sender_, now);
+        tell_troubles();
+        transfers_ns_ = now;
+    }
+    set_mask(now);
+}
+
+void Recorder::tell(const Op& op) noexcept {
+    const std::int64_t end = op.end_ns;
+    const auto ran = static_cast<std::int64_t>(op.gpu_stop - op.gpu_start);
+    const bool has_run = op.gpu_start != 0 && ran >= 0 && ran <= LONGEST_NS;
+    const std::int64_t start = end != UNKNOWN && has_run ? end - ran : UNKNOWN;
+    sender_.put({Kind::comm,
+                 op.flags,
+                 UNKNOWN_ORDINAL,
+                 {op.communicator, op.op_peer, op.seq, op.bytes, op.enqueue_ns, end, start}});
+}
+
+void Recorder::tell_troubles() noexcept {
+    const std::uint64_t strangers = strangers_.load(std::memory_order_relaxed);
+    if (strangers == strangers_told_) return;
+    strangers_told_ = strangers;
+    sender_.count("stepscope_nccl_strangers", static_cast<std::int64_t>(strangers));
+}
+
+void Recorder::watch(std::int64_t events) noexcept {
+    events_ = static_cast<int>(events) & OURS;
+    is_sampling_ = false;
+    set_mask(now_ns());
+}
+
+// NCCL reads it before each event. Somebody who said what to watch gets that, and nothing sampled.
+void Recorder::set_mask(std::int64_t now_ns) noexcept {
+    int* mask = mask_.load();
+    if (mask == nullptr) return;
+    const bool is_sampled = is_sampling_ && now_ns % SAMPLE_EVERY_NS < SAMPLE_NS;
+    const int sampled = is_sampled ? static_cast<int>(KERNEL_CH) : 0;
+    const int wanted = is_silent() ? 0 : events_.load() | sampled;
+    __atomic_store_n(mask, wanted, __ATOMIC_RELAXED);
+}
+
+}  // namespace stepscope::nccl

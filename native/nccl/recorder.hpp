@@ -1,0 +1,105 @@
+// What NCCL tells its profiler, as records: operators (`comm_ops`) and network requests
+// (`transfers`).
+//
+// An operator is told of once it has been enqueued and nothing of it has stirred for a while: its
+// parts (proxy operations, kernel channels) begin after NCCL has said that the operator "stopped",
+// which means enqueued. Its end is that of its last part; where it has none, nobody here knows it.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+#include "../sender/sender.hpp"
+#include "abi.hpp"
+#include "codes.hpp"
+#include "connections.hpp"
+#include "pool.hpp"
+
+namespace stepscope::nccl {
+
+struct Communicator {
+    int ranks;
+    std::int64_t name;                           // as processor/communicators.py reads it
+    std::atomic<std::int64_t> calls[OPERATORS];  // so many of each operator before the next
+    std::atomic<std::int64_t> point_to_points;
+};
+
+struct Op {
+    std::int64_t communicator, op_peer, seq, bytes, enqueue_ns;
+    std::uint16_t flags;
+    std::atomic<bool> is_enqueued;
+    std::atomic<std::int64_t> touched_ns, end_ns;
+    std::atomic<std::uint64_t> gpu_start, gpu_stop;  // by the device's clock
+};
+
+// A proxy operation or a kernel channel.
+struct Part {
+    void* op;
+    Connections::Connection* connection;  // of what sends
+    std::uint64_t gpu_start;
+    std::atomic<std::uint64_t> gpu_stop;
+    std::atomic<bool> is_stopped;
+};
+
+struct Step {
+    Connections::Connection* connection;
+    std::atomic<std::int64_t> bytes;  // UNKNOWN until it is posted
+    std::atomic<bool> is_stopped;
+};
+
+class Recorder {
+ public:
+    explicit Recorder(Sender& sender);
+
+    void* open(std::uint64_t hash, const char* name, int nodes, int ranks, int rank, int* mask);
+    void close(void* communicator) noexcept;
+    // The handle of an event; null of what we do not follow.
+    void* start(void* communicator, std::uint64_t type, const Description& event) noexcept;
+    void stop(void* handle) noexcept;
+    void state(void* handle, int state, const void* args) noexcept;
+
+    // On the sender's thread.
+    void turn(bool is_last) noexcept;
+    // What to watch from now on: bits of `Event`.
+    void watch(std::int64_t events) noexcept;
+    bool is_silent() const noexcept { return sender_.is_silent(); }
+
+ private:
+    using Operators = Pool<Op, Holds::op>;
+    using Parts = Pool<Part, Holds::part>;
+    using Steps = Pool<Step, Holds::step>;
+
+    void* start_collective(Communicator& in, const Description& event) noexcept;
+    void* start_point_to_point(Communicator& in, const Description& event) noexcept;
+    void* start_operator(std::int64_t communicator, std::size_t code, int peer, std::int64_t seq,
+                         std::int64_t count, Datatype type, std::uint16_t flags) noexcept;
+    void* start_proxy(const Communicator& in, const Description& event) noexcept;
+    void* start_channel(const Description& event) noexcept;
+    void* start_part(void* op, Connections::Connection* connection, std::uint64_t gpu_ns) noexcept;
+    void* start_step(const Description& event) noexcept;
+    void* lost(Kind kind) noexcept;
+    bool stop_operator(void* handle) noexcept;
+    bool stop_part(void* handle) noexcept;
+    bool stop_step(void* handle) noexcept;
+    void end_part(const Part& part) noexcept;
+    void tell(const Op& op) noexcept;
+    void tell_troubles() noexcept;
+    void set_mask(std::int64_t now_ns) noexcept;
+
+    Sender& sender_;
+    std::int64_t operators_[OPERATORS];  // their names
+    Pool<Communicator, Holds::communicator> communicators_;
+    Operators ops_;
+    Parts parts_;
+    Steps steps_;
+    Connections connections_;
+    std::atomic<int*> mask_{nullptr};
+    std::atomic<int> events_{COLL | P2P};
+    std::atomic<bool> is_sampling_{true};
+    std::atomic<std::uint64_t> strangers_{0};  // states and stops of what has ended, or never was
+    std::uint64_t strangers_told_ = 0;
+    std::int64_t transfers_ns_ = 0;
+};
+
+}  // namespace stepscope::nccl
