@@ -26,13 +26,14 @@ lint: .venv/.lint
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/clang-format --dry-run -Werror $(wildcard native/*/*) src/stepscope/collect/native/*.cpp
+	$(BIN)/clang-format --dry-run -Werror $(wildcard native/*/*.?pp tests/native/*.cpp benchmarks/*.cpp) \
+		src/stepscope/collect/native/*.cpp
 
 bench: .venv/.demo
 	$(BIN)/python benchmarks/overhead.py
 
 clean:
-	rm -rf .venv stepscope-runs build src/*.egg-info src/stepscope/*.so
+	rm -rf .venv stepscope-runs build src/*.egg-info src/stepscope/*.so src/stepscope/lib
 
 .venv/.python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "stepscope needs Python 3.10 or newer: make PYTHON=python3.x")'
