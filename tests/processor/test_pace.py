@@ -46,6 +46,7 @@ def test_a_tick_is_as_far_from_the_next_as_steps_are_long(step_seconds: float, t
 
 def test_whoever_waits_or_has_stopped_is_looked_at_often_however_long_steps_are() -> None:
     assert tick_seconds(60e9, halted=False, waiting=True) == USUAL_SECONDS
+    assert tick_seconds(0.05e9, halted=False, waiting=True) == SHORTEST_SECONDS
     assert tick_seconds(60e9, halted=True, waiting=True) == HALTED_SECONDS
 
 

@@ -16,7 +16,7 @@ from stepscope.wire.frames import MAX_PACKET_BYTES
 SHORTEST_SECONDS = 0.02
 """Between ticks where steps are short."""
 USUAL_SECONDS = 0.05
-"""Where their length is not known, or somebody waits for long."""
+"""Where their length is not known, and the longest while somebody waits."""
 LONGEST_SECONDS = 0.25
 TICKS_PER_STEP = 5
 """Who has stopped is to be told within two steps of it; this is a tenth of them."""
@@ -55,6 +55,7 @@ def tick_seconds(step_ns: float, *, halted: bool, waiting: bool) -> float:
     """
     if halted:
         return HALTED_SECONDS
-    if waiting or step_ns <= 0:
+    if step_ns <= 0:
         return USUAL_SECONDS
-    return min(max(step_ns / TICKS_PER_STEP / 1e9, SHORTEST_SECONDS), LONGEST_SECONDS)
+    longest = USUAL_SECONDS if waiting else LONGEST_SECONDS
+    return min(max(step_ns / TICKS_PER_STEP / 1e9, SHORTEST_SECONDS), longest)
