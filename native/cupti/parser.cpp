@@ -21,6 +21,7 @@ void Parser::read(std::uint8_t* buffer, std::size_t valid, const Timeline& timel
     names_.next_buffer();
     std::uint8_t* record = nullptr;
     while (library_.next_record(buffer, valid, &record) == SUCCESS) take(Record(record), timeline);
+    put();
 }
 
 void Parser::take(Record record, const Timeline& timeline) {
@@ -52,24 +53,27 @@ void Parser::tell(std::int64_t name, Record record, Layout layout, const Timelin
         sender_.lost(stepscope::Kind::kernel, 1);
         return;
     }
-    put({stepscope::Kind::kernel,
-         0,
-         UNKNOWN_ORDINAL,
-         {name, record.field<std::uint32_t>(layout.stream), start_ns,
-          timeline.scaled(static_cast<std::int64_t>(end - start)), UNKNOWN, 0, 0}});
+    batch_[batched_++] = {stepscope::Kind::kernel,
+                          0,
+                          UNKNOWN_ORDINAL,
+                          {name, record.field<std::uint32_t>(layout.stream), start_ns,
+                           timeline.scaled(static_cast<std::int64_t>(end - start)), UNKNOWN, 0, 0}};
+    if (batched_ == BATCH) put();
 }
 
-void Parser::put(const stepscope::Record& record) {
-    while (!sender_.try_put(record)) {
-        if (patience_ns_ <= 0) {
-            sender_.put(record);  // counts what it has no room for
-            return;
+// Waits a little for room; what finds none is lost.
+void Parser::put() {
+    while (!sender_.try_put_all(batch_, batched_)) {
+        if (patience_ns_ <= 0 || sender_.is_silent()) {
+            sender_.lost(stepscope::Kind::kernel, batched_);
+            break;
         }
         const std::int64_t since = now_ns();
         sender_.wake();
         ::poll(nullptr, 0, TURN_MS);
         patience_ns_ -= now_ns() - since;
     }
+    batched_ = 0;
 }
 
 std::int64_t Parser::copy(Record record) {

@@ -35,10 +35,11 @@ class Parser {
  private:
     // A time that is further off than this is none: a clock was set, or ticks otherwise now.
     static constexpr std::int64_t SLACK_NS = SECOND_NS;
+    static constexpr std::size_t BATCH = 32;  // 2 KB, which the nearest cache holds
 
     void take(Record record, const Timeline& timeline);
     void tell(std::int64_t name, Record record, Layout layout, const Timeline& timeline);
-    void put(const stepscope::Record& record);
+    void put();
     std::int64_t copy(Record record);
     std::int64_t set(Record record);
     void wait(Record record, const Timeline& timeline);
@@ -51,6 +52,8 @@ class Parser {
     std::int64_t sets_[1 << 4];
     std::int64_t earliest_ns_ = 0, latest_ns_ = 0;
     std::int64_t patience_ns_ = 0;
+    stepscope::Record batch_[BATCH];
+    std::size_t batched_ = 0;
     std::int64_t waited_ns_ = 0;
 };
 

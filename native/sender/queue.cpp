@@ -9,6 +9,8 @@ std::size_t power_of_two(std::size_t least) {
     return size;
 }
 
+constexpr std::size_t AHEAD = 40;  // records whose memory is asked for early: 3 KB
+
 }  // namespace
 
 Queue::Queue(std::size_t records) : mask_(power_of_two(records) - 1), cells_(new Cell[mask_ + 1]) {
@@ -31,6 +33,29 @@ bool Queue::put(const Record& record) noexcept {
         if (turn < at) return false;
         if (turn > at) at = put_.load(std::memory_order_relaxed);
     }
+}
+
+bool Queue::put_all(const Record* records, std::size_t count) noexcept {
+    if (count == 0 || count > capacity()) return count == 0;
+    std::uint64_t at = put_.load(std::memory_order_relaxed);
+    while (true) {
+        // cells are freed in order: where the last one is free all are
+        const std::uint64_t last = at + count - 1;
+        const std::uint64_t turn = cells_[last & mask_].turn.load(std::memory_order_acquire);
+        if (turn < last) return false;
+        if (turn > last) {
+            at = put_.load(std::memory_order_relaxed);
+        } else if (put_.compare_exchange_weak(at, at + count, std::memory_order_relaxed)) {
+            break;
+        }
+    }
+    for (const Record* end = records + count; records != end; ++records, ++at) {
+        __builtin_prefetch(&cells_[(at + AHEAD) & mask_], 1);
+        Cell& cell = cells_[at & mask_];
+        cell.record = *records;
+        cell.turn.store(at + 1, std::memory_order_release);
+    }
+    return true;
 }
 
 std::size_t Queue::take(Record* records, std::size_t most) noexcept {

@@ -18,6 +18,9 @@ class Queue {
 
     // False when full.
     bool put(const Record& record) noexcept;
+    // All of them in a row, or none. Cheaper than one by one: 30 ns against 44 for a kernel's
+    // record (benchmarks/cupti.py), most of it waiting for memory that the taker's core wrote last.
+    bool put_all(const Record* records, std::size_t count) noexcept;
     // The oldest ones, at most so many; returns how many. Of one thread at a time.
     std::size_t take(Record* records, std::size_t most) noexcept;
     // How many there are, roughly.

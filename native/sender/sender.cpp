@@ -135,6 +135,10 @@ bool Sender::put(const Record& record) noexcept {
 
 bool Sender::try_put(const Record& record) noexcept { return !is_silent() && queue_.put(record); }
 
+bool Sender::try_put_all(const Record* records, std::size_t count) noexcept {
+    return !is_silent() && queue_.put_all(records, count);
+}
+
 void Sender::lost(Kind kind, std::uint64_t rows) noexcept { drops_.add(kind, rows); }
 
 std::int64_t Sender::name(std::string_view text) noexcept {

@@ -47,6 +47,8 @@ class Sender {
     bool put(const Record& record) noexcept;
     // The same for who waits and tries again: not counted.
     bool try_put(const Record& record) noexcept;
+    // Many at once, all or none of them; not counted either.
+    bool try_put_all(const Record* records, std::size_t count) noexcept;
     // So many rows never came to be, or came without use.
     void lost(Kind kind, std::uint64_t rows) noexcept;
     // The number of a name, to stand in records; takes a lock and may allocate. UNKNOWN without
