@@ -73,6 +73,7 @@ std::string told_name(std::uint64_t hash, const char* name, int ranks, int rank)
 
 Recorder::Recorder(Sender& sender)
     : sender_(sender),
+      pid_(getpid()),
       communicators_(MOST_COMMUNICATORS),
       ops_(MOST_OPERATORS),
       parts_(MOST_PARTS),
@@ -104,7 +105,7 @@ void Recorder::close(void* communicator) noexcept {
 
 void* Recorder::start(void* communicator, std::uint64_t type, const Description& event) noexcept {
     // what we do for another process has that one's pointers for context and parent
-    const bool is_foreign = type == PROXY_OP && event.at<int>(24) != getpid();
+    const bool is_foreign = type == PROXY_OP && event.at<int>(24) != pid_;
     if (is_foreign) return start_part(nullptr, nullptr, 0);
     if (type == PROXY_STEP) return start_step(event);
     if (type == KERNEL_CH) return start_channel(event);
@@ -300,7 +301,7 @@ void Recorder::turn(bool is_last) noexcept {
         tell_troubles();
         transfers_ns_ = now;
     }
-    set_mask(now);
+    if (!is_last) set_mask(now);
 }
 
 void Recorder::tell(const Op& op) noexcept {

@@ -88,6 +88,7 @@ class Recorder {
     void set_mask(std::int64_t now_ns) noexcept;
 
     Sender& sender_;
+    const int pid_;                      // asking each time costs as much as all the rest
     std::int64_t operators_[OPERATORS];  // their names
     Pool<Communicator, Holds::communicator> communicators_;
     Operators ops_;
