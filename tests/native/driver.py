@@ -11,8 +11,8 @@ from stepscope.collect import identity
 
 END_SECONDS = 60.0
 """Nothing is measured by it: what takes longer hangs."""
-_SANITIZERS = {
-    "TSAN_OPTIONS": "halt_on_error=1 exitcode=66",
+SANITIZERS = {
+    "TSAN_OPTIONS": "halt_on_error=1 exitcode=66 atexit_sleep_ms=0",
     "ASAN_OPTIONS": "exitcode=66",
     "UBSAN_OPTIONS": "print_stacktrace=1",
 }
@@ -24,7 +24,7 @@ class Driver:
     def __init__(self, program: Path, env: Mapping[str, str]) -> None:
         clean = {k: v for k, v in os.environ.items() if not k.startswith("STEPSCOPE_")}
         self._process = subprocess.Popen(
-            [str(program)], env={**clean, **_SANITIZERS, **env}, stdin=subprocess.PIPE,
+            [str(program)], env={**clean, **SANITIZERS, **env}, stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
 

@@ -14,10 +14,10 @@ from stepscope.wire.records import UNKNOWN, RecordKind
 from tests.collect.listener import Heard, Listener, Peer
 from tests.processor.daemons import Daemon, ints, strings, wait_for
 
-from .compiling import ADDRESSES, THREADS
+from .compiling import THREADS
 from .conftest import Start
 from .cupti import Injected, injected
-from .driver import END_SECONDS, Driver, environment
+from .driver import END_SECONDS, SANITIZERS, Driver, environment
 
 LARGE = {"MOCK_CUPTI_KERNEL_BYTES": "65536"}
 """Each of the 32 buffers of 2 MiB holds 32 such records."""
@@ -35,7 +35,7 @@ def racing(pytestconfig: pytest.Config) -> Injected:
 @pytest.fixture(scope="session")
 def addressed(pytestconfig: pytest.Config) -> Injected:
     """Finds wrong accesses."""
-    return injected(pytestconfig, ADDRESSES)
+    return injected(pytestconfig, ("-fsanitize=address",))
 
 
 @pytest.fixture
@@ -154,9 +154,9 @@ def test_what_finds_no_buffer_is_counted(
 
 
 def test_a_reader_that_does_not_read_costs_rows_that_are_counted(
-    racing: Injected, start: Start, listener: Listener
+    addressed: Injected, start: Start, listener: Listener
 ) -> None:
-    driver = begin(start, racing)
+    driver = begin(start, addressed)
     peer = listener.accept()
     driver.ask("kernels gemm 2 36000 1000")
     driver.ask("flush")
@@ -235,7 +235,7 @@ def test_what_is_left_is_told_at_exit_and_not_at_a_sudden_end(
 
 def injects(what: Injected, socket: Path, command: str, **env: str) -> str:
     """Has a process with such a command line use CUDA; what it said on standard error."""
-    ours = {"STEPSCOPE_CUPTI_OWNER": ""} | environment(socket, **what.variables)
+    ours = {**SANITIZERS, **environment(socket, **what.variables)}
     done = subprocess.run(
         command.split("|"), executable=what.program, input="inject\nexit\n", text=True,
         env={name: value for name, value in (ours | env).items() if value},
