@@ -74,7 +74,7 @@ def measure(pause_seconds: float, times: int, ranks: int) -> tuple[float, list[f
 
 @contextmanager
 def running(pause_seconds: float, ranks: int) -> Iterator[subprocess.Popen[str]]:
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         command = [
             str(BIN / "stepscope"), "run", "--store", folder, "--socket", f"{folder}/socket", "--",
             sys.executable, str(JOB / "launch.py"), str(ranks),
