@@ -78,9 +78,11 @@ class JobFolder:
         self._hand_over_all()
         self._writer.flush()
 
-    def draw(self) -> None:
-        """Draws what is new, every few seconds: who looks at the tables need not wait for it."""
-        if self._traces is not None and time.monotonic() - self._drawn_at >= TRACE_SECONDS:
+    def draw(self, *, put_off: bool = False) -> None:
+        """Draws what is new, every few seconds, or half as often: who looks at the tables need not
+        wait for it."""
+        pause = 2 * TRACE_SECONDS if put_off else TRACE_SECONDS
+        if self._traces is not None and time.monotonic() - self._drawn_at >= pause:
             self._drawn_at = time.monotonic()
             self._traces.flush(time.time_ns())
             self._tell_losses(self._traces)

@@ -42,6 +42,7 @@ class JobFolders:
         self._stores: dict[str, str] = {}
         self._done: list[JobFolder] = []
         self._due: dict[str, float] = {}
+        self._hurried: set[str] = set()
         self._lived_at: dict[str, float] = {}
         self._lock = threading.Lock()
         self._wake = threading.Event()
@@ -117,6 +118,7 @@ class JobFolders:
         with self._lock:
             if job in self._due:
                 self._due[job] = 0.0
+                self._hurried.add(job)
         self._wake.set()
 
     def flush(self, job: str, timeout: float) -> str | None:
@@ -162,9 +164,11 @@ class JobFolders:
             with self._lock:
                 if self._folders.get(job) is folder:
                     self._due[job] = time.monotonic() + self._pace(folder)
+                hurried = job in self._hurried
+                self._hurried.discard(job)
             folder.store()
             self._stored(job)
-            folder.draw()
+            folder.draw(put_off=hurried)  # more may follow, which drawing would delay
         with self._turn:
             self._turns += 1
             self._turn.notify_all()

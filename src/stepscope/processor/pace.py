@@ -20,9 +20,9 @@ USUAL_SECONDS = 0.05
 LONGEST_SECONDS = 0.25
 TICKS_PER_STEP = 5
 """Who has stopped is to be told within two steps of it; this is a tenth of them."""
-HALTED_SECONDS = 0.01
-"""While a process is stopped: what is seen at a tick is what a hang is told by, and its job has no
-use for the processor's time."""
+HALTED_SECONDS = 0.02
+"""While a process is stopped: what is seen at a tick is what a hang is told by. Twice as often, and
+to store and to look, on two cores, get in each other's way (measured)."""
 CROWDED_BYTES = MAX_PACKET_BYTES
 """Of one rank at one look. Its socket holds three such packets, and it must never find it full."""
 CROWDED_SECONDS = 5.0
