@@ -5,15 +5,21 @@
 namespace stepscope::cupti {
 
 bool Buffers::allocate() {
-    const std::size_t size = COUNT * SIZE_BYTES + SPILL_COUNT * SPILL_BYTES;
     // populated: a page fault would else be the training's
-    void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE,
+    void* memory = mmap(nullptr, ALL_BYTES, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     if (memory == MAP_FAILED) return false;
     memory_ = static_cast<std::uint8_t*>(memory);
     spill_ = memory_ + COUNT * SIZE_BYTES;
     free_ = ALL;
     return true;
+}
+
+void Buffers::release() {
+    if (any_out()) return;
+    free_ = 0;
+    munmap(memory_, ALL_BYTES);
+    memory_ = spill_ = nullptr;
 }
 
 void Buffers::requested(std::uint8_t** buffer, std::size_t* size, std::size_t* most,

@@ -22,6 +22,8 @@ class Buffers {
 
     // False where there is no memory.
     bool allocate();
+    // Unless CUPTI has taken one.
+    void release();
 
     void requested(std::uint8_t** buffer, std::size_t* size, std::size_t* most, bool may_decline);
     void completed(std::uint8_t* buffer, std::size_t valid);
@@ -48,6 +50,7 @@ class Buffers {
     static constexpr Mask ALL = ~Mask{0};
     static constexpr unsigned SPILL_COUNT = 64;
     static constexpr std::size_t SPILL_BYTES = 4096;  // of one record: the largest takes 248
+    static constexpr std::size_t ALL_BYTES = COUNT * SIZE_BYTES + SPILL_COUNT * SPILL_BYTES;
 
     bool is_spill(const std::uint8_t* at) const {
         return at >= spill_ && at < spill_ + SPILL_COUNT * SPILL_BYTES;

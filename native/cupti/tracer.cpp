@@ -54,23 +54,27 @@ const char* Tracer::start(Graphs graphs) {
     const Lock hold(mutex_);
     if (state_ != State::none) return nullptr;
     if (!find(library_)) return "there is no libcupti.so.13 or libcupti.so.12";
-    if (!prepare(graphs)) return "there is no memory, or another process is this rank";
-    if (!paused_ && !enable()) {
+    graphs_ = graphs;
+    if (!buffers_.allocate()) return "there is no memory";
+    enabled_ = !paused_ && enable();
+    const bool refused = !paused_ && !enabled_;
+    if (refused || !prepare()) {
         disable();
-        sender_->stop();
-        return "CUPTI refuses: is there a driver, and no other profiler?";
+        enabled_ = false;
+        buffers_.release();
+        return refused ? "CUPTI refuses: is there a driver, and no other profiler?"
+                       : "no thread can be started, or there is no memory";
     }
-    enabled_ = !paused_;
     state_ = State::tracing;
     return launch() ? nullptr : "no thread can be started";
 }
 
-bool Tracer::prepare(Graphs graphs) {
+bool Tracer::prepare() {
     SenderOptions options;
     options.source = "cupti";
-    if (!buffers_.allocate() || (sender_ = Sender::start(options)) == nullptr) return false;
-    graphs_ = graphs;
-    parser_ = std::make_unique<Parser>(library_, *sender_, graphs);
+    sender_ = Sender::start(options);
+    if (sender_ == nullptr) return false;
+    parser_ = std::make_unique<Parser>(library_, *sender_, graphs_);
     parser_->begin(now_ns());
     timeline_.restart(true);
     timeline_.add(pair());
@@ -124,7 +128,7 @@ void Tracer::run() noexcept {
             if (state_ == State::ended) return;
             turn();
         } catch (...) {
-            sender_->count("stepscope_cupti_faults", 1);
+            tell_fault();
         }
     }
 }
@@ -196,24 +200,42 @@ Pair Tracer::pair() const {
     return {static_cast<std::int64_t>(theirs), before + (now_ns() - before) / 2};
 }
 
-// Buffers that CUPTI keeps would be handed to the other's callbacks: all come back now.
 void Tracer::pause() noexcept {
-    const Lock hold(mutex_);
+    quietly([this] { leave(); });
+}
+
+void Tracer::resume() noexcept {
+    quietly([this] {
+        paused_ = false;
+        if (state_ == State::tracing && !enabled_) take_over();
+    });
+}
+
+// For callers who must not be disturbed. A forked child leaves the lock alone: somebody may have
+// held it in the parent.
+template <class Work>
+void Tracer::quietly(Work work) noexcept {
+    if (silent_) return;
+    try {
+        const Lock hold(mutex_);
+        work();
+    } catch (...) {
+        tell_fault();
+    }
+}
+
+// Buffers that CUPTI keeps would be handed to the other's callbacks: all come back now.
+void Tracer::leave() {
     paused_ = true;
-    if (!enabled_ || silent_) return;
+    if (!enabled_) return;
     enabled_ = false;
     disable();
     library_.flush_all(FLUSH_COMPLETED);
+    drain(PATIENCE_NS);
     if (buffers_.any_out()) library_.flush_all(FLUSH_FORCED);
     drain(PATIENCE_NS);
     count_dropped();
     tell_pause();
-}
-
-void Tracer::resume() noexcept {
-    const Lock hold(mutex_);
-    paused_ = false;
-    if (state_ == State::tracing && !enabled_ && !silent_) take_over();
 }
 
 // Where CUPTI refuses, the worker tries again every second.
@@ -229,18 +251,30 @@ void Tracer::take_over() {
 
 void Tracer::tell_pause() { sender_->count("stepscope_cupti_paused", enabled_ ? 0 : 1); }
 
+void Tracer::tell_fault() noexcept {
+    if (sender_ != nullptr) sender_->count("stepscope_cupti_faults", 1);
+}
+
 void Tracer::stop() noexcept {
     if (silent_) return;
-    const Lock hold = soon(mutex_);
-    if (!hold || state_ != State::tracing) return;
+    try {
+        const Lock hold = soon(mutex_);
+        if (hold && state_ == State::tracing) finish();
+    } catch (...) {
+        tell_fault();
+    }
+    sender_->stop();
+}
+
+void Tracer::finish() {
     state_ = State::ended;
     if (enabled_) {
+        enabled_ = false;
         disable();
         library_.flush_all(FLUSH_FORCED);
         count_dropped();
     }
     drain(EXIT_PATIENCE_NS);
-    sender_->stop();
 }
 
 }  // namespace stepscope::cupti

@@ -40,7 +40,7 @@ class Tracer {
                           std::size_t valid);
     static void in_child() noexcept;
 
-    bool prepare(Graphs graphs);
+    bool prepare();
     bool enable();
     void disable();
     bool launch();
@@ -49,7 +49,12 @@ class Tracer {
     void look();
     void drain(std::int64_t patience_ns);
     void count_dropped();
+    template <class Work>
+    void quietly(Work work) noexcept;
+    void leave();
     void take_over();
+    void finish();
+    void tell_fault() noexcept;
     void tell_pause();
     void watch_clock();
     bool is_foreign() const;
