@@ -5,11 +5,13 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import socket
 import tempfile
 from pathlib import Path
 
 import pytest
 
+from stepscope.wire.control import encode_events
 from stepscope.wire.frames import GroupInfo, PacketKind, pack
 from stepscope.wire.records import (
     ALGORITHM_SHIFT,
@@ -46,6 +48,12 @@ def told(listener: Listener, process: Driver) -> Heard:
     """All that it had to say when it left."""
     process.end()
     return listener.accept().read_to_the_end()
+
+
+def watches(process: Driver, line: socket.socket, events: int) -> bool:
+    """Whether it does; if not yet, a processor is asked once more to see to it."""
+    line.send(pack(PacketKind.CONTROL, encode_events("job-1", events), 1, 0))
+    return process.numbers("mask") == [events]
 
 
 def comms(heard: Heard) -> list[Record]:
@@ -230,6 +238,8 @@ def test_requests_in_the_job_folder(start: Start, driver: Path, tmp_path: Path) 
             with daemon.connect(python.hello(), python.groups(group)):
                 init(process, 6)
                 process.ask("collectives", 6, 3, 4)
+                with daemon.connect() as line:
+                    wait_for(lambda: watches(process, line, COLL), "other mask")
                 process.end()
                 daemon.flush("job-1")
                 job = tmp_path / "job-1"

@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stepscope.processor.instructions import Append, Instruction, JobKnown, Unwatch, Watch
+from stepscope.processor.instructions import Append, Instruction, JobKnown, Relay, Unwatch, Watch
 from stepscope.processor.natives import StepEnds
 from stepscope.processor.state import KERNELS_NS, HostState
 from stepscope.trace import ProcessGroup
 from stepscope.window import NULL
-from stepscope.wire.frames import GroupInfo
+from stepscope.wire.control import encode_events
+from stepscope.wire.frames import GroupInfo, PacketKind, pack
 from stepscope.wire.records import (
     ALGORITHM_SHIFT,
     COMM_NATIVE,
@@ -74,6 +75,12 @@ class Process:
         flags = COMM_NATIVE | 2 << ALGORITHM_SHIFT | 3 << PROTOCOL_SHIFT | 10 << DTYPE_SHIFT
         fields = (0, pack_peer(self.nccl.names[op], peer), 0, 64, 10, end_ns, start_ns)
         record = RECORD.pack(RecordKind.COMM, flags, UNKNOWN_ORDINAL, *fields)
+        self.send(NCCL_AT, self.nccl.packet(record))
+
+    def drop(self, table: str, rows: int) -> None:
+        self.send(NCCL_AT, self.nccl.tell(f"dropped.{table}"))
+        fields = (self.nccl.names[f"dropped.{table}"], rows, 20, 10, 0, 0, 0)
+        record = RECORD.pack(RecordKind.COUNT, 0, UNKNOWN_ORDINAL, *fields)
         self.send(NCCL_AT, self.nccl.packet(record))
 
     def later(self) -> list[Instruction]:
@@ -156,6 +163,16 @@ def test_the_job_is_as_python_tells_it(process: Process) -> None:
     assert fragment.world_size == 8 and [host.ranks for host in fragment.hosts] == [(3,)]
 
 
+def test_a_request_to_watch_other_events_goes_on_to_the_ranks(process: Process) -> None:
+    process.train(1)
+    process.send(NCCL_AT, process.nccl.hello())
+    payload = encode_events("job-1", 2)
+    asked = process.send(9, pack(PacketKind.CONTROL, payload, 1, 0))
+    assert asked == [Relay((PYTHON_AT, NCCL_AT), payload)]
+    other = encode_events("another", 2)
+    assert process.send(9, pack(PacketKind.CONTROL, other, 1, 0)) == [Relay((), other)]
+
+
 def test_network_requests(process: Process) -> None:
     """Peers are ranks of a communicator, whose members the Python producer knows."""
     process.train(12)
@@ -188,7 +205,14 @@ def test_no_operator_stands_in_the_table_twice(process: Process) -> None:
     process.train(12)
     process.nccl_tells("nccl-00000000000000ab 1/4 ", "AllReduce")
     process.operator("AllReduce")
-    assert not [it for it in process.later() if isinstance(it, Append) and it.table == "comm_ops"]
+    process.drop("comm_ops", 7)
+    process.drop("transfers", 8)
+
+    told = [it for it in process.later() if isinstance(it, Append)]
+
+    assert not [it for it in told if it.table == "comm_ops"]
+    losses = [it.rows for it in told if it.table == "losses"]
+    assert [(rows["table"], rows["rows"]) for rows in losses] == [(["transfers"], [8])]
 
 
 def test_operators_of_a_process_without_python(process: Process) -> None:

@@ -28,6 +28,7 @@ from stepscope.processor.instructions import (
     JobKnown,
     OpenOps,
     Refuse,
+    Relay,
     Stalled,
     StoreNow,
     Unwatch,
@@ -141,12 +142,7 @@ class Processor:
         return halted.keys()
 
     def _hurry(self, job: str) -> None:
-        request = pack(PacketKind.CONTROL, encode_hurry(HURRY), os.getpid(), 0)
-        for fd in self._state.connections(job):
-            try:
-                self._connections[fd].send(request)
-            except OSError:  # it is gone, or does not listen: then its ordinary looks must do
-                logger.debug("connection %d does not hear us", fd)
+        self._relay(Relay(tuple(self._state.connections(job)), encode_hurry(HURRY)))
 
     def _do_duties(self) -> None:
         if time.monotonic() < self._duties_at:
@@ -268,6 +264,14 @@ class Processor:
     def _follow(self, it: Follow) -> None:
         self._followers.add(it.job, self._connections[it.connection])
 
+    def _relay(self, it: Relay) -> None:
+        request = pack(PacketKind.CONTROL, it.payload, os.getpid(), 0)
+        for fd in it.connections:
+            try:
+                self._connections[fd].send(request)
+            except OSError:  # it is gone, or does not listen: then its ordinary looks must do
+                logger.debug("connection %d does not hear us", fd)
+
     def _refuse(self, it: Refuse) -> None:
         """Closes a connection; a producer that tries again every second is told of once."""
         first = it.why not in self._refused and len(self._refused) < _MOST_REFUSALS
@@ -285,6 +289,7 @@ class Processor:
         Stalled: _stalled,
         StoreNow: _store_now,
         Follow: _follow,
+        Relay: _relay,
     }
 
     def _close(self) -> None:

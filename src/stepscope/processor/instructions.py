@@ -100,4 +100,14 @@ class Follow:
     job: str
 
 
-Instruction = Stalled | Append | OpenOps | JobKnown | Watch | Unwatch | Refuse | StoreNow | Follow
+@dataclass(frozen=True)
+class Relay:
+    """Pass a request on to producers."""
+
+    connections: tuple[int, ...]
+    payload: bytes
+
+
+Instruction = (
+    Stalled | Append | OpenOps | JobKnown | Watch | Unwatch | Refuse | StoreNow | Follow | Relay
+)

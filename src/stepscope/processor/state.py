@@ -8,15 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Set
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stepscope.errors import WireError
-from stepscope.processor import communicators, normalise, survey
-from stepscope.processor.communicators import UNKNOWN_PEER, Members
+from stepscope.processor import communicators, normalise, observed, survey
 from stepscope.processor.instructions import (
     Append,
     Follow,
@@ -24,21 +21,21 @@ from stepscope.processor.instructions import (
     JobKnown,
     OpenOps,
     Refuse,
+    Relay,
     Stalled,
     StoreNow,
     Unwatch,
     Watch,
 )
 from stepscope.processor.kernels import KernelSums, Told
-from stepscope.processor.natives import StepEnds, is_native, process_of, with_ordinals
-from stepscope.processor.normalise import Records, Rows, Translation
-from stepscope.processor.steps import Event, Step, StepTracker
+from stepscope.processor.natives import is_native, process_of
+from stepscope.processor.normalise import Records, Rows
+from stepscope.processor.producer import OpenKey, Producer
+from stepscope.processor.steps import Event, Step
 from stepscope.processor.survey import Kinds
 from stepscope.trace import Host, Job, ProcessGroup
-from stepscope.window import NULL
-from stepscope.wire.control import decode_flush, decode_follow
+from stepscope.wire.control import decode_events, decode_flush, decode_follow
 from stepscope.wire.frames import (
-    AtRisk,
     GroupInfo,
     Hello,
     PacketKind,
@@ -48,89 +45,12 @@ from stepscope.wire.frames import (
 )
 from stepscope.wire.records import COMM_OPEN, RECORD_BYTES, EventKind, RecordKind
 
-PATIENT_STEPS = 0.5
-"""As `hang.STOPPED_STEPS`: by then somebody may be missing, and fresh samples are wanted."""
 HOLD_NS = 5_000_000_000
 """Rows wait this long for the step sequence to be known; later rows count optimizer steps."""
 KERNELS_NS = 3_000_000_000
 """Kernels wait this long for more of them, and as long as other rows for the step sequence."""
 MOST_KERNELS = 1 << 16
 """Of a rank that wait, 4 MiB: in five seconds eight times what ARGUS (section 5.2) counts with."""
-
-
-_OpenKey = tuple[int, int, bool]
-
-
-@dataclass
-class Producer:
-    """One training process and what it has told us; native producers in it have their own."""
-
-    hello: Hello
-    python: Producer | None = None
-    """Of a native one: the Python producer of its process, once it has been heard of."""
-    names: dict[int, str] = field(default_factory=dict)
-    groups: dict[str, GroupInfo] = field(default_factory=dict)
-    parallelism: dict[str, int] = field(default_factory=dict)
-    tracker: StepTracker = field(default_factory=StepTracker)
-    step_ends: StepEnds = field(default_factory=StepEnds)
-    held: list[tuple[Kinds, Records]] = field(default_factory=list)
-    kernels: list[memoryview] = field(default_factory=list)
-    kernels_bytes: int = 0
-    kernels_since_ns: int | None = None
-    kernels_until_ns: int = 0
-    held_since_ns: int | None = None
-    holding: bool = True
-    open_ops: dict[_OpenKey, Records] = field(default_factory=dict)
-    blocked: bool = False
-
-    @property
-    def is_native(self) -> bool:
-        return is_native(self.hello)
-
-    @property
-    def who(self) -> Hello:
-        """As its process is known."""
-        return self.hello if self.python is None else self.python.hello
-
-    @property
-    def rank(self) -> int:
-        return self.who.rank
-
-    @property
-    def offset_ns(self) -> int:
-        return self.who.wall_ns - self.who.mono_ns
-
-    @property
-    def patience_ns(self) -> float:
-        return PATIENT_STEPS * self.tracker.average_ns
-
-    def oldest_open_ns(self, now_ns: int) -> int:
-        """How long the oldest operator in flight has been so."""
-        enqueued = min(int(record["field"][0, 4]) for record in self.open_ops.values())
-        return now_ns - self.offset_ns - enqueued
-
-    def step_of(self, ordinal: int) -> int:
-        if self.is_native:
-            return NULL if self.python is None else self.python.step_by_now(ordinal)
-        sequence = self.tracker.sequence
-        return ordinal if sequence is None else sequence.step_of(ordinal)
-
-    def step_by_now(self, ordinal: int) -> int:
-        """The step, null where it is not known yet how many optimizer steps make one."""
-        unknown = self.holding and self.tracker.sequence is None and not self.is_native
-        return NULL if unknown else self.step_of(ordinal)
-
-    def with_ordinals(self, records: Records) -> Records:
-        """A native one's records, as the Python producer of its process can tell."""
-        return records if self.python is None else with_ordinals(records, self.python.step_ends)
-
-    def translation(self) -> Translation:
-        return Translation(self.rank, self.offset_ns, self.names, self.step_of)
-
-    def members(self) -> Members:
-        """Of a native one: who is in its communicators."""
-        groups = None if self.python is None else self.python.groups.values()
-        return Members(self.names, self.rank, self.who.world_size, groups)
 
 
 class HostState:
@@ -157,7 +77,7 @@ class HostState:
             if header.kind == PacketKind.HELLO:
                 return self._hello(connection, decode_hello(payload))
             if header.kind == PacketKind.CONTROL:
-                return [_asked(connection, payload)]
+                return [self._asked(connection, payload)]
             if producer is None:
                 raise WireError(f"{header.kind.name} packet before a hello")
             if header.kind == PacketKind.NAMES:
@@ -254,7 +174,7 @@ class HostState:
         if hello.at_risk is not None:
             offset = hello.wall_ns - hello.mono_ns
             rank = self.producers[connection].rank
-            out.append(Append(hello.job, "losses", _losses(rank, hello.at_risk, offset)))
+            out.append(Append(hello.job, "losses", observed.losses(rank, hello.at_risk, offset)))
         if is_native(hello):
             return out
         return [*out, Watch(hello.job, hello.rank, hello.pid, hello.thread_id)]
@@ -288,6 +208,16 @@ class HostState:
                 producer.groups[one.id] = GroupInfo(one.id, "world", ranks)
         is_new = len(producer.groups) > before
         return [self._job_known(hello.job, hello.store)] if is_new else []
+
+    def _asked(self, connection: int, payload: memoryview) -> Instruction:
+        """What a request wants; those of `stepscope run` are answered."""
+        if (job := decode_flush(payload)) is not None:
+            return StoreNow(connection, job)
+        if (job := decode_follow(payload)) is not None:
+            return Follow(connection, job)
+        if (job := decode_events(payload)) is not None:
+            return Relay(tuple(self.connections(job)), bytes(payload))
+        raise WireError("a request that is none of ours")
 
     def _is_back(self, producer: Producer) -> bool:
         """Whether its rank has a newer connection, which knows better what is open."""
@@ -334,9 +264,9 @@ class HostState:
             if producer.tracker.sequence is not None:
                 yield from self._release(producer)
         else:
-            yield from _rows(producer, kinds, records)
+            yield from observed.finished(producer, kinds, records)
         if steps:
-            yield Append(producer.hello.job, "steps", _step_rows(producer, steps))
+            yield Append(producer.hello.job, "steps", observed.step_rows(producer, steps))
         # last: an operator that finished must be in its table before it leaves the open ones
         if kinds & survey.COMMS:
             yield from self._open(producer, records)
@@ -390,10 +320,10 @@ class HostState:
         if producer.is_native:
             if held:
                 together = np.concatenate([records for _, records in held])
-                yield from _native_rows(producer, producer.with_ordinals(together))
+                yield from observed.native(producer, producer.with_ordinals(together))
             return
         for kinds, records in held:
-            yield from _rows(producer, kinds, records)
+            yield from observed.finished(producer, kinds, records)
 
     def _open(self, producer: Producer, records: Records) -> list[Instruction]:
         """Keeps the list of operators in flight; says it anew when it changed."""
@@ -474,7 +404,7 @@ def _who(hello: Hello) -> tuple[str, int, str]:
     return hello.job, hello.rank, hello.source
 
 
-def _about_open(comm: Records, open_ops: Set[_OpenKey]) -> Records:
+def _about_open(comm: Records, open_ops: Set[OpenKey]) -> Records:
     """The records that may begin or end an operator in flight: of most packets none, and the
     others' keys are not worth working out (half the processor's time, measured)."""
     begins = comm["flags"] == COMM_OPEN
@@ -486,103 +416,6 @@ def _about_open(comm: Records, open_ops: Set[_OpenKey]) -> Records:
     return about
 
 
-def _open_key(record: Records, names: dict[int, str]) -> _OpenKey:
+def _open_key(record: Records, names: dict[int, str]) -> OpenKey:
     group, op_peer, seq = (int(value) for value in record["field"][:3])
     return group, seq, names.get(op_peer >> 32) in ("Send", "Recv")
-
-
-def _asked(connection: int, payload: memoryview) -> StoreNow | Follow:
-    """What a request of `stepscope run` wants, the only messages that are answered."""
-    if (job := decode_flush(payload)) is not None:
-        return StoreNow(connection, job)
-    if (job := decode_follow(payload)) is not None:
-        return Follow(connection, job)
-    raise WireError("a request that is none of ours")
-
-
-def _rows(producer: Producer, kinds: Kinds, records: Records) -> Iterator[Append]:
-    """Finished observations as table rows. Operators in flight are in `OpenOps`."""
-    to, job = producer.translation(), producer.hello.job
-    if kinds & survey.PHASES:
-        some = normalise.of_kind(records, RecordKind.PHASE)
-        yield Append(job, "phases", normalise.phases(some, to))
-    if kinds & survey.COMMS:
-        comm = normalise.of_kind(records, RecordKind.COMM)
-        if len(some := comm[comm["flags"] != COMM_OPEN]):
-            yield Append(job, "comm_ops", normalise.comm_ops(some, to))
-    if kinds & survey.PAUSES:
-        some = normalise.of_kind(records, RecordKind.PAUSE)
-        yield Append(job, "pauses", normalise.pauses(some, to))
-    if kinds & survey.COUNTS:
-        some = normalise.of_kind(records, RecordKind.COUNT)
-        yield from _counts(producer, some, to)
-
-
-def _native_rows(producer: Producer, records: Records) -> Iterator[Append]:
-    """Observations of a native producer, kernels excepted.
-
-    Of operators Python's hooks tell as well, and it is not proved which of theirs is which of
-    NCCL's: no operator stands in the table twice, so NCCL's are kept of processes without hooks.
-    """
-    to, job, members = producer.translation(), producer.hello.job, producer.members()
-    comm = normalise.of_kind(records, RecordKind.COMM)
-    if len(comm) and producer.python is None:
-        yield Append(job, "comm_ops", communicators.operators(comm, to, members))
-    sent = normalise.of_kind(records, RecordKind.TRANSFER)
-    if len(sent):
-        yield from _requests(job, communicators.requests(sent, to, members))
-    counted = normalise.of_kind(records, RecordKind.COUNT)
-    if len(counted):
-        yield from _counts(producer, counted, to)
-
-
-def _requests(job: str, rows: Rows) -> Iterator[Append]:
-    """Network requests; of whom it is open to whom they went, as much as that some are missing."""
-    known = rows["peer"] != UNKNOWN_PEER
-    if known.any():
-        yield Append(job, "transfers", {name: _where(known, rows[name]) for name in rows})
-    if not known.all():
-        start_ns, end_ns = int(rows["start_ns"].min()), int(rows["end_ns"].max())
-        risk = AtRisk(start_ns, end_ns, {"transfers": int((~known).sum())})
-        yield Append(job, "losses", _losses(int(rows["rank"][0]), risk, 0))
-
-
-def _where(chosen: NDArray[np.bool_], column: Any) -> Any:
-    if isinstance(column, np.ndarray):
-        return column[chosen]
-    return [value for value, wanted in zip(column, chosen, strict=True) if wanted]
-
-
-def _counts(producer: Producer, records: Records, to: Translation) -> Iterator[Append]:
-    """Counters go to `hardware`; counts of dropped rows are losses."""
-    rows = normalise.counts(records, to, producer.hello.host)
-    for metric, fields in zip(rows["metric"], records["field"].tolist(), strict=True):
-        if metric is not None and metric.startswith("dropped."):
-            _, lost, until, since, *_ = fields
-            risk = AtRisk(since, until, {metric.removeprefix("dropped."): lost})
-            yield Append(producer.hello.job, "losses", _losses(to.rank, risk, to.offset_ns))
-    told = [m is not None and not m.startswith("dropped.") for m in rows["metric"]]
-    if any(told):
-        keep = np.array(told)
-        kept = {name: _where(keep, column) for name, column in rows.items()}
-        yield Append(producer.hello.job, "hardware", kept)
-
-
-def _losses(rank: int, risk: AtRisk, offset_ns: int) -> Rows:
-    tables = list(risk.rows)
-    return {
-        "rank": [rank] * len(tables),
-        "table": tables,
-        "start_ns": [risk.start_ns + offset_ns] * len(tables),
-        "end_ns": [risk.end_ns + offset_ns] * len(tables),
-        "rows": [risk.rows[table] for table in tables],
-    }
-
-
-def _step_rows(producer: Producer, steps: list[Step]) -> Rows:
-    return {
-        "rank": [producer.hello.rank] * len(steps),
-        "step": [step.step for step in steps],
-        "start_ns": [step.start_ns + producer.offset_ns for step in steps],
-        "duration_ns": [step.duration_ns for step in steps],
-    }

@@ -66,6 +66,17 @@ def decode_follow(payload: memoryview) -> str | None:
     return _job_in(payload, "follow")
 
 
+def encode_events(job: str, nccl_events: int) -> bytes:
+    """The payload that asks a processor to have NCCL's plugin in a job's ranks here watch other
+    events: bits of NCCL's activation mask. It goes on to the ranks as it is."""
+    return json.dumps({"watch": job, "nccl_events": nccl_events}).encode()
+
+
+def decode_events(payload: memoryview) -> str | None:
+    """The job whose ranks are to watch other events; None where none are."""
+    return _job_in(payload, "watch")
+
+
 def encode_stored(job: str) -> bytes:
     """The payload that says so; what was stored stands in the job's folder."""
     return json.dumps({"stored": job}).encode()

@@ -1,0 +1,99 @@
+"""One training process and what it has told us, in the processor's memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from stepscope.processor.communicators import Members
+from stepscope.processor.natives import StepEnds, is_native, with_ordinals
+from stepscope.processor.normalise import Records, Translation
+from stepscope.processor.steps import StepTracker
+from stepscope.processor.survey import Kinds
+from stepscope.window import NULL
+from stepscope.wire.frames import GroupInfo, Hello
+
+PATIENT_STEPS = 0.5
+"""As `hang.STOPPED_STEPS`: by then somebody may be missing, and fresh samples are wanted."""
+
+OpenKey = tuple[int, int, bool]
+"""Of an operator in flight: its group, its number in it, and whether it is a send or a receive."""
+
+
+@dataclass
+class Producer:
+    """One training process and what it has told us; native producers in it have their own."""
+
+    hello: Hello
+    python: Producer | None = None
+    """Of a native one: the Python producer of its process, once it has been heard of."""
+    names: dict[int, str] = field(default_factory=dict)
+    groups: dict[str, GroupInfo] = field(default_factory=dict)
+    parallelism: dict[str, int] = field(default_factory=dict)
+    tracker: StepTracker = field(default_factory=StepTracker)
+    step_ends: StepEnds = field(default_factory=StepEnds)
+    held: list[tuple[Kinds, Records]] = field(default_factory=list)
+    kernels: list[memoryview] = field(default_factory=list)
+    kernels_bytes: int = 0
+    kernels_since_ns: int | None = None
+    kernels_until_ns: int = 0
+    held_since_ns: int | None = None
+    holding: bool = True
+    open_ops: dict[OpenKey, Records] = field(default_factory=dict)
+    blocked: bool = False
+
+    @property
+    def is_native(self) -> bool:
+        return is_native(self.hello)
+
+    @property
+    def who(self) -> Hello:
+        """As its process is known."""
+        return self.hello if self.python is None else self.python.hello
+
+    @property
+    def rank(self) -> int:
+        return self.who.rank
+
+    @property
+    def offset_ns(self) -> int:
+        return self.who.wall_ns - self.who.mono_ns
+
+    @property
+    def patience_ns(self) -> float:
+        return PATIENT_STEPS * self.tracker.average_ns
+
+    def oldest_open_ns(self, now_ns: int) -> int:
+        """How long the oldest operator in flight has been so."""
+        enqueued = min(int(record["field"][0, 4]) for record in self.open_ops.values())
+        return now_ns - self.offset_ns - enqueued
+
+    def step_of(self, ordinal: int) -> int:
+        if self.is_native:
+            return NULL if self.python is None else self.python.step_by_now(ordinal)
+        sequence = self.tracker.sequence
+        return ordinal if sequence is None else sequence.step_of(ordinal)
+
+    def step_by_now(self, ordinal: int) -> int:
+        """The step, null where it is not known yet how many optimizer steps make one."""
+        unknown = self.holding and self.tracker.sequence is None and not self.is_native
+        return NULL if unknown else self.step_of(ordinal)
+
+    def with_ordinals(self, records: Records) -> Records:
+        """A native one's records, as the Python producer of its process can tell."""
+        return records if self.python is None else with_ordinals(records, self.python.step_ends)
+
+    def translation(self) -> Translation:
+        return Translation(self.rank, self.offset_ns, self.names, self.step_of)
+
+    def tells(self, table: str) -> bool:
+        """Whether its rows of a table count.
+
+        Of operators Python's hooks tell as well, and it is not proved which of theirs is which of
+        NCCL's: no operator stands in the table twice, so NCCL's are kept where there are no hooks.
+        """
+        return table != "comm_ops" or self.python is None
+
+    def members(self) -> Members:
+        """Of a native one: who is in its communicators."""
+        groups = None if self.python is None else self.python.groups.values()
+        return Members(self.names, self.rank, self.who.world_size, groups)
