@@ -56,6 +56,21 @@ void kernels(std::istream& words) {
     std::cout << threads * count;
 }
 
+// As torch.profiler's hook does, before CUDA has loaded the library or after.
+void pause(const char* call_name) {
+    injector = dlopen(std::getenv("CUDA_INJECTION64_PATH"), RTLD_NOW);
+    call<void()>(injector, call_name);
+}
+
+// Becomes another program of the same process id; says so first, so that no order of the next one
+// is read here.
+void execute() {
+    std::cout << "next" << std::endl;
+    char program[] = "/proc/self/exe";
+    char* words[] = {program, nullptr};
+    execv(program, words);
+}
+
 // Another profiler: takes CUPTI over, records kernels of its own, leaves with all switched off.
 void others_request(std::uint8_t** buffer, std::size_t* size, std::size_t* most) {
     *buffer = others_buffer;
@@ -142,6 +157,9 @@ void obey(const std::string& line) {
     if (order == "untimed") untimed(words);
     if (order == "profiler") other_profiler(words);
     if (order == "fork") fork_child(words);
+    if (order == "pause") pause("stepscope_cupti_pause");
+    if (order == "resume") pause("stepscope_cupti_resume");
+    if (order == "exec") execute();
     if (order == "flush") flush();
     if (order == "hold") hold(words);
     if (order == "ticks") call<void()>(mock, "mock_use_ticks");

@@ -202,6 +202,33 @@ def test_another_profiler_gets_its_kernels_and_we_ours_again(
     driver.end()
 
 
+def test_who_was_paused_before_cuda_began_records_afterwards(
+    racing: Injected, start: Start, listener: Listener
+) -> None:
+    driver = start(racing.program, **racing.variables)
+    driver.ask("pause")
+    assert driver.ask("inject") == "1"
+    driver.ask("kernels others 1 5 1000")
+    driver.ask("resume")
+    driver.ask("kernels ours 1 5 1000")
+    driver.ask("flush")
+    assert kernels(read_all(listener.accept(), 5)) == {"ours": 5}
+    driver.end()
+
+
+def test_a_rank_that_becomes_another_program_is_the_rank_still(
+    racing: Injected, start: Start, listener: Listener
+) -> None:
+    driver = begin(start, racing)
+    listener.accept()
+    assert driver.ask("exec") == "next"
+    assert driver.ask("inject") == "1"
+    driver.ask("kernels gemm 1 5 1000")
+    driver.ask("flush")
+    assert kernels(read_all(listener.accept(), 5)) == {"gemm": 5}
+    driver.end()
+
+
 def test_times_are_right_when_another_profiler_left_its_clock(
     racing: Injected, start: Start, listener: Listener
 ) -> None:
@@ -261,7 +288,15 @@ def test_launchers_and_helpers_are_left_alone(
     assert not listener.has_visitor()
 
 
-@pytest.mark.parametrize("env", [{"RANK": ""}, {"STEPSCOPE_OWNER": "1"}, {"STEPSCOPE_SOCKET": ""}])
+@pytest.mark.parametrize(
+    "env",
+    [
+        {"RANK": ""},
+        {"STEPSCOPE_SOCKET": ""},
+        {"STEPSCOPE_OWNER": "1"},
+        {"STEPSCOPE_CUPTI_OWNER": "1"},
+    ],
+)
 def test_who_is_no_rank_is_left_alone(
     racing: Injected, listener: Listener, env: dict[str, str]
 ) -> None:
