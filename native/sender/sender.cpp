@@ -7,8 +7,8 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <memory>
 #include <mutex>
+#include <system_error>
 
 namespace stepscope {
 namespace {
@@ -77,8 +77,9 @@ Sender* Sender::start(const SenderOptions& options) noexcept {
         if (who.socket.empty() || is_anothers()) return nullptr;
         Sender* sender = new Sender(options, std::move(who));
         if (enlist(sender) && sender->launch()) return sender;
-        sender->silent_ = true;  // leaked: it stands in the list of who is told of forks
-    } catch (...) {              // no memory, no thread: the training goes on without us
+        // leaked: it stands in the list of who is told of forks
+        sender->silent_ = sender->ended_ = true;
+    } catch (...) {  // no memory, no thread: the training goes on without us
     }
     return nullptr;
 }
@@ -104,7 +105,11 @@ bool Sender::launch() {
     });
     wake_ = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     const SignalsBlocked blocked;
-    thread_ = std::thread([this] { run(); });
+    try {
+        thread_ = std::thread([this] { run(); });
+    } catch (const std::system_error&) {
+        return false;
+    }
     pthread_setname_np(thread_.native_handle(), "stepscope-send");
     return true;
 }

@@ -10,6 +10,7 @@ import pytest
 from stepscope.processor.instructions import Append, Instruction, JobKnown, Relay, Unwatch, Watch
 from stepscope.processor.natives import StepEnds
 from stepscope.processor.state import KERNELS_NS, HostState
+from stepscope.store.encode import arrow_table
 from stepscope.trace import ProcessGroup
 from stepscope.window import NULL
 from stepscope.wire.control import encode_events
@@ -226,6 +227,7 @@ def test_operators_of_a_process_without_python(process: Process) -> None:
 
     (fragment,) = [it.fragment for it in said if isinstance(it, JobKnown)]
     assert fragment.groups == (ProcessGroup("nccl-00000000000000ab", "world", (0, 1)),)
+    assert arrow_table("comm_ops", rows)["step"].to_pylist() == [None] * 3
     assert rows["group"] == ["nccl-00000000000000ab"] * 3
     assert rows["op"] == ["AllReduce", "Send", "Send"]
     assert rows["peer"].tolist() == [-1, 0, -2]

@@ -111,7 +111,7 @@ def operators(records: Records, to: Translation, members: Members) -> Rows:
     mapped = members.peers(field[:, 0], peers)
     return {
         "rank": np.full(len(records), to.rank, np.int32),
-        "step": to.steps(records["ordinal"]),
+        "step": to.steps_of_many(records["ordinal"]),
         "group": [members.group(id) for id in field[:, 0].tolist()],
         "seq": field[:, 2].copy(),
         "op": to.strings(field[:, 1] >> 32),
