@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.wire.records import UNKNOWN, RecordKind
+from stepscope.wire.records import RECORD_BYTES, UNKNOWN, RecordKind
 from tests.collect.listener import Heard, Listener, Peer
 from tests.processor.daemons import Daemon, ints, strings, wait_for
 
@@ -19,9 +19,13 @@ from .conftest import Start
 from .cupti import Injected, injected
 from .driver import END_SECONDS, SANITIZERS, Driver, environment
 
+QUEUE_RECORDS = 65_536
+IN_SOCKET = int(Path("/proc/sys/net/core/wmem_default").read_text()) // RECORD_BYTES
+"""Records that wait in the queue and in a socket that nobody reads."""
 LARGE = {"MOCK_CUPTI_KERNEL_BYTES": "65536"}
 """Each of the 32 buffers of 2 MiB holds 32 such records."""
 IN_ALL_BUFFERS = 32 * 32
+DECLINED = "stepscope_cupti_declined"
 OLD = {"MOCK_CUPTI_VERSION": "26"}
 """The last CUPTI, of CUDA 12.8, that must not go without a buffer."""
 
@@ -101,8 +105,8 @@ def test_copies_sets_graphs_and_waits(racing: Injected, start: Start, listener: 
     driver = begin(start, racing)
     driver.ask("others 3 4 5 6")
     peer = listener.accept()
-    heard = peer.read_until(lambda heard: bool(counters(heard, "device_wait_ns")))
-    heard = read_all(peer, 12)
+    read_all(peer, 12)
+    heard = peer.read_until(lambda heard: sum(counters(heard, "device_wait_ns")) >= 6 * 1000)
     names = {"Memcpy HtoD (Pinned -> Device)": 3, "Memset (Device)": 4, "CUDA graph 4": 5}
     assert kernels(heard) == names
     assert sum(counters(heard, "device_wait_ns")) == 6 * 1000
@@ -129,10 +133,11 @@ def test_a_processor_counts_as_many_as_were_launched(
     driver.ask("kernels gemm 2 4000 1000")
     driver.end()
     folder = tmp_path / "job-1"
-    wait_for(lambda: bool(ints(folder, "kernel_summaries", "count")), "summaries")
+    wait_for(lambda: sum(ints(folder, "kernel_summaries", "count")) >= 8000, "summaries")
     assert sum(ints(folder, "kernel_summaries", "count")) == 8000
-    assert strings(folder, "kernel_summaries", "kernel") == ["gemm"]
-    assert ints(folder, "kernel_summaries", "p50_ns") == [pytest.approx(1000, rel=0.01)]
+    assert set(strings(folder, "kernel_summaries", "kernel")) == {"gemm"}
+    for p50_ns in ints(folder, "kernel_summaries", "p50_ns"):
+        assert p50_ns == pytest.approx(1000, rel=0.01)
     assert ints(folder, "losses", "rows") == []
 
 
@@ -146,10 +151,11 @@ def test_what_finds_no_buffer_is_counted(
     driver.ask("hold 0")
     driver.ask("kernels after 1 10 1000")
     driver.ask("flush")
-    heard = read_all(listener.accept(), IN_ALL_BUFFERS + 110)
+    peer = listener.accept()
+    heard = read_all(peer, IN_ALL_BUFFERS + 110)
     assert lost(heard) + kernels(heard).total() == IN_ALL_BUFFERS + 110
-    assert kernels(heard)["gemm"] == IN_ALL_BUFFERS
-    assert counters(heard, "stepscope_cupti_declined")[-1] >= 100
+    assert lost(heard) >= 100
+    peer.read_until(lambda heard: max(counters(heard, DECLINED), default=0) >= 100)
     driver.end()
 
 
@@ -158,10 +164,11 @@ def test_a_reader_that_does_not_read_costs_rows_that_are_counted(
 ) -> None:
     driver = begin(start, addressed)
     peer = listener.accept()
-    driver.ask("kernels gemm 2 36000 1000")
+    launched = QUEUE_RECORDS + IN_SOCKET + 5000
+    driver.ask("kernels gemm", 1, launched, 1000)
     driver.ask("flush")
-    heard = read_all(peer, 72_000)
-    assert kernels(heard).total() + lost(heard) == 72_000
+    heard = read_all(peer, launched)
+    assert kernels(heard).total() + lost(heard) == launched
     assert lost(heard) > 0
     driver.end()
 
