@@ -13,10 +13,9 @@ from dataclasses import dataclass
 
 from stepscope.wire.frames import MAX_PACKET_BYTES
 
-SHORTEST_SECONDS = 0.02
-"""Between ticks where steps are short."""
-USUAL_SECONDS = 0.05
-"""Where their length is not known, and the longest while somebody waits."""
+SHORTEST_SECONDS = 0.05
+"""Between ticks where steps are short, or not known, and the longest while somebody waits. More
+often a stopped rank was told of no sooner that could be measured, and waking up costs."""
 LONGEST_SECONDS = 0.25
 TICKS_PER_STEP = 5
 """Who has stopped is to be told within two steps of it; this is a tenth of them."""
@@ -55,7 +54,5 @@ def tick_seconds(step_ns: float, *, halted: bool, waiting: bool) -> float:
     """
     if halted:
         return HALTED_SECONDS
-    if step_ns <= 0:
-        return USUAL_SECONDS
-    longest = USUAL_SECONDS if waiting else LONGEST_SECONDS
+    longest = SHORTEST_SECONDS if waiting else LONGEST_SECONDS
     return min(max(step_ns / TICKS_PER_STEP / 1e9, SHORTEST_SECONDS), longest)
