@@ -1,0 +1,1 @@
+"""Speed, as ratios against named baselines of the same run."""

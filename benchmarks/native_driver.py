@@ -1,0 +1,46 @@
+"""What benchmarks of native code share: a program of ours, and somebody who empties its queue."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import threading
+from pathlib import Path
+
+_ROOT = Path(__file__).parents[1]
+_FLAGS = ("-std=c++17", "-O2", "-fvisibility=hidden", "-pthread", f"-I{_ROOT / 'native'}")
+
+
+def compiled(driver: str, folders: tuple[str, ...], program: Path) -> None:
+    """Makes a program of `benchmarks/<driver>` and of what lies in these folders of `native`."""
+    compiler = shutil.which(os.environ.get("CXX", "g++")) or "c++"
+    sources = [str(path) for one in folders for path in (_ROOT / "native" / one).glob("*.cpp")]
+    here = str(_ROOT / "benchmarks" / driver)
+    subprocess.run([compiler, *_FLAGS, here, *sources, "-o", str(program), "-ldl"], check=True)
+
+
+def said(program: Path, path: Path, *arguments: str) -> str:
+    """What it prints, told to record for whoever listens at a path."""
+    env = {**os.environ, "STEPSCOPE_SOCKET": str(path), "STEPSCOPE_JOB": "benchmark"}
+    done = subprocess.run(
+        [program, *arguments], env=env, capture_output=True, text=True, check=True
+    )
+    return done.stdout
+
+
+def swallow_at(path: Path) -> None:
+    """Takes all that is sent to a path from now on, one connection after the other."""
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listening.bind(str(path))
+    listening.listen()
+    threading.Thread(target=_swallow, args=(listening,), daemon=True).start()
+
+
+def _swallow(listening: socket.socket) -> None:
+    while True:
+        line, _ = listening.accept()
+        with line:
+            while line.recv(1 << 16):
+                pass
