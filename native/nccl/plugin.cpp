@@ -96,6 +96,8 @@ Result finalize(void* context) {
 }
 
 constexpr const char* NAME = "stepscope";
+constexpr ProfilerV5 FROM_V5 = {NAME,       init_v5,      start_event<std::uint64_t>,
+                                stop_event, record_state, finalize};
 
 }  // namespace
 }  // namespace stepscope::nccl
@@ -109,17 +111,5 @@ EXPORTED const stepscope::nccl::ProfilerV4 ncclProfiler_v4 = {
     stepscope::nccl::stop_event,
     stepscope::nccl::record_state,
     stepscope::nccl::finalize};
-EXPORTED const stepscope::nccl::ProfilerV5 ncclProfiler_v5 = {
-    stepscope::nccl::NAME,
-    stepscope::nccl::init_v5,
-    stepscope::nccl::start_event<std::uint64_t>,
-    stepscope::nccl::stop_event,
-    stepscope::nccl::record_state,
-    stepscope::nccl::finalize};
-EXPORTED const stepscope::nccl::ProfilerV5 ncclProfiler_v6 = {
-    stepscope::nccl::NAME,
-    stepscope::nccl::init_v5,
-    stepscope::nccl::start_event<std::uint64_t>,
-    stepscope::nccl::stop_event,
-    stepscope::nccl::record_state,
-    stepscope::nccl::finalize};
+EXPORTED const stepscope::nccl::ProfilerV5 ncclProfiler_v5 = stepscope::nccl::FROM_V5;
+EXPORTED const stepscope::nccl::ProfilerV5 ncclProfiler_v6 = stepscope::nccl::FROM_V5;
