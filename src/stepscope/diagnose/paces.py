@@ -47,8 +47,7 @@ class Single:
     @property
     def slowness(self) -> Floats:
         """As of `Paces`."""
-        ratio: Floats = np.log(self.taken_ns / self.usual_ns)
-        return ratio
+        return _slowness(self.taken_ns, self.usual_ns)
 
 
 @dataclass(frozen=True)
@@ -67,8 +66,11 @@ class Paces:
     @property
     def slowness(self) -> Floats:
         """Natural logarithm of how many times the usual it took."""
-        ratio: Floats = np.log(self.taken_ns / self.usual_ns)
-        return ratio
+        return _slowness(self.taken_ns, self.usual_ns)
+
+
+def _slowness(taken_ns: Floats, usual_ns: Floats) -> Floats:
+    return np.asarray(np.log(taken_ns / usual_ns))
 
 
 @dataclass(frozen=True)

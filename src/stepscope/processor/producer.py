@@ -62,10 +62,12 @@ class Producer:
     def patience_ns(self) -> float:
         return PATIENT_STEPS * self.tracker.average_ns
 
-    def oldest_open_ns(self, now_ns: int) -> int:
-        """How long the oldest operator in flight has been so."""
+    def waits(self, now_ns: int, part: float = 1.0) -> bool:
+        """Whether an operator is in flight for longer than this part of its patience."""
+        if not self.open_ops:
+            return False
         enqueued = min(int(record["field"][0, 4]) for record in self.open_ops.values())
-        return now_ns - self.offset_ns - enqueued
+        return now_ns - self.offset_ns - enqueued > part * self.patience_ns
 
     def step_of(self, ordinal: int) -> int:
         if self.is_native:

@@ -133,11 +133,7 @@ class HostState:
         jobs = {
             producer.hello.job
             for producer in self.producers.values()
-            if producer.open_ops
-            and (
-                producer.hello.job in halted
-                or producer.oldest_open_ns(now_ns) > producer.patience_ns
-            )
+            if (producer.open_ops and producer.hello.job in halted) or producer.waits(now_ns)
         }
         return [self._stalled(job) for job in sorted(jobs)]
 
@@ -148,8 +144,7 @@ class HostState:
 
     def is_waiting(self, now_ns: int) -> bool:
         """Whether operators are in flight for half as long as a stalled job's."""
-        return any(one.open_ops and 2 * one.oldest_open_ns(now_ns) > one.patience_ns
-                   for one in self.producers.values())  # fmt: skip
+        return any(one.waits(now_ns, 0.5) for one in self.producers.values())
 
     def _stalled(self, job: str) -> Stalled:
         in_flight: Counter[str] = Counter()
