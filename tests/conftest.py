@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import logging
 import os
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
+    from tests.collect.listener import Listener
     from tests.perfetto.engine import TraceProcessor
 
 # No test judges time. In CI a change is tested by the same examples however often it is tried.
@@ -31,6 +34,23 @@ def logging_is_nobodys() -> Iterator[None]:
     """A command that a test ran in this process decides for no other test what is logged."""
     yield
     logging.getLogger("stepscope").setLevel(logging.NOTSET)
+
+
+@pytest.fixture
+def socket_path() -> Iterator[Path]:
+    """Short: pytest's own folders are too long for a socket's path on some machines."""
+    with tempfile.TemporaryDirectory(prefix="sscp-") as folder:
+        yield Path(folder) / "p.sock"
+
+
+@pytest.fixture
+def listener(socket_path: Path) -> Iterator[Listener]:
+    """Stands in for a processor."""
+    from tests.collect.listener import Listener
+
+    listener = Listener(socket_path)
+    yield listener
+    listener.close()
 
 
 @pytest.fixture(scope="session")

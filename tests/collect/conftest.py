@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,22 +10,6 @@ import pytest
 
 from stepscope.collect import guard, identity, sender, startup
 from stepscope.collect.session import Session
-
-from .listener import Listener
-
-
-@pytest.fixture
-def socket_path() -> Iterator[Path]:
-    """Short: pytest's own folders are too long for a socket's path on some machines."""
-    with tempfile.TemporaryDirectory(prefix="sscp-") as folder:
-        yield Path(folder) / "s"
-
-
-@pytest.fixture
-def listener(socket_path: Path) -> Iterator[Listener]:
-    listener = Listener(socket_path)
-    yield listener
-    listener.close()
 
 
 @pytest.fixture(autouse=True)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-
-from tests.collect.listener import Listener
 
 from .compiling import ADDRESSES, HERE, THREADS, compiled, sources
 from .driver import Driver, environment
@@ -32,20 +29,6 @@ def _parts() -> list[Path]:
     """One program for the sender and for NCCL's plugin: it is compiled in half the time of two."""
     drivers = [HERE / f"{name}.cpp" for name in ("driver", "sender_driver", "nccl_driver")]
     return [*drivers, *sources("nccl", "sender")]
-
-
-@pytest.fixture
-def socket_path() -> Iterator[Path]:
-    """Short: pytest's own folders are too long for a socket's path on some machines."""
-    with tempfile.TemporaryDirectory(prefix="sscn-") as folder:
-        yield Path(folder) / "p.sock"
-
-
-@pytest.fixture
-def listener(socket_path: Path) -> Iterator[Listener]:
-    listener = Listener(socket_path)
-    yield listener
-    listener.close()
 
 
 @pytest.fixture

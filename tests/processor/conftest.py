@@ -11,13 +11,6 @@ import pytest
 from .daemons import Daemon
 
 
-@pytest.fixture
-def socket_path() -> Iterator[Path]:
-    """Short: pytest's own folders are too long for a socket's path on some machines."""
-    with tempfile.TemporaryDirectory(prefix="sscp-") as folder:
-        yield Path(folder) / "p.sock"
-
-
 @pytest.fixture(scope="module")
 def daemon() -> Iterator[Daemon]:
     """One for all stories in which it survives, as it must."""
