@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stepscope.simulate.conditions import Reading
 from stepscope.simulate.engine import NEVER
@@ -19,7 +20,7 @@ from stepscope.simulate.program import DEVICE_WORK, TRANSFERS, Op
 from stepscope.simulate.record.moment import Clocks, Moment
 from stepscope.simulate.record.rows import Rows
 from stepscope.simulate.world import World
-from stepscope.window import Floats, Ints, Mask
+from stepscope.window import Floats, Ints
 
 PERIOD_NS = 1_000_000_000
 SECOND_NS = 1_000_000_000
@@ -55,25 +56,26 @@ class HardwareRows:
         if not due and not moment.conditions.readings:
             return
         places = np.arange(self.world.scenario.ranks)
-        time = np.full(len(places), now)
+        shown = self.clocks.show(np.full(len(places), now), places)
         for metric, values in self._values(moment, now).items():
             if metric in EVENTS:
-                self._put(metric, values, places, time, values > 0)
+                self._put(metric, values, shown, np.flatnonzero(values > 0))
             elif due:
-                self._put(metric, values, places, time, values >= 0)
+                self._put(metric, values, shown, places)
         self._adapters(moment, now)
         if due:
             self._last_ns = now
             self._hosts(moment, now)
             self._adapters_links(moment, now)
 
-    def _put(self, metric: str, values: Floats, places: Ints, time: Ints, keep: Mask) -> None:
-        chosen = np.flatnonzero(keep)
-        self.rows.add(
-            rank=self.world.cluster.rank_of[places[chosen]].astype(np.int32),
-            host=self._host_codes[places[chosen]], metric=np.int32(self.rows.code(metric)),
-            ts_ns=self.clocks.show(time[chosen], places[chosen]), value=values[chosen],
-        )  # fmt: skip
+    def _put(self, metric: str, values: Floats, shown: Ints, places: Ints) -> None:
+        """The rows of some places of all whose clocks show a time."""
+        if len(places):
+            self.rows.add(
+                rank=self._ranks[places], host=self._host_codes[places],
+                metric=np.int32(self.rows.code(metric)), ts_ns=shown[places],
+                value=values[places],
+            )  # fmt: skip
 
     def _adapters(self, moment: Moment, now: int) -> None:
         """What adapters counted: it belongs to their host."""
@@ -97,13 +99,12 @@ class HardwareRows:
             if one.metric == ADAPTERS_LINK:
                 number = [cluster.nic_of(place) for place in one.places.tolist()]
                 carries[cluster.host_of_place[one.places], number] *= one.times
-        first = np.array([cluster.places_on(host)[0] for host in range(cluster.hosts)])
-        for nic in range(nics):
-            self.rows.add(
-                rank=np.int32(HOST_LEVEL), host=self._host_codes[first],
-                metric=np.int32(self.rows.code(f"{ADAPTERS_LINK}.nic-{nic}")),
-                ts_ns=self.clocks.show(np.full(len(first), now), first), value=carries[:, nic],
-            )  # fmt: skip
+        first = self._first_on_hosts
+        metrics = self.rows.codes([f"{ADAPTERS_LINK}.nic-{nic}" for nic in range(nics)])
+        self.rows.add(
+            rank=np.int32(HOST_LEVEL), host=self._host_codes[first], metric=metrics[:, None],
+            ts_ns=self.clocks.show(np.full(len(first), now), first), value=carries.T,
+        )  # fmt: skip
 
     def _hosts(self, moment: Moment, now: int) -> None:
         """Processor use of whole hosts, as a fraction."""
@@ -115,7 +116,7 @@ class HardwareRows:
         for one in moment.conditions.readings:
             if one.host_level and one.metric == "cpu_util":
                 used[cluster.host_of_place[one.places]] = np.minimum(one.plus, 1.0)
-        first = np.array([cluster.places_on(host)[0] for host in range(cluster.hosts)])
+        first = self._first_on_hosts
         self.rows.add(
             rank=np.int32(HOST_LEVEL), host=self._host_codes[first],
             metric=np.int32(self.rows.code("cpu_util")),
@@ -153,6 +154,16 @@ class HardwareRows:
             if one.metric == metric and not one.host_level:
                 shown[one.places] = _changed(shown[one.places], one)
         return shown
+
+    @cached_property
+    def _first_on_hosts(self) -> Ints:
+        """A place on each host."""
+        cluster = self.world.cluster
+        return np.array([cluster.places_on(host)[0] for host in range(cluster.hosts)])
+
+    @cached_property
+    def _ranks(self) -> NDArray[np.int32]:
+        return self.world.cluster.rank_of.astype(np.int32)
 
     @cached_property
     def _host_codes(self) -> Ints:

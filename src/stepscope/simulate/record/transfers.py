@@ -14,9 +14,11 @@ nothing to pass on until it moves. Who still waits for a member to come posts no
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,27 +39,40 @@ REQUEST_BYTES = 512 * 1024
 """NCCL's buffer of four megabytes goes out in eight slices."""
 
 
-@dataclass(frozen=True)
-class _Route:
-    """What the ranks of one stage send to one kind of peer, over all operators of a step."""
+TOGETHER = 1 << 17
+"""Lines that are worked on at once: many small arrays cost calls, few large ones memory."""
 
-    stage: int
+
+@dataclass(frozen=True)
+class _Piece:
+    """What the ranks of one stage send to one kind of peer: some lines, one below the other."""
+
     kind: str
     """Of the group."""
-    slots: Ints
+    stage: int
+    lines: slice
+    pairs: slice
+    shape: tuple[int, int]
+    """Of the lines: `[operator, rank]`."""
+
+
+@dataclass(frozen=True)
+class _Routes:
+    """What ranks send to other hosts in a step: a line per operator and rank, and the pairs of
+    ranks that they belong to."""
+
     places: Ints
+    """Of each pair's sender."""
     peers: Ints
     """Places."""
-    columns: Ints | slice
-    """Where the places are among the ranks of their stage."""
+    pair: Ints
+    """Of each line."""
+    at: tuple[Ints, Ints, Ints]
+    """Where each line's operator and rank are: slot, stage, rank within the stage."""
     sent: Ints
-    """`[operator, rank]` in bytes."""
+    """In bytes."""
     requests: Ints
-
-    def of(self, table: Ints) -> Ints:
-        """`[operator, rank]` of a table `[slot, stage, rank within the stage]`."""
-        rows: Ints = table[self.slots, self.stage]
-        return rows[:, self.columns]
+    pieces: tuple[_Piece, ...]
 
 
 @dataclass
@@ -70,15 +85,15 @@ class TransferRows:
 
     def add(self, moment: Moment) -> None:
         nics = self._nics_in(moment)
-        for route in self._routes:
-            mark = self._standing(route, moment)
-            occupied = self._occupied(route, moment)
-            self._add(route, _events(route, moment, mark, occupied), nics)
+        for routes in self._routes:
+            mark = self._standing(routes, moment)
+            occupied = self._occupied(routes, moment)
+            self._add(routes, _events(routes, moment, mark, occupied), nics)
 
-    def _add(self, route: _Route, events: _Events, nics: Ints) -> None:
-        phase = self._phase[route.places]
-        at, first, last, (posted, completed, sent) = _by_second(events, phase)
-        places, peers = route.places[at], route.peers[at]
+    def _add(self, routes: _Routes, events: _Events, nics: Ints) -> None:
+        phase = self._phase[routes.places]
+        at, first, last, (posted, completed, sent) = _by_second(events, routes.pair, phase)
+        places, peers = routes.places[at], routes.peers[at]
         self.rows.add(
             rank=self.world.cluster.rank_of[places].astype(np.int32), nic=nics[places],
             peer=self.world.cluster.rank_of[peers].astype(np.int32),
@@ -86,25 +101,35 @@ class TransferRows:
             bytes=sent, posted=posted, completed=completed,
         )  # fmt: skip
 
-    def _standing(self, route: _Route, moment: Moment) -> Marks:
-        """`[operator, rank]`: who stands still itself, who is held up by that, 0 who moves."""
-        mark = np.zeros(route.sent.shape, np.int8)
+    def _standing(self, routes: _Routes, moment: Moment) -> Marks | None:
+        """Of each line: who stands still itself, who is held up by that, 0 who moves."""
+        if not moment.conditions.standing:
+            return None
+        mark = np.zeros(len(routes.pair), np.int8)
+        places = routes.places[routes.pair]
         for slot, place in moment.conditions.standing:
             held = self.world.together(self.world.ops[slot], place)
-            at = (route.slots == slot)[:, None]
-            mark[at & np.isin(route.places, held)] = HELD
-            mark[at & (route.places == place)] = STANDS
+            at = routes.at[0] == slot
+            mark[at & np.isin(places, held)] = HELD
+            mark[at & (places == place)] = STANDS
         return mark
 
-    def _occupied(self, route: _Route, moment: Moment) -> _Occupied | None:
+    def _occupied(self, routes: _Routes, moment: Moment) -> _Occupied | None:
         """When within each transfer the ranks have requests in flight; None: all the time."""
-        if route.kind == "pp":
-            return None
-        part = self.world.network.occupied(route.kind, moment.conditions.slower)[route.places]
-        if (part >= 1.0).all():
-            return None
-        source = self.world.random.source(f"requests {route.kind} {route.stage}", moment.step)
-        return _Occupied(part, source.random(route.sent.shape) * (1.0 - part))
+        kinds = {piece.kind for piece in routes.pieces} - {"pp"}
+        parts = {
+            kind: self.world.network.occupied(kind, moment.conditions.slower) for kind in kinds
+        }
+        lasting, since = np.ones(len(routes.pair)), np.zeros(len(routes.pair))
+        for piece in routes.pieces:
+            if piece.kind in parts:
+                part = parts[piece.kind][routes.places[piece.pairs]]
+                if (part < 1.0).any():
+                    source = f"requests {piece.kind} {piece.stage}"
+                    drawn = self.world.random.source(source, moment.step).random(piece.shape)
+                    lasting[piece.lines] = np.broadcast_to(part, piece.shape).ravel()
+                    since[piece.lines] = (drawn * (1.0 - part)).ravel()
+        return _Occupied(lasting, since) if (lasting < 1.0).any() else None
 
     def _nics_in(self, moment: Moment) -> Ints:
         """Codes of the adapters that places use in a step."""
@@ -131,11 +156,17 @@ class TransferRows:
         return zero % PERIOD_NS
 
     @cached_property
-    def _routes(self) -> list[_Route]:
-        return [one for stage in range(self.world.cluster.stages)
-                for one in self._routes_of(stage)]  # fmt: skip
+    def _routes(self) -> list[_Routes]:
+        """Everything, in as few parts as `TOGETHER` allows."""
+        found = [one for stage in range(self.world.cluster.stages)
+                 for one in self._by_peer(stage)]  # fmt: skip
+        lines = np.cumsum([one.lines for one in found])
+        parts = itertools.groupby(
+            zip(found, lines, strict=True), key=lambda one: int(one[1]) // TOGETHER
+        )
+        return [_joined([one for one, _ in some]) for _, some in parts]
 
-    def _routes_of(self, stage: int) -> Iterator[_Route]:
+    def _by_peer(self, stage: int) -> Iterator[_Route]:
         """One for the next stage, one for the stage before, one for each kind of group."""
         by_peer: dict[str, list[Op]] = {}
         for op in self.world.program.stages[stage]:
@@ -158,10 +189,8 @@ class TransferRows:
         times = np.array([passes(op.name, self.world.members(op)) for op in ops])
         size = np.array([op.size_bytes for op in ops])
         sent = np.rint((size * times)[:, None] * share[places[away]]).astype(np.int64)
-        columns = slice(None) if away.all() else np.flatnonzero(away)
-        kind = ops[0].group
-        return _Route(stage, kind, slots, places[away], peers[places[away]], columns, sent,
-                      -(-sent // REQUEST_BYTES))  # fmt: skip
+        return _Route(stage, ops[0].group, slots, places[away], peers[places[away]],
+                      np.flatnonzero(away), sent)  # fmt: skip
 
     def _peers(self, op: Op, stage: int) -> tuple[Ints, Floats]:
         """For every place its peer on another host, and the part of a buffer that goes there."""
@@ -173,18 +202,58 @@ class TransferRows:
 
 
 @dataclass(frozen=True)
+class _Route:
+    """What the ranks of one stage send to one kind of peer, over all operators of a step."""
+
+    stage: int
+    kind: str
+    """Of the group."""
+    slots: Ints
+    places: Ints
+    peers: Ints
+    columns: Ints
+    """Where the places are among the ranks of their stage."""
+    sent: Ints
+    """`[operator, rank]` in bytes."""
+
+    @property
+    def lines(self) -> int:
+        return self.sent.size
+
+
+def _joined(found: Sequence[_Route]) -> _Routes:
+    """The routes, one below the other."""
+    pairs = np.cumsum([0, *(len(one.places) for one in found)]).tolist()
+    lines = np.cumsum([0, *(one.lines for one in found)]).tolist()
+    sent = np.concatenate([one.sent.ravel() for one in found])
+    return _Routes(
+        places=np.concatenate([one.places for one in found]),
+        peers=np.concatenate([one.peers for one in found]),
+        pair=np.concatenate([np.tile(np.arange(*bounds), len(one.slots))
+                             for one, bounds in zip(found, pairwise(pairs), strict=True)]),
+        at=(np.concatenate([np.repeat(one.slots, len(one.columns)) for one in found]),
+            np.concatenate([np.full(one.lines, one.stage) for one in found]),
+            np.concatenate([np.tile(one.columns, len(one.slots)) for one in found])),
+        sent=sent,
+        requests=-(-sent // REQUEST_BYTES),
+        pieces=tuple(_Piece(one.kind, one.stage, slice(*of_lines), slice(*of_pairs),
+                            one.sent.shape)
+                     for one, of_lines, of_pairs
+                     in zip(found, pairwise(lines), pairwise(pairs), strict=True)),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
 class _Occupied:
-    """The piece of each transfer in which requests are in flight, as parts of it."""
+    """The piece of each line's transfer in which requests are in flight, as parts of it."""
 
     lasting: Floats
-    """`[rank]`"""
     since: Floats
-    """`[operator, rank]`"""
 
 
 @dataclass(frozen=True)
 class _Events:
-    """What happened to the requests of a route, each `[operator, rank]`; NEVER: it did not."""
+    """What happened to the requests of each line; NEVER: it did not."""
 
     posted: Ints
     """When its first requests are."""
@@ -196,33 +265,35 @@ class _Events:
     sent: Ints
 
 
-def _events(route: _Route, moment: Moment, mark: Marks, occupied: _Occupied | None) -> _Events:
-    begin, ended = route.of(moment.times.begin), route.of(moment.times.end)
-    done, lasting = ended < NEVER, route.of(moment.costs.lasting)
+def _events(
+    routes: _Routes, moment: Moment, mark: Marks | None, occupied: _Occupied | None
+) -> _Events:
+    ended, lasting = moment.times.end[routes.at], moment.costs.lasting[routes.at]
+    done = ended < NEVER
     posted = np.where(done, ended - lasting, NEVER)
     if occupied is not None:
-        moves = done & (mark == 0)
+        moves = done if mark is None else done & (mark == 0)
         posted = np.where(moves, posted + (occupied.since * lasting).astype(np.int64), posted)
         last = posted + (occupied.lasting * lasting).astype(np.int64)
         ended = np.where(moves, np.minimum(last, ended), ended)
-    if mark.any():
+    if mark is not None:
         posted = np.where(mark == HELD, ended, posted)
+        begin = moment.times.begin[routes.at]
         posted = np.where((mark == STANDS) & ~done, begin, posted)
-    return _Events(posted, np.minimum(route.requests, SLICES), ended, route.requests, route.sent)
+    return _Events(posted, np.minimum(routes.requests, SLICES), ended, routes.requests, routes.sent)
 
 
-def _by_second(events: _Events, phase: Ints) -> tuple[Ints, Ints, Ints, list[Ints]]:
-    """Rows, each of a rank and a second: which rank, the first and the last event, and how many
+def _by_second(events: _Events, pair: Ints, phase: Ints) -> tuple[Ints, Ints, Ints, list[Ints]]:
+    """Rows, each of a pair and a second: which pair, the first and the last event, and how many
     requests were posted, how many completed, and their bytes."""
     begun, done = events.posted < NEVER, events.ended < NEVER
-    ranks = np.broadcast_to(np.arange(len(phase)), begun.shape)
-    second = [(events.posted + phase) // PERIOD_NS, (events.ended + phase) // PERIOD_NS]
+    second = [(time + phase[pair]) // PERIOD_NS for time in (events.posted, events.ended)]
     known = np.concatenate((second[0][begun], second[1][done]))
     if not len(known):
         nothing = np.zeros(0, np.int64)
         return nothing, nothing, nothing, [nothing] * 3
     since, width = int(known.min()), int(known.max() - known.min()) + 1
-    cell = [((one - since) + ranks * width)[mask]
+    cell = [((one - since) + pair * width)[mask]
             for one, mask in zip(second, (begun, done), strict=True)]  # fmt: skip
     size = len(phase) * width
     first, last = np.full(size, NEVER), np.zeros(size, np.int64)
