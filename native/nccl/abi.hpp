@@ -7,11 +7,15 @@
 //     0      8           16     24
 //     | type | parentObj | rank | …            type: one byte in version 4, eight later
 //
-//     coll       seqNumber@24 func@32 count@56 datatype@72 algo@88 proto@96
-//     p2p        func@24 datatype@40 count@48 peer@56
+//     coll       seqNumber@24 func@32 count@56 datatype@72 algo@88 proto@96 parentGroup@104
+//     p2p        func@24 datatype@40 count@48 peer@56 parentGroup@64
 //     proxyOp    pid@24 channelId@28 peer@32 nSteps@36 chunkSize@40 isSend@44
 //     proxyStep  step@24
 //     kernelCh   channelId@24 pTimer@32
+//
+// A group is what one kernel carries out (`ncclKernelPlan`). Up to 2.27 (version 4), where it is
+// the `parentObj`, NCCL tells of no operator whose group has no handle (`profiler.cc`,
+// `ncclProfilerStartTaskEvents`); later it is `parentGroup`.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +39,8 @@ enum State : int { SEND_WAIT = 9, KERNEL_CH_STOP = 22 };
 // An event as it is described to us.
 class Description {
  public:
-    explicit Description(const void* bytes) : bytes_(static_cast<const char*>(bytes)) {}
+    Description(const void* bytes, bool is_v4)
+        : bytes_(static_cast<const char*>(bytes)), is_v4_(is_v4) {}
 
     template <class T>
     T at(std::size_t offset) const {
@@ -45,9 +50,15 @@ class Description {
     }
     const char* text(std::size_t offset) const { return at<const char*>(offset); }
     void* parent() const { return at<void*>(8); }
+    // Of a coll or a p2p.
+    void* group(std::uint64_t type) const {
+        if (is_v4_) return parent();
+        return at<void*>(type == COLL ? 104 : 64);
+    }
 
  private:
     const char* bytes_;
+    bool is_v4_;
 };
 
 // Of a state's arguments, eight bytes of whatever the state has; 0 where there are none.

@@ -72,7 +72,7 @@ Result start_event(void* context, void** handle, void* description) {
     *handle = nullptr;  // a shim may have left there what it likes
     Recorder* there = recorder.load(std::memory_order_acquire);
     if (description == nullptr || there == nullptr || there->is_silent()) return SUCCESS;
-    const Description event(description);
+    const Description event(description, sizeof(Type) == 1);
     *handle = there->start(context, event.at<Type>(0), event);
     return SUCCESS;
 }

@@ -29,6 +29,23 @@ constexpr std::int64_t SAMPLE_NS = SECOND_NS / 2;
 constexpr std::uint16_t NATIVE = 2;  // `COMM_NATIVE` of wire/records.py
 constexpr int COLLECTIVE = -1;
 
+// Which of its communicator's launches an operator belongs to, in turn: `LAUNCHES` of
+// wire/records.py. 0 where NCCL did not say.
+constexpr std::uint32_t LAUNCHES = 15;
+constexpr int LAUNCH_SHIFT = 12;
+// A group's handle: no place is taken for it, and no pool takes it for one of its own.
+constexpr std::uint64_t OF_GROUP = 3, GROUP_BITS = 7;
+
+bool is_group(const void* handle) {
+    return (reinterpret_cast<std::uint64_t>(handle) & GROUP_BITS) == OF_GROUP;
+}
+
+std::uint16_t launch_flags(const void* group) {
+    if (!is_group(group)) return 0;
+    const std::uint64_t number = reinterpret_cast<std::uint64_t>(group) >> 3;
+    return static_cast<std::uint16_t>((number & LAUNCHES) << LAUNCH_SHIFT);
+}
+
 // A processor hangs up on who tells of numbers that no table could hold.
 constexpr std::int64_t MOST_BYTES = std::int64_t{1} << 50;
 constexpr std::int64_t LONGEST_NS = 3600 * SECOND_NS;
@@ -93,6 +110,7 @@ void* Recorder::open(std::uint64_t hash, const char* name, int nodes, int ranks,
         one.name = told;
         for (auto& calls : one.calls) calls.store(0, std::memory_order_relaxed);
         one.point_to_points.store(0, std::memory_order_relaxed);
+        one.launches.store(0, std::memory_order_relaxed);
     });
 }
 
@@ -112,11 +130,17 @@ void* Recorder::start(void* communicator, std::uint64_t type, const Description&
     auto* in = communicators_.refer(communicator);
     if (in == nullptr) return nullptr;
     void* handle = nullptr;
+    if (type == GROUP) handle = start_group(in->thing);
     if (type == COLL) handle = start_collective(in->thing, event);
     if (type == P2P) handle = start_point_to_point(in->thing, event);
     if (type == PROXY_OP) handle = start_proxy(in->thing, event);
     communicators_.release(in);
     return handle;
+}
+
+void* Recorder::start_group(Communicator& in) noexcept {
+    const std::uint64_t before = in.launches.fetch_add(1, std::memory_order_relaxed);
+    return reinterpret_cast<void*>((before % LAUNCHES + 1) << 3 | OF_GROUP);
 }
 
 // NCCL numbers calls of each operator alone. Together they number those of the communicator, the
@@ -128,19 +152,21 @@ void* Recorder::start_collective(Communicator& in, const Description& event) noe
     for (const auto& one : in.calls) seq += one.load(std::memory_order_relaxed);
     // all-gathers and broadcasts come as so many int8: what the script's type was is not told
     const Datatype type = datatype_of(event.text(72));
-    const std::uint16_t flags = detail_flags(event.text(88), event.text(96), type.code);
+    const int flags =
+        detail_flags(event.text(88), event.text(96), type.code) | launch_flags(event.group(COLL));
     // NCCL counts what comes out of a reduce-scatter; we tell what a rank gives
     const std::int64_t parts = code == REDUCE_SCATTER ? in.ranks : 1;
     const std::int64_t count = product(event.at<std::int64_t>(56), parts);
-    return start_operator(in.name, code, COLLECTIVE, seq, count, type, flags);
+    return start_operator(in.name, code, COLLECTIVE, seq, count, type,
+                          static_cast<std::uint16_t>(flags));
 }
 
 void* Recorder::start_point_to_point(Communicator& in, const Description& event) noexcept {
     const Datatype type = datatype_of(event.text(40));
+    const int flags = detail_flags(nullptr, nullptr, type.code) | launch_flags(event.group(P2P));
     const std::int64_t seq = in.point_to_points.fetch_add(1, std::memory_order_relaxed);
     return start_operator(in.name, operator_code(event.text(24)), event.at<int>(56), seq,
-                          event.at<std::int64_t>(48), type,
-                          detail_flags(nullptr, nullptr, type.code));
+                          event.at<std::int64_t>(48), type, static_cast<std::uint16_t>(flags));
 }
 
 void* Recorder::start_operator(std::int64_t communicator, std::size_t code, int peer,
@@ -212,7 +238,7 @@ void* Recorder::lost(Kind kind) noexcept {
 }
 
 void Recorder::stop(void* handle) noexcept {
-    if (handle == nullptr) return;
+    if (handle == nullptr || is_group(handle)) return;
     if (stop_step(handle) || stop_operator(handle) || stop_part(handle)) return;
     strangers_.fetch_add(1, std::memory_order_relaxed);
 }
@@ -270,7 +296,7 @@ bool Recorder::stop_step(void* handle) noexcept {
 }
 
 void Recorder::state(void* handle, int state, const void* args) noexcept {
-    if (handle == nullptr) return;
+    if (handle == nullptr || is_group(handle)) return;
     if (auto* step = steps_.refer(handle)) {
         std::int64_t unposted = UNKNOWN;
         const std::int64_t told = static_cast<std::int64_t>(argument(args));

@@ -23,6 +23,7 @@ struct Communicator {
     std::int64_t name;                           // as processor/communicators.py reads it
     std::atomic<std::int64_t> calls[OPERATORS];  // so many of each operator before the next
     std::atomic<std::int64_t> point_to_points;
+    std::atomic<std::uint32_t> launches;
 };
 
 struct Op {
@@ -70,6 +71,7 @@ class Recorder {
     using Parts = Pool<Part, Holds::part>;
     using Steps = Pool<Step, Holds::step>;
 
+    void* start_group(Communicator& in) noexcept;
     void* start_collective(Communicator& in, const Description& event) noexcept;
     void* start_point_to_point(Communicator& in, const Description& event) noexcept;
     void* start_operator(std::int64_t communicator, std::size_t code, int peer, std::int64_t seq,

@@ -20,6 +20,7 @@ from stepscope.wire.records import (
     COMM_NATIVE,
     DTYPE_SHIFT,
     DTYPES,
+    LAUNCH_SHIFT,
     PROTOCOL_SHIFT,
     PROTOCOLS,
     UNKNOWN,
@@ -105,8 +106,25 @@ def test_how_an_operator_ran(listener: Listener, start: Start, driver: Path) -> 
     assert ALGORITHMS[known.flags >> ALGORITHM_SHIFT & 15] == "ring"
     assert PROTOCOLS[known.flags >> PROTOCOL_SHIFT & 3] == "simple"
     assert DTYPES[known.flags >> DTYPE_SHIFT & 15] == "bfloat16"
-    assert [record.flags >> DTYPE_SHIFT for record in strange] == [0, 0]
+    assert [record.flags >> DTYPE_SHIFT & 15 for record in strange] == [0, 0]
     assert [record.fields[3] for record in strange] == [UNKNOWN, UNKNOWN], "of no known type"
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_which_operators_one_kernel_carries_out(
+    listener: Listener, start: Start, driver: Path, version: int
+) -> None:
+    process = start(driver)
+    init(process, version, hash=1)
+    process.ask("collectives", version, 16, 0)
+    init(process, version, hash=2)
+    process.ask("point-to-points", version)
+
+    rows = comms(told(listener, process))
+
+    launches = [record.flags >> LAUNCH_SHIFT for record in rows]
+    assert launches[:16] == [*range(1, 16), 1], "one kernel each"
+    assert launches[16:] == [1, 1], "both by one"
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -157,7 +175,7 @@ def test_late_and_unknown_handles(
 def test_events_that_are_not_followed(start: Start, listener: Listener, driver: Path) -> None:
     process = start(driver)
     init(process, 6)
-    assert process.numbers("unknown", 6) == [5]
+    assert process.numbers("unknown", 6) == [4]
     assert not comms(told(listener, process))
 
 

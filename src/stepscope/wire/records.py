@@ -32,8 +32,11 @@ where unknown. `cpu` in a PHASE record is -1 where the clock cannot be read. A C
 Of NCCL's own operators (NATIVE in `flags`) `group` names a communicator, peers are ranks in it, `g`
 is the start instead, and the flags say how the operator ran:
 
-    15  12 11     8 7      6 5       2   1      0
-    | 0   | dtype  | protocol | algorithm | NATIVE | OPEN |
+    15    12 11     8 7      6 5       2   1      0
+    | launch | dtype  | protocol | algorithm | NATIVE | OPEN |
+
+`launch` counts the kernels of the communicator, 1 to 15 in turn: operators of one kernel that were
+enqueued one after the other have the same; 0 where that is not known.
 
 A TRANSFER record's flags are the id of the communicator in which `peer` is a rank.
 """
@@ -75,7 +78,7 @@ COMM_OPEN = 1
 """`flags` of a COMM record: the operator has not finished yet; another record may follow."""
 COMM_NATIVE = 2
 """In `flags` of a COMM record: NCCL told of it."""
-ALGORITHM_SHIFT, PROTOCOL_SHIFT, DTYPE_SHIFT = 2, 6, 8
+ALGORITHM_SHIFT, PROTOCOL_SHIFT, DTYPE_SHIFT, LAUNCH_SHIFT = 2, 6, 8, 12
 ALGORITHMS = (
     None, "tree", "ring", "collnet-direct", "collnet-chain", "nvls", "nvls-tree", "pat",
 )  # fmt: skip
