@@ -55,6 +55,7 @@ constexpr Layout OF_COPY{16, 24, 40};  // memcpy and memset
 constexpr Layout OF_SYNCHRONIZATION{8, 16, 32};
 constexpr Layout OF_GRAPH{8, 16, 36};
 constexpr std::size_t KERNEL_NAME = 104;  // const char*
+constexpr std::size_t KERNEL_CORRELATION = 92, KERNEL_GRAPH = 156;
 constexpr std::size_t COPY_KIND = 4, COPY_FROM = 5, COPY_TO = 6, SET_MEMORY = 50;
 constexpr std::size_t GRAPH_ID = 28;
 

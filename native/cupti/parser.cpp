@@ -8,6 +8,7 @@ namespace stepscope::cupti {
 namespace {
 
 constexpr int TURN_MS = 1;
+constexpr std::int64_t NO_LAUNCH = 0;  // in wire/records.py: of what is no kernel
 // CUpti_ActivitySynchronizationType: all others wait on the host.
 constexpr std::uint32_t STREAM_WAIT_EVENT = 2;
 constexpr std::size_t SYNCHRONIZATION_TYPE = 4;
@@ -26,26 +27,33 @@ void Parser::read(std::uint8_t* buffer, std::size_t valid, const Timeline& timel
 
 void Parser::take(Record record, const Timeline& timeline) {
     switch (record.kind()) {
-        case CONCURRENT_KERNEL:
-            tell(names_.number(record.field<const char*>(KERNEL_NAME)), record, OF_KERNEL,
-                 timeline);
-            break;
-        case MEMCPY: tell(copy(record), record, OF_COPY, timeline); break;
-        case MEMSET: tell(set(record), record, OF_COPY, timeline); break;
-        case GRAPH_TRACE:
-            if (graphs_ == Graphs::graph)
-                tell(sender_.name("CUDA graph " +
-                                  std::to_string(record.field<std::uint32_t>(GRAPH_ID))),
-                     record, OF_GRAPH, timeline);
-            break;
+        case CONCURRENT_KERNEL: kernel(record, timeline); break;
+        case MEMCPY: tell(copy(record), NO_LAUNCH, record, OF_COPY, timeline); break;
+        case MEMSET: tell(set(record), NO_LAUNCH, record, OF_COPY, timeline); break;
+        case GRAPH_TRACE: graph(record, timeline); break;
         case SYNCHRONIZATION: wait(record, timeline); break;
         default: break;
     }
 }
 
+void Parser::kernel(Record record, const Timeline& timeline) {
+    // its graph lies in a line of the cache that nothing else is read from
+    if (graphs_ == Graphs::node && record.field<std::uint32_t>(KERNEL_GRAPH) != 0) ++graphs_seen_;
+    tell(names_.number(record.field<const char*>(KERNEL_NAME)),
+         record.field<std::uint32_t>(KERNEL_CORRELATION), record, OF_KERNEL, timeline);
+}
+
+void Parser::graph(Record record, const Timeline& timeline) {
+    ++graphs_seen_;
+    if (graphs_ != Graphs::graph) return;
+    const auto id = record.field<std::uint32_t>(GRAPH_ID);
+    tell(sender_.name("CUDA graph " + std::to_string(id)), NO_LAUNCH, record, OF_GRAPH, timeline);
+}
+
 // Without times where the GPU had no room for them; ends before its start what still ran when we
 // left.
-void Parser::tell(std::int64_t name, Record record, Layout layout, const Timeline& timeline) {
+void Parser::tell(std::int64_t name, std::int64_t launch, Record record, Layout layout,
+                  const Timeline& timeline) {
     const auto start = record.field<std::uint64_t>(layout.start);
     const auto end = record.field<std::uint64_t>(layout.end);
     const std::int64_t start_ns = timeline.to_mono(static_cast<std::int64_t>(start));
@@ -53,11 +61,12 @@ void Parser::tell(std::int64_t name, Record record, Layout layout, const Timelin
         sender_.lost(stepscope::Kind::kernel, 1);
         return;
     }
-    batch_[batched_++] = {stepscope::Kind::kernel,
-                          0,
-                          UNKNOWN_ORDINAL,
-                          {name, record.field<std::uint32_t>(layout.stream), start_ns,
-                           timeline.scaled(static_cast<std::int64_t>(end - start)), UNKNOWN, 0, 0}};
+    batch_[batched_++] = {
+        stepscope::Kind::kernel,
+        0,
+        UNKNOWN_ORDINAL,
+        {name, record.field<std::uint32_t>(layout.stream), start_ns,
+         timeline.scaled(static_cast<std::int64_t>(end - start)), UNKNOWN, launch, 0}};
     if (batched_ == BATCH) put();
 }
 

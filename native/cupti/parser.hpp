@@ -31,6 +31,8 @@ class Parser {
 
     // What threads of this process waited for its device since the last call.
     std::int64_t take_waited_ns();
+    // How often a graph, or a kernel of one, was seen.
+    std::int64_t graphs_seen() const { return graphs_seen_; }
 
  private:
     // A time that is further off than this is none: a clock was set, or ticks otherwise now.
@@ -38,7 +40,10 @@ class Parser {
     static constexpr std::size_t BATCH = 32;  // 2 KB, which the nearest cache holds
 
     void take(Record record, const Timeline& timeline);
-    void tell(std::int64_t name, Record record, Layout layout, const Timeline& timeline);
+    void kernel(Record record, const Timeline& timeline);
+    void graph(Record record, const Timeline& timeline);
+    void tell(std::int64_t name, std::int64_t launch, Record record, Layout layout,
+              const Timeline& timeline);
     void put();
     std::int64_t copy(Record record);
     std::int64_t set(Record record);
@@ -55,6 +60,7 @@ class Parser {
     stepscope::Record batch_[BATCH];
     std::size_t batched_ = 0;
     std::int64_t waited_ns_ = 0;
+    std::int64_t graphs_seen_ = 0;
 };
 
 }  // namespace stepscope::cupti

@@ -151,6 +151,10 @@ void Tracer::look() {
     }
     const std::int64_t waited = parser_->take_waited_ns();
     if (waited > 0) sender_->count("device_wait_ns", waited);
+    if (parser_->graphs_seen() > graphs_told_) {
+        graphs_told_ = parser_->graphs_seen();
+        sender_->count("stepscope_cupti_graphs", graphs_told_);
+    }
 }
 
 void Tracer::drain(std::int64_t patience_ns) {

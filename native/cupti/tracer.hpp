@@ -73,6 +73,7 @@ class Tracer {
     bool enabled_ = false;  // CUPTI hands records to us
     bool foreign_ = false;  // its times are another profiler's
     std::int64_t looked_ns_ = 0, cost_told_ns_ = 0;
+    std::int64_t graphs_told_ = 0;
     std::uint64_t spilled_told_ = 0, declined_told_ = 0;
     std::atomic<bool> silent_{false};
 };

@@ -147,6 +147,12 @@ void hold(std::istream& words) {
     call<void(bool)>(mock, "mock_hold", wanted);
 }
 
+void in_graph(std::istream& words) {
+    std::uint32_t id = 0;
+    words >> id;
+    call<void(std::uint32_t)>(mock, "mock_graph_of_kernels", id);
+}
+
 void obey(const std::string& line) {
     std::istringstream words(line);
     std::string order;
@@ -162,6 +168,7 @@ void obey(const std::string& line) {
     if (order == "exec") execute();
     if (order == "flush") flush();
     if (order == "hold") hold(words);
+    if (order == "in-graph") in_graph(words);
     if (order == "ticks") call<void()>(mock, "mock_use_ticks");
     if (order == "_exit") _exit(0);
     if (order == "exit") std::exit(0);

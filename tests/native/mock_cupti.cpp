@@ -237,6 +237,8 @@ API int cuptiActivityGetNextRecord(std::uint8_t* buffer, std::size_t valid, std:
     return *record = next, SUCCESS;
 }
 
+std::atomic<std::uint32_t> launches{0}, graph{0};
+
 // What a test does on the thread it calls from. A kernel ended just now and took so long.
 API void mock_kernel(const char* name, std::uint32_t stream, std::int64_t duration_ns) {
     const std::int64_t end = Mock::one().now();
@@ -244,9 +246,13 @@ API void mock_kernel(const char* name, std::uint32_t stream, std::int64_t durati
         .set(16, end - Mock::one().ticks(duration_ns))
         .set(24, end)
         .set(48, stream)
+        .set(92, ++launches)
         .set(104, name)
+        .set(156, graph.load())
         .record(KERNEL);
 }
+// Kernels are from now on those of a graph; of none, if 0.
+API void mock_graph_of_kernels(std::uint32_t id) { graph = id; }
 // One that still runs, or that the GPU had no room to time.
 API void mock_untimed_kernel(const char* name, bool begun) {
     const std::int64_t start = begun ? Mock::one().now() : 0;

@@ -94,10 +94,11 @@ def test_kernels_of_all_threads_are_told_of(
     assert heard.hellos[0].source == "cupti"
     assert heard.hellos[0].rank == 1
     for record in heard.records(RecordKind.KERNEL):
-        _, stream, start_ns, duration_ns, enqueue_ns, *_ = record.fields
+        _, stream, start_ns, duration_ns, enqueue_ns, launch, _ = record.fields
         assert (stream, duration_ns) == (7, 1000 if record.name != "flash" else 2000)
         assert began_ns - 2000 <= start_ns <= time.monotonic_ns()
-        assert enqueue_ns == UNKNOWN
+        assert enqueue_ns == UNKNOWN and launch > 0
+    assert len({record.fields[5] for record in heard.records(RecordKind.KERNEL)}) == 22_000
     driver.end()
 
 
@@ -122,6 +123,23 @@ def test_graphs_may_be_left_out(
     driver.ask("kernels after 1 1 1000")
     driver.ask("flush")
     assert kernels(read_all(listener.accept(), 1)) == {"after": 1, **told}
+    driver.end()
+
+
+@pytest.mark.parametrize(("level", "seen"), [("off", 5), ("graph", 5), ("node", 3)])
+def test_that_there_are_graphs_is_told(
+    racing: Injected, start: Start, listener: Listener, level: str, seen: int
+) -> None:
+    """Their kernels cannot be counted one by one against what was called."""
+    driver = begin(start, racing, STEPSCOPE_CUDA_GRAPHS=level)
+    driver.ask("others 0 0 5 0")
+    driver.ask("in-graph 4")
+    if level == "node":
+        driver.ask("kernels inside 1 3 1000")
+    driver.ask("flush")
+    metric = "stepscope_cupti_graphs"
+    heard = listener.accept().read_until(lambda heard: seen in counters(heard, metric))
+    assert counters(heard, metric)[-1] == seen
     driver.end()
 
 

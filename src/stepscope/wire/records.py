@@ -17,12 +17,13 @@ adds the offset that the hello packet states. Strings travel once, as names with
 | COMM     | OPEN if running   |group | op id, peer | seq      | bytes    | enqueue | end  |blocked|
 | PAUSE    |                   | name | start       | duration |          |         |      |       |
 | COUNT    |                   | name | value       | time     | since    |         |      |       |
-| KERNEL   |                   | name | stream      | start    | duration | enqueue |      |       |
+| KERNEL   |                   | name | stream      | start    | duration | enqueue |launch|       |
 | TRANSFER |                   | nic  | peer        | start    | end      | bytes   |posted| done  |
 
 Names and groups are ids; `batch` is the microbatch. A kernel is one kernel, copy or set of a
-device, told of when it has ended; its times are the host's as well, `enqueue` is the launch, -1
-where that was not seen. A transfer is the network requests of one connection in one interval; `nic`
+device, told of when it has ended; its times are the host's as well, `enqueue` is the time of its
+launch, -1 where that was not seen, `launch` its number among the calls of CUDA, modulo 2^32, 0
+where that is not known. A transfer is the network requests of one connection in one interval; `nic`
 is -1 where the adapter is not known.
 
 In a COMM record `b` is `op id << 32 | (peer & 0xffffffff)`; `bytes`, `end` and `blocked` are -1
