@@ -10,6 +10,7 @@ Where all parameters are gathered in every pass nothing can be left out.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -79,5 +80,10 @@ class _Part:
         return np.asarray(self._near(table) | (end_ns >= since))
 
     def _near(self, table: Table) -> Mask:
-        found: Mask = np.isin(table.ints("rank"), self.near)
+        found: Mask = self._is_near[self.line.rows(table.ints("rank"))]
         return found
+
+    @cached_property
+    def _is_near(self) -> Mask:
+        """By row of the grid, and at the end for who is not on it."""
+        return np.append(np.isin(self.line.ranks, self.near), False)

@@ -52,10 +52,9 @@ def table_row(own: RankMap, rank: int) -> list[Cell]:
 
 
 def _cell(own: RankMap, rank: int, phase: str) -> Cell:
-    excess = own.excess(rank, phase)
-    if excess is None:
+    time, excess, usual = own.own_ns(rank, phase), own.excess(rank, phase), own.medians[phase]
+    if time is None or excess is None:
         return Cell("x", "-", f"rank {rank}, {phase}: not recorded")
-    time, usual = own.own_ns[rank, phase], own.medians[phase]
     ratio = f", {units.significant(time / usual)}x" if usual > 0 else ""
     hover = f"rank {rank}, {phase}: {units.duration(time)}{ratio} the usual {units.duration(usual)}"
     return Cell(shade(excess), units.duration(time), hover)
@@ -132,7 +131,8 @@ def _row(
 def _hover(own: RankMap, ranks: list[int], phase: str) -> str:
     if len(ranks) == 1:
         return _cell(own, ranks[0], phase).hover
-    known = [own.own_ns[rank, phase] for rank in ranks if (rank, phase) in own.own_ns]
+    times = [own.own_ns(rank, phase) for rank in ranks]
+    known = [time for time in times if time is not None]
     if not known:
         return f"{units.ranks(ranks)}, {phase}: not recorded"
     low, high = units.duration(min(known)), units.duration(max(known))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from statistics import median
+
+import numpy as np
 
 from stepscope.diagnose.finding import Diagnosis
+from stepscope.window import Floats
 
 COUNTS = 0.01
 """Of a step: a part that takes less of it on every rank gets no column."""
@@ -18,60 +19,81 @@ UNUSUAL_SHARE = 0.05
 
 @dataclass(frozen=True)
 class RankMap:
-    """`own_ns[rank, phase]` where it is known; `phases` are the columns, in order."""
+    """`times_ns[rank, phase]`, NaN where unknown; `phases` are the columns, in order."""
 
     ranks: tuple[int, ...]
     phases: tuple[str, ...]
-    own_ns: dict[tuple[int, str], int]
+    times_ns: Floats
+
+    def own_ns(self, rank: int, phase: str) -> int | None:
+        """What a rank took in a phase, if that is known."""
+        value = float(self.times_ns[self._row[rank], self._column[phase]])
+        return None if np.isnan(value) else int(value)
 
     @cached_property
     def medians(self) -> dict[str, float]:
         """What the middle rank takes in each phase."""
-        known = {phase: [self.own_ns[r, phase] for r in self.ranks if (r, phase) in self.own_ns]
-                 for phase in self.phases}  # fmt: skip
-        return {phase: median(times) for phase, times in known.items()}
+        return dict(zip(self.phases, self._medians.tolist(), strict=True))
 
     @cached_property
     def usual_ns(self) -> float:
         """What the middle rank takes in all phases together."""
-        return sum(self.medians.values())
-
-    def excess_ns(self, rank: int, phase: str) -> float:
-        """How far a rank is from the phase's median; 0 where it is unknown."""
-        own = self.own_ns.get((rank, phase))
-        return 0.0 if own is None else own - self.medians[phase]
+        return float(self._medians.sum())
 
     def excess(self, rank: int, phase: str) -> float | None:
-        """The same as a share of the median: 0.9 is 1.9 times as long; None where it is unknown.
+        """How far a rank is from the phase's median, as a share of it: 0.9 is 1.9 times as long.
 
         A phase that hardly counts is measured against a share of the whole instead, or a data
-        loader that takes two microseconds instead of one would look like the worst of all.
+        loader that takes two microseconds instead of one would look like the worst of all. None
+        where it is unknown.
         """
-        if (rank, phase) not in self.own_ns:
+        own = self.own_ns(rank, phase)
+        if own is None:
             return None
         scale = max(self.medians[phase], UNUSUAL_SHARE * self.usual_ns)
-        return self.excess_ns(rank, phase) / scale if scale > 0 else 0.0
-
-    def oddity_ns(self, rank: int) -> float:
-        """How far a rank is from the median in its most unusual phase."""
-        return max((abs(self.excess_ns(rank, phase)) for phase in self.phases), default=0.0)
+        return (own - self.medians[phase]) / scale if scale > 0 else 0.0
 
     def unusual(self, first: Iterable[int] = ()) -> list[int]:
         """The ranks in `first`, then those far enough from the median to matter, farthest first."""
-        floor = UNUSUAL_SHARE * self.usual_ns
         named = sorted(set(first) & set(self.ranks))
-        others = sorted(set(self.ranks) - set(named), key=lambda r: (-self.oddity_ns(r), r))
-        return named + [rank for rank in others if self.oddity_ns(rank) >= floor]
+        farthest = np.argsort(-self._oddity_ns, kind="stable")
+        odd = farthest[self._oddity_ns[farthest] >= UNUSUAL_SHARE * self.usual_ns]
+        others = (self.ranks[row] for row in odd.tolist())
+        return named + [rank for rank in others if rank not in named]
+
+    @cached_property
+    def _oddity_ns(self) -> Floats:
+        """How far each rank is from the median in its most unusual phase."""
+        apart = np.nan_to_num(np.abs(self.times_ns - self._medians))
+        return np.asarray(apart.max(axis=1, initial=0.0))
+
+    @cached_property
+    def _medians(self) -> Floats:
+        if not self.times_ns.size:
+            return np.zeros(len(self.phases))
+        return np.asarray(np.nanmedian(self.times_ns, axis=0))
+
+    @cached_property
+    def _row(self) -> dict[int, int]:
+        return {rank: row for row, rank in enumerate(self.ranks)}
+
+    @cached_property
+    def _column(self) -> dict[str, int]:
+        return {phase: column for column, phase in enumerate(self.phases)}
 
 
 def rank_map(diagnosis: Diagnosis) -> RankMap:
     """Own time in phases, the longest first."""
-    own = {(cell.rank, cell.phase): cell.own_ns for cell in diagnosis.rank_phases}
-    totals: Counter[str] = Counter()
-    for (_, phase), own_ns in own.items():
-        totals[phase] += own_ns
-    phases = sorted(totals, key=lambda phase: (-totals[phase], phase))
-    return RankMap(_ranks(own), tuple(phases), own)
+    cells = diagnosis.rank_phases
+    phases = sorted({cell.phase for cell in cells})
+    number = {phase: column for column, phase in enumerate(phases)}
+    ranks, row = np.unique([cell.rank for cell in cells], return_inverse=True)
+    times = np.full((len(ranks), len(phases)), np.nan)
+    column = np.array([number[cell.phase] for cell in cells], np.int64)
+    times[row, column] = [cell.own_ns for cell in cells]
+    longest = np.argsort(-np.nansum(times, axis=0), kind="stable")
+    named = tuple(phases[column] for column in longest)
+    return RankMap(tuple(map(int, ranks)), named, times[:, longest])
 
 
 PARTS = {
@@ -89,19 +111,15 @@ of the sum."""
 
 def time_map(diagnosis: Diagnosis) -> RankMap:
     """The parts of an average step that count for some rank."""
-    own: dict[tuple[int, str], int] = {}
-    counts: set[str] = set()
-    for time in diagnosis.rank_times:
-        parts = {part: getattr(time, name) for part, name in PARTS.items()}
-        least = COUNTS * (sum(parts.values()) - time.hidden_ns)
-        counts |= {part for part, value in parts.items() if value > least}
-        own |= {(time.rank, part): value for part, value in parts.items()}
-    own = {key: value for key, value in own.items() if key[1] in counts}
-    return RankMap(_ranks(own), tuple(part for part in PARTS if part in counts), own)
-
-
-def _ranks(own: dict[tuple[int, str], int]) -> tuple[int, ...]:
-    return tuple(sorted({rank for rank, _ in own}))
+    found = sorted(diagnosis.rank_times, key=lambda time: time.rank)
+    times = np.array([[getattr(time, name) for name in PARTS.values()] for time in found], float)
+    times = times.reshape(len(found), len(PARTS))
+    hidden = list(PARTS.values()).index("hidden_ns")
+    least = COUNTS * (times.sum(axis=1) - times[:, hidden])
+    counts = (times > least[:, None]).any(axis=0)
+    shown = tuple(part for part, kept in zip(PARTS, counts.tolist(), strict=True) if kept)
+    ranks = tuple(time.rank for time in found) if shown else ()
+    return RankMap(ranks, shown, times[: len(ranks), counts])
 
 
 def named_phases(diagnosis: Diagnosis, own: RankMap) -> tuple[str, ...]:

@@ -93,7 +93,7 @@ def _empty(phases: tuple[str, ...]) -> Table:
 
 
 def _cell(own: RankMap, rank: int, phase: str) -> Text:
-    excess = own.excess(rank, phase)
-    if excess is None:
+    time, excess = own.own_ns(rank, phase), own.excess(rank, phase)
+    if time is None or excess is None:
         return Text("-", "dim")
-    return Text(units.duration(own.own_ns[rank, phase]), "red" if excess >= UNUSUAL else "")
+    return Text(units.duration(time), "red" if excess >= UNUSUAL else "")

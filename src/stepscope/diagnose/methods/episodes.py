@@ -106,7 +106,7 @@ def struck(series: Series, units: Sequence[Ints], tests: int, lonely: bool = Tru
     found |= _too_often(series, blows, single, tests)
     found |= _with_errors(series, blows, tests)
     often = [blows.of(row, columns, False) for row, columns in sorted(found.items())]
-    alone = _alone(series, blows, [*shared, *single], _designated(series, units)) if lonely else []
+    alone = _alone(series, blows, shared, _designated(series, units)) if lonely else []
     return often + [blows.of(row, np.flatnonzero(blows.hit[row]), True)
                     for row in alone if row not in found]  # fmt: skip
 
@@ -252,7 +252,7 @@ def _designated(series: Series, units: Sequence[Ints]) -> frozenset[int]:
 def _alone(
     series: Series, blows: _Blows, units: Sequence[Ints], designated: frozenset[int]
 ) -> Iterator[int]:
-    """The ranks of the one unit, if there is one, that a long blow hit like nobody else."""
+    """The ranks of the one unit, or the one rank, that a long blow hit like nobody else."""
     longest = np.zeros(len(blows.hit))
     for one in np.flatnonzero(blows.rows).tolist():
         longest[one] = _longest_ns(series, blows, one)
