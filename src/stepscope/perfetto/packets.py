@@ -139,7 +139,7 @@ class GroupWriter:
         self._sequence = field(_SEQUENCE, group.sequence)
         self._said = _Said()
         self._uuid = _uuid(group.path)
-        self._places: dict[int, int] = {}
+        self._descriptions: dict[int, bytes] = {}
         self._until_ns: dict[str, list[int]] = {}
         self.slices = 0
         """Written so far."""
@@ -200,7 +200,7 @@ class GroupWriter:
         if (slices.start_ns == slices.end_ns).all():
             return self._packet(slices.start_ns, self._begin(_INSTANT, uuid, slices))
         begin = self._packet(slices.start_ns, self._begin(_BEGIN, uuid, slices))
-        ended = Pattern(field(_TYPE, _END) + field(_TRACK, uuid))
+        ended = Pattern.of(field(_TYPE, _END) + _of_track(uuid))
         return begin + self._packet(slices.end_ns, ended)
 
     def counters(self, name: str, counters: Iterable[Counter]) -> Iterator[bytes]:
@@ -215,22 +215,28 @@ class GroupWriter:
             yield from self._values(uuid, counter)
 
     def _values(self, uuid: int, counter: Counter) -> Iterator[bytes]:
-        event = Pattern(field(_TYPE, _COUNTER) + field(_TRACK, uuid))
+        event = Pattern.of(field(_TYPE, _COUNTER) + _of_track(uuid))
         event += fixed64s(_DOUBLE_VALUE, counter.value)
         yield from self._packet(counter.time_ns, event).blocks(counter.time_ns.size)
 
     def _described(self, uuid: int, name: str, parent: int = 0, more: bytes = b"") -> bytes:
-        """A track below another one, or below the group itself."""
-        place = self._places.setdefault(uuid, len(self._places) + 1)
+        """A track below another one, or below the group itself; the same in every part."""
+        said = self._descriptions.get(uuid)
+        if said is None:
+            said = self._descriptions[uuid] = self._description(uuid, name, parent, more)
+        return said
+
+    def _description(self, uuid: int, name: str, parent: int, more: bytes) -> bytes:
+        place = len(self._descriptions) + 1
         body = field(_UUID, uuid) + field(_NAME, name) + field(_PARENT, parent or self._uuid)
         body += field(_CHILD_ORDERING, _EXPLICIT) + field(_SIBLING_RANK, place) + more
         return field(_PACKET, self._sequence + field(_DESCRIPTOR, body))
 
     def _begin(self, kind: int, uuid: int, slices: Slices) -> Pattern:
-        event = Pattern(field(_TYPE, kind) + field(_TRACK, uuid))
+        event = Pattern.of(field(_TYPE, kind) + _of_track(uuid))
         event += _numbers(_NAME_IID, self._said.names.numbers(slices.names, NAMELESS))
         for label, column in slices.details.items():
-            name = Pattern(field(_ANNOTATION_NAME, self._said.labels.number(label)))
+            name = Pattern.of(field(_ANNOTATION_NAME, self._said.labels.number(label)))
             event += (name + self._value(column)).within(_ANNOTATIONS)
         return event if slices.flow is None else event + fixed64s(_FLOWS, slices.flow)
 
@@ -272,6 +278,13 @@ def _process(group: Group) -> bytes:
     return about + b"".join(field(_LABELS, label) for label in group.labels)
 
 
+@lru_cache(4096)
+def _of_track(uuid: int) -> bytes:
+    """Says of an event on which track it is."""
+    return field(_TRACK, uuid)
+
+
+@lru_cache(4096)
 def _uuid(path: str) -> int:
     """The same for the same track in every file; 56 bits tell millions of them apart."""
     return int.from_bytes(blake2b(encoded(path), digest_size=7).digest(), "big")

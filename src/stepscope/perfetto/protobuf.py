@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cache
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 
@@ -103,7 +103,6 @@ class _Swap(NamedTuple):
 
 
 _Part = bytes | _Gap | _Swap
-_P = TypeVar("_P", _Gap, _Swap)
 
 
 class Pattern:
@@ -111,38 +110,48 @@ class Pattern:
     once: a pattern is part of five others, and to move its holes in each took half of the time of
     writing a track."""
 
-    def __init__(self, *parts: _Part) -> None:
+    def __init__(self, parts: tuple[_Part, ...], size: int) -> None:
         self._parts = parts
-        self.size = sum(map(len, parts))
+        self.size = size
         """Bytes of a row."""
 
+    @classmethod
+    def of(cls, *parts: _Part) -> Pattern:
+        return cls(parts, sum(map(len, parts)))
+
     def __add__(self, other: Pattern | bytes) -> Pattern:
-        more = (other,) if isinstance(other, bytes) else other._parts
-        return Pattern(*self._parts, *more)
+        if isinstance(other, bytes):
+            return Pattern((*self._parts, other), self.size + len(other))
+        return Pattern(self._parts + other._parts, self.size + other.size)
 
     def within(self, number: int) -> Pattern:
         """The rows as a field of a message around them."""
-        return Pattern(tag(number, BYTES) + varint(self.size), *self._parts)
+        head = tag(number, BYTES) + varint(self.size)
+        return Pattern((head, *self._parts), len(head) + self.size)
 
     def blocks(self, count: int) -> Iterator[bytes]:
         """All rows, one after the other, so many at a time."""
-        shared = b"".join(self._shared())
-        gaps, swaps = list(self._placed(_Gap)), list(self._placed(_Swap))
+        shared, gaps, swaps = self._laid_out()
         for first in range(0, count, BLOCK):
             rows = slice(first, min(first + BLOCK, count))
             holes = [Hole(at, gap.width, gap.values[rows]) for at, gap in gaps]
             written = write_rows(shared, rows.stop - rows.start, holes)
             yield _swapped(written, len(shared), rows, swaps) if swaps else written
 
-    def _shared(self) -> Iterator[bytes]:
-        return (part if isinstance(part, bytes) else bytes(len(part)) for part in self._parts)
-
-    def _placed(self, kind: type[_P]) -> Iterator[tuple[int, _P]]:
-        at = 0
+    def _laid_out(self) -> tuple[bytes, list[tuple[int, _Gap]], list[tuple[int, _Swap]]]:
+        """A row with empty holes, and where gaps and swaps begin in it."""
+        at, shared = 0, []
+        gaps: list[tuple[int, _Gap]] = []
+        swaps: list[tuple[int, _Swap]] = []
         for part in self._parts:
-            if isinstance(part, kind):
-                yield at, part
-            at += len(part)
+            if isinstance(part, _Gap):
+                gaps.append((at, part))
+            elif isinstance(part, _Swap):
+                swaps.append((at, part))
+            size = len(part)
+            shared.append(part if isinstance(part, bytes) else bytes(size))
+            at += size
+        return b"".join(shared), gaps, swaps
 
 
 def _swapped(
@@ -157,13 +166,13 @@ def _swapped(
 
 def varints(number: int, values: Ints, width: int) -> Pattern:
     """A field that differs from row to row, in `width` bytes."""
-    return Pattern(tag(number, VARINT), _Gap(width, values))
+    return Pattern.of(tag(number, VARINT), _Gap(width, values))
 
 
 def fixed64s(number: int, values: Ints | Floats) -> Pattern:
     """A field of eight bytes that differs from row to row: a double, or a fixed64."""
     bits = np.ascontiguousarray(values).view(np.int64)
-    return Pattern(tag(number, FIXED64), _Gap(0, bits))
+    return Pattern.of(tag(number, FIXED64), _Gap(0, bits))
 
 
 def varints_or_text(number: int, values: Ints, null: int, text_number: int, text: str) -> Pattern:
@@ -177,7 +186,7 @@ def varints_or_text(number: int, values: Ints, null: int, text_number: int, text
     instead = field(text_number, text)
     rows = varints(number, values, LONGEST)
     assert len(instead) == rows.size, f"{text!r} must have {LONGEST - 1} bytes"
-    return Pattern(_Swap(instead, values == null)) + rows
+    return Pattern.of(_Swap(instead, values == null)) + rows
 
 
 def write_rows(shared: bytes, count: int, holes: Sequence[Hole]) -> bytes:

@@ -33,7 +33,7 @@ from stepscope.store.buffer import Loss
 from stepscope.store.layout import host_trace_folder, trace_folder, trace_name
 from stepscope.store.traces import TraceFiles
 from stepscope.trace import TABLES, Job
-from stepscope.window import Ints, Mask, Table
+from stepscope.window import Ints, Table
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +49,7 @@ MOST_ROWS = 1 << 19
 ARGUS (section 5.2). 30 MB."""
 DRAWN = ("steps", "phases", "pauses", "comm_ops", "kernels", "stacks", "hardware")
 _HOST_LEVEL = -1
+_EVER = np.iinfo(np.int64)
 
 Tables = Mapping[str, Table]
 
@@ -195,8 +196,8 @@ def _by_rank(name: str, pieces: Sequence[Rows]) -> Iterator[tuple[int, Table]]:
     laid beside another's first: of 1e5 kernels a minute that was a third of drawing them."""
     alone: dict[int, list[Rows]] = {}
     for piece in pieces:
-        ranks = np.unique(piece["rank"])
-        if ranks.size > 1:
+        ranks = np.asarray(piece["rank"])
+        if (ranks != ranks[:1]).any():
             yield from joined(name, pieces).per_rank()
             return
         if ranks.size:
@@ -206,16 +207,18 @@ def _by_rank(name: str, pieces: Sequence[Rows]) -> Iterator[tuple[int, Table]]:
 
 
 def _by_window(tables: Tables, oldest: int, newest: int) -> Iterator[tuple[int, Tables]]:
-    """Rows by the window in which they began, as far as it is open."""
-    numbers: dict[str, Ints] = {
-        name: np.clip(table.ints(TABLES[name].time) // WINDOW_NS, oldest, newest)
-        for name, table in tables.items()
-    }
+    """Rows by the window in which they began; what is older or newer than those that are open lies
+    in the first or the last of them."""
     for window in range(oldest, newest + 1):
-        parts = {name: _where(table, numbers[name] == window) for name, table in tables.items()}
+        first_ns = _EVER.min if window == oldest else window * WINDOW_NS
+        last_ns = _EVER.max if window == newest else (window + 1) * WINDOW_NS - 1
+        parts = {name: _within(table, table.ints(TABLES[name].time), first_ns, last_ns)
+                 for name, table in tables.items()}  # fmt: skip
         yield window, {name: part for name, part in parts.items() if len(part)}
 
 
-def _where(table: Table, mask: Mask) -> Table:
-    """Mostly all rows, which need not be copied."""
-    return table if mask.all() else table.take(mask)
+def _within(table: Table, times_ns: Ints, first_ns: int, last_ns: int) -> Table:
+    """Rows of an interval: mostly all or none, which need not be told apart."""
+    if times_ns.size and first_ns <= times_ns.min() and times_ns.max() <= last_ns:
+        return table
+    return table.take((times_ns >= first_ns) & (times_ns <= last_ns))
