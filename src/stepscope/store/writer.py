@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from stepscope.errors import StepscopeError, StoreError
 from stepscope.store.buffer import Chunks, Loss, Replacement, TableBuffer, concat
-from stepscope.store.encode import Rows, arrow_table, parquet_bytes
+from stepscope.store.encode import PACKED, QUICK, Rows, arrow_table, parquet_bytes
 from stepscope.store.fragments import publish
 from stepscope.store.layout import file_name, safe_name, table_folder
 from stepscope.store.location import Location
@@ -33,6 +33,7 @@ _OLD_FILES = 2
 merges files relies on the old ones staying as they are (`compact.QUIET_S`)."""
 _STORED_FIRST = ("stacks",)
 """Evidence before what it explains: who reads that a process has stopped can read where."""
+_LONG_TEXTS = ("stacks",)
 
 
 @dataclass(frozen=True)
@@ -239,7 +240,8 @@ class JobWriter:
 
     def _put(self, table: str, file: str, rows: pa.Table) -> None:
         path = f"{table_folder(table, self.host)}/{file}"
-        self.location.put(path, parquet_bytes(rows))
+        codec = PACKED if table in _LONG_TEXTS else QUICK
+        self.location.put(path, parquet_bytes(rows, codec))
 
     def _store_losses(self) -> None:
         """The store is back: say what it missed."""
