@@ -29,7 +29,7 @@ from .listener import PATIENCE_SECONDS, Heard, Listener, Peer, rows
 
 def _phases(session: Session, count: int, name: str = "work") -> None:
     for _ in range(count):
-        session.phase(name, (0, 0, 0), (1, 1, 0))
+        session.phase(name, (0, 0, 0, 0, None), (1, 1, 0, 0, None))
 
 
 def test_a_new_processor_is_told_everything_again(session: Session, listener: Listener) -> None:
@@ -241,7 +241,7 @@ session = Session(sys.argv[1], Identity("job", "", "host"))
 
 def work(count):
     for _ in range(count):
-        session.phase("work", (0, 0, 0), (1, 1, 0))
+        session.phase("work", (0, 0, 0, 0, None), (1, 1, 0, 0, None))
 
 work(1)
 """

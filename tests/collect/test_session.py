@@ -12,6 +12,7 @@ import pytest
 import stepscope
 from stepscope.collect import guard, identity
 from stepscope.collect import session as session_module
+from stepscope.collect.phases import Moment
 from stepscope.collect.session import Session
 from stepscope.wire.frames import GroupInfo, PacketKind
 from stepscope.wire.records import EventKind, RecordKind
@@ -20,7 +21,7 @@ from .listener import Heard, Listener, rows
 
 
 def _phase(session: Session, name: str = "work") -> None:
-    session.phase(name, (0, 0, 0), (10, 4, 3))
+    session.phase(name, (0, 0, 0, 0, None), (10, 4, 3, 0, None))
 
 
 def test_a_hello_comes_first_then_names_then_records(session: Session, listener: Listener) -> None:
@@ -130,11 +131,11 @@ def test_forward_is_what_lies_between_a_batch_and_backward(
     session: Session, listener: Listener
 ) -> None:
     phases = session.phases
-    session.note(phases.loaded, 0, "loader", (90, 0, 0), (100, 0, 0))
-    session.note(phases.backward, 0, (150, 0, 0), (180, 0, 20))
-    session.note(phases.backward, 0, (190, 0, 20), (200, 0, 20))
-    session.note(phases.optimizer, 0, "optimizer", (205, 0, 20), (210, 0, 20))
-    session.note(phases.backward, 1, (230, 0, 20), (240, 0, 20))
+    session.note(phases.loaded, 0, "loader", _at(90), _at(100))
+    session.note(phases.backward, 0, _at(150), _at(180, 20))
+    session.note(phases.backward, 0, _at(190, 20), _at(200, 20))
+    session.note(phases.optimizer, 0, "optimizer", _at(205, 20), _at(210, 20))
+    session.note(phases.backward, 1, _at(230, 20), _at(240, 20))
     heard = listener.accept().read_until(lambda heard: len(_phases(heard, "compute")) == 6)
 
     assert _phases(heard, "forward-compute") == [
@@ -143,6 +144,10 @@ def test_forward_is_what_lies_between_a_batch_and_backward(
     assert _phases(heard, "backward-compute") == [
         (150, 30, 20, 0, 0), (190, 10, 0, 1, 0), (230, 10, 0, 0, 1)
     ]  # fmt: skip
+
+
+def _at(time_ns: int, blocked_ns: int = 0) -> Moment:
+    return time_ns, 0, blocked_ns, 0, None
 
 
 def _phases(heard: Heard, name: str) -> list[tuple[int, ...]]:

@@ -11,7 +11,7 @@ from stepscope.processor import normalise
 from stepscope.processor.normalise import Rows, Translation
 from stepscope.store.encode import arrow_table
 from stepscope.wire.frames import unpack
-from stepscope.wire.records import RecordKind
+from stepscope.wire.records import ON_DEVICE, UNKNOWN, RecordKind
 
 from .producers import MS, OFFSET_NS, Producer
 
@@ -59,6 +59,24 @@ def test_phases() -> None:
         "wait_ns": [4 * MS, 0],
         "cpu_ns": [6 * MS, None],
     }
+
+
+def test_phases_that_a_device_timed() -> None:
+    """Beside one of the host's; what the device waited is not known where it may have."""
+    producer = _producer()
+    forward = (producer.names["forward-compute"], 900, 10 * MS, 0, UNKNOWN, 2, 400)
+    backward = (producer.names["forward-compute"], 990, 10 * MS, UNKNOWN, UNKNOWN, 2, 410)
+    records = _records(
+        producer,
+        producer.phase("forward-compute", wait_ns=4 * MS),
+        producer.record(RecordKind.PHASE, ON_DEVICE, *forward),
+        producer.record(RecordKind.PHASE, ON_DEVICE, *backward),
+    )
+    rows = _values(normalise.phases(records, _to(producer)))
+
+    assert rows["start_ns"][1:] == [OFFSET_NS + 900, OFFSET_NS + 990]
+    assert rows["host_start_ns"] == [None, OFFSET_NS + 400, OFFSET_NS + 410]
+    assert rows["wait_ns"] == [4 * MS, 0, None] and rows["waits"] == [True, False, True]
 
 
 def test_operators_with_and_without_an_end() -> None:

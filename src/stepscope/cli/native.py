@@ -1,4 +1,7 @@
-"""`stepscope run --native`: libraries that CUDA and NCCL load into ranks by themselves."""
+"""`stepscope run --native`: what is recorded of GPUs, beside what every job is recorded by.
+
+Libraries that CUDA and NCCL load into ranks by themselves, and switches of the hooks.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +21,15 @@ LIBRARIES: Mapping[str, tuple[str, str]] = {
     "nccl": ("NCCL_PROFILER_PLUGIN", "libnccl-profiler-stepscope.so"),
 }
 """What may be asked for: the variable that names a library, and the library."""
+SWITCHES: Mapping[str, tuple[str, str]] = {"phases": ("STEPSCOPE_PHASES", "device")}
+"""What else: the variable, and its value."""
 FOLDER = Path(stepscope.__file__).parent / "lib"
 
 Native = Annotated[
     str | None,
     typer.Option(
         metavar="NAMES",
-        help="Record GPUs, too: cupti (kernels), nccl (collectives), or cupti,nccl.",
+        help="Record GPUs, too: cupti (kernels), nccl (collectives), phases; or cupti,phases.",
     ),
 ]
 
@@ -36,7 +41,9 @@ def variables(wanted: str | None, env: Mapping[str, str] = os.environ) -> dict[s
         UsageError: there is no such library, or it was not built.
     """
     found: dict[str, str] = {}
-    for name in dict.fromkeys(filter(None, (wanted or "").split(","))):
+    names = dict.fromkeys(filter(None, (wanted or "").split(",")))
+    found.update(SWITCHES[name] for name in names if name in SWITCHES)
+    for name in (name for name in names if name not in SWITCHES):
         variable, path = _library(name)
         other = env.get(variable)
         if other and other != str(path):
@@ -48,7 +55,8 @@ def variables(wanted: str | None, env: Mapping[str, str] = os.environ) -> dict[s
 
 def _library(name: str) -> tuple[str, Path]:
     if name not in LIBRARIES:
-        raise UsageError(f"--native knows {' and '.join(LIBRARIES)}, not {name!r}")
+        known = ", ".join((*LIBRARIES, *SWITCHES))
+        raise UsageError(f"--native knows {known}, not {name!r}")
     variable, file = LIBRARIES[name]
     path = FOLDER / file
     if not path.exists():

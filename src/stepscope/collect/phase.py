@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from stepscope.collect.guard import guarded
 
 if TYPE_CHECKING:
+    from stepscope.collect.phases import Moment
     from stepscope.collect.session import Session
 
 
@@ -33,5 +34,5 @@ def phase(name: str) -> Iterator[None]:
 
 
 @guarded
-def _finish(session: Session, name: str, start: tuple[int, int, int]) -> None:
+def _finish(session: Session, name: str, start: Moment) -> None:
     session.phase(name, start, session.now())

@@ -1,18 +1,24 @@
 """Phases and step events, put together from moments on the sender's thread.
 
-forward-compute has no hooks of its own: it runs from the batch in hand, or from the end of the
-previous backward or optimizer step, to the start of backward.
+forward-compute has no hooks of its own unless a framework has a function for it: it runs from the
+batch in hand, or from the end of the previous backward or optimizer step, to the start of backward.
+
+Where both ends of a phase have marks in a stream, the device's times become its row, as soon as the
+device has come by; where a mark is missing, the row is lost and counted. Times of the host beside
+those of the device would look like steps in which a rank was much faster or slower.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from stepscope.collect.device.marks import Between, Mark, Missed, Place
 from stepscope.trace.names import BACKWARD, DATA_LOAD, FORWARD, OPTIMIZER
-from stepscope.wire.records import UNKNOWN, EventKind, RecordKind
+from stepscope.wire.records import ON_DEVICE, UNKNOWN, EventKind, RecordKind
 
-Moment = tuple[int, int, int]
-"""(time, the thread's CPU time, time blocked in communication so far), each in ns."""
+Moment = tuple[int, int, int, int, Place]
+"""(time, the thread's CPU time, time blocked in communication so far, all in ns; operators called
+so far; the place in a device's stream)."""
 
 
 class Phases:
@@ -21,26 +27,44 @@ class Phases:
     Args:
         name: gives the id of a string.
         record: takes kind, flags, ordinal of the step, and the record's fields.
+        on_device: takes a phase that the device is still to come by.
+        lost: told of a phase that will have no row.
     """
 
-    def __init__(self, name: Callable[[str], int], record: Callable[..., None]) -> None:
+    def __init__(
+        self,
+        name: Callable[[str], int],
+        record: Callable[..., None],
+        on_device: Callable[[Between], None],
+        lost: Callable[[], None],
+    ) -> None:
         self._name = name
         self._record = record
+        self._on_device = on_device
+        self._lost = lost
         self._forward_from: Moment | None = None
         self._backward_end: Moment | None = None
-        self._microbatch = 0
+        self._forwards = self._backwards = 0
+        self._has_forwards = False
 
     def loaded(self, ordinal: int, loader: str, start: Moment, end: Moment) -> None:
         """A loader gave a batch: forward begins."""
-        self.phase(ordinal, DATA_LOAD, start, end)
+        self.phase(ordinal, DATA_LOAD, start, (*end[:4], None))
         self._event(EventKind.LOAD, ordinal, loader, start, end)
         self._forward_from = end
 
+    def forward(self, ordinal: int, start: Moment, end: Moment) -> None:
+        """A framework ran the forward pass of a microbatch, in a function of its own."""
+        self._has_forwards = True
+        self.phase(ordinal, FORWARD, start, end, self._forwards)
+        self._forwards += 1
+
     def backward(self, ordinal: int, start: Moment, end: Moment) -> None:
-        if self._forward_from is not None:
-            self.phase(ordinal, FORWARD, self._forward_from, start, self._microbatch)
-        self.phase(ordinal, BACKWARD, start, end, self._microbatch)
-        self._microbatch += 1
+        if self._forward_from is not None and not self._has_forwards:
+            self.phase(ordinal, FORWARD, self._forward_from, start, self._forwards)
+            self._forwards += 1
+        self.phase(ordinal, BACKWARD, start, end, self._backwards)
+        self._backwards += 1
         self._forward_from = self._backward_end = end
 
     def optimizer(self, ordinal: int, optimizer: str, start: Moment, end: Moment) -> None:
@@ -53,17 +77,41 @@ class Phases:
         begin = inside if inside is not None and inside[0] > start[0] else start
         self.phase(ordinal, OPTIMIZER, begin, end)
         self._event(EventKind.OPTIMIZER, ordinal, optimizer, start, end)
-        self._microbatch = 0
+        self._forwards = self._backwards = 0
         self._forward_from = end
+
+    def part(self, ordinal: int, name: str, start: Moment, end: Moment) -> None:
+        """A part of the forward pass that is under way."""
+        self.phase(ordinal, name, start, end, self._forwards)
 
     def phase(self, ordinal: int, name: str, start: Moment, end: Moment,
               microbatch: int = UNKNOWN) -> None:  # fmt: skip
         """One finished phase; waiting is what the blocked time grew by."""
-        duration, cpu, wait = end[0] - start[0], end[1] - start[1], end[2] - start[2]
-        self._record(
-            RecordKind.PHASE, 0, ordinal, self._name(name), start[0], duration,
-            min(max(wait, 0), duration), cpu, microbatch,
-        )  # fmt: skip
+        first, last = start[4], end[4]
+        if isinstance(first, Mark) and isinstance(last, Mark):
+            self._timed_by_device(ordinal, name, start, end, microbatch, first, last)
+        elif isinstance(first, Missed) or isinstance(last, Missed):
+            self._lost()
+        else:
+            duration, cpu, wait = end[0] - start[0], end[1] - start[1], end[2] - start[2]
+            self._record(
+                RecordKind.PHASE, 0, ordinal, self._name(name), start[0], duration,
+                min(max(wait, 0), duration), cpu, microbatch,
+            )  # fmt: skip
+
+    def _timed_by_device(self, ordinal: int, name: str, start: Moment, end: Moment,
+                         microbatch: int, first: Mark, last: Mark) -> None:  # fmt: skip
+        """A device waits in its stream for operators that were called meanwhile, unseen by us."""
+        wait = 0 if end[3] == start[3] else UNKNOWN
+        id, cpu = self._name(name), end[1] - start[1]
+
+        def tell(start_ns: int, duration_ns: int) -> None:
+            self._record(
+                RecordKind.PHASE, ON_DEVICE, ordinal, id, start_ns, duration_ns, wait, cpu,
+                microbatch, start[0],
+            )  # fmt: skip
+
+        self._on_device(Between(first, last, start[0], tell))
 
     def _event(self, kind: EventKind, ordinal: int, name: str, start: Moment, end: Moment) -> None:
         self._record(RecordKind.EVENT, kind, ordinal, self._name(name), start[0], end[0])

@@ -20,6 +20,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from stepscope.collect import guard, identity
+from stepscope.collect.device.gpu import Gpu
+from stepscope.collect.device.marks import Between, Marks
 from stepscope.collect.phases import Moment, Phases
 from stepscope.collect.sender import QUEUE_RECORDS, RecordQueue, Sender, leave_child_alone
 from stepscope.collect.shared import Shared
@@ -67,7 +69,13 @@ class Session:
         self.started = False
         self._lock = threading.RLock()  # a garbage collection may come back to us while we hold it
         self._moments: deque[tuple[Any, ...]] = deque()
-        self.phases = Phases(self.name, self.record)
+        self.marks: Marks | None = None
+        """Where phases are timed by the device."""
+        self.after_step: list[Callable[[], None]] = []
+        """Called on the training thread after each optimizer step; must not raise."""
+        self.in_backward = False
+        self._closing = False
+        self.phases = Phases(self.name, self.record, self._on_device, self._lost_phase)
         self._seen_moments = 0
         self._sender = Sender(
             socket_path, self._queue, self._introduce, self._flushing, self._is_busy
@@ -77,8 +85,17 @@ class Session:
     # --- moments and records -----------------------------------------------------------------
 
     def now(self) -> Moment:
-        """What a phase needs to know of both its ends, on the thread it runs on."""
-        return time.monotonic_ns(), time.thread_time_ns(), self.shared.blocked_ns
+        """What a phase of the host needs to know of both its ends, on the thread it runs on."""
+        shared = self.shared
+        return time.monotonic_ns(), time.thread_time_ns(), shared.blocked_ns, shared.calls, None
+
+    def mark(self, stream: Any = None) -> Moment:
+        """The same of a phase that the device works in, with a mark in its stream if it has one."""
+        marks, shared = self.marks, self.shared
+        place = None
+        if marks is not None and threading.get_ident() == self.main_thread:
+            place = marks.set(stream)
+        return time.monotonic_ns(), time.thread_time_ns(), shared.blocked_ns, shared.calls, place
 
     def note(self, *moment: Any) -> None:
         """Something of the training happened: a handler, and what it is to be called with soon.
@@ -147,6 +164,28 @@ class Session:
         for _ in range(count):
             self._queue.count_dropped(kind)
 
+    def _lost_phase(self) -> None:
+        self.lost(RecordKind.PHASE, 1)
+
+    def _on_device(self, phase: Between) -> None:
+        if self.marks is not None:
+            self.marks.add(phase)
+
+    def time_by_device(self, gpu: Gpu) -> Marks:
+        """From now on phases are timed by the device, where the script uses it."""
+        self.marks = Marks(gpu, self._lost_phase, self._tell_clock)
+        self.after_step.append(self.marks.settle)
+        return self.marks
+
+    def _tell_clock(self, error_ns: int) -> None:
+        self.count("stepscope_device_clock_error_ns", error_ns)
+
+    def stepped(self) -> None:
+        """An optimizer has stepped."""
+        self.shared.ordinal += 1
+        for task in list(self.after_step):
+            task()
+
     def disable(self) -> None:
         """Stops recording for good, without a word: we are a forked child, or not wanted."""
         self.enabled = False
@@ -157,6 +196,7 @@ class Session:
         self._sender.abandon()
 
     def close(self) -> None:
+        self._closing = True
         if self.started and self.enabled:
             self._sender.close()
 
@@ -179,6 +219,8 @@ class Session:
 
     def _flushing(self) -> None:
         self._handle_moments()
+        if self._closing and self.marks is not None:  # the training thread only waits for us now
+            self.marks.finish()
         for task in self.before_flush:
             _quietly(task)
         for drop in self._queue.newly_dropped():

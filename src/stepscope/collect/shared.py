@@ -16,6 +16,7 @@ class Shared(ctypes.Structure):
         ("main_thread", ctypes.c_int64),
         ("dropped", ctypes.c_int64),
         ("faults", ctypes.c_int64),
+        ("calls", ctypes.c_int64),
     ]
 
     ordinal: int
@@ -31,3 +32,5 @@ class Shared(ctypes.Structure):
     """Events the library had no room for."""
     faults: int
     """Exceptions the library swallowed."""
+    calls: int
+    """Communication operators called so far: grows if one was called, and need not be exact."""

@@ -30,7 +30,7 @@ def after_torch_import() -> None:
 
 def _install(new: Session) -> None:
     global session  # noqa: PLW0603 - a process has one recording, and `stepscope.phase` finds it here
-    from stepscope.collect.hooks import backward, collectives, data_loader, garbage, groups
+    from stepscope.collect.hooks import backward, collectives, cuda, data_loader, garbage, groups
     from stepscope.collect.hooks import optimizer as optimizer_hook
     from stepscope.collect.hooks import profiler as profiler_hook
 
@@ -46,6 +46,7 @@ def _install(new: Session) -> None:
     _try("backward", lambda: backward.install(new, watch))
     _try("garbage collector", lambda: garbage.install(new))
     _try("profiler", profiler_hook.install)
+    _try("device times", lambda: cuda.install(new))
 
 
 def _try(what: str, install: Callable[[], Any]) -> Any:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.window import NULL, Ints, Strings
-from stepscope.wire.records import COMM_OPEN, UNKNOWN, RecordKind
+from stepscope.wire.records import COMM_OPEN, ON_DEVICE, UNKNOWN, RecordKind
 
 RECORD_TYPE = np.dtype(
     [("kind", "<u2"), ("flags", "<u2"), ("ordinal", "<u4"), ("field", "<i8", (7,))]
@@ -92,18 +92,30 @@ def of_kind(records: Records, kind: RecordKind) -> Records:
 def phases(records: Records, to: Translation) -> Rows:
     """Rows of `phases`."""
     field = records["field"]
-    cpu = field[:, 4].tolist()
-    return {
+    wait = field[:, 3]
+    rows: dict[str, Any] = {
         "rank": np.full(len(records), to.rank, np.int32),
         "step": to.steps(records["ordinal"]),
         "phase": to.strings(field[:, 0]),
         "microbatch": field[:, 5].astype(np.int32),
         "start_ns": to.wall(field[:, 1]),
         "duration_ns": field[:, 2],
-        "waits": field[:, 3] > 0,
-        "wait_ns": field[:, 3],
-        "cpu_ns": [None if value == UNKNOWN else value for value in cpu],
+        "waits": wait != 0,
+        "wait_ns": _known(wait),
+        "cpu_ns": [None if value == UNKNOWN else value for value in field[:, 4].tolist()],
     }
+    on_device = records["flags"] == ON_DEVICE
+    if on_device.any():
+        host = to.wall(field[:, 6]).tolist()
+        rows["host_start_ns"] = [at if on else None for at, on in zip(host, on_device, strict=True)]
+    return rows
+
+
+def _known(values: Ints) -> Any:
+    """As they are, or None where they are unknown."""
+    if (values != UNKNOWN).all():
+        return values
+    return [None if value == UNKNOWN else value for value in values.tolist()]
 
 
 def pauses(records: Records, to: Translation) -> Rows:

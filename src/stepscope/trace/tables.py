@@ -41,7 +41,7 @@ TABLES: Mapping[str, TableSpec] = {
         _spec(
             "phases",
             "step:int64 phase:str microbatch:int32 start_ns:int64 duration_ns:int64",
-            optional="waits:bool wait_ns:int64 cpu_ns:int64",
+            optional="waits:bool wait_ns:int64 cpu_ns:int64 host_start_ns:int64",
         ),
         _spec(
             "kernels",

@@ -13,7 +13,7 @@ adds the offset that the hello packet states. Strings travel once, as names with
 | kind     | flags             | a    | b           | c        | d        | e       | f    | g     |
 |----------|-------------------|------|-------------|----------|----------|---------|------|-------|
 | EVENT    | LOAD or OPTIMIZER | name | start       | end      |          |         |      |       |
-| PHASE    |                   | name | start       | duration | wait     | cpu     | batch|       |
+| PHASE    | ON_DEVICE or 0    | name | start       | duration | wait     | cpu     | batch| host  |
 | COMM     | OPEN if running   |group | op id, peer | seq      | bytes    | enqueue | end  |blocked|
 | PAUSE    |                   | name | start       | duration |          |         |      |       |
 | COUNT    |                   | name | value       | time     | since    |         |      |       |
@@ -25,6 +25,9 @@ device, told of when it has ended; its times are the host's as well, `enqueue` i
 launch, -1 where that was not seen, `launch` its number among the calls of CUDA, modulo 2^32, 0
 where that is not known. A transfer is the network requests of one connection in one interval; `nic`
 is -1 where the adapter is not known.
+
+A PHASE ON_DEVICE has the device's start and duration, on the host's clock; `host` is when the host
+began it, and `wait` is -1 where the device may have waited for other ranks.
 
 In a COMM record `b` is `op id << 32 | (peer & 0xffffffff)`; `bytes`, `end` and `blocked` are -1
 where unknown. `cpu` in a PHASE record is -1 where the clock cannot be read. A COUNT named
@@ -73,6 +76,9 @@ class EventKind(IntEnum):
     LOAD = 0
     OPTIMIZER = 1
 
+
+ON_DEVICE = 1
+"""`flags` of a PHASE whose times are the device's."""
 
 COMM_DONE = 0
 COMM_OPEN = 1

@@ -54,13 +54,13 @@ class _BackwardWatch:
         session = self._session
         if self._running or threading.get_ident() != session.main_thread or not session.enabled:
             return None
-        self._running = True
-        return session.now()
+        self._running = session.in_backward = True
+        return session.mark()
 
     @guarded
     def end(self, start: Moment) -> None:
-        self._running = False
         session = self._session
+        self._running = session.in_backward = False
         if self._collectives is not None:
             self._collectives.backward_ended(start[0])
-        session.note(session.phases.backward, session.shared.ordinal, start, session.now())
+        session.note(session.phases.backward, session.shared.ordinal, start, session.mark())

@@ -35,7 +35,7 @@ def install(session: Session) -> None:
 
 @guarded
 def _loaded(session: Session, iterator: Any, start: Moment) -> None:
-    end = session.now()
+    end = session.mark()
     session.note(session.phases.loaded, session.shared.ordinal, _signature(iterator), start, end)
 
 

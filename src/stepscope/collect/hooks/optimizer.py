@@ -43,7 +43,7 @@ class _OptimizerWatch:
     @guarded
     def before(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if self._session.enabled and (self._outermost is None or not self._is_nested()):
-            self._outermost = (id(optimizer), self._session.now())
+            self._outermost = (id(optimizer), self._session.mark())
 
     @guarded
     def after(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
@@ -51,8 +51,8 @@ class _OptimizerWatch:
             return
         session, start, self._outermost = self._session, self._outermost[1], None
         name = self._name_of(optimizer)
-        session.note(session.phases.optimizer, session.shared.ordinal, name, start, session.now())
-        session.shared.ordinal += 1
+        session.note(session.phases.optimizer, session.shared.ordinal, name, start, session.mark())
+        session.stepped()
 
     def _name_of(self, optimizer: Any) -> str:
         """Made once per optimizer; nearly always it is the same one as last time."""

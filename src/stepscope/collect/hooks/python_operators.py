@@ -63,6 +63,7 @@ class PythonWatch:
         if self._failed:
             self._give_up_failed()
         session, tensors = self._session, args[call.tensors_at]
+        session.shared.calls += 1
         registry = self._registry
         group = registry.sole() or registry.name(self._unbox_group(args[call.group_at]))
         size, ordinal = size_bytes(tensors) if call.moves_data else 0, session.shared.ordinal

@@ -45,6 +45,7 @@ struct Shared {
     std::atomic<std::int64_t> main_thread;  // pthread_self
     std::atomic<std::int64_t> dropped;      // events for which there was no room
     std::atomic<std::int64_t> faults;       // exceptions of ours
+    std::atomic<std::int64_t> calls;        // operators called so far
 };
 
 // One thing that happened, as `_EVENT` in hooks/native_operators.py reads it.
@@ -136,6 +137,7 @@ class Recorder {
     std::int64_t begun(Event event, const c10::intrusive_ptr<c10d::Work>& work) {
         const std::lock_guard<std::mutex> hold(mutex_);
         event.serial = ++serial_;
+        stepscope_shared.calls.fetch_add(1, std::memory_order_relaxed);
         if (work) remember(work.get(), event.serial);
         push(event);
         return event.serial;
