@@ -1,4 +1,4 @@
-"""Counters of the host and of every rank's process, from outside: /proc, psutil, NVML.
+"""Counters of the host and of every rank's process, from outside: /proc, NVML.
 
 Per rank: `cpu_util` (cores used by the process), `run_delay` (share of the time
 that the main thread was runnable and had to wait for a CPU), `proc_stopped` (1 while the process
@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 import psutil
 
+from stepscope.processor.machine import Machine
 from stepscope.processor.normalise import Rows
 from stepscope.processor.nvml import Gpus
 from stepscope.processor.ports import Ports, rdma_adapters
@@ -75,12 +76,10 @@ class HardwareSampler:
         self._host = host
         self._watched: dict[int, _Watched] = {}
         self._halted: set[int] = set()
-        self._gpus, self._ports = Gpus(), Ports()
+        self._machine, self._gpus, self._ports = Machine(), Gpus(), Ports()
         self._last: float | None = None
         self._looked_at_gpus = -GPU_USERS_SECONDS
-        self._network = _network_bytes()
         self._strangers = Strangers(self._family)
-        psutil.cpu_percent(percpu=True)
 
     @property
     def gpus(self) -> tuple[str, ...]:
@@ -104,6 +103,11 @@ class HardwareSampler:
         if watched is not None:
             watched.files.close()
         self._halted.discard(pid)
+
+    def close(self) -> None:
+        for pid in list(self._watched):
+            self.unwatch(pid)
+        self._machine.close()
 
     def sample(self) -> Sampled:
         """One sample of everything."""
@@ -137,18 +141,8 @@ class HardwareSampler:
         return elapsed
 
     def _host_samples(self, elapsed: float) -> Iterator[Sample]:
-        cores = psutil.cpu_percent(percpu=True)
-        yield -1, "cpu_util", sum(cores) / len(cores) / 100
-        for core, percent in enumerate(cores):
-            yield -1, f"cpu_util.core{core}", percent / 100
-        yield -1, "load1", os.getloadavg()[0]
-        yield -1, "mem_available_bytes", float(psutil.virtual_memory().available)
-        network, before = _network_bytes(), self._network
-        self._network = network
-        if elapsed > 0:
-            yield -1, "nic_rx_bytes_per_s", (network[0] - before[0]) / elapsed
-            yield -1, "nic_tx_bytes_per_s", (network[1] - before[1]) / elapsed
-        for metric, value in (*self._gpus.sample(), *self._ports.sample()):
+        of_machine = self._machine.sample(elapsed)
+        for metric, value in (*of_machine, *self._gpus.sample(), *self._ports.sample()):
             yield -1, metric, value
 
     def _users_of_gpus(self) -> Mapping[int, Set[int]]:
@@ -237,10 +231,3 @@ def adapters() -> tuple[str, ...]:
 def _interfaces() -> tuple[str, ...]:
     stats = psutil.net_if_stats()
     return tuple(sorted(name for name, stat in stats.items() if stat.isup and name != "lo"))
-
-
-def _network_bytes() -> tuple[int, int]:
-    """Bytes received and sent since boot on all interfaces but loopback."""
-    counters = psutil.net_io_counters(pernic=True)
-    rows = [counter for name, counter in counters.items() if name != "lo"]
-    return sum(row.bytes_recv for row in rows), sum(row.bytes_sent for row in rows)

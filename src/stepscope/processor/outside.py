@@ -90,6 +90,7 @@ class OutsideWatcher:
                 logger.debug("outside look failed: %s", error)
         if self._stacks is not None:
             self._stacks.close()
+        self._hardware.close()
 
     def _answer(self, seconds: float) -> None:
         """The requests that are there, or the first that comes within a time."""
