@@ -184,8 +184,14 @@ def test_passes_that_stall_apart_are_no_uneven_work() -> None:
 EXCHANGE_MS, PASS_MS, BATCHES = 20.0, 50.0, 3
 
 
-def a_job_that_exchanges(serial_from: int, ranks: int = 4, steps: int = 120) -> Window:
-    """Gradients are exchanged in the last backward pass: beside it, and later instead of it."""
+def a_job_that_exchanges(
+    serial_from: int, everywhere: bool = False, slower: int = 1, ranks: int = 4, steps: int = 120
+) -> Window:
+    """Gradients are exchanged in the last backward pass: beside it, and later instead of it.
+
+    Everywhere: in all passes, and it is known how long ranks stood; `slower`: the exchange takes so
+    many times longer when computing waits for it.
+    """
     random = np.random.default_rng(0)
     phases: list[tuple[object, ...]] = []
     comm: list[tuple[object, ...]] = []
@@ -194,18 +200,21 @@ def a_job_that_exchanges(serial_from: int, ranks: int = 4, steps: int = 120) -> 
     for step in range(steps):
         begin = now
         for batch in range(BATCHES):
-            last = batch == BATCHES - 1
-            extra = EXCHANGE_MS if last and step >= serial_from else 0.0
+            meets, late = everywhere or batch == BATCHES - 1, step >= serial_from
+            exchange = EXCHANGE_MS * (slower if late else 1)
+            extra = exchange if meets and late else 0.0
             took = [int((PASS_MS * random.normal(1, 0.01) + extra) * MS) for _ in range(ranks)]
             phases += [(rank, step, "backward-compute", batch, now, took[rank])
                        for rank in range(ranks)]  # fmt: skip
-            if last:
+            if meets:
                 end = now + max(took)
-                comm += [(rank, step, step, end - int(EXCHANGE_MS * MS), end - MS)
-                         for rank in range(ranks)]  # fmt: skip
+                comm += [(rank, step, BATCHES * step + batch, end - int(exchange * MS), end - MS,
+                          int(extra * MS)) for rank in range(ranks)]  # fmt: skip
             now += max(took)
         done += [(rank, step, begin, now - begin) for rank in range(ranks)]
-    table = a_table("rank step seq start_ns end_ns", comm)
+    table = a_table("rank step seq start_ns end_ns blocked_ns", comm)
+    if not everywhere:
+        table = Table({name: table.columns[name] for name in table.columns if name != "blocked_ns"})
     table = table.with_column("enqueue_ns", table.ints("start_ns"))
     for name, text in (("group", "dp-0"), ("op", "ReduceScatter")):
         table = table.with_column(name, Strings.of([text] * len(table)))
@@ -228,3 +237,15 @@ def test_communication_that_computing_no_longer_hides() -> None:
 
 def test_communication_that_was_never_hidden_is_nothing_new() -> None:
     assert diagnose(a_job_that_exchanges(serial_from=0)).verdicts == ()
+
+
+def test_where_all_passes_exchange_it_shows_in_how_long_ranks_stand() -> None:
+    (verdict,) = diagnose(a_job_that_exchanges(serial_from=60, everywhere=True)).verdicts
+    assert (verdict.cause, verdict.ranks, verdict.phase) == ("code", (), None)
+    assert "computing waits for ReduceScatter" in verdict.summary
+    assert "overlap" in verdict.advice
+
+
+def test_an_exchange_that_itself_takes_longer_is_not_badly_hidden() -> None:
+    job = a_job_that_exchanges(serial_from=60, everywhere=True, slower=3)
+    assert all(verdict.cause != "code" for verdict in diagnose(job).verdicts)

@@ -169,6 +169,14 @@ def test_kernels_of_a_culprit_are_named() -> None:
     assert "its peers' time" in evidence.detail
 
 
+def test_a_copy_that_is_measured_to_be_slow_need_not_cost_much() -> None:
+    """Between phases much else may happen; what was measured there is more than a guess."""
+    verdict = the_verdict(diagnose(simulated("pcie_slow:rank=5,factor=60")))
+    assert (verdict.ranks, verdict.cause) == ((5,), "memory_copy")
+    assert verdict.lost_fraction is not None and 0.02 < verdict.lost_fraction < 0.05
+    assert verdict.kernels == ("Memcpy HtoD (Pinned -> Device)",)
+
+
 def test_single_executions_tell_as_well() -> None:
     job = simulated("gpu_slow:rank=5,factor=1.5", steps=30, detail="full")
     job = replace(job, tables={name: job.tables[name] for name in ("steps", "kernels")})

@@ -64,7 +64,8 @@ def with_kernels(seen: Observed, one: Culprit, reason: Reason) -> Reason:
     steps = float(known.length_ns[inside].sum()) / max(seen.line.typical_ns, 1.0)
     lost_ns = sum(copy.lost_ns for copy in copies)
     if not reason.proven and lost_ns >= MOST * one.excess_ns * steps:
-        return _because_of(replace(reason, cause="memory_copy", function=None), copies)
+        copied = replace(reason, cause="memory_copy", function=None, proven=True)
+        return _because_of(copied, copies)
     if reason.function or reason.cause != "compute":
         return reason
     found = longer(known, group, one.row, inside, is_computing)

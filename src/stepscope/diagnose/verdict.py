@@ -33,6 +33,8 @@ LEAST_COST_IN_GAPS = 0.05
 LEAST_COST_OFTEN = 0.01
 """A rank that is struck again and again is no noise, and seldom stays as it is. Nor is one long
 blow whose cause was measured: what had to be compiled once in the middle of a job will be again."""
+SLIGHT = 1.1
+"""Below it one digit would say "1.0 times"."""
 LEAST_COST_ALONE = 0.05
 """One blow is an episode unless it matters as much as a storm of collections must."""
 SURE, SUREST = 0.7, 0.98
@@ -266,7 +268,9 @@ def _because(one: Slow) -> str:
 def _times(slowdown: float | None) -> str:
     if slowdown is None:
         return "times"
-    return "more than 100x" if slowdown > 100 else f"{slowdown:.1f}x"
+    if slowdown > 100:
+        return "more than 100x"
+    return f"{slowdown:.1f}x" if slowdown >= SLIGHT else f"{slowdown:.2f}x"
 
 
 def _since(finding: Finding) -> str:
@@ -285,7 +289,8 @@ def _everyones_summary(finding: Finding) -> str:
     elif finding.cause == "load_imbalance":
         text += ", waiting for ever another rank that has more work to do"
     elif finding.values.get("exposed") is not None:
-        text += f", as {finding.phase} waits for {finding.values['exposed']} between replicas"
+        who = finding.phase or "computing"
+        text += f", as {who} waits for {finding.values['exposed']} between replicas"
     elif finding.phase is not None:
         text += f", most of it in {finding.phase}"
     return text + _since(finding)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from stepscope.diagnose import stats
 from stepscope.diagnose.finding import Cause, Finding
-from stepscope.diagnose.methods.exposed import Exposed, newly_exposed
+from stepscope.diagnose.methods.exposed import Exposed, longer_waited_for, newly_exposed
 from stepscope.diagnose.methods.l1 import LEAST_RISE, Regression
 from stepscope.diagnose.methods.pauses import EXPLAINS
 from stepscope.diagnose.methods.processor import COMPUTES, STRANGERS
@@ -26,7 +26,7 @@ from stepscope.diagnose.methods.stacks import Samples, Slow, compiles, slower_th
 from stepscope.diagnose.methods.uneven import risen_excess_ns
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.unnamed import UNNAMED
-from stepscope.trace import BACKWARD, DATA_LOAD
+from stepscope.trace import DATA_LOAD
 
 SHARED = 0.75
 """This part of the ranks must show the rise in their own time for it to be everyone's."""
@@ -90,13 +90,22 @@ def _shown(
             return _by_function(slow, rise)
     if rise.transfer_ns >= HALF * rise.step_ns:
         return None
-    exposed = newly_exposed(seen, change.split)
-    if exposed is not None and exposed.grown_ns >= HALF * rise.own_ns:
+    exposed = _exposed(seen, change.split, rise)
+    if exposed is not None:
         return _by_exposure(exposed)
     if risen_excess_ns(seen, change.split, culprits) >= HALF * rise.step_ns:
         detail = "; ever another rank has the most to do, in both passes"
         return _Reason("load_imbalance", 0.7, None, None, detail, shown=True)
     return None
+
+
+def _exposed(seen: Observed, split: int, rise: Rise) -> Exposed | None:
+    """Communication that computing began to wait for, if that explains the rise."""
+    passes = newly_exposed(seen, split)
+    if passes is not None and passes.grown_ns >= HALF * rise.own_ns:
+        return passes
+    waits = longer_waited_for(seen, split)
+    return waits if waits is not None and waits.grown_ns >= HALF * rise.step_ns else None
 
 
 def _is_work(rise: Rise) -> bool:
@@ -112,11 +121,12 @@ def _by_function(slow: Slow, rise: Rise) -> _Reason:
 
 
 def _by_exposure(exposed: Exposed) -> _Reason:
+    who = "ranks" if exposed.phase is None else f"{exposed.phase} passes"
     detail = (
-        f"; backward passes wait for {exposed.op} between replicas, {exposed.within_ns / 1e6:.1f} "
-        f"ms per step, which they did not before"
+        f"; {who} wait for {exposed.op} between replicas, {exposed.within_ns / 1e6:.1f} ms per "
+        f"step, {exposed.grown_ns / 1e6:.1f} ms more than before"
     )
-    return _Reason("code", 0.8, BACKWARD, None, detail, shown=True, exposed=exposed.op)
+    return _Reason("code", 0.8, exposed.phase, None, detail, shown=True, exposed=exposed.op)
 
 
 def _named(phase: str | None) -> str | None:
