@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "atomics.hpp"
+
 namespace stepscope::nccl {
 namespace {
 
@@ -57,13 +59,6 @@ std::int64_t product(std::int64_t count, std::int64_t each) {
     return bytes <= MOST_BYTES ? bytes : UNKNOWN;
 }
 
-template <class T>
-void raise(std::atomic<T>& to, T value) {
-    T before = to.load(std::memory_order_relaxed);
-    while (before < value && !to.compare_exchange_weak(before, value)) {
-    }
-}
-
 // How often an operator was called: NCCL's number, but for replayed graphs, which have none.
 void count_call(std::atomic<std::int64_t>& calls, std::int64_t number) {
     std::int64_t before = calls.load(std::memory_order_relaxed);
@@ -71,11 +66,11 @@ void count_call(std::atomic<std::int64_t>& calls, std::int64_t number) {
     }
 }
 
-// Of the device's clock; 0 means none yet.
-void lower(std::atomic<std::uint64_t>& to, std::uint64_t value) {
-    std::uint64_t before = to.load(std::memory_order_relaxed);
-    while ((before == 0 || before > value) && !to.compare_exchange_weak(before, value)) {
-    }
+std::int64_t ran_ns(const Op& op) { return static_cast<std::int64_t>(op.gpu_stop - op.gpu_start); }
+
+// Whether it was sampled, and its times can be true.
+bool has_run(const Op& op) {
+    return op.gpu_start != 0 && ran_ns(op) >= 0 && ran_ns(op) <= LONGEST_NS;
 }
 
 // Communicators of one program have few names; of two with the same one the hash tells.
@@ -95,7 +90,8 @@ Recorder::Recorder(Sender& sender)
       ops_(MOST_OPERATORS),
       parts_(MOST_PARTS),
       steps_(MOST_STEPS),
-      connections_(MOST_CONNECTIONS) {
+      connections_(MOST_CONNECTIONS),
+      clocks_(new DeviceClock[MOST_COMMUNICATORS]) {
     for (std::size_t at = 0; at < OPERATORS; ++at) operators_[at] = sender.name(OPERATOR_NAMES[at]);
 }
 
@@ -105,9 +101,11 @@ void* Recorder::open(std::uint64_t hash, const char* name, int nodes, int ranks,
     if (nodes > 1 && is_sampling_) events_.fetch_or(PROXY_OP | PROXY_STEP);
     mask_ = mask;
     set_mask(now_ns());
-    return communicators_.create([told, ranks](Communicator& one) {
+    const std::uint32_t clock = opened_.fetch_add(1) % MOST_COMMUNICATORS;
+    return communicators_.create([=](Communicator& one) {
         one.ranks = ranks;
         one.name = told;
+        one.clock = clock;
         for (auto& calls : one.calls) calls.store(0, std::memory_order_relaxed);
         one.point_to_points.store(0, std::memory_order_relaxed);
         one.launches.store(0, std::memory_order_relaxed);
@@ -157,7 +155,7 @@ void* Recorder::start_collective(Communicator& in, const Description& event) noe
     // NCCL counts what comes out of a reduce-scatter; we tell what a rank gives
     const std::int64_t parts = code == REDUCE_SCATTER ? in.ranks : 1;
     const std::int64_t count = product(event.at<std::int64_t>(56), parts);
-    return start_operator(in.name, code, COLLECTIVE, seq, count, type,
+    return start_operator(in, code, COLLECTIVE, seq, count, type,
                           static_cast<std::uint16_t>(flags));
 }
 
@@ -165,16 +163,16 @@ void* Recorder::start_point_to_point(Communicator& in, const Description& event)
     const Datatype type = datatype_of(event.text(40));
     const int flags = detail_flags(nullptr, nullptr, type.code) | launch_flags(event.group(P2P));
     const std::int64_t seq = in.point_to_points.fetch_add(1, std::memory_order_relaxed);
-    return start_operator(in.name, operator_code(event.text(24)), event.at<int>(56), seq,
+    return start_operator(in, operator_code(event.text(24)), event.at<int>(56), seq,
                           event.at<std::int64_t>(48), type, static_cast<std::uint16_t>(flags));
 }
 
-void* Recorder::start_operator(std::int64_t communicator, std::size_t code, int peer,
-                               std::int64_t seq, std::int64_t count, Datatype type,
-                               std::uint16_t flags) noexcept {
+void* Recorder::start_operator(const Communicator& in, std::size_t code, int peer, std::int64_t seq,
+                               std::int64_t count, Datatype type, std::uint16_t flags) noexcept {
     const std::int64_t now = now_ns();
     void* handle = ops_.create([&](Op& op) {
-        op.communicator = communicator;
+        op.clock = in.clock;
+        op.communicator = in.name;
         op.op_peer = operators_[code] << 32 | static_cast<std::uint32_t>(peer);
         op.seq = seq;
         op.bytes = product(count, type.bytes);
@@ -184,52 +182,9 @@ void* Recorder::start_operator(std::int64_t communicator, std::size_t code, int 
         op.touched_ns = now;
         op.end_ns = UNKNOWN;
         op.gpu_start = op.gpu_stop = 0;
+        op.ahead = DeviceClock::UNSEEN;
     });
     return handle == nullptr ? lost(Kind::comm) : handle;
-}
-
-void* Recorder::start_proxy(const Communicator& in, const Description& event) noexcept {
-    Connections::Connection* connection = nullptr;
-    if (event.at<int>(44) != 0) {
-        connection = connections_.find(in.name, event.at<int>(32));
-        if (connection == nullptr) lost(Kind::transfer);
-    }
-    return start_part(event.parent(), connection, 0);
-}
-
-void* Recorder::start_channel(const Description& event) noexcept {
-    return start_part(event.parent(), nullptr, event.at<std::uint64_t>(32));
-}
-
-// Its operator lives on until it stops.
-void* Recorder::start_part(void* op, Connections::Connection* connection,
-                           std::uint64_t gpu_ns) noexcept {
-    auto* parent = ops_.refer(op);
-    void* handle = parts_.create([&](Part& part) {
-        part.op = parent == nullptr ? nullptr : op;
-        part.connection = connection;
-        part.gpu_start = gpu_ns;
-        part.gpu_stop = 0;
-        part.is_stopped = false;
-    });
-    if (handle != nullptr) return handle;
-    if (parent != nullptr) ops_.release(parent);
-    return lost(connection == nullptr ? Kind::comm : Kind::transfer);
-}
-
-// Only what sends is followed.
-void* Recorder::start_step(const Description& event) noexcept {
-    auto* part = parts_.refer(event.parent());
-    if (part == nullptr) return nullptr;
-    Connections::Connection* connection = part->thing.connection;
-    parts_.release(part);
-    if (connection == nullptr) return nullptr;
-    void* handle = steps_.create([connection](Step& step) {
-        step.connection = connection;
-        step.bytes = UNKNOWN;
-        step.is_stopped = false;
-    });
-    return handle == nullptr ? lost(Kind::transfer) : handle;
 }
 
 void* Recorder::lost(Kind kind) noexcept {
@@ -250,48 +205,6 @@ bool Recorder::stop_operator(void* handle) noexcept {
     raise(place->thing.touched_ns, now_ns());
     place->thing.is_enqueued.store(true, std::memory_order_release);
     ops_.release(place);
-    return true;
-}
-
-bool Recorder::stop_part(void* handle) noexcept {
-    auto* place = parts_.refer(handle);
-    if (place == nullptr) return false;
-    if (!place->thing.is_stopped.exchange(true)) {
-        end_part(place->thing);
-        parts_.release(place);
-    }
-    parts_.release(place);
-    return true;
-}
-
-void Recorder::end_part(const Part& part) noexcept {
-    auto* op = ops_.refer(part.op);
-    if (op == nullptr) return;
-    const std::int64_t now = now_ns();
-    raise(op->thing.touched_ns, now);
-    raise(op->thing.end_ns, now);
-    const std::uint64_t stop = part.gpu_stop.load(std::memory_order_relaxed);
-    if (part.gpu_start != 0 && stop >= part.gpu_start) {
-        lower(op->thing.gpu_start, part.gpu_start);
-        raise(op->thing.gpu_stop, stop);
-    }
-    ops_.release(op);
-    ops_.release(op);
-}
-
-bool Recorder::stop_step(void* handle) noexcept {
-    auto* place = steps_.refer(handle);
-    if (place == nullptr) return false;
-    Step& step = place->thing;
-    if (!step.is_stopped.exchange(true)) {
-        const std::int64_t bytes = step.bytes.load(std::memory_order_relaxed);
-        if (bytes != UNKNOWN) {
-            step.connection->completed.fetch_add(1, std::memory_order_release);
-            step.connection->bytes.fetch_add(bytes, std::memory_order_release);
-        }
-        steps_.release(place);
-    }
-    steps_.release(place);
     return true;
 }
 
@@ -317,11 +230,15 @@ void Recorder::state(void* handle, int state, const void* args) noexcept {
 void Recorder::turn(bool is_last) noexcept {
     const std::int64_t now = now_ns();
     const std::int64_t before = is_last ? now + 1 : now - RIPE_NS;
-    ops_.sweep(
-        [before](const Op& op) {
-            return op.is_enqueued.load(std::memory_order_acquire) && op.touched_ns < before;
-        },
-        [this](const Op& op) { tell(op); });
+    const auto is_ripe = [before](const Op& op) {
+        return op.is_enqueued.load(std::memory_order_acquire) && op.touched_ns < before;
+    };
+    const auto look_at_clock = [&](const Op& op) {  // before any is told: one may correct another
+        if (is_ripe(op) && has_run(op)) clocks_[op.clock].correct(op.ahead, op.end_ns);
+        return false;
+    };
+    ops_.sweep(look_at_clock, [](const Op&) {});
+    ops_.sweep(is_ripe, [this](const Op& op) { tell(op); });
     if (is_last || now - transfers_ns_ >= TRANSFERS_NS) {
         connections_.tell(sender_, now);
         tell_troubles();
@@ -331,14 +248,21 @@ void Recorder::turn(bool is_last) noexcept {
 }
 
 void Recorder::tell(const Op& op) noexcept {
-    const std::int64_t end = op.end_ns;
-    const auto ran = static_cast<std::int64_t>(op.gpu_stop - op.gpu_start);
-    const bool has_run = op.gpu_start != 0 && ran >= 0 && ran <= LONGEST_NS;
-    const std::int64_t start = end != UNKNOWN && has_run ? end - ran : UNKNOWN;
-    sender_.put({Kind::comm,
-                 op.flags,
-                 UNKNOWN_ORDINAL,
-                 {op.communicator, op.op_peer, op.seq, op.bytes, op.enqueue_ns, end, start}});
+    stepscope::Record record{
+        Kind::comm,
+        op.flags,
+        UNKNOWN_ORDINAL,
+        {op.communicator, op.op_peer, op.seq, op.bytes, op.enqueue_ns, op.end_ns, UNKNOWN}};
+    set_times(op, record);
+    sender_.put(record);
+}
+
+// Those of the device where the operator was sampled.
+void Recorder::set_times(const Op& op, stepscope::Record& record) noexcept {
+    if (!has_run(op)) return;
+    const std::int64_t ahead = clocks_[op.clock].correct(op.ahead, op.end_ns);
+    record.field[6] = static_cast<std::int64_t>(op.gpu_start.load()) + ahead;
+    record.field[5] = record.field[6] + ran_ns(op);
 }
 
 void Recorder::tell_troubles() noexcept {

@@ -8,12 +8,14 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "../sender/sender.hpp"
 #include "abi.hpp"
 #include "codes.hpp"
 #include "connections.hpp"
+#include "device_clock.hpp"
 #include "pool.hpp"
 
 namespace stepscope::nccl {
@@ -21,17 +23,20 @@ namespace stepscope::nccl {
 struct Communicator {
     int ranks;
     std::int64_t name;                           // as processor/communicators.py reads it
+    std::uint32_t clock;                         // its place
     std::atomic<std::int64_t> calls[OPERATORS];  // so many of each operator before the next
     std::atomic<std::int64_t> point_to_points;
     std::atomic<std::uint32_t> launches;
 };
 
 struct Op {
+    std::uint32_t clock;
     std::int64_t communicator, op_peer, seq, bytes, enqueue_ns;
     std::uint16_t flags;
     std::atomic<bool> is_enqueued;
     std::atomic<std::int64_t> touched_ns, end_ns;
     std::atomic<std::uint64_t> gpu_start, gpu_stop;  // by the device's clock
+    std::atomic<std::int64_t> ahead;                 // of it, the host's
 };
 
 // A proxy operation or a kernel channel.
@@ -39,6 +44,7 @@ struct Part {
     void* op;
     Connections::Connection* connection;  // of what sends
     std::uint64_t gpu_start;
+    std::int64_t ahead;
     std::atomic<std::uint64_t> gpu_stop;
     std::atomic<bool> is_stopped;
 };
@@ -74,7 +80,7 @@ class Recorder {
     void* start_group(Communicator& in) noexcept;
     void* start_collective(Communicator& in, const Description& event) noexcept;
     void* start_point_to_point(Communicator& in, const Description& event) noexcept;
-    void* start_operator(std::int64_t communicator, std::size_t code, int peer, std::int64_t seq,
+    void* start_operator(const Communicator& in, std::size_t code, int peer, std::int64_t seq,
                          std::int64_t count, Datatype type, std::uint16_t flags) noexcept;
     void* start_proxy(const Communicator& in, const Description& event) noexcept;
     void* start_channel(const Description& event) noexcept;
@@ -86,6 +92,7 @@ class Recorder {
     bool stop_step(void* handle) noexcept;
     void end_part(const Part& part) noexcept;
     void tell(const Op& op) noexcept;
+    void set_times(const Op& op, stepscope::Record& record) noexcept;
     void tell_troubles() noexcept;
     void set_mask(std::int64_t now_ns) noexcept;
 
@@ -103,6 +110,8 @@ class Recorder {
     std::atomic<std::uint64_t> strangers_{0};  // states and stops of what has ended, or never was
     std::uint64_t strangers_told_ = 0;
     std::int64_t transfers_ns_ = 0;
+    std::unique_ptr<DeviceClock[]> clocks_;  // of communicators, each of which is of one device
+    std::atomic<std::uint32_t> opened_{0};
 };
 
 }  // namespace stepscope::nccl

@@ -10,11 +10,14 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "nccl/abi.hpp"
+#include "nccl/device_clock.hpp"
+#include "sender/clock.hpp"
 
 extern "C" const stepscope::nccl::ProfilerV4 ncclProfiler_v4;
 extern "C" const stepscope::nccl::ProfilerV5 ncclProfiler_v5, ncclProfiler_v6;
@@ -134,6 +137,13 @@ class Caller {
     void* group_ = nullptr;
 };
 
+// The device's clock is nobody else's.
+constexpr std::uint64_t DEVICE_AHEAD_NS = 7'000'000'000'000;
+
+std::uint64_t device_ns() {
+    return static_cast<std::uint64_t>(stepscope::now_ns()) + DEVICE_AHEAD_NS;
+}
+
 // The whole life of an all-reduce: enqueued, then carried out by the proxy's thread.
 void all_reduce(Caller& caller, std::uint64_t seq, int steps) {
     caller.group();
@@ -144,7 +154,20 @@ void all_reduce(Caller& caller, std::uint64_t seq, int steps) {
         caller.steps(proxy, steps, 512, is_send != 0);
         caller.stop(proxy);
     }
-    for (const std::uint64_t channel : {0, 1}) caller.channel(op, 5000 + channel, 8000 - channel);
+    const std::uint64_t now = device_ns();
+    for (const std::uint64_t channel : {0, 1}) {
+        caller.channel(op, now - 3000 + channel, now - channel);
+    }
+}
+
+// What a device's clock comes to, by differences and the times they were told of.
+void device_clock(const char* words) {
+    DeviceClock clock;
+    std::istringstream told(words);
+    for (std::int64_t ahead = 0, at_ns = 0; told >> ahead >> at_ns;) {
+        std::printf("%" PRId64 " ", clock.correct(ahead, at_ns));
+    }
+    std::puts("");
 }
 
 void init(const char* words) {
@@ -291,6 +314,7 @@ void obey_nccl(const std::string& order, const char* words) {
     if (order == "init") init(words);
     if (order == "mask") std::printf("%d\n", __atomic_load_n(&mask, __ATOMIC_RELAXED));
     if (order == "collectives") collectives(version, first, second);
+    if (order == "device-clock") device_clock(words);
     if (order == "threads") from_threads(version, first, second);
     if (order == "point-to-points") point_to_points(version);
     if (order == "hang") hang(version);

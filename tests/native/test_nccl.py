@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -81,17 +82,27 @@ def test_collectives_and_what_they_send(
 
     heard = told(listener, process)
 
+    told_ns = time.monotonic_ns()
     assert [record.name for record in comms(heard)] == ["nccl-00000000000000ab 0/2 my group"] * 3
     for seq, record in enumerate(comms(heard)):
         _, op_peer, number, size, enqueue_ns, end_ns, start_ns = record.fields
         op, peer = unpack_peer(op_peer)
         assert (heard.names[op], peer, number, size) == ("AllReduce", -1, seq, 2048)
-        assert enqueue_ns <= end_ns and start_ns == end_ns - 3000
+        assert enqueue_ns <= end_ns < told_ns and start_ns == end_ns - 3000
     assert requests(heard) == (12, 12, 12 * 512)
     (sent,) = heard.records(RecordKind.TRANSFER)
     assert heard.names[sent.flags] == comms(heard)[0].name
     assert sent.fields[:2] == (UNKNOWN, 1) and sent.fields[2] < sent.fields[3]
     assert not heard.dropped() and metric(heard, "stepscope_nccl_strangers") is None
+
+
+def test_the_devices_clock_is_as_late_as_the_quickest_notice_of_a_second(
+    start: Start, driver: Path
+) -> None:
+    process, second = start(driver), 10**9
+    noticed = ((-40, 0), (-70, 10), (-50, 20), (-60, second), (-30, 3 * second), (-90, 0))
+    words = [word for pair in noticed for word in pair]
+    assert process.numbers("device-clock", *words) == [-40, -70, -70, -70, -30, -90]
 
 
 def test_how_an_operator_ran(listener: Listener, start: Start, driver: Path) -> None:
