@@ -230,9 +230,9 @@ def test_operators_of_a_process_without_python(process: Process) -> None:
     assert arrow_table("comm_ops", rows)["step"].to_pylist() == [None] * 3
     assert rows["group"] == ["nccl-00000000000000ab"] * 3
     assert rows["op"] == ["AllReduce", "Send", "Send"]
-    assert rows["peer"].tolist() == [-1, 0, -2]
-    assert rows["start_ns"].tolist() == [OFFSET_NS + 20, NULL, NULL]
-    assert rows["end_ns"].tolist() == [OFFSET_NS + 50, NULL, NULL]
+    assert rows["peer"] == [-1, 0, -2]
+    assert rows["start_ns"] == [OFFSET_NS + 20, None, None]
+    assert rows["end_ns"] == [OFFSET_NS + 50, None, None]
     assert [rows[name][0] for name in ("algorithm", "protocol", "dtype")] == [
         "ring", "simple", "bfloat16",
     ]  # fmt: skip

@@ -11,13 +11,15 @@ unknown, and network requests are told of as lost.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from stepscope.processor.launches import Operator
 from stepscope.processor.normalise import Records, Rows, Translation
-from stepscope.window import NULL, Ints
+from stepscope.trace.names import NO_PEER, UNKNOWN_PEER
+from stepscope.window import Ints
 from stepscope.wire.frames import GroupInfo
 from stepscope.wire.records import (
     ALGORITHM_SHIFT,
@@ -29,7 +31,6 @@ from stepscope.wire.records import (
     UNKNOWN,
 )
 
-COLLECTIVE, UNKNOWN_PEER = -1, -2
 _NAMED = re.compile(r"(nccl-[0-9a-f]{16}) ([0-9]{1,9})/([0-9]{1,9}) (.*)")
 _NAME_LETTERS = 12
 """Of torch's names of groups in ids, as collect.hooks.groups cuts them."""
@@ -65,27 +66,41 @@ class Members:
     groups: Collection[GroupInfo] | None
     """As Python knows them; None where there is no Python producer."""
 
-    def group(self, id: int) -> str | None:
-        found = parse(self.names.get(id))
-        return None if found is None else found.id
-
     def ranks(self, id: int) -> tuple[int, ...] | None:
         """The job's ranks of a communicator in its own order; None where that is open."""
-        one = parse(self.names.get(id))
+        return self._ranks(parse(self.names.get(id)))
+
+    def _ranks(self, one: Communicator | None) -> tuple[int, ...] | None:
         if one is None:
             return None
         if self.groups is None:
             return whole_job(one, self.rank, self.world_size)
-        fits = [group for group in self.groups if self._fits(one, group)]
+        different = {group.ranks for group in self._candidates(one)}
+        return different.pop() if len(different) == 1 else None
+
+    def process_group(self, name: str) -> GroupInfo | None:
+        """The one that Python knows a communicator as; None where that is open."""
+        one = parse(name)
+        found = [] if one is None else self._candidates(one)
+        return found[0] if len(found) == 1 else None
+
+    def _candidates(self, one: Communicator) -> list[GroupInfo]:
+        fits = [group for group in self.groups or () if self._fits(one, group)]
         named = [g for g in fits if one.name and g.id.endswith("-" + one.name[:_NAME_LETTERS])]
         if not named and one.size == _PAIR != self.world_size:
-            return None
-        different = {group.ranks for group in named or fits}
-        return different.pop() if len(different) == 1 else None
+            return []
+        return named or fits
 
     def _fits(self, one: Communicator, group: GroupInfo) -> bool:
         same_size = len(group.ranks) == one.size and one.rank < one.size
         return same_size and group.ranks[one.rank] == self.rank
+
+    def peer(self, name: str, peer: int) -> int:
+        """A rank in the communicator of this name as a rank of the job."""
+        if peer == NO_PEER:
+            return NO_PEER
+        ranks = self._ranks(parse(name)) or ()
+        return ranks[peer] if 0 <= peer < len(ranks) else UNKNOWN_PEER
 
     def peers(self, ids: Ints, peers: Ints) -> Ints:
         """Ranks in communicators as ranks of the job; UNKNOWN_PEER where that is open."""
@@ -103,24 +118,31 @@ def whole_job(one: Communicator, rank: int, world_size: int) -> tuple[int, ...] 
     return tuple(range(world_size)) if is_all else None
 
 
-def operators(records: Records, to: Translation, members: Members) -> Rows:
-    """Rows of `comm_ops`. An operator without an end has been enqueued; when it finished, if it
-    has, nobody saw."""
-    field, flags = records["field"], records["flags"].astype(np.int64)
-    peers = (field[:, 1] & 0xFFFFFFFF).astype(np.uint32).astype(np.int32).astype(np.int64)
-    mapped = members.peers(field[:, 0], peers)
+def operators(some: Sequence[Operator], steps: Ints, to: Translation, members: Members) -> Rows:
+    """Rows of `comm_ops`, of operators that nobody but NCCL tells of. One without an end has been
+    enqueued; when it finished, if it has, nobody saw."""
+    spans = [op.span for op in some]
+    known = {op.communicator: parse(op.communicator) for op in some}
+    names = {text: None if one is None else one.id for text, one in known.items()}
     return {
-        "rank": np.full(len(records), to.rank, np.int32),
-        "step": to.steps_of_many(records["ordinal"]),
-        "group": [members.group(id) for id in field[:, 0].tolist()],
-        "seq": field[:, 2].copy(),
-        "op": to.strings(field[:, 1] >> 32),
-        "peer": np.where(peers == COLLECTIVE, COLLECTIVE, mapped).astype(np.int32),
-        "bytes": _known(field[:, 3], 0),
-        "enqueue_ns": to.wall(field[:, 4]),
-        "start_ns": _known(field[:, 6], to.offset_ns),
-        "end_ns": _known(field[:, 5], to.offset_ns),
-        "state": ["done"] * len(records),
+        "rank": np.full(len(some), to.rank, np.int32),
+        "step": steps,
+        "group": [names[op.communicator] for op in some],
+        "seq": [op.seq for op in some],
+        "op": [op.op for op in some],
+        "peer": [members.peer(op.communicator, op.peer) for op in some],
+        "bytes": [_known(op.size, 0) for op in some],
+        "enqueue_ns": [op.enqueue_ns + to.offset_ns for op in some],
+        "start_ns": [_known(start_ns, to.offset_ns) for start_ns, _ in spans],
+        "end_ns": [_known(end_ns, to.offset_ns) for _, end_ns in spans],
+        "state": ["done"] * len(some),
+        **details(np.array([op.flags for op in some], np.int64)),
+    }
+
+
+def details(flags: Ints) -> dict[str, list[str | None]]:
+    """How operators ran, as the flags of their records say; 0 says nothing."""
+    return {
         "algorithm": _words(flags >> ALGORITHM_SHIFT & 15, ALGORITHMS),
         "protocol": _words(flags >> PROTOCOL_SHIFT & 3, PROTOCOLS),
         "dtype": _words(flags >> DTYPE_SHIFT & 15, DTYPES),
@@ -142,8 +164,8 @@ def requests(records: Records, to: Translation, members: Members) -> Rows:
     }
 
 
-def _known(values: Ints, offset: int) -> Ints:
-    return np.where(values == UNKNOWN, NULL, values + offset)
+def _known(value: int, offset: int) -> int | None:
+    return None if value == UNKNOWN else value + offset
 
 
 def _words(codes: Ints, words: tuple[str | None, ...]) -> list[str | None]:

@@ -18,6 +18,8 @@ from stepscope.window import Ints
 from stepscope.wire.frames import PYTHON, Hello
 from stepscope.wire.records import UNKNOWN_ORDINAL, RecordKind
 
+CUPTI, NCCL = "cupti", "nccl"
+"""As native producers introduce themselves."""
 MOST_STEPS = 4096
 """Ends of optimizer steps that are remembered: native rows are seconds late at the most, and no
 process takes a thousand steps in a second."""

@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.processor import communicators, normalise, survey
-from stepscope.processor.communicators import UNKNOWN_PEER
 from stepscope.processor.instructions import Append
 from stepscope.processor.normalise import Records, Rows, Translation
 from stepscope.processor.producer import Producer
 from stepscope.processor.steps import Step
 from stepscope.processor.survey import Kinds
+from stepscope.trace.names import UNKNOWN_PEER
 from stepscope.wire.frames import AtRisk
 from stepscope.wire.records import COMM_OPEN, RecordKind
 
@@ -38,11 +38,8 @@ def finished(producer: Producer, kinds: Kinds, records: Records) -> Iterator[App
 
 
 def native(producer: Producer, records: Records) -> Iterator[Append]:
-    """Observations of a native producer, kernels excepted."""
+    """Observations of a native producer, kernels and operators excepted."""
     to, job, members = producer.translation(), producer.hello.job, producer.members()
-    comm = normalise.of_kind(records, RecordKind.COMM)
-    if len(comm) and producer.tells("comm_ops"):
-        yield Append(job, "comm_ops", communicators.operators(comm, to, members))
     sent = normalise.of_kind(records, RecordKind.TRANSFER)
     if len(sent):
         yield from _requests(job, communicators.requests(sent, to, members))

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from stepscope.processor.communicators import Members
+from stepscope.processor.joiner import Joiner
 from stepscope.processor.natives import StepEnds, is_native, with_ordinals
 from stepscope.processor.normalise import Records, Translation
 from stepscope.processor.steps import StepTracker
 from stepscope.processor.survey import Kinds
-from stepscope.window import NULL
+from stepscope.window import NULL, Ints
 from stepscope.wire.frames import GroupInfo, Hello
 
 PATIENT_STEPS = 0.5
@@ -39,6 +42,8 @@ class Producer:
     held_since_ns: int | None = None
     holding: bool = True
     open_ops: dict[OpenKey, Records] = field(default_factory=dict)
+    joiner: Joiner | None = None
+    """Of the one that tells most of a process that NCCL's plugin tells of."""
     blocked: bool = False
 
     @property
@@ -49,6 +54,11 @@ class Producer:
     def who(self) -> Hello:
         """As its process is known."""
         return self.hello if self.python is None else self.python.hello
+
+    @property
+    def main(self) -> Producer:
+        """The one of its process that tells most."""
+        return self if self.python is None else self.python
 
     @property
     def rank(self) -> int:
@@ -84,18 +94,21 @@ class Producer:
         """A native one's records, as the Python producer of its process can tell."""
         return records if self.python is None else with_ordinals(records, self.python.step_ends)
 
+    def steps_at(self, times_ns: Ints) -> Ints:
+        """The step at each time of its process's clock; null where only native ones tell of it."""
+        if self.is_native:
+            return np.full(len(times_ns), NULL, np.int64)
+        steps = [self.step_by_now(one) for one in self.step_ends.ordinals(times_ns).tolist()]
+        return np.array(steps, np.int64)
+
     def translation(self) -> Translation:
         return Translation(self.rank, self.offset_ns, self.names, self.step_of)
 
     def tells(self, table: str) -> bool:
-        """Whether its rows of a table count.
-
-        Of operators Python's hooks tell as well, and it is not proved which of theirs is which of
-        NCCL's: no operator stands in the table twice, so NCCL's are kept where there are no hooks.
-        """
+        """Whether rows of a table that it lost count: operators Python's hooks tell of as well."""
         return table != "comm_ops" or self.python is None
 
     def members(self) -> Members:
-        """Of a native one: who is in its communicators."""
-        groups = None if self.python is None else self.python.groups.values()
+        """Who is in the communicators of its process."""
+        groups = None if self.main.is_native else self.main.groups.values()
         return Members(self.names, self.rank, self.who.world_size, groups)

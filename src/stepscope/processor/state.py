@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from stepscope.errors import WireError
-from stepscope.processor import communicators, normalise, observed, survey
+from stepscope.processor import communicators, joining, normalise, observed, survey
 from stepscope.processor.instructions import (
     Append,
     Follow,
@@ -59,6 +59,8 @@ class HostState:
     def __init__(self) -> None:
         self.producers: dict[int, Producer] = {}
         self._gone: list[Producer] = []
+        self._leaving: list[Producer] = []
+        """Have left, while native producers of their process still tell."""
         self._sums: dict[str, KernelSums] = {}
 
     def jobs(self) -> set[str]:
@@ -91,7 +93,7 @@ class HostState:
         producer = self.producers.pop(connection, None)
         if producer is None:
             return []
-        out = [*self._release(producer), *self._tell_kernels(producer)]
+        out = [*self._release(producer), *self._tell_kernels(producer), *self._leave(producer)]
         if producer.open_ops and not self._is_back(producer):
             self._gone.append(producer)
         hello = producer.hello
@@ -110,9 +112,26 @@ class HostState:
             if said and producer.blocked:
                 out.append(self._stalled(producer.hello.job))
             out += self._tell_late(producer, now_ns)
+        for producer in [*self.producers.values(), *self._leaving]:
+            out += joining.rows(producer, now_ns)
         for job, sums in self._sums.items():
             out += _appended(job, sums.tick(self._oldest_kernels_ns(job, now_ns)))
         return out
+
+    def _leave(self, producer: Producer) -> list[Instruction]:
+        """Operators that wait do so as long as somebody of their process can tell of them."""
+        if producer.joiner is not None:
+            self._leaving.append(producer)
+        if self._near(producer.hello):
+            return []
+        process = process_of(producer.hello)
+        last = [one for one in self._leaving if process_of(one.hello) == process]
+        self._leaving = [one for one in self._leaving if process_of(one.hello) != process]
+        return [told for one in last for told in joining.last_rows(one)]
+
+    def _near(self, hello: Hello) -> list[Producer]:
+        """Those of a process."""
+        return [p for p in self.producers.values() if process_of(p.hello) == process_of(hello)]
 
     def _tell_late(self, producer: Producer, now_ns: int) -> list[Instruction]:
         """What has waited for long enough."""
@@ -156,6 +175,7 @@ class HostState:
     def forget(self, job: str) -> None:
         """Drops what finished producers of a job left behind."""
         self._gone = [producer for producer in self._gone if producer.hello.job != job]
+        self._leaving = [producer for producer in self._leaving if producer.hello.job != job]
         self._sums.pop(job, None)
 
     def _hello(self, connection: int, hello: Hello) -> list[Instruction]:
@@ -176,11 +196,12 @@ class HostState:
 
     def _acquaint(self, new: Producer) -> None:
         """Producers of one process learn of each other."""
-        near = [p for p in self.producers.values() if process_of(p.hello) == process_of(new.hello)]
+        near = self._near(new.hello)
         python = next((p for p in reversed(near) if not p.is_native), None)
         for producer in near:
             if producer.is_native and python is not None:
                 producer.python = python
+        joining.acquaint(new, near)
 
     def _names(self, producer: Producer, payload: memoryview) -> list[Instruction]:
         told = decode_names(payload)
@@ -240,12 +261,14 @@ class HostState:
     ) -> list[Instruction]:
         """All of it waits: for the Python producer to tell of the steps it belongs to."""
         records = normalise.parse(payload)
-        kernels = records["kind"] == int(RecordKind.KERNEL)
         out: list[Instruction] = []
         if kinds & survey.KERNELS:
-            out = self._keep(producer, memoryview(records[kernels].tobytes()), now_ns)
-        if kinds & ~survey.KERNELS:
-            producer.held.append((kinds, records[~kernels]))
+            kernels = normalise.of_kind(records, RecordKind.KERNEL)
+            out = self._keep(producer, memoryview(kernels.tobytes()), now_ns)
+        joining.hear(producer, records)
+        others = ~np.isin(records["kind"], (int(RecordKind.KERNEL), int(RecordKind.COMM)))
+        if others.any():
+            producer.held.append((kinds, records[others]))
         waiting = sum(len(records) for _, records in producer.held)
         return [*out, *self._release(producer)] if waiting >= MOST_KERNELS else out
 
@@ -254,6 +277,8 @@ class HostState:
     ) -> Iterator[Instruction]:
         """All but kernels."""
         steps = self._track(producer, records) if kinds & survey.EVENTS else []
+        if kinds & survey.COMMS:
+            records = joining.hold(producer, records)
         if producer.holding:
             producer.held.append((kinds, records))
             if producer.tracker.sequence is not None:
@@ -287,6 +312,7 @@ class HostState:
         rows = normalise.kernels(records, to)
         oldest_ns = self._oldest_kernels_ns(hello.job, producer.kernels_until_ns)
         producer.kernels, producer.kernels_bytes, producer.kernels_since_ns = [], 0, None
+        joining.ran(producer, records)
         sums = self._sums.setdefault(hello.job, KernelSums())
         told = sums.add(producer.rank, rows, producer.kernels_until_ns, oldest_ns)
         return [Append(hello.job, "kernels", rows), *_appended(hello.job, told)]

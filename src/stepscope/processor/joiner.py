@@ -1,0 +1,253 @@
+"""Operators of one process that uses NCCL: what the script called, which operators of NCCL's these
+were (`called`), and which kernels carried them out (`launches`), in one row each.
+
+Pure: records go in, and come out once all sides have had the time to tell, with what was found out
+about them. What has no counterpart comes out as it is: calls of Python's hooks without times,
+operators of a process without hooks as rows of their own. An operator of a process with hooks for
+which no call was found gets no row, because some call is its own: it is counted.
+
+Loses: nothing; where more than MOST_WAITING wait, they are not waited for.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stepscope.processor.called import Batch, Call, batches, joined
+from stepscope.processor.communicators import Members
+from stepscope.processor.launches import Kernel, Launches, Operator, function_of
+from stepscope.processor.normalise import RECORD_TYPE, Records
+from stepscope.trace.names import NO_PEER, UNKNOWN_PEER
+from stepscope.wire.frames import GroupInfo
+from stepscope.wire.records import UNKNOWN, unpack_peer
+
+TOLD_NS = 4_000_000_000
+"""The plugin tells of an operator 2 s after the last that it saw of it (`RIPE_NS`), once a second,
+and its packet takes a moment."""
+PATIENCE_NS = 8_000_000_000
+"""Where CUPTI tells, too: kernels come within 2 s of their end, and wait 3 s here for more of them;
+the rest is for a device that lags behind its host."""
+LONGEST_NS = 60_000_000_000
+"""And for one that lags further behind, as long as it gets on: two long steps."""
+QUIET_NS = 5_000_000_000
+"""A device that gets on tells of kernels that often: as those of `PATIENCE_NS`."""
+GROUPED_NS = 1_000_000_000
+"""Torch calls NCCL before a call returns, or when the script ends its group."""
+MOST_WAITING = 1 << 16
+"""Of each kind: a minute of a thousand operators a second."""
+
+
+@dataclass(frozen=True)
+class Times:
+    """What an operator's counterparts tell; monotonic times, UNKNOWN where open."""
+
+    start_ns: int
+    end_ns: int
+    flags: int
+    """Of NCCL's operator."""
+
+
+@dataclass(frozen=True)
+class Joined:
+    """Records that wait no longer, with what was found out about each."""
+
+    calls: Records
+    of_calls: list[Times | None]
+    operators: list[Operator]
+    """Of NCCL's, that are rows of their own."""
+
+
+class Joiner:
+    """One process."""
+
+    def __init__(self) -> None:
+        self.launches = Launches()
+        self.hears_kernels = False
+        self.lone_operators = 0
+        """So many were not joined so far, of a process that has hooks."""
+        self.lone_told = (0, 0)
+        self.looked_ns = 0
+        self._calls: dict[str, list[Call]] = defaultdict(list)
+        self._operators: dict[str, list[Operator]] = defaultdict(list)
+        self._has_calls = False
+        self._heard_ns: int | None = None
+
+    def called(self, records: Records, names: Mapping[int, str]) -> None:
+        """Takes finished operators on a device, as hooks tell of them."""
+        self._has_calls |= len(records) > 0
+        for record in records:
+            group, op_peer, _, size, enqueue_ns, *_ = record["field"].tolist()
+            op, peer = unpack_peer(op_peer)
+            id = names.get(group, "")
+            self._calls[id].append(Call(record, id, names.get(op, ""), peer, size, enqueue_ns))
+
+    def told(self, records: Records, names: Mapping[int, str]) -> None:
+        """Takes operators of NCCL's, as its plugin tells of them."""
+        for record in records:
+            comm, op_peer, seq, size, enqueue_ns, end_ns, start_ns = record["field"].tolist()
+            op, peer = unpack_peer(op_peer)
+            self.launches.operators.append(
+                Operator(names.get(comm, ""), names.get(op, ""), peer, seq, size, enqueue_ns,
+                         end_ns, start_ns, int(record["flags"]))
+            )  # fmt: skip
+
+    def ran(self, records: Records, names: Mapping[int, str], now_ns: int) -> None:
+        """Takes kernels, which may have any name."""
+        self._heard_ns = now_ns
+        self.launches.add_kernels(_kernels(records, names))
+
+    @property
+    def is_empty(self) -> bool:
+        waiting = self.launches
+        return not (self._calls or self._operators or waiting.operators or waiting.kernels)
+
+    def take(self, members: Members, now_ns: int) -> Joined:
+        """What needs to wait no longer at this time of the process's clock."""
+        patience = PATIENCE_NS if self.hears_kernels else TOLD_NS
+        alone = members.groups is None and not self.hears_kernels
+        self._shed(now_ns)
+        return self._take(members, now_ns, now_ns if alone else now_ns - patience)
+
+    def finish(self, members: Members) -> Joined:
+        """All that is left."""
+        return self._take(members, _FOREVER, _FOREVER)
+
+    def _take(self, members: Members, now_ns: int, until_ns: int) -> Joined:
+        if self._is_full():
+            until_ns = now_ns
+        is_quiet = self._heard_ns is None or now_ns - self._heard_ns > QUIET_NS
+        wait_from_ns = until_ns if is_quiet or self._is_full() else now_ns - LONGEST_NS
+        decided = self.launches.match(until_ns, wait_from_ns, is_quiet)
+        waiting = self.launches.operators
+        if waiting:
+            until_ns = min(until_ns, waiting[0].enqueue_ns - 1)
+        return self._join(members, decided, until_ns)
+
+    def _is_full(self) -> bool:
+        waiting = sum(map(len, self._calls.values()))
+        return max(waiting, len(self.launches.operators)) > MOST_WAITING
+
+    def _shed(self, now_ns: int) -> None:
+        """Kernels for which no operator came."""
+        kernels = self.launches.kernels
+        late = bool(kernels) and kernels[0].start_ns < now_ns - 2 * LONGEST_NS
+        if late or len(kernels) > MOST_WAITING:
+            self.launches.part()
+
+    def _join(self, members: Members, decided: list[Operator], until_ns: int) -> Joined:
+        out = _Out()
+        if members.groups is None or not self._has_calls:
+            out.operators = decided
+        else:
+            self._sort(members, decided)
+        for group in members.groups or ():
+            self._join_group(group, until_ns, out)
+        for id in self._calls.keys() - {group.id for group in members.groups or ()}:
+            out.calls += [(call, None) for call in self._calls.pop(id)]
+        self._calls = defaultdict(list, {id: some for id, some in self._calls.items() if some})
+        return out.joined()
+
+    def _sort(self, members: Members, decided: Iterable[Operator]) -> None:
+        """To the groups whose they are."""
+        known: dict[str, str | None] = {}
+        for op in decided:
+            if op.communicator not in known:
+                group = members.process_group(op.communicator)
+                known[op.communicator] = None if group is None else group.id
+            id = known[op.communicator]
+            if id is None:
+                self.lone_operators += 1
+            else:
+                self._operators[id].append(op)
+
+    def _join_group(self, group: GroupInfo, until_ns: int, out: _Out) -> None:
+        calls, operators = self._calls.pop(group.id, []), self._operators.pop(group.id, [])
+        every = list(batches(calls, operators))
+        for at, batch in enumerate(every):
+            following = every[at + 1].calls if at + 1 < len(every) else []
+            if _is_closed(batch, following, until_ns):
+                self._join_batch(batch, group, out)
+            else:
+                self._keep(batch, group, until_ns, out)
+
+    def _join_batch(self, batch: Batch, group: GroupInfo, out: _Out) -> None:
+        found = joined(batch, [_peer(op, group) for op in batch.operators])
+        self.lone_operators += len(batch.operators) - sum(map(len, found.values()))
+        out.calls += [
+            (call, _times(found[call]) if call in found else None) for call in batch.calls
+        ]
+
+    def _keep(self, batch: Batch, group: GroupInfo, until_ns: int, out: _Out) -> None:
+        """For later, but calls of which NCCL never heard."""
+        self._operators[group.id] += batch.operators
+        for call in batch.calls:
+            if not batch.operators and call.enqueue_ns <= until_ns - GROUPED_NS:
+                out.calls.append((call, None))
+            else:
+                self._calls[group.id].append(call)
+
+
+class _Out:
+    """What comes out, as it is gathered."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Call, Times | None]] = []
+        self.operators: list[Operator] = []
+
+    def joined(self) -> Joined:
+        return Joined(
+            _records(call.record for call, _ in self.calls),
+            [times for _, times in self.calls],
+            self.operators,
+        )
+
+
+_FOREVER = 1 << 62
+
+
+def _is_closed(batch: Batch, following: list[Call], until_ns: int) -> bool:
+    """Whether all of a batch is known. What was called before a time is, by then."""
+    if not batch.calls:
+        return True  # the calls were given up, or never seen
+    if not batch.operators:
+        return False
+    if following and following[0].enqueue_ns <= until_ns:
+        return True
+    return batch.calls[-1].enqueue_ns <= until_ns - GROUPED_NS
+
+
+def _peer(op: Operator, group: GroupInfo) -> int:
+    if op.peer == NO_PEER:
+        return NO_PEER
+    return group.ranks[op.peer] if 0 <= op.peer < len(group.ranks) else UNKNOWN_PEER
+
+
+def _times(operators: list[Operator]) -> Times:
+    """Of a call that became these: from the first start to the last end, where all are known."""
+    spans = [op.span for op in operators]
+    starts, ends = [start for start, _ in spans], [end for _, end in spans]
+    start_ns = UNKNOWN if UNKNOWN in starts else min(starts)
+    end_ns = UNKNOWN if UNKNOWN in ends else max(ends)
+    return Times(start_ns, end_ns, operators[0].flags)
+
+
+def _kernels(records: Records, names: Mapping[int, str]) -> Iterator[Kernel]:
+    functions = {id: found for id, name in names.items() if (found := function_of(name))}
+    if not functions:
+        return
+    for record in records[np.isin(records["field"][:, 0], list(functions))]:
+        name, stream, start_ns, duration_ns, _, launch, _ = record["field"].tolist()
+        yield Kernel(launch, stream, start_ns, start_ns + duration_ns, functions[name])
+
+
+def _records(some: Iterable[Any]) -> Records:
+    every = list(some)
+    out: Records = np.empty(len(every), RECORD_TYPE)
+    for at, record in enumerate(every):
+        out[at] = record
+    return out
