@@ -146,18 +146,16 @@ def worst_stretch(excess: Floats, allowance: float) -> Stretches:
 
 
 def _largest_sum(excess: Floats, allowance: Floats) -> Stretches:
+    """Of a range of columns: what was summed up at its end, less the least there was before."""
     rows, columns = excess.shape
     gain = np.where(np.isfinite(excess), excess - allowance[:, None], 0.0)
-    running, best = np.zeros(rows), np.full(rows, -np.inf)
-    begin, first, stop = (np.zeros(rows, np.int64) for _ in range(3))
-    for column in range(columns):
-        fresh = running <= 0
-        begin = np.where(fresh, column, begin)
-        running = np.where(fresh, 0.0, running) + gain[:, column]
-        better = running > best
-        best = np.where(better, running, best)
-        first, stop = np.where(better, begin, first), np.where(better, column + 1, stop)
-    return _with_means(excess, first, stop)
+    total = np.concatenate((np.zeros((rows, 1)), np.cumsum(gain, axis=1)), axis=1)
+    least = np.minimum.accumulate(total[:, :-1], axis=1)
+    last_least = np.where(total[:, :-1] == least, np.arange(columns), 0)
+    begin = np.maximum.accumulate(last_least, axis=1)
+    last = np.argmax(total[:, 1:] - least, axis=1) if columns else np.zeros(rows, np.int64)
+    first = np.take_along_axis(begin, last[:, None], axis=1)[:, 0] if columns else last
+    return _with_means(excess, first, np.minimum(last + 1, columns))
 
 
 def _with_means(excess: Floats, first: Ints, stop: Ints) -> Stretches:
