@@ -31,7 +31,9 @@ def test_both_are_named_by_their_variables(built: Path) -> None:
 
 def test_a_switch_needs_no_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "FOLDER", tmp_path / "empty")
-    assert native.variables("phases", {}) == {"STEPSCOPE_PHASES": "device"}
+    assert native.variables("phases,modules", {}) == {
+        "STEPSCOPE_PHASES": "device", "STEPSCOPE_MODULES": "32",
+    }  # fmt: skip
 
 
 def test_another_profiler_keeps_its_place(built: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -51,5 +53,5 @@ def test_what_was_not_built_is_said(built: Path) -> None:
 
 
 def test_a_misspelt_name_is_said(built: Path) -> None:
-    with pytest.raises(UsageError, match="knows cupti, nccl, phases, not 'cuda'"):
+    with pytest.raises(UsageError, match="knows cupti, nccl, phases, modules, not 'cuda'"):
         native.variables("cuda", {})

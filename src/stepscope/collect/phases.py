@@ -54,9 +54,14 @@ class Phases:
         self._forward_from = end
 
     def forward(self, ordinal: int, start: Moment, end: Moment) -> None:
-        """A framework ran the forward pass of a microbatch, in a function of its own."""
+        """A framework ran the forward pass of a microbatch, in a function of its own.
+
+        A batch that was loaded in there is no part of it.
+        """
         self._has_forwards = True
-        self.phase(ordinal, FORWARD, start, end, self._forwards)
+        loaded = self._forward_from
+        begin = loaded if loaded is not None and loaded[0] > start[0] else start
+        self.phase(ordinal, FORWARD, begin, end, self._forwards)
         self._forwards += 1
 
     def backward(self, ordinal: int, start: Moment, end: Moment) -> None:

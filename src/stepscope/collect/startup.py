@@ -30,7 +30,16 @@ def after_torch_import() -> None:
 
 def _install(new: Session) -> None:
     global session  # noqa: PLW0603 - a process has one recording, and `stepscope.phase` finds it here
-    from stepscope.collect.hooks import backward, collectives, cuda, data_loader, garbage, groups
+    from stepscope.collect.hooks import (
+        backward,
+        collectives,
+        cuda,
+        data_loader,
+        frameworks,
+        garbage,
+        groups,
+        modules,
+    )
     from stepscope.collect.hooks import optimizer as optimizer_hook
     from stepscope.collect.hooks import profiler as profiler_hook
 
@@ -43,10 +52,13 @@ def _install(new: Session) -> None:
     _try("device mesh", lambda: groups.install(registry))
     _try("data loader", lambda: data_loader.install(new))
     _try("optimizer", lambda: optimizer_hook.install(new))
-    _try("backward", lambda: backward.install(new, watch))
+    backwards = _try("backward", lambda: backward.install(new, watch))
+    if backwards is not None:
+        _try("pipelines", lambda: frameworks.install(new, backwards))
     _try("garbage collector", lambda: garbage.install(new))
     _try("profiler", profiler_hook.install)
     _try("device times", lambda: cuda.install(new))
+    _try("parts of models", lambda: modules.install(new))
 
 
 def _try(what: str, install: Callable[[], Any]) -> Any:

@@ -3,8 +3,9 @@
 ARGUS, section 4.2: events of CUDA at both ends of a phase tell how long the *device* took. A mark
 is an event from a pool that is filled by need and never beyond `MOST_EVENTS`; it returns when
 nobody holds its mark any more. Nothing waits for the device: whether it came by is asked after a
-later optimizer step, on the training thread. Another thread must not ask: `cudaEventQuery` anywhere in a process
-invalidates a CUDA graph that is captured meanwhile (capture mode `global`, torch's default).
+later optimizer step, on the training thread. Another thread must not ask: `cudaEventQuery` anywhere
+in a process invalidates a CUDA graph that is captured meanwhile (capture mode `global`, torch's
+default).
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import functools
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from stepscope.collect.guard import guarded
@@ -25,29 +26,35 @@ from stepscope.collect.phases import Moment
 from stepscope.collect.session import Session
 
 
-def install(session: Session, collectives: OperatorWatch | None) -> None:
+def install(session: Session, collectives: OperatorWatch | None) -> BackwardWatch:
     import torch.autograd
 
-    original = torch.autograd.backward
-    watch = _BackwardWatch(session, collectives)
-
-    @functools.wraps(original)
-    def backward(*args: Any, **kwargs: Any) -> Any:
-        start = watch.begin()
-        try:
-            return original(*args, **kwargs)
-        finally:
-            if start is not None:
-                watch.end(start)
-
-    torch.autograd.backward = backward
+    watch = BackwardWatch(session, collectives)
+    torch.autograd.backward = watch.around(torch.autograd.backward)
+    return watch
 
 
-class _BackwardWatch:
+class BackwardWatch:
+    """Backward passes on the training thread, the outermost of them."""
+
     def __init__(self, session: Session, collectives: OperatorWatch | None) -> None:
         self._session = session
         self._collectives = collectives
         self._running = False
+
+    def around(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """The call, watched."""
+
+        @functools.wraps(call)
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            start = self.begin()
+            try:
+                return call(*args, **kwargs)
+            finally:
+                if start is not None:
+                    self.end(start)
+
+        return backward
 
     def begin(self) -> Moment | None:
         """When it began; None for a backward inside another, or on a thread of its own."""

@@ -1,0 +1,120 @@
+"""Where frameworks with pipelines run the passes of one microbatch.
+
+Most training needs nothing of this: DDP, FSDP, Hugging Face, Lightning and DeepSpeed without a
+pipeline go through `torch.autograd.backward` and torch's optimizers, which are hooked, and forward
+is what comes before. In a pipeline it is not: several forward passes follow one another, with
+receives between them, and Megatron's backward calls autograd's engine past its front door. These
+have a function for a pass, which is wrapped once the framework has been imported. Names are those
+of the sources: Megatron-core's `schedules.py` (not its combined 1F1B, which runs two passes in one
+call), DeepSpeed's `runtime/pipe/engine.py`, torch's `distributed/pipelining/stage.py`, which
+torchtitan uses.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from stepscope.collect.guard import guarded
+from stepscope.collect.hooks.backward import BackwardWatch
+from stepscope.collect.hooks.imports import when_imported
+from stepscope.collect.phases import Moment
+from stepscope.collect.session import Session
+
+Call = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Passes:
+    """The functions of one module that run a forward or a backward pass of a microbatch."""
+
+    module: str
+    owner: str | None
+    """The class whose methods they are."""
+    forward: tuple[str, ...]
+    backward: tuple[str, ...]
+    also_in: str | None = None
+    """A dictionary of the class that holds the functions as well."""
+
+
+KNOWN = (
+    Passes("megatron.core.pipeline_parallel.schedules", None, ("forward_step",),
+           ("backward_step",)),
+    Passes("deepspeed.runtime.pipe.engine", "PipelineEngine", ("_exec_forward_pass",),
+           ("_exec_backward_pass",), also_in="_INSTRUCTION_MAP"),
+    Passes("torch.distributed.pipelining.stage", "_PipelineStageBase", ("forward_one_chunk",),
+           ("backward_one_chunk", "backward_weight_one_chunk")),
+)  # fmt: skip
+
+
+def install(session: Session, backward: BackwardWatch) -> None:
+    forward = _ForwardWatch(session)
+    for passes in KNOWN:
+        when_imported(passes.module, functools.partial(_wrap, passes, forward, backward))
+
+
+def _wrap(
+    passes: Passes, forward: _ForwardWatch, backward: BackwardWatch, module: ModuleType
+) -> None:
+    owner: Any = module if passes.owner is None else getattr(module, passes.owner, None)
+    for name in passes.forward:
+        _replace(owner, name, passes.also_in, forward.around)
+    for name in passes.backward:
+        _replace(owner, name, passes.also_in, backward.around)
+
+
+def _replace(owner: Any, name: str, also_in: str | None, around: Callable[[Call], Call]) -> None:
+    """Nothing where this version has no such function."""
+    original = getattr(owner, name, None)
+    if original is None:
+        return
+    wrapped = around(original)
+    setattr(owner, name, wrapped)
+    table = getattr(owner, also_in, {}) if also_in else {}
+    for key, value in list(table.items()):
+        if value is original:
+            table[key] = wrapped
+
+
+class _ForwardWatch:
+    """Forward passes on the training thread, the outermost of them, and not those of evaluation."""
+
+    def __init__(self, session: Session) -> None:
+        import torch
+
+        self._session = session
+        self._trains: Callable[[], bool] = torch.is_grad_enabled
+        self._running = False
+
+    def around(self, call: Call) -> Call:
+        @functools.wraps(call)
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            start = self._begin()
+            try:
+                return call(*args, **kwargs)
+            finally:
+                if start is not None:
+                    self._end(start)
+
+        return forward
+
+    @guarded
+    def _begin(self) -> Moment | None:
+        session = self._session
+        if self._running or threading.get_ident() != session.main_thread or not session.enabled:
+            return None
+        if not self._trains():
+            return None
+        self._running = True
+        return session.mark()
+
+    @guarded
+    def _end(self, start: Moment) -> None:
+        self._running = False
+        session, place = self._session, start[4]
+        end = session.mark(getattr(place, "stream", None))
+        session.note(session.phases.forward, session.shared.ordinal, start, end)
