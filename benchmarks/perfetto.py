@@ -4,7 +4,7 @@
 
 A made-up minute of a rank: kernels of a hundred names one after the other on one stream. `plain` is
 what every trace has, begin and end and a name; `queued` adds how long each stood in its stream and
-an arrow from its launch. Beside them: the same rows by numpy alone, the packing into gzip, and the
+an arrow from its launch. Beside them: the former by numpy alone, its packing into gzip, and the
 official protobuf messages (`perfetto`, built one field at a time, as its own trace builder does).
 Processor time of this process, the least of several rounds, all in turn.
 """
@@ -22,7 +22,7 @@ import numpy as np
 from tests.perfetto.naive import trace_of
 
 from stepscope.perfetto import protobuf
-from stepscope.perfetto.members import packed
+from stepscope.perfetto.members import packed, packed_parts
 from stepscope.perfetto.packets import GroupWriter
 from stepscope.perfetto.slices import Group, Slices, Track
 from stepscope.window import Strings
@@ -40,12 +40,14 @@ def main() -> None:
     arguments = parser.parse_args()
     count = arguments.slices
     plain, queued, few = kernels(count), kernels(count, True), kernels(NAIVE_SLICES)
-    data = written(plain)
+    parts = list(blocks(plain))
+    data = b"".join(parts)
     ways: dict[str, tuple[int, Callable[[], object]]] = {
         "official messages": (NAIVE_SLICES, lambda: trace_of(few, 5, 7).SerializeToString()),
         "plain": (count, lambda: through(plain)),
         "plain, numpy alone": (count, lambda: by_numpy(plain)),
         "queued, with arrows": (count, lambda: through(queued)),
+        "packed as rows": (count, lambda: packed_parts(parts)),
         "packed by igzip": (count, lambda: packed(data)),
         "packed by zlib, level 1": (count, lambda: gzip.compress(data, 1)),
     }
@@ -55,7 +57,8 @@ def main() -> None:
             if number < 3 or "official" not in name:
                 least[name] = min(least[name], processor_time(run))
     print(f"load {os.getloadavg()[0]:.1f}; {count} slices, {len(data) / count:.0f} B each, "
-          f"{len(packed(data)) / count:.1f} packed, {len(gzip.compress(data, 1)) / count:.1f} "
+          f"{len(packed_parts(parts)) / count:.1f} packed as rows, "
+          f"{len(packed(data)) / count:.1f} by igzip, {len(gzip.compress(data, 1)) / count:.1f} "
           f"by zlib; best of {arguments.rounds} by processor time")  # fmt: skip
     naive = least["official messages"] / NAIVE_SLICES
     for name, (slices, _) in ways.items():
@@ -70,10 +73,6 @@ def kernels(count: int, queued: bool = False) -> Slices:
     if not queued:
         return Slices(start, start + 400, coded)
     return Slices(start, start + 400, coded, {"queued_ns": np.arange(count) % 5000}, start)
-
-
-def written(slices: Slices) -> bytes:
-    return b"".join(blocks(slices))
 
 
 def blocks(slices: Slices) -> Iterator[bytes]:

@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "../src/deflate.hpp"
 #include "../src/records.hpp"
 #include "../src/rows.hpp"
 
@@ -47,6 +48,20 @@ PyObject* rows(PyObject*, PyObject* arguments) {
     });
 }
 
+PyObject* deflated_rows(PyObject*, PyObject* arguments) {
+    return guarded([&] {
+        PyObject* bytes = nullptr;
+        Py_ssize_t length = 0;
+        if (!PyArg_ParseTuple(arguments, "On", &bytes, &length)) throw Failed{};
+        const std::string_view data = viewed(bytes);
+        const auto row = static_cast<std::size_t>(length);
+        if (length < 1 || row > FARTHEST) throw std::invalid_argument("no row is as long");
+        if (data.empty() || data.size() % row != 0) throw std::invalid_argument("no whole rows");
+        const std::vector<unsigned char> packed = deflate_rows(data, row);
+        return to_bytes({reinterpret_cast<const char*>(packed.data()), packed.size()});
+    });
+}
+
 PyObject* record_kinds(PyObject*, PyObject* arguments) {
     return guarded([&] {
         PyObject* packet = nullptr;
@@ -64,6 +79,7 @@ PyObject* record_kinds(PyObject*, PyObject* arguments) {
 }
 
 PyMethodDef FUNCTIONS[] = {
+    {"deflated_rows", deflated_rows, METH_VARARGS, nullptr},
     {"record_kinds", record_kinds, METH_VARARGS, nullptr},
     {"rows", rows, METH_VARARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},

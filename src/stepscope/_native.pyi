@@ -71,6 +71,17 @@ def members(text: bytes, names: tuple[str, ...], /) -> dict[str, bytes]:
         ValueError: it is no whole JSON object.
     """
 
+def deflated_rows(rows: bytes, row: int, /) -> bytes:
+    """Rows of equal length that resemble one another as blocks of deflate, of which none is the
+    last, up to a whole byte; a match in them points back into them.
+
+    Args:
+        row: bytes of each.
+
+    Raises:
+        ValueError: there are no whole rows, or they are longer than deflate points back.
+    """
+
 def rows(shared: bytes, count: int, holes: tuple[tuple[int, int, bytes], ...], /) -> bytes:
     """Rows of equal length, one after the other: `shared` with a number of its own in each hole.
 
