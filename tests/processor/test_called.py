@@ -8,7 +8,7 @@ from stepscope.wire.records import UNKNOWN
 
 
 def call(at: int, op: str = "AllReduce", size: int = 64, peer: int = -1) -> Call:
-    return Call(None, "dp-0", op, peer, size, at)
+    return Call(b"", "dp-0", op, peer, size, at)
 
 
 def operator(at: int, op: str = "AllReduce", size: int = 64, peer: int = -1) -> Operator:
@@ -54,7 +54,7 @@ def test_calls_that_become_several_operators() -> None:
     assert found([call(10, "AllToAll")], sends) == {10: [11, 12, 13]}
     assert found([call(10, "AllGather")], [operator(11, "Broadcast")]) == {10: [11]}
     assert found([call(10)], [operator(11, size=40), operator(12, size=24)]) == {10: [11, 12]}
-    assert found([call(10, "Barrier", UNKNOWN)], [operator(11, size=4)]) == {10: [11]}
+    assert found([call(10, "Barrier", 0)], [operator(11, size=4)]) == {10: [11]}
 
 
 def test_what_a_call_cannot_become() -> None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from stepscope.processor.launches import Operator
 from stepscope.trace.names import NO_PEER
@@ -42,7 +42,7 @@ T = TypeVar("T")
 class Call:
     """One operator as Python's hooks tell of it."""
 
-    record: Any
+    record: bytes
     group: str
     op: str
     peer: int
@@ -83,7 +83,8 @@ def joined(batch: Batch, peers: Sequence[int]) -> dict[Call, list[Operator]]:
     Args:
         peers: of each operator, as a rank of the job.
     """
-    calls = [call for call in batch.calls if call.size != 0]  # NCCL does not do nothing
+    # NCCL does not do nothing, but a barrier has a tensor of torch's own
+    calls = [call for call in batch.calls if call.size != 0 or call.op == "Barrier"]
     if len(calls) == 1:
         fits = _is_made_of(calls[0], batch.operators, peers)
         return {calls[0]: batch.operators} if fits else {}

@@ -11,20 +11,22 @@ Loses: nothing; where more than MOST_WAITING wait, they are not waited for.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from operator import attrgetter
 
 import numpy as np
 
+from stepscope.processor import normalise
 from stepscope.processor.called import Batch, Call, batches, joined
 from stepscope.processor.communicators import Members
 from stepscope.processor.launches import Kernel, Launches, Operator, function_of
-from stepscope.processor.normalise import RECORD_TYPE, Records
+from stepscope.processor.normalise import Records
 from stepscope.trace.names import NO_PEER, UNKNOWN_PEER
 from stepscope.wire.frames import GroupInfo
-from stepscope.wire.records import UNKNOWN, unpack_peer
+from stepscope.wire.records import RECORD_BYTES, UNKNOWN, unpack_peer
 
 TOLD_NS = 4_000_000_000
 """The plugin tells of an operator 2 s after the last that it saw of it (`RIPE_NS`), once a second,
@@ -80,20 +82,21 @@ class Joiner:
     def called(self, records: Records, names: Mapping[int, str]) -> None:
         """Takes finished operators on a device, as hooks tell of them."""
         self._has_calls |= len(records) > 0
-        for record in records:
-            group, op_peer, _, size, enqueue_ns, *_ = record["field"].tolist()
+        packet = records.tobytes()
+        for at, fields in enumerate(records["field"].tolist()):
+            group, op_peer, _, size, enqueue_ns, *_ = fields
             op, peer = unpack_peer(op_peer)
-            id = names.get(group, "")
+            id, record = names.get(group, ""), packet[at * RECORD_BYTES : (at + 1) * RECORD_BYTES]
             self._calls[id].append(Call(record, id, names.get(op, ""), peer, size, enqueue_ns))
 
     def told(self, records: Records, names: Mapping[int, str]) -> None:
         """Takes operators of NCCL's, as its plugin tells of them."""
-        for record in records:
-            comm, op_peer, seq, size, enqueue_ns, end_ns, start_ns = record["field"].tolist()
+        every = zip(records["field"].tolist(), records["flags"].tolist(), strict=True)
+        for (comm, op_peer, seq, size, enqueue_ns, end_ns, start_ns), flags in every:
             op, peer = unpack_peer(op_peer)
             self.launches.operators.append(
                 Operator(names.get(comm, ""), names.get(op, ""), peer, seq, size, enqueue_ns,
-                         end_ns, start_ns, int(record["flags"]))
+                         end_ns, start_ns, flags)
             )  # fmt: skip
 
     def ran(self, records: Records, names: Mapping[int, str], now_ns: int) -> None:
@@ -166,21 +169,26 @@ class Joiner:
                 self._operators[id].append(op)
 
     def _join_group(self, group: GroupInfo, until_ns: int, out: _Out) -> None:
+        """Batches whose next one began by then; the last one if it is old enough."""
         calls, operators = self._calls.pop(group.id, []), self._operators.pop(group.id, [])
-        every = list(batches(calls, operators))
+        calls.sort(key=_enqueued)
+        known = bisect_right(calls, until_ns, key=_enqueued)
+        every = list(batches(calls[:known], operators))
         for at, batch in enumerate(every):
-            following = every[at + 1].calls if at + 1 < len(every) else []
-            if _is_closed(batch, following, until_ns):
+            is_last = at + 1 == len(every)
+            if batch.operators and not (is_last and _may_go_on(batch, until_ns)):
                 self._join_batch(batch, group, out)
             else:
                 self._keep(batch, group, until_ns, out)
+        if known < len(calls):
+            self._calls[group.id] += calls[known:]
 
     def _join_batch(self, batch: Batch, group: GroupInfo, out: _Out) -> None:
         found = joined(batch, [_peer(op, group) for op in batch.operators])
         self.lone_operators += len(batch.operators) - sum(map(len, found.values()))
-        out.calls += [
-            (call, _times(found[call]) if call in found else None) for call in batch.calls
-        ]
+        for call in batch.calls:
+            theirs = found.get(call)
+            out.calls.append((call, None if theirs is None else _times(theirs)))
 
     def _keep(self, batch: Batch, group: GroupInfo, until_ns: int, out: _Out) -> None:
         """For later, but calls of which NCCL never heard."""
@@ -201,7 +209,7 @@ class _Out:
 
     def joined(self) -> Joined:
         return Joined(
-            _records(call.record for call, _ in self.calls),
+            normalise.parse(memoryview(b"".join([call.record for call, _ in self.calls]))),
             [times for _, times in self.calls],
             self.operators,
         )
@@ -210,15 +218,12 @@ class _Out:
 _FOREVER = 1 << 62
 
 
-def _is_closed(batch: Batch, following: list[Call], until_ns: int) -> bool:
-    """Whether all of a batch is known. What was called before a time is, by then."""
-    if not batch.calls:
-        return True  # the calls were given up, or never seen
-    if not batch.operators:
-        return False
-    if following and following[0].enqueue_ns <= until_ns:
-        return True
-    return batch.calls[-1].enqueue_ns <= until_ns - GROUPED_NS
+def _may_go_on(batch: Batch, until_ns: int) -> bool:
+    """Whether NCCL may still be told to do some of a batch."""
+    return bool(batch.calls) and batch.calls[-1].enqueue_ns > until_ns - GROUPED_NS
+
+
+_enqueued = attrgetter("enqueue_ns")
 
 
 def _peer(op: Operator, group: GroupInfo) -> int:
@@ -229,6 +234,8 @@ def _peer(op: Operator, group: GroupInfo) -> int:
 
 def _times(operators: list[Operator]) -> Times:
     """Of a call that became these: from the first start to the last end, where all are known."""
+    if len(operators) == 1:  # nearly always
+        return Times(*operators[0].span, operators[0].flags)
     spans = [op.span for op in operators]
     starts, ends = [start for start, _ in spans], [end for _, end in spans]
     start_ns = UNKNOWN if UNKNOWN in starts else min(starts)
@@ -240,14 +247,6 @@ def _kernels(records: Records, names: Mapping[int, str]) -> Iterator[Kernel]:
     functions = {id: found for id, name in names.items() if (found := function_of(name))}
     if not functions:
         return
-    for record in records[np.isin(records["field"][:, 0], list(functions))]:
-        name, stream, start_ns, duration_ns, _, launch, _ = record["field"].tolist()
+    ours = records["field"][np.isin(records["field"][:, 0], list(functions))].tolist()
+    for name, stream, start_ns, duration_ns, _, launch, _ in ours:
         yield Kernel(launch, stream, start_ns, start_ns + duration_ns, functions[name])
-
-
-def _records(some: Iterable[Any]) -> Records:
-    every = list(some)
-    out: Records = np.empty(len(every), RECORD_TYPE)
-    for at, record in enumerate(every):
-        out[at] = record
-    return out

@@ -76,15 +76,15 @@ class Operator:
     """As sampled; UNKNOWN where it was not."""
     flags: int
     kernel: Kernel | None = None
+    lane: Lane = field(init=False)
+    """Within which it is numbered: collectives and the others apart."""
+
+    def __post_init__(self) -> None:
+        self.lane = (self.communicator, self.peer == NO_PEER)
 
     @property
     def function(self) -> str:
         return "SendRecv" if self.op in _POINT_TO_POINT else self.op
-
-    @property
-    def lane(self) -> Lane:
-        """Within which it is numbered: collectives and the others apart."""
-        return self.communicator, self.peer == NO_PEER
 
     @property
     def span(self) -> tuple[int, int]:
@@ -154,8 +154,8 @@ class Launches:
         taken: list[Operator] = []
         self.operators.sort(key=lambda op: op.enqueue_ns)
         for launch in launches(self.operators):
-            may_wait = launch[0].enqueue_ns > wait_from_ns
-            if launch[0].enqueue_ns > until_ns or (may_wait and self._must_wait(launch)):
+            enqueue_ns = launch[0].enqueue_ns
+            if enqueue_ns > until_ns or (enqueue_ns > wait_from_ns and self._must_wait(launch)):
                 break
             self._decide(launch, is_quiet)
             taken += launch
@@ -171,6 +171,8 @@ class Launches:
         return self.in_step and (not self.kernels or self._is_strange(launch))
 
     def _misses_some(self, launch: Launch) -> bool:
+        if len(launch) == 1:  # nearly always
+            return launch[0].seq > self._next.get(launch[0].lane, 0)
         firsts: dict[Lane, int] = {}
         for op in launch:
             firsts[op.lane] = min(op.seq, firsts.get(op.lane, op.seq))
