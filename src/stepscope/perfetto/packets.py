@@ -71,6 +71,10 @@ _UNIT_NAME = 6
 _BOOT_TIME, _REAL_TIME = 6, 1
 
 
+_NEEDS_STATE_FIELD = field(_FLAGS, _NEEDS_STATE)
+_TYPE_FIELD = {kind: field(_TYPE, kind) for kind in (_BEGIN, _END, _INSTANT, _COUNTER)}
+
+
 def clock_packet() -> bytes:
     """Says that times are nanoseconds since 1970, so that Perfetto can show them as such.
 
@@ -200,7 +204,7 @@ class GroupWriter:
         if (slices.start_ns == slices.end_ns).all():
             return self._packet(slices.start_ns, self._begin(_INSTANT, uuid, slices))
         begin = self._packet(slices.start_ns, self._begin(_BEGIN, uuid, slices))
-        ended = Pattern.of(field(_TYPE, _END) + _of_track(uuid))
+        ended = Pattern.of(_TYPE_FIELD[_END] + _of_track(uuid))
         return begin + self._packet(slices.end_ns, ended)
 
     def counters(self, name: str, counters: Iterable[Counter]) -> Iterator[bytes]:
@@ -215,7 +219,7 @@ class GroupWriter:
             yield from self._values(uuid, counter)
 
     def _values(self, uuid: int, counter: Counter) -> Iterator[bytes]:
-        event = Pattern.of(field(_TYPE, _COUNTER) + _of_track(uuid))
+        event = Pattern.of(_TYPE_FIELD[_COUNTER] + _of_track(uuid))
         event += fixed64s(_DOUBLE_VALUE, counter.value)
         yield from self._packet(counter.time_ns, event).blocks(counter.time_ns.size)
 
@@ -233,7 +237,7 @@ class GroupWriter:
         return field(_PACKET, self._sequence + field(_DESCRIPTOR, body))
 
     def _begin(self, kind: int, uuid: int, slices: Slices) -> Pattern:
-        event = Pattern.of(field(_TYPE, kind) + _of_track(uuid))
+        event = Pattern.of(_TYPE_FIELD[kind] + _of_track(uuid))
         event += _numbers(_NAME_IID, self._said.names.numbers(slices.names, NAMELESS))
         for label, column in slices.details.items():
             name = Pattern.of(field(_ANNOTATION_NAME, self._said.labels.number(label)))
@@ -251,7 +255,7 @@ class GroupWriter:
     def _packet(self, time_ns: Ints, event: Pattern) -> Pattern:
         """One packet per row."""
         head = varints(_TIMESTAMP, time_ns, TIME_WIDTH)
-        head += self._sequence + field(_FLAGS, _NEEDS_STATE)
+        head += self._sequence + _NEEDS_STATE_FIELD
         return (head + event.within(_TRACK_EVENT)).within(_PACKET)
 
     def _interned(self) -> bytes:
@@ -262,8 +266,8 @@ class GroupWriter:
             kind.fresh.clear()
         if not fresh:
             return b""
-        flags = field(_FLAGS, _NEEDS_STATE)
-        return field(_PACKET, self._sequence + flags + field(_INTERNED, fresh))
+        said = self._sequence + _NEEDS_STATE_FIELD + field(_INTERNED, fresh)
+        return field(_PACKET, said)
 
 
 def _numbers(number: int, values: Ints) -> Pattern:

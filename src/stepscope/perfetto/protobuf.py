@@ -144,13 +144,14 @@ class Pattern:
         gaps: list[tuple[int, _Gap]] = []
         swaps: list[tuple[int, _Swap]] = []
         for part in self._parts:
-            if isinstance(part, _Gap):
+            if isinstance(part, bytes):
+                shared.append(part)
+            elif isinstance(part, _Gap):
                 gaps.append((at, part))
-            elif isinstance(part, _Swap):
+                shared.append(bytes(len(part)))
+            else:
                 swaps.append((at, part))
-            size = len(part)
-            shared.append(part if isinstance(part, bytes) else bytes(size))
-            at += size
+            at += len(part)
         return b"".join(shared), gaps, swaps
 
 

@@ -23,6 +23,7 @@ MOST_COUNTERS = 64
 """Of one process; a host of 256 processors has as many counters of them alone."""
 MOST_VALUES = 20_000
 """Of one counter: more than a screen has columns; the lowest and highest of each bucket stay."""
+_SMALL = 1 << 12
 _UNITS = (
     ("_bytes_per_s", "B/s"), ("_bytes", "B"), ("_cpu_ns", "ns"), ("_mhz", "MHz"), ("_c", "°C"),
     ("_w", "W"),
@@ -81,8 +82,20 @@ def counters(hardware: Table | None) -> Iterator[Counter]:
 
 def split(table: Table, column: Ints) -> Iterator[tuple[int, Table]]:
     """The rows by the values of a column, few of them, smallest first; rows keep their order."""
-    for value in np.unique(column).tolist():
+    for value in _distinct(column):
         yield value, table.take(np.flatnonzero(column == value))
+
+
+def _distinct(column: Ints) -> list[int]:
+    """The values in order: small ones, as numbers of streams mostly are, are counted, which takes
+    a tenth of the time."""
+    if not column.size:
+        return []
+    lowest, highest = int(column.min()), int(column.max())
+    if highest - lowest >= _SMALL:
+        found: list[int] = np.unique(column).tolist()
+        return found
+    return (np.flatnonzero(np.bincount(column - lowest)) + lowest).tolist()
 
 
 def _drawn(tables: Mapping[str, Table], name: str, *columns: str) -> Table | None:
