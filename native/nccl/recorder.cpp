@@ -98,7 +98,7 @@ Recorder::Recorder(Sender& sender)
 void* Recorder::open(std::uint64_t hash, const char* name, int nodes, int ranks, int rank,
                      int* mask) {
     const std::int64_t told = sender_.name(told_name(hash, name, ranks, rank));
-    if (nodes > 1 && is_sampling_) events_.fetch_or(PROXY_OP | PROXY_STEP);
+    if (nodes > 1) has_network_ = true;
     mask_ = mask;
     set_mask(now_ns());
     const std::uint32_t clock = opened_.fetch_add(1) % MOST_COMMUNICATORS;
@@ -273,8 +273,7 @@ void Recorder::tell_troubles() noexcept {
 }
 
 void Recorder::watch(std::int64_t events) noexcept {
-    events_ = static_cast<int>(events) & OURS;
-    is_sampling_ = false;
+    asked_ = static_cast<int>(events) & (OURS | AS_USUAL);
     set_mask(now_ns());
 }
 
@@ -282,10 +281,15 @@ void Recorder::watch(std::int64_t events) noexcept {
 void Recorder::set_mask(std::int64_t now_ns) noexcept {
     int* mask = mask_.load();
     if (mask == nullptr) return;
-    const bool is_sampled = is_sampling_ && now_ns % SAMPLE_EVERY_NS < SAMPLE_NS;
-    const int sampled = is_sampled ? static_cast<int>(KERNEL_CH) : 0;
-    const int wanted = is_silent() ? 0 : events_.load() | sampled;
-    __atomic_store_n(mask, wanted, __ATOMIC_RELAXED);
+    const int asked = asked_.load();
+    const int wanted = (asked & AS_USUAL) != 0 ? usual(now_ns) : asked;
+    __atomic_store_n(mask, is_silent() ? 0 : wanted, __ATOMIC_RELAXED);
+}
+
+int Recorder::usual(std::int64_t now_ns) const noexcept {
+    const int network = has_network_.load() ? static_cast<int>(PROXY_OP | PROXY_STEP) : 0;
+    const bool is_sampled = now_ns % SAMPLE_EVERY_NS < SAMPLE_NS;
+    return COLL | P2P | network | (is_sampled ? static_cast<int>(KERNEL_CH) : 0);
 }
 
 }  // namespace stepscope::nccl

@@ -57,6 +57,8 @@ struct Step {
 
 class Recorder {
  public:
+    static constexpr int AS_USUAL = 1 << 16;  // as in wire/control.py
+
     explicit Recorder(Sender& sender);
 
     void* open(std::uint64_t hash, const char* name, int nodes, int ranks, int rank, int* mask);
@@ -68,7 +70,7 @@ class Recorder {
 
     // On the sender's thread.
     void turn(bool is_last) noexcept;
-    // What to watch from now on: bits of `Event`.
+    // What to watch from now on: bits of `Event`, or AS_USUAL.
     void watch(std::int64_t events) noexcept;
     bool is_silent() const noexcept { return sender_.is_silent(); }
 
@@ -95,6 +97,7 @@ class Recorder {
     void set_times(const Op& op, stepscope::Record& record) noexcept;
     void tell_troubles() noexcept;
     void set_mask(std::int64_t now_ns) noexcept;
+    int usual(std::int64_t now_ns) const noexcept;
 
     Sender& sender_;
     const int pid_;                      // asking each time costs as much as all the rest
@@ -105,8 +108,8 @@ class Recorder {
     Steps steps_;
     Connections connections_;
     std::atomic<int*> mask_{nullptr};
-    std::atomic<int> events_{COLL | P2P};
-    std::atomic<bool> is_sampling_{true};
+    std::atomic<bool> has_network_{false};  // some communicator has several nodes
+    std::atomic<int> asked_{AS_USUAL};
     std::atomic<std::uint64_t> strangers_{0};  // states and stops of what has ended, or never was
     std::uint64_t strangers_told_ = 0;
     std::int64_t transfers_ns_ = 0;

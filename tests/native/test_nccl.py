@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import stepscope
-from stepscope.wire.control import encode_events
+from stepscope.wire.control import AS_USUAL, encode_events
 from stepscope.wire.frames import GroupInfo, PacketKind, pack
 from stepscope.wire.records import (
     ALGORITHM_SHIFT,
@@ -231,6 +231,10 @@ def test_what_is_watched_changes_while_it_runs(
             pass
     init(process, 5, nodes=2)
     assert process.numbers("mask") == [COLL | PROXIES], "who chose is not overruled"
+    request = json.dumps({"nccl_events": AS_USUAL}).encode()
+    peer.connection.send(pack(PacketKind.CONTROL, request, os.getpid(), 0))
+    while process.numbers("mask")[0] & ~KERNELS != COLL | P2P | PROXIES:
+        pass
     process.end()
 
 

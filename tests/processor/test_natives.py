@@ -169,9 +169,9 @@ def test_a_request_to_watch_other_events_goes_on_to_the_ranks(process: Process) 
     process.send(NCCL_AT, process.nccl.hello())
     payload = encode_events("job-1", 2)
     asked = process.send(9, pack(PacketKind.CONTROL, payload, 1, 0))
-    assert asked == [Relay((PYTHON_AT, NCCL_AT), payload)]
+    assert asked == [Relay((NCCL_AT,), payload, 9)]
     other = encode_events("another", 2)
-    assert process.send(9, pack(PacketKind.CONTROL, other, 1, 0)) == [Relay((), other)]
+    assert process.send(9, pack(PacketKind.CONTROL, other, 1, 0)) == [Relay((), other, 9)]
 
 
 def test_network_requests(process: Process) -> None:

@@ -28,10 +28,12 @@ from stepscope.cli import (
     run,
     simulate,
     trace,
+    watch,
 )
 
 COMMANDS: tuple[ModuleType, ...] = (
     run, diagnose, doctor, trace, import_, simulate, evaluate, compact, prepare, processor,
+    watch,
 )  # fmt: skip
 """In the order of the help page."""
 

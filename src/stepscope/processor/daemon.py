@@ -45,7 +45,7 @@ from stepscope.processor.state import HostState, with_devices
 from stepscope.processor.upkeep import Upkeep
 from stepscope.trace import Host
 from stepscope.trace.host import host_name
-from stepscope.wire.control import Hurry, encode_flushed, encode_hurry
+from stepscope.wire.control import Hurry, encode_flushed, encode_hurry, encode_relayed
 from stepscope.wire.frames import MAX_PACKET_BYTES, PacketKind, pack
 
 logger = logging.getLogger(__name__)
@@ -266,11 +266,17 @@ class Processor:
 
     def _relay(self, it: Relay) -> None:
         request = pack(PacketKind.CONTROL, it.payload, os.getpid(), 0)
-        for fd in it.connections:
-            try:
-                self._connections[fd].send(request)
-            except OSError:  # it is gone, or does not listen: then its ordinary looks must do
-                logger.debug("connection %d does not hear us", fd)
+        told = sum([self._say(fd, request) for fd in it.connections])
+        if it.asker is not None:
+            self._say(it.asker, pack(PacketKind.CONTROL, encode_relayed(told), os.getpid(), 0))
+
+    def _say(self, fd: int, packet: bytes) -> bool:
+        try:
+            self._connections[fd].send(packet)
+        except OSError:  # it is gone, or does not listen: then its ordinary looks must do
+            logger.debug("connection %d does not hear us", fd)
+            return False
+        return True
 
     def _refuse(self, it: Refuse) -> None:
         """Closes a connection; a producer that tries again every second is told of once."""

@@ -102,10 +102,11 @@ class Follow:
 
 @dataclass(frozen=True)
 class Relay:
-    """Pass a request on to producers."""
+    """Pass a request on to producers; `asker` is told to how many."""
 
     connections: tuple[int, ...]
     payload: bytes
+    asker: int | None = None
 
 
 Instruction = (

@@ -28,7 +28,7 @@ from stepscope.processor.instructions import (
     Watch,
 )
 from stepscope.processor.kernels import KernelSums, Told
-from stepscope.processor.natives import is_native, process_of
+from stepscope.processor.natives import NCCL, is_native, process_of
 from stepscope.processor.normalise import Records, Rows
 from stepscope.processor.producer import OpenKey, Producer
 from stepscope.processor.steps import Event, Step
@@ -232,7 +232,10 @@ class HostState:
         if (job := decode_follow(payload)) is not None:
             return Follow(connection, job)
         if (job := decode_events(payload)) is not None:
-            return Relay(tuple(self.connections(job)), bytes(payload))
+            plugins = [
+                at for at in self.connections(job) if self.producers[at].hello.source == NCCL
+            ]
+            return Relay(tuple(plugins), bytes(payload), connection)
         raise WireError("a request that is none of ours")
 
     def _is_back(self, producer: Producer) -> bool:

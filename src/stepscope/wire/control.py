@@ -14,6 +14,8 @@ from typing import Any
 from stepscope.errors import WireError
 from stepscope.wire.frames import PacketKind, unpack
 
+AS_USUAL = 1 << 16
+"""In place of NCCL's events, whose bits it is beyond: those that the plugin watches where nobody asked for others."""
 _LONGEST_SECONDS = 60.0
 """A processor that asks for more is not believed: looks cost the training something."""
 
@@ -68,13 +70,30 @@ def decode_follow(payload: memoryview) -> str | None:
 
 def encode_events(job: str, nccl_events: int) -> bytes:
     """The payload that asks a processor to have NCCL's plugin in a job's ranks here watch other
-    events: bits of NCCL's activation mask. It goes on to the ranks as it is."""
+    events: bits of NCCL's activation mask, or AS_USUAL. It goes on to the ranks as it is."""
     return json.dumps({"watch": job, "nccl_events": nccl_events}).encode()
 
 
 def decode_events(payload: memoryview) -> str | None:
     """The job whose ranks are to watch other events; None where none are."""
     return _job_in(payload, "watch")
+
+
+def encode_relayed(ranks: int) -> bytes:
+    """The payload that answers: so many ranks were told."""
+    return json.dumps({"relayed": ranks}).encode()
+
+
+def decode_relayed(payload: memoryview) -> int:
+    """How many were told.
+
+    Raises:
+        WireError: it is no answer.
+    """
+    ranks = _object(payload).get("relayed")
+    if not isinstance(ranks, int):
+        raise WireError("no answer to a request to watch other events")
+    return ranks
 
 
 def encode_stored(job: str) -> bytes:
