@@ -106,6 +106,24 @@ def test_an_event_is_not_reused_while_a_phase_still_needs_it(bench: Bench) -> No
     assert all(other is not event for other in others)
 
 
+def test_steps_of_many_microbatches_lose_nothing(bench: Bench) -> None:
+    for _ in range(30):
+        for _ in range(200):
+            bench.phase(MS // 10)
+        bench.later(50 * MS)
+    for _ in range(20):
+        bench.later(MS)
+    assert len(bench.told) == 30 * 200
+    assert len(bench.gpu.events) < marks_module.MOST_EVENTS
+
+
+def test_without_optimizer_steps_marks_come_back_too(bench: Bench) -> None:
+    for _ in range(3000):
+        bench.phase(MS // 10)
+        bench.gpu.now_ns += MS
+    assert len(bench.told) > 2000
+
+
 def test_an_empty_pool_costs_marks_and_nothing_else(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,16 +284,6 @@ def test_a_capture_that_did_not_begin_is_none(bench: Bench) -> None:
     with pytest.raises(RuntimeError, match="no capture"):
         Failing(bench).capture_begin()
     assert isinstance(bench.marks.set(), Mark)
-
-
-def test_torch_has_what_we_call() -> None:
-    """Without a GPU nothing of CUDA begins; the names are there in any torch."""
-    torch = pytest.importorskip("torch")
-    gpu = cuda.TorchGpu(torch)
-    assert not gpu.is_in_use()
-    assert callable(torch.cuda.CUDAGraph.capture_begin)
-    for name in ("record", "query", "elapsed_time"):
-        assert callable(getattr(torch.cuda.Event, name))
 
 
 def _step(session: Session, gpu: FakeGpu, ordinal: int) -> None:

@@ -15,6 +15,7 @@ import torch
 
 from stepscope.collect.hooks import frameworks, imports
 from stepscope.collect.hooks.backward import BackwardWatch
+from stepscope.collect.hooks.cuda import TorchGpu
 from stepscope.collect.hooks.imports import when_imported
 from stepscope.collect.session import Session
 from stepscope.wire.records import RecordKind
@@ -162,6 +163,15 @@ def test_torchs_pipeline_stages_have_the_functions_we_wrap() -> None:
     stage = importlib.import_module(passes.module)
     for name in (*passes.forward, *passes.backward):
         assert callable(getattr(getattr(stage, passes.owner or ""), name))
+
+
+def test_torch_has_what_we_call() -> None:
+    """Without a GPU nothing of CUDA begins; the names are there in any torch."""
+    gpu = TorchGpu(torch)
+    assert not gpu.is_in_use()
+    assert callable(torch.cuda.CUDAGraph.capture_begin)
+    for name in ("record", "query", "elapsed_time"):
+        assert callable(getattr(torch.cuda.Event, name))
 
 
 def test_a_batch_loaded_within_forward_is_no_part_of_it(

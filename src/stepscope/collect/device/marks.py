@@ -25,7 +25,11 @@ MOST_EVENTS = 2048
 """Marks at one time: of a step of 128 layers whose attention and MLP are marked at both ends, four
 times over. Only a host that runs several steps ahead of its device needs more."""
 AT_ONCE = 16
-"""Phases that one look settles at the most, three calls of CUDA each."""
+"""Phases that one look settles at the most, five calls of CUDA each; or half of those that wait, so
+that a step of many microbatches is settled in as many steps as its marks are there for."""
+MOST_WAITING = 256
+"""Of more phases some are settled when the next mark is set: a script whose optimizer is none of
+torch's never steps for us."""
 
 
 class Mark:
@@ -98,7 +102,7 @@ class Marks:
 
     def settle(self) -> None:
         """Looks which phases the device has finished, oldest first, and tells of them."""
-        self._safely(lambda: self._settle(AT_ONCE), None)
+        self._safely(self._settle_some, None)
 
     def finish(self) -> None:
         """At the end: settles all that is done; the rest is lost."""
@@ -143,6 +147,8 @@ class Marks:
             return MISSED
         stream = self._gpu.stream() if stream is None else stream
         event.record(stream)
+        if len(self._pending) > MOST_WAITING:
+            self._settle_some()
         return Mark(self._pool, event, stream)
 
     def _event(self) -> Event | None:
@@ -152,6 +158,9 @@ class Marks:
             return None
         self._made += 1
         return self._gpu.event()
+
+    def _settle_some(self) -> None:
+        self._settle(max(AT_ONCE, len(self._pending) // 2))
 
     def _settle(self, most: int) -> None:
         if self._clock.look():

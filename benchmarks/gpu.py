@@ -1,0 +1,229 @@
+"""All that only a GPU can show, as one table.
+
+    python -m benchmarks.gpu [--only overhead launches …] [--rounds 5] [--steps 300] [--seconds 60]
+
+- overhead: a transformer of a billion parameters in bf16 and a launch-bound model, each eager and
+  with both passes as one CUDA graph; modes none, idle (CUPTI's library loaded, and deselected),
+  cupti, and all (cupti, nccl, phases, modules, and the stacks of py-spy, which are always on).
+  Fresh processes in turn; the 95 % upper bound of the median ratio. About 8 minutes per model.
+- launches: as many records as kernels. durations: those of a kernel and of backward-compute against
+  CUDA events of the job's own. profiler: torch.profiler in mid-run gets its kernels, and we ours.
+- ranks: two NCCL ranks on one GPU (`NCCL_HOSTID`), one delayed: diagnosed as that rank.
+- memory: of the process and of the GPU over `--seconds` of launches.
+
+Without a GPU it runs the same jobs as toys on the CPU, says in one line what was not shown, and
+gives no verdict on it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.progress import track
+
+from benchmarks.gpu_results import (
+    MODES,
+    Row,
+    close_row,
+    launches_row,
+    memory_rows,
+    order,
+    overhead_rows,
+    profiler_rows,
+    ranks_row,
+    table,
+)
+from stepscope.cli.native import FOLDER
+from stepscope.store import JobReader
+from stepscope.window import Window
+
+BIN = Path(sys.executable).parent
+SCRIPT = Path(__file__).with_name("gpu_train.py")
+NATIVE = {"cupti": "cupti", "all": "cupti,nccl,phases,modules"}
+OF_HOOKS = "phases,modules"
+"""What there is without a GPU, in place of both."""
+CASES = (("transformer", False), ("transformer", True), ("launches", False), ("launches", True))
+TOPICS = ("overhead", "launches", "durations", "profiler", "ranks", "memory")
+TWO_ON_ONE = {
+    "NCCL_NET": "Socket", "NCCL_IB_DISABLE": "1", "NCCL_SOCKET_IFNAME": "lo", "NCCL_MAX_CTAS": "2",
+    "NCCL_NVLS_ENABLE": "0",
+}  # fmt: skip
+"""What lets two ranks of NCCL share a GPU, beside a host id of their own."""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where and how long jobs run."""
+
+    folder: Path
+    rounds: int
+    steps: int
+    seconds: float
+    has_gpu: bool
+
+    def run(self, mode: str, *job: str, ranks: int = 1, **env: str) -> list[dict[str, Any]]:
+        """What the ranks of a job said, watched in one of `MODES`."""
+        command = [*self._prefix(mode), *_launcher(ranks), str(SCRIPT), *job]
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, cwd=SCRIPT.parents[1],
+            env={**os.environ, **(_idle() if mode == "idle" and self.has_gpu else {}), **env},
+        )  # fmt: skip
+        if done.returncode:
+            raise SystemExit(f"{' '.join(command)} failed:\n{done.stdout}\n{done.stderr}")
+        return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+    def watched(self, *job: str, ranks: int = 1, **env: str) -> tuple[dict[str, Any], Window]:
+        """Of a job with everything on: what it said, and what was recorded."""
+        (said, *_) = self.run("all", *job, ranks=ranks, **env)
+        return said, JobReader(str(self.job)).read()
+
+    @property
+    def job(self) -> Path:
+        """The folder of the newest job."""
+        return max(self._jobs, key=lambda path: path.stat().st_mtime_ns)
+
+    @property
+    def _jobs(self) -> list[Path]:
+        return [path for path in (self.folder / "runs").iterdir() if path.is_dir()]
+
+    def _prefix(self, mode: str) -> list[str]:
+        if mode not in NATIVE:
+            return []
+        native = NATIVE[mode] if self.has_gpu else OF_HOOKS
+        return [
+            str(BIN / "stepscope"), "run", "--store", str(self.folder / "runs"), "--socket",
+            str(self.folder / "socket"), "--native", native, "--",
+        ]  # fmt: skip
+
+
+def _launcher(ranks: int) -> list[str]:
+    return [str(BIN / "torchrun"), "--standalone", "--nproc-per-node", str(ranks)]
+
+
+def _idle() -> dict[str, str]:
+    """The driver loads the library, which finds no processor and leaves the process alone."""
+    return {"CUDA_INJECTION64_PATH": str(FOLDER / "libstepscope_cupti.so")}
+
+
+def main() -> None:
+    import torch
+
+    arguments = _arguments()
+    has_gpu = torch.cuda.is_available()
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        bench = Bench(Path(folder), arguments.rounds, arguments.steps, arguments.seconds, has_gpu)
+        for topic in arguments.only:
+            rows += _TOPICS[topic](bench)
+    print(torch.cuda.get_device_name() if has_gpu else "no GPU", f"torch {torch.__version__}",
+          f"load {os.getloadavg()[0]:.1f}", sep=", ")  # fmt: skip
+    print(table(rows if has_gpu else [_without_verdict(row) for row in rows]))
+    if not has_gpu:
+        print(f"needs a GPU, not shown: {', '.join(arguments.only)} (toys on the CPU were run)")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--only", nargs="+", choices=TOPICS, default=TOPICS)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    return parser.parse_args()
+
+
+def _without_verdict(row: Row) -> Row:
+    return replace(row, goal=row.goal and f"({row.goal})", holds=None)
+
+
+def _overhead(bench: Bench) -> Iterator[Row]:
+    for model, graph in CASES:
+        seconds: dict[str, list[float]] = {mode: [] for mode in MODES}
+        job = ["overhead", "--model", model, "--steps", str(bench.steps), "--warm-up",
+               str(min(50, bench.steps))] + ["--graph"] * graph  # fmt: skip
+        name = f"{model}{', CUDA graph' * graph}"
+        for turn in track(range(bench.rounds), name, disable=not sys.stderr.isatty()):
+            for mode in order(turn):
+                (said,) = bench.run(mode, *job)
+                seconds[mode].append(said["step_seconds"])
+        yield from overhead_rows(name, seconds, has_goal=model == "transformer")
+
+
+def _launches(bench: Bench) -> Iterator[Row]:
+    said, window = bench.watched("launches")
+    yield launches_row(3 * said["count"], kernels(window, "erfinv")[0], lost(window))
+
+
+def _profiler(bench: Bench) -> Iterator[Row]:
+    said, window = bench.watched("launches", "--profile")
+    yield from profiler_rows(said["count"], said["profiled"], kernels(window, "erfinv")[0])
+
+
+def _durations(bench: Bench) -> Iterator[Row]:
+    said, window = bench.watched("durations")
+    count, typical_ns = kernels(window, "gemm")
+    if count:
+        yield close_row("a kernel's duration", typical_ns, said["kernel_ns"])
+    yield close_row("backward-compute", phase(window, "backward-compute"), said["backward_ns"])
+
+
+def _ranks(bench: Bench) -> Iterator[Row]:
+    bench.run("all", "ranks", "--steps", "160", "--slow-rank", "1", ranks=2, **TWO_ON_ONE)
+    told = subprocess.run(
+        [str(BIN / "stepscope"), "diagnose", str(bench.job), "--json"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    verdicts: Sequence[Mapping[str, object]] = json.loads(told.stdout)["verdicts"]
+    yield ranks_row(1, verdicts)
+
+
+def _memory(bench: Bench) -> Iterator[Row]:
+    said, _ = bench.watched("soak", "--seconds", str(bench.seconds))
+    yield from memory_rows(said["samples"], said["count"])
+
+
+_TOPICS = {"overhead": _overhead, "launches": _launches, "durations": _durations,
+           "profiler": _profiler, "ranks": _ranks, "memory": _memory}  # fmt: skip
+
+
+def kernels(window: Window, word: str) -> tuple[int, float]:
+    """Executions of kernels whose name has this word, and the median duration of the most frequent
+    mode in ns."""
+    rows = window.table("kernel_summaries")
+    if rows is None or not len(rows):
+        return 0, float("nan")
+    names = rows.strings("kernel")
+    found = np.array([code >= 0 and word in names.values[code].lower() for code in names.codes])
+    counts = rows.ints("count") * found
+    return int(counts.sum()), float(rows.ints("p50_ns")[np.argmax(counts)])
+
+
+def phase(window: Window, name: str) -> float:
+    """Median duration in ns after the first ten, as the job itself counts."""
+    rows = window.table("phases")
+    if rows is None:
+        return float("nan")
+    rows = rows.take(rows.strings("phase").equals(name))
+    in_time = np.argsort(rows.ints("start_ns"))
+    return float(np.median(rows.ints("duration_ns")[in_time][10:]))
+
+
+def lost(window: Window) -> int:
+    """Kernels known to be lost."""
+    rows = window.table("losses")
+    if rows is None:
+        return 0
+    return int(rows.ints("rows")[rows.strings("table").equals("kernels")].sum())
+
+
+if __name__ == "__main__":
+    main()

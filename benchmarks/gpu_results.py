@@ -1,0 +1,110 @@
+"""What `benchmarks/gpu.py` makes of what its jobs said: the rows of its table.
+
+Goals are those of the issue that the native collectors were built for: under 1 % for a transformer
+with everything on, a record for each launch, durations within 5 % of CUDA's events, torch.profiler
+undisturbed, the delayed one of two ranks named, memory flat.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+MODES = ("none", "idle", "cupti", "all")
+"""Nothing of ours; CUPTI's library loaded and deselected; `--native cupti`; everything there is."""
+MOST_OVERHEAD = 1.01
+CLOSE = 0.05
+FLAT_BYTES = 8 << 20
+"""Growth of a process between the first and the last third of a soak: allocators and caches settle
+within some megabytes; a leak of one record of 64 bytes in a thousand shows in 130 million."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table; `holds` is None where there is no goal, or nothing was run."""
+
+    what: str
+    result: str
+    goal: str = ""
+    holds: bool | None = None
+
+
+def order(turn: int) -> tuple[str, ...]:
+    """Modes of one round: there and back again, so that a drift favours none of them."""
+    return MODES if turn % 2 == 0 else MODES[::-1]
+
+
+def upper_bound(ratios: Sequence[float], rounds: int = 10_000) -> float:
+    """Of the median, with 95 % confidence, by bootstrap."""
+    draw = random.Random(0)
+    medians = sorted(statistics.median(draw.choices(ratios, k=len(ratios))) for _ in range(rounds))
+    return medians[int(0.95 * rounds)]
+
+
+def overhead_rows(case: str, seconds: Mapping[str, Sequence[float]], has_goal: bool) -> list[Row]:
+    """Of one model: each mode against the runs without us of the same rounds.
+
+    Args:
+        seconds: step times by mode, one of each round, in order.
+        has_goal: whether the goal is about this model; all of its rows must reach it then.
+    """
+    base = seconds["none"]
+    rows = [Row(f"{case}: step", f"{1e3 * statistics.median(base):.2f} ms ({len(base)} rounds)")]
+    for mode in MODES[1:]:
+        ratios = [one / other for one, other in zip(seconds[mode], base, strict=True)]
+        bound = upper_bound(ratios)
+        result = f"{statistics.median(ratios):.4f}, at most {bound:.4f}"
+        goal = f"under {MOST_OVERHEAD}" if has_goal else ""
+        rows.append(Row(f"{case}: {mode}", result, goal, bound < MOST_OVERHEAD if goal else None))
+    return rows
+
+
+def launches_row(launched: int, recorded: int, lost: int) -> Row:
+    result = f"{launched} launched, {recorded} recorded, {lost} counted as lost"
+    return Row("launches", result, "each one recorded", recorded == launched and lost == 0)
+
+
+def close_row(what: str, recorded_ns: float, events_ns: float) -> Row:
+    """A duration that we recorded, against CUDA's events of the job's own."""
+    off = recorded_ns / events_ns - 1
+    result = f"{recorded_ns / 1e6:.3f} ms, events {events_ns / 1e6:.3f} ms ({off:+.1%})"
+    return Row(what, result, f"within {CLOSE:.0%}", abs(off) <= CLOSE)
+
+
+def profiler_rows(count: int, profiled: int, recorded: int) -> list[Row]:
+    """Three stretches of as many launches; torch.profiler had the middle one."""
+    seen = Row(
+        "torch.profiler in mid-run", f"{profiled} of {count} kernels", "all", profiled == count
+    )
+    ours = f"{recorded} of {2 * count} kernels around it recorded"
+    return [seen, Row("recording after it", ours, "all", recorded == 2 * count)]
+
+
+def ranks_row(slow: int, verdicts: Sequence[Mapping[str, object]]) -> Row:
+    named = [verdict.get("ranks") for verdict in verdicts]
+    return Row(
+        "two ranks on one GPU, one delayed", f"ranks named: {named}", f"[{slow}]", named == [[slow]]
+    )
+
+
+def memory_rows(samples: Sequence[Mapping[str, int]], records: int) -> list[Row]:
+    """The last third of a soak against its first."""
+    third = max(len(samples) // 3, 1)
+    rows = []
+    for key in ("rss_bytes", "gpu_bytes"):
+        first, last = ([one[key] for one in part] for part in (samples[:third], samples[-third:]))
+        grown = statistics.median(last) - statistics.median(first)
+        result = f"{grown / 2**20:+.1f} MiB over {len(samples)} s, {records} launches"
+        rows.append(Row(f"soak: {key}", result, "flat", abs(grown) <= FLAT_BYTES))
+    return rows
+
+
+def table(rows: Sequence[Row]) -> str:
+    """As Markdown, ready for docs/measurements.md."""
+    word = {True: "yes", False: "NO", None: ""}
+    lines = ["| what | result | goal | holds |", "|---|---|---|---|"]
+    return "\n".join(
+        lines + [f"| {r.what} | {r.result} | {r.goal} | {word[r.holds]} |" for r in rows]
+    )

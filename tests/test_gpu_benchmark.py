@@ -1,0 +1,113 @@
+"""What the GPU benchmark makes of what its jobs said; the jobs themselves need a GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from benchmarks import gpu, gpu_results
+from benchmarks.gpu_results import MODES, Row
+
+from stepscope.store import JobReader, JobWriter, Location
+from stepscope.trace import Job
+from stepscope.window import Window
+
+MS = 1_000_000
+
+
+def test_modes_take_turns_there_and_back() -> None:
+    """A machine that gets slower over time favours none of them."""
+    places = [list(gpu_results.order(turn)) for turn in (0, 1)]
+    assert places[0] == list(MODES) and places[1] == places[0][::-1]
+
+
+def test_the_bound_is_above_the_median_and_below_the_worst() -> None:
+    ratios = [1.0, 1.001, 1.002, 1.003, 1.05]
+    assert 1.002 < gpu_results.upper_bound(ratios) <= 1.05
+    assert gpu_results.upper_bound([1.004] * 5) == 1.004
+
+
+@pytest.mark.parametrize(("cost", "holds"), [(0.002, True), (0.02, False)])
+def test_overhead_is_counted_in_runs_of_the_same_round(cost: float, holds: bool) -> None:
+    """A round that was slow for all says nothing."""
+    rounds = (0.04, 0.08, 0.05)
+    seconds = {mode: [one * (1 + cost * (mode == "all")) for one in rounds] for mode in MODES}
+    rows = {row.what: row for row in gpu_results.overhead_rows("big", seconds, has_goal=True)}
+    assert rows["big: all"].holds is holds and rows["big: cupti"].holds is True
+    (free, *_) = gpu_results.overhead_rows("small", seconds, has_goal=False)[-1:]
+    assert free.holds is None
+
+
+def test_one_record_too_few_or_counted_as_lost_is_told() -> None:
+    assert gpu_results.launches_row(30_000, 30_000, 0).holds is True
+    assert gpu_results.launches_row(30_000, 29_999, 0).holds is False
+    assert gpu_results.launches_row(30_000, 29_999, 1).holds is False
+
+
+def test_durations_are_close_within_five_percent() -> None:
+    assert gpu_results.close_row("a kernel", 1.04e6, 1e6).holds is True
+    assert gpu_results.close_row("a kernel", 0.94e6, 1e6).holds is False
+    assert gpu_results.close_row("a kernel", float("nan"), 1e6).holds is False
+
+
+def test_the_profiler_has_its_kernels_and_we_have_ours() -> None:
+    both = gpu_results.profiler_rows(10, 10, 20)
+    assert [row.holds for row in both] == [True, True]
+    robbed = gpu_results.profiler_rows(10, 0, 30)
+    assert [row.holds for row in robbed] == [False, False]
+
+
+@pytest.mark.parametrize(
+    ("named", "holds"), [([[1]], True), ([], False), ([[0]], False), ([[1], [0]], False)]
+)
+def test_only_the_delayed_rank_is_to_be_named(named: list[list[int]], holds: bool) -> None:
+    row = gpu_results.ranks_row(1, [{"ranks": ranks} for ranks in named])
+    assert row.holds is holds
+
+
+def test_memory_that_grows_is_not_flat() -> None:
+    flat = [{"rss_bytes": 10**9, "gpu_bytes": 10**9}] * 9
+    leak = [{"rss_bytes": 10**9 + second * 2**20, "gpu_bytes": 10**9} for second in range(60)]
+    assert [row.holds for row in gpu_results.memory_rows(flat, 1)] == [True, True]
+    assert [row.holds for row in gpu_results.memory_rows(leak, 1)] == [False, True]
+
+
+def test_the_table_is_markdown() -> None:
+    text = gpu_results.table([Row("a", "1", "2", True), Row("b", "3", "4", False), Row("c", "5")])
+    assert text.splitlines()[2:] == ["| a | 1 | 2 | yes |", "| b | 3 | 4 | NO |", "| c | 5 |  |  |"]
+
+
+@pytest.fixture
+def window(tmp_path: Path) -> Window:
+    """Of a job with two modes of one kernel, another kernel, and passes that took ever longer."""
+    writer = JobWriter(Location.parse(str(tmp_path / "job")), "host-0")
+    writer.write_job(Job("job", 1))
+    minute = {"rank": [0] * 3, "window_start_ns": [0] * 3, "window_ns": [60_000 * MS] * 3}
+    writer.append("kernel_summaries", {
+        **minute, "kernel": ["erfinv_kernel", "erfinv_kernel", "gemm"], "stream": [7] * 3,
+        "cluster": [0, 1, 0], "count": [90, 10, 5], "p50_ns": [3_000, 9_000, 2 * MS],
+        "p99_ns": [4_000, 9_500, 2 * MS],
+    })  # fmt: skip
+    steps = list(range(20))
+    writer.append("phases", {
+        "rank": [0] * 20, "step": steps, "phase": ["backward-compute"] * 20,
+        "microbatch": [0] * 20, "start_ns": [step * 100 * MS for step in steps],
+        "duration_ns": [(10 + step) * MS for step in steps],
+    })  # fmt: skip
+    writer.append("losses", {
+        "rank": [0, 0], "table": ["kernels", "phases"], "start_ns": [0, 0], "end_ns": [1, 1],
+        "rows": [3, 100],
+    })  # fmt: skip
+    writer.flush()
+    return JobReader(str(tmp_path / "job")).read()
+
+
+def test_kernels_are_counted_and_timed_by_their_summaries(window: Window) -> None:
+    assert gpu.kernels(window, "erfinv") == (100, 3_000)
+    assert gpu.kernels(window, "gemm") == (5, 2 * MS)
+    assert gpu.kernels(window, "conv")[0] == 0
+    assert gpu.lost(window) == 3
+
+
+def test_the_first_passes_do_not_count(window: Window) -> None:
+    assert gpu.phase(window, "backward-compute") == 24.5 * MS
