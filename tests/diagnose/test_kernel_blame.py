@@ -146,6 +146,16 @@ def test_a_group_that_nobody_waits_for_costs_nothing() -> None:
     assert diagnose(case_2(waits=False)).verdicts == ()
 
 
+def test_a_group_that_itself_waits_for_another_is_not_sick() -> None:
+    """The fifth group's hosts are late, the fourth waits for them, and all others for both."""
+    times = {NCCL[1]: healthy(RANKS, WINDOWS, usual_ns=4e6),
+             NCCL[0]: healthy(RANKS, WINDOWS, seed=1, usual_ns=2e7)}  # fmt: skip
+    times[NCCL[1]][[3, 11]] *= 2.0
+    times[NCCL[0]][[3, 4, 11, 12]] -= 0.8e7
+    modes: list[Mode] = list(chain.from_iterable(modes_of(*one) for one in times.items()))
+    assert diagnose(a_job_of_kernels(modes, RANKS, expert_groups())).verdicts == ()
+
+
 def test_a_group_whose_member_comes_late_is_not_sick() -> None:
     """The late one waits for nobody: it takes as long as ever."""
     times = {NCCL[1]: healthy(RANKS, WINDOWS, usual_ns=4e6),
