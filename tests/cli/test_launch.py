@@ -10,11 +10,24 @@ import pytest
 from stepscope.cli.launch import HostProcessor
 from stepscope.processor.settings import Settings
 
-SETTINGS = Settings(keep_hours=5.0, keep_gb=2.5, remote_write="http://x/write")
-OPTIONS = ["--keep-hours", "5.0", "--keep-gb", "2.5", "--remote-write", "http://x/write"]
+SETTINGS = Settings(
+    sample_stacks=False, traces=False, keep_kernels=True,
+    keep_hours=5.0, keep_gb=2.5, remote_write="http://x/write",
+)  # fmt: skip
+OPTIONS = [
+    "--no-stacks",
+    "--no-traces",
+    "--kernels",
+    "--keep-hours",
+    "5.0",
+    "--keep-gb",
+    "2.5",
+    "--remote-write",
+    "http://x/write",
+]
 
 
-def test_one_that_is_started_is_told_what_to_keep_and_where_to_send(
+def test_one_that_is_started_is_told_what_to_record_and_keep_and_where_to_send(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[list[str]] = []

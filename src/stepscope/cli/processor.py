@@ -15,6 +15,15 @@ RemoteWrite = Annotated[
         metavar="URL", help="Send series for dashboards there, by Prometheus Remote Write."
     ),
 ]
+Stacks = Annotated[
+    bool, typer.Option("--stacks/--no-stacks", help="Sample call stacks with py-spy.")
+]
+Traces = Annotated[
+    bool, typer.Option("--traces/--no-traces", help="Draw what the ranks do, for Perfetto.")
+]
+Kernels = Annotated[
+    bool, typer.Option("--kernels/--no-kernels", help="Store every kernel, not summaries alone.")
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -29,19 +38,12 @@ def processor(
     exit_when_idle: Annotated[
         bool, typer.Option("--exit-when-idle", help="Stop 20 s after the last producer left.")
     ] = False,
-    stacks: Annotated[
-        bool, typer.Option("--stacks/--no-stacks", help="Sample call stacks with py-spy.")
-    ] = True,
+    stacks: Stacks = True,
     flush_seconds: Annotated[
         float, typer.Option(min=0.1, max=60, help="How often rows reach a local job folder.")
     ] = 2.0,
-    traces: Annotated[
-        bool, typer.Option("--traces/--no-traces", help="Draw what the ranks do, for Perfetto.")
-    ] = True,
-    kernels: Annotated[
-        bool,
-        typer.Option("--kernels/--no-kernels", help="Store every kernel, not summaries alone."),
-    ] = False,
+    traces: Traces = True,
+    kernels: Kernels = False,
     keep_hours: KeepHours = None,
     keep_gb: KeepGb = None,
     remote_write: RemoteWrite = None,

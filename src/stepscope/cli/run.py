@@ -14,7 +14,7 @@ import typer
 from stepscope.cli import exits
 from stepscope.cli.compact import KeepGb, KeepHours
 from stepscope.cli.native import Native, variables
-from stepscope.cli.processor import RemoteWrite
+from stepscope.cli.processor import Kernels, RemoteWrite, Stacks, Traces
 from stepscope.errors import StepscopeError, UsageError
 
 if TYPE_CHECKING:
@@ -58,6 +58,9 @@ def run(
     socket: Annotated[
         Path | None, typer.Option(metavar="PATH", help="The processor's socket.")
     ] = None,
+    stacks: Stacks = True,
+    traces: Traces = True,
+    kernels: Kernels = False,
     keep_hours: KeepHours = None,
     keep_gb: KeepGb = None,
     remote_write: RemoteWrite = None,
@@ -78,7 +81,10 @@ def run(
     libraries = variables(native)
     name = job or launch.job_name(command, os.environ)
     root = launch.absolute_store(store)
-    settings = Settings(keep_hours=keep_hours, keep_gb=keep_gb, remote_write=remote_write)
+    settings = Settings(
+        sample_stacks=stacks, traces=traces, keep_kernels=kernels,
+        keep_hours=keep_hours, keep_gb=keep_gb, remote_write=remote_write,
+    )  # fmt: skip
     processor = launch.HostProcessor(socket or default_socket(), settings.options())
     announcer = announcer_to(remote_write)
     prepare_for(command, os.environ)

@@ -54,6 +54,12 @@ class Settings:
         return hours + ([] if self.keep_gb is None else ["--keep-gb", str(self.keep_gb)])
 
     def options(self) -> list[str]:
-        """What is kept and sent, as `stepscope processor` takes it."""
+        """What is recorded, kept and sent, as `stepscope processor` takes it."""
         remote = [] if self.remote_write is None else ["--remote-write", self.remote_write]
-        return self.keep_options() + remote
+        return self._record_options() + self.keep_options() + remote
+
+    def _record_options(self) -> list[str]:
+        """Only what differs from the default."""
+        switches = {"--no-stacks": not self.sample_stacks, "--no-traces": not self.traces,
+                    "--kernels": self.keep_kernels}  # fmt: skip
+        return [name for name, switched in switches.items() if switched]
