@@ -16,7 +16,9 @@ demo: .venv/.demo
 
 # Compiled modules are kept, whatever the environment says: a hundred processes import the same ones.
 test: export PYTHONDONTWRITEBYTECODE =
+# What real jobs load is compiled beside the first tests, which need none of it (tests/conftest.py).
 test: .venv/.test
+	@$(BIN)/stepscope prepare > /dev/null 2>&1 &
 	$(BIN)/python -m pytest -m "not alone" --numprocesses auto --maxprocesses 4 \
 		--dist loadfile --no-loadscope-reorder
 	$(BIN)/python -m pytest -m alone
