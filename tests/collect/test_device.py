@@ -51,7 +51,7 @@ class Bench:
         self.marks.add(Between(start, self.mark(), start_ns, self._tell))
         return begins_ns, self.gpu.current.busy_until_ns
 
-    def _tell(self, start_ns: int, duration_ns: int) -> None:
+    def _tell(self, start_ns: int, duration_ns: int, _wait_ns: int | None) -> None:
         self.told.append((start_ns, duration_ns))
 
     def later(self, ns: int) -> None:
@@ -324,6 +324,23 @@ def test_the_processor_gets_the_devices_times(session: Session, listener: Listen
     forward, backward = records[1:3]
     assert backward.fields[1] - forward.fields[1] == pytest.approx(20 * MS, abs=20_000)
     assert backward.fields[6] < backward.fields[1], "the host was ahead"
+
+
+def test_what_a_device_waits_at_the_end_of_backward_is_waiting(
+    session: Session, listener: Listener
+) -> None:
+    gpu = FakeGpu(now_ns=time.monotonic_ns())
+    session.time_by_device(gpu).settle()
+    start = session.mark()
+    gpu.current.launch(40 * MS)
+    session.shared.calls += 1
+    (*_, computed) = session.mark()
+    gpu.current.launch(25 * MS)  # until the other ranks' gradients are there
+    session.note(session.phases.backward, 0, start, session.mark(), computed)
+    gpu.now_ns += SECOND
+    session.close()
+    (backward,) = listener.accept().read_to_the_end().records(RecordKind.PHASE)
+    assert [round(backward.fields[at] / MS) for at in (2, 3)] == [65, 25]
 
 
 def test_a_phase_without_marks_is_counted_as_lost(session: Session, listener: Listener) -> None:

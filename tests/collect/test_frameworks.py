@@ -5,14 +5,18 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
 
+from stepscope.collect.device.marks import MISSED, Mark, Place
 from stepscope.collect.hooks import frameworks, imports
 from stepscope.collect.hooks.backward import BackwardWatch
 from stepscope.collect.hooks.cuda import TorchGpu
@@ -20,6 +24,7 @@ from stepscope.collect.hooks.imports import when_imported
 from stepscope.collect.session import Session
 from stepscope.wire.records import RecordKind
 
+from .fake_gpu import FakeGpu
 from .listener import Listener
 
 Write = Callable[[str, str], None]
@@ -219,3 +224,51 @@ def test_what_does_not_exist_stays_unfound(write: Write) -> None:
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module("nowhere_at_all")
     assert sum(isinstance(one, imports._Finder) for one in sys.meta_path) == 1
+
+
+class _Reducer(torch.autograd.Function):
+    """As DDP's: asks the engine, when the last gradient is there, to wait at the end."""
+
+    said: list[str]
+
+    @staticmethod
+    def forward(_context: Any, rows: torch.Tensor) -> torch.Tensor:
+        return rows * 2
+
+    @staticmethod
+    def backward(_context: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        engine: Any = torch.autograd.Variable._execution_engine
+        engine.queue_callback(lambda: _Reducer.said.append("waits"))
+        return gradients[0] * 2
+
+
+@pytest.mark.parametrize("others", [False, True])
+def test_gradients_are_marked_before_the_reducer_waits_for_them(
+    session: Session, listener: Listener, monkeypatch: pytest.MonkeyPatch, others: bool
+) -> None:
+    """Operators of others, within the pass, may have been waited for as well: then nobody knows."""
+    _Reducer.said = said = []
+    gpu = FakeGpu(now_ns=time.monotonic_ns())
+    marks = session.time_by_device(gpu)
+
+    def mark(_stream: object = None) -> Place:
+        said.append("mark")
+        return MISSED
+
+    monkeypatch.setattr(marks, "set", mark)
+    first = Mark(deque(), gpu.event(), gpu.current)
+    monkeypatch.setattr(session, "mark", lambda _stream=None: (*session.now()[:4], first))
+    told: list[Any] = []
+    monkeypatch.setattr(session.phases, "backward", lambda *args: told.append(args[-1]))
+    session.shared.buckets = session.shared.calls = 1
+    watch = BackwardWatch(session, None)
+    monkeypatch.setattr(torch.autograd, "backward", watch.around(torch.autograd.backward))
+
+    weight = torch.ones(1, requires_grad=True)
+    loss = _Reducer.apply(weight).sum()
+    if others:
+        loss.register_hook(lambda _gradient: setattr(session.shared, "calls", 2))
+    loss.backward()
+    session.close()
+    assert said == ["mark", "waits"] and told == [None if others else MISSED]
+    assert weight.grad is not None and weight.grad.item() == 2

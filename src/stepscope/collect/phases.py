@@ -64,11 +64,12 @@ class Phases:
         self.phase(ordinal, FORWARD, begin, end, self._forwards)
         self._forwards += 1
 
-    def backward(self, ordinal: int, start: Moment, end: Moment) -> None:
+    def backward(self, ordinal: int, start: Moment, end: Moment, waits_from: Place = None) -> None:
+        """A backward pass; from `waits_from` on the device waits for gradients of other ranks."""
         if self._forward_from is not None and not self._has_forwards:
             self.phase(ordinal, FORWARD, self._forward_from, start, self._forwards)
             self._forwards += 1
-        self.phase(ordinal, BACKWARD, start, end, self._backwards)
+        self.phase(ordinal, BACKWARD, start, end, self._backwards, waits_from)
         self._backwards += 1
         self._forward_from = self._backward_end = end
 
@@ -90,11 +91,12 @@ class Phases:
         self.phase(ordinal, name, start, end, self._forwards)
 
     def phase(self, ordinal: int, name: str, start: Moment, end: Moment,
-              microbatch: int = UNKNOWN) -> None:  # fmt: skip
-        """One finished phase; waiting is what the blocked time grew by."""
+              microbatch: int = UNKNOWN, waits_from: Place = None) -> None:  # fmt: skip
+        """One finished phase; waiting of the host is what the blocked time grew by."""
         first, last = start[4], end[4]
         if isinstance(first, Mark) and isinstance(last, Mark):
-            self._timed_by_device(ordinal, name, start, end, microbatch, first, last)
+            waits = waits_from if isinstance(waits_from, Mark) else None
+            self._timed_by_device(ordinal, name, start, end, microbatch, first, last, waits)
         elif isinstance(first, Missed) or isinstance(last, Missed):
             self._lost()
         else:
@@ -105,18 +107,20 @@ class Phases:
             )  # fmt: skip
 
     def _timed_by_device(self, ordinal: int, name: str, start: Moment, end: Moment,
-                         microbatch: int, first: Mark, last: Mark) -> None:  # fmt: skip
+                         microbatch: int, first: Mark, last: Mark,
+                         waits_from: Mark | None) -> None:  # fmt: skip
         """A device waits in its stream for operators that were called meanwhile, unseen by us."""
-        wait = 0 if end[3] == start[3] else UNKNOWN
+        unmarked = 0 if end[3] == start[3] else UNKNOWN
         id, cpu = self._name(name), end[1] - start[1]
 
-        def tell(start_ns: int, duration_ns: int) -> None:
+        def tell(start_ns: int, duration_ns: int, wait_ns: int | None) -> None:
+            wait = unmarked if wait_ns is None else min(wait_ns, duration_ns)
             self._record(
                 RecordKind.PHASE, ON_DEVICE, ordinal, id, start_ns, duration_ns, wait, cpu,
                 microbatch, start[0],
             )  # fmt: skip
 
-        self._on_device(Between(first, last, start[0], tell))
+        self._on_device(Between(first, last, start[0], tell, waits_from))
 
     def _event(self, kind: EventKind, ordinal: int, name: str, start: Moment, end: Moment) -> None:
         self._record(RecordKind.EVENT, kind, ordinal, self._name(name), start[0], end[0])

@@ -17,6 +17,7 @@ class Shared(ctypes.Structure):
         ("dropped", ctypes.c_int64),
         ("faults", ctypes.c_int64),
         ("calls", ctypes.c_int64),
+        ("buckets", ctypes.c_int64),
     ]
 
     ordinal: int
@@ -34,3 +35,5 @@ class Shared(ctypes.Structure):
     """Exceptions the library swallowed."""
     calls: int
     """Communication operators called so far: grows if one was called, and need not be exact."""
+    buckets: int
+    """Those of them that DDP's reducer called."""

@@ -61,13 +61,15 @@ class Between:
 
     Args:
         start_ns: the host's time at its first mark.
-        tell: takes the device's start on the host's clock and the duration, both in ns.
+        tell: takes the device's start on the host's clock, the duration, and how much of it at the
+            end was waiting, None where that had no mark; all in ns.
     """
 
     start: Mark
     end: Mark
     start_ns: int
-    tell: Callable[[int, int], None]
+    tell: Callable[[int, int, int | None], None]
+    waits_from: Mark | None = None
 
 
 class Marks:
@@ -173,9 +175,12 @@ class Marks:
     def _tell(self, phase: Between) -> None:
         start, end = phase.start.event, phase.end.event
         begun_ns = self._clock.place_ns(start, phase.start_ns)
-        phase.tell(begun_ns, max(in_ns(start.elapsed_time(end)), 0))
+        waits = phase.waits_from
+        waited_ns = None if waits is None else max(in_ns(waits.event.elapsed_time(end)), 0)
+        phase.tell(begun_ns, max(in_ns(start.elapsed_time(end)), 0), waited_ns)
 
 
 def _is_done(phase: Between) -> bool:
-    """Both ends, as they may lie in two streams."""
-    return phase.end.event.query() and phase.start.event.query()
+    """All of its marks, as they may lie in several streams."""
+    marks = (phase.end, phase.start, phase.waits_from)
+    return all(mark is None or mark.event.query() for mark in marks)

@@ -10,7 +10,9 @@ no phase.
 
 Waiting inside backward: DDP's reducer enqueues its buckets from C++ and waits for them at the end
 of backward, out of sight. The last bucket is enqueued when the last gradient is ready, so the time
-from there to the end of backward is waiting; `collectives` knows when that was.
+from there to the end of backward is waiting; `collectives` knows when that was. On a device, whose
+stream waits, a mark is set when all gradients are computed: in a callback of the engine that was
+queued before the reducer's own, which has the stream wait (`_EngineCallback`).
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from stepscope.collect.device.marks import Mark, Place
 from stepscope.collect.guard import guarded
 from stepscope.collect.hooks.collectives import OperatorWatch
 from stepscope.collect.phases import Moment
@@ -41,6 +44,7 @@ class BackwardWatch:
         self._session = session
         self._collectives = collectives
         self._running = False
+        self._computed: _EngineCallback | None = None
 
     def around(self, call: Callable[..., Any]) -> Callable[..., Any]:
         """The call, watched."""
@@ -48,6 +52,8 @@ class BackwardWatch:
         @functools.wraps(call)
         def backward(*args: Any, **kwargs: Any) -> Any:
             start = self.begin()
+            if start is not None:
+                self._expect_reducer(start, args)
             try:
                 return call(*args, **kwargs)
             finally:
@@ -55,6 +61,14 @@ class BackwardWatch:
                     self.end(start)
 
         return backward
+
+    @guarded
+    def _expect_reducer(self, start: Moment, args: tuple[Any, ...]) -> None:
+        """Where DDP's reducer has been at work, and the device times phases."""
+        self._computed = None
+        if isinstance(start[4], Mark) and self._session.shared.buckets:
+            self._computed = _EngineCallback(self._session, start[4].stream, start[3])
+            self._computed.put_on(args[0] if args else None)
 
     def begin(self) -> Moment | None:
         """When it began; None for a backward inside another, or on a thread of its own."""
@@ -70,4 +84,47 @@ class BackwardWatch:
         self._running = session.in_backward = False
         if self._collectives is not None:
             self._collectives.backward_ended(start[0])
-        session.note(session.phases.backward, session.shared.ordinal, start, session.mark())
+        end, computed = session.mark(), self._computed
+        waits_from = None if computed is None else computed.take_off()
+        session.note(session.phases.backward, session.shared.ordinal, start, end, waits_from)
+
+
+class _EngineCallback:
+    """Sets a mark when all gradients of one backward are computed, before anybody waits for them.
+
+    Callbacks of autograd's engine run in the order in which they were queued, with the caller's
+    streams current and waiting for all that backward did. Ours is queued by a hook on the root,
+    whose gradient is the first one; DDP's reducer queues its own when its last bucket is full.
+    """
+
+    def __init__(self, session: Session, stream: Any, calls: int) -> None:
+        self._session = session
+        self._stream = stream
+        self._others = calls - session.shared.buckets
+        self._handle: Any = None
+        self._mark: Place = None
+
+    def put_on(self, roots: Any) -> None:
+        import torch
+
+        first = roots[0] if isinstance(roots, tuple | list) and roots else roots
+        if isinstance(first, torch.Tensor) and first.requires_grad:
+            self._engine = torch.autograd.Variable._execution_engine
+            self._handle = first.register_hook(self._at_root)
+
+    def take_off(self) -> Place:
+        """The mark; None where there is none, or others than the reducer called operators."""
+        if self._handle is not None:
+            self._handle.remove()
+        shared = self._session.shared
+        return self._mark if shared.calls - shared.buckets == self._others else None
+
+    @guarded
+    def _at_root(self, _gradient: Any) -> None:
+        self._engine.queue_callback(self._all_computed)
+
+    @guarded
+    def _all_computed(self) -> None:
+        marks = self._session.marks
+        if marks is not None:
+            self._mark = marks.set(self._stream)

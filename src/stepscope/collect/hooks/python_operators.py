@@ -64,6 +64,8 @@ class PythonWatch:
             self._give_up_failed()
         session, tensors = self._session, args[call.tensors_at]
         session.shared.calls += 1
+        is_bucket = call.is_async(args) and _called_from_engine()
+        session.shared.buckets += is_bucket
         registry = self._registry
         group = registry.sole() or registry.name(self._unbox_group(args[call.group_at]))
         size, ordinal = size_bytes(tensors) if call.moves_data else 0, session.shared.ordinal
@@ -71,8 +73,7 @@ class PythonWatch:
         if not blocks_host(tensors):
             session.note(self._in_flight.launched, op)
             return
-        # the engine calls us straight from C++ where no Python frame asked for the operator
-        if _called_from_engine() and op.is_async:
+        if is_bucket:
             self._last_bucket_ns = enqueue_ns
             if ordinal % FOLLOW_EVERY:
                 session.note(self._bucket_begun, op)
@@ -245,7 +246,8 @@ def _future(work: Any) -> Any:
 
 
 def _called_from_engine() -> bool:
-    """Whether no Python code called the operator: the frame below ours is the autograd engine's."""
+    """Whether no Python code called the operator, but the autograd engine straight from C++: the
+    frame below ours is the engine's."""
     try:
         frame = sys._getframe(_OUR_FRAMES)
     except ValueError:  # a thread of the engine's own

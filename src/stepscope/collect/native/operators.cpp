@@ -46,6 +46,7 @@ struct Shared {
     std::atomic<std::int64_t> dropped;      // events for which there was no room
     std::atomic<std::int64_t> faults;       // exceptions of ours
     std::atomic<std::int64_t> calls;        // operators called so far
+    std::atomic<std::int64_t> buckets;      // of these, those of DDP's reducer
 };
 
 // One thing that happened, as `_EVENT` in hooks/native_operators.py reads it.
@@ -349,6 +350,8 @@ class OperatorWatch final : public c10::OperatorKernel {
     }
 
     void note(Event& event, const void* output, const torch::jit::Stack& stack) {
+        const bool bucket = is_bucket(event);
+        if (bucket) stepscope_shared.buckets.fetch_add(1, std::memory_order_relaxed);
         if ((event.flags & kOnDevice) != 0) {
             // handed to a device: the host will not learn of its end
             recorder().begun(event, nullptr);
@@ -356,7 +359,7 @@ class OperatorWatch final : public c10::OperatorKernel {
             return;
         }
         const auto work = stack.back().toCustomClass<c10d::Work>();
-        if (is_bucket(event)) {
+        if (bucket) {
             event.flags |= kBucket;
             stepscope_shared.last_bucket_ns = event.start_ns;
         }
