@@ -43,7 +43,7 @@ class Driver:
                 lambda gpu: [SimpleNamespace(pid=pid) for pid in self.pids[gpu]],
         }  # fmt: skip
         for name in dir(pynvml):
-            if name.startswith("nvmlDeviceGet") or name in answers:
+            if name.startswith(("nvmlDeviceGet", "nvmlGpm")) or name in answers:
                 patch(name, answers.get(name, _refuse))
 
     def _ecc(self, gpu: int, kind: int, _: int) -> int:
@@ -61,9 +61,15 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     return one
 
 
+def values(gpus: Gpus) -> dict[str, float]:
+    return {one.metric: one.value for one in gpus.sample()}
+
+
 def test_gauges_of_sensors_that_are_there(driver: Driver) -> None:
-    assert dict(Gpus().sample()) == {
+    assert values(Gpus()) == {
         "sm_clock_mhz.gpu0": 1980.0, "sm_clock_mhz.gpu1": 990.0,
+        "mem_clock_mhz.gpu0": 1980.0, "mem_clock_mhz.gpu1": 990.0,
+        "clock_reasons.gpu0": 4.0, "clock_reasons.gpu1": 64.0,
         "pcie_link_gb_per_s.gpu0": pytest.approx(63.0, abs=0.1),
         "pcie_link_gb_per_s.gpu1": 1.0,
         "clock_held_down.gpu0": 0.0, "clock_held_down.gpu1": 1.0,
@@ -72,13 +78,13 @@ def test_gauges_of_sensors_that_are_there(driver: Driver) -> None:
 
 def test_counts_are_told_when_they_grow(driver: Driver) -> None:
     gpus = Gpus()
-    list(gpus.sample())
+    values(gpus)
     driver.corrected = [7, 10]
-    assert dict(gpus.sample())["ecc_sbe.gpu1"] == 3.0
-    assert "ecc_sbe.gpu0" not in dict(gpus.sample())
-    assert "ecc_sbe.gpu1" not in dict(gpus.sample())
+    assert values(gpus)["ecc_sbe.gpu1"] == 3.0
+    assert "ecc_sbe.gpu0" not in values(gpus)
+    assert "ecc_sbe.gpu1" not in values(gpus)
     driver.corrected = [0, 0]  # the driver was loaded anew
-    assert "ecc_sbe.gpu1" not in dict(gpus.sample())
+    assert "ecc_sbe.gpu1" not in values(gpus)
 
 
 def of_gpus(sampler: HardwareSampler) -> set[tuple[int, str, float]]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Collection, Iterator, Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import psutil
 
@@ -31,6 +31,7 @@ STRANGERS_FROM = 0.2
 GPU_USERS_SECONDS = 10.0
 """Who computes on a GPU hardly changes, and to ask costs more than to read a counter."""
 
+_HOST_LEVEL = -1
 Sample = tuple[int, str, float]
 """(rank, metric, value)"""
 
@@ -56,6 +57,8 @@ class Sampled:
     of_host: list[Sample]
     of_ranks: Mapping[str, list[Sample]]
     """By job: two jobs on a host may have a rank 0 each."""
+    periods_ns: Mapping[str, int] = field(default_factory=dict)
+    """Of the host's metrics that are meant over a time: how long that was."""
 
     def rows_of(self, job: str) -> Rows:
         """What a job is told, as rows of `hardware`: of the host, and of its own ranks."""
@@ -66,7 +69,11 @@ class Sampled:
             "metric": [metric for _, metric, _ in samples],
             "ts_ns": [self.at_ns] * len(samples),
             "value": [value for _, _, value in samples],
+            "period_ns": [self._period_ns(rank, metric) for rank, metric, _ in samples],
         }
+
+    def _period_ns(self, rank: int, metric: str) -> int | None:
+        return self.periods_ns.get(metric) if rank == _HOST_LEVEL else None
 
 
 class HardwareSampler:
@@ -112,13 +119,16 @@ class HardwareSampler:
     def sample(self) -> Sampled:
         """One sample of everything."""
         now, elapsed, there = time.time_ns(), self._elapsed(), self._users_of_gpus()
+        of_gpus = list(self._gpus.sample())
         of_host = [*self._host_samples(elapsed), *self._strangers_on_gpus(there)]
+        of_host += [(_HOST_LEVEL, one.metric, one.value) for one in of_gpus]
         of_ranks = {}
         for pid, watched in self._watched.items():
             of_rank = self._rank_samples(watched, elapsed)
             (self._halted.add if _is_halted(of_rank) else self._halted.discard)(pid)
             of_ranks[pid] = [*_gpu_of(pid, watched.rank, there), *of_rank]
-        return Sampled(self._host, now, of_host, self._by_job(of_ranks))
+        periods_ns = {one.metric: one.period_ns for one in of_gpus if one.period_ns is not None}
+        return Sampled(self._host, now, of_host, self._by_job(of_ranks), periods_ns)
 
     def pulse(self) -> Sampled:
         """Only who is stopped: cheap, and right at any rate, unlike what is counted in ticks."""
@@ -142,8 +152,8 @@ class HardwareSampler:
 
     def _host_samples(self, elapsed: float) -> Iterator[Sample]:
         of_machine = self._machine.sample(elapsed)
-        for metric, value in (*of_machine, *self._gpus.sample(), *self._ports.sample()):
-            yield -1, metric, value
+        for metric, value in (*of_machine, *self._ports.sample()):
+            yield _HOST_LEVEL, metric, value
 
     def _users_of_gpus(self) -> Mapping[int, Set[int]]:
         """The processes on each GPU, now and then."""

@@ -1,15 +1,19 @@
 """GPU counters through NVML, where there is an NVIDIA driver; silent where there is none.
 
-Gauges say how a GPU is now. Counts say how often something went wrong since the last sample, and
-give no row where nothing did: what nobody counts and what never happens look alike.
+Gauges say how a GPU is now, rates (`gpu_rates`) what it did over a time. Counts say how often
+something went wrong since the last sample, and give no row where nothing did: what nobody counts
+and what never happens look alike.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pynvml
+
+from stepscope.processor.gpu_rates import Rates, Reading
 
 GB_PER_S_OF_LANE = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
 """PCI Express: generation to what one lane carries in one direction, encoding taken off."""
@@ -28,6 +32,7 @@ class Gpus:
 
     def __init__(self) -> None:
         self._handles: list[Any] = []
+        self._rates: list[Rates] = []
         self._counted: dict[tuple[int, str], int] = {}
         try:
             pynvml.nvmlInit()
@@ -35,22 +40,29 @@ class Gpus:
             self._handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
         except pynvml.NVMLError:
             return
+        self._rates = [Rates(handle) for handle in self._handles]
 
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(f"gpu-{index}" for index in range(len(self._handles)))
 
-    def sample(self) -> Iterator[tuple[str, float]]:
-        """What each GPU shows now, and what it counted since the last sample."""
-        for index, handle in enumerate(self._handles):
-            for metric, read in _GAUGES.items():
-                value = _read(read, handle)
-                if value is not None:
-                    yield f"{metric}.gpu{index}", float(value)
-            for metric, read in _COUNTS.items():
-                more = self._more(index, metric, _read(read, handle))
-                if more:
-                    yield f"{metric}.gpu{index}", float(more)
+    def sample(self) -> Iterator[Reading]:
+        """What each GPU shows now, and what it did and counted since the last sample."""
+        for index in range(len(self._handles)):
+            for one in self._sample(index):
+                yield replace(one, metric=f"{one.metric}.gpu{index}")
+
+    def _sample(self, index: int) -> Iterator[Reading]:
+        handle = self._handles[index]
+        for metric, read in _GAUGES.items():
+            value = _read(read, handle)
+            if value is not None:
+                yield Reading(metric, float(value))
+        yield from self._rates[index].sample()
+        for metric, read in _COUNTS.items():
+            more = self._more(index, metric, _read(read, handle))
+            if more:
+                yield Reading(metric, float(more))
 
     def processes(self) -> Mapping[int, frozenset[int]]:
         """The pids that compute on each GPU, as the machine knows them: a container has others."""
@@ -86,7 +98,12 @@ def _pcie_gb_per_s(gpu: Any) -> float | None:
 
 
 def _held_down(gpu: Any) -> float:
-    return float(bool(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu) & HELD_DOWN))
+    return float(bool(_clock_reasons(gpu) & HELD_DOWN))
+
+
+def _clock_reasons(gpu: Any) -> int:
+    """NVML's bits of what keeps its clock from being higher (`nvmlClocksEventReasons`)."""
+    return int(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu))
 
 
 def _ecc(kind: int) -> Callable[[Any], int]:
@@ -115,10 +132,10 @@ _NVLINK_ERRORS = (
 _GAUGES: dict[str, Callable[[Any], Any]] = {
     "sm_clock_mhz": lambda gpu: pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_SM),
     "gpu_temp_c": lambda gpu: pynvml.nvmlDeviceGetTemperature(gpu, pynvml.NVML_TEMPERATURE_GPU),
-    "gpu_power_w": lambda gpu: pynvml.nvmlDeviceGetPowerUsage(gpu) / 1000,
-    "sm_active": lambda gpu: pynvml.nvmlDeviceGetUtilizationRates(gpu).gpu / 100,
+    "mem_clock_mhz": lambda gpu: pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_MEM),
     "pcie_link_gb_per_s": _pcie_gb_per_s,
     "clock_held_down": _held_down,
+    "clock_reasons": _clock_reasons,
 }
 
 _COUNTS: dict[str, Callable[[Any], int | None]] = {

@@ -74,7 +74,12 @@ TABLES: Mapping[str, TableSpec] = {
             "stacks",
             "thread:str start_ns:int64 duration_ns:int64 frames:str active:bool gil:bool",
         ),
-        _spec("hardware", "host:str metric:str ts_ns:int64 value:double", time="ts_ns"),
+        _spec(
+            "hardware",
+            "host:str metric:str ts_ns:int64 value:double",
+            time="ts_ns",
+            optional="period_ns:int64",
+        ),
         _spec("losses", "table:str start_ns:int64 end_ns:int64 rows:int64"),
         _spec(
             "patterns",

@@ -1,0 +1,191 @@
+"""What a GPU did over a time, by NVML, with the time that is really meant.
+
+A driver renews most figures slower or faster than they are read: utilisation every sixth of a
+second to every second, power likewise, counters of bytes when it likes. So averages are told with
+the distance of the driver's own samples, rates with the time between two changes of their counter.
+From Hopper on GPM counts over the time between two calls; what it tells is not asked for otherwise.
+
+Cost: six calls per GPU. None of them waits, unlike `nvmlDeviceGetPcieThroughput`, which does so
+for 20 ms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from time import monotonic_ns, time_ns
+from typing import Any
+
+import pynvml
+
+SHORTEST_GPM_NS = 100_000_000
+"""Two samples of GPM nearer to each other tell nothing (NVML's documentation)."""
+STILL_NS = 10_000_000_000
+"""A counter that has not moved for so long stands: until then it may only be renewed slowly."""
+_KIB, _MIB = 1 << 10, 1 << 20
+_ALL_LINKS = 0xFFFFFFFF
+_VALUES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
+"""Members of NVML's value, in the order of nvmlValueType_t."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One figure of one GPU."""
+
+    metric: str
+    value: float
+    period_ns: int | None = None
+    """Over how long; None: at a moment."""
+
+
+@dataclass(frozen=True)
+class _Average:
+    kind: int
+    factor: float
+    otherwise: Callable[[Any], float]
+    """Where the driver keeps no samples: averages of a second at the most."""
+
+
+_AVERAGES: Mapping[str, _Average] = {
+    "sm_active": _Average(
+        pynvml.NVML_GPU_UTILIZATION_SAMPLES, 0.01,
+        lambda gpu: float(pynvml.nvmlDeviceGetUtilizationRates(gpu).gpu),
+    ),
+    "gpu_power_w": _Average(
+        pynvml.NVML_TOTAL_POWER_SAMPLES, 0.001,
+        lambda gpu: float(pynvml.nvmlDeviceGetPowerUsage(gpu)),
+    ),
+}  # fmt: skip
+_OTHERWISE_NS = 1_000_000_000
+
+_COUNTERS: Mapping[str, tuple[tuple[int, int], int]] = {
+    "nvlink_tx_bytes_per_s": ((pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, _ALL_LINKS), _KIB),
+    "nvlink_rx_bytes_per_s": ((pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, _ALL_LINKS), _KIB),
+    "pcie_tx_bytes_per_s": ((pynvml.NVML_FI_DEV_PCIE_COUNT_TX_BYTES, 0), 1),
+    "pcie_rx_bytes_per_s": ((pynvml.NVML_FI_DEV_PCIE_COUNT_RX_BYTES, 0), 1),
+}
+"""Field and scope of what counts, and how many bytes one of it is."""
+
+_OF_GPM: Mapping[str, tuple[int, float]] = {
+    "sm_active": (pynvml.NVML_GPM_METRIC_SM_UTIL, 0.01),
+    "dram_active": (pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL, 0.01),
+    "tensor_active": (pynvml.NVML_GPM_METRIC_ANY_TENSOR_UTIL, 0.01),
+    "nvlink_tx_bytes_per_s": (pynvml.NVML_GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC, _MIB),
+    "nvlink_rx_bytes_per_s": (pynvml.NVML_GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC, _MIB),
+    "pcie_tx_bytes_per_s": (pynvml.NVML_GPM_METRIC_PCIE_TX_PER_SEC, _MIB),
+    "pcie_rx_bytes_per_s": (pynvml.NVML_GPM_METRIC_PCIE_RX_PER_SEC, _MIB),
+}
+"""Percent, and MiB per second."""
+
+
+class Rates:
+    """One GPU."""
+
+    def __init__(self, gpu: Any) -> None:
+        self._gpu = gpu
+        self._seen_us = dict.fromkeys(_AVERAGES, 0)
+        self._counted: dict[str, tuple[int, int]] = {}
+        self._samples = _gpm_samples(gpu)
+        self._sampled_ns: int | None = None
+
+    def sample(self) -> Iterator[Reading]:
+        """What is new since the last call."""
+        told = set()
+        for one in self._of_gpm():
+            told.add(one.metric)
+            yield one
+        for metric in _AVERAGES.keys() - told:
+            yield from self._average(metric, _AVERAGES[metric])
+        yield from (one for one in self._rates() if one.metric not in told)
+
+    def _average(self, metric: str, of: _Average) -> Iterator[Reading]:
+        before = self._seen_us[metric]
+        try:
+            kind, samples = pynvml.nvmlDeviceGetSamples(self._gpu, of.kind, before)
+        except pynvml.NVMLError as error:
+            if error.value != pynvml.NVML_ERROR_NOT_FOUND:  # that is: none since then
+                yield from _without_samples(self._gpu, metric, of)
+            return
+        new = [one for one in samples if one.timeStamp > before]
+        if not new:
+            return
+        newest = self._seen_us[metric] = max(one.timeStamp for one in new)
+        since = before or min(one.timeStamp for one in new)
+        steps = len(new) if before else len(new) - 1
+        if steps:
+            mean = sum(_value(kind, one.sampleValue) for one in new) / len(new)
+            yield Reading(metric, mean * of.factor, 1000 * (newest - since) // steps)
+
+    def _rates(self) -> Iterator[Reading]:
+        fields = [field for field, _ in _COUNTERS.values()]
+        values = _attempt(pynvml.nvmlDeviceGetFieldValues, self._gpu, fields) or ()
+        for (metric, (_, unit)), one in zip(_COUNTERS.items(), values, strict=False):
+            if one.nvmlReturn == pynvml.NVML_SUCCESS:
+                at_ns = 1000 * one.timestamp or time_ns()
+                count = int(_value(one.valueType, one.value))
+                yield from self._rate(metric, count, unit, at_ns)
+
+    def _rate(self, metric: str, count: int, unit: int, at_ns: int) -> Iterator[Reading]:
+        """Since the counter was seen to change; one that fell began anew."""
+        before, since_ns = self._counted.setdefault(metric, (count, at_ns))
+        period_ns = at_ns - since_ns
+        if period_ns <= 0 or (count == before and period_ns < STILL_NS):
+            return
+        self._counted[metric] = (count, at_ns)
+        if count >= before:
+            yield Reading(metric, (count - before) * unit * 1e9 / period_ns, period_ns)
+
+    def _of_gpm(self) -> Iterator[Reading]:
+        if self._samples is None:
+            return
+        now_ns, since_ns = monotonic_ns(), self._sampled_ns
+        if since_ns is not None and now_ns - since_ns < SHORTEST_GPM_NS:
+            return
+        before, after = self._samples
+        if _attempt(pynvml.nvmlGpmSampleGet, self._gpu, after) is None:
+            return
+        self._samples, self._sampled_ns = (after, before), now_ns
+        if since_ns is not None:
+            yield from _between(before, after, now_ns - since_ns)
+
+
+def _without_samples(gpu: Any, metric: str, of: _Average) -> Iterator[Reading]:
+    value = _attempt(of.otherwise, gpu)
+    if value is not None:
+        yield Reading(metric, value * of.factor, _OTHERWISE_NS)
+
+
+def _gpm_samples(gpu: Any) -> tuple[Any, Any] | None:
+    """Two places for samples; None where the GPU has no GPM."""
+    support = _attempt(pynvml.nvmlGpmQueryDeviceSupport, gpu)
+    if support is None or not support.isSupportedDevice:
+        return None
+    places = _attempt(pynvml.nvmlGpmSampleAlloc), _attempt(pynvml.nvmlGpmSampleAlloc)
+    return None if None in places else places
+
+
+def _between(before: Any, after: Any, period_ns: int) -> Iterator[Reading]:
+    asked = pynvml.c_nvmlGpmMetricsGet_t()
+    asked.version = pynvml.NVML_GPM_METRICS_GET_VERSION
+    asked.numMetrics = len(_OF_GPM)
+    asked.sample1, asked.sample2 = before, after
+    for at, (number, _) in enumerate(_OF_GPM.values()):
+        asked.metrics[at].metricId = number
+    if _attempt(pynvml.nvmlGpmMetricsGet, asked) is None:
+        return
+    for at, (metric, (_, factor)) in enumerate(_OF_GPM.items()):
+        one = asked.metrics[at]
+        if one.nvmlReturn == pynvml.NVML_SUCCESS:
+            yield Reading(metric, one.value * factor, period_ns)
+
+
+def _value(kind: int, value: Any) -> float:
+    return float(getattr(value, _VALUES[kind]))
+
+
+def _attempt(call: Callable[..., Any], *arguments: Any) -> Any:
+    """What NVML says; None where this GPU or this driver has no such thing."""
+    try:
+        return call(*arguments)
+    except pynvml.NVMLError:
+        return None
