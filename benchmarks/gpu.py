@@ -39,13 +39,14 @@ from benchmarks.gpu_results import (
     memory_rows,
     order,
     overhead_rows,
+    plugin_row,
     profiler_rows,
     ranks_row,
     table,
 )
 from stepscope.cli.native import FOLDER
 from stepscope.store import JobReader
-from stepscope.window import Window
+from stepscope.window import Floats, Window
 
 BIN = Path(sys.executable).parent
 SCRIPT = Path(__file__).with_name("gpu_train.py")
@@ -170,10 +171,14 @@ def _profiler(bench: Bench) -> Iterator[Row]:
 
 def _durations(bench: Bench) -> Iterator[Row]:
     said, window = bench.watched("durations")
-    count, typical_ns = kernels(window, "gemm")
+    count, typical_ns = kernels(window, "erfinv")
     if count:
         yield close_row("a kernel's duration", typical_ns, said["kernel_ns"])
     yield close_row("backward-compute", phase(window, "backward-compute"), said["backward_ns"])
+    errors = metric(window, "stepscope_device_clock_error_ns")
+    if errors.size:
+        worst, usual = errors.max() / 1e3, np.median(errors) / 1e3
+        yield Row("where phases lie in time", f"off by at most {usual:.0f} µs, once {worst:.0f} µs")
 
 
 def _ranks(bench: Bench) -> Iterator[Row]:
@@ -184,6 +189,7 @@ def _ranks(bench: Bench) -> Iterator[Row]:
     )  # fmt: skip
     verdicts: Sequence[Mapping[str, object]] = json.loads(told.stdout)["verdicts"]
     yield ranks_row(1, verdicts)
+    yield plugin_row(*told_by_nccl(JobReader(str(bench.job)).read()))
 
 
 def _memory(bench: Bench) -> Iterator[Row]:
@@ -215,6 +221,23 @@ def phase(window: Window, name: str) -> float:
     rows = rows.take(rows.strings("phase").equals(name))
     in_time = np.argsort(rows.ints("start_ns"))
     return float(np.median(rows.ints("duration_ns")[in_time][10:]))
+
+
+def metric(window: Window, name: str) -> Floats:
+    """All samples of a metric."""
+    rows = window.table("hardware")
+    if rows is None:
+        return np.zeros(0)
+    return np.asarray(rows.columns["value"])[rows.strings("metric").equals(name)]
+
+
+def told_by_nccl(window: Window) -> tuple[int, int]:
+    """Operators whose algorithm is known, which only the plugin tells, and rows of transfers."""
+    comm, transfers = window.table("comm_ops"), window.table("transfers")
+    operators = 0
+    if comm is not None and comm.has("algorithm"):
+        operators = int((comm.strings("algorithm").codes >= 0).sum())
+    return operators, 0 if transfers is None else len(transfers)
 
 
 def lost(window: Window) -> int:

@@ -89,6 +89,12 @@ def ranks_row(slow: int, verdicts: Sequence[Mapping[str, object]]) -> Row:
     )
 
 
+def plugin_row(operators: int, transfers: int) -> Row:
+    """Of two ranks over sockets: NCCL loaded our plugin, and told it of both."""
+    result = f"{operators} operators with their algorithm, {transfers} rows of transfers"
+    return Row("NCCL's plugin", result, "some of both", operators > 0 and transfers > 0)
+
+
 def memory_rows(samples: Sequence[Mapping[str, int]], records: int) -> list[Row]:
     """The last third of a soak against its first."""
     third = max(len(samples) // 3, 1)

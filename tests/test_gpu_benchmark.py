@@ -65,6 +65,12 @@ def test_only_the_delayed_rank_is_to_be_named(named: list[list[int]], holds: boo
     assert row.holds is holds
 
 
+def test_a_plugin_that_nobody_loaded_tells_nothing() -> None:
+    assert gpu_results.plugin_row(10, 3).holds is True
+    assert gpu_results.plugin_row(0, 3).holds is False
+    assert gpu_results.plugin_row(10, 0).holds is False
+
+
 def test_memory_that_grows_is_not_flat() -> None:
     flat = [{"rss_bytes": 10**9, "gpu_bytes": 10**9}] * 9
     leak = [{"rss_bytes": 10**9 + second * 2**20, "gpu_bytes": 10**9} for second in range(60)]
@@ -94,6 +100,15 @@ def window(tmp_path: Path) -> Window:
         "microbatch": [0] * 20, "start_ns": [step * 100 * MS for step in steps],
         "duration_ns": [(10 + step) * MS for step in steps],
     })  # fmt: skip
+    writer.append("comm_ops", {
+        "rank": [0, 0], "step": [1, 1], "group": ["dp-0"] * 2, "seq": [0, 1],
+        "op": ["AllReduce"] * 2, "peer": [-1, -1], "bytes": [64, 64], "enqueue_ns": [1, 2],
+        "algorithm": ["ring", None],
+    })  # fmt: skip
+    writer.append("hardware", {
+        "rank": [0] * 3, "host": ["host-0"] * 3, "ts_ns": [1, 2, 3], "value": [7.0, 9.0, 1.0],
+        "metric": ["stepscope_device_clock_error_ns"] * 2 + ["cpu_util"],
+    })  # fmt: skip
     writer.append("losses", {
         "rank": [0, 0], "table": ["kernels", "phases"], "start_ns": [0, 0], "end_ns": [1, 1],
         "rows": [3, 100],
@@ -107,6 +122,11 @@ def test_kernels_are_counted_and_timed_by_their_summaries(window: Window) -> Non
     assert gpu.kernels(window, "gemm") == (5, 2 * MS)
     assert gpu.kernels(window, "conv")[0] == 0
     assert gpu.lost(window) == 3
+
+
+def test_what_only_the_plugin_and_the_clock_of_the_device_tell(window: Window) -> None:
+    assert gpu.told_by_nccl(window) == (1, 0)
+    assert gpu.metric(window, "stepscope_device_clock_error_ns").tolist() == [7.0, 9.0]
 
 
 def test_the_first_passes_do_not_count(window: Window) -> None:
