@@ -60,15 +60,25 @@ def states(machine: Machine) -> dict[str, State]:
 
 def test_a_laptop_lacks_what_it_cannot_have_and_nothing_is_wrong(laptop: Machine) -> None:
     absent = {name for name, state in states(laptop).items() if state is State.ABSENT}
-    assert absent == {"rdma", "driver", "nvml", "kernels", "nccl"}
+    assert absent == {"rdma", "driver", "nvml", "kernels", "nccl", "counters"}
     assert State.BLOCKED not in states(laptop).values()
 
 
 def test_on_a_server_everything_works(server: Machine) -> None:
-    assert set(states(server).values()) == {State.WORKS}
+    absent = {name for name, state in states(server).items() if state is not State.WORKS}
+    assert absent == {"counters"}, "which nothing of ours reads"
     assert look(server)["driver"].found == "NVIDIA driver 580.82.07"
     assert look(server)["nvml"].found == "8 GPUs"
     assert look(server)["nccl"].found == "NCCL 2.28.9"
+
+
+def test_who_might_read_counters_of_a_gpu(server: Machine) -> None:
+    assert "this user may not read them" in look(server)["counters"].found
+    write(server.root, "proc/self/status", f"Name:\tx\nCapEff:\t{1 << 38:016x}")
+    assert "this user might read them" in look(server)["counters"].found
+    write(server.root, "proc/self/status", "Name:\tx\nCapEff:\t0000000000000000")
+    write(server.root, "proc/driver/nvidia/params", "RmProfilingAdminOnly: 0")
+    assert "this user might read them" in look(server)["counters"].found
 
 
 def test_every_trouble_comes_with_something_to_do(server: Machine) -> None:

@@ -10,7 +10,7 @@ from stepscope.doctor.machine import Machine
 
 CHECKS: Sequence[Callable[[Machine], Check]] = (
     host.training, host.socket, host.disk, host.stacks, host.waiting, host.rdma,
-    gpu.driver, gpu.nvml, gpu.kernels, gpu.nccl,
+    gpu.driver, gpu.nvml, gpu.kernels, gpu.nccl, gpu.counters,
 )  # fmt: skip
 
 _FACTS = {
@@ -18,8 +18,6 @@ _FACTS = {
     "perf_event_paranoid": "proc/sys/kernel/perf_event_paranoid",
     "kernel": "proc/sys/kernel/osrelease",
 }
-_PROFILING = "RmProfilingAdminOnly"
-"""Whether only an administrator may read a GPU's hardware counters."""
 
 
 def examine(machine: Machine) -> list[Check]:
@@ -29,7 +27,5 @@ def examine(machine: Machine) -> list[Check]:
 def facts(machine: Machine) -> Mapping[str, str]:
     """Settings that say nothing by themselves and much in a report of an error."""
     found = {name: machine.text(path) for name, path in _FACTS.items()}
-    for line in (machine.text("proc/driver/nvidia/params") or "").splitlines():
-        if line.startswith(f"{_PROFILING}:"):
-            found[_PROFILING] = line.partition(":")[2].strip()
+    found[gpu.PROFILING] = gpu.profiling(machine)
     return {name: value for name, value in found.items() if value is not None}

@@ -22,6 +22,11 @@ PLUGIN_VARIABLE = "NCCL_PROFILER_PLUGIN"
 PROFILERS = ("nsys", "nsys-agent", "ncu", "compute-sanitizer")
 """Programs that take CUPTI for themselves."""
 
+PROFILING = "RmProfilingAdminOnly"
+"""Whether only an administrator may read a GPU's hardware counters."""
+_MAY_PROFILE = (21, 38)
+"""linux/capability.h: SYS_ADMIN, and PERFMON from driver 565 on."""
+
 _NVIDIA, _DISPLAY = "0x10de", "0x03"
 _CUPTI_FILES = ("nvidia/cu13/lib/libcupti.so.13", "nvidia/cuda_cupti/lib/libcupti.so.12")
 _CUPTI_NAMES = ("libcupti.so.13", "libcupti.so.12")
@@ -77,6 +82,24 @@ def nccl(machine: Machine) -> Check:
     if other:
         return subject.blocked(f"{PLUGIN_VARIABLE} is {other}", f"unset {PLUGIN_VARIABLE}")
     return _by_release(machine, subject)
+
+
+def counters(machine: Machine) -> Check:
+    """Nothing of ours reads them: it could not be proved without a GPU."""
+    subject = Subject("counters", "counters of a GPU's units, up to 10,000 times a second")
+    if _driver_version(machine) is None:
+        return subject.absent(_NO_DRIVER)
+    allowed = profiling(machine) == "0" or any(map(machine.may, _MAY_PROFILE))
+    who = "this user might read them" if allowed else "this user may not read them"
+    return subject.absent(f"stepscope does not sample them; {who}. NVML tells some, once a second")
+
+
+def profiling(machine: Machine) -> str | None:
+    """What the driver says of PROFILING; None where it says nothing."""
+    for line in (machine.text("proc/driver/nvidia/params") or "").splitlines():
+        if line.startswith(f"{PROFILING}:"):
+            return line.partition(":")[2].strip()
+    return None
 
 
 def _by_version(machine: Machine, subject: Subject) -> Check:
