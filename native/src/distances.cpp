@@ -88,9 +88,12 @@ class Counted {
 
     bool add(const Keys& keys, double unit, Means& means) {
         std::fill(cells_.begin(), cells_.end(), 0);
-        for (const std::uint32_t key : keys)
+        std::int64_t total = 0;
+        for (const std::uint32_t key : keys) {
             cells_[key / WIDTH] += (std::uint64_t{1} << 32) | key % WIDTH;
-        if (!sum(static_cast<std::int64_t>(keys.size()))) return false;
+            total += key;
+        }
+        if (!sum(static_cast<std::int64_t>(keys.size()), total)) return false;
         constexpr float per_width = 1.0f / WIDTH;
         for (std::size_t rank = 0; rank < keys.size(); ++rank) {
             const std::uint32_t cell = keys[rank] / WIDTH;
@@ -111,24 +114,18 @@ class Counted {
 
     // The sums of distances at the edges: that at 0 is the sum of all keys, and over a cell they
     // grow by its width for each key before it, and fall by as much for each behind it.
-    bool sum(std::int64_t ranks) {
-        std::int64_t total = 0, most = 0;
-        for (std::uint32_t cell = 0; cell < CELLS; ++cell) {
-            const std::int64_t count = cells_[cell] >> 32;
-            most = std::max(most, count);
-            total += count * cell * WIDTH + static_cast<std::uint32_t>(cells_[cell]);
-        }
-        if (most * SHARE > ranks) return false;
-        std::int64_t edge = total, before = 0;
+    bool sum(std::int64_t ranks, std::int64_t total) {
+        std::int64_t edge = total, before = 0, most = 0;
         for (std::uint32_t cell = 0; cell < CELLS; ++cell) {
             edges_[cell] = static_cast<float>(edge);
             const std::int64_t count = cells_[cell] >> 32;
             const std::int64_t into = static_cast<std::uint32_t>(cells_[cell]);
             edge += WIDTH * (2 * before + count - ranks) + count * WIDTH - 2 * into;
             before += count;
+            most = std::max(most, count);
         }
         edges_[CELLS] = static_cast<float>(edge);
-        return true;
+        return most * SHARE <= ranks;
     }
 
     // A stack may be too small for them.

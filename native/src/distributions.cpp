@@ -99,10 +99,26 @@ void Distributions::at(double log) {
         for (std::size_t modes = firsts_[group]; modes < firsts_[group + 1]; ++modes)
             modes_[modes].add(log, values.data() + first, ranks);
     }
-    least = 2, most = -1;
-    for (const float value : values) {
-        least = std::min(least, value);
-        most = std::max(most, value);
+    find_range();
+}
+
+// Side by side: one after the other each comparison waits for the last.
+void Distributions::find_range() {
+    constexpr std::size_t LANES = 16;
+    std::array<float, LANES> lowest, highest;
+    lowest.fill(2), highest.fill(-1);
+    const std::size_t whole = values.size() / LANES * LANES;
+    for (std::size_t first = 0; first < whole; first += LANES)
+        for (std::size_t lane = 0; lane < LANES; ++lane) {
+            const float value = values[first + lane];
+            lowest[lane] = value < lowest[lane] ? value : lowest[lane];
+            highest[lane] = value > highest[lane] ? value : highest[lane];
+        }
+    least = *std::min_element(lowest.begin(), lowest.end());
+    most = *std::max_element(highest.begin(), highest.end());
+    for (std::size_t rank = whole; rank < values.size(); ++rank) {
+        least = std::min(least, values[rank]);
+        most = std::max(most, values[rank]);
     }
 }
 

@@ -39,6 +39,8 @@ class Distributions {
     float least = 0, most = 0;
 
  private:
+    void find_range();
+
     std::vector<ModesSideBySide> modes_;
     std::vector<std::size_t> firsts_;  // of each RANKS_AT_ONCE ranks' modes
 };
