@@ -24,6 +24,8 @@ STILL_NS = 10_000_000_000
 """A counter that has not moved for so long stands: until then it may only be renewed slowly."""
 _KIB, _MIB = 1 << 10, 1 << 20
 _ALL_LINKS = 0xFFFFFFFF
+_PCIE_TX_BYTES, _PCIE_RX_BYTES = 197, 198
+"""NVML_FI_DEV_PCIE_COUNT_TX_BYTES and …_RX_BYTES of nvml.h: pynvml knows them since 12.555."""
 _VALUES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 """Members of NVML's value, in the order of nvmlValueType_t."""
 
@@ -61,8 +63,8 @@ _OTHERWISE_NS = 1_000_000_000
 _COUNTERS: Mapping[str, tuple[tuple[int, int], int]] = {
     "nvlink_tx_bytes_per_s": ((pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, _ALL_LINKS), _KIB),
     "nvlink_rx_bytes_per_s": ((pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, _ALL_LINKS), _KIB),
-    "pcie_tx_bytes_per_s": ((pynvml.NVML_FI_DEV_PCIE_COUNT_TX_BYTES, 0), 1),
-    "pcie_rx_bytes_per_s": ((pynvml.NVML_FI_DEV_PCIE_COUNT_RX_BYTES, 0), 1),
+    "pcie_tx_bytes_per_s": ((_PCIE_TX_BYTES, 0), 1),
+    "pcie_rx_bytes_per_s": ((_PCIE_RX_BYTES, 0), 1),
 }
 """Field and scope of what counts, and how many bytes one of it is."""
 
