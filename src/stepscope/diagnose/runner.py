@@ -15,6 +15,7 @@ from stepscope.diagnose.causes import reason_of
 from stepscope.diagnose.clean import clean
 from stepscope.diagnose.cost import Cost, accusable, what_if
 from stepscope.diagnose.culprits import find_culprits, in_common
+from stepscope.diagnose.device_steps import device_steps
 from stepscope.diagnose.expected import expected
 from stepscope.diagnose.finding import (
     AnomalousWindow,
@@ -75,7 +76,7 @@ class Settings:
 def diagnose(window: Window, settings: Settings = Settings()) -> Diagnosis:
     """Everything wrong with the job in this window, and what could not be looked at."""
     window, dropped = clean(window)
-    window, clocks, unaligned = align(window)
+    window, clocks, unaligned = align(device_steps(window))
     seen = Observed(by_rank(window))
     stuck = _stuck(window) if settings.hangs else []
     slow = _slow(seen) if settings.slowdowns else _Slow((), (), None)
