@@ -34,6 +34,7 @@ def test_a_switch_needs_no_library(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert native.variables("phases,modules", {}) == {
         "STEPSCOPE_PHASES": "device", "STEPSCOPE_MODULES": "32",
     }  # fmt: skip
+    assert native.variables("modules", {"STEPSCOPE_MODULES": "8"}) == {"STEPSCOPE_MODULES": "8"}
 
 
 def test_another_profiler_keeps_its_place(built: Path, capsys: pytest.CaptureFixture[str]) -> None:

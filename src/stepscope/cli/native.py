@@ -46,7 +46,8 @@ def variables(wanted: str | None, env: Mapping[str, str] = os.environ) -> dict[s
     """
     found: dict[str, str] = {}
     names = dict.fromkeys(filter(None, (wanted or "").split(",")))
-    found.update(SWITCHES[name] for name in names if name in SWITCHES)
+    for variable, value in (SWITCHES[name] for name in names if name in SWITCHES):
+        found[variable] = env.get(variable) or value
     for name in (name for name in names if name not in SWITCHES):
         variable, path = _library(name)
         other = env.get(variable)
