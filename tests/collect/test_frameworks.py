@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from stepscope.collect.device.marks import MISSED, Mark, Place
 from stepscope.collect.hooks import frameworks, imports
@@ -162,12 +163,25 @@ def test_another_version_without_these_functions_is_left_alone(
     assert importlib.import_module("megatron_stand_in.schedules").another_step() == 1
 
 
-def test_torchs_pipeline_stages_have_the_functions_we_wrap() -> None:
-    """The one framework of these that is installed here."""
+def test_torchs_pipelines_are_seen_pass_by_pass(
+    session: Session, listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As torchtitan runs them; a pipeline of one stage needs no second rank."""
+    from torch.distributed import pipelining
+    from torch.distributed.pipelining.stage import _PipelineStageBase
+
     (passes,) = (one for one in frameworks.KNOWN if one.module.startswith("torch."))
-    stage = importlib.import_module(passes.module)
-    for name in (*passes.forward, *passes.backward):
-        assert callable(getattr(getattr(stage, passes.owner or ""), name))
+    for name in (*passes.forward, *passes.backward):  # put back afterwards
+        monkeypatch.setattr(_PipelineStageBase, name, getattr(_PipelineStageBase, name))
+    _install(session, monkeypatch, torch=passes.module)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        stage = pipelining.PipelineStage(torch.nn.Linear(4, 4), 0, 1, torch.device("cpu"))
+        schedule = pipelining.Schedule1F1B(stage, 2, loss_fn=lambda out, _target: out.sum())
+        schedule.step(torch.ones(4, 4), target=torch.ones(4, 4))
+    finally:
+        dist.destroy_process_group()
+    assert _phases(session, listener) == [(F, 0), (B, 0), (F, 1), (B, 1)]
 
 
 def test_torch_has_what_we_call() -> None:

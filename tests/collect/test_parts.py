@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
 
 from stepscope.collect.hooks.modules import Parts
 from stepscope.collect.hooks.recognise import parts_of
@@ -218,4 +222,31 @@ def test_a_pass_that_raised_does_not_lengthen_the_next(
     with pytest.raises(RuntimeError):
         model(torch.ones(2, 3, 4, device="meta"))
     model(torch.ones(2))
+    assert _names(_told(session, listener)) == [(A, 0), (M, 0)]
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """A job of one rank, which needs no port."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def _fsdp(model: nn.Module) -> nn.Module:
+    mesh = init_device_mesh("cpu", (1,))
+    fully_shard(model.mlp, mesh=mesh)
+    sharded: nn.Module = fully_shard(model, mesh=mesh)
+    return sharded
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("wrap", [DistributedDataParallel, _fsdp])
+def test_parts_are_the_same_under_ddp_and_fsdp(
+    session: Session, listener: Listener, parts: Parts, wrap: Callable[[nn.Module], nn.Module]
+) -> None:
+    model = _layer("Block", self_attn="LlamaAttention", mlp="LlamaMLP")
+    wrapped = wrap(model)
+    parts.stepped()
+    wrapped(torch.ones(2)).sum().backward()
     assert _names(_told(session, listener)) == [(A, 0), (M, 0)]
