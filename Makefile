@@ -22,7 +22,7 @@ test: .venv/.test
 	@$(BIN)/stepscope prepare > /dev/null 2>&1 &
 	$(BIN)/python -m pytest -m "not alone" --numprocesses auto --maxprocesses 4 \
 		--dist loadfile --no-loadscope-reorder
-	$(BIN)/python -m pytest -m alone
+	$(BIN)/python -m pytest -m alone tests/real
 
 lint: .venv/.lint
 	$(BIN)/ruff check .

@@ -28,6 +28,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files that start real jobs come early: none of them is to be left over at the end. Before
     them come long ones that start none, while what real jobs load is compiled."""
     items.sort(key=_turn)
+    astray = [item.nodeid for item in items if item.get_closest_marker("alone")
+              and item.path.parent.name != "real"]  # fmt: skip
+    if astray:
+        raise pytest.UsageError(f"make test looks for tests marked alone in tests/real: {astray}")
 
 
 def _turn(item: pytest.Item) -> int:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ import pytest
 
 from stepscope.cli import main
 
-pytest.importorskip("torch")
-pytestmark = [pytest.mark.real, pytest.mark.alone]
+pytestmark = [
+    pytest.mark.real, pytest.mark.alone,
+    pytest.mark.skipif(find_spec("torch") is None, reason="needs torch"),
+]  # fmt: skip
 
 REPOSITORY = Path(__file__).parents[2]
 CULPRIT = 2

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from moto.server import ThreadedMotoServer
 
 from stepscope.store import JobReader, JobWriter, Location, job_location
 
@@ -57,6 +56,8 @@ def s3_environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 @pytest.fixture(scope="session")
 def s3_endpoint() -> Iterator[str]:
+    from moto.server import ThreadedMotoServer  # a second, for every process that runs tests
+
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,9 @@ from stepscope.formats.flight_recorder import read, recognise
 
 from .gloo_scenes import CULPRIT, WORLD
 
-pytest.importorskip("torch")
-pytestmark = pytest.mark.real
+pytestmark = [
+    pytest.mark.real, pytest.mark.skipif(find_spec("torch") is None, reason="needs torch")
+]  # fmt: skip
 
 REPOSITORY = Path(__file__).parents[3]
 FORMS = pytest.mark.parametrize("form", ["pickle", "json"])
