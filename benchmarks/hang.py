@@ -11,6 +11,7 @@ be told within twice that.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import random
 import re
@@ -77,7 +78,7 @@ def running(pause_seconds: float, ranks: int) -> Iterator[subprocess.Popen[str]]
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         command = [
             str(BIN / "stepscope"), "run", "--store", folder, "--socket", f"{folder}/socket", "--",
-            sys.executable, str(JOB / "launch.py"), str(ranks),
+            str(BIN / "torchrun"), "--standalone", "--nproc-per-node", str(ranks),
             str(JOB / "train.py"), "--pause", str(pause_seconds), "--scenes", "none:100000",
         ]  # fmt: skip
         job = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
@@ -85,8 +86,9 @@ def running(pause_seconds: float, ranks: int) -> Iterator[subprocess.Popen[str]]
             yield job
         finally:
             for process in psutil.Process(job.pid).children(recursive=True):
-                if "train.py" in " ".join(process.cmdline()):
-                    process.kill()
+                with contextlib.suppress(psutil.Error):  # its launcher was quicker
+                    if "train.py" in " ".join(process.cmdline()):
+                        process.kill()
             job.communicate()
 
 

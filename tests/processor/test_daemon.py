@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import threading
@@ -12,7 +13,7 @@ import pytest
 from stepscope.processor.daemon import Processor
 from stepscope.processor.settings import Settings
 from stepscope.trace import Host, ProcessGroup
-from stepscope.wire.control import decode_hurry
+from stepscope.wire.control import decode_hurry, encode_parent
 from stepscope.wire.frames import MAX_PACKET_BYTES, GroupInfo, PacketKind, pack
 
 from .daemons import Daemon, command, ints, read, strings, wait_for
@@ -70,6 +71,24 @@ def test_who_has_not_stopped_is_asked_to_tell_at_once(daemon: Daemon, tmp_path: 
             other.setblocking(False)
             with pytest.raises(BlockingIOError):
                 other.recv(MAX_PACKET_BYTES)
+        rank.kill()
+
+
+def test_of_a_stopped_rank_its_launcher_may_tell(daemon: Daemon, tmp_path: Path) -> None:
+    def tells(stopped: int | None) -> bytes:
+        return pack(PacketKind.CONTROL, encode_parent(os.getpid(), stopped), os.getpid(), 0)
+
+    with subprocess.Popen(["sleep", "600"]) as rank:
+        stopped = Producer(1, job="told", store=str(tmp_path), pid=rank.pid)
+        _, packets = _rank(tmp_path, "told")
+        with (
+            daemon.connect(stopped.hello()), daemon.connect(*packets) as line,
+            daemon.connect(tells(None)) as launcher,
+        ):  # fmt: skip
+            daemon.flush("told")
+            rank.send_signal(signal.SIGSTOP)
+            launcher.send(tells(rank.pid))
+            assert decode_hurry(line.recv(MAX_PACKET_BYTES)).seconds > 0
         rank.kill()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -71,3 +72,13 @@ def test_files_are_closed(process: subprocess.Popen[bytes]) -> None:
     watch.watch("job", 2**22 + 1)  # no such process
     watch.close()
     assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_whose_children_all_of_them_are(halted: Halted, process: subprocess.Popen[bytes]) -> None:
+    assert not halted.are_children_of([os.getpid()])  # nobody is
+    halted.watch("job", process.pid)
+    assert halted.are_children_of([1, os.getpid()])
+    halted.watch("job", os.getpid())
+    assert not halted.are_children_of([os.getpid()])
+    halted.unwatch(os.getpid())
+    assert halted.are_children_of([os.getpid()])

@@ -10,6 +10,7 @@ from stepscope.processor.pace import (
     HALTED_SECONDS,
     LONGEST_SECONDS,
     SHORTEST_SECONDS,
+    TOLD_SECONDS,
     Pace,
     tick_seconds,
 )
@@ -46,6 +47,13 @@ def test_a_tick_is_as_far_from_the_next_as_steps_are_long(step_seconds: float, t
 def test_whoever_waits_or_has_stopped_is_looked_at_often_however_long_steps_are() -> None:
     assert tick_seconds(60e9, halted=False, waiting=True) == SHORTEST_SECONDS
     assert tick_seconds(60e9, halted=True, waiting=True) == HALTED_SECONDS
+
+
+def test_where_launchers_tell_who_stops_nobody_looks_for_it() -> None:
+    often = {"halted": False, "waiting": False, "told": True}
+    assert tick_seconds(50e6, **often) == TOLD_SECONDS
+    assert tick_seconds(60e9, **often) == LONGEST_SECONDS
+    assert tick_seconds(50e6, **{**often, "waiting": True}) == SHORTEST_SECONDS
 
 
 def test_the_shortest_step_counts_and_none_while_one_is_not_known() -> None:

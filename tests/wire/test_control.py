@@ -15,10 +15,12 @@ from stepscope.wire.control import (
     decode_flushed,
     decode_follow,
     decode_hurry,
+    decode_parent,
     encode_flush,
     encode_flushed,
     encode_follow,
     encode_hurry,
+    encode_parent,
 )
 from stepscope.wire.frames import PacketKind, pack
 
@@ -89,3 +91,14 @@ def test_the_answer_tells_what_was_in_the_way(job: str, trouble: str | None) -> 
 def test_what_is_no_answer_is_refused(payload: bytes) -> None:
     with pytest.raises(WireError):
         decode_flushed(memoryview(payload))
+
+
+@pytest.mark.parametrize("stopped", [None, 7])
+def test_a_launcher_tells_whose_children_stop(stopped: int | None) -> None:
+    told = decode_parent(memoryview(encode_parent(42, stopped)))
+    assert told == (42, stopped is not None)
+
+
+@pytest.mark.parametrize("payload", [b"", b"[1]", b"{}", b'{"parent": true}', b'{"parent": "1"}'])
+def test_what_says_nothing_of_children_is_left_to_others(payload: bytes) -> None:
+    assert decode_parent(memoryview(payload)) is None

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from stepscope.collect import identity
+from stepscope.collect.children import watch_children
 from stepscope.collect.guard import report
 from stepscope.collect.session import Session, fault_counter
 
@@ -47,6 +48,7 @@ def _install(new: Session) -> None:
     new.find_rank = groups.rank_and_world
     new.before_flush.append(fault_counter(new))
     _allow_sampling()
+    _try("children", lambda: watch_children(os.environ[identity.SOCKET_VARIABLE]))
     registry = groups.GroupRegistry(new)
     watch = _try("collectives", lambda: collectives.install(new, registry))
     _try("device mesh", lambda: groups.install(registry))

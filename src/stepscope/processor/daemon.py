@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import select
 import selectors
 import signal
 import socket
@@ -27,6 +28,7 @@ from stepscope.processor.instructions import (
     Instruction,
     JobKnown,
     OpenOps,
+    Parent,
     Refuse,
     Relay,
     Stalled,
@@ -89,6 +91,7 @@ class Processor:
         self._stalls = Stalls()
         self._halted = Halted()
         self._halted_before: dict[str, frozenset[int]] = {}
+        self._parents: dict[int, int] = {}
 
     def run(self) -> None:
         """Serves until SIGTERM, SIGINT or idleness; then stores what is left."""
@@ -109,13 +112,13 @@ class Processor:
 
     def _ready(self) -> list[tuple[selectors.SelectorKey, int]]:
         """Who has something to say: heard together at the next tick, where that is little and
-        nobody is stopped."""
+        nobody is stopped, or as soon as a launcher says that somebody is."""
         now = time.monotonic()
         if not self._connections:
             return self._selector.select(timeout=LONGEST_SECONDS)
         if self._halted_before or self._pace.is_crowded(now):
             return self._selector.select(timeout=self._tick_seconds)
-        time.sleep(max(self._tick_at - now, 0.0))
+        select.select(self._parents, (), (), max(self._tick_at - now, 0.0))
         return self._selector.select(timeout=0)
 
     def _tick(self) -> None:
@@ -128,6 +131,7 @@ class Processor:
         self._tick_seconds = tick_seconds(
             self._state.shortest_step_ns(), halted=bool(halted),
             waiting=self._state.is_waiting(now_ns),
+            told=self._halted.are_children_of(self._parents.values()),
         )  # fmt: skip
         self._tick_at = time.monotonic() + self._tick_seconds
 
@@ -207,6 +211,7 @@ class Processor:
         if connection is not None:
             self._selector.unregister(connection)
             self._followers.remove(connection)
+            self._parents.pop(fd, None)
             connection.close()
             self._carry_out(self._state.disconnected(fd))
 
@@ -236,6 +241,8 @@ class Processor:
     def _open_ops(self, it: OpenOps) -> None:
         if it.rows:
             self._outside.stalled(it.job)
+            if it.job in self._halted_before and not self._stalls.has(it.job):
+                self._tick_at = 0.0  # somebody waits for who has stopped: that is the news
         self._jobs.replace_open(it.job, it.rows)
 
     def _job_known(self, it: JobKnown) -> None:
@@ -263,6 +270,11 @@ class Processor:
 
     def _follow(self, it: Follow) -> None:
         self._followers.add(it.job, self._connections[it.connection])
+
+    def _parent(self, it: Parent) -> None:
+        self._parents[it.connection] = it.pid
+        if it.stopped:
+            self._tick_at = 0.0
 
     def _relay(self, it: Relay) -> None:
         request = pack(PacketKind.CONTROL, it.payload, os.getpid(), 0)
@@ -295,6 +307,7 @@ class Processor:
         Stalled: _stalled,
         StoreNow: _store_now,
         Follow: _follow,
+        Parent: _parent,
         Relay: _relay,
     }
 

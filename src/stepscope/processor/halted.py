@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from stepscope.processor.proc import open_stat, read_stat
 
+_PARENT = 1
+"""Field of `stat` after the name."""
 _STOPPED = b"Tt"
 """By a signal, by who traces it."""
 
@@ -21,6 +23,7 @@ class Halted:
     def __init__(self) -> None:
         self._files: dict[int, int] = {}
         self._jobs: dict[int, str] = {}
+        self._parents: dict[int, int] = {}
 
     def watch(self, job: str, pid: int) -> None:
         """Of a process that is gone, or never was (a simulated rank), nothing is to be seen."""
@@ -28,12 +31,18 @@ class Halted:
         with contextlib.suppress(OSError):
             self._files[pid] = open_stat(pid)
             self._jobs[pid] = job
+            self._parents[pid] = int(read_stat(self._files[pid])[_PARENT])
 
     def unwatch(self, pid: int) -> None:
         self._jobs.pop(pid, None)
+        self._parents.pop(pid, None)
         file = self._files.pop(pid, None)
         if file is not None:
             os.close(file)
+
+    def are_children_of(self, parents: Collection[int]) -> bool:
+        """Whether all processes, and there are some, have these parents."""
+        return bool(self._files) and all(self._parents.get(pid) in parents for pid in self._files)
 
     def look(self) -> dict[str, frozenset[int]]:
         """The stopped processes of every job that has any."""

@@ -101,6 +101,15 @@ class Follow:
 
 
 @dataclass(frozen=True)
+class Parent:
+    """Somebody tells from now on which children of a process stop; perhaps one just did."""
+
+    connection: int
+    pid: int
+    stopped: bool
+
+
+@dataclass(frozen=True)
 class Relay:
     """Pass a request on to producers; `asker` is told to how many."""
 
@@ -110,5 +119,15 @@ class Relay:
 
 
 Instruction = (
-    Stalled | Append | OpenOps | JobKnown | Watch | Unwatch | Refuse | StoreNow | Follow | Relay
+    Stalled
+    | Append
+    | OpenOps
+    | JobKnown
+    | Watch
+    | Unwatch
+    | Refuse
+    | StoreNow
+    | Follow
+    | Parent
+    | Relay
 )

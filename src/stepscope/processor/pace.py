@@ -17,6 +17,9 @@ SHORTEST_SECONDS = 0.05
 """Between ticks where steps are short, or not known, and the longest while somebody waits. More
 often a stopped rank was told of no sooner that could be measured, and waking up costs."""
 LONGEST_SECONDS = 0.25
+TOLD_SECONDS = 0.2
+"""The shortest between ticks where launchers tell who stops: ranks say what they do twice a second,
+and a tick is a tenth of a millisecond or two."""
 TICKS_PER_STEP = 5
 """Who has stopped is to be told within two steps of it; this is a tenth of them."""
 HALTED_SECONDS = 0.02
@@ -44,15 +47,18 @@ class Pace:
         return now < self._crowded_until
 
 
-def tick_seconds(step_ns: float, *, halted: bool, waiting: bool) -> float:
+def tick_seconds(step_ns: float, *, halted: bool, waiting: bool, told: bool = False) -> float:
     """Until the next tick.
 
     Args:
         step_ns: the shortest average step of the jobs here; 0 where one is not known.
         halted: somebody is stopped.
         waiting: operators are in flight for long.
+        told: who stops next is told, and needs no looking.
     """
     if halted:
         return HALTED_SECONDS
-    longest = SHORTEST_SECONDS if waiting else LONGEST_SECONDS
-    return min(max(step_ns / TICKS_PER_STEP / 1e9, SHORTEST_SECONDS), longest)
+    if waiting:
+        return SHORTEST_SECONDS
+    shortest = TOLD_SECONDS if told else SHORTEST_SECONDS
+    return min(max(step_ns / TICKS_PER_STEP / 1e9, shortest), LONGEST_SECONDS)

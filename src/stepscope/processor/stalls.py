@@ -20,6 +20,10 @@ class Stalls:
     _since: dict[str, float] = field(default_factory=dict)
     _due_at: dict[str, float] = field(default_factory=dict)
 
+    def has(self, job: str) -> bool:
+        """Whether it had stalled when last looked at."""
+        return job in self._since
+
     def due(self, stalled: Sequence[Stalled], now: float) -> list[Stalled]:
         """Those of the stalled jobs, all that there are, which are to be looked at now."""
         jobs = {one.job for one in stalled}

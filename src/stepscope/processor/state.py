@@ -20,6 +20,7 @@ from stepscope.processor.instructions import (
     Instruction,
     JobKnown,
     OpenOps,
+    Parent,
     Refuse,
     Relay,
     Stalled,
@@ -34,7 +35,7 @@ from stepscope.processor.producer import OpenKey, Producer
 from stepscope.processor.steps import Event, Step
 from stepscope.processor.survey import Kinds
 from stepscope.trace import Host, Job, ProcessGroup
-from stepscope.wire.control import decode_events, decode_flush, decode_follow
+from stepscope.wire.control import decode_events, decode_flush, decode_follow, decode_parent
 from stepscope.wire.frames import (
     GroupInfo,
     Hello,
@@ -236,6 +237,8 @@ class HostState:
                 at for at in self.connections(job) if self.producers[at].hello.source == NCCL
             ]
             return Relay(tuple(plugins), bytes(payload), connection)
+        if (told := decode_parent(payload)) is not None:
+            return Parent(connection, *told)
         raise WireError("a request that is none of ours")
 
     def _is_back(self, producer: Producer) -> bool:

@@ -96,6 +96,24 @@ def decode_relayed(payload: memoryview) -> int:
     return ranks
 
 
+def encode_parent(parent: int, stopped: int | None) -> bytes:
+    """The payload by which a launcher says that it will tell which of its children stop, and that
+    one just did."""
+    return json.dumps({"parent": parent, "stopped": stopped}).encode()
+
+
+def decode_parent(payload: memoryview) -> tuple[int, bool] | None:
+    """Whose children are told of, and whether one has stopped; None where that is not said."""
+    try:
+        said = _object(payload)
+    except WireError:
+        return None
+    parent = said.get("parent")
+    if not isinstance(parent, int) or isinstance(parent, bool):
+        return None
+    return parent, said.get("stopped") is not None
+
+
 def encode_stored(job: str) -> bytes:
     """The payload that says so; what was stored stands in the job's folder."""
     return json.dumps({"stored": job}).encode()

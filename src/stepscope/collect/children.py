@@ -1,0 +1,97 @@
+"""In a launcher: which of its children stop (SIGSTOP, a debugger) is told to the processor at once.
+
+Only a parent is told by the system; anybody else has to look, many times a second. A thread waits
+in the kernel, at no cost, and takes note of stops alone: how a child ends stays for the launcher to
+ask. Launchers in other languages (mpirun, srun) have no such thread; the processor looks, then.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from stepscope.collect.guard import guarded
+from stepscope.wire.control import encode_parent
+from stepscope.wire.frames import PacketKind, pack
+
+_COMMANDS = ("torchrun", "accelerate")
+_MODULES = ("torch.distributed.run", "torch.distributed.launch", "deepspeed.launcher.launch",
+            "accelerate.commands.launch")  # fmt: skip
+_CHILDLESS_SECONDS = 0.5
+"""How often a launcher is asked whether it has children by now."""
+_SEND_SECONDS = 1.0
+
+
+def watch_children(path: str) -> None:
+    """Begins to, if this process is a launcher of ranks; `path` is the processor's socket."""
+    if is_launcher(sys.orig_argv) and hasattr(os, "waitid"):
+        threading.Thread(target=_Children(path).watch, name="stepscope", daemon=True).start()
+
+
+def is_launcher(command: Sequence[str]) -> bool:
+    """Whether a command line is that of torchrun or its like."""
+    for word in command[1:]:
+        if Path(word).name in _COMMANDS or word in _MODULES:
+            return True
+        if not word.startswith("-"):
+            return False
+    return False
+
+
+class _Children:
+    """The children of this process, and the line on which we tell of them."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._line: socket.socket | None = None
+
+    @guarded
+    def watch(self) -> None:
+        """For ever."""
+        self._tell(None)
+        while True:
+            self._tell(_next_stopped())
+
+    def _tell(self, stopped: int | None) -> None:
+        """A processor that was started anew has another socket of the same name."""
+        packet = pack(PacketKind.CONTROL, encode_parent(os.getpid(), stopped), os.getpid(), 0)
+        for _ in range(2):
+            try:
+                self._line = self._line or self._connected()
+                self._line.send(packet)
+            except OSError:
+                self._hang_up()
+            else:
+                return
+
+    def _connected(self) -> socket.socket:
+        line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        line.settimeout(_SEND_SECONDS)
+        try:
+            line.connect(self._path)
+        except OSError:
+            line.close()
+            raise
+        return line
+
+    def _hang_up(self) -> None:
+        if self._line is not None:
+            self._line.close()
+            self._line = None
+
+
+def _next_stopped() -> int:
+    """Waits for a child to stop."""
+    while True:
+        try:
+            found = os.waitid(os.P_ALL, 0, os.WSTOPPED)
+        except ChildProcessError:
+            time.sleep(_CHILDLESS_SECONDS)
+        else:
+            if found is not None:
+                return found.si_pid
