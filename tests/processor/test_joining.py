@@ -75,12 +75,14 @@ class Process:
                   self.now_ns, UNKNOWN, UNKNOWN)  # fmt: skip
         return self.python.record(RecordKind.COMM, COMM_DONE, *fields)
 
-    def enqueued(self, op: str, group: str, end_ns: int = UNKNOWN) -> bytes:
+    def enqueued(
+        self, op: str, group: str, end_ns: int = UNKNOWN, start_ns: int = UNKNOWN
+    ) -> bytes:
         """What the last call was for NCCL."""
         seq = self.seqs[group]
         flags = COMM_NATIVE | RING << ALGORITHM_SHIFT | (seq % 15 + 1) << LAUNCH_SHIFT
         fields = (self.nccl.names[GROUPS[group]], pack_peer(self.nccl.names[op], -1), seq, 64,
-                  self.now_ns + 1000, end_ns, UNKNOWN)  # fmt: skip
+                  self.now_ns + 1000, end_ns, start_ns)  # fmt: skip
         return RECORD.pack(RecordKind.COMM, flags, UNKNOWN_ORDINAL, *fields)
 
     def ran(self, op: str, stream: int = 7) -> bytes:
@@ -176,13 +178,16 @@ def test_operators_that_no_call_is_found_for_are_counted(process: Process) -> No
     assert process.lone()["stepscope_lone_operators"] == 2, "and one more whose it might be"
 
 
-def test_without_kernels_there_are_nccls_own_times(process: Process) -> None:
-    call = process.called("AllReduce", "dp-0")
-    process.send(PYTHON_AT, process.python.packet(call))
-    end_ns = process.now_ns + 3 * MS
-    process.send(NCCL_AT, process.nccl.packet(process.enqueued("AllReduce", "dp-0", end_ns)))
+def test_without_kernels_there_are_sampled_times(process: Process) -> None:
+    """An end alone would count the time in which the device did what was launched before."""
+    for start_ns in (UNKNOWN, 2 * MS):
+        call = process.called("AllReduce", "dp-0")
+        process.send(PYTHON_AT, process.python.packet(call))
+        told = process.enqueued("AllReduce", "dp-0", process.now_ns + 3 * MS, start_ns)
+        process.send(NCCL_AT, process.nccl.packet(told))
     process.wait()
-    assert times(process) == [(None, OFFSET_NS + end_ns)]
+    assert times(process) == [(None, None), (OFFSET_NS + 2 * MS, OFFSET_NS + 5 * MS)]
+    assert [row["algorithm"] for row in process.rows()] == ["ring", "ring"]
 
 
 def test_after_a_lost_kernel_nothing_is_guessed(process: Process) -> None:

@@ -233,13 +233,14 @@ def _peer(op: Operator, group: GroupInfo) -> int:
 
 
 def _times(operators: list[Operator]) -> Times:
-    """Of a call that became these: from the first start to the last end, where all are known."""
-    if len(operators) == 1:  # nearly always
-        return Times(*operators[0].span, operators[0].flags)
+    """Of a call that became these: from the first start to the last end, where all are known.
+
+    An end without a start is left out: from its call on, an operator waits for what was launched
+    before it on the device, and methods would take that for its own time."""
     spans = [op.span for op in operators]
-    starts, ends = [start for start, _ in spans], [end for _, end in spans]
-    start_ns = UNKNOWN if UNKNOWN in starts else min(starts)
-    end_ns = UNKNOWN if UNKNOWN in ends else max(ends)
+    start_ns, end_ns = min(start for start, _ in spans), max(end for _, end in spans)
+    if any(UNKNOWN in span for span in spans):
+        start_ns = end_ns = UNKNOWN
     return Times(start_ns, end_ns, operators[0].flags)
 
 
