@@ -12,8 +12,6 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from stepscope.collect.hooks.modules import Parts
@@ -234,6 +232,10 @@ def alone() -> Iterator[None]:
 
 
 def _fsdp(model: nn.Module) -> nn.Module:
+    # two seconds, for every process that runs tests
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
     mesh = init_device_mesh("cpu", (1,))
     fully_shard(model.mlp, mesh=mesh)
     sharded: nn.Module = fully_shard(model, mesh=mesh)
