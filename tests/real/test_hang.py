@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import time
 from typing import Any
@@ -38,7 +39,8 @@ def test_a_stopped_rank_is_the_culprit_and_its_waiting_peers_are_not(jobs: Jobs)
     assert any("main (" in frame for frame in verdict["stack"]), "its stack, from outside"
     assert says(process, "rank 1 hangs"), "the live view, too"
     for child in psutil.Process(process.pid).children(recursive=True):
-        child.send_signal(signal.SIGCONT)
+        with contextlib.suppress(psutil.NoSuchProcess):  # who only looked at them is gone
+            child.send_signal(signal.SIGCONT)
     finished = jobs.finish("stop", process)
     assert finished.status == 0, "a rank that goes on finishes its job"
     _, diagnosis = diagnose(finished.folder)
