@@ -24,8 +24,8 @@ MOST_STEPS = 4096
 """Ends of optimizer steps that are remembered: native rows are seconds late at the most, and no
 process takes a thousand steps in a second."""
 
-_TIME_FIELD = {RecordKind.COMM: 4, RecordKind.KERNEL: 2, RecordKind.TRANSFER: 2}
-"""Where the time of a record stands that counts for its step; a counter has none."""
+_TIME_FIELD = {RecordKind.KERNEL: 2, RecordKind.TRANSFER: 2}
+"""Where the time of a record stands that counts for its step; operators are joined first."""
 
 
 def is_native(hello: Hello) -> bool:
