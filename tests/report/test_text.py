@@ -78,6 +78,15 @@ def test_who_it_is_can_be_sure_when_why_is_not() -> None:
     assert "UTC\n" in text, "how long is not known"
 
 
+def test_a_function_that_computes_is_no_failing_device() -> None:
+    slow = slow_rank()
+    (first, *_) = slow.verdicts
+    burns = dataclasses.replace(first, function="burn_cpu (train.py:56)")
+    text = render_text(dataclasses.replace(slow, verdicts=(burns,)), 100)
+    assert "in a function that takes less of its peers' time" in text
+    assert "throttling" not in text
+
+
 def test_traces_tell_where_the_time_goes() -> None:
     text = render_text(traces(), 100)
     parts = text.split("Where an average step goes\n")[1].split("\n\n")[0]

@@ -32,6 +32,12 @@ SLOW: Mapping[Cause, str] = {
     "compare with a step before {since}",
 }  # fmt: skip
 
+IN_FUNCTION = (
+    "see what {function} does on {who} that it does not on a peer: its arguments, the samples it "
+    "gets, conditions on the rank (`py-spy record` both); if the work is equal, the processor is "
+    "slower there: check its clocks"
+)
+
 SHARED_DEVICES = (
     "look for other processes on the devices of {who} (`nvidia-smi pmon -c 1`, MPS clients, "
     "profilers and monitors that run kernels) and move them; nobody was seen, so compare the "
@@ -117,6 +123,8 @@ def _of_slowness(finding: Finding) -> str:
         return STRANGERS
     if finding.values.get("exposed") is not None:
         return EXPOSED
+    if finding.cause == "compute" and finding.function is not None:
+        return IN_FUNCTION
     if finding.cause == "compute" and finding.values.get("blows") not in (
         None, finding.values.get("steps")
     ):  # fmt: skip

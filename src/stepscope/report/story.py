@@ -48,6 +48,8 @@ CAUSES: Mapping[Cause, tuple[str, str]] = {
 }
 """For each cause its name in a sentence, and what it means."""
 
+IN_FUNCTION = "it computes longer, in a function that takes less of its peers' time"
+
 STANDSTILLS: Mapping[Cause, tuple[str, str]] = {
     "code": ("code", "this rank took another way through the code than its peers"),
     "network": ("network", "everyone entered the operation and nobody left: data stopped moving"),
@@ -168,6 +170,8 @@ def meaning_of(verdict: Verdict) -> tuple[str, str]:
     name, meaning = CAUSES[verdict.cause]
     if verdict.kind == "mismatch":
         return name, MISMATCH
+    if verdict.cause == "compute" and verdict.kind == "slowdown" and verdict.function is not None:
+        return name, IN_FUNCTION
     return (
         STANDSTILLS.get(verdict.cause, (name, meaning))
         if verdict.kind == "hang"
