@@ -82,7 +82,7 @@ def test_a_function_that_computes_is_no_failing_device() -> None:
     slow = slow_rank()
     (first, *_) = slow.verdicts
     burns = dataclasses.replace(first, function="burn_cpu (train.py:56)")
-    text = render_text(dataclasses.replace(slow, verdicts=(burns,)), 100)
+    text = " ".join(render_text(dataclasses.replace(slow, verdicts=(burns,)), 100).split())
     assert "in a function that takes less of its peers' time" in text
     assert "throttling" not in text
 

@@ -123,16 +123,19 @@ def _of_slowness(finding: Finding) -> str:
         return STRANGERS
     if finding.values.get("exposed") is not None:
         return EXPOSED
-    if finding.cause == "compute" and finding.function is not None:
-        return IN_FUNCTION
-    if finding.cause == "compute" and finding.values.get("blows") not in (
-        None, finding.values.get("steps")
-    ):  # fmt: skip
-        return COMES_AND_GOES
+    if finding.cause == "compute":
+        return _of_compute(finding)
     if finding.cause == "network" and finding.group is not None and not finding.ranks:
         return SICK_GROUP
     uneven = finding.cause == "load_imbalance" and not finding.ranks
     return UNEVEN if uneven else SLOW[finding.cause]
+
+
+def _of_compute(finding: Finding) -> str:
+    if finding.function is not None:
+        return IN_FUNCTION
+    comes_and_goes = finding.values.get("blows") not in (None, finding.values.get("steps"))
+    return COMES_AND_GOES if comes_and_goes else SLOW["compute"]
 
 
 def _without_dump(finding: Finding) -> tuple[int, ...]:
