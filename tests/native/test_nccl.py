@@ -18,6 +18,7 @@ from stepscope.wire.frames import GroupInfo, PacketKind, pack
 from stepscope.wire.records import (
     ALGORITHM_SHIFT,
     ALGORITHMS,
+    COMM_DONE,
     COMM_NATIVE,
     DTYPE_SHIFT,
     DTYPES,
@@ -26,6 +27,7 @@ from stepscope.wire.records import (
     PROTOCOLS,
     UNKNOWN,
     RecordKind,
+    pack_peer,
     unpack_peer,
 )
 from tests.collect.listener import Heard, Listener, Record
@@ -282,3 +284,43 @@ def test_requests_in_the_job_folder(start: Start, driver: Path, tmp_path: Path) 
             assert set(ints(job, "transfers", "rank")) == {1}
         finally:
             daemon.kill()
+
+
+def test_one_row_per_operator_in_the_job_folder(start: Start, driver: Path, tmp_path: Path) -> None:
+    """What hooks and the plugin tell of the same ones, through a processor."""
+    with tempfile.TemporaryDirectory(prefix="sscn-") as folder:
+        daemon = Daemon(Path(folder) / "p.sock")
+        try:
+            process = start(
+                driver, STEPSCOPE_SOCKET=str(daemon.path), STEPSCOPE_STORE=str(tmp_path)
+            )
+            python = Producer(1, store=str(tmp_path), pid=process.numbers("pid")[0])
+            group = python.groups(GroupInfo("dp-0", "dp", (1, 0)))
+            names = python.tell("dp-0", "AllReduce")
+            # by the true clocks: rows wait for their counterparts
+            hello = python.hello(wall_ns=time.time_ns() - time.monotonic_ns())
+            with daemon.connect(hello, group, names) as line:
+                init(process, 6)
+                with daemon.connect() as other:  # by then the plugin is known there
+                    wait_for(lambda: watches(process, other, COLL), "other mask")
+                for seq in range(3):
+                    line.send(python.packet(launched(python, seq)))
+                    process.ask("collectives", 6, 1, 0)
+                process.end()
+            daemon.flush("job-1")
+            job = tmp_path / "job-1"
+            wait_for(lambda: len(ints(job, "comm_ops", "seq")) == 3, "operators")
+            spans = zip(
+                *(ints(job, "comm_ops", f"{end}_ns") for end in ("start", "end")), strict=True
+            )
+            assert [end_ns - start_ns for start_ns, end_ns in spans] == [3000] * 3
+            assert sorted(ints(job, "comm_ops", "seq")) == [0, 1, 2]
+        finally:
+            daemon.kill()
+
+
+def launched(python: Producer, seq: int) -> bytes:
+    """A call that was handed to a device, just now."""
+    op_peer = pack_peer(python.names["AllReduce"], -1)
+    fields = (python.names["dp-0"], op_peer, seq, 2048, time.monotonic_ns(), UNKNOWN, UNKNOWN)
+    return python.record(RecordKind.COMM, COMM_DONE, *fields)

@@ -249,6 +249,19 @@ def test_a_process_that_comes_again_has_rows_of_both_lives(process: Process) -> 
     assert [row["seq"] for row in process.rows()] == [0, 1]
 
 
+def test_calls_that_came_before_the_plugin_stand_there_once() -> None:
+    """It connects while the first of them runs."""
+    process = Process()
+    process.state.disconnected(NCCL_AT)
+    process.state.producers[PYTHON_AT].joiner = None
+    process.send(PYTHON_AT, process.python.packet(process.called("AllReduce", "dp-0")))
+    process.wait()
+    process.attach(NCCL_AT, process.nccl, *GROUPS.values(), *KERNELS)
+    process.send(NCCL_AT, process.nccl.packet(process.enqueued("AllReduce", "dp-0")))
+    process.wait()
+    assert len(process.rows()) == 1
+
+
 def test_what_runs_on_the_host_does_not_wait(process: Process) -> None:
     """gloo's operators, whose ends are known."""
     process.send(PYTHON_AT, process.python.packet(process.python.comm("AllReduce", 0, end_ns=9)))

@@ -76,12 +76,13 @@ class Joiner:
         self.looked_ns = 0
         self._calls: dict[str, list[Call]] = defaultdict(list)
         self._operators: dict[str, list[Operator]] = defaultdict(list)
-        self._has_calls = False
+        self.has_calls = False
+        """Hooks have told of operators, perhaps before this was made."""
         self._heard_ns: int | None = None
 
     def called(self, records: Records, names: Mapping[int, str]) -> None:
         """Takes finished operators on a device, as hooks tell of them."""
-        self._has_calls |= len(records) > 0
+        self.has_calls |= len(records) > 0
         packet = records.tobytes()
         for at, fields in enumerate(records["field"].tolist()):
             group, op_peer, _, size, enqueue_ns, *_ = fields
@@ -144,7 +145,7 @@ class Joiner:
 
     def _join(self, members: Members, decided: list[Operator], until_ns: int) -> Joined:
         out = _Out()
-        if members.groups is None or not self._has_calls:
+        if members.groups is None or not self.has_calls:
             out.operators = decided
         else:
             self._sort(members, decided)

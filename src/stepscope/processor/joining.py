@@ -28,6 +28,7 @@ def acquaint(new: Producer, near: Collection[Producer]) -> None:
     main = plugin.main
     if main.joiner is None:
         main.joiner = plugin.joiner or Joiner()
+    main.joiner.has_calls |= main.has_calls
     if main is not plugin:
         plugin.joiner = None
     if new.hello.source == CUPTI and main.joiner.hears_kernels:
@@ -38,6 +39,7 @@ def acquaint(new: Producer, near: Collection[Producer]) -> None:
 def hold(producer: Producer, records: Records) -> Records:
     """Gives the joiner of a process, if there is one, what hooks tell of operators that were handed
     to a device; returns the rest."""
+    producer.has_calls = True
     if producer.joiner is None:
         return records
     field = records["field"]

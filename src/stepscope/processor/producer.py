@@ -42,6 +42,8 @@ class Producer:
     held_since_ns: int | None = None
     holding: bool = True
     open_ops: dict[OpenKey, Records] = field(default_factory=dict)
+    has_calls: bool = False
+    """It has told of operators."""
     joiner: Joiner | None = None
     """Of the one that tells most of a process that NCCL's plugin tells of."""
     blocked: bool = False
