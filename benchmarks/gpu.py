@@ -5,7 +5,8 @@
 - overhead: a transformer of a billion parameters in bf16 and a launch-bound model, each eager and
   with both passes as one CUDA graph; modes none, idle (CUPTI's library loaded, and deselected),
   cupti, and all (cupti, nccl, phases, modules, and the stacks of py-spy, which are always on).
-  Fresh processes in turn; the 95 % upper bound of the median ratio. About 8 minutes per model.
+  Fresh processes in turn; the 95 % upper bound of the median ratio. `--cases` takes some of the
+  four: one lasts for 20 processes of 300 steps each.
 - launches: as many records as kernels. durations: those of a kernel and of backward-compute against
   CUDA events of the job's own. profiler: torch.profiler in mid-run gets its kernels, and we ours.
 - ranks: two NCCL ranks on one GPU (`NCCL_HOSTID`), one delayed: diagnosed as that rank.
@@ -53,7 +54,13 @@ SCRIPT = Path(__file__).with_name("gpu_train.py")
 NATIVE = {"cupti": "cupti", "all": "cupti,nccl,phases,modules"}
 OF_HOOKS = "phases,modules"
 """What there is without a GPU, in place of both."""
-CASES = (("transformer", False), ("transformer", True), ("launches", False), ("launches", True))
+CASES = {
+    "transformer": ("transformer", False),
+    "transformer-graph": ("transformer", True),
+    "launches": ("launches", False),
+    "launches-graph": ("launches", True),
+}
+"""Model, and whether its passes are a CUDA graph."""
 TOPICS = ("overhead", "launches", "durations", "profiler", "ranks", "memory")
 TWO_ON_ONE = {
     "NCCL_NET": "Socket", "NCCL_IB_DISABLE": "1", "NCCL_SOCKET_IFNAME": "lo", "NCCL_MAX_CTAS": "2",
@@ -70,6 +77,7 @@ class Bench:
     rounds: int
     steps: int
     seconds: float
+    cases: tuple[str, ...]
     has_gpu: bool
 
     def run(self, mode: str, *job: str, ranks: int = 1, **env: str) -> list[dict[str, Any]]:
@@ -123,7 +131,10 @@ def main() -> None:
     has_gpu = torch.cuda.is_available()
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        bench = Bench(Path(folder), arguments.rounds, arguments.steps, arguments.seconds, has_gpu)
+        bench = Bench(
+            Path(folder), arguments.rounds, arguments.steps, arguments.seconds,
+            tuple(arguments.cases), has_gpu,
+        )  # fmt: skip
         for topic in arguments.only:
             rows += _TOPICS[topic](bench)
     print(torch.cuda.get_device_name() if has_gpu else "no GPU", f"torch {torch.__version__}",
@@ -136,6 +147,7 @@ def main() -> None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--only", nargs="+", choices=TOPICS, default=TOPICS)
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=tuple(CASES))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--seconds", type=float, default=60.0)
@@ -147,7 +159,9 @@ def _without_verdict(row: Row) -> Row:
 
 
 def _overhead(bench: Bench) -> Iterator[Row]:
-    for model, graph in CASES:
+    for model, graph in (CASES[name] for name in bench.cases):
+        if graph and not bench.has_gpu:
+            continue  # there is nothing to show of a graph that is none
         seconds: dict[str, list[float]] = {mode: [] for mode in MODES}
         job = ["overhead", "--model", model, "--steps", str(bench.steps), "--warm-up",
                str(min(50, bench.steps))] + ["--graph"] * graph  # fmt: skip
