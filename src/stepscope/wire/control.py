@@ -15,7 +15,8 @@ from stepscope.errors import WireError
 from stepscope.wire.frames import PacketKind, unpack
 
 AS_USUAL = 1 << 16
-"""In place of NCCL's events, whose bits it is beyond: those that the plugin watches where nobody asked for others."""
+"""In place of NCCL's events, beyond whose bits it is: those that the plugin watches where nobody
+asked for others."""
 _LONGEST_SECONDS = 60.0
 """A processor that asks for more is not believed: looks cost the training something."""
 
