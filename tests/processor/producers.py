@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+from typing import Any
 
+import numpy as np
+
+from stepscope.processor.normalise import Rows
+from stepscope.window import NULL
 from stepscope.wire.frames import (
     PYTHON,
     AtRisk,
@@ -29,6 +34,17 @@ from stepscope.wire.records import (
 OFFSET_NS = 1_766_000_000_000_000_000
 """Wall clock minus monotonic clock of every producer here."""
 MS = 1_000_000
+
+
+def plain(rows: Rows) -> dict[str, list[Any]]:
+    """Values of rows in lists, `None` for null."""
+    return {name: [None if value == NULL else value for value in _listed(values)]
+            for name, values in rows.items()}  # fmt: skip
+
+
+def _listed(values: Any) -> list[Any]:
+    listed: list[Any] = values.tolist() if isinstance(values, np.ndarray) else list(values)
+    return listed
 
 
 @dataclass

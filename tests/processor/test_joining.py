@@ -22,7 +22,7 @@ from stepscope.wire.records import (
     pack_peer,
 )
 
-from .producers import MS, OFFSET_NS, Producer
+from .producers import MS, OFFSET_NS, Producer, plain
 
 PYTHON_AT, CUPTI_AT, NCCL_AT = 5, 6, 7
 KERNELS = {
@@ -109,7 +109,7 @@ class Process:
             dict(zip(it.rows, values, strict=True))
             for it in self.told
             if it.table == table
-            for values in zip(*it.rows.values(), strict=True)
+            for values in zip(*plain(it.rows).values(), strict=True)
         ]
         return sorted(every, key=lambda row: row.get("enqueue_ns", 0))
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
 from stepscope.processor import normalise
-from stepscope.processor.normalise import Rows, Translation
+from stepscope.processor.normalise import Translation
 from stepscope.store.encode import arrow_table
 from stepscope.wire.frames import unpack
 from stepscope.wire.records import ON_DEVICE, UNKNOWN, RecordKind
 
-from .producers import MS, OFFSET_NS, Producer
+from .producers import MS, OFFSET_NS, Producer, plain
 
 _NAMES = ("dp-0", "AllReduce", "Send", "forward-compute", "gc")
 
@@ -33,11 +31,6 @@ def _to(producer: Producer) -> Translation:
     return Translation(producer.rank, OFFSET_NS, names, lambda ordinal: ordinal // 2)
 
 
-def _values(rows: Rows) -> dict[str, list[Any]]:
-    """Plain values, `None` for null."""
-    return {k: v.tolist() if isinstance(v, np.ndarray) else list(v) for k, v in rows.items()}
-
-
 def test_phases() -> None:
     producer = _producer()
     producer.ordinal, producer.now_ns = 7, 500
@@ -46,7 +39,7 @@ def test_phases() -> None:
         producer.phase("forward-compute", wait_ns=4 * MS, cpu_ns=6 * MS),
         producer.phase("forward-compute"),
     )
-    rows = _values(normalise.phases(records, _to(producer)))
+    rows = plain(normalise.phases(records, _to(producer)))
 
     assert rows == {
         "rank": [3, 3],
@@ -72,7 +65,7 @@ def test_phases_that_a_device_timed() -> None:
         producer.record(RecordKind.PHASE, ON_DEVICE, *forward),
         producer.record(RecordKind.PHASE, ON_DEVICE, *backward),
     )
-    rows = _values(normalise.phases(records, _to(producer)))
+    rows = plain(normalise.phases(records, _to(producer)))
 
     assert rows["start_ns"][1:] == [OFFSET_NS + 900, OFFSET_NS + 990]
     assert rows["host_start_ns"] == [None, OFFSET_NS + 400, OFFSET_NS + 410]
@@ -87,7 +80,7 @@ def test_operators_with_and_without_an_end() -> None:
         producer.comm("AllReduce", 6),
         producer.comm("Send", 7, peer=2, end_ns=-1),
     )
-    rows = _values(normalise.comm_ops(records, _to(producer)))
+    rows = plain(normalise.comm_ops(records, _to(producer)))
 
     assert rows["op"] == ["AllReduce", "AllReduce", "Send"]
     assert rows["group"] == ["dp-0"] * 3 and rows["seq"] == [5, 6, 7]
@@ -104,14 +97,14 @@ def test_a_name_that_never_came_is_null() -> None:
     records = _records(producer, producer.phase("gc"))
     rows = normalise.phases(records, Translation(0, 0, {}, int))
 
-    assert _values(rows)["phase"] == [None]
+    assert plain(rows)["phase"] == [None]
     assert arrow_table("phases", rows).num_rows == 1
 
 
 def test_pauses() -> None:
     producer = _producer()
     records = _records(producer, producer.record(RecordKind.PAUSE, 0, 4, 10, 600_000))
-    assert _values(normalise.pauses(records, _to(producer))) == {
+    assert plain(normalise.pauses(records, _to(producer))) == {
         "rank": [3],
         "step": [0],
         "kind": ["gc"],

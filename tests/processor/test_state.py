@@ -23,7 +23,7 @@ from stepscope.trace import Host, Job, ProcessGroup
 from stepscope.wire.frames import AtRisk, GroupInfo, PacketKind, pack
 from stepscope.wire.records import RECORD, RecordKind
 
-from .producers import MS, OFFSET_NS, Producer
+from .producers import MS, OFFSET_NS, Producer, plain
 
 A = TypeVar("A", bound=Instruction)
 CONNECTION = 5
@@ -149,7 +149,7 @@ def test_operators_in_flight_are_one_list_that_is_replaced(story: Story) -> None
 
 def test_an_open_operator_is_told_at_once_as_started(story: Story) -> None:
     (told,) = only(OpenOps, story.records(story.rank.comm("Recv", 3, peer=-2)))
-    row = {column: values[0] for column, values in told.rows.items()}
+    row = {column: values[0] for column, values in plain(told.rows).items()}
     assert (row["op"], row["group"], row["peer"], row["state"]) == ("Recv", "dp-0", -2, "started")
     assert row["end_ns"] is None and row["start_ns"] == OFFSET_NS
 

@@ -41,7 +41,7 @@ def processor(
     stacks: Stacks = True,
     flush_seconds: Annotated[
         float, typer.Option(min=0.1, max=60, help="How often rows reach a local job folder.")
-    ] = 2.0,
+    ] = 4.0,
     traces: Traces = True,
     kernels: Kernels = False,
     keep_hours: KeepHours = None,

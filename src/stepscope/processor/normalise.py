@@ -63,6 +63,8 @@ class Translation:
         return np.repeat(steps, np.diff(firsts, append=len(ordinals)))
 
 
+_STATES = ("done", "started")
+"""Of an operator that has ended, and of one in flight."""
 _SMALL = 1 << 16
 """Ids of names are counted from 0: a trainer has hundreds."""
 
@@ -102,7 +104,7 @@ def phases(records: Records, to: Translation) -> Rows:
         "duration_ns": field[:, 2],
         "waits": wait != 0,
         "wait_ns": _known(wait),
-        "cpu_ns": [None if value == UNKNOWN else value for value in field[:, 4].tolist()],
+        "cpu_ns": _nullable(field[:, 4]),
     }
     on_device = records["flags"] == ON_DEVICE
     if on_device.any():
@@ -116,6 +118,11 @@ def _known(values: Ints) -> Any:
     if (values != UNKNOWN).all():
         return values
     return [None if value == UNKNOWN else value for value in values.tolist()]
+
+
+def _nullable(values: Ints) -> Ints:
+    """As arrays of rows have it: NULL where they are unknown."""
+    return np.where(values == UNKNOWN, NULL, values)
 
 
 def pauses(records: Records, to: Translation) -> Rows:
@@ -144,12 +151,12 @@ def comm_ops(records: Records, to: Translation) -> Rows:
         "seq": field[:, 2],
         "op": to.strings(field[:, 1] >> 32),
         "peer": peers,
-        "bytes": [None if value == UNKNOWN else value for value in field[:, 3].tolist()],
+        "bytes": _nullable(field[:, 3]),
         "enqueue_ns": enqueue,
-        "start_ns": [e if b else None for e, b in zip(enqueue.tolist(), blocks, strict=True)],
-        "end_ns": [None if e == UNKNOWN else e + to.offset_ns for e in field[:, 5].tolist()],
-        "state": [_state(open) for open in is_open],
-        "blocked_ns": [None if b == UNKNOWN else b for b in field[:, 6].tolist()],
+        "start_ns": np.where(blocks, enqueue, NULL),
+        "end_ns": np.where(field[:, 5] == UNKNOWN, NULL, to.wall(field[:, 5])),
+        "state": Strings(is_open.astype(np.int32), _STATES),
+        "blocked_ns": _nullable(field[:, 6]),
     }
 
 
@@ -178,7 +185,3 @@ def counts(records: Records, to: Translation, host: str) -> Rows:
         "ts_ns": to.wall(field[:, 2]),
         "value": field[:, 1].astype(np.float64),
     }
-
-
-def _state(is_open: bool) -> str:
-    return "started" if is_open else "done"

@@ -23,7 +23,7 @@ class Settings:
     """How a processor runs.
 
     Args:
-        flush_seconds: how often rows reach a local folder.
+        flush_seconds: how often rows reach a local folder; as often as the live view looks there.
         remote_flush_seconds: the same for an object store, where every write costs a request.
         hardware_seconds: how often counters are sampled.
         idle_seconds: with `exit_when_idle`, how long after the last producer it stops.
@@ -36,7 +36,7 @@ class Settings:
     """
 
     socket: Path = field(default_factory=default_socket)
-    flush_seconds: float = 2.0
+    flush_seconds: float = 4.0
     remote_flush_seconds: float = 5.0
     hardware_seconds: float = 1.0
     idle_seconds: float = 20.0

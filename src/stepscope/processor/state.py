@@ -34,6 +34,7 @@ from stepscope.processor.normalise import Records, Rows
 from stepscope.processor.producer import OpenKey, Producer
 from stepscope.processor.steps import Event, Step
 from stepscope.processor.survey import Kinds
+from stepscope.processor.tables import together
 from stepscope.trace import Host, Job, ProcessGroup
 from stepscope.wire.control import decode_events, decode_flush, decode_follow, decode_parent
 from stepscope.wire.frames import (
@@ -374,7 +375,7 @@ class HostState:
         ]
         if not parts:
             return {}
-        return {name: [v for part in parts for v in part[name]] for name in parts[0]}
+        return together(parts)
 
     def _job_known(self, job: str, store: str) -> JobKnown:
         members = [p for p in [*self.producers.values(), *self._gone] if p.hello.job == job]

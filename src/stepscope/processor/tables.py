@@ -29,11 +29,16 @@ def together(pieces: Sequence[Rows]) -> Rows:
 
 
 def _together(parts: Sequence[Any]) -> Any:
-    if all(isinstance(part, np.ndarray) for part in parts):
-        return np.concatenate(parts)
-    if all(isinstance(part, Strings) for part in parts):
-        return _strings(parts)
-    return [value for part in parts for value in part]
+    """Lists beside arrays or words become what these are."""
+    if any(isinstance(part, Strings) for part in parts):
+        return _strings([part if isinstance(part, Strings) else Strings.of(list(part))
+                         for part in parts])  # fmt: skip
+    arrays = [part for part in parts if isinstance(part, np.ndarray)]
+    if not arrays:
+        return [value for part in parts for value in part]
+    null = np.nan if arrays[0].dtype.kind == "f" else NULL
+    return np.concatenate([part if isinstance(part, np.ndarray) else _array(part, null)
+                           for part in parts])  # fmt: skip
 
 
 def _column(values: Any, kind: str) -> Column:
@@ -43,7 +48,10 @@ def _column(values: Any, kind: str) -> Column:
         return Strings.of(list(values))
     if isinstance(values, np.ndarray):
         return values
-    null = np.nan if kind == "double" else NULL
+    return _array(values, np.nan if kind == "double" else NULL)
+
+
+def _array(values: Sequence[Any], null: float) -> NDArray[Any]:
     return np.array([null if value is None else value for value in values])
 
 
