@@ -9,6 +9,7 @@ import pytest
 from stepscope.processor.instructions import Append, Instruction
 from stepscope.processor.joiner import PATIENCE_NS
 from stepscope.processor.state import HostState
+from stepscope.store.encode import arrow_table
 from stepscope.wire.frames import GroupInfo
 from stepscope.wire.records import (
     ALGORITHM_SHIFT,
@@ -164,6 +165,9 @@ def test_calls_that_nccl_does_not_tell_of_are_rows_as_they_are(process: Process)
     process.wait()
     assert len(process.rows()) == 2
     assert times(process)[1] == (None, None) and process.rows()[1]["algorithm"] is None
+    told = [it.rows for it in process.told if it.table == "comm_ops"]
+    stored = [end for rows in told for end in arrow_table("comm_ops", rows)["end_ns"].to_pylist()]
+    assert stored.count(None) == 1, "and null as it is stored"
 
 
 def test_operators_that_no_call_is_found_for_are_counted(process: Process) -> None:

@@ -12,6 +12,7 @@ from stepscope.processor.joiner import Joined, Joiner, Times
 from stepscope.processor.natives import CUPTI, NCCL
 from stepscope.processor.normalise import Records, Rows, Translation
 from stepscope.processor.producer import Producer
+from stepscope.window import NULL, Ints
 from stepscope.wire.records import COMM_DONE, UNKNOWN, RecordKind
 
 TURN_NS = 1_000_000_000
@@ -105,13 +106,13 @@ def _told(producer: Producer, done: Joined) -> Iterator[Append]:
         yield Append(job, "comm_ops", told)
 
 
-def _times(told: Rows, found: list[Times | None], to: Translation) -> dict[str, list[int | None]]:
+def _times(told: Rows, found: list[Times | None], to: Translation) -> dict[str, Ints]:
     """Starts and ends, those of counterparts in place of what the rows tell."""
-    out = {name: list(told[name]) for name in ("start_ns", "end_ns")}
+    out: dict[str, Ints] = {name: told[name].copy() for name in ("start_ns", "end_ns")}
     for at, one in enumerate(found):
         if one is not None:
             for name, ns in (("start_ns", one.start_ns), ("end_ns", one.end_ns)):
-                out[name][at] = None if ns == UNKNOWN else ns + to.offset_ns
+                out[name][at] = NULL if ns == UNKNOWN else ns + to.offset_ns
     return out
 
 

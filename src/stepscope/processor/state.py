@@ -345,7 +345,6 @@ class HostState:
         held, producer.held = producer.held, []
         if producer.is_native:
             producer.held_since_ns = None
-        if producer.is_native:
             if held:
                 together = np.concatenate([records for _, records in held])
                 yield from observed.native(producer, producer.with_ordinals(together))
