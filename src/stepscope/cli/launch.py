@@ -16,10 +16,10 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import stepscope
+from stepscope.cli.asking import asked
 from stepscope.collect import identity
 from stepscope.errors import StoreError, UsageError, WireError
 from stepscope.wire.control import decode_flushed, encode_flush
-from stepscope.wire.frames import MAX_PACKET_BYTES, PacketKind, pack, unpack
 
 logger = logging.getLogger(__name__)
 
@@ -102,14 +102,8 @@ class HostProcessor:
         Raises:
             StoreError: the processor did not say so in time, or could not store it.
         """
-        request = pack(PacketKind.CONTROL, encode_flush(job), os.getpid(), 0)
         try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
-                line.settimeout(_FLUSH_SECONDS)
-                line.connect(str(self.path))
-                line.send(request)
-                _, answer = unpack(line.recv(MAX_PACKET_BYTES))
-                trouble = decode_flushed(answer)
+            trouble = decode_flushed(asked(self.path, encode_flush(job), _FLUSH_SECONDS))
         except (OSError, WireError) as error:
             why = f"the processor did not store the last rows of {job}: {error}"
             raise StoreError(why) from error

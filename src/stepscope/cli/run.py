@@ -19,6 +19,7 @@ from stepscope.errors import StepscopeError, UsageError
 
 if TYPE_CHECKING:
     from stepscope.cli.launch import HostProcessor
+    from stepscope.cli.live import Live
 
 _EXAMPLES = """Examples:
 
@@ -92,6 +93,16 @@ def run(
     env = launch.environment(os.environ, name, root, processor.path) | libraries
     news = News(processor.path, name)
     live = Live(root, name, lambda: _try_flush(processor, name), announcer, news)
+    status = _watched(command, env, live, processor)
+    _try_flush(processor, name)
+    live.report(html)
+    if announcer is not None:
+        announcer.close()
+    return status if status >= 0 else 128 - status
+
+
+def _watched(command: list[str], env: dict[str, str], live: Live, processor: HostProcessor) -> int:
+    """The command's exit status, after it was watched to its end."""
     process = _start(command, env, live.output)
     _forward_signals(process)
     try:
@@ -99,12 +110,7 @@ def run(
             processor.keep()
     finally:
         live.stop()
-    status = process.returncode
-    _try_flush(processor, name)
-    live.report(html)
-    if announcer is not None:
-        announcer.close()
-    return status if status >= 0 else 128 - status
+    return process.returncode
 
 
 def _try_flush(processor: HostProcessor, job: str) -> None:

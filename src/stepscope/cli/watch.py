@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from stepscope.cli.asking import asked
 from stepscope.errors import StoreError, UsageError, WireError
 from stepscope.wire.control import AS_USUAL, decode_relayed, encode_events
-from stepscope.wire.frames import MAX_PACKET_BYTES, PacketKind, pack, unpack
 
 EVENTS = {"collectives": 2, "point-to-point": 4, "proxies": 8 + 16, "kernels": 64}
 """Bits of NCCL's activation mask; proxies are those of operators and their steps."""
@@ -75,13 +73,7 @@ def asked_of(path: Path, job: str, events: int) -> int:
     Raises:
         StoreError: there is none, or it did not answer.
     """
-    request = pack(PacketKind.CONTROL, encode_events(job, events), os.getpid(), 0)
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
-            line.settimeout(_SECONDS)
-            line.connect(str(path))
-            line.send(request)
-            _, answer = unpack(line.recv(MAX_PACKET_BYTES))
-            return decode_relayed(answer)
+        return decode_relayed(asked(path, encode_events(job, events), _SECONDS))
     except (OSError, WireError) as error:
         raise StoreError(f"no answer of a processor on {path}: {error}; try --socket") from error
