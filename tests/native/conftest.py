@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.processor.daemons import Daemon
+
 from .compiling import ADDRESSES, HERE, THREADS, compiled, sources
 from .driver import Driver, environment
 
@@ -43,3 +45,10 @@ def start(socket_path: Path) -> Iterator[Start]:
     yield start
     for driver in drivers:
         driver.kill()
+
+
+@pytest.fixture
+def daemon(socket_path: Path) -> Iterator[Daemon]:
+    daemon = Daemon(socket_path)
+    yield daemon
+    daemon.kill()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -40,13 +39,6 @@ def racing(pytestconfig: pytest.Config) -> Injected:
 def addressed(pytestconfig: pytest.Config) -> Injected:
     """Finds wrong accesses."""
     return injected(pytestconfig, ("-fsanitize=address",))
-
-
-@pytest.fixture
-def daemon(socket_path: Path) -> Iterator[Daemon]:
-    daemon = Daemon(socket_path)
-    yield daemon
-    daemon.kill()
 
 
 def begin(start: Start, what: Injected, **env: str) -> Driver:

@@ -6,7 +6,6 @@ import ctypes
 import json
 import os
 import socket
-import tempfile
 import time
 from pathlib import Path
 
@@ -261,62 +260,54 @@ def test_the_library_shows_its_tables_only() -> None:
     assert not hasattr(library, "_ZN9stepscope8table_ofEm")
 
 
-def test_requests_in_the_job_folder(start: Start, driver: Path, tmp_path: Path) -> None:
+def beside_python(start: Start, driver: Path, store: Path) -> tuple[Driver, Producer]:
+    """A rank that stores its job there, and the Python producer of its process."""
+    process = start(driver, STEPSCOPE_STORE=str(store))
+    return process, Producer(1, store=str(store), pid=process.numbers("pid")[0])
+
+
+def test_requests_in_the_job_folder(
+    start: Start, driver: Path, daemon: Daemon, tmp_path: Path
+) -> None:
     """Through a processor, beside the Python producer of the process."""
-    with tempfile.TemporaryDirectory(prefix="sscn-") as folder:
-        daemon = Daemon(Path(folder) / "p.sock")
-        try:
-            process = start(
-                driver, STEPSCOPE_SOCKET=str(daemon.path), STEPSCOPE_STORE=str(tmp_path)
-            )
-            python = Producer(1, store=str(tmp_path), pid=process.numbers("pid")[0])
-            group = GroupInfo("dp-0", "dp", (1, 0))
-            with daemon.connect(python.hello(), python.groups(group)):
-                init(process, 6)
-                process.ask("collectives", 6, 3, 4)
-                with daemon.connect() as line:
-                    wait_for(lambda: watches(process, line, COLL), "other mask")
-                process.end()
-                daemon.flush("job-1")
-                job = tmp_path / "job-1"
-                wait_for(lambda: sum(ints(job, "transfers", "completed")) == 12, "requests")
-            assert set(ints(job, "transfers", "peer")) == {0}
-            assert set(ints(job, "transfers", "rank")) == {1}
-        finally:
-            daemon.kill()
+    process, python = beside_python(start, driver, tmp_path)
+    group = GroupInfo("dp-0", "dp", (1, 0))
+    with daemon.connect(python.hello(), python.groups(group)):
+        init(process, 6)
+        process.ask("collectives", 6, 3, 4)
+        with daemon.connect() as line:
+            wait_for(lambda: watches(process, line, COLL), "other mask")
+        process.end()
+        daemon.flush("job-1")
+        job = tmp_path / "job-1"
+        wait_for(lambda: sum(ints(job, "transfers", "completed")) == 12, "requests")
+    assert set(ints(job, "transfers", "peer")) == {0}
+    assert set(ints(job, "transfers", "rank")) == {1}
 
 
-def test_one_row_per_operator_in_the_job_folder(start: Start, driver: Path, tmp_path: Path) -> None:
+def test_one_row_per_operator_in_the_job_folder(
+    start: Start, driver: Path, daemon: Daemon, tmp_path: Path
+) -> None:
     """What hooks and the plugin tell of the same ones, through a processor."""
-    with tempfile.TemporaryDirectory(prefix="sscn-") as folder:
-        daemon = Daemon(Path(folder) / "p.sock")
-        try:
-            process = start(
-                driver, STEPSCOPE_SOCKET=str(daemon.path), STEPSCOPE_STORE=str(tmp_path)
-            )
-            python = Producer(1, store=str(tmp_path), pid=process.numbers("pid")[0])
-            group = python.groups(GroupInfo("dp-0", "dp", (1, 0)))
-            names = python.tell("dp-0", "AllReduce")
-            # by the true clocks: rows wait for their counterparts
-            hello = python.hello(wall_ns=time.time_ns() - time.monotonic_ns())
-            with daemon.connect(hello, group, names) as line:
-                init(process, 6)
-                with daemon.connect() as other:  # by then the plugin is known there
-                    wait_for(lambda: watches(process, other, COLL), "other mask")
-                for seq in range(3):
-                    line.send(python.packet(launched(python, seq)))
-                    process.ask("collectives", 6, 1, 0)
-                process.end()
-            daemon.flush("job-1")
-            job = tmp_path / "job-1"
-            wait_for(lambda: len(ints(job, "comm_ops", "seq")) == 3, "operators")
-            spans = zip(
-                *(ints(job, "comm_ops", f"{end}_ns") for end in ("start", "end")), strict=True
-            )
-            assert [end_ns - start_ns for start_ns, end_ns in spans] == [3000] * 3
-            assert sorted(ints(job, "comm_ops", "seq")) == [0, 1, 2]
-        finally:
-            daemon.kill()
+    process, python = beside_python(start, driver, tmp_path)
+    group = python.groups(GroupInfo("dp-0", "dp", (1, 0)))
+    names = python.tell("dp-0", "AllReduce")
+    # by the true clocks: rows wait for their counterparts
+    hello = python.hello(wall_ns=time.time_ns() - time.monotonic_ns())
+    with daemon.connect(hello, group, names) as line:
+        init(process, 6)
+        with daemon.connect() as other:  # by then the plugin is known there
+            wait_for(lambda: watches(process, other, COLL), "other mask")
+        for seq in range(3):
+            line.send(python.packet(launched(python, seq)))
+            process.ask("collectives", 6, 1, 0)
+        process.end()
+    daemon.flush("job-1")
+    job = tmp_path / "job-1"
+    wait_for(lambda: len(ints(job, "comm_ops", "seq")) == 3, "operators")
+    spans = zip(*(ints(job, "comm_ops", f"{end}_ns") for end in ("start", "end")), strict=True)
+    assert [end_ns - start_ns for start_ns, end_ns in spans] == [3000] * 3
+    assert sorted(ints(job, "comm_ops", "seq")) == [0, 1, 2]
 
 
 def launched(python: Producer, seq: int) -> bytes:
