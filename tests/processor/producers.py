@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from stepscope.processor.normalise import Rows
+from stepscope.processor.state import HostState
 from stepscope.window import NULL
 from stepscope.wire.frames import (
     PYTHON,
@@ -122,3 +123,17 @@ class Producer:
     def _event(self, kind: EventKind, name: str) -> bytes:
         start, self.now_ns = self.now_ns, self.now_ns + 5 * MS
         return self.record(RecordKind.EVENT, kind, self.names[name], start, self.now_ns)
+
+
+PYTHON_AT, CUPTI_AT, NCCL_AT = 5, 6, 7
+"""The connections of one process's producers."""
+
+
+class ThreeProducers:
+    """Rank 3 of 8: of its producers only Python knows the rank."""
+
+    def __init__(self) -> None:
+        self.state = HostState()
+        self.python = Producer(3, world_size=8)
+        self.cupti = Producer(0, world_size=1, source="cupti")
+        self.nccl = Producer(0, world_size=1, source="nccl")

@@ -8,7 +8,6 @@ import pytest
 
 from stepscope.processor.instructions import Append, Instruction
 from stepscope.processor.joiner import PATIENCE_NS
-from stepscope.processor.state import HostState
 from stepscope.store.encode import arrow_table
 from stepscope.wire.frames import GroupInfo
 from stepscope.wire.records import (
@@ -23,9 +22,8 @@ from stepscope.wire.records import (
     pack_peer,
 )
 
-from .producers import MS, OFFSET_NS, Producer, plain
+from .producers import CUPTI_AT, MS, NCCL_AT, OFFSET_NS, PYTHON_AT, Producer, ThreeProducers, plain
 
-PYTHON_AT, CUPTI_AT, NCCL_AT = 5, 6, 7
 KERNELS = {
     "AllReduce": "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
     "AllGather": "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
@@ -35,14 +33,11 @@ RING = 2
 GROUPS = {"dp-0": "nccl-00000000000000ab 1/4 ", "tp-0": "nccl-00000000000000cd 1/8 "}
 
 
-class Process:
+class Process(ThreeProducers):
     """Rank 3 of 8, which calls operators; all three producers tell of each."""
 
     def __init__(self) -> None:
-        self.state = HostState()
-        self.python = Producer(3, world_size=8)
-        self.cupti = Producer(0, world_size=1, source="cupti")
-        self.nccl = Producer(0, world_size=1, source="nccl")
+        super().__init__()
         self.now_ns = 0
         self.told: list[Append] = []
         self.seqs: dict[str, int] = {}

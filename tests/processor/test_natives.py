@@ -9,7 +9,7 @@ import pytest
 
 from stepscope.processor.instructions import Append, Instruction, JobKnown, Relay, Unwatch, Watch
 from stepscope.processor.natives import StepEnds
-from stepscope.processor.state import KERNELS_NS, HostState
+from stepscope.processor.state import KERNELS_NS
 from stepscope.store.encode import arrow_table
 from stepscope.trace import ProcessGroup
 from stepscope.window import NULL
@@ -27,19 +27,14 @@ from stepscope.wire.records import (
     pack_peer,
 )
 
-from .producers import MS, OFFSET_NS, Producer
-
-PYTHON_AT, CUPTI_AT, NCCL_AT = 5, 6, 7
+from .producers import CUPTI_AT, MS, NCCL_AT, OFFSET_NS, PYTHON_AT, ThreeProducers
 
 
-class Process:
+class Process(ThreeProducers):
     """One training process with three producers, of which only Python knows the rank."""
 
     def __init__(self) -> None:
-        self.state = HostState()
-        self.python = Producer(3, world_size=8)
-        self.cupti = Producer(0, world_size=1, source="cupti")
-        self.nccl = Producer(0, world_size=1, source="nccl")
+        super().__init__()
         self.now_ns = OFFSET_NS
 
     def send(self, at: int, data: bytes) -> list[Instruction]:
