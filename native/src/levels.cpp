@@ -203,12 +203,9 @@ class Splits {
  public:
     Splits(const double* series, std::size_t count, double spread)
         : series_(series), count_(count) {
-        const double origin = series[0];
-        const auto distance = [=](std::size_t at) { return series[at] - origin; };
-        whole_ = {
-            static_cast<double>(count), origin, sum_of<double>(count, distance),
-            sum_of<double>(count, [&](std::size_t at) { return distance(at) * distance(at); }),
-            spread * spread};
+        whole_ = {static_cast<double>(count), series[0], 0, 0, spread * spread};
+        for (std::size_t first = 0; first < count; first += NEAR)
+            add(series + first, std::min(NEAR, count - first));
     }
 
     Rise best(double least) {
@@ -223,13 +220,43 @@ class Splits {
     }
 
  private:
+    static constexpr std::size_t NEAR = 1024;
+
+    // Both sums while the values are near.
+    void add(const double* values, std::size_t count) {
+        const auto distance = [origin = whole_.origin, values](std::size_t at) {
+            return values[at] - origin;
+        };
+        whole_.total += sum_of<double>(count, distance);
+        whole_.squares +=
+            sum_of<double>(count, [&](std::size_t at) { return distance(at) * distance(at); });
+    }
+
+    // Four at a time, so that an addition waits for every fourth one alone.
     void sum(std::size_t first, std::size_t splits) {
+        constexpr std::size_t FEW = 4;
         tile_.first = static_cast<double>(first);
-        for (std::size_t at = 0; at < splits; ++at) {
-            const double distance = series_[first + at - 1] - whole_.origin;
-            tile_.totals[at] = total_ += distance;
-            tile_.squares[at] = squares_ += distance * distance;
+        const double* values = series_ + first - 1;
+        std::size_t at = 0;
+        for (; at + FEW <= splits; at += FEW) sum_next<FEW>(values + at, at);
+        for (; at < splits; ++at) sum_next<1>(values + at, at);
+    }
+
+    template <std::size_t COUNT>
+    void sum_next(const double* values, std::size_t at) {
+        std::array<double, COUNT> totals, squares;
+        double total = 0, square = 0;
+        for (std::size_t one = 0; one < COUNT; ++one) {
+            const double distance = values[one] - whole_.origin;
+            totals[one] = total += distance;
+            squares[one] = square += distance * distance;
         }
+        for (std::size_t one = 0; one < COUNT; ++one) {
+            tile_.totals[at + one] = total_ + totals[one];
+            tile_.squares[at + one] = squares_ + squares[one];
+        }
+        total_ += total;
+        squares_ += square;
     }
 
     void take_best(Rise& rise, std::size_t first, std::size_t splits) const {
