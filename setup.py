@@ -7,8 +7,13 @@ from setuptools.command.build_ext import build_ext
 
 NATIVE = Path("native")
 FLAGS = ["-std=c++17", "-g0", "-fvisibility=hidden", "-Wall", "-Wextra"]
-LIBRARIES = {"cupti": "libstepscope_cupti", "nccl": "libnccl-profiler-stepscope"}
-"""What training processes load beside Python, by the folder it is written in."""
+LIBRARIES = {
+    "libstepscope_cupti": ("cupti", "sender"),
+    "libnccl-profiler-stepscope": ("nccl", "sender"),
+    "libstepscope_pm": ("pm",),
+}
+"""What training processes and the processor's samplers load beside Python, and the folders it is
+written in, its own first."""
 
 
 def sources(*folders: str) -> list[str]:
@@ -36,14 +41,14 @@ def module() -> Extension:
     )
 
 
-def library(folder: str, name: str) -> Extension:
+def library(name: str, *folders: str) -> Extension:
     """A plain shared library. `exports.map` keeps all but its entry points to itself: other
     libraries of the process have a C++ library of their own."""
-    exports = NATIVE / folder / "exports.map"
+    exports = NATIVE / folders[0] / "exports.map"
     return Extension(
         f"stepscope.lib.{name}",
-        sources=sources(folder, "sender"),
-        depends=headers(folder, "sender"),
+        sources=sources(*folders),
+        depends=headers(*folders),
         language="c++",
         extra_compile_args=[*FLAGS, "-O2", "-pthread"],
         extra_link_args=[
@@ -58,7 +63,7 @@ class Build(build_ext):
 
     def get_ext_filename(self, fullname: str) -> str:
         name = fullname.rpartition(".")[2]
-        if name in LIBRARIES.values():
+        if name in LIBRARIES:
             return str(Path(*fullname.split("."))) + ".so"
         return str(super().get_ext_filename(fullname))
 
@@ -66,7 +71,7 @@ class Build(build_ext):
 setup(
     ext_modules=[
         module(),
-        *(library(folder, name) for folder, name in LIBRARIES.items() if sources(folder)),
+        *(library(name, *folders) for name, folders in LIBRARIES.items() if sources(folders[0])),
     ],
     cmdclass={"build_ext": Build},
     options={"bdist_wheel": {"py_limited_api": "cp310"}},

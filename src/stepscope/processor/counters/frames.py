@@ -1,0 +1,85 @@
+"""What a child sends, a piece of a pipe at a time; `native/pm/pipe.hpp` draws the bytes."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+MOST_METRICS = 8
+SAMPLE_TYPE = np.dtype([("start_ns", "<i8"), ("end_ns", "<i8"), ("value", "<f8", (MOST_METRICS,))])
+_HEAD = struct.Struct("<II")
+_LOST = struct.Struct("<qqq")
+_SAID, _METRICS, _SAMPLES, _LOSS, _NOTE = range(1, 6)
+
+
+@dataclass(frozen=True)
+class Said:
+    """Why nothing (more) is sampled."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class Note:
+    """What is left out, and the like."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """What the values of each sample are, in order. Comes before all samples."""
+
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Samples:
+    of: NDArray[Any]
+    """Of SAMPLE_TYPE; what has no value is not a number."""
+
+
+@dataclass(frozen=True)
+class Lost:
+    """Samples that are missing, and the time in which they are."""
+
+    samples: int
+    start_ns: int
+    end_ns: int
+
+
+Frame = Said | Note | Metrics | Samples | Lost
+
+
+class Frames:
+    """Puts pieces together again."""
+
+    def __init__(self) -> None:
+        self._left = b""
+
+    def feed(self, piece: bytes) -> Iterator[Frame]:
+        """The frames that are complete now."""
+        data, at = self._left + piece, 0
+        while at + _HEAD.size <= len(data):
+            kind, size = _HEAD.unpack_from(data, at)
+            if at + _HEAD.size + size > len(data):
+                break
+            yield _frame(kind, data[at + _HEAD.size : at + _HEAD.size + size])
+            at += _HEAD.size + size
+        self._left = data[at:]
+
+
+def _frame(kind: int, payload: bytes) -> Frame:
+    if kind == _SAMPLES:
+        return Samples(np.frombuffer(payload, SAMPLE_TYPE))
+    if kind == _LOSS:
+        return Lost(*_LOST.unpack(payload))
+    text = payload.decode(errors="replace")
+    if kind == _METRICS:
+        return Metrics(tuple(text.split("\n")))
+    return Said(text) if kind == _SAID else Note(text)

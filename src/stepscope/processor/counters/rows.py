@@ -1,0 +1,41 @@
+"""Samples as rows of `hardware`, thousands at a time, and what is missing as rows of `losses`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from stepscope.processor.counters.frames import Lost, Samples
+from stepscope.processor.normalise import Rows
+from stepscope.window import Strings
+
+_HOST_LEVEL = -1
+
+
+def sample_rows(host: str, gpu: int, metrics: Sequence[str], samples: Samples) -> Rows:
+    """One row for each value of each sample: when it ended, and over how long it is meant."""
+    values = samples.of["value"][:, : len(metrics)]
+    known = np.isfinite(values)
+    sample, metric = np.nonzero(known)
+    start_ns, end_ns = samples.of["start_ns"][sample], samples.of["end_ns"][sample]
+    names = tuple(f"{name}.gpu{gpu}" for name in metrics)
+    return {
+        "rank": np.full(len(sample), _HOST_LEVEL, np.int32),
+        "host": Strings(np.zeros(len(sample), np.int32), (host,)),
+        "metric": Strings(metric.astype(np.int32), names),
+        "ts_ns": end_ns,
+        "value": values[known],
+        "period_ns": end_ns - start_ns,
+    }
+
+
+def loss_rows(metrics: Sequence[str], lost: Lost) -> Rows:
+    """As many rows as would have been there."""
+    return {
+        "rank": [_HOST_LEVEL],
+        "table": ["hardware"],
+        "start_ns": [lost.start_ns],
+        "end_ns": [lost.end_ns],
+        "rows": [lost.samples * len(metrics)],
+    }

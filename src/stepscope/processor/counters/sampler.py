@@ -1,0 +1,78 @@
+"""One child: how it is started, ended, and what its end means."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import stepscope
+
+LIBRARY = Path(stepscope.__file__).parent / "lib" / "libstepscope_pm.so"
+_IN_PACKAGES = ("nvidia/cu13/lib", "nvidia/cuda_cupti/lib")
+_OF_CUDA = Path("/usr/local/cuda/extras/CUPTI/lib64")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """How often, and for how long."""
+
+    hz: float
+    seconds: float
+
+    @property
+    def interval_ns(self) -> int:
+        return round(1e9 / self.hz)
+
+
+class Sampler:
+    """Samples one GPU, named by its number in the order of the PCI bus, as NVML's."""
+
+    def __init__(self, gpu: int, command: Sequence[str]) -> None:
+        self.gpu = gpu
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=_environment(os.environ)
+        )
+
+    @property
+    def output(self) -> int:
+        assert self.process.stdout is not None
+        return self.process.stdout.fileno()
+
+    def end(self) -> None:
+        """Asks it to leave."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+
+    def why_ended(self, patience_seconds: float) -> str | None:
+        """Something for a person where it did not end well. It is killed if it has not ended by
+        then, and left alone if a driver keeps it even so."""
+        try:
+            status = self.process.wait(patience_seconds)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            return "CUPTI does not answer; its process was killed"
+        return f"its process was ended by signal {-status}" if status < 0 else None
+
+
+def command(wanted: Wanted, gpu: int, library: Path = LIBRARY) -> list[str]:
+    """Starts a child."""
+    module = [sys.executable, "-m", "stepscope.processor.counters.child", str(library)]
+    numbers = (gpu, wanted.interval_ns, int(wanted.seconds * 1e9))
+    return [*module, ":".join(map(str, cupti_folders())), *map(str, numbers)]
+
+
+def cupti_folders() -> list[Path]:
+    """Where CUPTI's wheels and CUDA's installer put it: no torch has loaded it here."""
+    packages = [Path(path) / folder for path in sys.path for folder in _IN_PACKAGES]
+    return [path for path in (*packages, _OF_CUDA) if path.is_dir()]
+
+
+def _environment(of_ours: Mapping[str, str]) -> dict[str, str]:
+    """All GPUs, numbered as NVML does; no profiler beside us."""
+    hidden = ("CUDA_VISIBLE_DEVICES", "CUDA_INJECTION64_PATH")
+    kept = {name: value for name, value in of_ours.items() if name not in hidden}
+    return {**kept, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}

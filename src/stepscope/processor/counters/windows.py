@@ -1,0 +1,202 @@
+"""When counters are sampled: in windows, one at a time, and never but on request.
+
+A window begins when a job is warm, at its tenth step, on all of its hosts at nearly the same time;
+and when it does not get on, if none began lately. EROICA (section 4.1) profiles for 20 s.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import selectors
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from stepscope.processor.counters.frames import Frame, Frames, Lost, Metrics, Note, Said, Samples
+from stepscope.processor.counters.rows import loss_rows, sample_rows
+from stepscope.processor.counters.sampler import LIBRARY, Sampler, Wanted, command
+from stepscope.processor.normalise import Rows
+
+logger = logging.getLogger(__name__)
+
+WARM_STEP = 10
+"""Steps before it are slow for reasons of their own: compiling, caches, allocators."""
+REST_SECONDS = 300.0
+"""Between two windows because a job does not get on."""
+GRACE_SECONDS = 30.0
+"""CUDA takes seconds to begin and to end; a driver that hangs takes for ever."""
+FULL_ROWS = 50_000
+"""Stored at once: a table's buffer holds four times that, and eight GPUs fill it in 0.3 s."""
+_PIECE_BYTES = 1 << 20
+_LOOK_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class Sink:
+    """Where rows go, and who is told."""
+
+    jobs: Callable[[], Collection[str]]
+    append: Callable[[str, str, Rows], None]
+    hurry: Callable[[str], None]
+    step_aside: Callable[[frozenset[int]], None]
+    """NVML leaves the counters of these GPUs to us."""
+
+
+@dataclass
+class _Told:
+    """What one child told so far."""
+
+    sampler: Sampler
+    frames: Frames = field(default_factory=Frames)
+    metrics: tuple[str, ...] = ()
+    samples: int = 0
+    lost: int = 0
+    trouble: str | None = None
+    ended: bool = False
+
+
+class Windows:
+    """Owns the children. Called from the processor's thread; a window has one of its own."""
+
+    def __init__(
+        self, host: str, gpus: int, wanted: Wanted | None, sink: Sink, *, library: Path = LIBRARY
+    ) -> None:
+        self._host, self._gpus, self._wanted, self._sink = host, gpus, wanted, sink
+        self._library = library
+        self._warm: set[str] = set()
+        self._began_at = -REST_SECONDS
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def stepped(self, job: str, steps: Iterable[int]) -> None:
+        """Ranks of a job did these steps."""
+        if self._wanted is None or job in self._warm:
+            return
+        if any(step >= WARM_STEP for step in steps):
+            self._warm.add(job)
+            self.begin(self._wanted)
+
+    def stalled(self) -> None:
+        """A job does not get on."""
+        if self._wanted is not None and time.monotonic() - self._began_at >= REST_SECONDS:
+            self.begin(self._wanted)
+
+    def forget(self, job: str) -> None:
+        self._warm.discard(job)
+
+    def begin(self, wanted: Wanted) -> str | None:
+        """Begins a window; why not, if not."""
+        trouble = self._why_not()
+        if trouble is not None:
+            logger.warning("counters are not sampled: %s", trouble)
+            return trouble
+        self._began_at = time.monotonic()
+        self._thread = threading.Thread(
+            target=self._run, args=(wanted,), name="stepscope-counters", daemon=True
+        )
+        self._thread.start()
+        return None
+
+    def close(self) -> None:
+        """Ends a window that is under way; its rows are there when this returns."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(10)
+
+    @property
+    def under_way(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def _why_not(self) -> str | None:
+        if self._gpus == 0:
+            return "NVML knows of no GPU here"
+        if not self._library.exists():
+            return f"{self._library.name} was not built: no C++ compiler then?"
+        return "a window is under way" if self.under_way else None
+
+    def _run(self, wanted: Wanted) -> None:
+        gpus = range(self._gpus)
+        self._sink.step_aside(frozenset(gpus))
+        try:
+            told = [_Told(Sampler(gpu, command(wanted, gpu, self._library))) for gpu in gpus]
+            self._listen(told, time.monotonic() + wanted.seconds + GRACE_SECONDS)
+            for one in told:
+                self._end(one)
+            _log(told)
+        except OSError as error:
+            logger.warning("counters are not sampled: %s", error)
+        finally:
+            self._sink.step_aside(frozenset())
+
+    def _listen(self, told: Sequence[_Told], until: float) -> None:
+        """Until all have ended or are overdue. Who is told to leave still tells what it has."""
+        with selectors.DefaultSelector() as selector:
+            for one in told:
+                selector.register(one.sampler.output, selectors.EVENT_READ, one)
+            unstored, asked = 0, False
+            while selector.get_map() and time.monotonic() < until:
+                if self._stop.is_set() and not asked:
+                    asked, until = True, min(until, time.monotonic() + 5.0)
+                    for one in told:
+                        one.sampler.end()
+                for key, _ in selector.select(_LOOK_SECONDS):
+                    unstored += self._read(key.data)
+                    if key.data.ended:
+                        selector.unregister(key.fd)
+                if unstored >= FULL_ROWS:
+                    self._store()
+                    unstored = 0
+
+    def _read(self, told: _Told) -> int:
+        """Takes what is there; how many rows it made."""
+        piece = os.read(told.sampler.output, _PIECE_BYTES)
+        told.ended = not piece
+        return sum(self._take(told, frame) for frame in told.frames.feed(piece))
+
+    def _take(self, told: _Told, frame: Frame) -> int:
+        gpu = told.sampler.gpu
+        match frame:
+            case Metrics(names):
+                told.metrics = names
+            case Samples(of):
+                told.samples += len(of)
+                return self._append("hardware", sample_rows(self._host, gpu, told.metrics, frame))
+            case Lost(samples):
+                told.lost += samples
+                self._append("losses", loss_rows(told.metrics, frame))
+            case Said(why):
+                told.trouble = why
+            case Note(text):
+                logger.info("counters of gpu%d: %s", gpu, text)
+        return 0
+
+    def _append(self, table: str, rows: Rows) -> int:
+        """To every job here: what a GPU does is of the host, as NVML's figures are."""
+        for job in self._sink.jobs():
+            self._sink.append(job, table, rows)
+        return len(rows["rank"])
+
+    def _store(self) -> None:
+        for job in self._sink.jobs():
+            self._sink.hurry(job)
+
+    @staticmethod
+    def _end(told: _Told) -> None:
+        trouble = told.sampler.why_ended(1.0 if told.ended else 0.0)
+        told.trouble = told.trouble or trouble
+
+
+def _log(told: Sequence[_Told]) -> None:
+    """A line for each different trouble, and one of what there is."""
+    troubled: dict[str, list[str]] = {}
+    for one in told:
+        if one.trouble is not None:
+            troubled.setdefault(one.trouble, []).append(f"gpu{one.sampler.gpu}")
+    for trouble, gpus in troubled.items():
+        logger.warning("counters of %s are not sampled: %s", ", ".join(gpus), trouble)
+    samples, lost = sum(one.samples for one in told), sum(one.lost for one in told)
+    if samples:
+        logger.info("counters were sampled: %d times, %d more were lost", samples, lost)
