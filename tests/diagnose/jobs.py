@@ -26,9 +26,12 @@ TYPICAL_MS = {
 WITHIN = {
     "data-load": "__next__ (dataloader.py:700)",
     "forward-compute": "forward (model.py:31)",
-    "backward-compute": "_engine_run_backward (graph.py:800)",
-    "optimizer": "step (adam.py:220)",
+    "backward-compute": "_engine_run_backward (torch/autograd/graph.py:800)",
+    "optimizer": "step (torch/optim/adam.py:220)",
 }
+MODULE = "<module> (train.py:9)"
+LOOP = "train (train.py:44)"
+"""As a fault's function: the training loop itself, which holds all others."""
 BUCKETS = 3
 TRANSFER_MS = 2.0
 TEXT = ("phase", "kind", "group", "op", "metric", "host", "frames", "thread", "table", "state")
@@ -153,7 +156,7 @@ def _record(
     play: Play, rank: int, step: int, name: str, start: int, own: int, wait: int, cpu: int
 ) -> None:
     play.phases.append((rank, step, name, start, own + wait, wait, cpu))
-    root = f"<module> (train.py:9);train (train.py:40);{WITHIN[name]}"
+    root = f"{MODULE};train (train.py:40);{WITHIN[name]}"
     play.events[rank].append((start, root))
     if wait:
         play.events[rank].append((start + own, f"{root};wait (distributed.py:5)"))
@@ -167,7 +170,8 @@ def _explain(play: Play, fault: Fault, rank: int, step: int, start: int, extra: 
         play.pauses.append((rank, step, "gc", start, extra))
     if fault.function is not None:
         start_, root = next(e for e in reversed(play.events[rank]) if e[0] == start)
-        play.events[rank].append((start_ + 1, f"{root};hook (train.py:77);{fault.function}"))
+        within = MODULE if fault.function == LOOP else f"{root};hook (train.py:77)"
+        play.events[rank].append((start_ + 1, f"{within};{fault.function}"))
         play.events[rank].append((start + extra, root))
 
 

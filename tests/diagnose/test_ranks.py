@@ -12,7 +12,7 @@ from stepscope.diagnose.runner import diagnose
 from stepscope.trace import Host, Job, ProcessGroup
 from stepscope.window import Floats, Strings, Window
 
-from .jobs import MS, Fault, a_job, put, with_samples, without
+from .jobs import LOOP, MS, Fault, a_job, put, with_samples, without
 
 NOISES = (0.05, 0.3)
 
@@ -60,6 +60,25 @@ def test_a_rank_that_sleeps_in_forward_is_the_host(noise: float) -> None:
     verdict = the_verdict(diagnose(a_job(noise=noise, faults=[nap])))
     assert (verdict.cause, verdict.ranks, verdict.phase) == ("host", (1,), "forward-compute")
     assert verdict.function == "nap (train.py:98)"
+
+
+def test_a_training_loop_that_sleeps_is_named_with_its_line() -> None:
+    """Everybody is in it all the time; only here it is what runs."""
+    nap = Fault((1,), "forward-compute", 100, ms=60, computes=False, function=LOOP)
+    verdict = the_verdict(diagnose(a_job(noise=0.01, faults=[nap])))
+    assert (verdict.cause, verdict.function) == ("host", "train (train.py:44)")
+    (stacks,) = [each for each in verdict.evidence if each.method == "stacks"]
+    assert (
+        stacks.detail == "train (train.py:44) itself runs in 41 % of the samples, 0 % on its peers"
+    )
+
+
+def test_where_everything_is_slower_no_function_is_named() -> None:
+    """None carries half of the excess."""
+    phases = ("forward-compute", "backward-compute", "optimizer")
+    slow = [Fault((1,), phase, 100, ms=30) for phase in phases]
+    verdict = the_verdict(diagnose(a_job(noise=0.01, faults=slow)))
+    assert (verdict.ranks, verdict.function) == ((1,), None)
 
 
 @pytest.mark.parametrize("noise", NOISES)

@@ -129,7 +129,7 @@ def _slow(seen: Observed, samples: Samples | None, one: Culprit) -> Slow | None:
     begin, end = seen.line.span_ns(one.first, one.stop)
     span = (samples.time_ns >= begin) & (samples.time_ns < end)
     others = seen.peers_of(one.row, one.phase).tolist()
-    return slower_than_peers(samples, one.row, others, span)
+    return slower_than_peers(samples, one.row, others, span, one.whole_ns / max(end - begin, 1))
 
 
 def _pauses(pause_ns: float, one: Culprit) -> Evidence:
@@ -200,8 +200,9 @@ def _percent(part: float) -> str:
 
 
 def _stack(slow: Slow) -> Evidence:
+    verb = "itself runs" if slow.itself else "is"
     detail = (
-        f"{slow.function} is in {_percent(slow.share)} of the samples, "
+        f"{slow.function} {verb} in {_percent(slow.share)} of the samples, "
         f"{_percent(slow.before)} on its peers"
     )
     return Evidence("stacks", detail, {"share": slow.share, "peers": slow.before})

@@ -60,7 +60,7 @@ def while_idle(
     longer = idle_ns[0] - float(np.median(idle_ns[1:]))
     if at is None or mine[at] - usual[at] < max(LEAST_SAMPLES * SAMPLE_NS, CARRIES * longer):
         return None
-    return Idle(part.lines[at], idle_ns[0], float(mine[at]), float(usual[at]))
+    return Idle(part.line_of(at, part.row == row), idle_ns[0], float(mine[at]), float(usual[at]))
 
 
 def _by_function(samples: Samples, row: int) -> Floats:

@@ -6,7 +6,9 @@ et al., 2026), section 4, compares call paths between workers. Neither gives a r
 Ours: per function the share of samples in whose stack it occurs (once, however deep the recursion),
 times the step; the excess of that against the peers' median, or against before. Callers carry at
 least what their callees do, so the innermost function with most of the largest excess is named.
-On one rank callers that also wait show no excess: the culprit waits less where it works more.
+On one rank callers that also wait show no excess: the culprit waits less where it works more. What
+a caller does itself, as a training loop that sleeps, shows in the samples that end in it. On one
+rank a function is named only if it carries half of the excess.
 Cost: one pass over the distinct stacks; rows are counted vectorised.
 Cannot see: time inside native code below the innermost Python frame, processes nobody sampled,
 functions of less than a few samples.
@@ -14,7 +16,7 @@ functions of less than a few samples.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -41,6 +43,8 @@ LEAST_NS = 2 * 10**9
 """Two seconds of samples per side at 10 Hz: the error of a share is then below 0.12."""
 LEAST_SHARE = 0.05
 """An excess below this share of the time is sampling noise (0.02 at a minute of 10 Hz)."""
+EXPLAINS = 0.5
+"""Of a rank's excess a function carries at least: one that carries less does not explain it."""
 WAITING = (
     "wait", "synchronize", "barrier", "all_reduce", "allreduce", "all_gather", "reduce_scatter",
     "broadcast", "recv", "send", "_wait_for_tstate_lock",
@@ -63,6 +67,8 @@ class Slow:
     """Share of the time of the peers, or before the change."""
     grew: float
     """Its part of the growth (only against before)."""
+    itself: bool = False
+    """The shares are of what it does itself, not in functions that it calls."""
 
 
 @dataclass(frozen=True)
@@ -75,10 +81,11 @@ class Samples:
     weight: Floats
     functions: tuple[str, ...]
     lines: tuple[str, ...]
-    """One full frame per function, as an example."""
+    """The frames: functions with lines."""
     pair_stack: Ints
     pair_function: Ints
     pair_depth: Ints
+    pair_line: Ints
     stacks: int
 
     def without(self, rows: Collection[int]) -> Samples:
@@ -109,6 +116,32 @@ class Samples:
         time_ns = stats.sums(row, weight, len(rows))
         inside = self._spread(row, stack, weight, len(rows))
         return inside / np.maximum(time_ns, 1.0)[:, None], time_ns
+
+    def own_shares_of(self, rows: Ints, span: Mask) -> Floats:
+        """The same of samples that end in a function: what it does itself, `[row, function]`.
+
+        What torch's functions do themselves is the model's work, whoever is slow: none.
+        """
+        found = np.zeros((len(rows), len(self.functions)))
+        for at, row in enumerate(rows.tolist()):
+            chosen = np.flatnonzero(span & (self.row == row))
+            weight = self.weight[chosen]
+            own = stats.sums(self._innermost[self.code[chosen]], weight, len(self.functions))
+            found[at] = own / max(float(weight.sum()), 1.0)
+        return np.where([is_torchs(name) for name in self.functions], 0.0, found)
+
+    def line_of(self, function: int, chosen: Mask, alone: bool = False) -> str:
+        """The frame of a function in most of the chosen time: where in it the time goes.
+
+        Args:
+            alone: only of what it does itself.
+        """
+        weight = stats.sums(self.code[chosen], self.weight[chosen], self.stacks)
+        inside = self.pair_function == function
+        if alone:
+            inside &= self._innermost[self.pair_stack] == function
+        lines = stats.sums(self.pair_line[inside], weight[self.pair_stack[inside]], 0)
+        return self.lines[int(np.argmax(lines))]
 
     def _spread(self, row: Ints, stack: Ints, weight: Floats, rows: int) -> Floats:
         """Weight of stacks that rows show, `[row, function]`: once for every function in them."""
@@ -149,12 +182,16 @@ class Samples:
         """Stacks whose innermost function waits; in a data loader that is waiting for data."""
         waiting = np.array([waits(name) for name in self.functions], np.bool_)
         loading = np.array([LOADER in name for name in self.functions], np.bool_)
-        innermost = np.full(self.stacks, -1, np.int64)
-        np.maximum.at(innermost, self.pair_stack, self.pair_depth)
-        leaf = self.pair_depth == innermost[self.pair_stack]
-        found = np.zeros(self.stacks, np.bool_)
-        found[self.pair_stack[leaf & waiting[self.pair_function]]] = True
+        found = waiting[self._innermost]
         found[self.pair_stack[loading[self.pair_function]]] = False
+        return found
+
+    @cached_property
+    def _innermost(self) -> Ints:
+        """The function in which each stack ends."""
+        found = np.empty(self.stacks, np.int64)
+        order = np.argsort(self.pair_depth, kind="stable")
+        found[self.pair_stack[order]] = self.pair_function[order]
         return found
 
     @cached_property
@@ -192,22 +229,19 @@ def read_samples(window: Window, line: Timeline) -> Samples | None:
     return Samples(row, code, table.ints("start_ns"), weight, *index, len(used))
 
 
-def _index(stacks: list[str]) -> tuple[tuple[str, ...], tuple[str, ...], Ints, Ints, Ints]:
+def _index(stacks: list[str]) -> tuple[tuple[str, ...], tuple[str, ...], Ints, Ints, Ints, Ints]:
     """Which functions occur in which stack, each once per stack, at its innermost depth."""
-    numbers: dict[str, int] = {}
-    lines: list[str] = []
-    pairs: list[tuple[int, int, int]] = []
+    functions: dict[str, int] = {}
+    lines: dict[str, int] = {}
+    pairs: list[tuple[int, int, int, int]] = []
     for stack, text in enumerate(stacks):
-        depths = {}
+        innermost = {}
         for depth, frame in enumerate(text.split(";")):
-            name = function_of(frame)
-            if name not in numbers:
-                numbers[name] = len(numbers)
-                lines.append(frame)
-            depths[numbers[name]] = depth
-        pairs += [(stack, function, depth) for function, depth in depths.items()]
-    columns = np.array(pairs, np.int64).reshape(-1, 3)
-    return tuple(numbers), tuple(lines), columns[:, 0], columns[:, 1], columns[:, 2]
+            function = functions.setdefault(function_of(frame), len(functions))
+            innermost[function] = (depth, lines.setdefault(frame, len(lines)))
+        pairs += [(stack, function, *where) for function, where in innermost.items()]
+    columns = np.array(pairs, np.int64).reshape(-1, 4).T
+    return tuple(functions), tuple(lines), columns[0], columns[1], columns[2], columns[3]
 
 
 def function_of(frame: str) -> str:
@@ -222,6 +256,10 @@ def waits(frame: str) -> bool:
     return name in WAITING or "distributed_c10d" in frame
 
 
+def is_torchs(function: str) -> bool:
+    return "/torch/" in function or "(torch/" in function
+
+
 def compiles(function: str) -> bool:
     """Whether the function belongs to a just-in-time compiler."""
     name = function.split(" ", 1)[0].rsplit(".", 1)[-1].lstrip("_")
@@ -230,17 +268,35 @@ def compiles(function: str) -> bool:
     )
 
 
-def slower_than_peers(samples: Samples, row: int, peers: list[int], span: Mask) -> Slow | None:
-    """The function of which one rank shows more than the median of its peers."""
-    mine, total = samples.shares(span & (samples.row == row))
+def slower_than_peers(
+    samples: Samples, row: int, peers: list[int], span: Mask, excess: float
+) -> Slow | None:
+    """The function of which one rank shows more than the median of its peers.
+
+    Args:
+        excess: the share of the rank's time that is to be explained.
+    """
+    own = span & (samples.row == row)
+    mine, total = samples.shares(own)
     if total < LEAST_NS:
         return None
-    others, time_ns = samples.shares_of(np.array(peers, np.int64), span)
+    rows = np.array(peers, np.int64)
+    others, time_ns = samples.shares_of(rows, span)
     known = time_ns >= LEAST_NS
     if not known.any():
         return None
-    normal = np.median(others[known], axis=0)
-    return _named(samples, mine - normal, mine, normal, lambda _: 1.0)
+    within = mine, np.median(others[known], axis=0)
+    itself = (
+        samples.own_shares_of(np.array([row]), span)[0],
+        np.median(samples.own_shares_of(rows[known], span), axis=0),
+    )
+    gains = [now - before for now, before in (within, itself)]
+    at = samples.deepest(np.maximum(*gains))
+    if at is None or max(gain[at] for gain in gains) < max(LEAST_SHARE, EXPLAINS * excess):
+        return None
+    alone = bool(gains[1][at] > gains[0][at])
+    now, before = itself if alone else within
+    return Slow(samples.line_of(at, own, alone), float(now[at]), float(before[at]), 1.0, alone)
 
 
 def slower_than_before(
@@ -260,17 +316,18 @@ def slower_than_before(
     spread = late_spread * after_ns**2 + early_spread * before_ns**2
     error = np.sqrt(spread) / rise
     growth = np.where(growth - early_share >= STANDS_OUT + SURE_SIGMAS * error, growth, 0.0)
-    found = _named(samples, growth, late_share, early_share, lambda at: float(growth[at]))
-    if found is None or _on_most(samples, found, late) < MOST_RANKS:
+    at = samples.deepest(growth)
+    if at is None or late_share[at] - early_share[at] < LEAST_SHARE:
         return None
-    return found
+    now, before = float(late_share[at]), float(early_share[at])
+    if _on_most(samples.of_ranks(at, late), (now + before) / 2) < MOST_RANKS:
+        return None
+    return Slow(samples.line_of(at, late), now, before, float(growth[at]))
 
 
-def _on_most(samples: Samples, found: Slow, late: Mask) -> float:
-    """The part of the sampled ranks on which a function takes at least half of what it grew."""
-    shares = samples.of_ranks(samples.lines.index(found.function), late)
-    known = shares[np.isfinite(shares)]
-    return float((known >= (found.share + found.before) / 2).mean())
+def _on_most(shares: Floats, least: float) -> float:
+    """The part of the sampled ranks on which a function takes at least so much."""
+    return float((shares[np.isfinite(shares)] >= least).mean())
 
 
 def _smoothed(share: Floats, samples: float) -> tuple[Floats, Floats]:
@@ -281,12 +338,3 @@ def _smoothed(share: Floats, samples: float) -> tuple[Floats, Floats]:
     """
     smooth = (share * samples + 1) / (samples + 2)
     return smooth, smooth * (1 - smooth) / (samples + 3)
-
-
-def _named(
-    samples: Samples, gain: Floats, now: Floats, before: Floats, grew: Callable[[int], float]
-) -> Slow | None:
-    at = samples.deepest(gain)
-    if at is None or now[at] - before[at] < LEAST_SHARE:
-        return None
-    return Slow(samples.lines[at], float(now[at]), float(before[at]), grew(at))
