@@ -36,11 +36,13 @@ def laptop(tmp_path: Path) -> Machine:
 def server(laptop: Machine) -> Machine:
     """With eight GPUs and RDMA."""
     write(laptop.root, "proc/driver/nvidia/version", "NVRM version: Module  580.82.07  Release")
-    write(laptop.root, "proc/driver/nvidia/params", "ModifyDeviceFiles: 1\nRmProfilingAdminOnly: 1")
+    write(laptop.root, "proc/driver/nvidia/params", "ModifyDeviceFiles: 1\nRmProfilingAdminOnly: 0")
     write(laptop.root, "sys/class/infiniband/mlx5_0/ports/1/state", "4: ACTIVE")
     write(laptop.library_folder, "libstepscope_cupti.so", "")
+    write(laptop.library_folder, "libstepscope_pm.so", "")
     write(laptop.library_folder, "libnccl-profiler-stepscope.so", "")
     assert laptop.packages is not None
+    write(laptop.packages, "nvidia/cu13/lib/libnvperf_host.so", "")
     write(laptop.packages, "nvidia_nccl_cu13-2.28.9.dist-info/METADATA", "")
     return replace(laptop, library_version=lambda _: 130001, gpu_count=lambda: 8)
 
@@ -65,20 +67,36 @@ def test_a_laptop_lacks_what_it_cannot_have_and_nothing_is_wrong(laptop: Machine
 
 
 def test_on_a_server_everything_works(server: Machine) -> None:
-    absent = {name for name, state in states(server).items() if state is not State.WORKS}
-    assert absent == {"counters"}, "which nothing of ours reads"
+    assert set(states(server).values()) == {State.WORKS}
     assert look(server)["driver"].found == "NVIDIA driver 580.82.07"
     assert look(server)["nvml"].found == "8 GPUs"
     assert look(server)["nccl"].found == "NCCL 2.28.9"
+    assert look(server)["counters"].found == "libcupti.so.13, version 130001"
 
 
-def test_who_might_read_counters_of_a_gpu(server: Machine) -> None:
-    assert "this user may not read them" in look(server)["counters"].found
+def test_who_may_read_counters_of_a_gpu(server: Machine) -> None:
+    write(server.root, "proc/driver/nvidia/params", "RmProfilingAdminOnly: 1")
+    check = look(server)["counters"]
+    assert check.state is State.BLOCKED and check.found == "this user may not read them"
+    assert check.advice is not None and "CAP_PERFMON" in check.advice
     write(server.root, "proc/self/status", f"Name:\tx\nCapEff:\t{1 << 38:016x}")
-    assert "this user might read them" in look(server)["counters"].found
-    write(server.root, "proc/self/status", "Name:\tx\nCapEff:\t0000000000000000")
-    write(server.root, "proc/driver/nvidia/params", "RmProfilingAdminOnly: 0")
-    assert "this user might read them" in look(server)["counters"].found
+    assert states(server)["counters"] is State.WORKS
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda one: replace(one, library_version=lambda _: None), "no libcupti"),
+        (lambda one: replace(one, library_version=lambda _: 23), "at least 24 (CUDA 12.6)"),
+        (lambda one: replace(one, library_folder=one.root), "libstepscope_pm.so was not built"),
+        (lambda one: replace(one, processes=lambda: {"nv-hostengine"}), "nv-hostengine is running"),
+        (lambda one: replace(one, packages=one.root), "no libnvperf_host.so beside"),
+    ],
+)
+def test_why_counters_cannot_be_sampled(server: Machine, change: Answer, said: str) -> None:
+    check = look(change(server))["counters"]
+    assert check.state is State.BLOCKED and check.advice
+    assert said in check.found
 
 
 def test_every_trouble_comes_with_something_to_do(server: Machine) -> None:
@@ -88,7 +106,7 @@ def test_every_trouble_comes_with_something_to_do(server: Machine) -> None:
         gpu_count=no_nvml,
     )  # fmt: skip
     troubled = [check for check in examine(worst) if check.state is State.BLOCKED]
-    names = {"stacks", "disk", "socket", "nvml", "kernels", "nccl"}
+    names = {"stacks", "disk", "socket", "nvml", "kernels", "nccl", "counters"}
     assert {check.name for check in troubled} == names
     assert all(check.advice for check in troubled)
 
@@ -139,7 +157,7 @@ def test_the_copy_that_torch_brings_is_asked_first(server: Machine) -> None:
         return 27
 
     look(replace(server, library_version=version))
-    assert asked == [f"{server.packages}/nvidia/cu13/lib/libcupti.so.13"]
+    assert set(asked) == {f"{server.packages}/nvidia/cu13/lib/libcupti.so.13"}
 
 
 def test_an_old_nccl_has_no_interface(server: Machine) -> None:
@@ -156,7 +174,7 @@ def test_ports_that_are_down_are_trouble(server: Machine) -> None:
 
 
 def test_settings_are_told_as_they_are(server: Machine) -> None:
-    assert checks.facts(server) == {"ptrace_scope": "1", "RmProfilingAdminOnly": "1"}
+    assert checks.facts(server) == {"ptrace_scope": "1", "RmProfilingAdminOnly": "0"}
 
 
 def test_the_command_says_it_in_words_and_as_json(

@@ -155,3 +155,17 @@ def test_periods_are_a_column_of_the_table(driver: Driver, monkeypatch: pytest.M
     periods = dict(zip(rows["metric"], rows["period_ns"], strict=True))
     assert periods["gpu_power_w.gpu0"] == 100_000_000
     assert periods["load1"] is None
+
+
+def test_who_samples_counters_itself_is_left_alone_with_them(driver: Driver) -> None:
+    """GPM begins anew when they are free again: what was between is told by others."""
+    driver.rates = {pynvml.NVML_GPM_METRIC_SM_UTIL: 90.0}
+    driver.counters = {PCIE_RX: 1}
+    driver.samples[pynvml.NVML_TOTAL_POWER_SAMPLES] = [(1_000_000, 1000), (1_100_000, 3000)]
+    rates = Rates(0)
+    rates.aside = True
+    assert told(rates) == {"gpu_power_w": (2.0, 100_000_000)}
+    rates.aside, driver.samples = False, {}
+    assert "sm_active" not in told(rates)
+    driver.now_us += SECOND_US
+    assert told(rates)["sm_active"] == (0.9, 1_000_000_000)

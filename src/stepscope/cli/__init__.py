@@ -17,6 +17,7 @@ import typer
 import stepscope
 from stepscope.cli import (
     compact,
+    counters,
     diagnose,
     doctor,
     evaluate,
@@ -33,7 +34,7 @@ from stepscope.cli import (
 
 COMMANDS: tuple[ModuleType, ...] = (
     run, diagnose, doctor, trace, import_, simulate, evaluate, compact, prepare, processor,
-    watch,
+    watch, counters,
 )  # fmt: skip
 """In the order of the help page."""
 

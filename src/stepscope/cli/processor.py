@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 
 from stepscope.cli.compact import KeepGb, KeepHours
+from stepscope.processor.settings import COUNTERS_SECONDS
+from stepscope.wire.control import MOST_COUNTERS_HZ, MOST_COUNTERS_SECONDS
 
 RemoteWrite = Annotated[
     str | None,
@@ -23,6 +25,18 @@ Traces = Annotated[
 ]
 Kernels = Annotated[
     bool, typer.Option("--kernels/--no-kernels", help="Store every kernel, not summaries alone.")
+]
+
+Counters = Annotated[
+    float | None,
+    typer.Option(
+        "--counters", metavar="HZ", min=1, max=MOST_COUNTERS_HZ,
+        help="Sample counters of the GPUs' units so often for a while, by CUPTI: needs privilege.",
+    ),
+]  # fmt: skip
+CountersSeconds = Annotated[
+    float,
+    typer.Option(min=0.1, max=MOST_COUNTERS_SECONDS, help="How long --counters does so at a time."),
 ]
 
 
@@ -47,6 +61,8 @@ def processor(
     keep_hours: KeepHours = None,
     keep_gb: KeepGb = None,
     remote_write: RemoteWrite = None,
+    counters: Counters = None,
+    counters_seconds: CountersSeconds = COUNTERS_SECONDS,
 ) -> int:
     """Serve the ranks of this host: take their records, sample them from outside, store both.
 
@@ -67,6 +83,8 @@ def processor(
             keep_hours=keep_hours,
             keep_gb=keep_gb,
             remote_write=remote_write,
+            counters_hz=counters,
+            counters_seconds=counters_seconds,
         )
     )
     return 0

@@ -14,8 +14,16 @@ import typer
 from stepscope.cli import exits
 from stepscope.cli.compact import KeepGb, KeepHours
 from stepscope.cli.native import Native, variables
-from stepscope.cli.processor import Kernels, RemoteWrite, Stacks, Traces
+from stepscope.cli.processor import (
+    Counters,
+    CountersSeconds,
+    Kernels,
+    RemoteWrite,
+    Stacks,
+    Traces,
+)
 from stepscope.errors import StepscopeError, UsageError
+from stepscope.processor.settings import COUNTERS_SECONDS
 
 if TYPE_CHECKING:
     from stepscope.cli.launch import HostProcessor
@@ -66,6 +74,8 @@ def run(
     keep_gb: KeepGb = None,
     remote_write: RemoteWrite = None,
     native: Native = None,
+    counters: Counters = None,
+    counters_seconds: CountersSeconds = COUNTERS_SECONDS,
 ) -> int:
     """Start a training command, unchanged, and name what makes it slow while it runs.
 
@@ -85,6 +95,7 @@ def run(
     settings = Settings(
         sample_stacks=stacks, traces=traces, keep_kernels=kernels,
         keep_hours=keep_hours, keep_gb=keep_gb, remote_write=remote_write,
+        counters_hz=counters, counters_seconds=counters_seconds,
     )  # fmt: skip
     processor = launch.HostProcessor(socket or default_socket(), settings.options())
     announcer = announcer_to(remote_write)

@@ -13,14 +13,19 @@ from stepscope.doctor.machine import Machine
 
 OLDEST_CUPTI = 22
 """cuptiGetVersion of CUDA 12.4."""
+OLDEST_SAMPLING = 24
+"""The same of CUDA 12.6, the first that samples counters."""
 OLDEST_NCCL = (2, 27)
 """The first whose profiler tells of channels' times: version 4 of its interface."""
 INJECTOR = "libstepscope_cupti.so"
 INJECTION = "CUDA_INJECTION64_PATH"
+SAMPLER, EVALUATOR = "libstepscope_pm.so", "libnvperf_host.so"
 PLUGIN = "libnccl-profiler-stepscope.so"
 PLUGIN_VARIABLE = "NCCL_PROFILER_PLUGIN"
 PROFILERS = ("nsys", "nsys-agent", "ncu", "compute-sanitizer")
 """Programs that take CUPTI for themselves."""
+SAMPLERS = ("nv-hostengine", "dcgm-exporter", "ncu", "nsys")
+"""Programs that may have a GPU's counters for themselves."""
 
 PROFILING = "RmProfilingAdminOnly"
 """Whether only an administrator may read a GPU's hardware counters."""
@@ -31,6 +36,10 @@ _NVIDIA, _DISPLAY = "0x10de", "0x03"
 _CUPTI_FILES = ("nvidia/cu13/lib/libcupti.so.13", "nvidia/cuda_cupti/lib/libcupti.so.12")
 _CUPTI_NAMES = ("libcupti.so.13", "libcupti.so.12")
 _NO_DRIVER = "there is no NVIDIA driver"
+_NO_CUPTI = "there is no libcupti.so.13 or libcupti.so.12"
+_GET_CUPTI = (
+    "pip install nvidia-cuda-cupti-cu12, or add CUDA's extras/CUPTI/lib64 to LD_LIBRARY_PATH"
+)
 
 
 def driver(machine: Machine) -> Check:
@@ -85,13 +94,24 @@ def nccl(machine: Machine) -> Check:
 
 
 def counters(machine: Machine) -> Check:
-    """Nothing of ours reads them: it could not be proved without a GPU."""
     subject = Subject("counters", "counters of a GPU's units, up to 10,000 times a second")
     if _driver_version(machine) is None:
         return subject.absent(_NO_DRIVER)
-    allowed = profiling(machine) == "0" or any(map(machine.may, _MAY_PROFILE))
-    who = "this user might read them" if allowed else "this user may not read them"
-    return subject.absent(f"stepscope does not sample them; {who}. NVML tells some, once a second")
+    if not (machine.library_folder / SAMPLER).exists():
+        return subject.blocked(f"{SAMPLER} was not built", _built_by(SAMPLER))
+    if profiling(machine) != "0" and not any(map(machine.may, _MAY_PROFILE)):
+        return subject.blocked(
+            "this user may not read them",
+            "start the processor as root, with CAP_PERFMON (driver 565 on) or CAP_SYS_ADMIN, or "
+            "load the driver with NVreg_RestrictProfilingToAdminUsers=0",
+        )
+    other = _other_sampler(machine)
+    if other is not None:
+        return subject.blocked(
+            f"{other} is running, which may have the counters",
+            "for as long as you need them: dcgmi profile --pause",
+        )
+    return _by_sampling_version(machine, subject)
 
 
 def profiling(machine: Machine) -> str | None:
@@ -113,10 +133,30 @@ def _by_version(machine: Machine, subject: Subject) -> Check:
             f"{name} is version {version}, at least {OLDEST_CUPTI} (CUDA 12.4) is needed",
             "pip install --upgrade torch",
         )
-    return subject.blocked(
-        "there is no libcupti.so.13 or libcupti.so.12",
-        "pip install nvidia-cuda-cupti-cu12, or add CUDA's extras/CUPTI/lib64 to LD_LIBRARY_PATH",
-    )
+    return subject.blocked(_NO_CUPTI, _GET_CUPTI)
+
+
+def _by_sampling_version(machine: Machine, subject: Subject) -> Check:
+    for name in _cupti_names(machine):
+        version = machine.library_version(name)
+        if version is None:
+            continue
+        if version < OLDEST_SAMPLING:
+            return subject.blocked(
+                f"{name} is version {version}, at least {OLDEST_SAMPLING} (CUDA 12.6) is needed",
+                "pip install --upgrade nvidia-cuda-cupti-cu12",
+            )
+        path = Path(name)
+        if path.is_absolute() and not path.with_name(EVALUATOR).exists():
+            return subject.blocked(
+                f"there is no {EVALUATOR} beside {name}",
+                "install CUPTI whole: pip install --force-reinstall nvidia-cuda-cupti-cu12",
+            )
+        return subject.works(
+            f"{path.name}, version {version}",
+            "stepscope counters, or stepscope run --counters 10000 -- … (off unless asked for)",
+        )
+    return subject.blocked(_NO_CUPTI, _GET_CUPTI)
 
 
 def _by_release(machine: Machine, subject: Subject) -> Check:
@@ -147,6 +187,11 @@ def _other_profiler(machine: Machine) -> str | None:
         return f"{INJECTION} is {path}: another profiler is injected"
     running = sorted(set(PROFILERS).intersection(machine.processes()))
     return f"{running[0]} is running" if running else None
+
+
+def _other_sampler(machine: Machine) -> str | None:
+    running = sorted(set(SAMPLERS).intersection(machine.processes()))
+    return running[0] if running else None
 
 
 def _cupti_names(machine: Machine) -> Iterator[str]:

@@ -6,6 +6,7 @@ at the processes. A producer never waits for any of them.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import select
@@ -18,6 +19,8 @@ from collections.abc import Callable, Collection, Iterable
 from types import FrameType
 from typing import Any
 
+from stepscope.processor.counters.sampler import Wanted
+from stepscope.processor.counters.windows import Sink, Windows
 from stepscope.processor.door import BACKLOG, listen, own
 from stepscope.processor.followers import Followers
 from stepscope.processor.halted import Halted
@@ -31,6 +34,7 @@ from stepscope.processor.instructions import (
     Parent,
     Refuse,
     Relay,
+    SampleCounters,
     Stalled,
     StoreNow,
     Unwatch,
@@ -47,7 +51,14 @@ from stepscope.processor.state import HostState, with_devices
 from stepscope.processor.upkeep import Upkeep
 from stepscope.trace import Host
 from stepscope.trace.host import host_name
-from stepscope.wire.control import Hurry, encode_flushed, encode_hurry, encode_relayed
+from stepscope.wire.control import (
+    Counted,
+    Hurry,
+    encode_counted,
+    encode_flushed,
+    encode_hurry,
+    encode_relayed,
+)
 from stepscope.wire.frames import MAX_PACKET_BYTES, PacketKind, pack
 
 logger = logging.getLogger(__name__)
@@ -80,6 +91,7 @@ class Processor:
         self._followers = Followers()
         self._jobs = JobFolders(self._host, settings, self._followers.tell)
         self._outside = OutsideWatcher(self._host, settings, self._store)
+        self._counters = self._windows()
         self._upkeep = Upkeep(self._host, settings.keep_options(), self._jobs.folders)
         self._nics = adapters()
         self._stop = False
@@ -92,6 +104,16 @@ class Processor:
         self._halted = Halted()
         self._halted_before: dict[str, frozenset[int]] = {}
         self._parents: dict[int, int] = {}
+
+    def _windows(self) -> Windows:
+        settings = self._settings
+        hz = settings.counters_hz
+        wanted = None if hz is None else Wanted(hz, settings.counters_seconds)
+        # past series and traces, in which there is no place for ten thousand a second
+        sink = Sink(
+            self._jobs.folders, self._jobs.record, self._jobs.hurry, self._outside.leave_counters
+        )
+        return Windows(self._host, len(self._outside.gpus), wanted, sink)
 
     def run(self) -> None:
         """Serves until SIGTERM, SIGINT or idleness; then stores what is left."""
@@ -162,6 +184,7 @@ class Processor:
         for job in self._jobs.retire(self._state.jobs()):
             self._state.forget(job)
             self._reporting.forget(job)
+            self._counters.forget(job)
 
     def _idle(self) -> bool:
         if self._connections:
@@ -233,6 +256,8 @@ class Processor:
 
     def _append(self, it: Append) -> None:
         self._store(it.job, it.table, it.rows)
+        if it.table == "steps":
+            self._counters.stepped(it.job, it.rows["step"])
 
     def _store(self, job: str, table: str, rows: Rows) -> None:
         self._jobs.append(job, table, rows)
@@ -261,6 +286,7 @@ class Processor:
         """Has the processes looked at, and says that we are looking: a hang is told by time that
         passes while nothing else is recorded."""
         self._outside.stalled(it.job)
+        self._counters.stalled()
         self._store(it.job, "hardware", it.rows(time.time_ns()))
         self._jobs.hurry(it.job)
 
@@ -281,6 +307,15 @@ class Processor:
         told = sum([self._say(fd, request) for fd in it.connections])
         if it.asker is not None:
             self._say(it.asker, pack(PacketKind.CONTROL, encode_relayed(told), os.getpid(), 0))
+
+    def _sample_counters(self, it: SampleCounters) -> None:
+        line = self._connections[it.connection].dup()
+
+        def answer(counted: Counted) -> None:
+            with line, contextlib.suppress(OSError):  # who asked may have gone
+                line.send(pack(PacketKind.CONTROL, encode_counted(counted), os.getpid(), 0))
+
+        self._counters.begin(Wanted(it.hz, it.seconds), answer)
 
     def _say(self, fd: int, packet: bytes) -> bool:
         try:
@@ -309,6 +344,7 @@ class Processor:
         Follow: _follow,
         Parent: _parent,
         Relay: _relay,
+        SampleCounters: _sample_counters,
     }
 
     def _close(self) -> None:
@@ -319,6 +355,7 @@ class Processor:
                     break
             self._hang_up(fd)
         self._upkeep.close()
+        self._counters.close()
         self._outside.close()
         self._halted.close()
         self._jobs.close()

@@ -48,6 +48,11 @@ class JobFolder:
         if table == "kernels" and self._traces is not None:
             self._traces.append(table, rows)  # thousands at once, which need not be put together
 
+    def record(self, table: str, rows: Rows) -> None:
+        """Adds rows by the ten thousand, which are stored as they come and not drawn: traces have
+        no room for them beside all others."""
+        self._writer.append(table, rows)
+
     def _keep(self, table: str, rows: Rows) -> None:
         with self._lock:
             waiting = self._waiting.setdefault(table, [])

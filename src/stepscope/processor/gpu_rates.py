@@ -4,6 +4,7 @@ A driver renews most figures slower or faster than they are read: utilisation ev
 second to every second, power likewise, counters of bytes when it likes. So averages are told with
 the distance of the driver's own samples, rates with the time between two changes of their counter.
 From Hopper on GPM counts over the time between two calls; what it tells is not asked for otherwise.
+While somebody else samples the GPU's counters we leave them alone: GPM may need the same ones.
 
 Cost: six calls per GPU. None of them waits, unlike `nvmlDeviceGetPcieThroughput`, which does so
 for 20 ms.
@@ -89,9 +90,15 @@ class Rates:
         self._counted: dict[str, tuple[int, int]] = {}
         self._samples = _gpm_samples(gpu)
         self._sampled_ns: int | None = None
+        self.aside = False
+        """Whether somebody else tells what a GPU's counters do, and more exactly."""
 
     def sample(self) -> Iterator[Reading]:
         """What is new since the last call."""
+        if self.aside:
+            self._sampled_ns = None
+            yield from self._average("gpu_power_w", _AVERAGES["gpu_power_w"])
+            return
         told = set()
         for one in self._of_gpm():
             told.add(one.metric)

@@ -97,6 +97,10 @@ class HardwareSampler:
         """The pids that the last sample found stopped or gone."""
         return frozenset(self._halted)
 
+    def leave_counters(self, gpus: Collection[int]) -> None:
+        """Somebody else samples what the units of these GPUs do, and of no others."""
+        self._gpus.leave_counters(gpus)
+
     def watch(self, job: str, rank: int, pid: int, thread_id: int) -> None:
         self.unwatch(pid)
         try:

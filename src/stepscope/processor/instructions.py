@@ -118,6 +118,15 @@ class Relay:
     asker: int | None = None
 
 
+@dataclass(frozen=True)
+class SampleCounters:
+    """Sample counters of this host's GPUs for a while, and say to who asked what came of it."""
+
+    connection: int
+    hz: float
+    seconds: float
+
+
 Instruction = (
     Stalled
     | Append
@@ -130,4 +139,5 @@ Instruction = (
     | Follow
     | Parent
     | Relay
+    | SampleCounters
 )

@@ -106,6 +106,12 @@ class JobFolders:
         if folder is not None:
             folder.append(table, rows)
 
+    def record(self, job: str, table: str, rows: Rows) -> None:
+        """Adds rows by the ten thousand, which are not drawn."""
+        folder = self._folders.get(job)
+        if folder is not None:
+            folder.record(table, rows)
+
     def replace_open(self, job: str, rows: Rows) -> None:
         """Replaces the list of operators in flight, and has it stored at once."""
         folder = self._folders.get(job)

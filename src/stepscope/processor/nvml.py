@@ -7,7 +7,7 @@ and what never happens look alike.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -45,6 +45,11 @@ class Gpus:
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(f"gpu-{index}" for index in range(len(self._handles)))
+
+    def leave_counters(self, gpus: Collection[int]) -> None:
+        """Steps aside for who samples the counters of these, and of no others."""
+        for index, rates in enumerate(self._rates):
+            rates.aside = index in gpus
 
     def sample(self) -> Iterator[Reading]:
         """What each GPU shows now, and what it did and counted since the last sample."""

@@ -67,6 +67,10 @@ class OutsideWatcher:
         """Operators of a job are in flight for long: look at once, and keep looking."""
         self._requests.put(lambda: self._look_at_once(job))
 
+    def leave_counters(self, gpus: frozenset[int]) -> None:
+        """Somebody else samples what the units of these GPUs do, and of no others."""
+        self._requests.put(lambda: self._hardware.leave_counters(gpus))
+
     def finish(self, job: str, timeout: float) -> None:
         """Brings in the stacks that are still with py-spy."""
         done = threading.Event()

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 SOCKET_NAME = "processor.sock"
+COUNTERS_SECONDS = 20.0
+"""EROICA (section 4.1) profiles for so long."""
 
 
 def default_socket() -> Path:
@@ -33,6 +35,8 @@ class Settings:
         keep_hours: rows and traces older than that are dropped; None: never.
         keep_gb: the oldest of this host beyond that size are dropped, by job; None: never.
         remote_write: where series go; None: nowhere.
+        counters_hz: how often counters of the GPUs' units are sampled, in windows; None: never.
+        counters_seconds: how long such a window is.
     """
 
     socket: Path = field(default_factory=default_socket)
@@ -47,6 +51,8 @@ class Settings:
     keep_hours: float | None = None
     keep_gb: float | None = None
     remote_write: str | None = None
+    counters_hz: float | None = None
+    counters_seconds: float = COUNTERS_SECONDS
 
     def keep_options(self) -> list[str]:
         """What is kept, as `stepscope compact` takes it."""
@@ -56,7 +62,13 @@ class Settings:
     def options(self) -> list[str]:
         """What is recorded, kept and sent, as `stepscope processor` takes it."""
         remote = [] if self.remote_write is None else ["--remote-write", self.remote_write]
-        return self._record_options() + self.keep_options() + remote
+        return self._record_options() + self._counters_options() + self.keep_options() + remote
+
+    def _counters_options(self) -> list[str]:
+        if self.counters_hz is None:
+            return []
+        seconds = ["--counters-seconds", str(self.counters_seconds)]
+        return ["--counters", str(self.counters_hz), *seconds]
 
     def _record_options(self) -> list[str]:
         """Only what differs from the default."""

@@ -23,6 +23,7 @@ from stepscope.processor.instructions import (
     Parent,
     Refuse,
     Relay,
+    SampleCounters,
     Stalled,
     StoreNow,
     Unwatch,
@@ -36,7 +37,13 @@ from stepscope.processor.steps import Event, Step
 from stepscope.processor.survey import Kinds
 from stepscope.processor.tables import together
 from stepscope.trace import Host, Job, ProcessGroup
-from stepscope.wire.control import decode_events, decode_flush, decode_follow, decode_parent
+from stepscope.wire.control import (
+    decode_counters,
+    decode_events,
+    decode_flush,
+    decode_follow,
+    decode_parent,
+)
 from stepscope.wire.frames import (
     GroupInfo,
     Hello,
@@ -238,6 +245,8 @@ class HostState:
                 at for at in self.connections(job) if self.producers[at].hello.source == NCCL
             ]
             return Relay(tuple(plugins), bytes(payload), connection)
+        if (counters := decode_counters(payload)) is not None:
+            return SampleCounters(connection, *counters)
         if (told := decode_parent(payload)) is not None:
             return Parent(connection, *told)
         raise WireError("a request that is none of ours")

@@ -17,6 +17,8 @@ from stepscope.wire.frames import PacketKind, unpack
 AS_USUAL = 1 << 16
 """In place of NCCL's events, beyond whose bits it is: those that the plugin watches where nobody
 asked for others."""
+MOST_COUNTERS_HZ, MOST_COUNTERS_SECONDS = 10_000, 600
+"""Of counters: beyond that GPUs overflow, and folders do."""
 _LONGEST_SECONDS = 60.0
 """A processor that asks for more is not believed: looks cost the training something."""
 
@@ -95,6 +97,51 @@ def decode_relayed(payload: memoryview) -> int:
     if not isinstance(ranks, int):
         raise WireError("no answer to a request to watch other events")
     return ranks
+
+
+@dataclass(frozen=True)
+class Counted:
+    """How often the GPUs of a host were sampled, and what stood in the way."""
+
+    samples: int
+    lost: int
+    troubles: tuple[str, ...] = ()
+
+
+def encode_counters(hz: float, seconds: float) -> bytes:
+    """The payload that asks a processor to sample counters of its GPUs so often and so long."""
+    return json.dumps({"counters_hz": hz, "seconds": seconds}).encode()
+
+
+def decode_counters(payload: memoryview) -> tuple[float, float] | None:
+    """How often and how long they are to be sampled; None where they are not, or not sensibly."""
+    try:
+        said = _object(payload)
+        hz, seconds = float(said["counters_hz"]), float(said["seconds"])
+    except (WireError, KeyError, TypeError, ValueError):
+        return None
+    sensible = 1 <= hz <= MOST_COUNTERS_HZ and 0 < seconds <= MOST_COUNTERS_SECONDS
+    return (hz, seconds) if sensible else None
+
+
+def encode_counted(counted: Counted) -> bytes:
+    """The payload that answers when that is over."""
+    answer = {"samples": counted.samples, "lost": counted.lost, "troubles": counted.troubles}
+    return json.dumps({"counted": answer}).encode()
+
+
+def decode_counted(payload: memoryview) -> Counted:
+    """What came of it.
+
+    Raises:
+        WireError: it is no answer.
+    """
+    try:
+        said = _object(payload)["counted"]
+        troubles = tuple(str(one) for one in said["troubles"])
+        return Counted(int(said["samples"]), int(said["lost"]), troubles)
+    except (KeyError, TypeError, ValueError) as error:
+        raise WireError("no answer to a request to sample counters") from error
 
 
 def encode_parent(parent: int, stopped: int | None) -> bytes:

@@ -9,9 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import stepscope
-
-LIBRARY = Path(stepscope.__file__).parent / "lib" / "libstepscope_pm.so"
+LIBRARY = Path(__file__).parents[2] / "lib" / "libstepscope_pm.so"
 _IN_PACKAGES = ("nvidia/cu13/lib", "nvidia/cuda_cupti/lib")
 _OF_CUDA = Path("/usr/local/cuda/extras/CUPTI/lib64")
 
@@ -55,7 +53,9 @@ class Sampler:
         except subprocess.TimeoutExpired:
             self.process.kill()
             return "CUPTI does not answer; its process was killed"
-        return f"its process was ended by signal {-status}" if status < 0 else None
+        if status < 0:
+            return f"its process was ended by signal {-status}"
+        return f"its process ended with status {status}" if status else None
 
 
 def command(wanted: Wanted, gpu: int, library: Path = LIBRARY) -> list[str]:

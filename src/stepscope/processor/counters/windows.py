@@ -19,6 +19,7 @@ from stepscope.processor.counters.frames import Frame, Frames, Lost, Metrics, No
 from stepscope.processor.counters.rows import loss_rows, sample_rows
 from stepscope.processor.counters.sampler import LIBRARY, Sampler, Wanted, command
 from stepscope.processor.normalise import Rows
+from stepscope.wire.control import Counted
 
 logger = logging.getLogger(__name__)
 
@@ -26,8 +27,10 @@ WARM_STEP = 10
 """Steps before it are slow for reasons of their own: compiling, caches, allocators."""
 REST_SECONDS = 300.0
 """Between two windows because a job does not get on."""
-GRACE_SECONDS = 30.0
-"""CUDA takes seconds to begin and to end; a driver that hangs takes for ever."""
+GRACE_SECONDS = 60.0
+"""CUDA takes long to begin where nothing keeps the driver loaded; one that hangs takes for ever."""
+_END_SECONDS = 5.0
+"""Of a child that has told all."""
 FULL_ROWS = 50_000
 """Stored at once: a table's buffer holds four times that, and eight GPUs fill it in 0.3 s."""
 _PIECE_BYTES = 1 << 20
@@ -87,18 +90,18 @@ class Windows:
     def forget(self, job: str) -> None:
         self._warm.discard(job)
 
-    def begin(self, wanted: Wanted) -> str | None:
-        """Begins a window; why not, if not."""
+    def begin(self, wanted: Wanted, answer: Callable[[Counted], None] = lambda _: None) -> None:
+        """Begins a window; `answer` is called, on whatever thread, when it is over or cannot be."""
         trouble = self._why_not()
         if trouble is not None:
             logger.warning("counters are not sampled: %s", trouble)
-            return trouble
+            answer(Counted(0, 0, (f"counters are not sampled: {trouble}",)))
+            return
         self._began_at = time.monotonic()
         self._thread = threading.Thread(
-            target=self._run, args=(wanted,), name="stepscope-counters", daemon=True
+            target=lambda: answer(self._run(wanted)), name="stepscope-counters", daemon=True
         )
         self._thread.start()
-        return None
 
     def close(self) -> None:
         """Ends a window that is under way; its rows are there when this returns."""
@@ -117,7 +120,15 @@ class Windows:
             return f"{self._library.name} was not built: no C++ compiler then?"
         return "a window is under way" if self.under_way else None
 
-    def _run(self, wanted: Wanted) -> None:
+    def _run(self, wanted: Wanted) -> Counted:
+        counted = self._sampled(wanted)
+        for trouble in counted.troubles:
+            logger.warning("%s", trouble)
+        if counted.samples:
+            logger.info("counters: %d samples, %d more lost", counted.samples, counted.lost)
+        return counted
+
+    def _sampled(self, wanted: Wanted) -> Counted:
         gpus = range(self._gpus)
         self._sink.step_aside(frozenset(gpus))
         try:
@@ -125,9 +136,9 @@ class Windows:
             self._listen(told, time.monotonic() + wanted.seconds + GRACE_SECONDS)
             for one in told:
                 self._end(one)
-            _log(told)
+            return _counted(told)
         except OSError as error:
-            logger.warning("counters are not sampled: %s", error)
+            return Counted(0, 0, (f"counters are not sampled: {error}",))
         finally:
             self._sink.step_aside(frozenset())
 
@@ -185,18 +196,18 @@ class Windows:
 
     @staticmethod
     def _end(told: _Told) -> None:
-        trouble = told.sampler.why_ended(1.0 if told.ended else 0.0)
-        told.trouble = told.trouble or trouble
+        """What it said itself is nearer to the truth than how it ended."""
+        how = told.sampler.why_ended(_END_SECONDS if told.ended else 0.0)
+        told.trouble = told.trouble or how
 
 
-def _log(told: Sequence[_Told]) -> None:
-    """A line for each different trouble, and one of what there is."""
+def _counted(told: Sequence[_Told]) -> Counted:
+    """Of all GPUs; a line for each different trouble."""
     troubled: dict[str, list[str]] = {}
     for one in told:
         if one.trouble is not None:
             troubled.setdefault(one.trouble, []).append(f"gpu{one.sampler.gpu}")
-    for trouble, gpus in troubled.items():
-        logger.warning("counters of %s are not sampled: %s", ", ".join(gpus), trouble)
+    lines = (f"counters of {', '.join(gpus)} are not sampled: {trouble}"
+             for trouble, gpus in troubled.items())  # fmt: skip
     samples, lost = sum(one.samples for one in told), sum(one.lost for one in told)
-    if samples:
-        logger.info("counters were sampled: %d times, %d more were lost", samples, lost)
+    return Counted(samples, lost, tuple(lines))
