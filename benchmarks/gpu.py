@@ -11,6 +11,8 @@
   CUDA events of the job's own. profiler: torch.profiler in mid-run gets its kernels, and we ours.
 - ranks: two NCCL ranks on one GPU (`NCCL_HOSTID`), one delayed: diagnosed as that rank.
 - memory: of the process and of the GPU over `--seconds` of launches.
+- counters: of the GPU's units, 1,000 and 10,000 times a second for ten seconds beside launches: how
+  many samples, how long each is meant for, what they cost the process that decodes them.
 
 Without a GPU it runs the same jobs as toys on the CPU, says in one line what was not shown, and
 gives no verdict on it.
@@ -27,6 +29,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -36,6 +39,7 @@ from benchmarks.gpu_results import (
     MODES,
     Row,
     close_row,
+    counters_row,
     launches_row,
     memory_rows,
     order,
@@ -46,6 +50,8 @@ from benchmarks.gpu_results import (
     table,
 )
 from stepscope.cli.native import FOLDER
+from stepscope.processor.counters.frames import Frame, Frames
+from stepscope.processor.counters.sampler import Sampler, Wanted, command
 from stepscope.store import JobReader
 from stepscope.window import Floats, Window
 
@@ -61,12 +67,15 @@ CASES = {
     "launches-graph": ("launches", True),
 }
 """Model, and whether its passes are a CUDA graph."""
-TOPICS = ("overhead", "launches", "durations", "profiler", "ranks", "memory")
+TOPICS = ("overhead", "launches", "durations", "profiler", "ranks", "memory", "counters")
 TWO_ON_ONE = {
     "NCCL_NET": "Socket", "NCCL_IB_DISABLE": "1", "NCCL_SOCKET_IFNAME": "lo", "NCCL_MAX_CTAS": "2",
     "NCCL_NVLS_ENABLE": "0",
 }  # fmt: skip
 """What lets two ranks of NCCL share a GPU, beside a host id of their own."""
+
+
+COUNTED_HZ, COUNTED_SECONDS = (1_000, 10_000), 10.0
 
 
 @dataclass(frozen=True)
@@ -211,8 +220,28 @@ def _memory(bench: Bench) -> Iterator[Row]:
     yield from memory_rows(said["samples"], said["count"])
 
 
+def _counters(bench: Bench) -> Iterator[Row]:
+    load = Thread(target=bench.run, args=("none", "soak", "--seconds", str(3 * COUNTED_SECONDS)))
+    if bench.has_gpu:
+        load.start()
+    for hz in COUNTED_HZ:
+        yield counters_row(hz, *sampled(command(Wanted(hz, COUNTED_SECONDS), 0)))
+    if bench.has_gpu:
+        load.join()
+
+
+def sampled(command: Sequence[str]) -> tuple[Sequence[Frame], float]:
+    """What a sampler told, and how many seconds of a processor it took."""
+    one, frames, parts = Sampler(0, command), Frames(), list[Frame]()
+    while piece := os.read(one.output, 1 << 20):
+        parts += frames.feed(piece)
+    _, _, usage = os.wait4(one.process.pid, 0)
+    return parts, usage.ru_utime + usage.ru_stime
+
+
 _TOPICS = {"overhead": _overhead, "launches": _launches, "durations": _durations,
-           "profiler": _profiler, "ranks": _ranks, "memory": _memory}  # fmt: skip
+           "profiler": _profiler, "ranks": _ranks, "memory": _memory,
+           "counters": _counters}  # fmt: skip
 
 
 def kernels(window: Window, word: str) -> tuple[int, float]:

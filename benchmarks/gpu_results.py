@@ -12,6 +12,10 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from stepscope.processor.counters.frames import Frame, Lost, Said, Samples
+
 MODES = ("none", "idle", "cupti", "all")
 """Nothing of ours; CUPTI's library loaded and deselected; `--native cupti`; everything there is."""
 MOST_OVERHEAD = 1.01
@@ -105,6 +109,25 @@ def memory_rows(samples: Sequence[Mapping[str, int]], records: int) -> list[Row]
         result = f"{grown / 2**20:+.1f} MiB over {len(samples)} s, {records} launches"
         rows.append(Row(f"soak: {key}", result, "flat", abs(grown) <= FLAT_BYTES))
     return rows
+
+
+def counters_row(hz: float, frames: Sequence[Frame], cpu_seconds: float) -> Row:
+    """Of one window of a GPU's counters."""
+    what = f"counters at {hz:,.0f} Hz"
+    pieces = [one.of for one in frames if isinstance(one, Samples)]
+    if not pieces:
+        why = next((one.why for one in frames if isinstance(one, Said)), "it told nothing")
+        return Row(what, f"not sampled: {why}", "none lost")
+    samples = np.concatenate(pieces)
+    lost = sum(one.samples for one in frames if isinstance(one, Lost))
+    low, usual, high = np.percentile(samples["end_ns"] - samples["start_ns"], (1, 50, 99)) / 1e3
+    seconds = float(samples["end_ns"][-1] - samples["start_ns"][0]) / 1e9
+    result = (
+        f"{len(samples)} samples, {lost} lost, of {usual:.1f} µs ({low:.1f} to {high:.1f}), "
+        f"{cpu_seconds / seconds:.1%} of a core"
+    )
+    close = bool(abs(usual * hz / 1e6 - 1) <= CLOSE)
+    return Row(what, result, f"none lost, periods within {CLOSE:.0%}", close and lost == 0)
 
 
 def table(rows: Sequence[Row]) -> str:

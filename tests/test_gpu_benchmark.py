@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from benchmarks import gpu, gpu_results
 from benchmarks.gpu_results import MODES, Row
 
+from stepscope.processor.counters.frames import SAMPLE_TYPE, Lost, Said, Samples
 from stepscope.store import JobReader, JobWriter, Location
 from stepscope.trace import Job
 from stepscope.window import Window
@@ -76,6 +78,19 @@ def test_memory_that_grows_is_not_flat() -> None:
     leak = [{"rss_bytes": 10**9 + second * 2**20, "gpu_bytes": 10**9} for second in range(60)]
     assert [row.holds for row in gpu_results.memory_rows(flat, 1)] == [True, True]
     assert [row.holds for row in gpu_results.memory_rows(leak, 1)] == [False, True]
+
+
+def test_counters_are_to_come_as_often_as_asked_and_without_gaps() -> None:
+    of = np.zeros(1000, SAMPLE_TYPE)
+    of["start_ns"] = np.arange(1000) * 100_000
+    of["end_ns"] = of["start_ns"] + 100_000
+    row = gpu_results.counters_row(10_000, [Samples(of)], 0.02)
+    assert row.holds is True
+    assert row.result == "1000 samples, 0 lost, of 100.0 µs (100.0 to 100.0), 20.0% of a core"
+    assert gpu_results.counters_row(10_000, [Samples(of), Lost(1, 0, 1)], 0.02).holds is False
+    assert gpu_results.counters_row(20_000, [Samples(of)], 0.02).holds is False
+    refused = gpu_results.counters_row(10_000, [Said("no")], 0.02)
+    assert refused.holds is None and refused.result == "not sampled: no"
 
 
 def test_the_table_is_markdown() -> None:
