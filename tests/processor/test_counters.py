@@ -212,6 +212,16 @@ def test_a_driver_that_hangs_costs_its_child_alone(
     wait_for(lambda: not set(children()) & set(pids), "end of the children")
 
 
+def test_a_child_that_cannot_even_begin_is_a_line(
+    here: pytest.MonkeyPatch, kept: Kept, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    (tmp_path / "pm.so").write_text("no library")
+    broken = Windows("host-0", 1, None, kept.sink("one"), library=tmp_path / "pm.so")
+    broken.begin(SHORT)
+    finish(broken)
+    assert warnings(caplog) == ["counters of gpu0 are not sampled: its process ended with status 1"]
+
+
 def test_who_closes_gets_what_was_sampled_and_leaves_no_child(some: Windows, kept: Kept) -> None:
     some.begin(LONG)
     wait_for(lambda: len(kept.metrics("one")) == GPUS * METRICS, "samples")
