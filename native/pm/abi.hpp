@@ -13,7 +13,7 @@
 namespace stepscope::pm {
 
 using Result = int;
-constexpr Result SUCCESS = 0, INVALID_OPERATION = 7, HARDWARE_BUSY = 26,
+constexpr Result SUCCESS = 0, INVALID_PARAMETER = 1, INVALID_OPERATION = 7, HARDWARE_BUSY = 26,
                  INSUFFICIENT_PRIVILEGES = 35;
 
 struct HostObject;

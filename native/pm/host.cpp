@@ -12,28 +12,33 @@ bool has(const std::vector<const Metric*>& chosen, const std::string& name) {
                        [&](const Metric* one) { return name == one->name; });
 }
 
-// With one metric more: takes it if it fits.
-bool extend(Chosen& chosen, const Metric& metric, std::unique_ptr<Host> host) {
+// With one metric more, if it fits.
+void extend(Chosen& chosen, const Metric& metric, std::unique_ptr<Host> host) {
     std::vector<const char*> counters = chosen.counters;
     for (const char* one : metric.counters()) counters.push_back(one);
     if (!host->add(counters)) {
         chosen.unknown.push_back(metric.name);
-        return false;
+        return;
     }
     Bytes config = host->config_image();
     if (host->passes(config) != 1) {
         chosen.other_pass.push_back(metric.name);
-        return false;
+        return;
     }
     chosen.metrics.push_back(&metric);
     chosen.counters = std::move(counters);
     chosen.config = std::move(config);
     chosen.host = std::move(host);
-    return true;
 }
 
-void forget_found(std::vector<std::string>& left_out, const std::string& name) {
-    left_out.erase(std::remove(left_out.begin(), left_out.end(), name), left_out.end());
+// A name that was taken in the end, or is there already, is not told of (again).
+void tidy(std::vector<std::string>& left_out, const std::vector<const Metric*>& chosen) {
+    std::vector<std::string> kept;
+    for (const std::string& name : left_out) {
+        const bool is_there = std::find(kept.begin(), kept.end(), name) != kept.end();
+        if (!is_there && !has(chosen, name)) kept.push_back(name);
+    }
+    left_out = std::move(kept);
 }
 
 }  // namespace
@@ -45,7 +50,12 @@ Host::Host(const Library& cupti, const std::string& chip, const std::uint8_t* av
     with.type = OF_PM_SAMPLING;
     with.chip = chip.c_str();
     with.availability = availability;
-    check(cupti.host_initialize(&with), "cuptiProfilerHostInitialize");
+    const Result said = cupti.host_initialize(&with);
+    if (said == INVALID_PARAMETER) {
+        throw Trouble("this CUPTI (version " + std::to_string(cupti.version) + ") does not know " +
+                      chip + ": a newer one may");
+    }
+    check(said, "cuptiProfilerHostInitialize");
     host_ = with.host;
 }
 
@@ -115,10 +125,10 @@ Chosen choose(const Library& cupti, const std::string& chip, const std::uint8_t*
     Chosen chosen;
     for (const Metric& metric : METRICS) {
         if (has(chosen.metrics, metric.name)) continue;
-        if (extend(chosen, metric, std::make_unique<Host>(cupti, chip, availability))) {
-            forget_found(chosen.unknown, metric.name);
-        }
+        extend(chosen, metric, std::make_unique<Host>(cupti, chip, availability));
     }
+    tidy(chosen.unknown, chosen.metrics);
+    tidy(chosen.other_pass, chosen.metrics);
     if (chosen.metrics.empty()) throw Trouble("CUPTI has none of our metrics for " + chip);
     return chosen;
 }

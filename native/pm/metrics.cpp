@@ -24,6 +24,8 @@ const std::vector<Metric> METRICS = {
     {"nvlink_tx_bytes_per_s", {"nvltx__bytes.sum"}, 1.0, true},
     {"pcie_rx_bytes_per_s", {"pcie__read_bytes.sum"}, 1.0, true},
     {"pcie_tx_bytes_per_s", {"pcie__write_bytes.sum"}, 1.0, true},
+    {"pcie_rx_bytes_per_s", {"PCI.TriageCompute.pcie__read_bytes.sum"}, 1.0, true},   // GB100
+    {"pcie_tx_bytes_per_s", {"PCI.TriageCompute.pcie__write_bytes.sum"}, 1.0, true},  // GB100
     {"sm_clock_mhz", {"gpc__cycles_elapsed.avg.per_second"}, 1e-6, false},
 };
 

@@ -3,10 +3,10 @@
 //
 // Each sample follows the one before without a break, but for one gap of MOCK_PM_GAP samples in
 // front of the tenth, which it tells as an overflow. Values are 1, 2, 3, … in the order of the
-// counters, and 1000 of what ends in `.sum`. A counter whose name holds MOCK_PM_UNKNOWN is not
-// known; each that holds MOCK_PM_EXTRA takes a pass of its own. MOCK_PM_REFUSES is what enabling
-// says. MOCK_PM_TICKS: times are of a clock that nobody has. MOCK_PM_HANGS: decoding never returns.
-// MOCK_PM_FAILS: so many looks at the buffer succeed.
+// counters, and 1000 of what ends in `.sum`. A counter or
+// chip whose name holds MOCK_PM_UNKNOWN is not known; each that holds MOCK_PM_EXTRA takes a pass of
+// its own. MOCK_PM_REFUSES is what enabling says. MOCK_PM_TICKS: times are of a clock that nobody
+// has. MOCK_PM_HANGS: decoding never returns. MOCK_PM_FAILS: so many looks at the buffer succeed.
 #include <time.h>
 #include <unistd.h>
 
@@ -34,7 +34,7 @@ using namespace stepscope::pm;
 
 namespace {
 
-constexpr Result INVALID_PARAMETER = 1, INVALID_METRIC_NAME = 17, OTHER = 999;
+constexpr Result INVALID_METRIC_NAME = 17, OTHER = 999;
 constexpr std::uint64_t TICKS_BEHIND = 1'000'000'000'000'000;
 
 std::uint64_t setting(const char* name, std::uint64_t otherwise) {
@@ -100,7 +100,8 @@ API Result cuptiPmSamplingGetCounterAvailability(CounterAvailability* with) {
 API Result cuptiProfilerHostInitialize(HostInitialize* with) {
     const bool is_old = setting("MOCK_PM_VERSION", 130001) < KNOWS_SINGLE_PASS_SET;
     const std::size_t size = is_old ? HOST_INITIALIZE_WITHOUT_SET : sizeof(HostInitialize);
-    if (with->size != size || with->type != OF_PM_SAMPLING) return INVALID_PARAMETER;
+    const bool is_known = !matches("MOCK_PM_UNKNOWN", with->chip);
+    if (with->size != size || with->type != OF_PM_SAMPLING || !is_known) return INVALID_PARAMETER;
     with->host = new HostObject;
     return SUCCESS;
 }

@@ -82,10 +82,15 @@ def test_a_chip_lacks_some(addressed: Program) -> None:
     assert run.notes == ["AD102 has no nvlink_rx_bytes_per_s, nvlink_tx_bytes_per_s"]
 
 
-def test_memory_goes_by_two_names(addressed: Program) -> None:
-    assert addressed.choose("GH100", MOCK_PM_UNKNOWN="dram__").metrics == (
-        "sm_active", "tensor_active", "dram_active", *EVERY[3:],
-    )  # fmt: skip
+@pytest.mark.parametrize("unknown", ["dram__", "dramc__", "Triage"])
+def test_some_go_by_two_names(addressed: Program, unknown: str) -> None:
+    run = addressed.choose("GH100", MOCK_PM_UNKNOWN=unknown)
+    assert run.metrics == EVERY and not run.notes
+
+
+def test_where_one_name_needs_another_pass_the_other_is_taken(addressed: Program) -> None:
+    run = addressed.choose("GB100", MOCK_PM_EXTRA="dram__")
+    assert run.metrics == EVERY and not run.notes
 
 
 def test_what_takes_another_pass_is_left_out_and_what_comes_after_it_is_not(
@@ -118,6 +123,7 @@ def test_each_cupti_gets_structures_of_its_size(addressed: Program, version: str
         ({"MOCK_PM_VERSION": "23"}, "at least 24 (CUDA 12.6) is needed"),
         ({"MOCK_PM_CHIP": "TU102"}, "TU102 cannot sample its counters at a fixed rate"),
         ({"MOCK_PM_CHIP": "GA100"}, "GA100 cannot sample its counters at a fixed rate"),
+        ({"MOCK_PM_CHIP": "GB100", "MOCK_PM_UNKNOWN": "GB"}, "does not know GB100: a newer one"),
         ({"MOCK_PM_CUINIT": "100"}, "cuInit says 100"),
         ({"MOCK_PM_FAILS": "0"}, "cuptiPmSamplingDecodeData says 999"),
     ],

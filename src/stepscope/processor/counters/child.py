@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
 
 def main(arguments: Sequence[str]) -> int:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: its processor ends it
     library, folders, gpu, interval_ns, window_ns = arguments
     out = os.dup(1)
     os.dup2(2, 1)
