@@ -11,6 +11,7 @@ import pynvml
 import pytest
 
 from stepscope.cli import main
+from stepscope.cli.counters import why_not
 from stepscope.doctor import Check, Machine, State, checks, examine
 
 Answer = Callable[[Machine], Machine]
@@ -147,6 +148,15 @@ def test_why_kernels_cannot_be_recorded(server: Machine, change: Answer, said: s
     check = look(change(server))["kernels"]
     assert check.state is State.BLOCKED
     assert said in check.found
+
+
+def test_run_says_at_once_that_counters_will_not_be_sampled(server: Machine) -> None:
+    assert why_not(server) is None
+    write(server.root, "proc/driver/nvidia/params", "RmProfilingAdminOnly: 1")
+    said = why_not(server)
+    assert said is not None and said.startswith("this user may not read them; start the processor")
+    (server.root / "proc/driver/nvidia/version").unlink()
+    assert why_not(server) == "there is no NVIDIA driver"
 
 
 def test_the_copy_that_torch_brings_is_asked_first(server: Machine) -> None:

@@ -3,8 +3,9 @@ a while."""
 
 from __future__ import annotations
 
+import sysconfig
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,6 +20,9 @@ from stepscope.wire.control import (
     decode_counted,
     encode_counters,
 )
+
+if TYPE_CHECKING:
+    from stepscope.doctor.machine import Machine
 
 _GRACE_SECONDS = 90.0
 """The processor gives up a window before that."""
@@ -55,6 +59,24 @@ def counters(
         exits.complain(trouble)
     typer.echo(f"{counted.samples} samples, {counted.lost} more were lost")
     return 0
+
+
+def why_not(machine: Machine) -> str | None:
+    """Why none would be sampled on a machine, as it looks from outside, and what to do."""
+    from stepscope.doctor import gpu
+    from stepscope.doctor.finding import State
+
+    found = gpu.counters(machine)
+    if found.state is State.WORKS:
+        return None
+    return found.found if found.advice is None else f"{found.found}; {found.advice}"
+
+
+def this_machine() -> Machine:
+    """With the packages of our Python, where the processor looks, too."""
+    from stepscope.doctor.machine import Machine
+
+    return Machine(packages=Path(sysconfig.get_path("purelib")), store=None)
 
 
 def asked_of(path: Path, hz: float, seconds: float) -> Counted:

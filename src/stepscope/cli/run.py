@@ -90,6 +90,8 @@ def run(
     from stepscope.processor.settings import Settings, default_socket
 
     libraries = variables(native)
+    if counters is not None:
+        _say_why_no_counters()
     name = job or launch.job_name(command, os.environ)
     root = launch.absolute_store(store)
     settings = Settings(
@@ -110,6 +112,15 @@ def run(
     if announcer is not None:
         announcer.close()
     return status if status >= 0 else 128 - status
+
+
+def _say_why_no_counters() -> None:
+    """The processor would say so in its log alone, and minutes later."""
+    from stepscope.cli.counters import this_machine, why_not
+
+    trouble = why_not(this_machine())
+    if trouble is not None:
+        exits.complain(f"counters will not be sampled, as it seems: {trouble}")
 
 
 def _watched(command: list[str], env: dict[str, str], live: Live, processor: HostProcessor) -> int:
