@@ -286,17 +286,20 @@ def test_in_a_processor_they_land_in_the_job_folder(
     thread = threading.Thread(target=processor.run)
     thread.start()
     try:
-        told_by_a_rank(socket_path, tmp_path)
+        rank = warm_rank(socket_path, tmp_path)
         folder = tmp_path / "job-1"
         wait_for(lambda: of_metric(folder, "tensor_active.gpu0").size == 999, "samples")
         assert of_metric(folder, "tensor_active.gpu0").tolist() == [0.02] * 999
         ask = ["counters", "--seconds", "0.1", "--socket", str(socket_path)]
         wait_for(lambda: main(ask) == 0, "end of the window")
         assert capsys.readouterr().out == "999 samples, 0 more were lost\n"
+        wait_for(lambda: periods(folder).count(INTERVAL_NS) == 2 * 999 * METRICS, "all rows")
+        rank.close()
+        wait_for(lambda: main(ask) == 2, "end of the job")
+        assert "no job runs here" in capsys.readouterr().err
     finally:
         processor.stop()
         thread.join()
-    assert ints(folder, "hardware", "period_ns").count(INTERVAL_NS) == 2 * 999 * METRICS
 
 
 def test_asking_a_processor_that_cannot_says_why(
@@ -316,15 +319,20 @@ def test_requests_that_are_not_sensible_are_refused() -> None:
         decode_counted(memoryview(b"{}"))
 
 
-def told_by_a_rank(socket_path: Path, store: Path) -> None:
-    """Of steps until it is warm and beyond."""
+def warm_rank(socket_path: Path, store: Path) -> socket.socket:
+    """One that has told of enough steps, and is still there."""
     producer = Producer(0, store=str(store))
     introduction = producer.hello(), producer.tell("loader", "optimizer")
     records = [record for _ in range(WARM_STEP + 5) for record in producer.iteration()]
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
-        line.connect(str(socket_path))
-        for packet in (*introduction, producer.packet(*records)):
-            line.send(packet)
+    line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    line.connect(str(socket_path))
+    for packet in (*introduction, producer.packet(*records)):
+        line.send(packet)
+    return line
+
+
+def periods(folder: Path) -> list[int]:
+    return ints(folder, "hardware", "period_ns")
 
 
 def of_metric(folder: Path, name: str) -> np.ndarray:

@@ -111,7 +111,7 @@ class Processor:
         wanted = None if hz is None else Wanted(hz, settings.counters_seconds)
         # past series and traces, in which there is no place for ten thousand a second
         sink = Sink(
-            self._jobs.folders, self._jobs.record, self._jobs.hurry, self._outside.leave_counters
+            self._state.jobs, self._jobs.record, self._jobs.hurry, self._outside.leave_counters
         )
         return Windows(self._host, len(self._outside.gpus), wanted, sink)
 

@@ -42,6 +42,7 @@ class Sink:
     """Where rows go, and who is told."""
 
     jobs: Callable[[], Collection[str]]
+    """Those that run here; asked when a window begins, by who begins it."""
     append: Callable[[str, str, Rows], None]
     hurry: Callable[[str], None]
     step_aside: Callable[[frozenset[int]], None]
@@ -71,6 +72,7 @@ class Windows:
         self._library = library
         self._warm: set[str] = set()
         self._began_at = -REST_SECONDS
+        self._jobs: frozenset[str] = frozenset()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -97,7 +99,7 @@ class Windows:
             logger.warning("counters are not sampled: %s", trouble)
             answer(Counted(0, 0, (f"counters are not sampled: {trouble}",)))
             return
-        self._began_at = time.monotonic()
+        self._began_at, self._jobs = time.monotonic(), frozenset(self._sink.jobs())
         self._thread = threading.Thread(
             target=lambda: answer(self._run(wanted)), name="stepscope-counters", daemon=True
         )
@@ -118,6 +120,8 @@ class Windows:
             return "NVML knows of no GPU here"
         if not self._library.exists():
             return f"{self._library.name} was not built: no C++ compiler then?"
+        if not self._sink.jobs():
+            return "no job runs here"
         return "a window is under way" if self.under_way else None
 
     def _run(self, wanted: Wanted) -> Counted:
@@ -186,12 +190,12 @@ class Windows:
 
     def _append(self, table: str, rows: Rows) -> int:
         """To every job here: what a GPU does is of the host, as NVML's figures are."""
-        for job in self._sink.jobs():
+        for job in self._jobs:
             self._sink.append(job, table, rows)
         return len(rows["rank"])
 
     def _store(self) -> None:
-        for job in self._sink.jobs():
+        for job in self._jobs:
             self._sink.hurry(job)
 
     @staticmethod
