@@ -158,6 +158,17 @@ def test_experts_with_more_tokens() -> None:
     assert "3.0x slower than its peers in moe_experts" in verdict.summary
 
 
+def test_a_few_more_tokens_are_not_why_a_rank_is_late() -> None:
+    """Its experts take 1 ms of the 60 ms more, and nothing else within its passes takes longer."""
+    nap = Fault((CULPRIT,), "forward-compute", 100, ms=60, computes=False)
+    job, healthy = a_job(faults=[nap]), with_experts(a_job(), (1.0, 1.02))
+    inner = healthy.tables["phases"]
+    inner = inner.take(inner.strings("phase").equals("self_attention", "moe_experts"))
+    job = replace(put(job, phases=both(inner, job.tables["phases"])), job=healthy.job)
+    verdict = the_verdict(job)
+    assert (verdict.cause, verdict.phase) == ("compute", "forward-compute")
+
+
 def test_experts_with_more_tokens_by_sums_of_kernels() -> None:
     job = on_device(a_job(faults=PASSES))
     named = replace(job, job=replace(job.job, groups=(

@@ -77,12 +77,17 @@ def _of_device(seen: Observed, one: Culprit, use: Use) -> Reason | None:
     counted = _errors(seen, one)
     if counted is not None:
         return Reason("compute", None, (counted, *_measured(use)), proven=True)
+    return _of_experts(seen, one, use)
+
+
+def _of_experts(seen: Observed, one: Culprit, use: Use) -> Reason | None:
+    """More tokens for its experts, if nothing else makes its passes longer."""
     phases = inner.parts_of(seen, one)
     parts = phases or inner.kernels_of(seen, one)
     experts = inner.more_for_experts(parts)
-    if experts is None or not any(seen.window.job.groups_of_kind("ep")):
+    if experts is None or not inner.explain(parts, one):
         return None
-    if tokens.too_many(seen, one, experts):
+    if not any(seen.window.job.groups_of_kind("ep")) or tokens.too_many(seen, one, experts):
         return None
     return Reason(
         "load_imbalance", None, (_experts(parts, experts), *_measured(use)),

@@ -34,6 +34,9 @@ MOSTLY = 0.7
 lengths, of which experts have about half."""
 APART = 4.0
 """And experts are slower by this many times what the rest is, which noise makes a little slow."""
+EXPLAIN = 0.1
+"""And all parts together carry so much of the culprit's excess, or it is from elsewhere: forward is
+a third of a step, and no more is to be seen where backward's parts were not recorded."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +110,11 @@ def more_for_experts(parts: Mapping[str, Part]) -> str | None:
     return max(experts, key=lambda name: parts[name].excess_ns)
 
 
+def explain(parts: Mapping[str, Part], one: Culprit) -> bool:
+    """Whether what the parts take longer has to do with why the culprit is slow."""
+    return sum(max(part.excess_ns, 0.0) for part in parts.values()) >= EXPLAIN * one.excess_ns
+
+
 def _spent(seen: Observed, one: Culprit, wanted: Callable[[str], bool]) -> dict[str, Floats]:
     """Sums of each kernel and rank, per step, in the windows that began while one was slow."""
     table = seen.window.table("kernel_summaries")
@@ -147,13 +155,16 @@ def _inner_rows(seen: Observed) -> Table | None:
 
 
 def _means(seen: Observed, rows: Table, first: int, stop: int) -> Floats:
-    """Time per step of every rank in columns [first, stop); NaN where it has no row."""
-    ranks = len(seen.line.ranks)
+    """Time per step of every rank in columns [first, stop), of those steps that have rows of it;
+    NaN where none has."""
     row, column = seen.line.rows(rows.ints("rank")), seen.line.columns(rows.ints("step"))
     keep = (row >= 0) & (column >= first) & (column < stop)
-    count = np.bincount(row[keep], minlength=ranks)
-    total = stats.sums(row[keep], _own(rows)[keep], ranks)
-    return np.where(count > 0, total / max(stop - first, 1), np.nan)
+    row, column = row[keep], column[keep] - first
+    recorded = np.zeros((len(seen.line.ranks), max(stop - first, 1)), np.bool_)
+    recorded[row, column] = True
+    steps = recorded.sum(axis=1)
+    total = stats.sums(row, _own(rows)[keep], len(seen.line.ranks))
+    return np.where(steps > 0, total / np.maximum(steps, 1), np.nan)
 
 
 def _own(rows: Table) -> Ints:
