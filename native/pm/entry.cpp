@@ -57,8 +57,8 @@ API int stepscope_pm_sample(const char* folders, int gpu, long long interval_ns,
     using namespace stepscope::pm;
     Pipe pipe(out);
     return told(pipe, [&] {
+        start_driver();  // first: without it CUDA 13.2's libcupti crashes at its first call
         const Library cupti = find(folders);
-        start_driver();
         const auto device = static_cast<std::size_t>(gpu);
         const std::string chip = chip_of(cupti, device);
         const Bytes availability = availability_of(cupti, device);
