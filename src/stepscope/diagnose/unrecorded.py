@@ -36,10 +36,12 @@ def _recorded(window: Window) -> set[str]:
     comm = window.table("comm_ops")
     if comm is None:
         return set()
-    names = comm.strings("group")
-    codes = names.codes[is_finished(comm)]
-    count = np.bincount(codes + 1, minlength=len(names.values) + 1)[1:]
-    return {name for name, rows in zip(names.values, count, strict=True) if rows}
+    names = comm.strings("group").values
+    count = np.zeros(len(names) + 1, np.int64)
+    for _, part in comm.parts():
+        codes = part.strings("group").codes[is_finished(part)]
+        count += np.bincount(codes + 1, minlength=len(count))
+    return {name for name, rows in zip(names, count[1:], strict=True) if rows}
 
 
 def not_kept(
