@@ -15,6 +15,7 @@ from stepscope.processor.pace import (
     tick_seconds,
 )
 from stepscope.processor.state import HostState
+from stepscope.processor.steps import ON_THE_WAY_NS
 
 from .producers import MS, OFFSET_NS, Producer
 
@@ -69,7 +70,8 @@ def test_the_shortest_step_counts_and_none_while_one_is_not_known() -> None:
 
 
 def test_whoever_waits_is_looked_at_before_it_is_for_long() -> None:
-    """A job has stalled after half a step; ticks of a fifth of one must not miss that."""
+    """A job has stalled after half a step, and the second in which the end of an operator may be on
+    its way; ticks of a fifth of a step must not miss that."""
     state, producer = HostState(), Producer()
     for packet in (producer.hello(), producer.tell("loader", "optimizer", "dp-0", "AllReduce")):
         state.packet(0, packet, OFFSET_NS)
@@ -77,7 +79,39 @@ def test_whoever_waits_is_looked_at_before_it_is_for_long() -> None:
     state.packet(0, producer.packet(*events), OFFSET_NS)
     began = OFFSET_NS + producer.now_ns
     state.packet(0, producer.packet(producer.comm("AllReduce", 7)), began)
-    assert not state.is_waiting(began + 200 * MS)
-    assert state.is_waiting(began + 300 * MS)
+    assert not state.is_waiting(began + ON_THE_WAY_NS + 200 * MS)
+    assert state.is_waiting(began + ON_THE_WAY_NS + 300 * MS)
     state.packet(0, producer.packet(producer.comm("AllReduce", 7, end_ns=10)), began)
-    assert not state.is_waiting(began + 300 * MS)
+    assert not state.is_waiting(began + ON_THE_WAY_NS + 300 * MS)
+
+
+def test_who_waits_for_most_of_every_step_has_not_stalled() -> None:
+    """Beside a slow rank, or in a pipeline: only who waits longer than usual is looked at."""
+    state, producer = HostState(), Producer()
+    for packet in (producer.hello(), producer.tell("loader", "optimizer", "dp-0", "AllReduce")):
+        state.packet(0, packet, OFFSET_NS)
+    for seq in range(12):
+        waited = producer.comm("AllReduce", seq, end_ns=producer.now_ns + 800 * MS)
+        state.packet(
+            0, producer.packet(waited, *producer.iteration(compute_ns=990 * MS)), OFFSET_NS
+        )
+    began = OFFSET_NS + producer.now_ns
+    state.packet(0, producer.packet(producer.comm("AllReduce", 12)), began)
+    assert not state.stalled(began + ON_THE_WAY_NS + 950 * MS)
+    assert state.stalled(began + ON_THE_WAY_NS + 1050 * MS)
+
+
+def test_one_long_wait_makes_nobody_patient_for_long() -> None:
+    state, producer = HostState(), Producer()
+    for packet in (producer.hello(), producer.tell("loader", "optimizer", "dp-0", "AllReduce")):
+        state.packet(0, packet, OFFSET_NS)
+    for seq in range(12):
+        lasted = 60_000 * MS if seq == 5 else 10 * MS
+        waited = producer.comm("AllReduce", seq, end_ns=producer.now_ns + lasted)
+        state.packet(
+            0, producer.packet(waited, *producer.iteration(compute_ns=990 * MS)), OFFSET_NS
+        )
+    began = OFFSET_NS + producer.now_ns
+    state.packet(0, producer.packet(producer.comm("AllReduce", 12)), began)
+    assert not state.stalled(began + ON_THE_WAY_NS + 1950 * MS)
+    assert state.stalled(began + ON_THE_WAY_NS + 2050 * MS)

@@ -101,6 +101,7 @@ class Processor:
         self._tick_at, self._tick_seconds = 0.0, SHORTEST_SECONDS
         self._duties_at = 0.0
         self._stalls = Stalls()
+        self._standing: set[str] = set()  # jobs of which it was said that they do not get on
         self._halted = Halted()
         self._halted_before: dict[str, frozenset[int]] = {}
         self._parents: dict[int, int] = {}
@@ -264,11 +265,18 @@ class Processor:
         self._reporting.note(job, table, rows)
 
     def _open_ops(self, it: OpenOps) -> None:
-        if it.rows:
+        """That operators are in flight is no news in itself: where steps are long, some always
+        are. It is where the job does not get on, and when it gets on again."""
+        if it.rows and it.job in self._halted_before:
             self._outside.stalled(it.job)
-            if it.job in self._halted_before and not self._stalls.has(it.job):
+            if not self._stalls.has(it.job):
                 self._tick_at = 0.0  # somebody waits for who has stopped: that is the news
+            self._standing.add(it.job)
         self._jobs.replace_open(it.job, it.rows)
+        if it.job in self._standing:
+            self._jobs.hurry(it.job)
+        if not it.rows:
+            self._standing.discard(it.job)
 
     def _job_known(self, it: JobKnown) -> None:
         here = Host(self._host, (), self._nics, self._outside.gpus)
@@ -286,6 +294,7 @@ class Processor:
         """Has the processes looked at, and says that we are looking: a hang is told by time that
         passes while nothing else is recorded."""
         self._outside.stalled(it.job)
+        self._standing.add(it.job)
         self._counters.stalled()
         self._store(it.job, "hardware", it.rows(time.time_ns()))
         self._jobs.hurry(it.job)

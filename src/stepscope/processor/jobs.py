@@ -113,11 +113,10 @@ class JobFolders:
             folder.record(table, rows)
 
     def replace_open(self, job: str, rows: Rows) -> None:
-        """Replaces the list of operators in flight, and has it stored at once."""
+        """Replaces the list of operators in flight, which is stored with the rest."""
         folder = self._folders.get(job)
         if folder is not None:
             folder.replace("comm_ops", OPEN_OPS_FILE, rows or NO_OPEN_OPS)
-            self.hurry(job)
 
     def hurry(self, job: str) -> None:
         """Has a job stored now instead of at its next turn."""

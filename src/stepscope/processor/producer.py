@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,13 +11,22 @@ from stepscope.processor.communicators import Members
 from stepscope.processor.joiner import Joiner
 from stepscope.processor.natives import StepEnds, is_native, with_ordinals
 from stepscope.processor.normalise import Records, Translation
-from stepscope.processor.steps import StepTracker
+from stepscope.processor.steps import ON_THE_WAY_NS, StepTracker
 from stepscope.processor.survey import Kinds
 from stepscope.window import NULL, Ints
 from stepscope.wire.frames import GroupInfo, Hello
+from stepscope.wire.records import COMM_DONE, UNKNOWN
 
 PATIENT_STEPS = 0.5
 """As `hang.STOPPED_STEPS`: by then somebody may be missing, and fresh samples are wanted."""
+
+USUAL_TIMES = 1.25
+"""A job does not get on if an operator is in flight for longer than is usual by this: beside a slow
+rank, in pipelines, and where a host is ahead of its device, some are in every step."""
+USUAL_STEPS = 2.0
+"""And no longer than this, whatever was usual."""
+_USUAL_PACKETS = 16
+"""Over which that is found: eight seconds."""
 
 OpenKey = tuple[int, int, bool]
 """Of an operator in flight: its group, its number in it, and whether it is a send or a receive."""
@@ -42,6 +52,8 @@ class Producer:
     held_since_ns: int | None = None
     holding: bool = True
     open_ops: dict[OpenKey, Records] = field(default_factory=dict)
+    lasted_ns: deque[int] = field(default_factory=lambda: deque(maxlen=_USUAL_PACKETS))
+    """The longest operators of recent packets."""
     has_calls: bool = False
     """It has told of operators."""
     joiner: Joiner | None = None
@@ -72,14 +84,24 @@ class Producer:
 
     @property
     def patience_ns(self) -> float:
-        return PATIENT_STEPS * self.tracker.average_ns
+        """For how long an operator may be in flight before the job does not get on."""
+        step_ns, usual_ns = self.tracker.average_ns, max(self.lasted_ns, default=0)
+        return max(PATIENT_STEPS * step_ns, min(USUAL_TIMES * usual_ns, USUAL_STEPS * step_ns))
+
+    def saw(self, comm: Records) -> None:
+        """Learns from operators how long they usually are in flight."""
+        ended = comm["field"][(comm["flags"] == COMM_DONE) & (comm["field"][:, 5] != UNKNOWN)]
+        if len(ended):
+            self.lasted_ns.append(int((ended[:, 5] - ended[:, 4]).max()))
 
     def waits(self, now_ns: int, part: float = 1.0) -> bool:
-        """Whether an operator is in flight for longer than this part of its patience."""
+        """Whether an operator is in flight for longer than this part of its patience: one of which
+        the end may be on its way is not known to be."""
         if not self.open_ops:
             return False
         enqueued = min(int(record["field"][0, 4]) for record in self.open_ops.values())
-        return now_ns - self.offset_ns - enqueued > part * self.patience_ns
+        in_flight_ns = now_ns - ON_THE_WAY_NS - self.offset_ns - enqueued
+        return in_flight_ns > part * self.patience_ns
 
     def step_of(self, ordinal: int) -> int:
         if self.is_native:

@@ -156,8 +156,8 @@ class HostState:
         return out
 
     def stalled(self, now_ns: int, halted: Collection[str] = ()) -> list[Stalled]:
-        """Jobs with operators in flight for longer than half an average step of theirs; any, of
-        jobs that have a stopped process."""
+        """Jobs with operators in flight for longer than half an average step of theirs, and than is
+        usual there; any, of jobs that have a stopped process."""
         jobs = {
             producer.hello.job
             for producer in self.producers.values()
@@ -364,6 +364,7 @@ class HostState:
     def _open(self, producer: Producer, records: Records) -> list[Instruction]:
         """Keeps the list of operators in flight; says it anew when it changed."""
         comm = normalise.of_kind(records, RecordKind.COMM)
+        producer.saw(comm)
         before = set(producer.open_ops)
         for record in _about_open(comm, before):
             key = _open_key(record, producer.names)
