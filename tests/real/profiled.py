@@ -25,10 +25,10 @@ from torch.utils.data import DataLoader, Dataset
 
 WORLD, CULPRIT = 4, 2
 WARM_UP, ACTIVE = 3, 6
-PRODUCTS, BURNT = 12, 640
-"""Of matrices in each backward pass: some 2 and 60 ms on a fast processor, where four ranks on two
+PRODUCTS, BURNT = 60, 960
+"""Of matrices in each backward pass: some 6 and 90 ms on a fast processor, where four ranks on two
 cores differ by as much as 2 ms without any fault."""
-SLEEP_S, LOAD_S = 0.1, 0.005
+SLEEP_S, LOAD_S = 0.2, 0.02
 """In each forward pass, and for each row."""
 
 
