@@ -19,12 +19,12 @@ from typing import TypeVar
 
 import numpy as np
 
-from stepscope.diagnose.blame import Culprit
-from stepscope.diagnose.cost import what_if
-from stepscope.diagnose.critical_path import critical_path, shares
+from stepscope.diagnose.decide.cost import what_if
+from stepscope.diagnose.detect.straggler_ranks import Culprit
+from stepscope.diagnose.graph.critical_path import critical_path, shares
+from stepscope.diagnose.graph.replay import Replay
+from stepscope.diagnose.graph.step_graph import StepGraph, spread, step_graph
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.replay import Replay
-from stepscope.diagnose.step_graph import StepGraph, spread, step_graph
 from stepscope.simulate import Scenario, simulate
 from stepscope.simulate.parse import parse_fault
 from stepscope.store.reader import JobReader

@@ -33,7 +33,7 @@ PACKAGES = ("traceinsight==0.6.1", "pandas<3")
 OURS = """
 import sys
 from pathlib import Path
-from stepscope.diagnose.breakdown import breakdown
+from stepscope.diagnose.views.breakdown import breakdown
 from stepscope.formats.kineto import read
 if __name__ == "__main__":
     found = breakdown(read(Path(sys.argv[1])).window)

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.diagnose.mixtures import Grid, Mixtures, mean_distances, sorted_distances
-from stepscope.diagnose.runner import diagnose
+from stepscope.diagnose.numeric.mixtures import Grid, Mixtures, mean_distances, sorted_distances
+from stepscope.diagnose.run import diagnose
 from stepscope.processor.compress.modes import Histograms
 from stepscope.trace import Host, Job, ProcessGroup
 from stepscope.window import Floats, Strings, Table, Window

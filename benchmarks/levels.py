@@ -17,7 +17,8 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from stepscope.diagnose.methods import l1, l2
+from stepscope.diagnose.detect import step_time as l1
+from stepscope.diagnose.detect import straggler as l2
 from stepscope.window import Floats, Ints
 
 WINDOWS = 60

@@ -54,7 +54,7 @@ def diagnose(window: Any) -> Diagnosis:
 
 
 def install() -> None:
-    reader, runner = ModuleType("stepscope.store.reader"), ModuleType("stepscope.diagnose.runner")
+    reader, runner = ModuleType("stepscope.store.reader"), ModuleType("stepscope.diagnose.run")
     reader.JobReader = JobReader  # type: ignore[attr-defined]
     runner.diagnose = diagnose  # type: ignore[attr-defined]
     sys.modules |= {reader.__name__: reader, runner.__name__: runner}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stepscope.diagnose.finding import Diagnosis, Verdict
-from stepscope.diagnose.runner import diagnose
+from stepscope.diagnose.run import diagnose
 
 from ..formats.flight_recorder.recorders import HOUR, Groups, Recorder, window_of
 

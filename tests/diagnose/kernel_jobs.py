@@ -7,7 +7,7 @@ from itertools import product
 
 import numpy as np
 
-from stepscope.diagnose.kernel_times import KernelTimes
+from stepscope.diagnose.views.kernel_times import KernelTimes
 from stepscope.trace import Host, Job, ProcessGroup
 from stepscope.window import Floats, Strings, Table, Window
 

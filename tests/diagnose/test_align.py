@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from stepscope.diagnose.align import align
-from stepscope.diagnose.runner import diagnose
+from stepscope.diagnose.prepare.align import align
+from stepscope.diagnose.run import diagnose
 from stepscope.trace import Host, Job, ProcessGroup
 from stepscope.window import NULL, Ints, Table, Window
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepscope.diagnose.finding import Diagnosis
-from stepscope.diagnose.runner import diagnose, find_hang
+from stepscope.diagnose.run import diagnose, find_hang
 from stepscope.trace import TABLES, Host, Job, ProcessGroup, TableSpec
 from stepscope.window import NULL, Column, Strings, Table, Window
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepscope.diagnose import breakdown as module
-from stepscope.diagnose.breakdown import breakdown
+from stepscope.diagnose.views import breakdown as module
+from stepscope.diagnose.views.breakdown import breakdown
 from stepscope.trace import Job
 from stepscope.window import NULL, Strings, Table, Window
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepscope.diagnose import stats
-from stepscope.diagnose.methods import brief
-from stepscope.diagnose.runner import diagnose
+from stepscope.diagnose.detect import straggler_brief as brief
+from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.run import diagnose
 from stepscope.window import Floats, Ints, Table, Window
 
 from .jobs import MS, Fault, a_job, put, without

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from stepscope.diagnose.finding import Verdict
-from stepscope.diagnose.runner import diagnose
+from stepscope.diagnose.run import diagnose
 from stepscope.trace import Host, ProcessGroup
 from stepscope.window import Strings, Table, Window
 

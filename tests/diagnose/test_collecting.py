@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stepscope.diagnose.finding import Verdict
-from stepscope.diagnose.runner import diagnose
+from stepscope.diagnose.run import diagnose
 
 from .jobs import Fault, a_job
 

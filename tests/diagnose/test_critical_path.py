@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 
-from stepscope.diagnose.critical_path import OWN, Path, critical_path, shares
-from stepscope.diagnose.replay import Replay
-from stepscope.diagnose.runner import diagnose
-from stepscope.diagnose.step_graph import StepGraph, step_graph
-from stepscope.diagnose.timeline import timeline
+from stepscope.diagnose.graph.critical_path import OWN, Path, critical_path, shares
+from stepscope.diagnose.graph.replay import Replay
+from stepscope.diagnose.graph.step_graph import StepGraph, step_graph
+from stepscope.diagnose.run import diagnose
+from stepscope.diagnose.views.timeline import timeline
 from stepscope.trace import Host, Job, ProcessGroup
 from stepscope.window import Ints, Table, Window
 

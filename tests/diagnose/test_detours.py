@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepscope.diagnose.detours import adapters_left
+from stepscope.diagnose.network.rerouted import adapters_left
 from stepscope.trace import Host, Job
 from stepscope.window import Window
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from stepscope.diagnose.finding import Verdict
-from stepscope.diagnose.runner import diagnose
+from stepscope.diagnose.run import diagnose
 from stepscope.window import Window
 
 from .jobs import without

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stepscope.diagnose.device_steps import device_steps
-from stepscope.diagnose.runner import diagnose
+from stepscope.diagnose.prepare.device_steps import device_steps
+from stepscope.diagnose.run import diagnose
 from stepscope.window import NULL, Window
 
 from .jobs import MS, Fault, a_job, put

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stepscope.diagnose.devices import Devices, culprit_devices
 from stepscope.diagnose.finding import Cause, Finding
+from stepscope.diagnose.network.devices import Devices, culprit_devices
 from stepscope.trace import Host, Job
 from stepscope.window import Ints, Strings, Table, Window
 

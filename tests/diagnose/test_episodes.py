@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from stepscope.diagnose.detect.transient import Series, Struck, poisson_tail, struck
 from stepscope.diagnose.finding import Verdict
-from stepscope.diagnose.methods.episodes import Series, Struck, poisson_tail, struck
-from stepscope.diagnose.runner import diagnose
+from stepscope.diagnose.run import diagnose
 from stepscope.window import Floats, Ints, Mask
 
 from .jobs import MS, TYPICAL_MS, Fault, a_job, a_table, put

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from stepscope.diagnose.runner import diagnose
+from stepscope.diagnose.run import diagnose
 from stepscope.trace import Host, Job, ProcessGroup
 from stepscope.window import Floats, Strings, Table, Window
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from stepscope.diagnose.finding import Verdict
-from stepscope.diagnose.runner import diagnose
+from stepscope.diagnose.run import diagnose
 from stepscope.trace import Fabric, Host, Job, ProcessGroup, Switch
 from stepscope.window import Table, Window
 

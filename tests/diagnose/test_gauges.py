@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from stepscope.diagnose.devices import Devices
-from stepscope.diagnose.gauges import by_rank
-from stepscope.diagnose.runner import diagnose
+from stepscope.diagnose.network.devices import Devices
+from stepscope.diagnose.prepare.gauges import by_rank
+from stepscope.diagnose.run import diagnose
 from stepscope.trace import Host, Job
 from stepscope.window import Table, Window
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stepscope.diagnose.methods.idle import Idle, while_idle
-from stepscope.diagnose.methods.stacks import read_samples
+from stepscope.diagnose.explain.idle import Idle, while_idle
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.views.stacks import read_samples
 from stepscope.trace import Job, ProcessGroup
 from stepscope.window import Strings, Window
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from stepscope.diagnose import intervals
-from stepscope.diagnose.intervals import Axis, Spans, axis_over, union_of_rows
+from stepscope.diagnose.numeric import intervals
+from stepscope.diagnose.numeric.intervals import Axis, Spans, axis_over, union_of_rows
 from stepscope.window import Ints, Mask, Table, Union, union
 
 RANKS = 40

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from stepscope.diagnose.finding import Diagnosis, Verdict
-from stepscope.diagnose.runner import diagnose
+from stepscope.diagnose.run import diagnose
 from stepscope.simulate import Scenario, simulate
 from stepscope.simulate.parse import parse_fault
 from stepscope.simulate.scenario import Detail

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.diagnose.methods.l1 import (
+from stepscope.diagnose.detect.step_time import (
     jitter,
     jitter_as_published,
     largest_rise,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from stepscope.diagnose.methods.l2 import (
+from stepscope.diagnose.detect.straggler import (
     Singles,
     as_published,
     imbalances,

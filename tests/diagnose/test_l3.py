@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stepscope.diagnose.kernel_times import KernelTimes
-from stepscope.diagnose.methods.l3 import SlowKernel, as_published, slow_kernels, slower
+from stepscope.diagnose.detect.slow_kernel import SlowKernel, as_published, slow_kernels, slower
+from stepscope.diagnose.views.kernel_times import KernelTimes
 from stepscope.processor.compress.modes import Histograms
 from stepscope.window import Floats, Ints, Table
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stepscope.diagnose.chance import Runs, log_tail
+from stepscope.diagnose.detect.slow_link import slow_links
 from stepscope.diagnose.finding import Verdict
-from stepscope.diagnose.methods.links import slow_links
+from stepscope.diagnose.numeric.chance import Runs, log_tail
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.runner import diagnose
+from stepscope.diagnose.run import diagnose
 from stepscope.window import NULL, Strings, Table, Window
 
 from .fabric import RANKS, a_wired_job, on_host, through

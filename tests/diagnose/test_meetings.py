@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.diagnose.meetings import with_meetings
+from stepscope.diagnose.prepare.meetings import with_meetings
 from stepscope.trace import Job
 from stepscope.window import NULL, Ints, Table, Window
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from stepscope.diagnose.mixtures import (
+from stepscope.diagnose.numeric.mixtures import (
     Grid,
     Mixtures,
     distance_matrix,

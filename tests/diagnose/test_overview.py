@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from stepscope.diagnose.finding import Diagnosis, RankTime
-from stepscope.diagnose.runner import diagnose
+from stepscope.diagnose.run import diagnose
 from stepscope.trace import ProcessGroup
 from stepscope.window import Window
 

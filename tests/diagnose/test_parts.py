@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.diagnose import stats
-from stepscope.diagnose.matching import match
-from stepscope.diagnose.methods.arrival import collect_arrivals
-from stepscope.diagnose.methods.stacks import compiles, function_of, waits
-from stepscope.diagnose.own_time import communicates, own_time
-from stepscope.diagnose.timeline import timeline
-from stepscope.diagnose.unnamed import GAPS, OUTSIDE
+from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.prepare.matching import match
+from stepscope.diagnose.views.arrivals import collect_arrivals
+from stepscope.diagnose.views.own_time import communicates, own_time
+from stepscope.diagnose.views.stacks import compiles, function_of, waits
+from stepscope.diagnose.views.timeline import timeline
+from stepscope.diagnose.views.unnamed import GAPS, OUTSIDE
 from stepscope.trace import Host, Job, ProcessGroup
 from stepscope.window import Floats, Window, union
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from stepscope.diagnose.finding import Diagnosis, StepSeries, Verdict
-from stepscope.diagnose.past import MOST_STEPS, Past
+from stepscope.diagnose.follow.past import MOST_STEPS, Past
 from tests.report.samples import series
 
 EVERYONE = Verdict("slowdown", "code", "all ranks spend more in collate", "profile it",

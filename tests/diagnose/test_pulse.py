@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stepscope.diagnose.pulse import is_steady, newest_step, step_ns
+from stepscope.diagnose.follow.pulse import is_steady, newest_step, step_ns
 from stepscope.trace import Job
 from stepscope.window import Table, Window
 

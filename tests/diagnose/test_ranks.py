@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from stepscope.diagnose.finding import Diagnosis, Verdict
-from stepscope.diagnose.runner import diagnose
+from stepscope.diagnose.run import diagnose
 from stepscope.trace import Host, Job, ProcessGroup
 from stepscope.window import Floats, Strings, Window
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stepscope.diagnose.sampled import Sampled, sampled
+from stepscope.diagnose.views.samples import Sampled, sampled
 from stepscope.window import Floats, Strings, Table
 
 SECOND = 10**9

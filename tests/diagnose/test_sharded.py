@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stepscope.diagnose.own_time import own_time
-from stepscope.diagnose.timeline import timeline
+from stepscope.diagnose.views.own_time import own_time
+from stepscope.diagnose.views.timeline import timeline
 from stepscope.trace import Job, ProcessGroup
 from stepscope.window import Window
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from stepscope.diagnose.detect.stall import stalled
 from stepscope.diagnose.finding import Verdict
-from stepscope.diagnose.methods.stalled import stalled
-from stepscope.diagnose.runner import diagnose
+from stepscope.diagnose.run import diagnose
 from stepscope.window import Floats, Table, Window
 
 from .jobs import MS

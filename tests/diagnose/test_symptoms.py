@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from stepscope.diagnose.finding import Verdict
-from stepscope.diagnose.runner import diagnose
+from stepscope.diagnose.run import diagnose
 from stepscope.window import Strings, Table, Window
 
 from .jobs import Fault, a_job, put

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from stepscope.diagnose.runner import diagnose
+from stepscope.diagnose.run import diagnose
 from stepscope.trace import Host
 from stepscope.window import Window
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from stepscope.diagnose.detect.slow_group import slow_transfers
 from stepscope.diagnose.finding import Verdict
-from stepscope.diagnose.methods.transfer import slow_transfers
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.runner import diagnose
+from stepscope.diagnose.run import diagnose
 from stepscope.trace import Host, ProcessGroup
 from stepscope.window import NULL, Strings, Table, Window
 

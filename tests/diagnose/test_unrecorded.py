@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import pytest
 
 from stepscope.diagnose.finding import Verdict
-from stepscope.diagnose.runner import find_hang
+from stepscope.diagnose.run import find_hang
 from stepscope.trace import Host, Job, ProcessGroup
 from stepscope.window import NULL, Table, Window
 

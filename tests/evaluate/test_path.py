@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stepscope.diagnose.own_time import own_time
-from stepscope.diagnose.runner import diagnose
-from stepscope.diagnose.timeline import timeline
-from stepscope.diagnose.unnamed import GAPS, OUTSIDE
+from stepscope.diagnose.run import diagnose
+from stepscope.diagnose.views.own_time import own_time
+from stepscope.diagnose.views.timeline import timeline
+from stepscope.diagnose.views.unnamed import GAPS, OUTSIDE
 from stepscope.evaluate.path import through_the_store
 from stepscope.evaluate.prefix import step_ends, until
 from stepscope.simulate import Simulation, simulate

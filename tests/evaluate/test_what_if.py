@@ -7,14 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stepscope.diagnose import cost, step_graph
-from stepscope.diagnose.clean import clean
-from stepscope.diagnose.culprits import find_culprits
-from stepscope.diagnose.gauges import by_rank
-from stepscope.diagnose.held_up import graph_about
+from stepscope.diagnose.decide import cost
+from stepscope.diagnose.decide.culprits import find_culprits
+from stepscope.diagnose.decide.held_up import graph_about
+from stepscope.diagnose.decide.savings import savings
+from stepscope.diagnose.graph import step_graph
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.runner import diagnose
-from stepscope.diagnose.savings import savings
+from stepscope.diagnose.prepare.clean import clean
+from stepscope.diagnose.prepare.gauges import by_rank
+from stepscope.diagnose.run import diagnose
 from stepscope.simulate import Simulation, simulate
 from stepscope.simulate.parse import from_values, parse_fault
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from stepscope.diagnose.runner import diagnose
+from stepscope.diagnose.run import diagnose
 from stepscope.report.json import to_json
 from stepscope.store.reader import JobReader
 from stepscope.trace import TABLES

@@ -9,10 +9,10 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stepscope.diagnose.align import align
-from stepscope.diagnose.clean import clean
 from stepscope.diagnose.finding import ClockFit, Diagnosis, Verdict
-from stepscope.diagnose.meetings import with_meetings
+from stepscope.diagnose.prepare.align import align
+from stepscope.diagnose.prepare.clean import clean
+from stepscope.diagnose.prepare.meetings import with_meetings
 from stepscope.perfetto.communication import MOST_OPEN
 from stepscope.perfetto.tracks import MOST_COUNTERS, MOST_VALUES, counters
 from stepscope.report.perfetto import Scene, draw, select, span_of

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from stepscope.diagnose.clean import clean
+from stepscope.diagnose.prepare.clean import clean
 from stepscope.simulate import Noise, Scenario, Simulation, simulate
 from stepscope.simulate.record.recorder import detail_of
 from stepscope.simulate.world import World

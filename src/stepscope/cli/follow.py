@@ -26,7 +26,7 @@ from stepscope.report.text import headline_style, render_headline, to_ascii
 
 if TYPE_CHECKING:
     from stepscope.cli.series import Announcer
-    from stepscope.diagnose.past import Past
+    from stepscope.diagnose.follow.past import Past
     from stepscope.store.history import History
     from stepscope.window import Window
 
@@ -42,7 +42,7 @@ LATE_STEPS, LATE_SECONDS = 3.0, 15.0
 
 def import_what_looks() -> None:
     """What the first look would import: no part of what a look costs again and again."""
-    from stepscope.diagnose import runner  # noqa: F401
+    from stepscope.diagnose import run as runner  # noqa: F401
     from stepscope.store import reader  # noqa: F401
 
 
@@ -71,8 +71,8 @@ class Watch:
 
     def look(self) -> Diagnosis:
         """The diagnosis of what is there now; the same object while nothing changed."""
-        from stepscope.diagnose.past import Past
-        from stepscope.diagnose.runner import diagnose
+        from stepscope.diagnose.follow.past import Past
+        from stepscope.diagnose.run import diagnose
 
         used = time.process_time()
         window = self._reader.refresh()
@@ -93,7 +93,7 @@ class Watch:
 
     def look_once(self) -> Diagnosis:
         """The diagnosis of what is there now, in less memory: nothing is kept for another look."""
-        from stepscope.diagnose.runner import diagnose
+        from stepscope.diagnose.run import diagnose
 
         return diagnose(self._read())
 
@@ -107,7 +107,7 @@ class Watch:
 
         Much cheaper than a whole look; None where nothing hangs.
         """
-        from stepscope.diagnose.runner import find_hang
+        from stepscope.diagnose.run import find_hang
 
         window = self._reader.refresh()
         if self._reader.version != self._hang_sought_in:
@@ -190,7 +190,7 @@ class Pulse:
 
     def is_steady(self) -> bool:
         """Raises SourceError, StoreError: the job cannot be read."""
-        from stepscope.diagnose.pulse import is_steady, newest_step, step_ns
+        from stepscope.diagnose.follow.pulse import is_steady, newest_step, step_ns
 
         window = self._reader.refresh()
         newest, now = newest_step(window), self._clock()

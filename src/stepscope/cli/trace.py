@@ -121,11 +121,11 @@ def _scene(
 ) -> Scene:
     """What is drawn, its times on one clock."""
     from stepscope.cli.terminal import progress
-    from stepscope.diagnose.align import align
-    from stepscope.diagnose.clean import clean
-    from stepscope.diagnose.focus import focus
-    from stepscope.diagnose.meetings import with_meetings
-    from stepscope.diagnose.runner import diagnose
+    from stepscope.diagnose.overview.focus import focus
+    from stepscope.diagnose.prepare.align import align
+    from stepscope.diagnose.prepare.clean import clean
+    from stepscope.diagnose.prepare.meetings import with_meetings
+    from stepscope.diagnose.run import diagnose
     from stepscope.report.perfetto import Scene, select, span_of
 
     chosen = _chosen(source, window.ranks, wanted)

@@ -7,16 +7,16 @@ from functools import cached_property
 
 import numpy as np
 
-from stepscope.diagnose import stats
-from stepscope.diagnose.breakdown import Breakdown, breakdown
-from stepscope.diagnose.critical_path import Path, critical_path
-from stepscope.diagnose.device_errors import errors
-from stepscope.diagnose.methods.arrival import Arrivals, collect_arrivals
-from stepscope.diagnose.own_time import OwnTime, own_time
-from stepscope.diagnose.routing import EXPERT_WORDS, comparison_groups, is_expert
-from stepscope.diagnose.sampled import Sampled, sampled
-from stepscope.diagnose.step_graph import StepGraph, spread, step_graph
-from stepscope.diagnose.timeline import Timeline, timeline
+from stepscope.diagnose.graph.critical_path import Path, critical_path
+from stepscope.diagnose.graph.step_graph import StepGraph, spread, step_graph
+from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.views.arrivals import Arrivals, collect_arrivals
+from stepscope.diagnose.views.breakdown import Breakdown, breakdown
+from stepscope.diagnose.views.device_errors import errors
+from stepscope.diagnose.views.own_time import OwnTime, own_time
+from stepscope.diagnose.views.peers import EXPERT_WORDS, comparison_groups, is_expert
+from stepscope.diagnose.views.samples import Sampled, sampled
+from stepscope.diagnose.views.timeline import Timeline, timeline
 from stepscope.window import Floats, Ints, Mask, Window
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import psutil
 
 from stepscope.diagnose.finding import Diagnosis
-from stepscope.diagnose.runner import diagnose
+from stepscope.diagnose.run import diagnose
 from stepscope.evaluate.path import through_the_store
 from stepscope.evaluate.pool import each
 from stepscope.evaluate.prefix import step_ends, until

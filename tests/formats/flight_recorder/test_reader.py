@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepscope.diagnose.runner import diagnose
+from stepscope.diagnose.run import diagnose
 from stepscope.errors import FormatError, SourceError
 from stepscope.formats.flight_recorder import read, recognise
 from stepscope.formats.flight_recorder.dump import Dump, operator_of, parse, stack_of

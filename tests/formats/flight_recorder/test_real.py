@@ -13,7 +13,7 @@ import pytest
 
 from stepscope.cli import main
 from stepscope.diagnose.finding import Diagnosis
-from stepscope.diagnose.runner import diagnose
+from stepscope.diagnose.run import diagnose
 from stepscope.formats.flight_recorder import read, recognise
 
 from .gloo_scenes import CULPRIT, WORLD

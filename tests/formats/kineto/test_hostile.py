@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepscope.diagnose.breakdown import breakdown
-from stepscope.diagnose.runner import diagnose
+from stepscope.diagnose.run import diagnose
+from stepscope.diagnose.views.breakdown import breakdown
 from stepscope.errors import SourceError
 from stepscope.formats.kineto import Reading, read, recognise
 

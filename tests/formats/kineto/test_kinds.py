@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stepscope.diagnose.breakdown import breakdown
+from stepscope.diagnose.views.breakdown import breakdown
 from stepscope.formats.kineto import Reading, read
 from stepscope.window import Table
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stepscope.diagnose.runner import diagnose
+from stepscope.diagnose.run import diagnose
 from stepscope.errors import SourceError
 from stepscope.formats.kineto import read, recognise
 from stepscope.formats.kineto.files import ranks_by_name

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stepscope.diagnose.breakdown import Breakdown, breakdown
+from stepscope.diagnose.views.breakdown import Breakdown, breakdown
 from stepscope.formats.kineto import Reading, read, recognise
 from stepscope.window import NULL, Ints, Table, Window
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.diagnose.align import align
-from stepscope.diagnose.breakdown import breakdown
-from stepscope.diagnose.clean import clean
-from stepscope.diagnose.matching import match
+from stepscope.diagnose.prepare.align import align
+from stepscope.diagnose.prepare.clean import clean
+from stepscope.diagnose.prepare.matching import match
+from stepscope.diagnose.views.breakdown import breakdown
 from stepscope.formats.kineto import Reading, read
 from stepscope.window import NULL, Table
 

@@ -1,0 +1,219 @@
+"""Who is slow where kernels alone tell: ranks that compute longer, groups whose data moves slower.
+
+Where own times cover the passes of a step, they hold all that a kernel takes, and tell which rank
+is slow. Where nobody recorded phases, or what they waited, the time that a rank's kernels compute
+in a window is judged as `l3` judges one kernel. No own time holds what communication takes: where
+nobody recorded when operators end, kernels alone tell which group is slow.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+
+import numpy as np
+
+from stepscope.diagnose.decide.by_stalls import stall_verdicts
+from stepscope.diagnose.decide.join import Slow, joined
+from stepscope.diagnose.decide.verdict import (
+    LEAST_COST,
+    LEAST_COST_ALONE,
+    PER_SIGMA,
+    SURE,
+    SUREST,
+    costs_enough,
+    network_verdict,
+    slow_verdict,
+)
+from stepscope.diagnose.detect.slow_group_kernels import Shifted, groups_of, shifted_groups
+from stepscope.diagnose.detect.slow_kernel import EFFECT, LEAST_WINDOWS, Slower, slower
+from stepscope.diagnose.explain import gpu_clock as clock
+from stepscope.diagnose.explain.experts import Part, more_for_experts
+from stepscope.diagnose.explain.kernels import METHOD, MOST, evidence_of, group_of, longer
+from stepscope.diagnose.explain.passes import TOUCHED, UNTOUCHED
+from stepscope.diagnose.explain.tokens import exceeds
+from stepscope.diagnose.finding import Cause, Finding, Span, Value, Verdict
+from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.views.breakdown import is_communicating, is_computing
+from stepscope.diagnose.views.kernel_times import KernelTimes, Recorded, recorded
+from stepscope.diagnose.views.unnamed import GAPS, OUTSIDE
+from stepscope.trace import DATA_LOAD, OPTIMIZER
+from stepscope.window import Floats, Ints
+
+BESIDE_PASSES = (DATA_LOAD, OPTIMIZER, OUTSIDE, GAPS)
+CUT = 0.5
+"""Of the usual length: a last window below it is cut short."""
+OPTIMIZES = ("adam", "sgd", "lamb", "optim", "multi_tensor")
+"""Words in the names of kernels that the passes do not run."""
+
+
+def kernel_verdicts(seen: Observed, named: Collection[int] = ()) -> list[Verdict]:
+    """Ranks and groups that are slow by their kernels, where nothing else tells.
+
+    Args:
+        named: ranks that have a verdict.
+    """
+    ranks, groups = not _covered(seen), not _ends_known(seen)
+    known = recorded(seen.window, seen.line) if ranks or groups else None
+    if known is None:
+        return []
+    found = _slow_ranks(seen, known, named) if ranks else []
+    slow = [slow_verdict(seen.window, one) for one in joined(seen.window, found)
+            if costs_enough(one.finding)]  # fmt: skip
+    guilty = {*named, *(rank for one in found for rank in one.finding.ranks)}
+    slow += stall_verdicts(seen, known, guilty) if ranks else []
+    sick = _sick_groups(seen, known, guilty) if groups else []
+    told = [_group_finding(seen, known, one) for one in sick]
+    return slow + [network_verdict(seen.window, one) for one in told if costs_enough(one)]
+
+
+def _covered(seen: Observed) -> bool:
+    """Whether own times hold what kernels take."""
+    return bool(set(seen.own.phases) - set(BESIDE_PASSES))
+
+
+def _ends_known(seen: Observed) -> bool:
+    """Whether operators were recorded, of which `links` knows more."""
+    comm = seen.window.table("comm_ops")
+    return comm is not None and comm.has("end_ns")
+
+
+def _slow_ranks(seen: Observed, known: Recorded, named: Collection[int]) -> list[Slow]:
+    spent = known.spent_ns(is_computing)
+    found = [_of_rank(seen, known, one) for one in slower(spent, seen.groups(None), known.ranks)
+             if int(seen.line.ranks[one.row]) not in named]  # fmt: skip
+    return [one for one in found if _is_several(one.finding)]
+
+
+def _is_several(finding: Finding) -> bool:
+    """Whether it lasts, or more than one kernel says so: a slow device is slow in all it runs."""
+    windows = finding.values.get("windows")
+    return len(finding.kernels) > 1 or (isinstance(windows, int) and windows >= LEAST_WINDOWS)
+
+
+def _of_rank(seen: Observed, known: Recorded, one: Slower) -> Slow:
+    windows, group = np.arange(one.first, one.stop), group_of(seen, one.row, None)
+    found = longer(known, group, one.row, windows, is_computing)
+    excess_ns = float(np.nansum(one.usual)) * math.expm1(one.effect)
+    lengthened = sum(kernel.lost_ns for kernel in found) >= MOST * excess_ns
+    cause = _cause(seen, known, group, one) if lengthened else "load_imbalance"
+    first, stop = _columns(seen, known, one)
+    values: dict[str, Value] = {
+        "windows": one.stop - one.first, "effect": one.effect, "z": one.z, "z_needed": one.needed,
+        "excess_ns": excess_ns,
+        "lost_fraction": min(excess_ns / float(known.length_ns[windows].sum()), 1.0),
+        "least_fraction": LEAST_COST if windows.size >= LEAST_WINDOWS else LEAST_COST_ALONE,
+        "slow_in": _extent(known, group, one.row, windows),
+        "clock": clock.relative(seen, one.row, first, stop),
+    }  # fmt: skip
+    detail = (f"its kernels compute {math.exp(one.effect):.2f} times as long per minute as its "
+              f"peers' (z {one.z:.1f}, noise reaches {one.needed:.1f})")  # fmt: skip
+    return Slow(
+        Finding(METHOD, "slowdown", cause, detail, (int(seen.line.ranks[one.row]),),
+                kernels=tuple(dict.fromkeys(one.kernel for one in found)),
+                steps=seen.line.span(first, stop) if stop > first else None,
+                time_ns=_time(known, one), slowdown=math.exp(one.effect), lost_ns=excess_ns,
+                confidence=_sure(one), values=values),
+        (evidence_of(found),) if found else (),
+        frozenset(windows.tolist()), costs_alone=True, has_onset=one.first > 0,
+    )  # fmt: skip
+
+
+def _sure(one: Slower) -> float:
+    return min(SURE + PER_SIGMA * min(one.z - one.needed, 4.0), SUREST)
+
+
+def _time(known: Recorded, one: Slower) -> Span:
+    last = one.stop - 1
+    return int(known.begins_ns[one.first]), int(known.begins_ns[last] + known.length_ns[last])
+
+
+def _columns(seen: Observed, known: Recorded, one: Slower) -> Span:
+    """The steps of a stretch of windows; none where there are no steps."""
+    if not len(seen.line.steps):
+        return 0, 0
+    begin, end = _time(known, one)
+    first, last = seen.line.column_at(np.array([begin, end - 1])).tolist()
+    return max(first, 0), max(first, last, 0) + 1
+
+
+def _cause(seen: Observed, known: Recorded, group: Ints, one: Slower) -> Cause:
+    """Of longer executions. If those of experts alone are longer, these may have more tokens."""
+    windows = np.arange(one.first, one.stop)
+    parts = _parts(known, group, one.row, windows)
+    experts = more_for_experts(parts)
+    if experts is None:
+        return "compute"
+    times = sum((_spent(each, windows) for each in known if each.kernel == experts),
+                np.zeros(known.ranks))  # fmt: skip
+    needed = exceeds(seen, one.row, times, parts[experts].usual_ns)
+    return "compute" if needed else "load_imbalance"
+
+
+def _parts(known: Recorded, group: Ints, row: int, windows: Ints) -> dict[str, Part]:
+    """What a rank and its peers spend in each computing kernel."""
+    parts: dict[str, Part] = {}
+    for times in known:
+        if is_computing(times.kernel):
+            spent = _spent(times, windows)
+            usual = stats.median(spent[group[group != row]])
+            before = parts.get(times.kernel, Part(0.0, 0.0))
+            parts[times.kernel] = Part(before.mine_ns + spent[row], before.usual_ns + usual)
+    return {name: part for name, part in parts.items() if part.usual_ns > 0}
+
+
+def _spent(times: KernelTimes, windows: Ints) -> Floats:
+    spent: Floats = np.nan_to_num(times.count * times.typical_ns)[:, windows].sum(axis=1)
+    return spent
+
+
+def _extent(known: Recorded, group: Ints, row: int, windows: Ints) -> str:
+    """As `passes.extent`, by the kernels of the optimizer and all others."""
+    parts = _parts(known, group, row, windows)
+    rest = {name for name in parts if any(word in name.lower() for word in OPTIMIZES)}
+    ratios = [sum(parts[name].mine_ns for name in some) / sum(parts[name].usual_ns for name in some)
+              for some in (parts.keys() - rest, rest) if some]  # fmt: skip
+    if len(ratios) < 2 or ratios[0] <= 1 + EFFECT:
+        return "some"
+    touched = (ratios[1] - 1) / (ratios[0] - 1)
+    return "everything" if touched >= TOUCHED else "passes" if touched <= UNTOUCHED else "some"
+
+
+def _sick_groups(seen: Observed, known: Recorded, guilty: Collection[int]) -> list[Shifted]:
+    """Groups whose data moves slower. Slow members make each other wait, so that nobody in such a
+    group shows how long its data moves."""
+    lanes = [times for times in known if is_communicating(times.kernel)]
+    slow = set(np.flatnonzero(np.isin(seen.line.ranks, list(guilty))).tolist())
+    return [one for one in shifted_groups(lanes, groups_of(seen.window), _whole(known))
+            if slow.isdisjoint(one.members.rows.tolist())]  # fmt: skip
+
+
+def _whole(known: Recorded) -> int:
+    """How many windows there are, without a last one that is cut short."""
+    usual = known.length_ns[:-1]
+    cut = usual.size > 0 and known.length_ns[-1] < CUT * float(np.median(usual))
+    return known.windows - bool(cut)
+
+
+def _group_finding(seen: Observed, known: Recorded, one: Shifted) -> Finding:
+    length = float(known.length_ns[one.slower.first : one.slower.stop].sum())
+    ranks = tuple(int(seen.line.ranks[row]) for row in one.members.rows)
+    first, stop = _columns(seen, known, one.slower)
+    detail = (
+        f"even whoever waits least in {one.members.group} takes {one.ratio:.2f} times as long in "
+        f"{one.kernels[0]} as in equal groups (z {one.slower.z:.1f}, noise reaches "
+        f"{one.slower.needed:.1f}), and all others wait for it in {one.waiting}"
+    )
+    values: dict[str, Value] = {
+        "where": f"in {one.members.group} than in equal groups", "ratio": one.ratio,
+        "z": one.slower.z, "z_needed": one.slower.needed, "waited_ns": one.waited_ns,
+        "members": [int(rank) for rank in ranks], "waiting": one.waiting,
+        "victims": known.ranks - len(ranks), "lost_fraction": min(one.waited_ns / length, 1.0),
+    }  # fmt: skip
+    return Finding(
+        METHOD, "slowdown", "network", detail, group=one.members.group, kernels=one.kernels,
+        steps=seen.line.span(first, stop) if stop > first else None,
+        time_ns=_time(known, one.slower), slowdown=one.ratio, lost_ns=one.waited_ns,
+        confidence=_sure(one.slower), values=values,
+    )  # fmt: skip

@@ -1,0 +1,89 @@
+"""The graph of what some ranks hold up, and of nothing else, so that it has room for more steps.
+
+Who is slow holds up those it works with on one microbatch, and with them all that these meet in any
+operator, as when gradients are exchanged. What others do among themselves before the first of these
+operators ends is as it would be without it: that is left out, and counts as their own work. Of
+4,096 ranks in pipelines of four stages this makes seven times as many steps of so many rows.
+Where all parameters are gathered in every pass nothing can be left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from stepscope.diagnose.graph.step_graph import StepGraph, spread, step_graph
+from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.operators.unrecorded import linked
+from stepscope.diagnose.views.own_time import BLOCKING_KINDS
+from stepscope.diagnose.views.timeline import Timeline
+from stepscope.window import NULL, Ints, Mask, Table, Window
+
+
+def graph_about(seen: Observed, rows: Ints) -> StepGraph | None:
+    """The graph to heal these rows of the grid by: of all judged steps, or of more than there were.
+
+    None where nothing tells who waited for whom.
+    """
+    judged = np.arange(seen.line.warm_up, len(seen.line.steps))
+    whole, comm = seen.graph, seen.window.table("comm_ops")
+    if whole is None or comm is None or whole.lanes.columns.size == judged.size:
+        return whole
+    part = _held_up(seen, comm, rows)
+    columns = spread(part, seen.line, judged)
+    if columns.size <= whole.lanes.columns.size:
+        return whole
+    return step_graph(part, seen.line, columns)
+
+
+def _held_up(seen: Observed, comm: Table, rows: Ints) -> Window:
+    """Operators, and the work about them, of these ranks, of whom they hold up, and of what follows
+    when both meet others."""
+    within = seen.window.job.groups_of_kind(*BLOCKING_KINDS)
+    near = linked(within, frozenset(seen.line.ranks[rows].tolist()))
+    apart = [group.id for group in seen.window.groups if near.isdisjoint(group.ranks)]
+    meet = ~comm.strings("group").equals(*apart)
+    part = _Part(seen.line, np.array(sorted(near)), np.full(len(seen.line.steps) + 1, _NEVER))
+    part.begin_with(comm.take(meet))
+    tables = {"comm_ops": comm.take(meet | part.ends_in(comm, comm.ints("end_ns")))}
+    for name in ("phases", "kernels"):
+        table = seen.window.table(name)
+        if table is not None and table.has("step"):
+            end = table.ints("start_ns") + table.ints("duration_ns")
+            tables[name] = table.take(part.ends_in(table, end))
+    return replace(seen.window, tables={**seen.window.tables, **tables})
+
+
+_NEVER = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True)
+class _Part:
+    """All that some ranks do, and in each column what others do from some moment on."""
+
+    line: Timeline
+    near: Ints
+    since_ns: Ints
+    """Of each column, and at the end of steps that are not on the grid."""
+
+    def begin_with(self, comm: Table) -> None:
+        """The moment is when the first of these operators ends at another rank."""
+        end = comm.ints("end_ns")
+        others = (end != NULL) & ~self._near(comm)
+        np.minimum.at(self.since_ns, self.line.columns(comm.ints("step"))[others], end[others])
+
+    def ends_in(self, table: Table, end_ns: Ints) -> Mask:
+        """Which rows end within it."""
+        since = self.since_ns[self.line.columns(table.ints("step"))]
+        return np.asarray(self._near(table) | (end_ns >= since))
+
+    def _near(self, table: Table) -> Mask:
+        found: Mask = self._is_near[self.line.rows(table.ints("rank"))]
+        return found
+
+    @cached_property
+    def _is_near(self) -> Mask:
+        """By row of the grid, and at the end for who is not on it."""
+        return np.append(np.isin(self.line.ranks, self.near), False)

@@ -1,0 +1,77 @@
+"""A verdict's part of the critical path, as evidence (ARGUS level 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from stepscope.diagnose.finding import Evidence, Verdict
+from stepscope.diagnose.graph.critical_path import Path, Share, kernel_shares, shares
+from stepscope.diagnose.observed import Observed
+
+NAMED = 3
+"""So many parts of the path are told, the largest first."""
+LEAST = 0.01
+"""A hundredth of the path is not worth a word."""
+
+
+def with_path(seen: Observed, verdict: Verdict) -> Verdict:
+    """The verdict with what its ranks, or its transfers, make up of the path in its steps."""
+    path = path_of(seen, verdict)
+    if path is None:
+        return verdict
+    mine = [one for one in shares(seen.window, path) if _is_its(verdict, one)]
+    told = [one for one in _of_a_kind(mine) if one.part >= LEAST][:NAMED]
+    part = sum(one.part for one in mine)
+    text = f"{percent(part)} of the critical path"
+    text += f" ({', '.join(f'{percent(one.part)} {one.what}' for one in told)})" if told else ""
+    steps = np.unique(path.graph.lanes.at(path.lane)).size
+    whose = "transfers" if verdict.cause == "network" else "own work"
+    detail = f"its {whose} is {text}, over {steps} step{'s' * (steps != 1)}"
+    kernels = _kernels(seen, path, verdict)
+    detail += f"; mostly {', '.join(kernels)}" if kernels else ""
+    evidence = Evidence("critical-path", detail, {"part": part, "steps": steps})
+    return replace(verdict, evidence=(*verdict.evidence, evidence))
+
+
+def path_of(seen: Observed, verdict: Verdict) -> Path | None:
+    """The paths of the steps it speaks of; None where none is known, or it names nobody."""
+    if verdict.steps is None or verdict.kind != "slowdown" or seen.path is None:
+        return None
+    if not verdict.ranks and verdict.cause != "network":
+        return None
+    columns = seen.path.graph.lanes.columns
+    steps = seen.line.steps[columns]
+    inside = (steps >= verdict.steps[0]) & (steps <= verdict.steps[1])
+    path = seen.path.of_steps(np.flatnonzero(inside))
+    return path if path.lane.size else None
+
+
+def _is_its(verdict: Verdict, one: Share) -> bool:
+    if verdict.cause == "network":
+        return one.rank is None and verdict.group in (None, one.group)
+    return one.rank in verdict.ranks
+
+
+def _of_a_kind(found: Sequence[Share]) -> list[Share]:
+    """Equal work of several ranks, or equal operators of several groups, as one."""
+    parts: dict[str, float] = {}
+    for one in found:
+        parts[one.what] = parts.get(one.what, 0.0) + one.part
+    return sorted((Share(None, what, None, part) for what, part in parts.items()),
+                  key=lambda one: -one.part)  # fmt: skip
+
+
+def _kernels(seen: Observed, path: Path, verdict: Verdict) -> list[str]:
+    """Of the first culprit, where they carry most of its part."""
+    if not verdict.ranks or verdict.cause == "network":
+        return []
+    row = int(seen.line.rows(np.array(verdict.ranks[:1]))[0])
+    found = kernel_shares(seen.window, path, row)
+    return [one.what for one in found if one.part >= LEAST][:NAMED]
+
+
+def percent(part: float) -> str:
+    return f"{100 * part:.0f} %"

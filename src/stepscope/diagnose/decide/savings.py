@@ -1,0 +1,191 @@
+"""What culprits would not have to do at their peers' speed, and which pieces of a step shrink."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.diagnose.detect.straggler_ranks import Culprit, excess_of
+from stepscope.diagnose.graph.covers import GC, pause_covers, phase_covers
+from stepscope.diagnose.graph.step_graph import StepGraph
+from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.operators.unrecorded import unrecorded_groups
+from stepscope.diagnose.views.unnamed import UNNAMED
+from stepscope.window import NULL, Floats, Ints, Mask
+
+PAUSES, NO_PHASE = "pauses", "no phase"
+"""In place of a phase: pauses, wherever they struck; and all times in no phase together."""
+
+Savings = Mapping[tuple[int, str], Floats]
+"""By row of the grid and phase: ns of each column, less than nothing where peers were slower."""
+
+
+def savings(seen: Observed, culprits: Sequence[Culprit]) -> Savings:
+    """Own time of each culprit beyond its innocent peers', in its slow phases and columns."""
+    guilty = {one.row for one in culprits}
+    found: dict[tuple[int, str], Floats] = {}
+    for one in culprits:
+        for phase, saved in _excesses(seen, one, guilty):
+            key = one.row, NO_PHASE if phase in UNNAMED else phase
+            found.setdefault(key, np.zeros(len(seen.line.steps)))[one.columns] += saved
+    return found
+
+
+def _excesses(
+    seen: Observed, one: Culprit, guilty: Collection[int]
+) -> Iterator[tuple[str, Floats]]:
+    """Of each slow phase, or of pauses, in the culprit's columns."""
+    part = one.columns
+    for phase in one.phases:
+        well = [row for row in seen.peers_of(one.row, phase).tolist() if row not in guilty]
+        if well:
+            own = seen.own.own[seen.own.phases.index(phase)]
+            yield phase, np.nan_to_num(own[one.row, part] - stats.column_median(own[well][:, part]))
+    if not one.phases and one.phase is not None:
+        yield one.phase, np.nan_to_num(excess_of(seen, one.phase, one.row)[part])
+    elif not one.phases and seen.pauses is not None:
+        others = np.delete(seen.pauses[:, part], one.row, axis=0)
+        yield PAUSES, seen.pauses[one.row, part] - np.median(others, axis=0)
+
+
+def unseen_groups(seen: Observed) -> list[Ints]:
+    """Rows of the grid that meet in operators within passes which nobody recorded."""
+    rows = [seen.line.rows(np.array(group.ranks)) for group in unrecorded_groups(seen.window)]
+    return [members[members >= 0] for members in rows]
+
+
+def coupled(groups: Sequence[Ints], guilty: Mask) -> Mask:
+    """Some ranks and whom they hold up in unseen groups.
+
+    These come late with them into what was recorded, so against each other nobody is late there.
+    """
+    late, before = guilty.copy(), -1
+    while int(late.sum()) > before:
+        before = int(late.sum())
+        for rows in groups:
+            late[rows] |= late[rows].any()
+    return late
+
+
+@dataclass(frozen=True)
+class Shrinking:
+    """The pieces of a graph that are culprits' own work, or of those whom they hold up unseen."""
+
+    seen: Observed
+    graph: StepGraph
+    rows: Ints
+    """Of the graph, one piece each."""
+    lanes: Ints
+    """The ends of these are pieces as well."""
+    lane: Ints
+    """Of all pieces."""
+    lasted: Floats
+    inside: Mapping[str, Floats]
+    """By phase, how much of each piece lies in it."""
+    paused: Floats
+    """How much of each piece its rank paused."""
+    whole: Mapping[str, Floats]
+    """By phase how long it lasts in each lane of the graph."""
+    held_up: Mapping[int, Ints]
+    """By culprit whom it holds up unseen."""
+
+    @classmethod
+    def of(cls, seen: Observed, graph: StepGraph, culprits: Sequence[int]) -> Shrinking:
+        """The pieces of some rows of the grid."""
+        groups = unseen_groups(seen)
+        held_up = {row: _held_up(groups, len(seen.line.ranks), row) for row in culprits}
+        lanes = _lanes(graph, np.concatenate([np.array(culprits, np.int64), *held_up.values()]))
+        mine = np.zeros(len(graph.lanes), np.bool_)
+        mine[lanes] = True
+        rows = np.flatnonzero(mine[graph.lane])
+        lane = np.concatenate((graph.lane[rows], lanes))
+        begin = np.concatenate((graph.since_ns[rows], graph.tail_since_ns[lanes]))
+        end = np.concatenate((graph.arrive_ns[rows], graph.finish_ns[lanes]))
+        covers = phase_covers(seen.window, graph.lanes, lanes)
+        inside: Mapping[str, Floats] = {}
+        whole: dict[str, Floats] = {}
+        if covers is not None:
+            inside = covers.within(lane, begin, end)
+            long = covers.within(lanes, graph.begin_ns[lanes], graph.finish_ns[lanes])
+            for name, spent in long.items():
+                whole[name] = stats.sums(lanes, spent, len(graph.lanes))
+        lasted = np.maximum(end - begin, 0).astype(np.float64)
+        pauses = pause_covers(seen.window, graph.lanes)
+        paused = np.zeros(lane.size) if pauses is None else pauses.within(lane, begin, end)[GC]
+        return cls(seen, graph, rows, lanes, lane, lasted, inside, paused, whole, held_up)
+
+    def saved(self, savings: Savings) -> tuple[Ints, Ints]:
+        """What each row of the graph, and each lane at its end, needs not do."""
+        amount = np.zeros(self.lane.size)
+        row, at = self.graph.lanes.row(self.lane), self.graph.lanes.at(self.lane)
+        for (who, phase), part in self._parts(savings).items():
+            mine = row == who
+            amount[mine] += self._in(phase)[mine] * part[at[mine]]
+        rows = np.zeros(self.graph.op.size, np.int64)
+        ends = np.zeros(len(self.graph.lanes), np.int64)
+        rows[self.rows] = np.rint(amount[: self.rows.size])
+        ends[self.lanes] = np.rint(amount[self.rows.size :])
+        return rows, ends
+
+    def _in(self, phase: str) -> Floats:
+        """How much of each piece a phase takes."""
+        nothing = np.zeros(self.lane.size)
+        if phase == PAUSES:
+            return self.paused
+        if phase == NO_PHASE:
+            return np.asarray(np.maximum(self.lasted - sum(self.inside.values(), nothing), 0.0))
+        return self.inside.get(phase, nothing)
+
+    def _parts(self, savings: Savings) -> dict[tuple[int, str], Floats]:
+        """By row and phase the part of it that is saved in each column of the graph."""
+        columns = self.graph.lanes.columns
+        found: dict[tuple[int, str], Floats] = {}
+        for row in sorted({row for row, _ in savings}):
+            mine = [saved[columns] for (one, _), saved in savings.items() if one == row]
+            whole = np.maximum(mine, 0.0).sum(axis=0)
+            for other in self.held_up[row].tolist():
+                for phase, part in self._parts_held_up(other, whole).items():
+                    found[other, phase] = np.maximum(part, found.get((other, phase), 0.0))
+        own = {(row, phase): _divided(saved[columns], self._own(row, phase))
+               for (row, phase), saved in savings.items()}  # fmt: skip
+        return {**found, **own}
+
+    def _own(self, row: int, phase: str) -> Floats:
+        """Of each column of the graph."""
+        columns, known = self.graph.lanes.columns, self.seen.own
+        if phase == PAUSES and self.seen.pauses is not None:
+            return np.asarray(self.seen.pauses[row, columns])
+        parts = [own[row, columns] for name, own in zip(known.phases, known.own, strict=True)
+                 if phase == name or (phase == NO_PHASE and name in UNNAMED)]  # fmt: skip
+        return np.nan_to_num(parts).sum(axis=0) if parts else np.zeros(columns.size)
+
+    def _parts_held_up(self, row: int, saved: Floats) -> dict[str, Floats]:
+        """Who waits within its phases waits less by what is saved, as far as it waited."""
+        steps = self.graph.lanes.columns.size
+        lasted = {
+            name: spent[row * steps : (row + 1) * steps] for name, spent in self.whole.items()
+        }
+        waited = {name: np.maximum(spent - self._own(row, name), 0.0)
+                  for name, spent in lasted.items()}  # fmt: skip
+        part = _divided(saved, sum(waited.values(), np.zeros(steps)))
+        return {name: part * _divided(waited[name], spent) for name, spent in lasted.items()}
+
+
+def _held_up(groups: Sequence[Ints], rows: int, row: int) -> Ints:
+    guilty = np.arange(rows) == row
+    return np.flatnonzero(coupled(groups, guilty) & ~guilty)
+
+
+def _lanes(graph: StepGraph, rows: Ints) -> Ints:
+    """Those of some rows of the grid that were run."""
+    steps = graph.lanes.columns.size
+    lanes = (np.unique(rows)[:, None] * steps + np.arange(steps)).ravel()
+    run = (graph.begin_ns[lanes] != NULL) & (graph.finish_ns[lanes] != NULL)
+    return np.asarray(lanes[run])
+
+
+def _divided(part: Floats, whole: Floats) -> Floats:
+    return np.asarray(np.where(whole > 0, np.minimum(part / np.maximum(whole, 1.0), 1.0), 0.0))

@@ -1,0 +1,59 @@
+"""Alarms of the network beside a culprit whose own work holds the job up: symptoms, or chance.
+
+Paper: ARGUS (2026), section 9.5: a port that went down on one of the slow hosts was taken for the
+root cause, though all that was slow was computation. An event out of band is no verdict, and where
+the critical path says that the rank's own work, and not its transfers, made the steps long, it is
+said that the event is no cause, so that nobody repairs the network first.
+Cost: the counters of the verdict's steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from stepscope.diagnose.decide.on_path import path_of, percent
+from stepscope.diagnose.finding import Evidence, Value, Verdict
+from stepscope.diagnose.network.counters import noticed
+from stepscope.diagnose.observed import Observed
+
+NETWORK = ("nic", "ib", "rdma", "roce", "port", "link")
+"""How names of counters begin that watch adapters and cables."""
+MOSTLY = 0.5
+"""Its own work makes up at least so much of the critical path, and more than all transfers."""
+
+
+def with_symptoms(seen: Observed, verdict: Verdict) -> Verdict:
+    """The verdict with what counters of the network showed on its hosts meanwhile."""
+    path = path_of(seen, verdict) if verdict.ranks and verdict.cause != "network" else None
+    if path is None or verdict.steps is None:
+        return verdict
+    whole = max(float(path.lasted_ns.sum()), 1.0)
+    rows = path.graph.lanes.row(path.lane)
+    mine = path.own & np.isin(seen.line.ranks[rows], verdict.ranks)
+    own = float(path.lasted_ns[mine].sum()) / whole
+    transfers = float(path.lasted_ns[~path.own].sum()) / whole
+    metrics = _alarms(seen, verdict) if own >= MOSTLY and own > transfers else []
+    if not metrics:
+        return verdict
+    named = ", ".join(metrics)
+    detail = (
+        f"{named} on its hosts meanwhile: a symptom or chance, for {percent(own)} of the critical "
+        f"path is its own work and {percent(transfers)} all transfers"
+    )
+    values: dict[str, Value] = {"metrics": metrics, "own": own, "transfers": transfers}
+    evidence = Evidence("symptom", detail, values)
+    advice = f"{verdict.advice}; {named} there is no cause"
+    return replace(verdict, evidence=(*verdict.evidence, evidence), advice=advice)
+
+
+def _alarms(seen: Observed, verdict: Verdict) -> list[str]:
+    """Counters of the network that stood out on the verdict's hosts in its steps."""
+    assert verdict.steps is not None
+    steps = (seen.line.steps >= verdict.steps[0]) & (seen.line.steps <= verdict.steps[1])
+    ranks = {rank for host in seen.window.job.hosts if host.name in verdict.hosts
+             for rank in host.ranks} | set(verdict.ranks)  # fmt: skip
+    there = np.isin(seen.line.ranks, sorted(ranks))
+    return sorted({one.metric for one in noticed(seen, steps)
+                   if one.metric.startswith(NETWORK) and (one.rows & there).any()})  # fmt: skip

@@ -1,0 +1,95 @@
+"""Garbage collection: pauses the interpreter took, set against an excess.
+
+Fault: Python's collector stops one rank, and so all of them, for longer than on its peers.
+Paper: ARGUS (2026), table 6, lists the GC pause as seen by L1 and L5; here pauses are measured, so
+no inference is needed: they explain an excess of which they are at least half.
+`storms` also finds pauses too rare for L2, which trims every fifth step.
+Cost: one count over the pauses. Cannot see: pauses below the collector's reporting limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.observed import Observed
+from stepscope.window import Floats, Mask
+
+EXPLAINS = 0.5
+"""More than half: nothing else can then explain more."""
+STORM_SHARE = 0.05
+"""Share of the step time a rank's extra pauses must cost to be a fault without other evidence;
+a full collection every few hundred steps, as healthy jobs have, stays below 2 %."""
+STORM_STEPS = 10
+"""Pauses in fewer steps are an episode."""
+STORM_RATIO = 3.0
+"""Times the peers' pauses: healthy ranks run one program and collect alike."""
+
+
+@dataclass(frozen=True)
+class Storm:
+    """A rank that collects garbage far more than its peers, in columns [first, stop)."""
+
+    row: int
+    first: int
+    stop: int
+    pause_ns: float
+    """Extra pause per step of the range."""
+    share: float
+
+
+def extra_pause_ns(seen: Observed, row: int, first: int, stop: int) -> float:
+    """Pause per step of one rank beyond the median of the others; 0 where none were recorded."""
+    if seen.pauses is None or stop <= first:
+        return 0.0
+    means = seen.pauses[:, first:stop].mean(axis=1)
+    others = np.delete(means, row)
+    return float(means[row] - (np.median(others) if others.size else 0.0))
+
+
+def storms(seen: Observed) -> list[Storm]:
+    """Ranks whose pauses alone cost a notable share of the step time."""
+    if seen.pauses is None or len(seen.line.ranks) < 2:
+        return []
+    skip = seen.line.warm_up
+    pauses = seen.pauses[:, skip:]
+    normal = stats.leave_one_out_median(pauses.mean(axis=1)[:, None])
+    hits = pauses > STORM_RATIO * np.maximum(normal, 1.0)
+    often = np.flatnonzero(hits.sum(axis=1) >= STORM_STEPS)
+    found = [_storm(seen, pauses, int(row), hits[row], skip) for row in often]
+    return [storm for storm in found if storm is not None]
+
+
+def _storm(seen: Observed, pauses: Floats, row: int, hits: Mask, skip: int) -> Storm | None:
+    hit = np.flatnonzero(hits)
+    first, stop = int(hit[0]), int(hit[-1]) + 1
+    mine = float(pauses[row, first:stop].mean())
+    peers = float(np.median(np.delete(pauses[:, first:stop].mean(axis=1), row)))
+    period = stats.median(seen.line.job_period_ns[skip:])
+    share = (mine - peers) / period if period > 0 else 0.0
+    if share < STORM_SHARE or mine < STORM_RATIO * peers:
+        return None
+    return Storm(row, skip + first, skip + stop, mine - peers, share)
+
+
+def risen_pause_ns(
+    seen: Observed, before: slice, after: slice, culprits: Collection[int] = ()
+) -> float:
+    """By how much the longest pause among the ranks, but culprits' rows, grew per step.
+
+    The rank that pauses the most is left out, too: what it alone does is not everyone's.
+    """
+    if seen.pauses is None:
+        return 0.0
+    others = np.delete(seen.pauses, sorted(culprits), axis=0)
+    if not len(others):
+        return 0.0
+    if len(others) > 1:
+        others = np.delete(others, int(others[:, after].sum(axis=1).argmax()), axis=0)
+    worst = others.max(axis=0)
+    if not worst[before].size or not worst[after].size:
+        return 0.0
+    return float(worst[after].mean() - worst[before].mean())

@@ -1,0 +1,91 @@
+"""Ranks that collect garbage by turns: ever another one stops, and all others wait for it.
+
+Fault: Python's collector, left to itself, stops each rank in other steps. Alone none does it often;
+together they lengthen so many steps that it shows.
+Papers: EROICA (2026), section 6.1, case 1, found it in stacks; ARGUS (2026), table 6, by L1 and L5.
+Ours: pauses are measured, so what they cost is: in each step the longest pause of any rank, as far
+as the step is longer than steps without pauses are. Where there are none, nothing is said.
+Cost: two passes over ranks x steps.
+Cannot see: pauses below the collector's reporting limit; what one rank alone does (`pauses`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.diagnose.finding import Finding
+from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.observed import Observed
+from stepscope.window import Floats
+
+LEAST_STEPS = 5
+"""Fewer are an episode, and so many without a pause are needed to know what a step takes."""
+LEAST_SHARE = 0.02
+"""Of the step time since the first pause; rare full collections of healthy ranks stay below it."""
+BEYOND = 3.0
+"""Standard deviations of a step that one with a pause must be longer in the median."""
+OF_OTHERS = 0.5
+"""So much must be left without the rank that pauses most: what one does is not everyone's."""
+
+
+@dataclass(frozen=True)
+class _Turns:
+    """Columns in which somebody paused, and what each lost by it."""
+
+    columns: tuple[int, ...]
+    lost_ns: Floats
+
+
+def find_turns(seen: Observed, culprits: Collection[int]) -> Finding | None:
+    """Collections by turns as a finding about all ranks.
+
+    Args:
+        culprits: rows that have a verdict of their own.
+    """
+    if seen.pauses is None:
+        return None
+    pauses = np.delete(seen.pauses[:, seen.line.warm_up :], sorted(culprits), axis=0)
+    turns = _turns(seen, pauses)
+    if len(pauses) < 2 or turns is None:
+        return None
+    alone = np.delete(pauses, int(pauses.sum(axis=1).argmax()), axis=0)
+    left = _turns(seen, alone)
+    if left is None or left.lost_ns.sum() < OF_OTHERS * turns.lost_ns.sum():
+        return None
+    return _finding(seen, turns, int((pauses > 0).any(axis=1).sum()))
+
+
+def _turns(seen: Observed, pauses: Floats) -> _Turns | None:
+    """What pauses of some ranks cost, if enough of them do and it is worth a word."""
+    period = seen.line.job_period_ns[seen.line.warm_up :]
+    longest = pauses.max(axis=0, initial=0.0)
+    paused = (longest > 0) & np.isfinite(period)
+    without = period[(longest == 0) & np.isfinite(period)]
+    if min(int(paused.sum()), without.size) < LEAST_STEPS:
+        return None
+    longer = period[paused] - stats.median(without)
+    lost = np.minimum(longer, longest[paused])
+    noise = max(stats.sigma(without), stats.NOISE_FLOOR * stats.median(without))
+    since = float(np.nansum(period[int(np.flatnonzero(paused)[0]) :]))
+    if stats.median(longer) < BEYOND * noise or lost.sum() < LEAST_SHARE * since:
+        return None
+    return _Turns(tuple(np.flatnonzero(paused) + seen.line.warm_up), lost)
+
+
+def _finding(seen: Observed, turns: _Turns, ranks: int) -> Finding:
+    first, stop = turns.columns[0], turns.columns[-1] + 1
+    lost_ns, count = float(turns.lost_ns.sum()), len(turns.columns)
+    whole_ns = float(np.nansum(seen.line.job_period_ns[first:stop]))
+    detail = (
+        f"in {count} of {stop - first} steps one of {ranks} ranks collects garbage, and the step "
+        f"lasts {lost_ns / count / 1e6:.0f} ms longer by it"
+    )
+    return Finding(
+        method="collecting", kind="slowdown", cause="gc", detail=detail,
+        steps=seen.line.span(first, stop), time_ns=seen.line.span_ns(first, stop),
+        slowdown=whole_ns / max(whole_ns - lost_ns, 1.0), lost_ns=lost_ns / (stop - first),
+        confidence=0.9, values={"paused_steps": count, "ranks_that_pause": ranks},
+    )  # fmt: skip

@@ -1,0 +1,90 @@
+"""Collectives that differ between their members: operator or size at the same place in the order.
+
+Fault: one rank took another branch; the job will hang, crash or compute nonsense.
+Paper: none of ours. As PyTorch's Flight Recorder analyser, it compares what the members of one
+sequence number called; VenusTrace (Jiao et al., 2025), section 3.3, looks for missing calls only.
+Sizes are compared only where the operator demands equal ones. Where most finished operators of a
+group disagree, numbering and not the program is at fault, and nothing is said.
+Cost: one sort of `comm_ops`. Cannot see: shapes and types of equal size; a differing order of
+operators that look alike.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stepscope.diagnose.finding import Finding
+from stepscope.diagnose.numeric.stats import varies
+from stepscope.diagnose.prepare.matching import Matched, match
+from stepscope.window import NULL, Ints, Mask, Table, Window
+
+EQUAL_SIZES = ("AllReduce", "Broadcast", "Reduce")
+"""Operators whose members must give the same number of bytes; gathers and all-to-alls need not."""
+MOST = 0.5
+"""More disagreement than this in a group means that its members were numbered apart."""
+
+
+def find_mismatch(window: Window) -> Finding | None:
+    """The earliest collective whose members did not call the same thing."""
+    comm = window.table("comm_ops")
+    if comm is None:
+        return None
+    matched = match(comm.take(~comm.strings("op").equals("Send", "Recv")))
+    if matched.bounds.size < 2:
+        return None
+    begins = matched.bounds[:-1]
+    table, order = matched.table, matched.order
+    differs = varies(table.strings("op").codes.astype(np.int64)[order], begins)
+    differs |= _sizes_vary(table, order, begins)
+    differs &= _trusted(table, order, begins, differs)
+    if not differs.any():
+        return None
+    start = np.minimum.reduceat(table.ints("enqueue_ns")[order], begins)
+    earliest = int(np.argmin(np.where(differs, start, np.iinfo(np.int64).max)))
+    return _finding(window, matched, earliest)
+
+
+def _sizes_vary(table: Table, order: Ints, begins: Ints) -> Mask:
+    if not table.has("bytes"):
+        return np.zeros(begins.size, np.bool_)
+    size = table.ints("bytes")[order]
+    known = np.logical_and.reduceat(size != NULL, begins)
+    equal = np.logical_and.reduceat(table.strings("op").equals(*EQUAL_SIZES)[order], begins)
+    return known & equal & varies(size, begins)
+
+
+def _trusted(table: Table, order: Ints, begins: Ints, differs: Mask) -> Mask:
+    """Operators of groups whose members mostly agree."""
+    group = table.strings("group").codes[order][begins]
+    lengths = np.diff(np.append(begins, order.size))
+    count = np.bincount(group, weights=lengths > 1)
+    wrong = np.bincount(group, weights=differs)
+    return np.asarray((wrong <= MOST * np.maximum(count, 1))[group] | (count[group] <= 2))
+
+
+def _finding(window: Window, matched: Matched, number: int) -> Finding:
+    table = matched.table
+    rows = matched.order[matched.bounds[number] : matched.bounds[number + 1]]
+    calls = [_call(table, int(row)) for row in rows]
+    common = max(set(calls), key=lambda call: (calls.count(call), call))
+    odd = [row for row, call in zip(rows, calls, strict=True) if call != common]
+    minority = len(odd) < len(rows) / 2
+    ranks = sorted({int(table.ints("rank")[row]) for row in odd}) if minority else []
+    group = table.strings("group")[int(rows[0])]
+    by_call = sorted(zip(calls, table.ints("rank")[rows], strict=True))[:8]
+    seen = ", ".join(f"rank {rank} {call}" for call, rank in by_call)
+    begin = int(table.ints("enqueue_ns")[rows].min())
+    step = int(table.ints("step")[rows[0]]) if table.has("step") else -1
+    return Finding(
+        method="mismatch", kind="mismatch", cause="code", ranks=tuple(ranks), group=group,
+        detail=f"members of {group} disagree at operator {table.ints('seq')[rows[0]]}: {seen}",
+        steps=(step, step) if step >= 0 else None, time_ns=(begin, begin),
+        confidence=0.95 if minority else 0.8,
+        values={"members": len(rows), "odd": len(odd)},
+    )  # fmt: skip
+
+
+def _call(table: Table, row: int) -> str:
+    size = int(table.ints("bytes")[row]) if table.has("bytes") else NULL
+    name = table.strings("op")[row] or "?"
+    return name if size == NULL or name not in EQUAL_SIZES else f"{name} of {size} bytes"

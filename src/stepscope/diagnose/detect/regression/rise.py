@@ -1,0 +1,88 @@
+"""What rose when the steps of a job became longer, before against after the change.
+
+Paper: ARGUS (2026), L1, tells when; what rose along is left there to L4 and L5, read by people.
+Ours: medians per step of own time, of each phase, of processor time, of the longest pause, and of
+transfers after the last arrival.
+Cost: medians of arrays at hand. Cannot see: a job slow from the start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.diagnose.detect.gc_pauses import risen_pause_ns
+from stepscope.diagnose.detect.step_time import Regression
+from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.views.stacks import STANDS_OUT
+from stepscope.window import Floats
+
+HALF = 0.5
+"""A quantity explains a rise of which it is at least half."""
+DOMINANT = 0.6
+"""A phase is named when it carries so much of the rise."""
+
+
+@dataclass(frozen=True)
+class Rise:
+    """What rose, per step and in ns, from before the split to after it."""
+
+    step_ns: float
+    own_ns: float
+    shared: float
+    """Part of the ranks whose own time rose by half as much as the median rank's."""
+    phase: str | None
+    processor_ns: float | None
+    pause_ns: float
+    transfer_ns: float
+
+
+def shared_rise(seen: Observed, change: Regression, culprits: Collection[int] = ()) -> Rise:
+    """Measures everything that could have made all ranks slower; culprits have a verdict."""
+    before, after = slice(seen.line.warm_up, change.split), slice(change.split, None)
+    own = risen(seen.total, before, after)
+    typical = stats.median(own)
+    known = own[np.isfinite(own)]
+    shared = float((known >= HALF * typical).mean()) if known.size and typical > 0 else 0.0
+    processor = None if seen.processor is None else risen(seen.processor, before, after)
+    return Rise(
+        change.after_ns - change.before_ns,
+        typical,
+        shared,
+        _phase(seen, before, after, typical),
+        None if processor is None else stats.median(processor),
+        risen_pause_ns(seen, before, after, culprits),
+        _transfer(seen, change.split),
+    )
+
+
+def risen(values: Floats, before: slice, after: slice) -> Floats:
+    """Median after less median before, rank by rank."""
+    return stats.column_median(values[:, after].T) - stats.column_median(values[:, before].T)
+
+
+def _phase(seen: Observed, before: slice, after: slice, whole: float) -> str | None:
+    """The phase that carries the rise, by clearly more than its part of the step before."""
+    total = stats.median(seen.total[:, before])
+    parts = {
+        phase: (stats.median(risen(own, before, after)), stats.median(own[:, before]))
+        for phase, own in zip(seen.own.phases, seen.own.own, strict=True)
+    }
+    phase = max(parts, key=lambda name: parts[name][0], default=None)
+    if phase is None or whole <= 0 or total <= 0:
+        return None
+    part, usual = parts[phase][0] / whole, parts[phase][1] / total
+    return phase if part >= DOMINANT and part - usual >= STANDS_OUT else None
+
+
+def _transfer(seen: Observed, split: int) -> float:
+    """Rise of the time data takes after the last arrival, summed over a step's collectives."""
+    arrivals, columns = seen.arrivals, len(seen.line.steps)
+    if arrivals is None:
+        return 0.0
+    known = (arrivals.step >= 0) & np.isfinite(arrivals.transfer_ns)
+    total = stats.sums(arrivals.step[known], arrivals.transfer_ns[known], columns)
+    return stats.median(total[split:]) - stats.median(total[seen.line.warm_up : split])

@@ -1,0 +1,183 @@
+"""A rise of the step time that all ranks share: blame rule 6, code or configuration, not a rank.
+
+Fault: a function, a phase, the network or the machines got slower for everyone from some step on.
+Paper: ARGUS (2026), L1 and case study 1, finds such a regression and leaves its cause to L4 and L5.
+Ours: the rise is set against what rose along (`rise`). Pauses, a function in the stacks of most
+ranks, communication that lost its cover (`exposed`) and unequal work (`uneven`) are direct
+evidence: they count however small the rise is, and where devices hide what hosts do. Where nothing
+that would tell code from a busy machine was recorded, only a rise well beyond the noise is worth a
+verdict.
+Cost: medians of arrays at hand. Cannot see: a job slow from the start (compare with a baseline).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from stepscope.diagnose.detect.gc_pauses import EXPLAINS
+from stepscope.diagnose.detect.regression.exposed import Exposed, longer_waited_for, newly_exposed
+from stepscope.diagnose.detect.regression.rise import HALF, Rise, shared_rise
+from stepscope.diagnose.detect.regression.uneven import risen_excess_ns
+from stepscope.diagnose.detect.step_time import LEAST_RISE, Regression
+from stepscope.diagnose.explain.cpu import COMPUTES, STRANGERS
+from stepscope.diagnose.finding import Cause, Finding
+from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.views.stacks import Samples, Slow, compiles, slower_than_before
+from stepscope.diagnose.views.unnamed import UNNAMED
+from stepscope.trace import DATA_LOAD
+
+SHARED = 0.75
+"""This part of the ranks must show the rise in their own time for it to be everyone's."""
+UNEXPLAINED_RATIO = 2.0
+"""A rise of everything at once, for which nothing was measured as the reason, is most often the
+neighbours on a shared machine: worth a verdict, with little confidence, once steps double."""
+BEYOND_NOISE = 1.5
+"""Without direct evidence the rise must be so many standard deviations of a single step: shared
+machines get slower by less whenever somebody else starts something."""
+
+
+def find_everyones(
+    seen: Observed,
+    samples: Samples | None,
+    change: Regression,
+    culprits: Collection[int] = (),
+) -> Finding | None:
+    """The regression as a finding about all ranks, if it is theirs and something tells why.
+
+    Args:
+        change: of the step times without what the culprits cost.
+        culprits: rows that have a verdict of their own: their pauses and functions are explained.
+    """
+    rise = shared_rise(seen, change, culprits)
+    reason = _shown(seen, samples, rise, change, culprits)
+    if reason is None and change.ratio >= LEAST_RISE:
+        reason = _inferred(seen, rise, change)
+    return None if reason is None else _finding(seen, change, rise, reason)
+
+
+@dataclass(frozen=True)
+class _Reason:
+    """A cause, how sure it is, and where it shows."""
+
+    cause: Cause
+    sure: float
+    phase: str | None = None
+    function: str | None = None
+    detail: str = ""
+    shown: bool = False
+    """Whether something measured shows it; else it follows from what rose along."""
+    exposed: str | None = None
+    """The operator that computing waits for."""
+
+
+def _shown(
+    seen: Observed,
+    samples: Samples | None,
+    rise: Rise,
+    change: Regression,
+    culprits: Collection[int],
+) -> _Reason | None:
+    """The cause that something measured on all or ever-changing ranks shows."""
+    if rise.pause_ns >= EXPLAINS * rise.step_ns:
+        return _Reason("gc", 0.9, _named(rise.phase), shown=True)
+    if samples is not None and (not culprits or _is_work(rise)):
+        split_ns = int(seen.line.begins_ns[change.split])
+        others = samples.without(culprits)
+        slow = slower_than_before(others, split_ns, change.before_ns, change.after_ns)
+        if slow is not None:
+            return _by_function(slow, rise)
+    if rise.transfer_ns >= HALF * rise.step_ns:
+        return None
+    exposed = _exposed(seen, change.split, rise)
+    if exposed is not None:
+        return _by_exposure(exposed)
+    if risen_excess_ns(seen, change.split, culprits) >= HALF * rise.step_ns:
+        detail = "; ever another rank has the most to do, in both passes"
+        return _Reason("load_imbalance", 0.7, None, None, detail, shown=True)
+    return None
+
+
+def _exposed(seen: Observed, split: int, rise: Rise) -> Exposed | None:
+    """Communication that computing began to wait for, if that explains the rise."""
+    passes = newly_exposed(seen, split)
+    if passes is not None and passes.grown_ns >= HALF * rise.own_ns:
+        return passes
+    waits = longer_waited_for(seen, split)
+    return waits if waits is not None and waits.grown_ns >= HALF * rise.step_ns else None
+
+
+def _is_work(rise: Rise) -> bool:
+    """Whether the ranks themselves did more: beside a culprit most stacks show who waits for it."""
+    own = rise.shared >= SHARED and rise.own_ns >= HALF * rise.step_ns
+    return own and (rise.processor_ns is None or rise.processor_ns >= COMPUTES * rise.own_ns)
+
+
+def _by_function(slow: Slow, rise: Rise) -> _Reason:
+    cause: Cause = "jit_compile" if compiles(slow.function) else "code"
+    detail = f"; {100 * min(slow.grew, 1):.0f} % of the rise is in {slow.function}"
+    return _Reason(cause, 0.9, _named(rise.phase), slow.function, detail, shown=True)
+
+
+def _by_exposure(exposed: Exposed) -> _Reason:
+    who = "ranks" if exposed.phase is None else f"{exposed.phase} passes"
+    detail = (
+        f"; {who} wait for {exposed.op} between replicas, {exposed.within_ns / 1e6:.1f} ms per "
+        f"step, {exposed.grown_ns / 1e6:.1f} ms more than before"
+    )
+    return _Reason("code", 0.8, exposed.phase, None, detail, shown=True, exposed=exposed.op)
+
+
+def _named(phase: str | None) -> str | None:
+    return None if phase in UNNAMED else phase
+
+
+def _inferred(seen: Observed, rise: Rise, change: Regression) -> _Reason | None:
+    """The cause by what rose along, without a function or a pause to point at."""
+    own = rise.shared >= SHARED and rise.own_ns >= HALF * rise.step_ns
+    others = not own and seen.own.phases and rise.transfer_ns < HALF * rise.step_ns
+    if others or change.ratio < _least_unexplained(seen, change):
+        return None  # some ranks got slower and the others waited, or it is within the noise
+    if rise.transfer_ns >= HALF * rise.step_ns:
+        return _Reason("network", 0.6, _named(rise.phase))
+    if rise.phase == DATA_LOAD:
+        return _Reason("data_loading", 0.7, rise.phase)
+    if rise.processor_ns is not None and rise.processor_ns < COMPUTES * rise.own_ns:
+        return _of_busy_machines(seen, rise, change)
+    if rise.phase is not None:
+        return _Reason("code", 0.5, _named(rise.phase))
+    return _Reason("unknown", 0.3) if change.ratio >= UNEXPLAINED_RATIO else None
+
+
+def _of_busy_machines(seen: Observed, rise: Rise, change: Regression) -> _Reason | None:
+    """Own time rose and processor time did not."""
+    taken = seen.hardware("stranger_cpu_util", change.split, len(seen.line.steps))
+    if stats.median(taken) >= STRANGERS:
+        return _Reason("contention", 0.6, _named(rise.phase))
+    doubled = change.ratio >= UNEXPLAINED_RATIO
+    return _Reason("host", 0.4, _named(rise.phase)) if doubled else None
+
+
+def _least_unexplained(seen: Observed, change: Regression) -> float:
+    series = seen.line.job_period_ns[seen.line.warm_up : change.split]
+    level = stats.median(series)
+    return 1.0 + max(0.1, BEYOND_NOISE * stats.sigma(series) / level if level > 0 else 0.0)
+
+
+def _finding(seen: Observed, change: Regression, rise: Rise, reason: _Reason) -> Finding:
+    line, stop = seen.line, len(seen.line.steps)
+    detail = (
+        f"steps take {change.ratio:.2f} times as long on all ranks from step "
+        f"{line.steps[change.split]}{reason.detail}"
+    )
+    return Finding(
+        method="everyone", kind="slowdown", cause=reason.cause, detail=detail,
+        phase=reason.phase, function=reason.function,
+        steps=line.span(change.split, stop), time_ns=line.span_ns(change.split, stop),
+        slowdown=change.ratio, lost_ns=rise.step_ns, confidence=reason.sure,
+        values={"z": change.z, "own_ns": rise.own_ns, "shared": rise.shared,
+                "processor_ns": rise.processor_ns, "pause_ns": rise.pause_ns,
+                "transfer_ns": rise.transfer_ns, "shown": reason.shown,
+                "exposed": reason.exposed},
+    )  # fmt: skip

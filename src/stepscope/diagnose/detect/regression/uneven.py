@@ -1,0 +1,79 @@
+"""Steps that became longer because ranks have unequal work, another one the most in every step.
+
+Fault: samples of unequal length that nobody balances between replicas.
+Paper: EROICA (2026), section 6.2, finds it by comparing the inputs of workers; no rule is given.
+Ours (blame rule 5): a step waits for whoever has the most, so it rises by what the largest own
+time in the passes lies above the peers', while the middle stays. It is work and not stalls if who
+is slow in the forward pass of a step is so in its backward pass as well.
+Cost: two sorts per group and step. Cannot see: work unequal from the first step on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+
+from stepscope.diagnose.detect.straggler import log_ratios
+from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.views.peers import replicas
+from stepscope.trace import BACKWARD, FORWARD
+from stepscope.window import Floats, Ints
+
+TOGETHER = 0.5
+"""Correlation of a rank's two passes within steps. Of independent noise it is 0 within 0.1 from a
+hundred rank-steps on; of work by the same samples above 0.9 (simulated, 2 % noise)."""
+LEAST_PAIRS = 100
+CHANGING = 0.75
+"""No replica has the slowest rank in more of the steps: each of two has it in half of them."""
+
+
+def risen_excess_ns(seen: Observed, split: int, culprits: Collection[int] = ()) -> float:
+    """By how much more than before the slowest rank of a step is above its peers.
+
+    Rows of culprits, which have a verdict, are left out. 0 where the slowest rank is always of the
+    same replica, or where that is not a matter of its work.
+    """
+    if not {FORWARD, BACKWARD} <= set(seen.own.phases):
+        return 0.0
+    forward, backward = (seen.own.own[seen.own.phases.index(name)] for name in (FORWARD, BACKWARD))
+    groups = seen.groups(FORWARD)
+    if not groups:
+        return 0.0
+    excess = _excess(forward + backward, groups)
+    excess[sorted(culprits)] = np.nan
+    if not _changes(seen, excess[:, split:]):
+        return 0.0
+    if not _together(forward[:, split:], backward[:, split:], groups):
+        return 0.0
+    worst = np.nan_to_num(excess, nan=0.0).max(axis=0)
+    return stats.median(worst[split:]) - stats.median(worst[seen.line.warm_up : split])
+
+
+def _excess(own: Floats, groups: list[Ints]) -> Floats:
+    """Above the median of the group, in ns; NaN for ranks in none."""
+    excess = np.full(own.shape, np.nan)
+    for group in groups:
+        excess[group] = own[group] - stats.column_median(own[group])
+    return excess
+
+
+def _changes(seen: Observed, excess: Floats) -> bool:
+    """Whether ever another replica of the model has the slowest rank."""
+    known = np.isfinite(excess).any(axis=0)
+    if not known.any():
+        return False
+    replica = {rank: at for at, ranks in enumerate(replicas(seen.window)) for rank in ranks}
+    of_row = np.array([replica[int(rank)] for rank in seen.line.ranks])
+    slowest = of_row[np.nanargmax(excess[:, known], axis=0)]
+    return bool(np.bincount(slowest).max() <= CHANGING * slowest.size)
+
+
+def _together(forward: Floats, backward: Floats, groups: list[Ints]) -> bool:
+    """Whether ranks that are slow in one pass of a step are so in the other."""
+    one, other = (log_ratios(own, groups, 1.0) for own in (forward, backward))
+    known = np.isfinite(one) & np.isfinite(other)
+    if int(known.sum()) < LEAST_PAIRS:
+        return False
+    return float(np.corrcoef(one[known], other[known])[0, 1]) >= TOGETHER

@@ -1,0 +1,219 @@
+"""Where data moves slower than between equal groups, though everybody has arrived.
+
+Fault: a slow link, NIC or switch behind one group, or between two neighbours of a pipeline.
+Papers: Holmes (2025) and VenusTrace (2025), section 4, compare the durations of operators, of which
+waiting is a part. Here only the shortest member of an operator counts: it came last, so it waited
+for nobody, and its duration is no matter of clocks. Compared are groups of one shape (equal
+distances between their ranks, equally spread over hosts if these are known), in the operators of
+equal size that all of them run while they compute nothing; persistence as in `brief`.
+Cost: one sort of `comm_ops`, one union of the computing kernels. Cannot see: what all groups of a
+shape suffer, a job of one group, groups with an unrecorded member, and gloo, whose transfers are
+the work of processors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from stepscope.diagnose.detect import straggler_brief as brief
+from stepscope.diagnose.network.edges import COMPARED, Ends, Place, find_places
+from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.numeric.intervals import axis_over
+from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.prepare.matching import Matched, match
+from stepscope.diagnose.views.breakdown import is_computing
+from stepscope.window import NULL, Floats, Ints, Mask, Table, union
+
+ALONE = 0.5
+"""Operators that compute for more than half of the transfer compete with that computation."""
+RATIO = 1.5
+"""Half as long again, as for spikes of L1. Ours: there are no labelled traces to fit it to."""
+RATIO_OF_TWO = 2.0
+"""Two groups have no third one that tells what is usual."""
+PRESENT = 0.8
+"""Operators must have been seen in so many steps of every group."""
+LINK = 2
+"""More ranks than the two ends of a link are not to blame for it."""
+
+
+@dataclass(frozen=True)
+class SlowTransfer:
+    """Where data moves slower: a group, or two neighbours in it."""
+
+    group: str
+    members: tuple[int, ...]
+    culprits: tuple[int, ...]
+    """The ends of the link; none where it is somewhere in a larger group."""
+    equals: int
+    """How many others it was compared with."""
+    own_ns: float
+    usual_ns: float
+    """Per step, and the same of the equals."""
+    first: int
+    stop: int
+    z: float
+    needed: float
+
+    @property
+    def ratio(self) -> float:
+        return self.own_ns / max(self.usual_ns, 1.0)
+
+
+@dataclass(frozen=True)
+class _Operators:
+    """Those that count. `place` numbers `places`, `kind` operators of equal name and size."""
+
+    places: Sequence[Place]
+    place: Ints
+    column: Ints
+    kind: Ints
+    transfer_ns: Floats
+
+
+def slow_transfers(seen: Observed) -> list[SlowTransfer]:
+    """Every place that is persistently slower than its equals, the costliest first."""
+    operators = _operators(seen)
+    if operators is None or not len(seen.line.steps):
+        return []
+    classes = _classes(operators.places)
+    tests = sum(map(len, classes))
+    found = [one for places in classes for one in _slower(seen, operators, places, tests)]
+    found = _joined(found)
+    return sorted(found, key=lambda one: one.usual_ns - one.own_ns)
+
+
+def _slower(
+    seen: Observed, operators: _Operators, places: list[int], tests: int
+) -> Iterator[SlowTransfer]:
+    """Of places that are equals."""
+    skip = seen.line.warm_up
+    own = _per_step(operators, places, len(seen.line.steps))[:, skip:]
+    everybody = [np.arange(len(places))]
+    least = RATIO if len(places) > 2 else RATIO_OF_TWO
+    for one in brief.stragglers(own, everybody, seen.line.typical_ns, None, tests):
+        place = operators.places[places[one.row]]
+        slow = SlowTransfer(
+            place.group, place.members, place.members if len(place.members) <= LINK else (),
+            len(places) - 1, stats.median(own[one.row]),
+            stats.median(stats.column_median(np.delete(own, one.row, axis=0))),
+            one.first + skip, one.stop + skip, one.z, one.needed,
+        )  # fmt: skip
+        if slow.ratio >= least:
+            yield slow
+
+
+def _joined(found: Sequence[SlowTransfer]) -> list[SlowTransfer]:
+    """Slow groups that share one rank or two have one reason: what these are connected by."""
+    joined: list[SlowTransfer] = []
+    for one in sorted(found, key=lambda one: one.usual_ns - one.own_ns):
+        for at, known in enumerate(joined):
+            shared = set(known.culprits or known.members) & set(one.members)
+            if shared:
+                joined[at] = _together(known, one, tuple(sorted(shared)))
+                break
+        else:
+            joined.append(one)
+    return joined
+
+
+def _together(known: SlowTransfer, one: SlowTransfer, shared: tuple[int, ...]) -> SlowTransfer:
+    """Both ways of one link cost more than one; whoever two groups share is nearer to the cause."""
+    if set(known.members) == set(one.members):
+        return replace(known, own_ns=known.own_ns + one.own_ns,
+                       usual_ns=known.usual_ns + one.usual_ns)  # fmt: skip
+    return replace(known, culprits=shared) if len(shared) <= LINK else known
+
+
+def _classes(places: Sequence[Place]) -> list[list[int]]:
+    """Places of one shape that share no rank, two and more."""
+    found: dict[tuple[object, ...], list[int]] = {}
+    for at, place in enumerate(places):
+        if place.members:
+            found.setdefault(place.shape, []).append(at)
+    return [same for same in found.values() if len(same) > 1 and _apart(places, same)]
+
+
+def _apart(places: Sequence[Place], same: Sequence[int]) -> bool:
+    ranks = [rank for at in same for rank in places[at].members]
+    return len(set(ranks)) == len(ranks)
+
+
+def _per_step(operators: _Operators, places: Sequence[int], columns: int) -> Floats:
+    """`[place, step]`: transfer of the operators that all the places run, in ns; NaN unknown."""
+    row = np.full(len(operators.places), -1)
+    row[list(places)] = np.arange(len(places))
+    here = row[operators.place] >= 0
+    kinds, kind = np.unique(operators.kind[here], return_inverse=True)
+    shape = (len(places), columns, len(kinds))
+    cell = (row[operators.place[here]] * columns + operators.column[here]) * len(kinds) + kind
+    size = shape[0] * shape[1] * shape[2]
+    count = np.bincount(cell, minlength=size).reshape(shape)
+    total = stats.sums(cell, operators.transfer_ns[here], size).reshape(shape)
+    common = ((count > 0).mean(axis=1) >= PRESENT).all(axis=0)
+    if not common.any():
+        return np.full(shape[:2], np.nan)
+    count, total = count[:, :, common], total[:, :, common]
+    mean = np.where(count > 0, total / np.maximum(count, 1), np.nan)
+    often = np.median(count, axis=(0, 1))
+    return np.asarray((mean * often).sum(axis=2))
+
+
+def _operators(seen: Observed) -> _Operators | None:
+    """Operators on devices of which every member was seen, gave as much, and computed nothing."""
+    window, comm = seen.window, seen.window.table("comm_ops")
+    if window.table("host_ops") is None or window.table("kernels") is None or comm is None:
+        return None
+    if not comm.has("start_ns", "end_ns", "bytes", "step", "peer"):
+        return None
+    known = comm.strings("op").equals(*COMPARED) & (seen.line.columns(comm.ints("step")) >= 0)
+    for name in ("start_ns", "end_ns", "bytes"):
+        known &= comm.ints(name) != NULL
+    matched = match(comm.take(known))
+    return _gathered(seen, matched) if matched.order.size else None
+
+
+def _gathered(seen: Observed, matched: Matched) -> _Operators | None:
+    table, begins = matched.table.take(matched.order), matched.bounds[:-1]
+    length = np.diff(matched.bounds)
+    lasted = table.ints("end_ns") - table.ints("start_ns")
+    shortest = np.minimum.reduceat(lasted, begins)
+    size = table.ints("bytes")
+    usable = (size[begins] > 0) & (shortest > 0)
+    for name in ("bytes", "step"):
+        values = table.ints(name)
+        usable &= np.minimum.reduceat(values, begins) == np.maximum.reduceat(values, begins)
+    usable &= _alone(seen, table, np.repeat(shortest, length), begins)
+    names = table.strings("group").values
+    places, place = find_places(seen.window, names, Ends.of(table, begins))
+    members = np.array([len(one.members) for one in places])
+    usable &= members[place] == length
+    if not usable.any():
+        return None
+    sent = table.strings("op").equals("Send", "Recv")[begins]
+    op = np.where(sent, -1, table.strings("op").codes[begins])
+    kind = np.unique(np.stack((op, size[begins])), axis=1, return_inverse=True)[1].ravel()
+    column = seen.line.columns(table.ints("step")[begins])
+    return _Operators(places, place[usable], column[usable], kind[usable],
+                      shortest[usable].astype(np.float64))  # fmt: skip
+
+
+def _alone(seen: Observed, table: Table, transfer: Ints, begins: Ints) -> Mask:
+    """Which operators no member computed beside, while the data moved: before its own end."""
+    kernels = seen.window.tables["kernels"]
+    names = kernels.strings("kernel")
+    computing = np.array([is_computing(name) for name in names.values] or [False], np.bool_)
+    kernels = kernels.take(computing[names.codes] & (names.codes >= 0))
+    start, end = kernels.ints("start_ns"), table.ints("end_ns")
+    stop = start + kernels.ints("duration_ns")
+    axis = axis_over(len(seen.line.ranks), start, stop, end - transfer, end)
+    if axis is None:
+        return np.zeros(begins.size, np.bool_)
+    row = seen.line.rows(kernels.ints("rank"))
+    busy = union(axis.at(row, start), axis.at(row, stop))
+    own = seen.line.rows(table.ints("rank"))
+    hidden = busy.within(axis.at(own, end - transfer), axis.at(own, end))
+    most: Ints = np.maximum.reduceat(hidden, begins)
+    return most <= ALONE * transfer[begins]

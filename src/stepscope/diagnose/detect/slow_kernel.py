@@ -1,0 +1,223 @@
+"""ARGUS level 3: on which rank does a kernel take longer than on ranks that do equal work.
+
+Fault: a device, or the way to it, on which some kernels or copies run slower than on its peers'.
+Paper: ARGUS (2026), section 6.2. Symbols: F -> `Mixtures.cdfs`, W1 -> `distance_matrix`, alpha as
+there (`as_published`): a rank is anomalous if its mean distance to all others lies above
+Q3 + alpha (Q3 - Q1).
+Where the default differs: mean distances of healthy ranks are skewed, so that this fence flags one
+rank in twenty per kernel, fast ones as well, any where all others are equal, and none where 30 %
+are slow (algorithm notes, section 4). So: the log-ratio of a typical execution to the median of the
+other members, which has a sign; against the scatter between ranks and between windows, both with a
+floor; its worst stretch of windows must be mostly high, significant over all ranks, kernels and
+windows, large, 1.5 times what any innocent rank shows, and three times what any rank falls short:
+noise has two sides, a fault has one. Mean distances then confirm it: they see
+the whole distribution, which the typical execution does not.
+Cost: one sort per group and window; mean distances in the groups of whoever is suspect.
+Cannot see: what is rarer than 1 % of a mode; a fault of most members; communication, which waits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.diagnose.detect.straggler import ABOVE_PEERS, FALSE_ALARMS, PERSISTENCE, log_ratios
+from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.numeric.mixtures import Grid, Mixtures, mean_distances
+from stepscope.diagnose.views.kernel_times import KernelTimes
+from stepscope.window import Floats, Ints, Mask
+
+ALPHA = 1.5
+"""Tukey's; the paper names none."""
+PUBLISHED_POINTS = 256
+"""Nor does it name a grid."""
+EFFECT = 0.03
+"""Smallest ratio that is believed of several windows (algorithm notes, section 4: no false rank,
+1.05 found always)."""
+BRIEF_EFFECT = 0.1
+"""And of one or two, which may be an episode: as in `brief`."""
+LEAST_WINDOWS = 3
+"""What was over sooner was an episode; what still goes on may be young."""
+LEAST_EXECUTIONS = 20
+"""In a window: of fewer the median itself is chance."""
+LEAST_GROUP = 4
+"""Of two members either may be the odd one, and of three the slow one is in the others' median."""
+BEYOND = 3.0
+"""Times what any rank falls short of its peers. Of noise with tails as Student's t of 3 degrees of
+freedom the largest value exceeds the least by so much in one of 28 cases, with 1.5 in one of 4."""
+APART = 0.2
+"""Of the effect: by so much a rank lies further from all others than these from one another. If a
+share f of the group is equally slow it is 1 - 2f of the effect: f may be two in five."""
+
+
+@dataclass(frozen=True)
+class Fence:
+    """What the published method says of one kernel."""
+
+    deviation_ns: Floats
+    """Of each rank, its mean distance to all others."""
+    fence_ns: float
+    anomalous: Ints
+
+
+def as_published(mixtures: Mixtures, alpha: float = ALPHA) -> Fence:
+    """Section 6.2: mean distances on a log-uniform grid, and Tukey's upper fence."""
+    grid = Grid.log_uniform(mixtures, PUBLISHED_POINTS)
+    deviation = mean_distances(mixtures, grid)
+    low, high = np.quantile(deviation, (0.25, 0.75))
+    fence = float(high + alpha * (high - low))
+    return Fence(deviation, fence, np.flatnonzero(deviation > fence))
+
+
+@dataclass(frozen=True)
+class Slower:
+    """A rank (row of the grid) that takes longer than its peers in windows [first, stop)."""
+
+    row: int
+    first: int
+    stop: int
+    effect: float
+    """Mean log-ratio to the peers."""
+    z: float
+    needed: float
+    usual: Floats
+    """What its peers take, in each of these windows."""
+
+
+@dataclass(frozen=True)
+class SlowKernel:
+    """A kernel that takes a rank longer."""
+
+    kernel: str
+    stream: int
+    slower: Slower
+    typical_ns: float
+    peers_ns: float
+    distance_ns: float
+    """To its peers, in the last window of the stretch, and what these are apart among themselves,
+    in the middle."""
+    apart_ns: float
+    lost_ns: float
+    """In all windows together, what its executions took longer than the peers'."""
+
+
+def slow_kernels(times: KernelTimes, groups: Sequence[Ints], tests: int) -> list[SlowKernel]:
+    """Ranks on which a kernel is slower than in the others of their group.
+
+    Args:
+        groups: rows of ranks that do equal work.
+        tests: how many ranks and kernels are looked at in all.
+    """
+    enough = np.where(times.count >= LEAST_EXECUTIONS, comparable(times, groups), np.nan)
+    group_of = {int(row): group for group in groups for row in group}
+    told = [_told(times, one, group_of[one.row]) for one in slower(enough, groups, tests)]
+    return [one for one in told if _is_apart(one)]
+
+
+def slower(values: Floats, groups: Sequence[Ints], tests: int) -> list[Slower]:
+    """Ranks whose value in `[rank, window]` exceeds that of the others over a stretch of windows.
+
+    Args:
+        values: above 0; NaN unknown.
+    """
+    groups = [group for group in groups if len(group) >= LEAST_GROUP]
+    if not groups or not values.size:
+        return []
+    excess = log_ratios(values, groups, 0.0)
+    worst = stats.worst_stretch(excess, math.log1p(EFFECT) / 2)
+    z, needed = _significance(excess, worst, tests)
+    found = (z >= needed) & (worst.mean >= _floor(worst.length)) & _persists(excess, worst)
+    found &= (worst.length >= LEAST_WINDOWS) | (worst.stop == excess.shape[1])
+    found &= worst.mean >= ABOVE_PEERS * float(worst.mean[~found].max(initial=0.0))
+    innocent = _innocents(values, groups, found)
+    found &= worst.mean >= BEYOND * _lacking(innocent, worst.length, found)
+    return [
+        Slower(row, first, stop, float(worst.mean[row]), float(z[row]), needed,
+               values[row, first:stop] * np.exp(-excess[row, first:stop]))
+        for row, first, stop in zip(*(column[found].tolist() for column in (
+            np.arange(len(found)), worst.first, worst.stop)), strict=True)
+    ]  # fmt: skip
+
+
+def _innocents(values: Floats, groups: Sequence[Ints], found: Mask) -> Floats:
+    """Log-ratios of the others among themselves: beside many slow ones they are not fast."""
+    well = [group[~found[group]] for group in groups]
+    return log_ratios(values, [group for group in well if len(group) > 1], 0.0)
+
+
+def _lacking(excess: Floats, length: Ints, found: Mask) -> Floats:
+    """By how much any rank falls short of its peers over as many windows as each stretch has.
+
+    Faults make ranks slow, noise makes them slow and fast: the fast show how far it reaches,
+    however heavy its tails.
+    """
+    short = np.minimum(np.nan_to_num(excess), 0.0)
+    largest = {int(one): stats.largest_mean(short, int(one)) for one in np.unique(length[found])}
+    return np.array([largest.get(int(one), 0.0) for one in length])
+
+
+def comparable(times: KernelTimes, groups: Sequence[Ints]) -> Floats:
+    """Typical durations, of ranks with as many modes as most of their group, or more.
+
+    Where two modes were taken for one, its median says nothing of either.
+    """
+    typical = times.typical_ns.copy()
+    for group in groups:
+        usual = stats.column_median(times.number[group])
+        typical[group] = np.where(times.number[group] >= usual, typical[group], np.nan)
+    return typical
+
+
+def _significance(excess: Floats, worst: stats.Stretches, tests: int) -> tuple[Floats, float]:
+    """How far each stretch rises above the scatter, and how far chance may let it rise.
+
+    Ranks differ for good as well as from window to window, and both count.
+    """
+    level = stats.row_medians(excess)
+    between = max(stats.sigma(level), stats.NOISE_FLOOR)
+    within = np.zeros(len(level))
+    if excess.shape[1] > 1:
+        within = stats.pooled_noise(excess, math.log1p(EFFECT) / 2).of_mean(worst.length)
+    known = int(np.isfinite(level).sum())
+    needed = stats.threshold(FALSE_ALARMS, tests * excess.shape[1], known)
+    return worst.mean / np.hypot(between, within), needed
+
+
+def _floor(length: Ints) -> Floats:
+    several = length >= LEAST_WINDOWS
+    return np.where(several, math.log1p(EFFECT), math.log1p(BRIEF_EFFECT))
+
+
+def _persists(excess: Floats, worst: stats.Stretches) -> Mask:
+    """Whether most windows of the stretch are high each for itself."""
+    high = (excess > (_floor(worst.length) / 2)[:, None]) & worst.inside(excess.shape[1])
+    persists: Mask = np.asarray(high.sum(axis=1) >= PERSISTENCE * np.maximum(worst.length, 1))
+    return persists
+
+
+def _told(times: KernelTimes, one: Slower, group: Ints) -> SlowKernel:
+    part = slice(one.first, one.stop)
+    mine = times.typical_ns[one.row, part]
+    last = one.first + int(np.flatnonzero(np.isfinite(one.usual))[-1])
+    distance, apart = distance_of(times, group, one.row, last)
+    return SlowKernel(
+        times.kernel, times.stream, one, stats.median(mine), stats.median(one.usual), distance,
+        apart, float(np.nansum(times.count[one.row, part] * (mine - one.usual))),
+    )  # fmt: skip
+
+
+def distance_of(times: KernelTimes, group: Ints, row: int, window: int) -> tuple[float, float]:
+    """A rank's mean distance to the others of its group, and the median of the others' own."""
+    mixtures, ran = times.among(group, window)
+    if row not in ran or ran.size < 2:
+        return 0.0, 0.0
+    means = mean_distances(mixtures, Grid.following(mixtures))
+    return float(means[ran == row][0]), float(np.median(means[ran != row]))
+
+
+def _is_apart(one: SlowKernel) -> bool:
+    least = APART * (one.typical_ns - one.peers_ns)
+    return one.distance_ns - one.apart_ns >= least

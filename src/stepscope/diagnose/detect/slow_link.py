@@ -1,0 +1,240 @@
+"""Which device lets data through more slowly than it did, or than its like do, in a job folder.
+
+Fault: a slow adapter, cable, switch or NVLink, for good or now and then; a slow network.
+Papers: Holmes (2025, section 4.4) accuses devices on the ways of slow operators; see `suspicion`
+for what is different here. VenusTrace (2025, section 4) and Holmes compare durations of operators,
+of which waiting is a part; `paces` has the transfer only.
+A place is slow in a step where its transfers took RATIO times what they took in its own fast steps,
+or, if these are slow as well, in those of its equals. Devices explain slow places. A device is
+accused if it was slow in more steps than places are slow for no reason, again and again.
+Cost: one sort of `comm_ops`; ways of places only where one is slow. Cannot see: what is slow from
+the first step on in all equals; a single slow episode; how libraries really route; gloo.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.diagnose.network.counters import Noticed, noticed, speak_against
+from stepscope.diagnose.network.delay import idle_ns, longest_delay, lost_per_step
+from stepscope.diagnose.network.edges import Place
+from stepscope.diagnose.network.likelihood import Cells, Suspicion, Ways, probabilities, suspect
+from stepscope.diagnose.network.outstanding import Requests
+from stepscope.diagnose.network.paths import Carrier, Routes
+from stepscope.diagnose.network.slow_edges import Looked, look, slow_times
+from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.numeric.chance import Runs, log_tail
+from stepscope.diagnose.observed import Observed
+from stepscope.window import Floats, Ints, Mask
+
+FALSE_ALARMS = 1e-3
+"""Share of healthy jobs in which a device may be slow that often by chance, as in L2. Of 840 played
+jobs with Gaussian to Cauchy noise none got a verdict, of 200 in which all places were slow now and
+then four did (docs/methods/links.md)."""
+LASTING, TIMES_PASSING = 10, 3
+"""An episode lasts if it is so many steps long, and so many times as long as any elsewhere that
+passed by itself. Other episodes must be several, or somebody else's traffic passed."""
+SUREST_RANKS = 0.6
+"""Ranks are named if they are behind the likeliest devices with this probability."""
+NAMED = 5
+"""So many suspects are kept."""
+LEAST_LIKELY = 0.005
+"""What is less likely is none; of the adapters of a group of two hundred each is as likely."""
+STRAYS = 0.1
+"""Of what a device explains: if more is slow beside it, something else has a part in the cost."""
+TELLING = 20.0
+"""What it is worth that traffic left an adapter, as a counter of its own: `counters.OWN`."""
+WORN, WORN_FOR_A_MOMENT, MOSTLY = ("link", "pcie"), 0.2, 0.5
+"""A cable or a PCIe link that is worn carries all data more slowly. That it holds up single
+transfers, and the others in the same step go as fast as ever, happens when it is trained anew:
+that is rarer, and counted. So it is where most steps have no more than such."""
+MOST_LINKS = 5
+"""So many devices are looked for one after the other."""
+
+
+@dataclass(frozen=True)
+class SlowLink:
+    """A device, or one of several, that is slow."""
+
+    suspects: tuple[tuple[Carrier, float], ...]
+    """By probability, the likeliest first."""
+    ranks: tuple[int, ...]
+    """Behind it; none where too many devices are as likely, or all ranks are behind it."""
+    place: Place
+    """Where it cost the most."""
+    slow: int
+    through: int
+    """So many of the places that use it were slow."""
+    columns: Ints
+    """The steps in which it was slow."""
+    ratio: float
+    lost_ns: float
+    """Per step in which it was slow."""
+    signs: tuple[str, ...]
+    """Counters that rose with it."""
+    left: bool
+    """Whether the likeliest is an adapter that its ranks do not send by any more."""
+
+
+def slow_links(seen: Observed, guilty: Mapping[int, tuple[int, int]]) -> list[SlowLink]:
+    """Every slow device, the most suspect first.
+
+    Args:
+        guilty: ranks that are slow themselves, and in which columns: they may move data slowly too.
+    """
+    looked = look(seen, guilty)
+    if looked is None or not looked.cells.slow.any():
+        return []
+    routes = Routes(seen.window)
+    ways = Ways.of([routes.ways(place) for place in looked.paces.places])
+    return list(_found(_Case(seen, looked, ways, routes, Requests.of(seen.window))))
+
+
+@dataclass(frozen=True)
+class _Case:
+    """What there is to judge by."""
+
+    seen: Observed
+    looked: Looked
+    ways: Ways
+    routes: Routes
+    requests: Requests | None
+    """Where somebody counted them."""
+
+
+def _found(case: _Case) -> Iterator[SlowLink]:
+    """One device after the other, each explaining what the ones before it left."""
+    cells, ways = case.looked.cells, case.ways
+    for _ in range(MOST_LINKS):
+        suspicion = suspect(ways, cells)
+        if not (suspicion.total > 0).any():
+            return
+        best = int(np.argmax(suspicion.total))
+        active = suspicion.scores[best] > 0
+        if not _is_no_chance(cells, ways, best, active):
+            return
+        explained = np.isin(np.arange(len(cells.slow)), ways.places_of([best]))[:, None] & active
+        rivals = suspect(ways, _without(cells, cells.slow & ~explained))
+        yield _slow_link(case, rivals, explained)
+        cells = _without(cells, explained)
+
+
+def _without(cells: Cells, some: Mask) -> Cells:
+    """As if nobody had seen some of them."""
+    return Cells(cells.known & ~some, cells.slow & ~some, cells.brief)
+
+
+def _is_no_chance(cells: Cells, ways: Ways, carrier: int, active: Mask) -> bool:
+    """Whether a device is slow more often than places are for no reason.
+
+    Slow steps come in episodes, so these are counted, unless one of them lasts.
+    """
+    places = ways.places_of([carrier])
+    others = cells.slow.copy()
+    others[np.ix_(places, np.flatnonzero(active))] = False
+    looked_at = cells.known.any(axis=0)
+    own, stray = Runs.of(active[None, looked_at]), Runs.of(others[:, looked_at])
+    often, elsewhere = own.length.size, stray.length.size
+    if own.longest >= max(LASTING, TIMES_PASSING * stray.passing):
+        often, elsewhere = int(own.length.sum()), int(stray.length.sum())
+    elif often < 2:
+        return False
+    chance = (elsewhere + 1) / (int(cells.known.sum()) + 2)
+    steps = int(cells.known[places].any(axis=0).sum())
+    return log_tail(often, steps, chance) + math.log(len(cells.slow)) < math.log(FALSE_ALARMS)
+
+
+def _slow_link(case: _Case, suspicion: Suspicion, explained: Mask) -> SlowLink:
+    seen, looked, ways = case.seen, case.looked, case.ways
+    active = np.asarray(explained.any(axis=0))
+    signs = noticed(seen, active)
+    against = speak_against(seen, signs, ways.carriers)
+    left = _left(case)
+    told = np.log(against) + _in_flight(case, explained) + math.log(TELLING) * left
+    if looked.cells.brief[active].mean() > MOSTLY:
+        told += [math.log(WORN_FOR_A_MOMENT) * (one.kind in WORN) for one in ways.carriers]
+    chance = probabilities(ways, suspicion, told)
+    order = np.argsort(-chance, kind="stable")
+    best = int(order[0])
+    through = ways.places_of([best])
+    columns = np.flatnonzero(active)
+    slow = looked.cells.slow[np.ix_(through, columns)]
+    cost = np.where(slow, _excess_ns(looked, through, columns), 0.0)
+    ratio = np.exp(stats.median(looked.excess[np.ix_(through, columns)][slow]))
+    at = int(np.argmax(cost.sum(axis=1)))
+    return SlowLink(
+        _suspects(ways.carriers, chance), _ranks(seen, ways.carriers, chance),
+        looked.paces.places[int(through[at])], int((slow.mean(axis=1) > 0.5).sum()), len(through),
+        columns, float(ratio), _lost(seen, looked, through, cost, explained, ways.carriers[best]),
+        _signs(signs, against), bool(left[best]),
+    )  # fmt: skip
+
+
+def _left(case: _Case) -> Mask:
+    """Which carriers are adapters whose traffic goes elsewhere now."""
+    names = set(case.routes.left.values())
+    return np.array([one.kind == "nic" and one.name in names for one in case.ways.carriers])
+
+
+def _in_flight(case: _Case, explained: Mask) -> Floats:
+    """What requests in flight say for each carrier."""
+    if case.requests is None:
+        return np.zeros(len(case.ways.carriers))
+    told = case.requests.in_flight(slow_times(case.looked, explained))
+    return told.speak_for(case.ways.carriers, case.routes)
+
+
+def _lost(
+    seen: Observed, looked: Looked, through: Ints, cost: Floats, explained: Mask, best: Carrier
+) -> float:  # fmt: skip
+    """Per step in which the device was slow."""
+    active, slow = np.asarray(explained.any(axis=0)), looked.cells.slow
+    calm = (np.arange(active.size) >= seen.line.warm_up) & ~slow.any(axis=0)
+    others = int((slow & ~explained)[:, active].sum())
+    shared = bool(looked.guilty[active].any()) or others > STRAYS * int((slow & explained).sum())
+    longest = longest_delay([looked.paces.places[at] for at in through.tolist()], cost)
+    costliest = looked.paces.places[int(through[int(np.argmax(cost.sum(axis=1)))])]
+    longest = min(longest, idle_ns(seen, costliest.members, active))
+    return lost_per_step(longest, seen.line.job_period_ns, active, calm, shared,
+                         best.kind == "fabric")  # fmt: skip
+
+
+def _signs(signs: Sequence[Noticed], against: Floats) -> tuple[str, ...]:
+    return tuple(sign.metric for sign in signs) if (against > 1).any() else ()
+
+
+def _excess_ns(looked: Looked, places: Ints, columns: Ints) -> Floats:
+    """By how much transfers took longer than in fast steps."""
+    at = np.ix_(places, columns)
+    taken = np.nan_to_num(looked.paces.taken_ns[at])
+    return np.maximum(taken - taken * np.exp(-np.nan_to_num(looked.excess[at])), 0.0)
+
+
+def _suspects(carriers: Sequence[Carrier], chance: Floats) -> tuple[tuple[Carrier, float], ...]:
+    """The likeliest, ranks of one device together: a host's NVLink has one name."""
+    total: dict[tuple[str, str], tuple[Carrier, float]] = {}
+    for at in np.argsort(-chance, kind="stable").tolist():
+        if chance[at] < LEAST_LIKELY and total:
+            break
+        one = carriers[at]
+        known, so_far = total.get((one.kind, one.name), (one, 0.0))
+        total[one.kind, one.name] = (known, so_far + float(chance[at]))
+    ranked = sorted(total.values(), key=lambda pair: -pair[1])
+    return tuple(ranked[:NAMED])
+
+
+def _ranks(seen: Observed, carriers: Sequence[Carrier], chance: Floats) -> tuple[int, ...]:
+    """Who is behind whatever it is, if that is clear and not everybody."""
+    behind: dict[tuple[int, ...], float] = {}
+    for at in np.flatnonzero(chance >= LEAST_LIKELY).tolist():
+        ranks = carriers[at].ranks
+        behind[ranks] = behind.get(ranks, 0.0) + float(chance[at])
+    ranks = max(behind, key=lambda one: behind[one], default=())
+    if not ranks:
+        return ()
+    sure = behind[ranks] >= SUREST_RANKS and len(ranks) < len(seen.line.ranks)
+    return ranks if sure else ()

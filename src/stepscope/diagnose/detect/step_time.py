@@ -1,0 +1,201 @@
+"""ARGUS level 1: when was the job as a whole not itself, by its step times alone.
+
+Fault: spikes (jitter) and a lasting rise (regression) of the step time.
+Paper: ARGUS (2026), section 6.1 and appendix B, "L1". Symbols: W -> `width`, theta -> `ratio`,
+b -> `baseline`, mu_L, mu_R -> `before`, `after`, t -> `split`.
+As published: `jitter_as_published`, `regression_as_published`. They misfire (algorithm notes,
+section 4): with 3 % noise max/min > 1.2 in 36 % of healthy series and at every checkpoint; rare
+spikes hide a step change, and 5 % noise makes 7 % false ones. Hence the default: `jitter` is
+beyond median + 6 MAD outside the job's own schedule, `regression` works on values clipped at 1.3
+times the median, in blocks, against noise whose memory counts.
+A synchronous job has one step series, so this runs once per job and not per rank.
+Cost: linear in steps. Cannot see: what was slow from the start, nor who or why.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.diagnose.numeric import compiled, stats
+from stepscope.window import Floats, Ints, Mask
+
+WINDOW = 20
+RATIO = 1.2
+"""W and theta of the published jitter detector; the paper names none, these are the algorithm
+notes' (section 4)."""
+EXCEEDS = 1.1
+"""What "significantly exceeds the baseline" means in the published second phase; ours."""
+LEAST_RISE = 1.1
+LARGEST_SPREAD = 0.1
+"""Smallest regression ratio and largest relative deviation of the published change point; ours."""
+SLIGHT_RISE = 1.02
+"""Below two percent nobody would act; a rise up to `LEAST_RISE` counts only with its cause."""
+SPIKE_MADS = 6.0
+"""Algorithm notes, section 4: median + 6 MAD raises at most 0.5 % of healthy series."""
+SPIKE_RATIO = 1.5
+"""A spike less than half a step long is nothing to look after, however tight the series is."""
+CLIP = 1.3
+"""Algorithm notes, section 4: clipping at 1.3 medians finds 1.1x below spikes in all series."""
+SEGMENT, LEAST_SEGMENT = 50, 20
+SEGMENT_SHARE = 0.2
+"""Segments of 50 steps (algorithm notes), in short windows a fifth of the steps, never below 20:
+four blocks, fewer of which have no scatter to speak of."""
+BLOCK = 5
+"""Steps per block of the change point: memory of the noise shows between blocks."""
+FALSE_ALARMS = 1e-3
+"""Share of healthy series allowed to show a regression."""
+REGULAR = 0.8
+"""So large a part of the slots of a period must be spikes for the spikes to be on schedule."""
+
+
+@dataclass(frozen=True)
+class Spikes:
+    """Columns in which the job jittered, and what a normal step takes."""
+
+    columns: Ints
+    baseline_ns: float
+    lost_ns: float
+
+
+@dataclass(frozen=True)
+class Regression:
+    """The column from which steps take `ratio` times as long."""
+
+    split: int
+    ratio: float
+    before_ns: float
+    after_ns: float
+    z: float
+
+
+def jitter(series: Floats, steps: Ints, warming: int = 0) -> Spikes:
+    """Steps beyond median + 6 MAD that no schedule explains.
+
+    An unbroken run of spikes among the first `warming` steps is the job's start and no jitter.
+    """
+    baseline = stats.median(series)
+    spread = max(stats.sigma(series), stats.NOISE_FLOOR * baseline)
+    limit = max(baseline + SPIKE_MADS * spread, SPIKE_RATIO * baseline)
+    spikes = np.flatnonzero(np.nan_to_num(series) > limit)
+    spikes = spikes[(spikes != np.arange(spikes.size)) | (spikes >= warming)]
+    spikes = spikes[~scheduled(steps[spikes], steps)] if baseline > 0 else spikes[:0]
+    return Spikes(spikes, baseline, float((series[spikes] - baseline).sum()))
+
+
+def scheduled(spikes: Ints, steps: Ints) -> Mask:
+    """Which spikes recur every so many steps: checkpoints, evaluation, logging."""
+    explained = np.zeros(spikes.size, np.bool_)
+    for period in np.unique(np.diff(spikes)):
+        if period < 2:
+            continue
+        phase = np.bincount(spikes % period).argmax()
+        slots = steps[(steps % period == phase) & (steps >= spikes[0]) & (steps <= spikes[-1])]
+        hit = np.isin(slots, spikes)
+        if slots.size > 1 and hit.mean() >= REGULAR:
+            explained |= spikes % period == phase
+    return explained
+
+
+def regression(series: Floats, least: float = LEAST_RISE) -> Regression | None:
+    """The most significant lasting rise of the step time, if noise does not explain it."""
+    level = stats.median(series)
+    if level <= 0:
+        return None
+    blocks = stats.block_means(np.log(np.clip(series, level / 100, CLIP * level))[None], BLOCK)
+    shortest = min(SEGMENT, max(LEAST_SEGMENT, len(series) * SEGMENT_SHARE))
+    shortest = math.ceil(shortest / BLOCK)
+    count = blocks.shape[1]
+    if count < 2 * shortest:
+        return None
+    split = stats.split_point(blocks[0], shortest, count - shortest)
+    z = _significance(blocks[0], split)
+    if z < stats.threshold(FALSE_ALARMS, count, count):
+        return None
+    column = _refine(series, CLIP * level, len(series) - (count - split) * BLOCK)
+    before, after = stats.median(series[:column]), stats.median(series[column:])
+    if before <= 0 or after < least * before:
+        return None
+    return Regression(column, after / before, before, after, z)
+
+
+def _significance(blocks: Floats, split: int) -> float:
+    """Rise over its standard error."""
+    left, right = blocks[:split], blocks[split:]
+    before, after = float(np.nanmean(left)), float(np.nanmean(right))
+    residual = np.concatenate((left - before, right - after))
+    error = stats.noise_of(residual[None]).of_mean(np.array([left.size * right.size / blocks.size]))
+    return (after - before) / float(error[0])
+
+
+def _refine(series: Floats, limit: float, near: int) -> int:
+    """The exact step of the change, within one block of where the blocks put it."""
+    low, high = max(near - BLOCK, 1), min(near + BLOCK, len(series) - 1)
+    begin, stop = max(low - 2 * BLOCK, 0), min(high + 2 * BLOCK, len(series))
+    window = np.minimum(series[begin:stop], limit)
+    return begin + stats.split_point(window, low - begin, high - begin)
+
+
+def jitter_as_published(
+    series: Floats, width: int = WINDOW, ratio: float = RATIO
+) -> list[tuple[int, int]]:
+    """Appendix B: windows with max/min > ratio, merged; then the longest run above the baseline."""
+    if series.size < width:
+        return []
+    marked = np.flatnonzero(wide_windows(series, width, ratio))
+    if not marked.size:
+        return []
+    parts = np.split(marked, np.flatnonzero(np.diff(marked) > width) + 1)
+    found = [_exceeding(series, int(part[0]), int(part[-1]) + width) for part in parts]
+    return [interval for interval in found if interval is not None]
+
+
+def wide_windows(series: Floats, width: int, ratio: float) -> Mask:
+    """Phase one: in which windows of so many steps max > ratio * min."""
+    if compiled.wide_windows is not None:
+        wide = compiled.wide_windows(series.astype(np.float64, copy=False).tobytes(), width, ratio)
+        return np.frombuffer(wide, np.bool_)
+    windows = np.lib.stride_tricks.sliding_window_view(series, width)
+    return np.asarray(windows.max(axis=1) > ratio * windows.min(axis=1))
+
+
+def _exceeding(series: Floats, first: int, stop: int) -> tuple[int, int] | None:
+    """The longest run inside [first, stop) above the median of what lies outside."""
+    outside = np.concatenate((series[:first], series[stop:]))
+    baseline = float(np.median(outside if outside.size else series))
+    above = np.concatenate(([0], series[first:stop] > EXCEEDS * baseline, [0])).astype(np.int8)
+    begins, ends = np.flatnonzero(np.diff(above) == 1), np.flatnonzero(np.diff(above) == -1)
+    if not begins.size:
+        return None
+    longest = int(np.argmax(ends - begins))
+    return first + int(begins[longest]), first + int(ends[longest])
+
+
+def regression_as_published(
+    series: Floats, least: float = LEAST_RISE, spread: float = LARGEST_SPREAD
+) -> tuple[int, float] | None:
+    """Appendix B: the split with the largest ratio of means, both sides being stable."""
+    if compiled.largest_rise is not None:
+        packed = series.astype(np.float64, copy=False).tobytes()
+        split, ratio = compiled.largest_rise(packed, least, spread)
+        return (split, ratio) if split else None
+    return largest_rise(series, least, spread)
+
+
+def largest_rise(series: Floats, least: float, spread: float) -> tuple[int, float] | None:
+    """The same in numpy: all splits at once, by cumulative sums."""
+    count = np.arange(1, series.size)
+    total, squares = np.cumsum(series), np.cumsum(series**2)
+    left, right = total[:-1] / count, (total[-1] - total[:-1]) / count[::-1]
+    left_var = squares[:-1] / count - left**2
+    right_var = (squares[-1] - squares[:-1]) / count[::-1] - right**2
+    stable = (np.sqrt(np.maximum(left_var, 0)) < spread * left) & (
+        np.sqrt(np.maximum(right_var, 0)) < spread * right
+    )
+    ratio = np.where(stable & (left > 0), right / np.where(left > 0, left, 1), 0.0)
+    if not ratio.size or ratio.max() <= least:
+        return None
+    split = int(np.argmax(ratio))
+    return split + 1, float(ratio[split])

@@ -1,0 +1,232 @@
+"""ARGUS level 2: which rank takes longer than its peers, and in which phase.
+
+Fault: one rank, or a few of a group, persistently slower than the ranks that do equal work.
+Paper: ARGUS (2026), section 6.1 and appendix B, "L2". Symbols: G -> a comparison group, x_r -> own
+time of rank r, mu_G, sigma_G, CV, z_r as there (`as_published`).
+Where the default differs: z <= (n-1)/sqrt(n) never reaches 3 in groups of up to 10, and CV shrinks
+with 1/sqrt(n) (algorithm notes, section 4). So: own time instead of duration; its log-ratio to the
+median of the *other* members, which works from two members up; noise pooled over all groups of the
+phase; means over windows of ten steps without their extremes; the worst stretch of such windows
+must be long, mostly high, significant after correction for the number of tests, and large against
+an effect floor that rises with the noise of single steps.
+Cost: one selection (in numpy one sort) per group and step, so O(n) (O(n log n)) in the ranks.
+Cannot see: a fault of most members of a group, one shorter than three windows, one rarer than
+every fifth step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepscope.diagnose.numeric import compiled, stats
+from stepscope.window import Floats, Ints, Mask
+
+Singles = NDArray[np.float32]
+
+BALANCED, SEVERE = 0.02, 0.05
+"""CV levels of appendix B: balanced below, mild imbalance between, severe from the second on."""
+PUBLISHED_Z = 3.0
+"""The paper leaves the threshold open; the usual three."""
+WINDOW = 10
+"""Steps per window (algorithm notes, section 4: means of ten windows, 0 false ranks)."""
+MOST_WINDOWS = 64
+"""Longer series get wider windows, which bounds the work and the number of tests."""
+LEAST_WINDOWS = 3
+"""A stretch of fewer windows is an episode."""
+LEAST_STEPS = 20
+"""Nor is one of fewer steps, however narrow the windows of a short series are."""
+PERSISTENCE = 0.7
+"""k of m: this part of a stretch's windows must show the effect each for itself."""
+EFFECT = 0.05
+"""Smallest ratio worth a word (algorithm notes, section 4)."""
+NOISY_EFFECT = 0.75
+"""In a noisy job the floor is half a standard deviation of a single step's ratio: differences in
+which processor a rank happened to get last for minutes there, and reach that far."""
+INNOCENT_Z = 4.2
+"""z against the noise of the innocent alone, a second look at a rank already picked out. Over 180
+synthetic healthy jobs with 30 to 50 % wandering noise 3.5 let 6 through, 4.2 one, 4.9 one."""
+ABOVE_PAST = 2.5
+PAIR_Z = 1.4
+"""In a pair: times its own largest mean elsewhere, and times the z needed. One series instead of
+several, and no innocent majority, ask for more."""
+ABOVE_PEERS = 1.5
+"""Times the largest excess among the innocent: healthy ranks being exchangeable, the largest of
+four or more rarely exceeds the second by half."""
+FALSE_ALARMS = 1e-3
+"""Share of healthy jobs allowed to show any straggler, all ranks, phases and stretches together."""
+PAD = 0.02
+"""Own times get this share of a step added before ratios are taken: below it they cannot matter."""
+PAD_NS = 1e6
+"""And at least a millisecond, about a time slice: which of two ranks the scheduler lets run first
+makes jobs of few milliseconds per step differ by that for as long as they run."""
+
+
+@dataclass(frozen=True)
+class Straggler:
+    """A rank (row of the grid) slower than its peers in columns [first, stop)."""
+
+    row: int
+    phase: str | None
+    first: int
+    stop: int
+    effect: float
+    """Mean log-ratio to its peers."""
+    z: float
+    needed: float
+    """The z that noise may reach."""
+
+
+def log_ratios(own: Floats, groups: Sequence[Ints], pad_ns: float) -> Floats:
+    """Log-ratio of every rank's own time to the median of its peers, column by column."""
+    logs = np.log(own + pad_ns)
+    ratios = np.full(own.shape, np.nan)
+    for size in sorted({len(group) for group in groups}):
+        members = np.stack([group for group in groups if len(group) == size])
+        values = logs[members]
+        ratios[members] = values - stats.leave_one_out_median(values)
+    return ratios
+
+
+def window_width(steps: int) -> int:
+    """Steps per window: ten, more in long series, fewer in very short ones."""
+    if steps < LEAST_WINDOWS * 2 * WINDOW:
+        return max(2, steps // (LEAST_WINDOWS * 2))
+    return max(WINDOW, -(-steps // MOST_WINDOWS))
+
+
+def stragglers(
+    own: Floats, groups: Sequence[Ints], period_ns: float, phase: str | None, tests: int
+) -> list[Straggler]:
+    """Ranks whose own time in one phase exceeds their peers' over a long enough stretch."""
+    steps = own.shape[1]
+    width = window_width(steps)
+    if steps // width < LEAST_WINDOWS or not groups or period_ns <= 0:
+        return []
+    pad = max(PAD * period_ns, PAD_NS)
+    blocks = stats.block_means(own, width)
+    excess = log_ratios(blocks, groups, pad)
+    floor = effect_floor(stats.step_noise(log_ratios(own, groups, pad)))
+    worst = stats.worst_stretch(excess, floor / 2)
+    noise = stats.pooled_noise(excess, floor / 2)
+    needed = stats.threshold(FALSE_ALARMS, tests * excess.shape[1], noise.samples)
+    z = worst.mean / noise.of_mean(worst.length)
+    high = (excess > floor / 2) & worst.inside(excess.shape[1])
+    found = (worst.mean >= floor) & (z >= needed) & (worst.length >= LEAST_WINDOWS)
+    found &= worst.length * width >= LEAST_STEPS
+    found &= high.sum(axis=1) >= PERSISTENCE * worst.length
+    found &= _stands_out(_innocents(blocks, groups, pad, found), groups, worst)
+    found &= _sure_in_pairs(excess, groups, worst, z / needed)
+    lead = steps - excess.shape[1] * width
+    return [
+        Straggler(int(row), phase, lead + int(worst.first[row]) * width,
+                  lead + int(worst.stop[row]) * width, float(worst.mean[row]), float(z[row]),
+                  needed)
+        for row in np.flatnonzero(found)
+    ]  # fmt: skip
+
+
+def _innocents(blocks: Floats, groups: Sequence[Ints], pad_ns: float, found: Mask) -> Floats:
+    """Excesses of the ranks that were not found, among themselves; NaN for the others."""
+    well = [group[~found[group]] for group in groups if found[group].any()]
+    return log_ratios(blocks, [group for group in well if len(group) > 1], pad_ns)
+
+
+def _stands_out(innocent: Floats, groups: Sequence[Ints], worst: stats.Stretches) -> Mask:
+    """Which stretches rise well above anything their innocent peers do among themselves.
+
+    First by noise estimated from the innocent alone, in which no stretch was singled out; then
+    against the innocent's own largest mean over as many windows, so that slow wandering, which any
+    model of noise underrates, is on both sides.
+    """
+    known: Mask = np.asarray(np.isfinite(innocent).any(axis=1))
+    if not known.any():
+        return np.ones(len(innocent), np.bool_)
+    noise = stats.noise_of(innocent - stats.row_medians(innocent)[:, None])
+    out: Mask = np.array(worst.mean >= INNOCENT_Z * noise.of_mean(worst.length), np.bool_)
+    for group in groups:
+        peers = group[known[group]]
+        if not peers.size:
+            continue
+        for row in group[~known[group]]:
+            length = int(worst.stop[row] - worst.first[row])
+            largest = stats.largest_mean(innocent[peers], length)
+            out[row] &= worst.mean[row] >= ABOVE_PEERS * largest
+    return out
+
+
+def _sure_in_pairs(
+    excess: Floats, groups: Sequence[Ints], worst: stats.Stretches, certainty: Floats
+) -> Mask:
+    """In a pair, which has no innocent majority: the stretch rises above all outside of it."""
+    out = np.ones(len(excess), np.bool_)
+    outside = np.where(worst.inside(excess.shape[1]), 0.0, excess)
+    for row in (row for group in groups if len(group) == 2 for row in group):
+        largest = stats.largest_mean(outside[row : row + 1], int(worst.length[row]))
+        out[row] = worst.mean[row] >= ABOVE_PAST * largest and certainty[row] >= PAIR_Z
+    return out
+
+
+def effect_floor(step_noise: float) -> float:
+    """The smallest log-ratio that is believed, given the noise of single steps."""
+    return max(float(np.log1p(EFFECT)), NOISY_EFFECT * step_noise)
+
+
+@dataclass(frozen=True)
+class Imbalance:
+    """What the published method says of one group in one phase."""
+
+    cv: float
+    level: str
+    z: Floats
+    stragglers: Ints
+
+
+def as_published(mean_ns: Floats, threshold: float = PUBLISHED_Z) -> Imbalance:
+    """Appendix B on the mean durations of a group's members in the anomalous window."""
+    mean = float(np.mean(mean_ns))
+    deviation = float(np.std(mean_ns, ddof=1)) if mean_ns.size > 1 else 0.0
+    z = (mean_ns - mean) / deviation if deviation > 0 else np.zeros_like(mean_ns)
+    cv = deviation / mean if mean > 0 else 0.0
+    level = "balanced" if cv < BALANCED else "mild" if cv < SEVERE else "severe"
+    return Imbalance(cv, level, z, np.flatnonzero(z > threshold))
+
+
+def imbalances(mean_ns: Singles, groups: Sequence[Ints]) -> tuple[Singles, Singles]:
+    """`as_published` of many phases and windows at once: CV of groups, z of ranks.
+
+    Args:
+        mean_ns: [phases and windows, ranks], rounded to float32; all are known.
+        groups: ranks that do equal work; those of none get z = 0.
+
+    Returns [phases and windows, groups] and [phases and windows, ranks].
+    """
+    if not groups or not mean_ns.size:
+        return np.zeros((len(mean_ns), len(groups)), np.float32), np.zeros_like(mean_ns)
+    if compiled.imbalances is None:
+        return imbalances_by_group(mean_ns, groups)
+    order = np.concatenate(groups).astype(np.uint32)
+    bounds = np.cumsum([0, *map(len, groups)], dtype=np.uint32)
+    values = mean_ns.astype(np.float32, copy=False)
+    cv, z = compiled.imbalances(
+        values.tobytes(), values.shape[1], order.tobytes(), bounds.tobytes()
+    )
+    return (np.frombuffer(cv, np.float32).reshape(len(values), len(groups)),
+            np.frombuffer(z, np.float32).reshape(values.shape))  # fmt: skip
+
+
+def imbalances_by_group(mean_ns: Singles, groups: Sequence[Ints]) -> tuple[Singles, Singles]:
+    """The same in numpy."""
+    cv, z = np.zeros((len(mean_ns), len(groups))), np.zeros(mean_ns.shape)
+    for at, group in enumerate(groups):
+        values = mean_ns[:, group].astype(np.float64)
+        mean = values.mean(axis=1, keepdims=True)
+        deviation = values.std(axis=1, ddof=1, keepdims=True) if len(group) > 1 else 0.0 * mean
+        cv[:, at] = np.divide(deviation, mean, out=np.zeros_like(mean), where=mean > 0)[:, 0]
+        z[:, group] = np.divide(
+            values - mean, deviation, out=np.zeros_like(values), where=deviation > 0
+        )
+    return cv.astype(np.float32), z.astype(np.float32)

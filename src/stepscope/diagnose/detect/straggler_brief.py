@@ -1,0 +1,171 @@
+"""Stragglers in a few steps: what a profiler's trace shows, where L2 would want twenty.
+
+Fault: a rank that is slower than its peers in all of the steps that somebody chose to record.
+Paper: none. ARGUS (2026), appendix B, and EROICA (2026), section 4.2, have minutes of steps to look
+at; a trace has three to ten, so there are no windows, no onset and no past to compare with.
+Three questions instead, all of log-ratios to the median of the peers, as in L2: is the median over
+the steps large; is it beyond the noise of single steps (Student, pooled over the peers); and is it
+far from what the peers differ by among themselves. Noise estimated from a handful of ranks says
+little about outliers among ranks, so the last is a ratio and no quantile. The noise is that between
+neighbouring steps: about their own medians a rank's two or three steps scatter by half of it.
+Cost: one pass over ranks and steps. Cannot see: what happened between two traces.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import NormalDist
+
+import numpy as np
+
+from stepscope.diagnose.detect.straggler import (
+    FALSE_ALARMS,
+    LEAST_STEPS,
+    PAD_NS,
+    Straggler,
+    effect_floor,
+    log_ratios,
+)
+from stepscope.diagnose.numeric import stats
+from stepscope.window import Floats, Ints, Window
+
+MOST_STEPS = LEAST_STEPS
+"""From here on L2 has windows enough."""
+LEAST = 2
+"""Of a single step nobody can tell what belongs to the rank and what to the moment."""
+EFFECT = 0.1
+"""Twice the smallest ratio L2 believes. At 0.15 as many healthy jobs blame somebody (15 of 3,060,
+here 16), and of ranks 15 % slower, among four with 3 % noise, six steps show 22 % and not 70."""
+PAD = 0.05
+"""Share of a step added before ratios are taken. With L2's 0.02 the scatter of short phases, which
+no mean of ten steps evens out, hid a pause of 50 ms in one of seven real jobs (docs)."""
+PERSISTENCE = 0.8
+"""This part of the steps must show half the effect each for itself: all of four, four of five."""
+SUSPECTS = 4
+"""One in so many peers may itself be slow: it is no measure of what the innocent differ by."""
+ABOVE_PEERS = 3.0
+"""Times that. Of 3,960 synthetic healthy jobs (docs/methods/brief.md), 1.5 as in L2 blames somebody
+in 3.0 %, 3 in 1.0 %; a rank twice as slow among four with 10 % noise is still found in 94 %."""
+PEER_ALARMS = 0.01
+"""Among many ranks one strays farther: then as many times as one healthy job in a hundred has."""
+USUAL_NOISE = 0.15
+"""Of single steps' ratios: steps that scatter by 10 %, in a pair. Student's quantile for two ranks
+and three steps is 60; hardly a job scatters more than this in which less was seen."""
+MEDIAN_ERROR = math.sqrt(math.pi / 2)
+"""Standard error of a median in those of a mean, for a Gaussian and many steps; less for few."""
+PAIR_EFFECT = 0.3
+"""In a pair there are no peers to differ among themselves, and either may be the odd one."""
+ENOUGH = 3
+"""So many ranks in other groups, as are peers of one among four, tell what pairs differ by."""
+
+
+def applies(window: Window, steps: int) -> bool:
+    """Whether this is a trace of few steps; the first steps of a live job are warming up instead.
+
+    Only profilers record single operators of the host.
+    """
+    return LEAST <= steps < MOST_STEPS and window.table("host_ops") is not None
+
+
+def stragglers(
+    own: Floats, groups: Sequence[Ints], period_ns: float, phase: str | None, tests: int
+) -> list[Straggler]:
+    """Ranks whose own time in one phase exceeds their peers' throughout.
+
+    Args:
+        own: `[rank, step]` in ns.
+        groups: rows of ranks that do equal work.
+        period_ns: the typical step.
+        phase: the phase that `own` is of; None: all together.
+        tests: how many ranks and phases are looked at in all.
+    """
+    if period_ns <= 0 or own.shape[1] < LEAST:
+        return []
+    pad = max(PAD * period_ns, PAD_NS)
+    excess = log_ratios(own, groups, pad)
+    looked = _Looked(excess, _known(excess, groups), stats.row_medians(excess))
+    noise, needed = looked.surest(FALSE_ALARMS / max(tests, 1))
+    above = _above_peers(tests)
+    found = []
+    for group in looked.groups:
+        for row in group:
+            effect, z = looked.significance(row, noise)
+            if effect < looked.floor(group) or z < needed or not looked.persists(row):
+                continue
+            if effect >= above * looked.spread(group, row):
+                found.append(Straggler(int(row), phase, 0, excess.shape[1], effect, z, needed))
+    return found
+
+
+def _known(excess: Floats, groups: Sequence[Ints]) -> list[Ints]:
+    """The groups without ranks of which too little is known to judge, or be judged by."""
+    steps = np.isfinite(excess).sum(axis=1)
+    known = [group[steps[group] >= LEAST] for group in groups]
+    return [group for group in known if group.size > 1]
+
+
+@dataclass(frozen=True)
+class _Looked:
+    """All groups of one phase; `middle` is each row's median excess."""
+
+    excess: Floats
+    groups: list[Ints]
+    middle: Floats
+
+    @cached_property
+    def noise(self) -> float:
+        """Of single steps, pooled over all groups."""
+        if not self.groups:
+            return 0.0
+        return stats.step_noise(self.excess[np.concatenate(self.groups)])
+
+    @cached_property
+    def independent(self) -> int:
+        """Whatever the ranks of a group do, their excesses have one median: that is one less."""
+        return sum(len(group) - 1 for group in self.groups)
+
+    def surest(self, alarms: float) -> tuple[float, float]:
+        """Noise, and by how many standard errors an effect must exceed it.
+
+        What was seen, by Student; or `USUAL_NOISE`, if less was seen, as if it were known for sure.
+        """
+        steps: int = self.excess.shape[1]
+        seen = max(self.noise, float(np.finfo(np.float64).tiny))
+        needed = stats.student(1 - alarms, max(self.independent * (steps - 1), 1))
+        known = NormalDist().inv_cdf(1 - alarms)
+        if seen <= USUAL_NOISE and USUAL_NOISE * known < seen * needed:
+            return USUAL_NOISE, known
+        return seen, needed
+
+    def floor(self, group: Ints) -> float:
+        """The smallest effect that is believed."""
+        least = effect_floor(self.noise)
+        alone = group.size == 2 and self.independent - 1 < ENOUGH
+        return max(least, float(np.log1p(PAIR_EFFECT if alone else EFFECT)))
+
+    def significance(self, row: int, noise: float) -> tuple[float, float]:
+        """Effect, and in standard errors."""
+        effect, steps = float(self.middle[row]), int(np.isfinite(self.excess[row]).sum())
+        return effect, effect * math.sqrt(steps) / (MEDIAN_ERROR * noise)
+
+    def persists(self, row: int) -> bool:
+        values = self.excess[row][np.isfinite(self.excess[row])]
+        return float(np.mean(values > self.middle[row] / 2)) >= PERSISTENCE
+
+    def spread(self, group: Ints, row: int) -> float:
+        """How far healthy ranks stray from their peers, the worst one in four left out."""
+        others = self.middle[group[group != row]]
+        own = others - np.median(others) if others.size > 1 else others[:0]
+        elsewhere = [self.middle[one] for one in self.groups if one is not group]
+        strays = np.sort(np.abs(np.concatenate((own, *elsewhere))))
+        return float(strays[-1 - strays.size // SUSPECTS]) if strays.size else 0.0
+
+
+def _above_peers(tests: int) -> float:
+    """Times the spread that the farthest of so many healthy ranks hardly reaches."""
+    normal = NormalDist()
+    one_in_suspects = normal.inv_cdf(1 - 0.5 / SUSPECTS)
+    return max(ABOVE_PEERS, normal.inv_cdf(1 - PEER_ALARMS / max(tests, 1)) / one_in_suspects)

@@ -1,0 +1,288 @@
+"""Ranks that are slow only now and then, or only since a few steps ago.
+
+Fault: ECC errors every few steps, throttling that comes and goes, a compilation in the middle of a
+job, one stall that lasts as long as forty steps; and a lasting slowness too young for L2.
+Papers: ARGUS (2026), section 9.4, where L2 and L3 dilute such spikes in their windows; Holmes (Yao
+et al., 2025), section 3.1, which calls them spikes and fluctuations. Neither has a rule for own
+time.
+Ours: own time against peers in the same step, so that what the whole job does cancels. A *blow* is
+an excess beyond noise and large in the step. Healthy jobs have blows, too, on any rank: so a rank
+is struck when it has more of them than Poisson's law allows at the rate of all others, or when one
+blow is so long that it matters by itself and nobody else had anything like it, or when blows meet
+the errors that its own device counts (ARGUS, table 6). What returns on a schedule is the job's
+habit. A run of blows is one, unless it is still going on.
+Cost: one sort per group and step. Cannot see: blows of most of a group at once, or below noise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from stepscope.diagnose.detect.step_time import scheduled
+from stepscope.diagnose.detect.straggler import FALSE_ALARMS, PAD, PAD_NS, log_ratios
+from stepscope.diagnose.numeric import stats
+from stepscope.window import Floats, Ints, Mask
+
+BLOW_Z = 5.0
+"""Times the noise of a single step. Of Gaussian noise 3 in 10 million values reach as far."""
+BLOW_EFFECT = 0.1
+"""As in `brief`: of single steps twice the smallest ratio that L2 believes of many."""
+BLOW_SHARE = 0.03
+"""Of a typical step: what is shorter costs nothing worth a word however often it strikes."""
+ECHO = 0.5
+"""Of several ranks struck in one step those with less than half of the largest excess are let be:
+who waits for the rank that was struck, in ways that nobody recorded, shows less than it."""
+MOMENT_NS = 10**9
+"""Blows within about a second are one: so long another program's short job takes a processor."""
+GAP = 2
+"""A step in between that seems well does not make two runs of blows out of one."""
+LASTING = 5
+"""Moments after which a run that goes on is no passing disturbance."""
+LEAST_BLOWS = 3
+"""Two may be chance however rare blows are elsewhere."""
+LEAST_WITH_ERRORS = 2
+"""One error and one blow may meet by chance."""
+SLOTS = 3
+"""So many times a habit must return to be one."""
+ROUND = 10
+"""Steps of such numbers, or the ones before, are where some ranks save, log and evaluate."""
+STALL_NS = 10**9
+"""A run that counts alone takes a second longer: less happens to any process on a busy machine."""
+UNLIKE = 5.0
+"""And so many times what any other rank suffers anywhere in the window."""
+
+
+@dataclass(frozen=True)
+class Struck:
+    """A rank (row of the grid) with blows in some columns."""
+
+    row: int
+    columns: tuple[int, ...]
+    effect: float
+    """Median log-ratio to its peers in these columns."""
+    z: float
+    """By how many standard deviations of a step the smallest of them exceeds its peers."""
+    needed: float
+    alone: bool
+    """Whether it is its length that counts, and not how often it strikes."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """Own times of one phase, what they are compared with, and when their steps began."""
+
+    own: Floats
+    """`[rank, step]` in ns."""
+    groups: Sequence[Ints]
+    steps: Ints
+    begins_ns: Ints
+    period_ns: float
+    """The typical step."""
+    errors: Mask = field(default_factory=lambda: np.zeros((0, 0), np.bool_))
+    """`[rank, step]`: where a rank's own device may have counted errors; empty: nobody looked."""
+
+
+def struck(series: Series, units: Sequence[Ints], tests: int, lonely: bool = True) -> list[Struck]:
+    """Ranks that suffer blows which chance does not explain.
+
+    Args:
+        units: rows that may be struck together: those of each host.
+        tests: how many ranks and phases are looked at in all.
+        lonely: whether a single long blow may count.
+    """
+    if series.period_ns <= 0 or not series.groups or not series.own.size:
+        return []
+    blows = _blows(series)
+    if not blows.hit.any():
+        return []
+    shared = [unit for unit in units if unit.size > 1]
+    found = _too_often(series, blows, shared, tests) if len(shared) > 1 else {}
+    single = [row for row in np.arange(len(series.own))[:, None] if int(row[0]) not in found]
+    found |= _too_often(series, blows, single, tests)
+    found |= _with_errors(series, blows, tests)
+    often = [blows.of(row, columns, False) for row, columns in sorted(found.items())]
+    alone = _alone(series, blows, shared, _designated(series, units)) if lonely else []
+    return often + [blows.of(row, np.flatnonzero(blows.hit[row]), True)
+                    for row in alone if row not in found]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Blows:
+    """`[rank, step]`: which are struck, log-ratios to the peers, and what they take longer."""
+
+    hit: Mask
+    ratio: Floats
+    excess_ns: Floats
+    noise: float
+    limit: float
+
+    @cached_property
+    def rows(self) -> Mask:
+        """Which ranks are struck at all."""
+        return np.asarray(self.hit.any(axis=1))
+
+    @cached_property
+    def _worst_ns(self) -> Floats:
+        """The largest excess of each step."""
+        return np.asarray(np.where(self.hit, self.excess_ns, 0.0).max(axis=0))
+
+    def of_unit(self, unit: Ints) -> Mask:
+        """The steps in which most of these ranks are struck, and are no echo of others."""
+        hit = self.hit[unit]
+        mine = np.where(hit, self.excess_ns[unit], 0.0).max(axis=0)
+        return np.asarray((hit.mean(axis=0) > 0.5) & (mine >= ECHO * self._worst_ns))
+
+    def of(self, row: int, columns: Ints, alone: bool) -> Struck:
+        ratios = self.ratio[row, columns]
+        return Struck(
+            row, tuple(map(int, columns)), stats.median(ratios), float(ratios.min()) / self.noise,
+            self.limit / self.noise, alone,
+        )  # fmt: skip
+
+
+def _blows(series: Series) -> _Blows:
+    pad = max(PAD * series.period_ns, PAD_NS)
+    ratio = log_ratios(series.own, series.groups, pad)
+    noise = max(stats.sigma(ratio - stats.row_medians(ratio)[:, None]), stats.NOISE_FLOOR)
+    limit = max(float(np.log1p(BLOW_EFFECT)), BLOW_Z * noise)
+    known = np.where(np.isfinite(ratio), ratio, -np.inf)
+    excess = np.nan_to_num((series.own + pad) * -np.expm1(-np.maximum(known, 0.0)))
+    hit = (known >= limit) & (excess >= BLOW_SHARE * series.period_ns)
+    hit &= _above_its_past(series, pad, limit)
+    for row in np.flatnonzero(hit.any(axis=1)):
+        hit[row] &= ~_habits(series.steps, hit[row])
+    return _Blows(hit, ratio, excess, noise, limit)
+
+
+def _above_its_past(series: Series, pad: float, limit: float) -> Mask:
+    """In a pair, which has no majority: also above what the rank itself takes as a rule."""
+    above = np.ones(series.own.shape, np.bool_)
+    for group in (group for group in series.groups if len(group) == 2):
+        own = np.log(series.own[group] + pad)
+        above[group] = own - stats.row_medians(own)[:, None] >= limit
+    return above
+
+
+def _habits(steps: Ints, hit: Mask) -> Mask:
+    """Blows that return on a schedule."""
+    at = np.flatnonzero(hit)
+    habit = scheduled(steps[at], steps)
+    found = np.zeros(hit.shape, np.bool_)
+    if habit.sum() >= SLOTS:
+        found[at[habit]] = True
+    return found
+
+
+def _too_often(
+    series: Series, blows: _Blows, units: Sequence[Ints], tests: int
+) -> dict[int, Ints]:  # fmt: skip
+    """The ranks, and when, of units that are struck more often than the others' rate lets expect.
+
+    The worst is judged first; the others' rate is then that of those which remain.
+    """
+    struck_ones = [unit for unit in units if blows.rows[unit].any()]
+    hits = [blows.of_unit(unit) for unit in struck_ones]
+    counts = np.array([_independent(series.begins_ns, hit) for hit in hits], np.int64)
+    found: dict[int, Ints] = {}
+    rest = int(counts.sum())
+    for done, at in enumerate(np.argsort(-counts, kind="stable").tolist()):
+        count, others = int(counts[at]), len(units) - done - 1
+        rest -= count
+        if count < LEAST_BLOWS or others < 1:
+            break
+        if poisson_tail(count, (rest + 1) / others) * tests > FALSE_ALARMS:
+            break
+        found |= {int(row): np.flatnonzero(hits[at] & blows.hit[row]) for row in struck_ones[at]
+                  if (hits[at] & blows.hit[row]).any()}  # fmt: skip
+    return found
+
+
+def _with_errors(series: Series, blows: _Blows, tests: int) -> dict[int, Ints]:
+    """The ranks that are struck just when their own devices count errors, and when.
+
+    Few blows are enough: chance would have to put them into these few steps of these few ranks.
+    """
+    found: dict[int, Ints] = {}
+    counted = series.errors.any(axis=1) & blows.rows if series.errors.size else blows.rows[:0]
+    for row in np.flatnonzero(counted).tolist():
+        both = blows.hit[row] & series.errors[row]
+        elsewhere = int(blows.hit.sum() - both.sum()) + 1
+        rate = elsewhere / max(blows.hit.size - int(series.errors[row].sum()), 1)
+        chance = poisson_tail(int(both.sum()), rate * int(series.errors[row].sum()))
+        mine = tests * counted.sum() / len(counted)
+        if both.sum() >= LEAST_WITH_ERRORS and chance * mine <= FALSE_ALARMS:
+            found[row] = np.flatnonzero(both)
+    return found
+
+
+def _independent(begins_ns: Ints, hit: Mask) -> int:
+    """How many blows tell something new: a run of them is one, but one that is still going on.
+
+    What disturbs a host for a few seconds and is over is one event. A slowness that has lasted for
+    several moments up to now is more, whether or not it will go on.
+    """
+    runs = list(_runs(begins_ns, hit))
+    if not runs:
+        return 0
+    lasted = int((begins_ns[runs[-1]][-1] - begins_ns[runs[-1]][0]) // MOMENT_NS) + 1
+    moments = min(lasted, runs[-1].size)
+    now = hit.size - 1 - runs[-1][-1] < GAP and moments >= LASTING
+    return len(runs) + (moments - 1 if now else 0)
+
+
+def _runs(begins_ns: Ints, hit: Mask) -> Iterator[Ints]:
+    """Columns of blows, those together that are a step or a moment apart."""
+    columns = np.flatnonzero(hit)
+    if columns.size:
+        apart = (np.diff(columns) > GAP) & (np.diff(begins_ns[columns]) > GAP * MOMENT_NS)
+        yield from np.split(columns, np.flatnonzero(apart) + 1)
+
+
+def _designated(series: Series, units: Sequence[Ints]) -> frozenset[int]:
+    """The rows that save and log for the others: the first of the job and of each host, and the
+    last, which has the loss."""
+    return frozenset({0, len(series.own) - 1, *(int(unit[0]) for unit in units)})
+
+
+def _alone(
+    series: Series, blows: _Blows, units: Sequence[Ints], designated: frozenset[int]
+) -> Iterator[int]:
+    """The ranks of the one unit, or the one rank, that a long blow hit like nobody else."""
+    longest = np.zeros(len(blows.hit))
+    for one in np.flatnonzero(blows.rows).tolist():
+        longest[one] = _longest_ns(series, blows, one)
+    row = int(np.argmax(longest))
+    hit = blows.hit[row]
+    if longest[row] < STALL_NS or (row in designated and _round(series.steps[hit])):
+        return
+    mine = (unit for unit in units if row in unit and (blows.of_unit(unit) & hit).any())
+    unit = next(mine, np.array([row]))
+    others = np.delete(longest, unit)
+    if longest[row] >= UNLIKE * others.max(initial=0.0):
+        yield from (int(one) for one in unit if blows.rows[one])
+
+
+def _longest_ns(series: Series, blows: _Blows, row: int) -> float:
+    """What the worst run of blows of a rank takes longer."""
+    runs = _runs(series.begins_ns, blows.hit[row])
+    return max((float(blows.excess_ns[row, run].sum()) for run in runs), default=0.0)
+
+
+def _round(steps: Ints) -> bool:
+    return bool((steps % ROUND == 0).all() or ((steps + 1) % ROUND == 0).all())
+
+
+def poisson_tail(count: int, rate: float) -> float:
+    """The chance of so many events or more where `rate` are expected."""
+    term = math.exp(-rate + count * math.log(rate) - math.lgamma(count + 1))
+    total, more = 0.0, count
+    while term > total * 1e-12:
+        total += term
+        more += 1
+        term *= rate / more
+    return min(total, 1.0)

@@ -1,0 +1,141 @@
+"""What a rank's main thread did with its excess: computed, waited for a CPU, or slept.
+
+Fault: a host that computes more, or does not get the processor, or stands still.
+Paper: ARGUS (2026), table 6, tells CPU contention by "all phases of affected rank slow"; EROICA
+(2026), section 4, by utilisation. Here the processor time of each phase and the scheduler's own
+account of waiting (`run_delay`) are measured. Only the difference to the peers counts: on an
+oversubscribed host everybody waits for a processor. Phases timed on a device have no processor
+time: there a host that waits for a processor counts unless it still runs ahead of its device.
+Strangers are seen on a rank's own processors, or as use of the whole host beyond that of the other
+hosts to which its ranks add nothing.
+Cost: means over a range. Cannot see: time a GPU takes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.diagnose.detect.straggler_ranks import Culprit, peers
+from stepscope.diagnose.explain import head_start
+from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.observed import Observed
+from stepscope.window import Floats
+
+COMPUTES = 0.4
+"""Part of the excess that must be processor time: on a busy machine a computing rank itself waits
+for the processor for up to half of the time it computes longer."""
+STARVED = 0.4
+"""Part of the excess that must be waiting for a processor; the rest is what sampling misses."""
+STARVED_SHARE = 0.2
+"""Of all its time beyond its peers: where nothing says what the processor did instead, a main
+thread must wait for it this much. Kernels report a few hundredths where nobody competes."""
+STRANGERS = 0.25
+"""Cores taken by strangers on a rank's processors before they are called the reason."""
+CROWDED = 0.25
+"""Of all processors of the host, used beyond the other hosts': data loaders and daemons differ by
+less between hosts of one job."""
+SAME_USE = 1.5
+"""Ranks that themselves use half as much again as elsewhere may be what fills their host."""
+
+
+@dataclass(frozen=True)
+class Use:
+    """Parts of a culprit's excess, 0 to 1; None where not measured."""
+
+    computed: float | None
+    starved: float | None
+    strangers: float | None
+    """Cores."""
+    waiting: float | None = None
+    """Share of all its time that it waited for a processor, beyond its peers."""
+    crowded: float | None = None
+    """Share of the host's processors in use beyond other hosts', and not by the job."""
+    ahead: float | None = None
+    """The host's head start over its device, as a part of its peers'."""
+
+    @property
+    def is_measured(self) -> bool:
+        return (self.computed, self.starved, self.ahead) != (None, None, None)
+
+    @property
+    def has_strangers(self) -> bool:
+        """Whether somebody else was seen on its processors."""
+        return (self.strangers or 0.0) >= STRANGERS or (self.crowded or 0.0) >= CROWDED
+
+    @property
+    def is_starved(self) -> bool:
+        """Whether it did no more than its peers and only waited for a processor."""
+        if self.starved is None or self.starved < STARVED:
+            return False
+        if self.computed is not None:
+            return self.computed < COMPUTES
+        return not self.keeps_ahead and (self.waiting or 0.0) >= STARVED_SHARE
+
+    @property
+    def keeps_ahead(self) -> bool:
+        """Whether its device, and not its host, is known to be what is late."""
+        return self.ahead is not None and self.ahead >= head_start.LATE
+
+    @property
+    def is_late(self) -> bool:
+        """Whether its device is known to wait for its host."""
+        return self.ahead is not None and not self.keeps_ahead
+
+
+def use_of_excess(seen: Observed, culprit: Culprit) -> Use:
+    """How the culprit spent what it took longer than its peers."""
+    waiting = _above_peers(seen.hardware("run_delay", culprit.first, culprit.stop), culprit.row)
+    return Use(
+        _computed(seen, culprit), _starved(seen, culprit, waiting), _strangers(seen, culprit),
+        waiting, _crowded(seen, culprit), _ahead(seen, culprit),
+    )  # fmt: skip
+
+
+def _computed(seen: Observed, one: Culprit) -> float | None:
+    if seen.processor is None or one.excess_ns <= 0:
+        return None
+    extra = seen.processor[one.row] - peers(seen, seen.processor, one.phase, one.row)
+    extra = extra[one.first : one.stop]
+    if not np.isfinite(extra).any():
+        return None
+    return float(stats.block_means(extra[None], len(extra))[0, 0]) / one.excess_ns
+
+
+def _starved(seen: Observed, one: Culprit, waiting: float | None) -> float | None:
+    """Extra share of its time spent runnable but not running, times its steps, of the excess."""
+    if waiting is None or one.excess_ns <= 0:
+        return None
+    begin, end = seen.line.span_ns(one.first, one.stop)
+    return waiting * (end - begin) / (one.stop - one.first) / one.excess_ns
+
+
+def _above_peers(values: Floats, row: int) -> float | None:
+    others = np.delete(values, row)
+    if not np.isfinite(values[row]) or not np.isfinite(others).any():
+        return None
+    return float(values[row]) - stats.median(others)
+
+
+def _strangers(seen: Observed, one: Culprit) -> float | None:
+    value = float(seen.hardware("stranger_cpu_util", one.first, one.stop)[one.row])
+    return value if np.isfinite(value) else None
+
+
+def _crowded(seen: Observed, one: Culprit) -> float | None:
+    """By how much more of its host is in use than of others, while its ranks use no more."""
+    use = seen.of_hosts("cpu_util", one.first, one.stop)
+    mine = seen.window.host_of(int(seen.line.ranks[one.row]))
+    others = [value for host, value in use.items() if host != mine]
+    if mine not in use or not others:
+        return None
+    cores = seen.hardware("cpu_util", one.first, one.stop)
+    if cores[one.row] > SAME_USE * stats.median(cores):
+        return None
+    return use[mine] - stats.median(np.array(others))
+
+
+def _ahead(seen: Observed, one: Culprit) -> float | None:
+    others = seen.peers_of(one.row, one.phase)
+    return head_start.relative(seen, one.row, others, one.first, one.stop)

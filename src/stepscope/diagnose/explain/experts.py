@@ -1,0 +1,175 @@
+"""Which parts of a pass carry a culprit's excess, where phases within passes were recorded.
+
+Fault: experts that get more tokens than others, told from a device that does everything slowly.
+Paper: ARGUS (2026), table 6, finds expert imbalance by the spread of `moe_experts`; its case 5
+(section 9.5) shows bad devices by the same phase. What tells them apart there is left to people.
+Ours (blame rule 5): a slow device is slow in attention as well; more tokens lengthen the experts'
+part of a pass only. A device whose clock fell is slow whatever it shows (`clock`).
+Where such phases were not recorded, sums of kernels per minute (`kernel_summaries`) say the same.
+Cost: one pass over the rows of `phases`, or of `kernel_summaries`.
+Cannot see: more tokens per expert with neither, or in kernels that do not name their experts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.diagnose.detect.straggler_ranks import Culprit
+from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.views.breakdown import is_computing
+from stepscope.diagnose.views.own_time import communicates
+from stepscope.diagnose.views.peers import is_expert
+from stepscope.trace import BACKWARD, DATA_LOAD, FORWARD, OPTIMIZER
+from stepscope.window import NULL, Floats, Ints, Table
+
+EXPERT_KERNELS = ("grouped", "moe", "expert")
+"""Words in the names of kernels that experts run: one grouped matrix product serves them all."""
+WHOLE = (DATA_LOAD, FORWARD, BACKWARD, OPTIMIZER)
+MOSTLY = 0.7
+"""Part of the excess that lies in the experts' phases: a slow device spreads it by the phases'
+lengths, of which experts have about half."""
+APART = 4.0
+"""And experts are slower by this many times what the rest is, which noise makes a little slow."""
+EXPLAIN = 0.1
+"""And all parts together carry so much of the culprit's excess, or it is from elsewhere: forward is
+a third of a step, and no more is to be seen where backward's parts were not recorded."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One phase within passes: what the culprit and its peers take per step, in ns."""
+
+    mine_ns: float
+    usual_ns: float
+
+    @property
+    def excess_ns(self) -> float:
+        return self.mine_ns - self.usual_ns
+
+    @property
+    def slowdown(self) -> float:
+        return self.mine_ns / self.usual_ns
+
+
+def parts_of(seen: Observed, one: Culprit) -> dict[str, Part]:
+    """The phases within passes in the culprit's steps; none where they were not recorded."""
+    rows = _inner_rows(seen)
+    if rows is None:
+        return {}
+    others = seen.peers_of(one.row, one.phase)
+    found: dict[str, Part] = {}
+    for name in dict.fromkeys(rows.strings("phase").values):
+        means = _means(seen, rows.take(rows.strings("phase").equals(name)), one.first, one.stop)
+        usual = stats.median(means[others]) if others.size else 0.0
+        if np.isfinite(means[one.row]) and usual > 0:
+            found[name] = Part(float(means[one.row]), usual)
+    return found
+
+
+def kernels_of(seen: Observed, one: Culprit) -> dict[str, Part]:
+    """The same by computing kernels, in the windows that began while the culprit was slow.
+
+    The median stands for the mean of each mode: what is rarer than half of a mode is lost.
+    """
+    others = seen.peers_of(one.row, one.phase)
+    found: dict[str, Part] = {}
+    for name, total in _spent(seen, one, is_computing).items():
+        usual = stats.median(total[others]) if others.size else 0.0
+        if usual > 0:
+            found[name] = Part(float(total[one.row]), usual)
+    return found
+
+
+def expert_times(seen: Observed, one: Culprit, name: str) -> Floats:
+    """What every rank takes in a phase within passes, or in a kernel, per step of the culprit's;
+    NaN unknown."""
+    rows = _inner_rows(seen)
+    if rows is not None:
+        rows = rows.take(rows.strings("phase").equals(name))
+        return _means(seen, rows, one.first, one.stop)
+    unknown = np.full(len(seen.line.ranks), np.nan)
+    return _spent(seen, one, lambda kernel: kernel == name).get(name, unknown)
+
+
+def more_for_experts(parts: Mapping[str, Part]) -> str | None:
+    """The experts' costliest part, if nothing else of the passes is slower than on the peers."""
+    experts = [name for name in parts if _of_experts(name)]
+    others = [parts[name] for name in parts if not _of_experts(name)]
+    if not experts or not others:
+        return None
+    excess = sum(max(part.excess_ns, 0.0) for part in parts.values())
+    theirs = sum(max(parts[name].excess_ns, 0.0) for name in experts)
+    if theirs <= 0 or theirs < MOSTLY * excess:
+        return None
+    if _slower(parts[name] for name in experts) < APART * _slower(others):
+        return None
+    return max(experts, key=lambda name: parts[name].excess_ns)
+
+
+def explain(parts: Mapping[str, Part], one: Culprit) -> bool:
+    """Whether what the parts take longer has to do with why the culprit is slow."""
+    return sum(max(part.excess_ns, 0.0) for part in parts.values()) >= EXPLAIN * one.excess_ns
+
+
+def _spent(seen: Observed, one: Culprit, wanted: Callable[[str], bool]) -> dict[str, Floats]:
+    """Sums of each kernel and rank, per step, in the windows that began while one was slow."""
+    table = seen.window.table("kernel_summaries")
+    if table is None or not table.has("window_start_ns", "kernel", "count", "p50_ns"):
+        return {}
+    begin, end = seen.line.span_ns(one.first, one.stop)
+    names, row = table.strings("kernel"), seen.line.rows(table.ints("rank"))
+    inside = (table.ints("window_start_ns") >= begin) & (table.ints("window_start_ns") < end)
+    spent = table.floats("count") * table.floats("p50_ns") / max(one.stop - one.first, 1)
+    found = {}
+    for name in filter(wanted, names.values):
+        rows = inside & names.equals(name) & (row >= 0)
+        found[name] = stats.sums(row[rows], spent[rows], len(seen.line.ranks))
+    return found
+
+
+def _of_experts(name: str) -> bool:
+    return is_expert(name) or any(word in name.lower() for word in EXPERT_KERNELS)
+
+
+def _slower(parts: Iterable[Part]) -> float:
+    """By which part of the usual these are longer."""
+    kept = list(parts)
+    return max(sum(one.excess_ns for one in kept), 0.0) / sum(one.usual_ns for one in kept)
+
+
+def _inner_rows(seen: Observed) -> Table | None:
+    """Rows of phases that carry no communication and may not wait, other than whole passes."""
+    phases = seen.window.table("phases")
+    if phases is None:
+        return None
+    names = phases.strings("phase")
+    wanted = [one for one in names.values if one not in WHOLE and not communicates(one)]
+    keep = names.equals(*wanted)
+    if phases.has("waits"):
+        keep &= phases.ints("waits") != 1
+    return phases.take(keep) if keep.any() else None
+
+
+def _means(seen: Observed, rows: Table, first: int, stop: int) -> Floats:
+    """Time per step of every rank in columns [first, stop), of those steps that have rows of it;
+    NaN where none has."""
+    row, column = seen.line.rows(rows.ints("rank")), seen.line.columns(rows.ints("step"))
+    keep = (row >= 0) & (column >= first) & (column < stop)
+    row, column = row[keep], column[keep] - first
+    recorded = np.zeros((len(seen.line.ranks), max(stop - first, 1)), np.bool_)
+    recorded[row, column] = True
+    steps = recorded.sum(axis=1)
+    total = stats.sums(row, _own(rows)[keep], len(seen.line.ranks))
+    return np.where(steps > 0, total / np.maximum(steps, 1), np.nan)
+
+
+def _own(rows: Table) -> Ints:
+    lasted = rows.ints("duration_ns")
+    if not rows.has("wait_ns"):
+        return lasted
+    waited = rows.ints("wait_ns")
+    return lasted - np.where(waited == NULL, 0, waited)

@@ -1,0 +1,105 @@
+"""ARGUS level 5: what a host did while its device neither computed nor communicated.
+
+Fault: a device that runs dry because its host is late, and the function that makes it so.
+Paper: ARGUS (2026), section 6.3: "when both compute and communication are simultaneously idle",
+people look for the function that contributes to the stall. No rule is given.
+Ours: samples of the main thread count for as long as they overlap such times, so that what a host
+does beside its busy device is left out, however much it is. The innermost function that carries
+most of what the culprit was idle longer than its peers is named. A function that waits is none.
+Cost: one union of the intervals of the culprit and some of its peers.
+Cannot see: idle times within passes where no kernels were recorded and nothing else tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from stepscope.diagnose.graph.busy import busy
+from stepscope.diagnose.numeric.intervals import Axis, axis_over
+from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.prepare.matching import arrivals
+from stepscope.diagnose.views.stacks import SAMPLE_NS, Samples
+from stepscope.window import NULL, Floats, Ints, Table, Union, union
+
+MOST_PEERS = 8
+"""Enough for a median; each costs a pass over its rows."""
+LEAST_SAMPLES = 5
+"""At ten a second half a second: the error of counting is then below a half."""
+CARRIES = 0.5
+"""Of what the culprit was idle longer: a function that carries less explains it not alone."""
+
+
+@dataclass(frozen=True)
+class Idle:
+    """A function in which a host stood while nothing ran on its device."""
+
+    function: str
+    idle_ns: float
+    """How long nothing ran, as far as it was sampled."""
+    mine_ns: float
+    """Of this, in the function."""
+    peers_ns: float
+    """Median of the peers in the same function and time."""
+
+
+def while_idle(
+    seen: Observed, samples: Samples, row: int, peers: Sequence[int], first: int, stop: int
+) -> Idle | None:
+    """The function of one row's host in columns [first, stop); None where none stands out."""
+    rows = np.array([row, *peers[:MOST_PEERS]], np.int64)
+    part = _while_idle(seen, samples, rows, *seen.line.span_ns(first, stop))
+    if part is None or rows.size < 2:
+        return None
+    mine, *others = (_by_function(part, one) for one in rows.tolist())
+    usual = np.median(np.stack(others), axis=0)
+    at = part.deepest(mine - usual)
+    idle_ns = [float(part.weight[part.row == one].sum()) for one in rows.tolist()]
+    longer = idle_ns[0] - float(np.median(idle_ns[1:]))
+    if at is None or mine[at] - usual[at] < max(LEAST_SAMPLES * SAMPLE_NS, CARRIES * longer):
+        return None
+    return Idle(part.line_of(at, part.row == row), idle_ns[0], float(mine[at]), float(usual[at]))
+
+
+def _by_function(samples: Samples, row: int) -> Floats:
+    """Nanoseconds in whose stacks each function occurs, but where it waited for other ranks."""
+    shares, whole = samples.working(samples.row == row)
+    return shares * whole
+
+
+def _while_idle(
+    seen: Observed, samples: Samples, rows: Ints, begin_ns: int, end_ns: int
+) -> Samples | None:
+    """The samples of some rows in a span, weighted by how long nothing ran in them."""
+    inside = np.isin(samples.row, rows) & (samples.time_ns < end_ns)
+    begin = np.maximum(samples.time_ns, begin_ns)
+    end = np.minimum(samples.time_ns + samples.weight.astype(np.int64), end_ns)
+    inside &= end > begin
+    axis = axis_over(len(seen.line.ranks), np.array([begin_ns, end_ns]))
+    running = None if axis is None else _running(seen, rows, axis)
+    if axis is None or running is None or not inside.any():
+        return None
+    row, begin, end = samples.row[inside], begin[inside], end[inside]
+    ran = running.covered(axis.at(row, end)) - running.covered(axis.at(row, begin))
+    return replace(samples, row=row, code=samples.code[inside], time_ns=begin,
+                   weight=(end - begin - ran).astype(np.float64))  # fmt: skip
+
+
+def _running(seen: Observed, rows: Ints, axis: Axis) -> Union | None:
+    """When some rows of the grid computed or communicated; None where nothing tells."""
+
+    def place(table: Table) -> Ints:
+        row = seen.line.rows(table.ints("rank"))
+        return np.where(np.isin(row, rows), row, -1)
+
+    at_work = busy(seen.window, place, axis)
+    comm = seen.window.table("comm_ops")
+    if at_work is None or comm is None or not comm.has("end_ns"):
+        return at_work
+    row, end = place(comm), comm.ints("end_ns")
+    known = (row >= 0) & (end != NULL)
+    start = axis.at(row[known], arrivals(comm)[known])
+    return union(np.concatenate((at_work.start, start)),
+                 np.concatenate((at_work.end, axis.at(row[known], end[known]))))  # fmt: skip

@@ -1,0 +1,147 @@
+"""Which kernels make a culprit slow.
+
+Who is slow is known already; where kernels alone tell, `kernels_alone` finds it out. What copies
+take longer may be hidden behind computation, and accuses nobody by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from stepscope.diagnose.detect.slow_kernel import EFFECT, distance_of
+from stepscope.diagnose.detect.straggler_ranks import Culprit
+from stepscope.diagnose.detect.transient import UNLIKE
+from stepscope.diagnose.explain.reason import Reason
+from stepscope.diagnose.finding import Evidence, Span, Value
+from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.views.breakdown import is_computing, is_copying
+from stepscope.diagnose.views.kernel_times import KernelTimes, Recorded, recorded
+from stepscope.window import Ints
+
+METHOD = "argus-l3"
+NAMED = 3
+"""So many kernels are named, the costliest first."""
+LEAST_SHARE = 0.1
+"""Of what all slower kernels cost: one that costs less is not worth a name."""
+MOST = 0.5
+"""Of the excess: if durations explain less, it is more work."""
+
+
+@dataclass(frozen=True)
+class Longer:
+    """A kernel that takes a rank longer in some windows."""
+
+    kernel: str
+    ratio: float
+    lost_ns: float
+    distance_ns: float
+    apart_ns: float
+
+    def __str__(self) -> str:
+        text = f"{self.kernel} takes {self.ratio:.2f}x its peers' time"
+        far, near = self.distance_ns / 1e3, self.apart_ns / 1e3
+        return text + f" (mean distance {far:.1f} us, {near:.1f} us among them)"
+
+
+def with_kernels(seen: Observed, one: Culprit, reason: Reason) -> Reason:
+    """The reason, with the kernels that are slower on the culprit where these were recorded.
+
+    What is late for no other reason than its host, or nothing known, may be waiting for a copy,
+    also in a function that seems to be slow.
+    """
+    if reason.kernels or reason.cause not in ("compute", "host", "unknown"):
+        return reason
+    group = group_of(seen, one.row, one.phase)
+    known = recorded(seen.window, seen.line, group) if group.size > 1 else None
+    if known is None:
+        return reason
+    inside = _during(known, seen.line.span_ns(one.first, one.stop))
+    copies = longer(known, group, one.row, inside, is_copying)
+    steps = float(known.length_ns[inside].sum()) / max(seen.line.typical_ns, 1.0)
+    lost_ns = sum(copy.lost_ns for copy in copies)
+    if not reason.proven and lost_ns >= MOST * one.excess_ns * steps:
+        copied = replace(reason, cause="memory_copy", function=None, proven=True)
+        return _because_of(copied, copies)
+    if reason.function or reason.cause != "compute":
+        return reason
+    found = longer(known, group, one.row, inside, is_computing)
+    return _because_of(reason, found) if found else _stalls(known, group, one.row, inside, reason)
+
+
+def _because_of(reason: Reason, found: Sequence[Longer]) -> Reason:
+    if not found:
+        return reason
+    names = tuple(dict.fromkeys(one.kernel for one in found))
+    return replace(reason, kernels=names, evidence=(*reason.evidence, evidence_of(found)))
+
+
+def _stalls(known: Recorded, group: Ints, row: int, windows: Ints, reason: Reason) -> Reason:
+    """The reason, with kernels of which one execution stands out that no percentile shows."""
+    times_of = {times.kernel: ratio for times in known if is_computing(times.kernel)
+                and (ratio := _stall(times, group, row, windows)) >= UNLIKE}  # fmt: skip
+    if not times_of:
+        return reason
+    names = sorted(times_of, key=lambda name: -times_of[name])[:NAMED]
+    said = [f"{name} takes up to {times_of[name]:.0f}x as long as ever on its peers"
+            for name in names]  # fmt: skip
+    values: dict[str, Value] = {name: times_of[name] for name in names}
+    evidence = Evidence(METHOD, f"rarely, {'; '.join(said)}", values)
+    return replace(reason, kernels=tuple(names), evidence=(*reason.evidence, evidence))
+
+
+def _stall(times: KernelTimes, group: Ints, row: int, windows: Ints) -> float:
+    """The longest execution over the longest of all peers; 0 where nobody knows."""
+    if times.longest_ns is None:
+        return 0.0
+    longest = np.nan_to_num(times.longest_ns[:, windows]).max(axis=1)
+    others = float(longest[group[group != row]].max(initial=0.0))
+    return float(longest[row]) / others if others > 0 else 0.0
+
+
+def evidence_of(found: Sequence[Longer]) -> Evidence:
+    """What these kernels take, against the peers."""
+    values: dict[str, Value] = {one.kernel: one.ratio for one in found}
+    return Evidence(METHOD, "; ".join(map(str, found)), values)
+
+
+def group_of(seen: Observed, row: int, phase: str | None) -> Ints:
+    """A rank and its peers."""
+    return np.sort(np.append(seen.peers_of(row, phase), row))
+
+
+def _during(known: Recorded, span_ns: Span) -> Ints:
+    """Windows that lie in a time with more than half of their length, or else the most of any."""
+    begin, end = known.begins_ns, known.begins_ns + known.length_ns
+    part = np.minimum(end, span_ns[1]) - np.maximum(begin, span_ns[0])
+    inside = np.flatnonzero(part > known.length_ns / 2)
+    return inside if inside.size else np.flatnonzero(part == part.max())
+
+
+def longer(
+    known: Recorded, group: Ints, row: int, windows: Ints, wanted: Callable[[str], bool]
+) -> list[Longer]:
+    """The kernels that cost a rank most, of those that are slower on it in some windows."""
+    found = [one for times in known if wanted(times.kernel)
+             if (one := _compared(times, group, row, windows)) is not None]  # fmt: skip
+    whole = sum(one.lost_ns for one in found)
+    costly = [one for one in found if one.lost_ns >= LEAST_SHARE * whole]
+    return sorted(costly, key=lambda one: -one.lost_ns)[:NAMED]
+
+
+def _compared(times: KernelTimes, group: Ints, row: int, windows: Ints) -> Longer | None:
+    """What its executions take, tails included: who is slow is known already."""
+    mine = times.mean_ns[row, windows]
+    usual = stats.column_median(times.mean_ns[group[group != row]][:, windows])
+    both = np.isfinite(mine) & np.isfinite(usual)
+    if not both.any():
+        return None
+    ratio = float(np.exp(np.log(mine[both] / usual[both]).mean()))
+    if ratio < 1 + EFFECT:
+        return None
+    lost = float((times.count[row, windows] * (mine - usual))[both].sum())
+    apart = distance_of(times, group, row, int(windows[both][-1]))
+    return Longer(times.kernel, ratio, lost, *apart)

@@ -1,0 +1,60 @@
+"""Which parts of a step a culprit's device is slow in: its passes alone, or all that it does.
+
+Fault: a replica whose samples are longer than the others', told from devices that are slow.
+Paper: EROICA (2026), section 6.2, finds load imbalance by people comparing input sizes; ARGUS
+(2026), section 9.3, reports work that differs by two to three times between samples.
+Ours (blame rule 5): more samples lengthen both passes alike and leave the optimizer, whose work is
+the model's, as it is. A slow device is slow in the optimizer as well.
+Cost: means over a range. Cannot see: a device whose matrix units alone are bad, which looks like
+more samples; so one rank of several that share their samples is never said to have more.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from stepscope.diagnose.detect.straggler_ranks import Culprit, peers
+from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.observed import Observed
+from stepscope.trace import BACKWARD, FORWARD, OPTIMIZER
+
+Extent = Literal["passes", "everything", "some"]
+
+ALIKE = 2.0
+"""The excess ratios of the two passes: attention grows faster than the rest of the work with the
+length of samples, in both passes."""
+LEAST = 0.03
+"""A pass that is less slower is not slower."""
+MOST = 3.0
+"""ARGUS, section 9.3: samples differ by two to three times between extremes."""
+UNTOUCHED, TOUCHED = 0.25, 0.5
+"""Parts of the passes' excess ratio below which the optimizer is as fast as ever, and above which
+it is slow like them."""
+
+
+def extent(seen: Observed, one: Culprit) -> Extent:
+    """What a culprit's slowness extends to; `some` where the phases do not tell."""
+    forward, backward, rest = (_ratio(seen, one, name) for name in (FORWARD, BACKWARD, OPTIMIZER))
+    if forward is None or backward is None or rest is None:
+        return "some"
+    low, high = sorted((forward - 1, backward - 1))
+    if low < LEAST or high > ALIKE * low:
+        return "some"
+    if rest - 1 >= TOUCHED * low:
+        return "everything"
+    return "passes" if rest - 1 <= UNTOUCHED * low and high <= MOST - 1 else "some"
+
+
+def _ratio(seen: Observed, one: Culprit, phase: str) -> float | None:
+    """The culprit's own time in a phase over its peers', where both are known."""
+    if phase not in seen.own.phases:
+        return None
+    own = seen.own.own[seen.own.phases.index(phase)]
+    usual = peers(seen, own, phase, one.row)
+    part = slice(one.first, one.stop)
+    width = one.stop - one.first
+    mine = float(stats.block_means(own[one.row, part][None], width)[0, 0])
+    theirs = float(stats.block_means(usual[part][None], width)[0, 0])
+    return mine / theirs if np.isfinite(mine) and theirs > 0 else None

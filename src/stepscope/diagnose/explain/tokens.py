@@ -1,0 +1,58 @@
+"""Whether experts are slow for more tokens, or for their devices: tokens are not made by routing.
+
+Fault: devices on which experts run slowly, told from experts that get more tokens (blame rule 5).
+Paper: ARGUS (2026), section 9.5: `mlp` is 5.7 times as long on 8 of 32 ranks of an expert group;
+people see that these are bad devices. Experts that are preferred show in the same phase (table 6).
+Ours: routing moves tokens between the ranks of one expert group, so that all of them together have
+as many as ever. Where the slow ones by themselves would need more tokens than the group has, if the
+time of experts is what their tokens take, it is not the tokens.
+Cannot see: slow devices that need no more than all tokens, as one of eight that is 5 times slower;
+a group whose own samples are longer (its attention is longer as well, see `inner`).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stepscope.diagnose.detect.straggler_ranks import Culprit
+from stepscope.diagnose.explain.experts import expert_times
+from stepscope.diagnose.numeric.stats import median
+from stepscope.diagnose.observed import Observed
+from stepscope.window import Floats, Ints
+
+BEYOND = 1.1
+"""Times all tokens of a group. Of many experts whose time scatters by a tenth the sum scatters by
+less; of two, one may have all tokens."""
+ALSO_SLOW = 0.5
+"""Of the culprit's excess: who has as much is slow like it."""
+
+
+def too_many(seen: Observed, one: Culprit, name: str) -> bool:
+    """Whether a culprit and its like would need more tokens than there are.
+
+    Args:
+        name: the phase or kernel of experts that is slow.
+    """
+    times = expert_times(seen, one, name)
+    usual = median(times[seen.peers_of(one.row, one.phase)])
+    return exceeds(seen, one.row, times, usual)
+
+
+def exceeds(seen: Observed, row: int, times_ns: Floats, usual_ns: float) -> bool:
+    """The same of times of experts by rank (NaN: unknown) and what they usually take."""
+    members = _group_of(seen, row)
+    if not members.size or not usual_ns > 0 or not np.isfinite(times_ns[row]):
+        return False
+    tokens = times_ns[members] / usual_ns
+    like_it = tokens >= 1 + ALSO_SLOW * (times_ns[row] / usual_ns - 1)
+    return float(tokens[like_it].sum()) > BEYOND * members.size
+
+
+def _group_of(seen: Observed, row: int) -> Ints:
+    """The rows of all ranks of a rank's expert group, where each was recorded."""
+    rank = int(seen.line.ranks[row])
+    for group in seen.window.job.groups_of_kind("ep"):
+        if rank in group.ranks and len(group.ranks) > 1:
+            rows = seen.line.rows(np.array(group.ranks, np.int64))
+            return rows if (rows >= 0).all() else np.zeros(0, np.int64)
+    return np.zeros(0, np.int64)

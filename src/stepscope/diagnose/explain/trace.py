@@ -1,0 +1,175 @@
+"""What a culprit does longer than its peers, where a trace shows every kernel or operator.
+
+Fault: slow kernels, slow copies, a late host, or more work than the others have.
+Paper: none; the parts are those of `breakdown`. KAIR (2026), section 4, explains a rank by its
+divergent kernels; here their durations and their number are told apart, because more kernels of
+the usual length are more work and no bad device (blame rule 5). What runs in place of a usual
+kernel is none.
+Cost: sums over `kernels` or `host_ops`. Cannot see: shapes, so that a matrix product over more rows
+looks like a slower one; and why the host is late, which stacks tell.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.diagnose.detect.straggler_ranks import Culprit
+from stepscope.diagnose.finding import Cause, Evidence
+from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.views.breakdown import is_computing
+from stepscope.window import Floats, Ints, Mask, Strings, Table
+
+MOST = 0.5
+"""A part explains the excess when it carries more than half of it."""
+NAMED = 3
+"""So many kernels are named, the costliest first."""
+LEAST_SHARE = 0.1
+"""Of the excess: a part or kernel that carries less is not worth a name."""
+
+_PARTS: dict[str, tuple[Cause, tuple[str, ...]]] = {
+    "computing": ("compute", ("compute_ns",)),
+    "copying": ("memory_copy", ("copy_ns",)),
+    "waiting for the host": ("host", ("host_wait_ns", "other_ns")),
+}
+
+
+@dataclass(frozen=True)
+class Longer:
+    """Why, by the trace, and the kernels that carry it."""
+
+    cause: Cause
+    kernels: tuple[str, ...]
+    evidence: Evidence
+
+
+@dataclass(frozen=True)
+class _Totals:
+    """Per rank and kernel, over all steps in question."""
+
+    names: tuple[str, ...]
+    count: Floats
+    time_ns: Floats
+
+
+def longer(seen: Observed, one: Culprit) -> Longer | None:
+    """What the culprit does longer than its peers; None where no trace shows it."""
+    parts = _parts(seen, one)
+    if parts is None or not sum(parts.values()) > 0:
+        return None
+    whole = sum(parts.values())
+    part = max(parts, key=lambda name: parts[name])
+    if parts[part] < MOST * whole:
+        return None
+    cause = _PARTS[part][0]
+    said = ", ".join(f"{value / 1e6:.1f} ms {name}" for name, value in parts.items()
+                     if value >= LEAST_SHARE * whole)  # fmt: skip
+    values = {f"{name.replace(' ', '_')}_ns": value for name, value in parts.items()}
+    detail = f"per step it spends longer than its peers: {said}"
+    if cause != "compute":
+        return Longer(cause, (), Evidence("breakdown", detail, values))
+    totals = _totals(seen, one)
+    more, kernels = _more_work(totals, seen, one)
+    if more >= MOST:
+        cause = "load_imbalance"
+        detail += f"; {_percent(more)} of it is more work, not slower"
+    if kernels:
+        detail += f"; mostly in {', '.join(kernels)}"
+    on_device = seen.window.table("kernels") is not None
+    evidence = Evidence("breakdown", detail, {**values, "more_work": more})
+    return Longer(cause, kernels if on_device else (), evidence)
+
+
+def _percent(part: float) -> str:
+    return f"{100 * min(part, 1.0):.0f} %"
+
+
+def _parts(seen: Observed, one: Culprit) -> dict[str, float] | None:
+    """Excess per step of each part over the median of the peers, never negative."""
+    found = seen.breakdown
+    if found is None:
+        return None
+    steps = found.steps
+    row, column = seen.line.rows(steps.ints("rank")), seen.line.columns(steps.ints("step"))
+    inside = (row >= 0) & (column >= one.first) & (column < one.stop)
+    out = {}
+    for name, (_, columns) in _PARTS.items():
+        values = np.sum([steps.floats(column) for column in columns], axis=0)
+        mean = _means(row[inside], values[inside], len(seen.line.ranks))
+        usual = stats.median(mean[seen.peers_of(one.row, one.phase)])
+        out[name] = max(float(mean[one.row]) - usual, 0.0)
+    return out if all(np.isfinite(value) for value in out.values()) else None
+
+
+def _means(row: Ints, values: Floats, ranks: int) -> Floats:
+    count = np.bincount(row, minlength=ranks)
+    total = np.bincount(row, weights=values, minlength=ranks)
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+
+
+def _totals(seen: Observed, one: Culprit) -> _Totals:
+    table, names = _work(seen)
+    row, column = seen.line.rows(table.ints("rank")), seen.line.columns(table.ints("step"))
+    keep = (row >= 0) & (column >= one.first) & (column < one.stop) & _computes(names)
+    shape = (len(seen.line.ranks), len(names.values))
+    cell = (row * shape[1] + names.codes)[keep]
+    duration = table.floats("duration_ns")[keep]
+    count = np.bincount(cell, minlength=shape[0] * shape[1]).astype(np.float64)
+    return _Totals(
+        names.values, count.reshape(shape),
+        stats.sums(cell, duration, shape[0] * shape[1]).reshape(shape),
+    )  # fmt: skip
+
+
+def _work(seen: Observed) -> tuple[Table, Strings]:
+    kernels = seen.window.table("kernels")
+    if kernels is not None:
+        return kernels, kernels.strings("kernel")
+    operators = seen.window.tables["host_ops"]
+    return operators, operators.strings("name")
+
+
+def _computes(names: Strings) -> Mask:
+    chosen = np.array([is_computing(name) for name in names.values], np.bool_)
+    return (names.codes >= 0) & chosen[names.codes]
+
+
+def _more_work(totals: _Totals, seen: Observed, one: Culprit) -> tuple[float, tuple[str, ...]]:
+    """Which share of the longer computing is work of the usual length that peers have less of, and
+    the names that carry the excess."""
+    peers = seen.peers_of(one.row, one.phase)
+    usual_count = np.median(totals.count[peers], axis=0)
+    usual_time = np.median(totals.time_ns[peers], axis=0)
+    count, time = totals.count[one.row], totals.time_ns[one.row]
+    more = _known_more(count, usual_count, usual_time) + _new(count, time, usual_count, usual_time)
+    excess = time - usual_time
+    whole = float(excess.sum())
+    order = [int(at) for at in np.argsort(-excess)[:NAMED] if excess[at] >= LEAST_SHARE * whole]
+    share = more / whole if whole > 0 else 0.0
+    return max(share, 0.0), tuple(totals.names[at] for at in order)
+
+
+def _known_more(count: Floats, usual_count: Floats, usual_time: Floats) -> float:
+    """Time of the kernels that it runs more often, less often counting against it."""
+    each = usual_time / np.maximum(usual_count, 1.0)
+    return float(((count - usual_count) * each)[usual_count > 0].sum())
+
+
+def _new(count: Floats, time: Floats, usual_count: Floats, usual_time: Floats) -> float:
+    """Time of kernels that nobody else runs, as far as they are more work.
+
+    As many as it lacks of the usual ones stand in their place (another algorithm was chosen): of
+    these only the usual length is work.
+    """
+    new = usual_count == 0
+    added = float(count[new].sum())
+    lacking = np.where(new, 0.0, np.maximum(usual_count - count, 0.0))
+    lacks = float(lacking.sum())
+    if added == 0:
+        return 0.0
+    replaced = min(added, lacks)
+    each = usual_time / np.maximum(usual_count, 1.0)
+    usual = float((lacking * each).sum()) * replaced / lacks if lacks > 0 else 0.0
+    return float(time[new].sum()) * (added - replaced) / added + usual

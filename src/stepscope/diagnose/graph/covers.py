@@ -1,0 +1,98 @@
+"""What pieces of time of some lanes hold: which phases, or which kernels, and for how long."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.diagnose.graph.busy import Lanes, computing_phases
+from stepscope.diagnose.numeric.intervals import Axis, axis_over
+from stepscope.diagnose.views.breakdown import is_computing
+from stepscope.diagnose.views.phase_rows import CANONICAL
+from stepscope.window import Floats, Ints, Strings, Table, Union, Window, union
+
+
+@dataclass(frozen=True)
+class Covers:
+    """Where on its axis, which has a stretch per lane, each name runs."""
+
+    axis: Axis
+    unions: dict[str, Union]
+
+    def within(self, lane: Ints, begin_ns: Ints, end_ns: Ints) -> dict[str, Floats]:
+        """How much of each piece of time each name takes, in ns."""
+        begin, end = self.axis.at(lane, begin_ns), self.axis.at(lane, end_ns)
+        return {name: (one.covered(end) - one.covered(begin)).astype(np.float64)
+                for name, one in self.unions.items()}  # fmt: skip
+
+
+def phase_covers(window: Window, lanes: Lanes, wanted: Ints) -> Covers | None:
+    """The phases of these lanes that are no communication and lie in no other phase."""
+    phases = window.table("phases")
+    if phases is None:
+        return None
+    phases, lane = _of(lanes, phases, wanted)
+    names = phases.strings("phase")
+    whole = names.equals(*CANONICAL)
+    axis, begin, end = _placed(lanes, phases, lane)
+    if axis is None:
+        return None
+    inner = ~whole & union(begin[whole], end[whole]).holds((begin + end) // 2)
+    kept = names.equals(*computing_phases(phases)) & ~inner
+    return _covers(axis, names.take(kept), begin[kept], end[kept])
+
+
+def kernel_covers(window: Window, lanes: Lanes, wanted: Ints) -> Covers | None:
+    """The computing kernels of these lanes."""
+    kernels = window.table("kernels")
+    if kernels is None:
+        return None
+    kernels, lane = _of(lanes, kernels, wanted)
+    names = kernels.strings("kernel")
+    kept = names.equals(*filter(is_computing, names.values))
+    axis, begin, end = _placed(lanes, kernels, lane)
+    return None if axis is None else _covers(axis, names.take(kept), begin[kept], end[kept])
+
+
+GC = "gc"
+"""The kind of pause that is told apart, as the table calls it."""
+
+
+def pause_covers(window: Window, lanes: Lanes) -> Covers | None:
+    """When ranks paused to collect garbage, by the time at which each pause began."""
+    pauses, line = window.table("pauses"), lanes.line
+    if pauses is None:
+        return None
+    pauses = pauses.take(pauses.strings("kind").equals(GC))
+    row, column = line.rows(pauses.ints("rank")), line.column_at(pauses.ints("start_ns"))
+    kept = (row >= 0) & np.isin(column, lanes.columns)
+    at = row[kept] * lanes.columns.size + np.searchsorted(lanes.columns, column[kept])
+    axis, begin, end = _placed(lanes, pauses.take(kept), at)
+    return None if axis is None else Covers(axis, {GC: union(begin, end)})
+
+
+def _of(lanes: Lanes, table: Table, wanted: Ints) -> tuple[Table, Ints]:
+    """The rows of the wanted lanes, and their lanes."""
+    chosen = np.zeros(len(lanes) + 1, np.bool_)
+    chosen[wanted] = True
+    lane = lanes.of(table)
+    kept = chosen[lane]  # -1 is the last one, which nobody wants
+    return table.take(kept), lane[kept]
+
+
+def _placed(lanes: Lanes, rows: Table, lane: Ints) -> tuple[Axis | None, Ints, Ints]:
+    start = rows.ints("start_ns")
+    end = start + rows.ints("duration_ns")
+    axis = axis_over(len(lanes), start, end)
+    if axis is None:
+        return None, start, end
+    return axis, axis.at(lane, start), axis.at(lane, end)
+
+
+def _covers(axis: Axis, names: Strings, begin: Ints, end: Ints) -> Covers:
+    found = {}
+    for code in np.unique(names.codes).tolist():
+        rows = names.codes == code
+        found[names.values[code]] = union(begin[rows], end[rows])
+    return Covers(axis, found)

@@ -1,0 +1,250 @@
+"""Steps of all ranks as one graph: what each rank did itself, and what it had to wait for.
+
+A lane is one rank in one step. A row of `comm_ops` follows, on its lane, the latest end of a row
+that the rank had stood waiting for (a *gate*), or the begin of the step; what lies between is the
+rank's own. All rows of one operator hold each other up: data moves when the last has arrived.
+
+    begin ── own ──▶ arrive ┐
+                            ├ last arrival ── transfer ──▶ end ── own ──▶ next arrive … finish
+    begin ── own ──▶ arrive ┘               (of a gate)
+
+Papers: VenusTrace (Jiao et al., 2025), section 3, builds the graph of a pipeline from its known
+schedule; ARGUS (2026), section 6.3, leaves the path to people and to HolisticTraceAnalysis, which
+follows one rank. Here the edges are read off times, so that any schedule will do.
+Lossy: of many steps some are taken, with about `MOST_ROWS` rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from stepscope.diagnose.graph.busy import AT_ONCE_NS, Lanes, busy, waited_at_end
+from stepscope.diagnose.numeric.intervals import Axis, axis_over
+from stepscope.diagnose.operators.unrecorded import WITHIN_PASSES
+from stepscope.diagnose.prepare.matching import arrivals, match
+from stepscope.diagnose.views.timeline import Timeline
+from stepscope.window import NULL, Ints, Mask, Table, Window, stable_order
+
+MOST_ROWS = 700_000
+"""Of `comm_ops`: about two steps of ten thousand ranks, or a hundred of sixty-four."""
+NOTED_LATE = 0.5
+"""Part of a wait by which the end of what was waited for may be noted late: less of it is explained
+by nothing else."""
+BEGIN = -1
+"""In place of a row: the begin of the step."""
+
+
+@dataclass(frozen=True)
+class StepGraph:
+    """Rows are those of `comm`, lanes those of `lanes`."""
+
+    lanes: Lanes
+    comm: Table
+    lane: Ints
+    op: Ints
+    """The number of each row's operator."""
+    arrive_ns: Ints
+    end_ns: Ints
+    before: Ints
+    """The row whose end each row followed, or `BEGIN`."""
+    begin_ns: Ints
+    """Of each lane; NULL where the rank did not run the step."""
+    finish_ns: Ints
+    last: Ints
+    """Of each lane the row that the end of the step followed."""
+
+    @cached_property
+    def order(self) -> Ints:
+        """Rows operator by operator."""
+        return stable_order(self.op)
+
+    @cached_property
+    def bounds(self) -> Ints:
+        """Where in `order` each operator begins, and the length at the end."""
+        length = np.bincount(self.op)
+        return np.concatenate(([0], np.cumsum(length)))
+
+    @cached_property
+    def last_arrival_ns(self) -> Ints:
+        """Of each operator."""
+        last: Ints = np.maximum.reduceat(self.arrive_ns[self.order], self.bounds[:-1])
+        return last
+
+    @cached_property
+    def waits(self) -> Mask:
+        """Rows that all members held up; whoever left before the last arrival waited for none."""
+        return self.end_ns >= self.last_arrival_ns[self.op]
+
+    @cached_property
+    def holder(self) -> Ints:
+        """The row that each row waited for: of its operator the last to arrive, else itself."""
+        latest = self.arrive_ns[self.order] == self.last_arrival_ns[self.op[self.order]]
+        late = self.order[latest][::-1]
+        last = np.full(self.bounds.size - 1, -1)
+        last[self.op[late]] = late
+        return np.where(self.waits, last[self.op], np.arange(self.op.size))
+
+    @cached_property
+    def transfer_ns(self) -> Ints:
+        """From the last arrival to each row's end."""
+        return np.asarray(np.maximum(self.end_ns - self.arrive_ns[self.holder], 0))
+
+    @cached_property
+    def since_ns(self) -> Ints:
+        """When each row's own part began."""
+        return np.where(
+            self.before == BEGIN, self.begin_ns[self.lane], self.end_ns[np.maximum(self.before, 0)]
+        )
+
+    @cached_property
+    def tail_since_ns(self) -> Ints:
+        """When the own part began that ends each lane."""
+        if not self.end_ns.size:
+            return self.begin_ns
+        gate = self.end_ns[np.maximum(self.last, 0)]
+        return np.where(self.last == BEGIN, self.begin_ns, gate)
+
+    def ends_last(self, finish_ns: Ints) -> Ints:
+        """Of each step the lane that finishes last, -1 where no rank ran it."""
+        finish = finish_ns.reshape(-1, self.lanes.columns.size)
+        row, at = finish.argmax(axis=0), np.arange(self.lanes.columns.size)
+        return np.where(finish[row, at] == NULL, -1, row * self.lanes.columns.size + at)
+
+
+def step_graph(window: Window, line: Timeline, columns: Ints) -> StepGraph | None:
+    """The graph of these columns of the grid; None where no operator's end was recorded."""
+    comm = window.table("comm_ops")
+    if comm is None or not comm.has("step", "end_ns") or not columns.size:
+        return None
+    lanes = Lanes(line, columns)
+    lane = lanes.of(comm)
+    known = (lane >= 0) & (comm.ints("end_ns") != NULL)
+    comm, lane = comm.take(known), lane[known]
+    begin, finish = _steps(line, columns)
+    arrive = arrivals(comm)
+    end = _as_waited_for(window, lanes, lane, arrive, comm.ints("end_ns"))
+    axis = axis_over(len(lanes), arrive, end, begin[begin != NULL], finish[finish != NULL])
+    if axis is None or not lane.size:
+        return None
+    gates = _Gates.of(axis, lane, arrive, end, _gates(window, comm, lanes, lane, end, axis))
+    before = gates.before(lane, arrive)
+    last = gates.before(np.arange(len(lanes)), np.where(finish == NULL, begin, finish))
+    return StepGraph(lanes, comm, lane, _operators(comm), arrive, end, before, begin, finish, last)
+
+
+def spread(window: Window, line: Timeline, columns: Ints) -> Ints:
+    """So many of the columns, evenly spread, as a graph may be made of."""
+    comm = window.table("comm_ops")
+    per_step = max(len(comm) / len(line.steps), 1.0) if comm is not None else 1.0
+    most = max(int(MOST_ROWS / per_step), 1)
+    if columns.size <= most:
+        return columns
+    return columns[((np.arange(most) + 0.5) * columns.size / most).astype(np.int64)]
+
+
+def _steps(line: Timeline, columns: Ints) -> tuple[Ints, Ints]:
+    """Begin and finish of every lane, NULL where unknown."""
+    begin, lasted = line.start_ns[:, columns].ravel(), line.duration_ns[:, columns].ravel()
+    known = (begin != NULL) & np.isfinite(lasted)
+    finish = np.where(known, begin, 0) + np.where(known, lasted, 0.0).astype(np.int64)
+    return np.where(known, begin, NULL), np.where(known, finish, NULL)
+
+
+def _operators(comm: Table) -> Ints:
+    """The number of each row's operator; rows that cannot be matched are one each."""
+    key = match(comm).key
+    alone = np.flatnonzero(key < 0)
+    numbers = key.copy()
+    numbers[alone] = key.max(initial=-1) + 1 + np.arange(alone.size)
+    return numbers
+
+
+def _gates(window: Window, comm: Table, lanes: Lanes, lane: Ints, end: Ints, axis: Axis) -> Mask:
+    """Rows whose end let a rank go on that had nothing else to do.
+
+    Where it was measured how long ranks stood for an operator, that tells; else an operator within
+    a pass always does, and any other whose end finds the rank at no computation.
+    """
+    at_work = busy(window, lanes.of, axis)
+    idle = ~comm.strings("op").equals("Send")
+    if at_work is not None:
+        inside = [group.id for group in window.job.groups_of_kind(*WITHIN_PASSES)]
+        idle &= ~at_work.holds(axis.at(lane, end - AT_ONCE_NS)) | comm.strings("group").equals(
+            *inside
+        )
+    if not comm.has("blocked_ns"):
+        return idle
+    blocked = comm.ints("blocked_ns")
+    return np.where(blocked == NULL, idle, blocked >= AT_ONCE_NS)
+
+
+def _as_waited_for(window: Window, lanes: Lanes, lane: Ints, arrive: Ints, end: Ints) -> Ints:
+    """The ends of operators; of one that a phase had waited for when it ended, no later than that.
+
+    The thread that notes an end may come later than the one that waited for it: by milliseconds,
+    where all processors are busy.
+    """
+    phases = window.table("phases")
+    if phases is None or not phases.has("step") or not end.size:
+        return end
+    phases, at, done, waited = _waits(window, lanes, phases)
+    axis = axis_over(len(lanes), arrive, end, done)
+    if axis is None or not len(phases):
+        return end
+    place = axis.at(at, done)
+    order = np.argsort(place, kind="stable")
+    place, done, waited, at = place[order], done[order], waited[order], at[order]
+    ends = np.sort(axis.at(lane, end))
+    after = place + AT_ONCE_NS
+    told = np.searchsorted(ends, place - AT_ONCE_NS) < np.searchsorted(ends, after, side="right")
+    last = np.maximum(np.searchsorted(place, axis.at(lane, end)) - 1, 0)
+    late = (at[last] == lane) & (arrive < done[last]) & ~told[last]
+    late &= (end > done[last]) & (end - done[last] <= NOTED_LATE * waited[last])
+    return np.where(late, done[last], end)
+
+
+def _waits(window: Window, lanes: Lanes, phases: Table) -> tuple[Table, Ints, Ints, Ints]:
+    """Phases that waited at their ends, their lanes, these ends, and for how long."""
+    lane, waited = lanes.of(phases), waited_at_end(window, phases)
+    kept = (lane >= 0) & (waited > AT_ONCE_NS)
+    phases = phases.take(kept)
+    return phases, lane[kept], phases.ints("start_ns") + phases.ints("duration_ns"), waited[kept]
+
+
+@dataclass(frozen=True)
+class _Gates:
+    """Ends on the axis, in order: of gates, and of all rows."""
+
+    axis: Axis
+    gate: Ints
+    gate_row: Ints
+    every: Ints
+    every_row: Ints
+    lane: Ints
+
+    @classmethod
+    def of(cls, axis: Axis, lane: Ints, arrive: Ints, end: Ints, gates: Mask) -> _Gates:
+        """Rows that took no time gate nothing: so whatever a row follows arrived before it."""
+        rows = np.flatnonzero(end > arrive)
+        place = axis.at(lane[rows], end[rows])
+        order = np.argsort(place, kind="stable")
+        rows, place = rows[order], place[order]
+        kept = gates[rows]
+        return cls(axis, place[kept], rows[kept], place, rows, lane)
+
+    def before(self, lane: Ints, time_ns: Ints) -> Ints:
+        """The gate that opened last before a time on a lane, or the row that ended just then."""
+        place = self.axis.at(lane, time_ns)
+        gate, _ = self._latest(self.gate, self.gate_row, lane, place)
+        row, ended = self._latest(self.every, self.every_row, lane, place)
+        return np.where((row >= 0) & (place - ended <= AT_ONCE_NS), row, gate)
+
+    def _latest(self, ends: Ints, rows: Ints, lane: Ints, place: Ints) -> tuple[Ints, Ints]:
+        at = np.searchsorted(ends, place, side="right") - 1
+        if not rows.size:
+            return np.full(lane.size, BEGIN), place
+        row, ended = rows[np.maximum(at, 0)], ends[np.maximum(at, 0)]
+        return np.where((at >= 0) & (self.lane[row] == lane), row, BEGIN), ended

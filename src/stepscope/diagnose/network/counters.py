@@ -1,0 +1,141 @@
+"""What counters of hardware noticed: evidence for a device, never a verdict by itself."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.diagnose.network.devices import Devices
+from stepscope.diagnose.network.paths import Carrier, Kind
+from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.observed import Observed
+from stepscope.window import Floats, Mask, Table, joined
+
+TROUBLE = ("error", "down", "replay", "retrans", "discard", "drop", "crc", "timeout")
+"""Words in names of counters that stand still as long as nothing goes wrong."""
+OWN: tuple[tuple[str, Kind, float], ...] = (
+    ("nic_pcie", "pcie", 20.0), ("nic_", "nic", 20.0), ("nic_", "link", 5.0),
+    ("pcie", "pcie", 20.0), ("nvlink", "nvlink", 20.0),
+)  # fmt: skip
+"""How a counter's name begins (of several that fit the first), against whom it speaks, how much.
+An adapter counts on its port what its cable does wrong as well; twenty to one is what a sign that
+shows in most such faults and on one in thirty healthy devices is worth. Ours: nobody has published
+such counts."""
+OF_ADAPTER = re.compile(r"(nic_\w+)\.([\w-]+)")
+"""A counter of one adapter of a host, as processors name it: `nic_errors.mlx5_3`."""
+LINKS = ("nic_pcie_gb_per_s", "pcie_link_gb_per_s", "nic_link_gb_per_s")
+"""What a link carries as it was trained."""
+LOST = 0.6
+"""Of what most carry: a link falls back to half of its lanes, or a generation of half the speed."""
+TIMES = 2.0
+"""So many times what it is in other steps and on other ranks."""
+FEW = 0.1
+"""What more ranks show at once is no sign of one device."""
+
+
+@dataclass(frozen=True)
+class Noticed:
+    """A counter that rises on few ranks while data is slow."""
+
+    metric: str
+    rows: Mask
+    """Of the grid."""
+
+
+def noticed(seen: Observed, steps: Mask) -> list[Noticed]:
+    """Counters of trouble that stand out in the given steps, per step of them.
+
+    Args:
+        steps: columns in which data was slow.
+    """
+    table = seen.window.table("hardware")
+    if table is None or not steps.any():
+        return []
+    names = {_plain(name) for name in table.strings("metric").values}
+    found = [one for name in sorted(names) if _speaks(name)
+             for one in _standing_out(seen, name, steps)]  # fmt: skip
+    trained = [one for name in LINKS if name in names for one in _trained_low(seen, name, steps)]
+    return [*found, *trained]
+
+
+def _plain(metric: str) -> str:
+    """The name of a counter without the adapter's."""
+    found = OF_ADAPTER.fullmatch(metric)
+    return metric if found is None else found[1]
+
+
+def _speaks(metric: str) -> bool:
+    return any(word in metric for word in TROUBLE) and not metric.endswith("_per_s")
+
+
+def _standing_out(seen: Observed, metric: str, steps: Mask) -> Iterator[Noticed]:
+    table = _by_rank(seen, metric)
+    row, column = seen.line.rows(table.ints("rank")), seen.line.column_at(table.ints("ts_ns"))
+    keep = (row >= 0) & (column >= 0)
+    # what happened in a step shows in the first sample after it
+    slow = steps | np.concatenate(([False], steps[:-1]))
+    inside, value = slow[column[keep]], table.floats("value")[keep]
+    during, else_ = (
+        stats.sums(row[keep][part], value[part], len(seen.line.ranks)) / max(int(count), 1)
+        for part, count in ((inside, slow.sum()), (~inside, (~slow).sum()))
+    )
+    usual = max(stats.median(during), 0.0)
+    rows = during > TIMES * np.maximum(else_, usual)
+    if 0 < rows.sum() <= max(FEW * rows.size, 1):
+        yield Noticed(metric, rows)
+
+
+def _trained_low(seen: Observed, metric: str, steps: Mask) -> Iterator[Noticed]:
+    """Links of few ranks that carry less than most do, in the given steps."""
+    table = _by_rank(seen, metric)
+    row, column = seen.line.rows(table.ints("rank")), seen.line.column_at(table.ints("ts_ns"))
+    keep = (row >= 0) & (column >= 0)
+    keep[keep] = steps[column[keep]]
+    ranks = len(seen.line.ranks)
+    count = np.bincount(row[keep], minlength=ranks)
+    carries = stats.sums(row[keep], table.floats("value")[keep], ranks)
+    mean = np.divide(carries, count, out=np.full(ranks, np.nan), where=count > 0)
+    rows = np.nan_to_num(mean, nan=np.inf) < LOST * stats.median(mean)
+    if 0 < rows.sum() <= max(FEW * rows.size, 1):
+        yield Noticed(metric, rows)
+
+
+def _by_rank(seen: Observed, metric: str) -> Table:
+    """The samples of a counter; those of an adapter under each rank that sends through it."""
+    table = seen.window.tables["hardware"]
+    names = table.strings("metric")
+    found = [table.take(names.equals(metric))]
+    for name in names.values:
+        if name != metric and _plain(name) == metric and table.has("host"):
+            found += _spread(seen, table.take(names.equals(name)), name.rpartition(".")[2])
+    columns = ("rank", "ts_ns", "value")
+    return joined([Table({name: one.columns[name] for name in columns}) for one in found])
+
+
+def _spread(seen: Observed, samples: Table, adapter: str) -> Iterator[Table]:
+    """One adapter's samples on each host, for each rank behind it; for all if nobody knows."""
+    devices, hosts = Devices(seen.window), samples.strings("host")
+    for host in seen.window.job.hosts:
+        here = samples.take(hosts.equals(host.name))
+        known = {rank: devices.nic(rank) for rank in host.ranks} if len(here) else {}
+        mine = [rank for rank, nic in known.items() if nic == f"{host.name}/{adapter}"]
+        for rank in mine or [rank for rank, nic in known.items() if nic is None]:
+            yield here.with_column("rank", np.full(len(here), rank))
+
+
+def speak_against(
+    seen: Observed, signs: Sequence[Noticed], carriers: Sequence[Carrier]
+) -> Floats:  # fmt: skip
+    """By what factor the signs make each carrier likelier."""
+    factors = np.ones(len(carriers))
+    for sign in signs:
+        ranks = frozenset(seen.line.ranks[sign.rows].tolist())
+        fits = next((word for word, _, _ in OWN if sign.metric.startswith(word)), None)
+        for word, kind, factor in OWN:
+            if word == fits:
+                factors *= [factor if one.kind == kind and ranks.intersection(one.ranks) else 1.0
+                            for one in carriers]  # fmt: skip
+    return factors

@@ -1,0 +1,126 @@
+"""Which devices a rank has, by the full names that findings use: `host-000/gpu-5`.
+
+Known is what `job.json` lists and what tables show. A host's GPUs and adapters are its ranks' in
+their order; which GPU a rank really uses, its processor may have seen (`gauges`), and which
+adapter, network work requests tell (table `transfers`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from stepscope.diagnose.finding import Device, Finding
+from stepscope.diagnose.prepare.gauges import indices
+from stepscope.trace import Host
+from stepscope.window import Window
+
+ON_GPU = ("kernels", "kernel_summaries")
+"""Tables that only GPUs fill."""
+
+
+@dataclass(frozen=True)
+class Devices:
+    """The devices of a job's ranks; None where a device is not known to exist."""
+
+    window: Window
+
+    def host(self, rank: int) -> str | None:
+        host = self._host_of.get(rank)
+        return None if host is None else host.name
+
+    def gpu(self, rank: int) -> str | None:
+        host = self._host_of.get(rank)
+        if host is None or not self._computes_on_gpus:
+            return None
+        at = self._gpu_at(host, rank)
+        named = at < len(host.gpus) and (
+            rank in self._gpu_seen or len(host.gpus) == len(host.ranks)
+        )
+        return f"{host.name}/{host.gpus[at] if named else f'gpu-{at}'}"
+
+    def pcie(self, rank: int) -> str | None:
+        """The way from a rank's GPU to its host and its adapter."""
+        if self.gpu(rank) is None:
+            return None
+        host = self._host_of[rank]
+        return f"{host.name}/pcie-{self._gpu_at(host, rank)}"
+
+    def nvlink(self, rank: int) -> str | None:
+        """Where counters show that there is NVLink."""
+        host = self._host_of.get(rank)
+        return f"{host.name}/nvlink" if host is not None and self._counts_nvlink else None
+
+    def nic(self, rank: int) -> str | None:
+        """The adapter by which a rank was seen to send, else its share of those its host has."""
+        host = self._host_of.get(rank)
+        if host is None:
+            return None
+        seen = self._nic_seen.get(rank)
+        if seen is not None:
+            return f"{host.name}/{seen}"
+        if not host.nics or self.gpu(rank) is None:
+            return None
+        at = host.ranks.index(rank) * len(host.nics) // len(host.ranks)
+        return f"{host.name}/{host.nics[at]}"
+
+    @cached_property
+    def _host_of(self) -> Mapping[int, Host]:
+        return {rank: host for host in self.window.job.hosts for rank in host.ranks}
+
+    @cached_property
+    def _computes_on_gpus(self) -> bool:
+        kernels = any(self.window.table(name) is not None for name in ON_GPU)
+        return kernels or bool(self._gpu_seen)
+
+    def _gpu_at(self, host: Host, rank: int) -> int:
+        return self._gpu_seen.get(rank, host.ranks.index(rank))
+
+    @cached_property
+    def _gpu_seen(self) -> Mapping[int, int]:
+        return indices(self.window)
+
+    @cached_property
+    def _counts_nvlink(self) -> bool:
+        hardware = self.window.table("hardware")
+        return hardware is not None and any(
+            metric.startswith("nvlink_") for metric in hardware.strings("metric").values
+        )
+
+    @cached_property
+    def _nic_seen(self) -> Mapping[int, str]:
+        """The adapter in most of each rank's rows."""
+        table = self.window.table("transfers")
+        if table is None or not table.has("nic"):
+            return {}
+        names = table.strings("nic")
+        rank, code = table.ints("rank"), names.codes.astype(np.int64)
+        known = (rank >= 0) & (code >= 0)
+        pairs = np.stack((rank[known], code[known]))
+        unique, count = np.unique(pairs, axis=1, return_counts=True)
+        order = np.argsort(count, kind="stable")  # the most frequent is written last
+        return {int(rank): names.values[int(code)] for rank, code in unique.T[order]}
+
+
+def culprit_devices(window: Window, finding: Finding, hosts: Sequence[str]) -> tuple[Device, ...]:
+    """What is slow about slow ranks: their GPUs, the way to these, or their hosts' processors.
+
+    Where a function is slow, no device is.
+    """
+    if finding.function is not None:
+        return ()
+    sure = round(finding.confidence, 3)
+    of_gpu = finding.cause == "compute" or finding.values.get("of_gpu") is True
+    if finding.cause in ("contention", "host") and not of_gpu:
+        return tuple(Device("cpu", f"{host}/cpu", sure) for host in hosts)
+    known = Devices(window)
+    if of_gpu:
+        names = dict.fromkeys(map(known.gpu, finding.ranks))
+        return tuple(Device("gpu", name, sure) for name in names if name is not None)
+    if finding.cause == "memory_copy":
+        names = dict.fromkeys(map(known.pcie, finding.ranks))
+        return tuple(Device("pcie", name, sure) for name in names if name is not None)
+    return ()

@@ -1,0 +1,124 @@
+"""Which device explains slow places: a likelihood ratio with exposure.
+
+Paper: Holmes (Yao et al., 2025, section 4.4 and appendix D) adds up the irregularity of all
+operators that pass a device and damps it by a device's connections; a bad spine then was found in
+none of 100 trials. Here places that pass a device and are *not* slow count against it (algorithm
+notes, section 3: leaf pairs, spines and adapters found in 100 of 100).
+
+    score(d, step) = sum over places through d of  log P(seen | d is slow) / P(seen | it is not)
+    probability(d) ~ prior(d) * exp(sum of the positive scores of d over the steps)
+
+Cost: places times devices on their ways times steps in which anything was slow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.diagnose.network.paths import Carrier, Kind, Way
+from stepscope.window import Floats, Ints, Mask
+
+STRAY = 0.01
+"""A place is slow in one of so many steps for no device's sake."""
+MOST_TOLD = 10
+"""Steps that tell anything new: what our model of the ways gets wrong it gets wrong each time."""
+PRIOR: Mapping[Kind, float] = {
+    "link": 2.0, "nic": 1.0, "switch": 1.0, "nvlink": 1.0, "pcie": 0.5, "unknown": 1.0,
+    "fabric": 1.0,
+}  # fmt: skip
+"""Holmes, section 3.1, lists fabric problems, links that flap, links that fail and adapters as the
+causes between machines, without their parts: two of four are links. PCIe it does not list."""
+CHUNK = 1 << 22
+"""Scores of so many cells at a time: 32 MB."""
+
+
+@dataclass(frozen=True)
+class Cells:
+    """`[place, step]`: where data was seen to move, and where it was slow."""
+
+    known: Mask
+    slow: Mask
+    brief: Mask
+    """`[step]`: where nothing but single transfers were slow."""
+
+
+@dataclass(frozen=True)
+class Ways:
+    """Which carriers each place uses, sorted by carrier."""
+
+    carriers: Sequence[Carrier]
+    carrier: Ints
+    place: Ints
+    chance: Floats
+
+    @classmethod
+    def of(cls, by_place: Sequence[Sequence[Way]]) -> Ways:
+        """All ways of all places."""
+        numbers: dict[Carrier, int] = {}
+        rows = [(numbers.setdefault(carrier, len(numbers)), at, chance)
+                for at, ways in enumerate(by_place) for carrier, chance in ways]  # fmt: skip
+        table = np.array(sorted(rows), np.float64).reshape(-1, 3)
+        return cls(tuple(numbers), table[:, 0].astype(np.int64), table[:, 1].astype(np.int64),
+                   table[:, 2])  # fmt: skip
+
+    def places_of(self, carriers: Sequence[int]) -> Ints:
+        """The places that use one of these carriers."""
+        return np.unique(self.place[np.isin(self.carrier, carriers)])
+
+    def begins(self) -> Ints:
+        return np.flatnonzero(np.diff(self.carrier, prepend=-1))
+
+
+@dataclass(frozen=True)
+class Suspicion:
+    """How each carrier explains what is slow."""
+
+    scores: Floats
+    """`[carrier, step]`: above zero where it is likely to have been slow."""
+
+    @property
+    def total(self) -> Floats:
+        """Log-likelihood ratio of each carrier to "nothing is wrong"."""
+        active = np.maximum(self.scores, 0.0)
+        steps = max(int((self.scores > 0).sum(axis=1).max(initial=0)), 1)
+        told: Floats = active.sum(axis=1) * min(1.0, MOST_TOLD / steps)
+        return told
+
+
+def suspect(ways: Ways, cells: Cells) -> Suspicion:
+    """Scores of all carriers in all steps."""
+    steps = np.flatnonzero(cells.slow.any(axis=0))
+    scores = np.zeros((len(ways.carriers), cells.slow.shape[1]))
+    begins = ways.begins()
+    chunk = max(CHUNK // max(ways.carrier.size, 1), 1)
+    for first in range(0, steps.size, chunk):
+        at = steps[first : first + chunk]
+        scores[:, at] = np.add.reduceat(_ratios(ways, cells, at), begins, axis=0)
+    return Suspicion(scores)
+
+
+def _ratios(ways: Ways, cells: Cells, steps: Ints) -> Floats:
+    """Log-likelihood ratio of each way in each of the steps.
+
+    What holds up a single transfer meets one of the places that use it, and no other.
+    """
+    places = np.bincount(ways.carrier, minlength=len(ways.carriers))[ways.carrier]
+    chance = np.where(cells.brief[steps], (ways.chance / places)[:, None], ways.chance[:, None])
+    hit = np.log((chance + (1 - chance) * STRAY) / STRAY)
+    missed = np.log(1 - chance)
+    at = np.ix_(ways.place, steps)
+    return np.where(cells.known[at], np.where(cells.slow[at], hit, missed), 0.0)
+
+
+def probabilities(ways: Ways, suspicion: Suspicion, told: Floats) -> Floats:
+    """Of each carrier, if one of them is to blame.
+
+    Args:
+        told: log-likelihood ratios of what else speaks for each carrier.
+    """
+    log = suspicion.total + np.log([PRIOR[one.kind] for one in ways.carriers]) + told
+    weight = np.exp(log - log.max())
+    return np.asarray(weight / weight.sum())

@@ -1,0 +1,286 @@
+"""Robust statistics of the detectors: medians, noise, blocks of steps, the worst stretch.
+
+Unknown values are NaN everywhere and count for nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+
+from stepscope.diagnose.numeric import compiled
+from stepscope.window import Floats, Ints, Mask
+
+MAD_TO_SIGMA = 1.4826
+"""Median absolute deviation to standard deviation, for a Gaussian."""
+NOISE_FLOOR = 0.002
+"""Relative noise below which a clock is the limit (algorithm notes, section 4: MAD with 0.2 %
+floor). Guards against a scale of zero."""
+TRIM = 0.2
+"""Share of a block's values dropped at either end: a checkpoint every fifth step, or rarer, leaves
+no mark on a block of ten."""
+MUCH_FREEDOM = 1000
+"""Degrees beyond which Student's quantile stays what it is: 0.7 % above the last, at z = 5."""
+MAX_CORRELATION = 0.8
+"""Noise of neighbouring blocks that correlates more than this is a trend, not noise."""
+
+
+def median(values: Floats) -> float:
+    """Median of the known values, 0 when there is none."""
+    known = values[np.isfinite(values)]
+    if not known.size:
+        return 0.0
+    # as numpy's median, which takes five times as long for a few dozen values
+    low, high = (known.size - 1) // 2, known.size // 2
+    known.partition((low, high))
+    return float(known[low] + known[high]) / 2
+
+
+def varies(values: Ints, begins: Ints) -> Mask:
+    """Whether the values of a run, from one begin to the next, are not all the same."""
+    differs: Mask = np.maximum.reduceat(values, begins) != np.minimum.reduceat(values, begins)
+    return differs
+
+
+def column_median(values: Floats) -> Floats:
+    """Median of every column over the rows that know it; NaN where none does."""
+    return _middle(np.sort(values, axis=0), np.isfinite(values).sum(axis=0))
+
+
+def _middle(ordered: Floats, count: Ints) -> Floats:
+    """The middle of columns sorted along axis 0 with their `count` known values first."""
+    if not len(ordered):
+        return np.full(ordered.shape[1:], np.nan)
+    low = np.take_along_axis(ordered, np.maximum((count - 1) // 2, 0)[None], axis=0)[0]
+    high = np.take_along_axis(ordered, np.minimum(count // 2, len(ordered) - 1)[None], axis=0)[0]
+    return np.where(count > 0, (low + high) / 2, np.nan)
+
+
+def row_medians(values: Floats) -> Floats:
+    """Median of every row over the columns that are known."""
+    return column_median(values.T)
+
+
+def sums(index: Ints, weights: Floats | Ints, size: int) -> Floats:
+    """Sum of the weights per index, as floats."""
+    total: Floats = np.bincount(index, weights=weights, minlength=size).astype(np.float64)
+    return total
+
+
+def sigma(values: Floats) -> float:
+    """Robust standard deviation of the known values (MAD, scaled), 0 when there is none."""
+    return MAD_TO_SIGMA * median(np.abs(values - median(values)))
+
+
+def leave_one_out_median(values: Floats) -> Floats:
+    """For every value the median of the others along the second last axis: its peers."""
+    if compiled.peer_medians is None or not values.size:
+        return sorted_peer_median(values)
+    packed = values.astype(np.float64, copy=False).tobytes()
+    medians = compiled.peer_medians(packed, *values.shape[-2:])
+    return np.frombuffer(medians).reshape(values.shape)
+
+
+def sorted_peer_median(values: Floats) -> Floats:
+    """The same in numpy.
+
+    One sort serves all members of a group: without the value at sorted position `i`, the k-th of
+    the rest is at `k`, or at `k + 1` from `i` on.
+    """
+    size = values.shape[-2]
+    order = np.argsort(values, axis=-2)  # NaN sorts last
+    ordered = np.take_along_axis(values, order, axis=-2)
+    position = np.argsort(order, axis=-2)
+    others = np.isfinite(values).sum(axis=-2, keepdims=True) - 1
+    low = np.maximum((others - 1) // 2, 0) + np.zeros_like(position)
+    high = np.maximum(others // 2, 0) + np.zeros_like(position)
+    low, high = low + (low >= position), high + (high >= position)
+    last = size - 1
+    peers = np.take_along_axis(ordered, np.minimum(low, last), axis=-2)
+    peers = (peers + np.take_along_axis(ordered, np.minimum(high, last), axis=-2)) / 2
+    return np.where(np.isfinite(values) & (others > 0), peers, np.nan)
+
+
+def block_means(values: Floats, width: int) -> Floats:
+    """Trimmed mean of every `width` steps along the last axis; a remainder is dropped in front."""
+    count = values.shape[-1] // width
+    tail = values[..., values.shape[-1] - count * width :]
+    blocks = np.sort(tail.reshape(*values.shape[:-1], count, width), axis=-1)
+    known = np.isfinite(blocks).sum(axis=-1, keepdims=True)
+    cut = (known * TRIM).astype(np.int64)
+    position = np.arange(width)
+    kept = (position >= cut) & (position < known - cut)
+    total = np.where(kept, blocks, 0.0).sum(axis=-1)
+    number = kept.sum(axis=-1)
+    return np.where(number > 0, total / np.maximum(number, 1), np.nan)
+
+
+@dataclass(frozen=True)
+class Stretches:
+    """For every row of a matrix the range of columns in which it exceeds the most."""
+
+    first: Ints
+    stop: Ints
+    mean: Floats
+    length: Ints
+    """Columns of the range that hold a value."""
+
+    def inside(self, columns: int) -> Mask:
+        """Which cells lie in the row's range."""
+        at = np.arange(columns)
+        return (at >= self.first[:, None]) & (at < self.stop[:, None])
+
+
+def worst_stretch(excess: Floats, allowance: float) -> Stretches:
+    """The range of columns whose excess over an allowance sums to the most, row by row.
+
+    Page's cumulative sum (Continuous inspection schemes, 1954) with both ends kept; linear. The
+    allowance that finds a shift best is half of it, so that the second pass takes half of what the
+    first found: else a large shift draws in what by chance was above the allowance before it.
+    """
+    rough = _largest_sum(excess, np.full(len(excess), allowance))
+    return _largest_sum(excess, np.maximum(rough.mean / 2, allowance))
+
+
+def _largest_sum(excess: Floats, allowance: Floats) -> Stretches:
+    """Of a range of columns: what was summed up at its end, less the least there was before."""
+    rows, columns = excess.shape
+    gain = np.where(np.isfinite(excess), excess - allowance[:, None], 0.0)
+    total = np.concatenate((np.zeros((rows, 1)), np.cumsum(gain, axis=1)), axis=1)
+    least = np.minimum.accumulate(total[:, :-1], axis=1)
+    last_least = np.where(total[:, :-1] == least, np.arange(columns), 0)
+    begin = np.maximum.accumulate(last_least, axis=1)
+    last = np.argmax(total[:, 1:] - least, axis=1) if columns else np.zeros(rows, np.int64)
+    first = np.take_along_axis(begin, last[:, None], axis=1)[:, 0] if columns else last
+    return _with_means(excess, first, np.minimum(last + 1, columns))
+
+
+def _with_means(excess: Floats, first: Ints, stop: Ints) -> Stretches:
+    known = np.isfinite(excess)
+    at = np.arange(excess.shape[1])
+    chosen = (at >= first[:, None]) & (at < stop[:, None]) & known
+    length = chosen.sum(axis=1)
+    total = np.where(chosen, excess, 0.0).sum(axis=1)
+    return Stretches(first, stop, total / np.maximum(length, 1), length)
+
+
+@dataclass(frozen=True)
+class Noise:
+    """How much block values scatter, and how much longer their memory makes a mean's error."""
+
+    sigma: float
+    memory: float
+    samples: int
+
+    def of_mean(self, length: Ints) -> Floats:
+        """Standard error of the mean of so many blocks."""
+        return self.sigma * self.memory / np.sqrt(np.maximum(length, 1))
+
+
+def pooled_noise(excess: Floats, allowance: float) -> Noise:
+    """Scatter of all rows about two levels each: in and out of the stretch that differs the most.
+
+    A row may differ upwards or downwards: in a pair, one's excess is the other's lack.
+    """
+    up, down = worst_stretch(excess, allowance), worst_stretch(-excess, allowance)
+    higher = up.mean * np.sqrt(up.length) >= down.mean * np.sqrt(down.length)
+    columns = excess.shape[1]
+    inside = np.where(higher[:, None], up.inside(columns), down.inside(columns))
+    level = np.where(inside, np.where(higher, up.mean, -down.mean)[:, None],
+                     _mean_outside(excess, inside))  # fmt: skip
+    return noise_of(excess - level)
+
+
+def noise_of(residual: Floats) -> Noise:
+    """Scatter of what is left when levels are gone.
+
+    The larger of two estimates counts: about the levels (sees slow drifts) and between neighbours
+    (sees what the levels swallowed). Correlation of neighbours makes a mean less certain by
+    sqrt((1 + rho) / (1 - rho)), the large-sample factor of a first-order autoregression; short
+    series show (1 + 3 rho) / n too little of it (Kendall, Note on bias in the estimation of
+    autocorrelation, 1954).
+    """
+    spread = max(sigma(residual), step_noise(residual), NOISE_FLOOR)
+    rho = correlation(residual)
+    rho = min(rho + (1 + 3 * rho) / max(residual.shape[1], 1), MAX_CORRELATION)
+    samples = int(np.isfinite(residual).sum())
+    return Noise(spread, math.sqrt((1 + rho) / (1 - rho)), samples)
+
+
+def step_noise(values: Floats) -> float:
+    """Scatter between neighbouring columns: that of single values, whatever their level does."""
+    return sigma(np.diff(values, axis=1)) / math.sqrt(2)
+
+
+def _mean_outside(excess: Floats, inside: Mask) -> Floats:
+    outside = ~inside & np.isfinite(excess)
+    total = np.where(outside, excess, 0.0).sum(axis=1, keepdims=True)
+    return np.asarray(total / np.maximum(outside.sum(axis=1, keepdims=True), 1))
+
+
+def correlation(residual: Floats) -> float:
+    """Correlation of neighbouring columns, pooled over the rows, between 0 and MAX_CORRELATION."""
+    scale = 3 * sigma(residual)
+    clipped = np.clip(residual, -scale, scale)
+    left, right = clipped[:, :-1], clipped[:, 1:]
+    both = np.isfinite(left) & np.isfinite(right)
+    product = float(np.where(both, left * right, 0.0).sum())
+    power = float(np.where(both, (left**2 + right**2) / 2, 0.0).sum())
+    return min(max(product / power, 0.0), MAX_CORRELATION) if power > 0 else 0.0
+
+
+def largest_mean(values: Floats, length: int) -> float:
+    """The largest mean, of either sign, over any `length` neighbouring columns of any row."""
+    if not 0 < length <= values.shape[-1] or not values.size:
+        return 0.0
+    total = np.cumsum(np.nan_to_num(values), axis=-1)
+    total[..., length:] = total[..., length:] - total[..., :-length]
+    return float(np.abs(total[..., length - 1 :]).max()) / length
+
+
+def threshold(false_alarms: float, tests: int, samples: int) -> float:
+    """The z that healthy noise passes in `false_alarms` of all diagnoses, over so many tests.
+
+    Bonferroni over the tests; the scale itself is estimated from `samples` values, so the quantile
+    is Student's, by its expansion t = z + (z^3 + z) / 4n (Abramowitz and Stegun, 26.7.5).
+    """
+    z = NormalDist().inv_cdf(1 - false_alarms / max(tests, 1))
+    return z + (z**3 + z) / (4 * max(samples - 2, 1))
+
+
+def student(probability: float, freedom: int) -> float:
+    """Student's quantile, for few degrees of freedom as well: no expansion, but bisection."""
+    low, high = 0.0, 1e6
+    freedom = min(freedom, MUCH_FREEDOM)
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _student_cdf(middle, freedom) < probability else (low, middle)
+    return high
+
+
+def _student_cdf(t: float, freedom: int) -> float:
+    """For t >= 0, by the finite sums of Abramowitz and Stegun, 26.7.3 and 26.7.4."""
+    angle = math.atan2(t, math.sqrt(freedom))
+    cosine, sine = math.cos(angle), math.sin(angle)
+    term, total = (1.0, 0.0) if freedom % 2 == 0 else (cosine, 0.0)
+    for k in range(freedom % 2, freedom - 1, 2):
+        total += term
+        term *= cosine * cosine * (k + 1) / (k + 2)
+    inside = sine * total if freedom % 2 == 0 else (angle + sine * total) * 2 / math.pi
+    return 0.5 + inside / 2
+
+
+def split_point(values: Floats, low: int, high: int) -> int:
+    """The column in [low, high] that best splits the series into two levels by least squares."""
+    known = np.isfinite(values)
+    filled = np.where(known, values, 0.0)
+    count = np.concatenate(([0], np.cumsum(known)))
+    total = np.concatenate(([0.0], np.cumsum(filled)))
+    at = np.arange(low, high + 1)
+    left, right = count[at], count[-1] - count[at]
+    gain = total[at] ** 2 / np.maximum(left, 1)
+    gain += (total[-1] - total[at]) ** 2 / np.maximum(right, 1)
+    return int(at[int(np.argmax(gain))]) if at.size else low

@@ -1,0 +1,207 @@
+"""Operators that ranks have entered and not left, and who holds each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.diagnose.operators.progress import Recording
+from stepscope.window import NULL, Ints
+
+LONGER_PAUSE = 1.5
+"""A wait may be half as long again as the longest pause between this rank's calls."""
+LEAST_AGE_NS = 10**9
+"""A younger wait is none: dumps are not taken and written at one moment."""
+SLOW_DUMP_NS = 10 * 10**9
+"""Torch 2.13 reads its own symbols for two seconds of processor time before its first dump with
+stacks, and on a busy host that lasts: a wait that looks no older than this may be younger."""
+COPIED_NS = 3600 * 10**9
+"""A file that is an hour younger than the wait it tells of was copied since."""
+CLOCK_NS = 10**9
+"""File systems and clocks differ by less; a dump older than its entries tells no age."""
+
+
+@dataclass(frozen=True)
+class Blocked:
+    """One operator that some ranks wait in. Empty sets hold nobody."""
+
+    group: str
+    op: str
+    seq: int
+    rows: tuple[int, ...]
+    waiting: frozenset[int]
+    left: frozenset[int]
+    absent: frozenset[int]
+    """Have a dump, and have not come."""
+    late: frozenset[int]
+    """Called it, but their device has not begun while others' has."""
+    unseen: frozenset[int]
+    """Have no dump."""
+    unknown: frozenset[int]
+    """Have a dump that does not tell: older than the others', or its ring forgot the group."""
+    since_ns: int
+    peer: int = -1
+    """Of a send or receive."""
+
+    @property
+    def holders(self) -> frozenset[int]:
+        """Whom the waiting ranks wait for, as far as dumps tell."""
+        return self.absent or self.late or self.unseen
+
+    @property
+    def where(self) -> str:
+        if self.peer >= 0:
+            word = "to" if self.op == "Send" else "from"
+            return f"{self.op} {word} rank {self.peer} of {self.group}"
+        return f"{self.op} {self.seq} of {self.group}"
+
+
+def find_blocked(recording: Recording) -> list[Blocked]:
+    """Every rank's first open operator in each group, the oldest first."""
+    found = [*_collectives(recording), *_pairs(recording)]
+    return sorted(found, key=lambda one: (one.since_ns, one.group, one.seq))
+
+
+def _collectives(recording: Recording) -> Iterator[Blocked]:
+    for group in recording.lanes:
+        for seq in sorted(_open_at(recording, group)):
+            one = _collective(recording, group, seq)
+            if one is not None:
+                yield one
+
+
+def _open_at(recording: Recording, group: str) -> set[int]:
+    """The operators of a group in which some rank stands."""
+    lanes = recording.lanes[group]
+    found: set[int] = set()
+    for lane in lanes.values():
+        told = recording.told[lane.rows]
+        stands = (told & ~recording.done[lane.rows]) | recording.doubtful[lane.rows]
+        found.update(map(int, lane.seqs[stands][:1]))
+    ends = [lane.last for lane in lanes.values() if not recording.told[lane.rows].all()]
+    if ends:  # of these only the order is known: they stand where the slowest has not come
+        silent = recording.absent(group, 1) - frozenset(lanes)
+        front = 0 if silent else min(lane.last for lane in lanes.values())
+        found.update(seq for lane in lanes.values() if (seq := lane.after(front)) is not None)
+    return found
+
+
+def _collective(recording: Recording, group: str, seq: int) -> Blocked | None:
+    here = recording.lanes[group]
+    rows = {rank: row for rank, lane in here.items() if (row := lane.row_of(seq)) is not None}
+    absent = recording.absent(group, seq)
+    waiting = {rank for rank, row in rows.items() if _waits(recording, row, bool(absent))}
+    if not waiting:
+        return None
+    if all(recording.doubtful[rows[rank]] for rank in waiting) and not _gave_up(
+        recording, [rows[rank] for rank in waiting], len(absent)
+    ):
+        return None
+    late = frozenset() if absent else _late(recording, rows, waiting)
+    row = rows[min(waiting)]
+    came = frozenset(rows) | {rank for rank, lane in here.items() if lane.last >= seq}
+    return Blocked(
+        group, recording.comm.strings("op")[row] or recording.comm.strings("call")[row] or "?",
+        seq, tuple(rows[rank] for rank in sorted(waiting)), frozenset(waiting),
+        frozenset(rows) - waiting, absent, late,
+        recording.members(group) - recording.recorded,
+        (recording.members(group) & recording.recorded) - came - absent,
+        int(recording.comm.ints("enqueue_ns")[list(rows.values())].max()),
+    )  # fmt: skip
+
+
+def _waits(recording: Recording, row: int, somebody_absent: bool) -> bool:
+    if recording.doubtful[row]:
+        return somebody_absent and bool(recording.together[row])
+    return not recording.done[row] if recording.told[row] else somebody_absent
+
+
+def _gave_up(recording: Recording, rows: list[int], absent: int) -> bool:
+    """Whether operators that ended, nobody knows how, have failed and not succeeded.
+
+    A dump that is taken a moment before the others looks the same, but then seldom do most ranks
+    stand in the very same operator.
+    """
+    comm = recording.comm
+    age = comm.ints("dumped_ns")[rows] - comm.ints("enqueue_ns")[rows]
+    limit = comm.ints("timeout_ms")[rows] * 10**6
+    return absent < len(rows) or bool(((limit > 0) & (age >= limit)).any())
+
+
+def _late(recording: Recording, rows: dict[int, int], waiting: set[int]) -> frozenset[int]:
+    """Ranks whose device has not begun, where the recorder shows that others' has."""
+    seen = recording.comm.strings("seen")
+    begun = {rank for rank in waiting if seen[rows[rank]] == "started"}
+    idle = {rank for rank in waiting if seen[rows[rank]] == "scheduled"}
+    return frozenset(idle) if begun else frozenset()
+
+
+def _pairs(recording: Recording) -> Iterator[Blocked]:
+    """First open sends and receives of every direction between two ranks."""
+    for (group, op, rank, peer), rows in recording.channels.items():
+        open_rows = rows[recording.told[rows] & ~recording.done[rows]]
+        if not open_rows.size or rank == peer:
+            continue
+        row = int(open_rows[0])
+        answer = "Recv" if op == "Send" else "Send"
+        other = recording.channels.get((group, answer, peer, rank))
+        came = other is not None and _met(recording, rank, peer, rows, row, other)
+        nobody, other_end = frozenset[int](), frozenset({peer})
+        known, tells = peer in recording.recorded, peer not in recording.outdated
+        yield Blocked(
+            group, op, int(recording.comm.ints("seq")[row]), (row,), frozenset({rank}), nobody,
+            absent=other_end if known and tells and not came else nobody,
+            late=nobody,
+            unseen=nobody if known else other_end,
+            unknown=nobody if tells else other_end,
+            since_ns=int(recording.comm.ints("enqueue_ns")[row]), peer=peer,
+        )  # fmt: skip
+
+
+def _met(recording: Recording, rank: int, peer: int, rows: Ints, row: int, other: Ints) -> bool:
+    """Whether the other end of a send or receive was called.
+
+    By count where both rings are whole, else by whether the other end stands in one as well.
+    """
+    if rank in recording.wrapped or peer in recording.wrapped:
+        return bool((~recording.done[other]).any())
+    return bool(other.size > int(np.searchsorted(rows, row)))
+
+
+def is_young(
+    recording: Recording, blocked: tuple[Blocked, ...], least_ns: int = LEAST_AGE_NS
+) -> bool:
+    """Whether these waits may be ordinary: every dump was written soon after the wait began.
+
+    A file's time is that of the dump or, if it was copied, later: it bounds the age from above.
+    """
+    rows = np.array([row for one in blocked for row in one.rows], np.int64)
+    rows = rows[~recording.doubtful[rows]]
+    if not rows.size or recording.expired[rows].any():
+        return False
+    comm = recording.comm
+    written = comm.ints("dumped_ns")[rows]
+    if (written == NULL).any():
+        return False
+    age = written - comm.ints("enqueue_ns")[rows]
+    ranks, place = np.unique(comm.ints("rank")[rows], return_inverse=True)
+    limit = np.array([max(_pause_ns(recording, int(rank)), least_ns) for rank in ranks])[place]
+    return bool(((age >= -CLOCK_NS) & (age <= limit)).all())
+
+
+def until_ns(recording: Recording, one: Blocked) -> int:
+    """How far a wait was followed: to the first of its dumps, where their files can tell that."""
+    comm, rows = recording.comm, np.array(one.rows, np.int64)
+    written = int(comm.ints("dumped_ns")[rows].min())
+    newest = int(comm.ints("enqueue_ns").max())
+    return written if newest <= written <= one.since_ns + COPIED_NS else newest
+
+
+def _pause_ns(recording: Recording, rank: int) -> float:
+    """The longest that this rank may be between two calls; its first half is warming up."""
+    comm = recording.comm
+    times = np.sort(comm.ints("enqueue_ns")[comm.ints("rank") == rank])
+    gaps = np.diff(times[times.size // 2 :])
+    return LONGER_PAUSE * float(gaps.max(initial=0))

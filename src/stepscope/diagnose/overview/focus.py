@@ -1,0 +1,97 @@
+"""The ranks and steps of a job that matter: what somebody should see who looks at one timeline.
+
+Culprits, some of the ranks that do equal work, and those on the critical path; the worst step that
+a verdict speaks of, with its neighbours. Of a healthy job an ordinary step, and who is on its path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.diagnose.finding import Diagnosis, Span, Verdict
+from stepscope.diagnose.graph.critical_path import critical_path, shares
+from stepscope.diagnose.graph.step_graph import step_graph
+from stepscope.diagnose.observed import Observed
+from stepscope.window import Floats, Window
+
+MOST_CULPRITS = 8
+"""All devices of a host; who looks at more looks at none."""
+PEERS = 2
+"""Of each culprit: one may be odd itself, two show what is usual."""
+ON_PATH = 8
+"""Ranks beyond these, by their part of the critical path."""
+LEAST_PART = 0.02
+"""Of the path: below it a rank explains no more of a step than `verdict.LEAST_COST` asks for."""
+BESIDE = 1
+"""Steps before and after the worst."""
+
+
+@dataclass(frozen=True)
+class Focus:
+    """What to draw; no steps where nobody recorded any."""
+
+    ranks: tuple[int, ...]
+    steps: Span | None
+
+
+def focus(window: Window, diagnosis: Diagnosis) -> Focus:
+    """What matters of a window that is clean and on one clock."""
+    seen = Observed(window)
+    worst = diagnosis.verdicts[0] if diagnosis.verdicts else None
+    steps = _steps(diagnosis, worst)
+    told = [rank for one in diagnosis.verdicts for rank in _named(window, one)]
+    culprits = list(dict.fromkeys(told))[:MOST_CULPRITS]
+    beside = [peer for rank in culprits for peer in _peers(seen, rank, set(told), worst)]
+    on_path = list(dict.fromkeys(_on_path(seen, steps)))[:ON_PATH]
+    ranks = {*culprits, *beside, *on_path} or set(window.ranks[:ON_PATH])
+    return Focus(tuple(sorted(ranks & set(window.ranks))), steps)
+
+
+def _named(window: Window, verdict: Verdict) -> tuple[int, ...]:
+    """Whom it blames, or the members of the group that it blames."""
+    group = window.job.group(verdict.group) if verdict.group is not None else None
+    return verdict.ranks or (group.ranks if group is not None else ())
+
+
+def _steps(diagnosis: Diagnosis, worst: Verdict | None) -> Span | None:
+    """The longest step of the verdict's, or one of ordinary length, and its neighbours."""
+    steps = np.array(diagnosis.series.steps, np.int64)
+    lasted = np.array(diagnosis.series.duration_ns, np.float64)
+    if not steps.size:
+        return worst.steps if worst is not None else None
+    at = _typical(lasted)
+    if worst is not None and worst.steps is not None:
+        inside = np.flatnonzero((steps >= worst.steps[0]) & (steps <= worst.steps[1]))
+        if inside.size:
+            at = int(inside[-1] if worst.kind == "hang" else inside[np.argmax(lasted[inside])])
+    return int(steps[max(at - BESIDE, 0)]), int(steps[min(at + BESIDE, steps.size - 1)])
+
+
+def _typical(lasted: Floats) -> int:
+    """The step nearest to the median."""
+    return int(np.argmin(np.abs(lasted - np.median(lasted))))
+
+
+def _peers(seen: Observed, rank: int, blamed: set[int], worst: Verdict | None) -> list[int]:
+    """The nearest that do equal work and are not blamed."""
+    row = int(seen.line.rows(np.array([rank]))[0])
+    phase = worst.phase if worst is not None else None
+    peers = seen.line.ranks[seen.peers_of(row, phase)].tolist()
+    well = [one for one in peers if one not in blamed]
+    return sorted(well, key=lambda one: abs(one - rank))[:PEERS]
+
+
+def _on_path(seen: Observed, steps: Span | None) -> Iterator[int]:
+    """Ranks by their part of the critical path, the largest first."""
+    if steps is None:
+        return
+    chosen = (seen.line.steps >= steps[0]) & (seen.line.steps <= steps[1])
+    graph = step_graph(seen.window, seen.line, np.flatnonzero(chosen))
+    if graph is None:
+        return
+    for one in shares(seen.window, critical_path(graph)):
+        if one.rank is not None and one.part >= LEAST_PART:
+            yield one.rank

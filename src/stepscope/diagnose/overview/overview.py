@@ -1,0 +1,61 @@
+"""Where time goes, verdict or not: the parts of each rank's step, and who comes last.
+
+Members of one group that stand in different pipeline stages come when their stage is done: the last
+is last by design, so such groups are left out.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stepscope.diagnose.finding import Latecomer, RankTime
+from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.views.arrivals import Arrivals
+from stepscope.diagnose.views.peers import across_stages
+from stepscope.window import Ints, Table
+
+LATE_SHARE = 0.01
+"""Of the step time: waiting that costs less is not worth a line."""
+_PARTS = (
+    "compute_ns", "exposed_ns", "hidden_ns", "copy_ns",
+    "host_wait_ns", "kernel_wait_ns", "other_ns",
+)  # fmt: skip
+
+
+def rank_times(seen: Observed) -> tuple[RankTime, ...]:
+    """Means over the steps of each rank; over all that was recorded where there are no steps."""
+    found = seen.breakdown
+    if found is None:
+        return ()
+    table = found.steps if len(found.steps) else found.ranks
+    return tuple(_of_rank(rank, rows) for rank, rows in table.per_rank())
+
+
+def _of_rank(rank: int, rows: Table) -> RankTime:
+    return RankTime(rank, *(int(rows.ints(part).mean()) for part in _PARTS))
+
+
+def latecomers(seen: Observed) -> tuple[Latecomer, ...]:
+    """Per group and operator, the costliest first."""
+    arrivals = seen.arrivals
+    if arrivals is None or not len(seen.line.steps):
+        return ()
+    kinds = arrivals.group.codes.astype(np.int64) * len(arrivals.op.values) + arrivals.op.codes
+    kinds = np.where(arrivals.group.equals(*across_stages(seen.window)), -1, kinds)
+    found = [_latest(seen, arrivals, np.flatnonzero(kinds == kind))
+             for kind in np.unique(kinds) if kind >= 0]  # fmt: skip
+    least = LATE_SHARE * seen.line.typical_ns
+    costly = [one for one in found if one.caused_ns >= least]
+    return tuple(sorted(costly, key=lambda one: -one.caused_ns))
+
+
+def _latest(seen: Observed, arrivals: Arrivals, operators: Ints) -> Latecomer:
+    ranks = len(seen.line.ranks)
+    last = arrivals.last_rank[operators]
+    caused = np.bincount(last, weights=arrivals.alone_ns[operators], minlength=ranks)
+    row, first = int(np.argmax(caused)), int(operators[0])
+    return Latecomer(
+        group=arrivals.group[first] or "", op=arrivals.op[first] or "",
+        rank=int(seen.line.ranks[row]), last=int((last == row).sum()), operators=int(last.size),
+        caused_ns=int(caused[row] / len(seen.line.steps)),
+    )  # fmt: skip

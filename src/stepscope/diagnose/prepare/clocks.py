@@ -1,0 +1,97 @@
+"""How one clock runs against another: a line, in pieces where it was set while recording.
+
+Lines are fitted by medians: slope of pairs half a window apart (Theil, A rank-invariant method of
+regression, 1950, incomplete version), then the median rest of each piece.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.diagnose.numeric import stats
+from stepscope.window import NULL, Floats, Ints
+
+LEAST_FOR_DRIFT, LEAST_SPAN_NS = 40, 30 * 10**9
+"""10 ppm move 0.3 ms in half a minute; on less, noise of leaving would pass for drift."""
+LARGEST_DRIFT = 500e-6
+"""NTP slews by at most 500 ppm and crystals err by less than 100: beyond it is no drift."""
+JUMP_NS, JUMP_SIGMAS, JUMP_SIDE = 2 * 10**6, 20.0, 5
+"""A step of the difference, by medians of five either side, that noise of leaving does not make."""
+MOST_JUMPS = 3
+
+
+@dataclass(frozen=True)
+class Line:
+    """Difference of one clock to the reference: pieces of constant offset, one drift."""
+
+    starts_ns: Ints
+    offsets_ns: Floats
+    drift: float
+    origin_ns: int
+
+    def at(self, time_ns: Ints) -> Ints:
+        piece = np.maximum(np.searchsorted(self.starts_ns, time_ns, side="right") - 1, 0)
+        moved = self.drift * (time_ns - self.origin_ns).astype(np.float64)
+        return np.rint(self.offsets_ns[piece] + moved).astype(np.int64)
+
+
+def reference(origin_ns: int) -> Line:
+    """The line of the clock that the others are measured against."""
+    return Line(np.array([NULL]), np.zeros(1), 0.0, origin_ns)
+
+
+def line_through(times: Ints, difference: Floats, origin: int) -> Line:
+    """Pieces between jumps, one drift from inside the pieces, the median rest of each."""
+    cuts = _jumps(difference)
+    edges = [0, *cuts, difference.size]
+    pieces = [slice(first, stop) for first, stop in itertools.pairwise(edges)]
+    drift = _drift(times, difference, pieces)
+    rest = difference - drift * (times - origin).astype(np.float64)
+    offsets = np.array([stats.median(rest[piece]) for piece in pieces])
+    starts = np.array([NULL, *(int(times[cut]) for cut in cuts)], np.int64)
+    return Line(starts, offsets, drift, origin)
+
+
+def _jumps(difference: Floats) -> list[int]:
+    """Where the difference steps by more than noise, at most MOST_JUMPS times."""
+    if difference.size < 2 * JUMP_SIDE + 1 or np.ptp(difference) <= JUMP_NS:
+        return []  # medians lie no further apart than what they are medians of
+    side = np.lib.stride_tricks.sliding_window_view(difference, JUMP_SIDE)
+    middle = np.sort(side, axis=1)[:, JUMP_SIDE // 2]
+    step = np.abs(middle[JUMP_SIDE:] - middle[:-JUMP_SIDE])
+    limit = max(JUMP_NS, JUMP_SIGMAS * stats.sigma(np.diff(difference)))
+    cuts: list[int] = []
+    while len(cuts) < MOST_JUMPS and step.size and step.max() > limit:
+        cut = int(np.argmax(step)) + JUMP_SIDE
+        cuts.append(_exactly(difference, cut))
+        step[max(cut - 2 * JUMP_SIDE, 0) : cut + JUMP_SIDE] = 0
+    return sorted(set(cuts))
+
+
+def _exactly(difference: Floats, near: int) -> int:
+    low, high = max(near - JUMP_SIDE, 1), min(near + JUMP_SIDE, difference.size - 1)
+    step = np.abs(np.diff(difference[low - 1 : high + 1]))
+    return low + int(np.argmax(step))
+
+
+def _drift(times: Ints, difference: Floats, pieces: Sequence[slice]) -> float:
+    if times[-1] - times[0] < LEAST_SPAN_NS:
+        return 0.0
+    known = np.concatenate([_slopes(times[piece], difference[piece]) for piece in pieces])
+    if not known.size:
+        return 0.0
+    drift = stats.median(known)
+    return drift if abs(drift) <= LARGEST_DRIFT else 0.0
+
+
+def _slopes(times: Ints, difference: Floats) -> Floats:
+    half = times.size // 2
+    if times.size < LEAST_FOR_DRIFT:
+        return np.zeros(0)
+    run = (times[half:] - times[: times.size - half]).astype(np.float64)
+    rise = difference[half:] - difference[: times.size - half]
+    return rise[run > 0] / run[run > 0]

@@ -1,0 +1,111 @@
+"""Which clocks met in which collectives, and when each saw them end.
+
+A job has thousands of clocks and a hundred thousand collectives, and few clocks take part in each,
+so only what happened is kept. Collectives of the same clocks are of one sort, counted once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from stepscope.diagnose.prepare.matching import Matched, arrivals
+from stepscope.window import Ints, Mask, stable_order
+
+_SPREAD = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9)
+"""Odd 64-bit constants (Steele, Lea and Flood, Fast splittable pseudorandom number generators,
+2014): sums of numbers multiplied by them tell sets of clocks from one another."""
+
+
+@dataclass(frozen=True)
+class Encounters:
+    """One entry per collective and clock that took part, collective by collective."""
+
+    clocks: int
+    operator: Ints
+    clock: Ints
+    end_ns: Ints
+    """The first end by this clock."""
+    arrive_ns: Ints
+    """The last arrival by this clock."""
+    members: Ints
+    """How many members go by this clock."""
+
+    @cached_property
+    def origin_ns(self) -> int:
+        """The first time at which a collective had ended by all clocks."""
+        return int(np.maximum.reduceat(self.end_ns, self._bounds[:-1]).min())
+
+    def met(self, clock: int) -> Ints:
+        """In how many collectives each clock met this one; itself, as often as it was in any."""
+        count = np.zeros(self.clocks, np.int64)
+        for sort in self._sorts_of[clock]:
+            operator, often = self._sorts[sort]
+            count[self.clock[self._bounds[operator] : self._bounds[operator + 1]]] += often
+        return count
+
+    def ends_of(self, clock: int, other: int) -> tuple[Ints, Ints]:
+        """Ends of the collectives in which both took part, by either clock."""
+        mine, theirs = self._of(clock), self._of(other)
+        at = np.searchsorted(self.operator[theirs], self.operator[mine])
+        theirs = theirs[np.minimum(at, len(theirs) - 1)]
+        both: Mask = self.operator[theirs] == self.operator[mine]
+        return self.end_ns[mine[both]], self.end_ns[theirs[both]]
+
+    def _of(self, clock: int) -> Ints:
+        order, bounds = self._by_clock
+        return order[bounds[clock] : bounds[clock + 1]]
+
+    @cached_property
+    def _by_clock(self) -> tuple[Ints, Ints]:
+        return _grouped(self.clock, self.clocks)
+
+    @cached_property
+    def _bounds(self) -> Ints:
+        """Where each collective begins, and the length at the end."""
+        return np.append(np.flatnonzero(np.diff(self.operator, prepend=-1)), self.operator.size)
+
+    @cached_property
+    def _sorts(self) -> list[tuple[int, int]]:
+        """A collective of each sort, and how many there are of it."""
+        mixed = (self.clock + 1).astype(np.uint64) * np.uint64(_SPREAD[0])
+        mixed = (mixed ^ (mixed >> np.uint64(31))) * np.uint64(_SPREAD[1])
+        mixed ^= mixed >> np.uint64(29)
+        _, first, count = np.unique(
+            np.add.reduceat(mixed, self._bounds[:-1]), return_index=True, return_counts=True
+        )
+        return list(zip(first.tolist(), count.tolist(), strict=True))
+
+    @cached_property
+    def _sorts_of(self) -> list[list[int]]:
+        """The sorts in which each clock took part."""
+        found: list[list[int]] = [[] for _ in range(self.clocks)]
+        for sort, (operator, _) in enumerate(self._sorts):
+            for clock in self.clock[self._bounds[operator] : self._bounds[operator + 1]].tolist():
+                found[clock].append(sort)
+        return found
+
+
+def encounters(matched: Matched, clock_of: Ints) -> Encounters:
+    """Of collectives that all ended; `clock_of` is the clock of each rank."""
+    order, lengths = matched.order, np.diff(matched.bounds)
+    clocks = int(clock_of.max(initial=-1)) + 1
+    cell = np.repeat(np.arange(lengths.size) * clocks, lengths)
+    cell += clock_of[matched.table.ints("rank")[order]]
+    again = stable_order(cell)
+    cell, order = cell[again], order[again]
+    begins = np.flatnonzero(np.diff(cell, prepend=-1))
+    return Encounters(
+        clocks, cell[begins] // clocks, cell[begins] % clocks,
+        np.minimum.reduceat(matched.table.ints("end_ns")[order], begins),
+        np.maximum.reduceat(arrivals(matched.table)[order], begins),
+        np.diff(np.append(begins, cell.size)),
+    )  # fmt: skip
+
+
+def _grouped(values: Ints, size: int) -> tuple[Ints, Ints]:
+    """An order in which equal values stand together, and where each of them begins."""
+    count = np.bincount(values, minlength=size)
+    return stable_order(values), np.concatenate(([0], np.cumsum(count)))

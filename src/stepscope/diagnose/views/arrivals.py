@@ -1,0 +1,139 @@
+"""Arrival lag: in a collective everyone leaves together, and the culprit comes last.
+
+Fault: a rank that keeps the others of its groups waiting.
+Papers: Holmes (Yao et al., Holmes: localizing irregularities in LLM training, 2025) and VenusTrace
+(Jiao et al., 2025), section 4, look for the longest operator; here and in blame rule 2 the latest
+arrival counts, because the latest has the *shortest* operator (algorithm notes, sections 3 and 4).
+`max(D) - D` there is `last arrival - own arrival` here.
+What a rank alone causes is the last arrival less the one before it.
+Cost: one sort of `comm_ops`.
+Cannot see: why a rank is late, whether itself or an earlier operator made it so (own time tells),
+and anything between hosts whose clocks could not be aligned.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.prepare.align import IMPOSSIBLE_NS
+from stepscope.diagnose.prepare.matching import TOGETHER, Matched, arrivals, match
+from stepscope.diagnose.views.timeline import Timeline
+from stepscope.window import NULL, Floats, Ints, Mask, Strings, Window
+
+LATEST = np.iinfo(np.int64).max
+"""An end that is unknown."""
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """Matched collectives, one entry per operator: who came last and what that alone cost."""
+
+    step: Ints
+    last_rank: Ints
+    alone_ns: Ints
+    """Last arrival less the second last."""
+    transfer_ns: Floats
+    """First end less last arrival: moving the data; NaN where an end is unknown."""
+    rows: Ints
+    """Row of the grid of each entering, operator by operator."""
+    arrive_ns: Ints
+    begins: Ints
+    group: Strings
+    op: Strings
+
+    def caused_ns(self, ranks: int) -> Floats:
+        """Waiting that each rank alone caused, summed over all operators."""
+        return stats.sums(self.last_rank, self.alone_ns, ranks)
+
+    def lag_of(self, culprits: Mask, columns: int) -> Floats:
+        """How much later the culprits together came than all others, summed per step."""
+        theirs = self._latest(culprits)
+        others = self._latest(~culprits)
+        both = (theirs > NULL) & (others > NULL) & (self.step >= 0)
+        lag = np.where(both, np.where(both, theirs, 0) - np.where(both, others, 0), 0)
+        kept = np.maximum(lag, 0)[both]
+        return stats.sums(self.step[both], kept, columns)
+
+    def _latest(self, chosen: Mask) -> Ints:
+        values = np.where(chosen[self.rows], self.arrive_ns, NULL)
+        return np.maximum.reduceat(values, self.begins) if self.begins.size else values
+
+
+def collect_arrivals(window: Window, line: Timeline) -> Arrivals | None:
+    """Arrivals in all collectives of two and more recorded members, or None without any."""
+    comm = window.table("comm_ops")
+    if comm is None:
+        return None
+    together = comm.strings("op").equals(*TOGETHER) & (line.rows(comm.ints("rank")) >= 0)
+    matched = match(comm.take(together))
+    shared = (np.diff(matched.bounds) > 1) & ~_impossible(matched)
+    return _gather(matched, shared, line) if shared.any() else None
+
+
+def _impossible(matched: Matched) -> Mask:
+    """Operators that a member entered after another had left: their clocks are not aligned."""
+    table, order, begins = matched.table, matched.order, matched.bounds[:-1]
+    if not order.size or not table.has("end_ns"):
+        return np.zeros(begins.size, np.bool_)
+    end = np.where(table.ints("end_ns") == NULL, LATEST, table.ints("end_ns"))[order]
+    first, last = (
+        np.minimum.reduceat(end, begins),
+        np.maximum.reduceat(arrivals(table)[order], begins),
+    )
+    known: Mask = first != LATEST
+    return known & np.asarray(last - np.where(known, first, last) > IMPOSSIBLE_NS)
+
+
+def _gather(matched: Matched, shared: Mask, line: Timeline) -> Arrivals:
+    table, order = matched.table, matched.order
+    length = np.diff(matched.bounds)
+    order = order[np.repeat(shared, length)]
+    length = length[shared]
+    begins = np.concatenate(([0], np.cumsum(length)[:-1]))
+    number = np.repeat(np.arange(length.size), length)
+    rows, times = line.rows(table.ints("rank"))[order], arrivals(table)[order]
+    last = _latest_of(times, begins, number)
+    before = np.maximum.reduceat(_without(times, last), begins)
+    return Arrivals(
+        step=_steps(table.ints("step") if table.has("step") else None, order, last, line),
+        last_rank=rows[last],
+        alone_ns=times[last] - before,
+        transfer_ns=_transfer(table.ints("end_ns")[order], begins, times[last])
+        if table.has("end_ns") else np.full(last.size, np.nan),
+        rows=rows,
+        arrive_ns=times,
+        begins=begins,
+        group=table.strings("group").take(order[last]),
+        op=table.strings("op").take(order[last]),
+    )  # fmt: skip
+
+
+def _latest_of(times: Ints, begins: Ints, number: Ints) -> Ints:
+    """The row of the last arrival of each operator; of several at once the last row."""
+    latest = np.flatnonzero(times == np.maximum.reduceat(times, begins)[number])
+    last = np.empty_like(begins)
+    last[number[latest]] = latest  # of values for one place the last one stays
+    return last
+
+
+def _without(times: Ints, rows: Ints) -> Ints:
+    others = times.copy()
+    others[rows] = NULL
+    return others
+
+
+def _steps(step: Ints | None, order: Ints, last: Ints, line: Timeline) -> Ints:
+    if step is None:
+        return np.full(last.size, -1, np.int64)
+    return line.columns(step[order][last])
+
+
+def _transfer(end: Ints, begins: Ints, last_arrival: Ints) -> Floats:
+    """First end less last arrival: what moving the data took, if every end is known."""
+    known = np.logical_and.reduceat(end != NULL, begins)
+    first = np.minimum.reduceat(end, begins)
+    lasted = np.where(known, first, 0) - np.where(known, last_arrival, 0)
+    return np.where(known, np.maximum(lasted, 0), np.nan)

@@ -1,0 +1,280 @@
+"""Where the time of each rank and step went: compute, communication, copies, waiting.
+
+Paper: none; the categories are HolisticTraceAnalysis' (Meta, 2022), so that figures compare.
+
+    compute   a kernel that computes is running          exposed   communication and nothing else
+    hidden    communication beside computing             copy      copies or sets alone
+    idle      nothing is running: compute + exposed + copy + idle is the whole
+
+Idle time is `host_wait` where the next kernel was launched only after the device had run dry,
+`kernel_wait` where it was shorter than the device needs from one kernel to the next, else `other`
+(waiting for an event of another stream, say). A step on the device runs from its first kernel to
+the next step's first. On CPU the outermost operators compute, and idle time is `other`.
+Cost: a few sorts of `kernels`. Cannot see: kernels that wait inside themselves.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.diagnose.numeric.intervals import AXIS_LIMIT, Axis, axis_over
+from stepscope.window import NULL, Ints, Mask, Strings, Table, Union, Window, distinct, union
+
+KERNEL_WAIT_NS = 30_000
+"""HolisticTraceAnalysis' `consecutive_kernel_delay`: 30, of the microseconds that traces count."""
+_COMMUNICATION = re.compile(r"nccl|rccl", re.I)
+_COPY = re.compile(
+    r"(?:hip)?Mem(?:cpy|set)|dma|__amd_rocclr_(?:copy|fill)|Copy(?:Host|Device)To|FillBuffer"
+)
+"""What CUPTI, roctracer and rocprofiler call copies and sets; ROCm does some of them by kernels."""
+_CALLS = ("c10d::", "record_param_comms")
+_WHOLE = -1
+"""In place of a step: all that was recorded."""
+
+
+@dataclass(frozen=True)
+class Breakdown:
+    """Tables of nanoseconds, in the columns that the module describes."""
+
+    ranks: Table
+    """One row per rank, from its first kernel to its last."""
+    steps: Table
+    """One row per rank and step."""
+    streams: Table
+    """Idle time of each stream for itself; no rows on CPU."""
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What ran when, on one axis of all ranks."""
+
+    ranks: Ints
+    axis: Axis
+    compute: Union
+    either: Union
+    """Compute or communication."""
+    communication: Union
+    everything: Union
+    host_wait: Union
+    kernel_wait: Union
+
+
+def breakdown(window: Window) -> Breakdown | None:
+    """The breakdown of a window, or None where neither kernels nor operators were recorded."""
+    running = _running(window)
+    if running is None:
+        return None
+    ranks = distinct(running.ints("rank"))
+    rank = np.searchsorted(ranks, running.ints("rank"))
+    begin, end = running.ints("start_ns"), running.ints("end_ns")
+    axis = axis_over(len(ranks), begin, end)
+    if axis is None:
+        return None
+    work = _work(ranks, axis, rank, running)
+    spans = _spans(ranks, rank, running)
+    whole = spans.ints("step") == _WHOLE
+    parts = _parts(work, spans)
+    on_device = window.table("kernels") is not None
+    streams = _streams(running if on_device else running.take(np.zeros(0, np.intp)))
+    return Breakdown(parts.take(whole), parts.take(~whole), streams)
+
+
+def _running(window: Window) -> Table | None:
+    """Everything that ran: rank, step, stream, kind, start, end, launch."""
+    kernels = window.table("kernels")
+    if kernels is not None:
+        return _possible(_of_kernels(kernels))
+    operators = window.table("host_ops")
+    if operators is None:
+        return None
+    parts = [_of_operators(operators)]
+    comm = window.table("comm_ops")
+    if comm is not None and comm.has("start_ns", "end_ns", "step"):
+        parts.append(_of_comm(comm))
+    return _possible(_stacked(parts))
+
+
+_COMPUTES, _COMMUNICATES, _COPIES = 0, 1, 2
+
+
+def _of_kernels(kernels: Table) -> Table:
+    names = kernels.strings("kernel")
+    kinds = np.array([_kind(name) for name in names.values] or [0], np.int64)
+    start = kernels.ints("start_ns")
+    launch = kernels.ints("enqueue_ns") if kernels.has("enqueue_ns") else np.full_like(start, NULL)
+    return _table(kernels, kinds[names.codes], kernels.ints("stream"), start,
+                  start + kernels.ints("duration_ns"), launch)  # fmt: skip
+
+
+def is_computing(name: str) -> bool:
+    """Whether a kernel or an outermost operator computes, by its name."""
+    return _kind(name) == _COMPUTES and not name.startswith(_CALLS)
+
+
+def is_communicating(kernel: str) -> bool:
+    """Whether a kernel moves data between ranks, and waits for them, by its name."""
+    return _kind(kernel) == _COMMUNICATES
+
+
+def is_copying(kernel: str) -> bool:
+    """Whether it copies or sets memory, by its name."""
+    return _kind(kernel) == _COPIES
+
+
+def _kind(kernel: str) -> int:
+    if _COPY.match(kernel):
+        return _COPIES
+    return _COMMUNICATES if _COMMUNICATION.search(kernel[:64]) else _COMPUTES
+
+
+def _of_operators(operators: Table) -> Table:
+    own = operators.take(~_begins(operators.strings("name"), _CALLS))
+    start = own.ints("start_ns")
+    flat = np.zeros_like(start)
+    return _table(
+        own, flat, flat, start, start + own.ints("duration_ns"), np.full_like(start, NULL)
+    )
+
+
+def _of_comm(comm: Table) -> Table:
+    known = comm.take((comm.ints("start_ns") != NULL) & (comm.ints("end_ns") != NULL))
+    start = known.ints("start_ns")
+    flat = np.zeros_like(start)
+    return _table(known, flat + _COMMUNICATES, flat, start, known.ints("end_ns"), flat + NULL)
+
+
+def _begins(names: Strings, prefixes: tuple[str, ...]) -> Mask:
+    hits = np.array([value.startswith(prefixes) for value in names.values] or [False], np.bool_)
+    return hits[names.codes]
+
+
+def _table(of: Table, kind: Ints, stream: Ints, start: Ints, end: Ints, launch: Ints) -> Table:
+    return Table({
+        "rank": of.ints("rank"), "step": of.ints("step"), "kind": kind, "stream": stream,
+        "start_ns": start, "end_ns": end, "launch_ns": launch,
+    })  # fmt: skip
+
+
+def _stacked(parts: list[Table]) -> Table:
+    names = parts[0].columns
+    return Table({name: np.concatenate([part.ints(name) for part in parts]) for name in names})
+
+
+def _possible(table: Table) -> Table | None:
+    table = table.take((table.ints("rank") >= 0) & (table.ints("end_ns") >= table.ints("start_ns")))
+    return table if len(table) else None
+
+
+def _work(ranks: Ints, axis: Axis, rank: Ints, running: Table) -> _Work:
+    kind = running.ints("kind")
+    begin, end = axis.at(rank, running.ints("start_ns")), axis.at(rank, running.ints("end_ns"))
+    everything = union(begin, end)
+    host, kernel = _gaps(axis, everything, rank, begin, running.ints("launch_ns"))
+    computes, communicates = kind == _COMPUTES, kind == _COMMUNICATES
+    either = computes | communicates
+    return _Work(
+        ranks, axis, union(begin[computes], end[computes]), union(begin[either], end[either]),
+        union(begin[communicates], end[communicates]), everything, host, kernel,
+    )  # fmt: skip
+
+
+def _gaps(axis: Axis, busy: Union, rank: Ints, begin: Ints, launch: Ints) -> tuple[Union, Union]:
+    """Gaps of the device by the kernel that ended each: waiting for the host, or for the device."""
+    order = np.argsort(begin, kind="stable")
+    next_ = order[np.searchsorted(begin[order], busy.start[1:])]
+    start, end = busy.end[:-1], busy.start[1:]
+    same = start // axis.span_ns == end // axis.span_ns
+    known = launch[next_] != NULL
+    launched = np.where(known, axis.at(rank[next_], np.where(known, launch[next_], 0)), -1)
+    host = same & (launched > start)
+    short = same & ~host & (end - start < KERNEL_WAIT_NS)
+    return union(start[host], end[host]), union(start[short], end[short])
+
+
+def _spans(ranks: Ints, rank: Ints, running: Table) -> Table:
+    """The whole of each rank, and its steps: from first kernel to the next step's first."""
+    step, start, end = (running.ints(name) for name in ("step", "start_ns", "end_ns"))
+    order = np.argsort(rank, kind="stable")
+    parts = np.split(order, np.searchsorted(rank[order], np.arange(1, len(ranks))))
+    rows = [_bounds(one, start[part], end[part], step[part])
+            for one, part in zip(ranks.tolist(), parts, strict=True)]  # fmt: skip
+    return _stacked(rows)
+
+
+def _bounds(rank: int, start: Ints, end: Ints, step: Ints) -> Table:
+    known = step >= 0
+    steps, at = np.unique(step[known], return_inverse=True)
+    first = np.full(steps.size, np.iinfo(np.int64).max)
+    np.minimum.at(first, at, start[known])
+    order = np.argsort(first, kind="stable")
+    begins = first[order]
+    until = np.append(begins[1:], end.max())[: steps.size]
+    return Table({
+        "rank": np.full(steps.size + 1, rank),
+        "step": np.append(steps[order], _WHOLE),
+        "start_ns": np.append(begins, start.min()),
+        "end_ns": np.append(until, end.max()),
+    })  # fmt: skip
+
+
+def _parts(work: _Work, spans: Table) -> Table:
+    row = np.searchsorted(work.ranks, spans.ints("rank"))
+    begin = work.axis.at(row, spans.ints("start_ns"))
+    end = work.axis.at(row, spans.ints("end_ns"))
+
+    def inside(one: Union) -> Ints:
+        return one.within(begin, end)
+
+    length = end - begin
+    compute, either, busy = inside(work.compute), inside(work.either), inside(work.everything)
+    host, kernel = inside(work.host_wait), inside(work.kernel_wait)
+    idle = length - busy
+    return Table({
+        "rank": spans.ints("rank"), "step": spans.ints("step"),
+        "start_ns": spans.ints("start_ns"), "duration_ns": length,
+        "compute_ns": compute, "exposed_ns": either - compute,
+        "hidden_ns": inside(work.communication) - (either - compute), "copy_ns": busy - either,
+        "idle_ns": idle, "host_wait_ns": host, "kernel_wait_ns": kernel,
+        "other_ns": idle - host - kernel,
+    })  # fmt: skip
+
+
+def _streams(running: Table) -> Table:
+    """Gaps between the kernels of each stream, by the kernel that ended each."""
+    order = np.lexsort(tuple(running.ints(n) for n in ("start_ns", "stream", "rank")))
+    rows = running.take(order)
+    rank, stream = rows.ints("rank"), rows.ints("stream")
+    fresh = (np.diff(rank, prepend=-1) != 0) | (np.diff(stream, prepend=NULL) != 0)
+    lane = np.cumsum(fresh) - 1
+    before = _ends_before(lane, rows.ints("end_ns"))
+    gap = np.where(before == NULL, 0, np.maximum(rows.ints("start_ns") - before, 0))
+    host = (rows.ints("launch_ns") != NULL) & (rows.ints("launch_ns") > before) & (before != NULL)
+    short = ~host & (gap < KERNEL_WAIT_NS)
+    first = np.flatnonzero(fresh)
+
+    def total(chosen: Mask) -> Ints:
+        sums = np.zeros(first.size, np.int64)
+        np.add.at(sums, lane[chosen], gap[chosen])
+        return sums
+
+    return Table({
+        "rank": rank[first], "stream": stream[first], "host_wait_ns": total(host),
+        "kernel_wait_ns": total(short), "other_ns": total(~host & ~short),
+    })  # fmt: skip
+
+
+def _ends_before(lane: Ints, end: Ints) -> Ints:
+    """The latest end of the kernels before each one in its lane, NULL for the first."""
+    if not lane.size:
+        return end
+    origin = int(end.min())
+    # one running maximum serves all lanes when each begins above the one before
+    step = int(end.max()) - origin + 1
+    if step * (int(lane[-1]) + 1) >= AXIS_LIMIT:
+        return np.full_like(end, NULL)
+    lifted = np.maximum.accumulate(lane * step + (end - origin)) - lane * step + origin
+    before = np.concatenate(([NULL], lifted[:-1]))
+    return np.where(np.diff(lane, prepend=-1) != 0, NULL, before)

@@ -1,0 +1,108 @@
+"""The rows of `phases` on the grid of ranks and steps, and which of them lie inside others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from stepscope.diagnose.numeric.intervals import Axis, axis_over
+from stepscope.diagnose.views.timeline import Timeline
+from stepscope.trace import BACKWARD, DATA_LOAD, FORWARD, OPTIMIZER
+from stepscope.window import NULL, Floats, Ints, Mask, Strings, Table, Window, union
+
+CANONICAL = (DATA_LOAD, FORWARD, BACKWARD, OPTIMIZER)
+
+
+@dataclass(frozen=True)
+class PhaseRows:
+    """The rows that lie on the grid, as arrays."""
+
+    line: Timeline
+    axis: Axis
+    rank: Ints
+    column: Ints
+    start: Ints
+    duration: Ints
+    names: Strings
+    table: Table
+
+    @cached_property
+    def cell(self) -> Ints:
+        """The number of each row's rank and step."""
+        return self.rank * len(self.line.steps) + self.column
+
+    @cached_property
+    def begin(self) -> Ints:
+        """On the axis, as is `end`."""
+        return self.axis.at(self.rank, self.start)
+
+    @property
+    def end(self) -> Ints:
+        return self.begin + self.duration
+
+    @cached_property
+    def inner(self) -> Mask:
+        """Rows of all phases but the canonical whose middle lies inside a canonical one."""
+        canonical = self.names.equals(*CANONICAL)
+        others = np.flatnonzero(~canonical)
+        middle = self.begin[others] + self.duration[others] // 2
+        inner = np.zeros(canonical.size, np.bool_)
+        inner[others] = union(self.begin[canonical], self.end[canonical]).holds(middle)
+        return inner
+
+    def shares(self, rows: Mask) -> dict[str, float]:
+        """Of the rows of each phase that has any, how many are among the given ones."""
+        size = len(self.names.values)
+        count = np.bincount(self.names.codes, minlength=size)
+        chosen = np.bincount(self.names.codes, weights=rows, minlength=size)
+        return {name: float(chosen[at] / count[at])
+                for at, name in enumerate(self.names.values) if count[at]}  # fmt: skip
+
+    def grids(self, values: Floats, phases: Sequence[str]) -> Floats:
+        """`[phase, rank, step]`: sums of the values; NaN where no row is or a value is unknown."""
+        shape = (len(phases), len(self.line.ranks), len(self.line.steps))
+        number = {phase: at for at, phase in enumerate(phases)}
+        place = np.array([*(number.get(name, -1) for name in self.names.values), -1], np.int64)
+        cell = place[self.names.codes] * (shape[1] * shape[2]) + self.cell
+        if (place[:-1] < 0).any():
+            values, cell = values[cell >= 0], cell[cell >= 0]
+        size = shape[0] * shape[1] * shape[2]
+        count = np.bincount(cell, minlength=size)
+        total = np.bincount(cell, weights=values, minlength=size)
+        return np.where(count > 0, total, np.nan).reshape(shape)
+
+
+def phase_rows(window: Window, line: Timeline) -> PhaseRows | None:
+    """The window's rows of `phases`, or None where there are none that fit on one axis."""
+    table = window.table("phases")
+    return None if table is None else rows_of(table, "phase", line)
+
+
+def rows_of(table: Table, name: str, line: Timeline) -> PhaseRows | None:
+    """A table's rows as those of phases, which the column `name` tells apart; None as above."""
+    rank, column = line.rows(table.ints("rank")), line.columns(table.ints("step"))
+    kept = (rank >= 0) & (column >= 0) & (table.strings(name).codes >= 0)
+    table, rank, column = table.take(kept), rank[kept], column[kept]
+    start, duration = table.ints("start_ns"), table.ints("duration_ns")
+    axis = axis_over(len(line.ranks), start, start + duration, *_steps(line))
+    if axis is None or not len(table):
+        return None
+    return PhaseRows(line, axis, rank, column, start, duration, table.strings(name), table)
+
+
+def _steps(line: Timeline) -> tuple[Ints, Ints]:
+    """Begins and ends of all steps of all ranks: what follows the last phase has a place, too."""
+    known = (line.start_ns != NULL) & np.isfinite(line.period_ns)
+    begin = line.start_ns[known]
+    return begin, begin + line.period_ns[known].astype(np.int64)
+
+
+def nullable(table: Table, column: str) -> Floats:
+    """A column whose unknown values, maybe all of them, are NaN."""
+    if not table.has(column):
+        return np.full(len(table), np.nan)
+    values = table.ints(column)
+    return np.where(values == NULL, np.nan, values.astype(np.float64))

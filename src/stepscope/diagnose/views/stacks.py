@@ -1,0 +1,340 @@
+"""Which Python function carries an excess, from sampled call stacks.
+
+Fault: a function that takes longer on one rank than on its peers, or longer than it used to.
+Paper: ARGUS (2026), section 6.3 and case studies, leaves L5 (CPU stacks) to people; EROICA (Guan
+et al., 2026), section 4, compares call paths between workers. Neither gives a rule for the leaf.
+Ours: per function the share of samples in whose stack it occurs (once, however deep the recursion),
+times the step; the excess of that against the peers' median, or against before. Callers carry at
+least what their callees do, so the innermost function with most of the largest excess is named.
+On one rank callers that also wait show no excess: the culprit waits less where it works more. What
+a caller does itself, as a training loop that sleeps, shows in the samples that end in it. On one
+rank a function is named only if it carries half of the excess.
+Cost: one pass over the distinct stacks; rows are counted vectorised.
+Cannot see: time inside native code below the innermost Python frame, processes nobody sampled,
+functions of less than a few samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.views.timeline import Timeline
+from stepscope.window import Floats, Ints, Mask, Window
+
+MAIN = "MainThread"
+CARRIES = 0.7
+"""The innermost function with so much of the largest excess is named: more would name callers,
+less a callee that is only part of it."""
+STANDS_OUT = 0.3
+"""A function explains a rise on all ranks when its part of the rise exceeds its part of the time
+before by this: else all functions grew alike and the machine, not the code, got slower."""
+MOST_RANKS = 0.75
+"""Of the sampled ranks must show a function that all are said to have; as with own time."""
+SURE_SIGMAS = 2.0
+"""And by so many standard errors of counting samples."""
+SAMPLE_NS = 10**8
+"""py-spy's ten samples a second."""
+LEAST_NS = 2 * 10**9
+"""Two seconds of samples per side at 10 Hz: the error of a share is then below 0.12."""
+LEAST_SHARE = 0.05
+"""An excess below this share of the time is sampling noise (0.02 at a minute of 10 Hz)."""
+EXPLAINS = 0.5
+"""Of a rank's excess a function carries at least: one that carries less does not explain it."""
+WAITING = (
+    "wait", "synchronize", "barrier", "all_reduce", "allreduce", "all_gather", "reduce_scatter",
+    "broadcast", "recv", "send", "_wait_for_tstate_lock",
+)  # fmt: skip
+LOADER = "dataloader"
+COMPILES = ("_dynamo", "_inductor", "triton", "torch/compiler", "cutlass")
+"""Where just-in-time compilers live; elsewhere a function that compiles is called so."""
+PATTERNS = ("/re.py", "/re/", "sre_compile")
+"""And here it is regular expressions that are compiled."""
+
+
+@dataclass(frozen=True)
+class Slow:
+    """A function and how much more of its time it takes."""
+
+    function: str
+    share: float
+    """Share of the time now."""
+    before: float
+    """Share of the time of the peers, or before the change."""
+    grew: float
+    """Its part of the growth (only against before)."""
+    itself: bool = False
+    """The shares are of what it does itself, not in functions that it calls."""
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Distinct stacks, their functions and depths, and the rows that show them."""
+
+    row: Ints
+    code: Ints
+    time_ns: Ints
+    weight: Floats
+    functions: tuple[str, ...]
+    lines: tuple[str, ...]
+    """The frames: functions with lines."""
+    pair_stack: Ints
+    pair_function: Ints
+    pair_depth: Ints
+    pair_line: Ints
+    stacks: int
+
+    def without(self, rows: Collection[int]) -> Samples:
+        """The samples of all but some ranks, given by their rows."""
+        kept = ~np.isin(self.row, sorted(rows))
+        return replace(
+            self, row=self.row[kept], code=self.code[kept], time_ns=self.time_ns[kept],
+            weight=self.weight[kept],
+        )  # fmt: skip
+
+    def shares(self, chosen: Mask) -> tuple[Floats, float]:
+        """Share of the chosen time in whose stacks each function occurs, and that time in ns."""
+        weight = stats.sums(self.code[chosen], self.weight[chosen], self.stacks)
+        return self._inside(weight) / max(float(weight.sum()), 1.0), float(weight.sum())
+
+    def shares_of(self, rows: Ints, span: Mask) -> tuple[Floats, Floats]:
+        """The shares of each of these rows, `[row, function]`, and its time, in a span of time.
+
+        Thousands of peers are asked for at once: a look through all samples for each took a minute.
+        """
+        place = np.full(int(max(self.row.max(initial=0), rows.max(initial=0))) + 1, -1)
+        place[rows] = np.arange(len(rows))
+        chosen = np.flatnonzero(span & (place[self.row] >= 0))
+        shown = place[self.row[chosen]] * self.stacks + self.code[chosen]
+        pairs, at = np.unique(shown, return_inverse=True)
+        weight = stats.sums(at, self.weight[chosen], len(pairs))
+        row, stack = pairs // self.stacks, pairs % self.stacks
+        time_ns = stats.sums(row, weight, len(rows))
+        inside = self._spread(row, stack, weight, len(rows))
+        return inside / np.maximum(time_ns, 1.0)[:, None], time_ns
+
+    def own_shares_of(self, rows: Ints, span: Mask) -> Floats:
+        """The same of samples that end in a function: what it does itself, `[row, function]`.
+
+        What torch's functions do themselves is the model's work, whoever is slow: none.
+        """
+        found = np.zeros((len(rows), len(self.functions)))
+        for at, row in enumerate(rows.tolist()):
+            chosen = np.flatnonzero(span & (self.row == row))
+            weight = self.weight[chosen]
+            own = stats.sums(self._innermost[self.code[chosen]], weight, len(self.functions))
+            found[at] = own / max(float(weight.sum()), 1.0)
+        return np.where([is_torchs(name) for name in self.functions], 0.0, found)
+
+    def line_of(self, function: int, chosen: Mask, alone: bool = False) -> str:
+        """The frame of a function in most of the chosen time: where in it the time goes.
+
+        Args:
+            alone: only of what it does itself.
+        """
+        weight = stats.sums(self.code[chosen], self.weight[chosen], self.stacks)
+        inside = self.pair_function == function
+        if alone:
+            inside &= self._innermost[self.pair_stack] == function
+        lines = stats.sums(self.pair_line[inside], weight[self.pair_stack[inside]], 0)
+        return self.lines[int(np.argmax(lines))]
+
+    def _spread(self, row: Ints, stack: Ints, weight: Floats, rows: int) -> Floats:
+        """Weight of stacks that rows show, `[row, function]`: once for every function in them."""
+        order = np.argsort(self.pair_stack, kind="stable")
+        begins = np.searchsorted(self.pair_stack[order], np.arange(self.stacks + 1))
+        many = np.diff(begins)[stack]
+        into = np.arange(many.sum()) - np.repeat(np.cumsum(many) - many, many)
+        function = self.pair_function[order][np.repeat(begins[stack], many) + into]
+        cell = np.repeat(row, many) * len(self.functions) + function
+        total = stats.sums(cell, np.repeat(weight, many), rows * len(self.functions))
+        return total.reshape(rows, -1)
+
+    def working(self, chosen: Mask) -> tuple[Floats, float]:
+        """The same without the time in which ranks waited for one another or for a device.
+
+        Else a function that does nothing but wait in the end would carry a rise that is not its.
+        """
+        weight = stats.sums(self.code[chosen], self.weight[chosen], self.stacks)
+        work = np.where(self._waiting, 0.0, weight)
+        return self._inside(work) / max(float(weight.sum()), 1.0), float(weight.sum())
+
+    def of_ranks(self, function: int, chosen: Mask) -> Floats:
+        """The share of the chosen time of each row in which it works in a function."""
+        holds = np.zeros(self.stacks, np.bool_)
+        holds[self.pair_stack[self.pair_function == function]] = True
+        works = (holds & ~self._waiting)[self.code[chosen]]
+        row, weight = self.row[chosen], self.weight[chosen]
+        whole = stats.sums(row, weight, 0)
+        inside = stats.sums(row, np.where(works, weight, 0.0), 0)
+        return np.where(whole > 0, inside / np.maximum(whole, 1.0), np.nan)
+
+    def _inside(self, weight: Floats) -> Floats:
+        """Weight of the stacks in which each function occurs."""
+        return stats.sums(self.pair_function, weight[self.pair_stack], len(self.functions))
+
+    @cached_property
+    def _waiting(self) -> Mask:
+        """Stacks whose innermost function waits; in a data loader that is waiting for data."""
+        waiting = np.array([waits(name) for name in self.functions], np.bool_)
+        loading = np.array([LOADER in name for name in self.functions], np.bool_)
+        found = waiting[self._innermost]
+        found[self.pair_stack[loading[self.pair_function]]] = False
+        return found
+
+    @cached_property
+    def _innermost(self) -> Ints:
+        """The function in which each stack ends."""
+        found = np.empty(self.stacks, np.int64)
+        order = np.argsort(self.pair_depth, kind="stable")
+        found[self.pair_stack[order]] = self.pair_function[order]
+        return found
+
+    @cached_property
+    def depth(self) -> Floats:
+        """Mean depth of each function in the stacks that hold it."""
+        count = np.bincount(self.pair_function, minlength=len(self.functions))
+        total = np.bincount(self.pair_function, weights=self.pair_depth, minlength=count.size)
+        return np.asarray(total / np.maximum(count, 1))
+
+    def deepest(self, gain: Floats) -> int | None:
+        """The innermost function with most of the largest gain; waiting is nobody's work."""
+        allowed = np.array([not waits(name) for name in self.functions], np.bool_)
+        gain = np.where(allowed, gain, -np.inf)
+        if not gain.size or gain.max() <= 0:
+            return None
+        carrying = np.flatnonzero(gain >= CARRIES * gain.max())
+        return int(carrying[np.argmax(self.depth[carrying])])
+
+
+def read_samples(window: Window, line: Timeline) -> Samples | None:
+    """The main threads' samples of the window, or None where nothing was sampled."""
+    table = window.table("stacks")
+    if table is None:
+        return None
+    main = table.strings("thread").equals(MAIN)
+    row = line.rows(table.ints("rank"))
+    keep = (row >= 0) & (table.strings("frames").codes >= 0) & (main | ~main.any())
+    if not keep.any():
+        return None
+    table, row = table.take(keep), row[keep]
+    frames = table.strings("frames")
+    used, code = np.unique(frames.codes, return_inverse=True)
+    index = _index([frames.values[int(one)] for one in used])
+    weight = np.maximum(table.ints("duration_ns"), 1).astype(np.float64)
+    return Samples(row, code, table.ints("start_ns"), weight, *index, len(used))
+
+
+def _index(stacks: list[str]) -> tuple[tuple[str, ...], tuple[str, ...], Ints, Ints, Ints, Ints]:
+    """Which functions occur in which stack, each once per stack, at its innermost depth."""
+    functions: dict[str, int] = {}
+    lines: dict[str, int] = {}
+    pairs: list[tuple[int, int, int, int]] = []
+    for stack, text in enumerate(stacks):
+        innermost = {}
+        for depth, frame in enumerate(text.split(";")):
+            function = functions.setdefault(function_of(frame), len(functions))
+            innermost[function] = (depth, lines.setdefault(frame, len(lines)))
+        pairs += [(stack, function, *where) for function, where in innermost.items()]
+    columns = np.array(pairs, np.int64).reshape(-1, 4).T
+    return tuple(functions), tuple(lines), columns[0], columns[1], columns[2], columns[3]
+
+
+def function_of(frame: str) -> str:
+    """A frame without its line: `work (train.py:12)` is of `work (train.py)`."""
+    head, colon, line = frame.rpartition(":")
+    return f"{head})" if colon and line.rstrip(")").isdigit() else frame
+
+
+def waits(frame: str) -> bool:
+    """Whether a frame is a place where ranks wait for one another."""
+    name = frame.split(" ", 1)[0].rsplit(".", 1)[-1]
+    return name in WAITING or "distributed_c10d" in frame
+
+
+def is_torchs(function: str) -> bool:
+    return "/torch/" in function or "(torch/" in function
+
+
+def compiles(function: str) -> bool:
+    """Whether the function belongs to a just-in-time compiler."""
+    name = function.split(" ", 1)[0].rsplit(".", 1)[-1].lstrip("_")
+    return any(word in function for word in COMPILES) or (
+        name.startswith("compile") and not any(word in function for word in PATTERNS)
+    )
+
+
+def slower_than_peers(
+    samples: Samples, row: int, peers: list[int], span: Mask, excess: float
+) -> Slow | None:
+    """The function of which one rank shows more than the median of its peers.
+
+    Args:
+        excess: the share of the rank's time that is to be explained.
+    """
+    own = span & (samples.row == row)
+    mine, total = samples.shares(own)
+    if total < LEAST_NS:
+        return None
+    rows = np.array(peers, np.int64)
+    others, time_ns = samples.shares_of(rows, span)
+    known = time_ns >= LEAST_NS
+    if not known.any():
+        return None
+    within = mine, np.median(others[known], axis=0)
+    itself = (
+        samples.own_shares_of(np.array([row]), span)[0],
+        np.median(samples.own_shares_of(rows[known], span), axis=0),
+    )
+    gains = [now - before for now, before in (within, itself)]
+    at = samples.deepest(np.maximum(*gains))
+    if at is None or max(gain[at] for gain in gains) < max(LEAST_SHARE, EXPLAINS * excess):
+        return None
+    alone = bool(gains[1][at] > gains[0][at])
+    now, before = itself if alone else within
+    return Slow(samples.line_of(at, own, alone), float(now[at]), float(before[at]), 1.0, alone)
+
+
+def slower_than_before(
+    samples: Samples, split_ns: int, before_ns: float, after_ns: float
+) -> Slow | None:
+    """The function that carries the rise of the step time on all ranks, if one stands out."""
+    late = samples.time_ns >= split_ns
+    early_share, early_ns = samples.working(~late)
+    late_share, late_ns = samples.working(late)
+    rise = after_ns - before_ns
+    if late_ns < LEAST_NS or rise <= 0:
+        return None
+    ranks = max(np.unique(samples.row).size, 1) * SAMPLE_NS
+    early_share, early_spread = _smoothed(early_share, early_ns / ranks)
+    late_share, late_spread = _smoothed(late_share, late_ns / ranks)
+    growth = (late_share * after_ns - early_share * before_ns) / rise
+    spread = late_spread * after_ns**2 + early_spread * before_ns**2
+    error = np.sqrt(spread) / rise
+    growth = np.where(growth - early_share >= STANDS_OUT + SURE_SIGMAS * error, growth, 0.0)
+    at = samples.deepest(growth)
+    if at is None or late_share[at] - early_share[at] < LEAST_SHARE:
+        return None
+    now, before = float(late_share[at]), float(early_share[at])
+    if _on_most(samples.of_ranks(at, late), (now + before) / 2) < MOST_RANKS:
+        return None
+    return Slow(samples.line_of(at, late), now, before, float(growth[at]))
+
+
+def _on_most(shares: Floats, least: float) -> float:
+    """The part of the sampled ranks on which a function takes at least so much."""
+    return float((shares[np.isfinite(shares)] >= least).mean())
+
+
+def _smoothed(share: Floats, samples: float) -> tuple[Floats, Floats]:
+    """A share and its variance from so many samples, by Laplace's rule: none mean one half.
+
+    Ranks in step are one sample and not many. A time before the change that was too short to be
+    sampled thus says little, which is enough where the steps became many times longer.
+    """
+    smooth = (share * samples + 1) / (samples + 2)
+    return smooth, smooth * (1 - smooth) / (samples + 3)

@@ -1,0 +1,147 @@
+"""The steps of a job as a grid: one row per rank, one column per step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from stepscope.diagnose.finding import Span
+from stepscope.diagnose.numeric import stats
+from stepscope.window import NULL, Floats, Ints, Table, Window
+
+WARM_UP_STEPS = 5
+"""First steps carry compilation, allocator growth and cold caches (algorithm notes, section 4)."""
+WARM_UP_SHARE = 0.1
+"""In a short window no more than this share of the steps is given up as warm-up."""
+LONGEST_PERIOD = 1000
+"""A start so many median steps after the one before it is a clock that jumped, or another run."""
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """When every rank ran every step. Unknown starts are NULL, unknown durations NaN."""
+
+    ranks: Ints
+    steps: Ints
+    start_ns: Ints
+    duration_ns: Floats
+
+    @cached_property
+    def period_ns(self) -> Floats:
+        """Start to start, so that what happens between two steps counts as well.
+
+        The last step, and one before a gap or a jump, has its duration instead.
+        """
+        period = self.duration_ns.copy()
+        if len(self.steps) < 2:
+            return period
+        here, after = self.start_ns[:, :-1], self.start_ns[:, 1:]
+        known = (here != NULL) & (after != NULL) & (np.diff(self.steps) == 1)
+        gap = np.where(known, np.where(known, after, 0) - np.where(known, here, 0), -1)
+        believable = (gap > 0) & (gap < LONGEST_PERIOD * max(stats.median(period), 1.0))
+        period[:, :-1] = np.where(believable, gap, period[:, :-1])
+        return period
+
+    @cached_property
+    def job_period_ns(self) -> Floats:
+        """One period per step: a synchronous job has one pace, its ranks only jitter about it."""
+        return stats.column_median(self.period_ns)
+
+    @cached_property
+    def warm_up(self) -> int:
+        """How many of the first columns are not judged."""
+        return min(WARM_UP_STEPS, int(len(self.steps) * WARM_UP_SHARE))
+
+    @cached_property
+    def typical_ns(self) -> float:
+        """The median step."""
+        return stats.median(self.job_period_ns[self.warm_up :])
+
+    def columns(self, step: Ints) -> Ints:
+        """Column of each step, -1 for steps that are not on the grid. Not to be written to."""
+        return _positions(self.steps, step)
+
+    def rows(self, rank: Ints) -> Ints:
+        """Row of each rank, -1 for ranks that are not on the grid. Not to be written to."""
+        return _positions(self.ranks, rank)
+
+    def column_at(self, time_ns: Ints) -> Ints:
+        """The step each time falls into, by the job's own step starts; -1 before the first."""
+        return np.searchsorted(self.begins_ns, time_ns, side="right") - 1
+
+    @cached_property
+    def begins_ns(self) -> Ints:
+        """When each step began on the first rank to begin it; never decreasing."""
+        latest = np.iinfo(np.int64).max
+        known = np.where(self.start_ns == NULL, latest, self.start_ns)
+        begins = known.min(axis=0) if len(known) else np.full(len(self.steps), latest)
+        return np.maximum.accumulate(np.where(begins == latest, 0, begins))
+
+    def span(self, first: int, stop: int) -> Span:
+        """Step numbers of a range of columns."""
+        return int(self.steps[first]), int(self.steps[stop - 1])
+
+    def span_ns(self, first: int, stop: int) -> Span:
+        """Time of a range of columns."""
+        begin = int(self.begins_ns[first])
+        end = int(self.begins_ns[stop - 1]) + int(np.nan_to_num(self.job_period_ns[stop - 1]))
+        return begin, max(begin, end)
+
+
+def _positions(grid: Ints, wanted: Ints) -> Ints:
+    if not grid.size:
+        return np.full(wanted.shape, -1, np.int64)
+    if int(grid[-1]) - int(grid[0]) == grid.size - 1:
+        return _from_first(int(grid[0]), grid.size, wanted)
+    at = np.minimum(np.searchsorted(grid, wanted), grid.size - 1)
+    return np.where(grid[at] == wanted, at, -1)
+
+
+def _from_first(first: int, size: int, wanted: Ints) -> Ints:
+    """On a grid without gaps. Most often a job's first rank is 0: then nothing need be copied."""
+    if wanted.size and int(wanted.min()) >= first and int(wanted.max()) < first + size:
+        return wanted - first if first else wanted
+    at: Ints = wanted - first
+    at[(wanted < first) | (wanted >= first + size)] = -1
+    return at
+
+
+def timeline(window: Window) -> Timeline:
+    """The grid of the `steps` table, or, where nobody recorded it, of what else names its step."""
+    ranks = np.array(window.ranks, np.int64)
+    for name, begin in (("steps", "start_ns"), ("phases", "start_ns"), ("comm_ops", "enqueue_ns")):
+        table = window.table(name)
+        if table is not None and table.has("step", begin):
+            table = table.take((table.ints("step") >= 0) & (table.ints("rank") >= 0))
+            if len(table):
+                return _grid(ranks, table, table.ints(begin))
+    return Timeline(ranks, np.zeros(0, np.int64), *_empty(len(ranks)))
+
+
+def _empty(ranks: int) -> tuple[Ints, Floats]:
+    return np.zeros((ranks, 0), np.int64), np.zeros((ranks, 0))
+
+
+def _grid(ranks: Ints, table: Table, start: Ints) -> Timeline:
+    steps = np.unique(table.ints("step"))
+    shape = (len(ranks), len(steps))
+    cell = _positions(ranks, table.ints("rank")) * shape[1] + _positions(steps, table.ints("step"))
+    first = np.full(shape[0] * shape[1], np.iinfo(np.int64).max)
+    last = np.full(shape[0] * shape[1], NULL)
+    np.minimum.at(first, cell, start)
+    np.maximum.at(last, cell, _ends(table, start))
+    known = last != NULL
+    duration = np.where(known, np.where(known, last, 0) - np.where(known, first, 0), np.nan)
+    first = np.where(known, first, NULL)
+    return Timeline(ranks, steps, first.reshape(shape), duration.reshape(shape))
+
+
+def _ends(table: Table, start: Ints) -> Ints:
+    if table.has("duration_ns"):
+        return start + table.ints("duration_ns")
+    if not table.has("end_ns"):
+        return start
+    end = table.ints("end_ns")
+    return np.where(end == NULL, start, end)
