@@ -20,11 +20,11 @@ from typing import TypeVar
 import numpy as np
 
 from stepscope.diagnose.decide.cost import what_if
-from stepscope.diagnose.detect.straggler_ranks import Culprit
 from stepscope.diagnose.graph.critical_path import critical_path, shares
 from stepscope.diagnose.graph.replay import Replay
 from stepscope.diagnose.graph.step_graph import StepGraph, spread, step_graph
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.suspect import Suspect
 from stepscope.simulate import Scenario, simulate
 from stepscope.simulate.parse import parse_fault
 from stepscope.store.reader import JobReader
@@ -74,10 +74,10 @@ def anew(graph: StepGraph) -> StepGraph:
     return replace(graph)
 
 
-def culprit(seen: Observed) -> Culprit:
+def culprit(seen: Observed) -> Suspect:
     """The slow device, as diagnosis would have found it."""
     row, steps = len(seen.line.ranks) // 2, len(seen.line.steps)
-    return Culprit(row, BACKWARD, (BACKWARD,), 5, steps, 0.4, 50.0, 5.0, 1e8, 1.5, 1)
+    return Suspect(row, BACKWARD, (BACKWARD,), 5, steps, 0.4, 50.0, 5.0, 1e8, 1.5, 1)
 
 
 def timed(what: str, rounds: int, work: Callable[[], Result]) -> Result:

@@ -14,8 +14,8 @@ from stepscope.diagnose.detect.straggler import (
     imbalances_by_group,
     log_ratios,
     stragglers,
-    window_width,
 )
+from stepscope.diagnose.numeric.windows import window_width
 from stepscope.window import Floats, Ints
 
 from .jobs import MS

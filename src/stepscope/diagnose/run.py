@@ -29,7 +29,7 @@ from stepscope.diagnose.detect.gc_turns import find_turns
 from stepscope.diagnose.detect.mismatch import find_mismatch
 from stepscope.diagnose.detect.planned_pauses import expected
 from stepscope.diagnose.detect.regression.shared import find_everyones
-from stepscope.diagnose.detect.straggler_ranks import Culprit, is_brief
+from stepscope.diagnose.detect.straggler_ranks import is_brief
 from stepscope.diagnose.explain.idle_host import with_idle
 from stepscope.diagnose.explain.kernels import with_kernels
 from stepscope.diagnose.explain.pcie import with_link
@@ -54,6 +54,7 @@ from stepscope.diagnose.prepare.align import align
 from stepscope.diagnose.prepare.clean import clean
 from stepscope.diagnose.prepare.device_steps import device_steps
 from stepscope.diagnose.prepare.gauges import by_rank
+from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.views.stacks import Samples, read_samples
 from stepscope.diagnose.views.timeline import WARM_UP_STEPS
 from stepscope.window import Floats, Window
@@ -78,25 +79,23 @@ def diagnose(window: Window, settings: Settings = Settings()) -> Diagnosis:
     """Everything wrong with the job in this window, and what could not be looked at."""
     window, dropped = clean(window)
     window, clocks, unaligned = align(device_steps(window))
-    seen = Observed(by_rank(window))
+    job = Observed(by_rank(window))
     stuck = _stuck(window) if settings.hangs else []
-    slow = _slow(seen) if settings.slowdowns else _Slow((), (), None)
-    verdicts = ranked(
-        [*stuck, *(with_symptoms(seen, with_path(seen, one)) for one in slow.verdicts)]
-    )
+    slow = _slow(job) if settings.slowdowns else _Slow((), (), None)
+    verdicts = ranked([*stuck, *(with_symptoms(job, with_path(job, one)) for one in slow.verdicts)])
     return Diagnosis(
         job_id=window.job.job_id,
         ranks=len(window.ranks),
         state=_state(slow, verdicts),
-        steps=_steps(seen),
-        windows=_windows(seen, slow, verdicts),
+        steps=_steps(job),
+        windows=_windows(job, slow, verdicts),
         verdicts=verdicts,
         clocks=clocks,
-        skipped=(*dropped, *unaligned, *_skipped(seen)),
-        series=_series(seen),
-        rank_phases=tuple(_rank_phases(seen)),
-        rank_times=rank_times(seen),
-        latecomers=latecomers(seen),
+        skipped=(*dropped, *unaligned, *_skipped(job)),
+        series=_series(job),
+        rank_phases=tuple(_rank_phases(job)),
+        rank_times=rank_times(job),
+        latecomers=latecomers(job),
         losses=_losses(window),
         cost=own_cost(window),
     )
@@ -143,75 +142,75 @@ class _Slow:
     change: l1.Regression | None
 
 
-def _slow(seen: Observed) -> _Slow:
-    line = seen.line
+def _slow(job: Observed) -> _Slow:
+    line = job.line
     if not len(line.steps):
-        return _Slow(tuple(kernel_verdicts(seen)), (), None)
-    samples = read_samples(seen.window, line)
-    culprits = accusable(seen, find_culprits(seen))
-    cost = what_if(seen, culprits)
-    verdicts, kept = _named(seen, samples, culprits, cost)
-    network = judge_network(seen, kept)
+        return _Slow(tuple(kernel_verdicts(job)), (), None)
+    samples = read_samples(job.window, line)
+    culprits = accusable(job, find_culprits(job))
+    cost = what_if(job, culprits)
+    verdicts, kept = _named(job, samples, culprits, cost)
+    network = judge_network(job, kept)
     verdicts += network.verdicts
-    told = kernel_verdicts(seen, {rank for one in verdicts for rank in one.ranks})
+    told = kernel_verdicts(job, {rank for one in verdicts for rank in one.ranks})
     verdicts += told
     series = line.job_period_ns[line.warm_up :]
     change = _moved(l1.regression(series), line.warm_up)
     # mostly all are kept, and what they cost is known
-    mine = cost.lost_ns if len(kept) == len(culprits) else _lost_ns(seen, kept)
+    mine = cost.lost_ns if len(kept) == len(culprits) else _lost_ns(job, kept)
     healed = line.job_period_ns - mine - network.lost_ns
     rest = _moved(l1.regression(healed[line.warm_up :], l1.SLIGHT_RISE), line.warm_up)
     named = {one.row for one in kept}
-    everyone = find_everyones(seen, samples, rest, named) if rest is not None else None
+    everyone = find_everyones(job, samples, rest, named) if rest is not None else None
     links = network.verdicts if everyone is not None and everyone.cause == "network" else ()
-    stretches = _stretches(seen, kept, [*told, *links])
+    stretches = _stretches(job, kept, [*told, *links])
     if (
         everyone is not None
         and rest is not None
         and not _after_effect(everyone, len(line.steps) - rest.split, stretches)
     ):
-        verdicts.append(everyones_verdict(seen.window, everyone))
+        verdicts.append(everyones_verdict(job.window, everyone))
         change = change or rest
-    turns = find_turns(seen, named) if everyone is None else None
+    turns = find_turns(job, named) if everyone is None else None
     if turns is not None:
-        verdicts.append(everyones_verdict(seen.window, turns))
-    return _Slow(tuple(verdicts), _jitter(seen, samples), change)
+        verdicts.append(everyones_verdict(job.window, turns))
+    return _Slow(tuple(verdicts), _jitter(job, samples), change)
 
 
-def _lost_ns(seen: Observed, kept: Sequence[Culprit]) -> Floats:
+def _lost_ns(job: Observed, kept: Sequence[Suspect]) -> Floats:
     """What some culprits cost in each step."""
-    return what_if(seen, kept).lost_ns if kept else np.zeros(len(seen.line.steps))
+    return what_if(job, kept).lost_ns if kept else np.zeros(len(job.line.steps))
 
 
-def _jitter(seen: Observed, samples: Samples | None) -> tuple[int, ...]:
+def _jitter(job: Observed, samples: Samples | None) -> tuple[int, ...]:
     """Columns of long steps that nothing explains, if they cost enough."""
-    line = seen.line
+    line = job.line
     series = line.job_period_ns[line.warm_up :]
     spikes = l1.jitter(series, line.steps[line.warm_up :], WARM_UP_STEPS - line.warm_up)
-    odd = spikes.columns[~expected(seen, samples, spikes.columns + line.warm_up)]
+    odd = spikes.columns[~expected(job, samples, spikes.columns + line.warm_up)]
     lost_ns = float((series[odd] - spikes.baseline_ns).sum())
     costly = lost_ns >= JITTER_COST * float(np.nansum(series))
     return tuple(int(one) + line.warm_up for one in odd) if costly else ()
 
 
 def _named(
-    seen: Observed, samples: Samples | None, culprits: Sequence[Culprit], cost: Cost
-) -> tuple[list[Verdict], list[Culprit]]:
+    job: Observed, samples: Samples | None, culprits: Sequence[Suspect], cost: Cost
+) -> tuple[list[Verdict], list[Suspect]]:
     """Verdicts on the culprits whose slowness costs the job something."""
     slow: list[Slow] = []
-    reasons = [with_link(seen, worst, with_kernels(seen, worst, reason_of(seen, samples, worst)))
+    reasons = [with_link(job, worst, with_kernels(job, worst, reason_of(job, samples, worst)))
                for worst in (one.at_its_worst for one in culprits)]  # fmt: skip
     for at, (one, reason) in enumerate(
-        zip(culprits, in_common(seen, culprits, reasons), strict=True)
+        zip(culprits, in_common(job, culprits, reasons), strict=True)
     ):
-        told = with_idle(seen, samples, one.at_its_worst, reason)
-        columns = frozenset(np.arange(len(seen.line.steps))[one.columns].tolist())
-        slow.append(Slow(slow_finding(seen, one, told, cost, at), told.evidence, columns,
-                         has_onset=bool(one.struck) or one.first > seen.line.warm_up))  # fmt: skip
-    costly = [one for one in joined(seen.window, slow) if costs_enough(one.finding)]
+        told = with_idle(job, samples, one.at_its_worst, reason)
+        columns = frozenset(np.arange(len(job.line.steps))[one.columns].tolist())
+        slow.append(Slow(slow_finding(job, one, told, cost, at), told.evidence, columns,
+                         has_onset=bool(one.struck) or one.first > job.line.warm_up))  # fmt: skip
+    costly = [one for one in joined(job.window, slow) if costs_enough(one.finding)]
     named = {rank for one in costly for rank in one.finding.ranks}
-    kept = [one for one in culprits if int(seen.line.ranks[one.row]) in named]
-    return [slow_verdict(seen.window, one) for one in costly], kept
+    kept = [one for one in culprits if int(job.line.ranks[one.row]) in named]
+    return [slow_verdict(job.window, one) for one in costly], kept
 
 
 def _after_effect(everyone: Finding, columns: int, stretches: Sequence[Span]) -> bool:
@@ -227,10 +226,10 @@ def _after_effect(everyone: Finding, columns: int, stretches: Sequence[Span]) ->
     return not shown and slow >= MOSTLY * columns
 
 
-def _stretches(seen: Observed, kept: Sequence[Culprit], told: Sequence[Verdict]) -> list[Span]:
+def _stretches(job: Observed, kept: Sequence[Suspect], told: Sequence[Verdict]) -> list[Span]:
     """The columns of culprits, and of verdicts of which no row of the grid is known."""
     steps = [one.steps for one in told if one.steps is not None]
-    ends = seen.line.columns(np.array(steps, np.int64).ravel()).reshape(-1, 2)
+    ends = job.line.columns(np.array(steps, np.int64).ravel()).reshape(-1, 2)
     own = [(one.first, one.stop) for one in kept]
     return own + [(first, last + 1) for first, last in ends.tolist()]
 
@@ -257,9 +256,9 @@ def _unfinished(verdict: Verdict) -> bool:
 
 
 def _windows(
-    seen: Observed, slow: _Slow, verdicts: tuple[Verdict, ...]
+    job: Observed, slow: _Slow, verdicts: tuple[Verdict, ...]
 ) -> tuple[AnomalousWindow, ...]:
-    steps = seen.line.steps
+    steps = job.line.steps
     found = [AnomalousWindow("jitter", (int(steps[a]), int(steps[b])))
              for a, b in _runs(slow.spikes)]  # fmt: skip
     if slow.change is not None:
@@ -282,22 +281,22 @@ def _runs(columns: Sequence[int]) -> list[Span]:
     return runs
 
 
-def _steps(seen: Observed) -> Span | None:
-    steps = seen.line.steps
+def _steps(job: Observed) -> Span | None:
+    steps = job.line.steps
     return (int(steps[0]), int(steps[-1])) if len(steps) else None
 
 
-def _series(seen: Observed) -> StepSeries:
-    period = np.nan_to_num(seen.line.job_period_ns)
-    return StepSeries(tuple(map(int, seen.line.steps)), tuple(map(int, period)))
+def _series(job: Observed) -> StepSeries:
+    period = np.nan_to_num(job.line.job_period_ns)
+    return StepSeries(tuple(map(int, job.line.steps)), tuple(map(int, period)))
 
 
-def _rank_phases(seen: Observed) -> Iterator[RankPhase]:
+def _rank_phases(job: Observed) -> Iterator[RankPhase]:
     """Of ranks and phases that have a median, its whole nanoseconds."""
-    for phase, own in zip(seen.own.phases, seen.own.own, strict=True):
-        medians = stats.row_medians(own[:, seen.line.warm_up :])
+    for phase, own in zip(job.own.phases, job.own.own, strict=True):
+        medians = stats.row_medians(own[:, job.line.warm_up :])
         known = np.isfinite(medians)
-        ranks, times = seen.line.ranks[known].tolist(), medians[known].astype(np.int64).tolist()
+        ranks, times = job.line.ranks[known].tolist(), medians[known].astype(np.int64).tolist()
         yield from map(RankPhase, ranks, repeat(phase), times)
 
 
@@ -322,15 +321,15 @@ NEEDS = {
 """Tables without which a method has nothing to look at."""
 
 
-def _skipped(seen: Observed) -> list[Skipped]:
-    if desync.applies(seen.window):
+def _skipped(job: Observed) -> list[Skipped]:
+    if desync.applies(job.window):
         return [Skipped("all but desync", "dumps tell what was called, not how long steps took")]
-    found = list(seen.own.skipped)
+    found = list(job.own.skipped)
     for method, tables in NEEDS.items():
-        missing = [name for name in tables if seen.window.table(name) is None]
-        if missing and not (method == "pauses" and seen.pauses is not None):
+        missing = [name for name in tables if job.window.table(name) is None]
+        if missing and not (method == "pauses" and job.pauses is not None):
             found.append(Skipped(method, f"no table {', '.join(missing)}"))
-    if len(seen.line.ranks) < 2:
-        method = "brief" if is_brief(seen) else "argus-l2"
+    if len(job.line.ranks) < 2:
+        method = "brief" if is_brief(job) else "argus-l2"
         found.append(Skipped(method, "one rank has no peers"))
     return found

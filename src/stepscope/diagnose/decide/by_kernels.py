@@ -15,16 +15,7 @@ import numpy as np
 
 from stepscope.diagnose.decide.by_stalls import stall_verdicts
 from stepscope.diagnose.decide.join import Slow, joined
-from stepscope.diagnose.decide.verdict import (
-    LEAST_COST,
-    LEAST_COST_ALONE,
-    PER_SIGMA,
-    SURE,
-    SUREST,
-    costs_enough,
-    network_verdict,
-    slow_verdict,
-)
+from stepscope.diagnose.decide.verdict import costs_enough, network_verdict, slow_verdict
 from stepscope.diagnose.detect.slow_group_kernels import Shifted, groups_of, shifted_groups
 from stepscope.diagnose.detect.slow_kernel import EFFECT, LEAST_WINDOWS, Slower, slower
 from stepscope.diagnose.explain import gpu_clock as clock
@@ -35,6 +26,7 @@ from stepscope.diagnose.explain.tokens import exceeds
 from stepscope.diagnose.finding import Cause, Finding, Span, Value, Verdict
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.thresholds import LEAST_COST, LEAST_COST_ONCE, score
 from stepscope.diagnose.views.breakdown import is_communicating, is_computing
 from stepscope.diagnose.views.kernel_times import KernelTimes, Recorded, recorded
 from stepscope.diagnose.views.unnamed import GAPS, OUTSIDE
@@ -48,41 +40,41 @@ OPTIMIZES = ("adam", "sgd", "lamb", "optim", "multi_tensor")
 """Words in the names of kernels that the passes do not run."""
 
 
-def kernel_verdicts(seen: Observed, named: Collection[int] = ()) -> list[Verdict]:
+def kernel_verdicts(job: Observed, named: Collection[int] = ()) -> list[Verdict]:
     """Ranks and groups that are slow by their kernels, where nothing else tells.
 
     Args:
         named: ranks that have a verdict.
     """
-    ranks, groups = not _covered(seen), not _ends_known(seen)
-    known = recorded(seen.window, seen.line) if ranks or groups else None
+    ranks, groups = not _covered(job), not _ends_known(job)
+    known = recorded(job.window, job.line) if ranks or groups else None
     if known is None:
         return []
-    found = _slow_ranks(seen, known, named) if ranks else []
-    slow = [slow_verdict(seen.window, one) for one in joined(seen.window, found)
+    found = _slow_ranks(job, known, named) if ranks else []
+    slow = [slow_verdict(job.window, one) for one in joined(job.window, found)
             if costs_enough(one.finding)]  # fmt: skip
     guilty = {*named, *(rank for one in found for rank in one.finding.ranks)}
-    slow += stall_verdicts(seen, known, guilty) if ranks else []
-    sick = _sick_groups(seen, known, guilty) if groups else []
-    told = [_group_finding(seen, known, one) for one in sick]
-    return slow + [network_verdict(seen.window, one) for one in told if costs_enough(one)]
+    slow += stall_verdicts(job, known, guilty) if ranks else []
+    sick = _sick_groups(job, known, guilty) if groups else []
+    told = [_group_finding(job, known, one) for one in sick]
+    return slow + [network_verdict(job.window, one) for one in told if costs_enough(one)]
 
 
-def _covered(seen: Observed) -> bool:
+def _covered(job: Observed) -> bool:
     """Whether own times hold what kernels take."""
-    return bool(set(seen.own.phases) - set(BESIDE_PASSES))
+    return bool(set(job.own.phases) - set(BESIDE_PASSES))
 
 
-def _ends_known(seen: Observed) -> bool:
+def _ends_known(job: Observed) -> bool:
     """Whether operators were recorded, of which `links` knows more."""
-    comm = seen.window.table("comm_ops")
+    comm = job.window.table("comm_ops")
     return comm is not None and comm.has("end_ns")
 
 
-def _slow_ranks(seen: Observed, known: Recorded, named: Collection[int]) -> list[Slow]:
+def _slow_ranks(job: Observed, known: Recorded, named: Collection[int]) -> list[Slow]:
     spent = known.spent_ns(is_computing)
-    found = [_of_rank(seen, known, one) for one in slower(spent, seen.groups(None), known.ranks)
-             if int(seen.line.ranks[one.row]) not in named]  # fmt: skip
+    found = [_of_rank(job, known, one) for one in slower(spent, job.groups(None), known.ranks)
+             if int(job.line.ranks[one.row]) not in named]  # fmt: skip
     return [one for one in found if _is_several(one.finding)]
 
 
@@ -92,27 +84,27 @@ def _is_several(finding: Finding) -> bool:
     return len(finding.kernels) > 1 or (isinstance(windows, int) and windows >= LEAST_WINDOWS)
 
 
-def _of_rank(seen: Observed, known: Recorded, one: Slower) -> Slow:
-    windows, group = np.arange(one.first, one.stop), group_of(seen, one.row, None)
+def _of_rank(job: Observed, known: Recorded, one: Slower) -> Slow:
+    windows, group = np.arange(one.first, one.stop), group_of(job, one.row, None)
     found = longer(known, group, one.row, windows, is_computing)
     excess_ns = float(np.nansum(one.usual)) * math.expm1(one.effect)
     lengthened = sum(kernel.lost_ns for kernel in found) >= MOST * excess_ns
-    cause = _cause(seen, known, group, one) if lengthened else "load_imbalance"
-    first, stop = _columns(seen, known, one)
+    cause = _cause(job, known, group, one) if lengthened else "load_imbalance"
+    first, stop = _columns(job, known, one)
     values: dict[str, Value] = {
         "windows": one.stop - one.first, "effect": one.effect, "z": one.z, "z_needed": one.needed,
         "excess_ns": excess_ns,
         "lost_fraction": min(excess_ns / float(known.length_ns[windows].sum()), 1.0),
-        "least_fraction": LEAST_COST if windows.size >= LEAST_WINDOWS else LEAST_COST_ALONE,
+        "least_fraction": LEAST_COST if windows.size >= LEAST_WINDOWS else LEAST_COST_ONCE,
         "slow_in": _extent(known, group, one.row, windows),
-        "clock": clock.relative(seen, one.row, first, stop),
+        "clock": clock.relative(job, one.row, first, stop),
     }  # fmt: skip
     detail = (f"its kernels compute {math.exp(one.effect):.2f} times as long per minute as its "
               f"peers' (z {one.z:.1f}, noise reaches {one.needed:.1f})")  # fmt: skip
     return Slow(
-        Finding(METHOD, "slowdown", cause, detail, (int(seen.line.ranks[one.row]),),
+        Finding(METHOD, "slowdown", cause, detail, (int(job.line.ranks[one.row]),),
                 kernels=tuple(dict.fromkeys(one.kernel for one in found)),
-                steps=seen.line.span(first, stop) if stop > first else None,
+                steps=job.line.span(first, stop) if stop > first else None,
                 time_ns=_time(known, one), slowdown=math.exp(one.effect), lost_ns=excess_ns,
                 confidence=_sure(one), values=values),
         (evidence_of(found),) if found else (),
@@ -121,7 +113,7 @@ def _of_rank(seen: Observed, known: Recorded, one: Slower) -> Slow:
 
 
 def _sure(one: Slower) -> float:
-    return min(SURE + PER_SIGMA * min(one.z - one.needed, 4.0), SUREST)
+    return score(one.z - one.needed)
 
 
 def _time(known: Recorded, one: Slower) -> Span:
@@ -129,16 +121,16 @@ def _time(known: Recorded, one: Slower) -> Span:
     return int(known.begins_ns[one.first]), int(known.begins_ns[last] + known.length_ns[last])
 
 
-def _columns(seen: Observed, known: Recorded, one: Slower) -> Span:
+def _columns(job: Observed, known: Recorded, one: Slower) -> Span:
     """The steps of a stretch of windows; none where there are no steps."""
-    if not len(seen.line.steps):
+    if not len(job.line.steps):
         return 0, 0
     begin, end = _time(known, one)
-    first, last = seen.line.column_at(np.array([begin, end - 1])).tolist()
+    first, last = job.line.column_at(np.array([begin, end - 1])).tolist()
     return max(first, 0), max(first, last, 0) + 1
 
 
-def _cause(seen: Observed, known: Recorded, group: Ints, one: Slower) -> Cause:
+def _cause(job: Observed, known: Recorded, group: Ints, one: Slower) -> Cause:
     """Of longer executions. If those of experts alone are longer, these may have more tokens."""
     windows = np.arange(one.first, one.stop)
     parts = _parts(known, group, one.row, windows)
@@ -147,7 +139,7 @@ def _cause(seen: Observed, known: Recorded, group: Ints, one: Slower) -> Cause:
         return "compute"
     times = sum((_spent(each, windows) for each in known if each.kernel == experts),
                 np.zeros(known.ranks))  # fmt: skip
-    needed = exceeds(seen, one.row, times, parts[experts].usual_ns)
+    needed = exceeds(job, one.row, times, parts[experts].usual_ns)
     return "compute" if needed else "load_imbalance"
 
 
@@ -180,12 +172,12 @@ def _extent(known: Recorded, group: Ints, row: int, windows: Ints) -> str:
     return "everything" if touched >= TOUCHED else "passes" if touched <= UNTOUCHED else "some"
 
 
-def _sick_groups(seen: Observed, known: Recorded, guilty: Collection[int]) -> list[Shifted]:
+def _sick_groups(job: Observed, known: Recorded, guilty: Collection[int]) -> list[Shifted]:
     """Groups whose data moves slower. Slow members make each other wait, so that nobody in such a
     group shows how long its data moves."""
     lanes = [times for times in known if is_communicating(times.kernel)]
-    slow = set(np.flatnonzero(np.isin(seen.line.ranks, list(guilty))).tolist())
-    return [one for one in shifted_groups(lanes, groups_of(seen.window), _whole(known))
+    slow = set(np.flatnonzero(np.isin(job.line.ranks, list(guilty))).tolist())
+    return [one for one in shifted_groups(lanes, groups_of(job.window), _whole(known))
             if slow.isdisjoint(one.members.rows.tolist())]  # fmt: skip
 
 
@@ -196,10 +188,10 @@ def _whole(known: Recorded) -> int:
     return known.windows - bool(cut)
 
 
-def _group_finding(seen: Observed, known: Recorded, one: Shifted) -> Finding:
+def _group_finding(job: Observed, known: Recorded, one: Shifted) -> Finding:
     length = float(known.length_ns[one.slower.first : one.slower.stop].sum())
-    ranks = tuple(int(seen.line.ranks[row]) for row in one.members.rows)
-    first, stop = _columns(seen, known, one.slower)
+    ranks = tuple(int(job.line.ranks[row]) for row in one.members.rows)
+    first, stop = _columns(job, known, one.slower)
     detail = (
         f"even whoever waits least in {one.members.group} takes {one.ratio:.2f} times as long in "
         f"{one.kernels[0]} as in equal groups (z {one.slower.z:.1f}, noise reaches "
@@ -213,7 +205,7 @@ def _group_finding(seen: Observed, known: Recorded, one: Shifted) -> Finding:
     }  # fmt: skip
     return Finding(
         METHOD, "slowdown", "network", detail, group=one.members.group, kernels=one.kernels,
-        steps=seen.line.span(first, stop) if stop > first else None,
+        steps=job.line.span(first, stop) if stop > first else None,
         time_ns=_time(known, one.slower), slowdown=one.ratio, lost_ns=one.waited_ns,
         confidence=_sure(one.slower), values=values,
     )  # fmt: skip

@@ -11,16 +11,11 @@ from dataclasses import replace
 import numpy as np
 
 from stepscope.diagnose.decide.join import Slow
-from stepscope.diagnose.decide.verdict import (
-    LEAST_COST,
-    LEAST_COST_ALONE,
-    SURE,
-    costs_enough,
-    slow_verdict,
-)
+from stepscope.diagnose.decide.verdict import costs_enough, slow_verdict
 from stepscope.diagnose.detect.stall import Stalled, stalled
 from stepscope.diagnose.finding import Finding, Value, Verdict
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.thresholds import LEAST_COST, LEAST_COST_ONCE, SCORE
 from stepscope.diagnose.views.breakdown import is_communicating, is_computing
 from stepscope.diagnose.views.kernel_times import Recorded
 from stepscope.diagnose.words.advice import name_ranks
@@ -31,13 +26,13 @@ MOSTLY = 0.5
 """Of a wait: an own execution of so much of it explains it."""
 
 
-def stall_verdicts(seen: Observed, known: Recorded, named: Collection[int]) -> list[Verdict]:
+def stall_verdicts(job: Observed, known: Recorded, named: Collection[int]) -> list[Verdict]:
     """Who stood still, the named ranks aside."""
     longest = _longest(known)
     if longest is None:
         return []
-    found = [_finding(seen, known, one) for one in stalled(longest, _hosts(seen))]
-    return [_verdict(seen, one) for one in found
+    found = [_finding(job, known, one) for one in stalled(longest, _hosts(job))]
+    return [_verdict(job, one) for one in found
             if costs_enough(one) and set(named).isdisjoint(one.ranks)]  # fmt: skip
 
 
@@ -48,17 +43,17 @@ def _longest(known: Recorded) -> Floats | None:
     return np.fmax.reduce(told) if told else None
 
 
-def _hosts(seen: Observed) -> list[Ints]:
+def _hosts(job: Observed) -> list[Ints]:
     """Rows of each host, of several ranks."""
     hosts: dict[str, list[int]] = {}
-    for row, rank in enumerate(seen.line.ranks.tolist()):
-        hosts.setdefault(seen.window.host_of(rank) or f"rank {rank}", []).append(row)
+    for row, rank in enumerate(job.line.ranks.tolist()):
+        hosts.setdefault(job.window.host_of(rank) or f"rank {rank}", []).append(row)
     return [np.array(rows) for rows in hosts.values() if len(rows) > 1]
 
 
-def _finding(seen: Observed, known: Recorded, one: Stalled) -> Finding:
+def _finding(job: Observed, known: Recorded, one: Stalled) -> Finding:
     windows = np.array(one.windows)
-    ranks = tuple(int(seen.line.ranks[row]) for row in one.rows)
+    ranks = tuple(int(job.line.ranks[row]) for row in one.rows)
     kernels = tuple(dict.fromkeys(_own(known, one)))
     lost_ns = float(sum(one.waited_ns))
     often = "" if known.windows == 1 else f", in {windows.size} of {known.windows} windows"
@@ -68,14 +63,14 @@ def _finding(seen: Observed, known: Recorded, one: Stalled) -> Finding:
         "waited_ns": max(one.waited_ns), "windows": int(windows.size),
         "lost_fraction": min(lost_ns / float(known.length_ns.sum()), 1.0),
         # that it is the same rank again is chance in one job of as many as it has ranks
-        "least_fraction": LEAST_COST if windows.size > 1 else LEAST_COST_ALONE,
+        "least_fraction": LEAST_COST if windows.size > 1 else LEAST_COST_ONCE,
     }  # fmt: skip
     last = int(windows[-1])
     return Finding(
         METHOD, "slowdown", "compute" if kernels else "host", detail, ranks, kernels=kernels,
         time_ns=(int(known.begins_ns[windows[0]]),
                  int(known.begins_ns[last] + known.length_ns[last])),
-        lost_ns=lost_ns, confidence=SURE, values=values,
+        lost_ns=lost_ns, confidence=SCORE, values=values,
     )  # fmt: skip
 
 
@@ -88,8 +83,8 @@ def _own(known: Recorded, one: Stalled) -> Iterator[str]:
                 yield times.kernel
 
 
-def _verdict(seen: Observed, finding: Finding) -> Verdict:
-    verdict = slow_verdict(seen.window, Slow(finding, (), frozenset()))
+def _verdict(job: Observed, finding: Finding) -> Verdict:
+    verdict = slow_verdict(job.window, Slow(finding, (), frozenset()))
     plural = "stand" if len(finding.ranks) > 1 else "stands"
     text = f"{name_ranks(finding.ranks)} {plural} still now and then: {finding.detail}"
     return replace(verdict, summary=text)

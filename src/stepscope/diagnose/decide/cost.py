@@ -10,11 +10,11 @@ import numpy as np
 
 from stepscope.diagnose.decide.held_up import graph_about
 from stepscope.diagnose.decide.savings import Savings, Shrinking, coupled, savings, unseen_groups
-from stepscope.diagnose.detect.straggler_ranks import Culprit
 from stepscope.diagnose.graph.replay import Replay
 from stepscope.diagnose.graph.step_graph import StepGraph
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.suspect import Suspect
 from stepscope.window import NULL, Floats, Ints, Mask
 
 HALF = 0.5
@@ -39,19 +39,19 @@ class Cost:
     """By how much the culprits arrived last, per step of each one; None where not seen."""
 
 
-def accusable(seen: Observed, culprits: Sequence[Culprit]) -> list[Culprit]:
+def accusable(job: Observed, culprits: Sequence[Suspect]) -> list[Suspect]:
     """The culprits, but where all ranks are: those whose healing alone would bring something back.
 
     Somebody must be well for the others to be compared with. In a job of two ranks a rank that is
     a little slow in a short phase must not be the alibi of the one that holds up every step.
     """
-    if len({one.row for one in culprits}) < len(seen.total):
+    if len({one.row for one in culprits}) < len(job.total):
         return list(culprits)
-    alone = [what_if(seen, [one]).fractions[0] for one in culprits]
+    alone = [what_if(job, [one]).fractions[0] for one in culprits]
     return [one for one, cost in zip(culprits, alone, strict=True) if cost >= HALF * max(alone)]
 
 
-def what_if(seen: Observed, culprits: Sequence[Culprit]) -> Cost:
+def what_if(job: Observed, culprits: Sequence[Suspect]) -> Cost:
     """Replaces the culprits' own time by their peers' and asks how much shorter each step gets.
 
     Steps are replayed by what ranks waited for (`replay`); where nobody recorded that, a step lasts
@@ -59,24 +59,24 @@ def what_if(seen: Observed, culprits: Sequence[Culprit]) -> Cost:
     is no loss. Losses keep their sign until they are summed: noise must cancel and not add up. What
     a rank does now and then needs no replay: there are steps without it.
     """
-    guilty = np.isin(np.arange(len(seen.line.ranks)), [one.row for one in culprits])
-    lags = _lags(seen, coupled(unseen_groups(seen), guilty))
+    guilty = np.isin(np.arange(len(job.line.ranks)), [one.row for one in culprits])
+    lags = _lags(job, coupled(unseen_groups(job), guilty))
     limits = [_limit(lags, one.columns) for one in culprits]
-    healing = _Healing(seen, savings(seen, culprits))
+    healing = _Healing(job, savings(job, culprits))
     lost = healing.lost_ns(healing.savings)
-    parts = [_lost_by_blows(seen, one, culprits, limit) if one.struck
+    parts = [_lost_by_blows(job, one, culprits, limit) if one.struck
              else _lost_by(healing, one, culprits, lost, limit)
              for one, limit in zip(culprits, limits, strict=True)]  # fmt: skip
     for one in culprits:
         if one.struck:
-            lost[one.columns] = np.maximum(lost[one.columns], _rise(seen, one))
+            lost[one.columns] = np.maximum(lost[one.columns], _rise(job, one))
     late = tuple(None if limit is None else limit / (one.stop - one.first)
                  for one, limit in zip(culprits, limits, strict=True))  # fmt: skip
     return Cost(lost, tuple(parts), late)
 
 
 def _lost_by(
-    healing: _Healing, one: Culprit, culprits: Sequence[Culprit], lost: Floats, limit: float | None
+    healing: _Healing, one: Suspect, culprits: Sequence[Suspect], lost: Floats, limit: float | None
 ) -> float:
     """The share of its steps: its part of what all cost, or what it alone does if that is more."""
     part = healing.judged(one)
@@ -87,20 +87,20 @@ def _lost_by(
         lost_ns = max(lost_ns, _sum(one, healing.lost_ns(healing.of(one))[part]))
     if limit is not None and not healing.replays(one):
         lost_ns = min(lost_ns, limit)
-    return _share_of(healing.seen, lost_ns, part)
+    return _share_of(healing.job, lost_ns, part)
 
 
 def _lost_by_blows(
-    seen: Observed, one: Culprit, culprits: Sequence[Culprit], limit: float | None
+    job: Observed, one: Suspect, culprits: Sequence[Suspect], limit: float | None
 ) -> float:
     """The share of the steps since the first blow, or of all where there is but one."""
-    lost_ns = min(one.whole_ns, _share(one, culprits) * float(_rise(seen, one).sum()))
+    lost_ns = min(one.whole_ns, _share(one, culprits) * float(_rise(job, one).sum()))
     lost_ns = lost_ns if limit is None else min(lost_ns, limit)
-    return _share_of(seen, lost_ns, slice(seen.line.warm_up if one.alone else one.first, None))
+    return _share_of(job, lost_ns, slice(job.line.warm_up if one.alone else one.first, None))
 
 
-def _share_of(seen: Observed, lost_ns: float, steps: slice | Ints) -> float:
-    period = float(np.nansum(seen.line.job_period_ns[steps]))
+def _share_of(job: Observed, lost_ns: float, steps: slice | Ints) -> float:
+    period = float(np.nansum(job.line.job_period_ns[steps]))
     return min(max(lost_ns, 0.0) / period, 1.0) if period > 0 else 0.0
 
 
@@ -108,15 +108,15 @@ def _share_of(seen: Observed, lost_ns: float, steps: slice | Ints) -> float:
 class _Healing:
     """How much shorter steps get without what culprits do beyond their peers."""
 
-    seen: Observed
+    job: Observed
     savings: Savings
 
-    def of(self, one: Culprit) -> Savings:
+    def of(self, one: Suspect) -> Savings:
         return {key: saved for key, saved in self.savings.items() if key[0] == one.row}
 
     def lost_ns(self, savings: Savings) -> Floats:
         """Of each column of the grid: by replay, else by the busiest rank."""
-        lost = _of_busiest(self.seen, savings)
+        lost = _of_busiest(self.job, savings)
         if self._replay is None or self._shrinking is None or not savings:
             return lost
         graph = self._replay.graph
@@ -127,19 +127,19 @@ class _Healing:
         lost[columns] = replayed
         return lost
 
-    def replays(self, one: Culprit) -> bool:
+    def replays(self, one: Suspect) -> bool:
         """Whether any of its steps is replayed."""
         return self._replay is not None and self._judged(one).size > 0
 
-    def judged(self, one: Culprit) -> slice | Ints:
+    def judged(self, one: Suspect) -> slice | Ints:
         """The columns to judge its cost by: those that are replayed, or all where none is."""
         return self._judged(one) if self.replays(one) else one.columns
 
-    def _judged(self, one: Culprit) -> Ints:
+    def _judged(self, one: Suspect) -> Ints:
         if self._replay is None:
             return np.zeros(0, np.int64)
         graph = self._replay.graph
-        mine = np.zeros(len(self.seen.line.steps), np.bool_)
+        mine = np.zeros(len(self.job.line.steps), np.bool_)
         mine[one.columns] = True
         return graph.lanes.columns[mine[graph.lanes.columns]]
 
@@ -153,14 +153,14 @@ class _Healing:
     @cached_property
     def _replay(self) -> Replay | None:
         rows = np.unique([row for row, _ in self.savings])
-        graph = graph_about(self.seen, rows) if rows.size else None
+        graph = graph_about(self.job, rows) if rows.size else None
         return None if graph is None else Replay.of(graph)
 
     @cached_property
     def _shrinking(self) -> Shrinking | None:
         if self._replay is None:
             return None
-        return Shrinking.of(self.seen, self._replay.graph, sorted({row for row, _ in self.savings}))
+        return Shrinking.of(self.job, self._replay.graph, sorted({row for row, _ in self.savings}))
 
 
 def _last(graph: StepGraph, finish_ns: Ints) -> Ints:
@@ -168,9 +168,9 @@ def _last(graph: StepGraph, finish_ns: Ints) -> Ints:
     return np.asarray(finish_ns.reshape(-1, graph.lanes.columns.size).max(axis=0))
 
 
-def _of_busiest(seen: Observed, savings: Savings) -> Floats:
+def _of_busiest(job: Observed, savings: Savings) -> Floats:
     """Where a step lasts as long as its busiest rank: how much less busy that is once healed."""
-    total = np.nan_to_num(seen.total)
+    total = np.nan_to_num(job.total)
     if not len(total):
         return np.zeros(total.shape[1])
     healed = total.copy()
@@ -179,7 +179,7 @@ def _of_busiest(seen: Observed, savings: Savings) -> Floats:
     return np.asarray(total.max(axis=0) - np.maximum(healed, 0.0).max(axis=0))
 
 
-def _share(one: Culprit, culprits: Sequence[Culprit]) -> float:
+def _share(one: Suspect, culprits: Sequence[Suspect]) -> float:
     """Its part of the excess of all that were struck in mostly the same steps."""
     mine = set(one.struck)
     whole = sum(other.whole_ns for other in culprits
@@ -187,7 +187,7 @@ def _share(one: Culprit, culprits: Sequence[Culprit]) -> float:
     return one.whole_ns / max(whole, one.whole_ns, 1.0)
 
 
-def _sum(one: Culprit, lost: Floats) -> float:
+def _sum(one: Suspect, lost: Floats) -> float:
     """Sum over the steps; without extremes unless the culprit is one for its rare pauses.
 
     Whose inputs are of any length has its turn to be the slowest: what is lost in few of the steps
@@ -198,10 +198,10 @@ def _sum(one: Culprit, lost: Floats) -> float:
     return float(stats.block_means(lost[None], lost.size)[0, 0]) * lost.size
 
 
-def _rise(seen: Observed, one: Culprit) -> Floats:
+def _rise(job: Observed, one: Suspect) -> Floats:
     """How much longer each step lasted in which a rank was struck, than the steps about it."""
-    period = seen.line.job_period_ns
-    other = np.arange(seen.line.warm_up, period.size)
+    period = job.line.job_period_ns
+    other = np.arange(job.line.warm_up, period.size)
     other = other[~np.isin(other, one.struck) & np.isfinite(period[other])]
     if not other.size:
         return np.full(len(one.struck), one.whole_ns / len(one.struck))
@@ -210,14 +210,14 @@ def _rise(seen: Observed, one: Culprit) -> Floats:
     return np.asarray(np.nan_to_num(period[list(one.struck)] - np.array(usual)))
 
 
-def _lags(seen: Observed, guilty: Mask) -> tuple[Floats, Mask] | None:
+def _lags(job: Observed, guilty: Mask) -> tuple[Floats, Mask] | None:
     """Waiting the culprits caused per step, and in which steps arrivals were seen at all."""
-    if seen.arrivals is None or not len(seen.line.steps) or guilty.all():
+    if job.arrivals is None or not len(job.line.steps) or guilty.all():
         return None
-    columns = len(seen.line.steps)
+    columns = len(job.line.steps)
     covered = np.zeros(columns, np.bool_)
-    covered[seen.arrivals.step[seen.arrivals.step >= 0]] = True
-    return seen.arrivals.lag_of(guilty, columns), covered
+    covered[job.arrivals.step[job.arrivals.step >= 0]] = True
+    return job.arrivals.lag_of(guilty, columns), covered
 
 
 def _limit(lags: tuple[Floats, Mask] | None, part: slice | Ints) -> float | None:

@@ -4,30 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stepscope.diagnose.detect.straggler_ranks import Culprit, is_brief, lasting_culprits
-from stepscope.diagnose.detect.transient_ranks import struck_culprits
+from stepscope.diagnose.detect.straggler_ranks import is_brief, lasting_suspects
+from stepscope.diagnose.detect.transient_ranks import spiking_suspects
 from stepscope.diagnose.explain.reason import Reason
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.suspect import Suspect
 
 MOST = 0.5
 """Of a rank's blows: where a lasting slowness explains so much of them, it says more. Of two ranks'
 blows: so many in the same steps, and they are of one cause."""
 
 
-def find_culprits(seen: Observed) -> list[Culprit]:
+def find_culprits(job: Observed) -> list[Suspect]:
     """One per rank: the lasting slowness, unless its blows weigh much more."""
-    lasting = lasting_culprits(seen)
-    if is_brief(seen):
+    lasting = lasting_suspects(job)
+    if is_brief(job):
         return lasting
     weight = {one.row: one.whole_ns for one in lasting}
-    struck = [one for one in struck_culprits(seen)
+    struck = [one for one in spiking_suspects(job)
               if weight.get(one.row, 0.0) < MOST * one.whole_ns]  # fmt: skip
     named = {one.row for one in struck}
     return [one for one in lasting if one.row not in named] + struck
 
 
 def in_common(
-    seen: Observed, culprits: Sequence[Culprit], reasons: Sequence[Reason]
+    job: Observed, culprits: Sequence[Suspect], reasons: Sequence[Reason]
 ) -> list[Reason]:
     """Why each culprit is slow; of ranks of a host that were struck at once, why most of it was.
 
@@ -35,7 +36,7 @@ def in_common(
     """
     return [_most_weighty([(other.whole_ns, reason)
                            for other, reason in zip(culprits, reasons, strict=True)
-                           if other is one or _at_once(seen, one, other)])
+                           if other is one or _at_once(job, one, other)])
             for one in culprits]  # fmt: skip
 
 
@@ -48,10 +49,10 @@ def _most_weighty(told: Sequence[tuple[float, Reason]]) -> Reason:
     return max((one for one in told if one[1].cause == cause), key=lambda one: one[0])[1]
 
 
-def _at_once(seen: Observed, one: Culprit, other: Culprit) -> bool:
+def _at_once(job: Observed, one: Suspect, other: Suspect) -> bool:
     mine, theirs = set(one.struck), set(other.struck)
-    host = seen.window.host_of(int(seen.line.ranks[one.row]))
+    host = job.window.host_of(int(job.line.ranks[one.row]))
     return (
         len(mine & theirs) > MOST * len(mine | theirs) and host is not None
-        and host == seen.window.host_of(int(seen.line.ranks[other.row]))
+        and host == job.window.host_of(int(job.line.ranks[other.row]))
     )  # fmt: skip

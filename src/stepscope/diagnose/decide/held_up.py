@@ -22,38 +22,38 @@ from stepscope.diagnose.views.timeline import Timeline
 from stepscope.window import NULL, Ints, Mask, Table, Window
 
 
-def graph_about(seen: Observed, rows: Ints) -> StepGraph | None:
+def graph_about(job: Observed, rows: Ints) -> StepGraph | None:
     """The graph to heal these rows of the grid by: of all judged steps, or of more than there were.
 
     None where nothing tells who waited for whom.
     """
-    judged = np.arange(seen.line.warm_up, len(seen.line.steps))
-    whole, comm = seen.graph, seen.window.table("comm_ops")
+    judged = np.arange(job.line.warm_up, len(job.line.steps))
+    whole, comm = job.graph, job.window.table("comm_ops")
     if whole is None or comm is None or whole.lanes.columns.size == judged.size:
         return whole
-    part = _held_up(seen, comm, rows)
-    columns = spread(part, seen.line, judged)
+    part = _held_up(job, comm, rows)
+    columns = spread(part, job.line, judged)
     if columns.size <= whole.lanes.columns.size:
         return whole
-    return step_graph(part, seen.line, columns)
+    return step_graph(part, job.line, columns)
 
 
-def _held_up(seen: Observed, comm: Table, rows: Ints) -> Window:
+def _held_up(job: Observed, comm: Table, rows: Ints) -> Window:
     """Operators, and the work about them, of these ranks, of whom they hold up, and of what follows
     when both meet others."""
-    within = seen.window.job.groups_of_kind(*BLOCKING_KINDS)
-    near = linked(within, frozenset(seen.line.ranks[rows].tolist()))
-    apart = [group.id for group in seen.window.groups if near.isdisjoint(group.ranks)]
+    within = job.window.job.groups_of_kind(*BLOCKING_KINDS)
+    near = linked(within, frozenset(job.line.ranks[rows].tolist()))
+    apart = [group.id for group in job.window.groups if near.isdisjoint(group.ranks)]
     meet = ~comm.strings("group").equals(*apart)
-    part = _Part(seen.line, np.array(sorted(near)), np.full(len(seen.line.steps) + 1, _NEVER))
+    part = _Part(job.line, np.array(sorted(near)), np.full(len(job.line.steps) + 1, _NEVER))
     part.begin_with(comm.take(meet))
     tables = {"comm_ops": comm.take(meet | part.ends_in(comm, comm.ints("end_ns")))}
     for name in ("phases", "kernels"):
-        table = seen.window.table(name)
+        table = job.window.table(name)
         if table is not None and table.has("step"):
             end = table.ints("start_ns") + table.ints("duration_ns")
             tables[name] = table.take(part.ends_in(table, end))
-    return replace(seen.window, tables={**seen.window.tables, **tables})
+    return replace(job.window, tables={**job.window.tables, **tables})
 
 
 _NEVER = np.iinfo(np.int64).max

@@ -7,21 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.diagnose.decide.verdict import (
-    LEAST_COST,
-    SURE,
-    SUREST,
-    costs_enough,
-    network_finding,
-    network_verdict,
-)
+from stepscope.diagnose.decide.verdict import costs_enough, network_finding, network_verdict
 from stepscope.diagnose.detect.slow_group import slow_transfers
 from stepscope.diagnose.detect.slow_link import SlowLink, slow_links
-from stepscope.diagnose.detect.straggler_ranks import Culprit
 from stepscope.diagnose.finding import Device, Finding, Value, Verdict
 from stepscope.diagnose.network.paths import Carrier
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.suspect import Suspect
+from stepscope.diagnose.thresholds import HIGHEST_SCORE, LEAST_COST, SCORE
 from stepscope.window import Floats
 
 SEEN_OFTEN = 0.01
@@ -39,22 +33,22 @@ class Network:
     lost_ns: Floats
 
 
-def judge_network(seen: Observed, culprits: Sequence[Culprit]) -> Network:
+def judge_network(job: Observed, culprits: Sequence[Suspect]) -> Network:
     """Verdicts on slow links. A culprit's device may move data slowly as well: one cause."""
-    guilty = {int(seen.line.ranks[one.row]): (one.first, one.stop) for one in culprits}
-    findings = [network_finding(seen, one) for one in slow_transfers(seen)
+    guilty = {int(job.line.ranks[one.row]): (one.first, one.stop) for one in culprits}
+    findings = [network_finding(job, one) for one in slow_transfers(job)
                 if guilty.keys().isdisjoint(one.members)]  # fmt: skip
     findings = [one for one in findings if costs_enough(one)]
-    lost_ns = np.zeros(len(seen.line.steps))
-    for link in slow_links(seen, guilty):
-        if link.lost_ns >= LEAST_COST * stats.median(seen.line.job_period_ns[link.columns]):
-            findings.append(_link_finding(seen, link))
+    lost_ns = np.zeros(len(job.line.steps))
+    for link in slow_links(job, guilty):
+        if link.lost_ns >= LEAST_COST * stats.median(job.line.job_period_ns[link.columns]):
+            findings.append(_link_finding(job, link))
             lost_ns[link.columns] += link.lost_ns
-    return Network(tuple(network_verdict(seen.window, one) for one in findings), lost_ns)
+    return Network(tuple(network_verdict(job.window, one) for one in findings), lost_ns)
 
 
-def _link_finding(seen: Observed, link: SlowLink) -> Finding:
-    line, columns = seen.line, link.columns
+def _link_finding(job: Observed, link: SlowLink) -> Finding:
+    line, columns = job.line, link.columns
     first, stop = int(columns[0]), int(columns[-1]) + 1
     whole = float(np.nansum(line.job_period_ns[first:stop]))
     values: dict[str, Value] = {
@@ -64,7 +58,7 @@ def _link_finding(seen: Observed, link: SlowLink) -> Finding:
         "places_through": link.through,
         "lost_ns": link.lost_ns,
         "lost_fraction": min(link.lost_ns * len(columns) / max(whole, 1.0), 1.0),
-        "victims": len(seen.window.ranks) - len(link.ranks),
+        "victims": len(job.window.ranks) - len(link.ranks),
         "counters": list(link.signs),
     }
     return Finding(
@@ -72,7 +66,7 @@ def _link_finding(seen: Observed, link: SlowLink) -> Finding:
         ranks=link.ranks, group=link.place.group if _is_local(link) else None,
         devices=_devices(link), steps=line.span(first, stop), time_ns=line.span_ns(first, stop),
         slowdown=link.ratio, lost_ns=link.lost_ns,
-        confidence=min(SURE + SEEN_OFTEN * len(columns), SUREST), values=values,
+        confidence=min(SCORE + SEEN_OFTEN * len(columns), HIGHEST_SCORE), values=values,
     )  # fmt: skip
 
 

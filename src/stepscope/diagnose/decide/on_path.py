@@ -17,12 +17,12 @@ LEAST = 0.01
 """A hundredth of the path is not worth a word."""
 
 
-def with_path(seen: Observed, verdict: Verdict) -> Verdict:
+def with_path(job: Observed, verdict: Verdict) -> Verdict:
     """The verdict with what its ranks, or its transfers, make up of the path in its steps."""
-    path = path_of(seen, verdict)
+    path = path_of(job, verdict)
     if path is None:
         return verdict
-    mine = [one for one in shares(seen.window, path) if _is_its(verdict, one)]
+    mine = [one for one in shares(job.window, path) if _is_its(verdict, one)]
     told = [one for one in _of_a_kind(mine) if one.part >= LEAST][:NAMED]
     part = sum(one.part for one in mine)
     text = f"{percent(part)} of the critical path"
@@ -30,22 +30,22 @@ def with_path(seen: Observed, verdict: Verdict) -> Verdict:
     steps = np.unique(path.graph.lanes.at(path.lane)).size
     whose = "transfers" if verdict.cause == "network" else "own work"
     detail = f"its {whose} is {text}, over {steps} step{'s' * (steps != 1)}"
-    kernels = _kernels(seen, path, verdict)
+    kernels = _kernels(job, path, verdict)
     detail += f"; mostly {', '.join(kernels)}" if kernels else ""
     evidence = Evidence("critical-path", detail, {"part": part, "steps": steps})
     return replace(verdict, evidence=(*verdict.evidence, evidence))
 
 
-def path_of(seen: Observed, verdict: Verdict) -> Path | None:
+def path_of(job: Observed, verdict: Verdict) -> Path | None:
     """The paths of the steps it speaks of; None where none is known, or it names nobody."""
-    if verdict.steps is None or verdict.kind != "slowdown" or seen.path is None:
+    if verdict.steps is None or verdict.kind != "slowdown" or job.path is None:
         return None
     if not verdict.ranks and verdict.cause != "network":
         return None
-    columns = seen.path.graph.lanes.columns
-    steps = seen.line.steps[columns]
+    columns = job.path.graph.lanes.columns
+    steps = job.line.steps[columns]
     inside = (steps >= verdict.steps[0]) & (steps <= verdict.steps[1])
-    path = seen.path.of_steps(np.flatnonzero(inside))
+    path = job.path.of_steps(np.flatnonzero(inside))
     return path if path.lane.size else None
 
 
@@ -64,12 +64,12 @@ def _of_a_kind(found: Sequence[Share]) -> list[Share]:
                   key=lambda one: -one.part)  # fmt: skip
 
 
-def _kernels(seen: Observed, path: Path, verdict: Verdict) -> list[str]:
+def _kernels(job: Observed, path: Path, verdict: Verdict) -> list[str]:
     """Of the first culprit, where they carry most of its part."""
     if not verdict.ranks or verdict.cause == "network":
         return []
-    row = int(seen.line.rows(np.array(verdict.ranks[:1]))[0])
-    found = kernel_shares(seen.window, path, row)
+    row = int(job.line.rows(np.array(verdict.ranks[:1]))[0])
+    found = kernel_shares(job.window, path, row)
     return [one.what for one in found if one.part >= LEAST][:NAMED]
 
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.diagnose.detect.straggler_ranks import Culprit, excess_of
 from stepscope.diagnose.graph.covers import GC, pause_covers, phase_covers
 from stepscope.diagnose.graph.step_graph import StepGraph
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.operators.unrecorded import unrecorded_groups
+from stepscope.diagnose.suspect import Suspect, excess_of
 from stepscope.diagnose.views.unnamed import UNNAMED
 from stepscope.window import NULL, Floats, Ints, Mask
 
@@ -23,37 +23,35 @@ Savings = Mapping[tuple[int, str], Floats]
 """By row of the grid and phase: ns of each column, less than nothing where peers were slower."""
 
 
-def savings(seen: Observed, culprits: Sequence[Culprit]) -> Savings:
+def savings(job: Observed, culprits: Sequence[Suspect]) -> Savings:
     """Own time of each culprit beyond its innocent peers', in its slow phases and columns."""
     guilty = {one.row for one in culprits}
     found: dict[tuple[int, str], Floats] = {}
     for one in culprits:
-        for phase, saved in _excesses(seen, one, guilty):
+        for phase, saved in _excesses(job, one, guilty):
             key = one.row, NO_PHASE if phase in UNNAMED else phase
-            found.setdefault(key, np.zeros(len(seen.line.steps)))[one.columns] += saved
+            found.setdefault(key, np.zeros(len(job.line.steps)))[one.columns] += saved
     return found
 
 
-def _excesses(
-    seen: Observed, one: Culprit, guilty: Collection[int]
-) -> Iterator[tuple[str, Floats]]:
+def _excesses(job: Observed, one: Suspect, guilty: Collection[int]) -> Iterator[tuple[str, Floats]]:
     """Of each slow phase, or of pauses, in the culprit's columns."""
     part = one.columns
     for phase in one.phases:
-        well = [row for row in seen.peers_of(one.row, phase).tolist() if row not in guilty]
+        well = [row for row in job.peers_of(one.row, phase).tolist() if row not in guilty]
         if well:
-            own = seen.own.own[seen.own.phases.index(phase)]
+            own = job.own.own[job.own.phases.index(phase)]
             yield phase, np.nan_to_num(own[one.row, part] - stats.column_median(own[well][:, part]))
     if not one.phases and one.phase is not None:
-        yield one.phase, np.nan_to_num(excess_of(seen, one.phase, one.row)[part])
-    elif not one.phases and seen.pauses is not None:
-        others = np.delete(seen.pauses[:, part], one.row, axis=0)
-        yield PAUSES, seen.pauses[one.row, part] - np.median(others, axis=0)
+        yield one.phase, np.nan_to_num(excess_of(job, one.phase, one.row)[part])
+    elif not one.phases and job.pauses is not None:
+        others = np.delete(job.pauses[:, part], one.row, axis=0)
+        yield PAUSES, job.pauses[one.row, part] - np.median(others, axis=0)
 
 
-def unseen_groups(seen: Observed) -> list[Ints]:
+def unseen_groups(job: Observed) -> list[Ints]:
     """Rows of the grid that meet in operators within passes which nobody recorded."""
-    rows = [seen.line.rows(np.array(group.ranks)) for group in unrecorded_groups(seen.window)]
+    rows = [job.line.rows(np.array(group.ranks)) for group in unrecorded_groups(job.window)]
     return [members[members >= 0] for members in rows]
 
 
@@ -74,7 +72,7 @@ def coupled(groups: Sequence[Ints], guilty: Mask) -> Mask:
 class Shrinking:
     """The pieces of a graph that are culprits' own work, or of those whom they hold up unseen."""
 
-    seen: Observed
+    job: Observed
     graph: StepGraph
     rows: Ints
     """Of the graph, one piece each."""
@@ -93,10 +91,10 @@ class Shrinking:
     """By culprit whom it holds up unseen."""
 
     @classmethod
-    def of(cls, seen: Observed, graph: StepGraph, culprits: Sequence[int]) -> Shrinking:
+    def of(cls, job: Observed, graph: StepGraph, culprits: Sequence[int]) -> Shrinking:
         """The pieces of some rows of the grid."""
-        groups = unseen_groups(seen)
-        held_up = {row: _held_up(groups, len(seen.line.ranks), row) for row in culprits}
+        groups = unseen_groups(job)
+        held_up = {row: _held_up(groups, len(job.line.ranks), row) for row in culprits}
         lanes = _lanes(graph, np.concatenate([np.array(culprits, np.int64), *held_up.values()]))
         mine = np.zeros(len(graph.lanes), np.bool_)
         mine[lanes] = True
@@ -104,7 +102,7 @@ class Shrinking:
         lane = np.concatenate((graph.lane[rows], lanes))
         begin = np.concatenate((graph.since_ns[rows], graph.tail_since_ns[lanes]))
         end = np.concatenate((graph.arrive_ns[rows], graph.finish_ns[lanes]))
-        covers = phase_covers(seen.window, graph.lanes, lanes)
+        covers = phase_covers(job.window, graph.lanes, lanes)
         inside: Mapping[str, Floats] = {}
         whole: dict[str, Floats] = {}
         if covers is not None:
@@ -113,9 +111,9 @@ class Shrinking:
             for name, spent in long.items():
                 whole[name] = stats.sums(lanes, spent, len(graph.lanes))
         lasted = np.maximum(end - begin, 0).astype(np.float64)
-        pauses = pause_covers(seen.window, graph.lanes)
+        pauses = pause_covers(job.window, graph.lanes)
         paused = np.zeros(lane.size) if pauses is None else pauses.within(lane, begin, end)[GC]
-        return cls(seen, graph, rows, lanes, lane, lasted, inside, paused, whole, held_up)
+        return cls(job, graph, rows, lanes, lane, lasted, inside, paused, whole, held_up)
 
     def saved(self, savings: Savings) -> tuple[Ints, Ints]:
         """What each row of the graph, and each lane at its end, needs not do."""
@@ -155,9 +153,9 @@ class Shrinking:
 
     def _own(self, row: int, phase: str) -> Floats:
         """Of each column of the graph."""
-        columns, known = self.graph.lanes.columns, self.seen.own
-        if phase == PAUSES and self.seen.pauses is not None:
-            return np.asarray(self.seen.pauses[row, columns])
+        columns, known = self.graph.lanes.columns, self.job.own
+        if phase == PAUSES and self.job.pauses is not None:
+            return np.asarray(self.job.pauses[row, columns])
         parts = [own[row, columns] for name, own in zip(known.phases, known.own, strict=True)
                  if phase == name or (phase == NO_PHASE and name in UNNAMED)]  # fmt: skip
         return np.nan_to_num(parts).sum(axis=0) if parts else np.zeros(columns.size)

@@ -24,17 +24,17 @@ MOSTLY = 0.5
 """Its own work makes up at least so much of the critical path, and more than all transfers."""
 
 
-def with_symptoms(seen: Observed, verdict: Verdict) -> Verdict:
+def with_symptoms(job: Observed, verdict: Verdict) -> Verdict:
     """The verdict with what counters of the network showed on its hosts meanwhile."""
-    path = path_of(seen, verdict) if verdict.ranks and verdict.cause != "network" else None
+    path = path_of(job, verdict) if verdict.ranks and verdict.cause != "network" else None
     if path is None or verdict.steps is None:
         return verdict
     whole = max(float(path.lasted_ns.sum()), 1.0)
     rows = path.graph.lanes.row(path.lane)
-    mine = path.own & np.isin(seen.line.ranks[rows], verdict.ranks)
+    mine = path.own & np.isin(job.line.ranks[rows], verdict.ranks)
     own = float(path.lasted_ns[mine].sum()) / whole
     transfers = float(path.lasted_ns[~path.own].sum()) / whole
-    metrics = _alarms(seen, verdict) if own >= MOSTLY and own > transfers else []
+    metrics = _alarms(job, verdict) if own >= MOSTLY and own > transfers else []
     if not metrics:
         return verdict
     named = ", ".join(metrics)
@@ -48,12 +48,12 @@ def with_symptoms(seen: Observed, verdict: Verdict) -> Verdict:
     return replace(verdict, evidence=(*verdict.evidence, evidence), advice=advice)
 
 
-def _alarms(seen: Observed, verdict: Verdict) -> list[str]:
+def _alarms(job: Observed, verdict: Verdict) -> list[str]:
     """Counters of the network that stood out on the verdict's hosts in its steps."""
     assert verdict.steps is not None
-    steps = (seen.line.steps >= verdict.steps[0]) & (seen.line.steps <= verdict.steps[1])
-    ranks = {rank for host in seen.window.job.hosts if host.name in verdict.hosts
+    steps = (job.line.steps >= verdict.steps[0]) & (job.line.steps <= verdict.steps[1])
+    ranks = {rank for host in job.window.job.hosts if host.name in verdict.hosts
              for rank in host.ranks} | set(verdict.ranks)  # fmt: skip
-    there = np.isin(seen.line.ranks, sorted(ranks))
-    return sorted({one.metric for one in noticed(seen, steps)
+    there = np.isin(job.line.ranks, sorted(ranks))
+    return sorted({one.metric for one in noticed(job, steps)
                    if one.metric.startswith(NETWORK) and (one.rows & there).any()})  # fmt: skip

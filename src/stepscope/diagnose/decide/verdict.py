@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from stepscope.diagnose.decide.cost import Cost
 from stepscope.diagnose.decide.join import Slow, lost_fraction
 from stepscope.diagnose.detect.slow_group import SlowTransfer
-from stepscope.diagnose.detect.straggler_ranks import Culprit, is_brief
+from stepscope.diagnose.detect.straggler_ranks import is_brief
 from stepscope.diagnose.explain import gpu_clock as clock
 from stepscope.diagnose.explain import passes
 from stepscope.diagnose.explain.reason import Reason
@@ -21,35 +21,34 @@ from stepscope.diagnose.finding import Evidence, Finding, Value, Verdict
 from stepscope.diagnose.network.devices import culprit_devices
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.operators.liveness import latest_stack
+from stepscope.diagnose.suspect import Suspect
+from stepscope.diagnose.thresholds import (
+    CAUSE_BONUS,
+    HIGHEST_SCORE,
+    LATE_BONUS,
+    LEAST_COST,
+    LEAST_COST_IN_GAPS,
+    LEAST_COST_ONCE,
+    LEAST_COST_OUTSIDE,
+    LEAST_COST_REPEATED,
+    MOST_SIGMAS,
+    SCORE,
+    SCORE_PER_SIGMA,
+    score,
+)
 from stepscope.diagnose.views.unnamed import GAPS, OUTSIDE
 from stepscope.diagnose.words.advice import advise, name_ranks
 from stepscope.window import Window
 
-LEAST_COST = 0.02
-"""Below two percent of the step time nobody would act, and noise reaches as far."""
-LEAST_COST_OUTSIDE = 0.1
-"""What one rank does between steps is logging and checkpoints, by design: it must cost more."""
-LEAST_COST_IN_GAPS = 0.05
-"""Between two phases of a step nobody saves, but the one rank that logs may read the loss there."""
-LEAST_COST_OFTEN = 0.01
-"""A rank that is struck again and again is no noise, and seldom stays as it is. Nor is one long
-blow whose cause was measured: what had to be compiled once in the middle of a job will be again."""
 SLIGHT = 1.1
 """Below it one digit would say "1.0 times"."""
-LEAST_COST_ALONE = 0.05
-"""One blow is an episode unless it matters as much as a storm of collections must."""
-SURE, SUREST = 0.7, 0.98
-PER_SIGMA = 0.04
-LATE_BONUS, CAUSE_BONUS = 0.05, 0.05
-"""Confidence grows with the distance to the alarm limit, with arrivals that agree and with a cause
-something measured shows; a guess at order, not a probability fitted to labelled jobs."""
 
 
-def slow_finding(seen: Observed, one: Culprit, reason: Reason, cost: Cost, at: int) -> Finding:
+def slow_finding(job: Observed, one: Suspect, reason: Reason, cost: Cost, at: int) -> Finding:
     """One culprit with its cause and cost."""
-    line = seen.line
+    line = job.line
     lag = cost.lag_ns[at]
-    sure = SURE + PER_SIGMA * min(one.z - one.needed, 4.0)
+    sure = SCORE + SCORE_PER_SIGMA * min(one.z - one.needed, MOST_SIGMAS)
     sure += LATE_BONUS * bool(lag) + CAUSE_BONUS * bool(reason.evidence)
     phase = reason.phase or (None if reason.whole_rank else one.named_phase)
     share = cost.fractions[at]
@@ -60,33 +59,33 @@ def slow_finding(seen: Observed, one: Culprit, reason: Reason, cost: Cost, at: i
         "z_needed": one.needed,
         "excess_ns": one.excess_ns,
         "lost_fraction": share,
-        "least_fraction": _least_cost(seen, one, reason.proven),
+        "least_fraction": _least_cost(job, one, reason.proven),
         **({"blows": len(one.struck), "steps": one.stop - one.first} if one.struck else {}),
         "lag_ns": lag,
     }
     if reason.cause == "compute":
-        values["clock"] = clock.relative(seen, one.row, one.first, one.stop)
-        values["slow_in"] = passes.extent(seen, one)
+        values["clock"] = clock.relative(job, one.row, one.first, one.stop)
+        values["slow_in"] = passes.extent(job, one)
     if reason.of_gpu:
         values["of_gpu"] = True
     rank = int(line.ranks[one.row])
     if not one.phases:
-        sure = SURE + LATE_BONUS * bool(lag) + 4 * PER_SIGMA
+        sure = SCORE + LATE_BONUS * bool(lag) + MOST_SIGMAS * SCORE_PER_SIGMA
     detail = _above_peers(one) + (
         f" (z {one.z:.1f}, noise reaches {one.needed:.1f})" if one.phases else ""
     )
     return Finding(
-        method=_method(seen, one), kind="slowdown", cause=reason.cause,
+        method=_method(job, one), kind="slowdown", cause=reason.cause,
         detail=detail, ranks=(rank,),
         phase=phase, kernels=reason.kernels, function=reason.function,
         steps=line.span(one.first, one.stop),
         time_ns=line.span_ns(one.first, one.stop), lost_ns=one.excess_ns,
         slowdown=reason.slowdown or one.slowdown,
-        confidence=min(sure, SUREST), values=values,
+        confidence=min(sure, HIGHEST_SCORE), values=values,
     )  # fmt: skip
 
 
-def _above_peers(one: Culprit) -> str:
+def _above_peers(one: Suspect) -> str:
     if not one.struck:
         return f"own time {one.excess_ns / 1e6:.1f} ms per step above its peers"
     each_ns = one.whole_ns / len(one.struck)
@@ -100,12 +99,12 @@ def _often(blows: int, steps: int) -> str:
     return f" in {blows} of {steps} steps"
 
 
-def _method(seen: Observed, one: Culprit) -> str:
+def _method(job: Observed, one: Suspect) -> str:
     if one.struck:
         return "episodes"
     if not one.phases:
         return "pauses"
-    return "brief" if is_brief(seen) else "argus-l2"
+    return "brief" if is_brief(job) else "argus-l2"
 
 
 def costs_enough(finding: Finding) -> bool:
@@ -115,19 +114,19 @@ def costs_enough(finding: Finding) -> bool:
     return share is not None and share >= (least if isinstance(least, float) else LEAST_COST)
 
 
-def _least_cost(seen: Observed, one: Culprit, proven: bool) -> float:
+def _least_cost(job: Observed, one: Suspect, proven: bool) -> float:
     """Of a culprit. Traces have gaps between operators, within a phase, outside as well.
 
     What may be noise, or a rank's duty, must cost more, unless its cause was measured.
     """
-    if seen.window.table("host_ops") is not None:
+    if job.window.table("host_ops") is not None:
         return LEAST_COST
     if one.struck and (proven or not one.alone) and one.phase != OUTSIDE:
-        return LEAST_COST_OFTEN
+        return LEAST_COST_REPEATED
     if proven:
         return LEAST_COST
     if one.struck and one.phase != OUTSIDE:
-        return LEAST_COST_ALONE
+        return LEAST_COST_ONCE
     return {OUTSIDE: LEAST_COST_OUTSIDE, GAPS: LEAST_COST_IN_GAPS}.get(one.phase or "", LEAST_COST)
 
 
@@ -148,13 +147,13 @@ def slow_verdict(window: Window, one: Slow) -> Verdict:
 def everyones_verdict(window: Window, finding: Finding) -> Verdict:
     """A rise that all ranks share."""
     slowdown = finding.slowdown or 1.0
-    seen = Evidence(finding.method, finding.detail, finding.values)
-    return _verdict(window, finding, _everyones_summary(finding), (seen,), 0, 1 - 1 / slowdown)
+    own = Evidence(finding.method, finding.detail, finding.values)
+    return _verdict(window, finding, _everyones_summary(finding), (own,), 0, 1 - 1 / slowdown)
 
 
-def network_finding(seen: Observed, one: SlowTransfer) -> Finding:
+def network_finding(job: Observed, one: SlowTransfer) -> Finding:
     """Data that moves slower in one place than in its equals."""
-    line = seen.line
+    line = job.line
     lost_ns = one.own_ns - one.usual_ns
     where = f"{one.group} (ranks {', '.join(map(str, one.members))})"
     detail = (
@@ -165,13 +164,13 @@ def network_finding(seen: Observed, one: SlowTransfer) -> Finding:
     values: dict[str, Value] = {
               "where": f"in {one.group} than in equal groups",
               "own_ns": one.own_ns, "usual_ns": one.usual_ns, "equals": one.equals, "z": one.z,
-              "z_needed": one.needed, "victims": len(seen.window.ranks) - len(one.culprits),
+              "z_needed": one.needed, "victims": len(job.window.ranks) - len(one.culprits),
               "lost_fraction": min(lost_ns / max(line.typical_ns, 1.0), 1.0)}  # fmt: skip
     return Finding(
         method="transfer", kind="slowdown", cause="network", detail=detail, ranks=one.culprits,
         group=one.group, steps=line.span(one.first, one.stop),
         time_ns=line.span_ns(one.first, one.stop), slowdown=one.ratio, lost_ns=lost_ns,
-        confidence=min(SURE + PER_SIGMA * min(one.z - one.needed, 4.0), SUREST), values=values,
+        confidence=score(one.z - one.needed), values=values,
     )  # fmt: skip
 
 
@@ -190,13 +189,13 @@ def network_verdict(window: Window, finding: Finding) -> Verdict:
 
 def stuck_verdict(window: Window, finding: Finding) -> Verdict:
     """A hang or a mismatch."""
-    seen = Evidence(finding.method, finding.detail, finding.values)
+    own = Evidence(finding.method, finding.detail, finding.values)
     victims = finding.values.get("victims")
     stack = (
         latest_stack(window, finding.ranks[0]) if finding.kind == "hang" and finding.ranks else ()
     )
     count = victims if isinstance(victims, int) else _victims(window, finding)
-    return _verdict(window, finding, _stuck_summary(finding), (seen,), count, None, stack)
+    return _verdict(window, finding, _stuck_summary(finding), (own,), count, None, stack)
 
 
 def _verdict(
@@ -259,7 +258,7 @@ def _because(one: Slow) -> str:
     if finding.values.get("shared_devices"):
         reason = ", as something else seems to use the devices"
     if finding.cause == "host" and finding.function is None:
-        traced = any(seen.method == "breakdown" for seen in one.evidence)
+        traced = any(each.method == "breakdown" for each in one.evidence)
         reason = ", its host being late" if traced else ", waiting for a processor or blocked"
     if finding.function is not None:
         reason += f", in {short_frame(finding.function)}"

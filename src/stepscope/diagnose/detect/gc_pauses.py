@@ -41,34 +41,34 @@ class Storm:
     share: float
 
 
-def extra_pause_ns(seen: Observed, row: int, first: int, stop: int) -> float:
+def extra_pause_ns(job: Observed, row: int, first: int, stop: int) -> float:
     """Pause per step of one rank beyond the median of the others; 0 where none were recorded."""
-    if seen.pauses is None or stop <= first:
+    if job.pauses is None or stop <= first:
         return 0.0
-    means = seen.pauses[:, first:stop].mean(axis=1)
+    means = job.pauses[:, first:stop].mean(axis=1)
     others = np.delete(means, row)
     return float(means[row] - (np.median(others) if others.size else 0.0))
 
 
-def storms(seen: Observed) -> list[Storm]:
+def storms(job: Observed) -> list[Storm]:
     """Ranks whose pauses alone cost a notable share of the step time."""
-    if seen.pauses is None or len(seen.line.ranks) < 2:
+    if job.pauses is None or len(job.line.ranks) < 2:
         return []
-    skip = seen.line.warm_up
-    pauses = seen.pauses[:, skip:]
+    skip = job.line.warm_up
+    pauses = job.pauses[:, skip:]
     normal = stats.leave_one_out_median(pauses.mean(axis=1)[:, None])
     hits = pauses > STORM_RATIO * np.maximum(normal, 1.0)
     often = np.flatnonzero(hits.sum(axis=1) >= STORM_STEPS)
-    found = [_storm(seen, pauses, int(row), hits[row], skip) for row in often]
+    found = [_storm(job, pauses, int(row), hits[row], skip) for row in often]
     return [storm for storm in found if storm is not None]
 
 
-def _storm(seen: Observed, pauses: Floats, row: int, hits: Mask, skip: int) -> Storm | None:
+def _storm(job: Observed, pauses: Floats, row: int, hits: Mask, skip: int) -> Storm | None:
     hit = np.flatnonzero(hits)
     first, stop = int(hit[0]), int(hit[-1]) + 1
     mine = float(pauses[row, first:stop].mean())
     peers = float(np.median(np.delete(pauses[:, first:stop].mean(axis=1), row)))
-    period = stats.median(seen.line.job_period_ns[skip:])
+    period = stats.median(job.line.job_period_ns[skip:])
     share = (mine - peers) / period if period > 0 else 0.0
     if share < STORM_SHARE or mine < STORM_RATIO * peers:
         return None
@@ -76,15 +76,15 @@ def _storm(seen: Observed, pauses: Floats, row: int, hits: Mask, skip: int) -> S
 
 
 def risen_pause_ns(
-    seen: Observed, before: slice, after: slice, culprits: Collection[int] = ()
+    job: Observed, before: slice, after: slice, culprits: Collection[int] = ()
 ) -> float:
     """By how much the longest pause among the ranks, but culprits' rows, grew per step.
 
     The rank that pauses the most is left out, too: what it alone does is not everyone's.
     """
-    if seen.pauses is None:
+    if job.pauses is None:
         return 0.0
-    others = np.delete(seen.pauses, sorted(culprits), axis=0)
+    others = np.delete(job.pauses, sorted(culprits), axis=0)
     if not len(others):
         return 0.0
     if len(others) > 1:

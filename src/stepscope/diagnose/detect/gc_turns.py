@@ -39,28 +39,28 @@ class _Turns:
     lost_ns: Floats
 
 
-def find_turns(seen: Observed, culprits: Collection[int]) -> Finding | None:
+def find_turns(job: Observed, culprits: Collection[int]) -> Finding | None:
     """Collections by turns as a finding about all ranks.
 
     Args:
         culprits: rows that have a verdict of their own.
     """
-    if seen.pauses is None:
+    if job.pauses is None:
         return None
-    pauses = np.delete(seen.pauses[:, seen.line.warm_up :], sorted(culprits), axis=0)
-    turns = _turns(seen, pauses)
+    pauses = np.delete(job.pauses[:, job.line.warm_up :], sorted(culprits), axis=0)
+    turns = _turns(job, pauses)
     if len(pauses) < 2 or turns is None:
         return None
     alone = np.delete(pauses, int(pauses.sum(axis=1).argmax()), axis=0)
-    left = _turns(seen, alone)
+    left = _turns(job, alone)
     if left is None or left.lost_ns.sum() < OF_OTHERS * turns.lost_ns.sum():
         return None
-    return _finding(seen, turns, int((pauses > 0).any(axis=1).sum()))
+    return _finding(job, turns, int((pauses > 0).any(axis=1).sum()))
 
 
-def _turns(seen: Observed, pauses: Floats) -> _Turns | None:
+def _turns(job: Observed, pauses: Floats) -> _Turns | None:
     """What pauses of some ranks cost, if enough of them do and it is worth a word."""
-    period = seen.line.job_period_ns[seen.line.warm_up :]
+    period = job.line.job_period_ns[job.line.warm_up :]
     longest = pauses.max(axis=0, initial=0.0)
     paused = (longest > 0) & np.isfinite(period)
     without = period[(longest == 0) & np.isfinite(period)]
@@ -72,20 +72,20 @@ def _turns(seen: Observed, pauses: Floats) -> _Turns | None:
     since = float(np.nansum(period[int(np.flatnonzero(paused)[0]) :]))
     if stats.median(longer) < BEYOND * noise or lost.sum() < LEAST_SHARE * since:
         return None
-    return _Turns(tuple(np.flatnonzero(paused) + seen.line.warm_up), lost)
+    return _Turns(tuple(np.flatnonzero(paused) + job.line.warm_up), lost)
 
 
-def _finding(seen: Observed, turns: _Turns, ranks: int) -> Finding:
+def _finding(job: Observed, turns: _Turns, ranks: int) -> Finding:
     first, stop = turns.columns[0], turns.columns[-1] + 1
     lost_ns, count = float(turns.lost_ns.sum()), len(turns.columns)
-    whole_ns = float(np.nansum(seen.line.job_period_ns[first:stop]))
+    whole_ns = float(np.nansum(job.line.job_period_ns[first:stop]))
     detail = (
         f"in {count} of {stop - first} steps one of {ranks} ranks collects garbage, and the step "
         f"lasts {lost_ns / count / 1e6:.0f} ms longer by it"
     )
     return Finding(
         method="collecting", kind="slowdown", cause="gc", detail=detail,
-        steps=seen.line.span(first, stop), time_ns=seen.line.span_ns(first, stop),
+        steps=job.line.span(first, stop), time_ns=job.line.span_ns(first, stop),
         slowdown=whole_ns / max(whole_ns - lost_ns, 1.0), lost_ns=lost_ns / (stop - first),
         confidence=0.9, values={"paused_steps": count, "ranks_that_pause": ranks},
     )  # fmt: skip

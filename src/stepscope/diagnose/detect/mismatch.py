@@ -15,13 +15,12 @@ import numpy as np
 
 from stepscope.diagnose.finding import Finding
 from stepscope.diagnose.numeric.stats import varies
+from stepscope.diagnose.operators.calls import MISNUMBERED
 from stepscope.diagnose.prepare.matching import Matched, match
 from stepscope.window import NULL, Ints, Mask, Table, Window
 
 EQUAL_SIZES = ("AllReduce", "Broadcast", "Reduce")
 """Operators whose members must give the same number of bytes; gathers and all-to-alls need not."""
-MOST = 0.5
-"""More disagreement than this in a group means that its members were numbered apart."""
 
 
 def find_mismatch(window: Window) -> Finding | None:
@@ -59,7 +58,7 @@ def _trusted(table: Table, order: Ints, begins: Ints, differs: Mask) -> Mask:
     lengths = np.diff(np.append(begins, order.size))
     count = np.bincount(group, weights=lengths > 1)
     wrong = np.bincount(group, weights=differs)
-    return np.asarray((wrong <= MOST * np.maximum(count, 1))[group] | (count[group] <= 2))
+    return np.asarray((wrong <= MISNUMBERED * np.maximum(count, 1))[group] | (count[group] <= 2))
 
 
 def _finding(window: Window, matched: Matched, number: int) -> Finding:

@@ -27,17 +27,17 @@ SAVING = ("save", "_save", "evaluat", "validat")
 """How functions that save and evaluate begin. `checkpoint` alone is activation checkpointing."""
 
 
-def expected(seen: Observed, samples: Samples | None, columns: Ints) -> Mask:
+def expected(job: Observed, samples: Samples | None, columns: Ints) -> Mask:
     """Which long steps, given by their columns, belong to the job."""
-    if columns.size > max(RARE * len(seen.line.steps), 1):
+    if columns.size > max(RARE * len(job.line.steps), 1):
         return np.zeros(columns.size, np.bool_)
-    between = _between_steps(seen, columns)
-    return between if samples is None else between | _while_saving(seen, samples, columns)
+    between = _between_steps(job, columns)
+    return between if samples is None else between | _while_saving(job, samples, columns)
 
 
-def _between_steps(seen: Observed, columns: Ints) -> Mask:
+def _between_steps(job: Observed, columns: Ints) -> Mask:
     """Where nearly all ranks took the time after the step's end and before the next's beginning."""
-    line = seen.line
+    line = job.line
     after = (line.period_ns - line.duration_ns)[:, columns]
     excess = line.job_period_ns[columns] - line.typical_ns
     known = np.isfinite(after)
@@ -45,11 +45,11 @@ def _between_steps(seen: Observed, columns: Ints) -> Mask:
     return np.asarray(waits.sum(axis=0) >= ALL_RANKS * np.maximum(known.sum(axis=0), 1))
 
 
-def _while_saving(seen: Observed, samples: Samples, columns: Ints) -> Mask:
+def _while_saving(job: Observed, samples: Samples, columns: Ints) -> Mask:
     saves = np.array([name.lower().startswith(SAVING) for name in samples.functions], np.bool_)
     holds = np.zeros(samples.stacks, np.bool_)
     holds[samples.pair_stack[saves[samples.pair_function]]] = True
-    at = seen.line.column_at(samples.time_ns)
+    at = job.line.column_at(samples.time_ns)
     saving = np.where(holds[samples.code], samples.weight, 0.0)
     return np.array([_share(samples, saving, at == column) >= MEANWHILE for column in columns],
                     np.bool_)  # fmt: skip

@@ -73,27 +73,27 @@ class _Operators:
     transfer_ns: Floats
 
 
-def slow_transfers(seen: Observed) -> list[SlowTransfer]:
+def slow_transfers(job: Observed) -> list[SlowTransfer]:
     """Every place that is persistently slower than its equals, the costliest first."""
-    operators = _operators(seen)
-    if operators is None or not len(seen.line.steps):
+    operators = _operators(job)
+    if operators is None or not len(job.line.steps):
         return []
     classes = _classes(operators.places)
     tests = sum(map(len, classes))
-    found = [one for places in classes for one in _slower(seen, operators, places, tests)]
+    found = [one for places in classes for one in _slower(job, operators, places, tests)]
     found = _joined(found)
     return sorted(found, key=lambda one: one.usual_ns - one.own_ns)
 
 
 def _slower(
-    seen: Observed, operators: _Operators, places: list[int], tests: int
+    job: Observed, operators: _Operators, places: list[int], tests: int
 ) -> Iterator[SlowTransfer]:
     """Of places that are equals."""
-    skip = seen.line.warm_up
-    own = _per_step(operators, places, len(seen.line.steps))[:, skip:]
+    skip = job.line.warm_up
+    own = _per_step(operators, places, len(job.line.steps))[:, skip:]
     everybody = [np.arange(len(places))]
     least = RATIO if len(places) > 2 else RATIO_OF_TWO
-    for one in brief.stragglers(own, everybody, seen.line.typical_ns, None, tests):
+    for one in brief.stragglers(own, everybody, job.line.typical_ns, None, tests):
         place = operators.places[places[one.row]]
         slow = SlowTransfer(
             place.group, place.members, place.members if len(place.members) <= LINK else (),
@@ -161,21 +161,21 @@ def _per_step(operators: _Operators, places: Sequence[int], columns: int) -> Flo
     return np.asarray((mean * often).sum(axis=2))
 
 
-def _operators(seen: Observed) -> _Operators | None:
+def _operators(job: Observed) -> _Operators | None:
     """Operators on devices of which every member was seen, gave as much, and computed nothing."""
-    window, comm = seen.window, seen.window.table("comm_ops")
+    window, comm = job.window, job.window.table("comm_ops")
     if window.table("host_ops") is None or window.table("kernels") is None or comm is None:
         return None
     if not comm.has("start_ns", "end_ns", "bytes", "step", "peer"):
         return None
-    known = comm.strings("op").equals(*COMPARED) & (seen.line.columns(comm.ints("step")) >= 0)
+    known = comm.strings("op").equals(*COMPARED) & (job.line.columns(comm.ints("step")) >= 0)
     for name in ("start_ns", "end_ns", "bytes"):
         known &= comm.ints(name) != NULL
     matched = match(comm.take(known))
-    return _gathered(seen, matched) if matched.order.size else None
+    return _gathered(job, matched) if matched.order.size else None
 
 
-def _gathered(seen: Observed, matched: Matched) -> _Operators | None:
+def _gathered(job: Observed, matched: Matched) -> _Operators | None:
     table, begins = matched.table.take(matched.order), matched.bounds[:-1]
     length = np.diff(matched.bounds)
     lasted = table.ints("end_ns") - table.ints("start_ns")
@@ -185,9 +185,9 @@ def _gathered(seen: Observed, matched: Matched) -> _Operators | None:
     for name in ("bytes", "step"):
         values = table.ints(name)
         usable &= np.minimum.reduceat(values, begins) == np.maximum.reduceat(values, begins)
-    usable &= _alone(seen, table, np.repeat(shortest, length), begins)
+    usable &= _alone(job, table, np.repeat(shortest, length), begins)
     names = table.strings("group").values
-    places, place = find_places(seen.window, names, Ends.of(table, begins))
+    places, place = find_places(job.window, names, Ends.of(table, begins))
     members = np.array([len(one.members) for one in places])
     usable &= members[place] == length
     if not usable.any():
@@ -195,25 +195,25 @@ def _gathered(seen: Observed, matched: Matched) -> _Operators | None:
     sent = table.strings("op").equals("Send", "Recv")[begins]
     op = np.where(sent, -1, table.strings("op").codes[begins])
     kind = np.unique(np.stack((op, size[begins])), axis=1, return_inverse=True)[1].ravel()
-    column = seen.line.columns(table.ints("step")[begins])
+    column = job.line.columns(table.ints("step")[begins])
     return _Operators(places, place[usable], column[usable], kind[usable],
                       shortest[usable].astype(np.float64))  # fmt: skip
 
 
-def _alone(seen: Observed, table: Table, transfer: Ints, begins: Ints) -> Mask:
+def _alone(job: Observed, table: Table, transfer: Ints, begins: Ints) -> Mask:
     """Which operators no member computed beside, while the data moved: before its own end."""
-    kernels = seen.window.tables["kernels"]
+    kernels = job.window.tables["kernels"]
     names = kernels.strings("kernel")
     computing = np.array([is_computing(name) for name in names.values] or [False], np.bool_)
     kernels = kernels.take(computing[names.codes] & (names.codes >= 0))
     start, end = kernels.ints("start_ns"), table.ints("end_ns")
     stop = start + kernels.ints("duration_ns")
-    axis = axis_over(len(seen.line.ranks), start, stop, end - transfer, end)
+    axis = axis_over(len(job.line.ranks), start, stop, end - transfer, end)
     if axis is None:
         return np.zeros(begins.size, np.bool_)
-    row = seen.line.rows(kernels.ints("rank"))
+    row = job.line.rows(kernels.ints("rank"))
     busy = union(axis.at(row, start), axis.at(row, stop))
-    own = seen.line.rows(table.ints("rank"))
+    own = job.line.rows(table.ints("rank"))
     hidden = busy.within(axis.at(own, end - transfer), axis.at(own, end))
     most: Ints = np.maximum.reduceat(hidden, begins)
     return most <= ALONE * transfer[begins]

@@ -80,25 +80,25 @@ class SlowLink:
     """Whether the likeliest is an adapter that its ranks do not send by any more."""
 
 
-def slow_links(seen: Observed, guilty: Mapping[int, tuple[int, int]]) -> list[SlowLink]:
+def slow_links(job: Observed, guilty: Mapping[int, tuple[int, int]]) -> list[SlowLink]:
     """Every slow device, the most suspect first.
 
     Args:
         guilty: ranks that are slow themselves, and in which columns: they may move data slowly too.
     """
-    looked = look(seen, guilty)
+    looked = look(job, guilty)
     if looked is None or not looked.cells.slow.any():
         return []
-    routes = Routes(seen.window)
+    routes = Routes(job.window)
     ways = Ways.of([routes.ways(place) for place in looked.paces.places])
-    return list(_found(_Case(seen, looked, ways, routes, Requests.of(seen.window))))
+    return list(_found(_Case(job, looked, ways, routes, Requests.of(job.window))))
 
 
 @dataclass(frozen=True)
 class _Case:
     """What there is to judge by."""
 
-    seen: Observed
+    job: Observed
     looked: Looked
     ways: Ways
     routes: Routes
@@ -149,10 +149,10 @@ def _is_no_chance(cells: Cells, ways: Ways, carrier: int, active: Mask) -> bool:
 
 
 def _slow_link(case: _Case, suspicion: Suspicion, explained: Mask) -> SlowLink:
-    seen, looked, ways = case.seen, case.looked, case.ways
+    job, looked, ways = case.job, case.looked, case.ways
     active = np.asarray(explained.any(axis=0))
-    signs = noticed(seen, active)
-    against = speak_against(seen, signs, ways.carriers)
+    signs = noticed(job, active)
+    against = speak_against(job, signs, ways.carriers)
     left = _left(case)
     told = np.log(against) + _in_flight(case, explained) + math.log(TELLING) * left
     if looked.cells.brief[active].mean() > MOSTLY:
@@ -167,9 +167,9 @@ def _slow_link(case: _Case, suspicion: Suspicion, explained: Mask) -> SlowLink:
     ratio = np.exp(stats.median(looked.excess[np.ix_(through, columns)][slow]))
     at = int(np.argmax(cost.sum(axis=1)))
     return SlowLink(
-        _suspects(ways.carriers, chance), _ranks(seen, ways.carriers, chance),
+        _suspects(ways.carriers, chance), _ranks(job, ways.carriers, chance),
         looked.paces.places[int(through[at])], int((slow.mean(axis=1) > 0.5).sum()), len(through),
-        columns, float(ratio), _lost(seen, looked, through, cost, explained, ways.carriers[best]),
+        columns, float(ratio), _lost(job, looked, through, cost, explained, ways.carriers[best]),
         _signs(signs, against), bool(left[best]),
     )  # fmt: skip
 
@@ -189,17 +189,17 @@ def _in_flight(case: _Case, explained: Mask) -> Floats:
 
 
 def _lost(
-    seen: Observed, looked: Looked, through: Ints, cost: Floats, explained: Mask, best: Carrier
+    job: Observed, looked: Looked, through: Ints, cost: Floats, explained: Mask, best: Carrier
 ) -> float:  # fmt: skip
     """Per step in which the device was slow."""
     active, slow = np.asarray(explained.any(axis=0)), looked.cells.slow
-    calm = (np.arange(active.size) >= seen.line.warm_up) & ~slow.any(axis=0)
+    calm = (np.arange(active.size) >= job.line.warm_up) & ~slow.any(axis=0)
     others = int((slow & ~explained)[:, active].sum())
     shared = bool(looked.guilty[active].any()) or others > STRAYS * int((slow & explained).sum())
     longest = longest_delay([looked.paces.places[at] for at in through.tolist()], cost)
     costliest = looked.paces.places[int(through[int(np.argmax(cost.sum(axis=1)))])]
-    longest = min(longest, idle_ns(seen, costliest.members, active))
-    return lost_per_step(longest, seen.line.job_period_ns, active, calm, shared,
+    longest = min(longest, idle_ns(job, costliest.members, active))
+    return lost_per_step(longest, job.line.job_period_ns, active, calm, shared,
                          best.kind == "fabric")  # fmt: skip
 
 
@@ -227,7 +227,7 @@ def _suspects(carriers: Sequence[Carrier], chance: Floats) -> tuple[tuple[Carrie
     return tuple(ranked[:NAMED])
 
 
-def _ranks(seen: Observed, carriers: Sequence[Carrier], chance: Floats) -> tuple[int, ...]:
+def _ranks(job: Observed, carriers: Sequence[Carrier], chance: Floats) -> tuple[int, ...]:
     """Who is behind whatever it is, if that is clear and not everybody."""
     behind: dict[tuple[int, ...], float] = {}
     for at in np.flatnonzero(chance >= LEAST_LIKELY).tolist():
@@ -236,5 +236,5 @@ def _ranks(seen: Observed, carriers: Sequence[Carrier], chance: Floats) -> tuple
     ranks = max(behind, key=lambda one: behind[one], default=())
     if not ranks:
         return ()
-    sure = behind[ranks] >= SUREST_RANKS and len(ranks) < len(seen.line.ranks)
+    sure = behind[ranks] >= SUREST_RANKS and len(ranks) < len(job.line.ranks)
     return ranks if sure else ()

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.diagnose.numeric import compiled, stats
+from stepscope.diagnose.numeric.windows import LEAST_WINDOWS, window_width
 from stepscope.window import Floats, Ints, Mask
 
 Singles = NDArray[np.float32]
@@ -31,12 +32,6 @@ BALANCED, SEVERE = 0.02, 0.05
 """CV levels of appendix B: balanced below, mild imbalance between, severe from the second on."""
 PUBLISHED_Z = 3.0
 """The paper leaves the threshold open; the usual three."""
-WINDOW = 10
-"""Steps per window (algorithm notes, section 4: means of ten windows, 0 false ranks)."""
-MOST_WINDOWS = 64
-"""Longer series get wider windows, which bounds the work and the number of tests."""
-LEAST_WINDOWS = 3
-"""A stretch of fewer windows is an episode."""
 LEAST_STEPS = 20
 """Nor is one of fewer steps, however narrow the windows of a short series are."""
 PERSISTENCE = 0.7
@@ -89,13 +84,6 @@ def log_ratios(own: Floats, groups: Sequence[Ints], pad_ns: float) -> Floats:
         values = logs[members]
         ratios[members] = values - stats.leave_one_out_median(values)
     return ratios
-
-
-def window_width(steps: int) -> int:
-    """Steps per window: ten, more in long series, fewer in very short ones."""
-    if steps < LEAST_WINDOWS * 2 * WINDOW:
-        return max(2, steps // (LEAST_WINDOWS * 2))
-    return max(WINDOW, -(-steps // MOST_WINDOWS))
 
 
 def stragglers(

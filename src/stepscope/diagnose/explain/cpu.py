@@ -17,22 +17,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.diagnose.detect.straggler_ranks import Culprit, peers
 from stepscope.diagnose.explain import head_start
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.suspect import Suspect, peers
+from stepscope.diagnose.thresholds import OTHER_PROCESSES, PROCESSOR_TIME
 from stepscope.window import Floats
 
-COMPUTES = 0.4
-"""Part of the excess that must be processor time: on a busy machine a computing rank itself waits
-for the processor for up to half of the time it computes longer."""
 STARVED = 0.4
 """Part of the excess that must be waiting for a processor; the rest is what sampling misses."""
 STARVED_SHARE = 0.2
 """Of all its time beyond its peers: where nothing says what the processor did instead, a main
 thread must wait for it this much. Kernels report a few hundredths where nobody competes."""
-STRANGERS = 0.25
-"""Cores taken by strangers on a rank's processors before they are called the reason."""
 CROWDED = 0.25
 """Of all processors of the host, used beyond the other hosts': data loaders and daemons differ by
 less between hosts of one job."""
@@ -62,7 +58,7 @@ class Use:
     @property
     def has_strangers(self) -> bool:
         """Whether somebody else was seen on its processors."""
-        return (self.strangers or 0.0) >= STRANGERS or (self.crowded or 0.0) >= CROWDED
+        return (self.strangers or 0.0) >= OTHER_PROCESSES or (self.crowded or 0.0) >= CROWDED
 
     @property
     def is_starved(self) -> bool:
@@ -70,7 +66,7 @@ class Use:
         if self.starved is None or self.starved < STARVED:
             return False
         if self.computed is not None:
-            return self.computed < COMPUTES
+            return self.computed < PROCESSOR_TIME
         return not self.keeps_ahead and (self.waiting or 0.0) >= STARVED_SHARE
 
     @property
@@ -84,30 +80,30 @@ class Use:
         return self.ahead is not None and not self.keeps_ahead
 
 
-def use_of_excess(seen: Observed, culprit: Culprit) -> Use:
+def use_of_excess(job: Observed, culprit: Suspect) -> Use:
     """How the culprit spent what it took longer than its peers."""
-    waiting = _above_peers(seen.hardware("run_delay", culprit.first, culprit.stop), culprit.row)
+    waiting = _above_peers(job.hardware("run_delay", culprit.first, culprit.stop), culprit.row)
     return Use(
-        _computed(seen, culprit), _starved(seen, culprit, waiting), _strangers(seen, culprit),
-        waiting, _crowded(seen, culprit), _ahead(seen, culprit),
+        _computed(job, culprit), _starved(job, culprit, waiting), _strangers(job, culprit),
+        waiting, _crowded(job, culprit), _ahead(job, culprit),
     )  # fmt: skip
 
 
-def _computed(seen: Observed, one: Culprit) -> float | None:
-    if seen.processor is None or one.excess_ns <= 0:
+def _computed(job: Observed, one: Suspect) -> float | None:
+    if job.processor is None or one.excess_ns <= 0:
         return None
-    extra = seen.processor[one.row] - peers(seen, seen.processor, one.phase, one.row)
+    extra = job.processor[one.row] - peers(job, job.processor, one.phase, one.row)
     extra = extra[one.first : one.stop]
     if not np.isfinite(extra).any():
         return None
     return float(stats.block_means(extra[None], len(extra))[0, 0]) / one.excess_ns
 
 
-def _starved(seen: Observed, one: Culprit, waiting: float | None) -> float | None:
+def _starved(job: Observed, one: Suspect, waiting: float | None) -> float | None:
     """Extra share of its time spent runnable but not running, times its steps, of the excess."""
     if waiting is None or one.excess_ns <= 0:
         return None
-    begin, end = seen.line.span_ns(one.first, one.stop)
+    begin, end = job.line.span_ns(one.first, one.stop)
     return waiting * (end - begin) / (one.stop - one.first) / one.excess_ns
 
 
@@ -118,24 +114,24 @@ def _above_peers(values: Floats, row: int) -> float | None:
     return float(values[row]) - stats.median(others)
 
 
-def _strangers(seen: Observed, one: Culprit) -> float | None:
-    value = float(seen.hardware("stranger_cpu_util", one.first, one.stop)[one.row])
+def _strangers(job: Observed, one: Suspect) -> float | None:
+    value = float(job.hardware("stranger_cpu_util", one.first, one.stop)[one.row])
     return value if np.isfinite(value) else None
 
 
-def _crowded(seen: Observed, one: Culprit) -> float | None:
+def _crowded(job: Observed, one: Suspect) -> float | None:
     """By how much more of its host is in use than of others, while its ranks use no more."""
-    use = seen.of_hosts("cpu_util", one.first, one.stop)
-    mine = seen.window.host_of(int(seen.line.ranks[one.row]))
+    use = job.of_hosts("cpu_util", one.first, one.stop)
+    mine = job.window.host_of(int(job.line.ranks[one.row]))
     others = [value for host, value in use.items() if host != mine]
     if mine not in use or not others:
         return None
-    cores = seen.hardware("cpu_util", one.first, one.stop)
+    cores = job.hardware("cpu_util", one.first, one.stop)
     if cores[one.row] > SAME_USE * stats.median(cores):
         return None
     return use[mine] - stats.median(np.array(others))
 
 
-def _ahead(seen: Observed, one: Culprit) -> float | None:
-    others = seen.peers_of(one.row, one.phase)
-    return head_start.relative(seen, one.row, others, one.first, one.stop)
+def _ahead(job: Observed, one: Suspect) -> float | None:
+    others = job.peers_of(one.row, one.phase)
+    return head_start.relative(job, one.row, others, one.first, one.stop)

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.diagnose.detect.straggler_ranks import Culprit
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.views.breakdown import is_computing
 from stepscope.diagnose.views.own_time import communicates
 from stepscope.diagnose.views.peers import is_expert
@@ -55,44 +55,44 @@ class Part:
         return self.mine_ns / self.usual_ns
 
 
-def parts_of(seen: Observed, one: Culprit) -> dict[str, Part]:
+def parts_of(job: Observed, one: Suspect) -> dict[str, Part]:
     """The phases within passes in the culprit's steps; none where they were not recorded."""
-    rows = _inner_rows(seen)
+    rows = _inner_rows(job)
     if rows is None:
         return {}
-    others = seen.peers_of(one.row, one.phase)
+    others = job.peers_of(one.row, one.phase)
     found: dict[str, Part] = {}
     for name in dict.fromkeys(rows.strings("phase").values):
-        means = _means(seen, rows.take(rows.strings("phase").equals(name)), one.first, one.stop)
+        means = _means(job, rows.take(rows.strings("phase").equals(name)), one.first, one.stop)
         usual = stats.median(means[others]) if others.size else 0.0
         if np.isfinite(means[one.row]) and usual > 0:
             found[name] = Part(float(means[one.row]), usual)
     return found
 
 
-def kernels_of(seen: Observed, one: Culprit) -> dict[str, Part]:
+def kernels_of(job: Observed, one: Suspect) -> dict[str, Part]:
     """The same by computing kernels, in the windows that began while the culprit was slow.
 
     The median stands for the mean of each mode: what is rarer than half of a mode is lost.
     """
-    others = seen.peers_of(one.row, one.phase)
+    others = job.peers_of(one.row, one.phase)
     found: dict[str, Part] = {}
-    for name, total in _spent(seen, one, is_computing).items():
+    for name, total in _spent(job, one, is_computing).items():
         usual = stats.median(total[others]) if others.size else 0.0
         if usual > 0:
             found[name] = Part(float(total[one.row]), usual)
     return found
 
 
-def expert_times(seen: Observed, one: Culprit, name: str) -> Floats:
+def expert_times(job: Observed, one: Suspect, name: str) -> Floats:
     """What every rank takes in a phase within passes, or in a kernel, per step of the culprit's;
     NaN unknown."""
-    rows = _inner_rows(seen)
+    rows = _inner_rows(job)
     if rows is not None:
         rows = rows.take(rows.strings("phase").equals(name))
-        return _means(seen, rows, one.first, one.stop)
-    unknown = np.full(len(seen.line.ranks), np.nan)
-    return _spent(seen, one, lambda kernel: kernel == name).get(name, unknown)
+        return _means(job, rows, one.first, one.stop)
+    unknown = np.full(len(job.line.ranks), np.nan)
+    return _spent(job, one, lambda kernel: kernel == name).get(name, unknown)
 
 
 def more_for_experts(parts: Mapping[str, Part]) -> str | None:
@@ -110,24 +110,24 @@ def more_for_experts(parts: Mapping[str, Part]) -> str | None:
     return max(experts, key=lambda name: parts[name].excess_ns)
 
 
-def explain(parts: Mapping[str, Part], one: Culprit) -> bool:
+def explain(parts: Mapping[str, Part], one: Suspect) -> bool:
     """Whether what the parts take longer has to do with why the culprit is slow."""
     return sum(max(part.excess_ns, 0.0) for part in parts.values()) >= EXPLAIN * one.excess_ns
 
 
-def _spent(seen: Observed, one: Culprit, wanted: Callable[[str], bool]) -> dict[str, Floats]:
+def _spent(job: Observed, one: Suspect, wanted: Callable[[str], bool]) -> dict[str, Floats]:
     """Sums of each kernel and rank, per step, in the windows that began while one was slow."""
-    table = seen.window.table("kernel_summaries")
+    table = job.window.table("kernel_summaries")
     if table is None or not table.has("window_start_ns", "kernel", "count", "p50_ns"):
         return {}
-    begin, end = seen.line.span_ns(one.first, one.stop)
-    names, row = table.strings("kernel"), seen.line.rows(table.ints("rank"))
+    begin, end = job.line.span_ns(one.first, one.stop)
+    names, row = table.strings("kernel"), job.line.rows(table.ints("rank"))
     inside = (table.ints("window_start_ns") >= begin) & (table.ints("window_start_ns") < end)
     spent = table.floats("count") * table.floats("p50_ns") / max(one.stop - one.first, 1)
     found = {}
     for name in filter(wanted, names.values):
         rows = inside & names.equals(name) & (row >= 0)
-        found[name] = stats.sums(row[rows], spent[rows], len(seen.line.ranks))
+        found[name] = stats.sums(row[rows], spent[rows], len(job.line.ranks))
     return found
 
 
@@ -141,9 +141,9 @@ def _slower(parts: Iterable[Part]) -> float:
     return max(sum(one.excess_ns for one in kept), 0.0) / sum(one.usual_ns for one in kept)
 
 
-def _inner_rows(seen: Observed) -> Table | None:
+def _inner_rows(job: Observed) -> Table | None:
     """Rows of phases that carry no communication and may not wait, other than whole passes."""
-    phases = seen.window.table("phases")
+    phases = job.window.table("phases")
     if phases is None:
         return None
     names = phases.strings("phase")
@@ -154,16 +154,16 @@ def _inner_rows(seen: Observed) -> Table | None:
     return phases.take(keep) if keep.any() else None
 
 
-def _means(seen: Observed, rows: Table, first: int, stop: int) -> Floats:
+def _means(job: Observed, rows: Table, first: int, stop: int) -> Floats:
     """Time per step of every rank in columns [first, stop), of those steps that have rows of it;
     NaN where none has."""
-    row, column = seen.line.rows(rows.ints("rank")), seen.line.columns(rows.ints("step"))
+    row, column = job.line.rows(rows.ints("rank")), job.line.columns(rows.ints("step"))
     keep = (row >= 0) & (column >= first) & (column < stop)
     row, column = row[keep], column[keep] - first
-    recorded = np.zeros((len(seen.line.ranks), max(stop - first, 1)), np.bool_)
+    recorded = np.zeros((len(job.line.ranks), max(stop - first, 1)), np.bool_)
     recorded[row, column] = True
     steps = recorded.sum(axis=1)
-    total = stats.sums(row, _own(rows)[keep], len(seen.line.ranks))
+    total = stats.sums(row, _own(rows)[keep], len(job.line.ranks))
     return np.where(steps > 0, total / np.maximum(steps, 1), np.nan)
 
 

@@ -21,21 +21,21 @@ LOW = 0.95
 percent is the smallest slowdown that is looked for."""
 
 
-def relative(seen: Observed, row: int, first: int, stop: int) -> float | None:
+def relative(job: Observed, row: int, first: int, stop: int) -> float | None:
     """The mean clock of one rank's device over its peers'; None where it was not read."""
-    clocks = seen.hardware("sm_clock_mhz", first, stop)
+    clocks = job.hardware("sm_clock_mhz", first, stop)
     usual = stats.median(np.delete(clocks, row))
     if not np.isfinite(clocks[row]) or usual <= 0:
         return None
     return float(clocks[row]) / usual
 
 
-def strangers(seen: Observed, row: int, first: int, stop: int) -> float:
+def strangers(job: Observed, row: int, first: int, stop: int) -> float:
     """By how many more processes outside the job a rank's device is used than its peers' are.
 
     A monitor that computes on each device is none: it slows all of them alike.
     """
-    counts = seen.hardware("gpu_strangers", first, stop)
+    counts = job.hardware("gpu_strangers", first, stop)
     if not np.isfinite(counts[row]):
         return 0.0
     others = np.delete(counts, row)

@@ -24,26 +24,26 @@ LEAST_SHARE = 0.01
 """Of the step: peers that are hardly ahead themselves tell nothing."""
 
 
-def relative(seen: Observed, row: int, peers: Ints, first: int, stop: int) -> float | None:
+def relative(job: Observed, row: int, peers: Ints, first: int, stop: int) -> float | None:
     """The head start of one rank over its peers' in columns [first, stop); None where unknown."""
-    usual = head_start_ns(seen, peers, first, stop)
-    if usual < max(LEAST_SHARE * seen.line.typical_ns, 1.0):
+    usual = head_start_ns(job, peers, first, stop)
+    if usual < max(LEAST_SHARE * job.line.typical_ns, 1.0):
         return None
-    return head_start_ns(seen, np.array([row]), first, stop) / usual
+    return head_start_ns(job, np.array([row]), first, stop) / usual
 
 
-def head_start_ns(seen: Observed, rows: Ints, first: int, stop: int) -> float:
+def head_start_ns(job: Observed, rows: Ints, first: int, stop: int) -> float:
     """Mean time from the host's call to the device's beginning; 0 where that was not recorded.
 
     Longer than a step is no head start: somebody saved or evaluated in between.
     """
-    comm = seen.window.table("comm_ops")
+    comm = job.window.table("comm_ops")
     if comm is None or not comm.has("start_ns", "step"):
         return 0.0
-    wanted = np.zeros(len(seen.line.ranks) + 1, np.bool_)
+    wanted = np.zeros(len(job.line.ranks) + 1, np.bool_)
     wanted[rows] = True  # and the last one, for ranks that are not on the grid, is not
-    own = comm.take(np.flatnonzero(wanted[seen.line.rows(comm.ints("rank"))]))
-    begun, column = own.ints("start_ns"), seen.line.columns(own.ints("step"))
+    own = comm.take(np.flatnonzero(wanted[job.line.rows(comm.ints("rank"))]))
+    begun, column = own.ints("start_ns"), job.line.columns(own.ints("step"))
     keep = (begun != NULL) & (column >= first) & (column < stop)
-    ahead = np.minimum((begun - own.ints("enqueue_ns"))[keep], seen.line.typical_ns)
+    ahead = np.minimum((begun - own.ints("enqueue_ns"))[keep], job.line.typical_ns)
     return float(ahead.mean()) if ahead.size else 0.0

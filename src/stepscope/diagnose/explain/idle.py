@@ -46,11 +46,11 @@ class Idle:
 
 
 def while_idle(
-    seen: Observed, samples: Samples, row: int, peers: Sequence[int], first: int, stop: int
+    job: Observed, samples: Samples, row: int, peers: Sequence[int], first: int, stop: int
 ) -> Idle | None:
     """The function of one row's host in columns [first, stop); None where none stands out."""
     rows = np.array([row, *peers[:MOST_PEERS]], np.int64)
-    part = _while_idle(seen, samples, rows, *seen.line.span_ns(first, stop))
+    part = _while_idle(job, samples, rows, *job.line.span_ns(first, stop))
     if part is None or rows.size < 2:
         return None
     mine, *others = (_by_function(part, one) for one in rows.tolist())
@@ -70,15 +70,15 @@ def _by_function(samples: Samples, row: int) -> Floats:
 
 
 def _while_idle(
-    seen: Observed, samples: Samples, rows: Ints, begin_ns: int, end_ns: int
+    job: Observed, samples: Samples, rows: Ints, begin_ns: int, end_ns: int
 ) -> Samples | None:
     """The samples of some rows in a span, weighted by how long nothing ran in them."""
     inside = np.isin(samples.row, rows) & (samples.time_ns < end_ns)
     begin = np.maximum(samples.time_ns, begin_ns)
     end = np.minimum(samples.time_ns + samples.weight.astype(np.int64), end_ns)
     inside &= end > begin
-    axis = axis_over(len(seen.line.ranks), np.array([begin_ns, end_ns]))
-    running = None if axis is None else _running(seen, rows, axis)
+    axis = axis_over(len(job.line.ranks), np.array([begin_ns, end_ns]))
+    running = None if axis is None else _running(job, rows, axis)
     if axis is None or running is None or not inside.any():
         return None
     row, begin, end = samples.row[inside], begin[inside], end[inside]
@@ -87,15 +87,15 @@ def _while_idle(
                    weight=(end - begin - ran).astype(np.float64))  # fmt: skip
 
 
-def _running(seen: Observed, rows: Ints, axis: Axis) -> Union | None:
+def _running(job: Observed, rows: Ints, axis: Axis) -> Union | None:
     """When some rows of the grid computed or communicated; None where nothing tells."""
 
     def place(table: Table) -> Ints:
-        row = seen.line.rows(table.ints("rank"))
+        row = job.line.rows(table.ints("rank"))
         return np.where(np.isin(row, rows), row, -1)
 
-    at_work = busy(seen.window, place, axis)
-    comm = seen.window.table("comm_ops")
+    at_work = busy(job.window, place, axis)
+    comm = job.window.table("comm_ops")
     if at_work is None or comm is None or not comm.has("end_ns"):
         return at_work
     row, end = place(comm), comm.ints("end_ns")

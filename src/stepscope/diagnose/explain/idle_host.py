@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from stepscope.diagnose.detect.straggler_ranks import Culprit
 from stepscope.diagnose.explain.idle import Idle, while_idle
 from stepscope.diagnose.explain.reason import Reason
 from stepscope.diagnose.finding import Cause, Evidence
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.views.stacks import LOADER, Samples, compiles
 
 OF_HOSTS = ("host", "compute", "unknown")
 """Causes that may follow from elimination: then a function that was seen says more."""
 
 
-def with_idle(seen: Observed, samples: Samples | None, one: Culprit, reason: Reason) -> Reason:
+def with_idle(job: Observed, samples: Samples | None, one: Suspect, reason: Reason) -> Reason:
     """The reason with what stacks show of the times when nothing ran; they may prove a cause."""
     if samples is None:
         return reason
-    others = seen.peers_of(one.row, one.phase).tolist()
-    idle = while_idle(seen, samples, one.row, others, one.first, one.stop)
+    others = job.peers_of(one.row, one.phase).tolist()
+    idle = while_idle(job, samples, one.row, others, one.first, one.stop)
     if idle is None:
         return reason
     reason = replace(reason, evidence=(*reason.evidence, _evidence(idle)))

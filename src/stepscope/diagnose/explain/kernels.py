@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stepscope.diagnose.detect.slow_kernel import EFFECT, distance_of
-from stepscope.diagnose.detect.straggler_ranks import Culprit
 from stepscope.diagnose.detect.transient import UNLIKE
 from stepscope.diagnose.explain.reason import Reason
 from stepscope.diagnose.finding import Evidence, Span, Value
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.views.breakdown import is_computing, is_copying
 from stepscope.diagnose.views.kernel_times import KernelTimes, Recorded, recorded
 from stepscope.window import Ints
@@ -47,7 +47,7 @@ class Longer:
         return text + f" (mean distance {far:.1f} us, {near:.1f} us among them)"
 
 
-def with_kernels(seen: Observed, one: Culprit, reason: Reason) -> Reason:
+def with_kernels(job: Observed, one: Suspect, reason: Reason) -> Reason:
     """The reason, with the kernels that are slower on the culprit where these were recorded.
 
     What is late for no other reason than its host, or nothing known, may be waiting for a copy,
@@ -55,13 +55,13 @@ def with_kernels(seen: Observed, one: Culprit, reason: Reason) -> Reason:
     """
     if reason.kernels or reason.cause not in ("compute", "host", "unknown"):
         return reason
-    group = group_of(seen, one.row, one.phase)
-    known = recorded(seen.window, seen.line, group) if group.size > 1 else None
+    group = group_of(job, one.row, one.phase)
+    known = recorded(job.window, job.line, group) if group.size > 1 else None
     if known is None:
         return reason
-    inside = _during(known, seen.line.span_ns(one.first, one.stop))
+    inside = _during(known, job.line.span_ns(one.first, one.stop))
     copies = longer(known, group, one.row, inside, is_copying)
-    steps = float(known.length_ns[inside].sum()) / max(seen.line.typical_ns, 1.0)
+    steps = float(known.length_ns[inside].sum()) / max(job.line.typical_ns, 1.0)
     lost_ns = sum(copy.lost_ns for copy in copies)
     if not reason.proven and lost_ns >= MOST * one.excess_ns * steps:
         copied = replace(reason, cause="memory_copy", function=None, proven=True)
@@ -108,9 +108,9 @@ def evidence_of(found: Sequence[Longer]) -> Evidence:
     return Evidence(METHOD, "; ".join(map(str, found)), values)
 
 
-def group_of(seen: Observed, row: int, phase: str | None) -> Ints:
+def group_of(job: Observed, row: int, phase: str | None) -> Ints:
     """A rank and its peers."""
-    return np.sort(np.append(seen.peers_of(row, phase), row))
+    return np.sort(np.append(job.peers_of(row, phase), row))
 
 
 def _during(known: Recorded, span_ns: Span) -> Ints:

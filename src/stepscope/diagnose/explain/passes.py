@@ -15,9 +15,9 @@ from typing import Literal
 
 import numpy as np
 
-from stepscope.diagnose.detect.straggler_ranks import Culprit, peers
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.suspect import Suspect, peers
 from stepscope.trace import BACKWARD, FORWARD, OPTIMIZER
 
 Extent = Literal["passes", "everything", "some"]
@@ -34,9 +34,9 @@ UNTOUCHED, TOUCHED = 0.25, 0.5
 it is slow like them."""
 
 
-def extent(seen: Observed, one: Culprit) -> Extent:
+def extent(job: Observed, one: Suspect) -> Extent:
     """What a culprit's slowness extends to; `some` where the phases do not tell."""
-    forward, backward, rest = (_ratio(seen, one, name) for name in (FORWARD, BACKWARD, OPTIMIZER))
+    forward, backward, rest = (_ratio(job, one, name) for name in (FORWARD, BACKWARD, OPTIMIZER))
     if forward is None or backward is None or rest is None:
         return "some"
     low, high = sorted((forward - 1, backward - 1))
@@ -47,12 +47,12 @@ def extent(seen: Observed, one: Culprit) -> Extent:
     return "passes" if rest - 1 <= UNTOUCHED * low and high <= MOST - 1 else "some"
 
 
-def _ratio(seen: Observed, one: Culprit, phase: str) -> float | None:
+def _ratio(job: Observed, one: Suspect, phase: str) -> float | None:
     """The culprit's own time in a phase over its peers', where both are known."""
-    if phase not in seen.own.phases:
+    if phase not in job.own.phases:
         return None
-    own = seen.own.own[seen.own.phases.index(phase)]
-    usual = peers(seen, own, phase, one.row)
+    own = job.own.own[job.own.phases.index(phase)]
+    usual = peers(job, own, phase, one.row)
     part = slice(one.first, one.stop)
     width = one.stop - one.first
     mine = float(stats.block_means(own[one.row, part][None], width)[0, 0])

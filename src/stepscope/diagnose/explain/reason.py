@@ -6,15 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stepscope.diagnose.detect.gc_pauses import EXPLAINS, extra_pause_ns
-from stepscope.diagnose.detect.straggler_ranks import Culprit
 from stepscope.diagnose.explain import experts as inner
 from stepscope.diagnose.explain import gpu_clock as clock
 from stepscope.diagnose.explain import tokens
-from stepscope.diagnose.explain.cpu import COMPUTES, Use, use_of_excess
+from stepscope.diagnose.explain.cpu import Use, use_of_excess
 from stepscope.diagnose.explain.experts import Part
 from stepscope.diagnose.explain.trace import Longer, longer
 from stepscope.diagnose.finding import Cause, Evidence
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.suspect import Suspect
+from stepscope.diagnose.thresholds import PROCESSOR_TIME
 from stepscope.diagnose.views.peers import is_expert
 from stepscope.diagnose.views.stacks import Samples, Slow, compiles, slower_than_peers
 from stepscope.diagnose.views.unnamed import GAPS, OUTSIDE
@@ -44,52 +45,52 @@ class Reason:
     """Whether it is the GPU that others compete for, and not the host."""
 
 
-def reason_of(seen: Observed, samples: Samples | None, one: Culprit) -> Reason:
+def reason_of(job: Observed, samples: Samples | None, one: Suspect) -> Reason:
     """The cause of one culprit's excess, the most exact one that is proven."""
-    pause = extra_pause_ns(seen, one.row, one.first, one.stop)
+    pause = extra_pause_ns(job, one.row, one.first, one.stop)
     if pause >= EXPLAINS * max(one.excess_ns, 1.0):
         return Reason("gc", None, (_pauses(pause, one),), proven=True)
-    traced = longer(seen, one)
+    traced = longer(job, one)
     if traced is not None and one.phase != DATA_LOAD:
-        return _traced(seen, samples, one, traced)
-    use = use_of_excess(seen, one)
+        return _traced(job, samples, one, traced)
+    use = use_of_excess(job, one)
     if use.is_starved and one.phase != DATA_LOAD:
         cause: Cause = "contention" if use.has_strangers else "host"
         return Reason(cause, None, (_use(use),), one.inflated > 1, proven=True)
     if one.phase in (DATA_LOAD, GAPS, OUTSIDE) or use.is_late:
-        return _of_host(seen, samples, one, use)
-    return _of_device(seen, one, use) or (
-        Reason(_plain(seen, one, use), None, (_use(use),))
+        return _of_host(job, samples, one, use)
+    return _of_device(job, one, use) or (
+        Reason(_plain(job, one, use), None, (_use(use),))
         if use.keeps_ahead  # what its host does meanwhile is no reason
-        else _of_host(seen, samples, one, use)
+        else _of_host(job, samples, one, use)
     )
 
 
-def _of_device(seen: Observed, one: Culprit, use: Use) -> Reason | None:
+def _of_device(job: Observed, one: Suspect, use: Use) -> Reason | None:
     """What is known of a device, or of its work, that makes it late."""
-    speed = clock.relative(seen, one.row, one.first, one.stop)
+    speed = clock.relative(job, one.row, one.first, one.stop)
     if clock.is_low(speed):
-        held = seen.hardware("clock_held_down", one.first, one.stop)[one.row]
+        held = job.hardware("clock_held_down", one.first, one.stop)[one.row]
         evidence = (_clock(speed or 0.0, float(held)), *_measured(use))
         return Reason("compute", None, evidence, proven=True)
-    strangers = clock.strangers(seen, one.row, one.first, one.stop)
+    strangers = clock.strangers(job, one.row, one.first, one.stop)
     if strangers > 0:
         evidence = (_on_device(strangers), *_measured(use))
         return Reason("contention", None, evidence, proven=True, of_gpu=True)
-    counted = _errors(seen, one)
+    counted = _errors(job, one)
     if counted is not None:
         return Reason("compute", None, (counted, *_measured(use)), proven=True)
-    return _of_experts(seen, one, use)
+    return _of_experts(job, one, use)
 
 
-def _of_experts(seen: Observed, one: Culprit, use: Use) -> Reason | None:
+def _of_experts(job: Observed, one: Suspect, use: Use) -> Reason | None:
     """More tokens for its experts, if nothing else makes its passes longer."""
-    phases = inner.parts_of(seen, one)
-    parts = phases or inner.kernels_of(seen, one)
+    phases = inner.parts_of(job, one)
+    parts = phases or inner.kernels_of(job, one)
     experts = inner.more_for_experts(parts)
     if experts is None or not inner.explain(parts, one):
         return None
-    if not any(seen.window.job.groups_of_kind("ep")) or tokens.too_many(seen, one, experts):
+    if not any(job.window.job.groups_of_kind("ep")) or tokens.too_many(job, one, experts):
         return None
     return Reason(
         "load_imbalance", None, (_experts(parts, experts), *_measured(use)),
@@ -98,10 +99,10 @@ def _of_experts(seen: Observed, one: Culprit, use: Use) -> Reason | None:
     )  # fmt: skip
 
 
-def _of_host(seen: Observed, samples: Samples | None, one: Culprit, use: Use) -> Reason:
+def _of_host(job: Observed, samples: Samples | None, one: Suspect, use: Use) -> Reason:
     evidence = _measured(use)
-    slow = _slow(seen, samples, one)
-    cause = _plain(seen, one, use)
+    slow = _slow(job, samples, one)
+    cause = _plain(job, one, use)
     if slow is None:
         return Reason(cause, None, evidence)
     if compiles(slow.function):
@@ -110,9 +111,9 @@ def _of_host(seen: Observed, samples: Samples | None, one: Culprit, use: Use) ->
     return Reason(cause, slow.function, evidence, proven=cause == "jit_compile")
 
 
-def _traced(seen: Observed, samples: Samples | None, one: Culprit, traced: Longer) -> Reason:
+def _traced(job: Observed, samples: Samples | None, one: Suspect, traced: Longer) -> Reason:
     """What a trace of every operator shows, with the function that stacks in it name."""
-    slow = _slow(seen, samples, one)
+    slow = _slow(job, samples, one)
     if slow is None:
         return Reason(traced.cause, None, (traced.evidence,), kernels=traced.kernels)
     cause = "jit_compile" if compiles(slow.function) else traced.cause
@@ -120,26 +121,26 @@ def _traced(seen: Observed, samples: Samples | None, one: Culprit, traced: Longe
     return Reason(cause, slow.function, evidence, kernels=traced.kernels)
 
 
-def _plain(seen: Observed, one: Culprit, use: Use) -> Cause:
+def _plain(job: Observed, one: Suspect, use: Use) -> Cause:
     if one.phase == DATA_LOAD:
         return "data_loading"
-    if one.phase and is_expert(one.phase) and any(seen.window.job.groups_of_kind("ep")):
-        return "compute" if tokens.too_many(seen, one, one.phase) else "load_imbalance"
+    if one.phase and is_expert(one.phase) and any(job.window.job.groups_of_kind("ep")):
+        return "compute" if tokens.too_many(job, one, one.phase) else "load_imbalance"
     if use.computed is None:
         return "host" if one.phase in (OUTSIDE, GAPS) or use.is_late else "compute"
-    return "compute" if use.computed >= COMPUTES else "host"
+    return "compute" if use.computed >= PROCESSOR_TIME else "host"
 
 
-def _slow(seen: Observed, samples: Samples | None, one: Culprit) -> Slow | None:
+def _slow(job: Observed, samples: Samples | None, one: Suspect) -> Slow | None:
     if samples is None:
         return None
-    begin, end = seen.line.span_ns(one.first, one.stop)
+    begin, end = job.line.span_ns(one.first, one.stop)
     span = (samples.time_ns >= begin) & (samples.time_ns < end)
-    others = seen.peers_of(one.row, one.phase).tolist()
+    others = job.peers_of(one.row, one.phase).tolist()
     return slower_than_peers(samples, one.row, others, span, one.whole_ns / max(end - begin, 1))
 
 
-def _pauses(pause_ns: float, one: Culprit) -> Evidence:
+def _pauses(pause_ns: float, one: Suspect) -> Evidence:
     detail = (
         f"garbage collection takes {pause_ns / 1e6:.1f} ms per step more than on its peers, of "
         f"{one.excess_ns / 1e6:.1f} ms excess"
@@ -176,9 +177,9 @@ def _clock(speed: float, held_down: float) -> Evidence:
     return Evidence("clock", detail, {"clock": speed})
 
 
-def _errors(seen: Observed, one: Culprit) -> Evidence | None:
+def _errors(job: Observed, one: Suspect) -> Evidence | None:
     """That its device counts errors just then."""
-    mine = seen.errors[one.row]
+    mine = job.errors[one.row]
     during, always = float(mine[one.columns].mean()), float(mine.mean())
     if during == 0 or during < JUST_THEN * always:
         return None

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.diagnose.detect.straggler_ranks import Culprit
 from stepscope.diagnose.explain.experts import expert_times
 from stepscope.diagnose.numeric.stats import median
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.suspect import Suspect
 from stepscope.window import Floats, Ints
 
 BEYOND = 1.1
@@ -27,20 +27,20 @@ ALSO_SLOW = 0.5
 """Of the culprit's excess: who has as much is slow like it."""
 
 
-def too_many(seen: Observed, one: Culprit, name: str) -> bool:
+def too_many(job: Observed, one: Suspect, name: str) -> bool:
     """Whether a culprit and its like would need more tokens than there are.
 
     Args:
         name: the phase or kernel of experts that is slow.
     """
-    times = expert_times(seen, one, name)
-    usual = median(times[seen.peers_of(one.row, one.phase)])
-    return exceeds(seen, one.row, times, usual)
+    times = expert_times(job, one, name)
+    usual = median(times[job.peers_of(one.row, one.phase)])
+    return exceeds(job, one.row, times, usual)
 
 
-def exceeds(seen: Observed, row: int, times_ns: Floats, usual_ns: float) -> bool:
+def exceeds(job: Observed, row: int, times_ns: Floats, usual_ns: float) -> bool:
     """The same of times of experts by rank (NaN: unknown) and what they usually take."""
-    members = _group_of(seen, row)
+    members = _group_of(job, row)
     if not members.size or not usual_ns > 0 or not np.isfinite(times_ns[row]):
         return False
     tokens = times_ns[members] / usual_ns
@@ -48,11 +48,11 @@ def exceeds(seen: Observed, row: int, times_ns: Floats, usual_ns: float) -> bool
     return float(tokens[like_it].sum()) > BEYOND * members.size
 
 
-def _group_of(seen: Observed, row: int) -> Ints:
+def _group_of(job: Observed, row: int) -> Ints:
     """The rows of all ranks of a rank's expert group, where each was recorded."""
-    rank = int(seen.line.ranks[row])
-    for group in seen.window.job.groups_of_kind("ep"):
+    rank = int(job.line.ranks[row])
+    for group in job.window.job.groups_of_kind("ep"):
         if rank in group.ranks and len(group.ranks) > 1:
-            rows = seen.line.rows(np.array(group.ranks, np.int64))
+            rows = job.line.rows(np.array(group.ranks, np.int64))
             return rows if (rows >= 0).all() else np.zeros(0, np.int64)
     return np.zeros(0, np.int64)

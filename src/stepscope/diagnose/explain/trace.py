@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.diagnose.detect.straggler_ranks import Culprit
 from stepscope.diagnose.finding import Cause, Evidence
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.views.breakdown import is_computing
 from stepscope.window import Floats, Ints, Mask, Strings, Table
 
@@ -54,9 +54,9 @@ class _Totals:
     time_ns: Floats
 
 
-def longer(seen: Observed, one: Culprit) -> Longer | None:
+def longer(job: Observed, one: Suspect) -> Longer | None:
     """What the culprit does longer than its peers; None where no trace shows it."""
-    parts = _parts(seen, one)
+    parts = _parts(job, one)
     if parts is None or not sum(parts.values()) > 0:
         return None
     whole = sum(parts.values())
@@ -70,14 +70,14 @@ def longer(seen: Observed, one: Culprit) -> Longer | None:
     detail = f"per step it spends longer than its peers: {said}"
     if cause != "compute":
         return Longer(cause, (), Evidence("breakdown", detail, values))
-    totals = _totals(seen, one)
-    more, kernels = _more_work(totals, seen, one)
+    totals = _totals(job, one)
+    more, kernels = _more_work(totals, job, one)
     if more >= MOST:
         cause = "load_imbalance"
         detail += f"; {_percent(more)} of it is more work, not slower"
     if kernels:
         detail += f"; mostly in {', '.join(kernels)}"
-    on_device = seen.window.table("kernels") is not None
+    on_device = job.window.table("kernels") is not None
     evidence = Evidence("breakdown", detail, {**values, "more_work": more})
     return Longer(cause, kernels if on_device else (), evidence)
 
@@ -86,19 +86,19 @@ def _percent(part: float) -> str:
     return f"{100 * min(part, 1.0):.0f} %"
 
 
-def _parts(seen: Observed, one: Culprit) -> dict[str, float] | None:
+def _parts(job: Observed, one: Suspect) -> dict[str, float] | None:
     """Excess per step of each part over the median of the peers, never negative."""
-    found = seen.breakdown
+    found = job.breakdown
     if found is None:
         return None
     steps = found.steps
-    row, column = seen.line.rows(steps.ints("rank")), seen.line.columns(steps.ints("step"))
+    row, column = job.line.rows(steps.ints("rank")), job.line.columns(steps.ints("step"))
     inside = (row >= 0) & (column >= one.first) & (column < one.stop)
     out = {}
     for name, (_, columns) in _PARTS.items():
         values = np.sum([steps.floats(column) for column in columns], axis=0)
-        mean = _means(row[inside], values[inside], len(seen.line.ranks))
-        usual = stats.median(mean[seen.peers_of(one.row, one.phase)])
+        mean = _means(row[inside], values[inside], len(job.line.ranks))
+        usual = stats.median(mean[job.peers_of(one.row, one.phase)])
         out[name] = max(float(mean[one.row]) - usual, 0.0)
     return out if all(np.isfinite(value) for value in out.values()) else None
 
@@ -109,11 +109,11 @@ def _means(row: Ints, values: Floats, ranks: int) -> Floats:
     return np.where(count > 0, total / np.maximum(count, 1), np.nan)
 
 
-def _totals(seen: Observed, one: Culprit) -> _Totals:
-    table, names = _work(seen)
-    row, column = seen.line.rows(table.ints("rank")), seen.line.columns(table.ints("step"))
+def _totals(job: Observed, one: Suspect) -> _Totals:
+    table, names = _work(job)
+    row, column = job.line.rows(table.ints("rank")), job.line.columns(table.ints("step"))
     keep = (row >= 0) & (column >= one.first) & (column < one.stop) & _computes(names)
-    shape = (len(seen.line.ranks), len(names.values))
+    shape = (len(job.line.ranks), len(names.values))
     cell = (row * shape[1] + names.codes)[keep]
     duration = table.floats("duration_ns")[keep]
     count = np.bincount(cell, minlength=shape[0] * shape[1]).astype(np.float64)
@@ -123,11 +123,11 @@ def _totals(seen: Observed, one: Culprit) -> _Totals:
     )  # fmt: skip
 
 
-def _work(seen: Observed) -> tuple[Table, Strings]:
-    kernels = seen.window.table("kernels")
+def _work(job: Observed) -> tuple[Table, Strings]:
+    kernels = job.window.table("kernels")
     if kernels is not None:
         return kernels, kernels.strings("kernel")
-    operators = seen.window.tables["host_ops"]
+    operators = job.window.tables["host_ops"]
     return operators, operators.strings("name")
 
 
@@ -136,10 +136,10 @@ def _computes(names: Strings) -> Mask:
     return (names.codes >= 0) & chosen[names.codes]
 
 
-def _more_work(totals: _Totals, seen: Observed, one: Culprit) -> tuple[float, tuple[str, ...]]:
+def _more_work(totals: _Totals, job: Observed, one: Suspect) -> tuple[float, tuple[str, ...]]:
     """Which share of the longer computing is work of the usual length that peers have less of, and
     the names that carry the excess."""
-    peers = seen.peers_of(one.row, one.phase)
+    peers = job.peers_of(one.row, one.phase)
     usual_count = np.median(totals.count[peers], axis=0)
     usual_time = np.median(totals.time_ns[peers], axis=0)
     count, time = totals.count[one.row], totals.time_ns[one.row]

@@ -45,19 +45,19 @@ class Noticed:
     """Of the grid."""
 
 
-def noticed(seen: Observed, steps: Mask) -> list[Noticed]:
+def noticed(job: Observed, steps: Mask) -> list[Noticed]:
     """Counters of trouble that stand out in the given steps, per step of them.
 
     Args:
         steps: columns in which data was slow.
     """
-    table = seen.window.table("hardware")
+    table = job.window.table("hardware")
     if table is None or not steps.any():
         return []
     names = {_plain(name) for name in table.strings("metric").values}
     found = [one for name in sorted(names) if _speaks(name)
-             for one in _standing_out(seen, name, steps)]  # fmt: skip
-    trained = [one for name in LINKS if name in names for one in _trained_low(seen, name, steps)]
+             for one in _standing_out(job, name, steps)]  # fmt: skip
+    trained = [one for name in LINKS if name in names for one in _trained_low(job, name, steps)]
     return [*found, *trained]
 
 
@@ -71,15 +71,15 @@ def _speaks(metric: str) -> bool:
     return any(word in metric for word in TROUBLE) and not metric.endswith("_per_s")
 
 
-def _standing_out(seen: Observed, metric: str, steps: Mask) -> Iterator[Noticed]:
-    table = _by_rank(seen, metric)
-    row, column = seen.line.rows(table.ints("rank")), seen.line.column_at(table.ints("ts_ns"))
+def _standing_out(job: Observed, metric: str, steps: Mask) -> Iterator[Noticed]:
+    table = _by_rank(job, metric)
+    row, column = job.line.rows(table.ints("rank")), job.line.column_at(table.ints("ts_ns"))
     keep = (row >= 0) & (column >= 0)
     # what happened in a step shows in the first sample after it
     slow = steps | np.concatenate(([False], steps[:-1]))
     inside, value = slow[column[keep]], table.floats("value")[keep]
     during, else_ = (
-        stats.sums(row[keep][part], value[part], len(seen.line.ranks)) / max(int(count), 1)
+        stats.sums(row[keep][part], value[part], len(job.line.ranks)) / max(int(count), 1)
         for part, count in ((inside, slow.sum()), (~inside, (~slow).sum()))
     )
     usual = max(stats.median(during), 0.0)
@@ -88,13 +88,13 @@ def _standing_out(seen: Observed, metric: str, steps: Mask) -> Iterator[Noticed]
         yield Noticed(metric, rows)
 
 
-def _trained_low(seen: Observed, metric: str, steps: Mask) -> Iterator[Noticed]:
+def _trained_low(job: Observed, metric: str, steps: Mask) -> Iterator[Noticed]:
     """Links of few ranks that carry less than most do, in the given steps."""
-    table = _by_rank(seen, metric)
-    row, column = seen.line.rows(table.ints("rank")), seen.line.column_at(table.ints("ts_ns"))
+    table = _by_rank(job, metric)
+    row, column = job.line.rows(table.ints("rank")), job.line.column_at(table.ints("ts_ns"))
     keep = (row >= 0) & (column >= 0)
     keep[keep] = steps[column[keep]]
-    ranks = len(seen.line.ranks)
+    ranks = len(job.line.ranks)
     count = np.bincount(row[keep], minlength=ranks)
     carries = stats.sums(row[keep], table.floats("value")[keep], ranks)
     mean = np.divide(carries, count, out=np.full(ranks, np.nan), where=count > 0)
@@ -103,22 +103,22 @@ def _trained_low(seen: Observed, metric: str, steps: Mask) -> Iterator[Noticed]:
         yield Noticed(metric, rows)
 
 
-def _by_rank(seen: Observed, metric: str) -> Table:
+def _by_rank(job: Observed, metric: str) -> Table:
     """The samples of a counter; those of an adapter under each rank that sends through it."""
-    table = seen.window.tables["hardware"]
+    table = job.window.tables["hardware"]
     names = table.strings("metric")
     found = [table.take(names.equals(metric))]
     for name in names.values:
         if name != metric and _plain(name) == metric and table.has("host"):
-            found += _spread(seen, table.take(names.equals(name)), name.rpartition(".")[2])
+            found += _spread(job, table.take(names.equals(name)), name.rpartition(".")[2])
     columns = ("rank", "ts_ns", "value")
     return joined([Table({name: one.columns[name] for name in columns}) for one in found])
 
 
-def _spread(seen: Observed, samples: Table, adapter: str) -> Iterator[Table]:
+def _spread(job: Observed, samples: Table, adapter: str) -> Iterator[Table]:
     """One adapter's samples on each host, for each rank behind it; for all if nobody knows."""
-    devices, hosts = Devices(seen.window), samples.strings("host")
-    for host in seen.window.job.hosts:
+    devices, hosts = Devices(job.window), samples.strings("host")
+    for host in job.window.job.hosts:
         here = samples.take(hosts.equals(host.name))
         known = {rank: devices.nic(rank) for rank in host.ranks} if len(here) else {}
         mine = [rank for rank, nic in known.items() if nic == f"{host.name}/{adapter}"]
@@ -127,12 +127,12 @@ def _spread(seen: Observed, samples: Table, adapter: str) -> Iterator[Table]:
 
 
 def speak_against(
-    seen: Observed, signs: Sequence[Noticed], carriers: Sequence[Carrier]
+    job: Observed, signs: Sequence[Noticed], carriers: Sequence[Carrier]
 ) -> Floats:  # fmt: skip
     """By what factor the signs make each carrier likelier."""
     factors = np.ones(len(carriers))
     for sign in signs:
-        ranks = frozenset(seen.line.ranks[sign.rows].tolist())
+        ranks = frozenset(job.line.ranks[sign.rows].tolist())
         fits = next((word for word, _, _ in OWN if sign.metric.startswith(word)), None)
         for word, kind, factor in OWN:
             if word == fits:

@@ -60,15 +60,15 @@ def longest_delay(places: Sequence[Place], excess_ns: Floats) -> float:
     return max(per_rank.values(), default=0.0)
 
 
-def idle_ns(seen: Observed, members: Sequence[int], steps: Mask) -> float:
+def idle_ns(job: Observed, members: Sequence[int], steps: Mask) -> float:
     """The part of a step in which the busiest of the members does nothing of its own: no transfer
     that they wait for can cost more. Infinite where no phases tell.
     """
-    rows = seen.line.rows(np.array(members, np.int64))
-    known = [own for phase, own in zip(seen.own.phases, seen.own.own, strict=True)
+    rows = job.line.rows(np.array(members, np.int64))
+    known = [own for phase, own in zip(job.own.phases, job.own.own, strict=True)
              if phase not in UNNAMED]  # fmt: skip
     if not known or (rows < 0).any():
         return math.inf
     busy = np.nansum([own[np.ix_(rows, steps)] for own in known], axis=0)
-    period = seen.line.job_period_ns[steps]
+    period = job.line.job_period_ns[steps]
     return max(min(stats.median(period - one) for one in busy), 0.0)

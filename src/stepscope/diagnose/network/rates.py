@@ -87,14 +87,14 @@ class _Operators:
     ended_ns: Ints
 
 
-def measure_paces(seen: Observed) -> Paces | None:
+def measure_paces(job: Observed) -> Paces | None:
     """The paces of all places, or None where nothing tells them."""
-    operators = _operators(seen)
+    operators = _operators(job)
     if operators is None:
         return None
     equals = _classes(operators.places)
     usual = operators.size_bytes * _pace(operators, equals)
-    columns = len(seen.line.steps)
+    columns = len(job.line.steps)
     shape = (len(operators.places), columns)
     cell = operators.place * columns + operators.column
     taken, expected = (
@@ -127,19 +127,19 @@ def _pace(operators: _Operators, equals: Ints) -> Floats:
     return out
 
 
-def _operators(seen: Observed) -> _Operators | None:
+def _operators(job: Observed) -> _Operators | None:
     """Operators of which every member was seen in one step, and gave as much as the others."""
-    comm = seen.window.table("comm_ops")
+    comm = job.window.table("comm_ops")
     if comm is None or not comm.has("start_ns", "end_ns", "bytes", "step", "peer"):
         return None
     compared = comm.strings("op").equals(*COMPARED)
-    column = np.where(compared, seen.line.columns(comm.ints("step")), -1)
-    parts = [part for rows in _portions(column) if (part := _matched(seen, comm.take(rows)))]
+    column = np.where(compared, job.line.columns(comm.ints("step")), -1)
+    parts = [part for rows in _portions(column) if (part := _matched(job, comm.take(rows)))]
     if not parts:
         return None
     columns = zip(*(vars(part).values() for part in parts), strict=True)
     joined = _Matched(*map(np.concatenate, columns))
-    return _placed(seen, comm.strings("group").values, joined)
+    return _placed(job, comm.strings("group").values, joined)
 
 
 def _portions(column: Ints) -> Iterator[Ints]:
@@ -168,13 +168,13 @@ class _Matched:
     ended_ns: Ints
 
 
-def _matched(seen: Observed, comm: Table) -> _Matched | None:
+def _matched(job: Observed, comm: Table) -> _Matched | None:
     matched = match(comm)
     if not matched.order.size:
         return None
     table, begins = matched.table.take(matched.order), matched.bounds[:-1]
     start, end, size = (table.ints(name) for name in ("start_ns", "end_ns", "bytes"))
-    column = seen.line.columns(table.ints("step"))
+    column = job.line.columns(table.ints("step"))
     known = (start != NULL) & (end != NULL) & (size >= LEAST_BYTES)
     lasted = np.where(known, end, 0) - np.where(known, start, 0)
     shortest = np.minimum.reduceat(lasted, begins)
@@ -189,10 +189,10 @@ def _matched(seen: Observed, comm: Table) -> _Matched | None:
     )  # fmt: skip
 
 
-def _placed(seen: Observed, names: Sequence[str], matched: _Matched) -> _Operators | None:
+def _placed(job: Observed, names: Sequence[str], matched: _Matched) -> _Operators | None:
     """Those of which no member is missing."""
     ends = Ends(matched.group, matched.source, matched.target)
-    places, place = find_places(seen.window, names, ends)
+    places, place = find_places(job.window, names, ends)
     members = np.array([len(one.members) for one in places], np.int64)
     whole = members[place] == matched.members
     if not whole.any():

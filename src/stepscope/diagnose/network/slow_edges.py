@@ -59,28 +59,28 @@ class Looked:
     """How many times as long as in fast steps each single transfer took."""
 
 
-def look(seen: Observed, guilty: Mapping[int, tuple[int, int]]) -> Looked | None:
+def look(job: Observed, guilty: Mapping[int, tuple[int, int]]) -> Looked | None:
     """The places of a job, or None where it does not tell how fast data moves.
 
     Args:
         guilty: ranks that are slow themselves, and in which columns.
     """
-    if not _on_devices(seen):
+    if not _on_devices(job):
         return None
-    if len(seen.line.steps) - seen.line.warm_up < LEAST_STEPS:
+    if len(job.line.steps) - job.line.warm_up < LEAST_STEPS:
         return None
-    paces = measure_paces(seen)
+    paces = measure_paces(job)
     if paces is None:
         return None
-    slowness = _without_guilty(seen, paces, guilty)
-    classes = _classes(seen, paces)
+    slowness = _without_guilty(job, paces, guilty)
+    classes = _classes(job, paces)
     noise = _noise(slowness, classes)
     fast = _fast(slowness, classes, noise)
     excess = slowness - fast[:, None]
     limit = np.maximum(math.log(RATIO), SIGMAS * noise)[:, None]
     known = np.isfinite(excess)
     times = np.exp(paces.single.slowness - fast[paces.single.place])
-    held_up = _held_up(seen, paces, times, classes)
+    held_up = _held_up(job, paces, times, classes)
     slow = known & ((np.nan_to_num(excess) > limit) | held_up)
     known &= slow | ~_without_scale(known, slow, classes)[:, None]
     brief = ~(slow & ~_few_are_slow(paces, times)).any(axis=0)
@@ -104,11 +104,11 @@ def slow_times(looked: Looked, cells: Mask) -> Iterator[SlowTimes]:
 
 
 def _without_guilty(
-    seen: Observed, paces: Paces, guilty: Mapping[int, tuple[int, int]]
+    job: Observed, paces: Paces, guilty: Mapping[int, tuple[int, int]]
 ) -> Floats:  # fmt: skip
     """How slow each place was, but in warm-up and where a member is slow itself."""
     slowness = paces.slowness
-    slowness[:, : seen.line.warm_up] = np.nan
+    slowness[:, : job.line.warm_up] = np.nan
     for at, place in enumerate(paces.places):
         for rank in guilty.keys() & set(place.members):
             slowness[at, slice(*guilty[rank])] = np.nan
@@ -116,7 +116,7 @@ def _without_guilty(
 
 
 def _held_up(
-    seen: Observed, paces: Paces, times: Floats, classes: Sequence[Ints]
+    job: Observed, paces: Paces, times: Floats, classes: Sequence[Ints]
 ) -> Mask:  # fmt: skip
     """`[place, step]`: where one transfer took longer by a part of the step that counts.
 
@@ -128,12 +128,12 @@ def _held_up(
     worst = np.zeros(paces.taken_ns.shape)
     np.maximum.at(worst, (one.place[slow], one.column[slow]), more_ns)
     worst[~np.isfinite(paces.taken_ns)] = np.nan
-    worst[:, : seen.line.warm_up] = np.nan
+    worst[:, : job.line.warm_up] = np.nan
     noise = np.zeros(len(worst))
     for places in classes:
         noise[places] = stats.step_noise(worst[places])
     usual = np.nan_to_num(_fast_fifth(worst))
-    limit = usual + np.maximum(HELD_UP * seen.line.typical_ns, SIGMAS * noise)
+    limit = usual + np.maximum(HELD_UP * job.line.typical_ns, SIGMAS * noise)
     return np.nan_to_num(worst) > limit[:, None]
 
 
@@ -148,17 +148,17 @@ def _few_are_slow(paces: Paces, times: Floats) -> Mask:
     return np.asarray(2 * slow < all_of_them).reshape(shape)
 
 
-def _on_devices(seen: Observed) -> bool:
+def _on_devices(job: Observed) -> bool:
     """Whether the job is seen to run on devices."""
-    if any(seen.window.table(name) is not None for name in ON_DEVICES):
+    if any(job.window.table(name) is not None for name in ON_DEVICES):
         return True
-    busy = stats.median(seen.hardware("sm_active", seen.line.warm_up, len(seen.line.steps)))
+    busy = stats.median(job.hardware("sm_active", job.line.warm_up, len(job.line.steps)))
     return busy >= AT_WORK
 
 
-def _classes(seen: Observed, paces: Paces) -> list[Ints]:
+def _classes(job: Observed, paces: Paces) -> list[Ints]:
     """Equals that also lie under equally many leaves."""
-    routes, found = Routes(seen.window), dict[tuple[int, int], list[int]]()
+    routes, found = Routes(job.window), dict[tuple[int, int], list[int]]()
     for at, place in enumerate(paces.places):
         found.setdefault((int(paces.equals[at]), routes.crosses_leaves(place)), []).append(at)
     return [np.array(places, np.int64) for places in found.values()]

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.diagnose.detect.mismatch import MOST
 from stepscope.diagnose.numeric.stats import varies
 from stepscope.diagnose.operators.progress import Recording
 from stepscope.window import NULL, Ints, Mask, Table
@@ -25,6 +24,8 @@ SAME = {
 PARTS = {"AllGather": ("given", "taken"), "ReduceScatter": ("taken", "given"),
          "AllToAll": ("given", "taken")}  # fmt: skip
 """Whose first side, summed over all members, must be the second (AllToAll: the sum of it)."""
+MISNUMBERED = 0.5
+"""More disagreement than this in a group means that its members were numbered apart."""
 FEW = 4
 """So few operators of a group may all differ: then it began with the fault."""
 
@@ -71,7 +72,7 @@ def _first(recording: Recording, group: str) -> Clash | None:
 def _numbered_apart(recording: Recording, group: str, wrong: int, count: int) -> bool:
     """Versions before 2.5 counted batches of sends as collectives, on each rank its own."""
     sends = any(key[0] == group for key in recording.channels)
-    return sends and count > FEW and wrong > MOST * count
+    return sends and count > FEW and wrong > MISNUMBERED * count
 
 
 def _reasons(part: Table, begins: Ints, lengths: Ints, members: int) -> Mapping[str, Mask]:

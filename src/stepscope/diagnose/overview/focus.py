@@ -39,13 +39,13 @@ class Focus:
 
 def focus(window: Window, diagnosis: Diagnosis) -> Focus:
     """What matters of a window that is clean and on one clock."""
-    seen = Observed(window)
+    job = Observed(window)
     worst = diagnosis.verdicts[0] if diagnosis.verdicts else None
     steps = _steps(diagnosis, worst)
     told = [rank for one in diagnosis.verdicts for rank in _named(window, one)]
     culprits = list(dict.fromkeys(told))[:MOST_CULPRITS]
-    beside = [peer for rank in culprits for peer in _peers(seen, rank, set(told), worst)]
-    on_path = list(dict.fromkeys(_on_path(seen, steps)))[:ON_PATH]
+    beside = [peer for rank in culprits for peer in _peers(job, rank, set(told), worst)]
+    on_path = list(dict.fromkeys(_on_path(job, steps)))[:ON_PATH]
     ranks = {*culprits, *beside, *on_path} or set(window.ranks[:ON_PATH])
     return Focus(tuple(sorted(ranks & set(window.ranks))), steps)
 
@@ -75,23 +75,23 @@ def _typical(lasted: Floats) -> int:
     return int(np.argmin(np.abs(lasted - np.median(lasted))))
 
 
-def _peers(seen: Observed, rank: int, blamed: set[int], worst: Verdict | None) -> list[int]:
+def _peers(job: Observed, rank: int, blamed: set[int], worst: Verdict | None) -> list[int]:
     """The nearest that do equal work and are not blamed."""
-    row = int(seen.line.rows(np.array([rank]))[0])
+    row = int(job.line.rows(np.array([rank]))[0])
     phase = worst.phase if worst is not None else None
-    peers = seen.line.ranks[seen.peers_of(row, phase)].tolist()
+    peers = job.line.ranks[job.peers_of(row, phase)].tolist()
     well = [one for one in peers if one not in blamed]
     return sorted(well, key=lambda one: abs(one - rank))[:PEERS]
 
 
-def _on_path(seen: Observed, steps: Span | None) -> Iterator[int]:
+def _on_path(job: Observed, steps: Span | None) -> Iterator[int]:
     """Ranks by their part of the critical path, the largest first."""
     if steps is None:
         return
-    chosen = (seen.line.steps >= steps[0]) & (seen.line.steps <= steps[1])
-    graph = step_graph(seen.window, seen.line, np.flatnonzero(chosen))
+    chosen = (job.line.steps >= steps[0]) & (job.line.steps <= steps[1])
+    graph = step_graph(job.window, job.line, np.flatnonzero(chosen))
     if graph is None:
         return
-    for one in shares(seen.window, critical_path(graph)):
+    for one in shares(job.window, critical_path(graph)):
         if one.rank is not None and one.part >= LEAST_PART:
             yield one.rank

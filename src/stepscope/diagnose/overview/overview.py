@@ -22,9 +22,9 @@ _PARTS = (
 )  # fmt: skip
 
 
-def rank_times(seen: Observed) -> tuple[RankTime, ...]:
+def rank_times(job: Observed) -> tuple[RankTime, ...]:
     """Means over the steps of each rank; over all that was recorded where there are no steps."""
-    found = seen.breakdown
+    found = job.breakdown
     if found is None:
         return ()
     table = found.steps if len(found.steps) else found.ranks
@@ -35,27 +35,27 @@ def _of_rank(rank: int, rows: Table) -> RankTime:
     return RankTime(rank, *(int(rows.ints(part).mean()) for part in _PARTS))
 
 
-def latecomers(seen: Observed) -> tuple[Latecomer, ...]:
+def latecomers(job: Observed) -> tuple[Latecomer, ...]:
     """Per group and operator, the costliest first."""
-    arrivals = seen.arrivals
-    if arrivals is None or not len(seen.line.steps):
+    arrivals = job.arrivals
+    if arrivals is None or not len(job.line.steps):
         return ()
     kinds = arrivals.group.codes.astype(np.int64) * len(arrivals.op.values) + arrivals.op.codes
-    kinds = np.where(arrivals.group.equals(*across_stages(seen.window)), -1, kinds)
-    found = [_latest(seen, arrivals, np.flatnonzero(kinds == kind))
+    kinds = np.where(arrivals.group.equals(*across_stages(job.window)), -1, kinds)
+    found = [_latest(job, arrivals, np.flatnonzero(kinds == kind))
              for kind in np.unique(kinds) if kind >= 0]  # fmt: skip
-    least = LATE_SHARE * seen.line.typical_ns
+    least = LATE_SHARE * job.line.typical_ns
     costly = [one for one in found if one.caused_ns >= least]
     return tuple(sorted(costly, key=lambda one: -one.caused_ns))
 
 
-def _latest(seen: Observed, arrivals: Arrivals, operators: Ints) -> Latecomer:
-    ranks = len(seen.line.ranks)
+def _latest(job: Observed, arrivals: Arrivals, operators: Ints) -> Latecomer:
+    ranks = len(job.line.ranks)
     last = arrivals.last_rank[operators]
     caused = np.bincount(last, weights=arrivals.alone_ns[operators], minlength=ranks)
     row, first = int(np.argmax(caused)), int(operators[0])
     return Latecomer(
         group=arrivals.group[first] or "", op=arrivals.op[first] or "",
-        rank=int(seen.line.ranks[row]), last=int((last == row).sum()), operators=int(last.size),
-        caused_ns=int(caused[row] / len(seen.line.steps)),
+        rank=int(job.line.ranks[row]), last=int((last == row).sum()), operators=int(last.size),
+        caused_ns=int(caused[row] / len(job.line.steps)),
     )  # fmt: skip

@@ -44,16 +44,16 @@ class Exposed:
     """How long the exchange that computing waits for lasts."""
 
 
-def newly_exposed(seen: Observed, split: int) -> Exposed | None:
+def newly_exposed(job: Observed, split: int) -> Exposed | None:
     """The exchange that the backward passes wait for since a step, or None."""
-    rows = phase_rows(seen.window, seen.line)
-    exchange = None if rows is None else _exchange(seen, rows)
+    rows = phase_rows(job.window, job.line)
+    exchange = None if rows is None else _exchange(job, rows)
     if rows is None or exchange is None:
         return None
     busy, op = exchange
     within = busy.within(rows.begin, rows.end).astype(np.float64)
     own = rows.duration.astype(np.float64) - np.nan_to_num(nullable(rows.table, "wait_ns"))
-    passes = rows.names.equals(BACKWARD) & (rows.column >= seen.line.warm_up)
+    passes = rows.names.equals(BACKWARD) & (rows.column >= job.line.warm_up)
     meets = passes & (within > 0)
     late = rows.column >= split
     grown = _grown(own, meets, late)
@@ -66,20 +66,20 @@ def newly_exposed(seen: Observed, split: int) -> Exposed | None:
     return Exposed(op, BACKWARD, grown * each, lasts * each)
 
 
-def longer_waited_for(seen: Observed, split: int) -> Exposed | None:
+def longer_waited_for(job: Observed, split: int) -> Exposed | None:
     """The exchange between replicas for which ranks stand longer since a step, or None."""
-    comm = _between_replicas(seen)
+    comm = _between_replicas(job)
     if comm is None or not comm.has("blocked_ns"):
         return None
     moving = _moving_ns(comm)
     exposed = np.minimum(moving, np.maximum(comm.ints("blocked_ns"), 0))
-    column = seen.line.columns(comm.ints("step"))
-    before, after = _per_rank(seen, column, exposed, split)
-    moved_before, moved_after = _per_rank(seen, column, moving, split)
+    column = job.line.columns(comm.ints("step"))
+    before, after = _per_rank(job, column, exposed, split)
+    moved_before, moved_after = _per_rank(job, column, moving, split)
     grown = after - before
     if not (grown > 0 and moved_after - moved_before <= WELL * grown):
         return None
-    late = np.where((column >= split) & (column < len(seen.line.steps)), exposed, 0)
+    late = np.where((column >= split) & (column < len(job.line.steps)), exposed, 0)
     return Exposed(_mostly(comm.strings("op"), late), None, grown, after)
 
 
@@ -94,12 +94,12 @@ def _moving_ns(comm: Table) -> Ints:
     return moving
 
 
-def _per_rank(seen: Observed, column: Ints, values: Ints, split: int) -> tuple[float, float]:
+def _per_rank(job: Observed, column: Ints, values: Ints, split: int) -> tuple[float, float]:
     """The medians of the steps before and since one, of sums per rank; NaN where there is none."""
-    columns = len(seen.line.steps)
+    columns = len(job.line.steps)
     inside = (column >= 0) & (column < columns)
-    total = stats.sums(column[inside], values[inside], columns) / max(len(seen.line.ranks), 1)
-    return stats.median(total[seen.line.warm_up : split]), stats.median(total[split:])
+    total = stats.sums(column[inside], values[inside], columns) / max(len(job.line.ranks), 1)
+    return stats.median(total[job.line.warm_up : split]), stats.median(total[split:])
 
 
 def _grown(own: Floats, rows: Mask, late: Mask) -> float:
@@ -115,9 +115,9 @@ def _rank_steps(rows: PhaseRows, late: Mask) -> int:
     return int(np.unique(cell).size)
 
 
-def _exchange(seen: Observed, rows: PhaseRows) -> tuple[Union, str] | None:
+def _exchange(job: Observed, rows: PhaseRows) -> tuple[Union, str] | None:
     """When each rank exchanges with other replicas, and by which operator mostly."""
-    comm = _between_replicas(seen)
+    comm = _between_replicas(job)
     if comm is None:
         return None
     rank, start, end = rows.line.rows(comm.ints("rank")), arrivals(comm), comm.ints("end_ns")
@@ -129,10 +129,10 @@ def _exchange(seen: Observed, rows: PhaseRows) -> tuple[Union, str] | None:
     return union(rows.axis.at(rank, start), rows.axis.at(rank, end)), op
 
 
-def _between_replicas(seen: Observed) -> Table | None:
+def _between_replicas(job: Observed) -> Table | None:
     """Operators between replicas that ended; None where there are none."""
-    comm = seen.window.table("comm_ops")
-    groups = {group.id for group in seen.window.job.groups_of_kind(*BETWEEN_REPLICAS)}
+    comm = job.window.table("comm_ops")
+    groups = {group.id for group in job.window.job.groups_of_kind(*BETWEEN_REPLICAS)}
     if comm is None or not comm.has("end_ns") or not groups:
         return None
     kept = comm.take(comm.strings("group").equals(*groups) & (comm.ints("end_ns") != NULL))

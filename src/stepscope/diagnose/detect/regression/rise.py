@@ -40,22 +40,22 @@ class Rise:
     transfer_ns: float
 
 
-def shared_rise(seen: Observed, change: Regression, culprits: Collection[int] = ()) -> Rise:
+def shared_rise(job: Observed, change: Regression, culprits: Collection[int] = ()) -> Rise:
     """Measures everything that could have made all ranks slower; culprits have a verdict."""
-    before, after = slice(seen.line.warm_up, change.split), slice(change.split, None)
-    own = risen(seen.total, before, after)
+    before, after = slice(job.line.warm_up, change.split), slice(change.split, None)
+    own = risen(job.total, before, after)
     typical = stats.median(own)
     known = own[np.isfinite(own)]
     shared = float((known >= HALF * typical).mean()) if known.size and typical > 0 else 0.0
-    processor = None if seen.processor is None else risen(seen.processor, before, after)
+    processor = None if job.processor is None else risen(job.processor, before, after)
     return Rise(
         change.after_ns - change.before_ns,
         typical,
         shared,
-        _phase(seen, before, after, typical),
+        _phase(job, before, after, typical),
         None if processor is None else stats.median(processor),
-        risen_pause_ns(seen, before, after, culprits),
-        _transfer(seen, change.split),
+        risen_pause_ns(job, before, after, culprits),
+        _transfer(job, change.split),
     )
 
 
@@ -64,12 +64,12 @@ def risen(values: Floats, before: slice, after: slice) -> Floats:
     return stats.column_median(values[:, after].T) - stats.column_median(values[:, before].T)
 
 
-def _phase(seen: Observed, before: slice, after: slice, whole: float) -> str | None:
+def _phase(job: Observed, before: slice, after: slice, whole: float) -> str | None:
     """The phase that carries the rise, by clearly more than its part of the step before."""
-    total = stats.median(seen.total[:, before])
+    total = stats.median(job.total[:, before])
     parts = {
         phase: (stats.median(risen(own, before, after)), stats.median(own[:, before]))
-        for phase, own in zip(seen.own.phases, seen.own.own, strict=True)
+        for phase, own in zip(job.own.phases, job.own.own, strict=True)
     }
     phase = max(parts, key=lambda name: parts[name][0], default=None)
     if phase is None or whole <= 0 or total <= 0:
@@ -78,11 +78,11 @@ def _phase(seen: Observed, before: slice, after: slice, whole: float) -> str | N
     return phase if part >= DOMINANT and part - usual >= STANDS_OUT else None
 
 
-def _transfer(seen: Observed, split: int) -> float:
+def _transfer(job: Observed, split: int) -> float:
     """Rise of the time data takes after the last arrival, summed over a step's collectives."""
-    arrivals, columns = seen.arrivals, len(seen.line.steps)
+    arrivals, columns = job.arrivals, len(job.line.steps)
     if arrivals is None:
         return 0.0
     known = (arrivals.step >= 0) & np.isfinite(arrivals.transfer_ns)
     total = stats.sums(arrivals.step[known], arrivals.transfer_ns[known], columns)
-    return stats.median(total[split:]) - stats.median(total[seen.line.warm_up : split])
+    return stats.median(total[split:]) - stats.median(total[job.line.warm_up : split])

@@ -20,10 +20,10 @@ from stepscope.diagnose.detect.regression.exposed import Exposed, longer_waited_
 from stepscope.diagnose.detect.regression.rise import HALF, Rise, shared_rise
 from stepscope.diagnose.detect.regression.uneven import risen_excess_ns
 from stepscope.diagnose.detect.step_time import LEAST_RISE, Regression
-from stepscope.diagnose.explain.cpu import COMPUTES, STRANGERS
 from stepscope.diagnose.finding import Cause, Finding
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.thresholds import OTHER_PROCESSES, PROCESSOR_TIME
 from stepscope.diagnose.views.stacks import Samples, Slow, compiles, slower_than_before
 from stepscope.diagnose.views.unnamed import UNNAMED
 from stepscope.trace import DATA_LOAD
@@ -39,7 +39,7 @@ machines get slower by less whenever somebody else starts something."""
 
 
 def find_everyones(
-    seen: Observed,
+    job: Observed,
     samples: Samples | None,
     change: Regression,
     culprits: Collection[int] = (),
@@ -50,11 +50,11 @@ def find_everyones(
         change: of the step times without what the culprits cost.
         culprits: rows that have a verdict of their own: their pauses and functions are explained.
     """
-    rise = shared_rise(seen, change, culprits)
-    reason = _shown(seen, samples, rise, change, culprits)
+    rise = shared_rise(job, change, culprits)
+    reason = _shown(job, samples, rise, change, culprits)
     if reason is None and change.ratio >= LEAST_RISE:
-        reason = _inferred(seen, rise, change)
-    return None if reason is None else _finding(seen, change, rise, reason)
+        reason = _inferred(job, rise, change)
+    return None if reason is None else _finding(job, change, rise, reason)
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class _Reason:
 
 
 def _shown(
-    seen: Observed,
+    job: Observed,
     samples: Samples | None,
     rise: Rise,
     change: Regression,
@@ -83,35 +83,35 @@ def _shown(
     if rise.pause_ns >= EXPLAINS * rise.step_ns:
         return _Reason("gc", 0.9, _named(rise.phase), shown=True)
     if samples is not None and (not culprits or _is_work(rise)):
-        split_ns = int(seen.line.begins_ns[change.split])
+        split_ns = int(job.line.begins_ns[change.split])
         others = samples.without(culprits)
         slow = slower_than_before(others, split_ns, change.before_ns, change.after_ns)
         if slow is not None:
             return _by_function(slow, rise)
     if rise.transfer_ns >= HALF * rise.step_ns:
         return None
-    exposed = _exposed(seen, change.split, rise)
+    exposed = _exposed(job, change.split, rise)
     if exposed is not None:
         return _by_exposure(exposed)
-    if risen_excess_ns(seen, change.split, culprits) >= HALF * rise.step_ns:
+    if risen_excess_ns(job, change.split, culprits) >= HALF * rise.step_ns:
         detail = "; ever another rank has the most to do, in both passes"
         return _Reason("load_imbalance", 0.7, None, None, detail, shown=True)
     return None
 
 
-def _exposed(seen: Observed, split: int, rise: Rise) -> Exposed | None:
+def _exposed(job: Observed, split: int, rise: Rise) -> Exposed | None:
     """Communication that computing began to wait for, if that explains the rise."""
-    passes = newly_exposed(seen, split)
+    passes = newly_exposed(job, split)
     if passes is not None and passes.grown_ns >= HALF * rise.own_ns:
         return passes
-    waits = longer_waited_for(seen, split)
+    waits = longer_waited_for(job, split)
     return waits if waits is not None and waits.grown_ns >= HALF * rise.step_ns else None
 
 
 def _is_work(rise: Rise) -> bool:
     """Whether the ranks themselves did more: beside a culprit most stacks show who waits for it."""
     own = rise.shared >= SHARED and rise.own_ns >= HALF * rise.step_ns
-    return own and (rise.processor_ns is None or rise.processor_ns >= COMPUTES * rise.own_ns)
+    return own and (rise.processor_ns is None or rise.processor_ns >= PROCESSOR_TIME * rise.own_ns)
 
 
 def _by_function(slow: Slow, rise: Rise) -> _Reason:
@@ -133,40 +133,40 @@ def _named(phase: str | None) -> str | None:
     return None if phase in UNNAMED else phase
 
 
-def _inferred(seen: Observed, rise: Rise, change: Regression) -> _Reason | None:
+def _inferred(job: Observed, rise: Rise, change: Regression) -> _Reason | None:
     """The cause by what rose along, without a function or a pause to point at."""
     own = rise.shared >= SHARED and rise.own_ns >= HALF * rise.step_ns
-    others = not own and seen.own.phases and rise.transfer_ns < HALF * rise.step_ns
-    if others or change.ratio < _least_unexplained(seen, change):
+    others = not own and job.own.phases and rise.transfer_ns < HALF * rise.step_ns
+    if others or change.ratio < _least_unexplained(job, change):
         return None  # some ranks got slower and the others waited, or it is within the noise
     if rise.transfer_ns >= HALF * rise.step_ns:
         return _Reason("network", 0.6, _named(rise.phase))
     if rise.phase == DATA_LOAD:
         return _Reason("data_loading", 0.7, rise.phase)
-    if rise.processor_ns is not None and rise.processor_ns < COMPUTES * rise.own_ns:
-        return _of_busy_machines(seen, rise, change)
+    if rise.processor_ns is not None and rise.processor_ns < PROCESSOR_TIME * rise.own_ns:
+        return _of_busy_machines(job, rise, change)
     if rise.phase is not None:
         return _Reason("code", 0.5, _named(rise.phase))
     return _Reason("unknown", 0.3) if change.ratio >= UNEXPLAINED_RATIO else None
 
 
-def _of_busy_machines(seen: Observed, rise: Rise, change: Regression) -> _Reason | None:
+def _of_busy_machines(job: Observed, rise: Rise, change: Regression) -> _Reason | None:
     """Own time rose and processor time did not."""
-    taken = seen.hardware("stranger_cpu_util", change.split, len(seen.line.steps))
-    if stats.median(taken) >= STRANGERS:
+    taken = job.hardware("stranger_cpu_util", change.split, len(job.line.steps))
+    if stats.median(taken) >= OTHER_PROCESSES:
         return _Reason("contention", 0.6, _named(rise.phase))
     doubled = change.ratio >= UNEXPLAINED_RATIO
     return _Reason("host", 0.4, _named(rise.phase)) if doubled else None
 
 
-def _least_unexplained(seen: Observed, change: Regression) -> float:
-    series = seen.line.job_period_ns[seen.line.warm_up : change.split]
+def _least_unexplained(job: Observed, change: Regression) -> float:
+    series = job.line.job_period_ns[job.line.warm_up : change.split]
     level = stats.median(series)
     return 1.0 + max(0.1, BEYOND_NOISE * stats.sigma(series) / level if level > 0 else 0.0)
 
 
-def _finding(seen: Observed, change: Regression, rise: Rise, reason: _Reason) -> Finding:
-    line, stop = seen.line, len(seen.line.steps)
+def _finding(job: Observed, change: Regression, rise: Rise, reason: _Reason) -> Finding:
+    line, stop = job.line, len(job.line.steps)
     detail = (
         f"steps take {change.ratio:.2f} times as long on all ranks from step "
         f"{line.steps[change.split]}{reason.detail}"

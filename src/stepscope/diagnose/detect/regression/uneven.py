@@ -29,26 +29,26 @@ CHANGING = 0.75
 """No replica has the slowest rank in more of the steps: each of two has it in half of them."""
 
 
-def risen_excess_ns(seen: Observed, split: int, culprits: Collection[int] = ()) -> float:
+def risen_excess_ns(job: Observed, split: int, culprits: Collection[int] = ()) -> float:
     """By how much more than before the slowest rank of a step is above its peers.
 
     Rows of culprits, which have a verdict, are left out. 0 where the slowest rank is always of the
     same replica, or where that is not a matter of its work.
     """
-    if not {FORWARD, BACKWARD} <= set(seen.own.phases):
+    if not {FORWARD, BACKWARD} <= set(job.own.phases):
         return 0.0
-    forward, backward = (seen.own.own[seen.own.phases.index(name)] for name in (FORWARD, BACKWARD))
-    groups = seen.groups(FORWARD)
+    forward, backward = (job.own.own[job.own.phases.index(name)] for name in (FORWARD, BACKWARD))
+    groups = job.groups(FORWARD)
     if not groups:
         return 0.0
     excess = _excess(forward + backward, groups)
     excess[sorted(culprits)] = np.nan
-    if not _changes(seen, excess[:, split:]):
+    if not _changes(job, excess[:, split:]):
         return 0.0
     if not _together(forward[:, split:], backward[:, split:], groups):
         return 0.0
     worst = np.nan_to_num(excess, nan=0.0).max(axis=0)
-    return stats.median(worst[split:]) - stats.median(worst[seen.line.warm_up : split])
+    return stats.median(worst[split:]) - stats.median(worst[job.line.warm_up : split])
 
 
 def _excess(own: Floats, groups: list[Ints]) -> Floats:
@@ -59,13 +59,13 @@ def _excess(own: Floats, groups: list[Ints]) -> Floats:
     return excess
 
 
-def _changes(seen: Observed, excess: Floats) -> bool:
+def _changes(job: Observed, excess: Floats) -> bool:
     """Whether ever another replica of the model has the slowest rank."""
     known = np.isfinite(excess).any(axis=0)
     if not known.any():
         return False
-    replica = {rank: at for at, ranks in enumerate(replicas(seen.window)) for rank in ranks}
-    of_row = np.array([replica[int(rank)] for rank in seen.line.ranks])
+    replica = {rank: at for at, ranks in enumerate(replicas(job.window)) for rank in ranks}
+    of_row = np.array([replica[int(rank)] for rank in job.line.ranks])
     slowest = of_row[np.nanargmax(excess[:, known], axis=0)]
     return bool(np.bincount(slowest).max() <= CHANGING * slowest.size)
 

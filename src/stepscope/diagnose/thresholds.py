@@ -1,0 +1,41 @@
+"""What a finding must cost before it becomes a verdict, and how its score is built.
+
+Every constant says where it comes from: `paper`, `statistics`, `measured on real data`, or `our
+simulator` (to be replaced by real data).
+"""
+
+from __future__ import annotations
+
+LEAST_COST = 0.02
+"""Below two percent of the step time nobody would act, and noise reaches as far. Our simulator."""
+LEAST_COST_OUTSIDE = 0.1
+"""What one rank does between steps is logging and checkpoints, by design: it must cost more. Our
+simulator."""
+LEAST_COST_IN_GAPS = 0.05
+"""Nothing is saved between two phases of a step, but a rank that logs may read the loss there. Our
+simulator."""
+LEAST_COST_REPEATED = 0.01
+"""Repeated spikes are no noise and seldom stay as they are. The same holds for one long spike whose
+cause was measured: what was compiled once in mid-job will be compiled again. Our simulator."""
+LEAST_COST_ONCE = 0.05
+"""A single spike is an episode unless it matters as much as a storm of collections must. Our
+simulator."""
+
+SCORE, HIGHEST_SCORE = 0.7, 0.98
+SCORE_PER_SIGMA, MOST_SIGMAS = 0.04, 4.0
+LATE_BONUS, CAUSE_BONUS = 0.05, 0.05
+"""A score grows with the distance to the alarm limit, with arrivals that agree and with a cause
+that was measured. It orders verdicts; it is not a probability fitted to labelled jobs. Our
+simulator."""
+
+PROCESSOR_TIME = 0.4
+"""Part of an excess that must be processor time to be called computing: on a busy machine a rank
+that computes waits for the processor for up to half of that time. Measured on real data."""
+OTHER_PROCESSES = 0.25
+"""Cores that other processes use on a rank's processors before they are called the reason. Measured
+on real data (shared machines)."""
+
+
+def score(sigmas: float) -> float:
+    """The score of a finding that lies so many standard deviations above its alarm limit."""
+    return min(SCORE + SCORE_PER_SIGMA * min(sigmas, MOST_SIGMAS), HIGHEST_SCORE)
