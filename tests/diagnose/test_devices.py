@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stepscope.diagnose.finding import Cause, Finding
+from stepscope.diagnose.finding import Cause, Slowdown
 from stepscope.diagnose.network.devices import Devices, culprit_devices
 from stepscope.trace import Host, Job
 from stepscope.window import Ints, Strings, Table, Window
@@ -23,7 +23,7 @@ def a_window(**tables: Table) -> Window:
 
 
 def accused(window: Window, cause: Cause, *ranks: int, function: str | None = None) -> list[str]:
-    finding = Finding("argus-l2", "slowdown", cause, "", ranks, function=function, confidence=0.9)
+    finding = Slowdown("argus-l2", cause, "", ranks, function=function, score=0.9)
     return [device.name for device in culprit_devices(window, finding, ("a",))]
 
 

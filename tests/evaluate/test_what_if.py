@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from stepscope.diagnose.decide import cost
-from stepscope.diagnose.decide.culprits import find_culprits
 from stepscope.diagnose.decide.held_up import graph_about
 from stepscope.diagnose.decide.savings import savings
+from stepscope.diagnose.detect.straggler_ranks import Stragglers
 from stepscope.diagnose.graph import step_graph
+from stepscope.diagnose.method import SoFar
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.prepare.clean import clean
 from stepscope.diagnose.prepare.gauges import by_rank
@@ -43,7 +44,8 @@ def test_the_part_that_a_culprit_holds_up_loses_what_the_whole_graph_loses(
     sim = played("gpu_slow:rank=9,factor=1.6", workload={"kind": "variable"},
                  parallelism={"tp": 2, "pp": 4, "microbatches": 16})  # fmt: skip
     whole = Observed(by_rank(clean(sim.window)[0]))
-    culprits = find_culprits(whole)
+    found = Stragglers().detect(whole, SoFar())
+    culprits = [one.suspect for one in found if one.suspect is not None]
     rows = np.array([one.row for one in culprits])
     every = cost.what_if(whole, culprits)
     comm = whole.window.tables["comm_ops"]

@@ -9,6 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from stepscope.diagnose.suspect import Suspect
+from stepscope.diagnose.thresholds import LEAST_COST
+
 Cause = Literal[
     "compute", "memory_copy", "network", "host", "data_loading", "gc", "jit_compile",
     "load_imbalance", "contention", "code", "unknown",
@@ -18,6 +21,7 @@ State = Literal["healthy", "jitter", "regression", "both", "slow", "hang"]
 WindowKind = Literal["jitter", "regression", "slow", "hang"]
 Value = float | int | str | bool | None | list[float] | list[int] | list[str]
 Span = tuple[int, int]
+Extent = Literal["passes", "everything", "some"]
 
 
 @dataclass(frozen=True)
@@ -39,15 +43,27 @@ class Evidence:
 
 
 @dataclass(frozen=True)
-class Finding:
-    """One method's observation, before blame is decided.
+class Decision:
+    """One rule applied to one candidate: what it compared, and whether the limit was reached."""
 
-    `lost_ns` is the time per affected step that would come back (0: not known), `slowdown` how many
-    times longer than its peers. A finding with empty `ranks` is about everyone.
+    rule: str
+    fired: bool
+    value: float | None = None
+    limit: float | None = None
+    says: str = ""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one method observed, before blame is decided; with empty `ranks`, about everyone.
+
+    `lost_ns` is the time per affected step that would come back (0: not known), `lost_fraction`
+    the same as a share of step time, `slowdown` how many times longer than its peers, `victims` how
+    many ranks wait (None: the other members of the culprits' groups). `values` are numbers for the
+    JSON; no code decides by them.
     """
 
     method: str
-    kind: Kind
     cause: Cause
     detail: str
     ranks: tuple[int, ...] = ()
@@ -61,8 +77,129 @@ class Finding:
     time_ns: Span | None = None
     slowdown: float | None = None
     lost_ns: float = 0.0
-    confidence: float = 0.0
+    lost_fraction: float | None = None
+    victims: int | None = None
+    score: float = 0.0
     values: Mapping[str, Value] = field(default_factory=dict)
+    decisions: tuple[Decision, ...] = ()
+
+    @property
+    def kind(self) -> Kind:
+        return "slowdown"
+
+
+@dataclass(frozen=True)
+class Slowdown(Finding):
+    """Ranks that take longer than their peers."""
+
+    suspect: Suspect | None = None
+    """Where a method found one rank by its own time: what it costs, and why, is then worked out."""
+    supporting: tuple[Evidence, ...] = ()
+    """What supports its cause."""
+    least_fraction: float = LEAST_COST
+    """The cost below which it is not worth a verdict."""
+    lag_ns: float | None = None
+    """By how much it arrived last in collectives, per step."""
+    spikes: int | None = None
+    """In how many of its `of_steps` steps it is slow; None: in all of them."""
+    of_steps: int = 0
+    clock: float | None = None
+    """Its device's clock over its peers'."""
+    extent: Extent = "some"
+    """Which parts of a step it is slow in."""
+    of_gpu: bool = False
+    """Whether others compete for its GPU, and not for its host."""
+    shared_devices: bool = False
+    """Whether something that nobody observed seems to use all devices of its host."""
+    columns: frozenset[int] = frozenset()
+    """Steps, or windows, in which it is slow, as numbers within what was judged."""
+    costs_alone: bool = False
+    """Whether its cost is what it takes longer itself: of several the others wait for the last."""
+    has_onset: bool = False
+    """Whether it was well for a part of the time, so that the onsets of two can be compared."""
+    says: str = ""
+    """The summary, where the usual sentence does not fit."""
+
+    @property
+    def costs_enough(self) -> bool:
+        """Whether it costs the job anything worth a verdict; a cost that is unknown is no reason
+        to be silent where the method itself accuses."""
+        if self.lost_fraction is None:
+            return self.suspect is None
+        return self.lost_fraction >= self.least_fraction
+
+
+@dataclass(frozen=True)
+class SlowLink(Finding):
+    """Data that moves slower in one place than elsewhere, or than before."""
+
+    where: str = ""
+    """`in dp-3 than in equal groups`."""
+    columns: tuple[int, ...] = ()
+    """The steps in which it is slow, as numbers within what was judged; where they are known."""
+    step_share: float | None = None
+    """What it costs, as a share of the steps in which it is slow; None: `lost_fraction`."""
+
+    @property
+    def costs_enough(self) -> bool:
+        share = self.lost_fraction if self.step_share is None else self.step_share
+        return share is None or share >= LEAST_COST
+
+
+@dataclass(frozen=True)
+class Regression(Finding):
+    """Steps that take longer on all ranks."""
+
+    measured: bool = False
+    """Whether something measured shows the cause; else it follows from what rose along."""
+    exposed: str | None = None
+    """The operator that computing now waits for."""
+    paused_steps: int | None = None
+    """In how many steps some rank collected garbage, where ranks collect in turns."""
+
+
+@dataclass(frozen=True)
+class Unsteady(Finding):
+    """The step times of the whole job: single long steps, or a lasting rise. It accuses nobody."""
+
+    spikes: tuple[int, ...] = ()
+    """Columns of long steps that no schedule explains."""
+    split: int | None = None
+    """The column from which steps take longer."""
+
+
+@dataclass(frozen=True)
+class Stuck(Finding):
+    """A hang, or members of a group that called different operators."""
+
+    mismatched: bool = False
+    unfinished: bool = False
+    """Whether members that disagree are still in the operator."""
+    without_dump: tuple[int, ...] = ()
+    """Ranks of which only a missing dump could tell."""
+
+    @property
+    def kind(self) -> Kind:
+        return "mismatch" if self.mismatched else "hang"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Somebody who was considered for a verdict, and every rule that was applied on the way."""
+
+    who: str
+    """`rank 7`, `group dp-3`, `all ranks`."""
+    ranks: tuple[int, ...]
+    verdict: int | None
+    """Its place among the verdicts; None: not accused."""
+    decisions: tuple[Decision, ...]
+
+    @property
+    def ended_by(self) -> Decision | None:
+        """The rule that kept it from a verdict."""
+        if self.verdict is not None:
+            return None
+        return next((one for one in reversed(self.decisions) if not one.fired), None)
 
 
 @dataclass(frozen=True)
@@ -85,8 +222,11 @@ class Verdict:
     slowdown: float | None = None
     lost_fraction: float | None = None
     confidence: float = 0.0
+    """A score that orders verdicts; it is not a probability fitted to labelled jobs."""
     victims: int = 0
     evidence: tuple[Evidence, ...] = ()
+    decisions: tuple[Decision, ...] = ()
+    """Every rule that was applied on the way to it."""
     stack: tuple[str, ...] = ()
     """The culprit's call stack, outermost first, where one was caught (hangs)."""
 
@@ -179,6 +319,8 @@ class Diagnosis:
     rank_times: tuple[RankTime, ...] = ()
     """Only of traces that show every kernel or operator."""
     latecomers: tuple[Latecomer, ...] = ()
+    candidates: tuple[Candidate, ...] = ()
+    """Everybody who was considered, verdict or not."""
     losses: Mapping[str, int] = field(default_factory=dict)
     """Rows known to be lost, by table."""
     cost: Mapping[str, float] = field(default_factory=dict)

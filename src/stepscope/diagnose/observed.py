@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, TypeVar
 
 import numpy as np
 
 from stepscope.diagnose.graph.critical_path import Path, critical_path
 from stepscope.diagnose.graph.step_graph import StepGraph, spread, step_graph
 from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.views.arrivals import Arrivals, collect_arrivals
 from stepscope.diagnose.views.breakdown import Breakdown, breakdown
 from stepscope.diagnose.views.device_errors import errors
 from stepscope.diagnose.views.own_time import OwnTime, own_time
 from stepscope.diagnose.views.peers import EXPERT_WORDS, comparison_groups, is_expert
 from stepscope.diagnose.views.samples import Sampled, sampled
+from stepscope.diagnose.views.stacks import Samples, read_samples
 from stepscope.diagnose.views.timeline import Timeline, timeline
 from stepscope.window import Floats, Ints, Mask, Window
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,25 @@ class Observed:
             if row in group:
                 return np.asarray(group[group != row])
         return np.zeros(0, np.int64)
+
+    def peer_median(self, values: Floats, phase: str | None, row: int) -> Floats:
+        """Of `[rank, step]`, column medians over the ranks that do the same work in a phase."""
+        return stats.column_median(values[self.peers_of(row, phase)])
+
+    def excess(self, own: Floats, phase: str | None, row: int) -> Floats:
+        """Per step, how much longer the rank takes than the median of its peers; NaN unknown."""
+        above: Floats = own[row] - self.peer_median(own, phase, row)
+        return above
+
+    def excess_of(self, phase: str | None, row: int) -> Floats:
+        """The same of a phase, or of all together (None)."""
+        own = self.total if phase is None else self.own.own[self.own.phases.index(phase)]
+        return self.excess(own, phase, row)
+
+    @cached_property
+    def samples(self) -> Samples | None:
+        """Samples of the main threads' stacks; None where nobody took any."""
+        return read_samples(self.window, self.line)
 
     @cached_property
     def _equals(self) -> list[Ints]:
@@ -130,6 +155,24 @@ class Observed:
     def errors(self) -> Mask:
         """`[rank, step]`: where a rank's own device may have counted errors."""
         return errors(self.window, self.line)
+
+    @cached_property
+    def remembered(self) -> dict[tuple[str, object], Any]:
+        """What explanations worked out of suspects, so that each asks only once."""
+        return {}
+
+    @cached_property
+    def shared(self) -> dict[str, Any]:
+        """What several methods read, and only if one of them runs."""
+        return {}
+
+    def once(self, what: str, suspect: Suspect, work: Callable[[], Result]) -> Result:
+        """The result of some work on a suspect, done at most once."""
+        key = (what, suspect)
+        if key not in self.remembered:
+            self.remembered[key] = work()
+        known: Result = self.remembered[key]
+        return known
 
     @cached_property
     def _sampled(self) -> dict[str, Sampled]:

@@ -1,53 +1,50 @@
-"""The order of diagnosis: clean, align, look at the job, its ranks and what is stuck, decide."""
+"""The order of diagnosis: prepare, detect, explain, decide, and put into words.
+
+Stages build on each other: what slow ranks cost is no rise that all share, and a rank that has a
+verdict is not blamed by its links or kernels again.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import repeat
+from typing import TypeVar
 
 import numpy as np
 
-from stepscope.diagnose.decide.by_kernels import kernel_verdicts
-from stepscope.diagnose.decide.cost import Cost, accusable, what_if
-from stepscope.diagnose.decide.culprits import find_culprits, in_common
-from stepscope.diagnose.decide.join import Slow, joined
-from stepscope.diagnose.decide.network import judge_network
+from stepscope.diagnose import registry
+from stepscope.diagnose.decide import rules
+from stepscope.diagnose.decide.candidates import candidates
+from stepscope.diagnose.decide.cost import accusable, what_if
+from stepscope.diagnose.decide.culprits import choose
+from stepscope.diagnose.decide.everyone import is_after_effect
+from stepscope.diagnose.decide.join import joined
 from stepscope.diagnose.decide.on_path import with_path
+from stepscope.diagnose.decide.slow_ranks import judge
 from stepscope.diagnose.decide.symptoms import with_symptoms
-from stepscope.diagnose.decide.verdict import (
-    costs_enough,
-    everyones_verdict,
-    ranked,
-    slow_finding,
-    slow_verdict,
-    stuck_verdict,
-)
+from stepscope.diagnose.decide.verdict import ranked, verdict_of
 from stepscope.diagnose.detect import desync, hang
-from stepscope.diagnose.detect import step_time as l1
-from stepscope.diagnose.detect.gc_turns import find_turns
-from stepscope.diagnose.detect.mismatch import find_mismatch
-from stepscope.diagnose.detect.planned_pauses import expected
-from stepscope.diagnose.detect.regression.shared import find_everyones
-from stepscope.diagnose.detect.straggler_ranks import is_brief
-from stepscope.diagnose.explain.idle_host import with_idle
-from stepscope.diagnose.explain.kernels import with_kernels
-from stepscope.diagnose.explain.pcie import with_link
-from stepscope.diagnose.explain.reason import reason_of
+from stepscope.diagnose.detect.regression.shared import change_without
 from stepscope.diagnose.finding import (
     AnomalousWindow,
     Diagnosis,
     Finding,
     RankPhase,
+    Regression,
     Skipped,
+    Slowdown,
+    SlowLink,
     Span,
     State,
     StepSeries,
+    Stuck,
+    Unsteady,
     Verdict,
 )
+from stepscope.diagnose.method import Detector, Explanation, SoFar
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.operators.liveness import latest_stack
 from stepscope.diagnose.overview.overview import latecomers, rank_times
 from stepscope.diagnose.overview.own_cost import own_cost
 from stepscope.diagnose.prepare.align import align
@@ -55,16 +52,9 @@ from stepscope.diagnose.prepare.clean import clean
 from stepscope.diagnose.prepare.device_steps import device_steps
 from stepscope.diagnose.prepare.gauges import by_rank
 from stepscope.diagnose.suspect import Suspect
-from stepscope.diagnose.views.stacks import Samples, read_samples
-from stepscope.diagnose.views.timeline import WARM_UP_STEPS
 from stepscope.window import Floats, Window
 
-JITTER_COST = 0.02
-"""Spikes that cost less than this share of all step time do not make a job jittery."""
-
-
-MOSTLY = 0.5
-"""A culprit that is slow for half of a rise is there for most of what it costs."""
+Kind = TypeVar("Kind", bound=Finding)
 
 
 @dataclass(frozen=True)
@@ -73,6 +63,8 @@ class Settings:
 
     hangs: bool = True
     slowdowns: bool = True
+    methods: tuple[str, ...] = ()
+    """Names of the only detectors to run; empty: all that run by default."""
 
 
 def diagnose(window: Window, settings: Settings = Settings()) -> Diagnosis:
@@ -80,22 +72,26 @@ def diagnose(window: Window, settings: Settings = Settings()) -> Diagnosis:
     window, dropped = clean(window)
     window, clocks, unaligned = align(device_steps(window))
     job = Observed(by_rank(window))
-    stuck = _stuck(window) if settings.hangs else []
-    slow = _slow(job) if settings.slowdowns else _Slow((), (), None)
-    verdicts = ranked([*stuck, *(with_symptoms(job, with_path(job, one)) for one in slow.verdicts)])
+    found = _Search(job, registry.chosen(settings.methods), registry.explanations(settings.methods))
+    if settings.hangs:
+        found.look_for_hangs()
+    if settings.slowdowns:
+        found.look_for_slowness()
+    verdicts = _verdicts(job, found.blamed)
     return Diagnosis(
         job_id=window.job.job_id,
         ranks=len(window.ranks),
-        state=_state(slow, verdicts),
+        state=_state(found),
         steps=_steps(job),
-        windows=_windows(job, slow, verdicts),
+        windows=_windows(job, found, verdicts),
         verdicts=verdicts,
         clocks=clocks,
-        skipped=(*dropped, *unaligned, *_skipped(job)),
+        skipped=(*dropped, *unaligned, *_skipped(job, found)),
         series=_series(job),
         rank_phases=tuple(_rank_phases(job)),
         rank_times=rank_times(job),
         latecomers=latecomers(job),
+        candidates=candidates(verdicts, found.let_go),
         losses=_losses(window),
         cost=own_cost(window),
     )
@@ -109,165 +105,163 @@ def find_hang(window: Window, settings: Settings = Settings()) -> Diagnosis | No
     finding = hang.find_hang(window)
     if finding is None:
         return None
-    verdict = stuck_verdict(window, finding)
+    verdict = verdict_of(window, finding)
     return Diagnosis(window.job.job_id, len(window.ranks), "hang", verdict.steps,
                      verdicts=(verdict,))  # fmt: skip
 
 
-def _stuck(window: Window) -> list[Verdict]:
-    """A mismatch explains the hang it causes. Flight recorders show both by order alone."""
-    if desync.applies(window):
-        return [_desynced(window, one) for one in desync.find_desync(window)]
-    found = [find_mismatch(window), hang.find_hang(window)]
-    kept = [one for one in found if one is not None]
-    if len(kept) == 2 and kept[0].group == kept[1].group:
-        kept = kept[:1]
-    return [stuck_verdict(window, one) for one in kept]
+@dataclass
+class _Search:
+    """Findings stage by stage: those that deserve a verdict, and those that were let go."""
+
+    job: Observed
+    detectors: Sequence[Detector]
+    explanations: Sequence[Explanation]
+    blamed: list[Finding] = field(default_factory=list)
+    let_go: list[Finding] = field(default_factory=list)
+    culprits: tuple[Suspect, ...] = ()
+    unsteady: list[Unsteady] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+
+    def look_for_hangs(self) -> None:
+        """A mismatch explains the hang it causes."""
+        found = [one for detector in registry.STUCK for one in self._ask(detector, Stuck)]
+        mismatched = {one.group for one in found if one.mismatched and one.method != "desync"}
+        for one in found:
+            explained = one.method == "hang" and one.group in mismatched
+            (self.let_go if explained else self.blamed).append(one)
+
+    def look_for_slowness(self) -> None:
+        for detector in registry.STEP_TIMES:
+            self.unsteady += self._ask(detector, Unsteady)
+        lost_ns = self._slow_ranks()
+        network = self._slow_network()
+        for link in network:
+            lost_ns[list(link.columns)] += link.lost_ns
+        by_kernels = self._slow_kernels()
+        self._everyone(lost_ns, [*by_kernels, *network])
+        self._others()
+
+    def _slow_ranks(self) -> Floats:
+        """Ranks that take longer than their peers; what they cost in each step."""
+        found = [one for detector in registry.SLOW_RANKS for one in self._ask(detector, Slowdown)]
+        chosen = choose(found)
+        self.let_go += chosen.explained
+        allowed = accusable(self.job, _suspects(chosen.kept))
+        self.let_go += [rules.everyone(one) for one, kept in zip(chosen.kept, allowed, strict=True)
+                        if not kept]  # fmt: skip
+        slow = [one for one, kept in zip(chosen.kept, allowed, strict=True) if kept]
+        suspects = _suspects(slow)
+        cost = what_if(self.job, suspects)
+        judged = judge(self.job, slow, cost, self.explanations)
+        self.blamed += judged.costly
+        self.let_go += judged.cheap
+        self.culprits = judged.culprits
+        if len(self.culprits) == len(suspects):  # mostly so, and what they cost is known
+            return cost.lost_ns
+        if not self.culprits:
+            return np.zeros(len(self.job.line.steps))
+        return what_if(self.job, self.culprits).lost_ns
+
+    def _slow_network(self) -> list[SlowLink]:
+        found = [one for detector in registry.SLOW_NETWORK for one in self._ask(detector, SlowLink)]
+        return self._keep(found)
+
+    def _slow_kernels(self) -> list[Finding]:
+        told: list[Finding] = []
+        for detector in registry.SLOW_KERNELS:
+            ranks = frozenset(rank for one in (*self.blamed, *told) for rank in one.ranks)
+            known = self._ask(detector, Finding, ranks)
+            slow = [one for one in known if isinstance(one, Slowdown)]
+            merged = joined(self.job.window, slow) if detector.name == "argus-l3" else slow
+            told += [*merged, *(one for one in known if not isinstance(one, Slowdown))]
+        return self._keep(told)
+
+    def _keep(self, found: Sequence[Kind]) -> list[Kind]:
+        """Those that cost enough; the others are let go."""
+        weighed = [rules.weighed(one) for one in found]
+        kept = [one for one in weighed if rules.costs_enough(one)]
+        self.blamed += kept
+        self.let_go += [one for one in weighed if not rules.costs_enough(one)]
+        return kept
+
+    def _everyone(self, lost_ns: Floats, beside: Sequence[Finding]) -> None:
+        """What all ranks share: a rise of the step times, or collections by turns."""
+        shared, turns = registry.EVERYONE
+        rises = self._ask(shared, Regression, lost_ns=lost_ns)
+        change = change_without(self.job, lost_ns) if rises else None
+        for rise in rises:
+            if is_after_effect(self.job, rise, change, self.culprits, beside):
+                self.let_go.append(rules.after_effect(rise))
+                continue
+            self.blamed.append(rise)
+            if change is not None and not any(one.split is not None for one in self.unsteady):
+                self.unsteady.append(Unsteady(rise.method, rise.cause, "", split=change.split))
+        if not rises:
+            self.blamed += self._ask(turns, Regression)
+
+    def _others(self) -> None:
+        """Methods of no stage: published forms, and other people's."""
+        known = {one.name for one in registry.DETECTORS}
+        for detector in (one for one in self.detectors if one.name not in known):
+            found = self._ask(detector, Finding)
+            self.unsteady += [one for one in found if isinstance(one, Unsteady)]
+            self._keep([one for one in found if not isinstance(one, Unsteady)])
+
+    def _ask(
+        self, detector: Detector, kind: type[Kind], blamed: frozenset[int] | None = None,
+        lost_ns: Floats | None = None,
+    ) -> list[Kind]:  # fmt: skip
+        """What a detector finds, if it is wanted and has what it needs."""
+        if detector not in self.detectors:
+            return []
+        if missing := detector.needs.missing(self.job.window):
+            self.skipped.append(Skipped(detector.name, missing))
+            return []
+        if not len(self.job.line.steps) and detector in registry.BY_STEPS:
+            return []
+        ranks = frozenset(rank for one in self.blamed for rank in one.ranks)
+        so_far = SoFar(ranks if blamed is None else blamed, self.culprits)
+        so_far = so_far if lost_ns is None else replace(so_far, lost_ns=lost_ns)
+        return [one for one in detector.detect(self.job, so_far) if isinstance(one, kind)]
 
 
-def _desynced(window: Window, finding: Finding) -> Verdict:
-    """Also who called another operator was last seen somewhere."""
-    verdict = stuck_verdict(window, finding)
-    stack = latest_stack(window, finding.ranks[0]) if finding.ranks else ()
-    return replace(verdict, stack=stack)
+def _suspects(found: Sequence[Slowdown]) -> list[Suspect]:
+    return [one.suspect for one in found if one.suspect is not None]
 
 
-@dataclass(frozen=True)
-class _Slow:
-    """What the step series and the ranks' own times say."""
-
-    verdicts: tuple[Verdict, ...]
-    spikes: tuple[int, ...]
-    """Columns."""
-    change: l1.Regression | None
+def _verdicts(job: Observed, blamed: Sequence[Finding]) -> tuple[Verdict, ...]:
+    """Ranked; slow ones with their part of the critical path, and symptoms beside them."""
+    stuck = [verdict_of(job.window, one) for one in blamed if isinstance(one, Stuck)]
+    slow = [verdict_of(job.window, one) for one in blamed if not isinstance(one, Stuck)]
+    return ranked([*stuck, *(with_symptoms(job, with_path(job, one)) for one in slow)])
 
 
-def _slow(job: Observed) -> _Slow:
-    line = job.line
-    if not len(line.steps):
-        return _Slow(tuple(kernel_verdicts(job)), (), None)
-    samples = read_samples(job.window, line)
-    culprits = accusable(job, find_culprits(job))
-    cost = what_if(job, culprits)
-    verdicts, kept = _named(job, samples, culprits, cost)
-    network = judge_network(job, kept)
-    verdicts += network.verdicts
-    told = kernel_verdicts(job, {rank for one in verdicts for rank in one.ranks})
-    verdicts += told
-    series = line.job_period_ns[line.warm_up :]
-    change = _moved(l1.regression(series), line.warm_up)
-    # mostly all are kept, and what they cost is known
-    mine = cost.lost_ns if len(kept) == len(culprits) else _lost_ns(job, kept)
-    healed = line.job_period_ns - mine - network.lost_ns
-    rest = _moved(l1.regression(healed[line.warm_up :], l1.SLIGHT_RISE), line.warm_up)
-    named = {one.row for one in kept}
-    everyone = find_everyones(job, samples, rest, named) if rest is not None else None
-    links = network.verdicts if everyone is not None and everyone.cause == "network" else ()
-    stretches = _stretches(job, kept, [*told, *links])
-    if (
-        everyone is not None
-        and rest is not None
-        and not _after_effect(everyone, len(line.steps) - rest.split, stretches)
-    ):
-        verdicts.append(everyones_verdict(job.window, everyone))
-        change = change or rest
-    turns = find_turns(job, named) if everyone is None else None
-    if turns is not None:
-        verdicts.append(everyones_verdict(job.window, turns))
-    return _Slow(tuple(verdicts), _jitter(job, samples), change)
-
-
-def _lost_ns(job: Observed, kept: Sequence[Suspect]) -> Floats:
-    """What some culprits cost in each step."""
-    return what_if(job, kept).lost_ns if kept else np.zeros(len(job.line.steps))
-
-
-def _jitter(job: Observed, samples: Samples | None) -> tuple[int, ...]:
-    """Columns of long steps that nothing explains, if they cost enough."""
-    line = job.line
-    series = line.job_period_ns[line.warm_up :]
-    spikes = l1.jitter(series, line.steps[line.warm_up :], WARM_UP_STEPS - line.warm_up)
-    odd = spikes.columns[~expected(job, samples, spikes.columns + line.warm_up)]
-    lost_ns = float((series[odd] - spikes.baseline_ns).sum())
-    costly = lost_ns >= JITTER_COST * float(np.nansum(series))
-    return tuple(int(one) + line.warm_up for one in odd) if costly else ()
-
-
-def _named(
-    job: Observed, samples: Samples | None, culprits: Sequence[Suspect], cost: Cost
-) -> tuple[list[Verdict], list[Suspect]]:
-    """Verdicts on the culprits whose slowness costs the job something."""
-    slow: list[Slow] = []
-    reasons = [with_link(job, worst, with_kernels(job, worst, reason_of(job, samples, worst)))
-               for worst in (one.at_its_worst for one in culprits)]  # fmt: skip
-    for at, (one, reason) in enumerate(
-        zip(culprits, in_common(job, culprits, reasons), strict=True)
-    ):
-        told = with_idle(job, samples, one.at_its_worst, reason)
-        columns = frozenset(np.arange(len(job.line.steps))[one.columns].tolist())
-        slow.append(Slow(slow_finding(job, one, told, cost, at), told.evidence, columns,
-                         has_onset=bool(one.struck) or one.first > job.line.warm_up))  # fmt: skip
-    costly = [one for one in joined(job.window, slow) if costs_enough(one.finding)]
-    named = {rank for one in costly for rank in one.finding.ranks}
-    kept = [one for one in culprits if int(job.line.ranks[one.row]) in named]
-    return [slow_verdict(job.window, one) for one in costly], kept
-
-
-def _after_effect(everyone: Finding, columns: int, stretches: Sequence[Span]) -> bool:
-    """Whether something was slow for most of everyone's rise, which nothing of its own explains.
-
-    A rank that is starved of its processor is also slow in its part of each transfer, which lasts
-    longer for all: one cause, and one verdict. So is one of which kernels alone tell: nobody knows
-    what each step would take without it. And what a slow link holds up, others wait for in
-    transfers of their own, which seem to be slow everywhere.
-    """
-    shown = everyone.values.get("shown") is True
-    slow = max((stop - first for first, stop in stretches), default=0)
-    return not shown and slow >= MOSTLY * columns
-
-
-def _stretches(job: Observed, kept: Sequence[Suspect], told: Sequence[Verdict]) -> list[Span]:
-    """The columns of culprits, and of verdicts of which no row of the grid is known."""
-    steps = [one.steps for one in told if one.steps is not None]
-    ends = job.line.columns(np.array(steps, np.int64).ravel()).reshape(-1, 2)
-    own = [(one.first, one.stop) for one in kept]
-    return own + [(first, last + 1) for first, last in ends.tolist()]
-
-
-def _moved(change: l1.Regression | None, columns: int) -> l1.Regression | None:
-    if change is None:
-        return None
-    return replace(change, split=change.split + columns)
-
-
-def _state(slow: _Slow, verdicts: tuple[Verdict, ...]) -> State:
-    if any(verdict.kind == "hang" or _unfinished(verdict) for verdict in verdicts):
+def _state(found: _Search) -> State:
+    if any(isinstance(one, Stuck) and (one.kind == "hang" or one.unfinished)
+           for one in found.blamed):  # fmt: skip
         return "hang"
-    if slow.change is not None:
-        return "both" if slow.spikes else "regression"
-    if slow.spikes:
+    spikes = any(one.spikes for one in found.unsteady)
+    if any(one.split is not None for one in found.unsteady):
+        return "both" if spikes else "regression"
+    if spikes:
         return "jitter"
-    return "slow" if any(verdict.kind == "slowdown" for verdict in verdicts) else "healthy"
-
-
-def _unfinished(verdict: Verdict) -> bool:
-    """Whether members that disagree are still in the operator."""
-    return any(one.values.get("unfinished") is True for one in verdict.evidence)
+    return "slow" if any(one.kind == "slowdown" for one in found.blamed) else "healthy"
 
 
 def _windows(
-    job: Observed, slow: _Slow, verdicts: tuple[Verdict, ...]
+    job: Observed, found: _Search, verdicts: tuple[Verdict, ...]
 ) -> tuple[AnomalousWindow, ...]:
     steps = job.line.steps
-    found = [AnomalousWindow("jitter", (int(steps[a]), int(steps[b])))
-             for a, b in _runs(slow.spikes)]  # fmt: skip
-    if slow.change is not None:
-        found.append(AnomalousWindow("regression", (int(steps[slow.change.split]), int(steps[-1]))))
+    windows = [AnomalousWindow("jitter", (int(steps[a]), int(steps[b])))
+               for one in found.unsteady for a, b in _runs(one.spikes)]  # fmt: skip
+    windows += [AnomalousWindow("regression", (int(steps[one.split]), int(steps[-1])))
+                for one in found.unsteady if one.split is not None]  # fmt: skip
     stuck = [verdict for verdict in verdicts if verdict.kind == "hang" and verdict.steps]
-    found += [AnomalousWindow("hang", verdict.steps) for verdict in stuck if verdict.steps]
-    if not found:
-        found = [AnomalousWindow("slow", verdict.steps) for verdict in verdicts if verdict.steps]
-    return tuple(sorted(found, key=lambda one: one.steps))
+    windows += [AnomalousWindow("hang", verdict.steps) for verdict in stuck if verdict.steps]
+    if not windows:
+        windows = [AnomalousWindow("slow", verdict.steps) for verdict in verdicts if verdict.steps]
+    return tuple(sorted(windows, key=lambda one: one.steps))
 
 
 def _runs(columns: Sequence[int]) -> list[Span]:
@@ -309,27 +303,14 @@ def _losses(window: Window) -> dict[str, int]:
             if names.equals(name).any()}  # fmt: skip
 
 
-NEEDS = {
-    "argus-l1": ("steps",),
-    "argus-l2": ("phases",),
-    "arrival": ("comm_ops",),
-    "hang": ("comm_ops",),
-    "stacks": ("stacks",),
-    "processor": ("hardware",),
-    "pauses": ("pauses",),
-}
-"""Tables without which a method has nothing to look at."""
-
-
-def _skipped(job: Observed) -> list[Skipped]:
+def _skipped(job: Observed, found: _Search) -> Iterator[Skipped]:
+    """What could not run, and which table, column or metric it lacked."""
     if desync.applies(job.window):
-        return [Skipped("all but desync", "dumps tell what was called, not how long steps took")]
-    found = list(job.own.skipped)
-    for method, tables in NEEDS.items():
-        missing = [name for name in tables if job.window.table(name) is None]
-        if missing and not (method == "pauses" and job.pauses is not None):
-            found.append(Skipped(method, f"no table {', '.join(missing)}"))
-    if len(job.line.ranks) < 2:
-        method = "brief" if is_brief(job) else "argus-l2"
-        found.append(Skipped(method, "one rank has no peers"))
-    return found
+        yield Skipped("all but desync", "dumps tell what was called, not how long steps took")
+        return
+    yield from job.own.skipped
+    yield from found.skipped
+    needs = {one.name: one.needs for one in found.explanations}
+    for name, needed in (*needs.items(), (rules.LAST_ARRIVAL.name, rules.LAST_ARRIVAL.needs)):
+        if missing := needed.missing(job.window):
+            yield Skipped(name, missing)

@@ -6,15 +6,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from stepscope.diagnose.numeric import stats
-from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.views.unnamed import UNNAMED
-from stepscope.window import Floats, Ints
+from stepscope.window import Ints
 
 DOMINANT = 0.5
-"""A phase is named when it carries more than half of the rank's excess."""
+"""A phase is named when it carries more than half of the rank's excess. Our simulator."""
 INFLATED = 0.1
-"""A phase with this share of the excess counts as inflated too."""
+"""A phase with this share of the excess counts as inflated too. Our simulator."""
 
 
 @dataclass(frozen=True)
@@ -35,19 +32,19 @@ class Suspect:
     slowdown: float
     inflated: int
     """How many phases carry a share of the excess."""
-    struck: tuple[int, ...] = ()
+    spikes: tuple[int, ...] = ()
     """The columns in which it is slow, where it is not so in all of them."""
     alone: bool = False
-    """Whether it is named for the length of a blow, and not for how often it is struck."""
+    """Whether it is suspected for the length of one spike, and not for how many there are."""
     worst: tuple[int, int] | None = None
-    """Of these the run of columns with most of the excess, and before which it ends."""
+    """The run of spike columns with most of the excess: the first, and the one after the last."""
     worst_ns: float = 0.0
     """Its excess per step there."""
 
     @property
     def columns(self) -> slice | Ints:
         """Where it is slow."""
-        return np.array(self.struck, np.int64) if self.struck else slice(self.first, self.stop)
+        return np.array(self.spikes, np.int64) if self.spikes else slice(self.first, self.stop)
 
     @property
     def whole_ns(self) -> float:
@@ -60,29 +57,7 @@ class Suspect:
         if self.worst is None:
             return self
         first, stop = self.worst
-        return replace(self, first=first, stop=stop, excess_ns=self.worst_ns, struck=())
-
-    @property
-    def named_phase(self) -> str | None:
-        """The phase as people know it; our own pseudo-phases are none."""
-        return None if self.phase in UNNAMED else self.phase
-
-
-def excess(job: Observed, own: Floats, phase: str | None, row: int) -> Floats:
-    """Per step, how much longer the rank takes than the median of its peers; NaN unknown."""
-    above: Floats = own[row] - peers(job, own, phase, row)
-    return above
-
-
-def peers(job: Observed, values: Floats, phase: str | None, row: int) -> Floats:
-    """Column medians over the ranks that do the same work in a phase."""
-    return stats.column_median(values[job.peers_of(row, phase)])
-
-
-def excess_of(job: Observed, phase: str | None, row: int) -> Floats:
-    """Per step, how much longer the rank takes in a phase (None: in all) than its peers do."""
-    own = job.total if phase is None else job.own.own[job.own.phases.index(phase)]
-    return excess(job, own, phase, row)
+        return replace(self, first=first, stop=stop, excess_ns=self.worst_ns, spikes=())
 
 
 def dominant(shares: dict[str, float]) -> str | None:

@@ -9,21 +9,21 @@ nobody recorded when operators end, kernels alone tell which group is slow.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 import numpy as np
 
-from stepscope.diagnose.decide.by_stalls import stall_verdicts
-from stepscope.diagnose.decide.join import Slow, joined
-from stepscope.diagnose.decide.verdict import costs_enough, network_verdict, slow_verdict
+from stepscope.diagnose.decide import rules
+from stepscope.diagnose.decide.by_stalls import stalls
 from stepscope.diagnose.detect.slow_group_kernels import Shifted, groups_of, shifted_groups
 from stepscope.diagnose.detect.slow_kernel import EFFECT, LEAST_WINDOWS, Slower, slower
-from stepscope.diagnose.explain import gpu_clock as clock
+from stepscope.diagnose.explain import gpu
 from stepscope.diagnose.explain.experts import Part, more_for_experts
 from stepscope.diagnose.explain.kernels import METHOD, MOST, evidence_of, group_of, longer
 from stepscope.diagnose.explain.passes import TOUCHED, UNTOUCHED
 from stepscope.diagnose.explain.tokens import exceeds
-from stepscope.diagnose.finding import Cause, Finding, Span, Value, Verdict
+from stepscope.diagnose.finding import Cause, Decision, Extent, Slowdown, SlowLink, Span, Value
+from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import LEAST_COST, LEAST_COST_ONCE, score
@@ -40,24 +40,49 @@ OPTIMIZES = ("adam", "sgd", "lamb", "optim", "multi_tensor")
 """Words in the names of kernels that the passes do not run."""
 
 
-def kernel_verdicts(job: Observed, named: Collection[int] = ()) -> list[Verdict]:
-    """Ranks and groups that are slow by their kernels, where nothing else tells.
+class KernelStragglers:
+    """Ranks whose kernels compute longer, where own times do not cover the passes."""
 
-    Args:
-        named: ranks that have a verdict.
-    """
-    ranks, groups = not _covered(job), not _ends_known(job)
-    known = recorded(job.window, job.line) if ranks or groups else None
-    if known is None:
-        return []
-    found = _slow_ranks(job, known, named) if ranks else []
-    slow = [slow_verdict(job.window, one) for one in joined(job.window, found)
-            if costs_enough(one.finding)]  # fmt: skip
-    guilty = {*named, *(rank for one in found for rank in one.finding.ranks)}
-    slow += stall_verdicts(job, known, guilty) if ranks else []
-    sick = _sick_groups(job, known, guilty) if groups else []
-    told = [_group_finding(job, known, one) for one in sick]
-    return slow + [network_verdict(job.window, one) for one in told if costs_enough(one)]
+    name = "argus-l3"
+    needs = Needs("kernels|kernel_summaries", ranks=2)
+
+    def detect(self, job: Observed, so_far: SoFar) -> Iterator[Slowdown]:
+        known = None if _covered(job) else recorded_kernels(job)
+        if known is not None:
+            yield from _slow_ranks(job, known, so_far.blamed)
+
+
+class SlowGroupKernels:
+    """Groups whose data moves slower, where nobody recorded when operators end."""
+
+    name = "argus-l3-groups"
+    needs = Needs("kernels|kernel_summaries", ranks=2)
+
+    def detect(self, job: Observed, so_far: SoFar) -> Iterator[SlowLink]:
+        known = None if _ends_known(job) else recorded_kernels(job)
+        if known is not None:
+            for one in _sick_groups(job, known, so_far.blamed):
+                yield _group_finding(job, known, one)
+
+
+class KernelStalls:
+    """Ranks that all others waited for now and then, where own times do not cover the passes."""
+
+    name = "stalled"
+    needs = Needs("kernel_summaries.max_ns|kernels", ranks=2)
+
+    def detect(self, job: Observed, so_far: SoFar) -> Iterator[Slowdown]:
+        known = None if _covered(job) else recorded_kernels(job)
+        if known is not None:
+            yield from stalls(job, known, so_far.blamed)
+
+
+def recorded_kernels(job: Observed) -> Recorded | None:
+    """The kernels of all ranks, read once; None where nobody recorded them."""
+    if "recorded" not in job.shared:
+        job.shared["recorded"] = recorded(job.window, job.line)
+    known: Recorded | None = job.shared["recorded"]
+    return known
 
 
 def _covered(job: Observed) -> bool:
@@ -71,44 +96,44 @@ def _ends_known(job: Observed) -> bool:
     return comm is not None and comm.has("end_ns")
 
 
-def _slow_ranks(job: Observed, known: Recorded, named: Collection[int]) -> list[Slow]:
+def _slow_ranks(job: Observed, known: Recorded, named: Collection[int]) -> list[Slowdown]:
     spent = known.spent_ns(is_computing)
     found = [_of_rank(job, known, one) for one in slower(spent, job.groups(None), known.ranks)
              if int(job.line.ranks[one.row]) not in named]  # fmt: skip
-    return [one for one in found if _is_several(one.finding)]
+    return [one for one in found if _is_several(one)]
 
 
-def _is_several(finding: Finding) -> bool:
+def _is_several(finding: Slowdown) -> bool:
     """Whether it lasts, or more than one kernel says so: a slow device is slow in all it runs."""
-    windows = finding.values.get("windows")
-    return len(finding.kernels) > 1 or (isinstance(windows, int) and windows >= LEAST_WINDOWS)
+    return len(finding.kernels) > 1 or len(finding.columns) >= LEAST_WINDOWS
 
 
-def _of_rank(job: Observed, known: Recorded, one: Slower) -> Slow:
+def _of_rank(job: Observed, known: Recorded, one: Slower) -> Slowdown:
     windows, group = np.arange(one.first, one.stop), group_of(job, one.row, None)
     found = longer(known, group, one.row, windows, is_computing)
     excess_ns = float(np.nansum(one.usual)) * math.expm1(one.effect)
     lengthened = sum(kernel.lost_ns for kernel in found) >= MOST * excess_ns
     cause = _cause(job, known, group, one) if lengthened else "load_imbalance"
     first, stop = _columns(job, known, one)
+    lost_fraction = min(excess_ns / float(known.length_ns[windows].sum()), 1.0)
+    least = LEAST_COST if windows.size >= LEAST_WINDOWS else LEAST_COST_ONCE
+    extent, clock = _extent(known, group, one.row, windows), gpu.relative(job, one.row, first, stop)
     values: dict[str, Value] = {
         "windows": one.stop - one.first, "effect": one.effect, "z": one.z, "z_needed": one.needed,
-        "excess_ns": excess_ns,
-        "lost_fraction": min(excess_ns / float(known.length_ns[windows].sum()), 1.0),
-        "least_fraction": LEAST_COST if windows.size >= LEAST_WINDOWS else LEAST_COST_ONCE,
-        "slow_in": _extent(known, group, one.row, windows),
-        "clock": clock.relative(job, one.row, first, stop),
+        "excess_ns": excess_ns, "lost_fraction": lost_fraction, "least_fraction": least,
+        "slow_in": extent, "clock": clock,
     }  # fmt: skip
     detail = (f"its kernels compute {math.exp(one.effect):.2f} times as long per minute as its "
               f"peers' (z {one.z:.1f}, noise reaches {one.needed:.1f})")  # fmt: skip
-    return Slow(
-        Finding(METHOD, "slowdown", cause, detail, (int(job.line.ranks[one.row]),),
-                kernels=tuple(dict.fromkeys(one.kernel for one in found)),
-                steps=job.line.span(first, stop) if stop > first else None,
-                time_ns=_time(known, one), slowdown=math.exp(one.effect), lost_ns=excess_ns,
-                confidence=_sure(one), values=values),
-        (evidence_of(found),) if found else (),
-        frozenset(windows.tolist()), costs_alone=True, has_onset=one.first > 0,
+    return Slowdown(
+        METHOD, cause, detail, (int(job.line.ranks[one.row]),),
+        kernels=tuple(dict.fromkeys(one.kernel for one in found)),
+        steps=job.line.span(first, stop) if stop > first else None,
+        time_ns=_time(known, one), slowdown=math.exp(one.effect), lost_ns=excess_ns,
+        lost_fraction=lost_fraction, least_fraction=least, score=_sure(one), values=values,
+        supporting=(evidence_of(found),) if found else (), clock=clock, extent=extent,
+        columns=frozenset(windows.tolist()), costs_alone=True, has_onset=one.first > 0,
+        decisions=(Decision(rules.OWN_TIME.name, True, one.z, one.needed, detail),),
     )  # fmt: skip
 
 
@@ -160,7 +185,7 @@ def _spent(times: KernelTimes, windows: Ints) -> Floats:
     return spent
 
 
-def _extent(known: Recorded, group: Ints, row: int, windows: Ints) -> str:
+def _extent(known: Recorded, group: Ints, row: int, windows: Ints) -> Extent:
     """As `passes.extent`, by the kernels of the optimizer and all others."""
     parts = _parts(known, group, row, windows)
     rest = {name for name in parts if any(word in name.lower() for word in OPTIMIZES)}
@@ -188,7 +213,7 @@ def _whole(known: Recorded) -> int:
     return known.windows - bool(cut)
 
 
-def _group_finding(job: Observed, known: Recorded, one: Shifted) -> Finding:
+def _group_finding(job: Observed, known: Recorded, one: Shifted) -> SlowLink:
     length = float(known.length_ns[one.slower.first : one.slower.stop].sum())
     ranks = tuple(int(job.line.ranks[row]) for row in one.members.rows)
     first, stop = _columns(job, known, one.slower)
@@ -197,15 +222,17 @@ def _group_finding(job: Observed, known: Recorded, one: Shifted) -> Finding:
         f"{one.kernels[0]} as in equal groups (z {one.slower.z:.1f}, noise reaches "
         f"{one.slower.needed:.1f}), and all others wait for it in {one.waiting}"
     )
+    where = f"in {one.members.group} than in equal groups"
+    lost_fraction, victims = min(one.waited_ns / length, 1.0), known.ranks - len(ranks)
     values: dict[str, Value] = {
-        "where": f"in {one.members.group} than in equal groups", "ratio": one.ratio,
-        "z": one.slower.z, "z_needed": one.slower.needed, "waited_ns": one.waited_ns,
-        "members": [int(rank) for rank in ranks], "waiting": one.waiting,
-        "victims": known.ranks - len(ranks), "lost_fraction": min(one.waited_ns / length, 1.0),
+        "where": where, "ratio": one.ratio, "z": one.slower.z, "z_needed": one.slower.needed,
+        "waited_ns": one.waited_ns, "members": [int(rank) for rank in ranks],
+        "waiting": one.waiting, "victims": victims, "lost_fraction": lost_fraction,
     }  # fmt: skip
-    return Finding(
-        METHOD, "slowdown", "network", detail, group=one.members.group, kernels=one.kernels,
+    return SlowLink(
+        METHOD, "network", detail, group=one.members.group, kernels=one.kernels,
         steps=job.line.span(first, stop) if stop > first else None,
         time_ns=_time(known, one.slower), slowdown=one.ratio, lost_ns=one.waited_ns,
-        confidence=_sure(one.slower), values=values,
+        lost_fraction=lost_fraction, where=where, victims=victims, score=_sure(one.slower),
+        values=values,
     )  # fmt: skip

@@ -6,14 +6,11 @@ Where own times cover the passes, `episodes` finds such a rank in the very step.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import replace
 
 import numpy as np
 
-from stepscope.diagnose.decide.join import Slow
-from stepscope.diagnose.decide.verdict import costs_enough, slow_verdict
 from stepscope.diagnose.detect.stall import Stalled, stalled
-from stepscope.diagnose.finding import Finding, Value, Verdict
+from stepscope.diagnose.finding import Decision, Slowdown, Value
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import LEAST_COST, LEAST_COST_ONCE, SCORE
 from stepscope.diagnose.views.breakdown import is_communicating, is_computing
@@ -26,14 +23,13 @@ MOSTLY = 0.5
 """Of a wait: an own execution of so much of it explains it."""
 
 
-def stall_verdicts(job: Observed, known: Recorded, named: Collection[int]) -> list[Verdict]:
+def stalls(job: Observed, known: Recorded, named: Collection[int]) -> list[Slowdown]:
     """Who stood still, the named ranks aside."""
     longest = _longest(known)
     if longest is None:
         return []
     found = [_finding(job, known, one) for one in stalled(longest, _hosts(job))]
-    return [_verdict(job, one) for one in found
-            if costs_enough(one) and set(named).isdisjoint(one.ranks)]  # fmt: skip
+    return [one for one in found if set(named).isdisjoint(one.ranks)]
 
 
 def _longest(known: Recorded) -> Floats | None:
@@ -51,7 +47,7 @@ def _hosts(job: Observed) -> list[Ints]:
     return [np.array(rows) for rows in hosts.values() if len(rows) > 1]
 
 
-def _finding(job: Observed, known: Recorded, one: Stalled) -> Finding:
+def _finding(job: Observed, known: Recorded, one: Stalled) -> Slowdown:
     windows = np.array(one.windows)
     ranks = tuple(int(job.line.ranks[row]) for row in one.rows)
     kernels = tuple(dict.fromkeys(_own(known, one)))
@@ -59,18 +55,22 @@ def _finding(job: Observed, known: Recorded, one: Stalled) -> Finding:
     often = "" if known.windows == 1 else f", in {windows.size} of {known.windows} windows"
     did = f"an execution of {kernels[0]} took it" if kernels else "its device stood idle"
     detail = f"all others waited for it for {max(one.waited_ns) / 1e9:.1f} s{often}; {did}"
+    lost_fraction = min(lost_ns / float(known.length_ns.sum()), 1.0)
+    # that it is the same rank again is chance in one job of as many as it has ranks
+    least = LEAST_COST if windows.size > 1 else LEAST_COST_ONCE
     values: dict[str, Value] = {
         "waited_ns": max(one.waited_ns), "windows": int(windows.size),
-        "lost_fraction": min(lost_ns / float(known.length_ns.sum()), 1.0),
-        # that it is the same rank again is chance in one job of as many as it has ranks
-        "least_fraction": LEAST_COST if windows.size > 1 else LEAST_COST_ONCE,
+        "lost_fraction": lost_fraction, "least_fraction": least,
     }  # fmt: skip
     last = int(windows[-1])
-    return Finding(
-        METHOD, "slowdown", "compute" if kernels else "host", detail, ranks, kernels=kernels,
+    plural = "stand" if len(ranks) > 1 else "stands"
+    return Slowdown(
+        METHOD, "compute" if kernels else "host", detail, ranks, kernels=kernels,
         time_ns=(int(known.begins_ns[windows[0]]),
                  int(known.begins_ns[last] + known.length_ns[last])),
-        lost_ns=lost_ns, confidence=SCORE, values=values,
+        lost_ns=lost_ns, lost_fraction=lost_fraction, least_fraction=least, score=SCORE,
+        values=values, says=f"{name_ranks(ranks)} {plural} still now and then: {detail}",
+        decisions=(Decision("last-arrival", True, max(one.waited_ns), None, detail),),
     )  # fmt: skip
 
 
@@ -81,10 +81,3 @@ def _own(known: Recorded, one: Stalled) -> Iterator[str]:
             mine = times.longest_ns[np.ix_(one.rows, one.windows)]
             if np.nan_to_num(mine).max() >= MOSTLY * max(one.waited_ns):
                 yield times.kernel
-
-
-def _verdict(job: Observed, finding: Finding) -> Verdict:
-    verdict = slow_verdict(job.window, Slow(finding, (), frozenset()))
-    plural = "stand" if len(finding.ranks) > 1 else "stands"
-    text = f"{name_ranks(finding.ranks)} {plural} still now and then: {finding.detail}"
-    return replace(verdict, summary=text)

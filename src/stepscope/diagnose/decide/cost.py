@@ -39,16 +39,17 @@ class Cost:
     """By how much the culprits arrived last, per step of each one; None where not seen."""
 
 
-def accusable(job: Observed, culprits: Sequence[Suspect]) -> list[Suspect]:
-    """The culprits, but where all ranks are: those whose healing alone would bring something back.
+def accusable(job: Observed, culprits: Sequence[Suspect]) -> list[bool]:
+    """Which may be accused: all, but where all ranks are slow, those whose healing alone would
+    bring something back.
 
     Somebody must be well for the others to be compared with. In a job of two ranks a rank that is
     a little slow in a short phase must not be the alibi of the one that holds up every step.
     """
     if len({one.row for one in culprits}) < len(job.total):
-        return list(culprits)
+        return [True] * len(culprits)
     alone = [what_if(job, [one]).fractions[0] for one in culprits]
-    return [one for one, cost in zip(culprits, alone, strict=True) if cost >= HALF * max(alone)]
+    return [cost >= HALF * max(alone) for cost in alone]
 
 
 def what_if(job: Observed, culprits: Sequence[Suspect]) -> Cost:
@@ -64,11 +65,11 @@ def what_if(job: Observed, culprits: Sequence[Suspect]) -> Cost:
     limits = [_limit(lags, one.columns) for one in culprits]
     healing = _Healing(job, savings(job, culprits))
     lost = healing.lost_ns(healing.savings)
-    parts = [_lost_by_blows(job, one, culprits, limit) if one.struck
+    parts = [_lost_by_blows(job, one, culprits, limit) if one.spikes
              else _lost_by(healing, one, culprits, lost, limit)
              for one, limit in zip(culprits, limits, strict=True)]  # fmt: skip
     for one in culprits:
-        if one.struck:
+        if one.spikes:
             lost[one.columns] = np.maximum(lost[one.columns], _rise(job, one))
     late = tuple(None if limit is None else limit / (one.stop - one.first)
                  for one, limit in zip(culprits, limits, strict=True))  # fmt: skip
@@ -181,9 +182,9 @@ def _of_busiest(job: Observed, savings: Savings) -> Floats:
 
 def _share(one: Suspect, culprits: Sequence[Suspect]) -> float:
     """Its part of the excess of all that were struck in mostly the same steps."""
-    mine = set(one.struck)
+    mine = set(one.spikes)
     whole = sum(other.whole_ns for other in culprits
-                if len(mine & set(other.struck)) > HALF * len(mine))  # fmt: skip
+                if len(mine & set(other.spikes)) > HALF * len(mine))  # fmt: skip
     return one.whole_ns / max(whole, one.whole_ns, 1.0)
 
 
@@ -202,12 +203,12 @@ def _rise(job: Observed, one: Suspect) -> Floats:
     """How much longer each step lasted in which a rank was struck, than the steps about it."""
     period = job.line.job_period_ns
     other = np.arange(job.line.warm_up, period.size)
-    other = other[~np.isin(other, one.struck) & np.isfinite(period[other])]
+    other = other[~np.isin(other, one.spikes) & np.isfinite(period[other])]
     if not other.size:
-        return np.full(len(one.struck), one.whole_ns / len(one.struck))
-    near = [other[np.argsort(np.abs(other - at), kind="stable")[:ABOUT]] for at in one.struck]
+        return np.full(len(one.spikes), one.whole_ns / len(one.spikes))
+    near = [other[np.argsort(np.abs(other - at), kind="stable")[:ABOUT]] for at in one.spikes]
     usual = [float(np.median(period[those])) for those in near]
-    return np.asarray(np.nan_to_num(period[list(one.struck)] - np.array(usual)))
+    return np.asarray(np.nan_to_num(period[list(one.spikes)] - np.array(usual)))
 
 
 def _lags(job: Observed, guilty: Mask) -> tuple[Floats, Mask] | None:

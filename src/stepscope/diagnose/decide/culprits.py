@@ -1,12 +1,12 @@
-"""All culprits among the ranks: slow for a while on end, or now and then."""
+"""One suspect per rank, out of all that methods found: lasting, transient, or held up by pauses."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from stepscope.diagnose.detect.straggler_ranks import is_brief, lasting_suspects
-from stepscope.diagnose.detect.transient_ranks import spiking_suspects
-from stepscope.diagnose.explain.reason import Reason
+from stepscope.diagnose.decide.cause import Reason
+from stepscope.diagnose.finding import Decision, Slowdown
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
 
@@ -15,16 +15,63 @@ MOST = 0.5
 blows: so many in the same steps, and they are of one cause."""
 
 
-def find_culprits(job: Observed) -> list[Suspect]:
-    """One per rank: the lasting slowness, unless its blows weigh much more."""
-    lasting = lasting_suspects(job)
-    if is_brief(job):
-        return lasting
-    weight = {one.row: one.whole_ns for one in lasting}
-    struck = [one for one in spiking_suspects(job)
-              if weight.get(one.row, 0.0) < MOST * one.whole_ns]  # fmt: skip
-    named = {one.row for one in struck}
-    return [one for one in lasting if one.row not in named] + struck
+@dataclass(frozen=True)
+class Chosen:
+    """The findings that stand for their ranks, and those that others explain."""
+
+    kept: tuple[Slowdown, ...]
+    explained: tuple[Slowdown, ...]
+
+
+def choose(found: Sequence[Slowdown]) -> Chosen:
+    """For each rank the finding that explains most of its excess.
+
+    A storm of collections gives way to a lasting slowness that weighs as much, and a lasting
+    slowness to transient ones that weigh more than twice as much.
+    """
+    storms = {row(one): one for one in found if _is_storm(one)}
+    spiking = {row(one): one for one in found if _suspect(one).spikes}
+    lasting = {row(one): one for one in found if not _is_storm(one) and not _suspect(one).spikes}
+    slow = [
+        one for at, one in lasting.items() if at not in storms or _outweighs(one, storms[at], 1)
+    ]
+    rows = {row(one) for one in slow}
+    slow += [one for at, one in storms.items() if at not in rows]
+    known = {row(one): one for one in slow}
+    often = [one for at, one in spiking.items()
+             if at not in known or not _outweighs(known[at], one, MOST)]  # fmt: skip
+    rows = {row(one) for one in often}
+    kept = (*(one for one in slow if row(one) not in rows), *often)
+    standing = {row(one): one for one in kept}
+    explained = tuple(_explained_by(one, standing[row(one)]) for one in found if one not in kept)
+    return Chosen(kept, explained)
+
+
+def _suspect(one: Slowdown) -> Suspect:
+    assert one.suspect is not None
+    return one.suspect
+
+
+def row(one: Slowdown) -> int:
+    """The rank's row of the grid."""
+    return _suspect(one).row
+
+
+def _is_storm(one: Slowdown) -> bool:
+    return not _suspect(one).phases
+
+
+def _outweighs(one: Slowdown, other: Slowdown, part: float) -> bool:
+    """Whether one carries at least this part of the other's excess."""
+    return _suspect(one).whole_ns >= part * _suspect(other).whole_ns
+
+
+def _explained_by(one: Slowdown, kept: Slowdown) -> Slowdown:
+    mine, theirs = _suspect(one).whole_ns, _suspect(kept).whole_ns
+    says = f"{kept.method} says more of the same rank"
+    return replace(
+        one, decisions=(*one.decisions, Decision("one-per-rank", False, mine, theirs, says))
+    )
 
 
 def in_common(
@@ -50,7 +97,7 @@ def _most_weighty(told: Sequence[tuple[float, Reason]]) -> Reason:
 
 
 def _at_once(job: Observed, one: Suspect, other: Suspect) -> bool:
-    mine, theirs = set(one.struck), set(other.struck)
+    mine, theirs = set(one.spikes), set(other.spikes)
     host = job.window.host_of(int(job.line.ranks[one.row]))
     return (
         len(mine & theirs) > MOST * len(mine | theirs) and host is not None

@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from stepscope.diagnose.explain import gpu_clock as clock
-from stepscope.diagnose.finding import Device, Evidence, Finding
+from stepscope.diagnose.explain import gpu
+from stepscope.diagnose.finding import Decision, Device, Evidence, Slowdown
 from stepscope.diagnose.views.peers import replicas
+from stepscope.diagnose.words.advice import name_ranks
 from stepscope.window import Window
 
 WHOLE = 0.75
@@ -33,20 +34,6 @@ Two that are struck in half of the steps each share a third of these by chance."
 
 
 @dataclass(frozen=True)
-class Slow:
-    """A finding about slow ranks, and what supports its cause."""
-
-    finding: Finding
-    evidence: tuple[Evidence, ...]
-    columns: frozenset[int] = frozenset()
-    """Steps, or windows, in which it is slow, as numbers within what was looked at."""
-    costs_alone: bool = False
-    """Whether its cost is what it takes longer itself: of several the others wait for the last."""
-    has_onset: bool = False
-    """Whether it was well for a part of the time: when two began may be compared."""
-
-
-@dataclass(frozen=True)
 class _Unit:
     """What ranks have in common: a host, or one replica of the model where `host` is empty."""
 
@@ -54,10 +41,10 @@ class _Unit:
     host: str = ""
 
 
-def joined(window: Window, found: Sequence[Slow]) -> list[Slow]:
+def joined(window: Window, found: Sequence[Slowdown]) -> list[Slowdown]:
     """The findings with those joined that are one host's or one replica's, the largest first."""
-    left = {rank: one for one in found for rank in one.finding.ranks}
-    whole: list[Slow] = []
+    left = {rank: one for one in found for rank in one.ranks}
+    whole: list[Slowdown] = []
     for unit in _units(window):
         for same in _by_cause([left[rank] for rank in sorted(unit.ranks) if rank in left]):
             if len(same) >= WHOLE * len(unit.ranks):
@@ -68,38 +55,38 @@ def joined(window: Window, found: Sequence[Slow]) -> list[Slow]:
     return [*whole, *_neighbours(window, list(left.values()))]
 
 
-def _neighbours(window: Window, found: Sequence[Slow]) -> list[Slow]:
+def _neighbours(window: Window, found: Sequence[Slowdown]) -> list[Slowdown]:
     """The findings with those joined that some ranks of one host share."""
-    told: list[Slow] = []
-    hosts: dict[tuple[str | None, str], list[Slow]] = {}
+    told: list[Slowdown] = []
+    hosts: dict[tuple[str | None, str], list[Slowdown]] = {}
     for one in found:
-        host = window.host_of(one.finding.ranks[0])
-        hosts.setdefault((host, one.finding.cause), []).append(one)
+        host = window.host_of(one.ranks[0])
+        hosts.setdefault((host, one.cause), []).append(one)
     for (host, _), same in hosts.items():
         told += same if host is None else [_join(part) for part in _of_one_origin(same)]
     return told
 
 
-def _of_one_origin(found: Sequence[Slow]) -> list[list[Slow]]:
+def _of_one_origin(found: Sequence[Slowdown]) -> list[list[Slowdown]]:
     """Findings in parts, each about what is slow alike and at the same time."""
-    parts: list[list[Slow]] = []
+    parts: list[list[Slowdown]] = []
     for one in found:
         part = next((part for part in parts if _is_alike(part[0], one)), None)
         parts.append([one]) if part is None else part.append(one)
     return [kept for part in parts for kept in _if_no_chance(part)]
 
 
-def _if_no_chance(part: list[Slow]) -> list[list[Slow]]:
+def _if_no_chance(part: list[Slowdown]) -> list[list[Slowdown]]:
     """Each by itself where a few have been slow all the time: as any other, it may be theirs."""
     together = len(part) >= SEVERAL or part[0].has_onset
     return [part] if together else [[one] for one in part]
 
 
-def _is_alike(one: Slow, other: Slow) -> bool:
+def _is_alike(one: Slowdown, other: Slowdown) -> bool:
     """Whether two are slow in the same steps, and in degree as what shares a cause."""
     both, either = len(one.columns & other.columns), len(one.columns | other.columns)
-    least = BLOWS_AT_ONCE if "blows" in one.finding.values else AT_ONCE
-    degrees = sorted((each.finding.slowdown or 1.0) - 1 for each in (one, other))
+    least = AT_ONCE if one.spikes is None else BLOWS_AT_ONCE
+    degrees = sorted((each.slowdown or 1.0) - 1 for each in (one, other))
     return both >= least * max(either, 1) and 0 < degrees[1] <= ALIKE * degrees[0]
 
 
@@ -112,14 +99,14 @@ def _units(window: Window) -> list[_Unit]:
                   key=lambda one: -len(one.ranks))  # fmt: skip
 
 
-def _by_cause(found: Sequence[Slow]) -> list[list[Slow]]:
-    causes = dict.fromkeys(one.finding.cause for one in found)
-    return [[one for one in found if one.finding.cause == cause] for cause in causes]
+def _by_cause(found: Sequence[Slowdown]) -> list[list[Slowdown]]:
+    causes = dict.fromkeys(one.cause for one in found)
+    return [[one for one in found if one.cause == cause] for cause in causes]
 
 
-def _common(same: Sequence[Slow], host: str) -> Slow | None:
+def _common(same: Sequence[Slowdown], host: str) -> Slowdown | None:
     """What they are as one; None where being together explains nothing."""
-    first = same[0].finding
+    first = same[0]
     if not host:
         return _more_samples(same) if first.cause == "compute" else None
     if len(same) < 2:
@@ -127,64 +114,61 @@ def _common(same: Sequence[Slow], host: str) -> Slow | None:
     return _sharing(same, host) or _join(same)
 
 
-def _more_samples(same: Sequence[Slow]) -> Slow | None:
+def _more_samples(same: Sequence[Slowdown]) -> Slowdown | None:
     """All ranks of a replica slow in their passes alone: it has more work to do."""
-    if not all(one.finding.values.get("slow_in") == "passes" for one in same):
+    if not all(one.extent == "passes" for one in same):
         return None
-    clocks = [one.finding.values.get("clock") for one in same]
-    if any(isinstance(one, float) and clock.is_low(one) for one in clocks):
+    clocks = [one.clock for one in same]
+    if any(map(gpu.is_low, clocks)):
         return None
     if len(same) == 1 and clocks == [None]:
         return None
     one = _join(same)
     detail = "both passes take longer and the optimizer does not: more samples, not slower devices"
-    evidence = Evidence("passes", detail, {"ranks": [int(rank) for rank in one.finding.ranks]})
-    return Slow(replace(one.finding, cause="load_imbalance"), (evidence, *one.evidence))
+    evidence = Evidence("passes", detail, {"ranks": [int(rank) for rank in one.ranks]})
+    return replace(one, cause="load_imbalance", supporting=(evidence, *one.supporting))
 
 
-def _sharing(same: Sequence[Slow], host: str) -> Slow | None:
+def _sharing(same: Sequence[Slowdown], host: str) -> Slowdown | None:
     """All devices of a host slow alike at their full clocks: something shares them."""
-    values = [one.finding.values for one in same]
-    clocks = [one.get("clock") for one in values]
-    slower = [(one.finding.slowdown or 1.0) - 1 for one in same]
-    if same[0].finding.cause != "compute" or len(same) < SEVERAL or min(slower) <= 0:
+    clocks = [one.clock for one in same]
+    slower = [(one.slowdown or 1.0) - 1 for one in same]
+    if same[0].cause != "compute" or len(same) < SEVERAL or min(slower) <= 0:
         return None
-    if not all(isinstance(one, float) and not clock.is_low(one) for one in clocks):
+    if any(one is None or gpu.is_low(one) for one in clocks):
         return None
-    if any(one.get("slow_in") != "everything" for one in values):
+    if any(one.extent != "everything" for one in same):
         return None
     if max(slower) > ALIKE * min(slower):
         return None
     one = _join(same)
-    sure = min(one.finding.confidence, INFERRED)
+    sure = min(one.score, INFERRED)
     detail = "all devices of the host are slow alike in all they do, at the clock of their peers"
-    finding = replace(
-        one.finding, cause="contention", confidence=sure, phase=None,
+    evidence = Evidence("together", detail, {"devices": len(same)})
+    return replace(
+        one, cause="contention", score=sure, phase=None, shared_devices=True,
         devices=(Device("host", host, round(sure, 3)),),
-        values={**one.finding.values, "shared_devices": True},
+        values={**one.values, "shared_devices": True}, supporting=(evidence, *one.supporting),
     )  # fmt: skip
-    return Slow(finding, (Evidence("together", detail, {"devices": len(same)}), *one.evidence))
 
 
-def _join(same: Sequence[Slow]) -> Slow:
+def _join(same: Sequence[Slowdown]) -> Slowdown:
     """One finding for several ranks, told by the costliest, that costs what they cost together."""
     if len(same) == 1:
         return same[0]
-    worst = max(same, key=lambda one: lost_fraction(one.finding) or 0.0)
-    phases = {one.finding.phase for one in same}
-    ranks = tuple(sorted(rank for one in same for rank in one.finding.ranks))
-    shares = [lost_fraction(one.finding) for one in same]
-    known = [share for share in shares if share is not None]
+    worst = max(same, key=lambda one: one.lost_fraction or 0.0)
+    phases = {one.phase for one in same}
+    ranks = tuple(sorted(rank for one in same for rank in one.ranks))
+    known = [one.lost_fraction for one in same if one.lost_fraction is not None]
     whole = max(known, default=0.0) if worst.costs_alone else min(sum(known), 1.0)
     lost = whole if known else None
-    finding = replace(
-        worst.finding, ranks=ranks, phase=worst.finding.phase if len(phases) == 1 else None,
-        values={**worst.finding.values, "lost_fraction": lost},
+    return replace(
+        worst, ranks=ranks, phase=worst.phase if len(phases) == 1 else None, lost_fraction=lost,
+        values={**worst.values, "lost_fraction": lost},
+        decisions=(*worst.decisions, _joined(ranks)),
     )  # fmt: skip
-    return Slow(finding, worst.evidence)
 
 
-def lost_fraction(finding: Finding) -> float | None:
-    """The share of step time a finding says would come back."""
-    share = finding.values.get("lost_fraction")
-    return share if isinstance(share, float) else None
+def _joined(ranks: tuple[int, ...]) -> Decision:
+    says = f"{name_ranks(ranks)} share a host or a replica and are slow for one cause: one verdict"
+    return Decision("same-cause-together", True, float(len(ranks)), 2.0, says)

@@ -12,7 +12,7 @@ from stepscope.diagnose.graph.step_graph import StepGraph
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.operators.unrecorded import unrecorded_groups
-from stepscope.diagnose.suspect import Suspect, excess_of
+from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.views.unnamed import UNNAMED
 from stepscope.window import NULL, Floats, Ints, Mask
 
@@ -43,7 +43,7 @@ def _excesses(job: Observed, one: Suspect, guilty: Collection[int]) -> Iterator[
             own = job.own.own[job.own.phases.index(phase)]
             yield phase, np.nan_to_num(own[one.row, part] - stats.column_median(own[well][:, part]))
     if not one.phases and one.phase is not None:
-        yield one.phase, np.nan_to_num(excess_of(job, one.phase, one.row)[part])
+        yield one.phase, np.nan_to_num(job.excess_of(one.phase, one.row)[part])
     elif not one.phases and job.pauses is not None:
         others = np.delete(job.pauses[:, part], one.row, axis=0)
         yield PAUSES, job.pauses[one.row, part] - np.median(others, axis=0)

@@ -14,13 +14,15 @@ about it); what a rank does after its last call.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
-from stepscope.diagnose.finding import Cause, Finding, Kind, Value
+from stepscope.diagnose.finding import Cause, Stuck, Value
+from stepscope.diagnose.method import Needs, SoFar
+from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.operators.blocked import (
     SLOW_DUMP_NS,
     Blocked,
@@ -47,13 +49,23 @@ MOST_SHOWN = 8
 LIBRARIES = ("/torch/", "/site-packages/", "/dist-packages/", "<frozen")
 
 
+class Desync:
+    """The mismatch and the hang that Flight Recorder dumps show by order alone."""
+
+    name = "desync"
+    needs = Needs("comm_ops")
+
+    def detect(self, job: Observed, so_far: SoFar) -> Iterator[Stuck]:
+        yield from find_desync(job.window)
+
+
 def applies(window: Window) -> bool:
     """Whether the window was read from flight recorder dumps."""
     comm = window.table("comm_ops")
     return comm is not None and comm.has(*COLUMNS)
 
 
-def find_desync(window: Window) -> tuple[Finding, ...]:
+def find_desync(window: Window) -> tuple[Stuck, ...]:
     """The mismatch and the hang that the dumps show, the explaining one first."""
     comm = window.table("comm_ops")
     if comm is None or not applies(window):
@@ -62,7 +74,7 @@ def find_desync(window: Window) -> tuple[Finding, ...]:
     scene = Scene(recording, tuple(find_blocked(recording)))
     clashes = find_clashes(recording)
     mismatch = _mismatch(scene, clashes[0]) if clashes else None
-    hang = None if mismatch is not None and mismatch.values["unfinished"] else _hang(scene)
+    hang = None if mismatch is not None and mismatch.unfinished else _hang(scene)
     if mismatch is not None and hang is not None and mismatch.group == hang.group:
         hang = None
     return tuple(one for one in (mismatch, hang) if one is not None)
@@ -114,18 +126,18 @@ class Scene:
         return tuple(one for one in self.blocked if one.holders & wanted)
 
 
-def _hang(scene: Scene) -> Finding | None:
+def _hang(scene: Scene) -> Stuck | None:
     if not scene.blocked or is_young(scene.recording, scene.blocked):
         return None
     found = _explained(scene)
     unsure = is_young(scene.recording, scene.blocked, SLOW_DUMP_NS) or all(
         scene.recording.doubtful[list(one.rows)].all() for one in scene.blocked)  # fmt: skip
     if found is not None and unsure:
-        return replace(found, confidence=min(found.confidence, LESS_SURE))
+        return replace(found, score=min(found.score, LESS_SURE))
     return found
 
 
-def _explained(scene: Scene) -> Finding | None:
+def _explained(scene: Scene) -> Stuck | None:
     seen = scene.roots & scene.recording.recorded
     if seen:
         return _missing(scene, seen)
@@ -137,7 +149,7 @@ def _explained(scene: Scene) -> Finding | None:
     return _circle(scene) if any(scene.holders.values()) else None
 
 
-def _missing(scene: Scene, roots: frozenset[int]) -> Finding:
+def _missing(scene: Scene, roots: frozenset[int]) -> Stuck:
     """Ranks with a dump that shows that they did not come."""
     held = scene.holding(roots)
     first = held[0]
@@ -176,7 +188,7 @@ def _cause(scene: Scene, roots: frozenset[int]) -> Cause:
     return "unknown"
 
 
-def _unseen(scene: Scene, roots: frozenset[int]) -> Finding:
+def _unseen(scene: Scene, roots: frozenset[int]) -> Stuck:
     """Only ranks without a dump can be the reason."""
     first = scene.holding(roots)[0]
     known = len(scene.recording.recorded)
@@ -189,7 +201,7 @@ def _unseen(scene: Scene, roots: frozenset[int]) -> Finding:
     return _finding(scene, first, named, "unknown", sure if few else 0.3, why)
 
 
-def _stalled(scene: Scene, stalled: tuple[Blocked, ...]) -> Finding:
+def _stalled(scene: Scene, stalled: tuple[Blocked, ...]) -> Stuck:
     """Everyone came and nobody, or only some, left: no data moves."""
     first = stalled[0]
     members = len(first.waiting | first.left)
@@ -202,13 +214,12 @@ def _stalled(scene: Scene, stalled: tuple[Blocked, ...]) -> Finding:
     return _finding(scene, first, frozenset(), "network", sure, why, told=True)
 
 
-def _circle(scene: Scene) -> Finding:
+def _circle(scene: Scene) -> Stuck:
     """All wait for one another: somebody called in another order."""
     fullest = max(scene.blocked, key=lambda one: (len(one.waiting), -one.since_ns))
     few = fullest.absent if len(fullest.absent) < len(fullest.waiting) else frozenset()
     others = [one for one in scene.blocked if one is not fullest and few and few <= one.waiting]
     same = any(fullest.waiting & one.absent for one in others)
-    kind: Kind = "mismatch" if same else "hang"
     if same:
         why = (f"{_ranks(few)} entered {others[0].where} before {fullest.where}, its peers in the "
                "other order")  # fmt: skip
@@ -216,21 +227,22 @@ def _circle(scene: Scene) -> Finding:
         places = ", ".join(one.where for one in scene.blocked[:3])
         why = f"ranks wait for one another in {places}"
     named = few if same else frozenset()
-    return _finding(scene, fullest, named, "code", LESS_SURE, why, kind, told=True)
+    return _finding(scene, fullest, named, "code", LESS_SURE, why, same, told=True)
 
 
-def _mismatch(scene: Scene, clash: Clash) -> Finding:
+def _mismatch(scene: Scene, clash: Clash) -> Stuck:
     comm = scene.recording.comm
     unfinished = bool((~scene.recording.done | scene.recording.doubtful)[clash.rows].any())
     sides = f"{clash.what}: {_told(scene.recording, clash)}"
     members = scene.recording.members(clash.group)
     victims = (members | scene.waiting if unfinished else members) - clash.odd
     begin = clash.since_ns
-    return Finding(
-        method="desync", kind="mismatch", cause="code", ranks=tuple(sorted(clash.odd)),
+    return Stuck(
+        method="desync", mismatched=True, cause="code", ranks=tuple(sorted(clash.odd)),
         group=clash.group, function=_function(scene, clash.odd),
         detail=f"members of {clash.group} disagree at operator {clash.seq} in {sides}",
-        time_ns=(begin, max(begin, scene.now_ns)), confidence=0.95 if clash.odd else 0.8,
+        time_ns=(begin, max(begin, scene.now_ns)), score=0.95 if clash.odd else 0.8,
+        victims=len(victims), unfinished=unfinished,
         values={"members": len(members), "odd": len(clash.odd), "victims": len(victims),
                 "what": clash.what, "unfinished": unfinished, "seq": clash.seq,
                 "op": comm.strings("op")[int(clash.rows[0])] or "?"},
@@ -255,8 +267,8 @@ def _call(recording: Recording, row: int) -> str:
 
 def _finding(
     scene: Scene, first: Blocked, ranks: frozenset[int], cause: Cause, sure: float, why: str,
-    kind: Kind = "hang", told: bool = False,
-) -> Finding:  # fmt: skip
+    mismatched: bool = False, told: bool = False,
+) -> Stuck:  # fmt: skip
     waiting = scene.waiting - ranks
     named = tuple(sorted(ranks))
     if told:
@@ -270,16 +282,17 @@ def _finding(
     function = _function(scene, ranks)
     if function is not None and not told:
         detail += f"; last seen in {_short(function)}"
+    missing = tuple(sorted(_members(scene) - scene.recording.recorded)[:MOST_SHOWN])
     values: dict[str, Value] = {
         "waiting": len(waiting), "victims": len(waiting), "op": first.op, "seq": first.seq,
-        "without_dump": sorted(_members(scene) - scene.recording.recorded)[:MOST_SHOWN],
+        "without_dump": list(missing),
         "older_dump": sorted(scene.recording.outdated)[:MOST_SHOWN], "unfinished": True,
     }  # fmt: skip
-    return Finding(
-        method="desync", kind=kind, cause=cause, detail=detail, ranks=named, group=first.group,
-        function=function,
+    return Stuck(
+        method="desync", mismatched=mismatched, cause=cause, detail=detail, ranks=named,
+        group=first.group, function=function,
         time_ns=(first.since_ns, max(first.since_ns, until_ns(scene.recording, first))),
-        confidence=sure, values=values,
+        score=sure, victims=len(waiting), unfinished=True, without_dump=missing, values=values,
     )  # fmt: skip
 
 

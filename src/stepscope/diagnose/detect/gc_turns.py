@@ -11,12 +11,13 @@ Cannot see: pauses below the collector's reporting limit; what one rank alone do
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.diagnose.finding import Finding
+from stepscope.diagnose.finding import Regression
+from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.window import Floats
@@ -39,7 +40,19 @@ class _Turns:
     lost_ns: Floats
 
 
-def find_turns(job: Observed, culprits: Collection[int]) -> Finding | None:
+class GcTurns:
+    """Ranks that collect garbage in turns, so that all of them wait most of the time."""
+
+    name = "collecting"
+    needs = Needs("pauses|hardware:gc_collections", ranks=2)
+
+    def detect(self, job: Observed, so_far: SoFar) -> Iterator[Regression]:
+        found = find_turns(job, {one.row for one in so_far.culprits})
+        if found is not None:
+            yield found
+
+
+def find_turns(job: Observed, culprits: Collection[int]) -> Regression | None:
     """Collections by turns as a finding about all ranks.
 
     Args:
@@ -75,7 +88,7 @@ def _turns(job: Observed, pauses: Floats) -> _Turns | None:
     return _Turns(tuple(np.flatnonzero(paused) + job.line.warm_up), lost)
 
 
-def _finding(job: Observed, turns: _Turns, ranks: int) -> Finding:
+def _finding(job: Observed, turns: _Turns, ranks: int) -> Regression:
     first, stop = turns.columns[0], turns.columns[-1] + 1
     lost_ns, count = float(turns.lost_ns.sum()), len(turns.columns)
     whole_ns = float(np.nansum(job.line.job_period_ns[first:stop]))
@@ -83,9 +96,10 @@ def _finding(job: Observed, turns: _Turns, ranks: int) -> Finding:
         f"in {count} of {stop - first} steps one of {ranks} ranks collects garbage, and the step "
         f"lasts {lost_ns / count / 1e6:.0f} ms longer by it"
     )
-    return Finding(
-        method="collecting", kind="slowdown", cause="gc", detail=detail,
+    return Regression(
+        method="collecting", cause="gc", detail=detail,
         steps=job.line.span(first, stop), time_ns=job.line.span_ns(first, stop),
         slowdown=whole_ns / max(whole_ns - lost_ns, 1.0), lost_ns=lost_ns / (stop - first),
-        confidence=0.9, values={"paused_steps": count, "ranks_that_pause": ranks},
+        score=0.9, victims=0, paused_steps=count,
+        values={"paused_steps": count, "ranks_that_pause": ranks},
     )  # fmt: skip

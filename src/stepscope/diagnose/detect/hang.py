@@ -13,11 +13,14 @@ Cannot see: ranks stuck outside communication while nobody waits for them yet.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
-from stepscope.diagnose.finding import Cause, Device, Finding
+from stepscope.diagnose.detect import desync
+from stepscope.diagnose.finding import Cause, Device, Stuck
+from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.network.devices import Devices
+from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.operators.liveness import (
     Doing,
     Pace,
@@ -28,7 +31,7 @@ from stepscope.diagnose.operators.liveness import (
     while_alive,
 )
 from stepscope.diagnose.operators.open_ops import Open
-from stepscope.diagnose.operators.requests import Stuck, stuck_connection
+from stepscope.diagnose.operators.requests import StuckConnection, stuck_connection
 from stepscope.diagnose.operators.standstill import cause_of
 from stepscope.diagnose.operators.unrecorded import coupled_with, not_kept
 from stepscope.diagnose.operators.wait_state import Scene, read_scene
@@ -56,7 +59,19 @@ STARTING_NS = 300 * 10**9
 """Before the first step one rank downloads, tokenises or compiles while the others wait for it."""
 
 
-def find_hang(window: Window) -> Finding | None:
+class Hang:
+    """The operators that will not end, and the rank that never came."""
+
+    name = "hang"
+    needs = Needs("comm_ops")
+
+    def detect(self, job: Observed, so_far: SoFar) -> Iterator[Stuck]:
+        found = None if desync.applies(job.window) else find_hang(job.window)
+        if found is not None:
+            yield found
+
+
+def find_hang(window: Window) -> Stuck | None:
     """The hang the window ends in, or None."""
     now, usual = now_ns(window), pace(window)
     if now is None or _goes_on(now, usual, OVERDUE_STEPS):
@@ -88,7 +103,7 @@ def _stopped_members(watch: Watch, scene: Scene, signs: dict[int, Signs]) -> fro
     return frozenset(stopped) if others - stopped else frozenset()
 
 
-def _halted(watch: Watch, scene: Scene, stopped: frozenset[int]) -> Finding | None:
+def _halted(watch: Watch, scene: Scene, stopped: frozenset[int]) -> Stuck | None:
     signs = {rank: watch.of(rank) for rank in sorted(stopped)}
     since = [sign.stopped_ns for sign in signs.values() if sign.stopped_ns is not None]
     lasted = max(_age(watch, scene, stopped), scene.now_ns - min(since, default=scene.now_ns))
@@ -97,7 +112,7 @@ def _halted(watch: Watch, scene: Scene, stopped: frozenset[int]) -> Finding | No
     return _finding(scene, signs, "host", 0.97, "its process is stopped or dead")
 
 
-def _judge(window: Window, watch: Watch, scene: Scene, signs: dict[int, Signs]) -> Finding | None:
+def _judge(window: Window, watch: Watch, scene: Scene, signs: dict[int, Signs]) -> Stuck | None:
     age = _age(watch, scene)
     if not scene.missed:
         return _nobody_missing(window, scene, age)
@@ -127,7 +142,7 @@ def allowed_ns(doing: Doing, pace: Pace) -> float:
     return max(BLOCKED_STEPS * pace.step_ns, BLOCKED_NS, pause)
 
 
-def _nobody_missing(window: Window, scene: Scene, age: int) -> Finding | None:
+def _nobody_missing(window: Window, scene: Scene, age: int) -> Stuck | None:
     """Everyone entered and some cannot leave: the data does not move."""
     if age <= allowed_ns("unknown", scene.pace):
         return None
@@ -140,7 +155,7 @@ def _nobody_missing(window: Window, scene: Scene, age: int) -> Finding | None:
     return _finding(scene, (), "unknown" if partial else "network", 0.5 if partial else 0.7, why)
 
 
-def _jammed(window: Window, scene: Scene, jam: Open, age: int) -> Finding | None:
+def _jammed(window: Window, scene: Scene, jam: Open, age: int) -> Stuck | None:
     """Devices stand in an operator that all members entered, and keep the others."""
     if age <= allowed_ns("unknown", scene.pace):
         return None
@@ -153,7 +168,9 @@ def _jammed(window: Window, scene: Scene, jam: Open, age: int) -> Finding | None
     return replace(finding, devices=_between(window, jam) if jam.op in POINT_TO_POINT else ())
 
 
-def _dead_way(window: Window, scene: Scene, stuck: Stuck, about: Open | None = None) -> Finding:
+def _dead_way(
+    window: Window, scene: Scene, stuck: StuckConnection, about: Open | None = None
+) -> Stuck:
     """Everybody entered, and the requests of one rank do not complete."""
     why = f"all members entered it, and {stuck.requests} requests that it posted do not complete"
     finding = _finding(scene, (stuck.rank,), "network", SURE_BY_REQUESTS, why, about)
@@ -173,14 +190,14 @@ def _between(window: Window, jam: Open) -> tuple[Device, ...]:
     return tuple(Device("nic", nic, 0.7 / len(nics)) for nic in nics)
 
 
-def _circle(scene: Scene, age: int) -> Finding | None:
+def _circle(scene: Scene, age: int) -> Stuck | None:
     """Every absent rank waits in another open operator: they wait for one another."""
     if age <= allowed_ns("idle", scene.pace):
         return None
     return _finding(scene, (), "code", 0.7, "the members wait for one another in different orders")
 
 
-def _absent(window: Window, scene: Scene, signs: dict[int, Signs], age: int) -> Finding | None:
+def _absent(window: Window, scene: Scene, signs: dict[int, Signs], age: int) -> Stuck | None:
     unseen = {rank for rank in signs if _unknown(window, rank, scene)}
     if unseen == set(signs):
         why = f"nothing is known of rank {_list(sorted(unseen))}, which the others wait for"
@@ -209,7 +226,7 @@ def _jam_of(window: Window, scene: Scene, ranks: frozenset[int]) -> Open | None:
     return min(scene.full, key=lambda one: one.since_ns)
 
 
-def _stuck_device(scene: Scene, signs: dict[int, Signs]) -> Finding:
+def _stuck_device(scene: Scene, signs: dict[int, Signs]) -> Stuck:
     """Who among several is kept by an operator that no device has come to, nobody recorded."""
     if len(signs) > 1:
         why = f"a kernel does not end on one of ranks {_list(sorted(signs))}"
@@ -247,7 +264,7 @@ def _finding(
     sure: float,
     why: str,
     about: Open | None = None,
-) -> Finding:
+) -> Stuck:
     first = about or min(scene.missed or scene.open, key=lambda one: one.since_ns)
     waiting = len(scene.waiting - set(ranks))
     where = f"{first.op} {first.seq} of {first.group}" if first.group else first.op
@@ -256,10 +273,11 @@ def _finding(
     else:
         detail = f"{waiting} ranks wait in {where}: {why}"
     touched = frozenset().union(*(one.entered | one.absent for one in scene.open))
-    return Finding(
-        method="hang", kind="hang", cause=cause, detail=detail, ranks=tuple(sorted(ranks)),
+    return Stuck(
+        method="hang", cause=cause, detail=detail, ranks=tuple(sorted(ranks)),
         group=first.group or None, steps=(first.step, first.step) if first.step >= 0 else None,
-        time_ns=(first.since_ns, max(scene.now_ns, first.since_ns)), confidence=sure,
+        time_ns=(first.since_ns, max(scene.now_ns, first.since_ns)),
+        victims=len(touched - set(ranks)), score=sure,
         values={"waiting": waiting, "victims": len(touched - set(ranks)), "op": first.op,
                 "age_ns": scene.now_ns - first.since_ns, "step_ns": scene.pace.step_ns},
     )  # fmt: skip

@@ -11,10 +11,15 @@ operators that look alike.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
-from stepscope.diagnose.finding import Finding
+from stepscope.diagnose.detect import desync
+from stepscope.diagnose.finding import Stuck
+from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric.stats import varies
+from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.operators.calls import MISNUMBERED
 from stepscope.diagnose.prepare.matching import Matched, match
 from stepscope.window import NULL, Ints, Mask, Table, Window
@@ -23,7 +28,19 @@ EQUAL_SIZES = ("AllReduce", "Broadcast", "Reduce")
 """Operators whose members must give the same number of bytes; gathers and all-to-alls need not."""
 
 
-def find_mismatch(window: Window) -> Finding | None:
+class Mismatch:
+    """The earliest collective whose members did not call the same thing."""
+
+    name = "mismatch"
+    needs = Needs("comm_ops.seq", "comm_ops.op", ranks=2)
+
+    def detect(self, job: Observed, so_far: SoFar) -> Iterator[Stuck]:
+        found = None if desync.applies(job.window) else find_mismatch(job.window)
+        if found is not None:
+            yield found
+
+
+def find_mismatch(window: Window) -> Stuck | None:
     """The earliest collective whose members did not call the same thing."""
     comm = window.table("comm_ops")
     if comm is None:
@@ -61,7 +78,7 @@ def _trusted(table: Table, order: Ints, begins: Ints, differs: Mask) -> Mask:
     return np.asarray((wrong <= MISNUMBERED * np.maximum(count, 1))[group] | (count[group] <= 2))
 
 
-def _finding(window: Window, matched: Matched, number: int) -> Finding:
+def _finding(window: Window, matched: Matched, number: int) -> Stuck:
     table = matched.table
     rows = matched.order[matched.bounds[number] : matched.bounds[number + 1]]
     calls = [_call(table, int(row)) for row in rows]
@@ -74,11 +91,11 @@ def _finding(window: Window, matched: Matched, number: int) -> Finding:
     seen = ", ".join(f"rank {rank} {call}" for call, rank in by_call)
     begin = int(table.ints("enqueue_ns")[rows].min())
     step = int(table.ints("step")[rows[0]]) if table.has("step") else -1
-    return Finding(
-        method="mismatch", kind="mismatch", cause="code", ranks=tuple(ranks), group=group,
+    return Stuck(
+        method="mismatch", mismatched=True, cause="code", ranks=tuple(ranks), group=group,
         detail=f"members of {group} disagree at operator {table.ints('seq')[rows[0]]}: {seen}",
         steps=(step, step) if step >= 0 else None, time_ns=(begin, begin),
-        confidence=0.95 if minority else 0.8,
+        score=0.95 if minority else 0.8,
         values={"members": len(rows), "odd": len(odd)},
     )  # fmt: skip
 

@@ -57,7 +57,7 @@ MOST_LINKS = 5
 
 
 @dataclass(frozen=True)
-class SlowLink:
+class SlowDevice:
     """A device, or one of several, that is slow."""
 
     suspects: tuple[tuple[Carrier, float], ...]
@@ -80,7 +80,7 @@ class SlowLink:
     """Whether the likeliest is an adapter that its ranks do not send by any more."""
 
 
-def slow_links(job: Observed, guilty: Mapping[int, tuple[int, int]]) -> list[SlowLink]:
+def slow_links(job: Observed, guilty: Mapping[int, tuple[int, int]]) -> list[SlowDevice]:
     """Every slow device, the most suspect first.
 
     Args:
@@ -106,7 +106,7 @@ class _Case:
     """Where somebody counted them."""
 
 
-def _found(case: _Case) -> Iterator[SlowLink]:
+def _found(case: _Case) -> Iterator[SlowDevice]:
     """One device after the other, each explaining what the ones before it left."""
     cells, ways = case.looked.cells, case.ways
     for _ in range(MOST_LINKS):
@@ -148,7 +148,7 @@ def _is_no_chance(cells: Cells, ways: Ways, carrier: int, active: Mask) -> bool:
     return log_tail(often, steps, chance) + math.log(len(cells.slow)) < math.log(FALSE_ALARMS)
 
 
-def _slow_link(case: _Case, suspicion: Suspicion, explained: Mask) -> SlowLink:
+def _slow_link(case: _Case, suspicion: Suspicion, explained: Mask) -> SlowDevice:
     job, looked, ways = case.job, case.looked, case.ways
     active = np.asarray(explained.any(axis=0))
     signs = noticed(job, active)
@@ -166,7 +166,7 @@ def _slow_link(case: _Case, suspicion: Suspicion, explained: Mask) -> SlowLink:
     cost = np.where(slow, _excess_ns(looked, through, columns), 0.0)
     ratio = np.exp(stats.median(looked.excess[np.ix_(through, columns)][slow]))
     at = int(np.argmax(cost.sum(axis=1)))
-    return SlowLink(
+    return SlowDevice(
         _suspects(ways.carriers, chance), _ranks(job, ways.carriers, chance),
         looked.paces.places[int(through[at])], int((slow.mean(axis=1) > 0.5).sum()), len(through),
         columns, float(ratio), _lost(job, looked, through, cost, explained, ways.carriers[best]),

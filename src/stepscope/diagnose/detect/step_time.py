@@ -61,7 +61,7 @@ class Spikes:
 
 
 @dataclass(frozen=True)
-class Regression:
+class StepChange:
     """The column from which steps take `ratio` times as long."""
 
     split: int
@@ -99,7 +99,7 @@ def scheduled(spikes: Ints, steps: Ints) -> Mask:
     return explained
 
 
-def regression(series: Floats, least: float = LEAST_RISE) -> Regression | None:
+def regression(series: Floats, least: float = LEAST_RISE) -> StepChange | None:
     """The most significant lasting rise of the step time, if noise does not explain it."""
     level = stats.median(series)
     if level <= 0:
@@ -118,7 +118,7 @@ def regression(series: Floats, least: float = LEAST_RISE) -> Regression | None:
     before, after = stats.median(series[:column]), stats.median(series[column:])
     if before <= 0 or after < least * before:
         return None
-    return Regression(column, after / before, before, after, z)
+    return StepChange(column, after / before, before, after, z)
 
 
 def _significance(blocks: Floats, split: int) -> float:

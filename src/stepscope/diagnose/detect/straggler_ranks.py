@@ -1,56 +1,90 @@
-"""From stragglers to culprits: one per rank, with its phase and onset.
+"""Ranks that are slow for a while on end: one suspect per rank, with its phase and onset.
 
-These are slow for a while on end. Ranks that are slow now and then come from `struck`; `culprits`
-puts both together.
+Ranks that are slow now and then come from `transient_ranks`; `decide.culprits` chooses.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from stepscope.diagnose.detect import straggler_brief as brief
 from stepscope.diagnose.detect.gc_pauses import Storm, storms
+from stepscope.diagnose.detect.slowdown import slowdown_of
 from stepscope.diagnose.detect.straggler import LEAST_STEPS, Straggler, stragglers
+from stepscope.diagnose.finding import Slowdown
+from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.windows import window_width
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.suspect import DOMINANT, INFLATED, Suspect, dominant, excess_of, peers
+from stepscope.diagnose.suspect import DOMINANT, INFLATED, Suspect, dominant
 from stepscope.diagnose.views.unnamed import GAPS, OUTSIDE
-from stepscope.window import Floats
+from stepscope.window import Floats, Ints
 
 ONSET_RISE = 0.5
 """The excess before its onset is less than half of what it is after, or there was no onset."""
 
 
-def lasting_suspects(job: Observed) -> list[Suspect]:
-    """Every rank that some phase, or all phases together, show to be slow for a while."""
-    found = _all_stragglers(job)
-    rows = sorted({one.row for one in found})
-    merged = [_culprit(job, [one for one in found if one.row == row]) for row in rows]
-    # windows round a stretch up; its onset, once found to the step, may leave an episode only
-    least = 1 if is_brief(job) else LEAST_STEPS
-    culprits = [one for one in merged if one.stop - one.first >= least]
-    collectors = {storm.row: _collector(job, storm) for storm in storms(job)}
-    explained = {one.row for one in culprits if one.row in collectors
-                 and one.whole_ns >= collectors[one.row].whole_ns}  # fmt: skip
-    kept = [one for one in culprits if one.row in explained or one.row not in collectors]
-    return kept + [one for row, one in collectors.items() if row not in explained]
+Look = Callable[[Floats, Sequence[Ints], float, str | None, int], list[Straggler]]
+"""Own times, comparison groups, typical step, phase, number of tests."""
+
+
+class Stragglers:
+    """Ranks that some phase, or all phases together, show to be slow for a while."""
+
+    name = "argus-l2"
+    needs = Needs("phases|comm_ops|steps", ranks=2)
+
+    def detect(self, job: Observed, so_far: SoFar) -> Iterator[Slowdown]:
+        if not is_brief(job):
+            yield from _merged(job, self.name, stragglers, LEAST_STEPS)
+
+
+class BriefStragglers:
+    """The same in the few steps of a profiler's trace."""
+
+    name = "brief"
+    needs = Needs("host_ops", ranks=2)
+
+    def detect(self, job: Observed, so_far: SoFar) -> Iterator[Slowdown]:
+        if is_brief(job):
+            yield from _merged(job, self.name, brief.stragglers, 1)
+
+
+class GcStorms:
+    """Ranks whose pauses are too rare for L2 and cost enough all the same."""
+
+    name = "pauses"
+    needs = Needs("pauses|hardware:gc_collections", ranks=2)
+
+    def detect(self, job: Observed, so_far: SoFar) -> Iterator[Slowdown]:
+        for storm in storms(job):
+            yield slowdown_of(job, self.name, _collector(job, storm))
+
+
+def _merged(job: Observed, method: str, look: Look, least: int) -> Iterator[Slowdown]:
+    """One suspect per rank. Windows round a stretch up: once its onset is found to the step, it
+    may be shorter than `least` steps, which is an episode."""
+    found = _all_stragglers(job, look)
+    for row in sorted({one.row for one in found}):
+        suspect = _culprit(job, [one for one in found if one.row == row])
+        if suspect.stop - suspect.first >= least:
+            yield slowdown_of(job, method, suspect)
 
 
 def _collector(job: Observed, storm: Storm) -> Suspect:
     """A rank whose pauses are too rare for L2 and cost enough all the same."""
     row, part = storm.row, slice(storm.first, storm.stop)
     means = {
-        phase: float(np.nan_to_num(excess_of(job, phase, row)[part]).mean())
+        phase: float(np.nan_to_num(job.excess_of(phase, row)[part]).mean())
         for phase in job.own.phases
     }
     phase = max(means, key=lambda name: means[name], default=None)
     if phase is not None and means[phase] <= DOMINANT * storm.pause_ns:
         phase = None
-    normal = stats.median(peers(job, job.total, None, row)[part])
+    normal = stats.median(job.peer_median(job.total, None, row)[part])
     slowdown = 1 + storm.pause_ns / max(normal, 1.0)
     return Suspect(
         row, phase, (), storm.first, storm.stop, float(np.log(slowdown)), 0.0, 0.0, storm.pause_ns,
@@ -58,11 +92,10 @@ def _collector(job: Observed, storm: Storm) -> Suspect:
     )  # fmt: skip
 
 
-def _all_stragglers(job: Observed) -> list[Straggler]:
+def _all_stragglers(job: Observed, look: Look) -> list[Straggler]:
     skip, ranks = job.line.warm_up, len(job.line.ranks)
     phases = job.own.phases
     tests = ranks * (len(phases) + 1)
-    look = brief.stragglers if is_brief(job) else stragglers
     found: list[Straggler] = []
     for phase, own in zip((*phases, None), (*job.own.own, job.total), strict=True):
         if phase is None and len(phases) < 2:
@@ -83,7 +116,7 @@ def _shift(one: Straggler, columns: int) -> Straggler:
 
 def _culprit(job: Observed, mine: list[Straggler]) -> Suspect:
     """Merges a rank's stragglers: the costliest gives range and certainty, the excess the phase."""
-    excesses = {one.phase: excess_of(job, one.phase, one.row) for one in mine}
+    excesses = {one.phase: job.excess_of(one.phase, one.row) for one in mine}
     main = max(mine, key=lambda one: _sum(excesses[one.phase][one.first : one.stop]))
     row, stop = main.row, main.stop
     first = main.first
@@ -97,7 +130,7 @@ def _culprit(job: Observed, mine: list[Straggler]) -> Suspect:
     unnamed = phase in (None, OUTSIDE, GAPS)
     own = job.total if unnamed else job.own.own[job.own.phases.index(phase)]
     mine_ns = stats.median(own[row, first:stop])
-    theirs_ns = stats.median(peers(job, own, phase, row)[first:stop])
+    theirs_ns = stats.median(job.peer_median(own, phase, row)[first:stop])
     carried = sum(shares.values())
     inflated = sum(value >= INFLATED * carried for value in shares.values())
     return Suspect(
@@ -116,7 +149,7 @@ def _shares(
     """Mean excess per step of each of the phases in which the rank has any."""
     shares = {}
     for phase in phases:
-        values = excess_of(job, phase, row)[first:stop]
+        values = job.excess_of(phase, row)[first:stop]
         typical = float(stats.block_means(values[None], max(len(values), 1))[0].sum())
         if np.isfinite(typical) and typical > 0:
             shares[phase] = typical

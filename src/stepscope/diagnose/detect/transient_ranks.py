@@ -7,10 +7,14 @@ from dataclasses import replace
 
 import numpy as np
 
+from stepscope.diagnose.detect.slowdown import slowdown_of
+from stepscope.diagnose.detect.straggler_ranks import is_brief
 from stepscope.diagnose.detect.transient import Series, Struck, struck
+from stepscope.diagnose.finding import Slowdown
+from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.suspect import INFLATED, Suspect, dominant, excess_of, peers
+from stepscope.diagnose.suspect import INFLATED, Suspect, dominant
 from stepscope.diagnose.views.unnamed import BETWEEN, OUTSIDE, UNNAMED
 from stepscope.window import Floats, Ints
 
@@ -20,14 +24,20 @@ BY_DESIGN = (OUTSIDE, BETWEEN)
 """Where a single long blow may be a checkpoint."""
 
 
-def spiking_suspects(job: Observed) -> list[Suspect]:
-    """Every rank that is struck in some phase, or in all together, more than chance explains."""
-    if len(job.line.steps) - job.line.warm_up < LEAST_STEPS:
-        return []
-    found: dict[int, list[Struck]] = {}
-    for one in _all_struck(job):
-        found.setdefault(one.row, []).append(one)
-    return [_culprit(job, row, mine) for row, mine in sorted(found.items())]
+class Transients:
+    """Ranks with more transient slowdowns, in some phase or all together, than chance explains."""
+
+    name = "episodes"
+    needs = Needs("phases|comm_ops|steps", ranks=2)
+
+    def detect(self, job: Observed, so_far: SoFar) -> Iterator[Slowdown]:
+        if is_brief(job) or len(job.line.steps) - job.line.warm_up < LEAST_STEPS:
+            return
+        found: dict[int, list[Struck]] = {}
+        for one in _all_struck(job):
+            found.setdefault(one.row, []).append(one)
+        for row, mine in sorted(found.items()):
+            yield slowdown_of(job, self.name, _culprit(job, row, mine))
 
 
 def _all_struck(job: Observed) -> Iterator[Struck]:
@@ -71,7 +81,7 @@ def _culprit(job: Observed, row: int, mine: list[Struck]) -> Suspect:
     phase, carried = dominant(shares), sum(shares.values())
     # nobody knows times outside of phases, so they are no measure of how slow a rank is
     own = job.total if phase in (None, *UNNAMED) else job.own.own[job.own.phases.index(phase)]
-    theirs = stats.median(peers(job, own, phase, row)[columns])
+    theirs = stats.median(job.peer_median(own, phase, row)[columns])
     slowdown = stats.median(own[row, columns]) / max(theirs, 1.0)
     return Suspect(
         row, phase, tuple(shares), first, stop, surest.effect, surest.z, surest.needed,
@@ -85,7 +95,7 @@ def _heaviest_run(
     job: Observed, row: int, columns: Ints, phases: tuple[str, ...]
 ) -> tuple[tuple[int, int], float]:
     """The neighbouring columns that carry most of the excess, and how much per step."""
-    whole = sum((np.nan_to_num(excess_of(job, phase, row)) for phase in phases),
+    whole = sum((np.nan_to_num(job.excess_of(phase, row)) for phase in phases),
                 np.zeros(len(job.line.steps)))  # fmt: skip
     runs = np.split(columns, np.flatnonzero(np.diff(columns) > 1) + 1)
     heaviest = max(runs, key=lambda run: float(whole[run].sum()))
@@ -94,7 +104,7 @@ def _heaviest_run(
 
 def _shares(job: Observed, row: int, columns: Ints) -> dict[str, float]:
     """Mean excess per blow of the phases that carry a share of it, of the worst in any case."""
-    means = {phase: float(np.nan_to_num(excess_of(job, phase, row)[columns]).mean())
+    means = {phase: float(np.nan_to_num(job.excess_of(phase, row)[columns]).mean())
              for phase in job.own.phases}  # fmt: skip
     whole = sum(max(mean, 0.0) for mean in means.values())
     worst = max(means, key=lambda phase: means[phase])

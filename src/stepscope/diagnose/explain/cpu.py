@@ -18,10 +18,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.diagnose.explain import head_start
+from stepscope.diagnose.finding import Cause, Evidence
+from stepscope.diagnose.method import Explained, Needs
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.suspect import Suspect, peers
+from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.thresholds import OTHER_PROCESSES, PROCESSOR_TIME
+from stepscope.diagnose.views.unnamed import GAPS, OUTSIDE
+from stepscope.trace import DATA_LOAD
 from stepscope.window import Floats
 
 STARVED = 0.4
@@ -80,8 +84,62 @@ class Use:
         return self.ahead is not None and not self.keeps_ahead
 
 
-def use_of_excess(job: Observed, culprit: Suspect) -> Use:
-    """How the culprit spent what it took longer than its peers."""
+class StarvedProcessor:
+    """A rank that did no more than its peers and waited for a processor."""
+
+    name = "starved-processor"
+    causes: tuple[Cause, ...] = ("contention", "host")
+    needs = Needs("hardware:run_delay")
+
+    def explain(self, job: Observed, suspect: Suspect) -> Explained | None:
+        use = use_of_excess(job, suspect)
+        if not use.is_starved or suspect.phase == DATA_LOAD:
+            return None
+        cause: Cause = "contention" if use.has_strangers else "host"
+        return Explained(
+            cause, "measured", (_evidence(use),), use.starved, STARVED,
+            whole_rank=suspect.inflated > 1, proven=True,
+        )  # fmt: skip
+
+
+def of_host(job: Observed, suspect: Suspect) -> bool:
+    """Whether the excess is its host's time, so that its device cannot be the reason."""
+    return suspect.phase in (DATA_LOAD, GAPS, OUTSIDE) or use_of_excess(job, suspect).is_late
+
+
+def processor_evidence(job: Observed, suspect: Suspect) -> tuple[Evidence, ...]:
+    """What is known of the suspect's use of its processor."""
+    use = use_of_excess(job, suspect)
+    return (_evidence(use),) if use.is_measured else ()
+
+
+def _evidence(use: Use) -> Evidence:
+    parts = []
+    if use.computed is not None:
+        parts.append(f"{_percent(use.computed)} of the excess is processor time")
+    if use.starved is not None:
+        parts.append(f"{_percent(use.starved)} is waiting for a processor beyond its peers")
+    if use.strangers is not None:
+        parts.append(f"strangers take {use.strangers:.1f} cores there")
+    if use.crowded is not None and use.has_strangers:
+        parts.append(f"{_percent(use.crowded)} of its host is used by others than the job")
+    if use.ahead is not None:
+        parts.append(f"its host is ahead of its device by {_percent(use.ahead)} of what is usual")
+    values = {"computed": use.computed, "starved": use.starved, "strangers": use.strangers,
+              "crowded": use.crowded, "ahead": use.ahead}  # fmt: skip
+    return Evidence("processor", "; ".join(parts), values)
+
+
+def _percent(part: float) -> str:
+    return f"{100 * min(max(part, 0.0), 1.0):.0f} %"
+
+
+def use_of_excess(job: Observed, suspect: Suspect) -> Use:
+    """How the suspect spent what it took longer than its peers."""
+    return job.once("use", suspect, lambda: _use(job, suspect))
+
+
+def _use(job: Observed, culprit: Suspect) -> Use:
     waiting = _above_peers(job.hardware("run_delay", culprit.first, culprit.stop), culprit.row)
     return Use(
         _computed(job, culprit), _starved(job, culprit, waiting), _strangers(job, culprit),
@@ -92,7 +150,7 @@ def use_of_excess(job: Observed, culprit: Suspect) -> Use:
 def _computed(job: Observed, one: Suspect) -> float | None:
     if job.processor is None or one.excess_ns <= 0:
         return None
-    extra = job.processor[one.row] - peers(job, job.processor, one.phase, one.row)
+    extra = job.processor[one.row] - job.peer_median(job.processor, one.phase, one.row)
     extra = extra[one.first : one.stop]
     if not np.isfinite(extra).any():
         return None

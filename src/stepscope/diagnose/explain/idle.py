@@ -17,11 +17,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from stepscope.diagnose.explain.cpu import processor_evidence
+from stepscope.diagnose.finding import Cause, Evidence
 from stepscope.diagnose.graph.busy import busy
+from stepscope.diagnose.method import Explained, Needs
 from stepscope.diagnose.numeric.intervals import Axis, axis_over
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.prepare.matching import arrivals
-from stepscope.diagnose.views.stacks import SAMPLE_NS, Samples
+from stepscope.diagnose.suspect import Suspect
+from stepscope.diagnose.views.stacks import LOADER, SAMPLE_NS, Samples, compiles
 from stepscope.window import NULL, Floats, Ints, Table, Union, union
 
 MOST_PEERS = 8
@@ -103,3 +107,40 @@ def _running(job: Observed, rows: Ints, axis: Axis) -> Union | None:
     start = axis.at(row[known], arrivals(comm)[known])
     return union(np.concatenate((at_work.start, start)),
                  np.concatenate((at_work.end, axis.at(row[known], end[known]))))  # fmt: skip
+
+
+class IdleFunction:
+    """The function that kept the host while its device ran dry."""
+
+    name = "idle"
+    causes: tuple[Cause, ...] = ("host", "data_loading", "jit_compile")
+    needs = Needs("stacks", "phases|kernels", ranks=2)
+
+    def explain(self, job: Observed, suspect: Suspect) -> Explained | None:
+        if job.samples is None:
+            return None
+        others = job.peers_of(suspect.row, suspect.phase).tolist()
+        idle = while_idle(job, job.samples, suspect.row, others, suspect.first, suspect.stop)
+        if idle is None:
+            return None
+        share = idle.mine_ns / max(suspect.whole_ns, 1.0)
+        cause = _cause(idle.function) if 2 * idle.mine_ns >= suspect.whole_ns else None
+        return Explained(
+            cause, "inferred", (_evidence(idle),), share, function=idle.function,
+            proven=cause == "jit_compile", context=processor_evidence(job, suspect), always=True,
+        )  # fmt: skip
+
+
+def _cause(function: str) -> Cause:
+    if compiles(function):
+        return "jit_compile"
+    return "data_loading" if LOADER in function else "host"
+
+
+def _evidence(idle: Idle) -> Evidence:
+    detail = (
+        f"for {idle.idle_ns / 1e9:.1f} s nothing ran on its device; {idle.mine_ns / 1e9:.1f} s of "
+        f"it its host was in {idle.function}, its peers' {idle.peers_ns / 1e9:.1f} s"
+    )
+    values = {"idle_ns": idle.idle_ns, "function_ns": idle.mine_ns, "peers_ns": idle.peers_ns}
+    return Evidence("idle", detail, values)

@@ -7,14 +7,16 @@ take longer may be hidden behind computation, and accuses nobody by itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from stepscope.diagnose.detect.slow_kernel import EFFECT, distance_of
 from stepscope.diagnose.detect.transient import UNLIKE
-from stepscope.diagnose.explain.reason import Reason
-from stepscope.diagnose.finding import Evidence, Span, Value
+from stepscope.diagnose.explain.cpu import processor_evidence
+from stepscope.diagnose.explain.elimination import plain_cause
+from stepscope.diagnose.finding import Cause, Evidence, Span, Value
+from stepscope.diagnose.method import Explained, Needs
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
@@ -47,50 +49,95 @@ class Longer:
         return text + f" (mean distance {far:.1f} us, {near:.1f} us among them)"
 
 
-def with_kernels(job: Observed, one: Suspect, reason: Reason) -> Reason:
-    """The reason, with the kernels that are slower on the culprit where these were recorded.
+class SlowCopies:
+    """Copies between host and device that take longer, and carry most of the excess."""
 
-    What is late for no other reason than its host, or nothing known, may be waiting for a copy,
-    also in a function that seems to be slow.
-    """
-    if reason.kernels or reason.cause not in ("compute", "host", "unknown"):
-        return reason
-    group = group_of(job, one.row, one.phase)
-    known = recorded(job.window, job.line, group) if group.size > 1 else None
+    name = "slow-copies"
+    causes: tuple[Cause, ...] = ("memory_copy",)
+    needs = Needs("kernels|kernel_summaries", ranks=2)
+
+    def explain(self, job: Observed, suspect: Suspect) -> Explained | None:
+        known = _known(job, suspect)
+        if known is None or plain_cause(job, suspect)[1] != "residual":
+            return None
+        copies = longer(known.recorded, known.group, suspect.row, known.windows, is_copying)
+        length_ns = float(known.recorded.length_ns[known.windows].sum())
+        steps = length_ns / max(job.line.typical_ns, 1.0)
+        share = sum(copy.lost_ns for copy in copies) / max(suspect.excess_ns * steps, 1.0)
+        if not copies or share < MOST:
+            return None
+        evidence = (*processor_evidence(job, suspect), evidence_of(copies))
+        return Explained(
+            "memory_copy", "measured", evidence, share, kernels=_names(copies), proven=True
+        )
+
+
+class SlowKernels:
+    """Kernels that take longer than on the peers, or of which one execution stands out."""
+
+    name = METHOD
+    causes: tuple[Cause, ...] = ("compute",)
+    needs = Needs("kernels|kernel_summaries", ranks=2)
+
+    def explain(self, job: Observed, suspect: Suspect) -> Explained | None:
+        known = _known(job, suspect)
+        if known is None or plain_cause(job, suspect)[0] != "compute":
+            return None
+        found = slow_kernels(job, suspect)
+        if found is None:
+            return None
+        names, evidence = found
+        return Explained("compute", "residual", (evidence,), kernels=names, agrees=True)
+
+
+@dataclass(frozen=True)
+class _Known:
+    """The kernels of a suspect and its peers, and the windows in which it is slow."""
+
+    recorded: Recorded
+    group: Ints
+    windows: Ints
+
+
+def _known(job: Observed, suspect: Suspect) -> _Known | None:
+    return job.once("kernels", suspect, lambda: _recorded(job, suspect))
+
+
+def _recorded(job: Observed, suspect: Suspect) -> _Known | None:
+    group = group_of(job, suspect.row, suspect.phase)
+    found = recorded(job.window, job.line, group) if group.size > 1 else None
+    if found is None:
+        return None
+    span_ns = job.line.span_ns(suspect.first, suspect.stop)
+    return _Known(found, group, _during(found, span_ns))
+
+
+def slow_kernels(job: Observed, suspect: Suspect) -> tuple[tuple[str, ...], Evidence] | None:
+    """The computing kernels that make a suspect slow, and the evidence for it."""
+    known = _known(job, suspect)
     if known is None:
-        return reason
-    inside = _during(known, job.line.span_ns(one.first, one.stop))
-    copies = longer(known, group, one.row, inside, is_copying)
-    steps = float(known.length_ns[inside].sum()) / max(job.line.typical_ns, 1.0)
-    lost_ns = sum(copy.lost_ns for copy in copies)
-    if not reason.proven and lost_ns >= MOST * one.excess_ns * steps:
-        copied = replace(reason, cause="memory_copy", function=None, proven=True)
-        return _because_of(copied, copies)
-    if reason.function or reason.cause != "compute":
-        return reason
-    found = longer(known, group, one.row, inside, is_computing)
-    return _because_of(reason, found) if found else _stalls(known, group, one.row, inside, reason)
+        return None
+    found = longer(known.recorded, known.group, suspect.row, known.windows, is_computing)
+    return (_names(found), evidence_of(found)) if found else _stalls(known, suspect.row)
 
 
-def _because_of(reason: Reason, found: Sequence[Longer]) -> Reason:
-    if not found:
-        return reason
-    names = tuple(dict.fromkeys(one.kernel for one in found))
-    return replace(reason, kernels=names, evidence=(*reason.evidence, evidence_of(found)))
+def _names(found: Sequence[Longer]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(one.kernel for one in found))
 
 
-def _stalls(known: Recorded, group: Ints, row: int, windows: Ints, reason: Reason) -> Reason:
-    """The reason, with kernels of which one execution stands out that no percentile shows."""
-    times_of = {times.kernel: ratio for times in known if is_computing(times.kernel)
-                and (ratio := _stall(times, group, row, windows)) >= UNLIKE}  # fmt: skip
+def _stalls(known: _Known, row: int) -> tuple[tuple[str, ...], Evidence] | None:
+    """Kernels of which one execution stands out that no percentile shows."""
+    times_of = {times.kernel: ratio for times in known.recorded
+                if is_computing(times.kernel)
+                and (ratio := _stall(times, known.group, row, known.windows)) >= UNLIKE
+               }  # fmt: skip
     if not times_of:
-        return reason
+        return None
     names = sorted(times_of, key=lambda name: -times_of[name])[:NAMED]
     said = [f"{name} takes up to {times_of[name]:.0f}x as long as ever on its peers"
             for name in names]  # fmt: skip
     values: dict[str, Value] = {name: times_of[name] for name in names}
-    evidence = Evidence(METHOD, f"rarely, {'; '.join(said)}", values)
-    return replace(reason, kernels=tuple(names), evidence=(*reason.evidence, evidence))
+    return tuple(names), Evidence(METHOD, f"rarely, {'; '.join(said)}", values)
 
 
 def _stall(times: KernelTimes, group: Ints, row: int, windows: Ints) -> float:

@@ -17,7 +17,7 @@ import numpy as np
 
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.suspect import Suspect, peers
+from stepscope.diagnose.suspect import Suspect
 from stepscope.trace import BACKWARD, FORWARD, OPTIMIZER
 
 Extent = Literal["passes", "everything", "some"]
@@ -52,7 +52,7 @@ def _ratio(job: Observed, one: Suspect, phase: str) -> float | None:
     if phase not in job.own.phases:
         return None
     own = job.own.own[job.own.phases.index(phase)]
-    usual = peers(job, own, phase, one.row)
+    usual = job.peer_median(own, phase, one.row)
     part = slice(one.first, one.stop)
     width = one.stop - one.first
     mine = float(stats.block_means(own[one.row, part][None], width)[0, 0])

@@ -7,12 +7,12 @@ is slow for no reason that was measured.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
-from stepscope.diagnose.explain.reason import Reason
-from stepscope.diagnose.finding import Evidence
+from stepscope.diagnose.explain.cpu import processor_evidence
+from stepscope.diagnose.explain.kernels import slow_kernels
+from stepscope.diagnose.finding import Cause, Evidence
+from stepscope.diagnose.method import Explained, Needs
 from stepscope.diagnose.network.counters import LOST
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
@@ -20,23 +20,27 @@ from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.views.breakdown import is_copying
 
 METRIC = "pcie_link_gb_per_s"
-OPEN = ("compute", "host", "unknown")
-"""Causes that may follow from elimination."""
 KERNELS = ("kernels", "kernel_summaries")
 
 
-def with_link(job: Observed, one: Suspect, reason: Reason) -> Reason:
-    """The reason with what is known of the culprit's link, if that is slower than its peers'."""
-    link = job.hardware(METRIC, one.first, one.stop)
-    mine, usual = float(link[one.row]), stats.median(np.delete(link, one.row))
-    if not (np.isfinite(mine) and mine < LOST * usual):
-        return reason
-    detail = f"its link to the host carries {mine:.1f} GB/s, its peers' {usual:.1f}"
-    evidence = (*reason.evidence, Evidence("pcie", detail, {"link": mine, "peers": usual}))
-    known = reason.proven or reason.function is not None or reason.kernels
-    if not known and reason.cause in OPEN and not _records_copies(job):
-        return replace(reason, cause="memory_copy", evidence=evidence)
-    return replace(reason, evidence=evidence)
+class SlowPcieLink:
+    """A link to the host that carries less than its peers'."""
+
+    name = "pcie"
+    causes: tuple[Cause, ...] = ("memory_copy",)
+    needs = Needs(f"hardware:{METRIC}", ranks=2)
+
+    def explain(self, job: Observed, suspect: Suspect) -> Explained | None:
+        link = job.hardware(METRIC, suspect.first, suspect.stop)
+        mine, usual = float(link[suspect.row]), stats.median(np.delete(link, suspect.row))
+        if not (np.isfinite(mine) and mine < LOST * usual):
+            return None
+        detail = f"its link to the host carries {mine:.1f} GB/s, its peers' {usual:.1f}"
+        evidence = (Evidence("pcie", detail, {"link": mine, "peers": usual}),)
+        known = _records_copies(job) or slow_kernels(job, suspect) is not None
+        cause: Cause | None = None if known else "memory_copy"
+        context = processor_evidence(job, suspect)
+        return Explained(cause, "inferred", evidence, context=context, always=True)
 
 
 def _records_copies(job: Observed) -> bool:

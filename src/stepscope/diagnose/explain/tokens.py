@@ -12,9 +12,21 @@ a group whose own samples are longer (its attention is longer as well, see `inne
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
-from stepscope.diagnose.explain.experts import expert_times
+from stepscope.diagnose.explain.cpu import of_host, processor_evidence
+from stepscope.diagnose.explain.experts import (
+    Part,
+    expert_times,
+    explain,
+    kernels_of,
+    more_for_experts,
+    parts_of,
+)
+from stepscope.diagnose.finding import Cause, Evidence
+from stepscope.diagnose.method import Explained, Needs
 from stepscope.diagnose.numeric.stats import median
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
@@ -56,3 +68,38 @@ def _group_of(job: Observed, row: int) -> Ints:
             rows = job.line.rows(np.array(group.ranks, np.int64))
             return rows if (rows >= 0).all() else np.zeros(0, np.int64)
     return np.zeros(0, np.int64)
+
+
+class MoreTokens:
+    """More tokens for its experts, if nothing else makes its passes longer."""
+
+    name = "more-tokens"
+    causes: tuple[Cause, ...] = ("load_imbalance",)
+    needs = Needs("phases|kernel_summaries", ranks=2)
+
+    def explain(self, job: Observed, suspect: Suspect) -> Explained | None:
+        if of_host(job, suspect):
+            return None
+        phases = parts_of(job, suspect)
+        parts = phases or kernels_of(job, suspect)
+        name = more_for_experts(parts)
+        if name is None or not explain(parts, suspect):
+            return None
+        if not any(job.window.job.groups_of_kind("ep")) or too_many(job, suspect, name):
+            return None
+        share = parts[name].excess_ns / max(suspect.excess_ns, 1.0)
+        return Explained(
+            "load_imbalance", "measured",
+            (_evidence(parts, name), *processor_evidence(job, suspect)), share,
+            kernels=() if phases else (name,), phase=name if phases else None,
+            slowdown=parts[name].slowdown if phases else None,
+        )  # fmt: skip
+
+
+def _evidence(parts: Mapping[str, Part], phase: str) -> Evidence:
+    part = parts[phase]
+    detail = (
+        f"{phase} takes {part.excess_ns / 1e6:.1f} ms per step more than on its peers, and the "
+        "rest of the passes as long: more tokens, not a slower device"
+    )
+    return Evidence("inner", detail, {name: one.excess_ns for name, one in parts.items()})

@@ -15,11 +15,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stepscope.diagnose.explain.function import evidence_of, slow_function
 from stepscope.diagnose.finding import Cause, Evidence
+from stepscope.diagnose.method import Explained, Needs
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.views.breakdown import is_computing
+from stepscope.diagnose.views.stacks import compiles
+from stepscope.trace import DATA_LOAD
 from stepscope.window import Floats, Ints, Mask, Strings, Table
 
 MOST = 0.5
@@ -173,3 +177,26 @@ def _new(count: Floats, time: Floats, usual_count: Floats, usual_time: Floats) -
     each = usual_time / np.maximum(usual_count, 1.0)
     usual = float((lacking * each).sum()) * replaced / lacks if lacks > 0 else 0.0
     return float(time[new].sum()) * (added - replaced) / added + usual
+
+
+class SlowTrace:
+    """What a trace of every operator shows, with the function that stacks in it name."""
+
+    name = "trace"
+    causes: tuple[Cause, ...] = ("compute", "memory_copy", "host", "load_imbalance", "jit_compile")
+    needs = Needs("host_ops", ranks=2)
+
+    def explain(self, job: Observed, suspect: Suspect) -> Explained | None:
+        traced = None if suspect.phase == DATA_LOAD else longer(job, suspect)
+        if traced is None:
+            return None
+        slow = slow_function(job, suspect)
+        if slow is None:
+            return Explained(
+                traced.cause, "measured", (traced.evidence,), kernels=traced.kernels
+            )  # fmt: skip
+        cause = "jit_compile" if compiles(slow.function) else traced.cause
+        evidence = (traced.evidence, evidence_of(slow))
+        return Explained(
+            cause, "measured", evidence, function=slow.function, kernels=traced.kernels
+        )  # fmt: skip

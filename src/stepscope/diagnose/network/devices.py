@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from stepscope.diagnose.finding import Device, Finding
+from stepscope.diagnose.finding import Device, Finding, Slowdown
 from stepscope.diagnose.prepare.gauges import indices
 from stepscope.trace import Host
 from stepscope.window import Window
@@ -112,8 +112,8 @@ def culprit_devices(window: Window, finding: Finding, hosts: Sequence[str]) -> t
     """
     if finding.function is not None:
         return ()
-    sure = round(finding.confidence, 3)
-    of_gpu = finding.cause == "compute" or finding.values.get("of_gpu") is True
+    sure = round(finding.score, 3)
+    of_gpu = finding.cause == "compute" or (isinstance(finding, Slowdown) and finding.of_gpu)
     if finding.cause in ("contention", "host") and not of_gpu:
         return tuple(Device("cpu", f"{host}/cpu", sure) for host in hosts)
     known = Devices(window)

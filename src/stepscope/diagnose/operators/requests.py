@@ -19,7 +19,7 @@ from stepscope.window import Ints, Window
 
 
 @dataclass(frozen=True)
-class Stuck:
+class StuckConnection:
     """A rank by whose adapter nothing moves."""
 
     rank: int
@@ -28,7 +28,7 @@ class Stuck:
     """In flight."""
 
 
-def stuck_connection(window: Window, waiting: frozenset[int]) -> Stuck | None:
+def stuck_connection(window: Window, waiting: frozenset[int]) -> StuckConnection | None:
     """The one rank that all requests in flight of some ranks have in common, their sender first.
 
     None where nothing is in flight, where too much is, or where rows were lost.
@@ -44,7 +44,7 @@ def stuck_connection(window: Window, waiting: frozenset[int]) -> Stuck | None:
     if not senders or (len(senders) > 1 and len(ways) > 1):
         return None
     peers = sorted({rank for way in ways.tolist() for rank in way} - {senders[0]})
-    return Stuck(senders[0], tuple(peers), int(count.sum()))
+    return StuckConnection(senders[0], tuple(peers), int(count.sum()))
 
 
 def _in_flight(window: Window) -> tuple[Ints, Ints]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from stepscope.diagnose.finding import Cause, Finding
+from stepscope.diagnose.finding import Cause, Finding, Regression, Slowdown, SlowLink, Stuck
 
 SLOW: Mapping[Cause, str] = {
     "compute": "compare what {who} executes in {phase} with a peer: `py-spy record` its process, "
@@ -117,33 +117,38 @@ def advise(finding: Finding) -> str:
 
 
 def _of_slowness(finding: Finding) -> str:
-    if finding.values.get("shared_devices") is True:
+    match finding:
+        case Slowdown():
+            return _of_slow_ranks(finding)
+        case Regression(exposed=str()):
+            return EXPOSED
+        case Regression(cause="load_imbalance"):
+            return UNEVEN
+        case SlowLink(ranks=(), group=str()):
+            return SICK_GROUP
+    return SLOW[finding.cause]
+
+
+def _of_slow_ranks(finding: Slowdown) -> str:
+    if finding.shared_devices:
         return SHARED_DEVICES
-    if finding.values.get("of_gpu") is True:
+    if finding.of_gpu:
         return STRANGERS
-    if finding.values.get("exposed") is not None:
-        return EXPOSED
-    if finding.cause == "compute":
-        return _of_compute(finding)
-    if finding.cause == "network" and finding.group is not None and not finding.ranks:
-        return SICK_GROUP
-    uneven = finding.cause == "load_imbalance" and not finding.ranks
-    return UNEVEN if uneven else SLOW[finding.cause]
+    return _of_compute(finding) if finding.cause == "compute" else SLOW[finding.cause]
 
 
-def _of_compute(finding: Finding) -> str:
+def _of_compute(finding: Slowdown) -> str:
     if finding.function is not None:
         return IN_FUNCTION
-    comes_and_goes = finding.values.get("blows") not in (None, finding.values.get("steps"))
-    return COMES_AND_GOES if comes_and_goes else SLOW["compute"]
+    return SLOW["compute"] if finding.spikes in (None, finding.of_steps) else COMES_AND_GOES
 
 
 def _without_dump(finding: Finding) -> tuple[int, ...]:
     """The ranks of which only a missing dump could tell, where the others' explain nothing."""
-    missing = finding.values.get("without_dump")
-    ranks = tuple(map(int, missing)) if isinstance(missing, list) else ()
-    explained = finding.cause != "unknown" or not set(finding.ranks) <= set(ranks)
-    return () if explained else ranks
+    if not isinstance(finding, Stuck):
+        return ()
+    explained = finding.cause != "unknown" or not set(finding.ranks) <= set(finding.without_dump)
+    return () if explained else finding.without_dump
 
 
 def name_ranks(ranks: tuple[int, ...]) -> str:

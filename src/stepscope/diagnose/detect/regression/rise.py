@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.diagnose.detect.gc_pauses import risen_pause_ns
-from stepscope.diagnose.detect.step_time import Regression
+from stepscope.diagnose.detect.step_time import StepChange
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.views.stacks import STANDS_OUT
@@ -40,7 +40,7 @@ class Rise:
     transfer_ns: float
 
 
-def shared_rise(job: Observed, change: Regression, culprits: Collection[int] = ()) -> Rise:
+def shared_rise(job: Observed, change: StepChange, culprits: Collection[int] = ()) -> Rise:
     """Measures everything that could have made all ranks slower; culprits have a verdict."""
     before, after = slice(job.line.warm_up, change.split), slice(change.split, None)
     own = risen(job.total, before, after)

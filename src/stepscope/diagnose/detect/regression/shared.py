@@ -12,21 +12,23 @@ Cost: medians of arrays at hand. Cannot see: a job slow from the start (compare 
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
 
 from stepscope.diagnose.detect.gc_pauses import EXPLAINS
 from stepscope.diagnose.detect.regression.exposed import Exposed, longer_waited_for, newly_exposed
 from stepscope.diagnose.detect.regression.rise import HALF, Rise, shared_rise
 from stepscope.diagnose.detect.regression.uneven import risen_excess_ns
-from stepscope.diagnose.detect.step_time import LEAST_RISE, Regression
-from stepscope.diagnose.finding import Cause, Finding
+from stepscope.diagnose.detect.step_time import LEAST_RISE, SLIGHT_RISE, StepChange, regression
+from stepscope.diagnose.finding import Cause, Regression
+from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import OTHER_PROCESSES, PROCESSOR_TIME
 from stepscope.diagnose.views.stacks import Samples, Slow, compiles, slower_than_before
 from stepscope.diagnose.views.unnamed import UNNAMED
 from stepscope.trace import DATA_LOAD
+from stepscope.window import Floats
 
 SHARED = 0.75
 """This part of the ranks must show the rise in their own time for it to be everyone's."""
@@ -38,12 +40,38 @@ BEYOND_NOISE = 1.5
 machines get slower by less whenever somebody else starts something."""
 
 
+class SharedRegression:
+    """A rise of the step time, beyond what culprits cost, that all ranks share."""
+
+    name = "everyone"
+    needs = Needs("steps", ranks=1)
+
+    def detect(self, job: Observed, so_far: SoFar) -> Iterator[Regression]:
+        change = change_without(job, so_far.lost_ns)
+        if change is None:
+            return
+        named = {one.row for one in so_far.culprits}
+        found = find_everyones(job, job.samples, change, named)
+        if found is not None:
+            yield found
+
+
+def change_without(job: Observed, lost_ns: Floats) -> StepChange | None:
+    """The rise of the step times without what culprits cost."""
+    line = job.line
+    if not len(line.steps):
+        return None
+    healed = line.job_period_ns - lost_ns if lost_ns.size else line.job_period_ns
+    change = regression(healed[line.warm_up :], SLIGHT_RISE)
+    return None if change is None else replace(change, split=change.split + line.warm_up)
+
+
 def find_everyones(
     job: Observed,
     samples: Samples | None,
-    change: Regression,
+    change: StepChange,
     culprits: Collection[int] = (),
-) -> Finding | None:
+) -> Regression | None:
     """The regression as a finding about all ranks, if it is theirs and something tells why.
 
     Args:
@@ -76,7 +104,7 @@ def _shown(
     job: Observed,
     samples: Samples | None,
     rise: Rise,
-    change: Regression,
+    change: StepChange,
     culprits: Collection[int],
 ) -> _Reason | None:
     """The cause that something measured on all or ever-changing ranks shows."""
@@ -133,7 +161,7 @@ def _named(phase: str | None) -> str | None:
     return None if phase in UNNAMED else phase
 
 
-def _inferred(job: Observed, rise: Rise, change: Regression) -> _Reason | None:
+def _inferred(job: Observed, rise: Rise, change: StepChange) -> _Reason | None:
     """The cause by what rose along, without a function or a pause to point at."""
     own = rise.shared >= SHARED and rise.own_ns >= HALF * rise.step_ns
     others = not own and job.own.phases and rise.transfer_ns < HALF * rise.step_ns
@@ -150,7 +178,7 @@ def _inferred(job: Observed, rise: Rise, change: Regression) -> _Reason | None:
     return _Reason("unknown", 0.3) if change.ratio >= UNEXPLAINED_RATIO else None
 
 
-def _of_busy_machines(job: Observed, rise: Rise, change: Regression) -> _Reason | None:
+def _of_busy_machines(job: Observed, rise: Rise, change: StepChange) -> _Reason | None:
     """Own time rose and processor time did not."""
     taken = job.hardware("stranger_cpu_util", change.split, len(job.line.steps))
     if stats.median(taken) >= OTHER_PROCESSES:
@@ -159,23 +187,24 @@ def _of_busy_machines(job: Observed, rise: Rise, change: Regression) -> _Reason 
     return _Reason("host", 0.4, _named(rise.phase)) if doubled else None
 
 
-def _least_unexplained(job: Observed, change: Regression) -> float:
+def _least_unexplained(job: Observed, change: StepChange) -> float:
     series = job.line.job_period_ns[job.line.warm_up : change.split]
     level = stats.median(series)
     return 1.0 + max(0.1, BEYOND_NOISE * stats.sigma(series) / level if level > 0 else 0.0)
 
 
-def _finding(job: Observed, change: Regression, rise: Rise, reason: _Reason) -> Finding:
+def _finding(job: Observed, change: StepChange, rise: Rise, reason: _Reason) -> Regression:
     line, stop = job.line, len(job.line.steps)
     detail = (
         f"steps take {change.ratio:.2f} times as long on all ranks from step "
         f"{line.steps[change.split]}{reason.detail}"
     )
-    return Finding(
-        method="everyone", kind="slowdown", cause=reason.cause, detail=detail,
+    return Regression(
+        method="everyone", cause=reason.cause, detail=detail,
         phase=reason.phase, function=reason.function,
         steps=line.span(change.split, stop), time_ns=line.span_ns(change.split, stop),
-        slowdown=change.ratio, lost_ns=rise.step_ns, confidence=reason.sure,
+        slowdown=change.ratio, lost_ns=rise.step_ns, score=reason.sure,
+        victims=0, measured=reason.shown, exposed=reason.exposed,
         values={"z": change.z, "own_ns": rise.own_ns, "shared": rise.shared,
                 "processor_ns": rise.processor_ns, "pause_ns": rise.pause_ns,
                 "transfer_ns": rise.transfer_ns, "shown": reason.shown,

@@ -1,0 +1,65 @@
+"""Why a suspect is slow: the best of its explanations, with the evidence of those that agree.
+
+Explanations are ordered by strength (measured, inferred, residual), then by whether they carry
+most of the excess, then by the order of the registry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stepscope.diagnose.finding import Cause, Decision, Evidence
+from stepscope.diagnose.method import STRENGTHS, Explained, Explanation
+from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.suspect import Suspect
+
+
+@dataclass(frozen=True)
+class Reason:
+    """The chosen cause of a suspect's excess, what supports it, and what else was considered."""
+
+    cause: Cause
+    chosen: Explained
+    evidence: tuple[Evidence, ...]
+    kernels: tuple[str, ...]
+    decisions: tuple[Decision, ...]
+
+
+def reason_of(job: Observed, suspect: Suspect, explanations: Sequence[Explanation]) -> Reason:
+    """The cause of one suspect's excess; `unknown` where no explanation applies."""
+    found = [(one, explained) for one in explanations
+             if (explained := one.explain(job, suspect)) is not None]  # fmt: skip
+    causes = [(one, explained) for one, explained in found if explained.cause is not None]
+    if not causes:
+        return Reason("unknown", Explained("unknown", "residual"), (), (), ())
+    best, chosen = min(causes, key=lambda pair: _order(pair[1]))
+    supporting = [explained for one, explained in found if one is not best]
+    agreeing = [one for one in supporting if one.agrees and _agrees(one, chosen)]
+    kernels = chosen.kernels or next((one.kernels for one in agreeing), ())
+    shown = [*agreeing, *(one for one in supporting if one.always)]
+    evidence = (
+        *chosen.context,
+        *chosen.evidence,
+        *(seen for one in shown for seen in one.evidence),
+    )
+    decisions = tuple(_decision(one, explained, one is best) for one, explained in found)
+    return Reason(chosen.cause or "unknown", chosen, evidence, kernels, decisions)
+
+
+def _order(explained: Explained) -> tuple[int, bool]:
+    partly = explained.share is not None and explained.share < explained.needed
+    return STRENGTHS.index(explained.strength), partly
+
+
+def _agrees(one: Explained, chosen: Explained) -> bool:
+    """Whether an explanation finds the chosen cause, and the chosen one names nothing itself."""
+    return one.cause == chosen.cause and chosen.function is None and not chosen.kernels
+
+
+def _decision(one: Explanation, explained: Explained, is_best: bool) -> Decision:
+    cause = explained.cause or "no cause of its own"
+    says = f"{explained.strength}: {cause}"
+    if explained.evidence:
+        says += f"; {explained.evidence[-1].detail}"
+    return Decision(f"cause/{one.name}", is_best, explained.share, explained.needed, says)

@@ -1,0 +1,99 @@
+"""The six rules of blame: who is a culprit, and who only waits for one (docs/design.md).
+
+Each rule is an object that decisions cite by its name. `fired` says that the rule's limit was
+reached; a candidate is let go by the last rule that was not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from stepscope.diagnose.finding import Cause, Decision, Finding, Regression, Slowdown, SlowLink
+from stepscope.diagnose.method import Needs
+from stepscope.diagnose.thresholds import LEAST_COST
+
+
+@dataclass(frozen=True)
+class BlameRule:
+    """One rule: its number in the docs, its name in the trail, and what it says."""
+
+    number: int
+    name: str
+    says: str
+    needs: Needs = field(default_factory=Needs)
+
+
+Kind = TypeVar("Kind", bound=Finding)
+
+OWN_TIME = BlameRule(
+    1, "own-time",
+    "A rank's own busy time counts, not its wall time: waiting in a collective is not its own.",
+)  # fmt: skip
+LAST_ARRIVAL = BlameRule(
+    2, "last-arrival",
+    "In a collective all leave together: the culprit arrives last; lateness is the measure.",
+    Needs("comm_ops"),
+)  # fmt: skip
+EXPLAINED_BACKWARDS = BlameRule(
+    3, "explained-backwards",
+    "Lateness is followed back to work that was late for no other reason.",
+)  # fmt: skip
+ON_CRITICAL_PATH = BlameRule(
+    4, "costs-enough",
+    "A delay that a bubble or an overlap absorbs costs nothing and deserves no verdict.",
+)  # fmt: skip
+UNEQUAL_WORK = BlameRule(
+    5, "unequal-work",
+    "Slow work on equal hardware may be unequal work: a cause, not a bad machine.",
+)  # fmt: skip
+EVERYONE = BlameRule(
+    6, "not-everyone",
+    "What all ranks do slowly is code or configuration, not a rank.",
+)  # fmt: skip
+RULES = (OWN_TIME, LAST_ARRIVAL, EXPLAINED_BACKWARDS, ON_CRITICAL_PATH, UNEQUAL_WORK, EVERYONE)
+
+
+def arrives_last(lag_ns: float) -> Decision:
+    """How much others waited for it alone."""
+    says = f"others wait {lag_ns / 1e6:.1f} ms per step for it alone"
+    return Decision(LAST_ARRIVAL.name, lag_ns > 0, lag_ns, 0.0, says)
+
+
+def costs_enough(one: Finding) -> bool:
+    """Whether a finding costs the job anything worth a verdict."""
+    return one.costs_enough if isinstance(one, (Slowdown, SlowLink)) else True
+
+
+def weighed(one: Kind) -> Kind:
+    """A finding with the decision on its cost: whether the job would get faster without it."""
+    lost, least = one.lost_fraction, LEAST_COST
+    if isinstance(one, Slowdown):
+        least = one.least_fraction
+    if isinstance(one, SlowLink) and one.step_share is not None:
+        lost = one.step_share
+    says = "nobody knows what it costs"
+    if lost is not None:
+        says = f"without it steps would take {100 * lost:.1f} % less; {100 * least:.0f} % is needed"
+    decision = Decision(ON_CRITICAL_PATH.name, costs_enough(one), lost, least, says)
+    return replace(one, decisions=(*one.decisions, decision))
+
+
+def everyone(one: Slowdown) -> Slowdown:
+    """A finding that is let go, since all ranks are slow and others cost more."""
+    says = "all ranks are slow, and healing this one alone would bring back less than half"
+    return replace(one, decisions=(*one.decisions, Decision(EVERYONE.name, False, says=says)))
+
+
+def after_effect(one: Regression) -> Regression:
+    """A rise that is let go, since a culprit was slow for most of it."""
+    says = "a culprit is slow for most of this rise, and nothing of its own explains it"
+    decision = Decision(EXPLAINED_BACKWARDS.name, False, says=says)
+    return replace(one, decisions=(*one.decisions, decision))
+
+
+def unequal_work(cause: Cause) -> Decision:
+    """Whether it has more to do, or does the same more slowly."""
+    uneven = cause == "load_imbalance"
+    says = "it has more work than its peers" if uneven else "nothing shows that it has more work"
+    return Decision(UNEQUAL_WORK.name, uneven, None, None, says)

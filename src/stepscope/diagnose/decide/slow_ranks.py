@@ -1,0 +1,147 @@
+"""Slow ranks: suspects with their cause and cost become findings about culprits, or are let go.
+
+The six rules of blame (`rules`) are applied here, and every one leaves a `Decision`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from stepscope.diagnose.decide import rules
+from stepscope.diagnose.decide.cause import Reason, reason_of
+from stepscope.diagnose.decide.cost import Cost
+from stepscope.diagnose.decide.culprits import in_common
+from stepscope.diagnose.decide.join import joined
+from stepscope.diagnose.explain import gpu, passes
+from stepscope.diagnose.finding import Decision, Slowdown, Value
+from stepscope.diagnose.method import Explanation
+from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.suspect import Suspect
+from stepscope.diagnose.thresholds import (
+    CAUSE_BONUS,
+    HIGHEST_SCORE,
+    LATE_BONUS,
+    LEAST_COST,
+    LEAST_COST_IN_GAPS,
+    LEAST_COST_ONCE,
+    LEAST_COST_OUTSIDE,
+    LEAST_COST_REPEATED,
+    MOST_SIGMAS,
+    SCORE,
+    SCORE_PER_SIGMA,
+)
+from stepscope.diagnose.views.unnamed import GAPS, OUTSIDE, UNNAMED
+from stepscope.diagnose.words.summary import often
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What became of the suspects."""
+
+    costly: tuple[Slowdown, ...]
+    cheap: tuple[Slowdown, ...]
+    """Those whose slowness costs too little for a verdict."""
+    culprits: tuple[Suspect, ...]
+    """The suspects behind the costly ones."""
+
+
+def judge(
+    job: Observed,
+    found: Sequence[Slowdown],
+    cost: Cost,
+    explanations: Sequence[Explanation],
+) -> Judged:
+    """Why each suspect is slow, what it costs, and who is behind one cause with whom."""
+    suspects = [one.suspect for one in found if one.suspect is not None]
+    reasons = [reason_of(job, one.at_its_worst, explanations) for one in suspects]
+    slow = [_slowdown(job, finding, suspect, reason, cost, at)
+            for at, (finding, suspect, reason) in enumerate(
+                zip(found, suspects, in_common(job, suspects, reasons), strict=True))]  # fmt: skip
+    weighed = [rules.weighed(one) for one in joined(job.window, slow)]
+    costly = tuple(one for one in weighed if one.costs_enough)
+    cheap = tuple(one for one in weighed if not one.costs_enough)
+    named = {rank for one in costly for rank in one.ranks}
+    kept = tuple(one for one in suspects if int(job.line.ranks[one.row]) in named)
+    return Judged(costly, cheap, kept)
+
+
+def _slowdown(
+    job: Observed, found: Slowdown, suspect: Suspect, reason: Reason, cost: Cost, at: int
+) -> Slowdown:  # fmt: skip
+    """One culprit with its cause and cost."""
+    line, chosen, lag = job.line, reason.chosen, cost.lag_ns[at]
+    phase = chosen.phase or (None if chosen.whole_rank else named_phase(suspect))
+    share, least = cost.fractions[at], _least_cost(job, suspect, chosen.proven)
+    computes = reason.cause == "compute"
+    clock = gpu.relative(job, suspect.row, suspect.first, suspect.stop) if computes else None
+    extent = passes.extent(job, suspect) if computes else "some"
+    spikes = len(suspect.spikes) if suspect.spikes else None
+    values: dict[str, Value] = {
+        "slowdown": suspect.slowdown, "effect": suspect.effect, "z": suspect.z,
+        "z_needed": suspect.needed, "excess_ns": suspect.excess_ns, "lost_fraction": share,
+        "least_fraction": least,
+        **({"blows": spikes, "steps": suspect.stop - suspect.first} if spikes else {}),
+        "lag_ns": lag,
+        **({"clock": clock, "slow_in": extent} if computes else {}),
+        **({"of_gpu": True} if chosen.of_gpu else {}),
+    }  # fmt: skip
+    return replace(
+        found, cause=reason.cause, detail=_detail(suspect), phase=phase, kernels=reason.kernels,
+        function=chosen.function, slowdown=chosen.slowdown or suspect.slowdown,
+        lost_fraction=share, least_fraction=least, score=_score(suspect, lag, reason),
+        values=values, supporting=reason.evidence, lag_ns=lag, spikes=spikes,
+        of_steps=suspect.stop - suspect.first, clock=clock, extent=extent, of_gpu=chosen.of_gpu,
+        columns=frozenset(np.arange(len(line.steps))[suspect.columns].tolist()),
+        has_onset=bool(suspect.spikes) or suspect.first > line.warm_up,
+        decisions=(*found.decisions, *_arrives_last(lag), *reason.decisions,
+                   *_unequal_work(reason)),
+    )  # fmt: skip
+
+
+def named_phase(suspect: Suspect) -> str | None:
+    """The phase as people know it; our own pseudo-phases are none."""
+    return None if suspect.phase in UNNAMED else suspect.phase
+
+
+def _score(suspect: Suspect, lag: float | None, reason: Reason) -> float:
+    if not suspect.phases:
+        return min(SCORE + LATE_BONUS * bool(lag) + MOST_SIGMAS * SCORE_PER_SIGMA, HIGHEST_SCORE)
+    sure = SCORE + SCORE_PER_SIGMA * min(suspect.z - suspect.needed, MOST_SIGMAS)
+    sure += LATE_BONUS * bool(lag) + CAUSE_BONUS * bool(reason.evidence)
+    return min(sure, HIGHEST_SCORE)
+
+
+def _detail(suspect: Suspect) -> str:
+    noise = f" (z {suspect.z:.1f}, noise reaches {suspect.needed:.1f})" if suspect.phases else ""
+    if not suspect.spikes:
+        return f"own time {suspect.excess_ns / 1e6:.1f} ms per step above its peers{noise}"
+    each_ns = suspect.whole_ns / len(suspect.spikes)
+    return (f"own time {each_ns / 1e6:.1f} ms above its peers"
+            f"{often(len(suspect.spikes), suspect.stop - suspect.first)}{noise}")  # fmt: skip
+
+
+def _arrives_last(lag: float | None) -> tuple[Decision, ...]:
+    return () if lag is None else (rules.arrives_last(lag),)
+
+
+def _unequal_work(reason: Reason) -> tuple[Decision, ...]:
+    return (rules.unequal_work(reason.cause),)
+
+
+def _least_cost(job: Observed, one: Suspect, proven: bool) -> float:
+    """Of a suspect. Traces have gaps between operators, within a phase and outside as well.
+
+    What may be noise, or a rank's duty, must cost more, unless its cause was measured.
+    """
+    if job.window.table("host_ops") is not None:
+        return LEAST_COST
+    if one.spikes and (proven or not one.alone) and one.phase != OUTSIDE:
+        return LEAST_COST_REPEATED
+    if proven:
+        return LEAST_COST
+    if one.spikes and one.phase != OUTSIDE:
+        return LEAST_COST_ONCE
+    return {OUTSIDE: LEAST_COST_OUTSIDE, GAPS: LEAST_COST_IN_GAPS}.get(one.phase or "", LEAST_COST)

@@ -1,0 +1,152 @@
+"""Slow places and devices of the network as findings, with the words that describe them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from stepscope.diagnose.detect.slow_group import SlowTransfer, slow_transfers
+from stepscope.diagnose.detect.slow_link import SlowDevice, slow_links
+from stepscope.diagnose.finding import Device, SlowLink, Value
+from stepscope.diagnose.method import Needs, SoFar
+from stepscope.diagnose.network.paths import Carrier
+from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.thresholds import HIGHEST_SCORE, SCORE, score
+
+SEEN_OFTEN = 0.01
+"""Confidence grows so much with every step in which a device was slow."""
+LEAST_NAMED, STANDS_OUT = 0.03, 1.5
+"""No device is named that is less likely, but one that counters set apart: of the adapters of a
+large group, say."""
+
+
+class SlowGroups:
+    """Groups in which data moves slower than in equal ones."""
+
+    name = "transfer"
+    needs = Needs("comm_ops.end_ns", ranks=2)
+
+    def detect(self, job: Observed, so_far: SoFar) -> Iterator[SlowLink]:
+        guilty = {int(job.line.ranks[one.row]) for one in so_far.culprits}
+        for slow in slow_transfers(job):
+            if guilty.isdisjoint(slow.members):
+                yield _group_finding(job, slow)
+
+
+class SlowLinks:
+    """Devices on the paths of slow transfers. A culprit may move data slowly as well: one cause."""
+
+    name = "links"
+    needs = Needs("comm_ops.end_ns", ranks=2)
+
+    def detect(self, job: Observed, so_far: SoFar) -> Iterator[SlowLink]:
+        guilty = {int(job.line.ranks[one.row]): (one.first, one.stop) for one in so_far.culprits}
+        for link in slow_links(job, guilty):
+            yield _link_finding(job, link)
+
+
+def _group_finding(job: Observed, one: SlowTransfer) -> SlowLink:
+    line = job.line
+    lost_ns = one.own_ns - one.usual_ns
+    place = f"{one.group} (ranks {', '.join(map(str, one.members))})"
+    detail = (
+        f"after the last arrival data moves for {one.own_ns / 1e6:.1f} ms per step in {place}, "
+        f"{one.usual_ns / 1e6:.1f} ms in {'others' if one.equals > 1 else 'the other'} like it "
+        f"(z {one.z:.1f}, noise reaches {one.needed:.1f})"
+    )
+    where = f"in {one.group} than in equal groups"
+    victims = len(job.window.ranks) - len(one.culprits)
+    lost_fraction = min(lost_ns / max(line.typical_ns, 1.0), 1.0)
+    values: dict[str, Value] = {
+        "where": where, "own_ns": one.own_ns, "usual_ns": one.usual_ns, "equals": one.equals,
+        "z": one.z, "z_needed": one.needed, "victims": victims, "lost_fraction": lost_fraction,
+    }  # fmt: skip
+    return SlowLink(
+        method="transfer", cause="network", detail=detail, ranks=one.culprits,
+        group=one.group, steps=line.span(one.first, one.stop),
+        time_ns=line.span_ns(one.first, one.stop), slowdown=one.ratio, lost_ns=lost_ns,
+        score=score(one.z - one.needed), where=where, lost_fraction=lost_fraction,
+        victims=victims, values=values,
+    )  # fmt: skip
+
+
+def _link_finding(job: Observed, link: SlowDevice) -> SlowLink:
+    line, columns = job.line, link.columns
+    first, stop = int(columns[0]), int(columns[-1]) + 1
+    whole = float(np.nansum(line.job_period_ns[first:stop]))
+    where = f"{_where(link)} than elsewhere or before"
+    lost_fraction = min(link.lost_ns * len(columns) / max(whole, 1.0), 1.0)
+    victims = len(job.window.ranks) - len(link.ranks)
+    values: dict[str, Value] = {
+        "where": where,
+        "slow_steps": len(columns),
+        "places": link.slow,
+        "places_through": link.through,
+        "lost_ns": link.lost_ns,
+        "lost_fraction": lost_fraction,
+        "victims": victims,
+        "counters": list(link.signs),
+    }
+    return SlowLink(
+        method="links", cause="network", detail=_detail(link, stop - first),
+        ranks=link.ranks, group=link.place.group if _is_local(link) else None,
+        devices=_devices(link), steps=line.span(first, stop), time_ns=line.span_ns(first, stop),
+        slowdown=link.ratio, lost_ns=link.lost_ns,
+        score=min(SCORE + SEEN_OFTEN * len(columns), HIGHEST_SCORE), where=where,
+        lost_fraction=lost_fraction,
+        step_share=link.lost_ns / max(stats.median(line.job_period_ns[columns]), 1.0),
+        columns=tuple(columns.tolist()), victims=victims, values=values,
+    )  # fmt: skip
+
+
+def _is_local(link: SlowDevice) -> bool:
+    """Whether one group or pair is slow, and not all that pass a device."""
+    return link.slow == 1
+
+
+def _devices(link: SlowDevice) -> tuple[Device, ...]:
+    """What has a name, and is not one of many as likely."""
+    likeliest = link.suspects[0][1]
+    next_one = link.suspects[1][1] if len(link.suspects) > 1 else 0.0
+    least = min(likeliest, LEAST_NAMED) if likeliest >= STANDS_OUT * next_one else LEAST_NAMED
+    named = [_device(one, chance) for one, chance in link.suspects if chance >= least]
+    return tuple(device for device in named if device is not None)
+
+
+def _device(one: Carrier, chance: float) -> Device | None:
+    match one.kind:
+        case "unknown" | "fabric":
+            return None
+        case kind:
+            return Device(kind, one.name, round(chance, 3))
+
+
+def _where(link: SlowDevice) -> str:
+    likeliest, chance = link.suspects[0]
+    if likeliest.kind == "fabric":
+        return "between all hosts"
+    if chance >= 0.5:
+        return f"through {likeliest.name}"
+    if link.ranks:
+        return f"at {_ranks(link.ranks)}"
+    most = f"{link.place.group} ({_ranks(link.place.members)})"
+    return f"in {most}" if _is_local(link) else f"in {link.slow} groups and pairs, as {most},"
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    few = ", ".join(map(str, ranks[:8]))
+    return f"rank {few}" if len(ranks) == 1 else f"ranks {few}" + ", …" * (len(ranks) > 8)
+
+
+def _detail(link: SlowDevice, steps: int) -> str:
+    text = (
+        f"after the last arrival data moves {link.ratio:.1f} times as long in {link.slow} of "
+        f"{link.through} groups and pairs that use it, in {len(link.columns)} of {steps} steps"
+    )
+    likely = [f"{one.name} ({100 * chance:.0f} %)" for one, chance in link.suspects]
+    text += f"; suspects: {', '.join(likely)}"
+    if link.left:
+        text += f"; nobody sends by {link.suspects[0][0].name} any more, but by its neighbour"
+    return text + (f"; counters rose with it: {', '.join(link.signs)}" if link.signs else "")

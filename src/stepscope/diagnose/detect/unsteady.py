@@ -1,0 +1,50 @@
+"""ARGUS level 1 as a detector: single long steps that nothing explains, and a lasting rise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from stepscope.diagnose.detect import step_time
+from stepscope.diagnose.detect.planned_pauses import expected
+from stepscope.diagnose.finding import Unsteady
+from stepscope.diagnose.method import Needs, SoFar
+from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.views.timeline import WARM_UP_STEPS
+
+JITTER_COST = 0.02
+"""Spikes that cost less than this share of all step time do not make a job jittery. Our
+simulator."""
+
+
+class StepTimes:
+    """Whether and when the job as a whole was not itself."""
+
+    name = "argus-l1"
+    needs = Needs("steps")
+
+    def detect(self, job: Observed, so_far: SoFar) -> Iterator[Unsteady]:
+        line = job.line
+        if not len(line.steps):
+            return
+        spikes = unexplained_spikes(job)
+        if spikes:
+            detail = f"{len(spikes)} steps are longer than any schedule explains"
+            yield Unsteady(self.name, "unknown", detail, spikes=spikes)
+        change = step_time.regression(line.job_period_ns[line.warm_up :])
+        if change is not None:
+            split = change.split + line.warm_up
+            detail = f"steps take {change.ratio:.2f} times as long from step {line.steps[split]}"
+            yield Unsteady(self.name, "unknown", detail, slowdown=change.ratio, split=split)
+
+
+def unexplained_spikes(job: Observed) -> tuple[int, ...]:
+    """Columns of long steps that nothing explains, if they cost enough."""
+    line = job.line
+    series = line.job_period_ns[line.warm_up :]
+    spikes = step_time.jitter(series, line.steps[line.warm_up :], WARM_UP_STEPS - line.warm_up)
+    odd = spikes.columns[~expected(job, job.samples, spikes.columns + line.warm_up)]
+    lost_ns = float((series[odd] - spikes.baseline_ns).sum())
+    costly = lost_ns >= JITTER_COST * float(np.nansum(series))
+    return tuple(int(one) + line.warm_up for one in odd) if costly else ()

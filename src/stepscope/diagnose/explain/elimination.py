@@ -1,0 +1,41 @@
+"""The cause that is left when nothing measured shows one, by where the time goes (elimination)."""
+
+from __future__ import annotations
+
+from stepscope.diagnose.explain import tokens
+from stepscope.diagnose.explain.cpu import processor_evidence, use_of_excess
+from stepscope.diagnose.finding import Cause
+from stepscope.diagnose.method import Explained, Needs, Strength
+from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.suspect import Suspect
+from stepscope.diagnose.thresholds import PROCESSOR_TIME
+from stepscope.diagnose.views.peers import is_expert
+from stepscope.diagnose.views.unnamed import GAPS, OUTSIDE
+from stepscope.trace import DATA_LOAD
+
+
+class Elimination:
+    """The phase, or what the processor did meanwhile, tells the cause."""
+
+    name = "elimination"
+    causes: tuple[Cause, ...] = ("compute", "host", "data_loading", "load_imbalance")
+    needs = Needs()
+
+    def explain(self, job: Observed, suspect: Suspect) -> Explained | None:
+        cause, strength = plain_cause(job, suspect)
+        return Explained(cause, strength, processor_evidence(job, suspect))
+
+
+def plain_cause(job: Observed, suspect: Suspect) -> tuple[Cause, Strength]:
+    """What the suspect's phase, or else its use of the processor, says of the cause."""
+    if suspect.phase == DATA_LOAD:
+        return "data_loading", "measured"
+    if suspect.phase and is_expert(suspect.phase) and any(job.window.job.groups_of_kind("ep")):
+        if not tokens.too_many(job, suspect, suspect.phase):
+            return "load_imbalance", "measured"
+        return "compute", "residual"
+    use = use_of_excess(job, suspect)
+    if use.computed is None:
+        late = suspect.phase in (OUTSIDE, GAPS) or use.is_late
+        return ("host" if late else "compute"), "residual"
+    return ("compute" if use.computed >= PROCESSOR_TIME else "host"), "residual"

@@ -1,0 +1,82 @@
+"""The function that a suspect's stacks show more often than its peers' do.
+
+Paper: ARGUS (2026), section 6.3 (level 5), leaves it to people to compare stacks.
+A function is no reason where the device, and not its host, is known to be what is late.
+"""
+
+from __future__ import annotations
+
+from stepscope.diagnose.explain.cpu import of_host, processor_evidence, use_of_excess
+from stepscope.diagnose.explain.elimination import plain_cause
+from stepscope.diagnose.finding import Cause, Evidence
+from stepscope.diagnose.method import Explained, Needs
+from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.suspect import Suspect
+from stepscope.diagnose.views.stacks import Slow, compiles, slower_than_peers
+
+
+class Compilation:
+    """A just-in-time compiler that runs on this rank and not on its peers."""
+
+    name = "compilation"
+    causes: tuple[Cause, ...] = ("jit_compile",)
+    needs = Needs("stacks")
+
+    def explain(self, job: Observed, suspect: Suspect) -> Explained | None:
+        slow = _function_of_host(job, suspect)
+        if slow is None or not compiles(slow.function):
+            return None
+        evidence = (*processor_evidence(job, suspect), evidence_of(slow))
+        return Explained(
+            "jit_compile", "measured", evidence, function=slow.function, proven=True
+        )  # fmt: skip
+
+
+class SlowFunction:
+    """A function that takes this rank longer than its peers."""
+
+    name = "slow-function"
+    causes: tuple[Cause, ...] = ("compute", "host", "data_loading", "load_imbalance")
+    needs = Needs("stacks")
+
+    def explain(self, job: Observed, suspect: Suspect) -> Explained | None:
+        slow = _function_of_host(job, suspect)
+        if slow is None:
+            return None
+        evidence = (*processor_evidence(job, suspect), evidence_of(slow))
+        cause, strength = plain_cause(job, suspect)
+        strength = "inferred" if strength == "residual" else strength
+        return Explained(cause, strength, evidence, function=slow.function)
+
+
+def _function_of_host(job: Observed, suspect: Suspect) -> Slow | None:
+    """None also where the host keeps ahead: what it does meanwhile is no reason."""
+    if not of_host(job, suspect) and use_of_excess(job, suspect).keeps_ahead:
+        return None
+    return slow_function(job, suspect)
+
+
+def slow_function(job: Observed, suspect: Suspect) -> Slow | None:
+    """The function that the suspect's stacks show more often than its peers' do."""
+    return job.once("function", suspect, lambda: _slow_function(job, suspect))
+
+
+def _slow_function(job: Observed, suspect: Suspect) -> Slow | None:
+    samples = job.samples
+    if samples is None:
+        return None
+    begin, end = job.line.span_ns(suspect.first, suspect.stop)
+    span = (samples.time_ns >= begin) & (samples.time_ns < end)
+    others = job.peers_of(suspect.row, suspect.phase).tolist()
+    excess = suspect.whole_ns / max(end - begin, 1)
+    return slower_than_peers(samples, suspect.row, others, span, excess)
+
+
+def evidence_of(slow: Slow) -> Evidence:
+    """How often the function was sampled, on the suspect and on its peers."""
+    verb = "itself runs" if slow.itself else "is"
+    detail = (
+        f"{slow.function} {verb} in {100 * min(max(slow.share, 0.0), 1.0):.0f} % of the samples, "
+        f"{100 * min(max(slow.before, 0.0), 1.0):.0f} % on its peers"
+    )
+    return Evidence("stacks", detail, {"share": slow.share, "peers": slow.before})

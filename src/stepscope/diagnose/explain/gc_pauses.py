@@ -1,0 +1,36 @@
+"""Garbage collection that holds one rank up more than its peers.
+
+Paper: EROICA (2026), section 6.1, case 1, found collections in stacks; here pauses are measured.
+"""
+
+from __future__ import annotations
+
+from stepscope.diagnose.detect.gc_pauses import EXPLAINS, extra_pause_ns
+from stepscope.diagnose.finding import Cause, Evidence
+from stepscope.diagnose.method import Explained, Needs
+from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.suspect import Suspect
+
+
+class GcPauses:
+    """Pauses beyond the peers' that last as long as half of the excess."""
+
+    name = "gc-pauses"
+    causes: tuple[Cause, ...] = ("gc",)
+    needs = Needs("pauses|hardware:gc_collections")
+
+    def explain(self, job: Observed, suspect: Suspect) -> Explained | None:
+        pause_ns = extra_pause_ns(job, suspect.row, suspect.first, suspect.stop)
+        share = pause_ns / max(suspect.excess_ns, 1.0)
+        if share < EXPLAINS:
+            return None
+        evidence = (_evidence(pause_ns, suspect),)
+        return Explained("gc", "measured", evidence, share, proven=True)
+
+
+def _evidence(pause_ns: float, suspect: Suspect) -> Evidence:
+    detail = (
+        f"garbage collection takes {pause_ns / 1e6:.1f} ms per step more than on its peers, of "
+        f"{suspect.excess_ns / 1e6:.1f} ms excess"
+    )
+    return Evidence("pauses", detail, {"pause_ns": pause_ns, "excess_ns": suspect.excess_ns})

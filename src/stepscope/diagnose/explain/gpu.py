@@ -1,0 +1,129 @@
+"""Whether a culprit's device runs at a lower clock than its peers', or is not its alone.
+
+Faults: a device that is held down for heat or power, and one on which others compute as well: its
+kernels are slow and its work is equal.
+Paper: ARGUS (2026), table 6, leaves the clock to people; section 9.5 warns that counters mislead.
+So neither ever accuses a rank: they only tell slow work from more work on a rank that is slow.
+EROICA (2026), appendix B: an idle model's collectives took multiprocessors; people looked for it.
+Cost: means over a range. Cannot see: a bad chip at its full clock; clocks that nobody reads;
+strangers in containers, whose processes the driver does not name to us.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stepscope.diagnose.explain.cpu import of_host, processor_evidence
+from stepscope.diagnose.finding import Cause, Evidence
+from stepscope.diagnose.method import Explained, Needs
+from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.suspect import Suspect
+
+JUST_THEN = 2.0
+"""Times as often as in all steps: what a device counts all the time explains no slow ones."""
+LOW = 0.95
+"""Of the peers' clock. Devices under one load differ by two or three steps of 15 in 1980 MHz; five
+percent is the smallest slowdown that is looked for."""
+
+
+def relative(job: Observed, row: int, first: int, stop: int) -> float | None:
+    """The mean clock of one rank's device over its peers'; None where it was not read."""
+    clocks = job.hardware("sm_clock_mhz", first, stop)
+    usual = stats.median(np.delete(clocks, row))
+    if not np.isfinite(clocks[row]) or usual <= 0:
+        return None
+    return float(clocks[row]) / usual
+
+
+def strangers(job: Observed, row: int, first: int, stop: int) -> float:
+    """By how many more processes outside the job a rank's device is used than its peers' are.
+
+    A monitor that computes on each device is none: it slows all of them alike.
+    """
+    counts = job.hardware("gpu_strangers", first, stop)
+    if not np.isfinite(counts[row]):
+        return 0.0
+    others = np.delete(counts, row)
+    known = others[np.isfinite(others)]
+    return float(counts[row]) - (float(np.median(known)) if known.size else 0.0)
+
+
+def is_low(ratio: float | None) -> bool:
+    """Whether a device is known to run below its peers."""
+    return ratio is not None and ratio < LOW
+
+
+class LowClock:
+    """A device that runs at a lower clock than its peers'."""
+
+    name = "gpu-clock"
+    causes: tuple[Cause, ...] = ("compute",)
+    needs = Needs("hardware:sm_clock_mhz", ranks=2)
+
+    def explain(self, job: Observed, suspect: Suspect) -> Explained | None:
+        speed = relative(job, suspect.row, suspect.first, suspect.stop)
+        if speed is None or not is_low(speed) or of_host(job, suspect):
+            return None
+        held = job.hardware("clock_held_down", suspect.first, suspect.stop)[suspect.row]
+        evidence = (_clock(speed, float(held)), *processor_evidence(job, suspect))
+        return Explained("compute", "measured", evidence, proven=True)
+
+
+class SharedGpu:
+    """Other processes that compute on the suspect's device, and not on its peers'."""
+
+    name = "shared-gpu"
+    causes: tuple[Cause, ...] = ("contention",)
+    needs = Needs("hardware:gpu_strangers", ranks=2)
+
+    def explain(self, job: Observed, suspect: Suspect) -> Explained | None:
+        processes = strangers(job, suspect.row, suspect.first, suspect.stop)
+        if processes <= 0 or of_host(job, suspect):
+            return None
+        evidence = (_on_device(processes), *processor_evidence(job, suspect))
+        return Explained("contention", "measured", evidence, proven=True, of_gpu=True)
+
+
+class GpuErrors:
+    """A device that counts memory errors just in the slow steps."""
+
+    name = "gpu-errors"
+    causes: tuple[Cause, ...] = ("compute",)
+    needs = Needs("hardware")
+
+    def explain(self, job: Observed, suspect: Suspect) -> Explained | None:
+        counted = _errors(job, suspect)
+        if counted is None or of_host(job, suspect):
+            return None
+        evidence = (counted, *processor_evidence(job, suspect))
+        return Explained("compute", "measured", evidence, proven=True)
+
+
+def _clock(speed: float, held_down: float) -> Evidence:
+    """`held_down`: share of the time in which heat or power held the clock down; NaN unknown."""
+    detail = f"its device runs at {_percent(speed)} of its peers' clock"
+    if held_down > 0:
+        detail += f", held down by heat or the power supply {_percent(held_down)} of the time"
+    return Evidence("clock", detail, {"clock": speed})
+
+
+def _on_device(processes: float) -> Evidence:
+    detail = "other processes compute on its device, and on those of its peers fewer or none"
+    return Evidence("clock", detail, {"gpu_strangers": processes})
+
+
+def _errors(job: Observed, suspect: Suspect) -> Evidence | None:
+    """That its device counts errors just then."""
+    mine = job.errors[suspect.row]
+    during, always = float(mine[suspect.columns].mean()), float(mine.mean())
+    if during == 0 or during < JUST_THEN * always:
+        return None
+    detail = (
+        f"its device counts errors in {_percent(during)} of these steps, {_percent(always)} of all"
+    )
+    return Evidence("errors", detail, {"during": during, "always": always})
+
+
+def _percent(part: float) -> str:
+    return f"{100 * min(max(part, 0.0), 1.0):.0f} %"

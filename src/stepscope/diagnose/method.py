@@ -1,0 +1,149 @@
+"""What a method of diagnosis is: detectors find, explanations say why.
+
+A new method is a class with `name`, `needs` and one function, a line in `registry`, a page in
+`docs/methods/` and a test. Methods of other packages are found by the entry point group
+`stepscope.methods` (docs/methods/README.md has an example).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, runtime_checkable
+
+import numpy as np
+
+from stepscope.diagnose.finding import Cause, Evidence, Finding
+from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.suspect import Suspect
+from stepscope.window import Floats, Window
+
+Strength = Literal["measured", "inferred", "residual"]
+"""How a cause is known: something measured shows it, it follows from something measured, or it is
+what is left when nothing else fits."""
+STRENGTHS: tuple[Strength, ...] = ("measured", "inferred", "residual")
+Cost = Literal["negligible", "low", "medium", "high"]
+"""Of one run over 10,240 ranks and 20 steps: under 10 ms, 0.1 s, 1 s, or more."""
+
+
+@dataclass(frozen=True, init=False)
+class Needs:
+    """Tables and columns without which a method has nothing to look at.
+
+    `Needs("phases", "comm_ops.end_ns", "kernels|kernel_summaries", ranks=2)`: a table, a column of
+    a table, one of two tables, and at least two ranks. `hardware:sm_clock_mhz` is a metric.
+    """
+
+    wanted: tuple[str, ...]
+    ranks: int
+
+    def __init__(self, *wanted: str, ranks: int = 1) -> None:
+        object.__setattr__(self, "wanted", wanted)
+        object.__setattr__(self, "ranks", ranks)
+
+    def missing(self, window: Window) -> str | None:
+        """Why a method that needs this cannot run; None where it can."""
+        lacking = [one for one in self.wanted if not _has_any(window, one.split("|"))]
+        tables = [one for one in lacking if "." not in one and ":" not in one]
+        if tables:
+            return f"no table {', '.join(one.replace('|', ' or ') for one in tables)}"
+        if lacking:
+            return f"no {', '.join(map(_described, lacking))}"
+        if window.ranks and len(window.ranks) < self.ranks:
+            return "one rank has no peers"
+        return None
+
+    def __str__(self) -> str:
+        parts = [one.replace("|", " or ") for one in self.wanted]
+        parts += [f"{self.ranks} ranks"] if self.ranks > 1 else []
+        return ", ".join(parts) or "nothing"
+
+
+def _has_any(window: Window, wanted: Iterable[str]) -> bool:
+    return any(_has(window, one) for one in wanted)
+
+
+def _has(window: Window, wanted: str) -> bool:
+    name, _, metric = wanted.partition(":")
+    name, _, column = name.partition(".")
+    table = window.table(name)
+    if table is None or (column and not table.has(column)):
+        return False
+    return not metric or metric in table.strings("metric").values
+
+
+def _described(wanted: str) -> str:
+    table, _, column = wanted.partition(".")
+    if column:
+        return f"column {column} in table {table}"
+    table, _, metric = wanted.partition(":")
+    return f"metric {metric} in table {table}"
+
+
+@dataclass(frozen=True)
+class SoFar:
+    """What was decided before a detector runs."""
+
+    blamed: frozenset[int] = frozenset()
+    """Ranks that have a verdict."""
+    culprits: tuple[Suspect, ...] = ()
+    """The slow ranks among them."""
+    lost_ns: Floats = field(default_factory=lambda: np.zeros(0))
+    """What all verdicts so far cost in each step; empty: nothing."""
+
+
+@runtime_checkable
+class Detector(Protocol):
+    """Finds who is slow, or stuck, or when the job got slow."""
+
+    name: str
+    """The same id in evidence, `skipped`, `--method` and docs/methods."""
+    needs: Needs
+
+    def detect(self, job: Observed, so_far: SoFar) -> Iterable[Finding]:
+        """Everything it finds in this window."""
+        ...
+
+
+@dataclass(frozen=True)
+class Explained:
+    """Why a suspect is slow, by one explanation; without a cause, evidence only."""
+
+    cause: Cause | None
+    strength: Strength
+    evidence: tuple[Evidence, ...] = ()
+    share: float | None = None
+    """Of the excess, that it explains; None where that cannot be told."""
+    needed: float = 0.5
+    """The share from which it explains most of the excess."""
+    function: str | None = None
+    kernels: tuple[str, ...] = ()
+    phase: str | None = None
+    """A phase that says more than the one in which the rank was found to be slow."""
+    slowdown: float | None = None
+    """How many times longer the rank takes in that phase than its peers."""
+    whole_rank: bool = False
+    """Whether the cause concerns all the rank does, so that no phase is to be named."""
+    proven: bool = False
+    """Whether the cause itself was measured, and not only where the time goes."""
+    of_gpu: bool = False
+    """Whether others compete for the GPU, and not for the host."""
+    context: tuple[Evidence, ...] = ()
+    """Evidence that is shown only with the chosen explanation."""
+    agrees: bool = False
+    """Whether kernels and evidence are added to any explanation that finds the same cause."""
+    always: bool = False
+    """Whether the evidence is shown whatever the cause is."""
+
+
+@runtime_checkable
+class Explanation(Protocol):
+    """Says why a suspect is slow."""
+
+    name: str
+    causes: tuple[Cause, ...]
+    needs: Needs
+
+    def explain(self, job: Observed, suspect: Suspect) -> Explained | None:
+        """The cause of the suspect's excess by this explanation; None where it does not apply."""
+        ...

@@ -1,0 +1,117 @@
+"""Each finding as one sentence: who, how much slower, where, why, since when."""
+
+from __future__ import annotations
+
+from stepscope.diagnose.finding import Finding, Regression, Slowdown, SlowLink, Stuck
+from stepscope.diagnose.words.advice import name_ranks
+
+SLIGHT = 1.1
+"""Below it one digit would say "1.0 times"."""
+
+
+def summary(finding: Finding) -> str:
+    """The sentence that people read first."""
+    match finding:
+        case Slowdown():
+            return finding.says or _slow_summary(finding)
+        case SlowLink():
+            return _link_summary(finding)
+        case Regression():
+            return _everyones_summary(finding)
+        case Stuck():
+            return _stuck_summary(finding)
+    return finding.detail
+
+
+def _link_summary(finding: SlowLink) -> str:
+    text = f"data moves {_times(finding.slowdown)} slower {finding.where}"
+    if finding.ranks:
+        text += f", at {name_ranks(finding.ranks)}"
+    return text + _since(finding)
+
+
+def _slow_summary(finding: Slowdown) -> str:
+    plural = len(finding.ranks) > 1
+    verb = {
+        "compute": "compute" if plural else "computes",
+        "data_loading": "load data" if plural else "loads data",
+    }.get(finding.cause, "are" if plural else "is")
+    text = f"{name_ranks(finding.ranks)} {verb} {_times(finding.slowdown)} slower than "
+    text += "their peers" if plural else "its peers"
+    if finding.phase is not None and finding.cause != "data_loading":
+        text += f" in {finding.phase}"
+    if finding.spikes is not None:
+        text += often(finding.spikes, finding.of_steps)
+    return text + _because(finding) + _since(finding)
+
+
+def _because(finding: Slowdown) -> str:
+    reason = {
+        "memory_copy": ", copying between host and device",
+        "gc": ", held up by garbage collection",
+        "contention": ", as other processes take the processors",
+        "jit_compile": ", compiling",
+        "load_imbalance": ", with more work to do",
+    }.get(finding.cause, "")
+    if finding.of_gpu:
+        reason = ", as other processes compute on its device"
+    if finding.shared_devices:
+        reason = ", as something else seems to use the devices"
+    if finding.cause == "host" and finding.function is None:
+        traced = any(each.method == "breakdown" for each in finding.supporting)
+        reason = ", its host being late" if traced else ", waiting for a processor or blocked"
+    if finding.function is not None:
+        reason += f", in {short_frame(finding.function)}"
+    return reason
+
+
+def often(spikes: int, steps: int) -> str:
+    if spikes == steps:
+        return "" if steps > 1 else " in one step"
+    return f" in {spikes} of {steps} steps"
+
+
+def _times(slowdown: float | None) -> str:
+    if slowdown is None:
+        return "times"
+    if slowdown > 100:
+        return "more than 100x"
+    return f"{slowdown:.1f}x" if slowdown >= SLIGHT else f"{slowdown:.2f}x"
+
+
+def _since(finding: Finding) -> str:
+    return "" if finding.steps is None else f" from step {finding.steps[0]}"
+
+
+def _everyones_summary(finding: Regression) -> str:
+    if finding.paused_steps is not None:
+        lost = f"{100 * (1 - 1 / (finding.slowdown or 1.0)):.0f} %"
+        return f"ranks collect garbage by turns, and all lose {lost} of the time{_since(finding)}"
+    text = f"all ranks take {_times(finding.slowdown).replace('x', '')} times as long per step"
+    if finding.function is not None:
+        text += f" because of {short_frame(finding.function)}"
+    elif finding.cause == "gc":
+        text += " because of garbage collection"
+    elif finding.cause == "load_imbalance":
+        text += ", waiting for ever another rank that has more work to do"
+    elif finding.exposed is not None:
+        who = finding.phase or "computing"
+        text += f", as {who} waits for {finding.exposed} between replicas"
+    elif finding.phase is not None:
+        text += f", most of it in {finding.phase}"
+    return text + _since(finding)
+
+
+def _stuck_summary(finding: Stuck) -> str:
+    if finding.kind == "mismatch":
+        return finding.detail
+    if not finding.ranks:
+        return f"the job hangs: {finding.detail}"
+    verb = "hang" if len(finding.ranks) > 1 else "hangs"
+    return f"{name_ranks(finding.ranks)} {verb}: {finding.detail}"
+
+
+def short_frame(frame: str) -> str:
+    """`step (/home/me/job/train.py:7)` as `step (train.py:7)`: sentences want names, not paths."""
+    function, opened, place = frame.rpartition(" (")
+    return f"{function}{opened}{place.rpartition('/')[2]}" if opened else frame
