@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from stepscope.diagnose.detect import step_time as l1
-from stepscope.diagnose.detect import straggler as l2
+from stepscope.diagnose.detect import step_time, straggler
+from stepscope.diagnose.detect.published import argus_l1, argus_l2
 from stepscope.window import Floats, Ints
 
 WINDOWS = 60
@@ -52,18 +52,21 @@ def main() -> None:
 def of_one_series(series: Floats) -> Ways:
     steps = np.arange(series.size)
     some = series[:NUMPY_POINTS]
-    windows = np.lib.stride_tricks.sliding_window_view(some, l1.WINDOW)
-    least, spread = l1.LEAST_RISE, l1.LARGEST_SPREAD
+    windows = np.lib.stride_tricks.sliding_window_view(some, argus_l1.WINDOW)
+    least, spread = step_time.LEAST_RISE, argus_l1.LARGEST_SPREAD
     return {
-        "windows, C++": (1.0, lambda: l1.wide_windows(series, l1.WINDOW, l1.RATIO)),
+        "windows, C++": (
+            1.0,
+            lambda: argus_l1.wide_windows(series, argus_l1.WINDOW, argus_l1.RATIO),
+        ),
         "windows, numpy": (
             series.size / some.size,
-            lambda: windows.max(axis=1) > l1.RATIO * windows.min(axis=1),
+            lambda: windows.max(axis=1) > argus_l1.RATIO * windows.min(axis=1),
         ),
-        "change point, C++": (1.0, lambda: l1.regression_as_published(series)),
-        "change point, numpy": (1.0, lambda: l1.largest_rise(series, least, spread)),
-        "jitter as run": (1.0, lambda: l1.jitter(series, steps)),
-        "regression as run": (1.0, lambda: l1.regression(series)),
+        "change point, C++": (1.0, lambda: argus_l1.regression_as_published(series)),
+        "change point, numpy": (1.0, lambda: argus_l1.largest_rise(series, least, spread)),
+        "jitter as run": (1.0, lambda: step_time.jitter(series, steps)),
+        "regression as run": (1.0, lambda: step_time.regression(series)),
     }
 
 
@@ -73,9 +76,12 @@ def of_all_ranks(ranks: int, phases: int, groups: list[Ints]) -> Ways:
     singles = [one.astype(np.float32) for one in durations]
     by_rank = [np.ascontiguousarray(one.T) for one in durations]
     return {
-        "as published, C++": (1.0, lambda: [l2.imbalances(one, groups) for one in singles]),
-        "as published, numpy": (phases, lambda: l2.imbalances_by_group(singles[0], groups)),
-        "ratios to peers": (1.0, lambda: [l2.log_ratios(one, groups, 1e6) for one in by_rank]),
+        "as published, C++": (1.0, lambda: [argus_l2.imbalances(one, groups) for one in singles]),
+        "as published, numpy": (phases, lambda: argus_l2.imbalances_by_group(singles[0], groups)),
+        "ratios to peers": (
+            1.0,
+            lambda: [straggler.log_ratios(one, groups, 1e6) for one in by_rank],
+        ),
     }
 
 

@@ -7,15 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.diagnose.detect.step_time import (
-    jitter,
+from stepscope.diagnose.detect.published.argus_l1 import (
     jitter_as_published,
     largest_rise,
-    regression,
     regression_as_published,
-    scheduled,
     wide_windows,
 )
+from stepscope.diagnose.detect.step_time import jitter, regression, scheduled
 from stepscope.window import Floats, Ints
 
 

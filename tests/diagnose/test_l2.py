@@ -7,14 +7,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from stepscope.diagnose.detect.straggler import (
+from stepscope.diagnose.detect.published.argus_l2 import (
     Singles,
     as_published,
     imbalances,
     imbalances_by_group,
-    log_ratios,
-    stragglers,
 )
+from stepscope.diagnose.detect.straggler import log_ratios, stragglers
 from stepscope.diagnose.numeric.windows import window_width
 from stepscope.window import Floats, Ints
 

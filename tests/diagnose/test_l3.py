@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stepscope.diagnose.detect.slow_kernel import SlowKernel, as_published, slow_kernels, slower
+from stepscope.diagnose.detect.published.argus_l3 import as_published
+from stepscope.diagnose.detect.slow_kernel import slower
+from stepscope.diagnose.detect.slow_single_kernel import SlowKernel, slow_kernels
 from stepscope.diagnose.views.kernel_times import KernelTimes
 from stepscope.processor.compress.modes import Histograms
 from stepscope.window import Floats, Ints, Table

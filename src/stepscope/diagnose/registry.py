@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.metadata import EntryPoint, entry_points
 
 from stepscope.diagnose.decide.by_kernels import (
     KernelStalls,
@@ -14,7 +15,11 @@ from stepscope.diagnose.detect.gc_turns import GcTurns
 from stepscope.diagnose.detect.hang import Hang
 from stepscope.diagnose.detect.mismatch import Mismatch
 from stepscope.diagnose.detect.network import SlowGroups, SlowLinks
+from stepscope.diagnose.detect.published.argus_l1 import ArgusL1Published
+from stepscope.diagnose.detect.published.argus_l2 import ArgusL2Published
+from stepscope.diagnose.detect.published.argus_l3 import ArgusL3Published
 from stepscope.diagnose.detect.regression.shared import SharedRegression
+from stepscope.diagnose.detect.slow_single_kernel import SlowSingleKernels
 from stepscope.diagnose.detect.straggler_ranks import BriefStragglers, GcStorms, Stragglers
 from stepscope.diagnose.detect.transient_ranks import Transients
 from stepscope.diagnose.detect.unsteady import StepTimes
@@ -30,6 +35,9 @@ from stepscope.diagnose.explain.tokens import MoreTokens
 from stepscope.diagnose.explain.trace import SlowTrace
 from stepscope.diagnose.method import Detector, Explanation
 from stepscope.errors import UsageError
+
+DEFAULT, GROUP = "default", "stepscope.methods"
+"""All methods that run by default, and where other packages register theirs."""
 
 STUCK: tuple[Detector, ...] = (Desync(), Mismatch(), Hang())
 STEP_TIMES: tuple[Detector, ...] = (StepTimes(),)
@@ -50,6 +58,14 @@ DETECTORS: tuple[Detector, ...] = (
 BY_STEPS = (*STEP_TIMES, *SLOW_RANKS, *SLOW_NETWORK, *EVERYONE)
 """Those that compare steps: a job without any has nothing for them."""
 
+PUBLISHED: tuple[Detector, ...] = (
+    ArgusL1Published(),
+    ArgusL2Published(),
+    ArgusL3Published(),
+    SlowSingleKernels(),
+)
+"""Run only by name: the papers' rules as they are printed, and variants beside the default."""
+
 EXPLANATIONS: tuple[Explanation, ...] = (
     GcPauses(),
     SlowTrace(),
@@ -69,19 +85,54 @@ EXPLANATIONS: tuple[Explanation, ...] = (
 
 
 def chosen(names: Sequence[str]) -> tuple[Detector, ...]:
-    """The detectors of these names; of none, all that run by default.
+    """The detectors of these names, `default` for all that run by default; of none, those.
 
     Raises:
         UsageError: there is no such method.
     """
-    if not names:
+    found: dict[str, Detector] = {}
+    for name in names or (DEFAULT,):
+        found |= {one.name: one for one in _named(name)}
+    return tuple(found.values())
+
+
+def _named(name: str) -> Sequence[Detector]:
+    if name == DEFAULT:
         return DETECTORS
-    known = {one.name: one for one in DETECTORS}
-    for name in names:
-        if name not in known:
-            raise UsageError(f"no method is called {name}; `stepscope methods` lists all")
-    return tuple(known[name] for name in dict.fromkeys(names))
+    known = {one.name: one for one in (*DETECTORS, *PUBLISHED)}
+    if name in known:
+        return (known[name],)
+    foreign = [one for one in third_party() if one.name == name]
+    if not foreign:
+        raise UsageError(f"no method is called {name}; `stepscope methods` lists all of them")
+    return [one for one in foreign if isinstance(one, Detector)]
 
 
 def explanations(names: Sequence[str]) -> tuple[Explanation, ...]:
-    return EXPLANATIONS
+    """All explanations; other people's come first where they are named."""
+    wanted = set(names) - {DEFAULT} - {one.name for one in (*DETECTORS, *PUBLISHED)}
+    foreign = [one for one in third_party() if one.name in wanted] if wanted else []
+    return (*(one for one in foreign if isinstance(one, Explanation)), *EXPLANATIONS)
+
+
+def third_party() -> tuple[Detector | Explanation, ...]:
+    """Methods of other installed packages, by the entry points of group `stepscope.methods`.
+
+    Raises:
+        UsageError: one cannot be loaded, or is neither a detector nor an explanation.
+    """
+    return tuple(_loaded(one) for one in entry_points(group=GROUP))
+
+
+def _loaded(point: EntryPoint) -> Detector | Explanation:
+    try:
+        method = point.load()()
+    except Exception as error:
+        raise UsageError(
+            f"method {point.name} of {point.value} cannot be loaded: {error}"
+        ) from error
+    if not isinstance(method, (Detector, Explanation)):
+        raise UsageError(
+            f"method {point.name}: {point.value} has no name, needs and detect or explain"
+        )
+    return method

@@ -26,14 +26,10 @@ import numpy as np
 
 from stepscope.diagnose.detect.straggler import ABOVE_PEERS, FALSE_ALARMS, PERSISTENCE, log_ratios
 from stepscope.diagnose.numeric import stats
-from stepscope.diagnose.numeric.mixtures import Grid, Mixtures, mean_distances
+from stepscope.diagnose.numeric.mixtures import Grid, mean_distances
 from stepscope.diagnose.views.kernel_times import KernelTimes
 from stepscope.window import Floats, Ints, Mask
 
-ALPHA = 1.5
-"""Tukey's; the paper names none."""
-PUBLISHED_POINTS = 256
-"""Nor does it name a grid."""
 EFFECT = 0.03
 """Smallest ratio that is believed of several windows (algorithm notes, section 4: no false rank,
 1.05 found always)."""
@@ -41,35 +37,11 @@ BRIEF_EFFECT = 0.1
 """And of one or two, which may be an episode: as in `brief`."""
 LEAST_WINDOWS = 3
 """What was over sooner was an episode; what still goes on may be young."""
-LEAST_EXECUTIONS = 20
-"""In a window: of fewer the median itself is chance."""
 LEAST_GROUP = 4
 """Of two members either may be the odd one, and of three the slow one is in the others' median."""
 BEYOND = 3.0
 """Times what any rank falls short of its peers. Of noise with tails as Student's t of 3 degrees of
 freedom the largest value exceeds the least by so much in one of 28 cases, with 1.5 in one of 4."""
-APART = 0.2
-"""Of the effect: by so much a rank lies further from all others than these from one another. If a
-share f of the group is equally slow it is 1 - 2f of the effect: f may be two in five."""
-
-
-@dataclass(frozen=True)
-class Fence:
-    """What the published method says of one kernel."""
-
-    deviation_ns: Floats
-    """Of each rank, its mean distance to all others."""
-    fence_ns: float
-    anomalous: Ints
-
-
-def as_published(mixtures: Mixtures, alpha: float = ALPHA) -> Fence:
-    """Section 6.2: mean distances on a log-uniform grid, and Tukey's upper fence."""
-    grid = Grid.log_uniform(mixtures, PUBLISHED_POINTS)
-    deviation = mean_distances(mixtures, grid)
-    low, high = np.quantile(deviation, (0.25, 0.75))
-    fence = float(high + alpha * (high - low))
-    return Fence(deviation, fence, np.flatnonzero(deviation > fence))
 
 
 @dataclass(frozen=True)
@@ -85,36 +57,6 @@ class Slower:
     needed: float
     usual: Floats
     """What its peers take, in each of these windows."""
-
-
-@dataclass(frozen=True)
-class SlowKernel:
-    """A kernel that takes a rank longer."""
-
-    kernel: str
-    stream: int
-    slower: Slower
-    typical_ns: float
-    peers_ns: float
-    distance_ns: float
-    """To its peers, in the last window of the stretch, and what these are apart among themselves,
-    in the middle."""
-    apart_ns: float
-    lost_ns: float
-    """In all windows together, what its executions took longer than the peers'."""
-
-
-def slow_kernels(times: KernelTimes, groups: Sequence[Ints], tests: int) -> list[SlowKernel]:
-    """Ranks on which a kernel is slower than in the others of their group.
-
-    Args:
-        groups: rows of ranks that do equal work.
-        tests: how many ranks and kernels are looked at in all.
-    """
-    enough = np.where(times.count >= LEAST_EXECUTIONS, comparable(times, groups), np.nan)
-    group_of = {int(row): group for group in groups for row in group}
-    told = [_told(times, one, group_of[one.row]) for one in slower(enough, groups, tests)]
-    return [one for one in told if _is_apart(one)]
 
 
 def slower(values: Floats, groups: Sequence[Ints], tests: int) -> list[Slower]:
@@ -159,18 +101,6 @@ def _lacking(excess: Floats, length: Ints, found: Mask) -> Floats:
     return np.array([largest.get(int(one), 0.0) for one in length])
 
 
-def comparable(times: KernelTimes, groups: Sequence[Ints]) -> Floats:
-    """Typical durations, of ranks with as many modes as most of their group, or more.
-
-    Where two modes were taken for one, its median says nothing of either.
-    """
-    typical = times.typical_ns.copy()
-    for group in groups:
-        usual = stats.column_median(times.number[group])
-        typical[group] = np.where(times.number[group] >= usual, typical[group], np.nan)
-    return typical
-
-
 def _significance(excess: Floats, worst: stats.Stretches, tests: int) -> tuple[Floats, float]:
     """How far each stretch rises above the scatter, and how far chance may let it rise.
 
@@ -198,17 +128,6 @@ def _persists(excess: Floats, worst: stats.Stretches) -> Mask:
     return persists
 
 
-def _told(times: KernelTimes, one: Slower, group: Ints) -> SlowKernel:
-    part = slice(one.first, one.stop)
-    mine = times.typical_ns[one.row, part]
-    last = one.first + int(np.flatnonzero(np.isfinite(one.usual))[-1])
-    distance, apart = distance_of(times, group, one.row, last)
-    return SlowKernel(
-        times.kernel, times.stream, one, stats.median(mine), stats.median(one.usual), distance,
-        apart, float(np.nansum(times.count[one.row, part] * (mine - one.usual))),
-    )  # fmt: skip
-
-
 def distance_of(times: KernelTimes, group: Ints, row: int, window: int) -> tuple[float, float]:
     """A rank's mean distance to the others of its group, and the median of the others' own."""
     mixtures, ran = times.among(group, window)
@@ -216,8 +135,3 @@ def distance_of(times: KernelTimes, group: Ints, row: int, window: int) -> tuple
         return 0.0, 0.0
     means = mean_distances(mixtures, Grid.following(mixtures))
     return float(means[ran == row][0]), float(np.median(means[ran != row]))
-
-
-def _is_apart(one: SlowKernel) -> bool:
-    least = APART * (one.typical_ns - one.peers_ns)
-    return one.distance_ns - one.apart_ns >= least

@@ -3,7 +3,7 @@
 Fault: spikes (jitter) and a lasting rise (regression) of the step time.
 Paper: ARGUS (2026), section 6.1 and appendix B, "L1". Symbols: W -> `width`, theta -> `ratio`,
 b -> `baseline`, mu_L, mu_R -> `before`, `after`, t -> `split`.
-As published: `jitter_as_published`, `regression_as_published`. They misfire (algorithm notes,
+As published: `published.argus_l1`. Its rules misfire (algorithm notes,
 section 4): with 3 % noise max/min > 1.2 in 36 % of healthy series and at every checkpoint; rare
 spikes hide a step change, and 5 % noise makes 7 % false ones. Hence the default: `jitter` is
 beyond median + 6 MAD outside the job's own schedule, `regression` works on values clipped at 1.3
@@ -19,18 +19,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.diagnose.numeric import compiled, stats
+from stepscope.diagnose.numeric import stats
 from stepscope.window import Floats, Ints, Mask
 
-WINDOW = 20
-RATIO = 1.2
-"""W and theta of the published jitter detector; the paper names none, these are the algorithm
-notes' (section 4)."""
-EXCEEDS = 1.1
-"""What "significantly exceeds the baseline" means in the published second phase; ours."""
 LEAST_RISE = 1.1
-LARGEST_SPREAD = 0.1
-"""Smallest regression ratio and largest relative deviation of the published change point; ours."""
+"""The smallest rise that is a regression. Ours, no paper names one: our simulator."""
 SLIGHT_RISE = 1.02
 """Below two percent nobody would act; a rise up to `LEAST_RISE` counts only with its cause."""
 SPIKE_MADS = 6.0
@@ -136,66 +129,3 @@ def _refine(series: Floats, limit: float, near: int) -> int:
     begin, stop = max(low - 2 * BLOCK, 0), min(high + 2 * BLOCK, len(series))
     window = np.minimum(series[begin:stop], limit)
     return begin + stats.split_point(window, low - begin, high - begin)
-
-
-def jitter_as_published(
-    series: Floats, width: int = WINDOW, ratio: float = RATIO
-) -> list[tuple[int, int]]:
-    """Appendix B: windows with max/min > ratio, merged; then the longest run above the baseline."""
-    if series.size < width:
-        return []
-    marked = np.flatnonzero(wide_windows(series, width, ratio))
-    if not marked.size:
-        return []
-    parts = np.split(marked, np.flatnonzero(np.diff(marked) > width) + 1)
-    found = [_exceeding(series, int(part[0]), int(part[-1]) + width) for part in parts]
-    return [interval for interval in found if interval is not None]
-
-
-def wide_windows(series: Floats, width: int, ratio: float) -> Mask:
-    """Phase one: in which windows of so many steps max > ratio * min."""
-    if compiled.wide_windows is not None:
-        wide = compiled.wide_windows(series.astype(np.float64, copy=False).tobytes(), width, ratio)
-        return np.frombuffer(wide, np.bool_)
-    windows = np.lib.stride_tricks.sliding_window_view(series, width)
-    return np.asarray(windows.max(axis=1) > ratio * windows.min(axis=1))
-
-
-def _exceeding(series: Floats, first: int, stop: int) -> tuple[int, int] | None:
-    """The longest run inside [first, stop) above the median of what lies outside."""
-    outside = np.concatenate((series[:first], series[stop:]))
-    baseline = float(np.median(outside if outside.size else series))
-    above = np.concatenate(([0], series[first:stop] > EXCEEDS * baseline, [0])).astype(np.int8)
-    begins, ends = np.flatnonzero(np.diff(above) == 1), np.flatnonzero(np.diff(above) == -1)
-    if not begins.size:
-        return None
-    longest = int(np.argmax(ends - begins))
-    return first + int(begins[longest]), first + int(ends[longest])
-
-
-def regression_as_published(
-    series: Floats, least: float = LEAST_RISE, spread: float = LARGEST_SPREAD
-) -> tuple[int, float] | None:
-    """Appendix B: the split with the largest ratio of means, both sides being stable."""
-    if compiled.largest_rise is not None:
-        packed = series.astype(np.float64, copy=False).tobytes()
-        split, ratio = compiled.largest_rise(packed, least, spread)
-        return (split, ratio) if split else None
-    return largest_rise(series, least, spread)
-
-
-def largest_rise(series: Floats, least: float, spread: float) -> tuple[int, float] | None:
-    """The same in numpy: all splits at once, by cumulative sums."""
-    count = np.arange(1, series.size)
-    total, squares = np.cumsum(series), np.cumsum(series**2)
-    left, right = total[:-1] / count, (total[-1] - total[:-1]) / count[::-1]
-    left_var = squares[:-1] / count - left**2
-    right_var = (squares[-1] - squares[:-1]) / count[::-1] - right**2
-    stable = (np.sqrt(np.maximum(left_var, 0)) < spread * left) & (
-        np.sqrt(np.maximum(right_var, 0)) < spread * right
-    )
-    ratio = np.where(stable & (left > 0), right / np.where(left > 0, left, 1), 0.0)
-    if not ratio.size or ratio.max() <= least:
-        return None
-    split = int(np.argmax(ratio))
-    return split + 1, float(ratio[split])

@@ -20,18 +20,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from stepscope.diagnose.numeric import compiled, stats
+from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.windows import LEAST_WINDOWS, window_width
 from stepscope.window import Floats, Ints, Mask
 
-Singles = NDArray[np.float32]
-
-BALANCED, SEVERE = 0.02, 0.05
-"""CV levels of appendix B: balanced below, mild imbalance between, severe from the second on."""
-PUBLISHED_Z = 3.0
-"""The paper leaves the threshold open; the usual three."""
 LEAST_STEPS = 20
 """Nor is one of fewer steps, however narrow the windows of a short series are."""
 PERSISTENCE = 0.7
@@ -161,60 +154,3 @@ def _sure_in_pairs(
 def effect_floor(step_noise: float) -> float:
     """The smallest log-ratio that is believed, given the noise of single steps."""
     return max(float(np.log1p(EFFECT)), NOISY_EFFECT * step_noise)
-
-
-@dataclass(frozen=True)
-class Imbalance:
-    """What the published method says of one group in one phase."""
-
-    cv: float
-    level: str
-    z: Floats
-    stragglers: Ints
-
-
-def as_published(mean_ns: Floats, threshold: float = PUBLISHED_Z) -> Imbalance:
-    """Appendix B on the mean durations of a group's members in the anomalous window."""
-    mean = float(np.mean(mean_ns))
-    deviation = float(np.std(mean_ns, ddof=1)) if mean_ns.size > 1 else 0.0
-    z = (mean_ns - mean) / deviation if deviation > 0 else np.zeros_like(mean_ns)
-    cv = deviation / mean if mean > 0 else 0.0
-    level = "balanced" if cv < BALANCED else "mild" if cv < SEVERE else "severe"
-    return Imbalance(cv, level, z, np.flatnonzero(z > threshold))
-
-
-def imbalances(mean_ns: Singles, groups: Sequence[Ints]) -> tuple[Singles, Singles]:
-    """`as_published` of many phases and windows at once: CV of groups, z of ranks.
-
-    Args:
-        mean_ns: [phases and windows, ranks], rounded to float32; all are known.
-        groups: ranks that do equal work; those of none get z = 0.
-
-    Returns [phases and windows, groups] and [phases and windows, ranks].
-    """
-    if not groups or not mean_ns.size:
-        return np.zeros((len(mean_ns), len(groups)), np.float32), np.zeros_like(mean_ns)
-    if compiled.imbalances is None:
-        return imbalances_by_group(mean_ns, groups)
-    order = np.concatenate(groups).astype(np.uint32)
-    bounds = np.cumsum([0, *map(len, groups)], dtype=np.uint32)
-    values = mean_ns.astype(np.float32, copy=False)
-    cv, z = compiled.imbalances(
-        values.tobytes(), values.shape[1], order.tobytes(), bounds.tobytes()
-    )
-    return (np.frombuffer(cv, np.float32).reshape(len(values), len(groups)),
-            np.frombuffer(z, np.float32).reshape(values.shape))  # fmt: skip
-
-
-def imbalances_by_group(mean_ns: Singles, groups: Sequence[Ints]) -> tuple[Singles, Singles]:
-    """The same in numpy."""
-    cv, z = np.zeros((len(mean_ns), len(groups))), np.zeros(mean_ns.shape)
-    for at, group in enumerate(groups):
-        values = mean_ns[:, group].astype(np.float64)
-        mean = values.mean(axis=1, keepdims=True)
-        deviation = values.std(axis=1, ddof=1, keepdims=True) if len(group) > 1 else 0.0 * mean
-        cv[:, at] = np.divide(deviation, mean, out=np.zeros_like(mean), where=mean > 0)[:, 0]
-        z[:, group] = np.divide(
-            values - mean, deviation, out=np.zeros_like(values), where=deviation > 0
-        )
-    return cv.astype(np.float32), z.astype(np.float32)
