@@ -1,14 +1,14 @@
-"""How soon the fault of a large job is named while the job runs, and what following it costs.
+"""Benchmark of following a large job live: how soon a fault is named, and what following costs.
 
     python benchmarks/live.py [--ranks 10240] [--faults gpu_slow link_slow hang none]
                               [--healthy-seconds 60] [--recorders N] [--flush-seconds 5]
 
-For each fault one job is simulated at its real speed, into a folder, by a process that stands for
-the processors of all its hosts; `stepscope diagnose --follow --json` follows it, as it does any
-job, in a process of its own. The onset is the
-begin of the first step that has the fault, by the rows of the folder; it is named when the first
-line arrives whose first verdict is right. For the fault `none` every verdict is a false one. The
-yardstick is the goal: named within 90 s of the onset, by the two cores of one machine.
+For each fault one job is simulated in real time, into a folder, by a process that stands for the
+processors of all its hosts. A separate process, `stepscope diagnose --follow --json`, follows it
+like any other job. The onset is the begin of the first step with the fault, according to the rows
+in the folder. The fault counts as named when the first line arrives whose first verdict is right.
+For the fault `none` every verdict is a false alarm. The goal is a verdict within 90 s of the onset,
+on two cores of one machine.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from stepscope.trace import Job
 
 GOAL_SECONDS = 90.0
 PATIENCE_SECONDS = 240.0
-"""After the onset, before it counts as never named."""
+"""Time after the onset until it counts as never named."""
 STEP_SECONDS = 2.3
-"""Of 10,240 ranks; only to say how many steps are needed."""
+"""Step time with 10,240 ranks; only used to compute how many steps are needed."""
 FAULTS = {
     "gpu_slow": "gpu_slow:rank={rank},factor=1.5,from={step}",
     "link_slow": "link_slow:rank={rank},factor=8,from={step}",
@@ -54,7 +54,7 @@ COMMAND = (sys.executable, "-m", "stepscope.cli")
 
 @dataclass
 class Told:
-    """One line of who follows."""
+    """One line of the following process."""
 
     at_ns: int
     state: str
@@ -64,7 +64,7 @@ class Told:
 
 @dataclass
 class Side:
-    """One of the two processes, and what it used in the end."""
+    """One of the two processes, and the resources it used."""
 
     process: subprocess.Popen[str]
     over: threading.Event = field(default_factory=threading.Event)
@@ -84,7 +84,7 @@ class Side:
         return side
 
     def interrupt(self) -> None:
-        """Presses Ctrl-C, as a person would."""
+        """Interrupts the process like Ctrl-C."""
         if not self.over.is_set():
             os.kill(self.process.pid, signal.SIGINT)
 
@@ -156,7 +156,7 @@ def wait_for(folder: Path, writer: Side) -> None:
 
 
 def heard(follower: Side, begun_ns: int, healthy_seconds: float) -> Iterator[Told]:
-    """The lines of who follows, as they come; ends when patience does."""
+    """The lines of the following process as they arrive, until the timeout."""
     timer = threading.Timer(healthy_seconds + PATIENCE_SECONDS, follower.interrupt)
     timer.start()
     assert follower.process.stdout is not None
@@ -192,11 +192,11 @@ def report(
         print(f"  onset {clock(onset_ns)}, named {clock(right[0]) if right else 'never'}: after "
               f"{delay:.1f} s, the goal is {GOAL_SECONDS:.0f}")  # fmt: skip
     for side, what in ((writer, "the job and its processors"), (follower, "who follows")):
-        print(f"  {what}: {side.cpu_s:.1f} s of the processor, {side.peak_gb:.2f} GB", flush=True)
+        print(f"  {what}: {side.cpu_s:.1f} s of CPU time, {side.peak_gb:.2f} GB", flush=True)
 
 
 def onset_of(folder: Path, step: int) -> int:
-    """When its first rank began a step, or was through with the one before if none ended it."""
+    """When the first rank began the step, or finished the one before if this one never ended."""
     rows = dataset.dataset(folder / "steps", partitioning="hive").to_table()
     number, start, took = (np.asarray(rows[name].to_numpy())
                            for name in ("step", "start_ns", "duration_ns"))  # fmt: skip

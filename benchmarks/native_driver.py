@@ -1,4 +1,4 @@
-"""What benchmarks of native code share: a program of ours, and somebody who empties its queue."""
+"""Shared by benchmarks of native code: compiles a driver program, and drains its socket."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FLAGS = ("-std=c++17", "-O2", "-fvisibility=hidden", "-pthread", f"-I{_ROOT / '
 
 
 def compiled(driver: str, folders: tuple[str, ...], program: Path) -> None:
-    """Makes a program of `benchmarks/<driver>` and of what lies in these folders of `native`."""
+    """Compiles `benchmarks/<driver>` and the sources in these folders of `native` to a program."""
     compiler = shutil.which(os.environ.get("CXX", "g++")) or "c++"
     sources = [str(path) for one in folders for path in (_ROOT / "native" / one).glob("*.cpp")]
     here = str(_ROOT / "benchmarks" / driver)
@@ -22,7 +22,7 @@ def compiled(driver: str, folders: tuple[str, ...], program: Path) -> None:
 
 
 def said(program: Path, path: Path, *arguments: str) -> str:
-    """What it prints, told to record for whoever listens at a path."""
+    """Runs the program with its records going to the socket at `path`, and returns its output."""
     env = {**os.environ, "STEPSCOPE_SOCKET": str(path), "STEPSCOPE_JOB": "benchmark"}
     done = subprocess.run(
         [program, *arguments], env=env, capture_output=True, text=True, check=True
@@ -31,7 +31,7 @@ def said(program: Path, path: Path, *arguments: str) -> str:
 
 
 def swallow_at(path: Path) -> None:
-    """Takes all that is sent to a path from now on, one connection after the other."""
+    """Listens at a path and discards everything sent there, one connection after the other."""
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listening.bind(str(path))
     listening.listen()
