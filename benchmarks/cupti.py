@@ -16,7 +16,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from benchmarks.native_driver import compiled, said, swallow_at
+from benchmarks.native_driver import compiled, drain_at, output_of
 
 
 def main() -> None:
@@ -26,10 +26,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         program, path = Path(folder) / "worker", Path(folder) / "p.sock"
         compiled("cupti_worker.cpp", ("cupti", "sender"), program)
-        swallow_at(path)
+        drain_at(path)
         print(f"load {os.getloadavg()[0]:.1f}; ns per record")
         for _ in range(rounds):
-            walk, least, median, most, callbacks, dropped = said(program, path).split()
+            walk, least, median, most, callbacks, dropped = output_of(program, path).split()
             print(f"with {walk}: least {least}, median {median}, 90 % {most}; a buffer acquired, "
                   f"returned and freed {callbacks} ns; {dropped} dropped")  # fmt: skip
 

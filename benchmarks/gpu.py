@@ -101,10 +101,10 @@ class Bench:
             raise SystemExit(f"{' '.join(command)} failed:\n{done.stdout}\n{done.stderr}")
         return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
-    def watched(self, *job: str, ranks: int = 1, **env: str) -> tuple[dict[str, Any], Window]:
+    def recorded(self, *job: str, ranks: int = 1, **env: str) -> tuple[dict[str, Any], Window]:
         """Runs a job with all collectors: its output, and what was recorded."""
-        (said, *_) = self.run("all", *job, ranks=ranks, **env)
-        return said, JobReader(str(self.job)).read()
+        (output, *_) = self.run("all", *job, ranks=ranks, **env)
+        return output, JobReader(str(self.job)).read()
 
     @property
     def job(self) -> Path:
@@ -178,27 +178,27 @@ def _overhead(bench: Bench) -> Iterator[Row]:
         name = f"{model}{', CUDA graph' * graph}"
         for turn in track(range(bench.rounds), name, disable=not sys.stderr.isatty()):
             for mode in order(turn):
-                (said,) = bench.run(mode, *job)
-                seconds[mode].append(said["step_seconds"])
+                (output,) = bench.run(mode, *job)
+                seconds[mode].append(output["step_seconds"])
         yield from overhead_rows(name, seconds, has_goal=model == "transformer")
 
 
 def _launches(bench: Bench) -> Iterator[Row]:
-    said, window = bench.watched("launches")
-    yield launches_row(3 * said["count"], kernels(window, "erfinv")[0], lost(window))
+    output, window = bench.recorded("launches")
+    yield launches_row(3 * output["count"], kernels(window, "erfinv")[0], lost(window))
 
 
 def _profiler(bench: Bench) -> Iterator[Row]:
-    said, window = bench.watched("launches", "--profile")
-    yield from profiler_rows(said["count"], said["profiled"], kernels(window, "erfinv")[0])
+    output, window = bench.recorded("launches", "--profile")
+    yield from profiler_rows(output["count"], output["profiled"], kernels(window, "erfinv")[0])
 
 
 def _durations(bench: Bench) -> Iterator[Row]:
-    said, window = bench.watched("durations")
+    output, window = bench.recorded("durations")
     count, typical_ns = kernels(window, "erfinv")
     if count:
-        yield close_row("a kernel's duration", typical_ns, said["kernel_ns"])
-    yield close_row("backward-compute", phase(window, "backward-compute"), said["backward_ns"])
+        yield close_row("a kernel's duration", typical_ns, output["kernel_ns"])
+    yield close_row("backward-compute", phase(window, "backward-compute"), output["backward_ns"])
     errors = metric(window, "stepscope_device_clock_error_ns")
     if errors.size:
         worst, usual = errors.max() / 1e3, np.median(errors) / 1e3
@@ -207,18 +207,18 @@ def _durations(bench: Bench) -> Iterator[Row]:
 
 def _ranks(bench: Bench) -> Iterator[Row]:
     bench.run("all", "ranks", "--steps", "160", "--slow-rank", "1", ranks=2, **TWO_ON_ONE)
-    told = subprocess.run(
+    done = subprocess.run(
         [str(BIN / "stepscope"), "diagnose", str(bench.job), "--json"],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    verdicts: Sequence[Mapping[str, object]] = json.loads(told.stdout)["verdicts"]
+    verdicts: Sequence[Mapping[str, object]] = json.loads(done.stdout)["verdicts"]
     yield ranks_row(1, verdicts)
-    yield plugin_row(*told_by_nccl(JobReader(str(bench.job)).read()))
+    yield plugin_row(*counts_from_nccl(JobReader(str(bench.job)).read()))
 
 
 def _memory(bench: Bench) -> Iterator[Row]:
-    said, _ = bench.watched("soak", "--seconds", str(bench.seconds))
-    yield from memory_rows(said["samples"], said["count"])
+    output, _ = bench.recorded("soak", "--seconds", str(bench.seconds))
+    yield from memory_rows(output["samples"], output["count"])
 
 
 def _counters(bench: Bench) -> Iterator[Row]:
@@ -275,8 +275,8 @@ def metric(window: Window, name: str) -> Floats:
     return np.asarray(rows.columns["value"])[rows.strings("metric").equals(name)]
 
 
-def told_by_nccl(window: Window) -> tuple[int, int]:
-    """Numbers of operators with a known algorithm (only the plugin reports it), and of transfers."""
+def counts_from_nccl(window: Window) -> tuple[int, int]:
+    """Operators with a known algorithm (only the plugin reports it), and rows of transfers."""
     comm, transfers = window.table("comm_ops"), window.table("transfers")
     operators = 0
     if comm is not None and comm.has("algorithm"):

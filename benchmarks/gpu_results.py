@@ -79,11 +79,11 @@ def close_row(what: str, recorded_ns: float, events_ns: float) -> Row:
 
 def profiler_rows(count: int, profiled: int, recorded: int) -> list[Row]:
     """Three phases with the same number of launches; torch.profiler was active in the second."""
-    seen = Row(
+    profiled_row = Row(
         "torch.profiler in mid-run", f"{profiled} of {count} kernels", "all", profiled == count
     )
     ours = f"{recorded} of {2 * count} kernels around it recorded"
-    return [seen, Row("recording after it", ours, "all", recorded == 2 * count)]
+    return [profiled_row, Row("recording after it", ours, "all", recorded == 2 * count)]
 
 
 def ranks_row(slow: int, verdicts: Sequence[Mapping[str, object]]) -> Row:
@@ -116,7 +116,7 @@ def counters_row(hz: float, frames: Sequence[Frame], cpu_seconds: float) -> Row:
     what = f"counters at {hz:,.0f} Hz"
     pieces = [one.of for one in frames if isinstance(one, Samples)]
     if not pieces:
-        why = next((one.why for one in frames if isinstance(one, Said)), "it told nothing")
+        why = next((one.why for one in frames if isinstance(one, Said)), "no reason given")
         return Row(what, f"not sampled: {why}", "none lost")
     samples = np.concatenate(pieces)
     lost = sum(one.samples for one in frames if isinstance(one, Lost))

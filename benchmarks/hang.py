@@ -48,7 +48,7 @@ def main() -> None:
         step_seconds, delays = measure(pause_ms / 1e3, arguments.times, arguments.ranks)
         steps = [delay / step_seconds for delay in delays]
         print(
-            f"{1e3 * step_seconds:.0f} ms steps, {arguments.ranks} ranks: told after "
+            f"{1e3 * step_seconds:.0f} ms steps, {arguments.ranks} ranks: reported after "
             f"{statistics.median(delays):.2f} s (median of {len(delays)}; "
             f"{min(delays):.2f} to {max(delays):.2f}), "
             f"{statistics.median(steps):.1f} steps ({min(steps):.1f} to {max(steps):.1f})"
@@ -58,7 +58,7 @@ def main() -> None:
 def measure(pause_seconds: float, times: int, ranks: int) -> tuple[float, list[float]]:
     """The step time, and the seconds from each stop to the line that reports it."""
     with running(pause_seconds, ranks) as job:
-        lines = said(job)
+        lines = live_lines(job)
         settled = list(lines_of_steps(lines, SETTLED_LINES))
         step_seconds = step_time(settled[-1])
         stopped = rank_process(job)
@@ -92,7 +92,7 @@ def running(pause_seconds: float, ranks: int) -> Iterator[subprocess.Popen[str]]
             job.communicate()
 
 
-def said(job: subprocess.Popen[str]) -> Iterator[str]:
+def live_lines(job: subprocess.Popen[str]) -> Iterator[str]:
     """The live lines, as they arrive."""
     assert job.stderr is not None
     for line in job.stderr:
@@ -103,8 +103,8 @@ def said(job: subprocess.Popen[str]) -> Iterator[str]:
 
 def lines_of_steps(lines: Iterator[str], count: int) -> Iterator[str]:
     """Waits for the first lines that show a step time."""
-    told = (line for line in lines if STEP_TIME.search(line))
-    return itertools.islice(told, count)
+    found = (line for line in lines if STEP_TIME.search(line))
+    return itertools.islice(found, count)
 
 
 def step_time(line: str) -> float:

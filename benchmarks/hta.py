@@ -64,7 +64,7 @@ class Cost:
     wall_s: float
     cpu_s: float
     peak_bytes: int
-    said: str
+    output: str
 
 
 def main() -> None:
@@ -112,7 +112,7 @@ def show(name: str, theirs: Cost, ours: Cost) -> None:
 
 def best(costs: list[Cost]) -> Cost:
     wall, cpu = min(c.wall_s for c in costs), min(c.cpu_s for c in costs)
-    return Cost(wall, cpu, min(c.peak_bytes for c in costs), costs[0].said)
+    return Cost(wall, cpu, min(c.peak_bytes for c in costs), costs[0].output)
 
 
 def _cost(cost: Cost) -> str:
@@ -133,18 +133,18 @@ def run(python: Path, program: str, folder: Path) -> Cost:
         wall, after = time.perf_counter() - begin, resource.getrusage(resource.RUSAGE_CHILDREN)
         cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
         assert process.stdout is not None
-        said = process.stdout.read().strip().splitlines()
+        output = process.stdout.read().strip().splitlines()
     if process.returncode:
         raise SystemExit(f"{python} failed on {folder}")
-    return Cost(wall, cpu, peak, said[-1])
+    return Cost(wall, cpu, peak, output[-1])
 
 
 def watched(process: subprocess.Popen[str]) -> int:
     """The largest memory of a process and its children until it ends."""
-    peak, seen = 0, psutil.Process(process.pid)
+    peak, main = 0, psutil.Process(process.pid)
     while process.poll() is None:
         try:
-            family = [seen, *seen.children(recursive=True)]
+            family = [main, *main.children(recursive=True)]
             peak = max(peak, sum(member.memory_info().rss for member in family))
         except psutil.NoSuchProcess:
             pass

@@ -53,7 +53,7 @@ COMMAND = (sys.executable, "-m", "stepscope.cli")
 
 
 @dataclass
-class Told:
+class Line:
     """One line of the following process."""
 
     at_ns: int
@@ -130,15 +130,15 @@ def measure(name: str, arguments: argparse.Namespace, folder: Path) -> None:
         follower = Side.started(["diagnose", str(folder), "--follow", "--json"])
         truth = Truth.from_json(json.loads(Path(f"{folder}.truth.json").read_text("utf-8")))
         job = parse_job((folder / "job.json").read_bytes())
-        told, culprit = [], truth.faults[0] if truth.faults else None
+        lines, culprit = [], truth.faults[0] if truth.faults else None
         for line in heard(follower, begun_ns, arguments.healthy_seconds):
-            told.append(line)
+            lines.append(line)
             if line.verdicts and is_right(culprit, job, line):
                 break
     finally:
         writer.end()
         follower.end()
-    report(name, folder, told, culprit, job, writer, follower)
+    report(name, folder, lines, culprit, job, writer, follower)
 
 
 def simulated(arguments: argparse.Namespace, steps: int, fault: str) -> list[str]:
@@ -155,7 +155,7 @@ def wait_for(folder: Path, writer: Side) -> None:
         time.sleep(0.2)
 
 
-def heard(follower: Side, begun_ns: int, healthy_seconds: float) -> Iterator[Told]:
+def heard(follower: Side, begun_ns: int, healthy_seconds: float) -> Iterator[Line]:
     """The lines of the following process as they arrive, until the timeout."""
     timer = threading.Timer(healthy_seconds + PATIENCE_SECONDS, follower.interrupt)
     timer.start()
@@ -165,29 +165,29 @@ def heard(follower: Side, begun_ns: int, healthy_seconds: float) -> Iterator[Tol
         verdicts = [verdict_of(one) for one in line["verdicts"]]
         print(f"  after {(at_ns - begun_ns) / 1e9:5.0f} s: steps {line['steps']}, {line['state']}"
               f"{''.join('; ' + one.summary for one in verdicts[:2])}", flush=True)  # fmt: skip
-        yield Told(at_ns, line["state"], line["steps"], verdicts)
+        yield Line(at_ns, line["state"], line["steps"], verdicts)
     timer.cancel()
 
 
-def verdict_of(said: dict[str, Any]) -> Any:
-    devices = tuple(SimpleNamespace(**one) for one in said["devices"])
-    return SimpleNamespace(**{**said, "devices": devices})
+def verdict_of(verdict: dict[str, Any]) -> Any:
+    devices = tuple(SimpleNamespace(**one) for one in verdict["devices"])
+    return SimpleNamespace(**{**verdict, "devices": devices})
 
 
-def is_right(culprit: FaultTruth | None, job: Job, line: Told) -> bool:
+def is_right(culprit: FaultTruth | None, job: Job, line: Line) -> bool:
     return culprit is not None and names_culprit(culprit, job, line.verdicts[0])
 
 
 def report(
-    name: str, folder: Path, told: Sequence[Told], culprit: FaultTruth | None, job: Job,
+    name: str, folder: Path, lines: Sequence[Line], culprit: FaultTruth | None, job: Job,
     writer: Side, follower: Side,
 ) -> None:  # fmt: skip
-    wrong = sum(1 for line in told if line.verdicts and not is_right(culprit, job, line))
-    print(f"{name}: {len(told)} lines, {wrong} with a wrong first verdict, load "
+    wrong = sum(1 for line in lines if line.verdicts and not is_right(culprit, job, line))
+    print(f"{name}: {len(lines)} lines, {wrong} with a wrong first verdict, load "
           f"{os.getloadavg()[0]:.1f}")  # fmt: skip
     if culprit is not None and culprit.steps is not None:
         onset_ns = onset_of(folder, culprit.steps[0])
-        right = [line.at_ns for line in told if line.verdicts and is_right(culprit, job, line)]
+        right = [line.at_ns for line in lines if line.verdicts and is_right(culprit, job, line)]
         delay = (right[0] - onset_ns) / 1e9 if right else float("inf")
         print(f"  onset {clock(onset_ns)}, named {clock(right[0]) if right else 'never'}: after "
               f"{delay:.1f} s, the goal is {GOAL_SECONDS:.0f}")  # fmt: skip

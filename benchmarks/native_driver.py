@@ -21,7 +21,7 @@ def compiled(driver: str, folders: tuple[str, ...], program: Path) -> None:
     subprocess.run([compiler, *_FLAGS, here, *sources, "-o", str(program), "-ldl"], check=True)
 
 
-def said(program: Path, path: Path, *arguments: str) -> str:
+def output_of(program: Path, path: Path, *arguments: str) -> str:
     """Runs the program with its records going to the socket at `path`, and returns its output."""
     env = {**os.environ, "STEPSCOPE_SOCKET": str(path), "STEPSCOPE_JOB": "benchmark"}
     done = subprocess.run(
@@ -30,15 +30,15 @@ def said(program: Path, path: Path, *arguments: str) -> str:
     return done.stdout
 
 
-def swallow_at(path: Path) -> None:
+def drain_at(path: Path) -> None:
     """Listens at a path and discards everything sent there, one connection after the other."""
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listening.bind(str(path))
     listening.listen()
-    threading.Thread(target=_swallow, args=(listening,), daemon=True).start()
+    threading.Thread(target=_drain, args=(listening,), daemon=True).start()
 
 
-def _swallow(listening: socket.socket) -> None:
+def _drain(listening: socket.socket) -> None:
     while True:
         line, _ = listening.accept()
         with line:

@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.native_driver import compiled, said, swallow_at
+from benchmarks.native_driver import compiled, drain_at, output_of
 
 _CALLS = ("operator", "proxy", "step", "kernel channel")
 _THREADS = (1, 2, 8)
@@ -30,14 +30,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         program, path = Path(folder) / "calls", Path(folder) / "p.sock"
         compiled("nccl_calls.cpp", ("nccl", "sender"), program)
-        swallow_at(path)
+        drain_at(path)
         print(f"load {os.getloadavg()[0]:.1f}, {os.cpu_count()} CPUs; ns per call")
         for threads in _THREADS:
             _print(threads, [_run(program, path, threads) for _ in range(rounds)])
 
 
 def _run(program: Path, path: Path, threads: int) -> list[int]:
-    return [int(word) for word in said(program, path, str(threads)).split()]
+    return [int(word) for word in output_of(program, path, str(threads)).split()]
 
 
 def _print(threads: int, rounds: Sequence[Sequence[int]]) -> None:

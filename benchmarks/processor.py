@@ -105,21 +105,21 @@ def main() -> None:
             measure(Path(folder), arguments.ranks, times, arguments.seconds, arguments.options)
 
 
-def measure(folder: Path, ranks: int, times: float, seconds: float, options: list[str]) -> None:
+def measure(folder: Path, count: int, times: float, seconds: float, options: list[str]) -> None:
     with started(folder / "p.sock", options) as process:
-        told = [connected(folder, rank) for rank in range(ranks)]
-        feed(told, times, WARM_SECONDS)
+        ranks = [connected(folder, rank) for rank in range(count)]
+        feed(ranks, times, WARM_SECONDS)
         before, begun, peaks = cpu_seconds(process), time.monotonic(), []
         for _ in range(4):
-            feed(told, times, seconds / 4)
+            feed(ranks, times, seconds / 4)
             peaks.append(psutil.Process(process.pid).memory_info().rss)
         used = cpu_seconds(process) - before
         share = used / (time.monotonic() - begun)
-        for rank in told:
+        for rank in ranks:
             rank.line.close()
         process.terminate()
         process.wait(30)
-    report(folder / JOB, told, times, share, peaks)
+    report(folder / JOB, ranks, times, share, peaks)
 
 
 def started(path: Path, options: list[str]) -> subprocess.Popen[bytes]:
@@ -165,16 +165,16 @@ def cpu_seconds(process: subprocess.Popen[bytes]) -> float:
     return used.user + used.system
 
 
-def report(folder: Path, told: list[Rank], times: float, share: float, peaks: list[int]) -> None:
+def report(folder: Path, ranks: list[Rank], times: float, share: float, peaks: list[int]) -> None:
     window = JobReader(str(folder)).read()
     sums, losses = window.table("kernel_summaries"), window.table("losses")
     counted = 0 if sums is None else int(sums.ints("count").sum())
-    sent = sum(rank.sent for rank in told)
+    sent = sum(rank.sent for rank in ranks)
     traces = sum(file.stat().st_size for file in folder.glob("traces/**/*.gz"))
     memory = ", ".join(f"{peak / 2**20:.0f}" for peak in peaks)
-    print(f"load {os.getloadavg()[0]:.1f}; {len(told)} ranks, {times:g} x 1e5 kernels a minute: "
+    print(f"load {os.getloadavg()[0]:.1f}; {len(ranks)} ranks, {times:g} x 1e5 kernels a minute: "
           f"{share:.2%} of a core; memory {memory} MiB")  # fmt: skip
-    print(f"  {sent} kernels, {sum(rank.refused for rank in told)} packets refused by the socket, "
+    print(f"  {sent} kernels, {sum(rank.refused for rank in ranks)} packets refused by the socket, "
           f"{counted} in summaries, traces {traces / 2**20:.1f} MiB")  # fmt: skip
     if losses is not None:
         for name in sorted(set(losses.strings("table").values)):
