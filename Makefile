@@ -1,8 +1,8 @@
-# make demo    a real 4-rank training run with one slow rank, and its verdict
-# make test    everything the tests need, and the tests
+# make demo    run real training on 4 ranks, one of them slow, and print the verdict
+# make test    install everything the tests need, and run them
 # make lint    ruff, mypy --strict, the import rules, clang-format
-# make wheel   the built wheel in an environment of its own: 3 minutes
-# make bench   what stepscope costs in the trainer
+# make wheel   test the built wheel in its own environment: 3 minutes
+# make bench   measure the overhead in the trainer
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -15,9 +15,10 @@ demo: .venv/.demo
 	PATH="$(CURDIR)/$(BIN):$$PATH" OMP_NUM_THREADS=1 stepscope run --html stepscope-runs/demo.html -- \
 		torchrun --standalone --nproc-per-node 4 demo/train.py --slow-rank 2
 
-# Compiled modules are kept, whatever the environment says: a hundred processes import the same ones.
+# Keep compiled modules, even if the environment says otherwise: a hundred processes import them.
 test: export PYTHONDONTWRITEBYTECODE =
-# What real jobs load is compiled beside the first tests, which need none of it (tests/conftest.py).
+# Compile the library of the real jobs in parallel to the first tests, which do not need it
+# (tests/conftest.py).
 test: .venv/.test
 	@$(BIN)/stepscope prepare > /dev/null 2>&1 &
 	$(BIN)/python -m pytest -m "not alone" --numprocesses auto --maxprocesses 4 \

@@ -1,1 +1,1 @@
-"""Speed, as ratios against named baselines of the same run."""
+"""Speed benchmarks, reported as ratios to named baselines of the same run."""

@@ -1,12 +1,12 @@
-"""Compression of kernel events, in C++ and in plain numpy: speed, true modes, bytes, and errors.
+"""Benchmark of kernel-event compression in C++ and in plain numpy: speed, modes, bytes, and errors.
 
     python -m benchmarks.compress [--rounds 40] [--seed 0]
 
-A minute of a host is made up: 8 ranks of 1e5 kernels, of 100 kernels and streams each with 1 to 4
-modes. Both methods of `processor.compress.modes` take it, and the way through `SummaryWindows` in
-packets of half a second of one rank; the plain form, group by group with a direct sum, takes one
-rank. Times are processor times of this process, the least of several rounds, all in turn; they
-hold the copies that the native part is given.
+The input is a synthetic minute of a host: 8 ranks with 1e5 kernels each, 100 pairs of kernel and
+stream, each with 1 to 4 modes. Measured are both methods of `processor.compress.modes`, and
+`SummaryWindows` fed with packets of half a second of one rank. The plain form, group by group with
+a direct sum, processes one rank. Times are CPU times of this process, the minimum of several
+interleaved rounds; they include copying the input for the native code.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from stepscope.window import Ints
 
 RANKS, GROUPS = 8, 100
 PACKETS = 120
-"""Of a rank in a minute."""
+"""Packets of one rank per minute."""
 OUTLIERS, LONGER = 0.005, (10, 60)
-"""One in two hundred that takes so many times as long."""
+"""Share of outliers, and how many times longer they take."""
 
 
 @dataclass(frozen=True)
 class Minute:
-    """What the ranks of a host ran."""
+    """The kernels that the ranks of a host ran in a minute."""
 
     groups: NDArray[np.uint32]
     durations: Ints
@@ -55,7 +55,7 @@ def main() -> None:
     arguments = parser.parse_args()
     minute = Minute(*host_minute(RANKS, GROUPS, seed=arguments.seed))
     print(f"load {os.getloadavg()[0]:.1f}; {len(minute.durations)} events, "
-          f"{len(minute.truth)} groups; best of {arguments.rounds} by processor time")  # fmt: skip
+          f"{len(minute.truth)} groups; best CPU time of {arguments.rounds}")  # fmt: skip
     compare_speed(minute, arguments.rounds)
     compare_modes(minute, "as they are")
     compare_modes(with_outliers(minute), "0.5 % outliers")
@@ -160,7 +160,7 @@ def kernel_name(_rank: int, number: int) -> str:
 
 
 def show_error(minute: Minute) -> None:
-    """Percentiles out of histograms against those of the same samples."""
+    """Compares percentiles from histograms with those of the same samples."""
     modes = summed_up([(minute.groups, minute.durations)])
     order = np.lexsort((minute.durations, minute.groups))
     durations = minute.durations[order]
@@ -171,7 +171,7 @@ def show_error(minute: Minute) -> None:
     for name, place in true.items():
         error: Any = np.abs(modes[name] / durations[place] - 1)
         shown = [f"{np.quantile(error, share):.3%}" for share in (0.5, 0.99, 1)]
-        print(f"{name} out of histograms: median error {shown[0]}, of 99 % at most {shown[1]}, "
+        print(f"{name} from histograms: median error {shown[0]}, of 99 % at most {shown[1]}, "
               f"largest {shown[2]}")  # fmt: skip
 
 

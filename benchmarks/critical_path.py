@@ -1,10 +1,10 @@
-"""What the graph, the critical path and a replay of a large job's steps cost (ARGUS level 4).
+"""Benchmark of step graph, critical path and replay of a large job's steps (ARGUS level 4).
 
     python benchmarks/critical_path.py [--ranks 10240] [--steps 20] [--rounds 3] [--folder JOB]
 
-Simulates a job with one slow device, or reads the folder of one, and takes as many of its steps as
-diagnosis would. The yardstick is one stable sort of the same rows' ends. Printed are processor
-times, the best of several rounds.
+Simulates a job with one slow device, or reads a job folder, and uses as many steps as the diagnosis
+would. The baseline is one stable sort of the end times of the same rows. Prints CPU times, the best
+of several rounds.
 """
 
 from __future__ import annotations
@@ -64,18 +64,18 @@ def measure(seen: Observed, rounds: int) -> None:
     replay = timed("levels", rounds, lambda: Replay.of(graph))
     rows, ends = np.zeros(graph.op.size, np.int64), np.zeros(len(graph.lanes), np.int64)
     timed("a replay", rounds, lambda: replay.finish_ns(rows, ends))
-    seen.total, seen.graph  # noqa: B018  these belong to others
+    seen.total, seen.graph  # noqa: B018  computed here, so that they are not measured
     timed("what if", rounds, lambda: what_if(seen, [culprit(seen)]))
     timed("a sort of the ends", rounds, lambda: np.argsort(graph.end_ns, kind="stable"))
 
 
 def anew(graph: StepGraph) -> StepGraph:
-    """Without what it remembers."""
+    """A copy without cached results."""
     return replace(graph)
 
 
 def culprit(seen: Observed) -> Suspect:
-    """The slow device, as diagnosis would have found it."""
+    """The slow device, as the diagnosis would find it."""
     row, steps = len(seen.line.ranks) // 2, len(seen.line.steps)
     return Suspect(row, BACKWARD, (BACKWARD,), 5, steps, 0.4, 50.0, 5.0, 1e8, 1.5, 1)
 

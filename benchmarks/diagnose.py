@@ -1,12 +1,12 @@
-"""What one window of a large job costs from Parquet on disk to a verdict, cold start included.
+"""Benchmark of diagnosing one window of a large job, from Parquet on disk to a verdict, cold start.
 
     python benchmarks/diagnose.py [--ranks 10240] [--steps 20] [--rounds 3] [--folder JOB]
 
-Simulates the job (or takes the folder of one), and writes it anew as hosts would: one file per
-table and host. Each run is a fresh `stepscope diagnose --json`, from compiled bytecode, on one
-core if the machine has several. The yardstick is what reading the same rows costs by Arrow alone,
-in one thread and sorted by rank and time: nobody can diagnose what was not read. Printed are wall
-time, processor time, of which the system's, and peak memory, the best of several rounds, in turn.
+Simulates the job (or takes a job folder), and rewrites it as hosts would write it: one file per
+table and host. Each run is a fresh `stepscope diagnose --json`, from compiled bytecode, on one core
+if the machine has several. The baseline is reading the same rows with Arrow alone, in one thread
+and sorted by rank and time: every diagnosis has to read them. Prints wall time, CPU time, the
+system's part of it, and peak memory, the best of several interleaved rounds.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def compare(name: str, folder: Path, rounds: int) -> None:
 
 
 def run(program: str) -> Cost:
-    """One fresh process. What it finds is its own matter; that it ends without a fault is ours."""
+    """Runs one fresh process. Its verdict does not matter, only that it ends without an error."""
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
     begin = time.perf_counter()
     process = subprocess.Popen(
@@ -109,7 +109,7 @@ def best(costs: Sequence[Cost]) -> Cost:
 
 
 def written_by_hosts(job: Path, folder: Path) -> None:
-    """The job's folder with a file per table and host, rows in the order of time."""
+    """Writes the job folder with one file per table and host, rows in order of time."""
     window = JobReader(str(job)).read()
     folder.mkdir()
     shutil.copy(job / "job.json", folder)
@@ -125,7 +125,7 @@ def written_by_hosts(job: Path, folder: Path) -> None:
 
 
 def host_of_rows(window: Window, table: Table) -> np.ndarray:
-    """The number of each row's host: its rank's, or the one that the row names."""
+    """The host number of each row: from its rank, or from the row's own host column."""
     number = {host.name: at for at, host in enumerate(window.job.hosts)}
     of_rank = np.array([number.get(window.host_of(rank) or "", -1) for rank in window.ranks])
     host = of_rank[np.searchsorted(window.ranks, np.maximum(table.ints("rank"), 0))]
@@ -146,7 +146,7 @@ def write(folder: Path, number: int, name: str, table: Table) -> None:
 
 
 def own_values(column: Strings) -> Strings:
-    """The column with a dictionary of the strings that it holds."""
+    """The column, with a dictionary of only the strings that it contains."""
     used, codes = np.unique(column.codes, return_inverse=True)
     known = [column.values[code] for code in used if code >= 0]
     return Strings((codes - (used.size - len(known))).astype(np.int32), tuple(known))

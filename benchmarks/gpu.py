@@ -1,21 +1,22 @@
-"""All that only a GPU can show, as one table.
+"""Benchmark of everything that needs a GPU, printed as one table.
 
     python -m benchmarks.gpu [--only overhead launches …] [--rounds 5] [--steps 300] [--seconds 60]
 
 - overhead: a transformer of a billion parameters in bf16 and a launch-bound model, each eager and
-  with both passes as one CUDA graph; modes none, idle (CUPTI's library loaded, and deselected),
-  cupti, and all (cupti, nccl, phases, modules, and the stacks of py-spy, which are always on).
-  Fresh processes in turn; the 95 % upper bound of the median ratio. `--cases` takes some of the
-  four: one lasts for 20 processes of 300 steps each.
-- launches: as many records as kernels. durations: those of a kernel and of backward-compute against
-  CUDA events of the job's own. profiler: torch.profiler in mid-run gets its kernels, and we ours.
-- ranks: two NCCL ranks on one GPU (`NCCL_HOSTID`), one delayed: diagnosed as that rank.
+  with both passes as one CUDA graph. Modes: none, idle (CUPTI's library loaded, but not selected),
+  cupti, and all (cupti, nccl, phases, modules; py-spy stacks are always on). Fresh processes,
+  interleaved; the result is the 95 % upper bound of the median ratio. `--cases` selects some of the
+  four cases: one takes 20 processes of 300 steps each.
+- launches: there is one record per kernel. durations: those of a kernel and of backward-compute,
+  compared with the job's own CUDA events. profiler: when torch.profiler runs in between, it gets
+  its kernels and we get ours.
+- ranks: two NCCL ranks on one GPU (`NCCL_HOSTID`), one delayed: the diagnosis names that rank.
 - memory: of the process and of the GPU over `--seconds` of launches.
-- counters: of the GPU's units, 1,000 and 10,000 times a second for ten seconds beside launches: how
-  many samples, how long each is meant for, what they cost the process that decodes them.
+- counters: of the GPU's units, 1,000 and 10,000 times a second for ten seconds during launches: how
+  many samples, the period of each, and the CPU time of the process that decodes them.
 
-Without a GPU it runs the same jobs as toys on the CPU, says in one line what was not shown, and
-gives no verdict on it.
+Without a GPU it runs small versions of the same jobs on the CPU, says in one line what they do not
+show, and gives no verdict on it.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ BIN = Path(sys.executable).parent
 SCRIPT = Path(__file__).with_name("gpu_train.py")
 NATIVE = {"cupti": "cupti", "all": "cupti,nccl,phases,modules"}
 OF_HOOKS = "phases,modules"
-"""What there is without a GPU, in place of both."""
+"""Replaces both if there is no GPU."""
 CASES = {
     "transformer": ("transformer", False),
     "transformer-graph": ("transformer", True),
@@ -72,7 +73,7 @@ TWO_ON_ONE = {
     "NCCL_NET": "Socket", "NCCL_IB_DISABLE": "1", "NCCL_SOCKET_IFNAME": "lo", "NCCL_MAX_CTAS": "2",
     "NCCL_NVLS_ENABLE": "0",
 }  # fmt: skip
-"""What lets two ranks of NCCL share a GPU, beside a host id of their own."""
+"""Lets two NCCL ranks share a GPU, in addition to separate host ids."""
 
 
 COUNTED_HZ, COUNTED_SECONDS = (1_000, 10_000), 10.0
@@ -90,7 +91,7 @@ class Bench:
     has_gpu: bool
 
     def run(self, mode: str, *job: str, ranks: int = 1, **env: str) -> list[dict[str, Any]]:
-        """What the ranks of a job said, watched in one of `MODES`."""
+        """The output of the ranks of a job, recorded in one of `MODES`."""
         command = [*self._prefix(mode), *_launcher(ranks), str(SCRIPT), *job]
         done = subprocess.run(
             command, capture_output=True, text=True, check=False, cwd=SCRIPT.parents[1],
@@ -100,10 +101,10 @@ class Bench:
             raise SystemExit(f"{' '.join(command)} failed:\n{done.stdout}\n{done.stderr}")
         return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
-    def watched(self, *job: str, ranks: int = 1, **env: str) -> tuple[dict[str, Any], Window]:
-        """Of a job with everything on: what it said, and what was recorded."""
-        (said, *_) = self.run("all", *job, ranks=ranks, **env)
-        return said, JobReader(str(self.job)).read()
+    def recorded(self, *job: str, ranks: int = 1, **env: str) -> tuple[dict[str, Any], Window]:
+        """Runs a job with all collectors: its output, and what was recorded."""
+        (output, *_) = self.run("all", *job, ranks=ranks, **env)
+        return output, JobReader(str(self.job)).read()
 
     @property
     def job(self) -> Path:
@@ -150,7 +151,7 @@ def main() -> None:
           f"load {os.getloadavg()[0]:.1f}", sep=", ")  # fmt: skip
     print(table(rows if has_gpu else [_without_verdict(row) for row in rows]))
     if not has_gpu:
-        print(f"needs a GPU, not shown: {', '.join(arguments.only)} (toys on the CPU were run)")
+        print(f"needs a GPU, not shown: {', '.join(arguments.only)} (small CPU versions were run)")
 
 
 def _arguments() -> argparse.Namespace:
@@ -170,34 +171,34 @@ def _without_verdict(row: Row) -> Row:
 def _overhead(bench: Bench) -> Iterator[Row]:
     for model, graph in (CASES[name] for name in bench.cases):
         if graph and not bench.has_gpu:
-            continue  # there is nothing to show of a graph that is none
+            continue  # without a GPU there is no graph to measure
         seconds: dict[str, list[float]] = {mode: [] for mode in MODES}
         job = ["overhead", "--model", model, "--steps", str(bench.steps), "--warm-up",
                str(min(50, bench.steps))] + ["--graph"] * graph  # fmt: skip
         name = f"{model}{', CUDA graph' * graph}"
         for turn in track(range(bench.rounds), name, disable=not sys.stderr.isatty()):
             for mode in order(turn):
-                (said,) = bench.run(mode, *job)
-                seconds[mode].append(said["step_seconds"])
+                (output,) = bench.run(mode, *job)
+                seconds[mode].append(output["step_seconds"])
         yield from overhead_rows(name, seconds, has_goal=model == "transformer")
 
 
 def _launches(bench: Bench) -> Iterator[Row]:
-    said, window = bench.watched("launches")
-    yield launches_row(3 * said["count"], kernels(window, "erfinv")[0], lost(window))
+    output, window = bench.recorded("launches")
+    yield launches_row(3 * output["count"], kernels(window, "erfinv")[0], lost(window))
 
 
 def _profiler(bench: Bench) -> Iterator[Row]:
-    said, window = bench.watched("launches", "--profile")
-    yield from profiler_rows(said["count"], said["profiled"], kernels(window, "erfinv")[0])
+    output, window = bench.recorded("launches", "--profile")
+    yield from profiler_rows(output["count"], output["profiled"], kernels(window, "erfinv")[0])
 
 
 def _durations(bench: Bench) -> Iterator[Row]:
-    said, window = bench.watched("durations")
+    output, window = bench.recorded("durations")
     count, typical_ns = kernels(window, "erfinv")
     if count:
-        yield close_row("a kernel's duration", typical_ns, said["kernel_ns"])
-    yield close_row("backward-compute", phase(window, "backward-compute"), said["backward_ns"])
+        yield close_row("a kernel's duration", typical_ns, output["kernel_ns"])
+    yield close_row("backward-compute", phase(window, "backward-compute"), output["backward_ns"])
     errors = metric(window, "stepscope_device_clock_error_ns")
     if errors.size:
         worst, usual = errors.max() / 1e3, np.median(errors) / 1e3
@@ -206,18 +207,18 @@ def _durations(bench: Bench) -> Iterator[Row]:
 
 def _ranks(bench: Bench) -> Iterator[Row]:
     bench.run("all", "ranks", "--steps", "160", "--slow-rank", "1", ranks=2, **TWO_ON_ONE)
-    told = subprocess.run(
+    done = subprocess.run(
         [str(BIN / "stepscope"), "diagnose", str(bench.job), "--json"],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    verdicts: Sequence[Mapping[str, object]] = json.loads(told.stdout)["verdicts"]
+    verdicts: Sequence[Mapping[str, object]] = json.loads(done.stdout)["verdicts"]
     yield ranks_row(1, verdicts)
-    yield plugin_row(*told_by_nccl(JobReader(str(bench.job)).read()))
+    yield plugin_row(*counts_from_nccl(JobReader(str(bench.job)).read()))
 
 
 def _memory(bench: Bench) -> Iterator[Row]:
-    said, _ = bench.watched("soak", "--seconds", str(bench.seconds))
-    yield from memory_rows(said["samples"], said["count"])
+    output, _ = bench.recorded("soak", "--seconds", str(bench.seconds))
+    yield from memory_rows(output["samples"], output["count"])
 
 
 def _counters(bench: Bench) -> Iterator[Row]:
@@ -231,7 +232,7 @@ def _counters(bench: Bench) -> Iterator[Row]:
 
 
 def sampled(command: Sequence[str]) -> tuple[Sequence[Frame], float]:
-    """What a sampler told, and how many seconds of a processor it took."""
+    """The samples of a sampler process, and its CPU time in seconds."""
     one, frames, parts = Sampler(0, command), Frames(), list[Frame]()
     while piece := os.read(one.output, 1 << 20):
         parts += frames.feed(piece)
@@ -245,8 +246,8 @@ _TOPICS = {"overhead": _overhead, "launches": _launches, "durations": _durations
 
 
 def kernels(window: Window, word: str) -> tuple[int, float]:
-    """Executions of kernels whose name has this word, and the median duration of the most frequent
-    mode in ns."""
+    """Executions of kernels whose name contains this word, and the median duration of their most
+    frequent mode in ns."""
     rows = window.table("kernel_summaries")
     if rows is None or not len(rows):
         return 0, float("nan")
@@ -274,8 +275,8 @@ def metric(window: Window, name: str) -> Floats:
     return np.asarray(rows.columns["value"])[rows.strings("metric").equals(name)]
 
 
-def told_by_nccl(window: Window) -> tuple[int, int]:
-    """Operators whose algorithm is known, which only the plugin tells, and rows of transfers."""
+def counts_from_nccl(window: Window) -> tuple[int, int]:
+    """Operators with a known algorithm (only the plugin reports it), and rows of transfers."""
     comm, transfers = window.table("comm_ops"), window.table("transfers")
     operators = 0
     if comm is not None and comm.has("algorithm"):
@@ -284,7 +285,7 @@ def told_by_nccl(window: Window) -> tuple[int, int]:
 
 
 def lost(window: Window) -> int:
-    """Kernels known to be lost."""
+    """The number of kernels known to be lost."""
     rows = window.table("losses")
     if rows is None:
         return 0

@@ -1,8 +1,8 @@
-"""What `benchmarks/gpu.py` makes of what its jobs said: the rows of its table.
+"""Turns the output of the jobs of `benchmarks/gpu.py` into the rows of its table.
 
-Goals are those of the issue that the native collectors were built for: under 1 % for a transformer
-with everything on, a record for each launch, durations within 5 % of CUDA's events, torch.profiler
-undisturbed, the delayed one of two ranks named, memory flat.
+Goals are those that were set for the native collectors: overhead under 1 % for a transformer with
+everything on, one record per launch, durations within 5 % of CUDA's events, torch.profiler
+undisturbed, the delayed one of two ranks named, no memory growth.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ import numpy as np
 from stepscope.processor.counters.frames import Frame, Lost, Said, Samples
 
 MODES = ("none", "idle", "cupti", "all")
-"""Nothing of ours; CUPTI's library loaded and deselected; `--native cupti`; everything there is."""
+"""No stepscope; CUPTI's library loaded but not selected; `--native cupti`; all collectors."""
 MOST_OVERHEAD = 1.01
 CLOSE = 0.05
 FLAT_BYTES = 8 << 20
-"""Growth of a process between the first and the last third of a soak: allocators and caches settle
-within some megabytes; a leak of one record of 64 bytes in a thousand shows in 130 million."""
+"""Allowed growth of a process between the first and the last third of a soak. Allocators and caches
+settle within some megabytes; a leak of one 64-byte record in a thousand shows after 130 million."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table; `holds` is None where there is no goal, or nothing was run."""
+    """One line of the table; `holds` is None if there is no goal, or nothing was run."""
 
     what: str
     result: str
@@ -36,12 +36,12 @@ class Row:
 
 
 def order(turn: int) -> tuple[str, ...]:
-    """Modes of one round: there and back again, so that a drift favours none of them."""
+    """The modes of one round, in alternating direction, so that a drift favours none of them."""
     return MODES if turn % 2 == 0 else MODES[::-1]
 
 
 def upper_bound(ratios: Sequence[float], rounds: int = 10_000) -> float:
-    """Of the median, with 95 % confidence, by bootstrap."""
+    """95 % upper confidence bound of the median, by bootstrap."""
     draw = random.Random(0)
     medians = sorted(statistics.median(draw.choices(ratios, k=len(ratios))) for _ in range(rounds))
     return medians[int(0.95 * rounds)]
@@ -71,19 +71,19 @@ def launches_row(launched: int, recorded: int, lost: int) -> Row:
 
 
 def close_row(what: str, recorded_ns: float, events_ns: float) -> Row:
-    """A duration that we recorded, against CUDA's events of the job's own."""
+    """Compares a duration that we recorded with the job's own CUDA events."""
     off = recorded_ns / events_ns - 1
     result = f"{recorded_ns / 1e6:.3f} ms, events {events_ns / 1e6:.3f} ms ({off:+.1%})"
     return Row(what, result, f"within {CLOSE:.0%}", abs(off) <= CLOSE)
 
 
 def profiler_rows(count: int, profiled: int, recorded: int) -> list[Row]:
-    """Three stretches of as many launches; torch.profiler had the middle one."""
-    seen = Row(
+    """Three phases with the same number of launches; torch.profiler was active in the second."""
+    profiled_row = Row(
         "torch.profiler in mid-run", f"{profiled} of {count} kernels", "all", profiled == count
     )
     ours = f"{recorded} of {2 * count} kernels around it recorded"
-    return [seen, Row("recording after it", ours, "all", recorded == 2 * count)]
+    return [profiled_row, Row("recording after it", ours, "all", recorded == 2 * count)]
 
 
 def ranks_row(slow: int, verdicts: Sequence[Mapping[str, object]]) -> Row:
@@ -94,13 +94,13 @@ def ranks_row(slow: int, verdicts: Sequence[Mapping[str, object]]) -> Row:
 
 
 def plugin_row(operators: int, transfers: int) -> Row:
-    """Of two ranks over sockets: NCCL loaded our plugin, and told it of both."""
+    """Two ranks over sockets: NCCL loaded our plugin, and reported both to it."""
     result = f"{operators} operators with their algorithm, {transfers} rows of transfers"
     return Row("NCCL's plugin", result, "some of both", operators > 0 and transfers > 0)
 
 
 def memory_rows(samples: Sequence[Mapping[str, int]], records: int) -> list[Row]:
-    """The last third of a soak against its first."""
+    """Compares the last third of a soak with its first."""
     third = max(len(samples) // 3, 1)
     rows = []
     for key in ("rss_bytes", "gpu_bytes"):
@@ -112,11 +112,11 @@ def memory_rows(samples: Sequence[Mapping[str, int]], records: int) -> list[Row]
 
 
 def counters_row(hz: float, frames: Sequence[Frame], cpu_seconds: float) -> Row:
-    """Of one window of a GPU's counters."""
+    """One window of a GPU's counters."""
     what = f"counters at {hz:,.0f} Hz"
     pieces = [one.of for one in frames if isinstance(one, Samples)]
     if not pieces:
-        why = next((one.why for one in frames if isinstance(one, Said)), "it told nothing")
+        why = next((one.why for one in frames if isinstance(one, Said)), "no reason given")
         return Row(what, f"not sampled: {why}", "none lost")
     samples = np.concatenate(pieces)
     lost = sum(one.samples for one in frames if isinstance(one, Lost))

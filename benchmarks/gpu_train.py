@@ -1,4 +1,4 @@
-"""The jobs that `benchmarks/gpu.py` runs, each in a process of its own: one JSON line at the end.
+"""The jobs that `benchmarks/gpu.py` runs, each in its own process; each prints one JSON line.
 
     python benchmarks/gpu_train.py overhead --model transformer --graph --steps 300
     python benchmarks/gpu_train.py launches --count 10000 [--profile]
@@ -6,7 +6,7 @@
     python benchmarks/gpu_train.py soak --seconds 600
     python benchmarks/gpu_train.py ranks --steps 120 --slow-rank 1 --from-step 60
 
-Sizes on a CPU are those of a toy: there only the way through is of interest.
+On a CPU the sizes are tiny: such a run only shows that the code works.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ HAS_GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if HAS_GPU else "cpu")
 DTYPE = torch.bfloat16 if HAS_GPU else torch.float32
 BLOCK = 10
-"""Steps between two looks at the clock, each after a synchronisation, as a script logs its loss."""
+"""Steps between two time measurements, each after a synchronisation, as for logging a loss."""
 
 
 class Attention(nn.Module):
@@ -65,7 +65,7 @@ def transformer() -> tuple[nn.Module, tuple[int, ...]]:
 
 
 def launch_bound() -> tuple[nn.Module, tuple[int, ...]]:
-    """Small operators without number: one row of 1,024 through 64 blocks of four."""
+    """Very many small operators: one row of 1,024 through 64 blocks of four."""
     width, blocks = (1024, 64) if HAS_GPU else (64, 4)
     parts = [(nn.Linear(width, width), nn.LayerNorm(width), nn.GELU(), nn.Dropout(0.0))
              for _ in range(blocks)]  # fmt: skip
@@ -104,7 +104,7 @@ def _passes(model: nn.Module, rows: Any) -> Callable[[], None]:
 
 
 def _captured(run: Callable[[], None]) -> Callable[[], None]:
-    """Both passes as one CUDA graph, after three runs beside it, as CUDA asks for."""
+    """Both passes as one CUDA graph, after three eager warm-up runs, as CUDA requires."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -119,7 +119,7 @@ def _captured(run: Callable[[], None]) -> Callable[[], None]:
 
 
 def launches(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Three times so many kernels that nobody else launches; the second time under a profiler."""
+    """Launches `count` uniquely named kernels three times; the second time under a profiler."""
     rows = torch.zeros(1024, device=DEVICE)
     _step_once()
     profiled = 0
@@ -133,7 +133,7 @@ def launches(arguments: argparse.Namespace) -> dict[str, Any]:
         else:
             _launch(rows, arguments.count)
             _synchronize()
-        time.sleep(2.5)  # CUPTI hands over what is complete once a second
+        time.sleep(2.5)  # CUPTI delivers completed buffers once a second
     return {"count": arguments.count, "profiled": profiled}
 
 
@@ -147,7 +147,7 @@ def _on_gpu(event: Any) -> bool:
 
 
 def durations(_arguments: argparse.Namespace) -> dict[str, Any]:
-    """One kernel of some milliseconds, again and again, and backward, between events of its own."""
+    """One kernel of some milliseconds, repeated, and backward, between the job's own events."""
     rows = torch.zeros(1 << 29 if HAS_GPU else 1024, device=DEVICE)  # 2 GiB, read and written
     _step_once()
     kernel = [_between(rows.erfinv_) for _ in range(60)][10:]
@@ -165,7 +165,7 @@ def durations(_arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _between(work: Callable[[], Any]) -> float:
-    """How long the GPU takes, by its own events, in ns."""
+    """The time the GPU takes, measured by CUDA events, in ns."""
     if not HAS_GPU:
         begun = time.perf_counter_ns()
         work()
@@ -179,7 +179,7 @@ def _between(work: Callable[[], Any]) -> float:
 
 
 def soak(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Memory every second beside as many launches as the host can make."""
+    """Memory once a second, while the host launches as many kernels as it can."""
     rows = torch.zeros(1024, device=DEVICE)
     _step_once()
     until = time.monotonic() + arguments.seconds
@@ -221,7 +221,7 @@ def ranks(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _work_for(seconds: float) -> None:
-    """Matrix products on this rank's device, or time on its processor."""
+    """Matrix products on this rank's GPU, or busy time on its CPU."""
     until = time.monotonic() + seconds
     rows = torch.randn(256, 256, device=DEVICE)
     while time.monotonic() < until:
@@ -230,7 +230,7 @@ def _work_for(seconds: float) -> None:
 
 
 def _step_once() -> None:
-    """A sign of training, without which nobody is recorded."""
+    """Looks like training, without which stepscope does not record."""
     one = torch.ones(1, device=DEVICE, requires_grad=True)
     one.sum().backward()
     torch.optim.SGD([one], lr=0.0).step()
@@ -246,7 +246,7 @@ def _count(model: nn.Module) -> int:
 
 
 def _memory() -> dict[str, int]:
-    """Of this process now, and of the GPU as a whole, in bytes."""
+    """Current memory of this process, and of the whole GPU, in bytes."""
     with open("/proc/self/statm", encoding="ascii") as statm:  # noqa: PTH123
         resident = int(statm.read().split()[1]) * resource.getpagesize()
     free, total = torch.cuda.mem_get_info() if HAS_GPU else (0, 0)

@@ -1,11 +1,11 @@
-"""How soon a stopped rank is told of, in step times: the live line of a real job, again and again.
+"""Benchmark of hang detection: how soon a stopped rank is reported, in step times of a real job.
 
     python benchmarks/hang.py [--pauses-ms 300 1000] [--times 5] [--ranks 3]
 
-For each pause, which is most of a step, one job runs under `stepscope run`; its rank 1 is stopped
-(SIGSTOP) at a random moment of a step, goes on as soon as the live line names it, and is stopped
-again. The baseline is the step itself, as the live line tells its time: the issue of it all is to
-be told within twice that.
+For each pause, which is most of a step, one job runs under `stepscope run`. Its rank 1 is stopped
+(SIGSTOP) at a random moment of a step, continues as soon as the live line names it, and is stopped
+again. The baseline is the step time as shown in the live line. The goal is a report within two
+steps.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ BIN = Path(sys.executable).parent
 REPOSITORY = Path(__file__).parents[1]
 JOB = REPOSITORY / "tests" / "real"
 SETTLE_SECONDS = 3.0
-"""Between two stops: the job goes on, and its last finished step is young again."""
+"""Between two stops: the job continues, and its last finished step is recent again."""
 STOPPED_RANK = "1"
 STEP_TIME = re.compile(r"([0-9.]+) (ms|s) per step")
 SETTLED_LINES = 2
-"""The first line may tell of warming up alone."""
+"""The first line may include only warm-up steps."""
 
 
 def main() -> None:
@@ -48,7 +48,7 @@ def main() -> None:
         step_seconds, delays = measure(pause_ms / 1e3, arguments.times, arguments.ranks)
         steps = [delay / step_seconds for delay in delays]
         print(
-            f"{1e3 * step_seconds:.0f} ms steps, {arguments.ranks} ranks: told after "
+            f"{1e3 * step_seconds:.0f} ms steps, {arguments.ranks} ranks: reported after "
             f"{statistics.median(delays):.2f} s (median of {len(delays)}; "
             f"{min(delays):.2f} to {max(delays):.2f}), "
             f"{statistics.median(steps):.1f} steps ({min(steps):.1f} to {max(steps):.1f})"
@@ -56,9 +56,9 @@ def main() -> None:
 
 
 def measure(pause_seconds: float, times: int, ranks: int) -> tuple[float, list[float]]:
-    """The step time, and the seconds from each stop to the line that tells of it."""
+    """The step time, and the seconds from each stop to the line that reports it."""
     with running(pause_seconds, ranks) as job:
-        lines = said(job)
+        lines = live_lines(job)
         settled = list(lines_of_steps(lines, SETTLED_LINES))
         step_seconds = step_time(settled[-1])
         stopped = rank_process(job)
@@ -86,14 +86,14 @@ def running(pause_seconds: float, ranks: int) -> Iterator[subprocess.Popen[str]]
             yield job
         finally:
             for process in psutil.Process(job.pid).children(recursive=True):
-                with contextlib.suppress(psutil.Error):  # its launcher was quicker
+                with contextlib.suppress(psutil.Error):  # its launcher killed it already
                     if "train.py" in " ".join(process.cmdline()):
                         process.kill()
             job.communicate()
 
 
-def said(job: subprocess.Popen[str]) -> Iterator[str]:
-    """The live lines, as they come."""
+def live_lines(job: subprocess.Popen[str]) -> Iterator[str]:
+    """The live lines, as they arrive."""
     assert job.stderr is not None
     for line in job.stderr:
         print(f"  {line.rstrip()}", file=sys.stderr)
@@ -102,9 +102,9 @@ def said(job: subprocess.Popen[str]) -> Iterator[str]:
 
 
 def lines_of_steps(lines: Iterator[str], count: int) -> Iterator[str]:
-    """The first lines that tell the time of a step."""
-    told = (line for line in lines if STEP_TIME.search(line))
-    return itertools.islice(told, count)
+    """Waits for the first lines that show a step time."""
+    found = (line for line in lines if STEP_TIME.search(line))
+    return itertools.islice(found, count)
 
 
 def step_time(line: str) -> float:

@@ -1,15 +1,15 @@
-"""stepscope against HolisticTraceAnalysis: the same traces, read and broken down, in turn.
+"""Benchmark against HolisticTraceAnalysis: both read and break down the same traces, interleaved.
 
     python benchmarks/hta.py FOLDER… [--ranks 8] [--rounds 3] [--hta-python PYTHON]
 
-Each FOLDER holds the trace of one rank; each is one set, and the largest, written anew as so many
-ranks of one job, is another. Both programs give compute, communication, overlap and idle time by
-cause. Each run is a fresh process; the least wall time and the peak memory of the process and its
-children (their resident sizes added) of several rounds are printed, and the processor time, which
-other work on the machine disturbs less. Then come the sums of the single traces. Both programs run
-from compiled bytecode, as installed packages do, and without OpenBLAS's threads, which neither
-uses. Without PYTHON, one that has HolisticTraceAnalysis, a throw-away environment is made and the
-published package installed.
+Each FOLDER holds the trace of one rank and is one set. The largest one, rewritten as several ranks
+of one job, is another. Both programs compute compute, communication, overlap and idle time by
+cause. Each run is a fresh process. Prints the minimum wall time and the peak memory of the process
+and its children (their resident sizes added) of several rounds, and the CPU time, which other work
+on the machine disturbs less. Then come the sums of the single traces. Both programs run from
+compiled bytecode, as an installed program does, and without the threads of OpenBLAS, which neither
+uses. Without PYTHON (an interpreter with HolisticTraceAnalysis), a temporary environment is created
+and the published package installed.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Cost:
     wall_s: float
     cpu_s: float
     peak_bytes: int
-    said: str
+    output: str
 
 
 def main() -> None:
@@ -96,7 +96,7 @@ def compare(folder: Path, python: Path, rounds: int) -> tuple[Cost, Cost]:
 
 
 def added(costs: tuple[Cost, ...]) -> Cost:
-    """One run after the other: times add up, the largest memory counts."""
+    """Sums runs: times are added, memory is the maximum."""
     wall, cpu = sum(c.wall_s for c in costs), sum(c.cpu_s for c in costs)
     return Cost(wall, cpu, max(c.peak_bytes for c in costs), "")
 
@@ -112,7 +112,7 @@ def show(name: str, theirs: Cost, ours: Cost) -> None:
 
 def best(costs: list[Cost]) -> Cost:
     wall, cpu = min(c.wall_s for c in costs), min(c.cpu_s for c in costs)
-    return Cost(wall, cpu, min(c.peak_bytes for c in costs), costs[0].said)
+    return Cost(wall, cpu, min(c.peak_bytes for c in costs), costs[0].output)
 
 
 def _cost(cost: Cost) -> str:
@@ -120,7 +120,7 @@ def _cost(cost: Cost) -> str:
 
 
 def run(python: Path, program: str, folder: Path) -> Cost:
-    """One fresh process; its memory is looked at from outside, with that of its children."""
+    """Runs one fresh process, and samples its memory and that of its children from outside."""
     with tempfile.NamedTemporaryFile("w", suffix=".py") as script:
         script.write(program)
         script.flush()
@@ -133,18 +133,18 @@ def run(python: Path, program: str, folder: Path) -> Cost:
         wall, after = time.perf_counter() - begin, resource.getrusage(resource.RUSAGE_CHILDREN)
         cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
         assert process.stdout is not None
-        said = process.stdout.read().strip().splitlines()
+        output = process.stdout.read().strip().splitlines()
     if process.returncode:
         raise SystemExit(f"{python} failed on {folder}")
-    return Cost(wall, cpu, peak, said[-1])
+    return Cost(wall, cpu, peak, output[-1])
 
 
 def watched(process: subprocess.Popen[str]) -> int:
     """The largest memory of a process and its children until it ends."""
-    peak, seen = 0, psutil.Process(process.pid)
+    peak, main = 0, psutil.Process(process.pid)
     while process.poll() is None:
         try:
-            family = [seen, *seen.children(recursive=True)]
+            family = [main, *main.children(recursive=True)]
             peak = max(peak, sum(member.memory_info().rss for member in family))
         except psutil.NoSuchProcess:
             pass
@@ -153,7 +153,7 @@ def watched(process: subprocess.Popen[str]) -> int:
 
 
 def with_hta(scratch: Path) -> Path:
-    """A Python with HolisticTraceAnalysis, in an environment that is thrown away."""
+    """A Python with HolisticTraceAnalysis, in a temporary environment."""
     print("installing", *PACKAGES, file=sys.stderr)
     venv.create(scratch / "hta", with_pip=True)
     python = scratch / "hta" / "bin" / "python"
@@ -162,7 +162,7 @@ def with_hta(scratch: Path) -> Path:
 
 
 def traces_only(folder: Path, scratch: Path) -> Path:
-    """The traces of a folder without whatever else lies there."""
+    """The traces of a folder, without any other files in it."""
     to = scratch / "sets" / folder.name
     to.mkdir(parents=True)
     for path in folder.glob("*.json.gz"):
@@ -175,7 +175,7 @@ def size(folder: Path) -> int:
 
 
 def many_ranks(folder: Path, ranks: int, scratch: Path) -> Path:
-    """The trace as so many ranks of one job."""
+    """Writes the trace as several ranks of one job."""
     to = scratch / "sets" / f"{folder.name} as {ranks} ranks"
     to.mkdir()
     text = gzip.decompress(next(folder.iterdir()).read_bytes())

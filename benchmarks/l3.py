@@ -1,12 +1,12 @@
-"""What it costs to compare what kernels take on all ranks, and how often healthy jobs alarm.
+"""Benchmark of comparing kernel durations between all ranks, and of false alarms on healthy jobs.
 
     python -m benchmarks.l3 [--ranks 10240] [--kernels 100] [--rounds 3] [--jobs 200]
 
-Mean Wasserstein-1 distances of every rank to all others, kernel by kernel, grid included: in C++,
-in numpy, and as published, a difference for every pair of ranks (numpy inside of a row; for some of
-the rows, and scaled). Processor times of this process, the least of several rounds, all in turn.
-Then healthy jobs of nothing but kernels, whose executions scatter with heavy tails, are summed up
-as the processor does it, and diagnosed.
+Computes the mean Wasserstein-1 distance of every rank to all others, kernel by kernel, grid
+included: in C++, in numpy, and as published, with a difference for every pair of ranks (numpy
+within a row; for some of the rows, extrapolated). Times are CPU times of this process, the minimum
+of several interleaved rounds. Then healthy jobs that consist only of kernels, with heavy-tailed
+durations, are summarized as the processor does it, and diagnosed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from stepscope.window import Floats, Strings, Table, Window
 
 POINTS = (64, 256)
 SHARED, APART = 0.01, 0.005
-"""How far ranks differ, log-normally: each in each kernel, and each chip in all."""
+"""Log-normal differences between ranks: per kernel, and per GPU for all kernels."""
 PAIRED_ROWS = 32
 MINUTE_NS = 60_000_000_000
 WINDOWS, EXECUTIONS = 5, 600
@@ -35,7 +35,7 @@ WINDOWS, EXECUTIONS = 5, 600
 
 @dataclass(frozen=True)
 class Scatter:
-    """Of executions: log-normal or Student's t, with so many degrees of freedom."""
+    """Distribution of durations: log-normal, or Student's t with the given degrees of freedom."""
 
     name: str
     freedom: float
@@ -70,7 +70,7 @@ def main() -> None:
 
 
 def compare(ranks: int, kernels: int, points: int, rounds: int) -> None:
-    """All kernels in C++; one of them in numpy; of that one some rows by pairs."""
+    """All kernels in C++, one of them in numpy, and some rows of that one by pairs."""
     jobs = [synthetic(ranks, seed) for seed in range(kernels)]
     one, grid = jobs[0], Grid.following(jobs[0], points)
     values = np.ascontiguousarray(one.cdfs(grid.logs).T)
@@ -94,7 +94,7 @@ def processor_time(run: Callable[[], object]) -> float:
 
 
 def paired(values: Floats, grid: Grid) -> Floats:
-    """As published, for some ranks: the distance to every other one, the CDFs being known."""
+    """As published, for some ranks: the distance to every other rank, given the CDFs."""
     weights = grid.weights
     return np.array([(np.abs(values - values[row]) @ weights).sum() for row in range(PAIRED_ROWS)])
 
@@ -110,7 +110,7 @@ def synthetic(ranks: int, seed: int) -> Mixtures:
 
 
 def healthy_job(scatter: Scatter, seed: int) -> Window:
-    """8 to 64 ranks and eight kernels, of which half have a second mode three times as long."""
+    """8 to 64 ranks and eight kernels; half of them have a second mode three times as long."""
     random = np.random.default_rng(seed)
     ranks = int(random.choice([8, 16, 32, 64]))
     chip = np.exp(APART * random.normal(size=(ranks, 1, 1)))

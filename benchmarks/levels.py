@@ -1,11 +1,12 @@
-"""What ARGUS' first two levels cost: a step series of a job, and the phases of all of its ranks.
+"""Benchmark of ARGUS' first two levels: the step series of a job, and the phases of all its ranks.
 
     python -m benchmarks.levels [--points 1000000] [--ranks 10240] [--phases 50] [--rounds 5]
 
-Level 1 per point of a series with 3 % noise, as published (in C++, and in numpy) and as it is run.
-Level 2 for all ranks, phases and 60 windows in groups of 8, 128 and 1,280: as published, in C++ and
-in numpy, group by group, for one of the phases; and the ratios to the median of the peers by which
-stepscope compares. Processor times of this process, the least of several rounds, all in turn.
+Level 1 runs on a series with 3 % noise, as published (in C++, and in numpy) and as stepscope runs
+it; times are per point. Level 2 runs on all ranks, phases and 60 windows in groups of 8, 128 and
+1,280: as published, in C++ and in numpy, group by group, for one of the phases; and as the ratios
+to the median of the peers that stepscope uses. Times are CPU times of this process, the minimum of
+several interleaved rounds.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from stepscope.diagnose.detect import step_time, straggler
+from stepscope.diagnose.detect import step_time
 from stepscope.diagnose.detect.published import argus_l1, argus_l2
 from stepscope.window import Floats, Ints
 
 WINDOWS = 60
 GROUPS = (8, 128, 1280)
 NUMPY_POINTS = 100_000
-"""Enough for the way that keeps each point once per window."""
+"""Fewer points for the numpy version, which stores each point once per window."""
 REPEATS = 3
-"""Of each way in its turn: the first pays for memory that another way has used."""
+"""Runs of a version in each round: the first pays for memory that another version has used."""
 Ways = Mapping[str, tuple[float, Callable[[], object]]]
-"""What each way's time is multiplied by, and the way."""
+"""For each version, the factor for its time, and the function."""
 
 
 def main() -> None:
@@ -54,6 +55,7 @@ def of_one_series(series: Floats) -> Ways:
     some = series[:NUMPY_POINTS]
     windows = np.lib.stride_tricks.sliding_window_view(some, argus_l1.WINDOW)
     least, spread = step_time.LEAST_RISE, argus_l1.LARGEST_SPREAD
+    width, ratio = argus_l1.WINDOW, argus_l1.RATIO
     return {
         "windows, C++": (
             1.0,
@@ -71,7 +73,7 @@ def of_one_series(series: Floats) -> Ways:
 
 
 def of_all_ranks(ranks: int, phases: int, groups: list[Ints]) -> Ways:
-    """One phase after the other, each 60 windows."""
+    """Runs the phases one after the other, each with 60 windows."""
     durations = [noisy((WINDOWS, ranks), 0.02, seed) for seed in range(phases)]
     singles = [one.astype(np.float32) for one in durations]
     by_rank = [np.ascontiguousarray(one.T) for one in durations]
@@ -96,7 +98,7 @@ def shuffled(ranks: int, size: int) -> list[Ints]:
 
 
 def timed(ways: Ways, rounds: int) -> dict[str, float]:
-    """Seconds of processor time, all ways in turn."""
+    """CPU time in seconds of each version, interleaved."""
     least = dict.fromkeys(ways, float("inf"))
     for _ in range(rounds):
         for name, (scale, way) in ways.items():

@@ -1,14 +1,14 @@
-"""How soon the fault of a large job is named while the job runs, and what following it costs.
+"""Benchmark of following a large job live: how soon a fault is named, and what following costs.
 
     python benchmarks/live.py [--ranks 10240] [--faults gpu_slow link_slow hang none]
                               [--healthy-seconds 60] [--recorders N] [--flush-seconds 5]
 
-For each fault one job is simulated at its real speed, into a folder, by a process that stands for
-the processors of all its hosts; `stepscope diagnose --follow --json` follows it, as it does any
-job, in a process of its own. The onset is the
-begin of the first step that has the fault, by the rows of the folder; it is named when the first
-line arrives whose first verdict is right. For the fault `none` every verdict is a false one. The
-yardstick is the goal: named within 90 s of the onset, by the two cores of one machine.
+For each fault one job is simulated in real time, into a folder, by a process that stands for the
+processors of all its hosts. A separate process, `stepscope diagnose --follow --json`, follows it
+like any other job. The onset is the begin of the first step with the fault, according to the rows
+in the folder. The fault counts as named when the first line arrives whose first verdict is right.
+For the fault `none` every verdict is a false alarm. The goal is a verdict within 90 s of the onset,
+on two cores of one machine.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from stepscope.trace import Job
 
 GOAL_SECONDS = 90.0
 PATIENCE_SECONDS = 240.0
-"""After the onset, before it counts as never named."""
+"""Time after the onset until it counts as never named."""
 STEP_SECONDS = 2.3
-"""Of 10,240 ranks; only to say how many steps are needed."""
+"""Step time with 10,240 ranks; only used to compute how many steps are needed."""
 FAULTS = {
     "gpu_slow": "gpu_slow:rank={rank},factor=1.5,from={step}",
     "link_slow": "link_slow:rank={rank},factor=8,from={step}",
@@ -53,8 +53,8 @@ COMMAND = (sys.executable, "-m", "stepscope.cli")
 
 
 @dataclass
-class Told:
-    """One line of who follows."""
+class Line:
+    """One line of the following process."""
 
     at_ns: int
     state: str
@@ -64,7 +64,7 @@ class Told:
 
 @dataclass
 class Side:
-    """One of the two processes, and what it used in the end."""
+    """One of the two processes, and the resources it used."""
 
     process: subprocess.Popen[str]
     over: threading.Event = field(default_factory=threading.Event)
@@ -84,7 +84,7 @@ class Side:
         return side
 
     def interrupt(self) -> None:
-        """Presses Ctrl-C, as a person would."""
+        """Interrupts the process like Ctrl-C."""
         if not self.over.is_set():
             os.kill(self.process.pid, signal.SIGINT)
 
@@ -130,15 +130,15 @@ def measure(name: str, arguments: argparse.Namespace, folder: Path) -> None:
         follower = Side.started(["diagnose", str(folder), "--follow", "--json"])
         truth = Truth.from_json(json.loads(Path(f"{folder}.truth.json").read_text("utf-8")))
         job = parse_job((folder / "job.json").read_bytes())
-        told, culprit = [], truth.faults[0] if truth.faults else None
+        lines, culprit = [], truth.faults[0] if truth.faults else None
         for line in heard(follower, begun_ns, arguments.healthy_seconds):
-            told.append(line)
+            lines.append(line)
             if line.verdicts and is_right(culprit, job, line):
                 break
     finally:
         writer.end()
         follower.end()
-    report(name, folder, told, culprit, job, writer, follower)
+    report(name, folder, lines, culprit, job, writer, follower)
 
 
 def simulated(arguments: argparse.Namespace, steps: int, fault: str) -> list[str]:
@@ -155,8 +155,8 @@ def wait_for(folder: Path, writer: Side) -> None:
         time.sleep(0.2)
 
 
-def heard(follower: Side, begun_ns: int, healthy_seconds: float) -> Iterator[Told]:
-    """The lines of who follows, as they come; ends when patience does."""
+def heard(follower: Side, begun_ns: int, healthy_seconds: float) -> Iterator[Line]:
+    """The lines of the following process as they arrive, until the timeout."""
     timer = threading.Timer(healthy_seconds + PATIENCE_SECONDS, follower.interrupt)
     timer.start()
     assert follower.process.stdout is not None
@@ -165,38 +165,38 @@ def heard(follower: Side, begun_ns: int, healthy_seconds: float) -> Iterator[Tol
         verdicts = [verdict_of(one) for one in line["verdicts"]]
         print(f"  after {(at_ns - begun_ns) / 1e9:5.0f} s: steps {line['steps']}, {line['state']}"
               f"{''.join('; ' + one.summary for one in verdicts[:2])}", flush=True)  # fmt: skip
-        yield Told(at_ns, line["state"], line["steps"], verdicts)
+        yield Line(at_ns, line["state"], line["steps"], verdicts)
     timer.cancel()
 
 
-def verdict_of(said: dict[str, Any]) -> Any:
-    devices = tuple(SimpleNamespace(**one) for one in said["devices"])
-    return SimpleNamespace(**{**said, "devices": devices})
+def verdict_of(verdict: dict[str, Any]) -> Any:
+    devices = tuple(SimpleNamespace(**one) for one in verdict["devices"])
+    return SimpleNamespace(**{**verdict, "devices": devices})
 
 
-def is_right(culprit: FaultTruth | None, job: Job, line: Told) -> bool:
+def is_right(culprit: FaultTruth | None, job: Job, line: Line) -> bool:
     return culprit is not None and names_culprit(culprit, job, line.verdicts[0])
 
 
 def report(
-    name: str, folder: Path, told: Sequence[Told], culprit: FaultTruth | None, job: Job,
+    name: str, folder: Path, lines: Sequence[Line], culprit: FaultTruth | None, job: Job,
     writer: Side, follower: Side,
 ) -> None:  # fmt: skip
-    wrong = sum(1 for line in told if line.verdicts and not is_right(culprit, job, line))
-    print(f"{name}: {len(told)} lines, {wrong} with a wrong first verdict, load "
+    wrong = sum(1 for line in lines if line.verdicts and not is_right(culprit, job, line))
+    print(f"{name}: {len(lines)} lines, {wrong} with a wrong first verdict, load "
           f"{os.getloadavg()[0]:.1f}")  # fmt: skip
     if culprit is not None and culprit.steps is not None:
         onset_ns = onset_of(folder, culprit.steps[0])
-        right = [line.at_ns for line in told if line.verdicts and is_right(culprit, job, line)]
+        right = [line.at_ns for line in lines if line.verdicts and is_right(culprit, job, line)]
         delay = (right[0] - onset_ns) / 1e9 if right else float("inf")
         print(f"  onset {clock(onset_ns)}, named {clock(right[0]) if right else 'never'}: after "
               f"{delay:.1f} s, the goal is {GOAL_SECONDS:.0f}")  # fmt: skip
     for side, what in ((writer, "the job and its processors"), (follower, "who follows")):
-        print(f"  {what}: {side.cpu_s:.1f} s of the processor, {side.peak_gb:.2f} GB", flush=True)
+        print(f"  {what}: {side.cpu_s:.1f} s of CPU time, {side.peak_gb:.2f} GB", flush=True)
 
 
 def onset_of(folder: Path, step: int) -> int:
-    """When its first rank began a step, or was through with the one before if none ended it."""
+    """When the first rank began the step, or finished the one before if this one never ended."""
     rows = dataset.dataset(folder / "steps", partitioning="hive").to_table()
     number, start, took = (np.asarray(rows[name].to_numpy())
                            for name in ("step", "start_ns", "duration_ns"))  # fmt: skip

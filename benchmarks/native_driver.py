@@ -1,4 +1,4 @@
-"""What benchmarks of native code share: a program of ours, and somebody who empties its queue."""
+"""Shared by benchmarks of native code: compiles a driver program, and drains its socket."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _FLAGS = ("-std=c++17", "-O2", "-fvisibility=hidden", "-pthread", f"-I{_ROOT / '
 
 
 def compiled(driver: str, folders: tuple[str, ...], program: Path) -> None:
-    """Makes a program of `benchmarks/<driver>` and of what lies in these folders of `native`."""
+    """Compiles `benchmarks/<driver>` and the sources in these folders of `native` to a program."""
     compiler = shutil.which(os.environ.get("CXX", "g++")) or "c++"
     sources = [str(path) for one in folders for path in (_ROOT / "native" / one).glob("*.cpp")]
     here = str(_ROOT / "benchmarks" / driver)
     subprocess.run([compiler, *_FLAGS, here, *sources, "-o", str(program), "-ldl"], check=True)
 
 
-def said(program: Path, path: Path, *arguments: str) -> str:
-    """What it prints, told to record for whoever listens at a path."""
+def output_of(program: Path, path: Path, *arguments: str) -> str:
+    """Runs the program with its records going to the socket at `path`, and returns its output."""
     env = {**os.environ, "STEPSCOPE_SOCKET": str(path), "STEPSCOPE_JOB": "benchmark"}
     done = subprocess.run(
         [program, *arguments], env=env, capture_output=True, text=True, check=True
@@ -30,15 +30,15 @@ def said(program: Path, path: Path, *arguments: str) -> str:
     return done.stdout
 
 
-def swallow_at(path: Path) -> None:
-    """Takes all that is sent to a path from now on, one connection after the other."""
+def drain_at(path: Path) -> None:
+    """Listens at a path and discards everything sent there, one connection after the other."""
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listening.bind(str(path))
     listening.listen()
-    threading.Thread(target=_swallow, args=(listening,), daemon=True).start()
+    threading.Thread(target=_drain, args=(listening,), daemon=True).start()
 
 
-def _swallow(listening: socket.socket) -> None:
+def _drain(listening: socket.socket) -> None:
     while True:
         line, _ = listening.accept()
         with line:

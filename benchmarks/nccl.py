@@ -1,10 +1,11 @@
-"""What a call of the plugin costs the thread of NCCL that makes it, without a GPU.
+"""Benchmark of calls of the NCCL profiler plugin, in the calling thread, without a GPU.
 
     python -m benchmarks.nccl [--rounds 5]
 
-1,500 all-reduces per thread, each with a proxy of four sending steps and a kernel channel, by
-version 6 of the table; somebody empties the sender's queue. Goal: 200 ns per call. Processor time
-of the calling threads: the least, the median and the most of the rounds, each a fresh process.
+1,500 all-reduces per thread, each with a proxy of four send steps and a kernel channel, through
+version 6 of the profiler interface; another thread drains the sender's queue. Goal: 200 ns per
+call. Prints CPU times of the calling threads: minimum, median and maximum of the rounds, each a
+fresh process.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.native_driver import compiled, said, swallow_at
+from benchmarks.native_driver import compiled, drain_at, output_of
 
 _CALLS = ("operator", "proxy", "step", "kernel channel")
 _THREADS = (1, 2, 8)
@@ -29,14 +30,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         program, path = Path(folder) / "calls", Path(folder) / "p.sock"
         compiled("nccl_calls.cpp", ("nccl", "sender"), program)
-        swallow_at(path)
-        print(f"load {os.getloadavg()[0]:.1f}, {os.cpu_count()} processors; ns per call")
+        drain_at(path)
+        print(f"load {os.getloadavg()[0]:.1f}, {os.cpu_count()} CPUs; ns per call")
         for threads in _THREADS:
             _print(threads, [_run(program, path, threads) for _ in range(rounds)])
 
 
 def _run(program: Path, path: Path, threads: int) -> list[int]:
-    return [int(word) for word in said(program, path, str(threads)).split()]
+    return [int(word) for word in output_of(program, path, str(threads)).split()]
 
 
 def _print(threads: int, rounds: Sequence[Sequence[int]]) -> None:

@@ -1,17 +1,17 @@
-"""What stepscope costs in the trainer: the same job with and without, in fresh processes, in turn.
+"""Benchmark of the overhead in the trainer: the same job with and without stepscope, alternating.
 
     python benchmarks/overhead.py [--pairs 10] [--ranks 1] [--batch 256]
 
-Runs pairs in the order ABBA, so that a machine that gets slower over time favours neither side,
-and prints the median ratio of mean step times with its 95 % bootstrap interval. Baseline: the same
-command without `stepscope run`. Step times are counted in a fixed piece of work that the job does
-between steps: processors of a shared machine change their speed by half from second to second,
-and a process is faster or slower than the one before it by more than what is measured here; both
-hit step and piece alike. The C library is told to take memory as huge pages and to keep it, in
-both modes: processes then differ by 0.6 % (step in pieces), else by 1.1 %, which is the luck of
-where their pages lie. Where there are cores to spare, each rank has one for itself and everything
-else (launcher, processor, py-spy, live view) runs on the last one, in both modes: as on a training
-host, where cores are many. With as many ranks as cores all of them compete.
+Runs pairs of fresh processes in the order ABBA, so that a machine that becomes slower over time
+favours neither side. Prints the median ratio of mean step times with its 95 % bootstrap interval.
+The baseline is the same command without `stepscope run`. Step times are expressed in units of a
+fixed piece of work that the job does between steps: the CPUs of a shared machine change their speed
+by half from second to second, and two processes differ by more than the overhead; both affect step
+and piece alike. The C library is configured to use huge pages and to keep its memory, in both
+modes: processes then differ by 0.6 % (step in pieces), otherwise by 1.1 %, depending on where their
+pages happen to be. If there are enough cores, each rank has one to itself and everything else
+(launcher, processor, py-spy, live view) runs on the last one, in both modes, as on a training host,
+which has many cores. With as many ranks as cores all of them compete.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pathlib import Path
 from rich.progress import track
 
 BIN = Path(sys.executable).parent
-MEMORY = {  # of glibc 2.35 and newer; others ignore it
+MEMORY = {  # for glibc 2.35 and newer; other versions ignore it
     "hugetlb": 1,
     "mmap_threshold": 1 << 32,
     "trim_threshold": 1 << 36,
@@ -55,7 +55,7 @@ def main() -> None:
     cores = sorted(os.sched_getaffinity(0))
     if arguments.ranks < len(cores):
         command.append("--pin")
-        os.sched_setaffinity(0, {cores[-1]})  # inherited by all that we start; ranks pin themselves
+        os.sched_setaffinity(0, {cores[-1]})  # inherited by child processes; ranks pin themselves
     with tempfile.TemporaryDirectory() as folder:
         ratios, steps = measure(command, arguments.pairs, Path(folder))
     low, high = interval(ratios)
@@ -75,7 +75,7 @@ class Run:
 
     @property
     def relative(self) -> float:
-        """Step time in pieces."""
+        """Step time in units of the piece of work."""
         return self.step_ns / self.piece_ns
 
 

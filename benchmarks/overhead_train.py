@@ -1,7 +1,7 @@
-"""The job whose slowdown is measured: DDP over gloo, a fixed amount of work per step.
+"""The job for the overhead benchmark: DDP over gloo, a fixed amount of work per step.
 
-After each step it times a piece of work that nobody watches, the forward pass of a copy of the
-model. Rank 0 prints one JSON line: mean times of a step and of that piece in ns, after warm-up.
+After each step it times a piece of work outside the recorded step, the forward pass of a copy of
+the model. Rank 0 prints one JSON line: mean times of a step and of that piece in ns, after warm-up.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--warm-up", type=int, default=30)
     parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--pin", action="store_true", help="rank N has core N for itself")
+    parser.add_argument("--pin", action="store_true", help="pin rank N to core N")
     arguments = parser.parse_args()
     if arguments.pin:
         os.sched_setaffinity(0, {int(os.environ["LOCAL_RANK"])})
@@ -52,7 +52,7 @@ def train(arguments: argparse.Namespace) -> None:
         loss.backward()
         optimizer.step()
         steps.append(time.perf_counter_ns() - before)
-        begun = time.thread_time_ns()  # no other thread makes the piece longer
+        begun = time.thread_time_ns()  # not affected by other threads
         with torch.no_grad():
             yardstick(batch)
         pieces.append(time.thread_time_ns() - begun)

@@ -1,10 +1,10 @@
-"""What hooks on parts of a model cost a call, on the CPU, and what finding the parts costs once.
+"""Benchmark of the hooks on parts of a model, on the CPU: cost per call, and of finding the parts.
 
     python -m benchmarks.parts [--calls 20000] [--rounds 7]
 
-A module that does nothing is called without and with our hooks, which it has in sampled steps
-alone, in turn; processor time of the thread. The session's moments are emptied between rounds,
-which the sender's thread does in training.
+A module that does nothing is called with and without our hooks, alternating. In training, modules
+have hooks only in sampled steps. Times are CPU times of the thread. The session's moments are
+cleared between rounds, as the sender's thread does in training.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from stepscope.collect.session import Session
 
 
 class MLP(nn.Module):
-    """Recognised by its name, and empty otherwise."""
+    """Recognised by its class name; does nothing."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ def main() -> None:
     arguments = parser.parse_args()
     who = Identity("benchmark", "/nowhere", "here", rank=0, world_size=1, local_rank=0)
     session = Session("/nowhere/socket", who)
-    session.started = True  # nobody listens, so no thread is to look for somebody
+    session.started = True  # there is no processor, so do not start a thread that looks for one
     bare = nn.ModuleDict({"mlp": MLP()})["mlp"]
     begun = time.thread_time_ns()
     parts, watched = Parts(session, every=1), nn.ModuleDict({"mlp": MLP()})
@@ -54,7 +54,7 @@ def main() -> None:
         costs["sampled"].append(_per_call(watched["mlp"], arguments.calls))
         session._moments.clear()
         costs["hooks on and off"].append(_per_step(parts, arguments.calls))
-    print(f"load {os.getloadavg()[0]:.1f}; processor time of a call, median of {arguments.rounds}")
+    print(f"load {os.getloadavg()[0]:.1f}; CPU time of a call, median of {arguments.rounds}")
     base = statistics.median(costs["no hooks"])
     for name, times in costs.items():
         median = statistics.median(times)
@@ -71,7 +71,7 @@ def _per_call(module: nn.Module, calls: int) -> float:
 
 
 def _per_step(parts: Parts, steps: int) -> float:
-    """Of one module."""
+    """Measures one module."""
     begun = time.thread_time_ns()
     for _ in range(steps):
         parts.stepped()

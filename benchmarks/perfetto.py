@@ -1,12 +1,13 @@
-"""Perfetto's packets out of columns of kernels, beside Perfetto's own messages: slices per second.
+"""Benchmark of writing Perfetto packets from kernel columns, in slices per second.
 
     python -m benchmarks.perfetto [--slices 1000000] [--rounds 10]
 
-A made-up minute of a rank: kernels of a hundred names one after the other on one stream. `plain` is
-what every trace has, begin and end and a name; `queued` adds how long each stood in its stream and
-an arrow from its launch. Beside them: the former by numpy alone, its packing into gzip, and the
-official protobuf messages (`perfetto`, built one field at a time, as its own trace builder does).
-Processor time of this process, the least of several rounds, all in turn.
+The input is a synthetic minute of a rank: kernels of a hundred names, one after the other, on one
+stream. `plain` has what every trace has: begin, end and name. `queued` adds how long each kernel
+waited in its stream, and an arrow from its launch. Compared with them are `plain` in numpy alone,
+its compression to gzip, and the official protobuf messages (`perfetto`, built field by field like
+Perfetto's own trace builder does). CPU times of this process, the minimum of several interleaved
+rounds.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def main() -> None:
     print(f"load {os.getloadavg()[0]:.1f}; {count} slices, {len(data) / count:.0f} B each, "
           f"{len(packed_parts(parts)) / count:.1f} packed as rows, "
           f"{len(packed(data)) / count:.1f} by igzip, {len(gzip.compress(data, 1)) / count:.1f} "
-          f"by zlib; best of {arguments.rounds} by processor time")  # fmt: skip
+          f"by zlib; best CPU time of {arguments.rounds}")  # fmt: skip
     naive = least["official messages"] / NAIVE_SLICES
     for name, (slices, _) in ways.items():
         each = least[name] / slices
@@ -82,7 +83,7 @@ def blocks(slices: Slices) -> Iterator[bytes]:
 
 
 def through(slices: Slices) -> int:
-    """Block by block, as they go to be packed: how many bytes."""
+    """The number of bytes, block by block, as the compressor receives them."""
     return sum(map(len, blocks(slices)))
 
 

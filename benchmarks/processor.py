@@ -1,12 +1,12 @@
-"""What a processor costs while its ranks tell it of every kernel, at ordinary load and far beyond.
+"""Benchmark of a processor whose ranks report every kernel, at ordinary load and far above it.
 
     python -m benchmarks.processor [--seconds 120] [--times 1 50] [--ranks 8]
 
-A processor as `stepscope processor` starts it, in a process of its own, and one that feeds it: each
-rank sends a packet twice a second with its share of 1e5 kernels a minute (ARGUS, section 5.2), of a
-hundred names on four streams, and steps, phases and collectives of a step per second. Printed are
-the processor time of the first from when the first packets were taken until the last second (what
-starting it takes is not in it), its memory, and what it had to drop.
+A processor runs in its own process, as `stepscope processor` starts it, and another process feeds
+it. Each rank sends a packet twice a second with its share of 1e5 kernels a minute (ARGUS, section
+5.2), of a hundred names on four streams, and the steps, phases and collectives of one step per
+second. Prints the processor's CPU time between the first packets and the last second (without its
+start-up), its memory, and what it had to drop.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _WORDS = ("loader", "optimizer", "forward-compute", "dp-0", "AllReduce")
 
 @dataclass
 class Rank:
-    """One that trains as fast as the clock lets it."""
+    """A simulated rank that trains in real time."""
 
     producer: Producer
     line: socket.socket
@@ -55,7 +55,7 @@ class Rank:
     refused: int = 0
 
     def kernels(self, count: int, now_ns: int) -> Iterator[bytes]:
-        """What ran since it last told, packet by packet."""
+        """The kernels since the last report, packet by packet."""
         starts = np.linspace(self.told_ns, now_ns - 1, count, endpoint=False).astype(np.int64)
         self.told_ns = now_ns
         records = np.zeros(count, RECORD_TYPE)
@@ -71,7 +71,7 @@ class Rank:
             yield pack(PacketKind.RECORDS, part.tobytes(), self.producer.pid, 0, len(part))
 
     def step(self) -> bytes:
-        """A step's worth of what hooks see."""
+        """The records of hooks for one step."""
         it = self.producer
         end = it.now_ns
         it.now_ns -= STEP_NS
@@ -86,7 +86,7 @@ class Rank:
         return it.packet(*events, *parts)
 
     def send(self, packet: bytes) -> None:
-        """As a guest does: what the socket has no room for is dropped and counted."""
+        """Sends like a training process: drops and counts what does not fit into the socket."""
         try:
             self.line.send(packet, socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -105,21 +105,21 @@ def main() -> None:
             measure(Path(folder), arguments.ranks, times, arguments.seconds, arguments.options)
 
 
-def measure(folder: Path, ranks: int, times: float, seconds: float, options: list[str]) -> None:
+def measure(folder: Path, count: int, times: float, seconds: float, options: list[str]) -> None:
     with started(folder / "p.sock", options) as process:
-        told = [connected(folder, rank) for rank in range(ranks)]
-        feed(told, times, WARM_SECONDS)
+        ranks = [connected(folder, rank) for rank in range(count)]
+        feed(ranks, times, WARM_SECONDS)
         before, begun, peaks = cpu_seconds(process), time.monotonic(), []
         for _ in range(4):
-            feed(told, times, seconds / 4)
+            feed(ranks, times, seconds / 4)
             peaks.append(psutil.Process(process.pid).memory_info().rss)
         used = cpu_seconds(process) - before
         share = used / (time.monotonic() - begun)
-        for rank in told:
+        for rank in ranks:
             rank.line.close()
         process.terminate()
         process.wait(30)
-    report(folder / JOB, told, times, share, peaks)
+    report(folder / JOB, ranks, times, share, peaks)
 
 
 def started(path: Path, options: list[str]) -> subprocess.Popen[bytes]:
@@ -145,7 +145,7 @@ def kernel_name(number: int) -> str:
 
 
 def feed(ranks: list[Rank], times: float, seconds: float) -> None:
-    """Turn by turn in real time; ranks send one after the other, as they do."""
+    """Sends in real time, one rank after the other, as real ranks do."""
     turns = int(seconds / TURN_SECONDS)
     count = round(KERNELS_PER_MINUTE * times * TURN_SECONDS / 60)
     began = time.monotonic()
@@ -165,16 +165,16 @@ def cpu_seconds(process: subprocess.Popen[bytes]) -> float:
     return used.user + used.system
 
 
-def report(folder: Path, told: list[Rank], times: float, share: float, peaks: list[int]) -> None:
+def report(folder: Path, ranks: list[Rank], times: float, share: float, peaks: list[int]) -> None:
     window = JobReader(str(folder)).read()
     sums, losses = window.table("kernel_summaries"), window.table("losses")
     counted = 0 if sums is None else int(sums.ints("count").sum())
-    sent = sum(rank.sent for rank in told)
+    sent = sum(rank.sent for rank in ranks)
     traces = sum(file.stat().st_size for file in folder.glob("traces/**/*.gz"))
     memory = ", ".join(f"{peak / 2**20:.0f}" for peak in peaks)
-    print(f"load {os.getloadavg()[0]:.1f}; {len(told)} ranks, {times:g} x 1e5 kernels a minute: "
+    print(f"load {os.getloadavg()[0]:.1f}; {len(ranks)} ranks, {times:g} x 1e5 kernels a minute: "
           f"{share:.2%} of a core; memory {memory} MiB")  # fmt: skip
-    print(f"  {sent} kernels, {sum(rank.refused for rank in told)} packets refused by the socket, "
+    print(f"  {sent} kernels, {sum(rank.refused for rank in ranks)} packets refused by the socket, "
           f"{counted} in summaries, traces {traces / 2**20:.1f} MiB")  # fmt: skip
     if losses is not None:
         for name in sorted(set(losses.strings("table").values)):

@@ -1,8 +1,8 @@
-"""What simulating costs: wall time, processor time and peak memory.
+"""Benchmark of the simulator: wall time, CPU time and peak memory.
 
 python benchmarks/simulate.py                    64 ranks x 100 steps, one slow GPU, in memory
-python benchmarks/simulate.py 10240 20           as many as are asked for
-python benchmarks/simulate.py --write [64 100]   the command, from its start to the folder it wrote
+python benchmarks/simulate.py 10240 20           any number of ranks and steps
+python benchmarks/simulate.py --write [64 100]   the command, from its start to the written folder
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ def main() -> None:
     what = (written if asked.write else in_memory)(asked.ranks, asked.steps)
     wall_s = time.perf_counter() - began
     used = resource.getrusage(resource.RUSAGE_CHILDREN if asked.write else resource.RUSAGE_SELF)
-    processor_s = used.ru_utime + used.ru_stime
-    print(f"{asked.ranks} ranks x {asked.steps} steps: {wall_s:.2f} s, of the processor "
-          f"{processor_s:.2f} s, {used.ru_maxrss / 1e6:.1f} GB, {what}")  # fmt: skip
+    cpu_s = used.ru_utime + used.ru_stime
+    print(f"{asked.ranks} ranks x {asked.steps} steps: {wall_s:.2f} s, CPU time "
+          f"{cpu_s:.2f} s, {used.ru_maxrss / 1e6:.1f} GB, {what}")  # fmt: skip
 
 
 def fault_of(ranks: int, steps: int) -> str:

@@ -1,7 +1,7 @@
-"""A small transformer trained with DDP over gloo: an ordinary script without stepscope in it.
+"""A small transformer trained with DDP over gloo: an ordinary script that does not use stepscope.
 
-`--slow-rank 2` makes that rank really burn CPU in its backward from the middle of the run, as a
-failing machine or a forgotten debug hook would.
+`--slow-rank 2` makes that rank burn CPU in its backward pass from the middle of the run on, like a
+failing machine or a forgotten debug hook.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Sentences(Dataset[Tensor]):
 
 
 class TinyTransformer(nn.Module):
-    """Two layers, enough to have a forward and a backward."""
+    """A model of two layers, enough for a forward and a backward pass."""
 
     def __init__(self, width: int = 96) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class TinyTransformer(nn.Module):
 
 
 def burn_cpu(seconds: float) -> None:
-    """Real work, not sleep: what a slow rank looks like from outside."""
+    """Does real work instead of sleeping, so that it looks like a slow rank from outside."""
     matrix = torch.randn(64, 64)
     until = time.perf_counter() + seconds
     while time.perf_counter() < until:
@@ -60,7 +60,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=240)
     parser.add_argument("--batch", type=int, default=4)
-    parser.add_argument("--slow-rank", type=int, default=-1, help="-1: nobody is slow")
+    parser.add_argument("--slow-rank", type=int, default=-1, help="-1: no slow rank")
     parser.add_argument("--slow-seconds", type=float, default=0.15)
     arguments = parser.parse_args()
 
@@ -68,8 +68,8 @@ def main() -> None:
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     train(arguments, rank)
-    # After the model is gone: its reducer, were it the last to hold the group, would end it with
-    # the GIL held, for which a thread of the group may wait.
+    # The model is already deleted here. If its reducer held the last reference to the group, it
+    # would destroy the group while holding the GIL, for which a thread of the group may wait.
     dist.destroy_process_group()
     if rank == 0:
         print(f"done: {arguments.steps} steps on {os.environ['WORLD_SIZE']} ranks", flush=True)

@@ -140,7 +140,7 @@ def test_kernels_are_counted_and_timed_by_their_summaries(window: Window) -> Non
 
 
 def test_what_only_the_plugin_and_the_clock_of_the_device_tell(window: Window) -> None:
-    assert gpu.told_by_nccl(window) == (1, 0)
+    assert gpu.counts_from_nccl(window) == (1, 0)
     assert gpu.metric(window, "stepscope_device_clock_error_ns").tolist() == [7.0, 9.0]
 
 
