@@ -12,6 +12,7 @@ from stepscope.evaluate.table import Measure, Row
 HEAD = ("fault", "jobs", "costly", "culprit first", "all culprits", "cause", "device",
         "false alarms", "victims accused", "steps to verdict", "diagnosis")  # fmt: skip
 NOTHING = "-"
+_COMPARED = ("", "stepscope", "paper")
 _FAILED = "These jobs failed and count as jobs without a verdict:"
 _MOST_CHANGES = 40
 
@@ -20,7 +21,7 @@ def render(results: Results) -> str:
     """All scores of a run: the table, hangs, and the papers' measures."""
     parts = [f"{about(results)}\n", _aligned([HEAD, *map(cells, _rows(results))])]
     for title, measures in sections(results):
-        lines = [(one.what, one.ours, one.theirs) for one in measures]
+        lines = [_COMPARED, *((one.what, one.ours, one.theirs) for one in measures)]
         parts.append(f"\n{title}\n{_aligned(lines)}")
     if results.failed:
         failed = [f"  {one.id}: {one.failed}\n" for one in results.failed]
@@ -36,7 +37,7 @@ def markdown(results: Results) -> str:
     found = [about(results), "", *_markdown([_SHORT_HEAD, *rows])]
     for title, measures in sections(results):
         lines = [(m.what, m.ours, m.theirs) for m in measures]
-        found += ["", f"**{title}**", "", *_markdown([("", "stepscope", "paper"), *lines])]
+        found += ["", f"**{title}**", "", *_markdown([_COMPARED, *lines])]
     if results.failed:
         found += ["", _FAILED, "",
                   *(f"- {one.id}: `{one.failed}`" for one in results.failed)]  # fmt: skip
