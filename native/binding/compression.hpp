@@ -1,11 +1,11 @@
-// Durations of kernels to their modes: `Keys`, `Histograms` and `published` of stepscope._native.
+// The modes of kernel durations: `Keys`, `Histograms` and `published` of stepscope._native.
 #pragma once
 
 #include "python.hpp"
 
 namespace stepscope {
 
-// Adds them to the module; -1 with Python's error where that failed.
+// Adds them to the module; -1 with a Python error set if that failed.
 int add_compression(PyObject* module);
 
 }  // namespace stepscope

@@ -10,7 +10,7 @@
 namespace stepscope {
 namespace {
 
-// The modes must lie where `begins` says.
+// Checks that the modes are where `begins` says.
 Mixtures checked_mixtures(const Numbers<std::uint32_t>& begins, const Numbers<double>& log_p50,
                           const Numbers<double>& sigma, const Numbers<double>& weight) {
     const std::size_t modes = same(same(log_p50.size, sigma.size), weight.size);

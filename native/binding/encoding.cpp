@@ -11,7 +11,7 @@
 namespace stepscope {
 namespace {
 
-// `(at, width, values)`; the tuple outlives what is made of it.
+// Parses `(at, width, values)`; the tuple must outlive the result.
 Hole to_hole(PyObject* tuple, std::size_t rows, std::size_t length) {
     Py_ssize_t at = 0, width = 0;
     PyObject* values = nullptr;
@@ -21,7 +21,7 @@ Hole to_hole(PyObject* tuple, std::size_t rows, std::size_t length) {
     const std::string_view bytes = viewed(values);
     if (bytes.size() != rows * sizeof(std::int64_t))
         throw std::invalid_argument("columns differ in length");
-    // they lie at a multiple of eight behind their header
+    // aligned to eight bytes behind their header
     const Hole hole{static_cast<std::size_t>(at), static_cast<std::size_t>(width),
                     reinterpret_cast<const std::int64_t*>(bytes.data())};
     if (hole.end() > length) throw std::invalid_argument("a hole beyond the row");

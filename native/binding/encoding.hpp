@@ -1,4 +1,4 @@
-// Rows of equal length, written for Perfetto and read of packets: `rows` and `record_kinds` of
+// Rows of equal length: written for Perfetto, and read from packets. `rows` and `record_kinds` of
 // stepscope._native.
 #pragma once
 
@@ -6,7 +6,7 @@
 
 namespace stepscope {
 
-// Adds it to the module; -1 with Python's error where that failed.
+// Adds it to the module; -1 with a Python error set if that failed.
 int add_encoding(PyObject* module);
 
 }  // namespace stepscope

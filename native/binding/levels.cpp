@@ -16,14 +16,14 @@ std::size_t positive(Py_ssize_t number) {
     return static_cast<std::size_t>(number);
 }
 
-// Room for so many numbers, in bytes that are ours alone so far.
+// A bytes object with room for this many numbers, which nobody else uses yet.
 template <class Number>
 class Room {
  public:
     explicit Room(std::size_t numbers)
         : bytes_(PyBytes_FromStringAndSize(nullptr,
                                            static_cast<Py_ssize_t>(numbers * sizeof(Number)))) {}
-    // they lie at a multiple of eight behind their header
+    // aligned to eight bytes behind their header
     Number* data() { return reinterpret_cast<Number*>(PyBytes_AsString(bytes_.get())); }
     PyObject* release() { return bytes_.release(); }
 
@@ -72,7 +72,7 @@ PyObject* rise(PyObject*, PyObject* arguments) {
     });
 }
 
-// All ranks must be there, and the groups lie one behind the other.
+// Checks that all ranks are there, and that the groups follow one another.
 Groups checked_groups(const Numbers<std::uint32_t>& order, const Numbers<std::uint32_t>& bounds,
                       std::size_t ranks) {
     if (bounds.size == 0 || bounds.data[bounds.size - 1] != order.size ||

@@ -6,7 +6,7 @@
 
 namespace stepscope {
 
-// Adds them to the module; -1 with Python's error where that failed.
+// Adds them to the module; -1 with a Python error set if that failed.
 int add_levels(PyObject* module);
 
 }  // namespace stepscope

@@ -1,7 +1,7 @@
 // stepscope._native: its scanner, and the module itself.
 //
-// Plain C API, limited to what 3.10 has: one binary serves every later Python, and its import takes
-// 0.3 ms and 150 KB (a module of nanobind's: 0.8 ms and 320 KB). Types and meanings stand in
+// Plain C API, limited to that of 3.10: one binary works with every later Python, and importing it
+// takes 0.3 ms and 150 KB (a nanobind module: 0.8 ms and 320 KB). Types and documentation are in
 // src/stepscope/_native.pyi.
 #include <algorithm>
 #include <stdexcept>
@@ -53,7 +53,7 @@ PyObject* to_list(const std::deque<std::string>& texts) {
 struct ScannerObject {
     PyObject base;
     Scanner* scanner;
-    bool busy;  // in a thread that has let go of the interpreter
+    bool busy;  // in a thread that has released the GIL
 };
 
 ScannerObject* object_of(PyObject* self) { return reinterpret_cast<ScannerObject*>(self); }
@@ -82,7 +82,7 @@ void scanner_free(PyObject* self) {
     Py_DECREF(type);
 }
 
-// Works on the scanner without the interpreter's lock.
+// Runs work on the scanner without the GIL.
 template <class Work>
 auto unlocked(PyObject* self, Work&& work) {
     Scanner& scanner = scanner_of(self);
@@ -114,12 +114,12 @@ PyObject* scanner_finish(PyObject* self, PyObject*) {
     });
 }
 
-// A column as bytes of numbers, in the order given.
+// A column as bytes of numbers, in the given order.
 template <class Number>
 PyObject* ordered(const Column& column, const std::vector<std::uint32_t>& order) {
     const std::size_t size = order.size() * sizeof(Number);
     Owned bytes(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(size)));
-    // they lie at a multiple of eight behind their header, and are ours alone so far
+    // aligned to eight bytes behind their header, and not shared with anyone yet
     auto* to = reinterpret_cast<Number*>(PyBytes_AsString(bytes.get()));
     for (const std::uint32_t row : order) *to++ = static_cast<Number>(column[row]);
     return bytes.release();
@@ -221,7 +221,7 @@ PyType_Spec SCANNER_SPEC = {
     "stepscope._native.Scanner", sizeof(ScannerObject), 0, Py_TPFLAGS_DEFAULT, SCANNER_SLOTS,
 };
 
-// The values, as written, of some members of an object that must be whole JSON.
+// The raw values of some members of a text that must be one complete JSON object.
 PyObject* members_of(PyObject*, PyObject* arguments) {
     return guarded([&] {
         PyObject *text = nullptr, *names = nullptr;

@@ -1,4 +1,4 @@
-// Columns of numbers in Python's bytes, both ways.
+// Converts columns of numbers from and to Python's bytes.
 #pragma once
 
 #include <cstddef>
@@ -9,13 +9,13 @@
 
 namespace stepscope {
 
-// Numbers in bytes of Python's; the bytes outlive them.
+// Numbers in Python's bytes, which must outlive them.
 template <class Number>
 struct Numbers {
     explicit Numbers(PyObject* bytes) {
         const std::string_view view = viewed(bytes);
         if (view.size() % sizeof(Number) != 0) throw std::invalid_argument("half a number");
-        // they lie at a multiple of eight behind their header
+        // aligned to eight bytes behind their header
         data = reinterpret_cast<const Number*>(view.data());
         size = view.size() / sizeof(Number);
     }

@@ -1,4 +1,4 @@
-// What binding/ needs of Python's C API, limited to what 3.10 has: ownership, errors, bytes.
+// The parts of Python's C API that binding/ needs, limited to 3.10: ownership, errors, bytes.
 #pragma once
 
 #define PY_SSIZE_T_CLEAN
@@ -33,7 +33,7 @@ class Owned {
     PyObject* object_;
 };
 
-// Runs a body that may throw; Python's error where it did.
+// Runs a body that may throw; turns an exception into a Python error.
 template <class Body>
 PyObject* guarded(Body&& body) noexcept {
     try {

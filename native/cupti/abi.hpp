@@ -1,8 +1,9 @@
-// What we use of CUPTI, declared by ourselves: one binary for CUDA 12.4 to 13.x, and for none.
+// The parts of CUPTI that we use, declared by ourselves, so that one binary works with CUDA 12.4 to
+// 13.x, and without CUDA.
 //
 // Names, values and offsets are those of NVIDIA's cupti_activity.h and cupti_result.h. The offsets
-// are the same from CUDA 12.4 to 13.5; sizes of records are not, so CUPTI's own
-// cuptiActivityGetNextRecord walks over them.
+// are the same from CUDA 12.4 to 13.5. The sizes of records are not, so CUPTI's own
+// cuptiActivityGetNextRecord is used to walk over them.
 #pragma once
 
 #include <cstddef>
@@ -17,19 +18,20 @@ constexpr Result SUCCESS = 0;
 enum Kind : std::uint32_t {
     MEMCPY = 1,
     MEMSET = 2,
-    CONCURRENT_KERNEL = 10,  // KERNEL, which is 3, would run one kernel at a time
+    CONCURRENT_KERNEL = 10,  // KERNEL, which is 3, would serialise kernels
     SYNCHRONIZATION = 38,
     GRAPH_TRACE = 51,
 };
 
 constexpr std::uint32_t FLUSH_COMPLETED = 0, FLUSH_FORCED = 1;
-constexpr std::uint32_t DECLINES_SAFELY = 27;  // cuptiGetVersion of CUDA 12.9: NULL for no buffer
+// cuptiGetVersion of CUDA 12.9: from then on NULL is a valid answer to a request for a buffer.
+constexpr std::uint32_t DECLINES_SAFELY = 27;
 
 using BufferRequested = void (*)(std::uint8_t** buffer, std::size_t* size, std::size_t* most);
 using BufferCompleted = void (*)(void* context, std::uint32_t stream, std::uint8_t* buffer,
                                  std::size_t size, std::size_t valid);
 
-// A record as it lies in a buffer: fields by their place.
+// A record in a buffer; its fields are read by offset.
 class Record {
  public:
     explicit Record(const std::uint8_t* at) : at_(at) {}
@@ -46,7 +48,7 @@ class Record {
     const std::uint8_t* at_;
 };
 
-// Where a kind of record has its fields.
+// The offsets of the fields of one kind of record.
 struct Layout {
     std::size_t start, end, stream;
 };

@@ -5,7 +5,7 @@
 namespace stepscope::cupti {
 
 bool Buffers::allocate() {
-    // populated: a page fault would else be the training's
+    // populated now: otherwise the training's threads would take the page faults
     void* memory = mmap(nullptr, ALL_BYTES, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     if (memory == MAP_FAILED) return false;
@@ -39,7 +39,7 @@ void Buffers::requested(std::uint8_t** buffer, std::size_t* size, std::size_t* m
     if (may_decline) return;
     *buffer = spill_ + next_spill_.fetch_add(1) % SPILL_COUNT * SPILL_BYTES;
     *size = SPILL_BYTES;
-    *most = 1;  // so that the number of those lost is known
+    *most = 1;  // one record, so that the number of lost records is known
 }
 
 void Buffers::completed(std::uint8_t* buffer, std::size_t valid) {

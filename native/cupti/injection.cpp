@@ -1,7 +1,7 @@
-// What CUDA's driver and Python call: see exports.map.
+// The functions that CUDA's driver and Python call: see exports.map.
 //
-// The driver loads the library that CUDA_INJECTION64_PATH names when a process first uses CUDA, and
-// calls InitializeInjection. Whatever happens here, the process goes on.
+// The driver loads the library named by CUDA_INJECTION64_PATH when a process first uses CUDA, and
+// calls InitializeInjection. Whatever happens here, the process must go on.
 
 #include <cstdio>
 #include <cstdlib>
@@ -40,10 +40,10 @@ __attribute__((visibility("default"))) int InitializeInjection() {
     } catch (...) {
         std::fputs("stepscope: kernels are not recorded: no memory\n", stderr);
     }
-    return 1;  // it went well: anything else may end the process
+    return 1;  // success: any other value may end the process
 }
 
-// Around another profiler's work (collect/hooks/profiler.py).
+// Called before and after another profiler's work (collect/hooks/profiler.py).
 __attribute__((visibility("default"))) void stepscope_cupti_pause() { Tracer::one().pause(); }
 __attribute__((visibility("default"))) void stepscope_cupti_resume() { Tracer::one().resume(); }
 }

@@ -7,7 +7,7 @@
 namespace stepscope::cupti {
 namespace {
 
-// The copy that is mapped already (torch brings one) comes first: two of them clash.
+// Prefers the copy that is already mapped (torch brings one): two copies would clash.
 void* opened() {
     for (const char* name : {"libcupti.so.13", "libcupti.so.12"}) {
         if (void* mapped = dlopen(name, RTLD_NOW | RTLD_NOLOAD)) return mapped;

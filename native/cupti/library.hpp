@@ -1,4 +1,4 @@
-// CUPTI as it is found at run time.
+// CUPTI, loaded at run time.
 #pragma once
 
 #include "abi.hpp"
@@ -13,14 +13,14 @@ struct Library {
     Result (*flush_all)(std::uint32_t flag);
     Result (*dropped_records)(void* context, std::uint32_t stream, std::size_t* dropped);
     Result (*get_version)(std::uint32_t*);
-    // Not in every version: null where missing.
+    // Null in versions that lack it.
     Result (*flush_period)(std::uint32_t milliseconds);
     Result (*all_sync_records)(std::uint8_t wanted);
     Result (*timestamp)(std::uint64_t*);
     std::uint32_t version;
 };
 
-// Fills `library`; false where there is no CUPTI, or one without what we need.
+// Fills `library`; false if there is no CUPTI, or one that lacks what we need.
 bool find(Library& library);
 
 }  // namespace stepscope::cupti

@@ -1,4 +1,4 @@
-// Names of kernels, copies and sets, as the sender numbers them.
+// Names of kernels, copies and sets, and their numbers in the sender.
 #pragma once
 
 #include <cstdint>
@@ -10,20 +10,20 @@
 
 namespace stepscope::cupti {
 
-// The name of a copy, as torch.profiler writes it.
+// The name of a copy, as in torch.profiler.
 std::string name_of_copy(const Record& record);
 std::string name_of_set(const Record& record);
-// As people write it: `f<int>(float*)` for `_Z1fIiEvPf`.
+// The demangled name: `f<int>(float*)` for `_Z1fIiEvPf`.
 std::string demangled(const char* name);
 
-// The number of a kernel's name by where the name lies, which is the same for all its executions.
-// A module that is unloaded takes its names along, and another may lie there later: a name is read
-// anew once per buffer.
+// The number of a kernel's name, found by the name's address, which is the same for all its
+// executions. When a module is unloaded its names are freed, and other names may get their
+// addresses: so each name is read again once per buffer.
 class KernelNames {
  public:
     explicit KernelNames(Sender& sender) : sender_(sender), slots_(SLOTS) {}
 
-    // A buffer begins.
+    // Called at the beginning of a buffer.
     void next_buffer() { ++buffer_; }
     std::int64_t number(const char* name) {
         Slot& slot = slots_[place(name)];
@@ -32,8 +32,8 @@ class KernelNames {
     }
 
  private:
-    // Where the name of another kernel falls on the same slot both are looked up again and again,
-    // rightly and more slowly: one in a hundred of a thousand kernels.
+    // If two kernels share a slot, both are looked up again and again, which is correct but slower:
+    // it happens to one in a hundred of a thousand kernels.
     static constexpr unsigned SLOT_BITS = 16;
     static constexpr std::size_t SLOTS = std::size_t{1} << SLOT_BITS;
 

@@ -8,8 +8,8 @@ namespace stepscope::cupti {
 namespace {
 
 constexpr int TURN_MS = 1;
-constexpr std::int64_t NO_LAUNCH = 0;  // in wire/records.py: of what is no kernel
-// CUpti_ActivitySynchronizationType: all others wait on the host.
+constexpr std::int64_t NO_LAUNCH = 0;  // as in wire/records.py: for records that are not kernels
+// CUpti_ActivitySynchronizationType: all others make the host wait.
 constexpr std::uint32_t STREAM_WAIT_EVENT = 2;
 constexpr std::size_t SYNCHRONIZATION_TYPE = 4;
 
@@ -37,7 +37,7 @@ void Parser::take(Record record, const Timeline& timeline) {
 }
 
 void Parser::kernel(Record record, const Timeline& timeline) {
-    // its graph lies in a line of the cache that nothing else is read from
+    // its graph is in a cache line from which nothing else is read
     if (graphs_ == Graphs::node && record.field<std::uint32_t>(KERNEL_GRAPH) != 0) ++graphs_seen_;
     tell(names_.number(record.field<const char*>(KERNEL_NAME)),
          record.field<std::uint32_t>(KERNEL_CORRELATION), record, OF_KERNEL, timeline);
@@ -50,8 +50,8 @@ void Parser::graph(Record record, const Timeline& timeline) {
     tell(sender_.name("CUDA graph " + std::to_string(id)), NO_LAUNCH, record, OF_GRAPH, timeline);
 }
 
-// Without times where the GPU had no room for them; ends before its start what still ran when we
-// left.
+// A record has no times if the GPU had no room for them. Its end is before its start if it was
+// still running when we stopped.
 void Parser::tell(std::int64_t name, std::int64_t launch, Record record, Layout layout,
                   const Timeline& timeline) {
     const auto start = record.field<std::uint64_t>(layout.start);
@@ -70,7 +70,7 @@ void Parser::tell(std::int64_t name, std::int64_t launch, Record record, Layout 
     if (batched_ == BATCH) put();
 }
 
-// Waits a little for room; what finds none is lost.
+// Waits a little for room; records that find none are lost.
 void Parser::put() {
     while (!sender_.try_put_all(batch_, batched_)) {
         if (patience_ns_ <= 0 || sender_.is_silent()) {

@@ -1,4 +1,4 @@
-// Buffers of CUPTI's records to records of the wire, on the worker thread.
+// Turns the CUPTI records of buffers into wire records, on the worker thread.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +11,8 @@
 
 namespace stepscope::cupti {
 
-// What becomes of kernels that a CUDA graph launches: nothing, one record per launch of the graph,
-// or one per kernel, which costs most.
+// What to record of kernels that a CUDA graph launches: nothing, one record per launch of the
+// graph, or one per kernel, which costs most.
 enum class Graphs { off, graph, node };
 
 class Parser {
@@ -23,21 +23,21 @@ class Parser {
         for (std::int64_t& number : sets_) number = UNKNOWN;
     }
 
-    // Nothing that was recorded ran before.
+    // Earlier records are discarded.
     void begin(std::int64_t since_ns) { earliest_ns_ = since_ns - SLACK_NS; }
-    // For how long records of the next buffers may wait for room, together.
+    // How long the records of the next buffers may wait for room, in total.
     void be_patient(std::int64_t ns) { patience_ns_ = ns; }
     void read(std::uint8_t* buffer, std::size_t valid, const Timeline& timeline);
 
-    // What threads of this process waited for its device since the last call.
+    // How long the threads of this process waited for its device since the last call.
     std::int64_t take_waited_ns();
-    // How often a graph, or a kernel of one, was seen.
+    // How often a graph, or a kernel of a graph, was seen.
     std::int64_t graphs_seen() const { return graphs_seen_; }
 
  private:
-    // A time that is further off than this is none: a clock was set, or ticks otherwise now.
+    // A time further away than this is invalid: a clock was set, or now ticks differently.
     static constexpr std::int64_t SLACK_NS = SECOND_NS;
-    static constexpr std::size_t BATCH = 32;  // 2 KB, which the nearest cache holds
+    static constexpr std::size_t BATCH = 32;  // 2 KB, which fit into the L1 cache
 
     void take(Record record, const Timeline& timeline);
     void kernel(Record record, const Timeline& timeline);

@@ -25,12 +25,12 @@ constexpr Words LAUNCHERS = {"torchrun",
                              "accelerate.commands.launch",
                              "deepspeed.launcher.runner",
                              "deepspeed.launcher.launch"};
-// In the program text, module or path of what ranks start themselves.
+// Parts of the program text, module or path of processes that ranks start themselves.
 constexpr Words HELPERS = {"compile_worker", "spawn_main", "forkserver", "resource_tracker"};
 
 bool takes_a_word(const std::string& option) { return option == "-X" || option == "-W"; }
 
-// What a command line runs: its first word, or where that is Python, the script, module or program.
+// What a command line runs: its first word or, if that is Python, the script, module or program.
 std::string program_of(const std::vector<std::string>& words) {
     if (words.empty()) return "";
     std::size_t at = 1;
@@ -53,14 +53,14 @@ bool is_anothers(const char* variable) {
 
 const char* refusal(const std::vector<std::string>& command_line) {
     const Identity who = from_environment();
-    if (who.socket.empty()) return "no processor is named";
-    if (!who.is_ranked) return "no launcher says which rank it is";
-    if (stepscope::is_anothers() || is_anothers(OWNER)) return "another process is this rank";
+    if (who.socket.empty()) return "no processor socket is set";
+    if (!who.is_ranked) return "no launcher has set its rank";
+    if (stepscope::is_anothers() || is_anothers(OWNER)) return "another process records this rank";
     const std::string program = program_of(command_line), name = last_part(program);
     const auto is_name = [&](const char* word) { return name == word; };
     const auto is_in = [&](const char* word) { return program.find(word) != std::string::npos; };
     if (std::any_of(LAUNCHERS.begin(), LAUNCHERS.end(), is_name)) return "it is a launcher";
-    if (std::any_of(HELPERS.begin(), HELPERS.end(), is_in)) return "it helps a rank";
+    if (std::any_of(HELPERS.begin(), HELPERS.end(), is_in)) return "it is a helper of a rank";
     return nullptr;
 }
 

@@ -18,7 +18,8 @@ void Timeline::add(Pair pair) {
                    static_cast<double>(pair.theirs - oldest.theirs);
 }
 
-// The newest pair that is not after that time, else the oldest there is. Most are of this second.
+// The newest pair that is not later than that time, else the oldest. Most times are in the last
+// second.
 const Pair& Timeline::before(std::int64_t theirs) const {
     const std::size_t there = std::min(count_, MOST);
     std::size_t back = 0;

@@ -1,9 +1,9 @@
-// CUPTI's times to the wire's, CLOCK_MONOTONIC.
+// Converts CUPTI's times to the wire's CLOCK_MONOTONIC.
 //
-// CUPTI tells CLOCK_REALTIME, which somebody may set. A pair of both clocks is taken every second,
-// and a time is translated by the last pair before it: what is set moves at most the records of a
-// second. Another profiler may have CUPTI tell ticks of its own clock from then on (torch.profiler
-// does); their length is then measured between pairs.
+// CUPTI reports CLOCK_REALTIME, which may be set. A pair of both clocks is taken every second, and
+// a time is converted with the last pair before it, so that setting the clock affects the records
+// of at most a second. Another profiler may make CUPTI report ticks of that profiler's clock from
+// then on (torch.profiler does); the length of a tick is then measured between pairs.
 #pragma once
 
 #include <array>
@@ -14,17 +14,17 @@
 
 namespace stepscope::cupti {
 
-// The same moment on CUPTI's clock and on the wire's.
+// The same moment on CUPTI's clock and on CLOCK_MONOTONIC.
 struct Pair {
     std::int64_t theirs, mono_ns;
 };
 
 class Timeline {
  public:
-    // Forgets all pairs. `in_ns`: their clock counts nanoseconds.
+    // Discards all pairs. `in_ns`: whether CUPTI's clock counts nanoseconds.
     void restart(bool in_ns);
     void add(Pair pair);
-    // By how many nanoseconds one of their ticks goes on.
+    // The length of a tick in nanoseconds.
     double tick_ns() const { return tick_ns_; }
 
     std::int64_t to_mono(std::int64_t theirs) const {
@@ -36,7 +36,7 @@ class Timeline {
     }
 
  private:
-    static constexpr std::size_t MOST = 64;  // seconds that a record may be late by
+    static constexpr std::size_t MOST = 64;  // by how many seconds a record may be late
 
     const Pair& at(std::size_t back) const { return pairs_[(count_ - 1 - back) % MOST]; }
     const Pair& before(std::int64_t theirs) const;

@@ -14,16 +14,17 @@ constexpr int LOOK_MS = 100;
 constexpr std::int64_t FLUSH_NS = SECOND_NS;
 constexpr std::int64_t COST_NS = 5 * SECOND_NS;
 constexpr std::uint32_t FLUSH_PERIOD_MS = 1000;
-// Records wait for room for so long in a turn: buffers hold the next ones meanwhile.
+// In each turn, records wait this long for room; meanwhile the buffers hold the next ones.
 constexpr std::int64_t PATIENCE_NS = SECOND_NS / 10;
 constexpr std::int64_t EXIT_PATIENCE_NS = SECOND_NS / 2;
-// Whoever holds the lock is in CUPTI, which may hang: no exit waits for it any longer.
+// The holder of the lock is in CUPTI, which may hang: an exit waits no longer than this.
 constexpr int LOCK_TURNS = 1000, LOCK_TURN_MS = 1;
-// CUPTI's clock and ours are the same by default; another one's begins elsewhere.
+// By default CUPTI's clock is the wall clock; another profiler's clock starts elsewhere.
 constexpr std::int64_t SAME_CLOCK_NS = SECOND_NS;
-constexpr int SECOND_PAIR_MS = 50;  // 50 ns of a reading in 50 ms: a tick's length to 1 in 10^6
+// A reading is off by 50 ns: over 50 ms the length of a tick is off by 1 in 10^6.
+constexpr int SECOND_PAIR_MS = 50;
 
-// The lock, unless it is held for too long.
+// Takes the lock, unless it is held for too long.
 std::unique_lock<std::mutex> soon(std::mutex& mutex) {
     std::unique_lock<std::mutex> hold(mutex, std::try_to_lock);
     for (int turn = 0; !hold && turn < LOCK_TURNS; ++turn) {
@@ -35,7 +36,7 @@ std::unique_lock<std::mutex> soon(std::mutex& mutex) {
 
 }  // namespace
 
-// Built by hand where the process has memory for it; `start` answers for the rest.
+// Never destroyed. `start` allocates everything else, and reports failures.
 Tracer& Tracer::one() {
     static Tracer& tracer = *new Tracer;
     return tracer;
@@ -84,11 +85,11 @@ bool Tracer::prepare() {
 bool Tracer::enable() {
     if (library_.register_callbacks(requested, completed) != SUCCESS) return false;
     if (library_.enable(CONCURRENT_KERNEL) != SUCCESS) return false;
-    // without it the kernels of a graph come one by one
+    // without it the kernels of a graph are recorded one by one
     if (graphs_ != Graphs::node && library_.enable(GRAPH_TRACE) != SUCCESS) return false;
     library_.enable(MEMCPY);
     library_.enable(MEMSET);
-    // before CUDA 12.8 every recorded event would have one
+    // before CUDA 12.8 every recorded event would get one
     if (library_.all_sync_records != nullptr && library_.all_sync_records(0) == SUCCESS)
         library_.enable(SYNCHRONIZATION);
     if (library_.flush_period != nullptr) library_.flush_period(FLUSH_PERIOD_MS);
@@ -105,7 +106,8 @@ bool Tracer::launch() {
     std::atexit([] { one().stop(); });
     sigset_t all, before;
     sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);  // the host's handlers are not for our thread
+    // the process's signal handlers must not run on our thread
+    pthread_sigmask(SIG_SETMASK, &all, &before);
     try {
         std::thread worker([this] { run(); });
         pthread_setname_np(worker.native_handle(), "stepscope-cupti");
@@ -117,7 +119,7 @@ bool Tracer::launch() {
     return !silent_;
 }
 
-// Nothing is locked or freed here: the parent's other threads may have held any lock.
+// Must not lock or free anything: other threads of the parent may have held any lock.
 void Tracer::in_child() noexcept { one().silent_ = true; }
 
 void Tracer::run() noexcept {
@@ -215,8 +217,8 @@ void Tracer::resume() noexcept {
     });
 }
 
-// For callers who must not be disturbed. A forked child leaves the lock alone: somebody may have
-// held it in the parent.
+// For callers that must not be blocked. A forked child never takes the lock, because another thread
+// of the parent may have held it.
 template <class Work>
 void Tracer::quietly(Work work) noexcept {
     if (silent_) return;
@@ -228,7 +230,8 @@ void Tracer::quietly(Work work) noexcept {
     }
 }
 
-// Buffers that CUPTI keeps would be handed to the other's callbacks: all come back now.
+// Makes CUPTI return all buffers now; otherwise they would be passed to the other profiler's
+// callbacks.
 void Tracer::leave() {
     paused_ = true;
     if (!enabled_) return;
@@ -242,7 +245,7 @@ void Tracer::leave() {
     tell_pause();
 }
 
-// Where CUPTI refuses, the worker tries again every second.
+// If CUPTI refuses, the worker tries again every second.
 void Tracer::take_over() {
     enabled_ = enable();
     if (!enabled_) {

@@ -1,8 +1,9 @@
-// One process's recording by CUPTI: what is switched on, the worker thread, and how it ends.
+// CUPTI recording in one process: which activities are enabled, the worker thread, and how it ends.
 //
-// CUPTI's Activity API alone: no subscriber and no callback on CUDA's calls, so that others who
-// need those have them. The training's threads only take and give back buffers (`buffers.hpp`);
-// the worker looks ten times a second, and once a second has CUPTI hand back what is complete.
+// It uses only CUPTI's Activity API, without a subscriber or callbacks on CUDA calls, so that these
+// remain available to others. The training's threads only request and return buffers
+// (`buffers.hpp`). The worker looks ten times a second, and makes CUPTI return complete buffers
+// once a second.
 #pragma once
 
 #include <atomic>
@@ -20,15 +21,15 @@ namespace stepscope::cupti {
 
 class Tracer {
  public:
-    // The process's one, never destroyed: CUPTI may call until the end.
+    // The only one in the process; never destroyed, because CUPTI may call it until the end.
     static Tracer& one();
 
-    // Begins; null, or why nothing is recorded.
+    // Starts recording; null, or the reason why nothing is recorded.
     const char* start(Graphs graphs);
-    // Leaves CUPTI to another profiler, and takes it over again. Both may be called at any time.
+    // Releases CUPTI for another profiler, and takes it again. Both may be called at any time.
     void pause() noexcept;
     void resume() noexcept;
-    // At exit: gives all that there is, also what still runs, which is counted as lost.
+    // At exit: sends all that there is. What is still running counts as lost.
     void stop() noexcept;
 
  private:
@@ -60,7 +61,7 @@ class Tracer {
     bool is_foreign() const;
     Pair pair() const;
 
-    // CUPTI's calls one after another. Its callbacks take no lock.
+    // Serialises the calls to CUPTI. Its callbacks take no lock.
     std::mutex mutex_;
     Library library_{};
     Buffers buffers_;
@@ -69,9 +70,9 @@ class Tracer {
     std::unique_ptr<Parser> parser_;
     Graphs graphs_ = Graphs::graph;
     State state_ = State::none;
-    bool paused_ = false;   // another profiler is at work
-    bool enabled_ = false;  // CUPTI hands records to us
-    bool foreign_ = false;  // its times are another profiler's
+    bool paused_ = false;   // another profiler is active
+    bool enabled_ = false;  // CUPTI passes records to us
+    bool foreign_ = false;  // its times are on another profiler's clock
     std::int64_t looked_ns_ = 0, cost_told_ns_ = 0;
     std::int64_t graphs_told_ = 0;
     std::uint64_t spilled_told_ = 0, declined_told_ = 0;

@@ -1,8 +1,8 @@
-// What NCCL's profiler plugins are called with, by our own declarations: versions 4 to 6, which
-// share all offsets. NCCL's wheels have no such headers; its `ext-profiler/README.md` has the
-// words.
+// The types that NCCL passes to profiler plugins, declared by ourselves: versions 4 to 6, which
+// share all offsets. NCCL's wheels do not contain the headers; they are documented in NCCL's
+// `ext-profiler/README.md`.
 //
-// A descriptor of an event, its union from byte 24 on:
+// An event descriptor; its union begins at byte 24:
 //
 //     0      8           16     24
 //     | type | parentObj | rank | …            type: one byte in version 4, eight later
@@ -13,8 +13,8 @@
 //     proxyStep  step@24
 //     kernelCh   channelId@24 pTimer@32
 //
-// A group is what one kernel carries out (`ncclKernelPlan`). Up to 2.27 (version 4), where it is
-// the `parentObj`, NCCL tells of no operator whose group has no handle (`profiler.cc`,
+// A group is what one kernel executes (`ncclKernelPlan`). Up to NCCL 2.27 (version 4) it is the
+// `parentObj`, and NCCL reports no operator whose group has no handle (`profiler.cc`,
 // `ncclProfilerStartTaskEvents`); later it is `parentGroup`.
 #pragma once
 
@@ -23,7 +23,7 @@
 
 namespace stepscope::nccl {
 
-// Bits of the activation mask, and types of events.
+// Bits of the activation mask, which are also the types of events.
 enum Event : std::uint64_t {
     GROUP = 1 << 0,
     COLL = 1 << 1,
@@ -36,7 +36,7 @@ constexpr int OURS = COLL | P2P | PROXY_OP | PROXY_STEP | KERNEL_CH;
 
 enum State : int { SEND_WAIT = 9, KERNEL_CH_STOP = 22 };
 
-// An event as it is described to us.
+// The description of an event that NCCL passes to us.
 class Description {
  public:
     Description(const void* bytes, bool is_v4)
@@ -50,7 +50,7 @@ class Description {
     }
     const char* text(std::size_t offset) const { return at<const char*>(offset); }
     void* parent() const { return at<void*>(8); }
-    // Of a coll or a p2p.
+    // Only for a coll or a p2p.
     void* group(std::uint64_t type) const {
         if (is_v4_) return parent();
         return at<void*>(type == COLL ? 104 : 64);
@@ -61,7 +61,7 @@ class Description {
     bool is_v4_;
 };
 
-// Of a state's arguments, eight bytes of whatever the state has; 0 where there are none.
+// The first eight bytes of a state's arguments; 0 if it has none.
 inline std::uint64_t argument(const void* args) {
     std::uint64_t value = 0;
     if (args != nullptr) std::memcpy(&value, args, sizeof value);
@@ -69,7 +69,7 @@ inline std::uint64_t argument(const void* args) {
 }
 
 using Result = int;
-constexpr Result SUCCESS = 0;  // nothing of ours may fail a training
+constexpr Result SUCCESS = 0;  // always returned: our failures must not fail the training
 using Logger = void (*)(int level, unsigned long flags, const char* file, int line,
                         const char* format, ...);
 using StartEvent = Result (*)(void* context, void** handle, void* description);

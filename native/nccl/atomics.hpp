@@ -1,4 +1,4 @@
-// The larger or smaller of what several threads say.
+// Atomic minimum and maximum over several threads.
 #pragma once
 
 #include <atomic>
@@ -12,7 +12,7 @@ void raise(std::atomic<T>& to, T value) {
     }
 }
 
-// 0 means none yet.
+// 0 means no value yet.
 template <class T>
 void lower(std::atomic<T>& to, T value) {
     T before = to.load(std::memory_order_relaxed);

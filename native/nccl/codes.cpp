@@ -21,7 +21,7 @@ constexpr Named DATATYPES[] = {
     {"ncclFloat64", 8}, {"ncclBfloat16", 2}, {"ncclFloat8e4m3", 1}, {"ncclFloat8e5m2", 1},
 };
 
-// From 1 on; 0 of what is not there.
+// The index counted from 1; 0 if the word is not in the list.
 template <std::size_t SIZE>
 int place(const char* const (&names)[SIZE], const char* name) {
     for (std::size_t at = 0; name != nullptr && at < SIZE; ++at) {

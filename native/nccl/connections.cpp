@@ -39,7 +39,7 @@ void Connections::tell(Sender& sender, std::int64_t now_ns) noexcept {
 }
 
 bool Connections::tell_of(Connection& one, Sender& sender, std::int64_t now_ns) noexcept {
-    // completed first: what completes in between must not exceed what was posted
+    // read `completed` first, so that it cannot exceed `posted`
     const std::int64_t bytes = one.bytes.load(std::memory_order_acquire);
     const std::int64_t completed = one.completed.load(std::memory_order_acquire);
     const std::int64_t posted = one.posted.load(std::memory_order_acquire);
@@ -53,7 +53,7 @@ bool Connections::tell_of(Connection& one, Sender& sender, std::int64_t now_ns) 
                   UNKNOWN_ORDINAL,
                   {UNKNOWN, peer, told_ns_, now_ns, bytes - one.bytes_told,
                    posted - one.posted_told, completed - one.completed_told}};
-    // without room it is told of the next time, over a longer interval's counts
+    // without room, it is reported the next time, with the counts of a longer interval
     if (!sender.try_put(record)) return false;
     one.posted_told = posted;
     one.completed_told = completed;

@@ -1,11 +1,11 @@
-// The device's clock (`globaltimer`), by which NCCL tells when a channel's work began and ended, as
-// the host's.
+// Converts the device's clock (`globaltimer`), with which NCCL reports when a channel's work began
+// and ended, to the host's clock.
 //
-// Every time that NCCL's thread tells of has passed when it does: so much later it is on the host's
-// clock by then, and a little more, for which the thread was busy. The least of these differences
-// is the best: it is too large by the shortest time that it took NCCL to notice, never too small.
-// Each operator tells it twice per channel; its neighbours within WINDOW_NS correct it. Two clocks
-// of quartz drift by some 10 millionths, 10 µs in that time.
+// A time has always passed when NCCL's thread reports it. So the difference between the two clocks
+// at that moment is too large by the time that NCCL took to notice, and never too small: the
+// smallest difference is the best. Each operator yields two differences per channel; operators
+// within WINDOW_NS correct one another. Two quartz clocks drift apart by some 10 millionths, which
+// is 10 µs in that time.
 #pragma once
 
 #include <cstdint>
@@ -19,12 +19,13 @@ class DeviceClock {
  public:
     static constexpr std::int64_t UNSEEN = std::numeric_limits<std::int64_t>::max();
 
-    // By how much the host's clock was ahead of the device's when somebody told of its time.
+    // By how much the host's clock was ahead of the device's when a time was reported.
     static std::int64_t ahead(std::int64_t now_ns, std::uint64_t device_ns) {
         return now_ns - static_cast<std::int64_t>(device_ns);
     }
 
-    // How far it is ahead, once an operator that was told of at this time says so much.
+    // By how much it is ahead, including an operator that was reported at this time with this
+    // difference.
     std::int64_t correct(std::int64_t ahead, std::int64_t at_ns) {
         const std::int64_t apart = at_ns < since_ns_ ? since_ns_ - at_ns : at_ns - since_ns_;
         if (ahead_ == UNSEEN || apart > WINDOW_NS) {

@@ -1,4 +1,5 @@
-// Parts of operators: what proxies do for them, step by step, and the channels of their kernels.
+// The parts of operators: the work of their proxies, step by step, and the channels of their
+// kernels.
 
 #include <algorithm>
 
@@ -37,7 +38,7 @@ void* Recorder::start_part(void* op, Connections::Connection* connection,
     return lost(connection == nullptr ? Kind::comm : Kind::transfer);
 }
 
-// Only what sends is followed.
+// Only sending proxies are followed.
 void* Recorder::start_step(const Description& event) noexcept {
     auto* part = parts_.refer(event.parent());
     if (part == nullptr) return nullptr;

@@ -1,7 +1,7 @@
 // The entry points of `libnccl-profiler-stepscope.so`, which NCCL loads by NCCL_PROFILER_PLUGIN.
 //
-// Nothing here fails: NCCL would unload a plugin twice whose `init` does (2.30). Where nothing is
-// to be recorded, the mask stays empty and NCCL asks for nothing.
+// Nothing here may fail: NCCL 2.30 unloads a plugin twice if its `init` fails. If nothing is to be
+// recorded, the activation mask stays empty and NCCL calls nothing.
 
 #include <cstdint>
 #include <mutex>
@@ -13,11 +13,11 @@
 namespace stepscope::nccl {
 namespace {
 
-// Many are collectives of milliseconds: some hundred a second of each kind.
+// Enough for collectives of milliseconds: some hundred a second of each kind.
 constexpr std::size_t QUEUE_RECORDS = 1 << 14;
 
 std::once_flag begun;
-std::atomic<Recorder*> recorder{nullptr};  // never destroyed: its threads are NCCL's
+std::atomic<Recorder*> recorder{nullptr};  // never destroyed: NCCL's threads use it
 
 void asked(std::string_view json) {
     const std::int64_t events = number_in(json, "nccl_events", UNKNOWN);
@@ -65,11 +65,11 @@ Result init_v5(void** context, std::uint64_t id, int* mask, const char* name, in
     return open(context, id, mask, name, nodes, ranks, rank);
 }
 
-// `Type` is how wide an event's type is.
+// `Type` is the integer type that holds an event's type.
 template <class Type>
 Result start_event(void* context, void** handle, void* description) {
     if (handle == nullptr) return SUCCESS;
-    *handle = nullptr;  // a shim may have left there what it likes
+    *handle = nullptr;  // a shim may have left anything in it
     Recorder* there = recorder.load(std::memory_order_acquire);
     if (description == nullptr || there == nullptr || there->is_silent()) return SUCCESS;
     const Description event(description, sizeof(Type) == 1);

@@ -1,12 +1,12 @@
-// A fixed number of things that NCCL holds by opaque handles, on any thread, without locks.
+// A fixed number of objects that NCCL refers to by opaque handles, on any thread, without locks.
 //
-// A handle is no pointer: NCCL may use one after the thing has ended (a late state), and a handle
-// of another process (PXN) or of garbage must not be followed. It is
+// A handle is not a pointer. NCCL may use a handle after its object has ended (a late state), and a
+// handle from another process (PXN) or a garbage value must not be dereferenced. It is
 //
 //     63        24 23     5 4    3 2 1 0
 //     | generation | index | kind | 0 0 1 |
 //
-// and a thing lives as long as somebody refers to it: then its place gets the next generation.
+// An object lives while it is referenced; after that its slot gets the next generation.
 #pragma once
 
 #include <atomic>
@@ -32,7 +32,7 @@ class Pool {
         places_[size - 1].next = NOBODY;
     }
 
-    // A thing that `prepare` has set up, referred to once; null when all are taken.
+    // An object that `prepare` has set up, with one reference; null if all slots are taken.
     template <class Prepare>
     void* create(Prepare prepare) noexcept {
         const std::uint32_t at = pop();
@@ -45,7 +45,7 @@ class Pool {
         return handle(at - 1, life >> 24);
     }
 
-    // One more reference; null where the handle is none of ours, or of something that has ended.
+    // Adds a reference; null if the handle is not ours, or its object has ended.
     Place* refer(const void* handle) noexcept {
         const auto bits = reinterpret_cast<std::uint64_t>(handle);
         const std::uint64_t index = (bits >> 5) & 0x7FFFF;
@@ -62,14 +62,14 @@ class Pool {
         return nullptr;
     }
 
-    // One reference less; the last one ends the thing.
+    // Removes a reference; the last one ends the object.
     void release(Place* place) noexcept {
         const std::uint64_t before = place->life.fetch_sub(1, std::memory_order_acq_rel);
         if ((before & REFERENCES) == 1) recycle(place);
     }
 
-    // Calls `end` of every thing that `is_ripe` and that one reference alone is left to, which
-    // goes.
+    // Calls `end` for every object that `is_ripe` and has only one reference left, and removes
+    // that.
     template <class IsRipe, class End>
     void sweep(IsRipe is_ripe, End end) noexcept {
         const std::uint32_t most = highest_.load(std::memory_order_acquire);
@@ -92,7 +92,7 @@ class Pool {
                                        static_cast<std::uint64_t>(KIND) << 3 | 1);
     }
 
-    // Free places, counted from 1, as a stack; its head carries a number against ABA.
+    // Free slots, counted from 1, as a stack; its head contains a counter against ABA.
     std::uint32_t pop() noexcept {
         std::uint64_t head = free_.load(std::memory_order_acquire);
         while (true) {
@@ -116,7 +116,7 @@ class Pool {
         } while (!free_.compare_exchange_weak(head, after, std::memory_order_acq_rel));
     }
 
-    // How many places were ever used: a sweep need not look at the others.
+    // How many slots were ever used: a sweep need not look at the others.
     void raise(std::uint32_t at) noexcept {
         std::uint32_t most = highest_.load(std::memory_order_relaxed);
         while (most < at && !highest_.compare_exchange_weak(most, at, std::memory_order_release)) {

@@ -10,11 +10,11 @@
 namespace stepscope::nccl {
 namespace {
 
-// A clique of 8 x 8 x 8 ranks has a few dozen communicators each.
+// With 8 x 8 x 8 ranks, a rank has a few dozen communicators.
 constexpr std::uint32_t MOST_COMMUNICATORS = 1024;
 // Operators of the last seconds, a thousand per step; 2 MB.
 constexpr std::uint32_t MOST_OPERATORS = 1 << 14;
-// Parts and steps are in flight only: 32 channels of 64 operators at both ends; NCCL has 8 steps in
+// Only the parts and steps in flight: 32 channels of 64 operators at both ends. NCCL has 8 steps in
 // flight per channel and connection.
 constexpr std::uint32_t MOST_PARTS = 1 << 13;
 constexpr std::uint32_t MOST_STEPS = 1 << 14;
@@ -23,19 +23,19 @@ constexpr std::size_t MOST_CONNECTIONS = 4096;
 // Parts begin within milliseconds of the launch; the processor waits as long for the steps' times.
 constexpr std::int64_t RIPE_NS = 2 * SECOND_NS;
 constexpr std::int64_t TRANSFERS_NS = SECOND_NS;
-// Kernel channels cost 4 to 13 % of small operators in NCCL 2.31 (issue 2355): a twentieth of the
-// time keeps that below 1 %.
+// In NCCL 2.31 kernel channels cost 4 to 13 % of small operators (issue 2355); sampling them a
+// twentieth of the time keeps that below 1 %.
 constexpr std::int64_t SAMPLE_EVERY_NS = 10 * SECOND_NS;
 constexpr std::int64_t SAMPLE_NS = SECOND_NS / 2;
 
 constexpr std::uint16_t NATIVE = 2;  // `COMM_NATIVE` of wire/records.py
 constexpr int COLLECTIVE = -1;
 
-// Which of its communicator's launches an operator belongs to, in turn: `LAUNCHES` of
-// wire/records.py. 0 where NCCL did not say.
+// The index of the communicator's launch to which an operator belongs: `LAUNCHES` of
+// wire/records.py. 0 if NCCL did not report it.
 constexpr std::uint32_t LAUNCHES = 15;
 constexpr int LAUNCH_SHIFT = 12;
-// A group's handle: no place is taken for it, and no pool takes it for one of its own.
+// The handle of a group: it uses no slot, and no pool mistakes it for one of its own.
 constexpr std::uint64_t OF_GROUP = 3, GROUP_BITS = 7;
 
 bool is_group(const void* handle) {
@@ -48,18 +48,18 @@ std::uint16_t launch_flags(const void* group) {
     return static_cast<std::uint16_t>((number & LAUNCHES) << LAUNCH_SHIFT);
 }
 
-// A processor hangs up on who tells of numbers that no table could hold.
+// A processor closes the connection of a producer whose numbers do not fit any table.
 constexpr std::int64_t MOST_BYTES = std::int64_t{1} << 50;
 constexpr std::int64_t LONGEST_NS = 3600 * SECOND_NS;
 
-// UNKNOWN where a factor is, or where it is beyond belief.
+// UNKNOWN if a factor is, or is implausibly large.
 std::int64_t product(std::int64_t count, std::int64_t each) {
     std::int64_t bytes = 0;
     if (each < 0 || count < 0 || __builtin_mul_overflow(count, each, &bytes)) return UNKNOWN;
     return bytes <= MOST_BYTES ? bytes : UNKNOWN;
 }
 
-// How often an operator was called: NCCL's number, but for replayed graphs, which have none.
+// How often an operator was called: NCCL's number, which replayed graphs do not have.
 void count_call(std::atomic<std::int64_t>& calls, std::int64_t number) {
     std::int64_t before = calls.load(std::memory_order_relaxed);
     while (!calls.compare_exchange_weak(before, std::max(before + 1, number))) {
@@ -68,13 +68,13 @@ void count_call(std::atomic<std::int64_t>& calls, std::int64_t number) {
 
 std::int64_t ran_ns(const Op& op) { return static_cast<std::int64_t>(op.gpu_stop - op.gpu_start); }
 
-// Whether it was sampled, and its times can be true.
+// Whether it was sampled and its times are plausible.
 bool has_run(const Op& op) {
     return op.gpu_start != 0 && ran_ns(op) >= 0 && ran_ns(op) <= LONGEST_NS;
 }
 
-// Communicators of one program have few names; of two with the same one the hash tells.
-std::string told_name(std::uint64_t hash, const char* name, int ranks, int rank) {
+// Communicators of one program have few names; the hash distinguishes those with the same name.
+std::string communicator_name(std::uint64_t hash, const char* name, int ranks, int rank) {
     char head[64];
     std::snprintf(head, sizeof head, "nccl-%016llx %d/%d ", static_cast<unsigned long long>(hash),
                   rank, ranks);
@@ -97,7 +97,7 @@ Recorder::Recorder(Sender& sender)
 
 void* Recorder::open(std::uint64_t hash, const char* name, int nodes, int ranks, int rank,
                      int* mask) {
-    const std::int64_t told = sender_.name(told_name(hash, name, ranks, rank));
+    const std::int64_t told = sender_.name(communicator_name(hash, name, ranks, rank));
     if (nodes > 1) has_network_ = true;
     mask_ = mask;
     set_mask(now_ns());
@@ -120,7 +120,7 @@ void Recorder::close(void* communicator) noexcept {
 }
 
 void* Recorder::start(void* communicator, std::uint64_t type, const Description& event) noexcept {
-    // what we do for another process has that one's pointers for context and parent
+    // an event of another process (PXN) contains pointers of that process
     const bool is_foreign = type == PROXY_OP && event.at<int>(24) != pid_;
     if (is_foreign) return start_part(nullptr, nullptr, 0);
     if (type == PROXY_STEP) return start_step(event);
@@ -141,18 +141,19 @@ void* Recorder::start_group(Communicator& in) noexcept {
     return reinterpret_cast<void*>((before % LAUNCHES + 1) << 3 | OF_GROUP);
 }
 
-// NCCL numbers calls of each operator alone. Together they number those of the communicator, the
-// same way on all its ranks, also where some were not seen: nobody watched, or a graph replays.
+// NCCL numbers the calls of each operator separately. The sum numbers the calls of the
+// communicator, in the same way on all its ranks, even if some calls were not seen (recording was
+// off, or a graph was replayed).
 void* Recorder::start_collective(Communicator& in, const Description& event) noexcept {
     const std::size_t code = operator_code(event.text(32));
     count_call(in.calls[code], static_cast<std::int64_t>(event.at<std::uint64_t>(24)) + 1);
     std::int64_t seq = -1;
     for (const auto& one : in.calls) seq += one.load(std::memory_order_relaxed);
-    // all-gathers and broadcasts come as so many int8: what the script's type was is not told
+    // all-gathers and broadcasts are reported as int8: the script's type is unknown
     const Datatype type = datatype_of(event.text(72));
     const int flags =
         detail_flags(event.text(88), event.text(96), type.code) | launch_flags(event.group(COLL));
-    // NCCL counts what comes out of a reduce-scatter; we tell what a rank gives
+    // NCCL counts the output of a reduce-scatter; we report the input of a rank
     const std::int64_t parts = code == REDUCE_SCATTER ? in.ranks : 1;
     const std::int64_t count = product(event.at<std::int64_t>(56), parts);
     return start_operator(in, code, COLLECTIVE, seq, count, type,
@@ -195,10 +196,10 @@ void* Recorder::lost(Kind kind) noexcept {
 void Recorder::stop(void* handle) noexcept {
     if (handle == nullptr || is_group(handle)) return;
     if (stop_step(handle) || stop_operator(handle) || stop_part(handle)) return;
-    strangers_.fetch_add(1, std::memory_order_relaxed);
+    stale_events_.fetch_add(1, std::memory_order_relaxed);
 }
 
-// It has been enqueued; the sender's thread lets go of it.
+// It has been enqueued; the sender's thread releases it.
 bool Recorder::stop_operator(void* handle) noexcept {
     auto* place = ops_.refer(handle);
     if (place == nullptr) return false;
@@ -224,7 +225,7 @@ void Recorder::state(void* handle, int state, const void* args) noexcept {
         return parts_.release(part);
     }
     if (auto* op = ops_.refer(handle)) return ops_.release(op);
-    strangers_.fetch_add(1, std::memory_order_relaxed);
+    stale_events_.fetch_add(1, std::memory_order_relaxed);
 }
 
 void Recorder::turn(bool is_last) noexcept {
@@ -233,7 +234,8 @@ void Recorder::turn(bool is_last) noexcept {
     const auto is_ripe = [before](const Op& op) {
         return op.is_enqueued.load(std::memory_order_acquire) && op.touched_ns < before;
     };
-    const auto look_at_clock = [&](const Op& op) {  // before any is told: one may correct another
+    // before any of them is reported, because each may correct the times of others
+    const auto look_at_clock = [&](const Op& op) {
         if (is_ripe(op) && has_run(op)) clocks_[op.clock].correct(op.ahead, op.end_ns);
         return false;
     };
@@ -257,7 +259,7 @@ void Recorder::tell(const Op& op) noexcept {
     sender_.put(record);
 }
 
-// Those of the device where the operator was sampled.
+// The device's times, if the operator was sampled.
 void Recorder::set_times(const Op& op, stepscope::Record& record) noexcept {
     if (!has_run(op)) return;
     const std::int64_t ahead = clocks_[op.clock].correct(op.ahead, op.end_ns);
@@ -266,9 +268,9 @@ void Recorder::set_times(const Op& op, stepscope::Record& record) noexcept {
 }
 
 void Recorder::tell_troubles() noexcept {
-    const std::uint64_t strangers = strangers_.load(std::memory_order_relaxed);
-    if (strangers == strangers_told_) return;
-    strangers_told_ = strangers;
+    const std::uint64_t strangers = stale_events_.load(std::memory_order_relaxed);
+    if (strangers == stale_events_told_) return;
+    stale_events_told_ = strangers;
     sender_.count("stepscope_nccl_strangers", static_cast<std::int64_t>(strangers));
 }
 
@@ -277,7 +279,7 @@ void Recorder::watch(std::int64_t events) noexcept {
     set_mask(now_ns());
 }
 
-// NCCL reads it before each event. Somebody who said what to watch gets that, and nothing sampled.
+// NCCL reads this before each event. If the mask was set explicitly, it is used without sampling.
 void Recorder::set_mask(std::int64_t now_ns) noexcept {
     int* mask = mask_.load();
     if (mask == nullptr) return;

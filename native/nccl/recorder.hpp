@@ -1,9 +1,10 @@
-// What NCCL tells its profiler, as records: operators (`comm_ops`) and network requests
+// Turns NCCL's profiler events into records: operators (`comm_ops`) and network requests
 // (`transfers`).
 //
-// An operator is told of once it has been enqueued and nothing of it has stirred for a while: its
-// parts (proxy operations, kernel channels) begin after NCCL has said that the operator "stopped",
-// which means enqueued. Its end is that of its last part; where it has none, nobody here knows it.
+// An operator is reported once it has been enqueued and its parts have been quiet for a while: its
+// parts (proxy operations, kernel channels) begin after NCCL has "stopped" the operator, which
+// means that it was enqueued. The operator ends with its last part; if it has none, its end is
+// unknown.
 #pragma once
 
 #include <atomic>
@@ -22,9 +23,9 @@ namespace stepscope::nccl {
 
 struct Communicator {
     int ranks;
-    std::int64_t name;                           // as processor/communicators.py reads it
-    std::uint32_t clock;                         // its place
-    std::atomic<std::int64_t> calls[OPERATORS];  // so many of each operator before the next
+    std::int64_t name;                           // parsed by processor/communicators.py
+    std::uint32_t clock;                         // its index
+    std::atomic<std::int64_t> calls[OPERATORS];  // number of calls of each operator before the next
     std::atomic<std::int64_t> point_to_points;
     std::atomic<std::uint32_t> launches;
 };
@@ -35,14 +36,14 @@ struct Op {
     std::uint16_t flags;
     std::atomic<bool> is_enqueued;
     std::atomic<std::int64_t> touched_ns, end_ns;
-    std::atomic<std::uint64_t> gpu_start, gpu_stop;  // by the device's clock
-    std::atomic<std::int64_t> ahead;                 // of it, the host's
+    std::atomic<std::uint64_t> gpu_start, gpu_stop;  // on the device's clock
+    std::atomic<std::int64_t> ahead;                 // how far the host's clock is ahead of it
 };
 
 // A proxy operation or a kernel channel.
 struct Part {
     void* op;
-    Connections::Connection* connection;  // of what sends
+    Connections::Connection* connection;  // of a sending part
     std::uint64_t gpu_start;
     std::int64_t ahead;
     std::atomic<std::uint64_t> gpu_stop;
@@ -63,14 +64,14 @@ class Recorder {
 
     void* open(std::uint64_t hash, const char* name, int nodes, int ranks, int rank, int* mask);
     void close(void* communicator) noexcept;
-    // The handle of an event; null of what we do not follow.
+    // The handle of an event; null for events that are not followed.
     void* start(void* communicator, std::uint64_t type, const Description& event) noexcept;
     void stop(void* handle) noexcept;
     void state(void* handle, int state, const void* args) noexcept;
 
-    // On the sender's thread.
+    // Called on the sender's thread.
     void turn(bool is_last) noexcept;
-    // What to watch from now on: bits of `Event`, or AS_USUAL.
+    // Sets what to record from now on: bits of `Event`, or AS_USUAL.
     void watch(std::int64_t events) noexcept;
     bool is_silent() const noexcept { return sender_.is_silent(); }
 
@@ -100,7 +101,7 @@ class Recorder {
     int usual(std::int64_t now_ns) const noexcept;
 
     Sender& sender_;
-    const int pid_;                      // asking each time costs as much as all the rest
+    const int pid_;  // cached: a system call each time costs as much as all the rest
     std::int64_t operators_[OPERATORS];  // their names
     Pool<Communicator, Holds::communicator> communicators_;
     Operators ops_;
@@ -108,12 +109,13 @@ class Recorder {
     Steps steps_;
     Connections connections_;
     std::atomic<int*> mask_{nullptr};
-    std::atomic<bool> has_network_{false};  // some communicator has several nodes
+    std::atomic<bool> has_network_{false};  // whether any communicator has several nodes
     std::atomic<int> asked_{AS_USUAL};
-    std::atomic<std::uint64_t> strangers_{0};  // states and stops of what has ended, or never was
-    std::uint64_t strangers_told_ = 0;
+    // states and stops of events that have ended, or never existed
+    std::atomic<std::uint64_t> stale_events_{0};
+    std::uint64_t stale_events_told_ = 0;
     std::int64_t transfers_ns_ = 0;
-    std::unique_ptr<DeviceClock[]> clocks_;  // of communicators, each of which is of one device
+    std::unique_ptr<DeviceClock[]> clocks_;  // one per communicator, each of which has one device
     std::atomic<std::uint32_t> opened_{0};
 };
 

@@ -1,10 +1,10 @@
-// What we use of CUPTI's PM sampling and its host profiler, declared by ourselves: one binary for
-// CUDA 12.6 to 13.x, and for none.
+// The parts of CUPTI's PM sampling and host profiler that we use, declared by ourselves, so that
+// one binary works with CUDA 12.6 to 13.x, and without CUDA.
 //
 // Names, values and fields are those of NVIDIA's cupti_pmsampling.h, cupti_profiler_host.h,
 // cupti_profiler_target.h and cupti_result.h. Every parameter structure begins with its size, up to
-// the end of its last field, and a pointer that stays null: by the size CUPTI knows how much of a
-// structure its caller knows.
+// the end of its last field, and a pointer that stays null. The size tells CUPTI which version of
+// the structure its caller uses.
 #pragma once
 
 #include <cstddef>
@@ -142,13 +142,14 @@ struct SampleInfo : Head {
     std::uint64_t start, end;
 };
 
-// Up to the end of the last field: only that of Decode is followed by padding.
+// Up to the end of the last field; only Decode has padding after it.
 template <class Params>
 constexpr std::size_t SIZE = sizeof(Params);
 template <>
 constexpr std::size_t SIZE<Decode> = 45;
 
-// Older CUPTI refuses structures that are larger than its own. Versions are cuptiGetVersion's.
+// Older versions of CUPTI reject structures that are larger than their own. Versions are those of
+// cuptiGetVersion.
 constexpr std::size_t SET_CONFIG_WITHOUT_APPEND = 60;  // of CUDA 12.6: it keeps the oldest
 constexpr std::uint32_t KNOWS_APPEND = 26;             // CUDA 12.8
 constexpr std::size_t HOST_INITIALIZE_WITHOUT_SET = 48;

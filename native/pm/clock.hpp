@@ -1,9 +1,9 @@
-// Times of samples on the host's wall clock.
+// Converts the times of samples to the host's wall clock.
 //
-// CUPTI's guide says that they are those of the CPU: its own clock, which `cuptiGetTimestamp`
-// tells. What lies in the future by it, or more than a second back, is of another clock. That one
-// is taken to be as late as the quickest notice of a sample was: by up to a decoding's pause too
-// late.
+// According to CUPTI's guide they are on the CPU's clock, which is CUPTI's own, the one of
+// `cuptiGetTimestamp`. A sample that is in the future on that clock, or more than a second in the
+// past, is on another clock. The offset of that one is estimated from the sample that arrived
+// soonest, and is too large by up to the pause between two decodings.
 #pragma once
 
 #include <time.h>
@@ -23,7 +23,7 @@ inline std::int64_t wall_ns() {
 
 class HostClock {
  public:
-    // Asks CUPTI what time it is.
+    // Asks CUPTI for the current time.
     void calibrate(const Library& cupti) {
         const std::int64_t before = wall_ns();
         std::uint64_t theirs = 0;
@@ -31,7 +31,7 @@ class HostClock {
         offset_ns_ = before + (wall_ns() - before) / 2 - static_cast<std::int64_t>(theirs);
     }
 
-    // A sample that ended then was met just now.
+    // A sample with this end has just arrived.
     void notice(std::uint64_t end, std::int64_t now_ns) {
         const std::int64_t difference = now_ns - static_cast<std::int64_t>(end);
         const std::int64_t late_ns = difference - offset_ns_;

@@ -1,4 +1,5 @@
-// What the sampler's process calls. Nothing is thrown out of here: trouble is told as one frame.
+// The functions that the sampler's process calls. They throw nothing: trouble is written as a
+// frame.
 #include <exception>
 #include <string>
 
@@ -35,7 +36,7 @@ void tell(const Chosen& chosen, const std::string& chip, Pipe& pipe) {
     pipe.metrics(joined(names, "\n"));
     if (!chosen.unknown.empty()) pipe.note(chip + " has no " + joined(chosen.unknown, ", "));
     if (!chosen.other_pass.empty()) {
-        pipe.note("without room in one pass: " + joined(chosen.other_pass, ", "));
+        pipe.note("not sampled, no room in one pass: " + joined(chosen.other_pass, ", "));
     }
 }
 
@@ -43,15 +44,15 @@ void tell_end(const Window& window, Pipe& pipe) {
     if (window.overflows() > 0) {
         pipe.note("the GPU's buffer overflowed " + std::to_string(window.overflows()) + " times");
     }
-    if (window.has_foreign_clock()) pipe.note("times are not of CUPTI's clock: by first notice");
+    if (window.has_foreign_clock()) pipe.note("times are not on CUPTI's clock: estimated");
 }
 
 }  // namespace
 }  // namespace stepscope::pm
 
-// Samples a GPU (its number among all, in the order of the PCI bus) every `interval_ns` for
-// `window_ns` or until `stop` is readable or closed, and writes frames to `out`.
-// `folders`: where to look for libcupti first. Returns 0, or 1 where trouble was told.
+// Samples a GPU (its index among all, in the order of the PCI bus) every `interval_ns` for
+// `window_ns`, or until `stop` is readable or closed, and writes frames to `out`. `folders`: where
+// to look for libcupti first. Returns 0, or 1 if trouble was reported.
 API int stepscope_pm_sample(const char* folders, int gpu, long long interval_ns,
                             long long window_ns, int out, int stop) {
     using namespace stepscope::pm;
@@ -71,7 +72,7 @@ API int stepscope_pm_sample(const char* folders, int gpu, long long interval_ns,
     });
 }
 
-// What would be sampled of a chip; needs no GPU.
+// Reports what would be sampled on a chip; needs no GPU.
 API int stepscope_pm_choose(const char* folders, const char* chip, int out) {
     using namespace stepscope::pm;
     Pipe pipe(out);

@@ -12,7 +12,7 @@ bool has(const std::vector<const Metric*>& chosen, const std::string& name) {
                        [&](const Metric* one) { return name == one->name; });
 }
 
-// With one metric more, if it fits.
+// Adds one more metric, if it fits.
 void extend(Chosen& chosen, const Metric& metric, std::unique_ptr<Host> host) {
     std::vector<const char*> counters = chosen.counters;
     for (const char* one : metric.counters()) counters.push_back(one);
@@ -31,7 +31,7 @@ void extend(Chosen& chosen, const Metric& metric, std::unique_ptr<Host> host) {
     chosen.host = std::move(host);
 }
 
-// A name that was taken in the end, or is there already, is not told of (again).
+// A name that was finally taken, or is listed already, is not reported (again).
 void tidy(std::vector<std::string>& left_out, const std::vector<const Metric*>& chosen) {
     std::vector<std::string> kept;
     for (const std::string& name : left_out) {

@@ -1,5 +1,5 @@
 // The half of CUPTI's profiler that needs no GPU: which counters a chip has, which of them fit in
-// one pass, and what raw samples mean.
+// one pass, and how to evaluate raw samples.
 #pragma once
 
 #include <memory>
@@ -15,13 +15,13 @@ using Bytes = std::vector<std::uint8_t>;
 
 class Host {
  public:
-    // `availability` may be null: then all counters of the chip count as there. Throws Trouble.
+    // `availability` may be null: then all counters of the chip count as available. Throws Trouble.
     Host(const Library& cupti, const std::string& chip, const std::uint8_t* availability);
     ~Host();
     Host(const Host&) = delete;
     Host& operator=(const Host&) = delete;
 
-    // False where the chip lacks one of them; the object is of no use then.
+    // False if the chip lacks one of them; the object cannot be used then.
     bool add(std::vector<const char*> counters);
     Bytes config_image() const;
     std::size_t passes(const Bytes& config) const;
@@ -33,19 +33,19 @@ class Host {
     HostObject* host_;
 };
 
-// What is going to be sampled.
+// The metrics that will be sampled.
 struct Chosen {
     std::vector<const Metric*> metrics;
-    std::vector<std::string> unknown, other_pass;  // left out: the chip has none; no room
+    std::vector<std::string> unknown, other_pass;  // left out: missing on the chip; no room
     std::vector<const char*> counters;
     Bytes config;
     std::unique_ptr<Host> host;
 
-    // Our values of one sample, of CUPTI's.
+    // Our values of one sample, computed from CUPTI's.
     void convert(const std::vector<double>& raw, Sample& sample) const;
 };
 
-// As many as one pass has room for, in the order of METRICS. Throws Trouble where there is none.
+// As many as fit in one pass, in the order of METRICS. Throws Trouble if none fits.
 Chosen choose(const Library& cupti, const std::string& chip, const std::uint8_t* availability);
 
 }  // namespace stepscope::pm

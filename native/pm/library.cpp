@@ -28,7 +28,7 @@ void* opened(const std::string& folders) {
         "CUDA's extras/CUPTI/lib64 to LD_LIBRARY_PATH");
 }
 
-// CUPTI opens it only when it needs it, and says little then.
+// CUPTI loads it only when it needs it, and then reports failures poorly.
 void open_evaluator(void* of_cupti) {
     Dl_info where{};
     dladdr(of_cupti, &where);
@@ -90,9 +90,9 @@ Library find(const std::string& folders) {
     void* handle = opened(folders);
     Library found{};
     if (!Symbols(handle).get("cuptiGetVersion", found.get_version).complete()) {
-        throw Trouble("libcupti does not say its version");
+        throw Trouble("libcupti does not report its version");
     }
-    // CUDA 13.5's does not where there is no driver: it has all that we need.
+    // CUDA 13.5's fails without a driver: it has all that we need.
     if (found.get_version(&found.version) != SUCCESS) found.version = NEWEST;
     if (found.version < OLDEST || !look_up(handle, found)) {
         throw Trouble("CUPTI is version " + std::to_string(found.version) +
@@ -109,7 +109,9 @@ void start_driver() {
         throw Trouble("there is no NVIDIA driver (libcuda.so.1)");
     }
     const Result said = initialize(0);
-    if (said != SUCCESS) throw Trouble("CUDA does not start: cuInit says " + std::to_string(said));
+    if (said != SUCCESS) {
+        throw Trouble("CUDA did not start: cuInit returned " + std::to_string(said));
+    }
 }
 
 void check(Result result, const char* call) {
@@ -125,7 +127,7 @@ void check(Result result, const char* call) {
             throw Trouble(
                 std::string("another profiler has the counters (") + call + " says " +
                 std::to_string(result) +
-                "): DCGM lets go of them by `dcgmi profile --pause`, Nsight when it ends");
+                "): `dcgmi profile --pause` makes DCGM release them, Nsight does when it ends");
         default: throw Trouble(std::string(call) + " says " + std::to_string(result));
     }
 }

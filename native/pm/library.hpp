@@ -1,4 +1,4 @@
-// libcupti and libnvperf_host as they are found at run time.
+// libcupti and libnvperf_host, loaded at run time.
 #pragma once
 
 #include <string>
@@ -34,14 +34,14 @@ struct Library {
     std::uint32_t version;
 };
 
-// Looks in `folders`, with colons between, then where the dynamic linker does.
-// Throws Trouble: there is none, or one that is too old.
+// Looks in `folders`, separated by colons, then where the dynamic linker looks. Throws Trouble if
+// there is none, or one that is too old.
 Library find(const std::string& folders);
 
-// Has CUDA's driver begin, which CUPTI does not do itself. Throws Trouble.
+// Initialises CUDA's driver, which CUPTI does not do itself. Throws Trouble.
 void start_driver();
 
-// Throws Trouble unless a call succeeded.
+// Throws Trouble unless the call succeeded.
 void check(Result result, const char* call);
 
 }  // namespace stepscope::pm

@@ -2,8 +2,9 @@
 
 namespace stepscope::pm {
 
-// The `_realtime` form of the tensor pipes, because the other one takes three passes on GH100.
-// Units as in `gpu_rates.py`: shares from 0 to 1, bytes per second. Reading over PCIe is receiving.
+// The `_realtime` variants of the tensor pipes, because the others take three passes on GH100.
+// Units as in `gpu_rates.py`: fractions from 0 to 1, and bytes per second. A read over PCIe counts
+// as received.
 const std::vector<Metric> METRICS = {
     {"sm_active", {"sm__cycles_active.avg.pct_of_peak_sustained_elapsed"}, 0.01, false},
     {"tensor_active",

@@ -1,4 +1,4 @@
-// What goes to the processor: frames, in the machine's byte order.
+// Frames to the processor, in the machine's byte order.
 //
 //   0  kind    u32  1 said, 2 metrics, 3 samples, 4 lost, 5 chosen
 //   4  bytes   u32  of what follows
@@ -19,7 +19,7 @@ class Pipe {
  public:
     explicit Pipe(int descriptor) : descriptor_(descriptor) {}
 
-    // All wait for room, and do nothing once nobody reads.
+    // All of them wait for room, and do nothing once the reader is gone.
     void said(const std::string& why) { frame(1, why.data(), why.size()); }
     void metrics(const std::string& names) { frame(2, names.data(), names.size()); }
     void samples(const std::vector<Sample>& some) {

@@ -1,4 +1,4 @@
-// Samples between the thread that decodes and the one that writes: bounded, drops counted.
+// A bounded queue of samples from the decoding thread to the writing thread; drops are counted.
 #pragma once
 
 #include <algorithm>
@@ -42,13 +42,13 @@ class Queue {
         waiting_.loss.add(count, from_ns, until_ns);
     }
 
-    // Nothing more comes.
+    // No more samples will come.
     void close() {
         const std::lock_guard<std::mutex> hold(mutex_);
         closed_ = true;
     }
 
-    // What is there, perhaps nothing; false where there is nothing and nothing more comes.
+    // Takes what is there, perhaps nothing; false once it is empty and no more will come.
     bool take(Batch& batch) {
         const std::lock_guard<std::mutex> hold(mutex_);
         batch = std::exchange(waiting_, Batch{});

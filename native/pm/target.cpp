@@ -5,7 +5,7 @@
 namespace stepscope::pm {
 namespace {
 
-constexpr std::size_t BUFFER_BYTES = 64 << 20;  // of raw samples
+constexpr std::size_t BUFFER_BYTES = 64 << 20;  // for raw samples
 constexpr std::uint32_t SAMPLES_AT_ONCE = 1024;
 
 OfSampling of(SamplingObject* sampling) {

@@ -1,4 +1,4 @@
-// The half of CUPTI's profiler that has a GPU sampled: one GPU, one configuration.
+// The half of CUPTI's profiler that samples a GPU: one GPU, one configuration.
 #pragma once
 
 #include <vector>
@@ -7,25 +7,25 @@
 
 namespace stepscope::pm {
 
-// One sample as CUPTI gives it.
+// One sample as CUPTI returns it.
 struct Raw {
-    std::uint64_t start, end;  // of CUPTI's clock
+    std::uint64_t start, end;  // on CUPTI's clock
     std::vector<double> values;
 };
 
-// Of one look at the hardware's buffer.
+// The result of one look at the hardware's buffer.
 struct Decoded {
     std::vector<Raw> samples;
     bool overflowed = false;
 };
 
-// Which chip it is, and which counters it lets us have. Both throw Trouble.
+// The name of the chip, and the counters that are available to us. Both throw Trouble.
 std::string chip_of(const Library& cupti, std::size_t gpu);
 Bytes availability_of(const Library& cupti, std::size_t gpu);
 
 class Target {
  public:
-    // Throws Trouble: who may not, or comes second.
+    // Throws Trouble if the user lacks the permission, or another profiler is active.
     Target(const Library& cupti, std::size_t gpu, Chosen& chosen, std::uint64_t interval_ns);
     ~Target();
     Target(const Target&) = delete;

@@ -1,4 +1,4 @@
-// Why nothing is sampled, in one line for a person.
+// The reason why nothing is sampled, in one line for the user.
 #pragma once
 
 #include <stdexcept>

@@ -62,7 +62,7 @@ void Window::turn() {
     for (const Raw& raw : decoded.samples) take(raw);
 }
 
-// The first one began before the start was through: nobody knows what it is about.
+// Discards the first sample, which began before the start was complete: its period is unknown.
 void Window::take(const Raw& raw) {
     const bool is_first = last_end_ == 0;
     if (!is_first) count_gap(raw);
@@ -77,7 +77,7 @@ void Window::take(const Raw& raw) {
     queue_.push(sample);
 }
 
-// Samples follow each other without a break; what is missing, the hardware had no room for.
+// Samples follow one another without gaps; a gap means that the hardware had no room for some.
 void Window::count_gap(const Raw& raw) {
     if (raw.start <= last_end_) return;
     const auto gap_ns = static_cast<std::int64_t>(raw.start - last_end_);

@@ -1,4 +1,4 @@
-// One window of samples of one GPU: a thread decodes every 10 ms, the caller's writes.
+// Samples one GPU for one window: a thread decodes every 10 ms, the caller's thread writes.
 #pragma once
 
 #include <atomic>
@@ -15,7 +15,7 @@ class Window {
  public:
     Window(const Library& cupti, Target& target, const Chosen& chosen, std::int64_t interval_ns);
 
-    // Until it is over, or `stop` can be read from, or nobody reads. Throws Trouble.
+    // Runs until it is over, `stop` is readable, or the reader is gone. Throws Trouble.
     void run(std::int64_t window_ns, Pipe& pipe, int stop);
     std::uint64_t overflows() const { return overflows_; }
     bool has_foreign_clock() const { return clock_.is_foreign(); }
@@ -33,7 +33,7 @@ class Window {
     HostClock clock_;
     Queue queue_;
     std::atomic<bool> stop_{false};
-    // Of the thread that decodes; read when it has ended.
+    // Used by the decoding thread; may be read when that has ended.
     std::uint64_t last_end_ = 0, overflows_ = 0;
     std::string trouble_;
 };

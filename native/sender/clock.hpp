@@ -1,4 +1,4 @@
-// Times on the wire are CLOCK_MONOTONIC nanoseconds.
+// Times in records are CLOCK_MONOTONIC nanoseconds.
 #pragma once
 
 #include <time.h>
@@ -20,11 +20,11 @@ inline std::int64_t now_ns() { return clock_ns(CLOCK_MONOTONIC); }
 // The same moment on both clocks.
 struct ClockPair {
     std::int64_t wall_ns, mono_ns;
-    // Wall-clock time (CUPTI's, say) to the wire's.
+    // Converts wall-clock time (CUPTI's, for example) to CLOCK_MONOTONIC.
     std::int64_t to_mono(std::int64_t ns) const { return ns - wall_ns + mono_ns; }
 };
 
-// Of a few readings the one least disturbed.
+// Takes a few readings and returns the least disturbed one.
 ClockPair clock_pair();
 
 }  // namespace stepscope

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::uint32_t MAGIC = 0x70635353;  // "SScp"
 constexpr std::uint16_t VERSION = 1;
-// What a processor asks of a producer is a line.
+// A request of the processor is one line.
 constexpr std::size_t MOST_HEARD_BYTES = 4096;
 
 bool try_later() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
@@ -55,7 +55,7 @@ Sent Connection::send(Packet kind, const void* payload, std::size_t bytes, std::
     msghdr message{};
     message.msg_iov = parts;
     message.msg_iovlen = 2;
-    // a dead processor must not end the training by SIGPIPE
+    // without MSG_NOSIGNAL, a dead processor would end the training by SIGPIPE
     if (::sendmsg(socket_.load(), &message, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0) {
         ++packet_;
         return Sent::yes;

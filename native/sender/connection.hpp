@@ -1,4 +1,4 @@
-// Packets on a socket, as src/stepscope/wire/frames.py lays them down. Nothing here blocks.
+// Packets on a socket, in the format of src/stepscope/wire/frames.py. Nothing here blocks.
 #pragma once
 
 #include <atomic>
@@ -27,7 +27,7 @@ constexpr std::size_t MOST_RECORDS = MOST_PAYLOAD_BYTES / sizeof(Record);
 
 enum class Sent { yes, later, broken };
 
-// One processor's socket. All but `abandon` belong to the sender's thread.
+// The socket to one processor. Only the sender's thread may call it, except for `abandon`.
 class Connection {
  public:
     explicit Connection(std::string path) : path_(std::move(path)) {}
@@ -36,11 +36,11 @@ class Connection {
     int descriptor() const noexcept { return socket_.load(); }
     bool open() noexcept;
     void close() noexcept;
-    // In a forked child: lets go of the parent's connection, which stays as it is.
+    // In a forked child: drops the parent's connection without closing it for the parent.
     void abandon() noexcept { close(); }
     Sent send(Packet kind, const void* payload, std::size_t bytes, std::size_t records,
               std::uint64_t dropped) noexcept;
-    // The payload of what the processor says next; `later` where it says nothing.
+    // The payload of the next packet from the processor; `later` if there is none yet.
     Sent hear(std::string& payload);
 
  private:

@@ -13,14 +13,14 @@ namespace {
 
 using Keys = std::initializer_list<const char*>;
 constexpr int ABSENT = -1;
-constexpr long LARGEST = 2147483647;  // as frames.py has it
+constexpr long LARGEST = 2147483647;  // the same limit as in frames.py
 
 const char* text_of(const char* key) {
     const char* text = std::getenv(key);
     return text == nullptr ? "" : text;
 }
 
-// A decimal number; ABSENT where the text is none, or none the wire takes.
+// A decimal number; ABSENT if the text is not one, or if it does not fit the wire format.
 int decimal(const char* text) {
     long value = 0;
     for (const char* at = text; *at != '\0'; ++at) {

@@ -1,4 +1,5 @@
-// Who this process is, from what launchers set: as src/stepscope/collect/identity.py tells it.
+// The rank and the job of this process, from the variables that launchers set. Must agree with
+// src/stepscope/collect/identity.py.
 #pragma once
 
 #include <string>
@@ -10,16 +11,16 @@ namespace stepscope {
 struct Identity {
     std::string socket, job, store, host;
     int rank, world_size, local_rank, attempt;
-    // A launcher's variable says which rank this is.
+    // Whether a launcher's variable says which rank this is.
     bool is_ranked;
 };
 
 Identity from_environment();
 
-// Another process of this rank records: we are a child that inherited its environment.
+// Whether another process records this rank: we are a child that inherited its environment.
 bool is_anothers();
 
-// The payload of a HELLO packet, but for its last bracket.
+// The payload of a HELLO packet, without its closing bracket.
 std::string hello_of(const Identity& who, const std::string& source, const ClockPair& clocks);
 
 }  // namespace stepscope

@@ -8,7 +8,7 @@ namespace {
 
 // As in collect/sender.py: the processor stores what it got at least this often.
 constexpr std::int64_t AT_RISK_NS = 3 * SECOND_NS;
-// Packets this near each other are remembered as one, which keeps the list short.
+// Packets closer together than this are remembered as one, which keeps the list short.
 constexpr std::int64_t TOGETHER_NS = SECOND_NS / 10;
 
 std::string rows_json(const Counts& rows) {

@@ -1,5 +1,5 @@
-// What is lost, counted exactly: records for which there was no room, and rows that a processor
-// may have got and not stored.
+// Exact counts of what is lost: records for which there was no room, and rows that a processor may
+// have received but not stored.
 #pragma once
 
 #include <array>
@@ -15,7 +15,7 @@ namespace stepscope {
 
 using Counts = std::array<std::uint64_t, KINDS>;
 
-// By kind; any thread may add.
+// Counts by kind; any thread may add.
 class Drops {
  public:
     void add(Kind kind, std::uint64_t rows) noexcept;
@@ -26,15 +26,15 @@ class Drops {
     std::array<std::atomic<std::uint64_t>, KINDS> dropped_{};
 };
 
-// The rows sent lately: as `Sender._recent` in collect/sender.py.
+// The rows sent recently; corresponds to `Sender._recent` in collect/sender.py.
 class Recent {
  public:
     void sent(const Record* records, std::size_t count, std::int64_t now_ns);
-    // A hello has named them.
+    // Called when a hello has reported them.
     void named(std::int64_t now_ns);
-    // Who was told last may have died before storing that.
+    // The processor that was told last may have died before it stored that.
     void disconnected(std::int64_t now_ns);
-    // The field `at_risk` of a hello, with a comma in front; empty where nothing is.
+    // The field `at_risk` of a hello, with a leading comma; empty if no rows are at risk.
     std::string at_risk() const;
 
  private:

@@ -7,7 +7,7 @@ namespace {
 
 // As in collect/session.py.
 constexpr std::size_t MOST_NAMES = 10'000;
-// C++ kernels are long: a quarter of what the wire takes, so 10 MB at the most.
+// Names of C++ kernels are long. This is a quarter of what the wire allows, hence 10 MB at most.
 constexpr std::size_t LONGEST_NAME = 1'000;
 constexpr const char* OTHER = "(other)";
 
@@ -47,7 +47,7 @@ std::string Names::told_from(std::size_t& first, std::size_t most_bytes) const {
     return out + "}}";
 }
 
-// With the lock held.
+// The caller holds the lock.
 std::int64_t Names::held(const std::string& text) {
     const auto fresh = static_cast<std::int64_t>(texts_.size());
     const auto [place, is_new] = numbers_.emplace(text, fresh);

@@ -1,4 +1,4 @@
-// Strings that records refer to by number, told to the processor once per connection.
+// Strings that records refer to by number; each is sent to the processor once per connection.
 #pragma once
 
 #include <cstddef>
@@ -13,12 +13,12 @@ namespace stepscope {
 
 class Names {
  public:
-    // The number of a text. Long ones are cut, beyond so many all share one, and what is no ASCII
-    // is replaced: names come from other people's programs. Safe on any thread; takes a lock.
+    // The number of a text. Long texts are cut, and beyond a limit all new texts share one number.
+    // Bytes that are not ASCII are replaced, because names come from other people's programs. Safe
+    // on any thread; takes a lock.
     std::int64_t number(std::string_view text);
     std::size_t size() const;
-    // The JSON of a NAMES packet with the names from `first` on that fit; `first` moves behind
-    // them.
+    // The JSON of a NAMES packet with as many names from `first` on as fit; advances `first`.
     std::string told_from(std::size_t& first, std::size_t most_bytes) const;
 
  private:

@@ -9,7 +9,7 @@ std::size_t power_of_two(std::size_t least) {
     return size;
 }
 
-constexpr std::size_t AHEAD = 40;  // records whose memory is asked for early: 3 KB
+constexpr std::size_t AHEAD = 40;  // number of records whose memory is prefetched: 3 KB
 
 }  // namespace
 
@@ -39,7 +39,7 @@ bool Queue::put_all(const Record* records, std::size_t count) noexcept {
     if (count == 0 || count > capacity()) return count == 0;
     std::uint64_t at = put_.load(std::memory_order_relaxed);
     while (true) {
-        // cells are freed in order: where the last one is free all are
+        // cells are freed in order: if the last one is free, all are
         const std::uint64_t last = at + count - 1;
         const std::uint64_t turn = cells_[last & mask_].turn.load(std::memory_order_acquire);
         if (turn < last) return false;

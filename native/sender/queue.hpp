@@ -1,4 +1,4 @@
-// A bounded queue without locks: many threads put, the sender's one takes.
+// A bounded lock-free queue: many threads put, and the sender's thread takes.
 #pragma once
 
 #include <atomic>
@@ -10,20 +10,22 @@
 
 namespace stepscope {
 
-// D. Vyukov's bounded queue: each cell says by a number of its own whose turn it is.
+// D. Vyukov's bounded queue: each cell has a sequence number that says whose turn it is.
 class Queue {
  public:
-    // Room is made, and touched, at once. Rounded up to a power of two.
+    // Allocates and touches all memory at once. The capacity is rounded up to a power of two.
     explicit Queue(std::size_t records);
 
-    // False when full.
+    // False if the queue is full.
     bool put(const Record& record) noexcept;
-    // All of them in a row, or none. Cheaper than one by one: 30 ns against 44 for a kernel's
-    // record (benchmarks/cupti.py), most of it waiting for memory that the taker's core wrote last.
+    // Puts all of them in a row, or none. Cheaper than one by one: 30 ns against 44 for a kernel's
+    // record (benchmarks/cupti.py). Most of that is waiting for memory that the reader's core wrote
+    // last.
     bool put_all(const Record* records, std::size_t count) noexcept;
-    // The oldest ones, at most so many; returns how many. Of one thread at a time.
+    // Takes the oldest records, at most this many; returns how many. Only one thread at a time may
+    // call it.
     std::size_t take(Record* records, std::size_t most) noexcept;
-    // How many there are, roughly.
+    // The approximate number of records in the queue.
     std::size_t size() const noexcept;
     std::size_t capacity() const noexcept { return mask_ + 1; }
 

@@ -1,4 +1,4 @@
-// The 64 bytes that producers send, as src/stepscope/wire/records.py lays them down.
+// The 64-byte records that producers send, in the format of src/stepscope/wire/records.py.
 #pragma once
 
 #include <cstddef>
@@ -17,9 +17,9 @@ enum class Kind : std::uint16_t {
 };
 constexpr std::size_t KINDS = 8;
 
-// Of a field that nobody can fill.
+// The value of a field that cannot be filled.
 constexpr std::int64_t UNKNOWN = -1;
-// We do not know how many optimizer steps there were: the processor tells it by the time.
+// The number of optimizer steps is unknown here: the processor derives the step from the time.
 constexpr std::uint32_t UNKNOWN_ORDINAL = 0xFFFFFFFF;
 
 struct Record {
@@ -30,7 +30,7 @@ struct Record {
 };
 static_assert(sizeof(Record) == 64, "records are 64 bytes on the wire");
 
-// The table that suffers when a record of this kind is lost; null of no kind of ours.
+// The table that loses a row when a record of this kind is lost; null for unknown kinds.
 const char* table_of(std::size_t kind);
 
 }  // namespace stepscope

@@ -20,7 +20,7 @@ constexpr std::int64_t EXIT_NS = SECOND_NS;
 constexpr std::int64_t COST_NS = 5 * SECOND_NS;
 constexpr int EXIT_TURN_MS = 10;
 
-// A library has one; tests have a few.
+// Each library has one sender; tests have a few.
 constexpr std::size_t MOST_SENDERS = 8;
 std::atomic<Sender*> senders[MOST_SENDERS];
 std::once_flag handlers_set;
@@ -35,7 +35,7 @@ bool enlist(Sender* sender) {
 
 void pause_ms(int milliseconds) { ::poll(nullptr, 0, milliseconds); }
 
-// The host's signals are not for our thread: a handler of its own would run on it.
+// Blocks signals on our thread: otherwise the process's signal handlers could run on it.
 class SignalsBlocked {
  public:
     SignalsBlocked() {
@@ -77,9 +77,9 @@ Sender* Sender::start(const SenderOptions& options) noexcept {
         if (who.socket.empty() || is_anothers()) return nullptr;
         Sender* sender = new Sender(options, std::move(who));
         if (enlist(sender) && sender->launch()) return sender;
-        // leaked: it stands in the list of who is told of forks
+        // leaked: fork handlers may still access it through the list of senders
         sender->silent_ = sender->ended_ = true;
-    } catch (...) {  // no memory, no thread: the training goes on without us
+    } catch (...) {  // no memory or no thread: the training goes on without us
     }
     return nullptr;
 }
@@ -114,7 +114,7 @@ bool Sender::launch() {
     return true;
 }
 
-// Nothing is locked or freed here: the parent's other threads may have held any lock.
+// Must not lock or free anything: other threads of the parent may have held any lock.
 void Sender::in_child() noexcept {
     for (auto& place : senders) {
         Sender* sender = place.load();
@@ -190,7 +190,8 @@ void Sender::run() noexcept {
     ended_ = true;
 }
 
-// Until it is time for a look, the processor says something or has room again, or we are to stop.
+// Waits until it is time for a look, the processor has sent something or has room again, or we are
+// to stop.
 void Sender::wait() {
     const bool is_open = connection_.is_open();
     const short wanted = clogged_ ? POLLIN | POLLOUT : POLLIN;
@@ -198,7 +199,7 @@ void Sender::wait() {
     const int ready = ::poll(looked, is_open ? 2 : 1, LOOK_MS);
     if (ready <= 0) return;
     eventfd_t times = 0;
-    // the script closed a descriptor of ours: it wakes us no more
+    // the script closed our descriptor, which can no longer wake us
     if (looked[0].revents != 0 && eventfd_read(wake_, &times) != 0) pause_ms(LOOK_MS);
     if (is_open && (looked[1].revents & ~POLLOUT) != 0) listen();
 }
@@ -219,7 +220,7 @@ void Sender::turn(bool is_last) {
     }
 }
 
-// The last records may need more room than the socket has at once.
+// Sends the last records, which may need more room than the socket has at once.
 void Sender::finish() {
     const std::int64_t until = now_ns() + EXIT_NS;
     turn(true);
@@ -265,7 +266,7 @@ bool Sender::send_names() {
     return true;
 }
 
-// One packet of records, its names before it; false when there are none, or no way for them.
+// Sends one packet of records, after their names; false if there are none, or it cannot be sent.
 bool Sender::send_batch() {
     if (batched_ == 0) fill();
     if (!send_names() || batched_ == 0) return false;

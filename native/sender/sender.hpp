@@ -1,12 +1,12 @@
-// Records from any thread of a training process to the processor, by a thread of our own.
+// Sends records from any thread of a training process to the processor, on its own thread.
 //
-// Who puts never waits and never allocates: what finds no room is counted by table and dropped. The
-// thread wakes ten times a second, never blocks on the socket, and tries again every second for as
-// long as the process lives. What it sent just before a connection broke may not have been stored:
-// the next hello names those rows as at risk. Nothing is thrown out of here.
+// Putting a record never waits and never allocates: if there is no room, the record is dropped and
+// counted by table. The thread wakes ten times a second, never blocks on the socket, and reconnects
+// every second for as long as the process lives. What it sent just before a connection broke may
+// not have been stored: the next hello reports those rows as at risk. Nothing here throws.
 //
-// A forked child is silent at once. At exit what is left is sent, for at most a second; `os._exit`
-// and SIGKILL lose what came in the last tenth of one.
+// A forked child sends nothing. At exit what is left is sent, for at most a second; `os._exit` and
+// SIGKILL lose what came in the last tenth of a second.
 #pragma once
 
 #include <atomic>
@@ -27,41 +27,41 @@
 namespace stepscope {
 
 struct SenderOptions {
-    const char* source = "";            // "cupti", "nccl": two of one source replace each other
+    const char* source = "";  // "cupti", "nccl": a new one replaces one of the same source
     std::size_t queue_records = 65536;  // 4.5 MiB
-    // Called on the sender's thread with what the processor asks: the JSON of a CONTROL packet.
+    // Called on the sender's thread with a request of the processor: the JSON of a CONTROL packet.
     void (*asked)(std::string_view json) = nullptr;
-    // Called on the sender's thread before it looks for records: who has some that were not ripe
-    // puts them now. The last time they go whether ripe or not.
+    // Called on the sender's thread before it looks for records, to put records that were held
+    // back. In the last call all of them must be put.
     void (*before_send)(bool is_last) = nullptr;
 };
 
 class Sender {
  public:
-    // Starts one, which is never destroyed: other threads may still put while the process ends.
-    // Null where none is wanted: no socket is named, another process of this rank records, or there
-    // is no memory or no thread to be had.
+    // Starts a sender, which is never destroyed: other threads may still put while the process
+    // ends. Null if none is wanted: no socket is named, another process of this rank records, or
+    // there is no memory or no thread.
     static Sender* start(const SenderOptions& options) noexcept;
 
-    // Queues a record; false, and counted, where there is no room.
+    // Queues a record; if there is no room, counts it as lost and returns false.
     bool put(const Record& record) noexcept;
-    // The same for who waits and tries again: not counted.
+    // The same without counting a loss, for callers that wait and try again.
     bool try_put(const Record& record) noexcept;
-    // Many at once, all or none of them; not counted either.
+    // Queues many at once, all or none of them; does not count a loss either.
     bool try_put_all(const Record* records, std::size_t count) noexcept;
-    // So many rows never came to be, or came without use.
+    // Counts rows that were never made, or were useless.
     void lost(Kind kind, std::uint64_t rows) noexcept;
-    // The number of a name, to stand in records; takes a lock and may allocate. UNKNOWN without
-    // memory.
+    // The number of a name, for use in records; takes a lock and may allocate. UNKNOWN if there is
+    // no memory.
     std::int64_t name(std::string_view text) noexcept;
     // A sample of a counter, for the table `hardware`.
     void count(std::string_view metric, std::int64_t value) noexcept;
-    // Has the thread look now instead of in a tenth of a second.
+    // Wakes the thread now instead of within a tenth of a second.
     void wake() noexcept;
     // Sends what is left, for at most a second, and ends the thread. Also called at exit.
     void stop() noexcept;
 
-    // In a forked child, and once stopped: nothing is recorded any more.
+    // In a forked child, and once stopped, nothing is recorded any more.
     bool is_silent() const noexcept { return silent_.load(std::memory_order_relaxed); }
     std::uint64_t dropped() const noexcept { return drops_.total(); }
     std::size_t waiting() const noexcept { return queue_.size(); }
@@ -104,7 +104,7 @@ class Sender {
     int wake_ = -1;
     std::thread thread_;
 
-    // of the thread alone
+    // used by the sender's thread only
     Connection connection_;
     Recent recent_;
     Record batch_[MOST_RECORDS];

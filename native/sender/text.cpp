@@ -10,7 +10,7 @@ unsigned byte_at(std::string_view text, std::size_t at) {
     return at < text.size() ? static_cast<unsigned char>(text[at]) : 0;
 }
 
-// How many bytes a lead byte announces; 0 of none.
+// The number of bytes that a lead byte announces; 0 if it is not a lead byte.
 std::size_t announced(unsigned lead) {
     if (lead < 0x80) return 1;
     if (lead >= 0xC2 && lead <= 0xDF) return 2;
@@ -18,7 +18,7 @@ std::size_t announced(unsigned lead) {
     return lead >= 0xF0 && lead <= 0xF4 ? 4 : 0;
 }
 
-// The second byte rules out forms that are too long, surrogates, and what is beyond Unicode.
+// The second byte excludes overlong forms, surrogates, and code points beyond Unicode.
 bool second_fits(unsigned lead, unsigned second) {
     if (lead == 0xE0) return second >= 0xA0;
     if (lead == 0xED) return second <= 0x9F;
@@ -26,7 +26,7 @@ bool second_fits(unsigned lead, unsigned second) {
     return lead != 0xF4 || second <= 0x8F;
 }
 
-// Bytes of the character that begins here; 0 where none does.
+// The number of bytes of the character that begins here; 0 if none does.
 std::size_t character(std::string_view text, std::size_t at) {
     const unsigned lead = byte_at(text, at);
     const std::size_t size = announced(lead);

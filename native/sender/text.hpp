@@ -1,4 +1,4 @@
-// What little JSON we write and read.
+// The small subset of JSON that we write and read.
 #pragma once
 
 #include <cstdint>
@@ -7,11 +7,11 @@
 
 namespace stepscope {
 
-// Appends a JSON string. Bytes that are no UTF-8 become lone surrogates, as in Python's
+// Appends a JSON string. Bytes that are not UTF-8 become lone surrogates, as in Python's
 // `os.environ`.
 void append_string(std::string& out, std::string_view text);
 
-// The number behind `"key":` in a JSON object; `otherwise` where there is none.
+// The number after `"key":` in a JSON object; `otherwise` if there is none.
 std::int64_t number_in(std::string_view json, std::string_view key, std::int64_t otherwise);
 
 }  // namespace stepscope

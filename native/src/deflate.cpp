@@ -11,14 +11,15 @@ namespace {
 
 constexpr std::size_t SHORTEST = 3, LONGEST = 258;  // matches
 constexpr std::size_t END = 256, FIRST_LENGTH = 257;
-constexpr std::size_t SAMPLE = 256;  // rows; those of a trace go on as they begin
+constexpr std::size_t SAMPLE = 256;  // rows; all rows of a trace look similar
 
-// A number from a range that shares a symbol: which, and in how many bits it is told within it.
+// A number in a range of numbers that share a symbol: the symbol, the extra bits, and their count.
 struct Ranged {
     unsigned symbol, extra, value;
 };
 
-// RFC 1951, section 3.2.5: from 1 on, `steps` ranges of each size, which then doubles.
+// RFC 1951, section 3.2.5: from 1 on there are `steps` ranges of each size, and then the size
+// doubles.
 constexpr Ranged ranged(unsigned number, unsigned steps) {
     unsigned symbol = 0, extra = 0, first = 0;
     for (;;) {
@@ -32,7 +33,7 @@ constexpr Ranged ranged(unsigned number, unsigned steps) {
 }
 
 constexpr Ranged of_length(std::size_t length) {
-    if (length == LONGEST) return {28, 0, 0};  // it has a symbol of its own
+    if (length == LONGEST) return {28, 0, 0};  // it has its own symbol
     return ranged(static_cast<unsigned>(length - SHORTEST), 4);
 }
 
@@ -48,7 +49,7 @@ constexpr std::array<Ranged, LONGEST + 1> lengths_of_matches() {
 }
 constexpr auto OF_LENGTH = lengths_of_matches();
 
-// Bits one after the other, the lowest of each byte first. Never more than 56 at once.
+// A bit stream, starting with the lowest bit of each byte. Never holds more than 56 bits.
 class Bits {
  public:
     explicit Bits(unsigned char* out) : out_(out) {}
@@ -56,7 +57,7 @@ class Bits {
     void add(std::uint64_t bits, unsigned count) {
         waiting_ |= bits << count_;
         count_ += count;
-        for (std::size_t at = 0; at < 8; ++at)  // one store, for compilers to join
+        for (std::size_t at = 0; at < 8; ++at)  // written so that compilers make one store of it
             out_[at] = static_cast<unsigned char>(waiting_ >> 8 * at);
         out_ += count_ / 8;
         waiting_ >>= count_ & ~7u;
@@ -85,7 +86,7 @@ std::vector<Span> spans(const unsigned char* data, std::size_t rows, std::size_t
     std::vector<Span> found;
     for (std::size_t column = 0; column < row; ++column) {
         if (differs[column] == 0) continue;
-        // what is too short for a match belongs to what differs around it
+        // a run of equal bytes that is too short for a match becomes part of its neighbours
         if (!found.empty() && column < found.back().at + found.back().width + SHORTEST)
             found.back().width = column + 1 - found.back().at;
         else
@@ -94,13 +95,13 @@ std::vector<Span> spans(const unsigned char* data, std::size_t rows, std::size_t
     return found;
 }
 
-// How many of the first bytes differ, those between included.
+// The number of first bytes up to the last one that differs.
 std::size_t changed(const unsigned char* now, const unsigned char* before, std::size_t width) {
     while (width > 0 && now[width - 1] == before[width - 1]) --width;
     return width;
 }
 
-// Bytes that repeat those a row before them, told as matches; `end` is behind them.
+// Encodes bytes that equal those one row before as matches; `end` is the first byte after them.
 template <class Sink>
 void repeat(std::size_t bytes, const unsigned char* end, Sink& sink) {
     for (; bytes >= LONGEST + SHORTEST; bytes -= LONGEST) sink.match(LONGEST);
@@ -114,12 +115,12 @@ void repeat(std::size_t bytes, const unsigned char* end, Sink& sink) {
         sink.literals(end - bytes, bytes);
 }
 
-// Tells rows to a sink, as literals and matches.
+// Encodes rows as literals and matches, which it passes to a sink.
 template <class Sink>
 void tell(const unsigned char* data, std::size_t rows, std::size_t row,
           const std::vector<Span>& spans, Sink& sink) {
     sink.literals(data, row);
-    std::size_t alike = 0;  // bytes up to here that are those of the row before
+    std::size_t alike = 0;  // bytes up to here equal those of the row before
     for (const unsigned char* now = data + row; now < data + rows * row; now += row) {
         std::size_t here = 0;
         for (const Span& span : spans) {
@@ -148,7 +149,7 @@ struct Counting {
     void match(std::size_t length) { ++counts[FIRST_LENGTH + OF_LENGTH[length].symbol]; }
 };
 
-// What a match of each length is written as; the one distance has the code 0 of one bit.
+// The codes of a match of each length; the only distance has the one-bit code 0.
 class Writing {
  public:
     Writing(const Codes& codes, std::size_t row, unsigned char* out) : codes_(codes), bits_(out) {
@@ -190,8 +191,8 @@ class Writing {
 
     void put(const Code& code) { bits_.add(code.bits, code.length); }
 
-    // RFC 1951, section 3.2.7. Lengths of codes are told in four bits each, as they are: codes of
-    // their own for these would save 60 bytes.
+    // RFC 1951, section 3.2.7. The code lengths are written directly in four bits each: encoding
+    // them would save 60 bytes.
     void head(unsigned distance) {
         bits_.add(0b100, 3);
         bits_.add(SYMBOLS - 257, 5);
@@ -215,8 +216,8 @@ class Writing {
     Bits bits_;
 };
 
-// No literal takes more than LONGEST_CODE bits, no match more than its bytes as literals would; the
-// head takes less than 200 bytes, and eight are written at once.
+// No literal takes more than LONGEST_CODE bits, and no match more than its bytes would as literals;
+// the header takes less than 200 bytes, and eight bytes are written at once.
 std::size_t most(std::size_t bytes) { return bytes * 2 + 512; }
 
 }  // namespace

@@ -6,12 +6,12 @@
 namespace stepscope {
 namespace {
 
-constexpr double MARGIN = 3;  // bandwidths before the first sample, and behind the last
-constexpr double CUT = 5;     // bandwidths; what lies beyond is 4e-6 of the peak
-// Of a grid; 512 KB. Histograms never need more; a group as published may where one sample in a
-// million lies far off, and then has fewer steps per bandwidth.
+constexpr double MARGIN = 3;  // bandwidths before the first sample, and after the last
+constexpr double CUT = 5;     // bandwidths; the kernel beyond is below 4e-6 of its peak
+// Maximal size of a grid; 512 KB. Histograms never need more. A published group may need more if
+// one sample in a million is far away, and then gets fewer steps per bandwidth.
 constexpr double MOST_POINTS = 1 << 16;
-// Taps come in fours, so that a loop over them has no rest.
+// The number of taps is a multiple of four, so that a vectorised loop has no remainder.
 constexpr std::size_t LANES = 4;
 
 }  // namespace

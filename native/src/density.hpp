@@ -3,9 +3,9 @@
 //     f(x) = Σ count · exp(−½ ((x − log) / h)²)        the factor 1 / (n h √2π) does not matter
 //     here
 //
-// Each sample is shared out between its two neighbours on the grid, and each point of the grid then
-// spread by a Gaussian. Lossy: with s steps per h, a sample's curve is wrong by less than 1 / (8
-// s²) of its peak, and by 4e-6 where it is cut off. Cost: samples + 10 s · points in use.
+// Each sample is divided between its two neighbours on the grid, and then each grid point is spread
+// by a Gaussian. Lossy: with s steps per h, a sample's curve is off by less than 1 / (8 s²) of its
+// peak, and by 4e-6 where it is cut off. Cost: samples + 10 s · points in use.
 #pragma once
 
 #include <cstddef>
@@ -15,9 +15,9 @@ namespace stepscope {
 
 class Density {
  public:
-    // An empty grid for samples within a range, with so many steps per bandwidth.
+    // An empty grid for samples in a range, with this many steps per bandwidth.
     void lay(double range, double bandwidth, double steps);
-    // Where on the grid a sample lies that is so much longer than the shortest.
+    // The position on the grid of a sample that is this much longer than the shortest.
     double place(double distance) const { return distance * per_log_ + margin_; }
     void share(double place, double count) {
         const auto point = static_cast<std::size_t>(place);
@@ -29,7 +29,7 @@ class Density {
 
     std::size_t points() const { return points_; }
     float operator[](std::size_t point) const { return spread_[point + reach_]; }
-    // How far a point lies beyond the shortest sample: the inverse of place.
+    // How far a point is beyond the shortest sample: the inverse of place.
     double distance(std::size_t point) const {
         return (static_cast<double>(point) - margin_) * step_;
     }
@@ -40,10 +40,10 @@ class Density {
     std::vector<float> shared_, spread_, taps_;
     std::size_t points_ = 0, reach_ = 0;
     double step_ = 0, per_log_ = 0, margin_ = 0;
-    double ratio_ = 0;  // of step and bandwidth, that the taps were made for
+    double ratio_ = 0;  // step / bandwidth for which the taps were computed
 };
 
-// Visits every local minimum, from left to right: the middle of it where it is flat.
+// Visits every local minimum from left to right; if a minimum is flat, its middle.
 template <class Visit>
 void each_valley(const Density& density, Visit&& visit) {
     for (std::size_t point = 1; point + 1 < density.points(); ++point) {

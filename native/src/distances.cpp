@@ -23,13 +23,13 @@ void quantise(const Distributions& of, Keys& keys) {
     }
 }
 
-// What each point adds to the means: a rank's sum of distances, times `unit`.
+// The contribution of each point to the means: a rank's sum of distances, times `unit`.
 using Means = std::vector<double>;
 
-// Of fewer ranks comparing is faster than counting.
+// With fewer ranks, sorting is faster than counting.
 constexpr std::size_t FEW = 700;
 
-// By all keys in order.
+// By sorting all keys.
 class Sorted {
  public:
     explicit Sorted(std::size_t ranks) : ordered_(ranks), half_(ranks) {}
@@ -51,7 +51,7 @@ class Sorted {
  private:
     using Counts = std::array<std::uint32_t, DIGITS>;
 
-    // Each key above its rank's number.
+    // Each key is stored above its rank's number.
     void order(const Keys& keys) {
         low_.fill(0);
         high_.fill(0);
@@ -78,12 +78,12 @@ class Sorted {
     Counts low_, high_;
 };
 
-// By counting keys in cells. The sum of distances to all keys is a convex function; at the edges of
-// cells it is known, and between two of them it lies below the straight line by at most half a
-// cell's width for each key in the cell. So cells must hold few of the keys, or it is not done.
+// By counting keys in cells. The sum of distances to all keys is a convex function of the key. It
+// is known at the edges of cells, and between two of them it is below the straight line by at most
+// half a cell's width for each key in the cell. So this is only done if cells hold few of the keys.
 class Counted {
  public:
-    // Counting takes its time per cell, too.
+    // Counting also takes time per cell.
     static bool is_worth(std::size_t ranks) { return ranks >= CELLS / 2 && ranks < MOST_RANKS; }
 
     bool add(const Keys& keys, double unit, Means& means) {
@@ -107,13 +107,13 @@ class Counted {
  private:
     static constexpr std::uint32_t CELL_BITS = 13, CELLS = 1u << CELL_BITS;
     static constexpr std::uint32_t WIDTH = (LARGEST + 1) / CELLS;
-    // So that what keys are into their cell in sum leaves the upper half of the number alone.
+    // So that the sum of all keys' offsets within a cell leaves the upper half of the number free.
     static constexpr std::size_t MOST_RANKS = (std::size_t{1} << 32) / WIDTH;
-    // Of all keys may be in one cell.
+    // The maximal number of keys in one cell.
     static constexpr std::int64_t SHARE = 8;
 
-    // The sums of distances at the edges: that at 0 is the sum of all keys, and over a cell they
-    // grow by its width for each key before it, and fall by as much for each behind it.
+    // The sums of distances at the edges. At 0 it is the sum of all keys. Over a cell it grows by
+    // the cell's width for each key before it, and falls by as much for each key after it.
     bool sum(std::int64_t ranks, std::int64_t total) {
         std::int64_t edge = total, before = 0, most = 0;
         for (std::uint32_t cell = 0; cell < CELLS; ++cell) {
@@ -128,7 +128,7 @@ class Counted {
         return most * SHARE <= ranks;
     }
 
-    // A stack may be too small for them.
+    // Not on the stack, which may be too small.
     std::vector<std::uint64_t> cells_ = std::vector<std::uint64_t>(CELLS);
     std::vector<float> edges_ = std::vector<float>(CELLS + 1);
 };

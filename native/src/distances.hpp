@@ -1,14 +1,15 @@
-// How far each rank's durations lie from all others': ARGUS (Zhou et al., 2026), section 6.2.
+// The distance of each rank's durations from those of all others: ARGUS (Zhou et al., 2026),
+// section 6.2.
 //
-// A rank's durations are a mixture of log-normal modes; the Wasserstein-1 distance of two ranks is
-// the area between their cumulative distributions F. With the N values of one grid point in order,
+// A rank's durations are a mixture of log-normal modes. The Wasserstein-1 distance of two ranks is
+// the area between their cumulative distributions F. With the N values at one grid point in order,
 //
 //     Σⱼ |vₖ − vⱼ| = (2k + 2 − N) vₖ + T − 2 Pₖ        T: sum of all, Pₖ: of the first k + 1
 //
-// so all mean distances cost a sort per grid point instead of N² differences. Lossy: a value is
-// rounded to 2⁻²² of the range of its grid point, which is the error of any distance there. Of many
-// ranks values are not even sorted, but counted in 2¹³ cells, where none of these holds more than
-// an eighth of all values: then the error is at most 2⁻¹⁷ of that range.
+// so all mean distances cost one sort per grid point instead of N² differences. Lossy: a value is
+// rounded to 2⁻²² of the range at its grid point, which bounds the error of any distance there. If
+// there are many ranks, values are not even sorted but counted in 2¹³ cells, provided that no cell
+// holds more than an eighth of all values: then the error is at most 2⁻¹⁷ of that range.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +18,7 @@
 
 namespace stepscope {
 
-// Modes of all ranks, rank by rank; rank i has those from begins[i] up to begins[i + 1].
+// The modes of all ranks, rank by rank; those of rank i are from begins[i] up to begins[i + 1].
 struct Mixtures {
     const std::uint32_t* begins;
     std::size_t ranks;
@@ -26,7 +27,7 @@ struct Mixtures {
     const double* weight;
 };
 
-// Logarithms of durations, and what each counts in the integral.
+// Logarithms of durations, and the weight of each in the integral.
 struct Grid {
     const double* logs;
     const double* weights;

@@ -6,7 +6,8 @@
 namespace stepscope {
 namespace {
 
-// The normal distribution on a straight line between the nearest two of these nodes: within 2e-7.
+// The normal distribution, by linear interpolation between the nearest two of these nodes: within
+// 2e-7.
 class Normal {
  public:
     static constexpr float REACH = 8, PER_UNIT = 512, LAST = 2 * REACH * PER_UNIT;
@@ -16,9 +17,9 @@ class Normal {
             nodes_[at] = {static_cast<float>(at_node(at)),
                           static_cast<float>(at_node(at + 1) - at_node(at))};
     }
-    // To each rank its weight times the normal distribution at a place among the nodes,
-    // z = place / PER_UNIT - REACH, where place = shift + distance * scale. In two goes: compilers
-    // make vectors of the first one.
+    // Adds to each rank its weight times the normal distribution at a position among the nodes, z =
+    // place / PER_UNIT - REACH with place = shift + distance * scale. In two loops, so that
+    // compilers vectorise the first.
     void add(const float* weight, const float* shift, const float* scale, float distance, float* to,
              std::size_t count) const {
         std::array<std::int32_t, RANKS_AT_ONCE> nodes;
@@ -102,7 +103,7 @@ void Distributions::at(double log) {
     find_range();
 }
 
-// Side by side: one after the other each comparison waits for the last.
+// Interleaved: one after the other, each comparison would wait for the one before.
 void Distributions::find_range() {
     constexpr std::size_t LANES = 16;
     std::array<float, LANES> lowest, highest;

@@ -1,4 +1,4 @@
-// What part of each rank's executions took no longer than a duration: sums of log-normal modes.
+// Which share of each rank's executions took no longer than a duration: sums of log-normal modes.
 #pragma once
 
 #include <array>
@@ -10,12 +10,12 @@
 
 namespace stepscope {
 
-// So many ranks at a time: where none of their modes has begun or all have ended, as at nearly
-// every point that lies in another mode, nothing is to be looked up.
+// Ranks are handled in blocks of this size. If no mode of a block has begun or all have ended, as
+// at nearly every point within another mode, nothing has to be looked up.
 constexpr std::size_t RANKS_AT_ONCE = 256;
 
-// The first, second, ... modes of some ranks, side by side; a rank that has fewer has one that
-// counts nothing.
+// The first, second, … modes of some ranks, side by side. A rank with fewer modes has one of weight
+// zero.
 class ModesSideBySide {
  public:
     ModesSideBySide(const Mixtures& of, double origin, std::size_t first_rank, std::size_t number);
@@ -28,10 +28,10 @@ class ModesSideBySide {
     std::array<float, RANKS_AT_ONCE> scale_{}, shift_{}, weight_{};
 };
 
-// All ranks' cumulative distributions, one point of the grid after the other: within 2e-7.
+// The cumulative distributions of all ranks, at one grid point after the other: within 2e-7.
 class Distributions {
  public:
-    // The origin is near all points, so that floats tell them apart.
+    // The origin is near all points, so that floats can distinguish them.
     Distributions(const Mixtures& of, double origin);
     void at(double log);
 
@@ -42,7 +42,7 @@ class Distributions {
     void find_range();
 
     std::vector<ModesSideBySide> modes_;
-    std::vector<std::size_t> firsts_;  // of each RANKS_AT_ONCE ranks' modes
+    std::vector<std::size_t> firsts_;  // of the modes of each block of RANKS_AT_ONCE ranks
 };
 
 }  // namespace stepscope

@@ -9,21 +9,21 @@
 namespace stepscope {
 namespace {
 
-// A sample's curve is wrong by 0.8 % of its peak, and a valley has to be 30 % deep.
+// A sample's curve is off by 0.8 % of its peak, and a valley must be 30 % deep.
 constexpr double STEPS = 4;
-// A valley of 0.7 of both peaks parted 99.75 % of synthetic groups rightly (algorithm notes).
+// A valley of 0.7 of both peaks split 99.75 % of synthetic groups correctly (algorithm notes).
 constexpr double DEEP = 0.7;
-// Standard deviations between a peak and a valley. At 2.5 at most 0.5 % of synthetic groups of one
-// mode are parted (normal, skewed, heavy-tailed, flat; narrow and wide; 20 to 10,000 samples); at 0
-// up to 10 %; at 3 a second mode of ten samples in a hundred is mostly missed.
+// Standard deviations between a peak and a valley. At 2.5, at most 0.5 % of synthetic groups with
+// one mode are split (normal, skewed, heavy-tailed, flat; narrow and wide; 20 to 10,000 samples);
+// at 0 up to 10 %; at 3 a second mode of ten samples in a hundred is mostly missed.
 constexpr double NOT_CHANCE = 2.5;
-// Bins are up to 1/128 wide; a comb of that spacing ripples by 5e-9 under such a bandwidth.
+// Bins are up to 1/128 wide; with this bandwidth, a comb of that spacing causes ripples of 5e-9.
 constexpr double LEAST_BANDWIDTH = 1.0 / 128;
-// In traces of NVIDIA GPUs durations lie 32 ns apart: a comb for short kernels.
+// In traces of NVIDIA GPUs durations are multiples of 32 ns: a comb for short kernels.
 constexpr double TICK_NS = 32;
 
-// Whether a valley may be one of the sample only. A point of the curve is a sum of exp(-u²/2);
-// where samples fall at random, its variance is its mean over √2.
+// Whether a valley may be due to chance. A point of the curve is a sum of exp(-u²/2); for samples
+// that fall at random, its variance is its mean over √2.
 bool by_chance(double low, double peak) {
     return peak - low < NOT_CHANCE * std::sqrt((peak + low) / std::sqrt(2.0));
 }
@@ -56,9 +56,9 @@ void Division::divide(const Tally& tally, std::int64_t least) {
     }
 }
 
-// The first entry behind it; the slice's end where there is none. Modes far apart make the
-// bandwidth wide: where it would blur neighbours, or a valley may be chance, half of it has another
-// look.
+// The first entry after the valley; the slice's end if there is none. Modes far apart make the
+// bandwidth wide. If it would blur neighbours, or a valley may be due to chance, it is tried again
+// with half of it.
 std::size_t Division::deepest_valley(const Tally& tally, Slice slice, std::int64_t least) {
     if (tally.count(slice) < 2 * least) return slice.end;
     const double tick = TICK_NS / static_cast<double>(tally.mode(slice).p50_ns);
@@ -109,7 +109,7 @@ void Division::estimate(const Tally& tally, Slice slice, double bandwidth) {
         highest_behind_[point] = highest = std::max(highest, density_[point]);
 }
 
-// Modes whose medians lie within the spacing become one, the nearest first.
+// Modes whose medians are within the spacing become one, the nearest first.
 void Division::join_near(const Tally& tally) {
     while (ends_.size() > 1) {
         std::size_t nearest = 0;

@@ -1,8 +1,8 @@
-// The modes of a histogram: divided at the deepest valley, and either side anew.
+// Finds the modes of a histogram by splitting it at the deepest valley, and either side again.
 //
-// The published method (published.hpp) has one bandwidth for a whole group, made wide by the very
-// modes that it is to part. Here each part has its own, and a valley parts only where it is deep,
-// and deeper than chance makes it.
+// The published method (published.hpp) has one bandwidth for the whole group, which is widened by
+// the very modes that it is to separate. Here each part has its own bandwidth, and a valley only
+// splits a part if it is deep, and deeper than chance would make it.
 #pragma once
 
 #include <cstddef>
@@ -16,13 +16,13 @@ namespace stepscope {
 
 class Division {
  public:
-    // Adds a row per mode, shortest first; the tally is not empty.
+    // Adds one row per mode, shortest first; the tally is not empty.
     void add_rows(const Tally& tally, std::int64_t group, std::vector<Row>& rows);
 
  private:
     struct Found {
-        std::size_t cut;  // the first entry behind the valley
-        bool doubtful;    // whether there are some that may be chance
+        std::size_t cut;  // the first entry after the valley
+        bool doubtful;    // whether some valleys may be due to chance
     };
     void divide(const Tally& tally, std::int64_t least);
     std::size_t deepest_valley(const Tally& tally, Slice slice, std::int64_t least);
@@ -32,7 +32,7 @@ class Division {
 
     Density density_;
     std::vector<float> highest_behind_;
-    std::vector<Slice> pending_;     // parts to look at, the shortest durations last
+    std::vector<Slice> pending_;     // parts still to split, the shortest durations last
     std::vector<std::size_t> ends_;  // of the modes, in entries of the tally
 };
 

@@ -7,7 +7,7 @@ using json::Outcome;
 
 struct Named {
     std::string_view key;
-    int kinds;  // that a value may be of
+    int kinds;  // the kinds that a value may have
 };
 
 constexpr int NUMBER = json::number | json::text | json::null;
@@ -49,7 +49,8 @@ constexpr std::array<Named, Event::ARGUMENTS> ARGUMENT_NAMES{{
     {"Concrete Inputs", ANYTHING},
 }};
 
-// Where a key stands among the names, N for nowhere: most keys differ in length or first letter.
+// The index of a key among the names, N if it is none of them: most keys differ in length or first
+// letter.
 template <std::size_t N>
 std::size_t place(const std::array<Named, N>& names, std::string_view key) {
     for (std::size_t at = 0; at < N && !key.empty(); ++at) {
@@ -59,7 +60,7 @@ std::size_t place(const std::array<Named, N>& names, std::string_view key) {
     return N;
 }
 
-// Calls `take(key)` with the key's escapes resolved: they are as rare as they are allowed.
+// Calls `take(key)` with the key's escapes resolved: they are allowed, but rare.
 template <class Take>
 Outcome resolved(const json::Token& key, Take&& take) {
     if (!key.escaped) return take(key.inside());

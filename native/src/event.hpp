@@ -1,7 +1,7 @@
-// One event of a trace: what any PyTorch since 1.8 may write of use to us.
+// One event of a trace: all fields that any PyTorch since 1.8 may write and that we use.
 //
-// Numbers may come as texts and anything may be missing. What is of another kind altogether makes
-// its event malformed, and only that. Of a name that comes twice the last value counts.
+// Numbers may be written as texts, and anything may be missing. A value of a wrong kind makes its
+// event malformed, but no other event. If a name occurs twice, the last value counts.
 #pragma once
 
 #include <array>
@@ -15,7 +15,7 @@ namespace stepscope {
 
 struct Event {
     enum Field { ph, cat, name, ts, dur, tid, pid, FIELDS };
-    // The fields from `collective` on are what a communication call says of itself.
+    // The fields from `collective` on are arguments of communication calls.
     enum Argument {
         external,
         correlation,
@@ -43,13 +43,13 @@ struct Event {
 
     json::Outcome read(json::Cursor& in);
 
-    // A text with its escapes resolved; empty for everything else.
+    // A text with its escapes resolved; empty for all other values.
     std::string_view text(Field field) const { return texts_[field]; }
     const json::Token& operator[](Field field) const { return fields_[field]; }
     const json::Token& operator[](Argument argument) const {
         return said_ >> argument & 1 ? arguments_[argument] : MISSING;
     }
-    // The arguments of a communication call as one JSON object; empty where they say nothing.
+    // The arguments of a communication call as one JSON object; empty if there are none.
     void call(std::string& to) const;
 
  private:
@@ -62,7 +62,7 @@ struct Event {
 
     std::array<json::Token, FIELDS> fields_;
     std::array<json::Token, ARGUMENTS> arguments_;
-    std::uint32_t said_ = 0;  // which arguments are there, one bit each: cheaper than emptying all
+    std::uint32_t said_ = 0;  // which arguments are there, one bit each: cheaper than clearing all
     std::array<std::string_view, FIELDS> texts_;
     std::array<std::string, FIELDS> unescaped_;
 };

@@ -1,4 +1,4 @@
-// Events of many groups, as they came, to the durations of each group.
+// Collects the durations of each of many groups, from events in any order.
 #pragma once
 
 #include <cstddef>
@@ -8,10 +8,10 @@
 
 namespace stepscope {
 
-// Counts, and leaves out, durations that cannot be true.
+// Counts and leaves out implausible durations.
 class Grouping {
  public:
-    // Throws std::invalid_argument for a group beyond the number of them, or too large a number.
+    // Throws std::invalid_argument if a group is too large, or if there are too many groups.
     Grouping(const std::uint32_t* groups, const std::int64_t* durations, std::size_t events,
              std::size_t number_of_groups);
 

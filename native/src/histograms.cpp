@@ -8,7 +8,7 @@
 namespace stepscope {
 namespace {
 
-// Of one object, so that no counter can overflow.
+// The limit for one object, so that no counter can overflow.
 constexpr std::uint64_t MOST_EVENTS = std::numeric_limits<std::uint32_t>::max();
 constexpr std::size_t BINS = OCTAVES * BINS_PER_OCTAVE;
 
@@ -24,7 +24,7 @@ Histograms::Refused Histograms::add(const std::uint32_t* groups, const std::int6
     for (std::size_t event = 0; event < taken;) {
         event += add_known(groups + event, durations + event, taken - event);
         if (event == taken) break;
-        // the first of a group in an octave, or none to count
+        // the first of a group in an octave, or not countable
         if (!possible(durations[event]))
             ++refused.impossible;
         else if (std::uint32_t* const count = counter(groups[event], bin_of(durations[event])))
@@ -57,7 +57,7 @@ Histograms::Refused Histograms::put(const BinCount* bins, std::size_t count) {
     return refused;
 }
 
-// Counts events up to the first one that needs more than to find its counter; how many.
+// Counts events up to the first one that needs more than a lookup of its counter; returns how many.
 std::size_t Histograms::add_known(const std::uint32_t* groups, const std::int64_t* durations,
                                   std::size_t events) {
     const std::uint32_t* const places = places_.data();

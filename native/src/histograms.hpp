@@ -2,9 +2,9 @@
 //
 //     group ──▶ places_: one per octave ──▶ blocks_: 128 counts, made when first needed
 //
-// Lossy: see log_bins.hpp. What is added in pieces, or put together out of several histograms, is
-// what it would be added at once. Memory: 200 B per group and 512 B per octave it has samples in,
-// within limits; what does not fit is counted, not kept.
+// Lossy: see log_bins.hpp. Adding in pieces, or merging several histograms, gives the same result
+// as adding all at once. Memory: 200 B per group, and 512 B per octave in which it has samples, up
+// to a limit; what does not fit is counted but not kept.
 #pragma once
 
 #include <array>
@@ -26,14 +26,14 @@ class Histograms {
  public:
     Histograms(std::size_t most_groups, std::size_t most_blocks);
 
-    // What was not taken: durations that cannot be true, and those there was no room for.
+    // What was not added: implausible durations, and those for which there was no room.
     struct Refused {
         std::size_t impossible = 0, no_room = 0;
     };
     Refused add(const std::uint32_t* groups, const std::int64_t* durations, std::size_t events);
     Refused put(const BinCount* bins, std::size_t count);
 
-    // Every bin that is not empty, by group and duration.
+    // Every non-empty bin, ordered by group and duration.
     std::vector<BinCount> bins() const;
     std::vector<Row> modes() const;
 

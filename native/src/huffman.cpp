@@ -12,8 +12,8 @@ using Lengths = std::array<unsigned, SYMBOLS>;
 
 constexpr std::size_t NODES = 2 * SYMBOLS - 1;
 
-// The two lightest are joined until one is left. Leaves by weight, then what was joined, which
-// grows heavier, are two queues in one array.
+// Joins the two lightest nodes until one is left. The leaves by weight, and the joined nodes, whose
+// weights increase, are two queues in one array.
 Lengths depths(const Weights& weights) {
     std::array<std::size_t, SYMBOLS> order{};
     std::iota(order.begin(), order.end(), std::size_t{0});
@@ -48,7 +48,7 @@ std::uint32_t reversed(std::uint32_t bits, unsigned length) {
     return out;
 }
 
-// RFC 1951, section 3.2.2: codes of a length follow one another, shorter ones come first.
+// RFC 1951, section 3.2.2: codes of the same length are consecutive, and shorter ones come first.
 Codes canonical(const Lengths& lengths) {
     Codes codes{};
     std::uint32_t next = 0;
@@ -65,7 +65,7 @@ Codes huffman(const std::array<std::uint32_t, SYMBOLS>& counts) {
     for (std::size_t at = 0; at < SYMBOLS; ++at) weights[at] = std::uint64_t{counts[at]} + 1;
     Lengths lengths = depths(weights);
     while (*std::max_element(lengths.begin(), lengths.end()) > LONGEST_CODE) {
-        for (std::uint64_t& weight : weights) weight = weight / 2 + 1;  // ever more alike
+        for (std::uint64_t& weight : weights) weight = weight / 2 + 1;  // more alike each time
         lengths = depths(weights);
     }
     return canonical(lengths);

@@ -8,8 +8,8 @@
 namespace stepscope {
 namespace {
 
-constexpr std::size_t FIRST_SLOTS = 1024;  // a power of two, as all later sizes
-constexpr std::size_t PLACE_BYTES = 150;   // of a text here, and of a string in Python
+constexpr std::size_t FIRST_SLOTS = 1024;  // a power of two, like all later sizes
+constexpr std::size_t PLACE_BYTES = 150;   // memory of a text here, and of a string in Python
 
 std::uint64_t up_to_eight(std::string_view bytes) {
     std::uint64_t value = 0;

@@ -1,4 +1,4 @@
-// Numbers texts in the order in which they were first seen.
+// Numbers texts in the order in which they are first seen.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ class Interner {
     std::int64_t code(std::string_view text);
 
     const std::deque<std::string>& texts() const { return texts_; }
-    // What the texts take, each with its place in the tables here and in Python.
+    // The memory of the texts, each including its entries in the tables here and in Python.
     std::size_t size_bytes() const { return size_bytes_; }
 
  private:
@@ -27,7 +27,7 @@ class Interner {
     std::uint64_t hash(std::string_view text) const;
     void grow();
 
-    std::uint64_t seed_;  // random: no file can be made to collide
+    std::uint64_t seed_;  // random: no file can be crafted to collide
     std::vector<Slot> slots_;
     std::deque<std::string> texts_;
     std::size_t size_bytes_ = 0;

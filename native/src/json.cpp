@@ -31,7 +31,7 @@ bool same_letters(std::string_view word, std::string_view lower) {
     return true;
 }
 
-// Which of the open brackets are braces, one bit each: depth costs no stack.
+// Which of the open brackets are braces, one bit each, so that nesting uses no stack.
 class Levels {
  public:
     bool push(bool brace) {
@@ -70,7 +70,7 @@ void append_utf8(std::uint32_t point, std::string& to) {
     }
 }
 
-// The four hexadecimal digits that begin at a place; -1 where they are not there.
+// The four hexadecimal digits at a position; -1 if they are not there.
 std::int32_t four_digits(std::string_view text, std::size_t at) {
     if (text.size() < at + 4) return -1;
     std::int32_t value = 0;
@@ -85,7 +85,7 @@ std::int32_t four_digits(std::string_view text, std::size_t at) {
 constexpr bool is_high(std::int32_t unit) { return unit >= 0xD800 && unit < 0xDC00; }
 constexpr bool is_low(std::int32_t unit) { return unit >= 0xDC00 && unit < 0xE000; }
 
-// `uXXXX` at a place, or a pair of them; how many bytes it took, 0 for half a pair.
+// `uXXXX` at a position, or a surrogate pair; returns its length, 0 for half a pair.
 std::size_t append_unicode(std::string_view text, std::size_t at, std::string& to) {
     const std::int32_t unit = four_digits(text, at + 1);
     if (unit < 0 || is_low(unit)) return 0;
@@ -185,7 +185,7 @@ Outcome Cursor::escape() {
     return Outcome::whole;
 }
 
-// At least one digit, and a byte behind them.
+// At least one digit, and a byte after them.
 Outcome Cursor::digits() {
     if (at_ == end_) return Outcome::cut;
     if (!is_digit(*at_)) return Outcome::malformed;
@@ -213,7 +213,7 @@ Outcome Cursor::number_(Token& found) {
     return Outcome::whole;
 }
 
-// `true`, `false`, `null`, or a number that is none; a sign before it is already skipped.
+// `true`, `false`, `null` or a non-number; a sign before it is already skipped.
 Outcome Cursor::word(Token& found, bool is_signed) {
     const char* begin = at_;
     while (at_ != end_ && is_letter(*at_) && at_ - begin < 9) ++at_;
@@ -234,7 +234,7 @@ Outcome Cursor::word(Token& found, bool is_signed) {
     return word == "true" || word == "false" ? Outcome::whole : Outcome::malformed;
 }
 
-// From an opening bracket to behind its closing one, without recursion.
+// From an opening bracket to the byte after its closing one, without recursion.
 Outcome Cursor::nested() {
     Levels levels;
     Token ignored;

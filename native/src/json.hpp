@@ -1,7 +1,7 @@
-// JSON as foreign programs write it, read value by value without building anything.
+// Reads JSON from foreign programs value by value, without building objects.
 //
-// Stricter than needed nowhere, more tolerant in one thing: `NaN`, `-inf` and their kin, which C++
-// and Python print for numbers that are none, count as null.
+// It is never stricter than the standard, and more tolerant in one point: `NaN`, `-inf` and
+// similar, which C++ and Python print for non-numbers, count as null.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 namespace stepscope::json {
 
 enum class Outcome : std::uint8_t {
-    whole,      // it was there
+    whole,      // it was complete
     cut,        // the bytes end in the middle of it
     malformed,  // no continuation of these bytes makes it JSON, or it is nested too deeply
 };
@@ -28,13 +28,13 @@ enum Kind : std::uint8_t {
 
 struct Token {
     Kind kind = missing;
-    bool escaped = false;    // a text with a backslash in it
-    std::string_view raw{};  // as written; a text with its quotes
+    bool escaped = false;    // a text that contains a backslash
+    std::string_view raw{};  // as written; a text including its quotes
 
     std::string_view inside() const { return raw.substr(1, raw.size() - 2); }
 };
 
-// A position in bytes that outlive it.
+// A position in a buffer, which must outlive it.
 class Cursor {
  public:
     explicit Cursor(std::string_view bytes) : at_(bytes.data()), end_(at_ + bytes.size()) {}
@@ -43,7 +43,7 @@ class Cursor {
     bool ended() const { return at_ == end_; }
     void move_to(const char* at) { at_ = at; }
 
-    // Skips white space; whether a byte follows.
+    // Skips white space; returns whether a byte follows.
     bool space() {
         while (at_ != end_ && (*at_ == ' ' || *at_ == '\n' || *at_ == '\r' || *at_ == '\t')) ++at_;
         return at_ != end_;
@@ -57,7 +57,7 @@ class Cursor {
         return Outcome::whole;
     }
 
-    // Any value, with everything in it. A number needs a byte behind it to be whole.
+    // Any value, including everything in it. A number is complete only if a byte follows it.
     Outcome value(Token& found);
     // The name of an object's member, and its colon.
     Outcome key(Token& found);
@@ -75,7 +75,7 @@ class Cursor {
     const char* end_;
 };
 
-// Calls `take(key, cursor)` for each member of an object; `take` reads the value.
+// Calls `take(key, cursor)` for each member of an object; `take` must read the value.
 template <class Take>
 Outcome members(Cursor& in, Take&& take) {
     if (Outcome opened = in.expect('{'); opened != Outcome::whole) return opened;
@@ -90,7 +90,7 @@ Outcome members(Cursor& in, Take&& take) {
     }
 }
 
-// What a text says, its escapes resolved; false where one of them is half a surrogate pair.
+// A text with its escapes resolved; false if one of them is half a surrogate pair.
 bool unescape(std::string_view inside, std::string& to);
 
 }  // namespace stepscope::json

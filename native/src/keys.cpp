@@ -7,7 +7,7 @@
 namespace stepscope {
 namespace {
 
-constexpr std::size_t FIRST_SLOTS = 1024;  // a power of two, as all later sizes
+constexpr std::size_t FIRST_SLOTS = 1024;  // a power of two, like all later sizes
 
 }  // namespace
 

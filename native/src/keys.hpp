@@ -1,4 +1,4 @@
-// Numbers (rank, kernel, stream) in the order in which they were first seen.
+// Numbers keys (rank, kernel, stream) in the order in which they are first seen.
 #pragma once
 
 #include <array>
@@ -21,7 +21,7 @@ class Keys {
 
     explicit Keys(std::size_t most);
 
-    // The number of each event's key; NO_ROOM for a new one where there are as many as may be.
+    // The number of each event's key; NO_ROOM for a new key if the limit is reached.
     void codes(std::int64_t rank, const std::int64_t* kernels, const std::int64_t* streams,
                std::size_t events, std::uint32_t* codes);
     const std::vector<Key>& keys() const { return keys_; }
@@ -36,7 +36,7 @@ class Keys {
     void grow();
 
     std::size_t most_;
-    std::array<std::uint64_t, 2> seeds_;  // random: no producer can make them collide
+    std::array<std::uint64_t, 2> seeds_;  // random: no producer can craft keys that collide
     std::vector<Slot> slots_;
     std::vector<Key> keys_;
 };

@@ -9,7 +9,7 @@
 namespace stepscope {
 namespace {
 
-// Compiled for wider vectors, too, where the processor is asked for them when the module is loaded.
+// Also compiled for wider vectors; the choice is made when the module is loaded.
 #if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
 #define STEPSCOPE_WIDE __attribute__((target_clones("avx2", "default")))
 #else
@@ -28,7 +28,7 @@ void sort_few(double* begin, double* end) {
     }
 }
 
-// Brings to the front what belongs there, without a branch that depends on values; the first other.
+// Partitions without branches that depend on values; returns the first element of the second part.
 template <class Belongs>
 double* bring_forward(double* begin, double* end, Belongs&& belongs) {
     double* other = begin;
@@ -41,8 +41,8 @@ double* bring_forward(double* begin, double* end, Belongs&& belongs) {
     return other;
 }
 
-// Puts the value that belongs at `place` there, smaller ones before it: quickselect, in which
-// values equal to the pivot are set apart, so that many equal ones do no harm.
+// Moves the value that belongs at `place` there, with smaller ones before it: quickselect that
+// separates values equal to the pivot, so that many equal values do not slow it down.
 void select(double* begin, double* place, double* end) {
     constexpr std::ptrdiff_t FEW = 16;
     while (end - begin > FEW) {
@@ -59,8 +59,8 @@ void select(double* begin, double* place, double* end) {
     sort_few(begin, end);
 }
 
-// The medians of sets without one of their values, a set per column: which it is depends only on
-// where that value lies.
+// The medians of sets without one of their values, one set per column. Which value is the median
+// depends only on whether the missing one is below or above.
 struct Middles {
     std::array<double, LANES> pivot, less, equal, greater;
 
@@ -121,7 +121,7 @@ class Lanes {
                     middles.without(lane, values[member * columns + lane]);
     }
 
-    // with room for a value that is written before it proves to be unknown
+    // one more element, because a value is written before it is known to be finite
     std::size_t stride() const { return members_ + 1; }
 
     std::size_t members_;
@@ -138,8 +138,8 @@ STEPSCOPE_WIDE void join_smallest(double* values, std::size_t ahead, std::size_t
         values[at] = values[at] < values[at + ahead] ? values[at] : values[at + ahead];
 }
 
-// The largest (or smallest) of each window in its first place: spans are doubled, and the last two
-// may overlap.
+// Stores the largest (or smallest) value of each window in its first element. Spans are doubled,
+// and the last two may overlap.
 template <class Join>
 void join_windows(double* values, std::size_t windows, std::size_t width, Join&& join) {
     std::size_t span = 1;
@@ -147,7 +147,7 @@ void join_windows(double* values, std::size_t windows, std::size_t width, Join&&
     join(values, width - span, windows);
 }
 
-// In partial sums side by side, which can be added at once.
+// With several partial sums, which can be added in parallel.
 template <class Number, class Term>
 Number sum_of(std::size_t count, Term&& term) {
     std::array<Number, LANES> parts{};
@@ -160,14 +160,14 @@ Number sum_of(std::size_t count, Term&& term) {
     return total;
 }
 
-// Of a series counted from its first value, so that no digits cancel: sums of it and its squares.
+// Sums of a series and of its squares, relative to its first value to avoid cancellation.
 struct Whole {
     double count, origin, total, squares;
     double limit;  // of a side's variance, in squares of its mean
 };
 
-// How far a split is from not being a stable rise by more than a ratio: above 0 where it is one.
-// Means times counts, so that nothing is divided.
+// How far a split is from being a stable rise by more than a ratio: above 0 if it is one.
+// Multiplied by counts to avoid divisions.
 inline double slack(const Whole& whole, double ratio, double before, double total, double squares) {
     const double after = whole.count - before, rest = whole.total - total;
     const double left = whole.origin * before + total, right = whole.origin * after + rest;
@@ -178,7 +178,7 @@ inline double slack(const Whole& whole, double ratio, double before, double tota
     return std::min(std::min(steady, left), right * before - ratio * left * after);
 }
 
-// Sums of all values before each of a tile of splits.
+// Sums of all values before each split of a tile.
 struct Tile {
     static constexpr std::size_t SIZE = 256;
 
@@ -222,7 +222,7 @@ class Splits {
  private:
     static constexpr std::size_t NEAR = 1024;
 
-    // Both sums while the values are near.
+    // Both sums, while the values are in the cache.
     void add(const double* values, std::size_t count) {
         const auto distance = [origin = whole_.origin, values](std::size_t at) {
             return values[at] - origin;
@@ -232,7 +232,7 @@ class Splits {
             sum_of<double>(count, [&](std::size_t at) { return distance(at) * distance(at); });
     }
 
-    // Four at a time, so that an addition waits for every fourth one alone.
+    // Four at a time, so that only every fourth addition depends on the one before.
     void sum(std::size_t first, std::size_t splits) {
         constexpr std::size_t FEW = 4;
         tile_.first = static_cast<double>(first);

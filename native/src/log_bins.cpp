@@ -39,7 +39,7 @@ double logarithm(std::int64_t duration) {
     double scaled;
     std::memcpy(&scaled, &mantissa, sizeof scaled);
     const Middle& middle = MIDDLES[bits >> 45 & (BINS_PER_OCTAVE - 1)];
-    // log(1 + r) by its series; |r| < 1/256, so what is left out is below r^7 / 7 = 2e-18
+    // log(1 + r) by its series; |r| < 1/256, so the omitted terms are below r^7 / 7 = 2e-18
     const double r = (scaled - middle.value) * middle.inverse;
     const double from_4 = 1.0 / 4 - r * (1.0 / 5 - r * (1.0 / 6));
     const double series = r - r * r * (1.0 / 2 - r * (1.0 / 3 - r * from_4));

@@ -7,7 +7,7 @@ namespace stepscope {
 namespace {
 
 constexpr int MOST_DIGITS = 19;        // of any uint64
-constexpr std::int32_t FAR = 1 << 20;  // exponents beyond it make no difference
+constexpr std::int32_t FAR = 1 << 20;  // larger exponents make no difference
 constexpr std::uint64_t LATEST_NS = std::uint64_t{1} << 61;
 constexpr std::uint64_t EXACT_DOUBLE = std::uint64_t{1} << 53;
 
@@ -24,7 +24,7 @@ std::string_view trimmed(std::string_view text) {
     return text.substr(first, text.find_last_not_of(" \t\r\n\v\f") - first + 1);
 }
 
-// The digits at the beginning of the text, taken off it; how many there were.
+// Removes the digits at the beginning of the text; returns how many there were.
 std::size_t take_digits(std::string_view& text, int& room, bool fraction, Decimal& found) {
     std::size_t count = 0;
     for (; count < text.size() && text[count] >= '0' && text[count] <= '9'; ++count) {
@@ -75,7 +75,7 @@ bool parse(std::string_view text, Decimal& found) {
     return count != 0 && take_exponent(text, found);
 }
 
-// digits * 10^shift, or `limit` where it would reach that.
+// digits * 10^shift, or `limit` if it would reach that.
 std::uint64_t scaled_up(std::uint64_t digits, std::int32_t shift, std::uint64_t limit) {
     for (; shift > 0 && digits != 0 && digits < limit; --shift) {
         if (digits > limit / 10) return limit;
@@ -89,7 +89,7 @@ std::uint64_t rounded_down(std::uint64_t digits, std::int32_t places) {
 }
 
 std::uint64_t rounded(const Decimal& number, std::int32_t places) {
-    // twenty places down, nineteen digits are less than a fifth
+    // after a shift by twenty places, nineteen digits are less than a fifth
     if (places > MOST_DIGITS) return 0;
     const std::uint64_t unit = POWER[static_cast<std::size_t>(places)];
     const std::uint64_t below = number.digits / unit, rest = number.digits % unit;

@@ -10,7 +10,8 @@
 namespace stepscope {
 namespace {
 
-// Any valley counts, so the curve must be near: 0.2 % of a sample's peak. The paper gives no grid.
+// Every valley counts, so the curve must be precise: 0.2 % of a sample's peak. The paper gives no
+// grid.
 constexpr double STEPS = 8;
 
 }  // namespace
@@ -31,9 +32,9 @@ void Published::add_rows(const std::int64_t* durations, std::size_t samples, std
     }
 }
 
-// Of the logs; finds the least and the largest on its way.
+// Computes the logarithms, and the smallest and the largest one.
 double Published::deviation() {
-    // from one of them on, else squares of nearly equal numbers would cancel out
+    // relative to one of them, to avoid cancellation in squares of nearly equal numbers
     const double origin = shortest_ = longest_ = logs_.front();
     double sum = 0, squares = 0;
     for (const double log : logs_) {
@@ -48,7 +49,7 @@ double Published::deviation() {
     return std::sqrt(std::max(0.0, squares / samples - mean * mean));
 }
 
-// Returns how many cells there are. Without a bandwidth all durations are one, and lie in one.
+// Returns the number of cells. Without a bandwidth all durations are equal, and are in one cell.
 std::size_t Published::fill_cells(double bandwidth) {
     cells_.assign(logs_.size(), 0);
     if (bandwidth == 0) return 1;
@@ -67,7 +68,7 @@ void Published::sort_by_cell(const std::int64_t* durations, std::size_t cells) {
     for (const std::uint32_t cell : cells_) ++before_[cell + 2];
     for (std::size_t cell = 2; cell < before_.size(); ++cell) before_[cell] += before_[cell - 1];
     sorted_.resize(cells_.size());
-    // counts up from where a cell begins to where the next one does
+    // each count advances from the start of a cell to the start of the next
     for (std::size_t at = 0; at < cells_.size(); ++at)
         sorted_[static_cast<std::size_t>(before_[cells_[at] + 1]++)] = durations[at];
 }
@@ -90,7 +91,7 @@ Mode Published::mode(std::int64_t begin, std::int64_t end) {
     return {samples, at(begin + p50_place(samples)), at(begin + p99_place(samples)), at(end - 1)};
 }
 
-// The duration at a place in order.
+// The duration at a position in the sorted order.
 std::int64_t Published::at(std::int64_t place) {
     const auto next = std::upper_bound(before_.begin(), before_.end(), place);
     const auto begin = sorted_.begin() + *(next - 1), wanted = sorted_.begin() + place;

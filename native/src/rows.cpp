@@ -8,7 +8,8 @@
 namespace stepscope {
 namespace {
 
-// At a time, so that what one hole has written is still in the cache for the next: 100 B each.
+// Rows handled at a time, so that what one hole has written is still in the cache for the next: 100
+// B each.
 constexpr std::size_t ROWS_AT_ONCE = 256;
 
 // The lowest 56 bits, seven in each byte.
@@ -18,7 +19,7 @@ std::uint64_t spread(std::uint64_t value) {
     return (value & 0x007F007F007F007F) | (value & 0x3F803F803F803F80) << 1;
 }
 
-// Byte by byte, for compilers to join: no order of a machine's bytes is taken for granted.
+// Byte by byte, which compilers combine; works with any byte order.
 template <std::size_t Bytes>
 void store(std::uint64_t value, unsigned char* out) {
     for (std::size_t at = 0; at < Bytes; ++at)

@@ -1,9 +1,9 @@
-// Rows of equal length that share most of their bytes: a protobuf message per row, say.
+// Writes rows of equal length that share most of their bytes, such as one protobuf message per row.
 //
 //     shared   0A 1B 40 .. .. .. .. .. .. .. .. .. 50 05 …    the same in every row
 //     hole              └ a number per row: a varint padded to a width, or its eight bytes
 //
-// A varint may be longer than it has to be: all bytes but the last have their top bit set.
+// A varint may be longer than necessary: all bytes but the last have their top bit set.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +23,7 @@ struct Hole {
     std::size_t end() const { return at + (width == 0 ? sizeof(std::int64_t) : width); }
 };
 
-// Writes the rows one after the other to `out`; every hole ends within the shared bytes.
+// Writes the rows one after the other to `out`; every hole must end within the shared bytes.
 void write_rows(std::string_view shared, const std::vector<Hole>& holes, std::size_t rows,
                 unsigned char* out);
 

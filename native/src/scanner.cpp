@@ -27,9 +27,9 @@ enum Place {
 };
 
 constexpr int MICROSECONDS = 3, NANOSECONDS = 0;  // powers of ten of a nanosecond
-constexpr double NANOSECONDS_FROM = 1e17;         // as microseconds the year 5138
-constexpr std::size_t TELLING_EVENTS = 64;        // some of them may be damaged
-constexpr std::size_t TELLING_BYTES = 1 << 20;    // in which that many events are, if there are any
+constexpr double NANOSECONDS_FROM = 1e17;         // as microseconds this is the year 5138
+constexpr std::size_t TELLING_EVENTS = 64;        // enough, as some of them may be damaged
+constexpr std::size_t TELLING_BYTES = 1 << 20;    // the size in which to look for them
 
 const char* behind_separators(const char* at, const char* end) {
     while (at != end && (*at == ',' || *at == ' ' || *at == '\n' || *at == '\r' || *at == '\t'))
@@ -41,7 +41,7 @@ bool begins(std::string_view text, std::string_view prefix) {
     return text.substr(0, prefix.size()) == prefix;
 }
 
-// A time that is missing is not known; a duration that is missing is none.
+// A missing time is unknown; a missing duration is zero.
 std::int64_t time_of(const json::Token& token, int power, std::int64_t missing) {
     Decimal number;
     return read_decimal(token, number) ? nanoseconds(number, power) : missing;
@@ -74,7 +74,7 @@ Scanner::Scanner(std::vector<std::pair<std::string, Kind>> categories,
 
 bool Scanner::feed(std::string_view data) {
     held_.append(data);
-    // an event longer than a chunk is not looked at again for each chunk of it
+    // an event longer than a chunk is not scanned again for each chunk of it
     if (wants_more() && held_.size() >= enough_) scan(false);
     return wants_more();
 }
@@ -98,7 +98,8 @@ void Scanner::scan(bool last) {
     oversized_ = !closed_ && held_.size() > LONGEST_EVENT_BYTES;
 }
 
-// Some exporters write nanoseconds: told by the size of the usual time, once enough are there.
+// Some exporters write nanoseconds. This is detected by the size of the usual time, once there are
+// enough.
 bool Scanner::choose_unit(bool last) {
     std::vector<double> times;
     const std::size_t unreadable = unreadable_;
@@ -120,7 +121,7 @@ bool Scanner::choose_unit(bool last) {
     return true;
 }
 
-// Visits the whole events that are held and of use; returns how many bytes are done with.
+// Visits the complete events in the buffer that are of use; returns how many bytes are done with.
 template <class Visit>
 std::size_t Scanner::each_event(Visit&& visit) {
     const char *begin = held_.data(), *end = begin + held_.size(), *done = begin;
@@ -148,7 +149,7 @@ std::size_t Scanner::each_event(Visit&& visit) {
     return static_cast<std::size_t>(done - begin);
 }
 
-// The table of an event that lasts; null for all that is left out.
+// The table of an event with a duration; null for all events that are left out.
 const Kind* Scanner::kind_of(const Event& event) const {
     const std::string_view category = event.text(Event::cat);
     if (event.text(Event::ph) != "X") return nullptr;
@@ -207,7 +208,7 @@ std::int64_t Scanner::thread_of(const Event& event) {
         return event[field].kind == json::missing ? std::string_view("null") : event[field].raw;
     };
     const std::int64_t code = threads_.code(said(Event::tid));
-    // Linux gives a process's first thread the number of the process
+    // on Linux, a process's first thread has the number of the process
     if (said(Event::tid) == said(Event::pid)) first_thread_ = std::min(first_thread_, code);
     return code;
 }

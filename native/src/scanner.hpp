@@ -1,10 +1,10 @@
-// The events of a trace, chunk by chunk, to columns of numbers.
+// Reads the events of a trace, chunk by chunk, into columns of numbers.
 //
 //     …}, {"ph": "X", "cat": "kernel", "name": "gemm", "ts": 12.345, "dur": 3, "args": {…}}, {…
 //         └─ Event ─▶ Scanner::keep ─▶ one row of the table of its category
 //
-// Lossy where the file is: an event that is none is counted and left out, and what follows it is
-// found again by counting brackets. Memory: the chunk, the longest event, and the columns.
+// Lossy where the file is damaged: a malformed event is counted and left out, and the next one is
+// found by counting brackets. Memory: the chunk, the longest event, and the columns.
 #pragma once
 
 #include <array>
@@ -21,14 +21,14 @@
 
 namespace stepscope {
 
-constexpr std::size_t LONGEST_EVENT_BYTES = 4 << 20;  // no event comes near it
-// Of one file, about 3 GB of columns; a row's number fits 32 bits.
+constexpr std::size_t LONGEST_EVENT_BYTES = 4 << 20;  // far larger than any real event
+// Events of one file; about 3 GB of columns, and a row's number fits 32 bits.
 constexpr std::size_t MOST_EVENTS = 50'000'000;
-// Of all distinct names and threads of a file; real traces have some thousand names.
+// Bytes of all distinct names and threads of a file; real traces have some thousand names.
 constexpr std::size_t MOST_NAME_BYTES = 256 << 20;
-// Distinct calls of a file: a job has some hundred, 200 MB of memory hold so many.
+// Distinct calls of a file: a job has some hundred; this many take 200 MB of memory.
 constexpr std::size_t MOST_CALLS = 1 << 17;
-// In which distinct calls may say what they say; a job needs some hundred thousand.
+// Bytes of the arguments of all distinct calls; a job needs some hundred thousand.
 constexpr std::size_t MOST_CALL_BYTES = 64 << 20;
 
 enum class Kind : std::uint8_t { cpu, mark, runtime, device, python, calls, KINDS };
@@ -39,7 +39,7 @@ constexpr std::array<const char*, 11> COLUMNS = {
     "call",     "external",    "sequence", "id",     "parent",
 };
 
-// Grows in blocks: nothing is copied, and no more than a block is unused.
+// Grows in blocks: nothing is copied, and less than one block is unused.
 class Column {
  public:
     void append(std::int64_t value) {
@@ -57,18 +57,19 @@ class Column {
 
 using Table = std::array<Column, COLUMNS.size()>;
 
-// A table's rows in order of time, those that last longer first.
+// A table's rows in order of time; of rows with the same time, longer ones first.
 std::vector<std::uint32_t> in_order(const Table& table);
 
 class Scanner {
  public:
-    // Which categories of events go to which table; how the names of communication calls begin.
+    // Which categories of events go to which table; the prefixes of the names of communication
+    // calls.
     Scanner(std::vector<std::pair<std::string, Kind>> categories, std::vector<std::string> calls);
 
-    // Takes bytes that follow those taken before, the first ones from behind the array's bracket.
-    // Whether more are wanted: not where the array is closed, or the limits are reached.
+    // Takes the next bytes; the first ones are those after the array's opening bracket. Returns
+    // whether more are wanted: not if the array is closed or a limit is reached.
     bool feed(std::string_view data);
-    // Takes what was kept back for more to come.
+    // Handles the bytes that were kept because more might have come.
     void finish();
 
     Table& table(Kind kind) { return tables_[static_cast<std::size_t>(kind)]; }
@@ -77,16 +78,17 @@ class Scanner {
     const Interner& calls() const { return calls_; }
 
     bool closed() const { return closed_; }
-    // Whether one event is longer than any event can be: reading stopped there.
+    // Whether one event is longer than any real event: reading stopped there.
     bool oversized() const { return oversized_; }
-    // Whether this can be no job's, but a file made to fill the memory: reading stopped there.
+    // Whether this is no trace of a job, but a file that would fill the memory: reading stopped
+    // there.
     bool full() const;
-    // Bytes that are no whole event yet; where the array is closed, what stands behind it.
+    // Bytes that are not yet a complete event; if the array is closed, the bytes after it.
     std::string_view rest() const { return held_; }
     std::size_t kept() const { return kept_; }
     std::size_t unreadable() const { return unreadable_; }
     std::size_t impossible() const { return impossible_; }
-    // The number of a process's first thread, -1 where none is known.
+    // The number of a process's first thread, -1 if it is unknown.
     std::int64_t first_thread() const { return first_thread_ == NONE ? -1 : first_thread_; }
 
  private:

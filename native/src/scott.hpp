@@ -1,4 +1,4 @@
-// What both ways to find modes share: the bandwidth, and what makes a mode.
+// Shared by both methods to find modes: the bandwidth, and the criteria for a mode.
 #pragma once
 
 #include <algorithm>
@@ -7,18 +7,19 @@
 
 namespace stepscope {
 
-// Scott's rule as the paper prints it (ARGUS, section 5.2).
+// Scott's rule as printed in the paper (ARGUS, section 5.2).
 inline double scott(double deviation, std::int64_t samples) {
     return 1.06 * deviation * std::pow(static_cast<double>(samples), -0.2);
 }
 
-// "Sufficient samples" of the paper, which gives no figure. A mode of fewer than five has no 99th
-// percentile to speak of; with a hundredth of the group at least there are a hundred modes at most.
+// The paper's "sufficient samples", for which it gives no figure. The 99th percentile of fewer than
+// five is meaningless; with at least a hundredth of the group each, there are at most a hundred
+// modes.
 inline std::int64_t least_samples(std::int64_t samples) {
     return std::max<std::int64_t>(5, (samples + 99) / 100);
 }
 
-// "Sufficiently significant" difference of the paper, which gives no figure: a tenth.
+// The paper's "sufficiently significant" difference, for which it gives no figure: a tenth.
 const double LEAST_SPACING = std::log(1.10);
 
 }  // namespace stepscope

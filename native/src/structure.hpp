@@ -1,4 +1,4 @@
-// Where an element of a JSON array ends, by its brackets alone: for what is no JSON.
+// Finds the end of an element of a JSON array by brackets alone, for elements that are malformed.
 #pragma once
 
 #include <string_view>
@@ -7,7 +7,7 @@ namespace stepscope {
 
 struct Structure {
     enum Found { element, array, nothing } found;  // what ended first
-    const char* end;  // behind the element's closing bracket, or at the array's
+    const char* end;  // after the element's closing bracket, or at the array's
 };
 
 // Brackets count outside strings only; a quote ends a string unless an odd run of backslashes

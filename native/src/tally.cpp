@@ -20,7 +20,7 @@ void Tally::add(std::uint32_t bin, std::int64_t count) {
 }
 
 double Tally::deviation(Slice slice) const {
-    // from the first one on, else squares of nearly equal numbers would cancel out
+    // relative to the first one, to avoid cancellation in squares of nearly equal numbers
     const double origin = log_[slice.begin];
     double sum = 0, squares = 0;
     for (std::size_t entry = slice.begin; entry < slice.end; ++entry) {

@@ -133,7 +133,7 @@ def test_a_folder_that_is_there_is_left_alone(tmp_path: Path, capsys: Capture) -
 def test_a_file_that_is_no_toml_is_refused(tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "job.toml").write_text("ranks = ", encoding="utf-8")
     message = refused(capsys, tmp_path / "job.toml", "--out", tmp_path / "job")
-    assert "no TOML" in message
+    assert "not valid TOML" in message
 
 
 def test_what_was_written_reads_back_as_it_was_simulated(tmp_path: Path) -> None:

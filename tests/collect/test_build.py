@@ -84,7 +84,7 @@ def test_what_cannot_be_compiled_is_not_tried_again(
 ) -> None:
     compiler(tmp_path, "echo no such header >&2; exit 1", monkeypatch)
 
-    with pytest.raises(build.BuildError, match=r"a-compiler failed; what it said is in .*\.log"):
+    with pytest.raises(build.BuildError, match=r"a-compiler failed; its output is in .*\.log"):
         build.build(torch)
     (log,) = cache.glob("*.log")
     assert "no such header" in log.read_text()
@@ -120,7 +120,7 @@ def test_what_others_may_write_is_not_loaded(
 
     cache.chmod(0o777)
     assert not build.is_trusted(path)
-    with pytest.raises(build.BuildError, match="others may write to"):
+    with pytest.raises(build.BuildError, match="other users may write to"):
         build.build(torch)
     assert not build.is_trusted(cache / "missing.so")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from stepscope.diagnose.finding import Device, Diagnosis, Verdict
-from stepscope.evaluate import Result, Said, Score
+from stepscope.evaluate import ReportedVerdict, Result, Score
 from stepscope.simulate import (
     FaultTruth,
     Noise,
@@ -53,7 +53,7 @@ def a_result(id: str = "gpu_slow / 16 ranks", **score: Any) -> Result:
              "cause": True, "device": False}  # fmt: skip
     return Result(
         id, "gpu_slow", "ARGUS Table 6: GPU frequency throttling", 16, 3, 0, "gpu_slow at 3", 1.5,
-        "slow", (Said("slowdown", "compute", (3,), (), "rank 3 is slow"),),
+        "slow", (ReportedVerdict("slowdown", "compute", (3,), (), "rank 3 is slow"),),
         Score(**{**known, **score}), 20, 0.1,
     )  # fmt: skip
 

@@ -28,8 +28,8 @@ def test_scores_are_printed_written_and_compared(
     args = ["evaluate", "--family", "stuck_loader", "--seeds", "1", "--jobs", "1", "--json", file]
     assert main(args) == 0
     text = capsys.readouterr().out
-    assert "stuck_loader" in text and "by wire, processor and store" in text
-    assert "said to hang        F1 1.00 (1 found, 0 missed, 0 false)" in text
+    assert "stuck_loader" in text and "via wire, processor and store" in text
+    assert "reported as a hang   F1 1.00 (1 found, 0 missed, 0 false)" in text
     assert main(["evaluate", "--compare", file, file]) == 0
     page = tmp_path / "now.html"
     assert main(["evaluate", "--from", file, "--html", str(page)]) == 0
@@ -65,7 +65,7 @@ def test_one_command_publishes_every_suite(
     assert main(args) == 0
     text = page.read_text(encoding="utf-8")
     for name in SUITES:
-        assert f"Suite {name}, 1 simulated jobs" in text
+        assert f"Suite {name}, 1 simulated job (" in text
         assert (tmp_path / f"now.{name}.json").exists()
 
 
@@ -79,7 +79,7 @@ def test_ctrl_c_keeps_what_is_done(
     kept = tmp_path / "now.json"
     args = ["evaluate", "--fast", "--family", "healthy", "--jobs", "1", "--json", str(kept)]
     assert main(args) == 130
-    assert "interrupted, 1 jobs not run" in capsys.readouterr().out
+    assert "interrupted, 1 job not run" in capsys.readouterr().out
     assert read(kept).missing == 1
 
 
@@ -130,7 +130,7 @@ def test_what_failed_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             ["--suite", "big"],
             "no suite is called big; there are smoke, standard, argus, large, all",
         ),
-        (["--family", "gpu_hot"], "no fault is called gpu_hot"),
+        (["--family", "gpu_hot"], "unknown fault gpu_hot"),
         (["--from", "none.json"], "cannot read none.json"),
         (["--resume"], "name that"),
     ],

@@ -36,7 +36,7 @@ def test_what_is_written_can_be_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "{}", '{"schema": 2}', "[]"])
 def test_another_file_is_refused_by_name(tmp_path: Path, text: str) -> None:
     (tmp_path / "x.json").write_text(text)
-    with pytest.raises(FormatError, match=r"x\.json is no result"):
+    with pytest.raises(FormatError, match=r"x\.json is no file of"):
         read(tmp_path / "x.json")
 
 
@@ -59,7 +59,7 @@ def test_hangs_are_counted_by_what_was_said_and_by_whom_it_named() -> None:
     missed = a_result("c", hangs=True)
     false = a_result("d", said_hang=True)
     jobs = [a_result("a", **HANG), wrong, missed, false]
-    assert table.hangs_told(jobs) == Confusion(2, 1, 1)
+    assert table.hangs_reported(jobs) == Confusion(2, 1, 1)
     assert table.hangs_found(jobs) == Confusion(1, 2, 2)
 
 
@@ -105,7 +105,7 @@ def test_tables_go_where_the_page_has_room(tmp_path: Path) -> None:
 def test_a_page_without_room_is_left_alone(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("nothing here\n")
-    with pytest.raises(UsageError, match="it needs the lines <!-- smoke -->"):
+    with pytest.raises(UsageError, match="add the lines <!-- smoke -->"):
         publish(some(), page)
     assert page.read_text() == "nothing here\n"
 
@@ -151,7 +151,7 @@ def test_a_case_study_is_counted_by_the_size_it_stands_for() -> None:
     twice = replace(case, id="again", said=case.said * 2)
     (measure,) = papers.of_argus_cases([case, twice])
     assert measure.what == "case 5: a misleading event, 512 ranks"
-    assert "one verdict 50 % (1 of 2;" in measure.ours
+    assert "exactly one verdict 50 % (1 of 2;" in measure.ours
     assert "12,960" in measure.theirs
 
 
@@ -159,5 +159,5 @@ def test_several_sizes_are_told_apart_with_what_was_said_of_healthy_jobs() -> No
     alarm = replace(HEALTHY, id="loud", score=replace(HEALTHY.score, alarms=1))
     small, large = table.by_size([a_result(), HEALTHY, alarm, replace(a_result("b"), ranks=4096)])
     assert (small.what, large.what) == ("16 ranks", "4,096 ranks")
-    assert "healthy jobs accused 50 % (1 of 2;" in small.ours
+    assert "false alarms on healthy jobs 50 % (1 of 2;" in small.ours
     assert "healthy" not in large.ours

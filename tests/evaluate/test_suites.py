@@ -11,7 +11,7 @@ from stepscope.evaluate import SUITES, choose
 from stepscope.evaluate.argus import KINDS, TABLE_6
 from stepscope.evaluate.draw import all_forms, shuffled
 from stepscope.evaluate.drawn import AFTER, TWO
-from stepscope.evaluate.layouts import WAYS, layout, way_of
+from stepscope.evaluate.layouts import STRATEGIES, layout, strategy_of
 from stepscope.evaluate.suite import HEALTHY
 from stepscope.simulate import FAULTS
 from stepscope.simulate.scenario import Scenario
@@ -48,13 +48,13 @@ def test_a_size_is_seen_with_several_layouts_and_ways() -> None:
     cases = choose(SUITES["standard"], range(1)).cases
     small = [case for case in cases if case.scenario.ranks == 64 and case.row != HEALTHY]
     assert {case.dimensions for case in small} == {1, 2, 3, 4, 5}
-    assert {way_of(case.scenario) for case in small} == set(WAYS)
+    assert {strategy_of(case.scenario) for case in small} == set(STRATEGIES)
 
 
 @pytest.mark.parametrize("name", ["smoke", "standard", "large"])
 def test_healthy_jobs_work_together_in_every_way(name: str) -> None:
     cases = choose(SUITES[name], range(SUITES[name].seeds), [HEALTHY]).cases
-    assert {way_of(case.scenario) for case in cases} == set(WAYS)
+    assert {strategy_of(case.scenario) for case in cases} == set(STRATEGIES)
 
 
 def test_a_pipeline_of_chunks_has_as_much_work_as_one_without() -> None:
@@ -99,7 +99,7 @@ def test_healthy_jobs_have_no_faults() -> None:
 
 
 def test_an_unknown_fault_is_named_with_those_there_are() -> None:
-    with pytest.raises(UsageError, match="no fault is called gpu_hot; there are healthy, gpu_slow"):
+    with pytest.raises(UsageError, match="unknown fault gpu_hot; known: healthy, gpu_slow"):
         choose(SUITES["smoke"], range(1), ["gpu_hot"])
 
 
@@ -116,7 +116,7 @@ def test_a_part_of_a_suite_is_chosen_by_size() -> None:
     case = "case 5"  # nine stages: there are none of exactly this size
     (only,) = choose(SUITES["argus"], range(1), [case], [512]).cases
     assert (only.nominal, only.scenario.ranks) == (512, 576)
-    with pytest.raises(UsageError, match="no such job of argus has 65 ranks; there are 64, 512,"):
+    with pytest.raises(UsageError, match="no such job of argus has 65 ranks; sizes: 64, 512,"):
         choose(SUITES["argus"], range(1), [case], [65])
 
 

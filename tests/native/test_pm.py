@@ -98,7 +98,7 @@ def test_what_takes_another_pass_is_left_out_and_what_comes_after_it_is_not(
 ) -> None:
     run = addressed.sample(MOCK_PM_EXTRA="tensor")
     assert run.metrics == tuple(name for name in EVERY if name != "tensor_active")
-    assert run.notes == ["without room in one pass: tensor_active"]
+    assert run.notes == ["not sampled, no room in one pass: tensor_active"]
     assert np.isnan(run.samples.of["value"][:, len(run.metrics) :]).all()
 
 
@@ -124,7 +124,7 @@ def test_each_cupti_gets_structures_of_its_size(addressed: Program, version: str
         ({"MOCK_PM_CHIP": "TU102"}, "TU102 cannot sample its counters at a fixed rate"),
         ({"MOCK_PM_CHIP": "GA100"}, "GA100 cannot sample its counters at a fixed rate"),
         ({"MOCK_PM_CHIP": "GB100", "MOCK_PM_UNKNOWN": "GB"}, "does not know GB100: a newer one"),
-        ({"MOCK_PM_CUINIT": "100"}, "cuInit says 100"),
+        ({"MOCK_PM_CUINIT": "100"}, "cuInit returned 100"),
         ({"MOCK_PM_FAILS": "0"}, "cuptiPmSamplingDecodeData says 999"),
     ],
 )
@@ -159,7 +159,7 @@ def test_what_is_not_there_is_named(
 def test_times_of_a_foreign_clock_are_placed_by_first_notice(addressed: Program) -> None:
     now_ns = time.time_ns()
     run = addressed.sample(MOCK_PM_TICKS="1", MOCK_PM_SAMPLES="100")
-    assert any("not of CUPTI's clock" in note for note in run.notes)
+    assert any("not on CUPTI's clock" in note for note in run.notes)
     assert abs(run.samples.of["end_ns"][-1] - now_ns) < 60e9
 
 

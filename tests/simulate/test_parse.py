@@ -65,7 +65,7 @@ def test_without_degrees_a_job_is_split_as_is_usual() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("ranks =", "no TOML"),
+        ("ranks =", "not valid TOML"),
         ("ranks = true", "ranks=True"),
         ("gpus = 3", "gpus"),
         ("[workload]\nspeed = 1", "speed"),
@@ -75,7 +75,7 @@ def test_without_degrees_a_job_is_split_as_is_usual() -> None:
         ('detail = "much"', "auto, full, normal, brief"),
         ("[parallelism]\ntp = 2\nchunks = 2", "chunks=2"),
         ("ranks = 4\nrank_of = [0, 1, 2, 2]", "rank_of"),
-        ("[noise]\ncompute = nope", "no TOML"),
+        ("[noise]\ncompute = nope", "not valid TOML"),
         ('[noise]\ncompute = "nope"', "not a number"),
     ],
 )

@@ -1,8 +1,9 @@
-"""In a launcher: which of its children stop (SIGSTOP, a debugger) is told to the processor at once.
+"""In a launcher: reports to the processor at once when a child stops (SIGSTOP, a debugger).
 
-Only a parent is told by the system; anybody else has to look, many times a second. A thread waits
-in the kernel, at no cost, and takes note of stops alone: how a child ends stays for the launcher to
-ask. Launchers in other languages (mpirun, srun) have no such thread; the processor looks, then.
+The system notifies only the parent; every other process has to poll, many times a second. A thread
+waits in the kernel, at no cost, and consumes stop events only: the launcher can still wait for the
+exit of a child. Launchers in other languages (mpirun, srun) lack this thread, so the processor
+polls instead.
 """
 
 from __future__ import annotations
@@ -23,18 +24,18 @@ _COMMANDS = ("torchrun", "accelerate")
 _MODULES = ("torch.distributed.run", "torch.distributed.launch", "deepspeed.launcher.launch",
             "accelerate.commands.launch")  # fmt: skip
 _CHILDLESS_SECONDS = 0.5
-"""How often a launcher is asked whether it has children by now."""
+"""How often a launcher without children checks whether it has any."""
 _SEND_SECONDS = 1.0
 
 
 def watch_children(path: str) -> None:
-    """Begins to, if this process is a launcher of ranks; `path` is the processor's socket."""
+    """Starts the thread if this process is a launcher; `path` is the processor's socket."""
     if is_launcher(sys.orig_argv) and hasattr(os, "waitid"):
         threading.Thread(target=_Children(path).watch, name="stepscope", daemon=True).start()
 
 
 def is_launcher(command: Sequence[str]) -> bool:
-    """Whether a command line is that of torchrun or its like."""
+    """Whether a command line runs torchrun or a similar launcher."""
     for word in command[1:]:
         if Path(word).name in _COMMANDS or word in _MODULES:
             return True
@@ -44,7 +45,7 @@ def is_launcher(command: Sequence[str]) -> bool:
 
 
 class _Children:
-    """The children of this process, and the line on which we tell of them."""
+    """The children of this process, and the connection on which they are reported."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -52,13 +53,13 @@ class _Children:
 
     @guarded
     def watch(self) -> None:
-        """For ever."""
+        """Runs for ever."""
         self._tell(None)
         while True:
             self._tell(_next_stopped())
 
     def _tell(self, stopped: int | None) -> None:
-        """A processor that was started anew has another socket of the same name."""
+        """Connects again if the processor was restarted: it then has a new socket at this path."""
         packet = pack(PacketKind.CONTROL, encode_parent(os.getpid(), stopped), os.getpid(), 0)
         for _ in range(2):
             try:

@@ -1,4 +1,4 @@
-"""Our faults stay ours: inside a training process they are counted, logged once and swallowed."""
+"""Keeps our faults from the training process: they are counted, logged once and swallowed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RAISE_VARIABLE = "STEPSCOPE_RAISE"
 
 
 class Tally:
-    """An exact count on any thread; reentrant, because a GC callback may count in mid-count."""
+    """A counter that is exact on any thread, and reentrant: a GC callback may interrupt an add."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -35,19 +35,19 @@ _seen: set[str] = set()
 
 
 def report(where: str, error: BaseException) -> None:
-    """Counts a fault and says so once per place, on one line of standard error, if there is one."""
+    """Counts a fault, and logs it to standard error once per place, in one line."""
     faults.add()
     if os.environ.get(RAISE_VARIABLE):
         raise error
     if where not in _seen:
         _seen.add(where)
-        with contextlib.suppress(Exception):  # closed, or a pipe that nobody reads any more
+        with contextlib.suppress(Exception):  # stderr is closed, or a pipe that nobody reads
             text = f"stepscope: internal fault in {where}, collecting less: {error!r}\n"
             sys.stderr.write(text)
 
 
 def guarded(function: Callable[P, R]) -> Callable[P, R | None]:
-    """The function, but whatever it raises is reported and None returned."""
+    """Wraps a function so that an exception is reported, and None is returned."""
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R | None:

@@ -1,4 +1,4 @@
-"""Who this process is, from what launchers already set; nobody writes a rank file."""
+"""The rank and the job of this process, from the variables that launchers set."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SOCKET_VARIABLE = "STEPSCOPE_SOCKET"
 JOB_VARIABLE = "STEPSCOPE_JOB"
 STORE_VARIABLE = "STEPSCOPE_STORE"
 OWNER_VARIABLE = "STEPSCOPE_OWNER"
-"""Pid of the worker that records. Children inherit the ranks' variables, not their identity."""
+"""Pid of the process that records the rank. Children inherit the variables, but must not record."""
 
 # torchrun and torch.distributed.run; Slurm; Open MPI; MPICH and Intel MPI; MVAPICH
 _RANK = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK")
@@ -28,7 +28,7 @@ _LOCAL = (
 
 @dataclass(frozen=True)
 class Identity:
-    """One rank of one job, as the launcher's environment tells it."""
+    """One rank of one job, according to the launcher's environment."""
 
     job: str
     store: str

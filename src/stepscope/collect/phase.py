@@ -1,4 +1,4 @@
-"""`stepscope.phase("name")`: a phase of the user's own."""
+"""`stepscope.phase("name")`: a phase that the user defines."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 @contextmanager
 def phase(name: str) -> Iterator[None]:
-    """Names a piece of the training loop; it shows up beside forward and backward.
+    """Names a part of the training loop, which then appears beside forward and backward.
 
-    Works as context manager and as decorator, and does nothing where stepscope does not record:
+    Works as a context manager and as a decorator, and does nothing if stepscope does not record:
 
         with stepscope.phase("tokenize"):
             batch = tokenize(lines)

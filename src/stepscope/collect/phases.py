@@ -1,11 +1,12 @@
-"""Phases and step events, put together from moments on the sender's thread.
+"""Builds phases and step events from the noted moments, on the sender's thread.
 
-forward-compute has no hooks of its own unless a framework has a function for it: it runs from the
-batch in hand, or from the end of the previous backward or optimizer step, to the start of backward.
+forward-compute has no hook of its own, except for frameworks that run it in a function. It lasts
+from when the batch is loaded, or from the end of the previous backward or optimizer step, to the
+start of backward.
 
-Where both ends of a phase have marks in a stream, the device's times become its row, as soon as the
-device has come by; where a mark is missing, the row is lost and counted. Times of the host beside
-those of the device would look like steps in which a rank was much faster or slower.
+If both ends of a phase have marks in a stream, the phase gets the device's times, once the device
+has passed them. If a mark is missing, the row is lost and counted: host times mixed with device
+times would look like steps in which a rank was much faster or slower.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ from stepscope.trace.names import BACKWARD, DATA_LOAD, FORWARD, OPTIMIZER
 from stepscope.wire.records import ON_DEVICE, UNKNOWN, EventKind, RecordKind
 
 Moment = tuple[int, int, int, int, Place]
-"""(time, the thread's CPU time, time blocked in communication so far, all in ns; operators called
-so far; the place in a device's stream)."""
+"""(time, the thread's CPU time, time blocked in communication so far, all in ns; number of
+operators called so far; the position in a device's stream)."""
 
 
 class Phases:
-    """Turns what happened on the training thread, told in order, into records.
+    """Turns the events of the training thread, which arrive in order, into records.
 
     Args:
-        name: gives the id of a string.
+        name: returns the id of a string.
         record: takes kind, flags, ordinal of the step, and the record's fields.
-        on_device: takes a phase that the device is still to come by.
-        lost: told of a phase that will have no row.
+        on_device: takes a phase whose device times are not known yet.
+        lost: called for each phase that will have no row.
     """
 
     def __init__(
@@ -48,15 +49,15 @@ class Phases:
         self._has_forwards = False
 
     def loaded(self, ordinal: int, loader: str, start: Moment, end: Moment) -> None:
-        """A loader gave a batch: forward begins."""
+        """A loader returned a batch: forward begins."""
         self.phase(ordinal, DATA_LOAD, start, (*end[:4], None))
         self._event(EventKind.LOAD, ordinal, loader, start, end)
         self._forward_from = end
 
     def forward(self, ordinal: int, start: Moment, end: Moment) -> None:
-        """A framework ran the forward pass of a microbatch, in a function of its own.
+        """A framework ran the forward pass of a microbatch in a function of its own.
 
-        A batch that was loaded in there is no part of it.
+        The time to load a batch within that function is not part of the phase.
         """
         self._has_forwards = True
         loaded = self._forward_from
@@ -65,7 +66,7 @@ class Phases:
         self._forwards += 1
 
     def backward(self, ordinal: int, start: Moment, end: Moment, waits_from: Place = None) -> None:
-        """A backward pass; from `waits_from` on the device waits for gradients of other ranks."""
+        """A backward pass; the device waits for other ranks' gradients from `waits_from` on."""
         if self._forward_from is not None and not self._has_forwards:
             self.phase(ordinal, FORWARD, self._forward_from, start, self._forwards)
             self._forwards += 1
@@ -76,8 +77,8 @@ class Phases:
     def optimizer(self, ordinal: int, optimizer: str, start: Moment, end: Moment) -> None:
         """An optimizer stepped: the next step begins.
 
-        Where it ran forward and backward itself, in a closure (Lightning always does), its phase
-        is what came after the last backward: no time belongs to two phases.
+        If it ran forward and backward itself, in a closure (Lightning always does), its phase is
+        the part after the last backward, so that no time belongs to two phases.
         """
         inside = self._backward_end
         begin = inside if inside is not None and inside[0] > start[0] else start
@@ -87,12 +88,12 @@ class Phases:
         self._forward_from = end
 
     def part(self, ordinal: int, name: str, start: Moment, end: Moment) -> None:
-        """A part of the forward pass that is under way."""
+        """A part of the current forward pass."""
         self.phase(ordinal, name, start, end, self._forwards)
 
     def phase(self, ordinal: int, name: str, start: Moment, end: Moment,
               microbatch: int = UNKNOWN, waits_from: Place = None) -> None:  # fmt: skip
-        """One finished phase; waiting of the host is what the blocked time grew by."""
+        """A finished phase. The host waited as long as the blocked time grew meanwhile."""
         first, last = start[4], end[4]
         if isinstance(first, Mark) and isinstance(last, Mark):
             waits = waits_from if isinstance(waits_from, Mark) else None
@@ -109,7 +110,7 @@ class Phases:
     def _timed_by_device(self, ordinal: int, name: str, start: Moment, end: Moment,
                          microbatch: int, first: Mark, last: Mark,
                          waits_from: Mark | None) -> None:  # fmt: skip
-        """A device waits in its stream for operators that were called meanwhile, unseen by us."""
+        """If operators were called in between, the device may have waited for an unknown time."""
         unmarked = 0 if end[3] == start[3] else UNKNOWN
         id, cpu = self._name(name), end[1] - start[1]
 

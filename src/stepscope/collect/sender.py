@@ -1,9 +1,10 @@
-"""From a bounded queue to the processor's socket, on a thread of its own.
+"""Sends records from a bounded queue to the processor's socket, on its own thread.
 
-The training thread only appends to the queue; when it is full, records are dropped and counted by
-table. The thread wakes a few times a second, never blocks on the socket, and reconnects for as long
-as the process lives. What it sent just before a connection broke may not have been stored, so the
-next hello names those rows as at risk. A processor that sees a rank stopped has the others hurry.
+The training thread only appends to the queue. If it is full, records are dropped and counted by
+table. The sender's thread wakes a few times a second, never blocks on the socket, and reconnects
+for as long as the process lives. What it sent just before a connection broke may not have been
+stored, so the next hello reports those rows as at risk. When a rank has stopped, the processor asks
+the others to send sooner ("hurry").
 """
 
 from __future__ import annotations
@@ -24,19 +25,19 @@ from stepscope.wire.frames import MAX_PACKET_BYTES, MAX_RECORDS, AtRisk, PacketK
 from stepscope.wire.records import RECORD, TABLE_OF_KIND, RecordKind
 
 QUEUE_RECORDS = 65_536
-"""4 MiB of records: minutes of an ordinary job while the processor is away."""
+"""4 MiB of records: enough for minutes of an ordinary job while the processor is away."""
 LOOK_SECONDS = 0.1
-"""How often the thread wakes: a rank that fell silent has told all it knows after so long."""
+"""How often the thread wakes: everything that an idle rank knows is sent within this time."""
 HURRIED_LOOK_SECONDS = 0.01
-"""How often while somebody has stopped: for who waits for him, such looks cost nothing."""
+"""How often it wakes while another rank has stopped: a rank that waits can afford it."""
 FLUSH_SECONDS = 0.5
-"""What a busy rank waits at least: a flush costs as much as the records of three steps."""
+"""A busy rank waits at least this long: a flush costs as much as the records of three steps."""
 RECONNECT_SECONDS = 1.0
 AT_RISK_NS = 3_000_000_000
-"""The processor stores what it got at least this often; younger rows may die with it."""
+"""The processor stores at least this often; younger rows may be lost if it dies."""
 EXIT_SECONDS = 1.0
 _EXIT_TURN_SECONDS = 0.01
-# a script may have restored SIGPIPE's default, and then a dead processor would end the training
+# a script may have restored SIGPIPE's default action: a dead processor would then end the training
 _SEND_FLAGS = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 
 
@@ -51,7 +52,7 @@ class Drop:
 
 
 class RecordQueue:
-    """Bounded, safe against threads and against a GC callback in mid-append."""
+    """A bounded queue, safe with several threads and with a GC callback that interrupts a put."""
 
     def __init__(self, capacity: int = QUEUE_RECORDS) -> None:
         self._records: deque[bytes] = deque()
@@ -72,22 +73,22 @@ class RecordQueue:
         self._dropped[kind].add()
 
     def put_always(self, kind: int, flags: int, ordinal: int, *fields: int) -> None:
-        """For the few records that tell of dropped ones."""
+        """For the few records that report dropped records; they ignore the limit."""
         self._records.append(RECORD.pack(kind, flags, ordinal, *fields))
 
     def take(self, most: int) -> list[bytes]:
-        """The oldest records, at most so many."""
+        """The oldest records, at most this many."""
         out: list[bytes] = []
         while self._records and len(out) < most:
             out.append(self._records.popleft())
         return out
 
     def give_back(self, records: list[bytes]) -> None:
-        """Puts records that could not be sent back in front."""
+        """Puts records that could not be sent back to the front."""
         self._records.extendleft(reversed(records))
 
     def newly_dropped(self) -> list[Drop]:
-        """Drops by table since the last answer; none while there is no room to tell of them."""
+        """Drops by table since the last call; none while the queue has no room to report them."""
         if len(self._records) >= self._capacity:
             return []
         now, since = time.monotonic_ns(), self._checked_ns
@@ -104,7 +105,7 @@ class RecordQueue:
 
     @property
     def total_dropped(self) -> int:
-        """Records of all kinds dropped in this process so far."""
+        """Number of records of all kinds dropped in this process so far."""
         if not self._any_dropped:
             return 0
         return sum(tally.value for tally in self._dropped.values())
@@ -119,9 +120,9 @@ class Sender:
     Args:
         path: the processor's socket.
         queue: what to send.
-        introduce: gives the packets that open a connection.
+        introduce: returns the packets that open a connection.
         before_flush: called before records are taken from the queue.
-        busy: whether there is more to come at once, so that waiting a little saves work.
+        busy: whether more records are about to come, so that waiting a little saves work.
     """
 
     def __init__(
@@ -153,27 +154,27 @@ class Sender:
 
     @property
     def is_hurried(self) -> bool:
-        """Whether the processor asked a moment ago to be told at once."""
+        """Whether the processor asked recently to be informed at once."""
         return self._hurried_until > 0.0 and time.monotonic() < self._hurried_until
 
     def start(self) -> None:
         self._thread.start()
 
     def say(self, kind: PacketKind, payload: bytes) -> None:
-        """Queues a packet that goes out before the next records; forgotten at the next connection,
-        because its introduction repeats all of it."""
+        """Queues a packet that is sent before the next records. A new connection discards it,
+        because the introduction repeats its content."""
         self._urgent.append((kind, payload))
 
     def close(self) -> None:
         """Sends what is left, for at most a second, and stops."""
         self._stop = True
-        with contextlib.suppress(OSError):  # a script may close what it did not open
+        with contextlib.suppress(OSError):  # a script may close descriptors that it did not open
             os.eventfd_write(self._wake, 1)
         if self._thread.is_alive():
             self._thread.join(EXIT_SECONDS)
 
     def abandon(self) -> None:
-        """In a forked child: lets go of the parent's connection, which stays as it is."""
+        """In a forked child: drops the parent's connection without closing it for the parent."""
         if self._socket is not None:
             self._socket.close()
 
@@ -190,7 +191,7 @@ class Sender:
 
     @guarded
     def _wait(self, seconds: float) -> None:
-        """Until it is time for a look, the processor says something, or we are to stop."""
+        """Waits for the timeout, a packet from the processor, or the request to stop."""
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
         if self._socket is not None:
@@ -199,10 +200,10 @@ class Sender:
         if ready - {self._wake}:
             self._listen()
         elif ready and not self._stop:
-            time.sleep(seconds)  # the script closed a descriptor of ours: it wakes us no more
+            time.sleep(seconds)  # the script closed our descriptor, which can no longer wake us
 
     def _listen(self) -> None:
-        """Takes what the processor says, or notices that there is none any more."""
+        """Handles packets from the processor, or notices that it has gone."""
         assert self._socket is not None
         try:
             data = self._socket.recv(MAX_PACKET_BYTES, socket.MSG_DONTWAIT)
@@ -216,7 +217,7 @@ class Sender:
             self._disconnect()
 
     def _finish(self, deadline: float) -> None:
-        """The last records may need more room than the socket has at once."""
+        """Sends the last records, which may need more room than the socket has at once."""
         self._turn()
         while (
             self._socket is not None
@@ -236,7 +237,7 @@ class Sender:
         try:
             self._send_all()
         except BlockingIOError:
-            pass  # a slow reader: the queue holds what is left until the next turn
+            pass  # the processor reads slowly: the queue keeps the rest until the next turn
         except OSError:
             self._disconnect()
 
@@ -254,12 +255,12 @@ class Sender:
             return None
         self._packet = 0
         self._urgent.clear()
-        # in front of whatever another thread says meanwhile: a hello comes first
+        # in front of packets that other threads have queued meanwhile: the hello must be first
         self._urgent.extendleft(reversed(self._introduce(self._at_risk())))
         return sock
 
     def _disconnect(self) -> None:
-        """A processor that died soon after it was told has not stored what it was told either."""
+        """A processor that died soon after we sent the rows at risk may not have stored them."""
         if self._socket is not None:
             self._socket.close()
         self._socket = None
@@ -272,7 +273,7 @@ class Sender:
             kind, payload = self._urgent[0]
             self._send(kind, payload)
             self._urgent.popleft()
-            if kind == PacketKind.HELLO:  # the rows at risk have been named
+            if kind == PacketKind.HELLO:  # it reports the rows at risk
                 self._named, self._named_ns = list(self._recent), time.monotonic_ns()
                 self._recent.clear()
         while records := self._queue.take(MAX_RECORDS):
@@ -296,7 +297,7 @@ class Sender:
         self._dropped_told = dropped
 
     def _remember(self, payload: bytes) -> None:
-        """Keeps the first byte of each record, its kind."""
+        """Remembers the first byte of each record, which is its kind."""
         now = time.monotonic_ns()
         self._recent.append((now, payload[:: RECORD.size]))
         while self._recent[0][0] < now - AT_RISK_NS:
@@ -313,7 +314,7 @@ class Sender:
 
 
 def leave_child_alone(disable: Callable[[], None]) -> None:
-    """A forked child (data-loader worker, say) shares our memory but must not record."""
+    """Stops recording in forked children (e.g. data-loader workers), which share our memory."""
     try:
         os.register_at_fork(after_in_child=disable)
     except (AttributeError, ValueError) as error:

@@ -1,11 +1,11 @@
-"""One training process's recording: moments, names, the ordinal of the step, the connection.
+"""The recording of one training process: moments, names, the current step, and the connection.
 
-Between two steps the training thread finds every line of ours with cold caches: 5 µs for a Python
-function that takes half a microsecond in a loop (measured). So its hooks only note a moment, a
-tuple of a handler and what it needs; the sender's thread runs the handlers of a whole batch.
+Between two steps the training thread finds all our code with cold caches: a Python function that
+takes half a microsecond in a loop then takes 5 µs (measured). So hooks only note a moment: a tuple
+of a handler and its arguments. The sender's thread runs the handlers of a whole batch.
 
-Nothing happens until the first event: launchers, compilers and data-loader workers inherit our
-environment, import torch, and never iterate a loader, step an optimizer or call a collective.
+Nothing happens until the first event. Launchers, compilers and data-loader workers inherit our
+environment and import torch, but never iterate a loader, step an optimizer or call a collective.
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ from stepscope.wire.records import RecordKind
 R = TypeVar("R")
 
 _SIGNS_OF_TRAINING = (RecordKind.EVENT, RecordKind.PHASE, RecordKind.COMM)
-"""A garbage collection happens in launchers, too."""
+"""A garbage collection is not among them: launchers have those, too."""
 COST_SECONDS = 5.0
 """How often our own CPU time is reported."""
 MOST_NAMES = 10_000
-"""A script that numbers its phases would else fill our memory: the rest share a name."""
+"""Limits memory if a script numbers its phases: all further names share one id."""
 LONGEST_NAME = 200
 _OTHER = "(other)"
 
 
 class Session:
-    """What the hooks write to. All methods are cheap and safe on any thread."""
+    """What the hooks record to. All methods are cheap and safe on any thread."""
 
     def __init__(self, socket_path: str, who: identity.Identity) -> None:
         self.who = who
         self.shared = Shared()
         self.enabled = True
-        # one pair for the whole life: a wall clock that is set meanwhile moves nothing
+        # one pair for the whole process: setting the wall clock later does not move the times
         self._wall_ns, self._mono_ns = time.time_ns(), time.monotonic_ns()
         self.main_thread = threading.main_thread().ident
         self.before_flush: list[Callable[[], None]] = []
@@ -67,10 +67,10 @@ class Session:
         self._groups: list[GroupInfo] = []
         self._parallelism: dict[str, int] = {}
         self.started = False
-        self._lock = threading.RLock()  # a garbage collection may come back to us while we hold it
+        self._lock = threading.RLock()  # reentrant: a garbage collection may interrupt the holder
         self._moments: deque[tuple[Any, ...]] = deque()
         self.marks: Marks | None = None
-        """Where phases are timed by the device."""
+        """Set if phases are timed by the device."""
         self.after_step: list[Callable[[], None]] = []
         """Called on the training thread after each optimizer step; must not raise."""
         self.in_backward = False
@@ -85,12 +85,12 @@ class Session:
     # --- moments and records -----------------------------------------------------------------
 
     def now(self) -> Moment:
-        """What a phase of the host needs to know of both its ends, on the thread it runs on."""
+        """One end of a phase of the host, taken on the thread that runs the phase."""
         shared = self.shared
         return time.monotonic_ns(), time.thread_time_ns(), shared.blocked_ns, shared.calls, None
 
     def mark(self, stream: Any = None) -> Moment:
-        """The same of a phase that the device works in, with a mark in its stream if it has one."""
+        """One end of a phase with device work, with a mark in the stream if there is a device."""
         marks, shared = self.marks, self.shared
         place = None
         if marks is not None and threading.get_ident() == self.main_thread:
@@ -98,9 +98,9 @@ class Session:
         return time.monotonic_ns(), time.thread_time_ns(), shared.blocked_ns, shared.calls, place
 
     def note(self, *moment: Any) -> None:
-        """Something of the training happened: a handler, and what it is to be called with soon.
+        """Notes an event of the training: a handler, and the arguments to call it with later.
 
-        Moments are handled in the order they were noted in, on the sender's thread.
+        Moments are handled in the order in which they were noted, on the sender's thread.
         """
         if not self.enabled:
             return
@@ -117,7 +117,7 @@ class Session:
             self._queue.put(kind, flags, ordinal, *fields, *(0,) * (7 - len(fields)))
 
     def emit(self, kind: RecordKind, flags: int, *fields: int) -> None:
-        """Queues a record of the step at hand, once there is a sign of training."""
+        """Queues a record for the current step, once there is a sign of training."""
         if self.enabled and not self.started and kind in _SIGNS_OF_TRAINING:
             self._start()
         if self.started:
@@ -128,9 +128,9 @@ class Session:
         self.note(self.phases.phase, self.shared.ordinal, name, start, end)
 
     def name(self, text: str) -> int:
-        """The id of a string, told to the processor the first time.
+        """The id of a string, which is sent to the processor the first time.
 
-        Takes no lock: a garbage collection that starts in here comes back for a name of its own.
+        Takes no lock: a garbage collection that starts in here needs a name itself.
         """
         id = self._names.get(text)
         if id is None:
@@ -142,7 +142,7 @@ class Session:
         return id
 
     def add_group(self, group: GroupInfo) -> None:
-        """Tells the processor of a process group, once."""
+        """Announces a process group to the processor, once."""
         with self._lock:
             self._groups = [known for known in self._groups if known.id != group.id] + [group]
         self._say(Names(groups=(group,)))
@@ -154,13 +154,13 @@ class Session:
     # --- life --------------------------------------------------------------------------------
 
     def begin(self) -> bool:
-        """Recording starts now, if it has not; False in a process that is none of the job's own."""
+        """Starts recording, if it has not started; False if this process must not record."""
         if self.enabled and not self.started:
             self._start()
         return self.enabled
 
     def lost(self, kind: RecordKind, count: int) -> None:
-        """So many records never came to be, for want of room."""
+        """Counts records that were never made because there was no room."""
         for _ in range(count):
             self._queue.count_dropped(kind)
 
@@ -172,7 +172,7 @@ class Session:
             self.marks.add(phase)
 
     def time_by_device(self, gpu: Gpu) -> Marks:
-        """From now on phases are timed by the device, where the script uses it."""
+        """From now on, phases are timed by the device if the script uses it."""
         self.marks = Marks(gpu, self._lost_phase, self._tell_clock)
         self.after_step.append(self.marks.settle)
         return self.marks
@@ -181,13 +181,13 @@ class Session:
         self.count("stepscope_device_clock_error_ns", error_ns)
 
     def stepped(self) -> None:
-        """An optimizer has stepped."""
+        """Called when an optimizer has stepped."""
         self.shared.ordinal += 1
         for task in list(self.after_step):
             task()
 
     def disable(self) -> None:
-        """Stops recording for good, without a word: we are a forked child, or not wanted."""
+        """Stops recording for good and silently: in a forked child, or if not wanted."""
         self.enabled = False
         self.shared.enabled = 0
 
@@ -213,13 +213,13 @@ class Session:
         self._sender.start()
 
     def _is_busy(self) -> bool:
-        """Whether something was noted since the last look."""
+        """Whether anything was noted since the last call."""
         seen, self._seen_moments = self._seen_moments, len(self._moments)
         return self._seen_moments > seen
 
     def _flushing(self) -> None:
         self._handle_moments()
-        if self._closing and self.marks is not None:  # the training thread only waits for us now
+        if self._closing and self.marks is not None:  # the training thread just waits for us now
             self.marks.finish()
         for task in self.before_flush:
             _quietly(task)
@@ -230,7 +230,7 @@ class Session:
 
     def _handle_moments(self) -> None:
         self._seen_moments = 0
-        for _ in range(len(self._moments)):  # those that come meanwhile wait for the next turn
+        for _ in range(len(self._moments)):  # those noted meanwhile wait for the next turn
             handler, *arguments = self._moments.popleft()
             try:
                 handler(*arguments)
@@ -243,7 +243,7 @@ class Session:
 
     @property
     def is_hurried(self) -> bool:
-        """Whether a rank has stopped, so that what is in flight is told of early."""
+        """Whether a rank has stopped, so that outstanding operators are reported early."""
         return self._sender.is_hurried
 
     def _say(self, names: Names) -> None:
@@ -271,7 +271,7 @@ class Session:
 
 
 def _quietly(task: Callable[[], R | None]) -> R | None:
-    """One task that fails must not keep the others, or the records, from their way."""
+    """Runs one task; if it fails, the other tasks and the records still go on."""
     try:
         return task()
     except Exception as error:  # noqa: BLE001 - the guest's promise

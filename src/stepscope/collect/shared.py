@@ -1,4 +1,4 @@
-"""What the training threads count for everybody, in memory that C++ can read, too."""
+"""Counters that all training threads share, in memory that C++ can access, too."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ctypes
 
 
 class Shared(ctypes.Structure):
-    """Laid out as `Shared` in native/operators.cpp, which has one of its own where it is loaded."""
+    """Laid out like `Shared` in native/operators.cpp, which is used if the library is loaded."""
 
     _fields_ = [
         ("ordinal", ctypes.c_int64),
@@ -23,17 +23,17 @@ class Shared(ctypes.Structure):
     ordinal: int
     """Optimizer steps that this process has finished."""
     blocked_ns: int
-    """Host time of the main thread inside waits for communication, ever growing."""
+    """Total host time that the main thread has spent in waits for communication."""
     last_bucket_ns: int
-    """When DDP's reducer last handed a bucket to the backend; 0 once it was waited for."""
+    """When DDP's reducer last passed a bucket to the backend; 0 after it was waited for."""
     enabled: int
     """Whether the library records."""
     main_thread: int
     dropped: int
-    """Events the library had no room for."""
+    """Events for which the library had no room."""
     faults: int
     """Exceptions the library swallowed."""
     calls: int
-    """Communication operators called so far: grows if one was called, and need not be exact."""
+    """Approximate number of communication operators called; it grows with each call."""
     buckets: int
-    """Those of them that DDP's reducer called."""
+    """How many of them DDP's reducer called."""

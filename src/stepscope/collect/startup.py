@@ -1,6 +1,6 @@
-"""Called once, right after `import torch` of a process that `stepscope run` started.
+"""Called once, right after `import torch` in a process that `stepscope run` started.
 
-A hook that does not fit this torch is left out with one line; the others stay.
+A hook that does not fit this version of torch is reported and left out; the others stay.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def after_torch_import() -> None:
 
 
 def _install(new: Session) -> None:
-    global session  # noqa: PLW0603 - a process has one recording, and `stepscope.phase` finds it here
+    global session  # noqa: PLW0603 - one recording per process, which `stepscope.phase` finds here
     from stepscope.collect.hooks import (
         backward,
         collectives,
@@ -66,13 +66,13 @@ def _install(new: Session) -> None:
 def _try(what: str, install: Callable[[], Any]) -> Any:
     try:
         return install()
-    except Exception as error:  # noqa: BLE001 - another torch than those we know
+    except Exception as error:  # noqa: BLE001 - an unknown version of torch
         report(f"hook for {what}", error)
         return None
 
 
 def _allow_sampling() -> None:
-    """Lets py-spy, which is no ancestor of ours, read our stacks where Yama restricts it."""
+    """Lets py-spy, which is not our ancestor, read our stacks although Yama restricts it."""
     try:
         with open("/proc/sys/kernel/yama/ptrace_scope", encoding="ascii") as scope:  # noqa: PTH123
             restricted = scope.read().strip() == "1"

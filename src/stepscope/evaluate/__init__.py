@@ -4,7 +4,7 @@ chosen = choose(SUITES["smoke"], range(3))
 results = run(chosen.cases, fast=True, jobs=2)
 """
 
-from stepscope.evaluate.runner import Result, Said, run
+from stepscope.evaluate.runner import ReportedVerdict, Result, run
 from stepscope.evaluate.score import Score, score
 from stepscope.evaluate.suite import Case, Suite
 from stepscope.evaluate.suites import SUITES, Chosen, choose
@@ -13,8 +13,8 @@ __all__ = [
     "SUITES",
     "Case",
     "Chosen",
+    "ReportedVerdict",
     "Result",
-    "Said",
     "Score",
     "Suite",
     "choose",

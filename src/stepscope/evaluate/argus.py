@@ -1,8 +1,8 @@
-"""Suite `argus`: what the paper of that name found, at three sizes.
+"""Suite `argus`: the faults and case studies of the ARGUS paper, at three sizes.
 
-The rows of its Table 6, at ranks, hosts and switches drawn by seed; its five case studies
-(section 9) with the parallelism, the place and the strength of the trouble that it tells; and four
-kinds of healthy jobs, most of them small ones, since a false alarm in a hundred needs hundreds.
+It has the rows of the paper's Table 6, at ranks, hosts and switches drawn by seed; its five case
+studies (section 9) with the paper's parallelism, location and severity; and four kinds of healthy
+jobs. Most healthy jobs are small: to measure a false alarm rate of 1 %, hundreds are needed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from stepscope.errors import UsageError
 from stepscope.evaluate.draw import Form, all_forms
-from stepscope.evaluate.layouts import dimensions_of, job, ways_with
+from stepscope.evaluate.layouts import dimensions_of, job, strategies_with
 from stepscope.evaluate.suite import HEALTHY, LARGE, Case, Suite, first_that_fits, place, with_fault
 from stepscope.simulate import Noise, Scenario, parse_fault
 from stepscope.simulate.cases import CASES
@@ -22,29 +22,29 @@ from stepscope.simulate.scenario import Detail
 TABLE_6 = "ARGUS Table 6: "
 DIMENSIONS = (3, 4, 2, 5)
 LOOKS = (10, 20)
-"""The paper's L1 needs twenty steps after a change; each look costs a diagnosis."""
+"""The paper's L1 needs twenty steps after a change; each repetition costs a diagnosis."""
 
 KINDS = ("dense", "experts", "inputs", "clocks")
 SKEWED = Noise(clock_offset_us=200_000.0, clock_drift_ppm=30.0)
-"""Clocks that nobody sets: hundreds of milliseconds apart (docs/job-folder.md), crystals that
-differ by what their makers allow."""
+"""Unsynchronised clocks: hundreds of milliseconds apart (docs/job-folder.md), with crystals that
+drift as much as their specifications allow."""
 
 
 @dataclass(frozen=True)
 class Size:
-    """How large jobs are, and how many of them are healthy."""
+    """The size of the jobs, and how many healthy ones there are."""
 
     ranks: int
     steps: int
     onset: int
     healthy: int
-    """Of each of `KINDS`, per seed."""
+    """Healthy jobs of each of `KINDS`, per seed."""
     detail: Detail
 
 
 @dataclass(frozen=True)
-class Retold:
-    """A case study at one size: what it takes beside what `simulate.cases` tells of it."""
+class CaseStudy:
+    """A case study at one size: what differs from the case in `simulate.cases`."""
 
     ranks: int
     faults: tuple[str, ...]
@@ -62,51 +62,51 @@ CASE_ROWS: Mapping[str, str] = {
 
 
 def _slow_host(first: int, onset: int) -> tuple[str, ...]:
-    """Case 5: experts compute 5.7 times slower on eight ranks, and a port has nothing to do."""
+    """Case 5: experts compute 5.7 times slower on eight ranks, and an unrelated port goes down."""
     ranks = "+".join(str(rank) for rank in range(first, first + 8))
     return (f"gpu_slow:ranks={ranks},factor=5.7,only=moe_experts,decoy=nic_port_down,from={onset}",)
 
 
-RETOLD: Mapping[str, Mapping[int, Retold]] = {
-    # replicas 656 and 657 of 2,048, and as far along in smaller jobs
+CASE_STUDIES: Mapping[str, Mapping[int, CaseStudy]] = {
+    # replicas 656 and 657 of 2,048, and the same relative position in smaller jobs
     "argus-1": {
-        64: Retold(64, ("gpu_slow:ranks=40+41+42+43,factor=150,from=50",), 100),
-        512: Retold(512, ("gpu_slow:ranks=164+165+166+167,factor=150,from=30",), 70),
-        4096: Retold(4096, ("gpu_slow:ranks=1312+1313+1314+1315,factor=150,from=26",), 50),
+        64: CaseStudy(64, ("gpu_slow:ranks=40+41+42+43,factor=150,from=50",), 100),
+        512: CaseStudy(512, ("gpu_slow:ranks=164+165+166+167,factor=150,from=30",), 70),
+        4096: CaseStudy(4096, ("gpu_slow:ranks=1312+1313+1314+1315,factor=150,from=26",), 50),
     },
     # 512 is the paper's size
     "argus-2": {
-        64: Retold(64, ("adapter_pcie_slow:ranks=7+15",), 70),
-        512: Retold(512, ("adapter_pcie_slow:ranks=7+15",), 70),
-        4096: Retold(4096, ("adapter_pcie_slow:ranks=7+15",), 50),
+        64: CaseStudy(64, ("adapter_pcie_slow:ranks=7+15",), 70),
+        512: CaseStudy(512, ("adapter_pcie_slow:ranks=7+15",), 70),
+        4096: CaseStudy(4096, ("adapter_pcie_slow:ranks=7+15",), 50),
     },
-    # 4,096 is the paper's size, and so is the rank; fewer steps, as each has four times as many
-    # operators as those of other cases
+    # 4,096 and the rank are the paper's; fewer steps, because each has four times as many
+    # operators as in the other cases
     "argus-3": {
-        size: Retold(size, (f"gpu_slow:rank={rank},factor=1.9,only=backward-compute,seen=no",),
+        size: CaseStudy(size, (f"gpu_slow:rank={rank},factor=1.9,only=backward-compute,seen=no",),
                      steps)
         for size, rank, steps in ((64, 60, 50), (512, 468, 40), (4096, 3760, 30))
     },
-    # it compiles in three steps of a hundred: in fewer it might not at all
+    # it compiles in three steps of a hundred: a shorter job might not compile at all
     "argus-4": {
-        size: Retold(size, (f"jit_compile:rank={rank}",), 100)
+        size: CaseStudy(size, (f"jit_compile:rank={rank}",), 100)
         for size, rank in ((64, 20), (512, 84), (4096, 688))
     },
     # nine stages; a host within the group of 32 experts that begins at replica 256, or 32
     "argus-5": {
-        64: Retold(144, _slow_host(112, 50), 100),
-        512: Retold(576, _slow_host(496, 30), 70, {"ep": 32}),
-        4096: Retold(4608, _slow_host(3856, 26), 50, {"ep": 32}),
+        64: CaseStudy(144, _slow_host(112, 50), 100),
+        512: CaseStudy(576, _slow_host(496, 30), 70, {"ep": 32}),
+        4096: CaseStudy(4608, _slow_host(3856, 26), 50, {"ep": 32}),
     },
 }  # fmt: skip
-"""By size: the paper's places where the size is the paper's, else as far along."""
+"""By size: the paper's locations at the paper's size, else the same relative position."""
 GROUPS: Mapping[str, str] = {"argus-2": "edp-7"}
-"""The group that the paper's own diagnosis ended at: engineers found the two machines in it."""
+"""The group where the paper's own diagnosis ended: engineers then found two machines in it."""
 
 
 @dataclass(frozen=True)
 class ArgusSuite(Suite):
-    """Every row at every size, with every seed."""
+    """Every row at every size, for every seed."""
 
     sizes: tuple[Size, ...]
 
@@ -123,7 +123,7 @@ class ArgusSuite(Suite):
             if row.startswith(HEALTHY):
                 yield from _healthy(size, row, seed)
             elif row in CASE_ROWS:
-                yield _retold(size, row, seed)
+                yield _case_study(size, row, seed)
             else:
                 yield from self._table_6(size, row, seed)
 
@@ -159,28 +159,28 @@ def _of_kind(kind: str, scenario: Scenario) -> Scenario:
     return replace(scenario, workload=work, parallelism=replace(scenario.parallelism, ep=1))
 
 
-def _retold(size: Size, row: str, seed: int) -> Case:
-    """A case study: the same each time but for its noise."""
+def _case_study(size: Size, row: str, seed: int) -> Case:
+    """A case study: seeds change only its noise."""
     name = CASE_ROWS[row]
-    case, here = CASES[name], RETOLD[name].get(size.ranks)
-    if here is None:
-        raise UsageError(f"{name} is not told of {size.ranks} ranks")
+    case, study = CASES[name], CASE_STUDIES[name].get(size.ranks)
+    if study is None:
+        raise UsageError(f"{name} is not defined for {size.ranks} ranks")
     values = dict(case.values)
-    parts = {**values["parallelism"], **here.parallelism}
-    scenario = from_values({**values, "name": name, "seed": seed, "ranks": here.ranks,
-                            "steps": here.steps, "detail": size.detail, "parallelism": parts,
-                            "fault": [parse_fault(one) for one in here.faults]})  # fmt: skip
+    parts = {**values["parallelism"], **study.parallelism}
+    scenario = from_values({**values, "name": name, "seed": seed, "ranks": study.ranks,
+                            "steps": study.steps, "detail": size.detail, "parallelism": parts,
+                            "fault": [parse_fault(fault) for fault in study.faults]})  # fmt: skip
     return Case(row, case.source, scenario, dimensions_of(scenario), name, LOOKS,
                 GROUPS.get(name, ""), size.ranks)  # fmt: skip
 
 
 def _layouts(row: str, turn: int) -> list[int]:
-    """The one whose turn it is first, then the others."""
+    """All dimensions, starting at a position that depends on the row and the turn."""
     first = place(row, "layout", turn) % len(DIMENSIONS)
     return [*DIMENSIONS[first:], *DIMENSIONS[:first]]
 
 
 def _job(size: Size, row: str, turn: int, seed: int, dimensions: int) -> Scenario:
-    ways = ways_with(dimensions)
-    way = ways[place(row, "way", turn) % len(ways)]
-    return job(size.ranks, size.steps, seed, dimensions, way, size.detail)
+    strategies = strategies_with(dimensions)
+    strategy = strategies[place(row, "way", turn) % len(strategies)]
+    return job(size.ranks, size.steps, seed, dimensions, strategy, size.detail)

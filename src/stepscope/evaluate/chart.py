@@ -1,4 +1,4 @@
-"""Scores as inline SVG: a dot per row, and how far chance could have moved it."""
+"""Scores as inline SVG: one dot per row, with its confidence interval."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from stepscope.evaluate.table import Row, size_of
 
 WIDTH, LINE, TOP = 1000, 22, 30
 LEFT, RIGHT = 240, 900
-"""The plotting area; names stand to its left, counts to its right."""
+"""The plotting area; names are to its left, counts to its right."""
 GOOD, POOR = 0.9, 0.5
-"""From where a dot is green, and below which it is red: a reader's help, nothing more."""
+"""At or above the first a dot is green, below the second it is red. This is only a visual aid."""
 
 
 def rates(rows: Sequence[Row], chosen: Callable[[Row], Rate], *, wanted: bool = True) -> Markup:
-    """One line per row that has jobs to be judged by; `wanted`: more is better."""
+    """One line per row that has jobs to score; `wanted`: higher is better."""
     shown = [row for row in rows if chosen(row).of]
     if not shown:
         return Markup()
@@ -32,7 +32,7 @@ def rates(rows: Sequence[Row], chosen: Callable[[Row], Rate], *, wanted: bool = 
 
 
 def looks(results: Sequence[Result]) -> Markup:
-    """In how many jobs the culprit was first named after so many steps."""
+    """How many jobs had their culprit named first after each number of steps."""
     counts = [(steps, sum(one.steps_to_verdict == steps for one in results)) for steps in LOOKS]
     if not any(count for _, count in counts):
         return Markup()
@@ -51,7 +51,7 @@ class Point:
 
 
 def by_ranks(results: Sequence[Result]) -> list[Point]:
-    """How often the culprit came first, by the size of the job."""
+    """How often the first verdict named a culprit, by size of the job."""
     judged: dict[int, list[bool | None]] = {}
     for one in sorted(results, key=size_of):
         if one.score.found is not None:
@@ -60,7 +60,7 @@ def by_ranks(results: Sequence[Result]) -> list[Point]:
 
 
 def sizes(points: Sequence[Point]) -> Markup:
-    """The same as lines of a chart."""
+    """These points as a chart."""
     if not points:
         return Markup()
     height = TOP + LINE * len(points) + 24

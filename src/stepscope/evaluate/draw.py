@@ -1,7 +1,7 @@
-"""Faults for a job, drawn from the simulator's registry: what is added there is tried here.
+"""Draws faults for a job from the simulator's registry, so new faults are tested automatically.
 
-A fault with several forms, as one that may strike in the forward pass or in a transfer, is drawn
-in each of them. Everything else that a fault can be told keeps its default.
+A fault with several forms (it can hit the forward pass or a transfer, for example) is drawn in each
+of them. All other parameters of a fault keep their defaults.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ FORMS: Mapping[str, tuple[str, ...]] = {
     "device": DEVICES,
     "type": tuple(TYPES),
 }
-"""What a field of this name can be, where its default is one of these."""
-SOMEBODY = ("ranks", "replicas")
-"""Where such a field may be left out, a fault strikes nobody in particular: two forms."""
+"""The values that a field of this name can have, if its default is one of them."""
+OPTIONAL_TARGETS = ("ranks", "replicas")
+"""If such a field is optional, the fault has two forms: with and without a particular target."""
 DELAY_MS = (50.0, 30_000.0)
-"""VenusTrace, section 5.1: slowdowns between these, drawn evenly on a logarithmic scale."""
+"""VenusTrace, section 5.1: slowdowns in this range, drawn evenly on a logarithmic scale."""
 
 
 @dataclass(frozen=True)
 class Form:
-    """One kind of trouble: a fault of the registry, and what makes this form of it."""
+    """A fault of the registry together with the parameters that distinguish this form of it."""
 
     fault: str
     given: tuple[tuple[str, str], ...] = ()
-    somebody: str = ""
-    """The field that names who has it, where that could be left out."""
+    target: str = ""
+    """The optional field that names the affected ranks or replicas, if this form sets it."""
 
     @property
     def name(self) -> str:
         words = [self.fault, *(value for _, value in self.given)]
-        return " ".join([*words, *([f"of one {self.somebody[:-1]}"] if self.somebody else [])])
+        return " ".join([*words, *([f"of one {self.target[:-1]}"] if self.target else [])])
 
     @property
     def family(self) -> str:
-        """Where the fault comes from, in the registry's words."""
+        """Where the fault comes from: the paper and section, as in the registry."""
         return FAULTS[self.fault].family
 
 
 def all_forms() -> tuple[Form, ...]:
-    """Every form of every fault, in the registry's order. Some fit no job at all."""
+    """Every form of every fault, in the registry's order. Some forms fit no job."""
     return tuple(form for name in FAULTS for form in forms_of(name))
 
 
@@ -63,19 +63,19 @@ def forms_of(name: str) -> Iterator[Form]:
     for values in itertools.product(*(FORMS[one] for one in varied)):
         yield Form(name, tuple(zip(varied, values, strict=True)))
     for one in known:
-        if one.name in SOMEBODY and not _required(one):
-            yield Form(name, somebody=one.name)
+        if one.name in OPTIONAL_TARGETS and not _required(one):
+            yield Form(name, target=one.name)
 
 
 Key = tuple[str | int, ...]
-"""What a draw is for: draws of different keys know nothing of one another, so that what is added
-anywhere, a fault, a field or a host, changes no other job."""
+"""What a draw is for. Draws with different keys are independent, so adding a fault, a field or a
+host changes no other job."""
 
 T = TypeVar("T", str, int)
 
 
 def shuffled(names: Iterable[T], key: Key) -> list[T]:
-    """Names in an order drawn for this key; one more changes nothing among the others."""
+    """The names in an order drawn for this key; an additional name leaves the others in order."""
     return sorted(names, key=lambda one: _number((*key, one)))
 
 
@@ -85,10 +85,10 @@ def _number(key: Key) -> int:
 
 
 def draw(form: Form, scenario: Scenario, onset: int, key: Key) -> Fault:
-    """A fault of this form that fits the job.
+    """Draws a fault of this form that fits the job.
 
     Raises:
-        UsageError: none does, or it needs something that nobody here knows how to draw.
+        UsageError: no such fault fits, or it has a required field that cannot be drawn here.
     """
     why = UsageError(f"no {form.name} fits {scenario.ranks} ranks")
     for attempt in range(_ATTEMPTS):
@@ -103,7 +103,8 @@ def draw(form: Form, scenario: Scenario, onset: int, key: Key) -> Fault:
 
 
 _ATTEMPTS = 16
-"""A fault of one stage in four is drawn in fewer but once in a hundred."""
+"""Enough that a fault limited to one stage in four fails to be drawn less than once in a hundred
+tries."""
 
 
 def _drawn(form: Form, world: World, onset: int, key: Key) -> Fault:
@@ -117,12 +118,12 @@ def _drawn(form: Form, world: World, onset: int, key: Key) -> Fault:
         source = np.random.default_rng(_number((*key, "ms")))
         values["ms"] = float(np.exp(source.uniform(low, high)))
     fault = kind(**values)
-    # a fault that ends by itself, as compilation at the start, knows its time
+    # a fault that ends by itself, such as compilation at the start, sets its own time
     return fault if fault.until is not None else replace(fault, onset=onset)
 
 
 def _is_drawn(one: Field[Any], form: Form) -> bool:
-    return _required(one) or one.name in ("rank", form.somebody)
+    return _required(one) or one.name in ("rank", form.target)
 
 
 def _required(one: Field[Any]) -> bool:
@@ -137,7 +138,7 @@ def _value(name: str, kind: type[Fault], world: World, key: Key) -> Any:
         return (shuffled(world.cluster.host_names, key)[0],)
     if name == "switch":
         return shuffled([f"leaf-{leaf}" for leaf in range(world.cluster.leaves)], key)[0]
-    raise UsageError(f"{kind.name} needs {name}, and no suite knows what that may be")
+    raise UsageError(f"{kind.name} needs {name}, which no suite can draw")
 
 
 _NUMBERED: Mapping[str, Callable[[World], int]] = {
@@ -145,4 +146,4 @@ _NUMBERED: Mapping[str, Callable[[World], int]] = {
     "ranks": lambda world: world.scenario.ranks,
     "replicas": lambda world: world.scenario.dp,
 }
-"""Fields whose values are counted, and how many there are."""
+"""Fields whose values are indices, and how many indices there are."""

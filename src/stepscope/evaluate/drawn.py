@@ -1,4 +1,4 @@
-"""Suites of every fault that the simulator knows, at places drawn by seed."""
+"""Suites with every fault that the simulator knows, at locations drawn by seed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from stepscope.errors import UsageError
 from stepscope.evaluate.draw import Form, Key, all_forms, draw, shuffled
-from stepscope.evaluate.layouts import job, ways_with
+from stepscope.evaluate.layouts import job, strategies_with
 from stepscope.evaluate.suite import (
     HEALTHY,
     LARGE,
@@ -30,11 +30,11 @@ AFTER = "hang after a slowdown"
 
 @dataclass(frozen=True)
 class DrawnSuite(Suite):
-    """Sizes, layouts and `WAYS` change from seed to seed, in these orders. Each row begins layouts
-    and ways at another place, so that a size is not always seen with the same layout.
+    """Sizes, layouts and strategies change from seed to seed, in the given orders. Each row starts
+    at another layout and strategy, so that a size does not always have the same layout.
 
-    Faults begin after `onset` steps: L1 asks for twenty steps on either side of a change, and the
-    first five are warm-up.
+    Faults begin after `onset` steps: L1 needs twenty steps before and after a change, and the first
+    five are warm-up.
     """
 
     ranks: tuple[int, ...]
@@ -45,12 +45,12 @@ class DrawnSuite(Suite):
     healthy: int
     """Healthy jobs per seed."""
     every_form: bool = True
-    """Whether each form of a fault has a row, or one is drawn for each seed."""
+    """Whether each form of a fault has its own row; else one form is drawn for each seed."""
     detail: Detail = "auto"
     looks: tuple[int, ...] = LOOKS
-    """Each costs a diagnosis."""
+    """Each repetition costs a diagnosis."""
     sizes_by_row: bool = False
-    """Whether each row begins sizes at another place too, so that one seed sees all of them."""
+    """Whether each row also starts at another size, so that a single seed covers all sizes."""
 
     @property
     def by_wire(self) -> bool:
@@ -70,7 +70,7 @@ class DrawnSuite(Suite):
 
     @property
     def _forms(self) -> Mapping[str, tuple[Form, ...]]:
-        """Rows of faults, and what counts in them."""
+        """The rows of faults, and the forms that are counted in each."""
         forms = all_forms()
         if self.every_form:
             return {form.name: (form,) for form in forms}
@@ -78,7 +78,7 @@ class DrawnSuite(Suite):
         return {name: tuple(form for form in forms if form.fault == name) for name in names}
 
     def _healthy(self, seed: int) -> Iterator[Case]:
-        """Each with a seed of its own; in turn dense, with experts, and of inputs of any length."""
+        """Each has its own seed; dense, with experts, and with variable inputs in turn."""
         for number in range(self.healthy):
             turn = seed * self.healthy + number
             dimensions = self._layouts(HEALTHY, turn)[0]
@@ -102,36 +102,36 @@ class DrawnSuite(Suite):
         for dimensions in self._layouts(row, seed):
             scenario = self._job(row, seed, seed, dimensions)
             with suppress(UsageError):
-                faults = self._several(row, scenario, (seed, row))
+                faults = self._two_faults(row, scenario, (seed, row))
                 family = "composed: " + " + ".join(one.name for one in faults)
                 named = replace(scenario, name=row.replace(" ", "-"), faults=faults)
                 yield Case(row, family, named, dimensions, row, self.looks)
                 return
 
-    def _several(self, row: str, scenario: Scenario, key: Key) -> tuple[Fault, ...]:
-        slow = _any("slowdown", scenario, self.onset, (*key, "first"))
+    def _two_faults(self, row: str, scenario: Scenario, key: Key) -> tuple[Fault, ...]:
+        slow = _any_fault("slowdown", scenario, self.onset, (*key, "first"))
         if row == TWO:
             second = (*key, "second")
-            return slow, _any("slowdown", scenario, self.onset, second, besides=slow.name)
-        return slow, _any("hang", scenario, (self.onset + self.steps) // 2, (*key, "second"))
+            return slow, _any_fault("slowdown", scenario, self.onset, second, besides=slow.name)
+        return slow, _any_fault("hang", scenario, (self.onset + self.steps) // 2, (*key, "second"))
 
     def _layouts(self, row: str, turn: int) -> list[int]:
-        """The one whose turn it is first, then all others."""
-        mine = self.dimensions[place(row, "layout", turn) % len(self.dimensions)]
-        return [mine, *(one for one in (3, 4, 2, 5, 1) if one != mine)]
+        """All layouts, starting with the one whose turn it is."""
+        first = self.dimensions[place(row, "layout", turn) % len(self.dimensions)]
+        return [first, *(other for other in (3, 4, 2, 5, 1) if other != first)]
 
     def _job(self, row: str, turn: int, seed: int, dimensions: int) -> Scenario:
         at = place(row, "size", turn) if self.sizes_by_row else turn
-        ranks, ways = self.ranks[at % len(self.ranks)], ways_with(dimensions)
-        way = ways[place(row, "way", turn) % len(ways)]
-        return job(ranks, self.steps, seed, dimensions, way, self.detail)
+        ranks, strategies = self.ranks[at % len(self.ranks)], strategies_with(dimensions)
+        strategy = strategies[place(row, "way", turn) % len(strategies)]
+        return job(ranks, self.steps, seed, dimensions, strategy, self.detail)
 
 
-def _any(kind: str, scenario: Scenario, onset: int, key: Key, besides: str = "") -> Fault:
-    """A fault of some ranks, whichever fits the job.
+def _any_fault(kind: str, scenario: Scenario, onset: int, key: Key, besides: str = "") -> Fault:
+    """A fault of particular ranks, of any form that fits the job.
 
     Raises:
-        UsageError: none does.
+        UsageError: none fits.
     """
     forms = {form.name: form for form in all_forms()}
     for name in shuffled(forms, key):

@@ -1,4 +1,4 @@
-"""How far a score could be off by chance: 95 % intervals over the jobs of a row."""
+"""Confidence intervals: how far a score could be off by chance, at 95 %."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 
 Z = 1.959964
-"""Of a two-sided 95 % interval."""
+"""The normal quantile of a two-sided 95 % interval."""
 RESAMPLES = 2000
-"""Percentiles of the bootstrap are then good to about one in a hundred."""
+"""Enough that bootstrap percentiles are accurate to about one in a hundred."""
 
 
 @dataclass(frozen=True)
 class Rate:
-    """How many of how many."""
+    """A number of hits out of a number of trials."""
 
     hits: int
     of: int
@@ -43,7 +43,7 @@ class Rate:
 
 
 def rate(values: Sequence[bool | None]) -> Rate:
-    """Of those that are known at all."""
+    """The rate of True among the values that are not None."""
     known = [one for one in values if one is not None]
     return Rate(sum(known), len(known))
 
@@ -59,7 +59,7 @@ class Median:
 
 
 def median(values: Sequence[float]) -> Median | None:
-    """None of no numbers. Resampling has a fixed seed: the same numbers give the same interval."""
+    """None if there are no values. The resampling seed is fixed: the interval is reproducible."""
     if not values:
         return None
     given = np.asarray(values, np.float64)
@@ -70,7 +70,7 @@ def median(values: Sequence[float]) -> Median | None:
 
 @dataclass(frozen=True)
 class Confusion:
-    """What was there and found, there and missed, and found though not there."""
+    """True positives, false negatives and false positives."""
 
     hits: int = 0
     misses: int = 0
@@ -78,13 +78,13 @@ class Confusion:
 
     @property
     def precision(self) -> float | None:
-        told = self.hits + self.false
-        return self.hits / told if told else None
+        reported = self.hits + self.false
+        return self.hits / reported if reported else None
 
     @property
     def recall(self) -> float | None:
-        there = self.hits + self.misses
-        return self.hits / there if there else None
+        actual = self.hits + self.misses
+        return self.hits / actual if actual else None
 
     @property
     def f1(self) -> float | None:

@@ -1,4 +1,4 @@
-"""How a job of so many ranks is laid out: its grid, how its ranks work together, its machines."""
+"""The layout of a job of a given size: grid of parallelism, sharding strategy, and machines."""
 
 from __future__ import annotations
 
@@ -8,38 +8,38 @@ from stepscope.simulate import Hardware, Parallelism, Scenario, Workload
 from stepscope.simulate.scenario import Detail, Sharding
 
 PLAIN, INTERLEAVED = "zero1", "interleaved"
-WAYS = (PLAIN, INTERLEAVED, "fsdp", "ddp")
-"""How ranks work together, beside their grid: optimizer states sharded, the same with a pipeline
-of two chunks per stage, everything sharded, and nothing."""
+STRATEGIES = (PLAIN, INTERLEAVED, "fsdp", "ddp")
+"""Sharded optimizer states; the same with an interleaved pipeline of two chunks per stage; fully
+sharded; and not sharded."""
 PIPELINE = 3
-"""From so many dimensions on there is a pipeline."""
+"""From this many dimensions on, there is a pipeline."""
 
 
 def job(
-    ranks: int, steps: int, seed: int, dimensions: int, way: str, detail: Detail = "auto"
+    ranks: int, steps: int, seed: int, dimensions: int, strategy: str, detail: Detail = "auto"
 ) -> Scenario:
-    """A healthy one; with experts where one of its dimensions is theirs."""
+    """A healthy job; with experts if one of its dimensions is expert parallelism."""
     per_host = 4 if ranks < 64 else 8
     hosts = ranks // per_host
-    parallelism = layout(ranks, dimensions, way)
+    parallelism = layout(ranks, dimensions, strategy)
     kind = "moe" if parallelism.ep > 1 else "dense"
     return Scenario(
         ranks=ranks, steps=steps, seed=seed, parallelism=parallelism, detail=detail,
-        # a stage has as many blocks in two chunks as in one
+        # two chunks of one block hold as much as one chunk of two
         workload=Workload(kind=kind, blocks=2 // parallelism.chunks),  # type: ignore[arg-type]
-        # small jobs have a fabric of two tiers as well
+        # small jobs get a two-tier fabric as well
         hardware=Hardware(gpus_per_host=per_host, nics_per_host=per_host,
                           hosts_per_leaf=max(1, min(16, hosts // 4))),
     )  # fmt: skip
 
 
-def layout(ranks: int, dimensions: int, way: str = PLAIN) -> Parallelism:
-    """Data parallelism, and in this order tensors, pipeline, experts, context."""
+def layout(ranks: int, dimensions: int, strategy: str = PLAIN) -> Parallelism:
+    """Dimensions are added in this order: data, tensor, pipeline, expert, context."""
     wide = 8 if ranks >= 1024 else 4 if ranks >= 64 else 2
     return Parallelism(
         tp=wide if dimensions >= 2 else 1, pp=wide if dimensions >= PIPELINE else 1,
         ep=2 if dimensions >= 4 else 1, cp=2 if dimensions >= 5 else 1,
-        chunks=2 if way == INTERLEAVED else 1, sharding=_SHARDING.get(way, "zero1"),
+        chunks=2 if strategy == INTERLEAVED else 1, sharding=_SHARDING.get(strategy, "zero1"),
     )  # fmt: skip
 
 
@@ -47,17 +47,17 @@ _SHARDING: Mapping[str, Sharding] = {"fsdp": "fsdp", "ddp": "ddp"}
 
 
 def dimensions_of(scenario: Scenario) -> int:
-    """How many of dp, tp, pp, ep and cp are above 1."""
+    """How many of the degrees dp, tp, pp, ep and cp are above 1."""
     one = scenario.parallelism
     return sum(size > 1 for size in (scenario.dp, one.tp, one.pp, one.ep, one.cp))
 
 
-def way_of(scenario: Scenario) -> str:
-    """One of `WAYS`."""
+def strategy_of(scenario: Scenario) -> str:
+    """One of `STRATEGIES`."""
     one = scenario.parallelism
     return INTERLEAVED if one.chunks > 1 else one.sharding
 
 
-def ways_with(dimensions: int) -> list[str]:
-    """Without a pipeline there is nothing to interleave."""
-    return [one for one in WAYS if dimensions >= PIPELINE or one != INTERLEAVED]
+def strategies_with(dimensions: int) -> list[str]:
+    """The strategies that fit: without a pipeline there is nothing to interleave."""
+    return [one for one in STRATEGIES if dimensions >= PIPELINE or one != INTERLEAVED]

@@ -11,7 +11,7 @@ from stepscope.evaluate.text import HEAD, about, cells, sections
 
 
 def render_page(results: Results) -> str:
-    """The whole page: plots, the table, the papers' measures, and every job that went wrong."""
+    """The whole page: plots, the table, the papers' measures, and every wrong diagnosis."""
     environment = Environment(
         loader=PackageLoader("stepscope.evaluate"), autoescape=True, trim_blocks=True,
         lstrip_blocks=True, undefined=StrictUndefined,
@@ -21,14 +21,14 @@ def render_page(results: Results) -> str:
         "Culprit first": chart.rates(rows, lambda row: row.found),
         "Cause right": chart.rates(rows, lambda row: row.cause),
         "Device right": chart.rates(rows, lambda row: row.device),
-        "False alarms, where nothing deserves a verdict": chart.rates(
+        "False alarms, in jobs that deserve no verdict": chart.rates(
             rows, lambda row: row.alarms, wanted=False
         ),
         "Jobs with innocent ranks accused": chart.rates(
             rows, lambda row: row.accused, wanted=False
         ),
         "Culprit first, by size": chart.sizes(chart.by_ranks(results.results)),
-        "Steps from onset to verdict, jobs": chart.looks(results.results),
+        "Jobs by number of steps from onset to verdict": chart.looks(results.results),
     }
     return environment.get_template("evaluation.html.j2").render(
         about=about(results), charts={name: one for name, one in charts.items() if one},
@@ -38,5 +38,5 @@ def render_page(results: Results) -> str:
 
 
 def is_wrong(score: Score) -> bool:
-    """Whether a job's diagnosis leaves something to wish for."""
+    """Whether the culprit was missed, or somebody innocent was named."""
     return bool(score.found is False or score.alarms or score.accused)

@@ -1,4 +1,4 @@
-"""What each paper measures, worked out of our jobs: ours in words, theirs as reported."""
+"""The measures that the papers report, computed for our jobs and set beside the papers' values."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HOLMES = "Holmes: abnormal"
 
 
 def slow_ranks(results: Iterable[Result]) -> Confusion:
-    """VenusTrace's measure of slowdowns: a verdict is right, or false, and a fault missed."""
+    """VenusTrace's measure of slowdowns: hits, missed faults and false verdicts."""
     hits = misses = false = 0
     for one in results:
         said = any(verdict.kind == "slowdown" for verdict in one.said)
@@ -33,11 +33,11 @@ def slow_ranks(results: Iterable[Result]) -> Confusion:
 
 
 def of_holmes(results: Sequence[Result]) -> list[Measure]:
-    """Localisation accuracy: irregularities whose device, or its ranks, come first."""
-    mine = [one for one in results if HOLMES in one.family and one.score.costly]
-    found = _grouped(mine, lambda one: f"{one.ranks:,} GPUs", _HOLMES_GPUS)
-    found += _grouped(mine, lambda one: f"{one.dimensions}D parallelism", _HOLMES_DIMENSIONS)
-    found += _grouped(mine, _type_of, _HOLMES_TYPES)
+    """Localisation accuracy: irregularities whose device, or its ranks, the first verdict names."""
+    irregular = [one for one in results if HOLMES in one.family and one.score.costly]
+    found = _grouped(irregular, lambda one: f"{one.ranks:,} GPUs", _HOLMES_GPUS)
+    found += _grouped(irregular, lambda one: f"{one.dimensions}D parallelism", _HOLMES_DIMENSIONS)
+    found += _grouped(irregular, _type_of, _HOLMES_TYPES)
     return [Measure(what, in_words(rate([one.score.found for one in some])), theirs)
             for what, some, theirs in found]  # fmt: skip
 
@@ -59,15 +59,15 @@ _VENUS_PLACES = ("forward", "backward", "transfer")
 
 
 def of_venustrace(results: Sequence[Result]) -> list[Measure]:
-    """F1 over hangs and slowdowns at random positions, and the healthy jobs of the suite.
+    """F1 over hangs and slowdowns at random positions, together with the suite's healthy jobs.
 
     Section 5.2, figure 8.
     """
-    mine = [one for one in results
-            if one.family.startswith(VENUS) and _type_of(one) in _VENUS_PLACES]  # fmt: skip
+    faulty = [one for one in results
+              if one.family.startswith(VENUS) and _type_of(one) in _VENUS_PLACES]  # fmt: skip
     healthy = [one for one in results if is_healthy(one)]
-    stuck = [one for one in mine if one.score.hangs]
-    slow = [one for one in mine if not one.score.hangs]
+    stuck = [one for one in faulty if one.score.hangs]
+    slow = [one for one in faulty if not one.score.hangs]
     found = []
     if stuck:
         found.append(Measure("hangs", f1_in_words(hangs_found([*stuck, *healthy])), "F1 1.00"))
@@ -77,20 +77,20 @@ def of_venustrace(results: Sequence[Result]) -> list[Measure]:
 
 
 def of_argus(results: Sequence[Result]) -> list[Measure]:
-    """The rows of Table 6: localised, and with the right cause."""
+    """The rows of Table 6: how often the culprit and the cause were right."""
     found: dict[str, list[Result]] = {}
     for one in results:
         for part in one.family.split(";"):
             if part.strip().startswith(TABLE_6):
                 found.setdefault(part.strip().removeprefix(TABLE_6), []).append(one)
     return [
-        Measure(what, culprit_and_cause(some), "localised, no figure")
+        Measure(what, culprit_and_cause(some), "localised, no rate reported")
         for what, some in found.items()
     ]
 
 
 def of_argus_cases(results: Sequence[Result]) -> list[Measure]:
-    """Its case studies at each size: a culprit has one verdict."""
+    """The case studies at each size, and whether they got exactly one verdict."""
     found: dict[tuple[str, int], list[Result]] = {}
     for one in sorted(results, key=size_of):
         if one.row in CASE_ROWS and not one.failed:
@@ -101,16 +101,18 @@ def of_argus_cases(results: Sequence[Result]) -> list[Measure]:
 
 
 _BY_ARGUS = {
-    "case 1": "found by L2, 4,096 GPUs", "case 2": "the group by L3, the machines by hand, 512",
-    "case 3": "by hand in L4, 4,096", "case 4": "alert of L1, by hand in L4, 4,096",
-    "case 5": "found by L2, 12,960",
+    "case 1": "found by L2, 4,096 GPUs",
+    "case 2": "group found by L3, machines by hand, 512 GPUs",
+    "case 3": "found by hand in L4, 4,096 GPUs",
+    "case 4": "alert by L1, found by hand in L4, 4,096 GPUs",
+    "case 5": "found by L2, 12,960 GPUs",
 }  # fmt: skip
 """Section 9."""
 
 
 def _verdicts(results: Sequence[Result]) -> str:
     once = rate([len(one.said) == 1 for one in results if one.score.costly])
-    return f"one verdict {in_words(once)}"
+    return f"exactly one verdict {in_words(once)}"
 
 
 def _grouped(

@@ -1,11 +1,11 @@
-"""A simulated job through everything a real one passes: wire, processor, store, reader.
+"""Sends a simulated job through all that a real one passes: wire, processor, store and reader.
 
-One processor state per host takes the packets of its ranks, and its instructions are carried out on
-that host's pen of the job folder, as `processor.daemon` does. Tables that come from elsewhere than
-the ranks themselves (counters, call stacks, and the transfers and patterns that later collectors
-will bring) are appended there, as the processor's other sources do. Kernels are summed up, and kept
-one by one as well, as by `stepscope processor --kernels`. The schedule and the fabric, which no
-processor knows, are a fragment of `job.json` of their own.
+One processor state per host receives the packets of its ranks, and its instructions are carried out
+on that host's writer of the job folder, as `processor.daemon` does. Tables that do not come from
+the ranks (counters, call stacks, transfers and patterns) are appended to the same writer, as the
+processor's other sources do. Kernels are both summarised and kept one by one, as with
+`stepscope processor --kernels`. A separate fragment of `job.json` holds the schedule and the
+fabric, because no processor knows them.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from stepscope.trace import TABLES, Host
 from stepscope.window import Table, Window
 
 MOST_ROWS = 1 << 24
-"""Rows of a table and host that wait to be stored: a simulated host never has to drop any."""
+"""Rows per table and host that may be buffered: enough that a simulated host never drops any."""
 TICK_NS = 1_000_000_000
-"""The daemon looks at the time more often; nothing that it decides here is quicker."""
+"""The daemon ticks more often, but nothing that it decides here happens faster than this."""
 SCHEDULER = "scheduler"
-"""In place of a host: who knows what the job was started with."""
+"""Stands in for a host: the writer that knows how the job was started."""
 
 
 def through_the_store(window: Window) -> Window:
-    """The job as it is read from the folder that its hosts' processors wrote.
+    """The job as it is read back from the folder that the processors of its hosts wrote.
 
     Raises:
-        StoreError: there is no room for it.
+        StoreError: there is no space for it.
     """
     with tempfile.TemporaryDirectory(prefix="stepscope-evaluate-") as folder:
         location = Location.parse(folder).child("job")
@@ -71,7 +71,7 @@ def _write(window: Window, location: Location, store: str) -> None:
 
 
 def _is_finished(window: Window) -> bool:
-    """Whether nothing was begun after the last step that ended."""
+    """Whether nothing started after the last finished step."""
     steps, phases = window.table("steps"), window.table("phases")
     operators = window.table("comm_ops")
     if steps is None:
@@ -87,7 +87,7 @@ def _close(writer: JobWriter) -> None:
 
 
 class _Processor:
-    """One host's state and pen."""
+    """One host's processor state and writer."""
 
     def __init__(self, location: Location, host: Host) -> None:
         self._host = host
@@ -97,7 +97,7 @@ class _Processor:
         self._now_ns = 0
 
     def play(self, producers: Producers, until_ns: int | None, finished: bool) -> None:
-        """Takes all packets as time passes; then the ranks leave, or nothing comes any more."""
+        """Handles all packets in order of time; then the ranks disconnect, or just stay silent."""
         ticked = 0
         for packet in producers.of(self._host):
             self._now_ns = now = packet.moment_ns
@@ -119,7 +119,7 @@ class _Processor:
 
     @singledispatchmethod
     def _do(self, instruction: Instruction) -> None:
-        """To watch a process that is simulated is nothing that can be done."""
+        """A simulated process cannot be watched, so instructions to do so are ignored."""
 
     @_do.register
     def _(self, it: Append) -> None:
@@ -143,7 +143,7 @@ class _Processor:
 
 
 def _parts(window: Window) -> dict[str, list[tuple[str, Rows]]]:
-    """What does not come by wire, as rows of the host where it was seen."""
+    """The tables that do not come through the wire, as rows of the host they belong to."""
     found: dict[str, list[tuple[str, Rows]]] = {}
     for name, table in window.tables.items():
         if name in TABLES and name not in BY_WIRE and len(table):
@@ -153,7 +153,7 @@ def _parts(window: Window) -> dict[str, list[tuple[str, Rows]]]:
 
 
 def _by_host(window: Window, table: Table) -> Iterator[tuple[str, Table]]:
-    """Rows of a rank lie where the rank is; others say their host themselves."""
+    """A rank's rows belong to its host; rows without a rank name their host themselves."""
     hosts = window.job.hosts
     of_rank = np.full(window.job.world_size, -1, np.int32)
     for at, host in enumerate(hosts):

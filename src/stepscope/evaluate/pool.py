@@ -1,7 +1,7 @@
-"""Work for several processes: each does one item after the other, as far as memory has room.
+"""A pool of processes that starts items only while there is memory for them.
 
-A process that dies, as one that the kernel ends for want of memory, takes one item down with it and
-is replaced. An interrupt ends them all at once: nobody waits for what would be thrown away.
+A process that dies, for example because the kernel's OOM killer ended it, loses only its current
+item and is replaced. An interrupt ends all processes at once, without waiting for their results.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from typing import Any, Generic, TypeVar
 Item = TypeVar("Item")
 Done = TypeVar("Done")
 
-# arrow has threads of its own, which a fork would lose
+# not fork: arrow has threads of its own, which do not survive one
 _CONTEXT = get_context("spawn")
 _STOP_S = 5.0
-"""How long a process has to end when it is told to; it has nothing to save."""
+"""How long a process may take to end after SIGTERM; it has nothing to save."""
 
 
 def each(
     work: Callable[[Item], Done], items: Sequence[Item], needs: Sequence[int], room: int,
     processes: int,
 ) -> Generator[tuple[int, Done | None]]:  # fmt: skip
-    """Numbers and results of the items as they come, those with the largest needs begun first.
+    """Indices and results of the items as they finish; items with the largest needs start first.
 
-    Items whose needs are more than what is left of `room` wait; one alone may need more than there
-    is. None: the process died. `work` must be importable, and never raise.
+    An item whose need exceeds what is left of `room` waits, but a single item may exceed all of
+    `room`. The result is None if the process died. `work` must be importable and must not raise.
     """
     workers = [_Worker(work) for _ in range(processes)]
     waiting = sorted(range(len(items)), key=lambda at: -needs[at])
@@ -52,7 +52,7 @@ def each(
 def next_item(
     waiting: Sequence[int], needs: Sequence[int], room: int, busy: Sequence[int]
 ) -> int | None:  # fmt: skip
-    """The first item that there is room for; the first of all, if nothing else is done."""
+    """The first item that fits into the memory left; the first of all if no other item runs."""
     if not busy:
         return next(iter(waiting), None)
     left = room - sum(busy)
@@ -60,7 +60,7 @@ def next_item(
 
 
 class _Worker(Generic[Item, Done]):
-    """A process, and the number of the item that it is at."""
+    """A process, and the index of the item it is working on."""
 
     def __init__(self, work: Callable[[Item], Done]) -> None:
         self._work = work
@@ -68,10 +68,10 @@ class _Worker(Generic[Item, Done]):
         self._start()
 
     def _start(self) -> None:
-        self.pipe, theirs = _CONTEXT.Pipe()
-        self._process = _CONTEXT.Process(target=_serve, args=(theirs, self._work))
+        self.pipe, far_end = _CONTEXT.Pipe()
+        self._process = _CONTEXT.Process(target=_serve, args=(far_end, self._work))
         self._process.start()
-        theirs.close()  # so that the pipe ends with the process
+        far_end.close()  # so that the pipe ends with the process
 
     def give(self, at: int, item: Item) -> None:
         self.at = at
@@ -98,14 +98,14 @@ class _Worker(Generic[Item, Done]):
 
 
 def _ready(workers: Sequence[_Worker[Any, Done]]) -> list[_Worker[Any, Done]]:
-    """Those that are through with their item, or dead, as soon as one is."""
+    """The workers that have finished their item or died; waits until there is one."""
     pipes = {worker.pipe: worker for worker in workers if worker.at is not None}
     return [pipes[pipe] for pipe in wait(list(pipes)) if isinstance(pipe, Connection)]
 
 
 def _serve(pipe: Connection, work: Callable[[Any], Any]) -> None:
-    """What a process does until its pipe is closed."""
+    """The main loop of a worker process, until its pipe is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
-    with suppress(EOFError, BrokenPipeError):  # nobody is there any more
+    with suppress(EOFError, BrokenPipeError):  # the parent is gone
         while True:
             pipe.send(work(pipe.recv()))

@@ -1,4 +1,4 @@
-"""A job as it was known at an earlier time: how soon could it have been diagnosed?"""
+"""Truncates a job to what was known at an earlier time, to measure how soon it can be diagnosed."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from stepscope.window import NULL, Ints, Mask, Strings, Table, Window
 
 
 def until(window: Window, moment_ns: int) -> Window:
-    """What had been recorded by then: rows that had ended, and operators under way."""
+    """What had been recorded by then: rows that had ended, and operators still running."""
     tables = {name: _known(name, table, moment_ns) for name, table in window.tables.items()}
     return Window(replace(window.job, observed_until_ns=moment_ns), tables)
 
 
 def step_ends(window: Window) -> dict[int, int]:
-    """When the last rank finished each step that all of them did finish, by their own clocks."""
+    """When the last rank finished each step that every rank finished, by the ranks' own clocks."""
     steps = window.table("steps")
     if steps is None:
         return {}
@@ -47,14 +47,14 @@ def _end(name: str, table: Table) -> Ints:
 
 
 def _samples(table: Table, moment_ns: int) -> Table:
-    """Equal samples are one row; those taken by then would have been a shorter one."""
+    """A row is a run of equal samples; a run that was still going on is cut short."""
     start = table.ints("start_ns")
     lasted = np.minimum(table.ints("duration_ns"), moment_ns - start)
     return table.with_column("duration_ns", lasted).take(start <= moment_ns)
 
 
 def _operators(table: Table, moment_ns: int) -> Table:
-    """Those that were issued; what happened to them later is not known yet."""
+    """The operators that had been issued; what happened to them later is not known yet."""
     table = table.take(table.ints("enqueue_ns") <= moment_ns)
     later: dict[str, Mask] = {}
     for column in ("start_ns", "end_ns"):
@@ -70,8 +70,8 @@ def _operators(table: Table, moment_ns: int) -> Table:
 _STATES = ("done", "started", "scheduled")
 
 
-def _states(told: Strings, later: dict[str, Mask]) -> Strings:
-    values = tuple(dict.fromkeys((*told.values, *_STATES)))
+def _states(recorded: Strings, later: dict[str, Mask]) -> Strings:
+    values = tuple(dict.fromkeys((*recorded.values, *_STATES)))
     _, started, scheduled = (values.index(one) for one in _STATES)
-    codes = np.where(later["end_ns"], started, told.codes)
+    codes = np.where(later["end_ns"], started, recorded.codes)
     return Strings(np.where(later["start_ns"], scheduled, codes).astype(np.int32), values)

@@ -1,4 +1,4 @@
-"""The packets that the ranks of a simulated job would have sent to their hosts' processors."""
+"""The packets that the ranks of a simulated job would send to the processors of their hosts."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from stepscope.wire.frames import (
 )
 
 BEFORE_NS = 3_600_000_000_000
-"""Hosts have been up for an hour when the job begins."""
+"""The hosts' monotonic clocks start an hour before the job."""
 NO_PROCESS = 1 << 22
-"""Linux gives no process this number or a higher one (PID_MAX_LIMIT): whoever looks for the
-process of a simulated rank finds none, and not a stranger."""
+"""Linux never assigns this process number or a higher one (PID_MAX_LIMIT): a search for the process
+of a simulated rank finds nothing, instead of an unrelated process."""
 
 Groups = Mapping[int, tuple[GroupInfo, ...]]
 """The process groups of every rank."""
@@ -32,7 +32,7 @@ Groups = Mapping[int, tuple[GroupInfo, ...]]
 
 @dataclass(frozen=True)
 class Packet:
-    """One packet, and when it is sent."""
+    """A packet, and when it is sent."""
 
     moment_ns: int
     rank: int
@@ -40,7 +40,7 @@ class Packet:
 
 
 class Producers:
-    """All ranks of a job."""
+    """The senders of all ranks of a job."""
 
     def __init__(self, window: Window, store: str) -> None:
         self._job = window.job
@@ -49,10 +49,10 @@ class Producers:
         self._groups = groups_of(window.job)
 
     def of(self, host: Host) -> Iterator[Packet]:
-        """Everything the ranks of a host send, in the order of time."""
-        told = [packet for rank in host.ranks for packet in self._of(host, rank)]
+        """Everything that the ranks of a host send, ordered by time."""
+        packets = [packet for rank in host.ranks for packet in self._of(host, rank)]
         # a rank's own packets stay in order: sorting is stable
-        yield from sorted(told, key=lambda packet: packet.moment_ns)
+        yield from sorted(packets, key=lambda packet: packet.moment_ns)
 
     @cached_property
     def offset_ns(self) -> int:
@@ -66,8 +66,8 @@ class Producers:
         hello = hello_of(self._job, self._store, host, rank, self.offset_ns)
         yield Packet(begun, rank, _packet(PacketKind.HELLO, encode_hello(hello), rank))
         maker = RankRecords(self.offset_ns)
-        mine = {name: ranks[rank] for name, ranks in self._tables.items() if rank in ranks}
-        moments, records = maker.of(mine)
+        tables = {name: ranks[rank] for name, ranks in self._tables.items() if rank in ranks}
+        moments, records = maker.of(tables)
         names = {id: text for text, id in maker.names.items()}
         for payload in encode_names(Names(names, self._groups.get(rank, ()),
                                           self._job.parallelism)):  # fmt: skip
@@ -80,7 +80,7 @@ class Producers:
 
 
 def hello_of(job: Job, store: str, host: Host, rank: int, wall_ns: int, mono_ns: int = 0) -> Hello:
-    """How a rank introduces itself."""
+    """The packet with which a rank introduces itself."""
     pid = NO_PROCESS + rank
     return Hello(job.job_id, store, host.name, rank, job.world_size, host.ranks.index(rank),
                  pid, pid, wall_ns, mono_ns)  # fmt: skip

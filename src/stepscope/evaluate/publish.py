@@ -1,4 +1,4 @@
-"""Puts a suite's tables where a page of the documentation has room for them."""
+"""Writes a suite's tables into a Markdown page that has markers for them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from stepscope.evaluate.text import markdown
 
 
 def publish(results: Results, page: Path) -> None:
-    """Replaces what stands between `<!-- SUITE -->` and `<!-- end SUITE -->`.
+    """Replaces what is between `<!-- SUITE -->` and `<!-- end SUITE -->`.
 
     Raises:
-        SourceError: there is no such page.
-        UsageError: it has no such place, or cannot be written.
+        SourceError: the page cannot be read.
+        UsageError: it lacks the markers, or cannot be written.
     """
     check_room(page, results.suite)
     changed = put(_text(page), results)
-    assert changed is not None, "there was room a moment ago"
+    assert changed is not None, "the markers were there a moment ago"
     try:
         page.write_text(changed, encoding="utf-8")
     except OSError as error:
@@ -26,14 +26,14 @@ def publish(results: Results, page: Path) -> None:
 
 
 def check_room(page: Path, suite: str) -> None:
-    """Whether the page has a place for a suite's tables: to be asked before hours of work.
+    """Checks that the page has markers for the suite; called before hours of work.
 
     Raises:
-        SourceError: there is no such page.
-        UsageError: it has no such place.
+        SourceError: the page cannot be read.
+        UsageError: it lacks the markers.
     """
     if _parts(_text(page), suite) is None:
-        raise UsageError(f"{page} has no place for suite {suite}: it needs the lines "
+        raise UsageError(f"{page} has no place for suite {suite}: add the lines "
                          f"<!-- {suite} --> and <!-- end {suite} -->")  # fmt: skip
 
 
@@ -45,13 +45,13 @@ def _text(page: Path) -> str:
 
 
 def put(text: str, results: Results) -> str | None:
-    """The page with the tables in it; None where it has no place for them."""
+    """The page with the tables in it; None if it lacks the markers."""
     parts = _parts(text, results.suite)
     return None if parts is None else f"{parts[0]}\n{markdown(results)}\n{parts[1]}"
 
 
 def _parts(text: str, suite: str) -> tuple[str, str] | None:
-    """What comes before the tables and after them, with the lines that tell."""
+    """The page up to and including the first marker, and from the second marker on."""
     opened, closed = f"<!-- {suite} -->\n", f"<!-- end {suite} -->"
     before, found, rest = text.partition(opened)
     _, ended, after = rest.partition(closed)

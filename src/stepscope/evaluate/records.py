@@ -1,10 +1,10 @@
-"""What the hooks of one rank would have recorded of a simulated job, as records of the wire.
+"""Converts one rank's rows of a simulated job into the wire records its hooks would have sent.
 
-What is lost on this way, because the wire of this release cannot say it: when the host issued an
-operator (the wire has one time for its beginning, and gets when it reached the device), operators
-that had not begun, receives that the device was told of before the rank came to them, and the
-column `match`. A phase that is communication from end to end, of which the tables do not say how
-long it waited, waits all the time.
+The wire format of this release cannot carry everything. These are lost: when the host issued an
+operator (the wire has one start time per operator, and it gets the device's), operators that had
+not started, receives that the device got before its rank called them, and the column `match`. A
+phase that is all communication, and for which the tables do not say how long it waited, counts as
+waiting from start to end.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from stepscope.window import NULL, Ints, Mask, Table
 from stepscope.wire.records import COMM_DONE, COMM_OPEN, UNKNOWN, EventKind, RecordKind
 
 TABLES = ("steps", "phases", "comm_ops", "pauses", "kernels")
-"""What a training process tells of itself."""
+"""The tables that a training process sends itself."""
 LOADER, OPTIMIZER = "DataLoader", "optimizer"
 _BEFORE_ALL = -1
 
@@ -28,15 +28,15 @@ Made = tuple[Ints, Records]
 
 
 class RankRecords:
-    """One rank. `offset_ns` is its wall clock minus its monotonic clock."""
+    """Makes the records of one rank. `offset_ns` is its wall clock minus its monotonic clock."""
 
     def __init__(self, offset_ns: int) -> None:
         self.names: dict[str, int] = {}
-        """The id of every string that a record refers to."""
+        """The id of every string that the records refer to."""
         self._offset_ns = offset_ns
 
     def of(self, tables: Mapping[str, Table]) -> Made:
-        """All records of some rows of this rank, in the order in which they were made."""
+        """All records of this rank's rows, in the order in which they were made."""
         nothing = np.zeros(0, np.int64), np.zeros(0, RECORD_TYPE)
         made = [nothing, *self._events(tables.get("steps"), tables.get("phases"))]
         makers = {"phases": self._phases, "comm_ops": self._operators, "pauses": self._pauses,
@@ -89,8 +89,8 @@ class RankRecords:
         return start + lasted, made
 
     def _events(self, steps: Table | None, phases: Table | None) -> list[Made]:
-        """The calls that steps are found from: a step begins with a batch and ends with an
-        optimizer step. Of a step that never ended, the batch alone was seen."""
+        """The events from which steps are found: a step begins when a batch is loaded and ends with
+        an optimizer step. A step that never ended has only the batch."""
         step, start, end = (np.zeros(0, np.int64),) * 3
         if steps is not None:
             step, start = steps.ints("step"), steps.ints("start_ns")
@@ -113,12 +113,12 @@ class RankRecords:
 
 
 def by_rank(table: Table | None) -> Mapping[int, Table]:
-    """The rows of every rank that has some."""
+    """The rows of every rank that has any."""
     return {} if table is None else dict(table.per_rank())
 
 
 def _begun(phases: Table | None, last: int) -> tuple[Ints, Ints]:
-    """Steps after the last finished one whose batch was there, and since when."""
+    """The steps after the last finished one whose batch was loaded, and when it was."""
     if phases is None:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     rows = phases.strings("phase").equals(DATA_LOAD) & (phases.ints("step") > last)
@@ -126,8 +126,8 @@ def _begun(phases: Table | None, last: int) -> tuple[Ints, Ints]:
 
 
 def _ahead(table: Table) -> Mask:
-    """Receives in flight that their rank has not come to: its device was told of them ahead. A
-    hook sees a receive when it is called, and calls it in flight until its rank may go on."""
+    """Outstanding receives that the device got before the rank called them. A hook sees a receive
+    when it is called, and counts it as outstanding until the rank may go on."""
     if not table.has("blocked_ns"):
         return np.zeros(len(table), np.bool_)
     waits = (table.ints("end_ns") == NULL) & table.strings("op").equals("Recv")

@@ -1,4 +1,4 @@
-"""Results of a suite as a file, and two of them side by side."""
+"""Results of a suite as a JSON file, and the comparison of two such files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.errors import FormatError, SourceError, UsageError
-from stepscope.evaluate.runner import Result, Said
+from stepscope.evaluate.runner import ReportedVerdict, Result
 from stepscope.evaluate.score import Score
 
 SCHEMA = 1
@@ -17,7 +17,7 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class Results:
-    """Every job of one run of a suite."""
+    """The results of one run of a suite."""
 
     suite: str
     fast: bool
@@ -25,9 +25,9 @@ class Results:
     version: str
     results: tuple[Result, ...]
     unfit: tuple[str, ...] = ()
-    """Faults that fit none of the suite's jobs."""
+    """Rows whose fault fits none of the suite's jobs."""
     missing: int = 0
-    """Jobs that were not run any more after an interrupt."""
+    """Jobs that were not run because the run was interrupted."""
 
     @property
     def failed(self) -> tuple[Result, ...]:
@@ -35,7 +35,7 @@ class Results:
 
 
 def write(results: Results, file: Path) -> None:
-    """As JSON.
+    """Writes the results as JSON.
 
     Raises:
         UsageError: the file cannot be written.
@@ -44,13 +44,13 @@ def write(results: Results, file: Path) -> None:
     try:
         beside = file.with_name(f".{file.name}.part")
         beside.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
-        beside.replace(file)  # whoever is killed meanwhile keeps what was there
+        beside.replace(file)  # if we are killed while writing, the old file is still whole
     except OSError as error:
         raise UsageError(f"cannot write {file}: {error.strerror}") from error
 
 
 def read(file: Path) -> Results:
-    """What `write` wrote.
+    """Reads a file that `write` wrote.
 
     Raises:
         SourceError: it cannot be read.
@@ -62,7 +62,7 @@ def read(file: Path) -> Results:
     except OSError as error:
         raise SourceError(f"cannot read {file}: {error.strerror}") from error
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise FormatError(f"{file} is no result of `stepscope evaluate --json`: {error}") from error
+        raise FormatError(f"{file} is no file of `stepscope evaluate --json`: {error}") from error
 
 
 def _results(body: Mapping[str, Any]) -> Results:
@@ -76,15 +76,17 @@ def _results(body: Mapping[str, Any]) -> Results:
 
 def _result(body: Mapping[str, Any]) -> Result:
     said = tuple(
-        Said(**{**one, "ranks": tuple(one["ranks"]), "devices": tuple(one["devices"])})
-        for one in body["said"]
+        ReportedVerdict(
+            **{**verdict, "ranks": tuple(verdict["ranks"]), "devices": tuple(verdict["devices"])}
+        )
+        for verdict in body["said"]
     )
     return Result(**{**body, "said": said, "score": Score(**body["score"])})
 
 
 @dataclass(frozen=True)
 class Change:
-    """One job that two results judge differently."""
+    """One score of one job that differs between two runs."""
 
     id: str
     better: bool
@@ -93,7 +95,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Jobs of both files, and those whose score differs."""
+    """How many jobs two runs share, and the scores that differ."""
 
     common: int
     only_before: int
@@ -106,7 +108,7 @@ class Comparison:
 
 
 def compare(before: Results, after: Results) -> Comparison:
-    """Job by job: equal jobs have equal names, so chance has no part in a difference."""
+    """Compares job by job: the same job has the same id, so no difference is due to chance."""
     old = {one.id: one for one in before.results}
     new = {one.id: one for one in after.results}
     both = [id for id in old if id in new]
@@ -132,7 +134,7 @@ def _differences(old: Score, new: Score, id: str) -> Sequence[Change]:
         if stuck[0] != stuck[1]:
             found.append(Change(id, stuck[1], f"hang {_yes(stuck[0])} -> {_yes(stuck[1])}"))
     elif old.said_hang != new.said_hang:
-        found.append(Change(id, old.said_hang, "hang that is none"))
+        found.append(Change(id, old.said_hang, "false hang"))
     for name, a, b in (("false alarms", old.alarms, new.alarms),
                        ("innocent ranks", old.accused, new.accused)):  # fmt: skip
         if a != b:

@@ -1,4 +1,4 @@
-"""Plays the jobs of a suite, diagnoses and scores them, in as many processes as wanted."""
+"""Simulates, diagnoses and scores the jobs of a suite, in several processes if wanted."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ from stepscope.trace import Job
 from stepscope.window import Window
 
 FAST_BYTES, WIRE_BYTES = 250_000_000, 600_000_000
-"""What a process needs for the smallest jobs, without the wire and with it (measured)."""
+"""Measured memory of a process for the smallest jobs, without and with the wire."""
 FAST_OPERATION, WIRE_OPERATION = 80, 280
-"""More for each operation of a rank and step: 52 were measured with 10,240 ranks and 50 steps (7.1
-GB), and by wire 280 at most."""
+"""Additional memory per operation, rank and step: 52 bytes were measured without the wire (10,240
+ranks, 50 steps, 7.1 GB), and at most 280 with it."""
 ROOM = 0.8
-"""Of the memory that is free at the start: the rest is for whoever else grows."""
+"""Share of the memory free at the start that the jobs may use; the rest is for other processes."""
 
 Progress = Callable[[int, int], None]
 Keep = Callable[[Sequence["Result"]], None]
-"""Told all results there are, whenever there is another one."""
+"""Called with all results so far, whenever there is a new one."""
 
 
 @dataclass(frozen=True)
-class Said:
-    """One verdict, as far as it is judged."""
+class ReportedVerdict:
+    """One verdict of a diagnosis, reduced to what is scored and shown."""
 
     kind: str
     cause: str
@@ -52,7 +52,7 @@ class Said:
 
 @dataclass(frozen=True)
 class Result:
-    """One job: what it was, what was said about it, and how good that is."""
+    """One job: what was simulated, what was diagnosed, and how it scored."""
 
     id: str
     row: str
@@ -61,14 +61,14 @@ class Result:
     dimensions: int
     seed: int
     fault: str
-    """Its faults in words of the command line; empty: healthy."""
+    """The injected faults and where they are, in words; empty: healthy."""
     slowdown: float | None
-    """Of the steps with the first fault."""
+    """How many times longer the steps with the first fault took."""
     state: str
-    said: tuple[Said, ...]
+    said: tuple[ReportedVerdict, ...]
     score: Score
     steps_to_verdict: int | None
-    """Steps from the fault's first until the first look that named a culprit."""
+    """Steps from the onset until the first repeated diagnosis that named a culprit."""
     computing_s: float
     """CPU time of one diagnosis of the whole job."""
     form: str = ""
@@ -76,14 +76,14 @@ class Result:
     size: int = 0
     """As `Case.nominal`; 0: `ranks`."""
     failed: str = ""
-    """What went wrong: simulator or diagnosis gave up, or the process died. Nothing was said."""
+    """Why there is no diagnosis: the simulator or the diagnosis failed, or the process died."""
 
 
 def run(
     cases: Sequence[Case], *, fast: bool, jobs: int, progress: Progress | None = None,
     keep: Keep | None = None,
 ) -> list[Result]:  # fmt: skip
-    """All results in the order of the cases; after an interrupt, those there are."""
+    """All results in the order of the cases; after an interrupt, those that are finished."""
     found: dict[int, Result] = {}
     with suppress(KeyboardInterrupt), closing(_each(cases, fast, jobs)) as results:
         for done, (at, result) in enumerate(results, 1):
@@ -96,7 +96,7 @@ def run(
 
 
 def _each(cases: Sequence[Case], fast: bool, jobs: int) -> Generator[tuple[int, Result]]:
-    """Numbers and results of the cases as they come; large jobs begin first, beside small ones."""
+    """Indices and results of the cases as they finish; large jobs start first, beside small."""
     if jobs == 1:
         for at, case in enumerate(cases):
             yield at, run_case(case, fast)
@@ -104,11 +104,11 @@ def _each(cases: Sequence[Case], fast: bool, jobs: int) -> Generator[tuple[int, 
     needs = [memory_of(case, fast) for case in cases]
     room = int(ROOM * psutil.virtual_memory().available)
     for at, result in each(partial(run_case, fast=fast), cases, needs, room, jobs):
-        yield at, result or _unknown(cases[at], "its process died, perhaps for want of memory")
+        yield at, result or _unknown(cases[at], "its process died, perhaps out of memory")
 
 
 def run_case(case: Case, fast: bool) -> Result:
-    """One job, from the first step to its score. It never raises: what fails is told."""
+    """Runs one job from simulation to score. It never raises: a failure is part of the result."""
     with freed_memory_kept():
         return _played(case, fast)
 
@@ -116,53 +116,53 @@ def run_case(case: Case, fast: bool) -> Result:
 def _played(case: Case, fast: bool) -> Result:
     try:
         simulation = _simulated(case)
-    except Exception as error:  # noqa: BLE001  other jobs go on
+    except Exception as error:  # noqa: BLE001  the other jobs must go on
         return _unknown(case, _why(error))
     try:
-        return _result(case, simulation.job, simulation.truth, _told(case, simulation, fast))
-    except Exception as error:  # noqa: BLE001  a diagnosis that gives up has found nothing
-        silence = _Told(Diagnosis(case.scenario.name, case.scenario.ranks, "healthy"))
+        return _result(case, simulation.job, simulation.truth, _diagnosed(case, simulation, fast))
+    except Exception as error:  # noqa: BLE001  a diagnosis that fails has found nothing
+        silence = _Outcome(Diagnosis(case.scenario.name, case.scenario.ranks, "healthy"))
         return _result(case, simulation.job, simulation.truth, silence, _why(error))
 
 
 def _simulated(case: Case) -> Simulation:
-    """Its truth ends where the paper's did."""
+    """Simulates the job; its truth is as precise as the paper's own diagnosis was."""
     simulation = simulate(case.scenario)
     faults = tuple(replace(one, group=case.group or None) for one in simulation.truth.faults)
     return replace(simulation, truth=replace(simulation.truth, faults=faults))
 
 
 @dataclass(frozen=True)
-class _Told:
-    """What diagnosis said."""
+class _Outcome:
+    """A diagnosis, and what it took."""
 
     diagnosis: Diagnosis
     steps_to_verdict: int | None = None
     computing_s: float = 0.0
 
 
-def _told(case: Case, simulation: Simulation, fast: bool) -> _Told:
+def _diagnosed(case: Case, simulation: Simulation, fast: bool) -> _Outcome:
     window = simulation.window if fast else through_the_store(simulation.window)
     began = time.process_time()
     diagnosis = diagnose(window)
     computing_s = time.process_time() - began
     if not score(simulation.truth, simulation.job, diagnosis).found:
-        return _Told(diagnosis, None, computing_s)
-    return _Told(diagnosis, _steps_to_verdict(case, window, simulation.truth), computing_s)
+        return _Outcome(diagnosis, None, computing_s)
+    return _Outcome(diagnosis, _steps_to_verdict(case, window, simulation.truth), computing_s)
 
 
-def _result(case: Case, job: Job, truth: Truth, told: _Told, failed: str = "") -> Result:
+def _result(case: Case, job: Job, truth: Truth, outcome: _Outcome, failed: str = "") -> Result:
     one = case.scenario
     return Result(
         case.id, case.row, case.family, one.ranks, case.dimensions, one.seed, _in_words(truth),
-        truth.faults[0].slowdown if truth.faults else None, told.diagnosis.state,
-        _said(told.diagnosis), score(truth, job, told.diagnosis), told.steps_to_verdict,
-        round(told.computing_s, 3), case.form, case.nominal, failed,
+        truth.faults[0].slowdown if truth.faults else None, outcome.diagnosis.state,
+        _reported(outcome.diagnosis), score(truth, job, outcome.diagnosis),
+        outcome.steps_to_verdict, round(outcome.computing_s, 3), case.form, case.nominal, failed,
     )  # fmt: skip
 
 
 def _unknown(case: Case, why: str) -> Result:
-    """A job of which not even the truth is known."""
+    """The result of a job that could not be simulated, so that its truth is unknown."""
     one = case.scenario
     return Result(
         case.id, case.row, case.family, one.ranks, case.dimensions, one.seed,
@@ -179,7 +179,7 @@ def _why(error: Exception) -> str:
 
 
 def memory_of(case: Case, fast: bool) -> int:
-    """About what a process needs for one job at its peak, in bytes."""
+    """Estimated peak memory of a process for one job, in bytes."""
     one = case.scenario
     operations = one.ranks * one.steps * len(World(one).ops)
     if fast:
@@ -188,7 +188,7 @@ def memory_of(case: Case, fast: bool) -> int:
 
 
 def _steps_to_verdict(case: Case, window: Window, truth: Truth) -> int | None:
-    """The first look at which the culprit was named, in steps; None where later ones unsaid it."""
+    """Diagnoses what was known after each of `case.looks`; None if none of them named a culprit."""
     onset = min(fault.steps[0] for fault in truth.faults if fault.steps and is_costly(fault))
     ends = step_ends(window)
     for steps in case.looks:
@@ -201,7 +201,7 @@ def _steps_to_verdict(case: Case, window: Window, truth: Truth) -> int | None:
 
 
 def moment_of(ends: dict[int, int], onset: int, steps: int) -> int | None:
-    """When so many steps since the onset have passed; in a job that hangs, typical ones."""
+    """When that many steps since the onset have passed; after a hang, steps of typical length."""
     wanted = onset + steps - 1
     if not ends or max(ends) < onset - 1:
         return None
@@ -212,11 +212,11 @@ def moment_of(ends: dict[int, int], onset: int, steps: int) -> int | None:
     return ends[last] + round((wanted - last) * typical)
 
 
-def _said(diagnosis: Diagnosis) -> tuple[Said, ...]:
+def _reported(diagnosis: Diagnosis) -> tuple[ReportedVerdict, ...]:
     return tuple(
-        Said(one.kind, one.cause, one.ranks, tuple(device.name for device in one.devices),
-             one.summary)
-        for one in diagnosis.verdicts
+        ReportedVerdict(verdict.kind, verdict.cause, verdict.ranks,
+                        tuple(device.name for device in verdict.devices), verdict.summary)
+        for verdict in diagnosis.verdicts
     )  # fmt: skip
 
 
@@ -231,4 +231,4 @@ def _where(
     ranks: tuple[int, ...], hosts: tuple[str, ...], devices: tuple[tuple[str, str], ...]
 ) -> str:  # fmt: skip
     named = [name for _, name in devices] or list(hosts if len(ranks) > 4 else ())
-    return ", ".join([*map(str, ranks[:4]), *named[:4]]) or "nobody in particular"
+    return ", ".join([*map(str, ranks[:4]), *named[:4]]) or "no rank in particular"

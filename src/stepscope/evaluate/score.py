@@ -1,8 +1,8 @@
-"""What is right and wrong about one diagnosis, against what is known of the job.
+"""Scores one diagnosis against the known faults of the simulated job.
 
-A fault counts as costly if at least `LEAST_COST` of the time of the steps in which it was there
-would come back without it. What a bubble or an overlap swallowed, or the next step made up for,
-deserves no verdict (docs/diagnosis-json.md), so nobody is blamed for silence about it.
+A fault is costly if removing it would save at least `MIN_COST` of the time of the steps in which
+it was active. A delay that a bubble or an overlap absorbs, or that the next step makes up for,
+deserves no verdict (docs/diagnosis-json.md), so missing it does not count against the diagnosis.
 """
 
 from __future__ import annotations
@@ -14,40 +14,40 @@ from stepscope.diagnose.finding import Diagnosis, Verdict
 from stepscope.simulate import FaultTruth, Truth
 from stepscope.trace import Job
 
-LEAST_COST = 0.02
-"""Diagnosis promises no verdict below two percent of the step time."""
-MOST_OF_IT = 0.5
-"""Of the ranks behind a shared device: who names fewer has found some of its victims."""
+MIN_COST = 0.02
+"""Diagnosis promises no verdict for less than two percent of the step time."""
+MIN_SHARE_OF_RANKS = 0.5
+"""Share of the ranks behind a shared device that a verdict must name: fewer are some victims."""
 SHARED = ("host", "cpu", "switch")
-"""Devices that several ranks are behind."""
+"""Types of devices that several ranks share."""
 
 
 @dataclass(frozen=True)
 class Score:
-    """One job's. What makes no sense to ask of it is None."""
+    """The score of one job. A field is None if it does not apply to the job."""
 
     costly: bool
-    """Whether anything was wrong that deserves a verdict."""
+    """Whether the job has a fault that deserves a verdict."""
     hangs: bool
     """Whether the job really hangs."""
     alarms: int
-    """Verdicts where nothing deserves one."""
+    """Verdicts on a job that deserves none."""
     found: bool | None = None
-    """The first verdict names a culprit, and nobody who is none."""
+    """The first verdict names a culprit and no innocent rank."""
     complete: bool | None = None
     """All verdicts together name every culprit."""
     cause: bool | None = None
     device: bool | None = None
-    """The likeliest device of the first verdict is a true one."""
+    """The most likely device of the first verdict is a faulty one."""
     accused: int = 0
-    """Ranks named in any verdict that are no culprits."""
+    """Innocent ranks that any verdict names."""
     said_hang: bool = False
     found_hang: bool = False
-    """A verdict of kind hang names a culprit of the hang, and nobody else."""
+    """The first verdict of kind hang names a culprit of the hang and no innocent rank."""
 
 
 def score(truth: Truth, job: Job, diagnosis: Diagnosis) -> Score:
-    """Judges a diagnosis."""
+    """Scores a diagnosis."""
     costly = [fault for fault in truth.faults if is_costly(fault)]
     verdicts = diagnosis.verdicts
     stuck = [fault for fault in costly if fault.kind == "hang"]
@@ -57,14 +57,14 @@ def score(truth: Truth, job: Job, diagnosis: Diagnosis) -> Score:
         accused=len(_accused(truth, job, verdicts)), said_hang=bool(said),
         found_hang=any(names_culprit(fault, job, one) for fault in stuck for one in said[:1]),
     )  # fmt: skip
-    return _of_culprits(known, costly, job, verdicts) if costly else known
+    return _with_culprits(known, costly, job, verdicts) if costly else known
 
 
 def is_costly(fault: FaultTruth) -> bool:
-    """Whether it was ever there, and made a difference."""
+    """Whether the fault was ever active and cost time."""
     if fault.steps is None:
         return False
-    return fault.kind == "hang" or (fault.lost_fraction or 0.0) >= LEAST_COST
+    return fault.kind == "hang" or (fault.lost_fraction or 0.0) >= MIN_COST
 
 
 def is_found(truth: Truth, job: Job, diagnosis: Diagnosis) -> bool:
@@ -75,11 +75,11 @@ def is_found(truth: Truth, job: Job, diagnosis: Diagnosis) -> bool:
 
 
 def names_culprit(fault: FaultTruth, job: Job, verdict: Verdict) -> bool:
-    """Whether a verdict names who or what this fault sits in, and nobody else.
+    """Whether a verdict names the culprits of this fault, and no innocent rank.
 
-    Of a device that ranks share, it is the device itself or most of the ranks behind it. Of what
-    strikes all or ever-changing ranks, it is nobody in particular, and the device if there is one.
-    Of one whose truth is a group, it is the group.
+    For a device that ranks share, the verdict must name the device or most of the ranks behind it.
+    For a fault of all ranks or of a different rank each time, it must name no rank (or the device,
+    if there is one). If the truth is a group, the group is accepted too.
     """
     if (fault.kind == "hang") != (verdict.kind == "hang"):
         return False
@@ -91,7 +91,7 @@ def names_culprit(fault: FaultTruth, job: Job, verdict: Verdict) -> bool:
     if not named or not named <= guilty:
         return False
     units = _shared_units(fault, job)
-    return not units or any(len(named & unit) >= MOST_OF_IT * len(unit) for unit in units)
+    return not units or any(len(named & unit) >= MIN_SHARE_OF_RANKS * len(unit) for unit in units)
 
 
 def _names_group(fault: FaultTruth, job: Job, verdict: Verdict) -> bool:
@@ -103,12 +103,12 @@ def _names_group(fault: FaultTruth, job: Job, verdict: Verdict) -> bool:
 
 
 def _members(fault: FaultTruth, job: Job) -> set[int]:
-    """The ranks of the group that is as good an answer as the culprits in it."""
+    """The ranks of the group that is accepted as an answer instead of the culprits."""
     return {rank for group in job.groups if group.id == fault.group for rank in group.ranks}
 
 
 def _shared_units(fault: FaultTruth, job: Job) -> list[set[int]]:
-    """The ranks behind each shared device; none where every culprit stands for itself."""
+    """The culprits behind each shared device; empty if every culprit has a device of its own."""
     if not any(kind in SHARED or _joins_switches(kind, name) for kind, name in fault.devices):
         return []
     if any(kind in ("switch", "link") for kind, _ in fault.devices):
@@ -117,11 +117,11 @@ def _shared_units(fault: FaultTruth, job: Job) -> list[set[int]]:
 
 
 def _joins_switches(kind: str, name: str) -> bool:
-    """A cable between two switches; one end of the others is an adapter (`host/nic`)."""
+    """Whether it is a cable between two switches; other cables have an adapter (`host/nic`)."""
     return kind == "link" and "/" not in name
 
 
-def _of_culprits(
+def _with_culprits(
     known: Score, costly: Sequence[FaultTruth], job: Job, verdicts: Sequence[Verdict]
 ) -> Score:
     if not verdicts:
@@ -131,7 +131,7 @@ def _of_culprits(
     first = verdicts[0]
     named = [fault for fault in costly if names_culprit(fault, job, first)]
     alike = next((one for one in costly if one.kind == first.kind), costly[0])
-    against = _meant(named, first) if named else alike
+    against = _matching_cause(named, first) if named else alike
     device = _first_device(first) in _devices(against) if against.devices else None
     return replace(
         known, found=bool(named), complete=_complete(costly, job, verdicts),
@@ -139,8 +139,8 @@ def _of_culprits(
     )  # fmt: skip
 
 
-def _meant(faults: Sequence[FaultTruth], verdict: Verdict) -> FaultTruth:
-    """Of several, as two that sit in one host, the one whose cause the verdict tells."""
+def _matching_cause(faults: Sequence[FaultTruth], verdict: Verdict) -> FaultTruth:
+    """The fault whose cause the verdict names, if it fits several, e.g. two on one host."""
     return next((one for one in faults if one.cause == verdict.cause), faults[0])
 
 

@@ -1,4 +1,4 @@
-"""What every suite is made of: rows of a table, and jobs that count in them."""
+"""The parts of every suite: rows of the result table, and the jobs counted in each row."""
 
 from __future__ import annotations
 
@@ -10,79 +10,82 @@ from dataclasses import dataclass, replace
 
 from stepscope.errors import UsageError
 from stepscope.evaluate.draw import Form, draw, shuffled
-from stepscope.evaluate.layouts import way_of
+from stepscope.evaluate.layouts import strategy_of
 from stepscope.simulate import Scenario
 
 HEALTHY = "healthy"
-"""Rows of jobs in which nothing is wrong begin with this."""
+"""Prefix of the rows whose jobs have no fault."""
 LOOKS = (2, 5, 10, 15, 20, 30, 45)
-"""After so many steps with the fault a look is taken; time to verdict is one of these."""
+"""Numbers of steps after the onset at which the job is diagnosed again; the steps to verdict are
+one of these."""
 
 LARGE = 2048
-"""From so many ranks on a job of fifty steps needs 10 to 40 GB by wire."""
+"""From this many ranks on, a job of fifty steps needs 10 to 40 GB if it goes through the wire."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One job to diagnose. `row` is the line of the table that it counts in."""
+    """One job to diagnose. `row` is the row of the table in which it is counted."""
 
     row: str
     family: str
     scenario: Scenario
     dimensions: int
     form: str = ""
-    """Which form of the fault this is, where the row holds several."""
+    """The form of the fault, if the row covers several."""
     looks: tuple[int, ...] = LOOKS
     group: str = ""
-    """A group of ranks that is as good an answer as the ranks: as far as the paper came itself."""
+    """A group that is accepted as an answer instead of its culprits, because the paper's own
+    diagnosis got no further."""
     size: int = 0
-    """The size that it stands for, where its layout divides another number of ranks; 0: its own."""
+    """The nominal size, if the layout needs a different number of ranks; 0: the job's own size."""
 
     @property
     def nominal(self) -> int:
-        """The size that it counts for."""
+        """The size under which the job is counted."""
         return self.size or self.scenario.ranks
 
     @property
     def id(self) -> str:
-        one = self.scenario
-        layout = f"{one.ranks} ranks, {self.dimensions}D {way_of(one)}"
-        return f"{self.row} / {layout} / seed {one.seed}"
+        scenario = self.scenario
+        layout = f"{scenario.ranks} ranks, {self.dimensions}D {strategy_of(scenario)}"
+        return f"{self.row} / {layout} / seed {scenario.seed}"
 
 
 @dataclass(frozen=True)
 class Suite(ABC):
-    """Jobs with a purpose. Equal rows and seeds give equal jobs, whatever else there is."""
+    """A set of jobs. The same row and seed always give the same jobs, whatever else is added."""
 
     name: str
     help: str
     seeds: int
-    """How many are run unless told otherwise."""
+    """How many seeds are run by default."""
 
     @property
     def by_wire(self) -> bool:
-        """Whether its jobs can go the whole way; else they are diagnosed as with `--fast`."""
+        """Whether its jobs are small enough to go through wire, processor and store; else they are
+        diagnosed as with `--fast`."""
         return True
 
     @property
     @abstractmethod
     def rows(self) -> Sequence[str]:
-        """Lines of the table; words of the command line are what they begin with."""
+        """The rows of the table; `--family` matches their beginnings."""
 
     @abstractmethod
     def cases(self, row: str, seed: int) -> Iterator[Case]:
-        """The jobs of a row, of one seed; none, if what the row is about fits none."""
+        """The jobs of one row and seed; none if the row's fault fits no job of the suite."""
 
 
 def first_that_fits(
     forms: Iterable[Form], layouts: Iterable[int], make: Callable[[Form, int], Case]
 ) -> Iterator[Case]:
-    """One job: with the first of these forms of a fault, in the first layout, that go together."""
+    """One job, from the first combination of form and layout that is valid."""
     for dimensions, form in itertools.product(layouts, forms):
         try:
             yield make(form, dimensions)
         except UsageError:
-            continue  # another layout, as one with experts or a pipeline
+            continue  # try another layout, e.g. one with experts or a pipeline
         return
 
 
@@ -90,7 +93,7 @@ def with_fault(row: str, form: Form, job: Scenario, onset: int, dimensions: int)
     """The job with a fault of this form, drawn for the row.
 
     Raises:
-        UsageError: none fits.
+        UsageError: no such fault fits the job.
     """
     fault = draw(form, job, onset, (job.seed, row))
     scenario = replace(job, name=row.replace(" ", "-"), faults=(fault,))
@@ -98,11 +101,11 @@ def with_fault(row: str, form: Form, job: Scenario, onset: int, dimensions: int)
 
 
 def drawn_order(forms: Sequence[Form], row: str, seed: int) -> list[Form]:
-    """Which of several forms is tried first."""
+    """The forms in the order in which they are tried."""
     names = {form.name: form for form in forms}
     return [names[name] for name in shuffled(names, (seed, row))]
 
 
 def place(row: str, what: str, turn: int) -> int:
-    """Which of several has its turn, for each row from another one on."""
+    """An index that advances with `turn` and starts at a different value for each row."""
     return zlib.crc32(f"{what} of {row}".encode()) + turn

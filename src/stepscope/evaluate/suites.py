@@ -1,4 +1,4 @@
-"""Which suites there are, and which of their jobs are wanted."""
+"""The suites, and how the jobs to run are selected from them."""
 
 from __future__ import annotations
 
@@ -24,17 +24,18 @@ ARGUS = ArgusSuite(
 )  # fmt: skip
 OFTEN = (2048, 4096, 2048, 2048, 8192, 2048, 4096, 2048, 10240, 2048, 4096, 2048, 8192, 4096, 2048,
          2048)  # fmt: skip
-"""Of large jobs fewer: the time goes to all sizes about alike, and is three quarters of an hour."""
+"""Large sizes appear less often, so that every size takes about the same share of the total time,
+which is three quarters of an hour."""
 LARGE = DrawnSuite(
     "large", "every fault on 2,048 to 10,240 ranks", 1, OFTEN, (3, 4, 5), 50, 26, 4,
     every_form=False, looks=(10,), sizes_by_row=True,
 )  # fmt: skip
-SUITES: Mapping[str, Suite] = {one.name: one for one in (SMOKE, STANDARD, ARGUS, LARGE)}
+SUITES: Mapping[str, Suite] = {suite.name: suite for suite in (SMOKE, STANDARD, ARGUS, LARGE)}
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """The jobs of a suite, and which rows fit none of them."""
+    """The selected jobs of a suite, and the selected rows that fit none of its jobs."""
 
     cases: tuple[Case, ...]
     unfit: tuple[str, ...]
@@ -43,10 +44,10 @@ class Chosen:
 def choose(
     suite: Suite, seeds: Sequence[int], families: Sequence[str] = (), sizes: Sequence[int] = ()
 ) -> Chosen:
-    """All jobs of a suite, or of the rows that a word of `families` begins, and of some sizes.
+    """Selects jobs by row (any row that starts with a word of `families`) and by size; empty: all.
 
     Raises:
-        UsageError: a word begins no row, or the suite has no job of a size.
+        UsageError: no row starts with one of the words, or the suite has no job of a given size.
     """
     wanted = _wanted(suite.rows, families)
     found = {row: [case for seed in seeds for case in suite.cases(row, seed)] for row in wanted}
@@ -61,7 +62,7 @@ def _of_sizes(suite: Suite, cases: Sequence[Case], sizes: Sequence[int]) -> tupl
     for size in sizes:
         if size not in there:
             known = ", ".join(map(str, sorted(there)))
-            raise UsageError(f"no such job of {suite.name} has {size} ranks; there are {known}")
+            raise UsageError(f"no such job of {suite.name} has {size} ranks; sizes: {known}")
     return tuple(case for case in cases if not sizes or case.nominal in sizes)
 
 
@@ -69,5 +70,5 @@ def _wanted(rows: Sequence[str], families: Sequence[str]) -> list[str]:
     for word in families:
         if not any(row.startswith(word) for row in rows):
             names = dict.fromkeys(row.split()[0] for row in rows)
-            raise UsageError(f"no fault is called {word}; there are {', '.join(names)}")
+            raise UsageError(f"unknown fault {word}; known: {', '.join(names)}")
     return [row for row in rows if not families or any(row.startswith(one) for one in families)]

@@ -1,4 +1,4 @@
-"""Scores per row of the table, by size, and of hangs."""
+"""Scores aggregated per row of the table, per size, and over all hangs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stepscope.evaluate.suite import HEALTHY
 
 @dataclass(frozen=True)
 class Row:
-    """One kind of trouble. Rates are over its costly jobs, `accused` over all."""
+    """One row of the table. Rates count its costly jobs; `accused` counts all jobs."""
 
     name: str
     family: str
@@ -23,15 +23,15 @@ class Row:
     cause: Rate
     device: Rate
     alarms: Rate
-    """Of the jobs in which nothing deserves a verdict, those that got one."""
+    """Share of the jobs without a costly fault that got a verdict."""
     accused: Rate
-    """Jobs in which a rank is accused that is no culprit."""
+    """Share of the jobs in which an innocent rank was named."""
     steps: Median | None
-    """To verdict, where the culprit was found."""
+    """Steps to verdict, over the jobs in which the culprit was found."""
     seconds: Median | None
-    """Of computing, for one diagnosis."""
+    """CPU time of one diagnosis."""
     failed: int = 0
-    """Jobs that simulator or diagnosis gave up: nothing was found in them, and nobody accused."""
+    """Jobs that could not be simulated or diagnosed: they count as jobs without a verdict."""
 
 
 def rows(results: Sequence[Result]) -> list[Row]:
@@ -63,17 +63,17 @@ def _row(name: str, results: Sequence[Result]) -> Row:
 
 
 def is_healthy(one: Result) -> bool:
-    """Whether nothing was put into it."""
+    """Whether no fault was injected."""
     return one.row.startswith(HEALTHY)
 
 
 def size_of(one: Result) -> int:
-    """The number of ranks that it counts for."""
+    """The number of ranks under which the job is counted."""
     return one.size or one.ranks
 
 
 def by_size(results: Sequence[Result]) -> list[Measure]:
-    """What was right at each size, and what was said of healthy jobs."""
+    """The scores at each size, and the false alarms on healthy jobs."""
     found: dict[int, list[Result]] = {}
     for one in sorted(results, key=size_of):
         found.setdefault(size_of(one), []).append(one)
@@ -84,14 +84,14 @@ def _at_size(results: Sequence[Result]) -> str:
     parts = []
     if any(one.score.found is not None for one in results):
         parts.append(culprit_and_cause(results))
-    quiet = [one.score.alarms > 0 for one in results if is_healthy(one) and not one.failed]
-    if quiet:
-        parts.append(f"healthy jobs accused {in_words(rate(quiet))}")
-    return ", ".join(parts) or "nothing to be judged by"
+    alarms = [one.score.alarms > 0 for one in results if is_healthy(one) and not one.failed]
+    if alarms:
+        parts.append(f"false alarms on healthy jobs {in_words(rate(alarms))}")
+    return ", ".join(parts) or "no job counts for a score"
 
 
-def hangs_told(results: Iterable[Result]) -> Confusion:
-    """Whether jobs that hang, and no others, are said to."""
+def hangs_reported(results: Iterable[Result]) -> Confusion:
+    """How well jobs that hang are distinguished from jobs that do not."""
     scores = [one.score for one in results]
     return Confusion(sum(one.hangs and one.said_hang for one in scores),
                      sum(one.hangs and not one.said_hang for one in scores),
@@ -99,7 +99,7 @@ def hangs_told(results: Iterable[Result]) -> Confusion:
 
 
 def hangs_found(results: Iterable[Result]) -> Confusion:
-    """The same where a hang counts as found only if its rank is named."""
+    """The same, but a hang counts as found only if the right rank is named."""
     scores = [one.score for one in results]
     return Confusion(sum(one.found_hang for one in scores),
                      sum(one.hangs and not one.found_hang for one in scores),
@@ -108,7 +108,7 @@ def hangs_found(results: Iterable[Result]) -> Confusion:
 
 @dataclass(frozen=True)
 class Measure:
-    """A paper's measure: ours in words, theirs as reported."""
+    """One measure of a paper: our value in words, and the value that the paper reports."""
 
     what: str
     ours: str
@@ -116,7 +116,7 @@ class Measure:
 
 
 def culprit_and_cause(results: Sequence[Result]) -> str:
-    """How often each of them was right."""
+    """How often the culprit and the cause were right."""
     found = rate([one.score.found for one in results])
     cause = rate([one.score.cause for one in results])
     return f"culprit {in_words(found)}, cause {in_words(cause)}"
@@ -125,7 +125,7 @@ def culprit_and_cause(results: Sequence[Result]) -> str:
 def in_words(one: Rate) -> str:
     """`75 % (6 of 8; 41 to 93 %)`."""
     if one.value is None:
-        return "none"
+        return "n/a"
     low, high = one.interval
     return (
         f"{100 * one.value:.0f} % ({one.hits} of {one.of}; {100 * low:.0f} to {100 * high:.0f} %)"
@@ -134,5 +134,5 @@ def in_words(one: Rate) -> str:
 
 def f1_in_words(one: Confusion) -> str:
     """`F1 0.80 (8 found, 2 missed, 2 false)`."""
-    value = "none" if one.f1 is None else f"{one.f1:.2f}"
+    value = "n/a" if one.f1 is None else f"{one.f1:.2f}"
     return f"F1 {value} ({one.hits} found, {one.misses} missed, {one.false} false)"

@@ -1,4 +1,4 @@
-"""Results as a table of plain text, and of Markdown."""
+"""Results as tables in plain text and in Markdown."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from stepscope.evaluate.table import Measure, Row
 HEAD = ("fault", "jobs", "costly", "culprit first", "all culprits", "cause", "device",
         "false alarms", "victims accused", "steps to verdict", "diagnosis")  # fmt: skip
 NOTHING = "-"
+_COMPARED = ("", "stepscope", "paper")
+_FAILED = "These jobs failed and count as jobs without a verdict:"
 _MOST_CHANGES = 40
 
 
@@ -19,30 +21,31 @@ def render(results: Results) -> str:
     """All scores of a run: the table, hangs, and the papers' measures."""
     parts = [f"{about(results)}\n", _aligned([HEAD, *map(cells, _rows(results))])]
     for title, measures in sections(results):
-        parts.append(f"\n{title}\n{_aligned([(m.what, m.ours, m.theirs) for m in measures])}")
+        lines = [_COMPARED, *((one.what, one.ours, one.theirs) for one in measures)]
+        parts.append(f"\n{title}\n{_aligned(lines)}")
     if results.failed:
-        lines = [f"  {one.id}: {one.failed}\n" for one in results.failed]
-        parts += ["\nFailed, and counted as jobs of which nothing was said:\n", *lines]
+        failed = [f"  {one.id}: {one.failed}\n" for one in results.failed]
+        parts += [f"\n{_FAILED}\n", *failed]
     if results.unfit:
-        parts.append(f"\nNo job of this suite can have {', '.join(results.unfit)}.\n")
+        parts.append(f"\nNo job of this suite fits {', '.join(results.unfit)}.\n")
     return "".join(parts)
 
 
 def markdown(results: Results) -> str:
-    """The same for a page of the documentation."""
+    """The same as Markdown, for the documentation."""
     rows = [cells(row, short=True) for row in _rows(results)]
     found = [about(results), "", *_markdown([_SHORT_HEAD, *rows])]
     for title, measures in sections(results):
         lines = [(m.what, m.ours, m.theirs) for m in measures]
-        found += ["", f"**{title}**", "", *_markdown([("", "here", "paper"), *lines])]
+        found += ["", f"**{title}**", "", *_markdown([_COMPARED, *lines])]
     if results.failed:
-        found += ["", "Failed, and counted as jobs of which nothing was said:", "",
+        found += ["", _FAILED, "",
                   *(f"- {one.id}: `{one.failed}`" for one in results.failed)]  # fmt: skip
     return "\n".join(found) + "\n"
 
 
 def render_changes(comparison: Comparison) -> str:
-    """Which jobs came out better or worse."""
+    """The jobs whose scores got better or worse."""
     worse = len(comparison.worse)
     better = len(comparison.changes) - worse
     lines = [f"{comparison.common} jobs in both: {better} scores better, {worse} worse"]
@@ -58,11 +61,11 @@ def render_changes(comparison: Comparison) -> str:
 
 
 def sections(results: Results) -> list[tuple[str, list[Measure]]]:
-    """Hangs, and what each paper measures; left out where no job tells."""
+    """Hangs, and each paper's measures; a section without data is left out."""
     some = results.results
     hangs = [
-        Measure("said to hang", table.f1_in_words(table.hangs_told(some)), NOTHING),
-        Measure("and its rank named", table.f1_in_words(table.hangs_found(some)), NOTHING),
+        Measure("reported as a hang", table.f1_in_words(table.hangs_reported(some)), NOTHING),
+        Measure("with the right rank", table.f1_in_words(table.hangs_found(some)), NOTHING),
     ]
     sizes = table.by_size(some)
     found = [
@@ -85,7 +88,7 @@ _SHORT_HEAD = ("fault", "jobs", "first", "all", "cause", "device", "alarms", "vi
 
 
 def cells(row: Row, short: bool = False) -> tuple[str, ...]:
-    """One line; `short`: without what a page has no room for."""
+    """One row of the table; `short`: without the columns that do not fit on a page."""
     rates = [row.found, row.complete, row.cause, row.device, row.alarms, row.accused]
     if short:
         return (row.name, f"{row.costly}/{row.jobs}{_failed(row)}", *map(_counts, rates),
@@ -121,12 +124,18 @@ def _steps(one: Median | None) -> str:
 
 
 def about(results: Results) -> str:
-    """Which jobs these are, in a line."""
-    way = "straight from the simulator" if results.fast else "by wire, processor and store"
-    seeds = f"{len(results.seeds)} seed{'s' * (len(results.seeds) != 1)}"
-    rest = f"; interrupted, {results.missing} jobs not run" if results.missing else ""
-    return (f"Suite {results.suite}, {len(results.results)} simulated jobs ({seeds}), {way}; "
+    """One line that says which jobs were run."""
+    source = "straight from the simulator" if results.fast else "via wire, processor and store"
+    missing = _count(results.missing, "job")
+    rest = f"; interrupted, {missing} not run" if results.missing else ""
+    return (f"Suite {results.suite}, {_count(len(results.results), 'simulated job')} "
+            f"({_count(len(results.seeds), 'seed')}), {source}; "
             f"stepscope {results.version}{rest}")  # fmt: skip
+
+
+def _count(number: int, noun: str) -> str:
+    """`1 job`, `2 jobs`."""
+    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def _aligned(lines: Sequence[tuple[str, ...]]) -> str:

@@ -1,9 +1,9 @@
-"""A seeded simulator of large training jobs whose faults are known.
+"""A seeded simulator of large training jobs with known faults.
 
 fault = parse_fault("gpu_slow:rank=37,factor=1.5,from=50")
 simulation = simulate(Scenario(ranks=64, faults=(fault,)))
 simulation.window   # what `diagnose` reads
-simulation.truth    # what it should find
+simulation.truth    # what `diagnose` should find
 """
 
 from stepscope.simulate.faults import FAULTS, Fault

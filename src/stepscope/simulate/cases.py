@@ -1,7 +1,7 @@
-"""Jobs that the papers tell of, made smaller: the same shape, the same fault, a known truth.
+"""Scaled-down versions of the jobs that the papers describe: same shape, same fault, known truth.
 
-Sizes are a few hosts instead of hundreds; degrees of parallelism, what is slow, and by how much,
-are the papers' where they tell.
+They have a few hosts instead of hundreds. Degrees of parallelism, what is slow, and by how much are
+the papers' values, if the papers give them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from stepscope.simulate.parse import parse_fault
 
 @dataclass(frozen=True)
 class Case:
-    """A scenario as plain values, and what it retells."""
+    """A scenario as plain values, and the paper's story behind it."""
 
     source: str
     story: str
@@ -33,7 +33,7 @@ MOE = {"kind": "moe"}
 
 CASES: Mapping[str, Case] = {
     "argus-1": _case(
-        "ARGUS 9.1", "a VLM job, TP 2: two replicas compute 150 times slower, a step takes minutes",
+        "ARGUS 9.1", "a VLM job, TP 2: two replicas compute 150 times slower; a step takes minutes",
         "gpu_slow:ranks=40+41+42+43,factor=150,from=50",
         ranks=64, workload=VLM, parallelism={"tp": 2},
     ),
@@ -42,40 +42,40 @@ CASES: Mapping[str, Case] = {
         "adapter_pcie_slow:ranks=7+15",
         ranks=64, workload=MOE, parallelism={"ep": 8},
     ),
-    # of its 11,178 ms of passes a microbatch takes 173 ms backward and 160 ms until the next one
+    # of its 11,178 ms of passes, a microbatch takes 173 ms backward and 160 ms until the next one
     "argus-3": _case(
-        "ARGUS 9.3", "a VLM job, TP 4, PP 4, some 32 microbatches: a rank of the last stage "
-        "computes backward 1.9 times slower; bubbles and synchronisation hide it",
+        "ARGUS 9.3", "a VLM job, TP 4, PP 4, about 32 microbatches: the backward pass of a rank of "
+        "the last stage is 1.9 times slower, hidden by bubbles and synchronisation",
         "gpu_slow:rank=60,factor=1.9,only=backward-compute,seen=no",
         ranks=64, workload=VLM, parallelism={"tp": 4, "pp": 4, "microbatches": 32},
     ),
     "argus-4": _case(
-        "ARGUS 9.4", "a VLM job, TP 4, PP 4: kernels are compiled for new shapes, rarely, for 6 s",
+        "ARGUS 9.4", "a VLM job, TP 4, PP 4: now and then, compiling a kernel takes 6 s",
         "jit_compile:rank=20",
         ranks=64, workload=VLM, parallelism={"tp": 4, "pp": 4},
     ),
     "argus-5": _case(
-        "ARGUS 9.5", "experts, PP 9: the GPUs of a host are 5.7 times slower, while a port of that "
-        "host goes down and has nothing to do with it",
+        "ARGUS 9.5", "experts, PP 9: the GPUs of a host are 5.7 times slower, while an unrelated "
+        "port of that host goes down",
         "gpu_slow:ranks=112+113+114+115+116+117+118+119,factor=5.7,only=moe_experts,"
         "decoy=nic_port_down,from=50",
         ranks=144, workload=MOE, parallelism={"pp": 9, "ep": 8, "microbatches": 18},
     ),
     "eroica-1": _case(
-        "EROICA 6.1", "slow storage, a forward pass that computes on the host, and garbage that "
-        "workers collect at random times",
+        "EROICA 6.1", "slow storage, a forward pass that computes on the host, and workers that "
+        "collect garbage at random times",
         "data_slow:ranks=3+17+30+31+44+58,ms=800,chance=0.5", "slow_code", "gc",
         ranks=64, parallelism={},
     ),
     "eroica-2": _case(
-        "EROICA 6.2", "flows are scheduled badly, an adapter is down, three workers pin memory all "
-        "the time, and inputs are uneven",
+        "EROICA 6.2", "bad flow scheduling, an adapter that is down, three workers that pin memory "
+        "all the time, and uneven inputs",
         "fabric_slow", "nic_down:rank=21,chance=0.5", "pin_memory:ranks=5+33+62",
         "uneven_inputs:factor=1.15",
         ranks=64, workload=VLM, parallelism={"tp": 1, "sharding": "fsdp"},
     ),
     "eroica-3": _case(
-        "EROICA 6.3", "a loader waits for a lock for good, and everybody for its worker",
+        "EROICA 6.3", "a data loader is deadlocked on a lock, and all ranks wait for its worker",
         "stuck_loader:rank=77,from=60",
         ranks=128, parallelism={"tp": 1},
     ),
@@ -86,7 +86,7 @@ CASES: Mapping[str, Case] = {
         ranks=64, parallelism={"tp": 4},
     ),
     "eroica-5": _case(
-        "EROICA B", "one host: an idle model's collectives take multiprocessors; 22 s become 26",
+        "EROICA B", "one host: an idle model's collectives occupy SMs; steps go from 22 s to 26 s",
         "gpu_shared:host=host-000,factor=1.18,from=50",
         ranks=8, parallelism={"tp": 1},
     ),
@@ -96,12 +96,12 @@ CASES: Mapping[str, Case] = {
         ranks=64, parallelism={"tp": 4, "pp": 4},
     ),
     "venus-2": _case(
-        "VenusTrace 5.4", "one server's container got 8 of 192 processors",
+        "VenusTrace 5.4", "the container of one server got 8 of 192 CPUs",
         "few_cores:host=host-003",
         ranks=64, parallelism={"tp": 2, "pp": 4},
     ),
     "kair-1": _case(
-        "KAIR V.C", "26 machines: the graph compiler still works when training has begun",
+        "KAIR V.C", "26 machines: the graph compiler is still busy when training has begun",
         "late_compile:ranks=40+41+42+43+44+45+46+47",
         ranks=208, parallelism={"tp": 1},
     ),
@@ -110,11 +110,11 @@ CASES: Mapping[str, Case] = {
         "irregular:rank=37,type=spike", ranks=64, steps=200, parallelism={},
     ),
     "holmes-fluctuation": _case(
-        "Holmes 3.1", "a switch that is slower in a seventh of the steps",
+        "Holmes 3.1", "a switch that is slower in one of seven steps",
         "irregular:device=switch,type=fluctuation", ranks=64, steps=200, parallelism={},
     ),
     "holmes-degradation": _case(
-        "Holmes 3.1", "a monitor scans ports and takes the processors of a host, from a step on",
+        "Holmes 3.1", "from one step on, a monitor scans ports and uses up the CPUs of a host",
         "irregular:device=cpu,type=degradation,rank=24,from=100", ranks=64, steps=200,
         parallelism={},
     ),
@@ -130,12 +130,12 @@ CASES: Mapping[str, Case] = {
 
 
 def case_values(name: str) -> dict[str, Any]:
-    """The scenario of a case as plain values, its faults built.
+    """The scenario of a case as plain values, with its faults as objects.
 
     Raises:
         UsageError: there is no such case.
     """
     if name not in CASES:
-        raise UsageError(f"no case is called {name}; there are {', '.join(CASES)}")
+        raise UsageError(f"no case is called {name}; known cases: {', '.join(CASES)}")
     case = CASES[name]
     return {"name": name, **case.values, "fault": [parse_fault(one) for one in case.faults]}

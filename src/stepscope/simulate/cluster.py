@@ -1,7 +1,8 @@
-"""Where ranks are: their place in the grid of parallelism, their host and devices, their groups.
+"""Maps ranks to places in the grid of parallelism, to hosts and devices, and to groups.
 
-A place is a position in the grid (stage, data, context, tensor), the last varying fastest. Ranks
-are names of places; physics knows places only, so renumbering ranks changes names and nothing else.
+A place is a position in the grid (stage, data, context, tensor), the last varying fastest. The
+simulation itself knows places only, and ranks are names of places: renumbering the ranks changes
+names and nothing else.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Cluster:
 
     @cached_property
     def grid(self) -> Grid:
-        """The ranks of one stage: which expert-data group, which expert rank, context, tensor."""
+        """The ranks of one stage, by expert-data group, expert rank, context and tensor rank."""
         one = self.scenario.parallelism
         shape = (self.scenario.dp // one.ep, one.ep, one.cp, one.tp)
         over = {"tp": (3,), "cp": (2,), "ep": (1,), "edp": (0,), "dp": (0, 1, 2)}
@@ -76,7 +77,7 @@ class Cluster:
         return tuple(sorted(self.rank_of[self.places_on(host)].tolist()))
 
     def gpu_of(self, place: int) -> int:
-        """Its number on its host."""
+        """The number of its GPU on its host."""
         return place % self.scenario.hardware.gpus_per_host
 
     def nic_of(self, place: int) -> int:
@@ -84,7 +85,7 @@ class Cluster:
         return self.gpu_of(place) * hardware.nics_per_host // hardware.gpus_per_host
 
     def device_name(self, kind: str, place: int) -> str:
-        """The full name of a rank's device: `host-000/gpu-5`."""
+        """The full name of the device of a place: `host-000/gpu-5`."""
         host = self.host_names[int(self.host_of_place[place])]
         number = {"gpu": self.gpu_of, "nic": self.nic_of, "pcie": self.gpu_of}.get(kind)
         return f"{host}/{kind}" if number is None else f"{host}/{kind}-{number(place)}"
@@ -99,7 +100,7 @@ class Cluster:
     # ---- groups ----
 
     def members(self, kind: str) -> Iterator[Ints]:
-        """The places of every group of a kind, groups in order, members in order of the ring."""
+        """The places of every group of a kind; members are in the order of the ring."""
         places = np.arange(self.scenario.ranks).reshape(self.stages, *self.grid.shape)
         if kind == "world":
             yield places.ravel()
@@ -111,7 +112,7 @@ class Cluster:
 
     @cached_property
     def group_of(self) -> dict[str, Ints]:
-        """For each kind of group the number of the group that each place is in, -1: in none."""
+        """For each kind of group, the number of each place's group; -1: it is in none."""
         found = {}
         for kind in self.kinds:
             number = np.full(self.scenario.ranks, -1)
@@ -122,7 +123,7 @@ class Cluster:
 
     @cached_property
     def kinds(self) -> tuple[str, ...]:
-        """The kinds of groups this job has."""
+        """The kinds of groups that this job has."""
         one = self.scenario.parallelism
         sizes = {"tp": one.tp, "cp": one.cp, "pp": one.pp, "ep": one.ep,
                  "dp": self.scenario.dp * one.cp, "edp": self.scenario.dp // one.ep,
@@ -141,7 +142,7 @@ class Cluster:
     # ---- the job ----
 
     def job(self) -> Job:
-        """What `job.json` says of it."""
+        """The content of `job.json`."""
         scenario, one = self.scenario, self.scenario.parallelism
         degrees = {"tp": one.tp, "cp": one.cp, "pp": one.pp, "dp": scenario.dp, "ep": one.ep}
         name = "interleaved-1f1b" if one.chunks > 1 else "1f1b"
@@ -172,7 +173,7 @@ class Cluster:
 
 
 def _along(places: Ints, axes: Sequence[int]) -> Iterator[Ints]:
-    """The places along some axes of the grid, once for every position on the others."""
+    """The places along some axes of the grid, for every position on the other axes."""
     rest = [axis for axis in range(places.ndim) if axis not in axes]
     size = int(np.prod([places.shape[axis] for axis in axes]))
     yield from places.transpose(*rest, *axes).reshape(-1, size)

@@ -1,4 +1,4 @@
-"""What is out of the ordinary in one step: the only way in which faults reach the physics."""
+"""The abnormal conditions of one step: the only way in which faults affect the simulation."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from stepscope.window import Floats, Ints
 
 @dataclass(frozen=True)
 class Stall:
-    """The host does something else before it issues an operation."""
+    """A delay of the host before it issues an operation."""
 
     slot: int
     places: Ints
     lasting_ns: Ints
     frames: str
-    """Its call stack meanwhile, below the training loop."""
+    """Its call stack during the stall, below the training loop."""
     active: bool = True
-    """Whether it uses a processor; else it waits or is kept off one."""
+    """Whether it uses a CPU; else it waits, or is kept off the CPU."""
     pause: str = ""
-    """The kind of pause that the collector's hooks would note, as `gc`."""
+    """The kind of pause that the collector's hooks would record, e.g. `gc`."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What a hardware counter shows instead: `times` its ordinary value plus `plus`."""
+    """A changed value of a hardware counter: `times` its normal value plus `plus`."""
 
     metric: str
     places: Ints
@@ -35,12 +35,12 @@ class Reading:
     plus: float = 0.0
     host_level: bool = False
     of_adapter: bool = False
-    """Counted by the places' adapters, as `nic_retrans.nic-3` of their host."""
+    """Whether the places' adapters have the counter, e.g. `nic_retrans.nic-3` of their host."""
 
 
 @dataclass
 class Conditions:
-    """The changes of one step. Changes of several faults add up: factors multiply, delays sum."""
+    """The changes of one step. Those of several faults combine: factors multiply, delays add."""
 
     world: World
     step: int
@@ -53,26 +53,26 @@ class Conditions:
     """How many times slower each device of the network is."""
     serial: bool = False
     standing: list[tuple[int, int]] = field(default_factory=list)
-    """Slots and places whose requests, once posted, do not complete until the transfer ends."""
+    """Slots and places whose posted requests do not complete until the transfer ends."""
     detours: list[tuple[Ints, Ints]] = field(default_factory=list)
-    """Places whose traffic goes by another adapter of their host, and its number."""
+    """Places whose traffic goes through another adapter of their host, and its number."""
 
     def __post_init__(self) -> None:
         self.slower = np.ones(len(self.world.network.slowness))
 
     def stretch(self, slots: Ints, places: Ints, factor: float | Floats) -> None:
-        """Work or transfers take `factor` times as long on these places (or one factor each)."""
+        """Makes work or transfers take `factor` times as long on these places (or one each)."""
         self.stretched.append((slots, places, factor))
 
     def delay(self, slots: Ints, places: Ints, lasting_ns: int) -> None:
-        """Work or transfers take longer by a fixed time. Of a group, name all its members."""
+        """Adds a fixed time to work or transfers. For a group, pass all its members."""
         self.delayed.append((slots, places, lasting_ns))
 
     def stall(self, stall: Stall) -> None:
         self.stalls.append(stall)
 
     def slow_host(self, places: Ints, factor: float) -> None:
-        """Whatever the host does takes longer."""
+        """Makes everything that the host does take longer."""
         self.issuing.append((places, factor))
 
     def slow_device(self, devices: tuple[int, ...], factor: float) -> None:

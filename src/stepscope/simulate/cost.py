@@ -1,4 +1,4 @@
-"""What a fault costs: the job with it beside the same job without it."""
+"""What a fault costs: compares the job with the same job without the fault."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stepscope.window import Ints
 
 @dataclass(frozen=True)
 class Span:
-    """When the hosts began a step and were done with it, `[stage, rank within the stage]`."""
+    """When each host began a step and finished it, `[stage, rank within the stage]`."""
 
     start: Ints
     done: Ints
@@ -23,16 +23,16 @@ class Span:
 
     @cached_property
     def lasted_ns(self) -> int:
-        """From its first host to its last."""
+        """The time from the first host's start to the last host's end."""
         return self.end_ns - int(self.start.min())
 
 
 @dataclass(frozen=True)
 class Cost:
-    """How many times longer the steps took in which a fault was there, how much longer the job, and
-    which share of the time of these steps that is.
+    """How many times longer the steps with the fault took, how much longer the job took, and which
+    share of the time of these steps that is.
 
-    None where there is nothing to compare.
+    None if there is nothing to compare.
     """
 
     slowdown: float | None
@@ -41,7 +41,7 @@ class Cost:
 
 
 def cost_of(played: Sequence[Span], healthy: Sequence[Span], active: Sequence[int]) -> Cost:
-    """Compares the steps that both jobs finished; a step lasts from one end to the next."""
+    """Compares the steps that both jobs finished; a step lasts from one step's end to the next."""
     both = [(one.end_ns, other.end_ns) for one, other in zip(played, healthy, strict=False)]
     ends = [(0, 0), *((one, other) for one, other in both if max(one, other) < NEVER)]
     if len(ends) == 1:
@@ -53,5 +53,5 @@ def cost_of(played: Sequence[Span], healthy: Sequence[Span], active: Sequence[in
 
 
 def _share(lost_ns: int, took_ns: int) -> float | None:
-    """What would come back of the time of these steps: 0 where the next ones make up for it."""
+    """The share of the time that would be saved; 0 if the next steps make up for the loss."""
     return min(max(lost_ns / took_ns, 0.0), 1.0) if took_ns else None

@@ -1,4 +1,4 @@
-"""How long everything lasts in one step: the workload's costs, the noise, and what is wrong."""
+"""The duration of every operation of one step: base costs, noise, and faults."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stepscope.simulate import workload
 from stepscope.simulate.conditions import Conditions, Stall
 from stepscope.simulate.engine import Costs
 from stepscope.simulate.network import latency_ns, passes
-from stepscope.simulate.noise import job_pace
+from stepscope.simulate.noise import job_factors
 from stepscope.simulate.program import DEVICE_WORK, TRANSFERS, Op
 from stepscope.simulate.workload import EXPERTS, HEAD, PHASE_OF, ROUTER
 from stepscope.simulate.world import World
@@ -21,22 +21,22 @@ from stepscope.window import Floats, Ints
 
 MS, US = 1_000_000, 1_000
 ROUTER_MS = 0.5
-"""Gating is one small matrix product and a top-k."""
+"""Gating is a small matrix product and a top-k."""
 BACKWARD_TIMES = 2.0
-"""The gradients by weights and by inputs each take what the forward pass took."""
+"""The gradients of weights and of inputs each take as long as the forward pass."""
 SPIKE_MS = 10.0
-"""A benign interruption, on average: a scheduler's time slice or a page reclaimed."""
+"""Mean duration of a harmless interruption: a scheduler's time slice, or a page being reclaimed."""
 SPIKE_FRAMES = "interrupted (kernel)"
 
 
 @dataclass(frozen=True)
 class Pricing:
-    """Prices the operations of a world, step by step."""
+    """Computes the durations of a world's operations, step by step."""
 
     world: World
 
     def costs(self, conditions: Conditions) -> Costs:
-        """All costs of one step."""
+        """The durations in one step."""
         slots, stages, inner = self.world.shape
         lasting = np.zeros((slots, stages * inner))
         lasting[self._work] = self._working(conditions.step)
@@ -51,7 +51,7 @@ class Pricing:
         return Costs(whole.reshape(shape), issuing.reshape(shape))
 
     def between_ns(self, step: int) -> Ints:
-        """What each host does after a step before it begins the next: a checkpoint, say."""
+        """What each host does between a step and the next, e.g. writing a checkpoint."""
         noise, ranks = self.world.scenario.noise, self.world.scenario.ranks
         pause = np.zeros(ranks)
         for name, every, lasting_ms in (
@@ -75,7 +75,7 @@ class Pricing:
 
     @cached_property
     def _base(self) -> Floats:
-        """Nanoseconds of each operation of the device."""
+        """Nominal duration of each operation on the device, in nanoseconds."""
         return np.array([self._base_of(self.world.ops[slot]) for slot in self._work])
 
     def _base_of(self, op: Op) -> float:
@@ -88,17 +88,17 @@ class Pricing:
         return ms * MS * (BACKWARD_TIMES if op.phase == BACKWARD else 1.0)
 
     @cached_property
-    def _pace(self) -> Floats:
-        """Of the whole job in each step, warm-up included."""
+    def _job_factors(self) -> Floats:
+        """How many times longer the whole job's work takes in each step, including the warm-up."""
         noise, steps = self.world.scenario.noise, self.world.scenario.steps
-        pace = job_pace(self.world.random, noise.wobble, noise.drift, steps)
+        factors = job_factors(self.world.random, noise.wobble, noise.drift, steps)
         warm = np.array(noise.warm_up[:steps])
-        pace[: len(warm)] *= warm
-        return pace
+        factors[: len(warm)] *= warm
+        return factors
 
     @cached_property
     def _constant(self) -> Floats:
-        """Of each place's GPU."""
+        """How many times longer each place's GPU takes in every step."""
         noise = self.world.scenario.noise
         return self.world.random.factors("gpu", noise.rank, (self.world.scenario.ranks,))
 
@@ -106,7 +106,7 @@ class Pricing:
         noise, ranks = self.world.scenario.noise, self.world.scenario.ranks
         shape = (ranks, len(self._work))
         factors = self.world.random.many_factors("compute", noise.compute, shape, step)
-        work: Floats = (self._pace[step] * self._base)[:, None] * self._constant * factors
+        work: Floats = (self._job_factors[step] * self._base)[:, None] * self._constant * factors
         kind = self.world.scenario.workload.kind
         if kind == "variable":
             work *= self._shapes(step)[self._shape_index]
@@ -125,7 +125,7 @@ class Pricing:
 
     @cached_property
     def _shape_index(self) -> Ints:
-        """Which row of `_shapes` each operation takes: its microbatch's; the last: none."""
+        """For each operation the row of `_shapes` of its microbatch; the last row is for none."""
         none = self.world.scenario.parallelism.microbatches
         found = [self.world.ops[slot] for slot in self._work]
         return np.array([op.microbatch if op.phase in PHASE_OF.values() else none for op in found])
@@ -144,7 +144,7 @@ class Pricing:
 
     @cached_property
     def _passes(self) -> Floats:
-        """Bytes that pass each operator's slowest edge."""
+        """Bytes that each operator moves over its slowest edge."""
         ops = [self.world.ops[slot] for slot in self._comm]
         return np.array([op.size_bytes * passes(op.name, self.world.members(op)) for op in ops])
 
@@ -154,26 +154,26 @@ class Pricing:
         return np.array([latency_ns(one) for one in members])
 
     def _transferring(self, conditions: Conditions) -> Floats:
-        """What each operator's transfer takes, all operators of one kind of group at once.
+        """The duration of each operator's transfer, for all operators of one kind of group at once.
 
-        A receive is given its sender's edge and a draw of its own; the engine asks the sender only.
+        A receive gets its sender's edge and a draw of its own, but the engine uses the sender's.
         """
         noise = self.world.scenario.noise.transfer
         shape = (self.world.scenario.ranks, len(self._comm))
         spread = self.world.random.many_factors("transfer", noise, shape, conditions.step)
         out = np.empty((len(self._comm), shape[0]))
         for (group, before), at in self._alike.items():
-            pace = self.world.network.pace(group, conditions.slower)
-            each = self._latency[at, None] + self._passes[at, None] * pace * spread[at]
+            per_byte = self.world.network.ns_per_byte(group, conditions.slower)
+            each = self._latency[at, None] + self._passes[at, None] * per_byte * spread[at]
             out[at] = self._agreed(group, before, each)
         return out
 
     @cached_property
     def _alike(self) -> Mapping[tuple[str, bool], Ints]:
-        """Which operators share a kind of group, and whether theirs is the edge before a stage.
+        """The operators by kind of group, and by whether they use the edge before their stage.
 
-        The edge from stage s to s + 1 is number s: who receives activations or sends gradients
-        uses the one before it.
+        Edge number s leads from stage s to s + 1: a stage that receives activations or sends
+        gradients uses the edge before it.
         """
         found: dict[tuple[str, bool], list[int]] = {}
         for at, slot in enumerate(self._comm):
@@ -183,7 +183,7 @@ class Pricing:
         return {key: np.array(which) for key, which in found.items()}
 
     def _agreed(self, group: str, before: bool, each: Floats) -> Floats:
-        """One duration for all members: the first member's draw, or the edge's."""
+        """One duration for all members: the first member's draw, or that of the edge."""
         cluster = self.world.cluster
         by_stage = each.reshape(len(each), cluster.stages, -1)
         if group == "pp":
@@ -201,7 +201,7 @@ class Pricing:
 
     @cached_property
     def _launching(self) -> Floats:
-        """What the host spends on issuing each operation, its own work included, in ns."""
+        """Host time to issue each operation, including the host's own work, in ns."""
         work = self.world.scenario.workload
         own = {DATA_LOAD: work.data_load_ms * MS}
         return np.array([own.get(op.name, op.launches * work.launch_us * US)
@@ -220,7 +220,7 @@ class Pricing:
         return whole
 
     def interruptions(self, step: int) -> list[Stall]:
-        """Benign ones: nobody's fault, and never twice in one place."""
+        """Harmless interruptions, not caused by a fault; never two at the same place."""
         scenario = self.world.scenario
         source = self.world.random.source("spikes", step)
         hit = np.flatnonzero(source.random(scenario.ranks) < scenario.noise.spikes_per_rank_step)

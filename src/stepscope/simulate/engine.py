@@ -1,15 +1,15 @@
-"""When everything in one step happens: the physics.
+"""Computes when everything in one step happens.
 
-- The host issues operations in order, each taking it some time; it runs ahead of the device until
-  it must wait (`sync`).
-- An operation begins when it was issued, its stream is free, and what it waits for is done.
-- Work ends when it has lasted. A collective, or a send and its receive, ends for all members at
-  once: when the last has begun, plus the transfer.
-- What never ends (`NEVER`) holds back all that waits for it, and nothing else.
+- The host issues operations in order, which takes time; it runs ahead of the device until it must
+  wait (`sync`).
+- An operation starts when it has been issued, its stream is free, and its dependencies are done.
+- Local work ends after its duration. A collective, or a send and its receive, ends for all members
+  at once: when the last member has started, plus the duration of the transfer.
+- An operation that never ends (`NEVER`) blocks everything that depends on it, and nothing else.
 
-All ranks of a stage are one row of numbers; times are integer nanoseconds since the job began, so
-that a slow and obvious simulation can agree exactly. Several steps may be played side by side: then
-each table has an axis for them before that of the ranks.
+All ranks of a stage are one row of numbers. Times are integer nanoseconds since the job began, so
+that a slow but simple reference simulation can agree exactly. Several steps can be computed side by
+side: each table then has an axis for them before the axis of the ranks.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from stepscope.simulate.program import HOST
 from stepscope.window import Ints
 
 NEVER = 1 << 60
-"""Later than any moment of a job: thirty-six years. A few of them add up without overflow."""
+"""Later than any time of a job (36 years); a few of them can be added without overflow."""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """How the ranks of one stage lie in a grid, and over which of its axes each group extends."""
+    """The grid of the ranks of one stage, and the axes of it along which each group extends."""
 
     shape: tuple[int, ...]
     over: Mapping[str, tuple[int, ...]]
@@ -37,31 +37,31 @@ class Grid:
 
 @dataclass(frozen=True)
 class Costs:
-    """How long everything lasts, each `[slot, stage, (step,) rank within the stage]` in ns."""
+    """The duration of everything: `[slot, stage, (step,) rank within the stage]` in ns."""
 
     lasting: Ints
-    """Work on the device; the transfer of a communication operator, equal for its members."""
+    """Work on the device; for a communication operator the transfer, equal for its members."""
     issuing: Ints
-    """What the host does until the operation is issued, its own work and stalls included."""
+    """Host time until the operation is issued, including the host's own work and stalls."""
 
     @property
     def endless(self) -> bool:
-        """Whether something never ends."""
+        """Whether any operation never ends."""
         return bool((self.lasting >= NEVER).any() or (self.issuing >= NEVER).any())
 
 
 @dataclass(frozen=True)
 class Times:
-    """What happened, each `[slot, stage, (step,) rank within the stage]`; NEVER: it did not."""
+    """When everything happened: `[slot, stage, (step,) rank within the stage]`, or NEVER."""
 
     issued: Ints
     begin: Ints
     end: Ints
     done: Ints
-    """When each host was done with the step: `[stage, (step,) rank within the stage]`."""
+    """When each host had finished the step: `[stage, (step,) rank within the stage]`."""
 
     def of_step(self, at: int, since_ns: int) -> Times:
-        """One of several steps, which began so much later."""
+        """The times of one of several steps, shifted by when that step began."""
         tables = (self.issued[:, :, at], self.begin[:, :, at], self.end[:, :, at], self.done[:, at])
         if not since_ns:
             return Times(*tables)
@@ -69,20 +69,20 @@ class Times:
 
 
 def play(plan: Plan, grid: Grid, costs: Costs, start: Ints) -> Times:
-    """A step of a job whose hosts begin at `start` (`[stage, (step,) rank within the stage]`).
+    """Computes steps whose hosts begin at `start` (`[stage, (step,) rank within the stage]`).
 
-    Of several steps none knows of another.
+    Several steps are independent of one another.
     """
     return _Play(plan, grid, costs, start).run()
 
 
 class _Play:
-    """One play. Rows of numbers, one per slot and stage, are looked up once: they are many."""
+    """One computation. Rows of numbers are looked up once per slot and stage: there are many."""
 
     def __init__(self, plan: Plan, grid: Grid, costs: Costs, start: Ints) -> None:
         self.plan = plan
         self.shape = (*start.shape[1:-1], *grid.shape)
-        """Of a row, where the ranks are spread out on their grid."""
+        """Shape of a row with the ranks spread out on their grid."""
         self.over = {group: tuple(axis - len(grid.shape) for axis in over)
                      for group, over in grid.over.items()}  # fmt: skip
         self.all_issued = _issue(plan, costs.issuing, start)
@@ -93,9 +93,9 @@ class _Play:
             for table in (self.all_issued, self.all_begin, self.all_end, costs.lasting)
         )
         self.late = [[np.zeros_like(one)] for one in start]
-        """Per stage how much later than `issued` says its hosts are, after each of their waits."""
+        """Per stage and after each wait: how much later than `issued` its hosts are."""
         self.free: list[dict[str, Ints]] = [{} for _ in start]
-        """Per stage and stream when it is free."""
+        """Per stage and stream: when the stream is free."""
         self.stuck = costs.endless
 
     def run(self) -> Times:
@@ -135,7 +135,7 @@ class _Play:
                 np.minimum(self.end[one.row], NEVER, out=self.end[one.row])
 
     def _end(self, row: int, over: tuple[int, ...] | None) -> None:
-        """Work lasts; a collective of some of this stage's ranks ends for each group at once."""
+        """Work ends after its duration; a collective within a stage ends at once per group."""
         begin, end, lasting = self.begin[row], self.end[row], self.lasting[row]
         if over is None:
             np.add(begin, lasting, out=end)
@@ -144,7 +144,7 @@ class _Play:
         np.add(last, lasting.reshape(self.shape), out=end.reshape(self.shape))
 
     def _end_together(self, meeting: Meeting) -> None:
-        """Rank by rank between stages, as the send says; for all ranks of the world at once."""
+        """Sends and receives end rank by rank; other collectives across stages for all ranks."""
         last = np.maximum.reduce([self.begin[one.row] for one in meeting.members])
         if meeting.op.group == "world":
             last = last.max(axis=-1, keepdims=True)
@@ -153,7 +153,7 @@ class _Play:
             np.add(last, lasting, out=self.end[one.row])
 
     def _wait(self, member: Member, waits: bool) -> None:
-        """The host stands still until what it waits for is done."""
+        """The host waits until its dependencies are done."""
         begin = self.begin[member.row]
         self.end[member.row][:] = begin
         if waits:
@@ -161,13 +161,13 @@ class _Play:
             late.append(late[-1] + (begin - self.issued[member.row]))
 
     def _done(self) -> Ints:
-        """Each host is done when the last operation of its list is."""
+        """A host has finished when the last operation of its list has."""
         last = [order[-1] for order in self.plan.program.host_order]
         return np.stack([self.all_end[slot, stage] for stage, slot in enumerate(last)])
 
 
 def _issue(plan: Plan, issuing: Ints, start: Ints) -> Ints:
-    """When each operation is issued by hosts that never wait."""
+    """When each operation would be issued if hosts never waited."""
     issued = np.full_like(issuing, NEVER)
     for stage, slots in enumerate(plan.program.host_order):
         issued[slots, stage] = start[stage] + np.cumsum(issuing[slots, stage], axis=0)

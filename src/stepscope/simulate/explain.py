@@ -1,4 +1,4 @@
-"""Every fault in words: what it is, where it comes from, what it can be told."""
+"""Describes every fault and every case for `--list-faults` and `--list-cases`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from typing import Any
 from stepscope.simulate.cases import CASES
 from stepscope.simulate.faults import FAULTS, Fault
 
-_SPOKEN = {"onset": "from", "ranks": "ranks", "hosts": "hosts"}
+_KEYS = {"onset": "from", "ranks": "ranks", "hosts": "hosts"}
 _WHEN = ("onset", "until", "every", "lasting", "chance")
 _HEAD = (
-    "A fault is written NAME:KEY=VALUE,KEY=VALUE; several values are joined by +, as ranks=3+4. "
-    "Every fault takes from (its first step, 0), until (the step before which it ends), every and "
-    "lasting (of every N steps only the first M), and chance (in how many of these, 0 to 1)."
+    "A fault is written NAME:KEY=VALUE,KEY=VALUE. Several values are joined with +, for example "
+    "ranks=3+4. Every fault accepts these keys: from (its first step, default 0), until (the first "
+    "step without it), every and lasting (it is active only in the first M of every N steps), and "
+    "chance (the probability, 0 to 1, that it is active in such a step)."
 )
 
 
@@ -47,11 +48,11 @@ def _explain(fault: type[Fault], width: int) -> str:
 
 
 def _keys(fault: type[Fault]) -> Iterator[str]:
-    """Its own keys, and those about time where it has defaults of its own."""
+    """The fault's own keys, and the common time keys for which it has its own default."""
     usual = {field.name: field.default for field in fields(Fault)}
     for field in fields(fault):
         if field.name not in _WHEN or field.default != usual[field.name]:
-            yield f"{_SPOKEN.get(field.name, field.name)}{_default(field)}"
+            yield f"{_KEYS.get(field.name, field.name)}{_default(field)}"
 
 
 def _default(field: Field[Any]) -> str:

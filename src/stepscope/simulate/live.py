@@ -1,4 +1,4 @@
-"""A job as collectors see it while it runs: slice after slice of new rows."""
+"""Plays back a simulated job as its collectors would see it live: slices of new rows."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from stepscope.simulate.scenario import Scenario
 from stepscope.window import Table
 
 LOOK_NS = 1_000_000_000
-"""How often collectors look at a job that has stopped, unless told otherwise."""
+"""How often collectors look at a job that has stopped, by default."""
 
 
 @dataclass(frozen=True)
 class Slice:
-    """What is there at one moment and was not before."""
+    """What is new at one moment."""
 
     until_ns: int
-    """Since the job began."""
+    """Time since the start of the job."""
     new: Mapping[str, Table]
-    """Rows that stay."""
+    """Rows that are final."""
     now: Mapping[str, Table] = field(default_factory=dict)
-    """Rows that hold until a later slice has others of their table: those of a step that does not
-    end."""
+    """Rows of a step that has not ended; the next slice with rows of the same table replaces
+    them."""
 
 
 def slices(scenario: Scenario, epoch_ns: int, look_ns: int = LOOK_NS) -> Iterator[Slice]:
-    """One per step, and one per look at a hang until collectors stop looking.
+    """One slice per step, and after a hang one per look, until collectors stop looking.
 
     Raises:
         UsageError: a fault does not fit the job.
@@ -51,7 +51,7 @@ def slices(scenario: Scenario, epoch_ns: int, look_ns: int = LOOK_NS) -> Iterato
 
 
 def _stuck(recorder: Recorder, moment: Moment, until_ns: int, look_ns: int) -> Iterator[Slice]:
-    """The whole step once; then stacks grow older, and nothing else happens."""
+    """The unfinished step once; after that only the stacks last longer and longer."""
     first_ns = _settled_ns(moment)
     for now_ns in range(first_ns, until_ns, look_ns):
         here = recorder.beside()
@@ -63,7 +63,7 @@ def _stuck(recorder: Recorder, moment: Moment, until_ns: int, look_ns: int) -> I
 
 
 def _settled_ns(moment: Moment) -> int:
-    """When the last thing happened that did happen."""
+    """When the last event happened."""
     times = moment.times
     known = [int(one[one < NEVER].max(initial=0)) for one in (times.issued, times.begin, times.end)]
     return max(known)

@@ -1,10 +1,10 @@
-"""The steps of a job, one after the other, worked out side by side.
+"""Computes the steps of a job, many of them side by side.
 
-A step is the same whenever it begins: only how far its hosts lie apart at its beginning matters.
-That is nearly always decided by the end of the step before, after the last collective of all ranks,
-whatever came earlier. So steps are played side by side from a guess of how far hosts lie apart;
-those whose guess the step before confirms are exact, to the nanosecond, and the others are played
-again with what is known by then. The first of them is right each time, so this ends.
+A step's timing depends only on how far apart its hosts are when it begins. That is nearly always
+decided by the end of the previous step, after the last collective of all ranks, whatever happened
+earlier. So steps are computed side by side from a guess of how far apart the hosts are. Steps whose
+guess the previous step confirms are exact, to the nanosecond; the others are computed again from
+what is known by then. The first of them is always right, so this terminates.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from stepscope.simulate.world import World
 from stepscope.window import Ints
 
 ROW = 512
-"""Numbers that numpy adds in little more than the time of the call; a longer row takes longer."""
+"""numpy adds this many numbers in little more than the time of the call; longer rows cost more."""
 
 
 def moments(
     pricing: Pricing, faults: Sequence[Fault], first: int = 0, start: Ints | None = None
 ) -> Iterator[Moment]:
-    """The steps of a job from `first` on, whose hosts begin it at `start`.
+    """Computes the steps of a job from `first` on, whose hosts begin at `start`.
 
     A step that never ends is the last.
     """
@@ -49,15 +49,15 @@ def moments(
 
 @dataclass(frozen=True)
 class _Step:
-    """A step before it is played."""
+    """A step before it is computed."""
 
     number: int
     conditions: Conditions
     costs: Costs
     pause: Ints
-    """Between it and the next, `[stage, rank within the stage]`."""
+    """The pause between it and the next step, `[stage, rank within the stage]`."""
     endless: bool
-    """Whether something in it never ends."""
+    """Whether any operation in it never ends."""
 
     @property
     def plan(self) -> Plan:
@@ -78,7 +78,7 @@ def _priced(pricing: Pricing, faults: Sequence[Fault], first: int) -> Iterator[_
 
 
 def _runs(steps: Iterator[_Step], at_once: int) -> Iterator[list[_Step]]:
-    """Steps that can be played side by side: of one plan, and all with an end, or just one."""
+    """Steps that can be computed side by side: with the same plan and an end, or a single one."""
     some: list[_Step] = []
     for step in steps:
         if some and (step.endless or step.plan is not some[0].plan):
@@ -114,13 +114,13 @@ def _played(world: World, some: Sequence[_Step], start: Ints) -> Iterator[tuple[
 
 
 def _side_by_side(tables: Sequence[Ints]) -> Ints:
-    """Steps before the ranks."""
+    """Puts the axis of steps before the axis of ranks."""
     if len(tables) == 1:
         return np.expand_dims(tables[0], -2)
     return np.stack(tables, axis=-2)
 
 
 def _agreeing(guess: Ints, known: Ints) -> int:
-    """In how many steps from the first on the guess is right."""
+    """The number of leading steps whose guess is right."""
     wrong = np.flatnonzero((guess != known).any(axis=(0, 2)))
     return int(wrong[0]) if len(wrong) else guess.shape[1]

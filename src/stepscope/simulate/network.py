@@ -1,9 +1,10 @@
-"""How fast data moves: the devices between two ranks, and what a transfer over them takes.
+"""How fast data moves: the devices between two ranks, and how long a transfer over them takes.
 
-A group sends along rings, as NCCL does. Within a host every member's NVLink carries all of it. From
-host to host each member sends its share by its own adapter to its counterpart on the next host:
-PCIe, adapter, the adapter's link, leaf, uplink, spine, and down again. The slowest device on any
-edge decides for all. All-to-all goes the same ways. Adapters that GPUs share are divided.
+A group sends along rings, as NCCL does. Within a host every member's NVLink carries all of the
+data. Between hosts each member sends its share through its own adapter to its counterpart on the
+next host: PCIe, adapter, the adapter's link, leaf, uplink, spine, and down again. The slowest
+device on any edge determines the rate. All-to-all uses the same paths. GPUs that share an adapter
+divide its bandwidth.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from stepscope.simulate.cluster import Cluster
 from stepscope.window import Floats, Ints
 
 LATENCY_NS = 15_000
-"""What the smallest collective takes within a host, by NCCL's tests on H100."""
+"""Duration of the smallest collective within a host, from NCCL's tests on H100."""
 LATENCY_PER_DOUBLING_NS = 4_000
-"""More for every doubling of the members; 512 ranks take about 50 microseconds."""
+"""Added for each doubling of the members; 512 ranks take about 50 microseconds."""
 
 _PARTS = {
     "AllReduce": 2.0, "AllGather": 1.0, "ReduceScatter": 1.0, "AllToAll": 1.0, "Broadcast": 1.0,
 }  # fmt: skip
-"""How often the buffer passes every edge of a ring, but for one member's share."""
+"""How often the buffer crosses every edge of a ring, except for one member's share."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Network:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """Full names, as findings name them: `host-000/nic-0--leaf-0`."""
+        """Full names, as in findings: `host-000/nic-0--leaf-0`."""
         one, hosts = self.cluster, self.cluster.host_names
         hardware = one.scenario.hardware
         places = range(one.scenario.ranks)
@@ -75,7 +76,7 @@ class Network:
                     "leaf": hardware.uplink_gb_per_s / shared,
                     "uplink": hardware.uplink_gb_per_s / shared,
                     "spine": hardware.uplink_gb_per_s / shared}  # fmt: skip
-        slowness = np.zeros(first["end"] + 1)  # the last device is none, and takes no time
+        slowness = np.zeros(first["end"] + 1)  # the last stands for no device and takes no time
         starts = [*first.values()]
         for (kind, start), stop in zip(first.items(), starts[1:], strict=False):
             if kind != "end":
@@ -83,7 +84,7 @@ class Network:
         return slowness
 
     def device(self, kind: str, place: int) -> int:
-        """The number of a rank's `nvlink`, `pcie`, `nic` or `link`."""
+        """The number of a place's `nvlink`, `pcie`, `nic` or `link`."""
         first = self._first[kind]
         return first + (place if kind in ("nvlink", "pcie") else int(self._nic[place]))
 
@@ -95,7 +96,7 @@ class Network:
         return self.cluster.host_of_place * hardware.nics_per_host + within
 
     def path(self, here: Ints, there: Ints) -> Ints:
-        """The devices between pairs of places: `[pair, 13]`, `none` where an edge has fewer."""
+        """The devices between pairs of places: `[pair, 13]`, `none` if an edge has fewer."""
         first, none = self._first, self._first["end"]
         host, hardware = self.cluster.host_of_place, self.cluster.scenario.hardware
         inside = host[here] == host[there]
@@ -115,7 +116,7 @@ class Network:
 
     @cached_property
     def _edges(self) -> dict[str, _Edges]:
-        """For each kind of group what every place sends over, and how much of it."""
+        """For each kind of group, the paths and the shares over which every place sends."""
         return {kind: self._edges_of(kind) for kind in self.cluster.kinds}
 
     def _edges_of(self, kind: str) -> _Edges:
@@ -127,14 +128,14 @@ class Network:
             return _Edges(
                 self.path(places, beside), self.path(places, places), np.ones(len(places))
             )
-        # what leaves the host leaves it by every member's adapter
+        # traffic between hosts is counted in `beyond`: it uses every member's adapter
         beside = np.where(host[beside] == host, beside, places)
         beyond, share = self.counterparts(kind)
         return _Edges(self.path(places, beside), self.path(places, beyond), share)
 
     def counterparts(self, kind: str) -> tuple[Ints, Floats]:
-        """For every place the member on the next host to which it sends, and the part of its
-        group's traffic that it sends there. Itself, where the group stays on one host."""
+        """For every place the member on the next host to which it sends, and its share of the
+        group's traffic; the place itself if the group is on one host."""
         places = np.arange(self.cluster.scenario.ranks)
         beyond, share = places.copy(), np.ones(len(places))
         for members in self.cluster.members(kind):
@@ -145,10 +146,10 @@ class Network:
                     share[here] = 1 / len(here)
         return beyond, share
 
-    def pace(self, kind: str, factor: Floats) -> Floats:
-        """Nanoseconds per byte for every place's group, devices being slower by `factor`.
+    def ns_per_byte(self, kind: str, factor: Floats) -> Floats:
+        """Nanoseconds per byte for every place's group, if devices are slower by `factor`.
 
-        Of `pp` it is the edge to the next stage; the last stage's leads back to the first.
+        For `pp` it is the edge to the next stage; that of the last stage leads back to the first.
         """
         slowest = np.maximum(*self._of_edges(kind, factor))
         by_stage = slowest.reshape(self.cluster.stages, *self.cluster.grid.shape)
@@ -163,14 +164,14 @@ class Network:
         return np.broadcast_to(by_stage.max(axis=over, keepdims=True), by_stage.shape).ravel()
 
     def occupied(self, kind: str, factor: Floats) -> Floats:
-        """In which part of its group's transfers each place has data on the way to the next host.
+        """The share of its group's transfers in which each place is sending to the next host.
 
-        All the time if its edge is the slowest of the group; else it waits for the slowest, as in a
-        ring all edges carry as much (EROICA, figures 3 to 5).
+        It is 1 if the place's edge is the slowest of the group. Otherwise the place waits for the
+        slowest, because all edges of a ring carry the same data (EROICA, figures 3 to 5).
         """
         _, beyond = self._of_edges(kind, factor)
-        pace = self.pace(kind, factor)
-        return np.divide(beyond, pace, out=np.ones(len(pace)), where=pace > 0)
+        per_byte = self.ns_per_byte(kind, factor)
+        return np.divide(beyond, per_byte, out=np.ones(len(per_byte)), where=per_byte > 0)
 
     def _of_edges(self, kind: str, factor: Floats) -> tuple[Floats, Floats]:
         """Nanoseconds per byte of the buffer on each place's edges: on its host, and beyond."""
@@ -180,7 +181,7 @@ class Network:
         return within, beyond
 
     def users(self, devices: Sequence[int], kind: str) -> Ints:
-        """The places whose edge in groups of a kind passes one of these devices."""
+        """The places whose edge in groups of this kind uses one of these devices."""
         edges = self._edges[kind]
         passed = np.isin(np.hstack([edges.beside, edges.beyond]), devices)
         return np.flatnonzero(passed.any(axis=1))
@@ -188,23 +189,23 @@ class Network:
 
 @dataclass(frozen=True)
 class _Edges:
-    """What every place of one kind of group sends over."""
+    """The edges over which every place of one kind of group sends."""
 
     beside: Ints
-    """`[place, device]`: to the next member on the same host; of `pp` to the next stage."""
+    """`[place, device]`: the path to the next member on the same host; for `pp` the next stage."""
     beyond: Ints
-    """To its counterpart on the next host."""
+    """The path to its counterpart on the next host."""
     share: Floats
-    """The part of the buffer that goes to the next host by this place's adapter."""
+    """The share of the buffer that this place's adapter sends to the next host."""
 
 
 def _split(places: Ints, hosts: Ints) -> list[Ints]:
-    """The members on each host, hosts in order of appearance."""
+    """The members on each host, with the hosts in order of appearance."""
     return [places[hosts == host] for host in dict.fromkeys(hosts.tolist())]
 
 
 def passes(op: str, members: int) -> float:
-    """How many times an operator's buffer passes the slowest edge."""
+    """How many times an operator's buffer crosses the slowest edge."""
     return _PARTS[op] * (members - 1) / members if op in _PARTS else 1.0
 
 

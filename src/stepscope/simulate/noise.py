@@ -1,7 +1,7 @@
-"""Random numbers that depend on what they are for, and on nothing that happened before.
+"""Random numbers that depend only on their purpose, not on what was drawn before.
 
-A draw is keyed by (seed, purpose, step) and lies in order of places: a fault that is added, a rank
-that is renamed or a table that is left out changes no other number.
+A draw is keyed by (seed, purpose, step) and ordered by place. Adding a fault, renumbering the ranks
+or leaving out a table changes no other random number.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ class Random:
     seed: int
 
     def source(self, purpose: str, step: int = 0) -> np.random.Generator:
-        """The generator of one purpose in one step (or once per job)."""
+        """The generator for one purpose in one step (or for the whole job)."""
         text = f"{self.seed}/{purpose}".encode()
         key = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
         return np.random.Generator(np.random.Philox(key=np.array([key, step], np.uint64)))
 
     def factors(self, purpose: str, spread: float, shape: tuple[int, ...], step: int = 0) -> Floats:
-        """Log-normal factors of median 1, places along the first axis."""
+        """Log-normal factors with median 1, places along the first axis."""
         if not spread:
             return np.ones(shape)
         return np.exp(spread * self.source(purpose, step).standard_normal(shape))
@@ -38,7 +38,7 @@ class Random:
     def many_factors(
         self, purpose: str, spread: float, shape: tuple[int, int], step: int
     ) -> Floats32:
-        """The same, of `[place, slot]`, in single precision and returned as `[slot, place]`."""
+        """The same for `[place, slot]`, in single precision, returned as `[slot, place]`."""
         if not spread:
             return np.ones(shape[::-1], np.float32)
         drawn = self.source(purpose, step).standard_normal(shape, np.float32)
@@ -46,11 +46,11 @@ class Random:
         return np.ascontiguousarray(np.exp(drawn, out=drawn).T)
 
 
-def job_pace(random: Random, wobble: float, drift: float, steps: int) -> Floats:
-    """How many times longer everything takes in each step, for all ranks.
+def job_factors(random: Random, wobble: float, drift: float, steps: int) -> Floats:
+    """How many times longer everything takes in each step, on all ranks.
 
-    A first-order autoregression that forgets half in ten steps, and a random walk that has drifted
-    by `drift` at the end, typically.
+    The product of a log-normal first-order autoregression with a half-life of ten steps, and a
+    random walk that has typically drifted by `drift` at the end.
     """
     memory = 0.5**0.1
     fresh = random.source("wobble").standard_normal(steps) * wobble * np.sqrt(1 - memory**2)
@@ -58,5 +58,5 @@ def job_pace(random: Random, wobble: float, drift: float, steps: int) -> Floats:
     for step in range(1, steps):
         wave[step] = memory * wave[step - 1] + fresh[step]
     walk = np.cumsum(random.source("drift").standard_normal(steps)) / np.sqrt(max(steps, 1))
-    pace: Floats = np.exp(wave + drift * walk)
-    return pace
+    factors: Floats = np.exp(wave + drift * walk)
+    return factors

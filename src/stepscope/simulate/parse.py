@@ -1,4 +1,4 @@
-"""Scenarios and faults written down: TOML files, and `name:key=value,…` on a command line."""
+"""Parses scenarios and faults: TOML files, and `name:key=value,…` on the command line."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ else:
 
 T = TypeVar("T")
 
-_SPOKEN = {"from": "onset", "rank": "ranks", "host": "hosts", "replica": "replicas"}
-"""What people write for a field. `rank` stays itself where a fault has just one."""
+_ALIASES = {"from": "onset", "rank": "ranks", "host": "hosts", "replica": "replicas"}
+"""Keys that stand for a field. `rank` is not replaced if the fault has a field `rank`."""
 _SEPARATOR = "+"
-"""Between several values of one key on a command line: `ranks=3+4`."""
+"""Separates several values of one key on the command line: `ranks=3+4`."""
 
 
 def parse_scenario(text: str) -> Scenario:
-    """Reads a TOML text.
+    """Parses a scenario in TOML.
 
         ranks = 64
         [parallelism]
@@ -42,25 +42,25 @@ def parse_scenario(text: str) -> Scenario:
         rank = 37
 
     Raises:
-        UsageError: it is no TOML, or names something that there is not.
+        UsageError: it is not TOML, or has an unknown key or value.
     """
     return from_values(read_toml(text))
 
 
 def read_toml(text: str) -> dict[str, Any]:
-    """Plain values of a TOML text.
+    """The plain values of a TOML text.
 
     Raises:
-        UsageError: it is none.
+        UsageError: it is not TOML.
     """
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"this scenario is no TOML: {error}") from error
+        raise UsageError(f"this scenario is not valid TOML: {error}") from error
 
 
 def from_values(data: Mapping[str, Any]) -> Scenario:
-    """The scenario that a mapping of plain values describes; its faults may be built already."""
+    """Builds a scenario from plain values; its faults may be objects already."""
     rest = dict(data)
     faults = tuple(_fault_of(one) for one in _tables(rest.pop("fault", [])))
     sections = {"hardware": Hardware, "workload": Workload, "noise": Noise}
@@ -69,7 +69,7 @@ def from_values(data: Mapping[str, Any]) -> Scenario:
     }
     ranks = rest.get("ranks", Scenario.ranks)
     if not isinstance(ranks, int) or ranks < 1:
-        raise UsageError(f"ranks={ranks} makes no job; it must be 1 or more")
+        raise UsageError(f"ranks={ranks} must be 1 or more")
     usual = default_parallelism(ranks)
     asked = rest.pop("parallelism", {})
     named = {"tp", "pp", "cp", "ep"} & set(asked)
@@ -79,25 +79,25 @@ def from_values(data: Mapping[str, Any]) -> Scenario:
 
 
 def parse_fault(text: str) -> Fault:
-    """Reads `gpu_slow:rank=37,factor=1.5,from=50`; several values are joined by `+`.
+    """Parses `gpu_slow:rank=37,factor=1.5,from=50`; several values are joined with `+`.
 
     Raises:
-        UsageError: there is no such fault, or it takes no such key or value.
+        UsageError: the fault, a key or a value is unknown.
     """
     name, _, rest = text.partition(":")
     values: dict[str, Any] = {}
     for pair in filter(None, rest.split(",")):
         key, equals, value = pair.partition("=")
         if not equals:
-            raise UsageError(f"{text}: {pair} is no key=value")
+            raise UsageError(f"{text}: {pair} is not key=value")
         values[key.strip()] = value.strip()
     return make_fault(name.strip(), values)
 
 
 def make_fault(name: str, values: Mapping[str, Any]) -> Fault:
-    """A fault by its name and its fields, as text or as plain values."""
+    """Builds a fault from its name and its fields, given as text or as plain values."""
     if name not in FAULTS:
-        raise UsageError(f"no fault is called {name}; `--list-faults` explains them: "
+        raise UsageError(f"no fault is called {name}; `--list-faults` explains all of them: "
                          f"{', '.join(FAULTS)}")  # fmt: skip
     return _build(FAULTS[name], values, name)
 
@@ -108,30 +108,30 @@ def _fault_of(data: Mapping[str, Any] | Fault) -> Fault:
     rest = dict(data)
     name = rest.pop("name", None)
     if not isinstance(name, str):
-        raise UsageError(f"every [[fault]] needs a name, of {', '.join(FAULTS)}")
+        raise UsageError(f"every [[fault]] needs a name, one of {', '.join(FAULTS)}")
     return make_fault(name, rest)
 
 
 def _tables(value: Any) -> list[Mapping[str, Any] | Fault]:
     if not isinstance(value, list) or not all(isinstance(one, dict | Fault) for one in value):
-        raise UsageError("faults are written as [[fault]], one after the other")
+        raise UsageError("write each fault as a table of its own: [[fault]]")
     return value
 
 
 def _build(
     kind: type[T], values: Any, where: str, ready: Mapping[str, Any] | None = None
 ) -> T:  # fmt: skip
-    """An instance of a dataclass from plain values, with those that are `ready` already."""
+    """An instance of a dataclass from plain values; `ready` holds fields that are built already."""
     if not isinstance(values, Mapping):
-        raise UsageError(f"{where} is a table of keys, not {values!r}")
+        raise UsageError(f"{where} must be a table of keys, not {values!r}")
     hints = get_type_hints(kind, localns={"Fault": Fault})
     known = {field.name: field for field in fields(kind)}  # type: ignore[arg-type]
     found = dict(ready or {})
     for key, value in values.items():
-        name = _SPOKEN[key] if key in _SPOKEN and key not in known else key
+        name = _ALIASES[key] if key in _ALIASES and key not in known else key
         if name not in known or name in found:
             free = [one for one in known if one not in (ready or {})]
-            raise UsageError(f"{where} has no key {key}; it has {', '.join(free)}")
+            raise UsageError(f"{where} has no key {key}; its keys are {', '.join(free)}")
         found[name] = _value(hints[name], value, f"{where}: {key}")
     missing = [name for name, field in known.items() if name not in found and _required(field)]
     if missing:
@@ -144,7 +144,7 @@ def _required(field: Field[Any]) -> bool:
 
 
 def _value(hint: Any, value: Any, where: str) -> Any:
-    """One value of the kind that a field has; text is read."""
+    """Converts a value to the type of its field; text is parsed."""
     text = str(hint)
     if text.startswith("tuple["):
         parts = value.split(_SEPARATOR) if isinstance(value, str) else value

@@ -1,8 +1,8 @@
-"""The order in which a program is worked out: every operation after all that it waits for.
+"""The order in which a program is computed: every operation after its dependencies.
 
-An operation waits for the one before it on its stream, for those it names, for the last wait of its
-host, and, if it meets others, for theirs. The order depends on the program alone, so it is found
-once per job.
+An operation depends on the previous one on its stream, on those it names, on the last wait of its
+host and, if other operations end together with it, on what these depend on. The order depends on
+the program alone, so it is computed once per job.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from stepscope.simulate.program import ACROSS_STAGES, Op, Program
 
 
 class Member(NamedTuple):
-    """A stage's part in a meeting, and what its operation there must wait for."""
+    """A stage's part in a meeting, and what its operation there depends on."""
 
     row: int
-    """Of a table `[slot, stage]`, row by row."""
+    """The row in a flattened table `[slot, stage]`."""
     stage: int
     stream: str
     after: tuple[int, ...]
-    """Rows of its own stage."""
+    """Rows of the same stage."""
     waits_before: int
-    """How many waits of the host come before it."""
+    """The number of waits of the host before it."""
 
 
 @dataclass(frozen=True)
 class Meeting:
-    """What ends together: one stage's operation, a send and its receive, a wider collective."""
+    """Operations that end together: a single one, a send and its receive, or a collective."""
 
     op: Op
     members: tuple[Member, ...]
@@ -42,7 +42,7 @@ _Place = tuple[int, int]
 
 @dataclass
 class _Stage:
-    """What a stage has still to do."""
+    """The operations that a stage has not done yet."""
 
     queues: dict[str, deque[int]] = field(default_factory=dict)
     done: set[int] = field(default_factory=set)
@@ -60,12 +60,12 @@ class Plan:
 
     @cached_property
     def meetings(self) -> tuple[Meeting, ...]:
-        """Plays the queues of all streams until they are empty."""
+        """Processes the queues of all streams until they are empty."""
         stages = [self._start(stage) for stage in range(len(self.program.stages))]
         found: list[Meeting] = []
         before = -1
         while any(any(stage.queues.values()) for stage in stages):
-            assert len(found) > before, "the stages of this program wait for one another"
+            assert len(found) > before, "deadlock: the stages of this program wait for one another"
             before = len(found)
             for at in range(len(stages)):
                 self._advance(stages, at, found)
@@ -78,7 +78,7 @@ class Plan:
         return stage
 
     def _advance(self, stages: list[_Stage], at: int, found: list[Meeting]) -> None:
-        """Does everything that this stage can do now."""
+        """Processes all operations of this stage that are possible now."""
         before = -1
         while len(found) > before:
             before = len(found)
@@ -100,7 +100,7 @@ class Plan:
         return all(self._can(stages[stage], slot, stage) for slot, stage in members)
 
     def _can(self, stage: _Stage, slot: int, at: int) -> bool:
-        """Whether an operation heads its stream, and all it waits for is done."""
+        """Whether an operation is first on its stream and its dependencies are done."""
         op = self._op[at][slot]
         queue = stage.queues[op.stream]
         wait = self._wait[at].get(slot)
@@ -131,7 +131,7 @@ class Plan:
 
 
 def _last_waits(program: Program, stage: int) -> dict[int, int]:
-    """For each slot the wait of the host before it, if there is one."""
+    """For each slot, the last wait of the host before it, if there is one."""
     found: dict[int, int] = {}
     last: int | None = None
     for op in program.stages[stage]:
@@ -144,7 +144,7 @@ def _last_waits(program: Program, stage: int) -> dict[int, int]:
 
 
 def _count_waits(program: Program, stage: int) -> dict[int, int]:
-    """For each slot how many waits of the host come before it."""
+    """For each slot, the number of waits of the host before it."""
     found: dict[int, int] = {}
     waits = 0
     for op in program.stages[stage]:

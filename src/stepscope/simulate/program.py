@@ -1,7 +1,7 @@
-"""What every rank of a stage does in one step: operations on streams, in the order they are issued.
+"""The operations of one step on every rank of a stage: on which stream, and in which order issued.
 
-All ranks of a pipeline stage run the same program; ranks differ in how long things take. A slot is
-one operation of the step; stages that have the same operation share its slot.
+All ranks of a pipeline stage run the same program and differ only in how long things take. A slot
+is one operation of the step; stages that have the same operation share its slot.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from stepscope.window import Ints, Mask
 
 Kind = Literal["compute", "copy", "host", "sync", "collective", "send", "recv"]
 Key = tuple[str | int, ...]
-"""Names an operation within the step, the same on every stage that has it."""
+"""Identifies an operation within the step; it is the same on every stage that has it."""
 
 DEVICE_WORK = ("compute", "copy")
 TRANSFERS = ("collective", "send", "recv")
 ON_DEVICE = (*DEVICE_WORK, *TRANSFERS)
 ACROSS_STAGES = ("world", "mp", "embedding")
-"""Groups whose members lie in several pipeline stages."""
+"""Groups with members in several pipeline stages."""
 COMPUTE, HOST = "compute", "host"
-"""Streams. The host thread counts as one: what follows a wait of the host comes after it."""
+"""Streams. The host thread counts as a stream: what follows a wait of the host comes after it."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Op:
     """One operation.
 
     `compute` and `copy` run on the device, `host` keeps the host busy, `sync` makes the host wait
-    for what stands in `after`. `collective`, `send` and `recv` end for all who take part at once.
+    for the operations in `after`. `collective`, `send` and `recv` end for all members at once.
     """
 
     key: Key
@@ -48,18 +48,18 @@ class Op:
     size_bytes: int = 0
     launches: int = 1
     partner: tuple[int, Key] | None = None
-    """Of a send or receive: the other stage, and the operation there."""
+    """For a send or receive: the other stage, and the operation there."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """The operations of all stages, each stage's in the order its hosts issue them."""
+    """The operations of all stages; each stage's are in the order in which its hosts issue them."""
 
     stages: tuple[tuple[Op, ...], ...]
 
     @cached_property
     def ops(self) -> tuple[Op, ...]:
-        """One operation per slot, as the first stage that has it has it."""
+        """One operation per slot, as defined by the first stage that has it."""
         found: dict[Key, Op] = {}
         for ops in self.stages:
             for op in ops:
@@ -72,7 +72,7 @@ class Program:
 
     @cached_property
     def host_order(self) -> tuple[Ints, ...]:
-        """Per stage its slots in the order the host issues them."""
+        """Per stage, its slots in the order in which the host issues them."""
         return tuple(np.array([self.slot[op.key] for op in ops]) for ops in self.stages)
 
     @cached_property

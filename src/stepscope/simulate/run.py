@@ -1,4 +1,4 @@
-"""Plays a scenario from its first step to its last, or to the one that never ends."""
+"""Simulates a scenario from the first step to the last, or to the step that never ends."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from stepscope.window import Window
 
 WATCHED_STEPS = 20
 WATCHED_NS = 60_000_000_000
-"""Collectors look on for so long after a job has hung: a minute, or twenty of its steps."""
+"""How long collectors keep recording after a job has hung: a minute, or twenty of its steps."""
 
 Progress = Callable[[int, int], None]
-"""Told the steps played and all steps there are to play."""
+"""Called with the number of steps simulated so far, and the number of all steps to simulate."""
 
 
 @dataclass(frozen=True)
 class Simulation:
-    """A job as its collectors saw it, and what is really wrong with it."""
+    """What the collectors recorded of a job, and its known faults."""
 
     window: Window
     truth: Truth
@@ -40,7 +40,7 @@ class Simulation:
 
 
 def simulate(scenario: Scenario, progress: Progress | None = None) -> Simulation:
-    """Plays the scenario, and once more without each of its faults to learn what that one costs.
+    """Simulates the scenario, and again without each of its faults to learn what that fault costs.
 
     Raises:
         UsageError: a fault does not fit the job.
@@ -60,15 +60,15 @@ def simulate(scenario: Scenario, progress: Progress | None = None) -> Simulation
 
 
 def truth_of(scenario: Scenario, progress: Progress | None = None) -> Truth:
-    """What `simulate` would know of it, without its tables."""
+    """The truth that `simulate` returns, without recording tables."""
     return _play(prepare(scenario), lambda moment, until_ns: None, progress)
 
 
 def prepare(scenario: Scenario) -> Pricing:
-    """What no step changes, once the faults are known to fit.
+    """Checks that the faults fit, and prepares what is the same in every step.
 
     Raises:
-        UsageError: one does not.
+        UsageError: a fault does not fit the job.
     """
     world = World(scenario)
     for fault in scenario.faults:
@@ -79,7 +79,7 @@ def prepare(scenario: Scenario) -> Pricing:
 def _play(
     pricing: Pricing, record: Callable[[Moment, int], None], progress: Progress | None
 ) -> Truth:
-    """Every step is recorded, with the time until which it was watched."""
+    """Records every step, with the time until which collectors watched it."""
     scenario = pricing.world.scenario
     count = _Count(progress, scenario.steps * (1 + len(scenario.faults)))
     played: list[Span] = []
@@ -92,9 +92,9 @@ def _play(
 
 
 def watched_until(moment: Moment, lasted_ns: Sequence[int]) -> int:
-    """Until when collectors had looked: to the end of the step, or for a while if it has none.
+    """How long collectors watched: until the step ended, or for a while if it never ends.
 
-    Given how long the steps before lasted.
+    `lasted_ns` are the durations of the steps before.
     """
     if moment.finished:
         return int(moment.times.done.max())
@@ -105,7 +105,7 @@ def watched_until(moment: Moment, lasted_ns: Sequence[int]) -> int:
 
 @dataclass
 class _Count:
-    """How much of the work is done."""
+    """Reports the progress."""
 
     progress: Progress | None
     total: int
@@ -133,7 +133,7 @@ def _truth_of(pricing: Pricing, fault: Fault, played: Sequence[Span], count: _Co
 def _without(
     pricing: Pricing, fault: Fault, played: Sequence[Span], active: Sequence[int], count: _Count
 ) -> list[Span]:
-    """The same job without one of its faults: until that one is there, it is the same."""
+    """The same job without one of its faults; until the fault's first step nothing differs."""
     first = active[0] if active else len(played)
     healthy = list(played[:first])
     count.add(first)

@@ -1,4 +1,4 @@
-"""What is simulated: a job, the cluster it runs on, how noisy both are, and what goes wrong."""
+"""What is simulated: the job, its cluster, their noise, and the faults."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Detail = Literal["auto", "full", "normal", "brief"]
 
 @dataclass(frozen=True)
 class Parallelism:
-    """Degrees of parallelism; data parallelism takes what is left of the ranks.
+    """Degrees of parallelism; data parallelism uses the ranks that remain.
 
-    `ep` lies inside data parallelism. `chunks` above 1 interleaves the pipeline's stages.
+    `ep` divides data parallelism. `chunks` above 1 interleaves the pipeline's stages.
     """
 
     tp: int = 1
@@ -33,10 +33,10 @@ class Parallelism:
 
 @dataclass(frozen=True)
 class Hardware:
-    """The machines and their network: H100 hosts with one 400 Gb/s adapter per GPU, two tiers.
+    """The machines and their network: H100 hosts, one 400 Gb/s adapter per GPU, two tiers.
 
-    Bandwidths are per GPU, adapter or uplink and direction: NVLink 4 reaches about 370 of its
-    450 GB/s in NCCL's tests, a 400 Gb/s adapter about 48, PCIe 5 x16 about 55.
+    Bandwidths are per GPU, adapter or uplink and per direction. In NCCL's tests NVLink 4 reaches
+    about 370 of its 450 GB/s, a 400 Gb/s adapter about 48, PCIe 5 x16 about 55.
     """
 
     gpus_per_host: int = 8
@@ -47,62 +47,62 @@ class Hardware:
     pcie_gb_per_s: float = 55.0
     nic_gb_per_s: float = 48.0
     uplink_gb_per_s: float = 48.0
-    """What one adapter's traffic gets of a leaf's uplink: the fabric does not oversubscribe."""
+    """One adapter's share of its leaf's uplinks: the fabric is not oversubscribed."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """What one microbatch costs on one rank: blocks of a transformer, as many as a chunk holds.
+    """The cost of one microbatch on one rank: a chunk is a number of transformer blocks.
 
-    The forward pass of the defaults takes about 40 ms per stage (VenusTrace, section 5.1), the
-    backward pass twice as long.
+    With the defaults, the forward pass takes about 40 ms per stage (VenusTrace, section 5.1), and
+    the backward pass twice as long.
     """
 
     kind: Kind = "dense"
     blocks: int = 2
     layers: int = 8
-    """Of the model in each block: every one has its own tensor- and expert-parallel operators,
-    which are simulated as one of their size."""
+    """Layers of the model in each block. Each layer has its own tensor- and expert-parallel
+    operators; the operators of a block are simulated as one of their total size."""
     attention_ms: float = 9.0
     mlp_ms: float = 10.0
     head_ms: float = 2.0
-    """Output layer and loss, on the last stage only."""
+    """Output layer and loss, only on the last stage."""
     optimizer_ms: float = 8.0
     data_load_ms: float = 1.5
     launch_us: float = 20.0
-    """What the host spends on one kernel launch and the Python around it."""
+    """Host time for one kernel launch, including the Python code around it."""
     activation_mb: float = 64.0
-    """Of one microbatch between two layers: 4,096 tokens of 8,192 numbers in bf16."""
+    """Activations of one microbatch between two layers: 4,096 tokens x 8,192 values in bf16."""
     gradient_mb: float = 4000.0
-    """Of one rank's share of the model, all blocks together: two thousand million numbers."""
+    """Gradients of one rank's share of the model, all blocks: two thousand million values."""
     input_mb: float = 32.0
     shape_spread: float = 0.25
-    """Of workload `variable`: log-normal spread of a microbatch's work (VLM: up to 2 to 3 times
-    between extremes, ARGUS section 9.3)."""
+    """Workload `variable`: log-normal spread of a microbatch's work. For a VLM the extremes differ
+    by a factor of 2 to 3 (ARGUS section 9.3)."""
     routing_spread: float = 0.05
-    """Of workload `moe`: log-normal spread of what a rank's experts get."""
+    """Workload `moe`: log-normal spread of the work of a rank's experts."""
 
 
 @dataclass(frozen=True)
 class Noise:
-    """What differs though nothing is wrong. Log-normal spreads unless a unit says otherwise."""
+    """Variation without a fault. Values are log-normal spreads, unless the name has a unit."""
 
     compute: float = 0.02
-    """Of one operation: 0.02 to 0.03 on the eight workers of ByteDance's ST trace."""
+    """Variation of single operations: 0.02 to 0.03 on the eight workers of ByteDance's ST trace."""
     transfer: float = 0.05
     rank: float = 0.005
     """Constant differences between GPUs."""
     wobble: float = 0.005
-    """Of the whole job from step to step, half of it forgotten after ten steps."""
+    """Variation of the whole job from step to step; half of it is gone after ten steps."""
     drift: float = 0.005
-    """Of the whole job over all its steps."""
+    """Drift of the whole job from the first step to the last."""
     host: float = 0.1
     spikes_per_rank_step: float = 2e-5
-    """A host is interrupted now and then, for ten milliseconds on average."""
+    """Rate of interruptions of a host; they last ten milliseconds on average."""
     clock_offset_us: float = 500.0
     clock_drift_ppm: float = 3.0
     warm_up: tuple[float, ...] = (3.0, 1.3, 1.1)
-    """How many times longer the first steps' work takes."""
+    """How many times longer the work of the first steps takes."""
     checkpoint_every: int = 50
     checkpoint_ms: float = 2000.0
     evaluate_every: int = 0
@@ -110,13 +110,13 @@ class Noise:
 
     @classmethod
     def none(cls) -> Noise:
-        """A job in which nothing ever differs."""
+        """Noise without any variation."""
         return cls(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, (), 0, 0.0, 0, 0.0)
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """One simulated job. Two scenarios that are equal give the same rows to the nanosecond."""
+    """One simulated job. Equal scenarios give the same rows, to the nanosecond."""
 
     name: str = "simulated"
     ranks: int = 64
@@ -129,17 +129,17 @@ class Scenario:
     faults: tuple[Fault, ...] = ()
     detail: Detail = "auto"
     rank_of: tuple[int, ...] = ()
-    """The rank at each place of the grid; empty: in Megatron's order, tp fastest, pp slowest."""
+    """The rank at each place of the grid; empty: Megatron's order, tp fastest, pp slowest."""
 
     def __post_init__(self) -> None:
         check(self)
 
     @classmethod
     def parse(cls, text: str) -> Scenario:
-        """Reads a TOML text; see `stepscope.simulate.parse`.
+        """Parses a scenario in TOML; see `stepscope.simulate.parse`.
 
         Raises:
-            UsageError: it makes no scenario.
+            UsageError: it is not a valid scenario.
         """
         from stepscope.simulate.parse import parse_scenario
 
@@ -152,7 +152,7 @@ class Scenario:
 
 
 def default_parallelism(ranks: int) -> Parallelism:
-    """What a job of this size might use: tensors split within a host, then stages, then data."""
+    """A typical layout for this size: tensor parallelism within a host, then stages, then data."""
     tp = _fitting(ranks, 8 if ranks >= 1024 else 4 if ranks >= 32 else 1)
     pp = _fitting(ranks // tp, 8 if ranks >= 1024 else 4 if ranks >= 32 else 1)
     return Parallelism(tp=tp, pp=pp)
@@ -163,23 +163,23 @@ def _fitting(ranks: int, wanted: int) -> int:
 
 
 def check(scenario: Scenario) -> None:
-    """Raises UsageError where the numbers do not fit together."""
+    """Raises UsageError if the numbers contradict one another."""
     one = scenario.parallelism
     degrees = {"tp": one.tp, "cp": one.cp, "pp": one.pp, "ep": one.ep, "chunks": one.chunks}
     for name, value in {**degrees, "ranks": scenario.ranks, "steps": scenario.steps,
                         "microbatches": one.microbatches}.items():  # fmt: skip
         if value < 1:
-            raise UsageError(f"{name}={value} makes no job; it must be 1 or more")
+            raise UsageError(f"{name}={value} must be 1 or more")
     if scenario.ranks % (one.tp * one.cp * one.pp):
         split = f"tp={one.tp} x cp={one.cp} x pp={one.pp}"
-        raise UsageError(f"{scenario.ranks} ranks do not divide into {split}")
+        raise UsageError(f"{scenario.ranks} ranks are not divisible by {split}")
     if scenario.dp % one.ep:
-        raise UsageError(f"ep={one.ep} must divide dp={scenario.dp}: it lies inside it")
+        raise UsageError(f"ep={one.ep} must divide dp={scenario.dp}")
     if one.ep > 1 and scenario.workload.kind != "moe":
         raise UsageError('ep needs experts: set kind = "moe", or leave out ep')
     if one.chunks > 1 and (one.pp == 1 or one.microbatches % one.pp):
         raise UsageError(
-            f"chunks={one.chunks} needs pp above 1 and microbatches in multiples of it"
+            f"chunks={one.chunks} needs pp above 1 and a number of microbatches divisible by pp"
         )
     if scenario.rank_of and sorted(scenario.rank_of) != list(range(scenario.ranks)):
-        raise UsageError(f"rank_of must name each of the {scenario.ranks} ranks once")
+        raise UsageError(f"rank_of must list each of the {scenario.ranks} ranks once")

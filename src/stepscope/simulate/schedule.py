@@ -1,8 +1,8 @@
-"""The order in which a pipeline stage runs its microbatches: 1F1B, plain and interleaved.
+"""The order in which a pipeline stage runs its microbatches: 1F1B, plain or interleaved.
 
 1F1B: Narayanan et al., PipeDream (2019); interleaved: Narayanan et al., Efficient Large-Scale
-Language Model Training on GPU Clusters (2021), section 2.2. With one stage both are gradient
-accumulation.
+Language Model Training on GPU Clusters (2021), section 2.2. With a single stage both are plain
+gradient accumulation.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Cell(NamedTuple):
 
 
 def order_of(stage: int, stages: int, microbatches: int, chunks: int = 1) -> tuple[Cell, ...]:
-    """What a stage runs, in order: some forwards to fill the pipeline, then one of each in turn."""
+    """A stage's order: forwards that fill the pipeline, then one forward, one backward in turn."""
     total = microbatches * chunks
     ahead = min(_warm_up(stage, stages, chunks), total)
     passes = range(total)
@@ -32,13 +32,13 @@ def order_of(stage: int, stages: int, microbatches: int, chunks: int = 1) -> tup
 
 
 def _warm_up(stage: int, stages: int, chunks: int) -> int:
-    """Forwards before the first backward."""
+    """The number of forwards before the first backward."""
     behind = stages - stage - 1
     return behind if chunks == 1 else 2 * behind + (chunks - 1) * stages
 
 
 def _cell(direction: Direction, at: int, stages: int, chunks: int) -> Cell:
-    """The pass at a place of the order: `stages` microbatches through one chunk, then the next."""
+    """The pass at a position: `stages` microbatches through one chunk, then through the next."""
     if chunks == 1:
         return Cell(direction, 0, at)
     round_, within = divmod(at, stages * chunks)

@@ -1,4 +1,4 @@
-"""What a simulated job is known to suffer from: kept beside the job, never in its folder."""
+"""The known faults of a simulated job. They are kept beside the job, never in its folder."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 @dataclass(frozen=True)
 class FaultTruth:
-    """One fault, who is to blame for it, and what it cost.
+    """One fault: the culprits, and what it cost.
 
-    `slowdown` is how many times longer the job's steps took in which the fault was there,
-    `lost_ns` how much longer the whole job took, both against the same job without this fault, and
-    `lost_fraction` the share of the time of these steps that would come back: less than `slowdown`
-    tells where a step that ends late lets the next one end early.
-    They are None for a hang: without it the job would have gone on.
+    All costs are relative to the same job without this fault. `slowdown` is how many times longer
+    the steps with the fault took, `lost_ns` is how much longer the whole job took, and
+    `lost_fraction` is the share of the time of these steps that would be saved. It is smaller than
+    `slowdown` suggests if a step that ends late lets the next one end early. For a hang all three
+    are None, because without it the job would have gone on.
     """
 
     fault: str
@@ -29,19 +29,19 @@ class FaultTruth:
     phase: str | None
     function: str | None
     steps: tuple[int, int] | None
-    """First and last step in which it was there; None: it never was."""
+    """First and last step in which the fault was active; None: it never was."""
     active_steps: int
     slowdown: float | None
     lost_ns: int | None
     parameters: Mapping[str, Any]
     lost_fraction: float | None = None
     group: str | None = None
-    """A group that is as good an answer as the ranks in it, where nobody could know more."""
+    """A group that is accepted as an answer instead of the ranks in it."""
 
 
 @dataclass(frozen=True)
 class Truth:
-    """All that is wrong with one simulated job; nothing, if it is healthy."""
+    """All faults of one simulated job; none, if it is healthy."""
 
     job_id: str
     seed: int

@@ -1,4 +1,4 @@
-"""The program of a scenario: which operations a step consists of, and in what order.
+"""Builds the program of a scenario: which operations a step consists of, and in what order.
 
 Modelled on Megatron-LM: a forward and a backward pass are blocks of attention and MLP (or experts)
 with tensor-parallel all-reduces between them; gradients are reduced in buckets that overlap the
@@ -20,26 +20,26 @@ PHASE_OF = {"forward": FORWARD, "backward": BACKWARD}
 MB = 1_000_000
 NORM_BYTES = 8
 EMBEDDING_PART = 1 / 16
-"""The embedding's, of the first and last stage's gradients: 128,000 words of 8,192 numbers, split
-by tensor parallelism like the rest."""
+"""The embedding's share of the gradients of the first and the last stage: a vocabulary of 128,000
+with 8,192 values each, divided by tensor parallelism like the rest."""
 PHASE_WORDS = {"AllReduce": "all-reduce", "AllGather": "all-gather",
                "ReduceScatter": "reduce-scatter", "AllToAll": "alltoall",
                "Send": "send", "Recv": "recv"}  # fmt: skip
 LAUNCHES = {ATTENTION: 100, MLP: 60, EXPERTS: 120, ROUTER: 10, HEAD: 10, OPTIMIZER: 40}
-"""Kernel launches of one operation, forward; the backward pass makes twice as many. A block of
-twenty milliseconds stands for about eight layers of a dozen launches each."""
+"""Kernel launches of one operation in the forward pass; the backward pass makes twice as many. A
+block of twenty milliseconds represents about eight layers of a dozen launches each."""
 AHEAD = 2
-"""FSDP's default limit of all-gathers in flight."""
+"""FSDP's default limit of outstanding all-gathers."""
 
 
 def build(scenario: Scenario, overlap: bool = True) -> Program:
-    """The program; without `overlap` computation waits for every bucket of gradients."""
+    """The program; without `overlap`, computation waits for every bucket of gradients."""
     stages = range(scenario.parallelism.pp)
     return Program(tuple(_Stage(scenario, stage, overlap).build() for stage in stages))
 
 
 class _Stage:
-    """Writes down one stage's operations in the order its hosts issue them."""
+    """Builds one stage's operations, in the order in which its hosts issue them."""
 
     def __init__(self, scenario: Scenario, stage: int, overlap: bool) -> None:
         self.scenario, self.one = scenario, scenario.parallelism
@@ -108,14 +108,14 @@ class _Stage:
         self._collective("ep", "AllToAll", block, "combine")
 
     def _read_counts(self, block: int) -> None:
-        """The host must know how many tokens go where before it can issue the all-to-all."""
+        """The host must know the token counts before it can issue the all-to-all."""
         self._host((*self.cell, block, "counts"), "token-counts", "sync", "", self.computed[-1:])
 
     # ---- single operations ----
 
     @property
     def _is_last(self) -> bool:
-        """Whether this chunk ends the model."""
+        """Whether this chunk is the end of the model."""
         return self.stage == self.one.pp - 1 and self.cell.chunk == self.one.chunks - 1
 
     def _add(
@@ -141,7 +141,7 @@ class _Stage:
         self.computed.append(key)
 
     def _collective(self, group: str, op: str, block: int, what: str) -> None:
-        """One that stands between two computations."""
+        """A collective between two computations."""
         if self._size(group) == 1:
             return
         key = (*self.cell, block, group, what)
@@ -158,7 +158,7 @@ class _Stage:
         self.before = (*self.before, key)
 
     def _gather(self, block: int) -> None:
-        """FSDP: the block's parameters, when few enough blocks before it are still in use."""
+        """FSDP: gathers the block's parameters once few enough earlier blocks are still in use."""
         if self.one.sharding != "fsdp" or self._size("dp") == 1:
             return
         key = (*self.cell, block, "params")
@@ -167,7 +167,7 @@ class _Stage:
         self.before = (*self.before, key)
 
     def _reduce(self, block: int) -> None:
-        """A bucket of gradients, while the backward pass goes on."""
+        """Reduces a bucket of gradients while the backward pass goes on."""
         op = "AllReduce" if self.one.sharding == "ddp" else "ReduceScatter"
         kinds = [kind for kind in self._gradient_groups if self._size(kind) > 1]
         for kind in kinds:
@@ -209,7 +209,7 @@ class _Stage:
         # main stream does to add its result
 
     def _neighbour(self, way: int) -> tuple[int, int] | None:
-        """Stage and chunk that a cell gets its input from (-1) or gives its output to (1)."""
+        """The stage and chunk from which a cell gets its input (-1) or to which it sends (1)."""
         way = way if self.cell.direction == "forward" else -way
         stage, chunk = self.stage + way, self.cell.chunk
         if not 0 <= stage < self.one.pp:

@@ -1,4 +1,4 @@
-"""Everything about a scenario that no step changes; worked out once and read by all."""
+"""Everything about a scenario that is the same in every step, computed once."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class World:
 
     @cached_property
     def serial_plan(self) -> Plan:
-        """The same operations where computation waits for every bucket of gradients."""
+        """The plan in which computation waits for every bucket of gradients."""
         serial = Plan(workload.build(self.scenario, overlap=False))
         assert [op.key for op in serial.program.ops] == [op.key for op in self.program.ops]
         return serial
@@ -61,7 +61,7 @@ class World:
         return self._sizes[op.group]
 
     def together(self, op: Op, place: int) -> Ints:
-        """Everybody in the collective that a place is in; of all else the place itself."""
+        """All places that take part in a place's collective; for other operations, the place."""
         if op.kind != "collective":
             return np.array([place])
         number = self.cluster.group_of[op.group]

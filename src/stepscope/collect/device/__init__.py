@@ -1,1 +1,1 @@
-"""When a GPU reaches the ends of phases: events in its streams, read later and never waited for."""
+"""Finds when a GPU starts and ends phases: events in its streams, polled and never waited for."""

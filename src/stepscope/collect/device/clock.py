@@ -1,14 +1,13 @@
-"""Where a device's events lie on the host's clock.
+"""Converts the times of a device's events to the host's clock.
 
-An anchor is an event in a stream of ours, between two looks at the host's clock: before it was
-recorded, and once it was seen done. So the device came by in between, and everything else is placed
-by its distance from the anchor, which the device measures itself.
+An anchor is an event in our own stream, with two readings of the host's clock: one before it was
+recorded, and one after it was found complete. The device reached it in between. The times of other
+events follow from their distance to the anchor, which the device measures itself.
 
-Error: half the time between the two looks, plus what the clocks drift apart from the anchor on,
-plus 0.5 µs, the resolution of `cudaEventElapsedTime`; `error_ns` says how much that is. Where all
-streams share one queue (CUDA_DEVICE_MAX_CONNECTIONS=1, as Megatron sets it) an anchor waits behind
-the work that was queued before; then the last good one stays in use, or, as long as there is none,
-a wide one.
+Error: half the time between the two readings, plus the drift of the clocks since the anchor, plus
+0.5 µs, the resolution of `cudaEventElapsedTime`; `error_ns` returns the sum. If all streams share
+one queue (CUDA_DEVICE_MAX_CONNECTIONS=1, as Megatron sets it), an anchor waits behind the work
+queued before it. Then the last good anchor stays in use or, if there is none yet, an imprecise one.
 """
 
 from __future__ import annotations
@@ -20,21 +19,21 @@ from dataclasses import dataclass
 from stepscope.collect.device.gpu import Event, Gpu
 
 RENEW_NS = 1_000_000_000
-"""Older anchors are replaced: elapsed time is a 32-bit float of milliseconds, which at two seconds
-steps by 0.1 µs, and at a minute by 4 µs."""
+"""Anchors older than this are replaced: elapsed time is a 32-bit float of milliseconds, which has
+steps of 0.1 µs after two seconds, and of 4 µs after a minute."""
 RETRY_NS = 100_000_000
-"""Between two attempts: one costs some ten calls of CUDA."""
+"""Pause between two attempts: each makes about ten CUDA calls."""
 LOOKS = 10
-"""How often a new anchor is asked for at once, about 1 µs each; then it is left for later."""
+"""How often a new anchor is queried at once, at about 1 µs each; then it is left for later."""
 DRIFT = 1e-4
-"""Two crystals of ordinary grade, each off by 50 parts in a million, the one up, the other down."""
+"""Two ordinary crystals, each off by 50 parts in a million in opposite directions."""
 RESOLUTION_NS = 500
-"""Of `cudaEventElapsedTime`, as CUDA's documentation has it."""
+"""Resolution of `cudaEventElapsedTime`, from CUDA's documentation."""
 
 
 @dataclass(frozen=True)
 class Anchor:
-    """An event, and the host's times between which the device came by."""
+    """An event, and the host times between which the device reached it."""
 
     event: Event
     before_ns: int
@@ -45,13 +44,13 @@ class Anchor:
         return (self.before_ns + self.after_ns) // 2
 
     def error_ns(self, at_ns: int) -> int:
-        """How wrong a time can be that is placed by this anchor."""
+        """The maximal error of a time that is computed from this anchor."""
         drifted = int(abs(at_ns - self.middle_ns) * DRIFT)
         return (self.after_ns - self.before_ns) // 2 + drifted + RESOLUTION_NS
 
 
 class DeviceClock:
-    """Keeps the best anchor there is. On the training thread only."""
+    """Keeps the best available anchor. Used on the training thread only."""
 
     def __init__(self, gpu: Gpu, now: Callable[[], int] = time.monotonic_ns) -> None:
         self._gpu = gpu
@@ -66,7 +65,7 @@ class DeviceClock:
         return self._best is not None
 
     def look(self) -> bool:
-        """Renews the anchor where it is time to; whether there is a new one."""
+        """Renews the anchor if it is due; returns whether there is a new one."""
         now_ns = self._now()
         if self._best is not None and now_ns - self._best.after_ns < RENEW_NS:
             return False
@@ -76,24 +75,24 @@ class DeviceClock:
         return self._take_late() or self._try_anew()
 
     def place_ns(self, event: Event, recorded_ns: int) -> int:
-        """The host's time at which the device came by an event that is done.
+        """The host time at which the device reached a completed event.
 
         Args:
-            recorded_ns: when the host recorded it: tells which of two events is the later one.
+            recorded_ns: when the host recorded the event; says whether anchor or event is later.
         """
         anchor = self._best
-        assert anchor is not None, "nothing is placed before there is an anchor"
+        assert anchor is not None, "no event can be placed before there is an anchor"
         if recorded_ns >= anchor.before_ns:
             return anchor.middle_ns + in_ns(anchor.event.elapsed_time(event))
         return anchor.middle_ns - in_ns(event.elapsed_time(anchor.event))
 
     def error_ns(self) -> int:
-        """Of what is placed now."""
+        """The error of times that are computed now."""
         assert self._best is not None, "as above"
         return self._best.error_ns(self._now())
 
     def _take_late(self) -> bool:
-        """An anchor that was not done in time is better than none, and than a very old one."""
+        """Uses an anchor that completed late: better than none, or than a very old one."""
         if self._late is None or not self._late[0].query():
             return False
         (event, before_ns), self._late = self._late, None

@@ -1,4 +1,4 @@
-"""What we need of a GPU's runtime, so that everything else can be driven without one."""
+"""The parts of a GPU's runtime that we use, as protocols, so that tests need no GPU."""
 
 from __future__ import annotations
 
@@ -6,30 +6,30 @@ from typing import Any, Protocol
 
 
 class Event(Protocol):
-    """A place in a stream that the device notes the time of, as `torch.cuda.Event`."""
+    """A position in a stream whose time the device records, like `torch.cuda.Event`."""
 
     def record(self, stream: Any) -> None: ...
 
     def query(self) -> bool:
-        """Whether the device has come by; never waits."""
+        """Whether the device has reached it; never waits."""
 
     def elapsed_time(self, end_event: Any) -> float:
-        """Milliseconds from this event to that one; both must have been come by."""
+        """Milliseconds from this event to the other; the device must have reached both."""
 
 
 class Gpu(Protocol):
     """The device that this process computes on."""
 
     def is_in_use(self) -> bool:
-        """Whether the script has used it; we never begin to."""
+        """Whether the script has used it; we never initialise it ourselves."""
 
     def is_off_limits(self) -> bool:
-        """Whether a CUDA graph is captured or code is traced: no event may be touched then."""
+        """Whether a CUDA graph is being captured or code traced: events must not be used then."""
 
     def stream(self) -> Any:
-        """The stream on which work goes now."""
+        """The current stream."""
 
     def own_stream(self) -> Any:
-        """One that nobody waits in."""
+        """A stream in which no other work is queued."""
 
     def event(self) -> Event: ...

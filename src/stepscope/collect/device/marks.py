@@ -1,11 +1,10 @@
-"""Marks at the ends of phases, and the phases between them once the device has come by.
+"""Marks at the ends of phases, and the phases between them once the device has passed them.
 
-ARGUS, section 4.2: events of CUDA at both ends of a phase tell how long the *device* took. A mark
-is an event from a pool that is filled by need and never beyond `MOST_EVENTS`; it returns when
-nobody holds its mark any more. Nothing waits for the device: whether it came by is asked after a
-later optimizer step, on the training thread. Another thread must not ask: `cudaEventQuery` anywhere
-in a process invalidates a CUDA graph that is captured meanwhile (capture mode `global`, torch's
-default).
+ARGUS, section 4.2: CUDA events at both ends of a phase measure how long the *device* took. A mark
+is an event from a pool that grows on demand up to `MOST_EVENTS`; the event returns to the pool when
+its mark is no longer referenced. Nothing waits for the device: events are queried after a later
+optimizer step, on the training thread. Another thread must not query: `cudaEventQuery` anywhere in
+a process invalidates a CUDA graph that is being captured (capture mode `global`, torch's default).
 """
 
 from __future__ import annotations
@@ -22,18 +21,18 @@ from stepscope.collect.device.gpu import Event, Gpu
 from stepscope.collect.guard import report
 
 MOST_EVENTS = 2048
-"""Marks at one time: of a step of 128 layers whose attention and MLP are marked at both ends, four
-times over. Only a host that runs several steps ahead of its device needs more."""
+"""Maximal number of marks at a time: those of four steps of 128 layers with attention and MLP
+marked at both ends. Only a host that runs several steps ahead of its device needs more."""
 AT_ONCE = 16
-"""Phases that one look settles at the most, five calls of CUDA each; or half of those that wait, so
-that a step of many microbatches is settled in as many steps as its marks are there for."""
+"""Maximal number of phases settled at a time, with five CUDA calls each; or half of those that
+wait, if that is more, so that the backlog of a step with many microbatches shrinks fast enough."""
 MOST_WAITING = 256
-"""Of more phases some are settled when the next mark is set: a script whose optimizer is none of
-torch's never steps for us."""
+"""If more phases wait, some are settled when the next mark is set: the optimizer of a script may
+not be one of torch's, and then its steps are not hooked."""
 
 
 class Mark:
-    """A place in a stream; its event goes back to the pool with it."""
+    """A position in a stream; its event returns to the pool when the mark is deleted."""
 
     __slots__ = ("_pool", "event", "stream")
 
@@ -47,22 +46,22 @@ class Mark:
 
 
 class Missed:
-    """No mark could be set: the pool is empty, or a graph is captured."""
+    """No mark could be set: the pool is empty, or a graph is being captured."""
 
 
 MISSED = Missed()
 Place = Mark | Missed | None
-"""None: no device is in use, so the host's time is all there is."""
+"""None: no device is in use, so only the host's time is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """A phase whose device times are still to come.
+    """A phase whose device times are not known yet.
 
     Args:
         start_ns: the host's time at its first mark.
-        tell: takes the device's start on the host's clock, the duration, and how much of it at the
-            end was waiting, None where that had no mark; all in ns.
+        tell: called with the device's start on the host's clock, the duration, and how much of its
+            end was waiting (None if that has no mark); all in ns.
     """
 
     start: Mark
@@ -73,11 +72,11 @@ class Between:
 
 
 class Marks:
-    """Sets marks and settles what lies between them, all on the training thread.
+    """Sets marks and settles the phases between them, all on the training thread.
 
     Args:
-        lost: told of a phase that will never be settled.
-        renewed: told of each new anchor of the clock, by its error in ns.
+        lost: called for each phase that will never be settled.
+        renewed: called with the error in ns of each new anchor of the clock.
     """
 
     def __init__(
@@ -94,34 +93,34 @@ class Marks:
         self._made = 0
         self._pending: deque[Between] = deque()
         self._captures = 0
-        # held while we touch events, and while somebody begins a capture: never for long
+        # held only for short times: while we use events, and while a capture begins
         self._touching = threading.Lock()
         self._broken = False
 
     def set(self, stream: Any = None) -> Place:
-        """A mark where a stream, else the current one, stands now."""
+        """Sets a mark at the current end of a stream, by default of the current stream."""
         return self._safely(lambda: self._set(stream), None)
 
     def settle(self) -> None:
-        """Looks which phases the device has finished, oldest first, and tells of them."""
+        """Reports the phases that the device has finished, oldest first."""
         self._safely(self._settle_some, None)
 
     def finish(self) -> None:
-        """At the end: settles all that is done; the rest is lost."""
+        """At the end: settles what is complete; the rest is lost."""
         self._safely(lambda: self._settle(len(self._pending)), None)
         while self._pending:
             self._pending.popleft()
             self._lost()
 
     def add(self, phase: Between) -> None:
-        """On any thread: a phase to settle."""
+        """Adds a phase to settle; may be called on any thread."""
         if self._broken:
             self._lost()
         else:
             self._pending.append(phase)
 
     def capture_begins(self) -> None:
-        """A CUDA graph is captured from now on: no event is touched until that ends."""
+        """A CUDA graph is captured from now on: no event is used until that ends."""
         with self._touching:
             self._captures += 1
 
@@ -129,7 +128,7 @@ class Marks:
         self._captures = max(self._captures - 1, 0)
 
     def _safely(self, do: Callable[[], Place], otherwise: Place) -> Place:
-        """One fault, and we touch no event any more: a CUDA error often stays."""
+        """After one fault we never use an event again, because CUDA errors are often permanent."""
         if self._broken or not self._gpu.is_in_use():
             return otherwise
         if not self._touching.acquire(blocking=False):
@@ -181,6 +180,6 @@ class Marks:
 
 
 def _is_done(phase: Between) -> bool:
-    """All of its marks, as they may lie in several streams."""
+    """Whether all of its marks are complete; they may be in several streams."""
     marks = (phase.end, phase.start, phase.waits_from)
     return all(mark is None or mark.event.query() for mark in marks)

@@ -1,1 +1,1 @@
-"""One module per source. Each has `install(session)`, called once, after torch was imported."""
+"""One module per source of records. Each has `install(session)`, called once torch is imported."""

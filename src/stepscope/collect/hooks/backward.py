@@ -1,18 +1,18 @@
-"""`backward()`: where forward ends and how long backward takes.
+"""`backward()`: where forward ends, and how long backward takes.
 
 `Tensor.backward` and every framework go through `torch.autograd.backward`, looked up on the module
 at each call. A backward inside a backward (reentrant checkpointing) is part of the outer one.
 
-forward-compute is the time from the batch in hand (or from the previous backward) to the start of
-backward: no module hook is needed, which would cost 2 µs per module and call. It therefore holds
-the loss and whatever host code the script runs in between; evaluation, which has no backward, is in
-no phase.
+forward-compute is the time from when the batch is loaded (or from the previous backward) to the
+start of backward. It needs no module hook, which would cost 2 µs per module and call. So it also
+contains the loss, and all host code that the script runs in between. Evaluation has no backward and
+is in no phase.
 
-Waiting inside backward: DDP's reducer enqueues its buckets from C++ and waits for them at the end
-of backward, out of sight. The last bucket is enqueued when the last gradient is ready, so the time
-from there to the end of backward is waiting; `collectives` knows when that was. On a device, whose
-stream waits, a mark is set when all gradients are computed: in a callback of the engine that was
-queued before the reducer's own, which has the stream wait (`_EngineCallback`).
+Waiting inside backward: DDP's reducer enqueues its buckets from C++, and waits for them at the end
+of backward, where we cannot hook it. The last bucket is enqueued when the last gradient is ready,
+so the time from there to the end of backward is waiting; `collectives` records when that was. On a
+device the stream waits. There a mark is set when all gradients are computed: in a callback of the
+engine that is queued before the reducer's own, which makes the stream wait (`_EngineCallback`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def install(session: Session, collectives: OperatorWatch | None) -> BackwardWatc
 
 
 class BackwardWatch:
-    """Backward passes on the training thread, the outermost of them."""
+    """Times backward passes on the training thread; only the outermost counts."""
 
     def __init__(self, session: Session, collectives: OperatorWatch | None) -> None:
         self._session = session
@@ -47,7 +47,7 @@ class BackwardWatch:
         self._computed: _EngineCallback | None = None
 
     def around(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """The call, watched."""
+        """Wraps the call."""
 
         @functools.wraps(call)
         def backward(*args: Any, **kwargs: Any) -> Any:
@@ -64,14 +64,14 @@ class BackwardWatch:
 
     @guarded
     def _expect_reducer(self, start: Moment, args: tuple[Any, ...]) -> None:
-        """Where DDP's reducer has been at work, and the device times phases."""
+        """Prepares a mark, if DDP's reducer has been active and the device times phases."""
         self._computed = None
         if isinstance(start[4], Mark) and self._session.shared.buckets:
             self._computed = _EngineCallback(self._session, start[4].stream, start[3])
             self._computed.put_on(args[0] if args else None)
 
     def begin(self) -> Moment | None:
-        """When it began; None for a backward inside another, or on a thread of its own."""
+        """The start; None for a backward inside another, or on another thread."""
         session = self._session
         if self._running or threading.get_ident() != session.main_thread or not session.enabled:
             return None
@@ -90,11 +90,11 @@ class BackwardWatch:
 
 
 class _EngineCallback:
-    """Sets a mark when all gradients of one backward are computed, before anybody waits for them.
+    """Sets a mark when all gradients of a backward are computed, before the stream waits for them.
 
-    Callbacks of autograd's engine run in the order in which they were queued, with the caller's
-    streams current and waiting for all that backward did. Ours is queued by a hook on the root,
-    whose gradient is the first one; DDP's reducer queues its own when its last bucket is full.
+    Callbacks of autograd's engine run in the order in which they were queued. The caller's streams
+    are then current, and wait for all work of backward. Ours is queued by a hook on the root, whose
+    gradient is the first one; DDP's reducer queues its own when its last bucket is full.
     """
 
     def __init__(self, session: Session, stream: Any, calls: int) -> None:
@@ -113,7 +113,7 @@ class _EngineCallback:
             self._handle = first.register_hook(self._at_root)
 
     def take_off(self) -> Place:
-        """The mark; None where there is none, or others than the reducer called operators."""
+        """The mark; None if there is none, or if operators outside the reducer were called."""
         if self._handle is not None:
             self._handle.remove()
         shared = self._session.shared

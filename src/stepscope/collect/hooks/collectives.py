@@ -1,15 +1,15 @@
-"""Every collective and P2P operator of torch.distributed, seen at one narrow waist.
+"""Hooks every collective and P2P operator of torch.distributed in one place.
 
-Whoever communicates (a script, DDP's C++ reducer, FSDP, functional collectives) ends up in an
-operator `c10d::*` of torch's dispatcher. A kernel of ours stands before each of them at the key
-`BackendSelect`, the last stop before the backend: it notes the time, hands the very same arguments
-on to the backend's kernel and returns what that returned. Nothing is wrapped, no process group is
-replaced, no result is touched; what fails on our side of the call is swallowed.
+All communication (by a script, DDP's C++ reducer, FSDP, functional collectives) ends in an operator
+`c10d::*` of torch's dispatcher. Our kernel runs before each of them at the key `BackendSelect`, the
+last one before the backend. It notes the time, passes the unchanged arguments to the backend's
+kernel, and returns what that returned. It wraps nothing, replaces no process group and touches no
+result; our own failures are swallowed.
 
-The kernels are C++ where the library was compiled for this torch (`native_operators`), else Python
-(`python_operators`), which costs 0.1 ms per operator. Both tell `in_flight` what began and ended.
+The kernels are C++ if the library was compiled for this torch (`native_operators`), else Python
+(`python_operators`), which costs 0.1 ms per operator. Both report starts and ends to `in_flight`.
 
-With NCCL, `wait` and the future speak of the host, not of the GPU: only the call is recorded.
+With NCCL, `wait` and the future describe the host, not the GPU: only the call is recorded.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from stepscope.collect.session import Session
 
 
 class OperatorWatch(Protocol):
-    """Whoever sees the operators."""
+    """What the C++ hooks and the Python hooks have in common."""
 
     def backward_ended(self, since_ns: int) -> None:
-        """A backward that began then is over: DDP waited for its buckets in C++, out of sight."""
+        """A backward that began then is over: DDP waited for its buckets in C++, unseen by us."""
 
 
 def install(session: Session, registry: GroupRegistry) -> OperatorWatch:
-    """Sees operators from now on.
+    """Starts to hook operators.
 
     Raises:
         AttributeError, RuntimeError: this torch has no such operators or no such dispatcher call.
@@ -39,6 +39,6 @@ def install(session: Session, registry: GroupRegistry) -> OperatorWatch:
         watch = native_operators.install(session, registry)
         if watch is not None:
             return watch
-    except Exception as error:  # noqa: BLE001 - whatever it is, Python can do the same
+    except Exception as error:  # noqa: BLE001 - whatever the error, Python can do the same
         report("the compiled operators", error)
     return python_operators.install(session, registry)

@@ -1,11 +1,11 @@
 """Phases timed by the GPU: torch's events and streams, and captures of CUDA graphs.
 
-Off unless `STEPSCOPE_PHASES` is `device`. Nothing here begins to use CUDA: until the script has,
-phases are the host's.
+Off unless `STEPSCOPE_PHASES` is `device`. Nothing here initialises CUDA: until the script uses it,
+phases have host times.
 
-A capture in any thread forbids calls like `cudaEventQuery` in all of them, so captures announce
-themselves; whoever captures without torch (its own C++ or CUDA calls) is seen where it captures the
-current stream of the training thread.
+A capture in any thread forbids calls such as `cudaEventQuery` in all threads, so captures through
+torch are hooked. A capture without torch (through C++ or CUDA calls of the script) is only noticed
+if it captures the current stream of the training thread.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BY_DEVICE = "device"
 
 
 class TorchGpu:
-    """`torch.cuda`, of NVIDIA's and of AMD's GPUs."""
+    """`torch.cuda`, for NVIDIA's and AMD's GPUs."""
 
     def __init__(self, torch: Any) -> None:
         self._cuda = torch.cuda
@@ -40,7 +40,7 @@ class TorchGpu:
         return self._cuda.current_stream()
 
     def own_stream(self) -> Any:
-        """Of torch's pool, whose streams do not wait for the default one."""
+        """A stream of torch's pool: those do not wait for the default stream."""
         return self._cuda.Stream()
 
     def event(self) -> Event:
@@ -49,7 +49,7 @@ class TorchGpu:
 
 
 def install(session: Session) -> None:
-    """Times phases by the device, if that was asked for."""
+    """Times phases by the device, if that was requested."""
     if os.environ.get(VARIABLE) != BY_DEVICE:
         return
     import torch
@@ -58,7 +58,7 @@ def install(session: Session) -> None:
 
 
 def watch_captures(graph: Any, marks: Marks) -> None:
-    """All of torch's captures go through these two methods of `torch.cuda.CUDAGraph`."""
+    """Hooks the two methods of `torch.cuda.CUDAGraph` that all of torch's captures go through."""
     begin, end = graph.capture_begin, graph.capture_end
 
     @functools.wraps(begin)

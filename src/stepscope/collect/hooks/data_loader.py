@@ -1,8 +1,8 @@
 """`DataLoader` iteration: the data-load phase, and one of EROICA's two step events.
 
-A loader is told from others by its signature (dataset type and length, batch size), not by its
-identity, because scripts build a new `DataLoader` every epoch. Iteration on a thread that is not
-the main one (a prefetcher) is somebody else's pace and is left out. `StopIteration` is no batch.
+Loaders are distinguished by a signature (dataset type and length, batch size), not by identity,
+because scripts build a new `DataLoader` every epoch. Iteration on a thread other than the main one
+(a prefetcher) is not in step with the training, and is left out. `StopIteration` is no batch.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def _signature(iterator: Any) -> str:
 
 
 def _length(dataset: Any) -> str:
-    """Many iterable datasets have a `__len__` that only raises."""
+    """The length as text; many iterable datasets have a `__len__` that only raises."""
     try:
         return str(len(dataset))
-    except Exception:  # noqa: BLE001 - the user's code, and no fault of ours
+    except Exception:  # noqa: BLE001 - user code, not a fault of ours
         return "?"

@@ -1,12 +1,12 @@
-"""Where frameworks with pipelines run the passes of one microbatch.
+"""Hooks the functions in which frameworks with pipelines run the passes of one microbatch.
 
-Most training needs nothing of this: DDP, FSDP, Hugging Face, Lightning and DeepSpeed without a
-pipeline go through `torch.autograd.backward` and torch's optimizers, which are hooked, and forward
-is what comes before. In a pipeline it is not: several forward passes follow one another, with
-receives between them, and Megatron's backward calls autograd's engine past its front door. These
-have a function for a pass, which is wrapped once the framework has been imported. Names are those
-of the sources: Megatron-core's `schedules.py` (not its combined 1F1B, which runs two passes in one
-call), DeepSpeed's `runtime/pipe/engine.py`, torch's `distributed/pipelining/stage.py`, which
+Most training does not need this. DDP, FSDP, Hugging Face, Lightning and DeepSpeed without a
+pipeline use `torch.autograd.backward` and torch's optimizers, which are hooked, and forward is the
+time before. A pipeline differs: several forward passes follow one another, with receives between
+them, and Megatron's backward calls autograd's engine directly. These frameworks have a function for
+a pass, which is wrapped once the framework has been imported. Names are those of the sources:
+Megatron-core's `schedules.py` (except its combined 1F1B, which runs two passes in one call),
+DeepSpeed's `runtime/pipe/engine.py`, and torch's `distributed/pipelining/stage.py`, which
 torchtitan uses.
 """
 
@@ -34,7 +34,7 @@ class Passes:
 
     module: str
     owner: str | None
-    """The class whose methods they are."""
+    """The class that has them as methods."""
     forward: tuple[str, ...]
     backward: tuple[str, ...]
     also_in: str | None = None
@@ -68,7 +68,7 @@ def _wrap(
 
 
 def _replace(owner: Any, name: str, also_in: str | None, around: Callable[[Call], Call]) -> None:
-    """Nothing where this version has no such function."""
+    """Wraps the function; does nothing if this version lacks it."""
     original = getattr(owner, name, None)
     if original is None:
         return
@@ -81,7 +81,7 @@ def _replace(owner: Any, name: str, also_in: str | None, around: Callable[[Call]
 
 
 class _ForwardWatch:
-    """Forward passes on the training thread, the outermost of them, and not those of evaluation."""
+    """Times forward passes on the training thread: only the outermost, and not in evaluation."""
 
     def __init__(self, session: Session) -> None:
         import torch

@@ -1,7 +1,7 @@
 """Pauses of Python's garbage collector, from the interpreter's own callbacks.
 
-Young collections run hundreds of times a second and take microseconds; only pauses somebody could
-notice are recorded.
+Young collections run hundreds of times a second and take microseconds; only pauses that are long
+enough to matter are recorded.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class _GarbageWatch:
         self._told_at = 0.0
 
     def tell(self) -> None:
-        """How many collections there were: no pause worth a row is not the same as not looking."""
+        """Reports the number of collections, to distinguish no long pause from no data."""
         if self._session.started and time.monotonic() - self._told_at >= COUNT_SECONDS:
             self._told_at = time.monotonic()
             self._session.count("gc_collections", self._collections)
 
     def callback(self, phase: str, _info: dict[str, Any]) -> None:
-        """Runs in the middle of other people's code, twice per collection."""
+        """Runs twice per collection, at any point of the script's code."""
         if phase == "start":
             self._collections += 1
             self._start = time.monotonic_ns()

@@ -1,9 +1,9 @@
-"""Process groups and what they are for, from torch's groups, `DeviceMesh` and Megatron-core.
+"""Process groups and their kinds, from torch's groups, `DeviceMesh` and Megatron-core.
 
-A group is announced when its first operator runs. Its kind comes, in this order, from a
-`DeviceMesh` dimension, from Megatron's `parallel_state`, from the group's own description, else it
-is the world or `other`. Ids are `<kind>-<torch's group name>`, which all members agree on without
-a word between them.
+A group is announced when its first operator runs. Its kind comes from a `DeviceMesh` dimension,
+else from Megatron's `parallel_state`, else from the group's own description; otherwise it is the
+world or `other`. Ids are `<kind>-<torch's group name>`, so that all members get the same one
+without communication.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from stepscope.trace.kinds import kind_of_words
 from stepscope.wire.frames import GroupInfo
 
 _SIZED = ("tp", "pp", "dp", "cp", "ep")
-"""Dimensions of a job: the size of one group of such a kind is that of all."""
+"""Dimensions of a job: all groups of such a kind have the same size."""
 _MEGATRON_GROUPS = {
     "get_tensor_model_parallel_group": "tp",
     "get_pipeline_model_parallel_group": "pp",
@@ -33,18 +33,18 @@ _MEGATRON_GROUPS = {
 
 
 class GroupRegistry:
-    """Turns torch's group objects into `GroupInfo`, asking each only once."""
+    """Turns torch's group objects into `GroupInfo`, and looks at each only once."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self.known: dict[str, GroupInfo] = {}
-        """Announced groups by torch's names."""
+        """Announced groups, by torch's names."""
         self._kinds: dict[str, str] = {}
         self._in_use = _groups_of_torch()
 
     def sole(self) -> str | None:
-        """Torch's name of a known group that is the only one of this process: it needs no asking,
-        which takes 40 µs in the midst of training."""
+        """Torch's name of the group, if this process has only one: the group object need not be
+        asked then, which takes 40 µs during training."""
         if len(self._in_use) != 1:
             return None
         name = next(iter(self._in_use.values()))
@@ -59,7 +59,7 @@ class GroupRegistry:
         return name
 
     def find(self, name: str) -> bool:
-        """Announces the group that torch knows by this name; False where it is gone already."""
+        """Announces the group that has this name in torch; False if it no longer exists."""
         if name not in self.known:
             group = next((one for one, known in list(self._in_use.items()) if known == name), None)
             if group is None:
@@ -69,7 +69,7 @@ class GroupRegistry:
 
     @guarded
     def mesh_made(self, mesh: Any) -> None:
-        """Remembers which groups the dimensions of a new `DeviceMesh` use, and their sizes.
+        """Remembers the groups of the dimensions of a new `DeviceMesh`, and their sizes.
 
         The sizes of a flattened or sliced mesh are products or parts of those of its root.
         """
@@ -113,7 +113,7 @@ class GroupRegistry:
 
 
 def _groups_of_torch() -> Mapping[Any, str]:
-    """The groups there are, as torch keeps the books; empty where it keeps none."""
+    """All groups, from torch's own records; empty if it has none."""
     books = sys.modules.get("torch.distributed.distributed_c10d")
     found: Mapping[Any, str] = getattr(books, "_pg_names", {})
     return found
@@ -127,14 +127,14 @@ def install(registry: GroupRegistry) -> None:
     @functools.wraps(original)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
         original(self, *args, **kwargs)
-        if kwargs.get("_init_backend", True):  # a slice has no groups but its root's
+        if kwargs.get("_init_backend", True):  # a slice has only the groups of its root
             registry.mesh_made(self)
 
     DeviceMesh.__init__ = __init__
 
 
 def rank_and_world() -> tuple[int, int] | None:
-    """What torch.distributed says of this process, once it is initialised."""
+    """Rank and world size of this process, once torch.distributed is initialised."""
     dist = sys.modules.get("torch.distributed")
     if dist is None or not dist.is_available() or not dist.is_initialized():
         return None

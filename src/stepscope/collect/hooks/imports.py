@@ -1,4 +1,4 @@
-"""Tells when a module of somebody else has been imported; never imports one itself."""
+"""Calls back when another package's module has been imported; never imports one itself."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Then = Callable[[ModuleType], None]
 
 
 def when_imported(name: str, then: Then) -> None:
-    """Calls `then` with the module: now if it is there, else as soon as it has been imported.
+    """Calls `then` with the module: now if it is imported, else as soon as it has been.
 
-    Left out: a module that is being imported at this moment, further down the stack.
+    Exception: a module that is being imported at this moment, further down the stack, is missed.
     """
     module = sys.modules.get(name)
     if module is None:
@@ -26,7 +26,7 @@ def when_imported(name: str, then: Then) -> None:
 
 
 class _Finder:
-    """Stands first in `sys.meta_path`, and knows where nothing is: the others do."""
+    """The first finder in `sys.meta_path`; it asks the other finders where a module is."""
 
     def __init__(self) -> None:
         self.wanted: dict[str, Then] = {}
@@ -45,14 +45,14 @@ class _Finder:
         return None
 
     def _watch(self, name: str, spec: ModuleSpec) -> None:
-        """Looking for a module is not importing it, so it stays wanted until then."""
+        """The module stays on the list until it is imported: a search for it is not an import."""
         if spec.loader is not None:
             loader: Any = _Loader(spec.loader, lambda: self.wanted.pop(name, None))
             spec.loader = loader
 
 
 class _Loader:
-    """A module's own loader, and a word to us when it is done."""
+    """A module's own loader, which then calls us back."""
 
     def __init__(self, loader: Any, take: Callable[[], Then | None]) -> None:
         self._loader = loader
@@ -75,7 +75,7 @@ class _Loader:
 def _tell(then: Then, module: ModuleType) -> None:
     try:
         then(module)
-    except Exception as error:  # noqa: BLE001 - another version than those we know
+    except Exception as error:  # noqa: BLE001 - an unknown version of the module
         report(f"hook for {module.__name__}", error)
 
 

@@ -1,7 +1,7 @@
-"""Operators from their call to their end: counts them, records them, says which are still open.
+"""Follows operators from call to end: numbers them, records them, and reports those still open.
 
 The threads that call and finish operators only note that they did. The sender's thread handles
-these moments in their order, and all of this runs on it alone.
+these moments in order, and runs everything here.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from stepscope.trace.names import UNKNOWN_PEER
 from stepscope.wire.records import COMM_DONE, COMM_OPEN, UNKNOWN, RecordKind, pack_peer
 
 BLOCKED_NS = 50_000
-"""A wait that blocked for longer than a call costs ended when the operator did."""
+"""If a wait blocked for longer than a call takes, its end is the end of the operator."""
 OPEN_AFTER_NS = 100_000_000
-"""An operator in flight for longer is reported before it ends: somebody may be missing."""
+"""An operator in flight for longer is reported before it ends: a member may be missing."""
 HURRIED_OPEN_AFTER_NS = 10_000_000
-"""And where somebody is known to have stopped: as often as the sender looks then."""
+"""The same while another rank is known to have stopped: as often as the sender then wakes."""
 
 
 @dataclass(eq=False, slots=True)
 class Operator:
-    """One operator from its call to its end. What is 0 at first, the sender's thread fills in."""
+    """One operator from its call to its end. The sender's thread sets fields that start as 0."""
 
     call: Call
     group: str
@@ -40,9 +40,9 @@ class Operator:
     op_peer: int = 0
     seq: int = 0
     work: Any = None
-    """For a watch in Python: torch's object."""
+    """For the Python hooks: torch's work object."""
     output: int = 0
-    """Where its result lies, if no future is followed: `wait_tensor` knows nothing else of it."""
+    """Address of its result, if no future is followed: `wait_tensor` has nothing else to go by."""
     reported_open: bool = False
     done: bool = False
 
@@ -51,8 +51,7 @@ class InFlight:
     """Every operator that began, until it ends.
 
     Args:
-        is_over: whether an operator ended without anybody having waited for it, as far as the
-            watch can tell.
+        is_over: whether an operator is known to have ended although nothing waited for it.
     """
 
     def __init__(
@@ -67,7 +66,7 @@ class InFlight:
         session.before_hello.append(self._forget_reports)
 
     def begun(self, op: Operator) -> None:
-        """The next operator of its group, which the registry knows."""
+        """Records the next operator of its group, which the registry knows."""
         info = self._registry.known[op.group]
         op.group_id = self._session.name(info.id)
         op.op_peer = pack_peer(self._session.name(op.call.op), _global_rank(op.peer, info.ranks))
@@ -76,19 +75,19 @@ class InFlight:
         self._open[id(op)] = op
 
     def launched(self, op: Operator) -> None:
-        """Handed to a device: the host will not learn of its end."""
+        """It was passed to a device: the host will not learn when it ends."""
         self.begun(op)
         self.ended(op, UNKNOWN, UNKNOWN)
 
     def ended(self, op: Operator, end_ns: int, blocked_ns: int) -> None:
-        """Whoever is first, of those that may learn of the end, says when it was."""
+        """Records the end; only the first of several sources counts."""
         if not op.done:
             op.done = True
             self._open.pop(id(op), None)
             self._record(op, COMM_DONE, end_ns, blocked_ns)
 
     def _report_open(self) -> None:
-        """Before each flush: operators in flight for long are told of once."""
+        """Before each flush: reports operators that have been in flight for long, once."""
         deadline = open_deadline_ns(self._session)
         for op in list(self._open.values()):
             if not op.reported_open and op.enqueue_ns < deadline:
@@ -102,7 +101,7 @@ class InFlight:
             self._record(op, COMM_OPEN, UNKNOWN, UNKNOWN)
 
     def _forget_reports(self) -> None:
-        """A new processor knows nothing of what its predecessor was told."""
+        """A new processor does not know what the previous one was sent."""
         for op in self._open.values():
             op.reported_open = False
 
@@ -114,13 +113,13 @@ class InFlight:
 
 
 def open_deadline_ns(session: Session) -> int:
-    """Operators in flight since before this moment are in flight for long."""
+    """Operators called before this time have been in flight for long."""
     patience = HURRIED_OPEN_AFTER_NS if session.is_hurried else OPEN_AFTER_NS
     return time.monotonic_ns() - patience
 
 
 def _global_rank(peer: int, ranks: tuple[int, ...]) -> int:
-    """From the rank within a group."""
+    """The global rank of a rank within a group."""
     if peer < 0:
         return peer
     return ranks[peer] if peer < len(ranks) else UNKNOWN_PEER

@@ -1,15 +1,15 @@
-"""How long attention, MLP and experts take in the forward pass, in one step of `STEPSCOPE_MODULES`.
+"""Times attention, MLP and experts in the forward pass, in one of every `STEPSCOPE_MODULES` steps.
 
-Off unless that is set. After the first optimizer step the modules there are looked at once
-(`recognise`). Those that are such a part get a hook before and one after their forward pass when a
-sampled step begins, and lose them when it ends: a module with hooks costs 4 µs a call even where
-these return at once. Sampled steps are the same on all ranks, because ranks of a synchronous job
-agree on completed optimizer steps.
+Off unless that is set. After the first optimizer step all existing modules are inspected once
+(`recognise`). The relevant ones get a hook before and one after their forward pass when a sampled
+step begins, and lose them when it ends: a module with hooks costs 4 µs a call even if the hooks
+return at once. Sampled steps are the same on all ranks, because the ranks of a synchronous job
+have completed the same number of optimizer steps.
 
-The hooks lie in the modules, so they must not be in anybody's way: a copy or a pickle of a model
-holds a function of the standard library in their place; torch.compile traces straight through;
-before a module is made a CUDA graph, which torch refuses for modules with hooks, ours are gone.
-Not seen: parts inside of what torch.compile compiled; the recomputation of checkpointing, which
+The hooks are stored in the modules, so they must not get in the way. A copy or a pickle of a model
+contains a standard library function in their place. torch.compile traces through them. Before a
+module is made a CUDA graph, which torch refuses for modules with hooks, ours are removed. Not
+timed: parts inside of what torch.compile compiled; the recomputation of checkpointing, which
 belongs to backward; modules made after the first step.
 """
 
@@ -33,16 +33,16 @@ from stepscope.collect.session import Session
 
 VARIABLE = "STEPSCOPE_MODULES"
 MOST_PARTS = 1024
-"""Modules with hooks: 128 layers of attention and MLP, four times over; or 8 layers of 128 experts
-each. A model of more is not timed by parts: some of them would be no fair share."""
+"""Maximal number of modules with hooks: four times 128 layers of attention and MLP, or 8 layers of
+128 experts each. A larger model is not timed by parts: a subset would not be representative."""
 GRAPHERS = ("torch.cuda.graphs", "torch.cuda", "transformer_engine.pytorch.graph")
-"""Who has a `make_graphed_callables`."""
+"""The modules that define `make_graphed_callables`."""
 Found = list[tuple[Callable[[], Any], str]]
-"""What gives a module as long as it lives, and which part it is."""
+"""A weak reference to each module, and which part it is."""
 
 
 def install(session: Session) -> None:
-    """Times parts in every so many steps, if that was asked for."""
+    """Times parts in one of every so many steps, if that was requested."""
     every = _every(os.environ.get(VARIABLE, ""))
     if every:
         parts = Parts(session, every)
@@ -59,7 +59,7 @@ class Parts:
     """The parts of the models of this process.
 
     Args:
-        every: one step in so many is timed.
+        every: one of this many steps is timed.
     """
 
     def __init__(self, session: Session, every: int) -> None:
@@ -75,7 +75,7 @@ class Parts:
 
     @guarded
     def stepped(self) -> None:
-        """A step ended: hooks on, where the next one is to be timed, else off."""
+        """A step ended: sets the hooks if the next step is to be timed, else removes them."""
         if self._found is None:
             self._found = self._find()
         self._take_off()
@@ -84,12 +84,12 @@ class Parts:
 
     @guarded
     def leave(self) -> None:
-        """Takes all hooks off, for good."""
+        """Removes all hooks, for good."""
         self._found = []
         self._take_off()
 
     def make_way(self, module: ModuleType) -> None:
-        """Has `make_graphed_callables` take our hooks off first."""
+        """Makes `make_graphed_callables` remove our hooks first."""
         original = getattr(module, "make_graphed_callables", None)
         if original is None:
             return
@@ -102,7 +102,7 @@ class Parts:
         module.make_graphed_callables = make_graphed_callables  # type: ignore[attr-defined]
 
     def begin(self) -> Moment | None:
-        """None where this call is not to be timed."""
+        """The start; None if this call is not to be timed."""
         session = self._session
         if session.in_backward or not session.enabled or not self._trains_now():
             return None
@@ -116,9 +116,9 @@ class Parts:
         session.note(session.phases.part, session.shared.ordinal, part, start, end)
 
     def _find(self) -> Found:
-        """The parts of all models there are, which we do not keep alive.
+        """The parts of all existing models, by weak reference.
 
-        By their type: `isinstance` would ask objects that only pretend to be something.
+        Checked by type: `isinstance` would run code of proxy objects.
         """
         modules = [one for one in gc.get_objects() if issubclass(type(one), self._module)]
         found: Found = [(weakref.ref(one), part) for one, part in parts_of(modules) if _trains(one)]
@@ -152,7 +152,7 @@ class _Part:
 
 
 class _Hook:
-    """Copied or pickled it becomes a method that takes anything and does nothing."""
+    """A hook; if copied or pickled, it becomes a method that accepts anything and does nothing."""
 
     def __init__(self, part: _Part) -> None:
         self.part = part

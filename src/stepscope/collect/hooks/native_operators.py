@@ -1,7 +1,7 @@
-"""The operators of torch.distributed, noted by kernels in C++ (`native/operators.cpp`).
+"""Hooks the operators of torch.distributed with C++ kernels (`native/operators.cpp`).
 
-The library notes what begins and ends; the sender's thread empties it before each flush. Unlike
-kernels in Python these follow the future of every operator: it costs no GIL.
+The library notes starts and ends, and the sender's thread collects them before each flush. Unlike
+the Python kernels these follow the future of every operator, because that needs no GIL.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _EVENT = struct.Struct("<iiiiqqqqqq")
 _BEGUN, _ENDED, _FAILED, _WAITED, _WAIT_FAILED = range(5)
 _ASYNC, _ON_DEVICE = 1, 2
 _ROOM = 4096
-"""Events taken from the library at once."""
+"""Maximal number of events taken from the library at once."""
 _LONGEST_NAME = 1024
 _NONE = -1
 _WORK_AT = object.__basicsize__
-"""pybind11 keeps the address of the C++ object right behind Python's own header. We only compare
-it with those the library has seen: if that changes, waits are not matched, and no more."""
+"""pybind11 keeps the address of the C++ object right behind Python's own header. We only compare it
+with addresses that the library has seen: if the layout changes, waits are just not matched."""
 
 
 class NativeWatch:
@@ -50,13 +50,13 @@ class NativeWatch:
         self._failed: set[int] = set()
         self._buffer = ctypes.create_string_buffer(_ROOM * _EVENT.size)
         self._told_dropped = self._told_faults = 0
-        # in this order: what has ended by now is not reported as open
+        # before the report of open operators, so that what has ended is not reported as open
         session.before_flush.append(self._drain)
         self._in_flight = InFlight(session, registry, lambda _op: False)
         self._first_event = ctypes.CFUNCTYPE(ctypes.c_int)(lambda: int(session.begin()))
 
     def start(self) -> int:
-        """Puts our kernels before the operators that this torch has; returns how many."""
+        """Registers our kernels for the operators that this torch has; returns how many."""
         import torch
 
         self._library.stepscope_start(self._first_event)
@@ -78,12 +78,12 @@ class NativeWatch:
     # --- on the training thread --------------------------------------------------------------
 
     def waited(self, work: Any, start_ns: int, finished: bool) -> None:
-        """Somebody's `work.wait()` returned, or raised: then the operator never finished."""
+        """A `work.wait()` returned, or raised: then the operator never finished."""
         address = ctypes.c_void_p.from_address(id(work) + _WORK_AT).value
         self._library.stepscope_waited(address, start_ns, finished)
 
     def backward_ended(self, since_ns: int) -> None:
-        """DDP waits for its buckets before backward returns: count that as blocked."""
+        """DDP waits for its buckets before backward returns: counts that as blocked."""
         last_ns = self.shared.last_bucket_ns
         if last_ns > since_ns:
             self.shared.blocked_ns += time.monotonic_ns() - last_ns
@@ -91,7 +91,7 @@ class NativeWatch:
 
     @guarded
     def reducer_made(self, model: Any) -> None:
-        """A model's DDP calls all-reduces from within backward, on this group."""
+        """DDP of a model calls all-reduces from within backward, on this group."""
         self._library.stepscope_add_reducer(model.process_group.group_name.encode())
 
     # --- on the sender's thread --------------------------------------------------------------
@@ -124,7 +124,7 @@ class NativeWatch:
 
     def _begin(self, op_at: int, flags: int, group_at: int, serial: int, ordinal: int, size: int,
                start_ns: int, _end_ns: int, peer: int) -> None:  # fmt: skip
-        """An operator of a group that is gone before anybody asked who is in it is left out."""
+        """Leaves out the operator if its group is gone before its members could be looked up."""
         call, group = self._calls[op_at], self._group(group_at)
         if not self._registry.find(group):
             return
@@ -140,7 +140,7 @@ class NativeWatch:
             self._in_flight.begun(op)
 
     def _end_of(self, serial: int, end_ns: int, blocked_ns: int) -> int:
-        """Of an operator without a future, from the wait for it."""
+        """The end of an operator without a future, from the wait for it."""
         ended_before = self._running[serial].is_async and blocked_ns < BLOCKED_NS
         return UNKNOWN if ended_before else end_ns
 
@@ -151,7 +151,7 @@ class NativeWatch:
             self._in_flight.ended(op, end_ns, blocked_ns)
 
     def _give_up_failed(self, ends: dict[int, tuple[int, int]]) -> None:
-        """The script goes on after an operator that failed: nobody waits for that one any more."""
+        """The script has gone on after a failed operator: nothing waits for that one any more."""
         for serial in self._failed:
             ends.setdefault(serial, (UNKNOWN, UNKNOWN))
         self._failed.clear()
@@ -168,7 +168,7 @@ class NativeWatch:
         if dropped > self._told_dropped:
             self._session.lost(RecordKind.COMM, dropped - self._told_dropped)
             self._told_dropped = dropped
-            self._forget_running()  # the end of any of them may be among what was lost
+            self._forget_running()  # their ends may be among the lost events
         for _ in range(failed - self._told_faults):
             faults.add()
         self._told_faults = failed
@@ -179,18 +179,18 @@ class NativeWatch:
 
 
 def install(session: Session, registry: GroupRegistry) -> NativeWatch | None:
-    """None where no library was compiled for this torch.
+    """None if no library was compiled for this torch.
 
     Raises:
         OSError: the library does not fit.
-        RuntimeError: torch's dispatcher takes no kernel of ours.
+        RuntimeError: torch's dispatcher accepts none of our kernels.
     """
     library = _load()
     if library is None:
         return None
     watch = NativeWatch(session, registry, library)
     if not watch.start():
-        raise RuntimeError("no operator can be watched")
+        raise RuntimeError("no operator can be hooked")
     library.stepscope_watch_waits()
     watch_wait(watch.waited)
     _watch_reducers(watch)
@@ -201,7 +201,7 @@ def _load() -> Any:
     path = _compiled()
     if path is None:
         return None
-    library = ctypes.PyDLL(str(path))  # keeps the GIL: no call takes long enough to give it up
+    library = ctypes.PyDLL(str(path))  # keeps the GIL: no call takes long enough to release it
     library.stepscope_start.restype = None
     library.stepscope_add_reducer.restype = None
     library.stepscope_waited.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int]
@@ -220,13 +220,13 @@ def _compiled() -> Path | None:
         return None
     try:
         path = build.library(Path(torch.__file__).parent)
-    except OSError:  # a torch of an unknown kind, or a user without a home
+    except OSError:  # an unknown kind of torch, or a user without a home folder
         return None
     return path if build.is_trusted(path) else None
 
 
 def _adopt(session: Session, library: Any) -> Shared:
-    """The library's memory, with what we have counted so far."""
+    """Switches to the library's memory, starting from the counts so far."""
     ours, theirs = session.shared, Shared.in_dll(library, "stepscope_shared")
     theirs.ordinal, theirs.blocked_ns = ours.ordinal, ours.blocked_ns
     theirs.main_thread = session.main_thread or 0
@@ -234,7 +234,7 @@ def _adopt(session: Session, library: Any) -> Shared:
 
 
 def _watch_reducers(watch: NativeWatch) -> None:
-    """Whose all-reduces inside a backward nobody waits for in Python: those of DDP's reducer."""
+    """Finds groups whose all-reduces inside backward have no wait in Python: those of DDP."""
     from torch.nn.parallel import DistributedDataParallel
 
     original = DistributedDataParallel.__init__

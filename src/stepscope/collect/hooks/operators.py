@@ -1,4 +1,4 @@
-"""The operators of torch's dispatcher, and what their arguments say."""
+"""The operators of torch's dispatcher, and how to read their arguments."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OPERATORS = {
     "recv_": "Recv",
     "recv_any_source_": "Recv",
 }
-"""torch's dispatcher operators, by the names of the contract."""
+"""torch's dispatcher operators, with their names in the job folder."""
 
 _INPUTS = ("input_tensors", "input_tensor", "input_list", "input", "inputs", "tensors", "tensor")
 _OUTPUTS = "output_tensors"
@@ -35,7 +35,7 @@ _PEERS = ("dst", "src")
 
 
 class Call:
-    """Where the arguments of one dispatcher operator are, read from its schema once."""
+    """Positions of the arguments of one dispatcher operator, read from its schema once."""
 
     def __init__(self, op: str, schema: Any) -> None:
         names = [argument.name for argument in schema.arguments]
@@ -44,19 +44,19 @@ class Call:
         self.is_p2p = op in ("Send", "Recv")
         self.moves_data = op != "Barrier"
         self.group_at = names.index("process_group")
-        # what this rank gives, but of a scatter its share: the others give nothing to the root
+        # what this rank contributes; for a scatter its share, because only the root has an input
         tensors = _OUTPUTS if op == "Scatter" else next(name for name in _INPUTS if name in names)
         self.tensors_at = names.index(tensors)
         self.async_at = names.index("async_op") if "async_op" in names else None
         self.peer_at = next((names.index(name) for name in _PEERS if name in names), None)
 
     def is_async(self, args: tuple[Any, ...]) -> bool:
-        """False only where the caller waits at once; defaults are not passed on by torch."""
+        """False only if the caller waits at once; torch does not pass on default arguments."""
         at = self.async_at
         return at is None or at >= len(args) or bool(args[at])
 
     def peer(self, args: tuple[Any, ...]) -> int:
-        """Rank at the other end, within the group."""
+        """Rank of the peer within the group."""
         if not self.is_p2p:
             return NO_PEER
         if self.peer_at is None:
@@ -65,7 +65,7 @@ class Call:
 
 
 def address(tensors: Any) -> int:
-    """Where the (first) tensor's values lie."""
+    """Address of the values of the (first) tensor."""
     tensor = first_tensor(tensors)
     return 0 if tensor is None else int(tensor.data_ptr())
 
@@ -82,7 +82,7 @@ def first_tensor(tensors: Any) -> Any:
 
 
 def blocks_host(tensors: Any) -> bool:
-    """Whether waiting for the operator waits for its end, as with gloo, and not for a launch."""
+    """Whether waiting means waiting for the end, as with gloo, and not just for a launch."""
     tensor = first_tensor(tensors)
     return tensor is None or bool(tensor.is_cpu)
 

@@ -1,8 +1,8 @@
 """Optimizer steps: the optimizer phase, EROICA's other step event, and the ordinal of the step.
 
-An optimizer that wraps another (Accelerate's, a precision wrapper) fires the hooks twice; only the
-outermost call counts. A step that raised never fires its second hook: whether an earlier call still
-runs is then read from the stack.
+An optimizer that wraps another (Accelerate's, a precision wrapper) triggers the hooks twice; only
+the outermost call counts. A step that raised never triggers its second hook, so the stack is
+checked to see whether an earlier call is still running.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def install(session: Session) -> None:
         register_optimizer_step_pre_hook,
     )
 
-    # every step runs in a wrapper of this code, which calls the hooks
+    # every step runs in a wrapper with this code, which calls the hooks
     step = Optimizer.profile_hook_step(lambda optimizer: None).__code__
     watch = _OptimizerWatch(session, step)
     register_optimizer_step_pre_hook(watch.before)
@@ -55,14 +55,14 @@ class _OptimizerWatch:
         session.stepped()
 
     def _name_of(self, optimizer: Any) -> str:
-        """Made once per optimizer; nearly always it is the same one as last time."""
+        """The name; it is made once per optimizer, and mostly it is the same one as last time."""
         if self._last() is not optimizer:
             self._last = weakref.ref(optimizer)
             self._last_name = f"optimizer {type(optimizer).__qualname__}{_shape(optimizer)}"
         return self._last_name
 
     def _is_nested(self) -> bool:
-        """Whether two optimizers are stepping, one inside the other."""
+        """Whether one optimizer is stepping inside another."""
         frame, steps = sys._getframe(1), 0
         while frame is not None:
             steps += frame.f_code is self._step
@@ -71,5 +71,5 @@ class _OptimizerWatch:
 
 
 def _shape(optimizer: Any) -> str:
-    """Tells two optimizers of one type apart: parameters per group."""
+    """Parameters per group, which distinguishes two optimizers of the same type."""
     return str([len(group["params"]) for group in optimizer.param_groups][:4])

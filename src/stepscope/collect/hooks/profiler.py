@@ -1,9 +1,9 @@
-"""Leaves CUPTI to torch.profiler while it is at work: CUPTI hands its records to one at a time.
+"""Leaves CUPTI to torch.profiler while it is active: CUPTI serves only one consumer at a time.
 
-`native/cupti` records kernels where `CUDA_INJECTION64_PATH` names it. Started while it holds CUPTI,
-torch.profiler would get no kernels, and afterwards we none: it switches all off. So we step aside
-before it prepares, and take over again when it has stopped. Not seen: profiling that is asked for
-from outside of Python (dynolog).
+`native/cupti` records kernels if `CUDA_INJECTION64_PATH` names it. If torch.profiler started while
+we hold CUPTI it would get no kernels, and afterwards we would get none, because it disables all
+activities. So we pause before it prepares, and resume when it has stopped. Profiling that is
+requested from outside of Python (dynolog) is not detected.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ Call = Callable[..., Any]
 
 
 class Tracer(Protocol):
-    """What the library exports; both may be called at any time."""
+    """The functions that the library exports; both may be called at any time."""
 
     def stepscope_cupti_pause(self) -> None: ...
     def stepscope_cupti_resume(self) -> None: ...
 
 
 def install() -> None:
-    """Wraps what torch.profiler begins and ends with, if kernels are recorded."""
+    """Wraps the calls with which torch.profiler begins and ends, if kernels are recorded."""
     path = os.environ.get(INJECTION_VARIABLE, "")
     if path.rpartition("/")[2] == LIBRARY:
         from torch.autograd import profiler
@@ -42,7 +42,7 @@ def wrap(profiler: Any, load: Callable[[], Tracer]) -> None:
     """Wraps the calls of `torch.autograd.profiler`.
 
     Args:
-        load: gives the library, which CUDA may not have loaded yet.
+        load: returns the library, which CUDA may not have loaded yet.
     """
 
     @guarded

@@ -1,15 +1,15 @@
-"""The operators of torch.distributed, noted by kernels in Python.
+"""Hooks the operators of torch.distributed with kernels in Python.
 
-How the end of an operator is learnt (gloo and other backends whose `wait` blocks the host):
-- called with `async_op=False`: `Work.wait` follows at once, and its return is the end;
+How the end of an operator is found (with gloo and other backends whose `wait` blocks the host):
+- if it was called with `async_op=False`, `Work.wait` follows at once, and its return is the end;
 - otherwise, in every eighth step: a callback on the work's future, run by the backend's thread (20
   to 40 µs later, more while the main thread holds the GIL);
-- otherwise in the other steps: a `Work.wait` that blocked; DDP's buckets are known to be done when
-  backward is, and their exact ends stay unknown there;
+- otherwise, in the other steps: a `Work.wait` that blocked. DDP's buckets are known to be done when
+  backward is, but their exact ends are unknown;
 - P2P works (and reduce-scatter on gloo) have no future: the return of `Work.wait`, or of
-  `wait_tensor` for functional collectives. Nobody waits: the end stays unknown.
+  `wait_tensor` for functional collectives. If nothing waits for them, the end is unknown.
 
-An operator that failed or timed out has not ended: it stays open, unless the script goes on to call
+An operator that failed or timed out has not ended: it stays open, unless the script then calls
 another one.
 """
 
@@ -33,10 +33,10 @@ from stepscope.wire.records import UNKNOWN
 FOLLOW_EVERY = 8
 """Futures are followed in every eighth step: a callback on the backend's thread takes the GIL from
 the training thread and costs 60 µs, three times as much as all the rest. All ranks choose the same
-steps, as matched ends are what clocks and transfer times are read from."""
+steps, because clocks and transfer times are computed from matching ends."""
 _MOST_IN_FLIGHT = 1024
 _OUR_FRAMES = 3
-"""From `_called_from_engine` up: `started`, the kernel, and then whoever called the operator."""
+"""Our frames from `_called_from_engine` up: `started` and the kernel; then follows the caller."""
 
 
 class PythonWatch:
@@ -59,7 +59,7 @@ class PythonWatch:
     # --- on the threads that communicate -----------------------------------------------------
 
     def started(self, call: Call, args: tuple[Any, ...], out: Any, enqueue_ns: int) -> None:
-        """An operator was handed to its backend and `out` came back."""
+        """An operator was passed to its backend, which returned `out`."""
         if self._failed:
             self._give_up_failed()
         session, tensors = self._session, args[call.tensors_at]
@@ -84,7 +84,7 @@ class PythonWatch:
             self._follow(op, args[0])
 
     def waited(self, work: Any, start_ns: int, finished: bool) -> None:
-        """Somebody's `work.wait()` returned, or raised: then the operator never finished."""
+        """A `work.wait()` returned, or raised: then the operator never finished."""
         now = time.monotonic_ns()
         if threading.get_ident() == self._session.main_thread:
             self._session.shared.blocked_ns += now - start_ns
@@ -94,12 +94,12 @@ class PythonWatch:
         if not finished:
             self._failed.append(op)
         elif op.is_async and now - start_ns < BLOCKED_NS:
-            self._finish(op, UNKNOWN, now - start_ns)  # it ended before anybody waited
+            self._finish(op, UNKNOWN, now - start_ns)  # it ended before the wait
         else:
             self._finish(op, now, now - start_ns)
 
     def waited_for(self, tensor: Any, start_ns: int) -> None:
-        """A functional collective's result is there; most of them have a future, too."""
+        """A functional collective's result is ready; most of them have a future, too."""
         now = time.monotonic_ns()
         if threading.get_ident() == self._session.main_thread:
             self._session.shared.blocked_ns += now - start_ns
@@ -109,7 +109,7 @@ class PythonWatch:
                 self._finish(op, now, now - start_ns)
 
     def backward_ended(self, since_ns: int) -> None:
-        """DDP waits for its buckets before backward returns: count that as blocked."""
+        """DDP waits for its buckets before backward returns: counts that as blocked."""
         if self._last_bucket_ns > since_ns:
             self._session.shared.blocked_ns += time.monotonic_ns() - self._last_bucket_ns
             self._last_bucket_ns = 0
@@ -122,7 +122,7 @@ class PythonWatch:
         self._by_work[id(work)] = op
 
     def _follow(self, op: Operator, output: Any) -> None:
-        """Learns the end of an asynchronous operator from its future, in some of the steps."""
+        """Gets the end of an asynchronous operator from its future, in some of the steps."""
         future = None if op.ordinal % FOLLOW_EVERY else _future(op.work)
         if future is None:
             op.output = address(output)
@@ -138,12 +138,12 @@ class PythonWatch:
             self._finish(op, now, UNKNOWN)
 
     def _give_up_failed(self) -> None:
-        """The script goes on after an operator that failed: nobody waits for that one any more."""
+        """The script has gone on after a failed operator: nothing waits for that one any more."""
         while self._failed:
             self._finish(self._failed.popleft(), UNKNOWN, UNKNOWN)
 
     def _finish(self, op: Operator, end_ns: int, blocked_ns: int) -> None:
-        """Whoever is first, of those that may learn of the end, says when it was."""
+        """Records the end; only the first of several sources counts."""
         self._forget(op)
         self._session.note(self._in_flight.ended, op, end_ns, blocked_ns)
 
@@ -154,8 +154,8 @@ class PythonWatch:
     # --- on the sender's thread --------------------------------------------------------------
 
     def _bucket_begun(self, op: Operator) -> None:
-        """Of DDP's reducer, in a step in which no futures are followed."""
-        # bounded as what is in flight is: a backward we do not see the end of ends nothing
+        """A bucket of DDP's reducer, in a step in which no futures are followed."""
+        # bounded like the operators in flight: we may never see the end of a backward
         if len(self._buckets) >= _MOST_IN_FLIGHT:
             self._in_flight.ended(self._buckets.pop(0), UNKNOWN, UNKNOWN)
         self._buckets.append(op)
@@ -175,7 +175,7 @@ class PythonWatch:
 
 
 def install(session: Session, registry: GroupRegistry) -> PythonWatch:
-    """Registers our kernels and watches `Work.wait`.
+    """Registers our kernels and hooks `Work.wait`.
 
     Raises:
         AttributeError, RuntimeError: this torch has no such operators or no such dispatcher call.
@@ -216,7 +216,7 @@ def _kernel(watch: PythonWatch, session: Session, overload: Any, call: Call) -> 
 
 @guarded
 def _watch_functional_wait(watch: PythonWatch) -> None:
-    """`wait_tensor` waits in C++: DTensor and other users of functional collectives block here."""
+    """Hooks `wait_tensor`, which waits in C++: DTensor and functional collectives block there."""
     import torch
     import torch.distributed._functional_collectives  # defines the operator
 
@@ -238,7 +238,7 @@ def _watch_functional_wait(watch: PythonWatch) -> None:
 
 
 def _future(work: Any) -> Any:
-    """None for P2P and reduce-scatter on gloo: "getFuture not implemented"."""
+    """The future; None for P2P and reduce-scatter on gloo: "getFuture not implemented"."""
     try:
         return work.get_future()
     except RuntimeError:
@@ -246,11 +246,11 @@ def _future(work: Any) -> Any:
 
 
 def _called_from_engine() -> bool:
-    """Whether no Python code called the operator, but the autograd engine straight from C++: the
+    """Whether the autograd engine called the operator from C++, without Python code in between: the
     frame below ours is the engine's."""
     try:
         frame = sys._getframe(_OUR_FRAMES)
-    except ValueError:  # a thread of the engine's own
+    except ValueError:  # one of the engine's own threads
         return True
     return frame.f_code.co_name == "_engine_run_backward"
 

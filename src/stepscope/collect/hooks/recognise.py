@@ -1,10 +1,10 @@
-"""Which modules of a model are its attention, its MLP, its experts.
+"""Recognises which modules of a model are its attention, its MLP and its experts.
 
-By the attribute that holds a module, else by how the name of its class ends, as the sources of
-Megatron-core (`self_attention`, `mlp`, `experts`), Hugging Face (`self_attn`, `attn`, `attention`,
-T5's `SelfAttention`; `mlp`; `experts`), torchtitan (`attention`, `feed_forward`, `experts`),
-DeepSpeed-MoE (`experts`) and torch's own layers (`self_attn`) have them; Lightning wraps any of
-these. Classes that FSDP2 made keep the end of their names.
+It goes by the attribute that holds a module, else by the end of its class name. The names are those
+in the sources of Megatron-core (`self_attention`, `mlp`, `experts`), Hugging Face (`self_attn`,
+`attn`, `attention`, T5's `SelfAttention`; `mlp`; `experts`), torchtitan (`attention`,
+`feed_forward`, `experts`), DeepSpeed-MoE (`experts`) and torch's own layers (`self_attn`);
+Lightning wraps any of these. Classes made by FSDP2 keep the end of their names.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 ATTENTION, MLP, EXPERTS = "self_attention", "mlp", "moe_experts"
-"""Phases, as the contract of the job folder names them."""
+"""Phases, named as in the contract of the job folder."""
 BY_NAME = {
     "self_attention": ATTENTION, "self_attn": ATTENTION, "attention": ATTENTION, "attn": ATTENTION,
     "selfattention": ATTENTION, "mlp": MLP, "feed_forward": MLP, "ffn": MLP, "experts": EXPERTS,
@@ -22,14 +22,14 @@ BY_CLASS = (
     ("SelfAttention", ATTENTION), ("MLP", MLP), ("FeedForward", MLP), ("Experts", EXPERTS),
 )  # fmt: skip
 DEEPEST = 100
-"""Modules above one another: more than any model nests, should they hold each other in a circle."""
+"""Maximal nesting of modules, more than in any model, in case modules contain each other."""
 
 
 def parts_of(modules: Iterable[Any]) -> Iterator[tuple[Any, str]]:
-    """Each module that is a part worth timing, and which one.
+    """Every module that is a part to be timed, and which part it is.
 
-    Of parts within parts the outer one counts, so that no time is in two; but of a mixture of
-    experts only the experts do, because tokens are exchanged around them.
+    If parts are nested the outer one counts, so that no time is counted twice. In a mixture of
+    experts only the experts count, because tokens are exchanged around them.
     """
     above = {id(child): (parent, name) for parent in modules for name, child in _children(parent)}
     known = {key: part for key in above if (part := _part(above, key)) is not None}
@@ -68,7 +68,7 @@ def _ancestors(above: dict[int, tuple[Any, str]], key: int) -> Iterator[Any]:
 
 
 def _called(module: Any, part: str) -> Iterator[tuple[Any, str]]:
-    """A list of modules is never called itself."""
+    """The modules that are really called: a list of modules never is, but its elements are."""
     if hasattr(type(module), "forward") and not _is_list(module):
         yield module, part
     else:
@@ -77,5 +77,5 @@ def _called(module: Any, part: str) -> Iterator[tuple[Any, str]]:
 
 
 def _is_list(module: Any) -> bool:
-    """It has torch's own `forward`, which only says that there is none."""
+    """Whether it has torch's default `forward`, which only raises."""
     return getattr(type(module).forward, "__name__", "") == "_forward_unimplemented"

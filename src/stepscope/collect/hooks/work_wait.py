@@ -10,7 +10,7 @@ from stepscope.collect.guard import report
 
 
 def watch_wait(waited: Callable[[Any, int, bool], None]) -> None:
-    """Calls `waited` after each wait: with the work, when the wait began, and if it succeeded."""
+    """Calls `waited` after each wait with the work, the start of the wait, and its success."""
     from torch._C._distributed_c10d import Work
 
     original = Work.wait

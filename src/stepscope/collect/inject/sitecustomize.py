@@ -1,8 +1,8 @@
 """Runs at the start of every Python under `stepscope run`: its folder is first in PYTHONPATH.
 
-It must cost nothing where torch is never imported, must work in an environment that has no
-stepscope installed (the package is loaded by path), and must not hide a `sitecustomize` that was
-there before.
+It must cost nothing in processes that never import torch. It must work in environments where
+stepscope is not installed (the package is loaded by path), and must not hide a `sitecustomize` that
+was there before.
 """
 
 import importlib.machinery
@@ -25,7 +25,7 @@ def _start_recording():
         try:
             spec.loader.exec_module(module)
         except BaseException:
-            del sys.modules["stepscope"]  # no half a package for whoever imports it next
+            del sys.modules["stepscope"]  # leave no half-imported package behind
             raise
     from stepscope.collect import startup
 
@@ -33,7 +33,7 @@ def _start_recording():
 
 
 class _Loader:
-    """torch's own loader, followed by our start-up."""
+    """torch's own loader, which then runs our start-up."""
 
     def __init__(self, loader):
         self._loader = loader
@@ -51,14 +51,14 @@ class _Loader:
             sys.meta_path.remove(_TorchFinder)
         try:
             _start_recording()
-        except Exception as error:  # the guest's promise: an old Python, a broken installation
+        except Exception as error:  # we must not break the script: old Python, broken installation
             print(f"stepscope: cannot record this process: {error!r}", file=sys.stderr)
 
 
 class _TorchFinder:
-    """Waits in `sys.meta_path` for `import torch`, then steps out of the way.
+    """Waits in `sys.meta_path` for `import torch`, then removes itself.
 
-    Being asked where torch is does not mean that it is imported: transformers, for one, asks first.
+    A search for torch's spec does not mean that torch is imported: transformers only searches.
     """
 
     @staticmethod

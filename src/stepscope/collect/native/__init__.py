@@ -1,1 +1,1 @@
-"""What we load into training processes in C++, compiled for the torch that is installed there."""
+"""C++ that is loaded into training processes, compiled for the installed torch."""

@@ -1,8 +1,8 @@
 """Compiles `operators.cpp` for one installation of torch, once, and finds it again.
 
-C++ that talks to torch fits one build of torch only, so it cannot come with our wheel. It is
-compiled where it is used (`stepscope run`, or `stepscope prepare` while an image is built) into a
-cache. Where there is no compiler, operators are watched from Python: right, but 0.1 ms each.
+C++ that uses torch fits exactly one build of torch, so it cannot be part of our wheel. It is
+compiled where it is used (`stepscope run`, or `stepscope prepare` while an image is built), into a
+cache. Without a compiler, operators are hooked in Python: just as correct, but 0.1 ms each.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from contextlib import contextmanager
 from pathlib import Path
 
 CACHE_VARIABLE = "STEPSCOPE_CACHE"
-"""The folder for what we compile; else `stepscope` in the user's cache folder."""
+"""The folder for compiled libraries; default: `stepscope` in the user's cache folder."""
 NATIVE_VARIABLE = "STEPSCOPE_NATIVE"
-"""`0`: load nothing compiled, compile nothing."""
+"""`0`: load and compile no library."""
 SOURCE = Path(__file__).parent / "operators.cpp"
 
 _COMPILERS = ("c++", "g++", "clang++")
 _STANDARDS = ("-std=c++20", "-std=c++17")
-"""New headers of torch ask for the first, which an old compiler does not know."""
+"""New torch headers need the first; old compilers know only the second."""
 _FLAGS = ("-O2", "-fPIC", "-shared", "-Wl,-z,defs")
 _COMPILE_SECONDS = 600
 _ASK_SECONDS = 60
 _OLD_STRINGS = b"_ZN3c105ErrorC1ENS_14SourceLocationESs"
-"""A function of torch that takes a string of the old kind: the wheels before 2.6 or so have it."""
+"""A function of torch with an old-ABI string argument; wheels before about 2.6 have it."""
 _FIND_TORCH = "import importlib.util as u; s = u.find_spec('torch'); print(s.origin if s else '')"
 
 
@@ -47,10 +47,10 @@ def is_wanted() -> bool:
 
 
 def library(torch_folder: Path) -> Path:
-    """Where the library for this installation of torch lies, or will lie.
+    """The path of the library for this installation of torch, whether or not it exists.
 
     Raises:
-        OSError: there is no torch, or no home.
+        OSError: torch or the home folder is missing.
     """
     version = (torch_folder / "version.py").read_bytes()
     parts = (SOURCE.read_bytes(), version, platform.machine().encode())
@@ -59,7 +59,7 @@ def library(torch_folder: Path) -> Path:
 
 
 def why_not() -> str | None:
-    """Why nothing is compiled here, in a few words; None where it can be."""
+    """Why no library can be compiled here, in a few words; None if one can."""
     if not is_wanted():
         return f"{NATIVE_VARIABLE} is 0"
     try:
@@ -70,7 +70,7 @@ def why_not() -> str | None:
 
 
 def is_trusted(path: Path) -> bool:
-    """Whether nobody but us and root can have written what we are about to load."""
+    """Whether only this user and root can have written the file that we are about to load."""
     try:
         states = [path.stat(), path.parent.stat()]
     except OSError:
@@ -79,7 +79,7 @@ def is_trusted(path: Path) -> bool:
 
 
 def torch_folder(python: str = sys.executable) -> Path | None:
-    """Where an interpreter finds torch, which is not imported: that would take seconds."""
+    """Where an interpreter finds torch, without importing it: that would take seconds."""
     if python == sys.executable:
         spec = importlib.util.find_spec("torch")
         origin = spec.origin if spec is not None else None
@@ -89,10 +89,10 @@ def torch_folder(python: str = sys.executable) -> Path | None:
 
 
 def build(torch: Path) -> Path:
-    """Compiles the library, unless it is there; waits for whoever is compiling it already.
+    """Compiles the library unless it exists; waits if another process is compiling it.
 
     Raises:
-        BuildError: there is no compiler, it failed (now or before), or the cache is not ours.
+        BuildError: there is no compiler, it failed (now or before), or the cache is not trusted.
     """
     try:
         path = library(torch)
@@ -103,7 +103,7 @@ def build(torch: Path) -> Path:
     except OSError as error:
         raise BuildError(f"{error.filename or torch}: {error.strerror or error}") from error
     if not is_trusted(path):
-        raise BuildError(f"others may write to {path.parent}")
+        raise BuildError(f"other users may write to {path.parent}")
     return path
 
 
@@ -125,7 +125,7 @@ def _compile(torch: Path, path: Path) -> None:
                 return
             said += f"$ {' '.join(command)}\n{done.stdout}{done.stderr}\n"
     log.write_text(said)
-    raise BuildError(f"{compiler} failed; what it said is in {log}")
+    raise BuildError(f"{compiler} failed; its output is in {log}")
 
 
 def _command(compiler: str, standard: str, torch: Path, out: Path) -> list[str]:

@@ -1,16 +1,16 @@
-// The operators of torch.distributed, noted in C++ as they pass torch's dispatcher.
+// Hooks the operators of torch.distributed in torch's dispatcher, in C++.
 //
-// One boxed kernel stands before each operator `c10d::*` at the key BackendSelect, the last stop
-// before the backend: it notes the time, hands the very same arguments on, and returns what came
-// back. It needs no Python and no GIL, which cost a training thread 0.1 ms per operator. What it
-// notes lies in a bounded buffer that a thread of the session empties
+// One boxed kernel runs before each operator `c10d::*` at the key BackendSelect, the last one
+// before the backend. It notes the time, passes on the unchanged arguments, and returns what came
+// back. It needs neither Python nor the GIL, which would cost a training thread 0.1 ms per
+// operator. Its events are stored in a bounded buffer, which a thread of the session empties
 // (`hooks/native_operators.py`).
 //
-// How the end of an operator is learnt: by a callback on the work's future, on the backend's
-// thread; where the work has none (P2P and reduce-scatter of gloo), by the `wait` that returned.
-// Nothing of ours may reach the training: what we throw ends here and is counted.
+// The end of an operator is found by a callback on the work's future, on the backend's thread. If
+// the work has none (P2P and reduce-scatter of gloo), it is the return of its `wait`. Our failures
+// must not reach the training: exceptions are caught here and counted.
 //
-// Compiled against the headers of the torch that is installed (`build.py`), for that torch alone.
+// Compiled against the headers of the installed torch (`build.py`), and only valid for that one.
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <pthread.h>
@@ -32,24 +32,24 @@
 #include <vector>
 
 namespace torch::autograd {
-// engine.h, which says so, takes seconds to compile
+// engine.h, which declares this, takes seconds to compile
 TORCH_API int get_current_graph_task_id();
 }  // namespace torch::autograd
 
-// What Python and we both read and write (`Shared` in collect/shared.py).
+// Memory that Python and C++ share (`Shared` in collect/shared.py).
 struct Shared {
     std::atomic<std::int64_t> ordinal;         // optimizer steps so far
-    std::atomic<std::int64_t> blocked_ns;      // time the main thread spent in waits so far
-    std::atomic<std::int64_t> last_bucket_ns;  // when DDP's reducer called last; 0: taken note of
+    std::atomic<std::int64_t> blocked_ns;      // time the main thread has spent in waits so far
+    std::atomic<std::int64_t> last_bucket_ns;  // when DDP's reducer called last; 0: already used
     std::atomic<std::int64_t> enabled;
     std::atomic<std::int64_t> main_thread;  // pthread_self
     std::atomic<std::int64_t> dropped;      // events for which there was no room
-    std::atomic<std::int64_t> faults;       // exceptions of ours
+    std::atomic<std::int64_t> faults;       // exceptions in our code
     std::atomic<std::int64_t> calls;        // operators called so far
-    std::atomic<std::int64_t> buckets;      // of these, those of DDP's reducer
+    std::atomic<std::int64_t> buckets;      // how many of them DDP's reducer called
 };
 
-// One thing that happened, as `_EVENT` in hooks/native_operators.py reads it.
+// One event; `_EVENT` in hooks/native_operators.py has the same layout.
 struct Event {
     std::int32_t kind, op, flags, group;
     std::int64_t serial, ordinal, bytes, start_ns, end_ns, peer;
@@ -79,7 +79,7 @@ bool on_main_thread() {
     return static_cast<std::int64_t>(pthread_self()) == stepscope_shared.main_thread.load();
 }
 
-// Where the arguments of an operator are, read from its schema by Python.
+// Positions of an operator's arguments, which Python has read from its schema.
 struct Layout {
     int op, tensors_at, group_at, async_at, peer_at;
     bool moves_data;
@@ -87,7 +87,7 @@ struct Layout {
 
 using WeakWork = c10::weak_intrusive_ptr<c10d::Work>;
 
-// An operator without a future: finished when somebody waited for it, or when nobody can any more.
+// An operator without a future: it is finished when it was waited for, or cannot be any more.
 struct Unfollowed {
     WeakWork work{c10::intrusive_ptr<c10d::Work>()};
     const void* output = nullptr;
@@ -112,7 +112,7 @@ std::int64_t size_bytes(const c10::IValue& value) {
 
 class Recorder {
  public:
-    // Numbers the process groups by name; a name lives as long as the process.
+    // Numbers the process groups by name; names are kept as long as the process lives.
     int group(const std::string& name) {
         const std::lock_guard<std::mutex> hold(mutex_);
         return group_held(name);
@@ -124,7 +124,7 @@ class Recorder {
         return known ? names_[static_cast<std::size_t>(id)] : std::string();
     }
 
-    // From now on DDP's reducer calls all-reduces on this group from inside of backward.
+    // From now on, DDP's reducer calls all-reduces on this group from inside backward.
     void add_reducer(const std::string& name) {
         const std::lock_guard<std::mutex> hold(mutex_);
         reducers_.insert(group_held(name));
@@ -165,13 +165,13 @@ class Recorder {
         const auto found = serials_.find(work);
         if (found == serials_.end()) return;
         push_end(finished ? kWaited : kWaitFailed, found->second, start_ns, end_ns);
-        if (!finished) return;  // somebody may wait again
+        if (!finished) return;  // a script may wait again
         const auto open = unfollowed_.find(found->second);
         if (open != unfollowed_.end()) gone = let_go(open);
         serials_.erase(found);
     }
 
-    // `wait_tensor` knows nothing of the operator but where its result lies.
+    // `wait_tensor` knows only the address of the operator's result.
     void waited_for(const void* output, std::int64_t start_ns, std::int64_t end_ns) {
         std::vector<Unfollowed> gone;
         const std::lock_guard<std::mutex> hold(mutex_);
@@ -183,7 +183,7 @@ class Recorder {
         }
     }
 
-    // Old operators that nobody waited for: done, or let go of by everybody.
+    // Old operators that were never waited for: they are done, or no longer referenced by others.
     void look_after(std::int64_t older_than_ns) {
         for (const auto& [serial, work] : older(older_than_ns)) {
             const auto held = work.lock();
@@ -205,7 +205,7 @@ class Recorder {
         return static_cast<std::int64_t>(count);
     }
 
-    // Which operators have futures is a matter of operator and backend, and does not change.
+    // Whether operators have futures depends on operator and backend only, and does not change.
     bool has_future(int op, int group) {
         const std::lock_guard<std::mutex> hold(mutex_);
         return futureless_.count({op, group}) == 0;
@@ -223,7 +223,7 @@ class Recorder {
         return found->second;
     }
 
-    // Only an address, which may be taken again once the work is gone: the newest owner counts.
+    // Only an address, which may be reused once the work is gone: the newest owner counts.
     void remember(const void* work, std::int64_t serial) {
         if (serials_.size() >= kMostWorks) serials_.clear();
         serials_[work] = serial;
@@ -231,8 +231,8 @@ class Recorder {
 
     using Open = std::map<std::int64_t, Unfollowed>;
 
-    // What is let go of dies with its owner, who must not hold the mutex then: it may need the GIL,
-    // whose holder may wait for the mutex.
+    // Released works are destroyed with this owner. It must not hold the mutex then, because a
+    // destructor may need the GIL, and the thread with the GIL may wait for the mutex.
     Unfollowed let_go(Open::iterator one) {
         Unfollowed gone = std::move(one->second);
         unfollowed_.erase(one);
@@ -285,13 +285,13 @@ Recorder& recorder() {
 int (*first_event)() = nullptr;
 std::atomic<bool> first_event_told{false};
 
-// The session's thread starts with the first operator; another process's child records nothing.
+// The session's thread starts with the first operator; a forked child records nothing.
 void tell_of_first_event() {
     if (first_event_told.load(std::memory_order_relaxed) || first_event_told.exchange(true)) return;
     if (first_event != nullptr && first_event() == 0) stepscope_shared.enabled = 0;
 }
 
-// Somebody who called us may be in the middle of our lock when the process forks.
+// When the process forks, another thread may be holding our lock.
 void in_child() { stepscope_shared.enabled = 0; }
 
 c10::DispatchKeySet below(c10::DispatchKeySet keys) {
@@ -353,7 +353,7 @@ class OperatorWatch final : public c10::OperatorKernel {
         const bool bucket = is_bucket(event);
         if (bucket) stepscope_shared.buckets.fetch_add(1, std::memory_order_relaxed);
         if ((event.flags & kOnDevice) != 0) {
-            // handed to a device: the host will not learn of its end
+            // passed to a device: the host will not learn of its end
             recorder().begun(event, nullptr);
             tell_of_first_event();
             return;
@@ -422,7 +422,7 @@ class WaitWatch final : public c10::OperatorKernel {
 };
 
 torch::Library& library(const char* name) {
-    // never destroyed: our kernels must be there for as long as torch's dispatcher is
+    // never destroyed: our kernels must exist for as long as torch's dispatcher does
     return *new torch::Library(torch::Library::IMPL, name, c10::DispatchKey::BackendSelect,
                                __FILE__, __LINE__);
 }
@@ -444,7 +444,7 @@ void stepscope_start(int (*on_first_event)()) {
     stepscope_shared.enabled = 1;
 }
 
-// Stands before one operator of c10d. Positions are those of its arguments; -1: there is none.
+// Registers a kernel before one operator of c10d. Positions are those of its arguments; -1: none.
 int stepscope_watch(const char* name, int arguments, int op, int tensors_at, int group_at,
                     int async_at, int peer_at, int moves_data) {
     try {
@@ -471,7 +471,7 @@ int stepscope_watch_waits() {
 
 void stepscope_add_reducer(const char* group) { recorder().add_reducer(group); }
 
-// Somebody's `Work.wait` returned, or raised.
+// A `Work.wait` returned, or raised.
 void stepscope_waited(const void* work, std::int64_t start_ns, int finished) {
     const std::int64_t end_ns = now_ns();
     if (on_main_thread()) stepscope_shared.blocked_ns += end_ns - start_ns;

@@ -1,4 +1,4 @@
-"""Everything that can go wrong, by name."""
+"""The registry of all faults, by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a fault is: when it is there, what it does to a step, and who is to blame."""
+"""Base classes of faults: when a fault is active, what it changes, and who the culprits are."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from stepscope.window import Ints
 
 MS = 1_000_000
 ABOVE_ZERO = ("factor", "ms", "share")
-"""Fields of faults."""
+"""Fields of faults that must be positive."""
 
 
 @dataclass(frozen=True)
 class Blame:
-    """What a right diagnosis of a fault says, in the words of the diagnosis JSON.
+    """The correct diagnosis of a fault, in the terms of the diagnosis JSON.
 
-    `ranks` is empty where all or ever-changing ranks are at fault; a device is a pair of type and
-    full name.
+    `ranks` is empty if all ranks, or different ranks each time, are at fault. A device is a pair of
+    type and full name.
     """
 
     cause: str
@@ -38,10 +38,10 @@ class Blame:
 
 @dataclass(frozen=True, kw_only=True)
 class Fault(ABC):
-    """Something that goes wrong from a step on, for a while, or now and then.
+    """A fault, which is active from a step on, for a while, or now and then.
 
-    It is there from step `onset` until before step `until`; of every `every` steps only in the
-    first `lasting`; and in each of these steps by `chance`.
+    It is active from step `onset` until before step `until`, but of every `every` steps only in the
+    first `lasting`, and in each of these steps with probability `chance`.
     """
 
     onset: int = 0
@@ -52,12 +52,12 @@ class Fault(ABC):
 
     name: ClassVar[str]
     family: ClassVar[str]
-    """Where it comes from: `ARGUS Table 6`, say."""
+    """The paper that reports it, e.g. `ARGUS Table 6`."""
     help: ClassVar[str]
-    """What it is, in a sentence."""
+    """A one-sentence description."""
 
     def active(self, step: int, world: World) -> bool:
-        """Whether it is there in a step. Chance depends on the seed, the fault and the step."""
+        """Whether it is active in a step. Chance depends on the seed, the fault and the step."""
         if step < self.onset or (self.until is not None and step >= self.until):
             return False
         if (step - self.onset) % self.every >= self.lasting:
@@ -65,37 +65,37 @@ class Fault(ABC):
         return self.drawn(step, world, self.chance)
 
     def drawn(self, step: int, world: World, chance: float) -> bool:
-        """Whether it hits by chance, which knows places, and not how ranks are numbered."""
+        """Whether it is drawn with this chance. The draw depends on places, not on rank numbers."""
         key = f"fault {self.name} {self.onset} {chance} {self.where(world)}"
         return chance >= 1 or world.random.source(key, step).random() < chance
 
     def where(self, world: World) -> str:
-        """What tells it from another fault of its kind, without the numbers of ranks."""
+        """What distinguishes it from other faults of its kind, without rank numbers."""
         return ""
 
     def check(self, world: World) -> None:
-        """Raises UsageError where it does not fit the job, or a factor or a time makes no sense."""
+        """Raises UsageError if it does not fit the job, or a factor or a time is not positive."""
         self.blame(world)
         for what, value in self.parameters().items():
             if what in ABOVE_ZERO and not value > 0:
                 raise UsageError(f"{self.name}: {what}={value} must be above 0")
 
     def parameters(self) -> Mapping[str, Any]:
-        """Everything it was given, by name."""
+        """All its fields, by name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @abstractmethod
     def apply(self, conditions: Conditions) -> None:
-        """What it does to a step in which it is there."""
+        """Changes the conditions of a step in which it is active."""
 
     @abstractmethod
     def blame(self, world: World) -> Blame:
-        """Who is to blame."""
+        """The culprits."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankFault(Fault):
-    """One that some ranks have."""
+    """A fault of certain ranks."""
 
     ranks: tuple[int, ...]
 
@@ -103,7 +103,7 @@ class RankFault(Fault):
         return str(self.places(world).tolist())
 
     def places(self, world: World) -> Ints:
-        """Where its ranks are.
+        """The places of its ranks.
 
         Raises:
             UsageError: the job has no such ranks.
@@ -111,7 +111,7 @@ class RankFault(Fault):
         return places_of(world, self.ranks, self.name)
 
     def blamed(self, world: World, cause: str, device: str = "", **more: Any) -> Blame:
-        """Its ranks, their hosts, and their devices of a kind."""
+        """Blames its ranks, with their hosts and their devices of one kind."""
         places = self.places(world).tolist()
         names = world.cluster.host_names
         hosts = dict.fromkeys(names[int(world.cluster.host_of_place[one])] for one in places)
@@ -122,7 +122,7 @@ class RankFault(Fault):
 
 @dataclass(frozen=True, kw_only=True)
 class HostFault(Fault):
-    """One that all ranks of some hosts have."""
+    """A fault of all ranks of certain hosts."""
 
     hosts: tuple[str, ...]
 
@@ -130,7 +130,7 @@ class HostFault(Fault):
         return str(self.hosts)
 
     def places(self, world: World) -> Ints:
-        """Where the ranks of its hosts are.
+        """The places of the ranks of its hosts.
 
         Raises:
             UsageError: the job has no such host.
@@ -143,7 +143,7 @@ class HostFault(Fault):
         return np.concatenate([world.cluster.places_on(names.index(one)) for one in self.hosts])
 
     def blamed(self, world: World, cause: str, device: str) -> Blame:
-        """Its hosts with all their ranks."""
+        """Blames its hosts with all their ranks."""
         ranks = sorted(world.cluster.rank_of[self.places(world)].tolist())
         devices = tuple((device, f"{host}/cpu" if device == "cpu" else host) for host in self.hosts)
         return Blame(cause, ranks=tuple(ranks), hosts=self.hosts, devices=devices)

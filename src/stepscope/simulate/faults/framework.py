@@ -1,4 +1,4 @@
-"""Faults of the framework and its configuration: hardware and code do what they should."""
+"""Faults of the framework and its configuration; the hardware is fine."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class ExpertImbalance(RankFault):
 
 @dataclass(frozen=True, kw_only=True)
 class UnevenInputs(Fault):
-    """Samples differ in length, and nobody balances them between replicas.
+    """Samples differ in length, and they are not balanced between replicas.
 
-    The named data-parallel replicas get `factor` times the work; where none are named, every
-    replica gets another share in every step, with a log-normal spread of `factor - 1`.
+    The named data-parallel replicas get `factor` times the work. If none are named, each replica
+    gets a different share in every step, with a log-normal spread of `factor - 1`.
     """
 
     replicas: tuple[int, ...] = ()
@@ -51,7 +51,7 @@ class UnevenInputs(Fault):
 
     name: ClassVar[str] = "uneven_inputs"
     family: ClassVar[str] = "EROICA case 2: load imbalance"
-    help: ClassVar[str] = "some, or ever-changing, data-parallel replicas have more work"
+    help: ClassVar[str] = "some data-parallel replicas have more work; unnamed: others each step"
 
     def apply(self, conditions: Conditions) -> None:
         world = conditions.world
@@ -87,7 +87,7 @@ def _replica_of(world: World) -> Ints:
 
 @dataclass(frozen=True, kw_only=True)
 class NoOverlap(Fault):
-    """Gradients are reduced while computation waits, instead of beside it."""
+    """Gradients are reduced while computation waits, instead of overlapping with it."""
 
     name: ClassVar[str] = "no_overlap"
     family: ClassVar[str] = "ARGUS Table 6: suboptimal comm-compute overlap"

@@ -1,4 +1,4 @@
-"""Faults of GPUs and of the way to them."""
+"""Faults of GPUs and of their connection to the host."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from stepscope.simulate.world import World
 from stepscope.window import Ints
 
 HOTTER_C = 18.0
-"""A throttling H100 stands at its limit of about 85 degrees."""
+"""An H100 that throttles is at its limit of about 85 degrees."""
 ECC_TIMES = 10.0
-"""A kernel that meets a page being corrected and retired: the tail, not the bulk."""
+"""A kernel that hits a page that is being corrected and retired: the tail, not the average."""
 ECC_SHARE = 0.05
 
 
@@ -26,23 +26,23 @@ def computing(world: World, only: str = "") -> Ints:
     """The slots of computation: all, or those of one operation or phase.
 
     Raises:
-        UsageError: there is no computation of that name.
+        UsageError: no computation has that name.
     """
     found = world.program.slots(lambda op: op.kind == "compute" and only in ("", op.name, op.phase))
     if not len(found):
         names = sorted({name for op in world.ops if op.kind == "compute"
                         for name in (op.name, op.phase)})  # fmt: skip
-        raise UsageError(f"no computation is called {only}; there are {', '.join(names)}")
+        raise UsageError(f"no computation is called {only}; known names: {', '.join(names)}")
     return found
 
 
 @dataclass(frozen=True, kw_only=True)
 class GpuSlow(RankFault):
-    """Clocks are held down, or the chip is bad: kernels take `factor` times as long.
+    """Clocks are throttled, or the chip is bad: kernels take `factor` times as long.
 
-    `only` limits it to one operation or phase. `seen` says whether the clock and temperature show
-    it. `decoy` is an event that its host's counters show meanwhile and that has nothing to do with
-    it, as the port that went down in ARGUS section 9.5.
+    `only` limits it to one operation or phase. `seen` says whether clock and temperature show it.
+    `decoy` is an unrelated event that the counters of its host show at the same time, such as the
+    port that went down in ARGUS section 9.5.
     """
 
     factor: float = 1.5
@@ -52,13 +52,13 @@ class GpuSlow(RankFault):
 
     name: ClassVar[str] = "gpu_slow"
     family: ClassVar[str] = "ARGUS Table 6: GPU frequency throttling; cases 1, 3, 5; EROICA case 4"
-    help: ClassVar[str] = "computation takes longer on some GPUs: throttling, a bad chip"
+    help: ClassVar[str] = "computation takes longer on some GPUs: throttling, or a bad chip"
 
     def check(self, world: World) -> None:
         super().check(world)
         computing(world, self.only)
         if self.decoy and self.decoy not in EVENTS:
-            raise UsageError(f"{self.name}: no event {self.decoy}; there are {', '.join(EVENTS)}")
+            raise UsageError(f"{self.name}: no event {self.decoy}; known: {', '.join(EVENTS)}")
 
     def apply(self, conditions: Conditions) -> None:
         places = self.places(conditions.world)
@@ -82,7 +82,7 @@ class GpuEcc(RankFault):
 
     name: ClassVar[str] = "gpu_ecc"
     family: ClassVar[str] = "ARGUS Table 6: ECC error correction overhead"
-    help: ClassVar[str] = "a twentieth of the kernels takes ten times as long, in a tenth of steps"
+    help: ClassVar[str] = "one kernel in twenty takes ten times as long, in one step of ten"
 
     def apply(self, conditions: Conditions) -> None:
         world, places = conditions.world, self.places(conditions.world)
@@ -98,13 +98,13 @@ class GpuEcc(RankFault):
 
 @dataclass(frozen=True, kw_only=True)
 class GpuShared(HostFault):
-    """Another process keeps multiprocessors busy, with an idle model's collectives say."""
+    """Another process keeps SMs busy, e.g. with the collectives of an idle model."""
 
     factor: float = 1.2
 
     name: ClassVar[str] = "gpu_shared"
     family: ClassVar[str] = "EROICA case 5"
-    help: ClassVar[str] = "a stranger's process takes part of the GPUs of some hosts"
+    help: ClassVar[str] = "another process uses part of the GPUs of some hosts"
 
     def apply(self, conditions: Conditions) -> None:
         places = self.places(conditions.world)
@@ -112,7 +112,7 @@ class GpuShared(HostFault):
         conditions.read(Reading("gpu_strangers", places, plus=1.0))
 
     def blame(self, world: World) -> Blame:
-        """The stranger is on the host, and on each of its GPUs."""
+        """The other process is on the host, and on each of its GPUs."""
         one, places = self.blamed(world, "contention", "host"), self.places(world).tolist()
         gpus = tuple(("gpu", world.cluster.device_name("gpu", place)) for place in places)
         return replace(one, devices=(*one.devices, *gpus))
@@ -120,11 +120,11 @@ class GpuShared(HostFault):
 
 @dataclass(frozen=True, kw_only=True)
 class PcieSlow(RankFault):
-    """The link between a GPU and its host lost lanes: copies take `factor` times as long.
+    """The link between a GPU and its host has lost lanes: copies take `factor` times as long.
 
-    Copies are issued ahead and overlap computation, all but the first of a step: down to PCIe 3 x1
-    (a factor of 55) that costs next to nothing. The default is what is left of PCIe 5 x16 when a
-    link has fallen back to the first generation on one lane, 0.25 GB/s.
+    Copies are issued ahead and overlap computation, except for the first of a step: down to PCIe 3
+    x1 (a factor of 55) the fault costs next to nothing. The default is what remains of PCIe 5 x16
+    when the link falls back to one lane of the first generation, 0.25 GB/s.
     """
 
     factor: float = 220.0

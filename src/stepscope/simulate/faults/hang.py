@@ -1,4 +1,4 @@
-"""Delays and hangs at one place of one step, and jobs that stop for good."""
+"""Delays and hangs of single operations, and jobs that stop for good."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ STUCK_PUT = "__next__ (dataloader.py:708);_preload (dynamic_robot_dataset.py:96)
 
 @dataclass(frozen=True, kw_only=True)
 class _AtOnePlace(Fault):
-    """Something happens to one rank in one pass of one microbatch.
+    """A fault of one rank in one pass of one microbatch.
 
     `at` is `forward`, `backward` (a kernel of that pass), `transfer` (what the rank sends to the
-    next stage, or its gradients) or, of hangs, `host`. Without a microbatch one is drawn by seed.
+    next stage, or its gradients) or, for hangs only, `host`. The default microbatch is drawn by
+    seed.
     """
 
     rank: int
@@ -45,7 +46,7 @@ class _AtOnePlace(Fault):
         self.spot(world, self.onset)
 
     def spot(self, world: World, step: int) -> tuple[int, Ints]:
-        """The operation, and the places that it concerns.
+        """The operation, and the places that it affects.
 
         Raises:
             UsageError: the rank's stage has no such operation.
@@ -59,7 +60,7 @@ class _AtOnePlace(Fault):
         if not found:
             last = world.scenario.parallelism.microbatches - 1
             raise UsageError(f"{self.name}: rank {self.rank} has no {self.at} in microbatch "
-                             f"{self.microbatch}; there are {', '.join(PLACES)}, and microbatches "
+                             f"{self.microbatch}; possible: {', '.join(PLACES)}, microbatches "
                              f"0 to {last}")  # fmt: skip
         source = world.random.source(f"where {self.name} {self.where(world)}", step)
         return found[int(source.integers(len(found)))]
@@ -79,14 +80,14 @@ class _AtOnePlace(Fault):
     def blame(self, world: World) -> Blame:
         place = self.place(world)
         host = world.cluster.host_names[int(world.cluster.host_of_place[place])]
-        device = {"transfer": self._carrier(world), "host": ""}.get(self.at, "gpu")
+        device = {"transfer": self._exit_device(world), "host": ""}.get(self.at, "gpu")
         cause = {"transfer": "network", "host": "host"}.get(self.at, "compute")
         devices = ((device, world.cluster.device_name(device, place)),) if device else ()
         phase = None if self.at in ("transfer", "host") else PLACES.get(self.at)
         return Blame(cause, ranks=(self.rank,), hosts=(host,), devices=devices, phase=phase)
 
-    def _carrier(self, world: World) -> str:
-        """What the transfer leaves the rank by, in the first step."""
+    def _exit_device(self, world: World) -> str:
+        """The device through which the transfer leaves the rank, in the first step."""
         if self.at != "transfer":
             return ""
         op, place = self._op(world, self.onset), self.place(world)
@@ -99,7 +100,7 @@ class _AtOnePlace(Fault):
 
 @dataclass(frozen=True, kw_only=True)
 class Delay(_AtOnePlace):
-    """One operation takes longer by a fixed time in each step that the fault is there."""
+    """One operation takes longer by a fixed time, in each step in which the fault is active."""
 
     ms: float = 1000.0
 
@@ -110,7 +111,7 @@ class Delay(_AtOnePlace):
     def check(self, world: World) -> None:
         super().check(world)
         if self.at == "host":
-            raise UsageError(f"{self.name}: at is forward, backward or transfer; of hosts see gc")
+            raise UsageError(f"{self.name}: at is forward, backward or transfer; for hosts use gc")
 
     def apply(self, conditions: Conditions) -> None:
         slot, places = self.spot(conditions.world, conditions.step)
@@ -120,7 +121,7 @@ class Delay(_AtOnePlace):
 
 @dataclass(frozen=True, kw_only=True)
 class Hang(_AtOnePlace):
-    """One operation never ends, or, at `host`, is never issued."""
+    """One operation never ends or, with `host`, is never issued."""
 
     name: ClassVar[str] = "hang"
     family: ClassVar[str] = "VenusTrace: hangs at random positions"
@@ -141,7 +142,7 @@ class Hang(_AtOnePlace):
 
 @dataclass(frozen=True, kw_only=True)
 class MissingRecv(RankFault):
-    """Ranks that never post the receive of one microbatch's activations."""
+    """Ranks never post the receive of one microbatch's activations."""
 
     microbatch: int = 2
 
@@ -165,14 +166,14 @@ class MissingRecv(RankFault):
         key = ("forward", "recv", 0, self.microbatch)
         if not all(key in {op.key for op in world.program.stages[stage]} for stage in stages):
             raise UsageError(f"{self.name}: ranks {self.ranks} do not all receive in the forward "
-                             f"pass of microbatch {self.microbatch}: the first stage does not, and "
-                             "nobody without a pipeline")  # fmt: skip
+                             f"pass of microbatch {self.microbatch}: the first stage does not, "
+                             "and without a pipeline no rank does")  # fmt: skip
         return world.program.slot[key]
 
 
 @dataclass(frozen=True, kw_only=True)
 class StuckLoader(RankFault):
-    """The input pipeline of a rank is in a deadlock; the others wait in collectives."""
+    """The input pipeline of a rank is deadlocked; the other ranks wait in collectives."""
 
     name: ClassVar[str] = "stuck_loader"
     family: ClassVar[str] = "EROICA case 3"

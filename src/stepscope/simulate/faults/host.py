@@ -1,4 +1,4 @@
-"""Faults of the host: its processor, its interpreter, its input, its code."""
+"""Faults of the host: its CPUs, its interpreter, its input, its code."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from stepscope.trace import BACKWARD, DATA_LOAD, FORWARD
 from stepscope.window import Ints
 
 SPREAD = 0.2
-"""Log-normal, of how long a stall lasts: no two pauses are alike."""
+"""Log-normal spread of the duration of a stall."""
 COLLECTING = "forward_backward (schedules.py:530);collect (gc.py:1)"
 READING = "__next__ (dataloader.py:708);_next_data (dataloader.py:764);recv_into (socket.py:707)"
 PINNING = "__next__ (dataloader.py:708);_next_data (dataloader.py:764);pin_memory (pin.py:52)"
@@ -48,7 +48,7 @@ def first_of(world: World, phase: str, microbatch: int) -> int:
 
 
 def lasting(conditions: Conditions, what: str, ms: float, places: Ints) -> Ints:
-    """How long each of some places stands still."""
+    """How long each of some places stalls, in nanoseconds."""
     random, ranks = conditions.world.random, conditions.world.scenario.ranks
     spread = random.factors(f"stall {what}", SPREAD, (ranks,), conditions.step)[places]
     return np.rint(ms * MS * spread).astype(np.int64)
@@ -56,16 +56,16 @@ def lasting(conditions: Conditions, what: str, ms: float, places: Ints) -> Ints:
 
 @dataclass(frozen=True, kw_only=True)
 class Gc(Fault):
-    """Python collects garbage: on some ranks, or on ever-changing ones where none are named."""
+    """Python collects garbage: on certain ranks, or on different ranks in each step."""
 
     ranks: tuple[int, ...] = ()
     ms: float = 300.0
     share: float = 0.02
-    """Where no ranks are named: the part of them that collects in any step."""
+    """Without named ranks: the share of the ranks that collect in any step."""
 
     name: ClassVar[str] = "gc"
     family: ClassVar[str] = "ARGUS Table 6: Python GC pause; EROICA case 1: asynchronous collection"
-    help: ClassVar[str] = "the interpreter stops to collect garbage, on some or on changing ranks"
+    help: ClassVar[str] = "the interpreter stops to collect garbage; unnamed: other ranks each step"
 
     def apply(self, conditions: Conditions) -> None:
         world = conditions.world
@@ -93,7 +93,7 @@ class Gc(Fault):
 
 @dataclass(frozen=True, kw_only=True)
 class _Stalling(RankFault):
-    """The hosts of some ranks stand still once a step, before one operation."""
+    """The hosts of some ranks stall once a step, before one operation."""
 
     ms: float = 500.0
 
@@ -121,7 +121,7 @@ class _Stalling(RankFault):
 
 @dataclass(frozen=True, kw_only=True)
 class DataSlow(_Stalling):
-    """Storage is slow: the step begins when the batch is there."""
+    """Storage is slow: the step begins only when the batch has arrived."""
 
     cause: ClassVar[str] = "data_loading"
     frames: ClassVar[str] = READING
@@ -136,13 +136,13 @@ class DataSlow(_Stalling):
 
 @dataclass(frozen=True, kw_only=True)
 class PinMemory(DataSlow):
-    """Loaders pin memory at too high a rate."""
+    """Loaders pin memory too often."""
 
     frames: ClassVar[str] = PINNING
     working: ClassVar[bool] = True
     name: ClassVar[str] = "pin_memory"
     family: ClassVar[str] = "EROICA case 2: pin memory in ultra-high frequency"
-    help: ClassVar[str] = "some ranks spend their time on pinning memory for batches"
+    help: ClassVar[str] = "some ranks spend their time pinning memory for batches"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,7 +165,7 @@ class JitCompile(_Stalling):
 
 @dataclass(frozen=True, kw_only=True)
 class LateCompile(_Stalling):
-    """The graph compiler works on the first passes after `onset`, on some workers only."""
+    """The graph compiler is busy in the first passes after `onset`, on some workers only."""
 
     ms: float = 800.0
     until: int | None = 20
@@ -174,7 +174,7 @@ class LateCompile(_Stalling):
     frames: ClassVar[str] = LATE
     name: ClassVar[str] = "late_compile"
     family: ClassVar[str] = "KAIR: delay of the graph compiler"
-    help: ClassVar[str] = "some ranks compile for the first twenty steps"
+    help: ClassVar[str] = "some ranks compile during the first twenty steps"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,7 +182,7 @@ class SlowCode(Fault):
     """A Python function does too much between two launches, on every rank."""
 
     ms: float = 150.0
-    """The host runs ahead: it must be slower than the device before it costs anything."""
+    """The host runs ahead: it costs nothing unless the host becomes slower than the device."""
 
     name: ClassVar[str] = "slow_code"
     family: ClassVar[str] = "EROICA case 1: inefficient forward"
@@ -201,7 +201,7 @@ class SlowCode(Fault):
 
 @dataclass(frozen=True, kw_only=True)
 class _StarvedHost(HostFault):
-    """Everything that some hosts do takes `factor` times as long, for want of a processor."""
+    """Everything that some hosts do takes `factor` times as long, because CPUs are missing."""
 
     factor: float = 15.0
 
@@ -218,12 +218,12 @@ class _StarvedHost(HostFault):
 
 @dataclass(frozen=True, kw_only=True)
 class CpuContention(_StarvedHost):
-    """Strangers on a host take its processors."""
+    """Other processes on a host use its CPUs."""
 
     cause: ClassVar[str] = "contention"
     name: ClassVar[str] = "cpu_contention"
     family: ClassVar[str] = "ARGUS Table 6: CPU contention; Holmes: persistent degradation, CPU"
-    help: ClassVar[str] = "other processes take the processors of some hosts"
+    help: ClassVar[str] = "other processes use the CPUs of some hosts"
 
     def apply(self, conditions: Conditions) -> None:
         super().apply(conditions)
@@ -233,9 +233,9 @@ class CpuContention(_StarvedHost):
 
 @dataclass(frozen=True, kw_only=True)
 class FewCores(_StarvedHost):
-    """A container got a few processors of its host: its ranks are in one another's way."""
+    """A container got too few CPUs of its host: its ranks compete with one another."""
 
     cause: ClassVar[str] = "host"
     name: ClassVar[str] = "few_cores"
     family: ClassVar[str] = "VenusTrace case 2"
-    help: ClassVar[str] = "some hosts' containers have too few processors"
+    help: ClassVar[str] = "the containers of some hosts have too few CPUs"

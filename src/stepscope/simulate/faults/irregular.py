@@ -1,4 +1,4 @@
-"""Holmes' three types of irregularity, on each of its types of device (section 3.1)."""
+"""Holmes' three types of irregularity, for each of its types of device (section 3.1)."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from stepscope.simulate.world import World
 
 DEVICES = ("gpu", "nic", "link", "switch", "cpu")
 TYPES = {"spike": (8.0, 0.02), "fluctuation": (1.5, 85 / 600), "degradation": (1.5, 1.0)}
-"""How many times slower the device is, and in which part of the steps. Spikes are rare and large;
-85 of 600 steps fluctuated (section 3.1); a degradation stays, and took a fifth of throughput."""
+"""How many times slower the device is, and in which share of the steps. Spikes are rare and large.
+85 of 600 steps fluctuated (section 3.1). A degradation stays; it cost a fifth of throughput."""
 MORE = {"gpu": 1.0, "nic": 3.0, "link": 3.0, "switch": 3.0, "cpu": 28.0}
-"""Times the excess: a GPU computes all the time; a network is used for a tenth of it, and a host
-runs ahead until it is fifteen times slower."""
+"""Multiplies the slowdown in excess of 1: a GPU computes all the time, but a network is used for a
+tenth of it, and a host runs ahead until it is fifteen times slower."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Irregular(Fault):
-    """A device of a rank (or a `switch` by name) that is slow as one of Holmes' types."""
+    """A device of a rank (or a named `switch`) has one of Holmes' types of irregularity."""
 
     device: str = "gpu"
     type: str = "spike"
@@ -33,15 +33,13 @@ class Irregular(Fault):
 
     name: ClassVar[str] = "irregular"
     family: ClassVar[str] = "Holmes: abnormal spikes, fluctuation, persistent degradation"
-    help: ClassVar[str] = f"a device ({', '.join(DEVICES)}) is slow as a {', '.join(TYPES)}"
+    help: ClassVar[str] = f"a device ({', '.join(DEVICES)}) has a {', '.join(TYPES)}"
 
     def check(self, world: World) -> None:
         if self.type not in TYPES:
-            raise UsageError(f"{self.name}: no type {self.type}; there are {', '.join(TYPES)}")
+            raise UsageError(f"{self.name}: no type {self.type}; known: {', '.join(TYPES)}")
         if self.device not in DEVICES:
-            raise UsageError(
-                f"{self.name}: no device {self.device}; there are {', '.join(DEVICES)}"
-            )
+            raise UsageError(f"{self.name}: no device {self.device}; known: {', '.join(DEVICES)}")
         self._inner(world).check(world)
 
     def active(self, step: int, world: World) -> bool:

@@ -1,4 +1,4 @@
-"""Faults of whatever moves data between ranks."""
+"""Faults of the devices that move data between ranks."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from stepscope.window import Ints
 
 @dataclass(frozen=True, kw_only=True)
 class _SlowDevice(RankFault):
-    """A device of some ranks that lets data through `factor` times slower."""
+    """A device of some ranks transfers data `factor` times slower."""
 
     factor: float = 4.0
 
     device: ClassVar[str]
-    """As `Network` calls it."""
+    """Its kind, as in `Network`."""
 
     def apply(self, conditions: Conditions) -> None:
         network = conditions.world.network
@@ -35,7 +35,7 @@ class _SlowDevice(RankFault):
 
 @dataclass(frozen=True, kw_only=True)
 class NvlinkSlow(_SlowDevice):
-    """Some links of a GPU's NVLink are gone, or run with errors."""
+    """Some NVLink links of a GPU are lost, or run with errors."""
 
     device: ClassVar[str] = "nvlink"
     name: ClassVar[str] = "nvlink_slow"
@@ -45,14 +45,14 @@ class NvlinkSlow(_SlowDevice):
 
 @dataclass(frozen=True, kw_only=True)
 class NvlinkDown(_SlowDevice):
-    """All traffic of a GPU within its host goes over PCIe: the factor is theirs."""
+    """All traffic of a GPU within its host goes over PCIe: the factor is the ratio of the rates."""
 
     factor: float = 370.0 / 55.0
 
     device: ClassVar[str] = "nvlink"
     name: ClassVar[str] = "nvlink_down"
     family: ClassVar[str] = "EROICA case 4: NVLink down"
-    help: ClassVar[str] = "some GPUs lost NVLink and use PCIe"
+    help: ClassVar[str] = "some GPUs have lost NVLink and use PCIe"
 
     def apply(self, conditions: Conditions) -> None:
         super().apply(conditions)
@@ -62,7 +62,7 @@ class NvlinkDown(_SlowDevice):
 
 @dataclass(frozen=True, kw_only=True)
 class NicSlow(_SlowDevice):
-    """An adapter retransmits, or negotiated a lower rate."""
+    """An adapter retransmits, or has negotiated a lower rate."""
 
     device: ClassVar[str] = "nic"
     name: ClassVar[str] = "nic_slow"
@@ -77,16 +77,16 @@ class NicSlow(_SlowDevice):
 
 @dataclass(frozen=True, kw_only=True)
 class NicDown(_SlowDevice):
-    """An adapter is down and its traffic takes another one, across the processor's sockets.
+    """An adapter is down, and its traffic goes through another one, across the CPU sockets.
 
-    No counter shows it: in EROICA's case the monitoring agent was too old to tell. Work requests
-    are counted where they are posted, so by the other adapter.
+    No counter shows it: in EROICA's case the monitoring agent was too old to report it. Work
+    requests are counted where they are posted, so the other adapter counts them.
     """
 
     device: ClassVar[str] = "nic"
     name: ClassVar[str] = "nic_down"
     family: ClassVar[str] = "EROICA case 2: NIC down"
-    help: ClassVar[str] = "adapters are down, their traffic takes a detour, no counter shows it"
+    help: ClassVar[str] = "some adapters are down; traffic takes a detour, and no counter shows it"
 
     def apply(self, conditions: Conditions) -> None:
         super().apply(conditions)
@@ -99,12 +99,12 @@ class NicDown(_SlowDevice):
 
 @dataclass(frozen=True, kw_only=True)
 class AdapterPcieSlow(_SlowDevice):
-    """The adapter's PCIe link is damaged and trained at less; copies to the host are not slower."""
+    """The adapter's PCIe link is damaged and trained at a lower rate; copies are unaffected."""
 
     device: ClassVar[str] = "pcie"
     name: ClassVar[str] = "adapter_pcie_slow"
     family: ClassVar[str] = "ARGUS case 2"
-    help: ClassVar[str] = "traffic between hosts is slower for some GPUs, because of PCIe"
+    help: ClassVar[str] = "traffic between hosts is slower for some GPUs because of PCIe"
 
     def apply(self, conditions: Conditions) -> None:
         super().apply(conditions)
@@ -114,12 +114,12 @@ class AdapterPcieSlow(_SlowDevice):
 
 @dataclass(frozen=True, kw_only=True)
 class LinkSlow(_SlowDevice):
-    """The cable between an adapter and its leaf switch."""
+    """The cable between an adapter and its leaf switch is slow."""
 
     device: ClassVar[str] = "link"
     name: ClassVar[str] = "link_slow"
     family: ClassVar[str] = "Holmes: link"
-    help: ClassVar[str] = "the cables from some ranks' adapters to their leaf are slower"
+    help: ClassVar[str] = "the cables from some ranks' adapters to their leaf switch are slower"
 
     def blame(self, world: World) -> Blame:
         found = self.blamed(world, "network")
@@ -130,7 +130,7 @@ class LinkSlow(_SlowDevice):
 
 @dataclass(frozen=True, kw_only=True)
 class SwitchSlow(Fault):
-    """A leaf, a spine or an uplink between them (`leaf-0--spine-1`) lets data through slower."""
+    """A leaf, a spine or an uplink between them (`leaf-0--spine-1`) is slow."""
 
     switch: str
     factor: float = 3.0
@@ -143,7 +143,7 @@ class SwitchSlow(Fault):
         conditions.slow_device((self._number(conditions.world),), self.factor)
 
     def blame(self, world: World) -> Blame:
-        """The ranks behind it; of a switch that all traffic passes, none in particular."""
+        """The ranks behind it; none in particular, if all traffic passes through it."""
         places = self._behind(world)
         if not len(places):
             raise UsageError(f"{self.name}: no traffic of this job passes {self.switch}")
@@ -153,7 +153,7 @@ class SwitchSlow(Fault):
                      devices=((kind, self.switch),))  # fmt: skip
 
     def _behind(self, world: World) -> Ints:
-        """Of a leaf who is connected to it, of all else who sends over it."""
+        """The places connected to a leaf; for other switches, the places that send through it."""
         number, network = self._number(world), world.network
         users = [network.users((number,), kind) for kind in world.cluster.kinds]
         used = np.unique(np.concatenate([np.zeros(0, np.int64), *users]))
@@ -170,7 +170,7 @@ class SwitchSlow(Fault):
         names = world.network.names
         if self.switch not in names:
             known = [name for name in names if name.startswith(("leaf", "spine"))]
-            raise UsageError(f"{self.name}: no switch {self.switch}; there are {', '.join(known)}")
+            raise UsageError(f"{self.name}: no switch {self.switch}; known: {', '.join(known)}")
         return names.index(self.switch)
 
 
@@ -187,13 +187,13 @@ class Congestion(SwitchSlow):
 
 @dataclass(frozen=True, kw_only=True)
 class FabricSlow(Fault):
-    """Flows are scheduled badly over the fabric: every adapter gets less, each another share."""
+    """Flows are scheduled badly over the fabric: each adapter gets a different, smaller share."""
 
     factor: float = 2.0
 
     name: ClassVar[str] = "fabric_slow"
     family: ClassVar[str] = "EROICA case 2: low cluster network throughput"
-    help: ClassVar[str] = "all traffic between hosts is slower, by shares that change"
+    help: ClassVar[str] = "all traffic between hosts is slower, by a different factor per adapter"
 
     def apply(self, conditions: Conditions) -> None:
         network = conditions.world.network

@@ -1,4 +1,4 @@
-"""What collectors would have written of a simulated job: the tables of the job folder."""
+"""Makes the tables of the job folder that collectors would write for a simulated job."""
 
 from stepscope.simulate.record.recorder import Recorder
 

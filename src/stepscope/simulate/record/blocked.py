@@ -1,10 +1,10 @@
-"""How long each communication operator kept its rank from going on.
+"""How long each communication operator blocked its rank.
 
-A rank does one thing after the other: it computes, or it stands until an operator is over that what
-comes next needs. It stands for the operator from when it could have gone on (all before is done,
-and the host has issued what comes next) until the operator ends, and for several in the order in
-which it needs them. An operator that ran beside computing, or while the host was late, blocked
-nobody; nor does a send, which nothing waits for.
+A rank does one thing at a time: it computes, or it is blocked in an operator whose result it needs
+next. An operator blocks the rank from when the rank could have gone on (everything before is done,
+and the host has issued what comes next) until the operator ends. If the rank needs several, they
+block it in the order in which it needs them. An operator blocks nobody if it overlaps computation
+or ends before the host gets there; nor does a send, because nothing waits for it.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from stepscope.window import NULL, Ints, Mask
 
 
 class _Turn(NamedTuple):
-    """One thing that a stage's ranks are through with before they go on."""
+    """One thing that a stage's ranks must finish before they go on."""
 
     slot: int
     needed_by: int
-    """The slot of what comes next; of computation itself its own."""
+    """The slot that needs it; for computation its own slot."""
     is_wait: bool
 
 
 @dataclass(frozen=True)
 class Line:
-    """What the ranks of one stage are through with, in order."""
+    """What the ranks of one stage must finish, in order."""
 
     slots: Ints
     needed_by: Ints
@@ -44,14 +44,14 @@ class Line:
         return cls(np.array(slots), np.array(needed_by), np.array(waits))
 
     def blocked_ns(self, times: Times, stage: int) -> Ints:
-        """Of every slot, `[slot, rank within the stage]`; NULL: the rank stands in it for ever."""
+        """For every slot, `[slot, rank within the stage]`; NULL: the rank is blocked for ever."""
         slots, waits = self.slots, self.waits
         end = times.end[slots, stage]
         through = np.maximum.accumulate(end, axis=0)
         before = np.concatenate((np.zeros_like(through[:1]), through[:-1]))
         since = np.maximum(before, times.issued[self.needed_by, stage])
         stood = np.where((end >= NEVER) & (since < NEVER), NULL, np.maximum(end - since, 0))
-        stood[since >= NEVER] = 0  # it never came to that
+        stood[since >= NEVER] = 0  # the rank never got there
         found = np.zeros_like(times.end[:, stage])
         found[slots[waits]] = stood[waits]
         return found

@@ -1,4 +1,4 @@
-"""Table `comm_ops`: every communication operator as each of its members saw it."""
+"""Table `comm_ops`: every communication operator as each of its members recorded it."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ STATES = ("done", "started", "scheduled")
 
 @dataclass(frozen=True)
 class _Lane:
-    """The operators of one kind of group on one stage, in the order its hosts issue them."""
+    """The operators of one kind of group on one stage, in the order in which they are issued."""
 
     stage: int
     ops: tuple[Op, ...]
     groups: Ints
-    """Codes of the group's name, of each rank within the stage."""
+    """For each rank within the stage, the code of its group's name."""
 
 
 @dataclass(frozen=True)
 class _Sheet:
-    """All lanes, one below the other: what no step changes, `[operator, rank within the stage]`.
+    """All lanes, one below the other: what is the same in every step.
 
-    Where the second axis has one element, it holds for all ranks.
+    Columns are `[operator, rank within the stage]`. A second axis of length 1 holds for all ranks.
     """
 
     rows: Ints
-    """Of a table `[slot, stage]`; this one has no second axis."""
+    """Rows of a table `[slot, stage]`; this column has no second axis."""
     places: Ints
     rank: NDArray[np.int32]
     group: NDArray[np.int32]
@@ -48,20 +48,20 @@ class _Sheet:
     op: NDArray[np.int32]
     size: Ints
     seq: Ints
-    """In the first step."""
+    """The sequence number in the first step."""
     per_step: Ints
     match: Ints
 
 
 @dataclass
 class CommRows:
-    """One row per operator and member whose host had issued it."""
+    """One row per operator and member, if the member's host had issued it."""
 
     world: World
     clocks: Clocks
     blocking: bool
-    """Whether tensor-, context- and expert-parallel operators are kept; else only those in flight,
-    which collectors know whatever they keep."""
+    """Whether tensor-, context- and expert-parallel operators are recorded; else only those that
+    are still outstanding, which collectors always know."""
     rows: Rows = field(default_factory=lambda: Rows(frozenset({"group", "op", "state"})))
 
     def add(self, moment: Moment) -> None:
@@ -97,7 +97,7 @@ class CommRows:
 
     @property
     def _matches(self) -> int:
-        """More than the distinct operators of one step."""
+        """More than the number of different operators in one step."""
         return len(self.world.ops) * self.world.cluster.stages
 
     @cached_property
@@ -106,7 +106,7 @@ class CommRows:
 
     @cached_property
     def _serial_lines(self) -> list[Line]:
-        """Of steps in which computation waits for every bucket of gradients."""
+        """The lines of steps in which computation waits for every bucket of gradients."""
         return _lines_of(self.world.serial_plan.program)
 
     @cached_property
@@ -140,7 +140,7 @@ class CommRows:
         )  # fmt: skip
 
     def _lanes_of(self, stage: int, kinds: Sequence[str]) -> Iterator[_Lane]:
-        """Those of some kinds that this stage has."""
+        """The lanes of some kinds of groups on this stage."""
         for kind in kinds:
             ops = tuple(op for op in self.world.program.stages[stage]
                         if op.kind in TRANSFERS and op.group == kind)  # fmt: skip
@@ -148,7 +148,7 @@ class CommRows:
                 yield _Lane(stage, ops, self._groups(stage, kind))
 
     def _groups(self, stage: int, kind: str) -> Ints:
-        """Codes of the names of the groups that the ranks of a stage are in."""
+        """For each rank of a stage, the code of the name of its group."""
         cluster = self.world.cluster
         number = cluster.group_of[kind].reshape(cluster.stages, -1)[stage]
         names = {int(one): self.rows.code(f"{kind}-{one}") for one in np.unique(number)}
@@ -161,7 +161,7 @@ class CommRows:
         return peers
 
     def _match(self, op: Op, stage: int) -> int:
-        """The same for a send and its receive, and for all members of a collective."""
+        """A number shared by a send and its receive, and by all members of a collective."""
         slot, stages = self.world.program.slot, self.world.cluster.stages
         if op.partner is None:
             return slot[op.key] * stages
@@ -177,7 +177,7 @@ def _shown(dials: Dials, time: Ints) -> Ints:
 
 
 def _below(parts: Sequence[Ints], like: Ints) -> Ints:
-    """Tables one below the other; none: as empty as another one."""
+    """Tables one below the other; if there are none, an empty table with columns as in `like`."""
     return np.concatenate(parts) if parts else np.zeros_like(like)
 
 

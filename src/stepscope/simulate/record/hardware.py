@@ -1,7 +1,7 @@
-"""Table `hardware`: what the counters of GPUs, adapters and hosts showed.
+"""Table `hardware`: the counters of GPUs, adapters and hosts.
 
-Every rank is read once a second, or once a step if that is longer. Ordinary values follow from
-what the rank did in the meantime; faults show where their hardware does.
+Every rank is sampled once a second, or once a step if that is longer. Normal values follow from
+what the rank did in the meantime; faults change the counters of the hardware that they affect.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from stepscope.window import Floats, Ints
 PERIOD_NS = 1_000_000_000
 SECOND_NS = 1_000_000_000
 SM_CLOCK_MHZ, IDLE_W, BUSY_W, IDLE_C, BUSY_C = 1980.0, 120.0, 650.0, 38.0, 66.0
-"""An H100 SXM: its boost clock, and power and temperature at rest and at work."""
+"""An H100 SXM: its boost clock, and its power and temperature when idle and when busy."""
 SPREAD = 0.02
-"""Of what counters show, log-normal."""
+"""Log-normal spread of counter values."""
 HOST_LEVEL = -1
 PCIE_LINK_GB_PER_S = 63.0
-"""Of PCIe 5 x16 as it is trained; what is reached is less."""
+"""PCIe 5 x16 at the rate at which it is trained; the rate that transfers reach is lower."""
 ADAPTERS_LINK = "nic_pcie_gb_per_s"
 CORES_PER_RANK = 1.1
-"""The main thread launches or waits in a spin; a little more for the others."""
+"""The main thread launches or spins; the other threads use a little more."""
 CORES_PER_HOST = 192
 EVENTS = ("xid", "ecc_sbe", "ecc_dbe", "nic_port_down", "nic_rx_errors", "pcie_replays")
-"""Counters that stand at zero where nothing happens; only rows above zero are kept."""
+"""Counters that are normally zero; only rows above zero are written."""
 EXACT = (*EVENTS, "sm_clock_mhz", "gpu_strangers", "pcie_link_gb_per_s")
-"""Counters that show no noise."""
+"""Counters without noise."""
 
 
 @dataclass
 class HardwareRows:
-    """One row per rank, metric and sample; `rank` -1 for what belongs to a host."""
+    """One row per rank, metric and sample; `rank` is -1 for metrics of a host."""
 
     world: World
     clocks: Clocks
@@ -69,7 +69,7 @@ class HardwareRows:
             self._adapters_links(moment, now)
 
     def _put(self, metric: str, values: Floats, shown: Ints, places: Ints) -> None:
-        """The rows of some places of all whose clocks show a time."""
+        """Adds rows for those of the given places whose clocks have a sample."""
         if len(places):
             self.rows.add(
                 rank=self._ranks[places], host=self._host_codes[places],
@@ -78,7 +78,7 @@ class HardwareRows:
             )  # fmt: skip
 
     def _adapters(self, moment: Moment, now: int) -> None:
-        """What adapters counted: it belongs to their host."""
+        """Counters of adapters, which belong to the host."""
         cluster = self.world.cluster
         for one in moment.conditions.readings:
             counts = one.of_adapter and one.metric != ADAPTERS_LINK
@@ -92,7 +92,7 @@ class HardwareRows:
                 )  # fmt: skip
 
     def _adapters_links(self, moment: Moment, now: int) -> None:
-        """What the links between adapters and their hosts carry as they are trained."""
+        """The rates at which the links between adapters and hosts are trained."""
         cluster, nics = self.world.cluster, self.world.scenario.hardware.nics_per_host
         carries = np.full((cluster.hosts, nics), PCIE_LINK_GB_PER_S)
         for one in moment.conditions.readings:
@@ -107,7 +107,7 @@ class HardwareRows:
         )  # fmt: skip
 
     def _hosts(self, moment: Moment, now: int) -> None:
-        """Processor use of whole hosts, as a fraction."""
+        """CPU use of whole hosts, as a fraction."""
         cluster = self.world.cluster
         per_rank = self._read(
             "cpu_util", np.full(self.world.scenario.ranks, CORES_PER_RANK), moment
@@ -124,7 +124,7 @@ class HardwareRows:
         )  # fmt: skip
 
     def _values(self, moment: Moment, now: int) -> Mapping[str, Floats]:
-        """Every metric of every place."""
+        """Every metric for every place."""
         ranks = self.world.scenario.ranks
         lasted = np.maximum(np.minimum(moment.times.done, now) - moment.start, 1).ravel()
         busy = np.clip(self._worked(moment) / lasted, 0.0, 1.0)
@@ -157,7 +157,7 @@ class HardwareRows:
 
     @cached_property
     def _first_on_hosts(self) -> Ints:
-        """A place on each host."""
+        """One place on each host."""
         cluster = self.world.cluster
         return np.array([cluster.places_on(host)[0] for host in range(cluster.hosts)])
 
@@ -183,7 +183,7 @@ class HardwareRows:
 
     @cached_property
     def _sent(self) -> tuple[Floats, Floats, Floats]:
-        """Bytes that leave each place in one step by NVLink, adapter and PCIe."""
+        """Bytes that each place sends in one step through NVLink, adapter and PCIe."""
         ranks = self.world.scenario.ranks
         nvlink, nic = np.zeros(ranks), np.zeros(ranks)
         for stage, ops in enumerate(self.world.program.stages):
@@ -197,8 +197,8 @@ class HardwareRows:
         return nvlink, nic, nic + copies
 
     def _ways(self, op: Op, stage: int) -> tuple[Ints, Floats, Floats]:
-        """The places of a stage, and which part of an operator each sends within and beyond its
-        host."""
+        """The places of a stage, and the share of an operator that each sends within its host and
+        to other hosts."""
         cluster = self.world.cluster
         places = np.arange(cluster.per_stage) + stage * cluster.per_stage
         if op.partner is not None:

@@ -1,4 +1,4 @@
-"""Tables `kernels` and `kernel_summaries`: what the device executed, one by one or in sum."""
+"""Tables `kernels` and `kernel_summaries`: what the device executed, one by one or summarised."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SHARES = {
     HEAD: (("sm90_xmma_gemm_bf16_vocab_{}", 0.75), ("cross_entropy_{}_kernel", 0.25)),
     OPTIMIZER: (("multi_tensor_adam_kernel", 0.90), ("multi_tensor_l2norm_kernel", 0.10)),
 }  # fmt: skip
-"""The kernels of one operation, and the part of its time that each takes, in order."""
+"""The kernels of one operation in order, each with its share of the time."""
 NCCL = {"AllReduce": "ncclDevKernel_AllReduce_Sum_bf16_RING_LL",
         "AllGather": "ncclDevKernel_AllGather_RING_LL",
         "ReduceScatter": "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL",
@@ -36,24 +36,24 @@ NCCL = {"AllReduce": "ncclDevKernel_AllReduce_Sum_bf16_RING_LL",
         "Recv": "ncclDevKernel_SendRecv"}  # fmt: skip
 PERMILLE = 1000
 GAP, LEAST, LEAST_SHARE = 1.1, 5, 100
-"""Medians of two modes differ by a tenth, and each has five executions and one in a hundred, as
-the processor's do."""
+"""Modes must differ by a tenth in their medians, and have at least five executions and one in a
+hundred of all: the same limits as in the processor."""
 
 
 @dataclass(frozen=True)
 class _Kernel:
-    """A part of the operations of one stage: one kernel on one stream."""
+    """One kernel on one stream, as part of the operations of one stage."""
 
     name: str
     stream: int
     slots: Ints
     first: int
-    """Where in the operation it begins and ends, in thousandths."""
+    """Start and end within the operation, in thousandths."""
     last: int
 
 
 def _parts(op: Op) -> list[tuple[str, int, int]]:
-    """Names and places of an operation's kernels."""
+    """The names, starts and ends of an operation's kernels."""
     if op.kind == "copy":
         return [(op.name, 0, PERMILLE)]
     if op.name in NCCL:
@@ -67,7 +67,7 @@ def _parts(op: Op) -> list[tuple[str, int, int]]:
 
 @dataclass
 class KernelSource:
-    """Which kernels each stage runs."""
+    """The kernels that each stage runs."""
 
     world: World
 
@@ -77,7 +77,7 @@ class KernelSource:
 
     @cached_property
     def streams(self) -> dict[str, int]:
-        """Numbers as CUDA gives them: computation on 7, then one for each."""
+        """Stream numbers as CUDA assigns them: computation is 7, then one number per stream."""
         names = dict.fromkeys(op.stream for op in self.world.ops if op.kind in ON_DEVICE)
         return {name: 7 + 4 * at for at, name in enumerate(sorted(names, key="compute".__ne__))}
 
@@ -94,7 +94,7 @@ class KernelSource:
 
 @dataclass
 class KernelRows:
-    """One row per kernel, copy and collective of the device that came to its end."""
+    """One row per kernel, copy and collective that finished on the device."""
 
     world: World
     clocks: Clocks
@@ -124,8 +124,8 @@ class KernelRows:
 
 @dataclass
 class SummaryRows:
-    """One row per kernel, stream, rank, minute and mode: how many, and how long at the 50th and
-    99th percentile, as `trace.modes` has them."""
+    """One row per kernel, stream, rank, minute and mode: the number of executions, and the 50th and
+    99th percentile of their durations, as in `trace.modes`."""
 
     world: World
     clocks: Clocks
@@ -133,7 +133,7 @@ class SummaryRows:
     rows: Rows = field(default_factory=lambda: Rows(frozenset({"kernel"})))
     _since_ns: int = 0
     _took: list[Ints] = field(default_factory=list)
-    """How long every operation of each step took, `[slot, stage, rank within the stage]`."""
+    """The duration of every operation of each step, `[slot, stage, rank within the stage]`."""
 
     def add(self, moment: Moment) -> None:
         if not moment.finished:
@@ -176,7 +176,7 @@ class SummaryRows:
 
 @dataclass(frozen=True)
 class _Mode:
-    """Of some columns of a sorted table the rows that lie together."""
+    """The rows of one mode in some columns of a sorted table."""
 
     cluster: int
     column: Ints
@@ -187,8 +187,8 @@ class _Mode:
 def _modes(took: Ints) -> Iterator[_Mode]:
     """The modes of every column of a sorted table, the shortest first.
 
-    As processors part them where modes lie clearly apart (docs/methods/compression.md): at a gap of
-    a tenth, with executions enough on either side. Modes that overlap stay one here.
+    Like processors (docs/methods/compression.md), it splits at a gap of a tenth with enough
+    executions on either side. Unlike there, modes that overlap stay together.
     """
     rows, columns = took.shape
     least = max(LEAST, -(-rows // LEAST_SHARE))

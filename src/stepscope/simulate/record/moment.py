@@ -1,4 +1,4 @@
-"""One step as it happened, and as the clocks of its hosts show it."""
+"""One step as it happened, and the host clocks through which it is recorded."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ PPM = 1_000_000
 
 @dataclass(frozen=True)
 class Moment:
-    """One step: what it was asked to do, what it cost, when it happened.
+    """One step: its conditions, its costs, and when everything happened.
 
-    Times are `[slot, stage, rank within the stage]` since the job began.
+    Times are `[slot, stage, rank within the stage]`, counted from the start of the job.
     """
 
     world: World
@@ -32,7 +32,7 @@ class Moment:
     start: Ints
     """When each host began the step: `[stage, rank within the stage]`."""
     stalls: tuple[Stall, ...]
-    """Of faults and of nobody."""
+    """Stalls that faults caused, and harmless ones."""
 
     @cached_property
     def finished(self) -> bool:
@@ -40,13 +40,13 @@ class Moment:
 
 
 def by_row(table: Ints) -> Ints:
-    """A table `[slot, stage, rank within the stage]` as rows of ranks, one per slot and stage."""
+    """Reshapes a table `[slot, stage, rank within the stage]` to one row per slot and stage."""
     return table.reshape(-1, table.shape[-1])
 
 
 @dataclass(frozen=True)
 class Clocks:
-    """The clock of every host: off by a constant, and drifting."""
+    """The clock of every host: it has a constant offset and a drift."""
 
     world: World
     epoch_ns: int = EPOCH_NS
@@ -66,20 +66,20 @@ class Clocks:
         return np.rint(drawn).astype(np.int64)[cluster.host_of_place]
 
     def show(self, time: Ints, places: Ints) -> Ints:
-        """What the clocks at some places show at some times."""
+        """What the clocks of some places show at some times."""
         return self.at(places).show(time)
 
     def at(self, places: Ints) -> Dials:
-        """The clocks at some places."""
+        """The clocks of some places, for repeated use."""
         return Dials(self.epoch_ns + self._offset_ns[places], self._drift_ppb[places])
 
 
 @dataclass(frozen=True)
 class Dials:
-    """Some clocks, to be read more than once."""
+    """Some clocks, for repeated use."""
 
     zero_ns: Ints
-    """What each shows when the job begins."""
+    """What each clock shows when the job begins."""
     drift_ppb: Ints
 
     def show(self, time: Ints) -> Ints:

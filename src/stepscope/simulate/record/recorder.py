@@ -1,4 +1,4 @@
-"""All tables of a job, filled step by step."""
+"""Fills all tables of a job, step by step."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from stepscope.window import Table
 
 FULL_UP_TO = 200_000
 NORMAL_UP_TO = 4_000_000
-"""Operations of all ranks and steps, above which `auto` writes less: every kernel of two hundred
-thousand operations is half a million rows, four million operators are 300 MB of memory."""
+"""Operations of all ranks and steps, above which `auto` records less. Two hundred thousand
+operations are half a million rows of kernels; four million are 300 MB of memory."""
 
 
 def detail_of(world: World) -> Detail:
-    """What `auto` means for a job of this size."""
+    """The detail that `auto` selects for a job of this size."""
     scenario = world.scenario
     if scenario.detail != "auto":
         return scenario.detail
@@ -38,18 +38,18 @@ def detail_of(world: World) -> Detail:
 
 @dataclass(frozen=True)
 class Recorder:
-    """Fills the tables that the scenario's detail asks for.
+    """Fills the tables that the scenario's level of detail includes.
 
-    `full` has every kernel; `normal` sums of kernels per minute; `brief` in addition leaves out
-    phases within a pass and the tensor-, context- and expert-parallel operators, but those that are
-    in flight when a job hangs.
+    `full` includes every kernel; `normal` has one summary of kernels per minute; `brief` also
+    leaves out phases within a pass, and tensor-, context- and expert-parallel operators except
+    those that are outstanding when a job hangs.
     """
 
     world: World
     epoch_ns: int = EPOCH_NS
 
     def add(self, moment: Moment, watched_until_ns: int = NEVER) -> None:
-        """One step; of what never ends collectors have seen what was until they last looked."""
+        """Records one step; if it never ends, what had happened by the last look."""
         self._steps.add(moment)
         self._phases.add(moment)
         self._comm.add(moment)
@@ -63,7 +63,7 @@ class Recorder:
             self._summaries.add(moment)
 
     def look(self, moment: Moment, watched_until_ns: int) -> None:
-        """What a later look at a step that never ends finds changed."""
+        """Records what has changed since an earlier look at a step that never ends."""
         self._stacks.add(moment, watched_until_ns)
         self._hardware.add(moment, watched_until_ns)
 
@@ -73,11 +73,11 @@ class Recorder:
         return _not_empty({name: rows.table() for name, rows in self._rows.items()})
 
     def drain(self) -> Mapping[str, Table]:
-        """The rows since the last time; of kernels, minutes that are over."""
+        """The rows since the last call; kernel summaries only of minutes that are over."""
         return _not_empty({name: rows.drain() for name, rows in self._rows.items()})
 
     def beside(self) -> Recorder:
-        """A recorder that goes on from here, with rows of its own."""
+        """A recorder that continues from here, with rows of its own."""
         other = Recorder(self.world, self.epoch_ns)
         other._stacks.until = self._stacks.until
         return other

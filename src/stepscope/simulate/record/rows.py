@@ -1,4 +1,4 @@
-"""Rows gathered step by step, and made into a table at the end."""
+"""Collects rows step by step, and makes them into a table at the end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Value = NDArray[Any] | np.generic
 
 @dataclass(frozen=True)
 class _Piece:
-    """Columns that broadcast to one shape; they are spread out only when a table is made."""
+    """Columns that broadcast to one shape; this happens only when a table is made."""
 
     columns: Mapping[str, Value]
     shape: tuple[int, ...]
@@ -41,13 +41,13 @@ class Rows:
         return np.array([self.code(word) for word in words], np.int32)
 
     def add(self, **columns: Value) -> None:
-        """Columns of any shapes that broadcast to one. They belong to the table from now on."""
+        """Adds columns that broadcast to one shape. They must not be changed afterwards."""
         shape = np.broadcast(*columns.values()).shape
         if 0 not in shape:
             self._pieces.append(_Piece(columns, shape, math.prod(shape)))
 
     def add_known(self, known: Mask, **columns: Value) -> None:
-        """The rows that are known, of columns that broadcast to the shape of `known`."""
+        """Adds the rows where `known` is true, from columns that broadcast to its shape."""
         if known.all():
             self.add(**columns)
             return
@@ -55,13 +55,13 @@ class Rows:
                     for name, column in columns.items()})  # fmt: skip
 
     def table(self) -> Table:
-        """All rows; a table without columns where there are none."""
+        """All rows; a table without columns if there are none."""
         if not self._pieces:
             return Table({})
         return Table({name: self._column(name) for name in self._pieces[0].columns})
 
     def drain(self) -> Table:
-        """The rows since the last time."""
+        """The rows since the last call."""
         table = self.table()
         self._pieces.clear()
         return table
@@ -71,21 +71,21 @@ class Rows:
         if name not in self.text:
             return self._spread(pieces)
         used, place = self._used(pieces)
-        # small or shared by all steps: translated before they are spread out
+        # translated before they are spread out, while they are small or shared by all steps
         known = {id(piece): place[piece] for piece in pieces}
         codes = self._spread([known[id(piece)] for piece in pieces])
         return Strings(codes, tuple(itertools.compress(self.words, used)))
 
     def _used(self, pieces: Sequence[NDArray[Any]]) -> tuple[Mask, NDArray[np.int32]]:
-        """The words that a column uses (what looks through them all is slow otherwise), and the
-        number of each among them."""
+        """The words that a column uses, and the index of each among them. Unused words would slow
+        down code that goes through all words."""
         used = np.zeros(len(self.words), np.bool_)
         for piece in {id(one): one for one in pieces}.values():
             used[piece] = True
         return used, (np.cumsum(used) - 1).astype(np.int32)
 
     def _spread(self, pieces: Sequence[NDArray[Any]]) -> NDArray[Any]:
-        """One below the other, each as large as its rows are."""
+        """The pieces one below the other, each broadcast to the size of its rows."""
         values = np.empty(sum(piece.size for piece in self._pieces), pieces[0].dtype)
         filled = 0
         for piece, value in zip(self._pieces, pieces, strict=True):

@@ -1,7 +1,7 @@
-"""Tables `stacks` and `pauses`: where each main thread stood, as a sampler from outside sees it.
+"""Tables `stacks` and `pauses`: where each main thread was, as an external sampler sees it.
 
-A sampler looks ten times a second; a run of equal samples is one row, and what falls between two
-samples was never seen.
+A sampler takes ten samples a second. A run of equal samples is one row, and what happens between
+two samples is lost.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ISSUING = ROOT + "train (train.py:47);forward_backward (schedules.py:530);forwar
 COUNTING = ISSUING + (
     ";_maybe_dtoh_and_synchronize (token_dispatcher.py:712);synchronize (streams.py:92)"
 )
-"""Before tokens go to their experts the host must know how many: as Megatron-LM waits for that."""
+"""The host must know the token counts before the all-to-all; Megatron-LM waits for them here."""
 WAITING = ROOT + "train (train.py:52);step (optimizer.py:380);synchronize (streams.py:92)"
 SAVING = ROOT + "train (train.py:57);save_checkpoint (checkpointing.py:310)"
 EVALUATING = ROOT + "train (train.py:60);evaluate (training.py:880)"
@@ -39,7 +39,7 @@ NO_GIL = frozenset({WAITING, COUNTING, LOADING})
 
 @dataclass(frozen=True)
 class _Part:
-    """What hosts did from one moment to another, by place; nothing where the end is not later."""
+    """What hosts did from one moment to another, by place; empty if the end is not later."""
 
     frames: str
     begin: Ints
@@ -55,13 +55,13 @@ class StackRows:
     clocks: Clocks
     rows: Rows = field(default_factory=lambda: Rows(frozenset({"thread", "frames"})))
     until: Ints = field(init=False)
-    """Up to when each host has been looked at."""
+    """Up to when each host has been sampled."""
 
     def __post_init__(self) -> None:
         self.until = np.zeros(self.world.scenario.ranks, np.int64)
 
     def add(self, moment: Moment, watched_until_ns: int) -> None:
-        """What hosts did in a step, and since the one before it."""
+        """Records what hosts did in a step, and between it and the previous step."""
         parts = sorted(self._parts(moment), key=_seen_as)
         for _, alike in groupby(parts, _seen_as):
             self._sample(list(alike), watched_until_ns)
@@ -82,7 +82,7 @@ class StackRows:
         return [*parts, *stalls]
 
     def _issuing(self, moment: Moment, since: Ints, until: Ints) -> Iterator[_Part]:
-        """Operations are handed over, and now and then the host waits for a result."""
+        """Hosts issue operations, and now and then wait for a result."""
         stages = np.arange(self.world.cluster.stages)
         for slots in self._waits:
             begin, end = (table[slots, stages].ravel()
@@ -101,7 +101,7 @@ class StackRows:
         return np.array(found, np.int64).T
 
     def _between(self, step: int) -> str:
-        """What hosts did before a step."""
+        """The call stack of what hosts did before a step."""
         noise = self.world.scenario.noise
         saved = noise.checkpoint_every and step % noise.checkpoint_every == 0
         return SAVING if saved or not noise.evaluate_every else EVALUATING
@@ -112,18 +112,18 @@ class StackRows:
         return loaded
 
     def _issued(self, moment: Moment) -> Ints:
-        """When each host had handed over everything, or stood still for good."""
+        """When each host had issued everything, or stalled for good."""
         last = self._last
         stages = np.arange(len(last))
         return moment.times.issued[last, stages].ravel()
 
     @cached_property
     def _last(self) -> Ints:
-        """Per stage what its hosts wait for at the end of the step."""
+        """Per stage, what its hosts wait for at the end of the step."""
         return np.array([order[-1] for order in self.world.program.host_order])
 
     def _stalled(self, moment: Moment, stall: Stall) -> _Part:
-        """A stall ends when the operation behind it is issued, if it does."""
+        """A stall ends when the operation after it is issued, if it ever is."""
         places = stall.places
         issued = moment.times.issued.reshape(len(self.world.ops), -1)[stall.slot, places]
         begin, end = (np.zeros(self.world.scenario.ranks, np.int64) for _ in range(2))
@@ -133,7 +133,7 @@ class StackRows:
         return _Part(f"{ROOT}train (train.py:47);{stall.frames}", begin, end, stall.active)
 
     def _before(self, moment: Moment, slot: int, place: int) -> int:
-        """When a host had issued the operation before one."""
+        """When a host had issued the operation before this one."""
         stage, within = divmod(place, self.world.cluster.per_stage)
         at = self._turn[stage][slot]
         if at == 0:
@@ -142,12 +142,12 @@ class StackRows:
 
     @cached_property
     def _turn(self) -> list[dict[int, int]]:
-        """Per stage, the place of each slot in the order its hosts issue them."""
+        """Per stage, the position of each slot in the order in which its hosts issue them."""
         orders = self.world.program.host_order
         return [{int(slot): at for at, slot in enumerate(order)} for order in orders]
 
     def _sample(self, parts: Sequence[_Part], until_ns: int) -> None:
-        """Rows of parts that look alike. Ranks are sampled at moments of their own."""
+        """Adds rows for parts that look the same. Each rank has its own sampling times."""
         begin, end = (np.minimum(np.stack([getattr(part, edge) for part in parts]), until_ns)
                       for edge in ("begin", "end"))  # fmt: skip
         first = -(-(begin - self._phase) // PERIOD_NS)
@@ -173,7 +173,7 @@ def _seen_as(part: _Part) -> tuple[str, bool]:
 
 
 def _runs(first: Ints, count: Ints) -> tuple[Ints, Ints, Ints]:
-    """Places, first samples and numbers of samples of unbroken runs; of `[part, place]`, in order
+    """The places, first samples and lengths of unbroken runs, from samples `[part, place]` in order
     of time."""
     place, part = np.nonzero((count > 0).T)
     first, count = first[part, place], count[part, place]
@@ -185,7 +185,7 @@ def _runs(first: Ints, count: Ints) -> tuple[Ints, Ints, Ints]:
 
 
 def _without(part: _Part, stall: _Part) -> list[_Part]:
-    """A part less the time of a stall, in up to two pieces."""
+    """A part without the time of a stall, in up to two pieces."""
     inside = (part.begin < stall.end) & (stall.begin < part.end) & (stall.begin < stall.end)
     if not inside.any():
         return [part]
@@ -197,7 +197,7 @@ def _without(part: _Part, stall: _Part) -> list[_Part]:
 
 @dataclass
 class PauseRows:
-    """One row per pause of the interpreter, as its own hooks note them."""
+    """One row per pause of the interpreter, as the hooks record them."""
 
     world: World
     clocks: Clocks

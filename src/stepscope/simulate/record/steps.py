@@ -1,4 +1,4 @@
-"""Tables `steps` and `phases`: what the framework's own timers would have shown."""
+"""Tables `steps` and `phases`: what the framework's own timers would record."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from stepscope.window import NULL, Ints, Mask
 
 INNER = (ATTENTION, MLP, EXPERTS)
 BLOCKING = ("tp", "cp", "ep")
-"""Groups whose operators stand between two computations of one pass."""
+"""Groups whose operators are between two computations of one pass."""
 NO_MICROBATCH = -1
 
 
@@ -44,25 +44,25 @@ class StepRows:
 
 @dataclass(frozen=True)
 class _Spans:
-    """The phases of all stages: where each begins and ends, and where it waits for others.
+    """The phases of all stages: the operations in which each starts, ends, and waits for others.
 
     Operations are rows of a table `[slot, stage]`.
     """
 
     stage: Ints
     phase: Ints
-    """Codes of names."""
+    """Codes of the phases' names."""
     microbatch: Ints
     first: Ints
     last: Ints
     waiting: Ints
-    """`[phase, operator]`: its communication, -1 where there is less."""
+    """`[phase, operator]`: the phase's communication, padded with -1."""
     communicates: Mask
 
 
 @dataclass
 class PhaseRows:
-    """One row per phase, microbatch and rank that came to its end."""
+    """One row per finished phase, microbatch and rank."""
 
     world: World
     clocks: Clocks
@@ -118,7 +118,7 @@ class PhaseRows:
         )  # fmt: skip
 
     def _phases_of(self, stage: int) -> Iterator[tuple[str, int, list[Op]]]:
-        """Names, microbatches and operations in order."""
+        """Names, microbatches and operations, in order."""
         passes: dict[tuple[str, int, int], list[Op]] = {}
         for op in self.world.program.stages[stage]:
             if op.phase in (FORWARD, BACKWARD):
@@ -132,7 +132,7 @@ class PhaseRows:
 
 
 def _waited(spans: _Spans, begin: Ints, end: Ints) -> Ints:
-    """Time within communication; of operators that are phases themselves it is not told."""
+    """Time within communication; unknown for phases that are one communication operator."""
     rows = spans.waiting
     inside = (rows >= 0)[:, :, None] & (end[rows] < NEVER)
     waited: Ints = np.where(inside, end[rows] - begin[rows], 0).sum(axis=1)

@@ -1,15 +1,16 @@
-"""Table `transfers`: what went over each adapter to each peer, as counted by network work requests.
+"""Table `transfers`: what each adapter sent to each peer, counted in network work requests.
 
-Collectors read the counters of every connection once a second by their own clock: one row per rank,
-peer and second of a step in which anything happened, from the first event in it to the last. Only
-what leaves its host is there; operators of less than one work request, half a megabyte, are left
-out: the norm is eight bytes.
+Collectors read the counters of every connection once a second by their own clock. Each row is one
+rank, peer and second of a step in which anything happened, from the first event in it to the last.
+Only traffic that leaves the host is recorded. Operators of less than one work request (half a
+megabyte) are left out, such as the norm of eight bytes.
 
-When a transfer begins, each sender fills its buffer with requests; the others are posted as these
-complete, here all of them when the last does. Who sends over an edge that is faster than the
-slowest of its group has requests in flight for as much less of the time, here in one piece at any
-moment of the transfer. Where one member stands still, only its own stay in flight: the others have
-nothing to pass on until it moves. Who still waits for a member to come posts nothing.
+When a transfer begins, each sender fills its buffer with requests. The others are posted as these
+complete; here all of them are posted when the last completes. A sender whose edge is faster than
+the slowest of its group has outstanding requests for a proportionally smaller part of the time;
+here that part is contiguous, at any moment of the transfer. If one member stalls, only its own
+requests stay outstanding: the others have nothing to forward until it moves. A rank that still
+waits for another member to arrive posts nothing.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ Marks = NDArray[np.int8]
 STANDS, HELD = 1, -1
 SLICES = 8
 REQUEST_BYTES = 512 * 1024
-"""NCCL's buffer of four megabytes goes out in eight slices."""
+"""NCCL's buffer of four megabytes is sent in eight slices."""
 
 
 TOGETHER = 1 << 17
-"""Lines that are worked on at once: many small arrays cost calls, few large ones memory."""
+"""Lines that are processed at once: many small arrays cost calls, a few large ones cost memory."""
 
 
 @dataclass(frozen=True)
@@ -48,29 +49,29 @@ class _Piece:
     """What the ranks of one stage send to one kind of peer: some lines, one below the other."""
 
     kind: str
-    """Of the group."""
+    """The kind of group."""
     stage: int
     lines: slice
     pairs: slice
     shape: tuple[int, int]
-    """Of the lines: `[operator, rank]`."""
+    """The shape of the lines: `[operator, rank]`."""
 
 
 @dataclass(frozen=True)
 class _Routes:
-    """What ranks send to other hosts in a step: a line per operator and rank, and the pairs of
-    ranks that they belong to."""
+    """What ranks send to other hosts in a step: one line per operator and rank, and the pair of
+    ranks to which each line belongs."""
 
     places: Ints
-    """Of each pair's sender."""
+    """The sender of each pair."""
     peers: Ints
-    """Places."""
+    """The receiver of each pair."""
     pair: Ints
-    """Of each line."""
+    """The pair of each line."""
     at: tuple[Ints, Ints, Ints]
-    """Where each line's operator and rank are: slot, stage, rank within the stage."""
+    """The slot, stage and rank within the stage of each line."""
     sent: Ints
-    """In bytes."""
+    """Bytes of each line."""
     requests: Ints
     pieces: tuple[_Piece, ...]
 
@@ -102,7 +103,7 @@ class TransferRows:
         )  # fmt: skip
 
     def _standing(self, routes: _Routes, moment: Moment) -> Marks | None:
-        """Of each line: who stands still itself, who is held up by that, 0 who moves."""
+        """For each line: whether its sender has stalled, is held up by another, or moves (0)."""
         if not moment.conditions.standing:
             return None
         mark = np.zeros(len(routes.pair), np.int8)
@@ -115,7 +116,7 @@ class TransferRows:
         return mark
 
     def _occupied(self, routes: _Routes, moment: Moment) -> _Occupied | None:
-        """When within each transfer the ranks have requests in flight; None: all the time."""
+        """When within each transfer the ranks have outstanding requests; None: all the time."""
         kinds = {piece.kind for piece in routes.pieces} - {"pp"}
         parts = {
             kind: self.world.network.occupied(kind, moment.conditions.slower) for kind in kinds
@@ -142,7 +143,7 @@ class TransferRows:
 
     @cached_property
     def _nics(self) -> Ints:
-        """Codes of the local names, by place."""
+        """Codes of the adapters' local names, by place."""
         cluster = self.world.cluster
         places = range(self.world.scenario.ranks)
         return self.rows.codes([f"nic-{cluster.nic_of(place)}" for place in places]).astype(
@@ -157,7 +158,7 @@ class TransferRows:
 
     @cached_property
     def _routes(self) -> list[_Routes]:
-        """Everything, in as few parts as `TOGETHER` allows."""
+        """All routes, in as few parts as `TOGETHER` allows."""
         found = [one for stage in range(self.world.cluster.stages)
                  for one in self._by_peer(stage)]  # fmt: skip
         lines = np.cumsum([one.lines for one in found])
@@ -167,7 +168,7 @@ class TransferRows:
         return [_joined([one for one, _ in some]) for _, some in parts]
 
     def _by_peer(self, stage: int) -> Iterator[_Route]:
-        """One for the next stage, one for the stage before, one for each kind of group."""
+        """One for the next stage, one for the previous stage, and one for each kind of group."""
         by_peer: dict[str, list[Op]] = {}
         for op in self.world.program.stages[stage]:
             if op.kind in TRANSFERS and op.kind != "recv" and op.size_bytes >= REQUEST_BYTES:
@@ -193,7 +194,7 @@ class TransferRows:
                       np.flatnonzero(away), sent)  # fmt: skip
 
     def _peers(self, op: Op, stage: int) -> tuple[Ints, Floats]:
-        """For every place its peer on another host, and the part of a buffer that goes there."""
+        """For every place its peer on another host, and the share of the buffer it sends there."""
         ranks = self.world.scenario.ranks
         if op.partner is not None:
             shift = (op.partner[0] - stage) * self.world.cluster.per_stage
@@ -207,12 +208,12 @@ class _Route:
 
     stage: int
     kind: str
-    """Of the group."""
+    """The kind of group."""
     slots: Ints
     places: Ints
     peers: Ints
     columns: Ints
-    """Where the places are among the ranks of their stage."""
+    """The indices of the places among the ranks of their stage."""
     sent: Ints
     """`[operator, rank]` in bytes."""
 
@@ -245,7 +246,7 @@ def _joined(found: Sequence[_Route]) -> _Routes:
 
 @dataclass(frozen=True)
 class _Occupied:
-    """The piece of each line's transfer in which requests are in flight, as parts of it."""
+    """The part of each line's transfer in which requests are outstanding, as fractions of it."""
 
     lasting: Floats
     since: Floats
@@ -253,14 +254,14 @@ class _Occupied:
 
 @dataclass(frozen=True)
 class _Events:
-    """What happened to the requests of each line; NEVER: it did not."""
+    """When the requests of each line are posted and completed; NEVER: they are not."""
 
     posted: Ints
-    """When its first requests are."""
+    """When its first requests are posted."""
     early: Ints
-    """How many these are."""
+    """The number of first requests."""
     ended: Ints
-    """When the others are posted, and all completed."""
+    """When the other requests are posted, and all are completed."""
     requests: Ints
     sent: Ints
 
@@ -284,8 +285,8 @@ def _events(
 
 
 def _by_second(events: _Events, pair: Ints, phase: Ints) -> tuple[Ints, Ints, Ints, list[Ints]]:
-    """Rows, each of a pair and a second: which pair, the first and the last event, and how many
-    requests were posted, how many completed, and their bytes."""
+    """Rows, each of a pair and a second: the pair, the times of the first and the last event, and
+    the numbers of posted requests, completed requests and bytes."""
     begun, done = events.posted < NEVER, events.ended < NEVER
     second = [(time + phase[pair]) // PERIOD_NS for time in (events.posted, events.ended)]
     known = np.concatenate((second[0][begun], second[1][done]))
@@ -304,10 +305,10 @@ def _by_second(events: _Events, pair: Ints, phase: Ints) -> tuple[Ints, Ints, In
     posted += _sum(cell[1], (events.requests - events.early)[done], size)
     counts = [posted, _sum(cell[1], events.requests[done], size),
               _sum(cell[1], events.sent[done], size)]  # fmt: skip
-    seen = np.flatnonzero(first < NEVER)
-    return seen // width, first[seen], last[seen], [one[seen] for one in counts]
+    used = np.flatnonzero(first < NEVER)
+    return used // width, first[used], last[used], [values[used] for values in counts]
 
 
 def _sum(cell: Ints, values: Ints, size: int) -> Ints:
-    """Exact: a second's bytes are far below 2^53."""
+    """The sum is exact: a second's bytes are far below 2^53."""
     return np.bincount(cell, weights=values, minlength=size).astype(np.int64)
