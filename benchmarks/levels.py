@@ -20,6 +20,7 @@ import numpy as np
 
 from stepscope.diagnose.detect import step_time
 from stepscope.diagnose.detect.published import argus_l1, argus_l2
+from stepscope.diagnose.detect.straggler import log_ratios
 from stepscope.window import Floats, Ints
 
 WINDOWS = 60
@@ -59,7 +60,7 @@ def of_one_series(series: Floats) -> Ways:
     return {
         "windows, C++": (
             1.0,
-            lambda: argus_l1.wide_windows(series, argus_l1.WINDOW, argus_l1.RATIO),
+            lambda: argus_l1.wide_windows(series, width, ratio),
         ),
         "windows, numpy": (
             series.size / some.size,
@@ -82,7 +83,7 @@ def of_all_ranks(ranks: int, phases: int, groups: list[Ints]) -> Ways:
         "as published, numpy": (phases, lambda: argus_l2.imbalances_by_group(singles[0], groups)),
         "ratios to peers": (
             1.0,
-            lambda: [straggler.log_ratios(one, groups, 1e6) for one in by_rank],
+            lambda: [log_ratios(one, groups, 1e6) for one in by_rank],
         ),
     }
 
