@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from stepscope.cli import exits
+from stepscope.cli.output import check_writable, print_json, write_html
 from stepscope.errors import UsageError
 
 if TYPE_CHECKING:
@@ -75,7 +74,7 @@ def diagnose(
     Exit status: 0 nothing found, 1 something found, 2 FOLDER_OR_URL cannot be read. With --follow
     Ctrl-C ends it, with the status of the last diagnosis.
     """
-    _check_writable(html)
+    check_writable(html)
     if remote_write is not None and not follow:
         raise UsageError("--remote-write is for jobs that are followed; add --follow")
     if follow:
@@ -116,35 +115,3 @@ def _show(diagnosis: Diagnosis, as_json: bool, html: Path | None) -> None:
         from stepscope.cli.terminal import print_report
 
         print_report(diagnosis)
-
-
-def print_json(diagnosis: Diagnosis, indent: int | None = None) -> None:
-    from stepscope.report.json import to_json
-
-    print(json.dumps(to_json(diagnosis), indent=indent, allow_nan=False), flush=True)
-
-
-def write_html(diagnosis: Diagnosis, path: Path) -> None:
-    """Whoever opens a file sees the old page or the new one; pipes and devices get it as it is."""
-    from stepscope.report.html import render_html
-
-    try:
-        if path.exists() and not path.is_file():
-            path.write_text(render_html(diagnosis), encoding="utf-8")
-            return
-        part = path.with_name(f".{path.name}.{os.getpid()}")
-        part.write_text(render_html(diagnosis), encoding="utf-8")
-        part.replace(path)
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from error
-
-
-def _check_writable(path: Path | None) -> None:
-    """Says so before minutes of reading rather than after."""
-    if path is None:
-        return
-    if path.is_dir():
-        raise UsageError(f"cannot write {path}: it is a folder, name a file in it")
-    if not os.access(path.parent, os.W_OK):
-        why = "it may not be written to" if path.parent.is_dir() else "there is no such folder"
-        raise UsageError(f"cannot write {path}: {path.parent}: {why}; name a file elsewhere")

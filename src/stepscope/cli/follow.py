@@ -16,7 +16,7 @@ from rich.live import Live
 from rich.text import Text
 
 from stepscope.cli import terminal
-from stepscope.cli.diagnose import print_json, write_html
+from stepscope.cli.output import print_json, write_html
 from stepscope.cli.sources import Recording, open_source
 from stepscope.diagnose.finding import Diagnosis
 from stepscope.errors import SourceError, StoreError, UsageError

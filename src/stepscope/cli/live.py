@@ -25,9 +25,9 @@ from rich.live import Live as RichLive
 from rich.text import Text
 
 from stepscope.cli import terminal
-from stepscope.cli.diagnose import write_html
 from stepscope.cli.exits import complain
 from stepscope.cli.follow import Watch, encodable, identity, import_what_looks
+from stepscope.cli.output import write_html
 from stepscope.cli.waiting import wait_for
 from stepscope.diagnose.finding import Diagnosis
 from stepscope.errors import StepscopeError
