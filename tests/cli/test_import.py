@@ -50,7 +50,7 @@ def test_the_job_folder_says_what_the_recording_said(
     assert main(["import", str(recording), "--store", str(tmp_path / "store")]) == 0
     job = tmp_path / "store" / "monday"
     shown = capsys.readouterr()
-    assert shown.err == f"stepscope: wrote {job}; `stepscope diagnose {job}`\n"
+    assert shown.err == f"stepscope: wrote {job}; next: `stepscope diagnose {job}`\n"
     assert diagnosed(job, capsys) == before
 
 
@@ -103,7 +103,7 @@ def test_a_job_folder_is_none_of_those(tmp_path: Path, capsys: Capture) -> None:
     recording = slow_traces(tmp_path / "traces")
     assert main(["import", str(recording), "--store", str(tmp_path / "store")]) == 0
     capsys.readouterr()
-    assert "is a job folder already" in refused(capsys, tmp_path / "store" / "traces")
+    assert "is already a job folder" in refused(capsys, tmp_path / "store" / "traces")
 
 
 @pytest.mark.parametrize("name", ["nothing", "empty", "other"])

@@ -51,4 +51,4 @@ def test_one_that_runs_already_keeps_to_what_it_was_told(
     HostProcessor(tmp_path / "p.sock").ensure()
     assert caplog.text == ""
     HostProcessor(tmp_path / "p.sock", SETTINGS.options()).ensure()
-    assert "a processor runs already" in caplog.text and "--keep-gb 2.5" in caplog.text
+    assert "a processor is already running" in caplog.text and "--keep-gb 2.5" in caplog.text

@@ -73,17 +73,17 @@ def test_of_large_jobs_looks_wait_and_of_small_ones_they_do_not(
     job.run(*[1.0] * 20)
     watch = Watch(job.source)
     watch.look()
-    assert not watch.may_wait(), "it cost next to nothing"
-    monkeypatch.setattr(follow, "DEAR_SECONDS", 0.0)
-    assert watch.may_wait()
-    monkeypatch.setattr(follow, "LOOK_SECONDS", -1.0)
-    assert not watch.may_wait(), "now and then all is looked at"
+    assert not watch.may_skip(), "it cost next to nothing"
+    monkeypatch.setattr(follow, "EXPENSIVE_SECONDS", 0.0)
+    assert watch.may_skip()
+    monkeypatch.setattr(follow, "MAX_SKIP_SECONDS", -1.0)
+    assert not watch.may_skip(), "now and then all is looked at"
 
 
 def test_who_follows_looks_when_it_may_not_wait(
     job: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(follow, "DEAR_SECONDS", 0.0)
+    monkeypatch.setattr(follow, "EXPENSIVE_SECONDS", 0.0)
     job.run(*[1.0] * 20)
     watch = Watch(job.source)
     first = watch.look()

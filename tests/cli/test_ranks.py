@@ -81,7 +81,7 @@ def test_a_job_told_to_a_processor_is_diagnosed(
 
 def test_a_socket_is_for_a_live_job(folder: Path, capsys: Capture) -> None:
     assert main(["simulate", "--socket", "/nowhere", "--out", str(folder / "job")]) == 2
-    assert "add that" in capsys.readouterr().err
+    assert "--socket needs --live" in capsys.readouterr().err
 
 
 def test_a_folder_that_no_processor_would_make(folder: Path, capsys: Capture) -> None:
@@ -128,7 +128,7 @@ def test_a_new_processor_is_told_again_what_is_in_flight(
     monkeypatch.setattr(ranks, "COST_SECONDS", 0.02)
     listener = Listener(folder / "s")
     rank = a_rank(stuck, listener.path)
-    rank.tell(rows_of(stuck, "phases", "comm_ops"))
+    rank.record(rows_of(stuck, "phases", "comm_ops"))
     peer = listener.accept()
     first = in_flight(peer.read_until(something_is_in_flight))
     peer.close()
@@ -154,6 +154,6 @@ def test_a_processor_that_takes_nothing_holds_up_nobody(stuck: Simulation, folde
     rows = rows_of(stuck, "phases")
     told = 200 * (len(rows["phases"]) + 1)  # and the batch
     for _ in range(200):
-        rank.tell(rows)
+        rank.record(rows)
     assert 100 < rank.close() <= told
     listener.close()

@@ -145,7 +145,7 @@ def test_the_folder_above_is_named_for_what_lies_below(tmp_path: Path, capsys: C
 def test_nothing_was_named(capsys: Capture) -> None:
     """`stepscope diagnose "$UNSET"` is not about the current folder."""
     assert main(["diagnose", ""]) == 2
-    assert "the argument is empty" in capsys.readouterr().err
+    assert "the folder name is empty" in capsys.readouterr().err
 
 
 def test_a_file_of_a_job_folder(tmp_path: Path, capsys: Capture) -> None:
@@ -153,4 +153,4 @@ def test_a_file_of_a_job_folder(tmp_path: Path, capsys: Capture) -> None:
     assert main(["import", str(recording), "--store", str(tmp_path / "store")]) == 0
     capsys.readouterr()
     [file] = (tmp_path / "store" / "traces" / "steps").rglob("*.parquet")
-    assert "a job is named by its folder" in complaint(file, capsys)
+    assert "to diagnose a job, name its folder" in complaint(file, capsys)
