@@ -56,7 +56,7 @@ def test_one_file_says_what_can_be_said_of_one_rank(tmp_path: Path, capsys: Capt
     shown = capsys.readouterr().out
     assert shown.startswith("healthy: no culprit found in 1 rank")
     assert "Where an average step goes" in shown
-    assert "Who came last" not in shown, "nobody to compare with"
+    assert "Last arrivals" not in shown, "nobody to compare with"
 
 
 def test_dumps_name_who_did_not_come(tmp_path: Path, capsys: Capture) -> None:

@@ -46,7 +46,7 @@ def prepare(
     try:
         print(build.build(torch))
     except build.BuildError as error:
-        raise UsageError(f"compilation failed: {error}") from error
+        raise UsageError(f"not compiled: {error}") from error
 
 
 def prepare_for(command: Sequence[str], env: Mapping[str, str]) -> None:

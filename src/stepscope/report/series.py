@@ -1,7 +1,7 @@
-"""Step times made small enough to draw.
+"""Downsamples step times for drawing.
 
-Downsampling keeps the smallest and largest value of every bucket, so a single slow step among
-thousands stays visible; it loses which step inside the bucket that was.
+Each bucket keeps its smallest and largest value, so a single slow step among thousands stays
+visible. Which step of the bucket it was is lost.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 
 @dataclass(frozen=True)
 class Bucket:
-    """A run of neighbouring steps: which ones, and how long they took."""
+    """A run of consecutive steps, and how long they took."""
 
     first: int
     last: int
