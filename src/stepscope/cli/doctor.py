@@ -69,7 +69,7 @@ def _lines(checks: Iterable[Check]) -> Iterator[str]:
     for check in checks:
         head = f"{signs[check.state.value]} {check.name}"
         yield from _wrapped(f"{check.state.value}: {check.found}", head)
-        yield from _wrapped(f"for {check.gives}")
+        yield from _wrapped(f"needed for: {check.gives}")
         if check.advice is not None:
             yield from _wrapped(f"> {check.advice}")
 
