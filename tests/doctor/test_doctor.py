@@ -166,7 +166,7 @@ def test_run_says_at_once_that_counters_will_not_be_sampled(server: Machine) -> 
         "this user has no permission to read them; start the processor"
     )
     (server.root / "proc/driver/nvidia/version").unlink()
-    assert why_not(server) == "there is no NVIDIA driver"
+    assert why_not(server) == "no NVIDIA driver"
 
 
 def test_the_copy_that_torch_brings_is_asked_first(server: Machine) -> None:

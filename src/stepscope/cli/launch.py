@@ -93,7 +93,7 @@ class HostProcessor:
         self._checked_at = time.monotonic()
         starting = self._process is not None and self._process.poll() is None
         if not starting and not self._answers():
-            logger.warning("the processor has exited (log: %s); starting another", self._log)
+            logger.warning("the processor is gone (log: %s); starting another", self._log)
             self._start()
 
     def flush(self, job: str) -> None:

@@ -316,7 +316,7 @@ def status(diagnosis: Diagnosis) -> str:
     """The job in one line: step, step time, state."""
     series = diagnosis.series
     if not series.steps:
-        return f"no steps recorded yet; {count(diagnosis.ranks, 'rank')}"
+        return f"no steps yet, {count(diagnosis.ranks, 'rank')}"
     recent = sorted(series.duration_ns[-20:])
     middle = duration(recent[len(recent) // 2])
     state = render_headline(diagnosis)
