@@ -29,7 +29,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "job"
 
 
-def test_it_says_what_it_did(folder: Path, capsys: Capture) -> None:
+def test_compact_prints_what_it_did(folder: Path, capsys: Capture) -> None:
     assert main(["compact", str(folder), "--host", "host-1"]) == 0
     assert main(["compact", str(folder)]) == 0
     assert main(["compact", str(folder)]) == 0

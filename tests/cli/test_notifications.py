@@ -33,7 +33,7 @@ def _is_notified(news: Notifications) -> bool:
     return news.received()
 
 
-def test_who_follows_a_job_hears_when_it_is_stored(daemon: Daemon, tmp_path: Path) -> None:
+def test_a_follower_is_notified_when_rows_are_stored(daemon: Daemon, tmp_path: Path) -> None:
     news, of_another = Notifications(daemon.path, "mine"), Notifications(daemon.path, "another")
     with _train(daemon, tmp_path, "mine"):
         assert of_another.descriptor is not None

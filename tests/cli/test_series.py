@@ -44,7 +44,7 @@ def test_a_healthy_job() -> None:
     assert set(found.values()) == {0} and len(found) == 5
 
 
-def test_a_hang_names_who_and_why() -> None:
+def test_a_hang_names_rank_and_cause() -> None:
     hang = SAMPLES["hang"]()
     found = said(hang)
     assert found["stepscope_state state=hang"] == 1
@@ -62,7 +62,7 @@ def test_verdicts_without_end_are_cut_off() -> None:
     assert found["stepscope_verdicts"] == 50
 
 
-def test_what_is_new_is_said_at_once_and_what_is_over_ends() -> None:
+def test_new_series_are_sent_at_once_and_old_ones_end() -> None:
     writer = Writer()
     announcer = Announcer(writer, "host-0")
     announcer.show(SAMPLES["hang"]())
@@ -77,7 +77,7 @@ def test_what_is_new_is_said_at_once_and_what_is_over_ends() -> None:
     assert all(map(math.isnan, end.values())) and end.keys() == healthy.keys() - ended
 
 
-def test_it_is_for_jobs_that_are_followed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_remote_write_needs_follow(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diagnose", "somewhere", "--remote-write", "http://x/write"]) == 2
     assert "needs --follow" in capsys.readouterr().err
 

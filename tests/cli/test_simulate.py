@@ -79,7 +79,7 @@ def test_flags_change_single_keys_of_a_section(tmp_path: Path) -> None:
     assert job["schedule"]["microbatches"] == 2
 
 
-def test_dp_alone_says_how_many_ranks_there_are(tmp_path: Path) -> None:
+def test_dp_alone_sets_the_number_of_ranks(tmp_path: Path) -> None:
     out = tmp_path / "job"
     few = ["--steps", "2", "--microbatches", "2"]
     assert main(["simulate", *few, "--dp", "4", "--tp", "2", "--out", str(out)]) == 0
@@ -125,7 +125,7 @@ def test_nonsense_is_refused_in_one_line(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_that_is_there_is_left_alone(tmp_path: Path, capsys: Capture) -> None:
+def test_an_existing_folder_is_left_alone(tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "job.json").write_text("{}", encoding="utf-8")
     assert "already exists" in refused(capsys, *SMALL, "--out", tmp_path)
 
@@ -136,7 +136,7 @@ def test_a_file_that_is_no_toml_is_refused(tmp_path: Path, capsys: Capture) -> N
     assert "no TOML" in message
 
 
-def test_what_was_written_reads_back_as_it_was_simulated(tmp_path: Path) -> None:
+def test_the_folder_reads_back_as_simulated(tmp_path: Path) -> None:
     out = tmp_path / "simulated"
     window = simulate(
         from_values({"ranks": 4, "steps": 3, "parallelism": {"microbatches": 2}})

@@ -50,7 +50,7 @@ def test_traces_of_equal_ranks_are_healthy(tmp_path: Path, capsys: Capture) -> N
     assert shown.err == ""
 
 
-def test_one_file_says_what_can_be_said_of_one_rank(tmp_path: Path, capsys: Capture) -> None:
+def test_a_trace_of_one_rank_is_diagnosed(tmp_path: Path, capsys: Capture) -> None:
     folder = write_traces(tmp_path / "traces", ranks=1)
     assert main(["diagnose", str(folder / "rank0.json")]) == 0
     shown = capsys.readouterr().out
@@ -59,12 +59,12 @@ def test_one_file_says_what_can_be_said_of_one_rank(tmp_path: Path, capsys: Capt
     assert "Last arrivals" not in shown, "nobody to compare with"
 
 
-def test_dumps_name_who_did_not_come(tmp_path: Path, capsys: Capture) -> None:
+def test_dumps_name_the_missing_rank(tmp_path: Path, capsys: Capture) -> None:
     verdict = verdict_of(write_dumps(tmp_path / "dumps", absent=1), capsys)
     assert (verdict["kind"], verdict["ranks"], verdict["victims"]) == ("hang", [1], 3)
 
 
-def test_one_dump_is_read_as_it_is(tmp_path: Path, capsys: Capture) -> None:
+def test_a_single_dump_is_read(tmp_path: Path, capsys: Capture) -> None:
     folder = write_dumps(tmp_path / "dumps", absent=1)
     assert verdict_of(folder / "nccl_trace_rank_0", capsys)["kind"] == "hang"
 

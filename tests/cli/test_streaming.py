@@ -105,7 +105,7 @@ def test_a_machine_that_is_too_slow_is_noticed() -> None:
     assert len(slow.taken) == 5
 
 
-def test_ctrl_c_ends_it_and_says_how_late_it_was() -> None:
+def test_ctrl_c_ends_the_stream_and_returns_its_delay() -> None:
     slow = Slow(3 * SECOND_NS // 2)
 
     def until_pressed() -> Iterator[Slice]:

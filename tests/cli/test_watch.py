@@ -23,7 +23,9 @@ def daemon(tmp_path: Path) -> Iterator[Daemon]:
     daemon.terminate()
 
 
-def test_ranks_are_told(daemon: Daemon, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ranks_get_the_events(
+    daemon: Daemon, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     python = Producer(0, job="mine", store=str(tmp_path))
     plugin = Producer(0, job="mine", store=str(tmp_path), source="nccl")
     with daemon.connect(python.hello()), daemon.connect(plugin.hello()) as line:
@@ -34,12 +36,12 @@ def test_ranks_are_told(daemon: Daemon, tmp_path: Path, capsys: pytest.CaptureFi
     assert capsys.readouterr().out == "1 rank of mine set to record collectives,kernels\n"
 
 
-def test_no_rank_is_there(daemon: Daemon, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_rank_of_the_job(daemon: Daemon, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["watch", "other", "nothing", "--socket", str(daemon.path)]) == 2
     assert "no rank of other on this host was started with --native nccl" in capsys.readouterr().err
 
 
-def test_no_processor_is_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_processor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["watch", "mine", "as-usual", "--socket", str(tmp_path / "none.sock")]) == 2
     assert "no answer from a processor on" in capsys.readouterr().err
 

@@ -61,7 +61,7 @@ def states(machine: Machine) -> dict[str, State]:
     return {name: check.state for name, check in look(machine).items()}
 
 
-def test_a_laptop_lacks_what_it_cannot_have_and_nothing_is_wrong(laptop: Machine) -> None:
+def test_a_laptop_without_gpu_has_nothing_blocked(laptop: Machine) -> None:
     absent = {name for name, state in states(laptop).items() if state is State.ABSENT}
     assert absent == {"rdma", "driver", "nvml", "kernels", "nccl", "counters"}
     assert State.BLOCKED not in states(laptop).values()
@@ -75,7 +75,7 @@ def test_on_a_server_everything_works(server: Machine) -> None:
     assert look(server)["counters"].found == "libcupti.so.13, version 130001"
 
 
-def test_who_may_read_counters_of_a_gpu(server: Machine) -> None:
+def test_permission_to_read_gpu_counters(server: Machine) -> None:
     write(server.root, "proc/driver/nvidia/params", "RmProfilingAdminOnly: 1")
     check = look(server)["counters"]
     assert (
@@ -128,7 +128,7 @@ def test_a_gpu_without_a_driver_is_trouble(laptop: Machine) -> None:
 
 
 @pytest.mark.parametrize(("scope", "state"), [("1", "works"), ("2", "blocked"), ("3", "blocked")])
-def test_who_may_look_into_ranks(laptop: Machine, scope: str, state: str) -> None:
+def test_permission_to_inspect_ranks(laptop: Machine, scope: str, state: str) -> None:
     write(laptop.root, "proc/sys/kernel/yama/ptrace_scope", scope)
     assert look(laptop)["stacks"].state == state
 
@@ -193,11 +193,11 @@ def test_ports_that_are_down_are_trouble(server: Machine) -> None:
     assert states(server)["rdma"] is State.BLOCKED
 
 
-def test_settings_are_told_as_they_are(server: Machine) -> None:
+def test_settings_are_listed(server: Machine) -> None:
     assert checks.facts(server) == {"ptrace_scope": "1", "RmProfilingAdminOnly": "0"}
 
 
-def test_the_command_says_it_in_words_and_as_json(
+def test_the_command_prints_text_and_json(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], laptop: Machine,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -208,12 +208,12 @@ def test_the_command_says_it_in_words_and_as_json(
         "stepscope.doctor.this_machine", lambda *_: replace(laptop, py_spy=lambda: None)
     )
     assert main(["doctor", "--json"]) == 1
-    told = json.loads(capsys.readouterr().out)
-    blocked = [check for check in told["checks"] if check["state"] == "blocked"]
+    output = json.loads(capsys.readouterr().out)
+    blocked = [check for check in output["checks"] if check["state"] == "blocked"]
     assert [check["advice"] for check in blocked] == ["pip install py-spy"]
-    assert told["schema"] == 1
+    assert output["schema"] == 1
 
 
-def test_it_works_wherever_the_tests_run(capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_runs_on_the_test_machine(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor"]) in (0, 1)
     assert "training" in capsys.readouterr().out

@@ -46,7 +46,7 @@ def test_ascii_is_the_same_column_for_column(name: str) -> None:
     ]
 
 
-def test_colour_only_when_asked_for() -> None:
+def test_colour_is_optional() -> None:
     assert "\x1b" not in render_text(slow_rank())
     assert "\x1b[" in render_text(slow_rank(), color=True)
 
@@ -87,7 +87,7 @@ def test_a_function_that_computes_is_no_failing_device() -> None:
     assert "throttling" not in text
 
 
-def test_traces_tell_where_the_time_goes() -> None:
+def test_traces_show_where_the_time_goes() -> None:
     text = render_text(traces(), 100)
     parts = text.split("Where an average step goes\n")[1].split("\n\n")[0]
     assert parts.split()[:4] == ["rank", "compute", "exposed", "comm."]
@@ -99,14 +99,14 @@ def test_traces_tell_where_the_time_goes() -> None:
     assert "\n  AllGather in tp-1: rank 3 arrived last in 101 of 288 and alone delayed " in last
 
 
-def test_one_rank_waits_for_nobody() -> None:
+def test_a_single_rank_has_no_last_arrivals() -> None:
     text = render_text(one_trace())
     assert "The device is idle, waiting for the host to launch work, for 46%" in text
     assert "Last arrivals" not in text
     assert "median" not in text
 
 
-def test_many_ranks_of_which_none_is_unusual_show_the_middle_one() -> None:
+def test_many_ranks_without_outliers_show_the_median() -> None:
     text = render_text(many_traces())
     assert "Own time" not in text
     rows = text.split("Where an average step goes (64 ranks, no outliers)")[1].splitlines()[1:]
@@ -131,7 +131,7 @@ def test_one_enormous_first_step_does_not_flatten_the_rest() -> None:
     assert line[10] < line[50], "the slower half is still seen"
 
 
-def test_anomalies_without_a_culprit_are_said() -> None:
+def test_anomalies_without_a_culprit_are_reported() -> None:
     diagnosis = dataclasses.replace(healthy(), state="jitter")
     assert "no culprit found" in render_headline(diagnosis)
     assert not render_headline(diagnosis).startswith("healthy")

@@ -64,8 +64,8 @@ def _invoke(app: Callable[..., object], args: Sequence[str] | None) -> int:
     return status if isinstance(status, int) else exits.NOTHING_FOUND
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(show: bool) -> None:
+    if show:
         typer.echo(f"stepscope {stepscope.__version__}")
         raise typer.Exit
 

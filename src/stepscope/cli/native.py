@@ -40,14 +40,14 @@ Native = Annotated[
 ]
 
 
-def variables(wanted: str | None, env: Mapping[str, str] = os.environ) -> dict[str, str]:
+def variables(requested: str | None, env: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The variables to set for a command; a library that the user has set is left alone.
 
     Raises:
         UsageError: a name is unknown, or its library was not built.
     """
     found: dict[str, str] = {}
-    names = dict.fromkeys(filter(None, (wanted or "").split(",")))
+    names = dict.fromkeys(filter(None, (requested or "").split(",")))
     for variable, value in (SWITCHES[name] for name in names if name in SWITCHES):
         found[variable] = env.get(variable) or value
     for name in (name for name in names if name not in SWITCHES):

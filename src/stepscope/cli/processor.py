@@ -25,7 +25,7 @@ Traces = Annotated[
 ]
 Kernels = Annotated[
     bool,
-    typer.Option("--kernels/--no-kernels", help="Store every kernel instead of summaries only."),
+    typer.Option("--kernels/--no-kernels", help="Store every kernel in addition to summaries."),
 ]
 
 Counters = Annotated[

@@ -105,7 +105,7 @@ def simulate(
              "microbatches": microbatches, "sharding": sharding}  # fmt: skip
     given = {"ranks": ranks, "steps": steps, "seed": seed, "detail": detail,
              "workload": {"kind": workload}, "parallelism": split}  # fmt: skip
-    wanted = flags.scenario_from(scenario, case, given, dp, fault or ())
+    requested = flags.scenario_from(scenario, case, given, dp, fault or ())
     if socket is not None and not live:
         raise UsageError("--socket needs --live")
     if (recorders or flush_seconds) and (socket is not None or not live):
@@ -113,10 +113,10 @@ def simulate(
             "--recorders and --flush-seconds need --live, and do not combine with --socket"
         )
     if live:
-        job = flags.named_after(wanted, out)
+        job = flags.named_after(requested, out)
         _live(job, _new_folder(out), out, socket, recorders, flush_seconds or FLUSH_SECONDS)
     else:
-        _write(flags.named_after(wanted, out), _new_folder(out), out)
+        _write(flags.named_after(requested, out), _new_folder(out), out)
     return exits.NOTHING_FOUND
 
 
@@ -202,4 +202,4 @@ def _explain(faults: bool, cases: bool) -> None:
     from stepscope.simulate.explain import explain_cases, explain_faults
 
     pages = ((faults, explain_faults), (cases, explain_cases))
-    print("\n".join(explain(width()) for wanted, explain in pages if wanted), end="")
+    print("\n".join(explain(width()) for shown, explain in pages if shown), end="")

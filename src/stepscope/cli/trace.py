@@ -155,8 +155,8 @@ def _chosen(source: str, ranks: tuple[int, ...], requested: list[Span]) -> tuple
         raise SourceError(f"{source} contains no rows of any rank")
     for first, last in requested:
         if not any(first <= rank <= last for rank in ranks):
-            asked = f"rank {first}" if first == last else f"ranks {first}-{last}"
-            raise UsageError(f"no {asked} in {source}: it contains {units.ranks(ranks)}")
+            missing = f"rank {first}" if first == last else f"ranks {first}-{last}"
+            raise UsageError(f"no {missing} in {source}: it contains {units.ranks(ranks)}")
     if not requested:
         return ranks
     return tuple(rank for rank in ranks if any(a <= rank <= b for a, b in requested))

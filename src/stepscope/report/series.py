@@ -29,8 +29,8 @@ class Bucket:
 def buckets(series: StepSeries, limit: int) -> list[Bucket]:
     """The series in at most `limit` buckets of (nearly) equally many steps."""
     total = len(series.steps)
-    wanted = min(limit, total)
-    edges = [total * i // wanted for i in range(wanted + 1)] if wanted else []
+    number = min(limit, total)
+    edges = [total * i // number for i in range(number + 1)] if number else []
     return [_bucket(series, start, stop) for start, stop in itertools.pairwise(edges)]
 
 

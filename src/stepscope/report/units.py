@@ -75,12 +75,12 @@ def count(number: int, noun: str) -> str:
 
 def ranks(numbers: Iterable[int], limit: int = 6) -> str:
     """`rank 37`, `ranks 0-7, 12`; runs beyond `limit` are only counted."""
-    wanted = sorted(set(numbers))
-    runs = [str(a) if a == b else f"{a}-{b}" for a, b in _runs(wanted)]
+    distinct = sorted(set(numbers))
+    runs = [str(a) if a == b else f"{a}-{b}" for a, b in _runs(distinct)]
     text = ", ".join(runs[:limit])
     if len(runs) > limit:
-        text += f", … ({len(wanted)} in all)"
-    return f"{'rank' if len(wanted) == 1 else 'ranks'} {text}"
+        text += f", … ({len(distinct)} in all)"
+    return f"{'rank' if len(distinct) == 1 else 'ranks'} {text}"
 
 
 def _runs(numbers: list[int]) -> Iterator[Span]:
