@@ -1,27 +1,27 @@
-"""Everything stepscope raises on purpose.
+"""All exceptions that stepscope raises on purpose.
 
 StepscopeError
-├── SourceError        what a command was asked to read cannot be read (exit status 2)
-│   └── FormatError    it was read, and its contents are not what they should be
+├── SourceError        the source of a command cannot be read (exit status 2)
+│   └── FormatError    a file was read, but its contents are invalid
 ├── StoreError         the store cannot be written: disk full, bucket unreachable
-├── WireError          a packet from a producer is not one of ours
-├── MissingNativeError what was asked for needs our C++, which was not compiled
-└── UsageError         a command was asked for something that makes no sense (exit status 2)
+├── WireError          a packet on the socket is invalid
+├── MissingNativeError the request needs our C++ code, which was not compiled
+└── UsageError         the request is invalid (exit status 2)
 
-A message says what was attempted, on what, what was found, and what to do next. Everything else
-that escapes is a fault of stepscope itself (exit status 3).
+A message says what was attempted, on what, what was found, and what to do next. Any other exception
+is an internal error of stepscope (exit status 3).
 """
 
 from __future__ import annotations
 
 NO_NATIVE = (
     "stepscope was installed without its native part; install a C++ compiler and Python's headers "
-    "(python3-dev, python3-devel), then stepscope again"
+    "(python3-dev, python3-devel), then reinstall stepscope"
 )
 
 
 class StepscopeError(Exception):
-    """Root of the tree: catch this to catch all of ours and nothing else."""
+    """Base class of all exceptions that stepscope raises on purpose."""
 
 
 class SourceError(StepscopeError):
@@ -29,7 +29,7 @@ class SourceError(StepscopeError):
 
 
 class FormatError(SourceError):
-    """A file that was read but does not hold what its name promises."""
+    """A file that was read, but whose contents are invalid."""
 
 
 class StoreError(StepscopeError):
@@ -37,12 +37,12 @@ class StoreError(StepscopeError):
 
 
 class WireError(StepscopeError):
-    """Bytes on the socket that are no packet of ours."""
+    """An invalid packet on the socket."""
 
 
 class MissingNativeError(StepscopeError):
-    """A part of stepscope in C++ that this installation went without."""
+    """A C++ part of stepscope that was not compiled in this installation."""
 
 
 class UsageError(StepscopeError):
-    """A request that makes no sense, with the sensible one named."""
+    """An invalid request; the message names a valid one."""

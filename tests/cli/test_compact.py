@@ -29,13 +29,13 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "job"
 
 
-def test_it_says_what_it_did(folder: Path, capsys: Capture) -> None:
+def test_compact_prints_what_it_did(folder: Path, capsys: Capture) -> None:
     assert main(["compact", str(folder), "--host", "host-1"]) == 0
     assert main(["compact", str(folder)]) == 0
     assert main(["compact", str(folder)]) == 0
     assert capsys.readouterr().err.splitlines() == [
-        f"stepscope: {folder}: 2 files became 1",
-        f"stepscope: {folder}: 2 files became 1",
+        f"stepscope: {folder}: merged 2 files into 1",
+        f"stepscope: {folder}: merged 2 files into 1",
         f"stepscope: {folder}: nothing to merge",
     ]
     table = JobReader(str(folder)).refresh().table("steps")
@@ -45,7 +45,7 @@ def test_it_says_what_it_did(folder: Path, capsys: Capture) -> None:
 def test_old_files_are_dropped_when_asked(folder: Path, capsys: Capture) -> None:
     assert main(["compact", str(folder), "--keep-hours", "0.5", "--keep-gb", "1"]) == 0
     said = capsys.readouterr().err
-    assert said == f"stepscope: {folder}: nothing to merge, 4 old files dropped\n"
+    assert said == f"stepscope: {folder}: nothing to merge, deleted 4 old files\n"
     assert not list(folder.rglob("*.parquet")) and (folder / "job.json").exists()
 
 

@@ -97,7 +97,7 @@ def test_a_reader_that_leaves_is_no_finding() -> None:
         assert b"Traceback" not in process.stderr.read()
 
 
-def test_html_says_on_stderr_where_it_is(tmp_path: Path) -> None:
+def test_html_prints_its_path_on_stderr(tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     done = run("diagnose", "sample:slow_rank", "--html", str(page), "--json")
     json.loads(done.stdout)

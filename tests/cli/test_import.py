@@ -42,7 +42,7 @@ def hanging_dumps(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("write", [slow_traces, hanging_dumps])
-def test_the_job_folder_says_what_the_recording_said(
+def test_the_job_folder_gives_the_same_diagnosis_as_the_recording(
     tmp_path: Path, capsys: Capture, write: Callable[[Path], Path]
 ) -> None:
     recording = write(tmp_path / "monday")
@@ -50,7 +50,7 @@ def test_the_job_folder_says_what_the_recording_said(
     assert main(["import", str(recording), "--store", str(tmp_path / "store")]) == 0
     job = tmp_path / "store" / "monday"
     shown = capsys.readouterr()
-    assert shown.err == f"stepscope: wrote {job}; `stepscope diagnose {job}`\n"
+    assert shown.err == f"stepscope: wrote {job}; next: `stepscope diagnose {job}`\n"
     assert diagnosed(job, capsys) == before
 
 
@@ -82,7 +82,7 @@ def test_a_name_stands_for_one_job(tmp_path: Path, capsys: Capture) -> None:
     assert main(["import", str(recording), "--store", str(store), "--job", "again"]) == 0
 
 
-def test_what_was_left_out_is_said(tmp_path: Path, capsys: Capture) -> None:
+def test_parts_left_out_are_listed(tmp_path: Path, capsys: Capture) -> None:
     recording = slow_traces(tmp_path / "traces")
     (recording / "rank3.json").write_bytes(b"")
     assert main(["import", str(recording), "--store", str(tmp_path / "store")]) == 0
@@ -91,7 +91,7 @@ def test_what_was_left_out_is_said(tmp_path: Path, capsys: Capture) -> None:
     assert "rank3.json" in lines[0]
 
 
-def test_every_row_of_the_recording_is_there(tmp_path: Path) -> None:
+def test_every_row_of_the_recording_is_written(tmp_path: Path) -> None:
     recording = slow_traces(tmp_path / "traces")
     assert main(["import", str(recording), "--store", str(tmp_path / "store")]) == 0
     for table, per_step in {"steps": 1, "phases": 3, "kernels": 4, "comm_ops": 1}.items():
@@ -99,11 +99,11 @@ def test_every_row_of_the_recording_is_there(tmp_path: Path) -> None:
         assert sum(pq.read_metadata(file).num_rows for file in files) == 4 * 6 * per_step, table
 
 
-def test_a_job_folder_is_none_of_those(tmp_path: Path, capsys: Capture) -> None:
+def test_a_job_folder_cannot_be_imported(tmp_path: Path, capsys: Capture) -> None:
     recording = slow_traces(tmp_path / "traces")
     assert main(["import", str(recording), "--store", str(tmp_path / "store")]) == 0
     capsys.readouterr()
-    assert "is a job folder already" in refused(capsys, tmp_path / "store" / "traces")
+    assert "is already a job folder" in refused(capsys, tmp_path / "store" / "traces")
 
 
 @pytest.mark.parametrize("name", ["nothing", "empty", "other"])
@@ -130,7 +130,7 @@ def test_a_store_that_cannot_be_written(
     ("failure", "said"),
     [(StoreError("the disk is full"), "stepscope: the disk is full\n"), (KeyboardInterrupt(), "")],
 )
-def test_half_a_job_is_none(
+def test_a_failed_import_leaves_no_folder(
     tmp_path: Path,
     capsys: Capture,
     monkeypatch: pytest.MonkeyPatch,

@@ -63,7 +63,7 @@ def test_the_page_of_a_real_job(tmp_path: Path) -> None:
     assert "rank 5" in page.read_text(encoding="utf-8")
 
 
-def test_a_folder_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diagnose", str(tmp_path / "nope")]) == 2
     shown = capsys.readouterr()
     assert shown.out == ""

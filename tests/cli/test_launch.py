@@ -27,7 +27,7 @@ OPTIONS = [
 ]
 
 
-def test_one_that_is_started_is_told_what_to_record_and_keep_and_where_to_send(
+def test_a_started_processor_gets_the_options(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[list[str]] = []
@@ -44,11 +44,11 @@ def test_one_that_is_started_is_told_what_to_record_and_keep_and_where_to_send(
     assert started[0][-len(OPTIONS) :] == OPTIONS
 
 
-def test_one_that_runs_already_keeps_to_what_it_was_told(
+def test_a_running_processor_keeps_its_options(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(HostProcessor, "_answers", lambda _: True)
     HostProcessor(tmp_path / "p.sock").ensure()
     assert caplog.text == ""
     HostProcessor(tmp_path / "p.sock", SETTINGS.options()).ensure()
-    assert "a processor runs already" in caplog.text and "--keep-gb 2.5" in caplog.text
+    assert "a processor is already running" in caplog.text and "--keep-gb 2.5" in caplog.text

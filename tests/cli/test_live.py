@@ -109,7 +109,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     return run
 
 
-def test_a_hang_is_told_between_two_looks(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_hang_is_reported_between_two_diagnoses(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
     run.job.look_cpu = run.job.look_seconds = 1.0
     run.watch(10)
     run.stall()
@@ -119,7 +121,7 @@ def test_a_hang_is_told_between_two_looks(run: Run, capsys: pytest.CaptureFixtur
     assert len(run.job.looks) == 2, "long before its turn"
 
 
-def test_a_stopped_process_is_told_of_by_a_quick_look(
+def test_a_stopped_process_is_reported_without_a_full_diagnosis(
     run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run.job.look_cpu = run.job.look_seconds = 1.0
@@ -131,7 +133,7 @@ def test_a_stopped_process_is_told_of_by_a_quick_look(
     assert len(run.job.looks) == 1, "a whole look has time"
 
 
-def test_a_hang_is_told_though_no_look_found_a_folder_yet(
+def test_a_hang_is_reported_though_no_diagnosis_found_a_folder_yet(
     run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run.job.exists = False
@@ -145,7 +147,7 @@ def test_a_hang_is_told_though_no_look_found_a_folder_yet(
 
 
 @pytest.mark.parametrize(("seconds", "cpu", "pause"), [(0.02, 0.02, 4), (3, 0.02, 4), (1, 1, 100)])
-def test_a_look_pays_for_the_processor_it_used(
+def test_the_pause_grows_with_the_cpu_time_of_a_diagnosis(
     run: Run, seconds: float, cpu: float, pause: float
 ) -> None:
     """And not for how long it had to wait for one."""

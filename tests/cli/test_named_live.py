@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from stepscope.cli.follow import Watch
-from stepscope.cli.streaming import IntoStore
+from stepscope.cli.streaming import StoreSink
 from stepscope.evaluate.score import names_culprit
 from stepscope.simulate import parse_fault
 from stepscope.simulate.live import slices
@@ -35,7 +35,7 @@ def test_a_fault_is_named_while_the_job_runs(tmp_path: Path, fault: str) -> None
     scenario = replace(from_values(values), faults=(parse_fault(f"{fault},from={ONSET}"),))
     (culprit,) = truth_of(scenario).faults
     job = prepare(scenario).world.cluster.job()
-    into = IntoStore(job, Location.parse(str(tmp_path / "job")), None, 5.0)
+    into = StoreSink(job, Location.parse(str(tmp_path / "job")), None, 5.0)
     watch = Watch(str(tmp_path / "job"), FEW)
     onset_ns = 0
     for number, one in enumerate(slices(scenario, EPOCH_NS)):

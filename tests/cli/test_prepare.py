@@ -43,25 +43,25 @@ def test_prepare_prints_where_the_library_lies(capsys: pytest.CaptureFixture[str
 def test_prepare_without_torch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     python = script(tmp_path / "python", "#!/bin/sh")
     assert main(["prepare", "--python", str(python)]) == 2
-    assert "finds no torch; name another interpreter" in capsys.readouterr().err
+    assert "cannot find torch; name another interpreter" in capsys.readouterr().err
 
 
-def test_a_compiler_that_fails_stops_nobody(
+def test_a_failing_compiler_does_not_stop_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv(build.CACHE_VARIABLE, str(tmp_path))
     monkeypatch.setenv("CXX", FAILS)
 
     prepare_for(["torchrun", "train.py"], {"PATH": ""})
-    told, why = capsys.readouterr().err.splitlines()
-    assert "compiling for this torch, once" in told
-    assert "watched from Python, 0.1 ms each" in why and "failed" in why
+    notice, why = capsys.readouterr().err.splitlines()
+    assert "compiling hooks for this version of torch, once" in notice
+    assert "recorded from Python, at 0.1 ms each" in why and "failed" in why
 
     assert main(["prepare"]) == 2
     assert "not compiled: compiling failed before" in capsys.readouterr().err
 
 
-def test_nothing_is_compiled_for_who_wants_none(
+def test_nothing_is_compiled_if_native_hooks_are_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv(build.CACHE_VARIABLE, str(tmp_path / "cache"))

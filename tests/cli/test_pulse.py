@@ -73,17 +73,17 @@ def test_of_large_jobs_looks_wait_and_of_small_ones_they_do_not(
     job.run(*[1.0] * 20)
     watch = Watch(job.source)
     watch.look()
-    assert not watch.may_wait(), "it cost next to nothing"
-    monkeypatch.setattr(follow, "DEAR_SECONDS", 0.0)
-    assert watch.may_wait()
-    monkeypatch.setattr(follow, "LOOK_SECONDS", -1.0)
-    assert not watch.may_wait(), "now and then all is looked at"
+    assert not watch.may_skip(), "it cost next to nothing"
+    monkeypatch.setattr(follow, "EXPENSIVE_SECONDS", 0.0)
+    assert watch.may_skip()
+    monkeypatch.setattr(follow, "MAX_SKIP_SECONDS", -1.0)
+    assert not watch.may_skip(), "now and then all is looked at"
 
 
-def test_who_follows_looks_when_it_may_not_wait(
+def test_a_diagnosis_runs_when_it_may_not_be_skipped(
     job: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(follow, "DEAR_SECONDS", 0.0)
+    monkeypatch.setattr(follow, "EXPENSIVE_SECONDS", 0.0)
     job.run(*[1.0] * 20)
     watch = Watch(job.source)
     first = watch.look()
@@ -96,6 +96,6 @@ def test_who_follows_looks_when_it_may_not_wait(
     assert found.steps == (0, 31), "not before the slower steps"
 
 
-def test_the_clock_that_counts_is_one_that_nobody_sets(job: Running) -> None:
+def test_the_clock_is_monotonic(job: Running) -> None:
     job.run(1.0)
     assert Pulse(job.source)._clock is time.monotonic

@@ -1,4 +1,4 @@
-"""A simulated job told to a processor, rank by rank, over a real socket."""
+"""A simulated job sent to a processor, rank by rank, over a real socket."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def daemon(folder: Path) -> Iterator[Daemon]:
     daemon.kill()
 
 
-def test_a_job_told_to_a_processor_is_diagnosed(
+def test_a_job_sent_to_a_processor_is_diagnosed(
     daemon: Daemon, folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sender, "EXIT_SECONDS", PATIENCE_SECONDS)
@@ -81,7 +81,7 @@ def test_a_job_told_to_a_processor_is_diagnosed(
 
 def test_a_socket_is_for_a_live_job(folder: Path, capsys: Capture) -> None:
     assert main(["simulate", "--socket", "/nowhere", "--out", str(folder / "job")]) == 2
-    assert "add that" in capsys.readouterr().err
+    assert "--socket needs --live" in capsys.readouterr().err
 
 
 def test_a_folder_that_no_processor_would_make(folder: Path, capsys: Capture) -> None:
@@ -95,7 +95,7 @@ def test_a_folder_that_no_processor_would_make(folder: Path, capsys: Capture) ->
     ("out", "store", "name"),
     [("/practice", "/", "practice"), ("/runs/a/", "/runs", "a"), ("s3://b/a", "s3://b", "a")],
 )
-def test_a_processor_makes_the_folder_that_was_asked_for(out: str, store: str, name: str) -> None:
+def test_a_processor_creates_the_requested_folder(out: str, store: str, name: str) -> None:
     assert store_and_name(out) == (store, name)
 
 
@@ -120,7 +120,7 @@ def rows_of(simulation: Simulation, *names: str) -> dict[str, Table]:
     return {name: by_rank(simulation.window.table(name))[0] for name in names}
 
 
-def test_a_new_processor_is_told_again_what_is_in_flight(
+def test_a_new_processor_gets_open_operators_again(
     stuck: Simulation, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sender, "LOOK_SECONDS", 0.01)
@@ -128,7 +128,7 @@ def test_a_new_processor_is_told_again_what_is_in_flight(
     monkeypatch.setattr(ranks, "COST_SECONDS", 0.02)
     listener = Listener(folder / "s")
     rank = a_rank(stuck, listener.path)
-    rank.tell(rows_of(stuck, "phases", "comm_ops"))
+    rank.record(rows_of(stuck, "phases", "comm_ops"))
     peer = listener.accept()
     first = in_flight(peer.read_until(something_is_in_flight))
     peer.close()
@@ -148,12 +148,12 @@ def something_is_in_flight(heard: Heard) -> bool:
     return bool(in_flight(heard))
 
 
-def test_a_processor_that_takes_nothing_holds_up_nobody(stuck: Simulation, folder: Path) -> None:
+def test_a_stuck_processor_does_not_block_ranks(stuck: Simulation, folder: Path) -> None:
     listener = Listener(folder / "s")
     rank = a_rank(stuck, listener.path, room=100)
     rows = rows_of(stuck, "phases")
-    told = 200 * (len(rows["phases"]) + 1)  # and the batch
+    sent = 200 * (len(rows["phases"]) + 1)  # and the batch
     for _ in range(200):
-        rank.tell(rows)
-    assert 100 < rank.close() <= told
+        rank.record(rows)
+    assert 100 < rank.close() <= sent
     listener.close()

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from stepscope.cli import main
-from stepscope.cli.series import MOST_VERDICTS, Announcer, series
+from stepscope.cli.series import MAX_VERDICTS, Announcer, series
 from stepscope.diagnose.finding import Diagnosis
 from stepscope.store.remote_write import RemoteWriter, Sample
 from tests.report.samples import SAMPLES
@@ -44,7 +44,7 @@ def test_a_healthy_job() -> None:
     assert set(found.values()) == {0} and len(found) == 5
 
 
-def test_a_hang_names_who_and_why() -> None:
+def test_a_hang_names_rank_and_cause() -> None:
     hang = SAMPLES["hang"]()
     found = said(hang)
     assert found["stepscope_state state=hang"] == 1
@@ -58,11 +58,11 @@ def test_verdicts_without_end_are_cut_off() -> None:
     hang = SAMPLES["hang"]()
     many = tuple(replace(hang.verdicts[0], ranks=(rank,)) for rank in range(50))
     found = said(replace(hang, verdicts=many))
-    assert sum(one.startswith("stepscope_verdict_confidence") for one in found) == MOST_VERDICTS
+    assert sum(one.startswith("stepscope_verdict_confidence") for one in found) == MAX_VERDICTS
     assert found["stepscope_verdicts"] == 50
 
 
-def test_what_is_new_is_said_at_once_and_what_is_over_ends() -> None:
+def test_new_series_are_sent_at_once_and_old_ones_end() -> None:
     writer = Writer()
     announcer = Announcer(writer, "host-0")
     announcer.show(SAMPLES["hang"]())
@@ -77,9 +77,9 @@ def test_what_is_new_is_said_at_once_and_what_is_over_ends() -> None:
     assert all(map(math.isnan, end.values())) and end.keys() == healthy.keys() - ended
 
 
-def test_it_is_for_jobs_that_are_followed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_remote_write_needs_follow(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diagnose", "somewhere", "--remote-write", "http://x/write"]) == 2
-    assert "add --follow" in capsys.readouterr().err
+    assert "needs --follow" in capsys.readouterr().err
 
 
 def test_a_url_that_makes_no_sense(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stepscope.cli import main
-from stepscope.cli.streaming import IntoStore, stream
+from stepscope.cli.streaming import StoreSink, stream
 from stepscope.simulate import FAULTS, Scenario, Truth, parse_fault, simulate
 from stepscope.simulate.live import slices
 from stepscope.simulate.parse import from_values
@@ -47,8 +47,8 @@ def test_the_slow_rank_is_found_and_the_truth_lies_beside_the_folder(
     out = tmp_path / "practice"
     assert main(["simulate", *SMALL, "--fault", "gpu_slow:rank=5,factor=2", "--out", str(out)]) == 0
     assert capsys.readouterr().err == (
-        f"stepscope: wrote {out}; what is wrong with it: {out}.truth.json; "
-        f"`stepscope diagnose {out}`\n"
+        f"stepscope: wrote {out}; its true faults: {out}.truth.json; "
+        f"next: `stepscope diagnose {out}`\n"
     )
     [fault] = truth_of(out).faults
     assert (fault.cause, fault.ranks, fault.hosts) == ("compute", (5,), ("host-000",))
@@ -79,7 +79,7 @@ def test_flags_change_single_keys_of_a_section(tmp_path: Path) -> None:
     assert job["schedule"]["microbatches"] == 2
 
 
-def test_dp_alone_says_how_many_ranks_there_are(tmp_path: Path) -> None:
+def test_dp_alone_sets_the_number_of_ranks(tmp_path: Path) -> None:
     out = tmp_path / "job"
     few = ["--steps", "2", "--microbatches", "2"]
     assert main(["simulate", *few, "--dp", "4", "--tp", "2", "--out", str(out)]) == 0
@@ -109,7 +109,7 @@ def test_every_fault_is_explained(capsys: Capture) -> None:
         (["--out", "x", "--ranks", "0"], ["ranks=0"]),
         (["--out", "x", "--ep", "2"], ["experts"]),
         (["--out", "x", "--workload", "sparse"], ["sparse", "dense, moe, variable"]),
-        (["--out", "x", "--dp", "3", "--ranks", "8"], ["dp=3"]),
+        (["--out", "x", "--dp", "3", "--ranks", "8"], ["--dp 3"]),
         (["nowhere.toml", "--out", "x"], ["nowhere.toml"]),
         (["job.toml", "--case", "venus-1", "--out", "x"], ["not both"]),
     ],
@@ -125,9 +125,9 @@ def test_nonsense_is_refused_in_one_line(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_that_is_there_is_left_alone(tmp_path: Path, capsys: Capture) -> None:
+def test_an_existing_folder_is_left_alone(tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "job.json").write_text("{}", encoding="utf-8")
-    assert "there already" in refused(capsys, *SMALL, "--out", tmp_path)
+    assert "already exists" in refused(capsys, *SMALL, "--out", tmp_path)
 
 
 def test_a_file_that_is_no_toml_is_refused(tmp_path: Path, capsys: Capture) -> None:
@@ -136,7 +136,7 @@ def test_a_file_that_is_no_toml_is_refused(tmp_path: Path, capsys: Capture) -> N
     assert "not valid TOML" in message
 
 
-def test_what_was_written_reads_back_as_it_was_simulated(tmp_path: Path) -> None:
+def test_the_folder_reads_back_as_simulated(tmp_path: Path) -> None:
     out = tmp_path / "simulated"
     window = simulate(
         from_values({"ranks": 4, "steps": 3, "parallelism": {"microbatches": 2}})
@@ -174,7 +174,7 @@ def streamed(folder: Path, *faults: str) -> tuple[Scenario, Time, Window]:
     time = Time()
     epoch_ns = time.now_ns
     job = prepare(scenario).world.cluster.job()
-    sink = IntoStore(job, Location.parse(str(folder)), None, 1.0)
+    sink = StoreSink(job, Location.parse(str(folder)), None, 1.0)
     stream(slices(scenario, epoch_ns), sink, epoch_ns, lambda: time.now_ns, time.sleep)
     sink.close()
     return scenario, time, JobReader(str(folder)).refresh()

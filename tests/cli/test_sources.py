@@ -50,21 +50,21 @@ def test_traces_of_equal_ranks_are_healthy(tmp_path: Path, capsys: Capture) -> N
     assert shown.err == ""
 
 
-def test_one_file_says_what_can_be_said_of_one_rank(tmp_path: Path, capsys: Capture) -> None:
+def test_a_trace_of_one_rank_is_diagnosed(tmp_path: Path, capsys: Capture) -> None:
     folder = write_traces(tmp_path / "traces", ranks=1)
     assert main(["diagnose", str(folder / "rank0.json")]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith("healthy: no culprit found in 1 rank")
     assert "Where an average step goes" in shown
-    assert "Who came last" not in shown, "nobody to compare with"
+    assert "Last arrivals" not in shown, "nobody to compare with"
 
 
-def test_dumps_name_who_did_not_come(tmp_path: Path, capsys: Capture) -> None:
+def test_dumps_name_the_missing_rank(tmp_path: Path, capsys: Capture) -> None:
     verdict = verdict_of(write_dumps(tmp_path / "dumps", absent=1), capsys)
     assert (verdict["kind"], verdict["ranks"], verdict["victims"]) == ("hang", [1], 3)
 
 
-def test_one_dump_is_read_as_it_is(tmp_path: Path, capsys: Capture) -> None:
+def test_a_single_dump_is_read(tmp_path: Path, capsys: Capture) -> None:
     folder = write_dumps(tmp_path / "dumps", absent=1)
     assert verdict_of(folder / "nccl_trace_rank_0", capsys)["kind"] == "hang"
 
@@ -145,7 +145,7 @@ def test_the_folder_above_is_named_for_what_lies_below(tmp_path: Path, capsys: C
 def test_nothing_was_named(capsys: Capture) -> None:
     """`stepscope diagnose "$UNSET"` is not about the current folder."""
     assert main(["diagnose", ""]) == 2
-    assert "the argument is empty" in capsys.readouterr().err
+    assert "the folder name is empty" in capsys.readouterr().err
 
 
 def test_a_file_of_a_job_folder(tmp_path: Path, capsys: Capture) -> None:
@@ -153,4 +153,4 @@ def test_a_file_of_a_job_folder(tmp_path: Path, capsys: Capture) -> None:
     assert main(["import", str(recording), "--store", str(tmp_path / "store")]) == 0
     capsys.readouterr()
     [file] = (tmp_path / "store" / "traces" / "steps").rglob("*.parquet")
-    assert "a job is named by its folder" in complaint(file, capsys)
+    assert "to diagnose a job, name its folder" in complaint(file, capsys)

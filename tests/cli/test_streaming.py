@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from stepscope.cli.recorders import Recorders
-from stepscope.cli.streaming import IntoStore, stream
+from stepscope.cli.streaming import StoreSink, stream
 from stepscope.errors import StoreError
 from stepscope.simulate.live import Slice
 from stepscope.store import JobReader, Location
@@ -61,7 +61,7 @@ def recorders(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize(("count", "names"), [(None, 4), (3, 3), (9, 4), (1, 1)])
 def test_each_processor_has_files_of_its_own(tmp_path: Path, count: int | None, names: int) -> None:
-    sink = IntoStore(JOB, Location.parse(str(tmp_path / "job")), count, 1.0)
+    sink = StoreSink(JOB, Location.parse(str(tmp_path / "job")), count, 1.0)
     sink.take(Slice(SECOND_NS, {"steps": steps(0)}), SECOND_NS)
     sink.close()
     assert len(recorders(tmp_path / "job")) == names
@@ -71,7 +71,7 @@ def test_each_processor_has_files_of_its_own(tmp_path: Path, count: int | None, 
 
 
 def test_rows_wait_for_the_next_flush(tmp_path: Path) -> None:
-    sink = IntoStore(JOB, Location.parse(str(tmp_path / "job")), None, 5.0)
+    sink = StoreSink(JOB, Location.parse(str(tmp_path / "job")), None, 5.0)
     seen = []
     for one in one_per_second(12):
         sink.take(one, 10**18 + one.until_ns)
@@ -82,7 +82,7 @@ def test_rows_wait_for_the_next_flush(tmp_path: Path) -> None:
 
 
 def test_no_row_is_lost_however_many_come_at_once(tmp_path: Path) -> None:
-    sink = IntoStore(JOB, Location.parse(str(tmp_path / "job")), 1, 1.0)
+    sink = StoreSink(JOB, Location.parse(str(tmp_path / "job")), 1, 1.0)
     many = 300_000
     table = steps(0).take(np.zeros(many, np.intp))
     sink.take(Slice(SECOND_NS, {"steps": table}), SECOND_NS)
@@ -105,7 +105,7 @@ def test_a_machine_that_is_too_slow_is_noticed() -> None:
     assert len(slow.taken) == 5
 
 
-def test_ctrl_c_ends_it_and_says_how_late_it_was() -> None:
+def test_ctrl_c_ends_the_stream_and_returns_its_delay() -> None:
     slow = Slow(3 * SECOND_NS // 2)
 
     def until_pressed() -> Iterator[Slice]:
@@ -118,4 +118,4 @@ def test_ctrl_c_ends_it_and_says_how_late_it_was() -> None:
 def test_a_folder_that_cannot_be_written_ends_it(tmp_path: Path) -> None:
     (tmp_path / "job").write_text("a file", encoding="utf-8")
     with pytest.raises(StoreError):
-        IntoStore(JOB, Location.parse(str(tmp_path / "job")), None, 1.0)
+        StoreSink(JOB, Location.parse(str(tmp_path / "job")), None, 1.0)

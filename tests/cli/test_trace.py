@@ -104,18 +104,18 @@ def test_an_older_file_is_replaced(traces: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ranks", ["x", "1-", "-1", "3-1", "1:3", "9" * 20, "0,,x"])
-def test_ranks_that_are_none(traces: Path, capsys: Capture, ranks: str) -> None:
-    assert "write numbers and ranges, as in 0,8-15" in refused(capsys, traces, f"--ranks={ranks}")
+def test_invalid_ranks(traces: Path, capsys: Capture, ranks: str) -> None:
+    assert "write numbers and ranges, such as 0,8-15" in refused(capsys, traces, f"--ranks={ranks}")
 
 
 @pytest.mark.parametrize("steps", ["x", "5-4", "1-2,4-5"])
-def test_steps_that_are_none(traces: Path, capsys: Capture, steps: str) -> None:
+def test_invalid_steps(traces: Path, capsys: Capture, steps: str) -> None:
     assert f"--steps {steps}: write one range of steps" in refused(capsys, traces, "--steps", steps)
 
 
-def test_a_choice_that_is_not_there(traces: Path, capsys: Capture) -> None:
+def test_a_selection_without_rows(traces: Path, capsys: Capture) -> None:
     assert "no ranks 7-9 in" in refused(capsys, traces, "--ranks", "0,7-9")
-    assert "it holds steps 3-8" in refused(capsys, traces, "--steps", "1-2")
+    assert "it contains steps 3-8" in refused(capsys, traces, "--steps", "1-2")
 
 
 @pytest.mark.parametrize(("out", "why"), [(".", "it is a folder"), ("no/it.gz", "no such folder")])

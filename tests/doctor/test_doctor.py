@@ -61,7 +61,7 @@ def states(machine: Machine) -> dict[str, State]:
     return {name: check.state for name, check in look(machine).items()}
 
 
-def test_a_laptop_lacks_what_it_cannot_have_and_nothing_is_wrong(laptop: Machine) -> None:
+def test_a_laptop_without_gpu_has_nothing_blocked(laptop: Machine) -> None:
     absent = {name for name, state in states(laptop).items() if state is State.ABSENT}
     assert absent == {"rdma", "driver", "nvml", "kernels", "nccl", "counters"}
     assert State.BLOCKED not in states(laptop).values()
@@ -75,10 +75,12 @@ def test_on_a_server_everything_works(server: Machine) -> None:
     assert look(server)["counters"].found == "libcupti.so.13, version 130001"
 
 
-def test_who_may_read_counters_of_a_gpu(server: Machine) -> None:
+def test_permission_to_read_gpu_counters(server: Machine) -> None:
     write(server.root, "proc/driver/nvidia/params", "RmProfilingAdminOnly: 1")
     check = look(server)["counters"]
-    assert check.state is State.BLOCKED and check.found == "this user may not read them"
+    assert (
+        check.state is State.BLOCKED and check.found == "this user has no permission to read them"
+    )
     assert check.advice is not None and "CAP_PERFMON" in check.advice
     write(server.root, "proc/self/status", f"Name:\tx\nCapEff:\t{1 << 38:016x}")
     assert states(server)["counters"] is State.WORKS
@@ -87,11 +89,14 @@ def test_who_may_read_counters_of_a_gpu(server: Machine) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda one: replace(one, library_version=lambda _: None), "no libcupti"),
+        (
+            lambda one: replace(one, library_version=lambda _: None),
+            "neither libcupti.so.13 nor libcupti.so.12",
+        ),
         (lambda one: replace(one, library_version=lambda _: 23), "at least 24 (CUDA 12.6)"),
         (lambda one: replace(one, library_folder=one.root), "libstepscope_pm.so was not built"),
         (lambda one: replace(one, processes=lambda: {"nv-hostengine"}), "nv-hostengine is running"),
-        (lambda one: replace(one, packages=one.root), "no libnvperf_host.so beside"),
+        (lambda one: replace(one, packages=one.root), "libnvperf_host.so is missing next to"),
     ],
 )
 def test_why_counters_cannot_be_sampled(server: Machine, change: Answer, said: str) -> None:
@@ -123,7 +128,7 @@ def test_a_gpu_without_a_driver_is_trouble(laptop: Machine) -> None:
 
 
 @pytest.mark.parametrize(("scope", "state"), [("1", "works"), ("2", "blocked"), ("3", "blocked")])
-def test_who_may_look_into_ranks(laptop: Machine, scope: str, state: str) -> None:
+def test_permission_to_inspect_ranks(laptop: Machine, scope: str, state: str) -> None:
     write(laptop.root, "proc/sys/kernel/yama/ptrace_scope", scope)
     assert look(laptop)["stacks"].state == state
 
@@ -139,7 +144,10 @@ def test_a_capability_makes_up_for_a_strict_setting(laptop: Machine) -> None:
     [
         (lambda one: replace(one, env={"CUDA_INJECTION64_PATH": "/nsys/lib.so"}), "another"),
         (lambda one: replace(one, processes=lambda: {"ncu"}), "ncu is running"),
-        (lambda one: replace(one, library_version=lambda _: None), "no libcupti"),
+        (
+            lambda one: replace(one, library_version=lambda _: None),
+            "neither libcupti.so.13 nor libcupti.so.12",
+        ),
         (lambda one: replace(one, library_version=lambda _: 21), "version 21"),
         (lambda one: replace(one, library_folder=one.root), "not built"),
     ],
@@ -154,9 +162,11 @@ def test_run_says_at_once_that_counters_will_not_be_sampled(server: Machine) -> 
     assert why_not(server) is None
     write(server.root, "proc/driver/nvidia/params", "RmProfilingAdminOnly: 1")
     said = why_not(server)
-    assert said is not None and said.startswith("this user may not read them; start the processor")
+    assert said is not None and said.startswith(
+        "this user has no permission to read them; start the processor"
+    )
     (server.root / "proc/driver/nvidia/version").unlink()
-    assert why_not(server) == "there is no NVIDIA driver"
+    assert why_not(server) == "no NVIDIA driver"
 
 
 def test_the_copy_that_torch_brings_is_asked_first(server: Machine) -> None:
@@ -183,27 +193,27 @@ def test_ports_that_are_down_are_trouble(server: Machine) -> None:
     assert states(server)["rdma"] is State.BLOCKED
 
 
-def test_settings_are_told_as_they_are(server: Machine) -> None:
+def test_settings_are_listed(server: Machine) -> None:
     assert checks.facts(server) == {"ptrace_scope": "1", "RmProfilingAdminOnly": "0"}
 
 
-def test_the_command_says_it_in_words_and_as_json(
+def test_the_command_prints_text_and_json(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], laptop: Machine,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr("stepscope.doctor.this_machine", lambda *_: laptop)
     assert main(["doctor"]) == 0
-    assert "absent: there is no NVIDIA GPU" in capsys.readouterr().out
+    assert "absent: no NVIDIA GPU" in capsys.readouterr().out
     monkeypatch.setattr(
         "stepscope.doctor.this_machine", lambda *_: replace(laptop, py_spy=lambda: None)
     )
     assert main(["doctor", "--json"]) == 1
-    told = json.loads(capsys.readouterr().out)
-    blocked = [check for check in told["checks"] if check["state"] == "blocked"]
+    output = json.loads(capsys.readouterr().out)
+    blocked = [check for check in output["checks"] if check["state"] == "blocked"]
     assert [check["advice"] for check in blocked] == ["pip install py-spy"]
-    assert told["schema"] == 1
+    assert output["schema"] == 1
 
 
-def test_it_works_wherever_the_tests_run(capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_runs_on_the_test_machine(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor"]) in (0, 1)
     assert "training" in capsys.readouterr().out

@@ -107,7 +107,7 @@ def test_what_was_interrupted_goes_on_with_the_jobs_that_are_not_done(
     assert played[2] == played[1] and len(set(played)) == 3
     assert len({one.id for one in read(kept).results}) == 3 and read(kept).missing == 0
     assert main([*args, "--resume", "--fast"]) == 2
-    assert "holds suite smoke, by wire" in capsys.readouterr().err
+    assert "contains suite smoke, run without --fast" in capsys.readouterr().err
 
 
 def test_what_failed_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,11 +128,11 @@ def test_what_failed_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     [
         (
             ["--suite", "big"],
-            "no suite is called big; there are smoke, standard, argus, large, all",
+            "unknown suite big; known: smoke, standard, argus, large, all",
         ),
         (["--family", "gpu_hot"], "unknown fault gpu_hot"),
         (["--from", "none.json"], "cannot read none.json"),
-        (["--resume"], "name that"),
+        (["--resume"], "--resume needs --json FILE"),
     ],
 )
 def test_what_makes_no_sense_is_said(

@@ -86,7 +86,7 @@ def test_the_page_says_what_matters() -> None:
     assert "0.21 ms" not in text, "a clock this close to the others interests nobody"
 
 
-def test_evidence_leaves_out_what_it_does_not_know() -> None:
+def test_unknown_values_of_evidence_are_left_out() -> None:
     values: dict[str, Value] = {"waiting": [0, 1], "older_dump": [], "lag_ns": float("nan")}
     verdict = dataclasses.replace(hang().verdicts[0], evidence=(Evidence("desync", "so", values),))
     text = Page(render_html(dataclasses.replace(hang(), verdicts=(verdict,)))).text
@@ -147,14 +147,14 @@ def test_a_single_slow_step_among_thousands_stays_visible() -> None:
     assert "off" in page.values("class"), "and is marked as beyond the scale"
 
 
-def test_ten_thousand_ranks_share_columns_and_hide_nobody() -> None:
+def test_ten_thousand_ranks_share_columns_and_the_culprit_stays_visible() -> None:
     own = rank_phases(10_000, {(7777, "forward-compute"): 3.0})
     source = render_html(dataclasses.replace(slow_rank(), verdicts=(), rank_phases=own))
     assert "rank 7777, forward-compute" in source
     assert len(source) < 500_000
 
 
-def test_steps_of_one_and_of_none() -> None:
+def test_one_step_and_no_steps() -> None:
     one = Diagnosis("j", 1, "healthy", (5, 5), series=StepSeries((5,), (10**6,)))
     assert "step 5: 1.00 ms" in Page(render_html(one)).text
     assert "Step time" not in Page(render_html(Diagnosis("j", 1, "healthy"))).text

@@ -98,7 +98,7 @@ def test_an_operator_that_never_ended_is_drawn_to_the_end(perfetto: TraceProcess
     ]
 
 
-def test_what_a_recorder_without_times_says_is_under_way_is_drawn_as_long_as_it_hangs(
+def test_an_open_operator_without_times_is_drawn_while_it_hangs(
     perfetto: TraceProcessor,
 ) -> None:
     """Flight Recorder dumps have states in place of ends."""
@@ -137,7 +137,7 @@ def test_a_wall_of_open_operators_is_mostly_marks(perfetto: TraceProcessor) -> N
     assert sum(row["dur"] > 0 for row in rows if row["rank"] == 0) == MOST_OPEN
 
 
-def test_sends_and_receives_say_with_whom(perfetto: TraceProcessor) -> None:
+def test_sends_and_receives_show_their_peer(perfetto: TraceProcessor) -> None:
     comm = operators((0, 0, "pp-0", 0, "Send", 2, 8, T0, T0, T0 + 5),
                      (2, 0, "pp-0", 0, "Recv", 0, 8, T0, T0, T0 + 5))  # fmt: skip
     rows = shown(perfetto, trace_of(window(comm_ops=comm)), T0)

@@ -46,7 +46,7 @@ def test_ascii_is_the_same_column_for_column(name: str) -> None:
     ]
 
 
-def test_colour_only_when_asked_for() -> None:
+def test_colour_is_optional() -> None:
     assert "\x1b" not in render_text(slow_rank())
     assert "\x1b[" in render_text(slow_rank(), color=True)
 
@@ -70,11 +70,11 @@ def test_a_healthy_job_of_many_ranks_needs_no_table() -> None:
     assert "Own time" not in text
 
 
-def test_who_it_is_can_be_sure_when_why_is_not() -> None:
+def test_an_unknown_cause_moves_the_score_to_the_culprit() -> None:
     verdict = dataclasses.replace(hang().verdicts[0], cause="unknown", time_ns=(T0, T0))
     text = render_text(dataclasses.replace(hang(), verdicts=(verdict,)), 100)
-    assert "Why       what was recorded does not tell the cause\n" in text
-    assert "Where     rank 3 on host-000, 99% sure; group dp-0" in text
+    assert "Why       the recorded data does not show the cause\n" in text
+    assert "Where     rank 3 on host-000, score 0.99; group dp-0" in text
     assert "UTC\n" in text, "how long is not known"
 
 
@@ -83,31 +83,33 @@ def test_a_function_that_computes_is_no_failing_device() -> None:
     (first, *_) = slow.verdicts
     burns = dataclasses.replace(first, function="burn_cpu (train.py:56)")
     text = " ".join(render_text(dataclasses.replace(slow, verdicts=(burns,)), 100).split())
-    assert "in a function that takes less of its peers' time" in text
+    assert "in a function that takes a smaller share of its peers' time" in text
     assert "throttling" not in text
 
 
-def test_traces_tell_where_the_time_goes() -> None:
+def test_traces_show_where_the_time_goes() -> None:
     text = render_text(traces(), 100)
     parts = text.split("Where an average step goes\n")[1].split("\n\n")[0]
-    assert parts.split()[:3] == ["rank", "compute", "communication"]
+    assert parts.split()[:4] == ["rank", "compute", "exposed", "comm."]
     assert "takes 49% of an average step." in " ".join(parts.split()), "of the middle rank"
-    last = text.split("Who came last\n")[1]
-    assert last.startswith("  AllReduce of dp-0: rank 2, last in 17 of 18; ")
-    assert "\n  AllGather of tp-1: rank 3, last in 101 of 288; " in last
+    last = text.split("Last arrivals in collectives\n")[1]
+    assert last.startswith(
+        "  AllReduce in dp-0: rank 2 arrived last in 17 of 18 and alone delayed "
+    )
+    assert "\n  AllGather in tp-1: rank 3 arrived last in 101 of 288 and alone delayed " in last
 
 
-def test_one_rank_waits_for_nobody() -> None:
+def test_a_single_rank_has_no_last_arrivals() -> None:
     text = render_text(one_trace())
-    assert "The device has run dry and waits for the host to launch work for 46%" in text
-    assert "Who came last" not in text
+    assert "The device is idle, waiting for the host to launch work, for 46%" in text
+    assert "Last arrivals" not in text
     assert "median" not in text
 
 
-def test_many_ranks_of_which_none_is_unusual_show_the_middle_one() -> None:
+def test_many_ranks_without_outliers_show_the_median() -> None:
     text = render_text(many_traces())
     assert "Own time" not in text
-    rows = text.split("Where an average step goes, 64 ranks alike")[1].splitlines()[1:]
+    rows = text.split("Where an average step goes (64 ranks, no outliers)")[1].splitlines()[1:]
     assert rows[2].split()[:3] == ["median", "800", "ms"]
 
 
@@ -129,7 +131,7 @@ def test_one_enormous_first_step_does_not_flatten_the_rest() -> None:
     assert line[10] < line[50], "the slower half is still seen"
 
 
-def test_anomalies_without_a_culprit_are_said() -> None:
+def test_anomalies_without_a_culprit_are_reported() -> None:
     diagnosis = dataclasses.replace(healthy(), state="jitter")
     assert "no culprit found" in render_headline(diagnosis)
     assert not render_headline(diagnosis).startswith("healthy")

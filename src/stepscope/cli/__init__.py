@@ -1,9 +1,10 @@
 """The `stepscope` command line.
 
-A command is one module with `register(app)`, listed in `COMMANDS`: it parses, calls one library
-function, renders, and returns its exit status. Modules are imported at start-up for the help page,
-so they import anything heavy inside the command. What every command shares is in
-`exits` (exit statuses, errors as one line) and `terminal` (colour, width, encoding, progress).
+Each command is one module with `register(app)`, listed in `COMMANDS`. It parses its arguments,
+calls one library function, renders the result and returns the exit status. All command modules are
+imported at start-up for the help page, so heavy imports belong inside the command function. Shared
+code is in `exits` (exit statuses, one-line errors) and `terminal` (colour, width, encoding,
+progress).
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ COMMANDS: tuple[ModuleType, ...] = (
     run, diagnose, doctor, trace, import_, simulate, evaluate, compact, prepare, processor,
     watch, counters,
 )  # fmt: skip
-"""In the order of the help page."""
+"""In the order in which the help page lists them."""
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Runs one command; returns the exit status and never raises what a user would see."""
+    """Runs one command and returns its exit status; every exception becomes a one-line message."""
     return exits.guarded(lambda: _invoke(build_app(), args))
 
 
@@ -58,13 +59,13 @@ def build_app() -> typer.Typer:
 
 
 def _invoke(app: Callable[..., object], args: Sequence[str] | None) -> int:
-    """Commands return their exit status; those that return nothing went well."""
+    """A command that returns None instead of an exit status has succeeded."""
     status = app(args, prog_name="stepscope", standalone_mode=False)
     return status if isinstance(status, int) else exits.NOTHING_FOUND
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(show: bool) -> None:
+    if show:
         typer.echo(f"stepscope {stepscope.__version__}")
         raise typer.Exit
 
@@ -73,15 +74,18 @@ def _stepscope(
     context: typer.Context,
     verbose: Annotated[
         int,
-        typer.Option("--verbose", "-v", count=True, help="Say what is done; twice: in detail."),
+        typer.Option("--verbose", "-v", count=True, help="Log progress; -vv logs details."),
     ] = 0,
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+        bool,
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Show the version and exit."
+        ),
     ] = False,
 ) -> None:
-    """Names the rank, device or code that makes distributed training slow or stuck.
+    """Finds the rank, device or code that makes distributed training slow or stuck.
 
-    Start a job under stepscope, then ask about it, while it runs or afterwards:
+    Start a job under stepscope, then diagnose it, while it runs or afterwards:
 
     - `stepscope run -- torchrun --nproc-per-node 8 train.py`
 
@@ -89,13 +93,13 @@ def _stepscope(
 
     - `stepscope diagnose s3://bucket/runs/JOB --json`
 
-    Or, with nothing installed on the cluster, about what PyTorch's profiler or Flight Recorder
-    wrote:
+    Or, with nothing installed on the cluster, diagnose the output of PyTorch's profiler or Flight
+    Recorder:
 
     - `stepscope diagnose traces/`
 
     Exit status: 0 nothing found, 1 something found, 2 the source cannot be read or the command
-    makes no sense, 3 a fault of stepscope itself.
+    line is invalid, 3 an internal error of stepscope.
     """
     logs.configure(verbose)
     if context.invoked_subcommand is None:

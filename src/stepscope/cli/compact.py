@@ -1,4 +1,4 @@
-"""`stepscope compact`: many small files of a job become few, and old ones go if asked."""
+"""`stepscope compact`: merges the many small files of a job and, on request, deletes old data."""
 
 from __future__ import annotations
 
@@ -13,22 +13,24 @@ if TYPE_CHECKING:
 
 _EXAMPLES = """Examples:
 
-- `stepscope compact stepscope-runs/JOB`: merges what the hosts of a job wrote
+- `stepscope compact stepscope-runs/JOB`: merge the files that the hosts of a job wrote
 
-- `stepscope compact s3://bucket/runs/JOB --keep-hours 72`: and drops what is older than three days
+- `stepscope compact s3://bucket/runs/JOB --keep-hours 72`: also delete data older than three days
 
-- `stepscope compact stepscope-runs/JOB --keep-gb 20`: and the oldest of what is more than 20 GB
+- `stepscope compact stepscope-runs/JOB --keep-gb 20`: also delete the oldest data beyond 20 GB
 """
 _GB = 10**9
 _HOUR_S = 3600.0
 
 KeepHours = Annotated[
     float | None,
-    typer.Option(min=0.1, metavar="HOURS", help="Drop rows and traces older than that."),
+    typer.Option(min=0.1, metavar="HOURS", help="Delete rows and traces older than this."),
 ]
 KeepGb = Annotated[
     float | None,
-    typer.Option(min=0.001, metavar="GB", help="Drop the oldest rows and traces beyond that size."),
+    typer.Option(
+        min=0.001, metavar="GB", help="Delete the oldest rows and traces beyond this size."
+    ),
 ]
 
 
@@ -44,16 +46,20 @@ def compact(
     keep_gb: KeepGb = None,
     host: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Only what this host recorded, as its processor does."),
+        typer.Option(
+            metavar="NAME",
+            help="Only files recorded by this host, as its processor does.",
+        ),
     ] = None,
     least: Annotated[
-        int, typer.Option(min=2, metavar="N", help="Merge no fewer of today's files than these.")
+        int,
+        typer.Option(min=2, metavar="N", help="Merge today's files only if there are at least N."),
     ] = 2,
 ) -> int:
-    """Merge the small files of a job into few sorted ones; drop the oldest if asked to.
+    """Merge the small files of a job into a few sorted ones; delete the oldest on request.
 
-    Safe at any moment: while the job runs, beside readers and others that merge, and cut off
-    anywhere. Files that still grow (of the last two minutes) are left for the next time.
+    Safe at any time: while the job runs, while others read or merge, and if interrupted. Files
+    written in the last two minutes may still grow and are left for the next run.
 
     Exit status: 0 done, or nothing to do; 2 the folder cannot be read or written.
     """
@@ -67,15 +73,16 @@ def compact(
     with progress(f"merging files of {location}"):
         dropped = prune(location, keep(keep_hours, keep_gb), host)
         done = merge(location, host, least=least)
-    said = [f"{count(done.merged, 'file')} became {done.into}" if done.into else "nothing to merge"]
-    said += [f"{count(dropped, 'old file')} dropped"] if dropped else []
-    said += [f"{count(done.leftovers, 'leftover')} removed"] if done.leftovers else []
-    exits.complain(f"{location}: {', '.join(said)}")
+    merged = f"merged {count(done.merged, 'file')} into {done.into}"
+    actions = [merged if done.into else "nothing to merge"]
+    actions += [f"deleted {count(dropped, 'old file')}"] if dropped else []
+    actions += [f"removed {count(done.leftovers, 'leftover file')}"] if done.leftovers else []
+    exits.print_stderr(f"{location}: {', '.join(actions)}")
     return exits.NOTHING_FOUND
 
 
 def keep(hours: float | None, gb: float | None) -> Keep:
-    """What the flags ask for."""
+    """The retention policy that --keep-hours and --keep-gb describe."""
     from stepscope.store.retention import Keep
 
     return Keep(None if hours is None else hours * _HOUR_S, None if gb is None else int(gb * _GB))

@@ -1,5 +1,4 @@
-"""`stepscope counters`: counters of this host's GPUs, thousands of times a second, from now on for
-a while."""
+"""`stepscope counters`: samples GPU hardware counters on this host thousands of times a second."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stepscope.cli import exits
-from stepscope.cli.asking import asked
+from stepscope.cli.request import request
 from stepscope.errors import StoreError, WireError
 from stepscope.processor.settings import COUNTERS_SECONDS
 from stepscope.wire.control import (
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from stepscope.doctor.machine import Machine
 
 _GRACE_SECONDS = 90.0
-"""The processor gives up a window before that."""
+"""Added to the timeout: the processor itself gives up on a sampling window earlier."""
 
 
 def register(app: typer.Typer) -> None:
@@ -35,34 +34,35 @@ def register(app: typer.Typer) -> None:
 def counters(
     hz: Annotated[
         float,
-        typer.Option(metavar="HZ", min=1, max=MOST_COUNTERS_HZ, help="How often."),
+        typer.Option(metavar="HZ", min=1, max=MOST_COUNTERS_HZ, help="Sampling rate."),
     ] = MOST_COUNTERS_HZ,
     seconds: Annotated[
-        float, typer.Option(min=0.1, max=MOST_COUNTERS_SECONDS, help="For how long.")
+        float,
+        typer.Option(min=0.1, max=MOST_COUNTERS_SECONDS, help="Length of the sampling window."),
     ] = COUNTERS_SECONDS,
     socket: Annotated[
         Path | None,
-        typer.Option(metavar="PATH", help="Where the processor listens [default: one per user]."),
+        typer.Option(metavar="PATH", help="The processor's socket [default: one per user]."),
     ] = None,
 ) -> int:
-    """Sample counters of the units of this host's GPUs for a while, for all jobs recorded here.
+    """Sample hardware counters of this host's GPUs for a while, for all jobs recorded on it.
 
-    The processor does it, by CUPTI, and needs privilege: `stepscope doctor` says which. Waits for
-    the end and says what came of it.
+    The processor samples them with CUPTI, which needs a privilege; `stepscope doctor` shows which.
+    The command waits until the window ends and prints the number of samples.
     """
     from stepscope.processor.settings import default_socket
 
-    counted = asked_of(socket or default_socket(), hz, seconds)
+    counted = request_counters(socket or default_socket(), hz, seconds)
     if not counted.samples:
-        raise StoreError("; ".join(counted.troubles) or "counters: no samples came")
+        raise StoreError("; ".join(counted.troubles) or "counters: no samples arrived")
     for trouble in counted.troubles:
-        exits.complain(trouble)
-    typer.echo(f"{counted.samples} samples, {counted.lost} more were lost")
+        exits.print_stderr(trouble)
+    typer.echo(f"{counted.samples} samples, {counted.lost} lost")
     return 0
 
 
 def why_not(machine: Machine) -> str | None:
-    """Why none would be sampled on a machine, as it looks from outside, and what to do."""
+    """Why counters cannot be sampled on a machine and what to do; None if nothing prevents it."""
     from stepscope.doctor import gpu
     from stepscope.doctor.finding import State
 
@@ -73,19 +73,20 @@ def why_not(machine: Machine) -> str | None:
 
 
 def this_machine() -> Machine:
-    """With the packages of our Python, where the processor looks, too."""
+    """This host, with the packages of our own Python: the processor uses the same ones."""
     from stepscope.doctor.machine import Machine
 
     return Machine(packages=Path(sysconfig.get_path("purelib")), store=None)
 
 
-def asked_of(path: Path, hz: float, seconds: float) -> Counted:
-    """What came of it.
+def request_counters(path: Path, hz: float, seconds: float) -> Counted:
+    """Has the processor sample counters; returns how many samples it stored.
 
     Raises:
         StoreError: there is no processor, or it did not answer.
     """
     try:
-        return decode_counted(asked(path, encode_counters(hz, seconds), seconds + _GRACE_SECONDS))
+        answer = request(path, encode_counters(hz, seconds), seconds + _GRACE_SECONDS)
+        return decode_counted(answer)
     except (OSError, WireError) as error:
-        raise StoreError(f"no answer of a processor on {path}: {error}; try --socket") from error
+        raise StoreError(f"no answer from a processor on {path}: {error}; try --socket") from error

@@ -1,15 +1,14 @@
-"""`stepscope diagnose`: what is wrong with a job, from its folder, traces or dumps."""
+"""`stepscope diagnose`: reports what is wrong with a job, from its folder, traces or dumps."""
 
 from __future__ import annotations
 
-import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from stepscope.cli import exits
+from stepscope.cli.output import check_writable, print_json, write_html
 from stepscope.errors import UsageError
 
 if TYPE_CHECKING:
@@ -17,17 +16,17 @@ if TYPE_CHECKING:
 
 _EXAMPLES = """Examples:
 
-- `stepscope diagnose stepscope-runs/JOB`: the verdict, its evidence, what to do
+- `stepscope diagnose stepscope-runs/JOB`: the verdict, its evidence, what to do next
 
-- `stepscope diagnose stepscope-runs/JOB --html report.html`: the same as a page to send around
+- `stepscope diagnose stepscope-runs/JOB --html report.html`: the same as an HTML page to share
 
 - `stepscope diagnose s3://bucket/runs/JOB --json | jq '.verdicts[0].hosts'`: for programs
 
-- `stepscope diagnose stepscope-runs/JOB --follow`: keeps watching a running job
+- `stepscope diagnose stepscope-runs/JOB --follow`: follow a running job
 
-- `stepscope diagnose traces/`: what PyTorch's profiler wrote, one `*.json` or `*.json.gz` per rank
+- `stepscope diagnose traces/`: PyTorch profiler traces, one `*.json` or `*.json.gz` per rank
 
-- `stepscope diagnose dumps/`: what PyTorch's Flight Recorder wrote, of a job that hangs
+- `stepscope diagnose dumps/`: PyTorch Flight Recorder dumps of a job that hangs
 """
 
 
@@ -40,44 +39,44 @@ def diagnose(
         str,
         typer.Argument(
             metavar="FOLDER_OR_URL",
-            help="A job folder or its URL (s3://…); a folder of PyTorch profiler traces, or of "
+            help="A job folder or its URL (s3://…), or a folder of PyTorch profiler traces or of "
             "Flight Recorder dumps.",
         ),
     ],
     follow: Annotated[
         bool,
-        typer.Option("--follow", "-f", help="Keep reading until Ctrl-C; say what changes."),
+        typer.Option("--follow", "-f", help="Keep reading until Ctrl-C; print every change."),
     ] = False,
     as_json: Annotated[
         bool,
         typer.Option(
             "--json",
-            help="Print one JSON object and nothing else; with --follow one line per change.",
+            help="Print one JSON object and nothing else; with --follow, one line per change.",
         ),
     ] = False,
     html: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Also write a page that opens without a network."),
+        typer.Option(metavar="FILE", help="Also write the report as a self-contained HTML page."),
     ] = None,
     interval: Annotated[
-        float, typer.Option(min=0.1, max=3600, metavar="SECONDS", help="How often --follow looks.")
+        float, typer.Option(min=0.1, max=3600, metavar="SECONDS", help="How often --follow reads.")
     ] = 5.0,
     remote_write: Annotated[
         str | None,
         typer.Option(
             metavar="URL",
-            help="With --follow: send state and verdicts there, by Prometheus Remote Write.",
+            help="With --follow: send state and verdicts to this URL by Prometheus Remote Write.",
         ),
     ] = None,
 ) -> int:
-    """Name what makes a job slow or stuck: who, why, since when, what it costs, what to do.
+    """Find what makes a job slow or stuck: which rank, why, since when, at what cost, what to do.
 
-    Exit status: 0 nothing found, 1 something found, 2 FOLDER_OR_URL cannot be read. With --follow
-    Ctrl-C ends it, with the status of the last diagnosis.
+    Exit status: 0 nothing found, 1 something found, 2 FOLDER_OR_URL cannot be read. With --follow,
+    Ctrl-C ends the command with the status of the last diagnosis.
     """
-    _check_writable(html)
+    check_writable(html)
     if remote_write is not None and not follow:
-        raise UsageError("--remote-write is for jobs that are followed; add --follow")
+        raise UsageError("--remote-write needs --follow")
     if follow:
         from stepscope.cli.follow import follow_job
         from stepscope.cli.series import announcer_to
@@ -109,42 +108,10 @@ def _diagnose_once(source: str) -> Diagnosis:
 def _show(diagnosis: Diagnosis, as_json: bool, html: Path | None) -> None:
     if html is not None:
         write_html(diagnosis, html)
-        exits.complain(f"wrote {html}")
+        exits.print_stderr(f"wrote {html}")
     if as_json:
         print_json(diagnosis, indent=2)
     else:
         from stepscope.cli.terminal import print_report
 
         print_report(diagnosis)
-
-
-def print_json(diagnosis: Diagnosis, indent: int | None = None) -> None:
-    from stepscope.report.json import to_json
-
-    print(json.dumps(to_json(diagnosis), indent=indent, allow_nan=False), flush=True)
-
-
-def write_html(diagnosis: Diagnosis, path: Path) -> None:
-    """Whoever opens a file sees the old page or the new one; pipes and devices get it as it is."""
-    from stepscope.report.html import render_html
-
-    try:
-        if path.exists() and not path.is_file():
-            path.write_text(render_html(diagnosis), encoding="utf-8")
-            return
-        part = path.with_name(f".{path.name}.{os.getpid()}")
-        part.write_text(render_html(diagnosis), encoding="utf-8")
-        part.replace(path)
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from error
-
-
-def _check_writable(path: Path | None) -> None:
-    """Says so before minutes of reading rather than after."""
-    if path is None:
-        return
-    if path.is_dir():
-        raise UsageError(f"cannot write {path}: it is a folder, name a file in it")
-    if not os.access(path.parent, os.W_OK):
-        why = "it may not be written to" if path.parent.is_dir() else "there is no such folder"
-        raise UsageError(f"cannot write {path}: {path.parent}: {why}; name a file elsewhere")

@@ -1,4 +1,4 @@
-"""`stepscope doctor`: what can be collected here."""
+"""`stepscope doctor`: reports what can be recorded on this machine."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ def register(app: typer.Typer) -> None:
 
 def doctor(
     python: Annotated[
-        str, typer.Option(metavar="PATH", help="The Python that training runs in.")
+        str, typer.Option(metavar="PATH", help="The Python interpreter of the training job.")
     ] = sys.executable,
     store: Annotated[
-        str, typer.Option(metavar="FOLDER_OR_URL", help="Where job folders will go.")
+        str, typer.Option(metavar="FOLDER_OR_URL", help="Where job folders will be written.")
     ] = "stepscope-runs",
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object and nothing else.")
     ] = False,
 ) -> int:
-    """Say what can be collected on this machine, why the rest cannot, and what to type.
+    """Check what stepscope can record on this machine, and how to fix what it cannot.
 
-    Exit status: 0 nothing stands in the way, 1 something does.
+    Exit status: 0 nothing is blocked, 1 something is blocked.
     """
     from stepscope.doctor import State, examine, this_machine
     from stepscope.doctor.checks import facts
@@ -69,7 +69,7 @@ def _lines(checks: Iterable[Check]) -> Iterator[str]:
     for check in checks:
         head = f"{signs[check.state.value]} {check.name}"
         yield from _wrapped(f"{check.state.value}: {check.found}", head)
-        yield from _wrapped(f"for {check.gives}")
+        yield from _wrapped(f"needed for: {check.gives}")
         if check.advice is not None:
             yield from _wrapped(f"> {check.advice}")
 

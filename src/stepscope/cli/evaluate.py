@@ -1,4 +1,4 @@
-"""`stepscope evaluate`: how often diagnosis is right, on simulated jobs whose faults are known."""
+"""`stepscope evaluate`: measures diagnosis accuracy on simulated jobs with known faults."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
     from stepscope.evaluate import Chosen, Result
     from stepscope.evaluate.results import Results
 
-_RUN, _SHOW = "Which jobs are run", "What becomes of the scores"
+_RUN, _SHOW = "Which jobs to run", "What to do with the scores"
 _ALL = "all"
 
 _EXAMPLES = """Examples:
 
-- `stepscope evaluate`: suite smoke, every fault once, in about a minute
+- `stepscope evaluate`: the smoke suite, every fault once, in about a minute
 
 - `stepscope evaluate --suite standard --seeds 8 --json now.json --html now.html`: the full table
 
 - `stepscope evaluate --family hang --family gpu_slow --seeds 20`: some faults only
 
-- `stepscope evaluate --suite argus --ranks 64 --fast --seeds 1`: a paper's faults at one size
+- `stepscope evaluate --suite argus --ranks 64 --fast --seeds 1`: ARGUS' faults at one size
 
-- `stepscope evaluate --from now.json --html now.html`: earlier scores again
+- `stepscope evaluate --from now.json --html now.html`: show earlier scores again
 
-- `stepscope evaluate --compare before.json now.json`: which jobs came out better or worse
+- `stepscope evaluate --compare before.json now.json`: list the jobs that improved or regressed
 
-- `stepscope evaluate --suite all --publish docs/evaluation.md`: all tables of the documentation
+- `stepscope evaluate --suite all --publish docs/evaluation.md`: update all tables
 """
 
 
@@ -44,29 +44,34 @@ def _flag(help: str, panel: str, *names: str, metavar: str | None = None) -> Any
 
 SuiteName = Annotated[
     str,
-    _flag("Every fault on 16 ranks; on 64 to 512; ARGUS' faults and cases on 64, 512 and 4,096; "
-          "every fault on 2,048 to 10,240; or all of them.", _RUN,
+    _flag("smoke: every fault on 16 ranks; standard: on 64 to 512; argus: the faults and cases of "
+          "the ARGUS paper on 64, 512 and 4,096; large: every fault on 2,048 to 10,240; all: every "
+          "suite.", _RUN,
           metavar="smoke|standard|argus|large|all"),
 ]  # fmt: skip
 Families = Annotated[
     list[str] | None,
-    _flag("Only this fault, or `healthy`; may be repeated.", _RUN, metavar="NAME"),
+    _flag("Run only this fault, or `healthy`; may be repeated.", _RUN, metavar="NAME"),
 ]
 Ranks = Annotated[
     list[int] | None,
-    _flag("Only jobs of this size, of those the suite has; may be repeated.", _RUN, metavar="N"),
+    _flag("Run only jobs of this size in the suite; may be repeated.", _RUN, metavar="N"),
 ]
 Seeds = Annotated[
     int,
-    typer.Option(min=0, help="Jobs per fault; 0: as many as the suite has.", rich_help_panel=_RUN),
+    typer.Option(
+        min=0, help="Jobs per fault; 0: the number that the suite defines.", rich_help_panel=_RUN
+    ),
 ]
 FirstSeed = Annotated[
-    int, typer.Option(min=0, help="The first seed; others follow it.", rich_help_panel=_RUN)
+    int,
+    typer.Option(min=0, help="The first seed; the others count up from it.", rich_help_panel=_RUN),
 ]
 Fast = Annotated[
     bool,
     _flag(
-        "Diagnose what the simulator made, without the wire; argus and large always do.",
+        "Diagnose simulated tables directly, without the wire format; always so for argus and "
+        "large.",
         _RUN,
         "--fast",
     ),
@@ -74,29 +79,30 @@ Fast = Annotated[
 Jobs = Annotated[
     int,
     typer.Option(min=0, rich_help_panel=_RUN,
-                 help="Processes, as far as memory has room; 0: one per core."),
+                 help="Worker processes, limited by memory; 0: one per core."),
 ]  # fmt: skip
 Source = Annotated[
-    Path | None, _flag("Run nothing: show what --json wrote.", _RUN, "--from", metavar="FILE")
+    Path | None,
+    _flag("Run nothing; show the results in a --json file.", _RUN, "--from", metavar="FILE"),
 ]
 Json = Annotated[
-    Path | None, _flag("Write every job's result as soon as it is there.", _SHOW, metavar="FILE")
+    Path | None, _flag("Write results, updated after every job.", _SHOW, metavar="FILE")
 ]
 Resume = Annotated[
     bool,
     _flag(
-        "Go on: run only jobs that --json FILE has not, and those that failed.", _RUN, "--resume"
+        "Continue: run only jobs that are missing or failed in the --json file.", _RUN, "--resume"
     ),
 ]
 Html = Annotated[
-    Path | None, _flag("Write the scores as a page with plots.", _SHOW, metavar="FILE")
+    Path | None, _flag("Write the scores as an HTML page with plots.", _SHOW, metavar="FILE")
 ]
 Publish = Annotated[
     Path | None, _flag("Replace the suite's tables in a Markdown file.", _SHOW, metavar="FILE")
 ]
 Compare = Annotated[
     tuple[Path, Path] | None,
-    _flag("Run nothing: compare two files of --json.", _SHOW, metavar="BEFORE AFTER"),
+    _flag("Run nothing; compare two --json files.", _SHOW, metavar="BEFORE AFTER"),
 ]
 
 
@@ -112,16 +118,16 @@ def evaluate(
 ) -> int:  # fmt: skip
     """Score diagnosis against simulated jobs whose faults are known.
 
-    Plays jobs with every fault there is, diagnoses them without telling what is wrong, and counts
-    per fault how often the culprit came first, the cause and the device were right, and anybody
-    innocent was named, with 95 % intervals over the jobs. Then come the measures that the papers
-    report, beside what they report.
+    Simulates jobs with every known fault and diagnoses them blind. For each fault it counts how
+    often the culprit was ranked first, how often the cause and the device were right, and how often
+    an innocent rank was blamed, with 95 % intervals over the jobs. It also prints the measures that
+    the papers report, next to the published values.
 
-    A job that fails is told in the table, and the others go on. Ctrl-C ends it with the jobs that
-    are done, and --resume goes on with the others. With `--suite all` the files of --json and
-    --html are one each: `now.smoke.json`, …
+    A job that fails is listed in the table, and the others continue. Ctrl-C stops and shows the
+    finished jobs; --resume runs the remaining ones. With `--suite all`, --json and --html write one
+    file per suite: `now.smoke.json`, …
 
-    Exit status: 0 done, 1 some job came out worse (with --compare), 2 the command makes no sense,
+    Exit status: 0 done, 1 some job regressed (with --compare), 2 the command line is invalid,
     130 interrupted.
     """
     if compare is not None:
@@ -130,26 +136,26 @@ def evaluate(
         return _show(_read(source), json, html, publish)
     names = _names(suite, publish)
     if resume and json is None:
-        raise UsageError("--resume goes on with the file of --json; name that")
+        raise UsageError("--resume needs --json FILE, the results to continue")
     for name in names:
         beside = f".{name}" if len(names) > 1 else ""
-        file = _beside(json, beside)
-        part = _Part(tuple(family or ()), tuple(ranks or ()), seeds, first_seed)
-        results = _run(name, part, fast, jobs, file, resume)
+        file = _with_suffix(json, beside)
+        selection = _Selection(tuple(family or ()), tuple(ranks or ()), seeds, first_seed)
+        results = _run(name, selection, fast, jobs, file, resume)
         if results.missing:
             _show(results, file)
             return exits.INTERRUPTED
-        _show(results, file, _beside(html, beside), publish)
+        _show(results, file, _with_suffix(html, beside), publish)
     return exits.NOTHING_FOUND
 
 
 def _names(suite: str, publish: Path | None) -> Sequence[str]:
-    """The suites that are wanted, once it is known that their tables can be published."""
+    """The suites to run, after a check that their tables can be published."""
     from stepscope.evaluate import SUITES
     from stepscope.evaluate.publish import check_room
 
     if suite != _ALL and suite not in SUITES:
-        raise UsageError(f"no suite is called {suite}; there are {', '.join(SUITES)}, {_ALL}")
+        raise UsageError(f"unknown suite {suite}; known: {', '.join(SUITES)}, {_ALL}")
     names = tuple(SUITES) if suite == _ALL else (suite,)
     if publish is not None:
         for name in names:
@@ -157,14 +163,14 @@ def _names(suite: str, publish: Path | None) -> Sequence[str]:
     return names
 
 
-def _beside(file: Path | None, ending: str) -> Path | None:
+def _with_suffix(file: Path | None, ending: str) -> Path | None:
     """`now.json` as `now.smoke.json`."""
     return file and file.with_name(f"{file.stem}{ending}{file.suffix}")
 
 
 @dataclass(frozen=True)
-class _Part:
-    """Which jobs of a suite are wanted; nothing: all."""
+class _Selection:
+    """Which jobs of a suite to run; empty fields: all."""
 
     families: tuple[str, ...] = ()
     ranks: tuple[int, ...] = ()
@@ -172,7 +178,7 @@ class _Part:
     first_seed: int = 0
 
     def numbers(self, name: str) -> tuple[int, ...]:
-        """The seeds."""
+        """The seeds for one suite."""
         from stepscope.evaluate import SUITES
 
         count = self.seeds or SUITES[name].seeds
@@ -185,53 +191,53 @@ class _Part:
 
 
 def _run(
-    name: str, part: _Part, fast: bool, jobs: int, file: Path | None, resume: bool
+    name: str, selection: _Selection, fast: bool, jobs: int, file: Path | None, resume: bool
 ) -> Results:  # fmt: skip
-    """All results of a suite, those before it included; each is written when it is there."""
+    """All results of a suite, including earlier ones; the file is updated after every job."""
     from stepscope.cli.terminal import count_progress
     from stepscope.evaluate import SUITES, run
     from stepscope.evaluate.results import write
 
-    chosen, fast = part.of(name), fast or not SUITES[name].by_wire
+    chosen, fast = selection.of(name), fast or not SUITES[name].by_wire
     before = _before(name, fast, file) if resume and file is not None else ()
-    done = {one.id for one in before}
+    done = {result.id for result in before}
     cases = [case for case in chosen.cases if case.id not in done]
 
-    def put_together(new: Sequence[Result]) -> Results:
-        return _together(name, part.numbers(name), fast, [*before, *new], chosen)
+    def combined(new: Sequence[Result]) -> Results:
+        return _combine(name, selection.numbers(name), fast, [*before, *new], chosen)
 
     def keep(new: Sequence[Result]) -> None:
         if file is not None:
-            write(put_together(new), file)
+            write(combined(new), file)
 
     workers = min(jobs or os.cpu_count() or 1, len(cases) or 1)
     with count_progress(f"{name}: {len(cases)} simulated jobs") as advance:
-        return put_together(run(cases, fast=fast, jobs=workers, progress=advance, keep=keep))
+        return combined(run(cases, fast=fast, jobs=workers, progress=advance, keep=keep))
 
 
 def _before(name: str, fast: bool, file: Path) -> Sequence[Result]:
-    """What an earlier run has written, if there was one; who failed, for want of memory perhaps, is
-    tried again."""
+    """The results of an earlier run, without failed jobs: those may have lacked memory, and run
+    again."""
     if not file.exists():
         return ()
     found = _read(file)
     if (found.suite, found.fast) != (name, fast):
-        way = "with --fast" if found.fast else "by wire"
-        raise UsageError(f"{file} holds suite {found.suite}, {way}: go on with that, or name "
-                         "another file")  # fmt: skip
-    return [one for one in found.results if not one.failed]
+        mode = "with --fast" if found.fast else "without --fast"
+        raise UsageError(f"{file} contains suite {found.suite}, run {mode}: continue that one, or "
+                         "name another file")  # fmt: skip
+    return [result for result in found.results if not result.failed]
 
 
-def _together(
-    name: str, seeds: tuple[int, ...], fast: bool, some: Sequence[Result], chosen: Chosen
+def _combine(
+    name: str, seeds: tuple[int, ...], fast: bool, results: Sequence[Result], chosen: Chosen
 ) -> Results:  # fmt: skip
-    """Results in the suite's order, and how many jobs of it have none."""
+    """The results in the order of the suite, and the number of jobs without a result."""
     import stepscope
     from stepscope.evaluate.results import Results
 
     order = {case.id: at for at, case in enumerate(chosen.cases)}
-    found = sorted(some, key=lambda one: order.get(one.id, len(order)))
-    missing = len(order.keys() - {one.id for one in found})
+    found = sorted(results, key=lambda result: order.get(result.id, len(order)))
+    missing = len(order.keys() - {result.id for result in found})
     return Results(name, fast, seeds, stepscope.__version__, tuple(found),
                    chosen.unfit, missing)  # fmt: skip
 
@@ -245,7 +251,7 @@ def _read(file: Path) -> Results:
 def _show(
     results: Results, json: Path | None, html: Path | None = None, publish: Path | None = None
 ) -> int:  # fmt: skip
-    """Keeps results before anything else, since they may have taken hours, and shows them."""
+    """Writes the results first, because they may have taken hours, and then shows them."""
     from stepscope.evaluate.page import render_page
     from stepscope.evaluate.publish import publish as put
     from stepscope.evaluate.results import write

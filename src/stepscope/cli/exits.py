@@ -1,6 +1,6 @@
-"""How commands end: the exit statuses, and every failure as one line on stderr.
+"""Exit statuses of all commands, and failures as one line on stderr.
 
-Scripts and schedulers act on these numbers, so 1 means "something was found" and nothing else.
+Scripts and schedulers act on the exit status, so 1 only ever means "something was found".
 """
 
 from __future__ import annotations
@@ -21,40 +21,40 @@ from stepscope.errors import StepscopeError
 NOTHING_FOUND = 0
 FOUND = 1
 BAD_INPUT = 2
-"""The source cannot be read, or the command makes no sense."""
+"""The source cannot be read, or the command line is invalid."""
 FAULT = 3
-"""stepscope itself is wrong."""
+"""An internal error of stepscope."""
 INTERRUPTED = 130
 BROKEN_PIPE = 141
-"""128 + SIGPIPE, as if the signal had ended us: whoever read our output is gone."""
+"""128 + SIGPIPE, as if the signal had killed us: the reader of our output has exited."""
 
 _CommandLineError: type[Exception] = typer.BadParameter.__mro__[2]
-"""What typer raises for any bad command line; it has no public name in every version of typer."""
+"""What typer raises for an invalid command line; not every version of typer exports it."""
 assert _CommandLineError.__name__ == "ClickException", _CommandLineError
 
 
 def guarded(command: Callable[[], int]) -> int:
-    """Runs a command and turns whatever it raises into an exit status and one line."""
+    """Runs a command; turns any exception into an exit status and one line on stderr."""
     try:
         status = command()
         sys.stdout.flush()
     except (StepscopeError, _CommandLineError) as error:
-        complain(_message(error))
+        print_stderr(_message(error))
         return BAD_INPUT
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     except BrokenPipeError:
         return _reader_is_gone()
     except SystemExit as end:
-        # typer ends with status 1 when it meets a broken pipe, which for us means "found"
+        # typer exits with status 1 on a broken pipe, which for us means "found"
         return _reader_is_gone() if isinstance(end.__context__, OSError) else _status(end)
-    except Exception as error:  # noqa: BLE001  the last line of defence, and it says so
+    except Exception as error:  # noqa: BLE001  every other exception is an internal error
         return _fault(error)
     return status
 
 
-def complain(message: str) -> None:
-    """One line on stderr, whatever the message holds."""
+def print_stderr(message: str) -> None:
+    """Prints the message as one line on stderr, even if it contains line breaks."""
     print(f"stepscope: {' '.join(message.split())}", file=sys.stderr)
 
 
@@ -63,7 +63,7 @@ def _message(error: Exception) -> str:
     if format_message is None:
         return str(error)
     command = getattr(getattr(error, "ctx", None), "command_path", "stepscope")
-    return f"{format_message().rstrip('.')}; `{command} --help` shows what there is"
+    return f"{format_message().rstrip('.')}; see `{command} --help`"
 
 
 def _status(end: SystemExit) -> int:
@@ -71,19 +71,19 @@ def _status(end: SystemExit) -> int:
 
 
 def _reader_is_gone() -> int:
-    """Keeps Python from complaining about the same pipe once more when it flushes at exit."""
+    """Redirects stdout so that Python's flush at exit does not fail on the same broken pipe."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return BROKEN_PIPE
 
 
 def _fault(error: Exception) -> int:
     what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    complain(f"internal error: {what}; please report it with the log {_write_log(error)}")
+    print_stderr(f"internal error: {what}; please report it and attach the log {_write_log(error)}")
     return FAULT
 
 
 def _write_log(error: Exception) -> str:
-    """Where the log is, or why there is none."""
+    """The path of the log, or a note that it could not be written."""
     about = f"stepscope {stepscope.__version__}, Python {platform.python_version()}"
     trace = "".join(traceback.format_exception(error))
     text = f"{about}, {platform.platform()}\ncommand line: {sys.argv}\n{trace}"
@@ -92,12 +92,12 @@ def _write_log(error: Exception) -> str:
         with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as log:
             log.write(text)
     except OSError as why:
-        return f"(which could not be written: {why})"
+        return f"(could not be written: {why})"
     return path
 
 
 def _log_folder() -> Path | None:
-    """`$XDG_STATE_HOME/stepscope` where that is set and writable; None: the temporary folder."""
+    """`$XDG_STATE_HOME/stepscope` if set and writable; else None, the temporary folder."""
     home = os.environ.get("XDG_STATE_HOME")
     if not home:
         return None

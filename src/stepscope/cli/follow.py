@@ -1,4 +1,4 @@
-"""`stepscope diagnose --follow`: looks again and again, and shows what changes."""
+"""`stepscope diagnose --follow`: diagnoses repeatedly and shows what changes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rich.live import Live
 from rich.text import Text
 
 from stepscope.cli import terminal
-from stepscope.cli.diagnose import print_json, write_html
+from stepscope.cli.output import print_json, write_html
 from stepscope.cli.sources import Recording, open_source
 from stepscope.diagnose.finding import Diagnosis
 from stepscope.errors import SourceError, StoreError, UsageError
@@ -32,67 +32,73 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-DEAR_SECONDS = 2.0
-"""Of the processor, for a look: that of some hundred ranks is cheaper, and taken whenever due."""
-LOOK_SECONDS = 60.0
-"""However steady a job is, all of it is looked at every minute."""
+EXPENSIVE_SECONDS = 2.0
+"""CPU time of a full diagnosis above which it may be skipped. Some hundred ranks take less."""
+MAX_SKIP_SECONDS = 60.0
+"""A full diagnosis runs at least once a minute, however steady the job is."""
 LATE_STEPS, LATE_SECONDS = 3.0, 15.0
-"""Steps come in flushes, into a bucket every five seconds: three of them without any are odd."""
+"""Steps arrive in flushes, every five seconds in a bucket: three empty ones are unusual."""
 
 
-def import_what_looks() -> None:
-    """What the first look would import: no part of what a look costs again and again."""
+def import_diagnosis() -> None:
+    """Imports what a diagnosis needs, so that its measured CPU time excludes the imports."""
     from stepscope.diagnose import run as runner  # noqa: F401
     from stepscope.store import reader  # noqa: F401
 
 
 class Watch:
-    """One job looked at repeatedly. Of what was seen no row is held: a large job has millions, and
-    the next look needs the room."""
+    """Diagnoses one source repeatedly.
+
+    It keeps no rows between two diagnoses: a large job has millions, and the next one needs the
+    memory.
+    """
 
     def __init__(self, source: str, history: History | None = None) -> None:
-        """With a history older rows are forgotten, so that a long job can be followed."""
+        """With a history, older rows are dropped, so that a long job can be followed."""
         self.source = source
         self._reader = open_source(source, history)
-        self._seen = -1
-        self._told: set[str] = set()
+        self._diagnosed_version = -1
+        self._warned: set[str] = set()
         self._last: Diagnosis | None = None
-        self._hang_sought_in = -1
+        self._hang_version = -1
         self._hang: Diagnosis | None = None
         self._past: Past | None = None
         self._pulse: Pulse | None = None
-        self._cost = 0.0
-        self._looked = 0.0
+        self._cpu_seconds = 0.0
+        self._diagnosed_at = 0.0
 
     @property
     def is_recording(self) -> bool:
-        """Whether it was read whole and will not change."""
+        """Whether the source is traces or dumps, which do not change."""
         return isinstance(self._reader, Recording)
 
     def look(self) -> Diagnosis:
-        """The diagnosis of what is there now; the same object while nothing changed."""
+        """Diagnoses the current state; returns the same object while the source has not changed."""
         from stepscope.diagnose.follow.past import Past
         from stepscope.diagnose.run import diagnose
 
-        used = time.process_time()
+        cpu_start = time.process_time()
         window = self._reader.refresh()
         self._warn()
         self._past = self._past or Past()
-        if self._last is None or self._reader.version != self._seen:
+        if self._last is None or self._reader.version != self._diagnosed_version:
             self._last = self._past.joined(diagnose(window))
-            self._seen = self._reader.version
-            self._cost, self._looked = time.process_time() - used, time.monotonic()
+            self._diagnosed_version = self._reader.version
+            self._cpu_seconds = time.process_time() - cpu_start
+            self._diagnosed_at = time.monotonic()
         return self._last
 
-    def may_wait(self) -> bool:
-        """Whether a look that is dear would find what the last one found."""
-        if self._cost < DEAR_SECONDS or time.monotonic() - self._looked > LOOK_SECONDS:
+    def may_skip(self) -> bool:
+        """Whether the next diagnosis is expensive and would most likely repeat the last one."""
+        if self._cpu_seconds < EXPENSIVE_SECONDS:
+            return False
+        if time.monotonic() - self._diagnosed_at > MAX_SKIP_SECONDS:
             return False
         self._pulse = self._pulse or Pulse(self.source)
         return self._pulse.is_steady()
 
     def look_once(self) -> Diagnosis:
-        """The diagnosis of what is there now, in less memory: nothing is kept for another look."""
+        """Diagnoses once, in less memory: nothing is kept for another diagnosis."""
         from stepscope.diagnose.run import diagnose
 
         return diagnose(self._read())
@@ -103,15 +109,15 @@ class Watch:
         return window
 
     def hang(self) -> Diagnosis | None:
-        """The hang in which what is there now ends, on top of what the last look found.
+        """Looks only for a hang at the end of the recording; much cheaper than a full diagnosis.
 
-        Much cheaper than a whole look; None where nothing hangs.
+        Adds the other verdicts of the last full diagnosis. None if nothing hangs.
         """
         from stepscope.diagnose.run import find_hang
 
         window = self._reader.refresh()
-        if self._reader.version != self._hang_sought_in:
-            self._hang_sought_in, self._hang = self._reader.version, find_hang(window)
+        if self._reader.version != self._hang_version:
+            self._hang_version, self._hang = self._reader.version, find_hang(window)
         return None if self._hang is None else self._with_last(self._hang)
 
     def _with_last(self, hang: Diagnosis) -> Diagnosis:
@@ -121,15 +127,15 @@ class Watch:
         return replace(self._last, state="hang", verdicts=(*hang.verdicts, *others))
 
     def _warn(self) -> None:
-        """Each problem of the source once, not at every look."""
+        """Logs each problem of the source once, not at every diagnosis."""
         for problem in self._reader.problems:
-            if problem not in self._told:
-                self._told.add(problem)
+            if problem not in self._warned:
+                self._warned.add(problem)
                 logger.warning("%s", " ".join(problem.split()))
 
 
 class Screen(Protocol):
-    """Where a followed diagnosis appears."""
+    """Shows the successive diagnoses of a followed job."""
 
     def show(self, diagnosis: Diagnosis) -> None: ...
 
@@ -143,9 +149,9 @@ def follow_job(
     """Follows a job until Ctrl-C; returns the last diagnosis.
 
     Raises:
-        SourceError: the source could not be read at the first look; later ones are retried.
-        UsageError: there is nothing to follow.
-        KeyboardInterrupt: Ctrl-C before there was any diagnosis.
+        SourceError: the first attempt to read the source failed; later failures are retried.
+        UsageError: the source does not grow.
+        KeyboardInterrupt: Ctrl-C before the first diagnosis.
     """
     from stepscope.memory import keep_freed_memory
     from stepscope.store.history import History
@@ -153,7 +159,7 @@ def follow_job(
     keep_freed_memory()
     watch = Watch(source, History())
     if watch.is_recording:
-        raise UsageError(f"{source} is a recording that does not grow; leave out --follow")
+        raise UsageError(f"{source} is a finished recording; leave out --follow")
     with terminal.progress(f"reading {source}"):
         last = first = watch.look()
     screen = _screen(source, as_json)
@@ -174,9 +180,9 @@ def follow_job(
 
 
 class Pulse:
-    """Whether a whole look can wait: the job's steps take what they did, and still come.
+    """Checks cheaply whether a job runs steadily: steps keep coming and take as long as before.
 
-    Reads the table `steps` only. Where nobody records steps it is never so.
+    It reads the table `steps` only; a job without recorded steps is never steady.
     """
 
     def __init__(self, source: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -186,34 +192,34 @@ class Pulse:
         self._reader = JobReader(source, History(rows=1), ("steps",))
         self._clock = clock
         self._newest: int | None = None
-        self._came = clock()
+        self._newest_at = clock()
 
     def is_steady(self) -> bool:
-        """Raises SourceError, StoreError: the job cannot be read."""
+        """Raises SourceError or StoreError if the job cannot be read."""
         from stepscope.diagnose.follow.pulse import is_steady, newest_step, step_ns
 
         window = self._reader.refresh()
         newest, now = newest_step(window), self._clock()
         if newest != self._newest:
-            self._newest, self._came = newest, now
-        late = now - self._came > max(LATE_SECONDS, LATE_STEPS * step_ns(window) / 1e9)
+            self._newest, self._newest_at = newest, now
+        late = now - self._newest_at > max(LATE_SECONDS, LATE_STEPS * step_ns(window) / 1e9)
         return not late and is_steady(window)
 
 
 def changes(
-    watch: Watch, interval: float, seen: Diagnosis, sleep: Callable[[float], None] = time.sleep
+    watch: Watch, interval: float, last: Diagnosis, sleep: Callable[[float], None] = time.sleep
 ) -> Iterator[Diagnosis]:
-    """Every diagnosis after `seen`, for ever; a source that fails in between is tried again."""
+    """Yields every new diagnosis after `last`, for ever; a source that fails is tried again."""
     while True:
         sleep(interval)
         try:
-            now = seen if watch.may_wait() else watch.look()
+            new = last if watch.may_skip() else watch.look()
         except (SourceError, StoreError) as error:
             logger.warning("%s; trying again", error)
             continue
-        if now is not seen:
-            seen = now
-            yield now
+        if new is not last:
+            last = new
+            yield new
 
 
 def _screen(source: str, as_json: bool) -> Screen:
@@ -223,31 +229,31 @@ def _screen(source: str, as_json: bool) -> Screen:
 
 
 class JsonLines:
-    """One compact JSON object per line whenever the diagnosis says something new."""
+    """Prints one JSON object per line whenever the diagnosis changes."""
 
     def __init__(self) -> None:
         self._last: object = None
 
     def show(self, diagnosis: Diagnosis) -> None:
-        said = {**to_json(diagnosis), "cost": None}
-        if said != self._last:
-            self._last = said
+        content = {**to_json(diagnosis), "cost": None}
+        if content != self._last:
+            self._last = content
             print_json(diagnosis)
 
     def close(self, last: Diagnosis) -> None:
-        """The last line stands."""
+        """Nothing to do."""
 
 
 class Lines:
-    """The headline with the time, whenever the culprits change; the report at the end."""
+    """Prints time and headline whenever the culprits change, and the report at the end."""
 
     def __init__(self) -> None:
         self._last: object = None
 
     def show(self, diagnosis: Diagnosis) -> None:
-        blamed = (diagnosis.state, [identity(v) for v in diagnosis.verdicts])
-        if blamed != self._last:
-            self._last = blamed
+        culprits = (diagnosis.state, [identity(v) for v in diagnosis.verdicts])
+        if culprits != self._last:
+            self._last = culprits
             now = datetime.now(timezone.utc).strftime("%H:%M:%S UTC")
             print(f"{now}  {encodable(render_headline(diagnosis))}", flush=True)
 
@@ -256,7 +262,7 @@ class Lines:
 
 
 def identity(verdict: object) -> tuple[object, ...]:
-    """What makes a verdict another one; its numbers may drift from look to look."""
+    """What identifies a verdict across diagnoses; its numbers may drift."""
     keys = ("kind", "cause", "ranks", "hosts", "group", "phase")
     return tuple(getattr(verdict, key) for key in keys)
 
@@ -266,7 +272,7 @@ def encodable(text: str) -> str:
 
 
 class LiveView:
-    """Headline and step times, redrawn in place; the report at the end."""
+    """Redraws headline and step times in place; prints the report at the end."""
 
     def __init__(self, source: str) -> None:
         self._source = source
@@ -279,7 +285,7 @@ class LiveView:
         lines = (
             Text(render_headline(diagnosis), style=headline_style(diagnosis)),
             Text(encodable(sparkline(points)), no_wrap=True),
-            Text(f"last change at {now}; following {self._source}, Ctrl-C ends", style="dim"),
+            Text(f"last change at {now}; following {self._source}, Ctrl-C to stop", style="dim"),
         )
         self._live.update(Group(*lines), refresh=True)
 

@@ -1,4 +1,4 @@
-"""`stepscope import`: profiler traces or Flight Recorder dumps as a job folder."""
+"""`stepscope import`: converts profiler traces or Flight Recorder dumps to a job folder."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _RECORDER = "import"
-"""In place of the host whose processor wrote a folder."""
+"""Recorder name in the job folder, where a processor would use its host name."""
 
 _EXAMPLES = """Examples:
 
-- `stepscope import traces/ --store stepscope-runs`: writes `stepscope-runs/traces`
+- `stepscope import traces/ --store stepscope-runs`: write `stepscope-runs/traces`
 
-- `stepscope import dumps/ --store s3://bucket/runs --job llama-70b-hang`: into a bucket
+- `stepscope import dumps/ --store s3://bucket/runs --job llama-70b-hang`: write into a bucket
 """
 
 
@@ -43,15 +43,18 @@ def import_(
         ),
     ],
     store: Annotated[
-        str, typer.Option(metavar="FOLDER_OR_URL", help="Where job folders lie: a folder, s3://….")
+        str,
+        typer.Option(
+            metavar="FOLDER_OR_URL", help="Where to create the job folder: a folder or s3://…."
+        ),
     ] = "stepscope-runs",
     job: Annotated[
-        str, typer.Option(metavar="NAME", help="Name of the job; FOLDER's own name unless given.")
+        str, typer.Option(metavar="NAME", help="Name of the job [default: name of FOLDER].")
     ] = "",
 ) -> int:
-    """Write what PyTorch's own tools recorded as a job folder: Parquet that anything can query.
+    """Convert recordings of PyTorch's own tools to a job folder of Parquet files.
 
-    Exit status: 0 written, 2 FOLDER cannot be read or the store not be written.
+    Exit status: 0 written, 2 FOLDER cannot be read or the store cannot be written.
     """
     from stepscope.cli.terminal import progress
     from stepscope.store.layout import job_location
@@ -66,27 +69,27 @@ def import_(
     location = job_location(store, window.job.job_id)
     with progress(f"writing {location}"):
         _write(window, location)
-    exits.complain(f"wrote {location}; `stepscope diagnose {location}`")
+    exits.print_stderr(f"wrote {location}; next: `stepscope diagnose {location}`")
     return exits.NOTHING_FOUND
 
 
 def _check_store(store: str) -> None:
-    """Says so before minutes of reading rather than after; buckets are asked later."""
+    """Fails before minutes of reading instead of after them; buckets are checked on writing."""
     if "://" in store:
         return
-    path = Path(os.path.expanduser(store)).absolute()  # noqa: PTH111  takes a `~` of nobody
-    there = next(filter(os.path.exists, (path, *path.parents)), path)
-    if not there.is_dir():
-        raise UsageError(f"cannot write to {store}: {there} is a file; name another --store")
-    if not os.access(there, os.W_OK):
-        raise UsageError(f"cannot write to {store}: {there} may not be written to")
+    path = Path(os.path.expanduser(store)).absolute()  # noqa: PTH111  accepts an unknown `~user`
+    existing = next(filter(os.path.exists, (path, *path.parents)), path)
+    if not existing.is_dir():
+        raise UsageError(f"cannot write to {store}: {existing} is a file; name another --store")
+    if not os.access(existing, os.W_OK):
+        raise UsageError(f"cannot write to {store}: {existing}: permission denied")
 
 
 def _recording(folder: str) -> Recording:
-    """What PyTorch wrote.
+    """Reads the traces or dumps in a folder.
 
     Raises:
-        SourceError: it is something else, or cannot be read.
+        SourceError: the folder holds neither, or cannot be read.
     """
     from stepscope.cli.sources import holds_jobs, read_recording
 
@@ -94,19 +97,21 @@ def _recording(folder: str) -> Recording:
     if recording is not None:
         return recording
     if "://" not in folder and holds_jobs(Path(folder)):
-        raise SourceError(f"{folder} is a job folder already, or a store of them")
-    raise SourceError(f"{folder} holds neither PyTorch profiler traces nor Flight Recorder dumps")
+        raise SourceError(f"{folder} is already a job folder, or a store of job folders")
+    raise SourceError(
+        f"{folder} contains neither PyTorch profiler traces nor Flight Recorder dumps"
+    )
 
 
 def _write(window: Window, location: Location) -> None:
-    """A folder that was not there before.
+    """Writes a new job folder.
 
     Raises:
-        UsageError: it was.
-        StoreError: it cannot be written.
+        UsageError: the folder exists already.
+        StoreError: the folder cannot be written.
     """
     from stepscope.cli.writing import write_window
 
     if any(location.top()):
-        raise UsageError(f"{location} is there already; choose another name with --job")
+        raise UsageError(f"{location} already exists; choose another name with --job")
     write_window(window, location, _RECORDER)

@@ -1,4 +1,4 @@
-"""Starting a command under stepscope: its environment, and the processor of this host."""
+"""Sets up a command to run under stepscope: its environment, and the processor of this host."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import stepscope
-from stepscope.cli.asking import asked
+from stepscope.cli.request import request
 from stepscope.collect import identity
 from stepscope.errors import StoreError, UsageError, WireError
 from stepscope.wire.control import decode_flushed, encode_flush
@@ -24,14 +24,14 @@ from stepscope.wire.control import decode_flushed, encode_flush
 logger = logging.getLogger(__name__)
 
 _START_SECONDS = 15.0
-_ASK_SECONDS = 2.0
+_CHECK_SECONDS = 2.0
 _FLUSH_SECONDS = 15.0
 _JOB_VARIABLES = ("SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "PET_RDZV_ID", "JOB_NAME")
-"""What all hosts of a job agree on; the first one set becomes part of the job's name."""
+"""Variables with the same value on all hosts of a job; the first one set goes into its name."""
 
 
 def environment(base: Mapping[str, str], job: str, store: str, socket_path: Path) -> dict[str, str]:
-    """The command's environment: ours in front of what was there, nothing removed."""
+    """The command's environment: `base` plus our variables, with our folder first in PYTHONPATH."""
     inject = str(Path(stepscope.__file__).parent / "collect" / "inject")
     python_path = [inject, *filter(None, [base.get("PYTHONPATH")])]
     return {
@@ -44,7 +44,7 @@ def environment(base: Mapping[str, str], job: str, store: str, socket_path: Path
 
 
 def job_name(command: Sequence[str], env: Mapping[str, str], now: datetime | None = None) -> str:
-    """A name people recognise: the script's, and the scheduler's job id or the time."""
+    """The name of the script, with the job id of the scheduler or else the time."""
     scripts = [Path(word).stem for word in command if word.endswith(".py")]
     stem = scripts[0] if scripts else Path(command[0]).name
     shared = next((env[key] for key in _JOB_VARIABLES if env.get(key)), None)
@@ -53,68 +53,68 @@ def job_name(command: Sequence[str], env: Mapping[str, str], now: datetime | Non
 
 
 def absolute_store(store: str) -> str:
-    """The same store for every process, whatever folder it runs in."""
+    """The store as an absolute path, valid for processes in any working folder; URLs unchanged."""
     return store if "://" in store else str(Path(store).absolute())
 
 
 class HostProcessor:
-    """The processor of this host: found running, or started and kept running by us."""
+    """The processor of this host: one that already runs, or one that we start and restart."""
 
     def __init__(self, path: Path, options: Sequence[str] = ()) -> None:
-        """`options` are for the processor, should we start it."""
+        """`options` are for a processor that we start; one that already runs ignores them."""
         self.path = path
         self._options = options
         self._process: subprocess.Popen[bytes] | None = None
         self._log = Path(tempfile.gettempdir()) / f"stepscope-processor-{os.getuid()}.log"
-        self._started_at = self._asked_at = 0.0
+        self._started_at = self._checked_at = 0.0
 
     def ensure(self) -> None:
-        """Starts one if none answers.
+        """Starts a processor if none answers.
 
         Raises:
-            UsageError: it does not start; the message says where its log is.
+            UsageError: it does not start; the message names its log.
         """
         if not self._answers():
             self._start()
             self._wait()
         elif self._options:
             logger.warning(
-                "a processor runs already on %s: what was said to it at its start holds, not %s",
+                "a processor is already running on %s and keeps its own options; ignored here: %s",
                 self.path, shlex.join(self._options),
             )  # fmt: skip
 
     def keep(self) -> None:
-        """Starts one again if it is gone; training does not notice either.
+        """Restarts the processor if it has exited; training is not affected.
 
-        The question alone keeps a processor from stopping for idleness while ranks still import.
+        Each check also keeps an idle processor from exiting while ranks are still importing.
         """
-        if time.monotonic() - self._asked_at < _ASK_SECONDS:
+        if time.monotonic() - self._checked_at < _CHECK_SECONDS:
             return
-        self._asked_at = time.monotonic()
+        self._checked_at = time.monotonic()
         starting = self._process is not None and self._process.poll() is None
         if not starting and not self._answers():
             logger.warning("the processor is gone (log: %s); starting another", self._log)
             self._start()
 
     def flush(self, job: str) -> None:
-        """Has everything known of a job stored before the final report.
+        """Has the processor store all remaining rows of a job, before the final report.
 
         Raises:
-            StoreError: the processor did not say so in time, or could not store it.
+            StoreError: the processor could not store them, or did not confirm it in time.
         """
         try:
-            trouble = decode_flushed(asked(self.path, encode_flush(job), _FLUSH_SECONDS))
+            trouble = decode_flushed(request(self.path, encode_flush(job), _FLUSH_SECONDS))
         except (OSError, WireError) as error:
-            why = f"the processor did not store the last rows of {job}: {error}"
-            raise StoreError(why) from error
+            message = f"the processor did not store the last rows of {job}: {error}"
+            raise StoreError(message) from error
         if trouble is not None:
             raise StoreError(trouble)
 
     def _answers(self) -> bool:
         try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
-                line.settimeout(2)
-                line.connect(str(self.path))
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+                connection.settimeout(2)
+                connection.connect(str(self.path))
         except OSError:
             return False
         return True
@@ -136,7 +136,7 @@ class HostProcessor:
         assert self._process is not None
         while not self._answers():
             if self._process.poll() is not None and not self._answers():
-                raise UsageError(f"the processor did not start; its log is {self._log}")
+                raise UsageError(f"the processor did not start; see its log {self._log}")
             if time.monotonic() - self._started_at > _START_SECONDS:
-                raise UsageError(f"the processor does not answer; its log is {self._log}")
+                raise UsageError(f"the processor does not answer; see its log {self._log}")
             time.sleep(0.05)

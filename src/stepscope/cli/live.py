@@ -1,7 +1,7 @@
-"""The live view of `stepscope run`: state while the job runs, the verdict as soon as there is one.
+"""The live view of `stepscope run`: the state of the job, and verdicts as soon as they are found.
 
-On a terminal the command writes into a pseudo-terminal; its lines scroll above a small block of
-ours. Elsewhere the command's output is not touched, and plain lines go to standard error.
+On a terminal the command writes to a pseudo-terminal, and its lines scroll above a small block of
+ours. Otherwise the command's output is not touched, and we print plain lines to standard error.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from rich.live import Live as RichLive
 from rich.text import Text
 
 from stepscope.cli import terminal
-from stepscope.cli.diagnose import write_html
-from stepscope.cli.exits import complain
-from stepscope.cli.follow import Watch, encodable, identity, import_what_looks
+from stepscope.cli.exits import print_stderr
+from stepscope.cli.follow import Watch, encodable, identity, import_diagnosis
+from stepscope.cli.output import write_html
 from stepscope.cli.waiting import wait_for
 from stepscope.diagnose.finding import Diagnosis
 from stepscope.errors import StepscopeError
+from stepscope.report import story
 from stepscope.report.series import buckets, sparkline
 from stepscope.report.text import headline_style, render_headline, render_text
 from stepscope.report.units import count, duration
@@ -39,83 +40,85 @@ from stepscope.store.layout import safe_name
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from stepscope.cli.news import News
+    from stepscope.cli.notifications import Notifications
     from stepscope.cli.series import Announcer
 
 logger = logging.getLogger(__name__)
 
-LOOK_SECONDS = 4.0
+DIAGNOSE_SECONDS = 4.0
+"""Shortest time between two full diagnoses."""
 CONFIRM_SECONDS = 2.0
-"""A suspicion is looked at again sooner, and so is a hang whose operators have ended."""
-BUDGET = 100.0
-"""A look may use the processor for a hundredth of the time until the next: 1 % of one core,
-outside the ranks. On a busy host it takes longer than that, and is no more of a burden for it."""
+"""The next diagnosis comes sooner to confirm a slowdown, or the end of a hang."""
+PAUSE_FACTOR = 100.0
+"""Pause after a diagnosis per CPU second that it took, so that diagnoses use at most 1 % of one
+core. CPU time counts, because on a busy host a diagnosis takes longer without using more CPU."""
 STATUS_SECONDS = 10.0
-SURE = 0.95
-"""A hang seen with this confidence is told before a whole look: 0.97 is a stopped process, 0.9 the
-most that is given to any other (`methods/hang.py`)."""
+QUICK_HANG_SCORE = 0.95
+"""A hang with this confidence is reported without a full diagnosis: a stopped process has 0.97, and
+any other hang at most 0.9 (`methods/hang.py`)."""
 STACK_FRAMES = 8
-"""Innermost frames of a rank that hangs; the report has more."""
+"""Innermost frames shown of a rank that hangs; the report shows more."""
 POLL_SECONDS = 0.25
-"""How often the files of other hosts are asked after; this host's processor says what it stored."""
+"""How often to check for files of other hosts; this host's processor sends notifications."""
 _SEARCH_SECONDS = 1.0
-"""How often hosts are sought that had nothing open before."""
+"""How often to look for new host folders."""
 
 
 class Live:
-    """Watches one job's folder while its command runs."""
+    """Diagnoses one job's folder while its command runs."""
 
     def __init__(
         self, root: str, job: str, ask_for_stacks: Callable[[], None],
-        announcer: Announcer | None = None, news: News | None = None,
+        announcer: Announcer | None = None, notifications: Notifications | None = None,
     ) -> None:  # fmt: skip
         self._announcer = announcer
-        self._news = news
+        self._notifications = notifications
         self._ask_for_stacks = ask_for_stacks
-        self._asked = self._hanging = False
-        self._suspected: set[tuple[object, ...]] = set()
+        self._requested_stacks = self._hanging = False
+        self._previous: set[tuple[object, ...]] = set()
         self.source = f"{root.rstrip('/')}/{safe_name(job)}"
         self._screen = _Terminal() if _on_terminal() else _Plain()
         self._watch: Watch | None = None
-        self._due = self._whole_due = self._polled = 0.0
+        self._due = self._full_due = self._polled = 0.0
         self._open_ops = _OpenOps(Path(self.source) / "comm_ops")
 
     @property
     def output(self) -> int | None:
-        """Where the command should write: a descriptor, or None for our own."""
+        """The descriptor that the command should write to; None: it inherits ours."""
         return self._screen.output
 
     def wait(self, process: subprocess.Popen[bytes]) -> bool:
-        """Waits a moment, looks when it is time; True once the command has ended."""
-        heard = self._pause(process)
-        if heard or time.monotonic() - self._polled >= POLL_SECONDS:
+        """Waits briefly, diagnoses when it is due; returns True once the command has exited."""
+        stored = self._pause(process)
+        if stored or time.monotonic() - self._polled >= POLL_SECONDS:
             self._polled, stalled = time.monotonic(), self._open_ops.any
             self._open_ops.look()
             if self._open_ops.any or (stalled and self._hanging):
-                self._due = self._polled  # it may hang, or gets on
+                self._due = self._polled  # a hang may have begun or ended
         if time.monotonic() >= self._due:
-            self._look(self._open_ops.any)
+            self._diagnose(self._open_ops.any)
         return process.poll() is not None
 
     def stop(self) -> None:
         self._screen.stop()
-        if self._news is not None:
-            self._news.close()
+        if self._notifications is not None:
+            self._notifications.close()
 
     def _pause(self, process: subprocess.Popen[bytes]) -> bool:
-        """Until something happens, or it is time to ask; whether this host's part was stored."""
-        news = None if self._news is None else self._news.descriptor
-        ready = wait_for(process, (*self._screen.descriptors, news), POLL_SECONDS)
+        """Waits for an event or the next poll; returns whether the processor has stored rows."""
+        notifications = self._notifications
+        descriptor = None if notifications is None else notifications.descriptor
+        ready = wait_for(process, (*self._screen.descriptors, descriptor), POLL_SECONDS)
         if ready.intersection(self._screen.descriptors):
             self._screen.take()
-        return self._news is not None and news in ready and self._news.heard()
+        return notifications is not None and descriptor in ready and notifications.received()
 
     def report(self, html: Path | None) -> None:
-        """The final report, of everything the job left."""
+        """Prints the final report, of everything that was recorded."""
         try:
             diagnosis = Watch(self.source).look()
         except StepscopeError as error:
-            complain(f"no report: {error}")
+            print_stderr(f"no report: {error}")
             return
         if html is not None:
             write_html(diagnosis, html)
@@ -123,15 +126,15 @@ class Live:
         print(f"\n{text}", file=sys.stderr)
         print(f"stepscope: the job folder is {self.source}", file=sys.stderr)
 
-    def _look(self, stalled: bool) -> None:
+    def _diagnose(self, stalled: bool) -> None:
         started = time.monotonic()
-        if stalled and started < self._whole_due and self._told_of_hang():
-            self._due = self._whole_due
+        if stalled and started < self._full_due and self._hang_is_handled():
+            self._due = self._full_due
             return
-        import_what_looks()
-        used = time.process_time()
+        import_diagnosis()
+        cpu_start = time.process_time()
         diagnosis = self._diagnosis()
-        pause = max(LOOK_SECONDS, BUDGET * (time.process_time() - used))
+        pause = max(DIAGNOSE_SECONDS, PAUSE_FACTOR * (time.process_time() - cpu_start))
         if diagnosis is not None:
             self._hanging = diagnosis.state == "hang"
             confirmed = self._confirmed(diagnosis)
@@ -139,54 +142,56 @@ class Live:
                 pause = CONFIRM_SECONDS
             if confirmed.verdicts or not diagnosis.verdicts:
                 self._show(confirmed)
-        self._whole_due = self._due = time.monotonic() + pause
+        self._full_due = self._due = time.monotonic() + pause
 
     def _confirmed(self, diagnosis: Diagnosis) -> Diagnosis:
-        """Without slowdowns that were not there at the look before: who asks every few seconds
-        whether something is wrong is told so by chance more often than who asks once."""
+        """Leaves out slowdowns that the previous diagnosis did not find.
+
+        Many diagnoses in a row find more slowdowns by chance than a single one does.
+        """
         kept = tuple(
             verdict
             for verdict in diagnosis.verdicts
-            if verdict.kind != "slowdown" or identity(verdict) in self._suspected
+            if verdict.kind != "slowdown" or identity(verdict) in self._previous
         )
-        self._suspected = {identity(verdict) for verdict in diagnosis.verdicts}
+        self._previous = {identity(verdict) for verdict in diagnosis.verdicts}
         return replace(diagnosis, verdicts=kept)
 
     def _show(self, diagnosis: Diagnosis) -> None:
         self._screen.show(diagnosis)
         if self._announcer is not None:
             self._announcer.show(diagnosis)
-        self._deepen(diagnosis)
+        self._request_stacks(diagnosis)
 
-    def _deepen(self, diagnosis: Diagnosis) -> None:
-        """At the first verdict: samples that are still with py-spy may name the function."""
-        if diagnosis.verdicts and not self._asked:
-            self._asked = True
+    def _request_stacks(self, diagnosis: Diagnosis) -> None:
+        """At the first verdict, has py-spy's pending samples stored: they may name the function."""
+        if diagnosis.verdicts and not self._requested_stacks:
+            self._requested_stacks = True
             threading.Thread(target=self._ask_for_stacks, daemon=True).start()
 
-    def _told_of_hang(self) -> bool:
-        """Whether a quick look is all that it needs now: nothing hangs, or it was told of.
+    def _hang_is_handled(self) -> bool:
+        """Whether no full diagnosis is needed now: nothing hangs, or the hang is already reported.
 
-        A stopped process is proof enough; of another hang, a whole look tells.
+        A stopped process is proof enough to report; any other hang needs a full diagnosis.
         """
         if self._hanging:
             return True
         hang = self._hang()
         if hang is None:
             return True
-        self._hanging = hang.verdicts[0].confidence >= SURE
+        self._hanging = hang.verdicts[0].confidence >= QUICK_HANG_SCORE
         if self._hanging:
             self._show(hang)
         return self._hanging
 
     def _hang(self) -> Diagnosis | None:
         try:
-            return self._followed().hang()
+            return self._opened().hang()
         except StepscopeError:
             return None
 
-    def _followed(self) -> Watch:
-        """The job, from the first moment on at which there is something of it."""
+    def _opened(self) -> Watch:
+        """Opens the job; raises SourceError while nothing of it is stored."""
         if self._watch is None:
             from stepscope.store.history import History
 
@@ -194,62 +199,62 @@ class Live:
         return self._watch
 
     def _diagnosis(self) -> Diagnosis | None:
-        """None as long as there is no folder, or its store does not answer."""
+        """None while there is no job folder yet, or its store does not answer."""
         try:
-            return self._followed().look()
+            return self._opened().look()
         except StepscopeError as error:
-            logger.info("not yet: %s", error)
+            logger.info("no diagnosis yet: %s", error)
             self._watch = None
             return None
 
 
 class _OpenOps:
-    """The files in which hosts say that operators are in flight for long (local folders only)."""
+    """Checks for the files in which hosts list long-outstanding operators (local folders only)."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._hosts: list[Path] = []
-        self._sought = -_SEARCH_SECONDS
+        self._searched = -_SEARCH_SECONDS
         self.any = False
-        """Whether there was one at the last look."""
+        """Whether the last check found such a file."""
 
     def look(self) -> None:
         now = time.monotonic()
-        if now - self._sought >= _SEARCH_SECONDS:
-            self._sought = now
+        if now - self._searched >= _SEARCH_SECONDS:
+            self._searched = now
             self._hosts = list(self._folder.glob("*"))
         self.any = any((host / "open.parquet").exists() for host in self._hosts)
 
 
 class _Plain:
-    """Lines on standard error; the command's output goes where ours goes."""
+    """Prints lines on standard error; the command inherits our output."""
 
     output: int | None = None
     descriptors: tuple[int, ...] = ()
 
     def __init__(self) -> None:
-        self._said = 0.0
-        self._blamed: object = ()
+        self._status_at = 0.0
+        self._shown: object = ()
 
     def take(self) -> None:
-        """Nothing comes by us."""
+        """Nothing to do: the command does not write through us."""
 
     def show(self, diagnosis: Diagnosis) -> None:
-        blamed = tuple(identity(verdict) for verdict in diagnosis.verdicts)
-        if blamed != self._blamed:
-            self._blamed = blamed
+        culprits = tuple(identity(verdict) for verdict in diagnosis.verdicts)
+        if culprits != self._shown:
+            self._shown = culprits
             for line in _lines(diagnosis):
-                complain(line)
-        elif time.monotonic() - self._said > STATUS_SECONDS:
-            self._said = time.monotonic()
-            complain(status(diagnosis))
+                print_stderr(line)
+        elif time.monotonic() - self._status_at > STATUS_SECONDS:
+            self._status_at = time.monotonic()
+            print_stderr(status(diagnosis))
 
     def stop(self) -> None:
-        """Nothing is held."""
+        """Nothing to do."""
 
 
 class _Terminal:
-    """The command's output above, our block below."""
+    """Shows the command's output, and a block of ours below it."""
 
     def __init__(self) -> None:
         self._ours, self.output = pty.openpty()
@@ -274,7 +279,7 @@ class _Terminal:
             self._print(self._partial)
 
     def take(self) -> bool:
-        """Whole lines scroll by; what follows the last one (a progress bar) joins our block."""
+        """Prints complete lines; an incomplete last line (a progress bar) is shown in our block."""
         try:
             data = os.read(self._ours, 65536)
         except OSError:
@@ -295,29 +300,29 @@ class _Terminal:
     def _block(self) -> Iterator[RenderableType]:
         if self._partial:
             yield Text.from_ansi(self._partial.rsplit(b"\r", 1)[-1].decode(errors="replace"))
-        now = self._diagnosis
-        if now is None:
+        diagnosis = self._diagnosis
+        if diagnosis is None:
             yield Text("stepscope: waiting for the first steps", style="dim")
             return
-        points = buckets(now.series, self._console.width - 1)
+        points = buckets(diagnosis.series, self._console.width - 1)
         yield Text(encodable(sparkline(points)), no_wrap=True)
-        yield Text(f"stepscope: {status(now)}", style=headline_style(now), no_wrap=True)
-        for verdict in now.verdicts[:2]:
-            yield Text(f"  why: {verdict.summary}")
+        yield Text(f"stepscope: {status(diagnosis)}", style=headline_style(diagnosis), no_wrap=True)
+        for verdict in diagnosis.verdicts[:2]:
+            yield Text(f"  {verdict.summary}")
             yield Text(f"  do next: {verdict.advice}", style="dim")
 
 
 def status(diagnosis: Diagnosis) -> str:
-    """Step, step time, state: the job in one line."""
+    """The job in one line: step, step time, state."""
     series = diagnosis.series
     if not series.steps:
         return f"no steps yet, {count(diagnosis.ranks, 'rank')}"
     recent = sorted(series.duration_ns[-20:])
     middle = duration(recent[len(recent) // 2])
-    said = render_headline(diagnosis)
+    state = render_headline(diagnosis)
     if diagnosis.verdicts:
-        said = f"{diagnosis.state}, {count(len(diagnosis.verdicts), 'culprit')}"
-    return f"step {series.steps[-1]}, {middle} per step; {said}"
+        state = f"{story.status(diagnosis)}; {count(len(diagnosis.verdicts), 'culprit')}"
+    return f"step {series.steps[-1]}, {middle} per step; {state}"
 
 
 def _lines(diagnosis: Diagnosis) -> Iterator[str]:
@@ -333,6 +338,6 @@ def _on_terminal() -> bool:
 
 
 def _copy_window_size(descriptor: int) -> None:
-    """A progress bar in the command fits our terminal."""
+    """Gives the command our window size, so that its progress bars fit."""
     size = fcntl.ioctl(sys.stdout.fileno(), termios.TIOCGWINSZ, bytes(8))
     fcntl.ioctl(descriptor, termios.TIOCSWINSZ, size)

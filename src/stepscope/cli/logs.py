@@ -1,4 +1,4 @@
-"""Logging of the command line: the library only ever calls `getLogger`."""
+"""Configures logging for the command line; the library itself only calls `getLogger`."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ _LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
 
 
 def configure(verbosity: int) -> None:
-    """Warnings as plain lines on stderr; with `-v` what stepscope does, with `-vv` in detail."""
+    """Logs to stderr: warnings by default, INFO with `-v`, DEBUG with `-vv`."""
     detailed = "%(asctime)s %(levelname)s %(name)s: %(message)s"
     handler = logging.StreamHandler()
-    handler.setFormatter(_Quiet(detailed if verbosity else "stepscope: %(levelname)s: %(message)s"))
+    handler.setFormatter(
+        _LowerCaseWarnings(detailed if verbosity else "stepscope: %(levelname)s: %(message)s")
+    )
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.getLogger("stepscope").setLevel(_LEVELS[min(verbosity, len(_LEVELS) - 1)])
 
 
-class _Quiet(logging.Formatter):
-    """A warning does not shout."""
+class _LowerCaseWarnings(logging.Formatter):
+    """Prints WARNING in lower case."""
 
     def format(self, record: logging.LogRecord) -> str:
         if record.levelno == logging.WARNING:

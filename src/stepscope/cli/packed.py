@@ -1,7 +1,7 @@
-"""Gzip on all cores: a file of many members, which every reader of gzip takes for one stream.
+"""Gzip on all cores: a file of many members, which every gzip reader treats as one stream.
 
-A core packs 150 to 600 MB a second, a third of what writes to it can deliver; packing lets go of
-Python's lock, so threads are enough.
+One core compresses 150 to 600 MB/s, a third of the rate at which traces are written. Compression
+releases the GIL, so threads are enough.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from stepscope.perfetto.members import packed
 
 _MEMBER_BYTES = 4 << 20
 _WAITING = 2
-"""Members per core that may wait to be written, so that memory stays bounded."""
+"""Members per core that may wait to be written; this bounds memory."""
 
 
 class PackedFile:
-    """Writes what it is given to `file`, compressed; `close` leaves the file itself open."""
+    """Compresses all data into `file`; `close` leaves `file` itself open."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
         cores = len(os.sched_getaffinity(0))
         self._pool = ThreadPoolExecutor(cores)
-        self._most = _WAITING * cores
+        self._max_waiting = _WAITING * cores
         self._members: deque[Future[bytes]] = deque()
         self._part: list[bytes] = []
         self._size = 0
@@ -46,7 +46,7 @@ class PackedFile:
         data = b"".join(self._part)
         self._members.append(self._pool.submit(packed, data))
         self._part, self._size = [], 0
-        while len(self._members) > self._most:
+        while len(self._members) > self._max_waiting:
             self._store()
 
     def _store(self) -> None:

@@ -1,4 +1,4 @@
-"""`stepscope prepare`: compiles what `stepscope run` loads into training processes."""
+"""`stepscope prepare`: compiles the native hooks that `stepscope run` loads into ranks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _EXAMPLES = """Examples:
 - `stepscope prepare`
 
 - `STEPSCOPE_CACHE=/opt/stepscope stepscope prepare --python /opt/venv/bin/python`
-  (while an image is built; set the same `STEPSCOPE_CACHE` where training runs)
+  (when building an image; set the same `STEPSCOPE_CACHE` where training runs)
 """
 
 
@@ -29,20 +29,20 @@ def register(app: typer.Typer) -> None:
 
 def prepare(
     python: Annotated[
-        str, typer.Option(metavar="PATH", help="The Python that training runs in.")
+        str, typer.Option(metavar="PATH", help="The Python interpreter of the training job.")
     ] = sys.executable,
 ) -> None:
-    """Compile, once, what watches torch.distributed inside a training process.
+    """Compile the native torch.distributed hooks ahead of time.
 
-    `stepscope run` does so by itself when it meets a torch for the first time, which takes 10 to
-    20 seconds. Do it beforehand where hosts have no C++ compiler, or where many start at once.
-    Without it training is watched all the same, from Python, at about 0.1 ms per collective.
+    `stepscope run` compiles them itself on first use with a version of torch, which takes 10 to
+    20 seconds. Compile them beforehand if the hosts have no C++ compiler, or if many of them start
+    at once. Without native hooks, collectives are recorded from Python at about 0.1 ms each.
     """
     from stepscope.collect.native import build
 
     torch = build.torch_folder(python)
     if torch is None:
-        raise UsageError(f"{python} finds no torch; name another interpreter with --python")
+        raise UsageError(f"{python} cannot find torch; name another interpreter with --python")
     try:
         print(build.build(torch))
     except build.BuildError as error:
@@ -50,7 +50,7 @@ def prepare(
 
 
 def prepare_for(command: Sequence[str], env: Mapping[str, str]) -> None:
-    """Compiles for the torch that a command will use; training goes on without where it fails."""
+    """Compiles for the torch that a command will use; if that fails, training runs without."""
     from stepscope.collect.native import build
 
     if not build.is_wanted():
@@ -60,14 +60,16 @@ def prepare_for(command: Sequence[str], env: Mapping[str, str]) -> None:
         return
     try:
         if not build.library(torch).exists():
-            exits.complain("compiling for this torch, once: 10 to 20 seconds")
+            exits.print_stderr(
+                "compiling hooks for this version of torch, once; takes 10 to 20 seconds"
+            )
         build.build(torch)
     except (build.BuildError, OSError) as error:
-        exits.complain(f"collectives will be watched from Python, 0.1 ms each: {error}")
+        exits.print_stderr(f"collectives will be recorded from Python, at 0.1 ms each: {error}")
 
 
 def interpreter(command: Sequence[str], env: Mapping[str, str]) -> str:
-    """The Python of a command: the first word that is one, or a script of one; else ours."""
+    """The Python of a command: its first word that is a Python or a Python script; else ours."""
     for word in command:
         found = shutil.which(word, path=env.get("PATH"))
         if word.endswith(".py"):
@@ -76,14 +78,14 @@ def interpreter(command: Sequence[str], env: Mapping[str, str]) -> str:
             continue
         if Path(found).name.startswith("python"):
             return found
-        named = _named_in(Path(found))
+        named = _shebang_python(Path(found))
         python = shutil.which(named, path=env.get("PATH")) if named else None
         if python is not None:
             return python
     return sys.executable
 
 
-def _named_in(script: Path) -> str | None:
+def _shebang_python(script: Path) -> str | None:
     """The Python in a script's first line: `#!/venv/bin/python`, `#!/usr/bin/env python3`."""
     try:
         with script.open("rb") as file:

@@ -14,29 +14,31 @@ from stepscope.wire.control import MOST_COUNTERS_HZ, MOST_COUNTERS_SECONDS
 RemoteWrite = Annotated[
     str | None,
     typer.Option(
-        metavar="URL", help="Send series for dashboards there, by Prometheus Remote Write."
+        metavar="URL", help="Send metrics for dashboards to this URL by Prometheus Remote Write."
     ),
 ]
 Stacks = Annotated[
     bool, typer.Option("--stacks/--no-stacks", help="Sample call stacks with py-spy.")
 ]
 Traces = Annotated[
-    bool, typer.Option("--traces/--no-traces", help="Draw what the ranks do, for Perfetto.")
+    bool, typer.Option("--traces/--no-traces", help="Write Perfetto traces of the ranks.")
 ]
 Kernels = Annotated[
-    bool, typer.Option("--kernels/--no-kernels", help="Store every kernel, not summaries alone.")
+    bool,
+    typer.Option("--kernels/--no-kernels", help="Store every kernel in addition to summaries."),
 ]
 
 Counters = Annotated[
     float | None,
     typer.Option(
         "--counters", metavar="HZ", min=1, max=MOST_COUNTERS_HZ,
-        help="Sample counters of the GPUs' units so often for a while, by CUPTI: needs privilege.",
+        help="Sample GPU hardware counters with CUPTI at this rate, from time to time; needs a "
+        "privilege.",
     ),
 ]  # fmt: skip
 CountersSeconds = Annotated[
     float,
-    typer.Option(min=0.1, max=MOST_COUNTERS_SECONDS, help="How long --counters does so at a time."),
+    typer.Option(min=0.1, max=MOST_COUNTERS_SECONDS, help="Length of each --counters window."),
 ]
 
 
@@ -47,14 +49,16 @@ def register(app: typer.Typer) -> None:
 def processor(
     socket: Annotated[
         Path | None,
-        typer.Option(metavar="PATH", help="Where producers connect [default: one per user]."),
+        typer.Option(
+            metavar="PATH", help="The socket that ranks connect to [default: one per user]."
+        ),
     ] = None,
     exit_when_idle: Annotated[
-        bool, typer.Option("--exit-when-idle", help="Stop 20 s after the last producer left.")
+        bool, typer.Option("--exit-when-idle", help="Exit 20 s after the last rank disconnects.")
     ] = False,
     stacks: Stacks = True,
     flush_seconds: Annotated[
-        float, typer.Option(min=0.1, max=60, help="How often rows reach a local job folder.")
+        float, typer.Option(min=0.1, max=60, help="How often to write rows to a local job folder.")
     ] = 4.0,
     traces: Traces = True,
     kernels: Kernels = False,
@@ -64,10 +68,10 @@ def processor(
     counters: Counters = None,
     counters_seconds: CountersSeconds = COUNTERS_SECONDS,
 ) -> int:
-    """Serve the ranks of this host: take their records, sample them from outside, store both.
+    """Serve the ranks of this host: receive their records, sample them from outside, store both.
 
-    `stepscope run` starts one by itself where none runs. Start it yourself to keep one for all your
-    jobs on a host.
+    `stepscope run` starts a processor if none is running. Start one yourself to serve all your jobs
+    on a host.
     """
     from stepscope.processor.daemon import serve
     from stepscope.processor.settings import Settings, default_socket

@@ -1,9 +1,9 @@
-"""The ranks of a simulated job, connected to a running processor as those of a real one are.
+"""Sends the records of simulated ranks to a running processor, as real ranks do.
 
-Each has the bounded queue and the sender that it would have in a training process: it never waits
-for the processor, reconnects, and counts what it has no room for. The processor stands for all
-hosts of the job; a rank says itself on which it is. What a processor sees by itself (counters, call
-stacks) and what no rank sends (transfers) does not go this way.
+Each simulated rank has the bounded queue and the sender of a training process: it never waits for
+the processor, it reconnects, and it counts dropped records. One processor serves all hosts of the
+job; each rank names its host. What a processor samples itself (counters, call stacks) and what no
+rank sends (transfers) is left out.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.cli.exits import complain
+from stepscope.cli.exits import print_stderr
 from stepscope.cli.launch import HostProcessor, absolute_store
 from stepscope.collect.sender import QUEUE_RECORDS, RecordQueue, Sender
 from stepscope.collect.session import COST_SECONDS
@@ -35,55 +35,54 @@ if TYPE_CHECKING:
     from stepscope.window import Table
 
 _SCHEDULER = "scheduler"
-"""In place of a host: who knows what the job was started with."""
+"""Recorder name of the writer of job.json, where a processor would use its host name."""
 _OTHER_FILES = 64
-"""Open files of this process besides its ranks' connections."""
+"""Open files of this process besides the connections of its ranks."""
 _CLOSERS = 64
-"""Ranks that say their last words side by side: each has a second for them."""
+"""Ranks that close in parallel; each may take up to a second to send its last records."""
 
 Packets = list[tuple[PacketKind, bytes]]
 
 
-class ThroughProcessor:
-    """All ranks, and the processor that serves them: found running at the socket, or started."""
+class ProcessorSink:
+    """All ranks of a job, and the processor that serves them; it is started if none answers."""
 
     def __init__(self, job: Job, out: str, socket: Path) -> None:
-        """Raises UsageError: there can be no such job or no such processor."""
+        """Raises UsageError: the job cannot be created, or the processor does not start."""
         store, self._name = store_and_name(out)
         job = replace(job, job_id=self._name)
-        _make_room(job.world_size)
+        _allow_open_files(job.world_size)
         self._processor = HostProcessor(socket)
         self._processor.ensure()
         _describe(job, store)
         self._ranks = _ranks_of(job, store, socket)
-        self._told_last = False
+        self._sent_open = False
 
-    def take(self, one: Slice, due_ns: int) -> None:
-        """Queues what this slice adds. A step that does not end is told of once: then ranks are
-        silent."""
+    def take(self, slice: Slice, due_ns: int) -> None:
+        """Queues the rows of a slice. The rows of a step that never ends are sent only once."""
         self._processor.keep()
-        if one.now and self._told_last:
+        if slice.now and self._sent_open:
             return
-        self._told_last = bool(one.now)
-        tables = one.now or one.new
+        self._sent_open = bool(slice.now)
+        tables = slice.now or slice.new
         rows = {name: by_rank(tables.get(name)) for name in TABLES}
         for number, rank in self._ranks.items():
-            rank.tell({name: of[number] for name, of in rows.items() if number in of})
+            rank.record({name: of[number] for name, of in rows.items() if number in of})
 
     def close(self) -> None:
-        """Sends what is left, has it stored, and says what had no room."""
+        """Sends the remaining records, has them stored, and prints how many were lost."""
         with ThreadPoolExecutor(_CLOSERS) as pool:
             lost = sum(pool.map(Rank.close, self._ranks.values()))
         if lost:
-            complain(f"the processor took too little: {count(lost, 'record')} did not reach it")
+            print_stderr(f"{count(lost, 'record')} did not reach the processor, which was too slow")
         try:
             self._processor.flush(self._name)
         except StepscopeError as error:
-            complain(str(error))
+            print_stderr(str(error))
 
 
 class Rank:
-    """One rank: what its hooks record, its queue and its connection."""
+    """One simulated rank: its records, its queue and its connection."""
 
     def __init__(self, hello: Hello, known: Names, socket: Path, room: int = QUEUE_RECORDS) -> None:
         self._hello = hello
@@ -92,33 +91,33 @@ class Rank:
         self._cost = self._records.name("stepscope_sender_cpu_ns")
         self._dropped = {table: self._records.name(f"dropped.{table}")
                          for table in TABLE_OF_KIND.values()}  # fmt: skip
-        self._in_flight: list[tuple[int, ...]] = []
+        self._open_ops: list[tuple[int, ...]] = []
         self._queue = RecordQueue(room)
-        self._told_cost_at = 0.0
+        self._cost_sent_at = 0.0
         self._sender = Sender(
             str(socket), self._queue, self._introduce, self._before_flush, lambda: False
         )
         self._sender.start()
 
-    def tell(self, tables: Mapping[str, Table]) -> None:
-        """Queues the records of some rows, as far as there is room."""
+    def record(self, tables: Mapping[str, Table]) -> None:
+        """Queues the records of some rows; drops those that do not fit into the queue."""
         before = len(self._records.names)
         _, made = self._records.of(tables)
-        self._say_names(before)
+        self._send_names(before)
         columns = (made[name].tolist() for name in ("kind", "flags", "ordinal", "field"))
         records = [(kind, flags, ordinal, *fields)
                    for kind, flags, ordinal, fields in zip(*columns, strict=True)]  # fmt: skip
-        self._in_flight += [one for one in records if one[:2] == (RecordKind.COMM, COMM_OPEN)]
-        for one in records:
-            self._queue.put(*one)
+        self._open_ops += [r for r in records if r[:2] == (RecordKind.COMM, COMM_OPEN)]
+        for record in records:
+            self._queue.put(*record)
 
     def close(self) -> int:
-        """Sends what is left for at most a second; how many records did not get through."""
+        """Sends remaining records for at most a second; returns how many were lost."""
         self._sender.close()
         return self._queue.total_dropped + len(self._queue)
 
-    def _say_names(self, first: int) -> None:
-        """Those that came since there were so many."""
+    def _send_names(self, first: int) -> None:
+        """Sends the names whose number is at least `first`."""
         names = {id: text for text, id in self._records.names.items() if id >= first}
         for payload in encode_names(Names(names)) if names else ():
             self._sender.say(PacketKind.NAMES, payload)
@@ -126,20 +125,20 @@ class Rank:
     # --- on the sender's thread --------------------------------------------------------------
 
     def _introduce(self, at_risk: AtRisk | None) -> Packets:
-        """A new processor is told again what is in flight."""
-        for one in self._in_flight:
-            self._queue.put(*one)
+        """The first packets of a connection; a new processor also gets the open operators again."""
+        for record in self._open_ops:
+            self._queue.put(*record)
         names = {id: text for text, id in dict(self._records.names).items()}
-        told = encode_names(replace(self._known, names=names))
+        known = encode_names(replace(self._known, names=names))
         hello = encode_hello(replace(self._hello, at_risk=at_risk))
-        return [(PacketKind.HELLO, hello), *((PacketKind.NAMES, payload) for payload in told)]
+        return [(PacketKind.HELLO, hello), *((PacketKind.NAMES, payload) for payload in known)]
 
     def _before_flush(self) -> None:
         for drop in self._queue.newly_dropped():
             self._count(self._dropped[drop.table], drop.rows, drop.end_ns, drop.start_ns)
-        if time.monotonic() - self._told_cost_at >= COST_SECONDS:
-            # by it a rank that has nothing else to say learns that its processor is gone
-            self._told_cost_at = time.monotonic()
+        if time.monotonic() - self._cost_sent_at >= COST_SECONDS:
+            # a failed send tells an otherwise silent rank that its processor is gone
+            self._cost_sent_at = time.monotonic()
             self._count(self._cost, self._sender.cpu_ns, time.monotonic_ns())
 
     def _count(self, name: int, value: int, now_ns: int, since_ns: int = 0) -> None:
@@ -147,7 +146,7 @@ class Rank:
 
 
 def _ranks_of(job: Job, store: str, socket: Path) -> Mapping[int, Rank]:
-    """All have the clock of this machine, apart from what their hosts' simulated clocks show."""
+    """One simulated rank each; all share this machine's clock, plus simulated clock offsets."""
     groups, now = groups_of(job), (time.time_ns(), time.monotonic_ns())
     return {
         rank: Rank(hello_of(job, store, host, rank, *now),
@@ -158,31 +157,35 @@ def _ranks_of(job: Job, store: str, socket: Path) -> Mapping[int, Rank]:
 
 
 def store_and_name(out: str) -> tuple[str, str]:
-    """Where a processor would make this folder, and for a job of which name."""
+    """The store and the job name for which a processor writes exactly this folder.
+
+    Raises:
+        UsageError: a processor never writes such a folder.
+    """
     folder = absolute_store(out.rstrip("/"))
     store, _, name = folder.rpartition("/")
     if store.endswith(":/"):
-        raise UsageError(f"{folder} is a bucket; name the folder in it that --out shall be")
+        raise UsageError(f"{folder} is a bucket; add the name of a folder in it to --out")
     made = str(job_location(store or "/", name))
     if made.rpartition("/")[2] != name:
-        raise UsageError(f"a processor cannot write {folder}: the folder of a job of that name "
-                         f"is {made}; name another --out")  # fmt: skip
+        raise UsageError(f"a processor cannot write {folder}: it would name the folder of that "
+                         f"job {made}; name another --out")  # fmt: skip
     return store or "/", name
 
 
-def _make_room(ranks: int) -> None:
-    """Every rank has a connection of its own here, and one in a processor that we start."""
+def _allow_open_files(ranks: int) -> None:
+    """Raises the limit of open files: each rank has a connection here and in the processor."""
     needed = ranks + _OTHER_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and needed > hard:
         raise UsageError(f"{ranks} ranks need {needed} open files, and this machine allows {hard}; "
-                         "take fewer --ranks, or leave out --socket")  # fmt: skip
+                         "use fewer --ranks, or leave out --socket")  # fmt: skip
     if soft != resource.RLIM_INFINITY and needed > soft:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 def _describe(job: Job, store: str) -> None:
-    """Devices, schedule and fabric, which the scheduler knows and no processor can look up."""
+    """Writes devices, schedule and fabric, which a processor cannot find out itself."""
     writer = JobWriter(job_location(store, job.job_id), _SCHEDULER)
     writer.write_job(replace(job, groups=(), parallelism={}))
     writer.close()

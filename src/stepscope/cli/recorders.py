@@ -1,4 +1,4 @@
-"""Who records a simulated job: the hosts, each recorder some of them, as processors would."""
+"""Assigns the hosts of a simulated job to recorders, which stand for processors."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from stepscope.window import Column, Ints, Strings, Table
 
 @dataclass(frozen=True)
 class Recorders:
-    """Neighbouring hosts share a recorder, and each has about as many."""
+    """Splits the hosts into contiguous runs of about equal length, one per recorder."""
 
     job: Job
     count: int
 
     @property
     def names(self) -> Sequence[str]:
-        """Each is called after its first host."""
+        """The names of the recorders: that of the first host of each."""
         return [self.job.hosts[int(at)].name for at in self._first]
 
     def split(self, table: Table) -> Iterator[tuple[int, Table]]:
-        """The rows of each recorder that has some, with its number."""
+        """For each recorder that has rows in the table: its index and those rows."""
         recorder = self._of_rows(table)
         order = np.argsort(recorder, kind="stable")
         bounds = np.searchsorted(recorder[order], np.arange(self.count + 1))
-        for number in range(self.count):
-            rows = order[bounds[number] : bounds[number + 1]]
+        for index in range(self.count):
+            rows = order[bounds[index] : bounds[index + 1]]
             if rows.size:
                 part = table.take(rows)
-                yield number, Table({n: own_words(part.columns[n]) for n in part.columns})
+                yield index, Table({n: with_used_values(part.columns[n]) for n in part.columns})
 
     def _of_rows(self, table: Table) -> Ints:
-        """The recorder of each row's host: its rank's, or the one that the row names."""
+        """The recorder of each row, by the host of its rank, or by its column `host`."""
         rank = table.ints("rank")
         host = self._host_of_rank[np.maximum(rank, 0)]
         if table.has("host"):
@@ -47,7 +47,7 @@ class Recorders:
 
     @cached_property
     def _first(self) -> Ints:
-        """The first host of each recorder."""
+        """The index of the first host of each recorder."""
         return np.arange(self.count) * len(self.job.hosts) // self.count
 
     @cached_property
@@ -57,13 +57,13 @@ class Recorders:
     @cached_property
     def _host_of_rank(self) -> Ints:
         host = np.zeros(self.job.world_size, np.int64)
-        for at, one in enumerate(self.job.hosts):
-            host[list(one.ranks)] = at
+        for index, job_host in enumerate(self.job.hosts):
+            host[list(job_host.ranks)] = index
         return host
 
 
-def own_words(column: Column) -> Column:
-    """With no other words than the column uses: a file has them all."""
+def with_used_values(column: Column) -> Column:
+    """A string column without unused dictionary values, which would all go into the file."""
     if not isinstance(column, Strings):
         return column
     used, codes = np.unique(column.codes, return_inverse=True)

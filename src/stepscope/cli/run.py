@@ -1,4 +1,4 @@
-"""`stepscope run`: starts a training command and watches it to its end."""
+"""`stepscope run`: starts a training command and monitors it until it exits."""
 
 from __future__ import annotations
 
@@ -53,19 +53,27 @@ def register(app: typer.Typer) -> None:
 
 def run(
     command: Annotated[
-        list[str], typer.Argument(metavar="-- COMMAND…", help="What starts the training.")
+        list[str], typer.Argument(metavar="-- COMMAND…", help="The command that starts training.")
     ],
     store: Annotated[
-        str, typer.Option(metavar="FOLDER_OR_URL", help="Where job folders go (or s3://…).")
+        str,
+        typer.Option(
+            metavar="FOLDER_OR_URL", help="Where to create the job folder: a folder or s3://…."
+        ),
     ] = "stepscope-runs",
     job: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The job's name [default: script and time].")
+        str | None,
+        typer.Option(
+            metavar="NAME", help="The job's name [default: the script's, with job id or time]."
+        ),
     ] = None,
     html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the final report as a page, too.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Also write the final report as an HTML page."),
     ] = None,
     socket: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="The processor's socket.")
+        Path | None,
+        typer.Option(metavar="PATH", help="The processor's socket [default: one per user]."),
     ] = None,
     stacks: Stacks = True,
     traces: Traces = True,
@@ -77,21 +85,21 @@ def run(
     counters: Counters = None,
     counters_seconds: CountersSeconds = COUNTERS_SECONDS,
 ) -> int:
-    """Start a training command, unchanged, and name what makes it slow while it runs.
+    """Run a training command, unchanged, and report what makes it slow while it runs.
 
-    Works with any launcher. The exit status is the command's own; what stepscope has to say goes
-    to standard error, so the command's output stays as it is.
+    Works with any launcher. The exit status is that of the command. stepscope prints to standard
+    error only, so the command's output stays unchanged.
     """
     from stepscope.cli import launch
     from stepscope.cli.live import Live
-    from stepscope.cli.news import News
+    from stepscope.cli.notifications import Notifications
     from stepscope.cli.prepare import prepare_for
     from stepscope.cli.series import announcer_to
     from stepscope.processor.settings import Settings, default_socket
 
     libraries = variables(native)
     if counters is not None:
-        _say_why_no_counters()
+        _warn_if_no_counters()
     name = job or launch.job_name(command, os.environ)
     root = launch.absolute_store(store)
     settings = Settings(
@@ -104,9 +112,9 @@ def run(
     prepare_for(command, os.environ)
     processor.ensure()
     env = launch.environment(os.environ, name, root, processor.path) | libraries
-    news = News(processor.path, name)
-    live = Live(root, name, lambda: _try_flush(processor, name), announcer, news)
-    status = _watched(command, env, live, processor)
+    notifications = Notifications(processor.path, name)
+    live = Live(root, name, lambda: _try_flush(processor, name), announcer, notifications)
+    status = _monitor(command, env, live, processor)
     _try_flush(processor, name)
     live.report(html)
     if announcer is not None:
@@ -114,17 +122,17 @@ def run(
     return status if status >= 0 else 128 - status
 
 
-def _say_why_no_counters() -> None:
-    """The processor would say so in its log alone, and minutes later."""
+def _warn_if_no_counters() -> None:
+    """Warns at once; the processor would only log it, and minutes later."""
     from stepscope.cli.counters import this_machine, why_not
 
     trouble = why_not(this_machine())
     if trouble is not None:
-        exits.complain(f"counters will not be sampled, as it seems: {trouble}")
+        exits.print_stderr(f"counters will probably not be sampled: {trouble}")
 
 
-def _watched(command: list[str], env: dict[str, str], live: Live, processor: HostProcessor) -> int:
-    """The command's exit status, after it was watched to its end."""
+def _monitor(command: list[str], env: dict[str, str], live: Live, processor: HostProcessor) -> int:
+    """Monitors the command until it exits; returns its exit status."""
     process = _start(command, env, live.output)
     _forward_signals(process)
     try:
@@ -136,11 +144,11 @@ def _watched(command: list[str], env: dict[str, str], live: Live, processor: Hos
 
 
 def _try_flush(processor: HostProcessor, job: str) -> None:
-    """The report is written anyway, of what was stored."""
+    """Prints a failure and goes on: the report covers what was stored."""
     try:
         processor.flush(job)
     except StepscopeError as error:
-        exits.complain(str(error))
+        exits.print_stderr(str(error))
 
 
 def _start(command: list[str], env: dict[str, str], output: int | None) -> subprocess.Popen[bytes]:
@@ -151,7 +159,7 @@ def _start(command: list[str], env: dict[str, str], output: int | None) -> subpr
 
 
 def _forward_signals(process: subprocess.Popen[bytes]) -> None:
-    """Ctrl-C reaches the command by itself; we stay to report. SIGTERM and SIGHUP are passed on."""
+    """Ignores SIGINT, which the terminal sends to the command too; passes SIGTERM and SIGHUP on."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda received, _frame: process.send_signal(received))

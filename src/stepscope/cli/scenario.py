@@ -1,4 +1,4 @@
-"""The scenario that a command line asks for: a file or a case, with flags on top of it."""
+"""Builds the scenario of `stepscope simulate` from a file or a case, and flags."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from stepscope.errors import SourceError, UsageError
 if TYPE_CHECKING:
     from stepscope.simulate import Scenario
 
-_JOB, _SPLIT, _TROUBLE = "The job", "How it is split over the ranks", "What goes wrong"
+_JOB, _SPLIT, _TROUBLE = "The job", "Parallelism", "Faults"
 
 File = Annotated[
-    Path | None, typer.Argument(metavar="FILE", help="A scenario in TOML; flags come on top.")
+    Path | None, typer.Argument(metavar="FILE", help="A scenario in TOML; flags override it.")
 ]
 
 
@@ -25,70 +25,77 @@ def _flag(help: str, panel: str, metavar: str | None = None) -> Any:
     return typer.Option(help=help, metavar=metavar, rich_help_panel=panel)
 
 
-Case = Annotated[str, _flag("A job that a paper tells of; flags come on top.", _JOB, "NAME")]
-Ranks = Annotated[int | None, _flag("GPUs of the job; 64 unless given.", _JOB)]
-Steps = Annotated[int | None, _flag("Training steps; 100 unless given.", _JOB)]
-Seed = Annotated[int | None, _flag("Equal seeds give equal jobs.", _JOB)]
+Case = Annotated[str, _flag("A job described in a paper; flags override it.", _JOB, "NAME")]
+Ranks = Annotated[int | None, _flag("Number of GPUs [default: 64].", _JOB)]
+Steps = Annotated[int | None, _flag("Training steps [default: 100].", _JOB)]
+Seed = Annotated[int | None, _flag("Random seed; equal seeds give equal jobs.", _JOB)]
 Workload = Annotated[
-    str | None, _flag("Variable: inputs differ in length.", _JOB, "dense|moe|variable")
+    str | None,
+    _flag("Kind of model; variable: inputs of different lengths.", _JOB, "dense|moe|variable"),
 ]
 Detail = Annotated[
-    str | None, _flag("How much is written of every rank.", _JOB, "auto|full|normal|brief")
+    str | None, _flag("How much detail to record per rank.", _JOB, "auto|full|normal|brief")
 ]
-Dp = Annotated[int | None, _flag("Data parallelism; what is left of RANKS.", _SPLIT)]
+Dp = Annotated[
+    int | None, _flag("Data parallelism [default: the remaining factor of RANKS].", _SPLIT)
+]
 Tp = Annotated[int | None, _flag("Tensor parallelism.", _SPLIT)]
 Pp = Annotated[int | None, _flag("Pipeline stages.", _SPLIT)]
 Cp = Annotated[int | None, _flag("Context parallelism.", _SPLIT)]
 Ep = Annotated[int | None, _flag("Expert parallelism, within dp.", _SPLIT)]
 Chunks = Annotated[
-    int | None, _flag("Model chunks per stage; above 1 the pipeline interleaves.", _SPLIT)
+    int | None, _flag("Model chunks per pipeline stage; more than 1: interleaved schedule.", _SPLIT)
 ]
 Microbatches = Annotated[int | None, _flag("Microbatches per step.", _SPLIT)]
-Sharding = Annotated[str | None, _flag("Of gradients and parameters.", _SPLIT, "ddp|zero1|fsdp")]
+Sharding = Annotated[
+    str | None, _flag("Sharding of gradients and parameters.", _SPLIT, "ddp|zero1|fsdp")
+]
 Faults = Annotated[
     list[str] | None,
-    _flag("What goes wrong; may be given repeatedly.", _TROUBLE, "NAME:KEY=VALUE,…"),
+    _flag("A fault to inject; may be repeated.", _TROUBLE, "NAME:KEY=VALUE,…"),
 ]
 ListFaults = Annotated[
-    bool, typer.Option("--list-faults", help="Explain every fault and its keys, and stop.",
+    bool, typer.Option("--list-faults", help="List all faults and their keys, and exit.",
                        rich_help_panel=_TROUBLE),
 ]  # fmt: skip
 ListCases = Annotated[
-    bool, typer.Option("--list-cases", help="Tell every case and its faults, and stop.",
+    bool, typer.Option("--list-cases", help="List all cases and their faults, and exit.",
                        rich_help_panel=_TROUBLE),
 ]  # fmt: skip
 
 
-def asked_for(
+def scenario_from(
     file: Path | None, case: str, flags: Mapping[str, Any], dp: int | None, faults: Sequence[str]
 ) -> Scenario:  # fmt: skip
-    """A file or a case, the flags over it by key of a scenario file, and the faults of both.
+    """Combines a file or a case with the flags that override it; faults of both are kept.
+
+    `flags` are nested by the keys of a scenario file.
 
     Raises:
         SourceError: the file cannot be read.
-        UsageError: it makes no scenario, or the flags do not fit it.
+        UsageError: the file or the flags describe no valid scenario.
     """
     from stepscope.simulate.parse import from_values, parse_fault
 
     if case and file is not None:
-        raise UsageError("a scenario is a FILE or a --case, not both")
-    values = _over(_of_file(file) if file is not None else _of_case(case), flags)
+        raise UsageError("give either FILE or --case, not both")
+    values = _override(_of_file(file) if file is not None else _of_case(case), flags)
     scenario = from_values(values if dp is None else _with_dp(values, dp))
     if dp is not None and scenario.dp != dp:
-        raise UsageError(f"dp={dp} does not fit: {scenario.ranks} ranks, of which tp x cp x pp "
-                         f"leave dp={scenario.dp}")  # fmt: skip
+        raise UsageError(f"--dp {dp} does not match: {scenario.ranks} ranks divided by "
+                         f"tp x cp x pp leave dp={scenario.dp}")  # fmt: skip
     return replace(scenario, faults=(*scenario.faults, *map(parse_fault, faults)))
 
 
-def named(scenario: Scenario, out: str) -> Scenario:
-    """Called like the folder that it is written to, unless it has a name."""
+def named_after(scenario: Scenario, out: str) -> Scenario:
+    """Names a scenario that has no name after its output folder."""
     if scenario.name != type(scenario).name:
         return scenario
     return replace(scenario, name=out.rstrip("/").rpartition("/")[2] or scenario.name)
 
 
-def _over(values: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
-    """The values with all flags that were given, section by section."""
+def _override(values: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
+    """The values overridden by the flags that were given, section by section."""
     given = _given(flags)
     sections = {key: {**values[key], **value} for key, value in given.items()
                 if isinstance(value, dict) and isinstance(values.get(key), Mapping)}  # fmt: skip
@@ -96,7 +103,7 @@ def _over(values: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _given(flags: Mapping[str, Any]) -> dict[str, Any]:
-    found = {key: _given(one) if isinstance(one, Mapping) else one for key, one in flags.items()}
+    found = {key: _given(v) if isinstance(v, Mapping) else v for key, v in flags.items()}
     return {key: value for key, value in found.items() if value not in (None, {})}
 
 
@@ -110,7 +117,7 @@ def _text(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "it is not UTF-8"
+        why = getattr(error, "strerror", None) or "not UTF-8"
         raise SourceError(f"cannot read the scenario {file}: {why}") from error
 
 
@@ -121,7 +128,7 @@ def _of_case(case: str) -> Mapping[str, Any]:
 
 
 def _with_dp(values: Mapping[str, Any], dp: int) -> Mapping[str, Any]:
-    """Where only data parallelism is given, there is no other."""
-    asked = {"tp": 1, "pp": 1, **values.get("parallelism", {})}
-    ranks = dp * asked["tp"] * asked["pp"] * asked.get("cp", 1)
-    return {"ranks": ranks, **values, "parallelism": asked}
+    """Sets dp; tensor and pipeline parallelism default to 1."""
+    split = {"tp": 1, "pp": 1, **values.get("parallelism", {})}
+    ranks = dp * split["tp"] * split["pp"] * split.get("cp", 1)
+    return {"ranks": ranks, **values, "parallelism": split}

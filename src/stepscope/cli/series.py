@@ -1,4 +1,4 @@
-"""State and verdicts of a job as series for dashboards and alerts, while somebody watches it."""
+"""Sends state and verdicts of a followed job as metrics, by Prometheus Remote Write."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from stepscope.store.remote_write.encode import STALE, Labels
 from stepscope.trace.host import host_name
 
 EVERY_SECONDS = 15.0
-"""Unchanged ones too: Prometheus forgets a series after five minutes of silence."""
-MOST_VERDICTS = 5
-"""Of one diagnosis, the most likely and costly: each is two series."""
+"""Unchanged values are repeated: Prometheus drops a series after five minutes without samples."""
+MAX_VERDICTS = 5
+"""Verdicts sent per diagnosis, the most likely and costly first: each is two series."""
 
 Series = dict[tuple[str, Labels], float]
 
 
 class Announcer:
-    """Sends what it was last shown, at once where that is new, then again and again."""
+    """Sends the latest diagnosis when it changes, and repeats it at regular intervals."""
 
     def __init__(self, writer: RemoteWriter, watcher: str | None = None) -> None:
         self._writer = writer
         self._watcher = watcher or host_name()
-        self._now: Series = {}
+        self._current: Series = {}
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="stepscope-verdicts", daemon=True)
@@ -37,22 +37,22 @@ class Announcer:
         return self
 
     def show(self, diagnosis: Diagnosis) -> None:
-        """Takes what is true now; series that are no more true end."""
+        """Sends a diagnosis if it changed; series of the previous one that no longer apply end."""
         with self._lock:
-            before, self._now = self._now, series(diagnosis, self._watcher)
-            if before != self._now:
-                self._send(dict.fromkeys(before.keys() - self._now.keys(), STALE))
+            before, self._current = self._current, series(diagnosis, self._watcher)
+            if before != self._current:
+                self._send(dict.fromkeys(before.keys() - self._current.keys(), STALE))
 
     def repeat(self) -> None:
-        """Says again what is true now."""
+        """Sends the current series again."""
         with self._lock:
             self._send({})
 
     def close(self) -> None:
-        """Nobody watches any more: the series end."""
+        """Ends all series and closes the writer."""
         self._stop.set()
         with self._lock:
-            ended, self._now = dict.fromkeys(self._now, STALE), {}
+            ended, self._current = dict.fromkeys(self._current, STALE), {}
             self._send(ended)
         self._writer.close()
 
@@ -62,29 +62,32 @@ class Announcer:
 
     def _send(self, ended: Series) -> None:
         time_ms = time.time_ns() // 1_000_000
-        said = {**self._now, **ended}
-        self._writer.offer([Sample(name, labels, v, time_ms) for (name, labels), v in said.items()])
+        values = {**self._current, **ended}
+        samples = [Sample(name, labels, v, time_ms) for (name, labels), v in values.items()]
+        self._writer.offer(samples)
 
 
 def announcer_to(url: str | None) -> Announcer | None:
-    """Sends to a server, where one is named.
+    """Starts an announcer that sends to a server; None without a URL.
 
     Raises:
-        UsageError: the URL makes no sense.
+        UsageError: the URL is invalid.
     """
     return None if url is None else Announcer(RemoteWriter(url).start()).start()
 
 
 def series(diagnosis: Diagnosis, watcher: str) -> Series:
-    """Names and labels as `docs/naming.md` has them. `watcher` is the host that looks: several do
-    where a job was started on several, and may look at different moments."""
+    """The series of a diagnosis; `docs/naming.md` lists names and labels.
+
+    `watcher` is the host that diagnoses. Each host of a multi-host job may do so, at its own time.
+    """
     base = (("job", diagnosis.job_id), ("watcher", watcher))
     found: Series = {
         ("stepscope_state", (*base, ("state", state))): float(state == diagnosis.state)
         for state in get_args(State)
     }
     found["stepscope_verdicts", base] = float(len(diagnosis.verdicts))
-    for verdict in diagnosis.verdicts[:MOST_VERDICTS]:
+    for verdict in diagnosis.verdicts[:MAX_VERDICTS]:
         labels = (*base, *_labels(verdict))
         found["stepscope_verdict_confidence", labels] = verdict.confidence
         if verdict.lost_fraction is not None:

@@ -1,4 +1,4 @@
-"""`stepscope simulate`: a job folder of a job that never ran, and what is really wrong with it."""
+"""`stepscope simulate`: writes the job folder of a simulated job, and its true faults."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from stepscope.trace import Job
 
 FLUSH_SECONDS = 2.0
-"""As processors do into a folder."""
+"""How often rows reach the folder by default."""
 LATE_NS = 2_000_000_000
-"""Later than this, and what is found, is found later for it."""
+"""Beyond this delay the simulation itself delays detection, and a warning is printed."""
 _RECORDER = "simulate"
-"""In place of the host whose processor wrote a folder."""
+"""Recorder name in the job folder, where a processor would use its host name."""
 
 _EXAMPLES = """Examples:
 
@@ -31,44 +31,46 @@ _EXAMPLES = """Examples:
 
 - `stepscope simulate --fault gpu_slow:rank=37,factor=1.5,from=50 --out practice`: one slow GPU
 
-- `stepscope simulate --fault gpu_slow:rank=3 --fault hang:rank=40,from=80 --out practice`: two
+- `stepscope simulate --fault gpu_slow:rank=3 --fault hang:rank=40,from=80 --out practice`: both
 
-- `stepscope simulate --ranks 32 --dp 32 --ep 8 --workload moe --out practice`: experts
+- `stepscope simulate --ranks 32 --dp 32 --ep 8 --workload moe --out practice`: expert parallelism
 
-- `stepscope simulate job.toml --out practice`: all that flags cannot say
+- `stepscope simulate job.toml --out practice`: a scenario file, for options without a flag
 
-- `stepscope simulate --case argus-5 --out practice`: a job that a paper tells of
+- `stepscope simulate --case argus-5 --out practice`: a job described in a paper
 
-- `stepscope simulate --fault hang:rank=5,from=9 --live --out practice`: as if it ran now
+- `stepscope simulate --fault hang:rank=5,from=9 --live --out practice`: in real time
 
-- `stepscope simulate --live --socket /tmp/s.sock --out practice`: told to a processor, as by ranks
+- `stepscope simulate --live --socket /tmp/s.sock --out practice`: through a processor
 
-- `stepscope simulate --list-faults`: everything that can go wrong
+- `stepscope simulate --list-faults`: list all faults
 """
 
 
 Out = Annotated[str, typer.Option(metavar="FOLDER_OR_URL", help="The job folder to write.")]
-Live = Annotated[
-    bool, typer.Option("--live", help="Write while it runs, in real time, until Ctrl-C.")
-]
+Live = Annotated[bool, typer.Option("--live", help="Write the job in real time, until Ctrl-C.")]
 Socket = Annotated[
     Path | None,
     typer.Option(
         metavar="PATH",
-        help="With --live: its ranks tell the processor at this socket, which writes --out; one is "
-        "started where none answers. Counters and stacks do not go this way.",
+        help="With --live: simulated ranks send their records to the processor at this socket, "
+        "which writes --out; one is started if none answers. Counters and stacks are not sent.",
     ),
 ]
 
 Recorders = Annotated[
     int | None,
-    typer.Option(min=1, help="With --live: how many processors the hosts share; 64 or one each."),
+    typer.Option(
+        min=1,
+        help="With --live: number of processors that the hosts share [default: one per host, at "
+        "most 64].",
+    ),
 ]
 Flush = Annotated[
     float | None,
     typer.Option(
         "--flush-seconds", min=0.1, max=60, metavar="SECONDS",
-        help="With --live: how often they write; default 2.",
+        help="With --live: how often processors write [default: 2].",
     ),
 ]  # fmt: skip
 
@@ -88,11 +90,11 @@ def simulate(
     list_cases: flags.ListCases = False, out: Out = "", live: Live = False,
     socket: Socket = None, recorders: Recorders = None, flush_seconds: Flush = None,
 ) -> int:  # fmt: skip
-    """Write the folder of a simulated job, to try `stepscope diagnose` on.
+    """Write the job folder of a simulated job, to try `stepscope diagnose` on.
 
-    What is really wrong with it lies beside the folder, in `FOLDER.truth.json`.
+    The true faults are written next to the folder, in `FOLDER.truth.json`.
 
-    Exit status: 0 written, 2 the scenario makes no sense or the folder cannot be written.
+    Exit status: 0 written, 2 the scenario is invalid or the folder cannot be written.
     """
     if list_faults or list_cases:
         _explain(list_faults, list_cases)
@@ -103,16 +105,18 @@ def simulate(
              "microbatches": microbatches, "sharding": sharding}  # fmt: skip
     given = {"ranks": ranks, "steps": steps, "seed": seed, "detail": detail,
              "workload": {"kind": workload}, "parallelism": split}  # fmt: skip
-    wanted = flags.asked_for(scenario, case, given, dp, fault or ())
+    requested = flags.scenario_from(scenario, case, given, dp, fault or ())
     if socket is not None and not live:
-        raise UsageError("--socket is where a job is told --live; add that")
+        raise UsageError("--socket needs --live")
     if (recorders or flush_seconds) and (socket is not None or not live):
-        raise UsageError("--recorders and --flush-seconds say how --live writes a folder itself")
+        raise UsageError(
+            "--recorders and --flush-seconds need --live, and do not combine with --socket"
+        )
     if live:
-        job = flags.named(wanted, out)
+        job = flags.named_after(requested, out)
         _live(job, _new_folder(out), out, socket, recorders, flush_seconds or FLUSH_SECONDS)
     else:
-        _write(flags.named(wanted, out), _new_folder(out), out)
+        _write(flags.named_after(requested, out), _new_folder(out), out)
     return exits.NOTHING_FOUND
 
 
@@ -121,7 +125,7 @@ def _new_folder(out: str) -> Location:
 
     location = Location.parse(out)
     if any(location.top()):
-        raise UsageError(f"{location} is there already and not empty; name another --out")
+        raise UsageError(f"{location} already exists and is not empty; name another --out")
     return location
 
 
@@ -135,15 +139,15 @@ def _write(scenario: Scenario, location: Location, out: str) -> None:
     with progress(f"writing {location}"):
         write_window(simulation.window, location, _RECORDER)
         truth = _write_truth(simulation.truth, out)
-    exits.complain(f"wrote {location}; what is wrong with it: {truth}; "
-                   f"`stepscope diagnose {location}`")  # fmt: skip
+    exits.print_stderr(f"wrote {location}; its true faults: {truth}; "
+                       f"next: `stepscope diagnose {location}`")  # fmt: skip
 
 
 def _live(
     scenario: Scenario, location: Location, out: str, socket: Path | None, recorders: int | None,
     flush_seconds: float,
 ) -> None:  # fmt: skip
-    """The truth is there from the start: whoever watches may want to know when it was found."""
+    """Plays the job in real time; the truth is written first, to measure time to detection."""
     import time
 
     from stepscope.cli.streaming import stream
@@ -156,8 +160,8 @@ def _live(
         truth = _write_truth(truth_of(scenario, advance), out)
     job = prepare(scenario).world.cluster.job()
     sink = _sink(job, location, out, socket, recorders, flush_seconds)
-    exits.complain(f"writing {location} while it runs, until Ctrl-C; what is wrong with it: "
-                   f"{truth}; `stepscope diagnose {location} --follow`")  # fmt: skip
+    exits.print_stderr(f"writing {location} in real time, until Ctrl-C; its true faults: "
+                       f"{truth}; next: `stepscope diagnose {location} --follow`")  # fmt: skip
     epoch_ns = time.time_ns()
     look_ns = max(LOOK_NS, int(flush_seconds * 1e9))
     try:
@@ -165,8 +169,8 @@ def _live(
     finally:
         sink.close()
     if late_ns > LATE_NS:
-        exits.complain(f"it was up to {duration(late_ns)} late: this machine is too slow or too "
-                       "busy for a job of that size")  # fmt: skip
+        exits.print_stderr(f"rows were up to {duration(late_ns)} late: this machine is too slow or "
+                           "too busy for a job of this size")  # fmt: skip
 
 
 def _sink(
@@ -174,16 +178,16 @@ def _sink(
     flush_seconds: float,
 ) -> Sink:  # fmt: skip
     if socket is not None:
-        from stepscope.cli.ranks import ThroughProcessor
+        from stepscope.cli.ranks import ProcessorSink
 
-        return ThroughProcessor(job, out, socket)
-    from stepscope.cli.streaming import IntoStore
+        return ProcessorSink(job, out, socket)
+    from stepscope.cli.streaming import StoreSink
 
-    return IntoStore(job, location, recorders, flush_seconds)
+    return StoreSink(job, location, recorders, flush_seconds)
 
 
 def _write_truth(truth: Truth, out: str) -> str:
-    """Beside the folder: nobody who diagnoses it must be able to peep."""
+    """Writes the truth next to the folder, not into it: a diagnosis must not read it."""
     from stepscope.store.location import Location
 
     folder, _, name = out.rstrip("/").rpartition("/")
@@ -198,4 +202,4 @@ def _explain(faults: bool, cases: bool) -> None:
     from stepscope.simulate.explain import explain_cases, explain_faults
 
     pages = ((faults, explain_faults), (cases, explain_cases))
-    print("\n".join(explain(width()) for wanted, explain in pages if wanted), end="")
+    print("\n".join(explain(width()) for shown, explain in pages if shown), end="")

@@ -1,4 +1,4 @@
-"""Opens what a command is pointed at: a job folder, or what other tools left of a job."""
+"""Opens the source of a command: a job folder, profiler traces or Flight Recorder dumps."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ _LISTED = 5
 
 
 class Source(Protocol):
-    """Something that can be read, some of it again and again."""
+    """A source of windows; a job folder can be read repeatedly while it grows."""
 
     problems: list[str]
     version: int
-    """Another one whenever `refresh` gives another window."""
+    """Changes whenever `refresh` returns a different window."""
 
     def refresh(self) -> Window: ...
 
     def read(self) -> Window:
-        """For who looks once."""
+        """Reads everything once; uses less memory than `refresh`."""
         ...
 
 
 @dataclass
 class Recording:
-    """Files that were read once: nobody adds to them."""
+    """Traces or dumps, which are read once because they do not grow."""
 
     window: Window
     problems: list[str] = field(default_factory=list)
@@ -52,24 +52,24 @@ class Recording:
 
 
 def open_source(source: str, history: History | None = None) -> Source:
-    """What a command reads: job folders are looked at later, recordings of others are read now.
+    """Opens a source. Traces and dumps are read now, a job folder on `refresh` or `read`.
 
-    Of a job folder no more is kept than a `history`, where one is given.
+    With a `history`, a job folder keeps only that many rows in memory.
 
     Raises:
-        SourceError: it is a recording, and cannot be read; or a folder or file of anything else.
-        UsageError: nothing is named.
+        SourceError: the source is a recording that cannot be read, or not a known kind of source.
+        UsageError: `source` is empty.
     """
-    # numpy's linear algebra starts a thread per core when it is imported; nothing here uses them
+    # importing numpy starts one OpenBLAS thread per core; nothing here uses them
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     return read_recording(source) or _job(source, history)
 
 
 def open_window(source: str) -> tuple[Window, list[str]]:
-    """Everything in a source, and a line for each thing that had to be left out.
+    """Reads a whole source; also returns one line for each file or part that was left out.
 
     Raises:
-        SourceError: it cannot be read, or is none of what we read.
+        SourceError: the source cannot be read, or is not a known kind of source.
     """
     opened = open_source(source)
     if isinstance(opened, Recording):
@@ -79,14 +79,14 @@ def open_window(source: str) -> tuple[Window, list[str]]:
 
 
 def read_recording(source: str) -> Recording | None:
-    """Profiler traces or Flight Recorder dumps, if that is what a folder or file holds.
+    """Reads profiler traces or Flight Recorder dumps; None if the source contains neither.
 
     Raises:
-        SourceError: that is what it holds, and nothing in it can be used.
-        UsageError: nothing is named.
+        SourceError: the source contains traces or dumps, but none of them can be used.
+        UsageError: `source` is empty.
     """
     if not source:
-        raise UsageError("no folder was named: the argument is empty")
+        raise UsageError("the folder name is empty")
     path = Path(source)
     if "://" in source or not _exists(path) or holds_jobs(path):
         return None
@@ -102,21 +102,21 @@ def _job(source: str, history: History | None) -> Source:
         return JobReader(source, history)
     if path.is_file():
         raise SourceError(
-            f"{source} is neither a PyTorch profiler trace nor a Flight Recorder dump; a job is "
-            "named by its folder"
+            f"{source} is neither a PyTorch profiler trace nor a Flight Recorder dump; to diagnose "
+            "a job, name its folder"
         )
     if (names := _listed(path)) and not holds_jobs(path):
         raise SourceError(
             f"nothing to read in {source}: no job folder, no PyTorch profiler traces (*.json, "
-            f"*.json.gz), no Flight Recorder dumps; it holds {names}"
+            f"*.json.gz), no Flight Recorder dumps; it contains {names}"
         )
     return JobReader(source, history)
 
 
 def _listed(path: Path) -> str:
-    """The first names in a folder; empty where there are none, or nobody may know."""
+    """The first names in a folder; empty if there are none, or if it cannot be listed."""
     try:
-        names = sorted(one.name for one in path.iterdir())
+        names = sorted(entry.name for entry in path.iterdir())
     except OSError:
         return ""
     shown = [name + "/" * (path / name).is_dir() for name in names[:_LISTED]]
@@ -126,12 +126,12 @@ def _listed(path: Path) -> str:
 def _exists(path: Path) -> bool:
     try:
         return path.exists()
-    except OSError:  # a name that is too long, or may not be asked for
+    except OSError:  # the name is too long, or access is denied
         return False
 
 
 def holds_jobs(path: Path) -> bool:
-    """Whether it is a job folder, or a store of jobs; nothing else is looked for there."""
+    """Whether a folder is a job folder or a store of jobs, and hence no other kind of source."""
     if not path.is_dir():
         return False
     from stepscope.store.location import Location
@@ -140,15 +140,15 @@ def holds_jobs(path: Path) -> bool:
     try:
         root = Location.parse(str(path))
         folders, files = root.top()
-        return is_job(folders, files) or any(is_job(*root.child(one).top()) for one in folders)
+        return is_job(folders, files) or any(is_job(*root.child(name).top()) for name in folders)
     except SourceError:
         return False
 
 
 def _reader_of(path: Path) -> Callable[[Path], Recording] | None:
-    """By what the files say; damaged ones are left to the reader that can best tell what is wrong.
+    """Picks a reader by the content of the files; damaged files, by their names.
 
-    A hang comes before slowness: where there are dumps as well as traces, the dumps are read.
+    A hang has priority over slowness: if a folder has both dumps and traces, the dumps are read.
     """
     from stepscope.formats import flight_recorder, kineto
     from stepscope.formats.flight_recorder.files import find
@@ -166,32 +166,33 @@ def _reader_of(path: Path) -> Callable[[Path], Recording] | None:
 def _read_traces(path: Path) -> Recording:
     from stepscope.formats import kineto
 
-    with terminal.byte_progress(f"reading traces of {path.name}") as advance:
+    with terminal.byte_progress(f"reading traces in {path.name}") as advance:
         reading = kineto.read(path, progress=advance)
-    logger.info("read traces of %s, %d problems", path, len(reading.problems))
+    logger.info("read traces in %s, %d problems", path, len(reading.problems))
     return Recording(reading.window, list(reading.problems))
 
 
 def _read_dumps(path: Path) -> Recording:
     from stepscope.formats import flight_recorder
 
-    with terminal.progress(f"reading Flight Recorder dumps of {path.name}"):
+    with terminal.progress(f"reading Flight Recorder dumps in {path.name}"):
         dumps = flight_recorder.read(path)
     return Recording(dumps.window, _without_traces(path, dumps.problems))
 
 
 def _without_traces(path: Path, problems: Sequence[str]) -> list[str]:
-    """Traces beside dumps are no dumps, which deserves one line rather than one each."""
+    """Replaces the problems of traces among the dumps, one each, by a single line."""
     from stepscope.report import units
 
     traces = _traces_in(path)
     if not traces:
         return list(problems)
-    theirs = tuple(f"{one}: " for one in traces)
-    kept = [problem for problem in problems if not problem.startswith(theirs)]
+    prefixes = tuple(f"{trace}: " for trace in traces)
+    kept = [problem for problem in problems if not problem.startswith(prefixes)]
     left_out = (
-        f"{path}: {units.count(len(traces), 'profiler trace')} left out, as the Flight Recorder "
-        "dumps beside them tell of a hang; to diagnose them, move them to a folder of their own"
+        f"{path}: {units.count(len(traces), 'profiler trace')} left out, because Flight "
+        "Recorder dumps in the same folder have priority; to diagnose the traces, move them to a "
+        "folder of their own"
     )
     return [*kept, left_out]
 
@@ -201,6 +202,6 @@ def _traces_in(folder: Path) -> list[Path]:
     from stepscope.formats.kineto.files import trace_files
 
     try:
-        return [one for one in trace_files(folder) if folder.is_dir() and kineto.recognise(one)]
+        return [file for file in trace_files(folder) if folder.is_dir() and kineto.recognise(file)]
     except SourceError:
         return []

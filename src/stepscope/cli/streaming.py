@@ -1,4 +1,4 @@
-"""A simulated job while it runs: written into its folder, or told to a processor."""
+"""Plays a simulated job in real time, into its folder or into any other sink."""
 
 from __future__ import annotations
 
@@ -19,92 +19,94 @@ if TYPE_CHECKING:
     from stepscope.trace import Job
     from stepscope.window import Table
 
-MOST_RECORDERS = 64
-"""Unless more are asked for. A recorder writes some seven files, at 1 to 2 ms each: a machine that
-stands for all 1,280 hosts of a job has no time for a flush of each every few seconds."""
+MAX_RECORDERS = 64
+"""Default upper limit. A recorder writes about seven files, at 1 to 2 ms each: one machine that
+simulates all 1,280 hosts of a job cannot flush each of them every few seconds."""
 ALL_ROWS = 2**40
-"""No row is dropped: the first flush that fails ends it all."""
-_DESCRIBES = "scheduler"
-"""In place of a host: who knows what the job was started with."""
-_REPLACED = "open"
-"""The file of rows that hold for now, in every table that has some."""
+"""Unbounded: no row is dropped, because the first failed flush ends the simulation."""
+_SCHEDULER = "scheduler"
+"""Recorder name of the writer of job.json, where a processor would use its host name."""
+_OPEN_FILE = "open"
+"""Name of the file that is replaced at each flush: rows of operators that are still open."""
 
 
 class Sink(Protocol):
     """Where a live job goes."""
 
-    def take(self, one: Slice, due_ns: int) -> None:
-        """What is there at one moment and was not before; `due_ns` is when that is."""
+    def take(self, slice: Slice, due_ns: int) -> None:
+        """Accepts the rows that became visible at the time `due_ns`."""
 
     def close(self) -> None:
-        """Nothing more will come."""
+        """Ends the job; no more slices follow."""
 
 
 def stream(
     slices: Iterable[Slice], sink: Sink, epoch_ns: int,
     clock: Callable[[], int] = time.time_ns, sleep: Callable[[float], None] = time.sleep,
 ) -> int:  # fmt: skip
-    """Hands on each slice when its time has come, to the last or until Ctrl-C.
+    """Passes each slice to the sink when it is due, until the last one or Ctrl-C.
 
-    `epoch_ns` is when the job began by `clock`. Returns how late the latest slice was, in ns: more
-    than little, and the job was too large for this machine.
+    `epoch_ns` is the start of the job by `clock`. Returns the largest delay of a slice in ns; a
+    large one means that the job is too big for this machine.
     """
     latest_ns = 0
     with suppress(KeyboardInterrupt):
-        for one in slices:
-            due_ns = epoch_ns + one.until_ns
+        for slice in slices:
+            due_ns = epoch_ns + slice.until_ns
             sleep(max(due_ns - clock(), 0) / 1e9)
             latest_ns = max(latest_ns, clock() - due_ns)
-            sink.take(one, due_ns)
+            sink.take(slice, due_ns)
     return latest_ns
 
 
-class IntoStore:
-    """Writes the folder as processors would, of which each has some of the hosts: rows wait in
-    memory until the next flush, and go into files of their recorder."""
+class StoreSink:
+    """Writes the job folder as several processors would, each recording some of the hosts.
+
+    Rows stay in memory until the next flush, which writes the files of each recorder.
+    """
 
     def __init__(
         self, job: Job, location: Location, recorders: int | None, flush_seconds: float
     ) -> None:  # fmt: skip
         """Raises StoreError: the store cannot be written."""
-        count = min(recorders or MOST_RECORDERS, len(job.hosts))
+        count = min(recorders or MAX_RECORDERS, len(job.hosts))
         self._job = job
         self._recorders = Recorders(job, count)
         self._writers = [JobWriter(location, name, buffer_rows=ALL_ROWS)
                          for name in self._recorders.names]  # fmt: skip
-        self._scheduler = JobWriter(location, _DESCRIBES)
+        self._scheduler = JobWriter(location, _SCHEDULER)
         self._flush_ns = int(flush_seconds * 1e9)
         self._flushed_ns = 0
-        self._held: dict[str, Table] = {}
+        self._open: dict[str, Table] = {}
         self._scheduler.write_job(job)
         _store(self._scheduler)
 
-    def take(self, one: Slice, due_ns: int) -> None:
+    def take(self, slice: Slice, due_ns: int) -> None:
         """Raises StoreError: the store cannot be written."""
-        for name, table in one.new.items():
+        for name, table in slice.new.items():
             for number, rows in self._recorders.split(table):
                 self._writers[number].append(name, rows_of(name, rows))
-        self._held |= one.now
+        self._open |= slice.now
         if due_ns - self._flushed_ns >= self._flush_ns:
             self._flushed_ns = due_ns
-            self._hold(due_ns)
+            self._replace_open(due_ns)
             self._flush()
 
     def close(self) -> None:
         """Raises StoreError: the store cannot be written."""
         self._flush()
 
-    def _hold(self, due_ns: int) -> None:
-        """Rows that hold for now, and how far everybody has looked."""
-        for name, table in self._held.items():
+    def _replace_open(self, due_ns: int) -> None:
+        """Replaces the rows of open operators, and updates `observed_until_ns`."""
+        for name, table in self._open.items():
             for number, rows in self._recorders.split(table):
-                self._writers[number].replace(name, _REPLACED, rows_of(name, rows))
-        if self._held:
+                self._writers[number].replace(name, _OPEN_FILE, rows_of(name, rows))
+        if self._open:
             self._scheduler.write_job(replace(self._job, observed_until_ns=due_ns))
-        self._held.clear()
+        self._open.clear()
 
     def _flush(self) -> None:
-        """Rows before the time until which they are all there."""
+        """Writes rows first and job.json last: its `observed_until_ns` promises that they exist."""
         for writer in (*self._writers, self._scheduler):
             _store(writer)
 

@@ -1,4 +1,4 @@
-"""What the terminal at hand can show: colour, width, Unicode, progress."""
+"""What the current terminal can show: colour, width, Unicode, progress bars."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from stepscope.diagnose.finding import Diagnosis
 
 _LOG_WIDTH = 100
-"""Where output goes to a file or pipe."""
+"""The width of output to a file or pipe."""
 _WIDEST = 120
-"""Longer lines are hard to read, however wide the window."""
+"""The widest report; longer lines are hard to read."""
 
 
 def print_report(diagnosis: Diagnosis) -> None:
@@ -27,7 +27,7 @@ def print_report(diagnosis: Diagnosis) -> None:
 
 
 def width() -> int:
-    """How wide a report may be here."""
+    """The width of a report on this output."""
     return min(shutil.get_terminal_size((_LOG_WIDTH, 24)).columns, _WIDEST)
 
 
@@ -36,7 +36,7 @@ def is_terminal() -> bool:
 
 
 def has_color() -> bool:
-    """Colour on a terminal, unless https://no-color.org asks for none."""
+    """Colour on a terminal, unless NO_COLOR is set (https://no-color.org)."""
     return is_terminal() and not os.environ.get("NO_COLOR")
 
 
@@ -49,7 +49,7 @@ def knows_unicode() -> bool:
 
 
 def progress(message: str) -> AbstractContextManager[object]:
-    """A spinner on stderr while something long runs; nothing where nobody would see it."""
+    """A spinner on stderr for the duration of the context, if stderr is a terminal."""
     if not sys.stderr.isatty():
         return nullcontext()
     from rich.console import Console
@@ -59,16 +59,16 @@ def progress(message: str) -> AbstractContextManager[object]:
 
 
 Advance = Callable[[int, int], None]
-"""Told what is done, and all there is."""
+"""Called with the amount that is done, and the total."""
 
 
 def count_progress(message: str) -> AbstractContextManager[Advance | None]:
-    """A bar of things on stderr; None: nobody would see it."""
+    """A progress bar on stderr that counts items; None if stderr is no terminal."""
     return _bar(message, "MofNCompleteColumn")
 
 
 def byte_progress(message: str) -> AbstractContextManager[Advance | None]:
-    """A bar of bytes on stderr; None: nobody would see it."""
+    """A progress bar on stderr that counts bytes; None if stderr is no terminal."""
     return _bar(message, "DownloadColumn")
 
 

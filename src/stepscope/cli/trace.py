@@ -1,4 +1,4 @@
-"""`stepscope trace`: all ranks of a job on one clock, as a file that Perfetto opens."""
+"""`stepscope trace`: writes one Perfetto trace of all ranks of a job, on one clock."""
 
 from __future__ import annotations
 
@@ -28,15 +28,17 @@ _ENDING = ".perfetto-trace.gz"
 
 _EXAMPLES = """Examples:
 
-- `stepscope trace stepscope-runs/JOB`: everything, as `JOB.perfetto-trace.gz` in this folder
+- `stepscope trace stepscope-runs/JOB`: write everything to
+  `JOB.perfetto-trace.gz` in the current folder
 
-- `stepscope trace traces/ --out merged.perfetto-trace.gz`: PyTorch profiler traces of all ranks
+- `stepscope trace traces/ --out merged.perfetto-trace.gz`: merge the PyTorch
+  profiler traces of all ranks
 
 - `stepscope trace stepscope-runs/JOB --focus`: only the ranks and steps that matter
 
 - `stepscope trace s3://bucket/runs/JOB --ranks 0,8-15 --steps 1090-1110`: a part of a long job
 
-Open the file at https://ui.perfetto.dev by dragging it there; it does not leave your machine.
+To open the file, drag it onto https://ui.perfetto.dev; it does not leave your machine.
 """
 
 
@@ -56,52 +58,55 @@ def trace(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="What to write, compressed if it ends in .gz; JOB.perfetto-trace.gz if not given.",
+            help="The file to write, compressed if its name ends in .gz [default: "
+            "JOB.perfetto-trace.gz].",
         ),
     ] = None,
     ranks: Annotated[
-        str, typer.Option(metavar="RANKS", help="Only these, as in 0,8-15; all if not given.")
+        str, typer.Option(metavar="RANKS", help="Only these ranks, such as 0,8-15 [default: all].")
     ] = "",
     steps: Annotated[
-        str, typer.Option(metavar="STEPS", help="Only these, as in 100-120; all if not given.")
+        str, typer.Option(metavar="STEPS", help="Only these steps, such as 100-120 [default: all].")
     ] = "",
     focus: Annotated[
         bool,
         typer.Option(
             "--focus",
-            help="Only what matters: culprits, some peers, who is on the critical path, and the "
-            "worst steps; --ranks and --steps go before.",
+            help="Only what matters: culprits, some peers, ranks on the critical path, and the "
+            "worst steps; --ranks and --steps take precedence.",
         ),
     ] = False,
 ) -> int:
-    """Write one timeline of all ranks, on one clock, for Perfetto.
+    """Write one Perfetto timeline of all ranks, on one clock.
 
-    Steps, phases, communication, kernels, stacks and counters of every rank, and the verdicts over
-    the time they speak of. Exit status: 0 written, 2 nothing to write, or not possible.
+    It shows steps, phases, communication, kernels, stacks and counters of every rank, and each
+    verdict over the time it covers. Exit status: 0 written, 2 nothing to write or cannot write.
     """
     from stepscope.cli.sources import open_window
 
-    wanted = parse_spans(ranks, "--ranks", "numbers and ranges, as in 0,8-15")
+    requested = parse_spans(ranks, "--ranks", "numbers and ranges, such as 0,8-15")
     span = _one_span(steps)
     _check(out or Path(_ENDING))
     window, problems = open_window(source)
     for problem in problems:
         logger.warning("%s", " ".join(problem.split()))
-    scene = _scene(source, window, wanted, span, focus)
+    scene = _scene(source, window, requested, span, focus)
     _write(scene, out or _default_name(window))
     return exits.NOTHING_FOUND
 
 
 def parse_spans(text: str, option: str, form: str) -> list[Span]:
-    """`0,8-15` as the first and last of each part.
+    """Parses `0,8-15` into pairs of first and last.
 
     Raises:
-        UsageError: it is something else.
+        UsageError: the text has another form.
     """
     found: list[Span] = []
     for part in filter(None, text.replace(" ", "").split(",")):
         numbers = re.fullmatch(r"(\d{1,18})(?:-(\d{1,18}))?", part)
-        first, last = (int(one or numbers[1]) for one in numbers.groups()) if numbers else (1, 0)
+        first, last = (
+            (int(number or numbers[1]) for number in numbers.groups()) if numbers else (1, 0)
+        )
         if first > last:
             raise UsageError(f"{option} {part}: write {form}")
         found.append((first, last))
@@ -109,7 +114,7 @@ def parse_spans(text: str, option: str, form: str) -> list[Span]:
 
 
 def _one_span(steps: str) -> Span | None:
-    form = "one range of steps, as in 100-120"
+    form = "one range of steps, such as 100-120"
     spans = parse_spans(steps, "--steps", form)
     if len(spans) > 1:
         raise UsageError(f"--steps {steps}: write {form}")
@@ -117,9 +122,9 @@ def _one_span(steps: str) -> Span | None:
 
 
 def _scene(
-    source: str, window: Window, wanted: list[Span], steps: Span | None, narrow: bool
+    source: str, window: Window, requested: list[Span], steps: Span | None, narrow: bool
 ) -> Scene:
-    """What is drawn, its times on one clock."""
+    """Selects what to draw, and puts all times on one clock."""
     from stepscope.cli.terminal import progress
     from stepscope.diagnose.overview.focus import focus
     from stepscope.diagnose.prepare.align import align
@@ -128,42 +133,42 @@ def _scene(
     from stepscope.diagnose.run import diagnose
     from stepscope.report.perfetto import Scene, select, span_of
 
-    chosen = _chosen(source, window.ranks, wanted)
+    chosen = _chosen(source, window.ranks, requested)
     with progress(f"diagnosing {source}"):
         diagnosis = diagnose(window)
         window, _, _ = align(clean(window)[0])
-        matters = focus(window, diagnosis) if narrow else None
+        focused = focus(window, diagnosis) if narrow else None
         window = with_meetings(window)
-    if matters is not None:
-        chosen = chosen if wanted else matters.ranks
-        steps = steps or matters.steps
+    if focused is not None:
+        chosen = chosen if requested else focused.ranks
+        steps = steps or focused.steps
     part = select(window, chosen, steps)
     if not part.tables:
-        raise UsageError(_nothing(source, steps, diagnosis.steps))
+        raise UsageError(_nothing_to_draw(source, steps, diagnosis.steps))
     return Scene(part, diagnosis, span_of(window, diagnosis.verdicts), chosen)
 
 
-def _chosen(source: str, ranks: tuple[int, ...], wanted: list[Span]) -> tuple[int, ...]:
+def _chosen(source: str, ranks: tuple[int, ...], requested: list[Span]) -> tuple[int, ...]:
     from stepscope.report import units
 
     if not ranks:
-        raise SourceError(f"{source} holds no rows of any rank")
-    for first, last in wanted:
+        raise SourceError(f"{source} contains no rows of any rank")
+    for first, last in requested:
         if not any(first <= rank <= last for rank in ranks):
-            asked = f"rank {first}" if first == last else f"ranks {first}-{last}"
-            raise UsageError(f"no {asked} in {source}: it holds {units.ranks(ranks)}")
-    if not wanted:
+            missing = f"rank {first}" if first == last else f"ranks {first}-{last}"
+            raise UsageError(f"no {missing} in {source}: it contains {units.ranks(ranks)}")
+    if not requested:
         return ranks
-    return tuple(rank for rank in ranks if any(a <= rank <= b for a, b in wanted))
+    return tuple(rank for rank in ranks if any(a <= rank <= b for a, b in requested))
 
 
-def _nothing(source: str, steps: Span | None, there: Span | None) -> str:
+def _nothing_to_draw(source: str, steps: Span | None, recorded: Span | None) -> str:
     from stepscope.report import units
 
     if steps is None:
-        return f"{source} holds nothing of these ranks that can be drawn"
-    held = units.span(there) if there else "no steps"
-    return f"no rows of {units.span(steps)} in {source}: it holds {held}"
+        return f"{source} contains nothing to draw for these ranks"
+    contained = units.span(recorded) if recorded else "no steps"
+    return f"no rows of {units.span(steps)} in {source}: it contains {contained}"
 
 
 def _default_name(window: Window) -> Path:
@@ -175,11 +180,11 @@ def _default_name(window: Window) -> Path:
 
 
 def _check(path: Path) -> None:
-    """Says so before minutes of reading rather than after."""
+    """Fails before minutes of reading instead of after them."""
     if path.is_dir():
-        raise UsageError(f"cannot write {path}: it is a folder, name a file in it")
+        raise UsageError(f"cannot write {path}: it is a folder; name a file in it")
     if not os.access(path.parent, os.W_OK):
-        why = "it may not be written to" if path.parent.is_dir() else "there is no such folder"
+        why = "permission denied" if path.parent.is_dir() else "no such folder"
         raise UsageError(f"cannot write {path}: {path.parent}: {why}")
 
 
@@ -193,17 +198,17 @@ def _write(scene: Scene, path: Path) -> None:
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
     size = f", {units.size(path.stat().st_size)}" if path.is_file() else ""
-    exits.complain(
+    exits.print_stderr(
         f"wrote {path}: {units.count(len(scene.ranks), 'rank')}, "
-        f"{units.count(slices, 'slice')}{size}; drag it onto https://ui.perfetto.dev to open it"
+        f"{units.count(slices, 'slice')}{size}; to open it, drag it onto https://ui.perfetto.dev"
     )
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Callable[[bytes], object]]:
-    """Whoever opens the file sees the old one or the whole new one; pipes get it as it comes."""
-    through = path.exists() and not path.is_file()
-    part = path if through else path.with_name(f".{path.name}.{os.getpid()}")
+    """Replaces a regular file atomically when it is complete; writes to a pipe directly."""
+    is_pipe = path.exists() and not path.is_file()
+    part = path if is_pipe else path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with part.open("wb") as file:
             if path.name.endswith(".gz"):
@@ -211,16 +216,16 @@ def _opened(path: Path) -> Iterator[Callable[[bytes], object]]:
                     yield packed.write
             else:
                 yield file.write
-        if not through:
+        if not is_pipe:
             part.replace(path)
     finally:
-        if not through:
+        if not is_pipe:
             part.unlink(missing_ok=True)
 
 
 @contextmanager
 def _progress(ranks: int) -> Iterator[Callable[[int], object]]:
-    """A bar of ranks on stderr, where somebody sees it."""
+    """A progress bar of ranks on stderr, if that is a terminal."""
     from rich import progress as bars
     from rich.console import Console
 

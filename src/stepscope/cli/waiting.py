@@ -1,4 +1,4 @@
-"""Sleeping until a command ends or something can be read."""
+"""Sleeps until a process exits or a descriptor becomes readable."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ if TYPE_CHECKING:
 def wait_for(
     process: subprocess.Popen[bytes], descriptors: Iterable[int | None], seconds: float
 ) -> set[int]:
-    """Those of the descriptors that can be read, as soon as there is one, a process ends, or a time
-    is over; asleep all the while, as `Popen.wait` is not."""
+    """Returns the readable descriptors as soon as there is one, the process exits, or time is up.
+
+    It sleeps in poll(2), whereas `Popen.wait` with a timeout polls repeatedly.
+    """
     waiting = select.poll()
     for descriptor in descriptors:
         if descriptor is not None:
@@ -29,8 +31,11 @@ def wait_for(
 
 @contextlib.contextmanager
 def _end_of(process: subprocess.Popen[bytes]) -> Iterator[int | None]:
-    """A descriptor that can be read once a process has ended; None where it was waited for already,
-    or the kernel is older than 5.3: then a wait takes its whole time."""
+    """A descriptor that becomes readable when the process exits.
+
+    None if the process was already reaped, or on kernels before 5.3: a wait then takes its full
+    time.
+    """
     try:
         descriptor = os.pidfd_open(process.pid)
     except OSError:

@@ -1,4 +1,4 @@
-"""`stepscope watch`: what NCCL's profiler plugin watches, from now on, in a job that runs."""
+"""`stepscope watch`: changes which events NCCL's profiler plugin records in a running job."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Annotated
 
 import typer
 
-from stepscope.cli.asking import asked
+from stepscope.cli.request import request
 from stepscope.errors import StoreError, UsageError, WireError
 from stepscope.wire.control import AS_USUAL, decode_relayed, encode_events
 
 EVENTS = {"collectives": 2, "point-to-point": 4, "proxies": 8 + 16, "kernels": 64}
-"""Bits of NCCL's activation mask; proxies are those of operators and their steps."""
+"""Bits of NCCL's activation mask; `proxies` are the proxy operations and their proxy steps."""
 _NOTHING, _USUAL = "nothing", "as-usual"
 _SECONDS = 10.0
-"""The processor answers at once; it may be held up by other work."""
+"""The processor answers at once unless it is busy."""
 
 
 def register(app: typer.Typer) -> None:
@@ -28,34 +28,35 @@ def watch(
         str,
         typer.Argument(
             metavar="EVENTS",
-            help="Some of collectives, point-to-point, proxies and kernels, with commas between; "
-            "nothing; or as-usual.",
+            help="A comma-separated list of collectives, point-to-point, proxies and kernels; or "
+            "nothing; or as-usual for the default.",
         ),
     ],
     socket: Annotated[
         Path | None,
-        typer.Option(metavar="PATH", help="Where the processor listens [default: one per user]."),
+        typer.Option(metavar="PATH", help="The processor's socket [default: one per user]."),
     ] = None,
 ) -> int:
-    """Have the ranks of a job on this host watch other events of NCCL's.
+    """Change which NCCL events the ranks of a job on this host record.
 
-    For jobs that were started with `stepscope run --native nccl`. It holds until the next such
-    command, or the job's end.
+    For jobs that were started with `stepscope run --native nccl`. The choice holds until the next
+    `stepscope watch` or the end of the job.
     """
     from stepscope.processor.settings import default_socket
+    from stepscope.report.units import count
 
-    told = asked_of(socket or default_socket(), job, mask(events))
-    if told == 0:
+    reached = request_events(socket or default_socket(), job, mask(events))
+    if reached == 0:
         raise UsageError(f"no rank of {job} on this host was started with --native nccl")
-    typer.echo(f"{told} rank{'s' if told > 1 else ''} of {job} watch {events}")
+    typer.echo(f"{count(reached, 'rank')} of {job} set to record {events}")
     return 0
 
 
 def mask(events: str) -> int:
-    """What the words say, as bits, or AS_USUAL.
+    """The activation mask for a list of events, or AS_USUAL.
 
     Raises:
-        UsageError: one of them is no event.
+        UsageError: the list contains an unknown event.
     """
     if events in (_NOTHING, _USUAL):
         return 0 if events == _NOTHING else AS_USUAL
@@ -63,17 +64,17 @@ def mask(events: str) -> int:
     for word in words:
         if word not in EVENTS:
             known = ", ".join((*EVENTS, _NOTHING, _USUAL))
-            raise UsageError(f"NCCL has no events called {word!r}; there are {known}")
+            raise UsageError(f"unknown NCCL events {word!r}; known: {known}")
     return sum({EVENTS[word] for word in words})
 
 
-def asked_of(path: Path, job: str, events: int) -> int:
-    """How many ranks a processor told.
+def request_events(path: Path, job: str, events: int) -> int:
+    """Has the processor pass the mask on; returns how many ranks it reached.
 
     Raises:
-        StoreError: there is none, or it did not answer.
+        StoreError: there is no processor, or it did not answer.
     """
     try:
-        return decode_relayed(asked(path, encode_events(job, events), _SECONDS))
+        return decode_relayed(request(path, encode_events(job, events), _SECONDS))
     except (OSError, WireError) as error:
-        raise StoreError(f"no answer of a processor on {path}: {error}; try --socket") from error
+        raise StoreError(f"no answer from a processor on {path}: {error}; try --socket") from error

@@ -1,4 +1,4 @@
-"""A window that is in memory, written as a job folder: all of it, or nothing."""
+"""Writes a window in memory as a job folder, completely or not at all."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _ROWS_AT_ONCE = 1 << 20
 
 
 def write_window(window: Window, location: Location, recorder: str) -> None:
-    """Writes the job and its tables; `recorder` stands where a host's name does.
+    """Writes the job and its tables; `recorder` takes the place of a host name in file names.
 
     Raises:
-        StoreError: it cannot be written.
+        StoreError: the folder cannot be written.
     """
-    with _whole_or_not_at_all(location):
+    with _all_or_nothing(location):
         _write_job(window, location, recorder)
 
 
 @contextmanager
-def _whole_or_not_at_all(location: Location) -> Iterator[None]:
-    """Half of a job would be diagnosed as if it were one."""
+def _all_or_nothing(location: Location) -> Iterator[None]:
+    """Deletes the folder on failure: half of a job would be diagnosed as if it were complete."""
     try:
         yield
     except BaseException:
@@ -54,7 +54,7 @@ def _write_job(window: Window, location: Location, recorder: str) -> None:
     writer = JobWriter(location, recorder, max_rows_per_file=_ROWS_AT_ONCE,
                        buffer_rows=2 * _ROWS_AT_ONCE)  # fmt: skip
     writer.write_job(window.job)
-    with _no_second_try():
+    with _no_retry_warnings():
         for name, table in window.tables.items():
             if name in TABLES:
                 _append(writer, name, table)
@@ -62,8 +62,8 @@ def _write_job(window: Window, location: Location, recorder: str) -> None:
 
 
 @contextmanager
-def _no_second_try() -> Iterator[None]:
-    """The writer promises in its log to keep rows and to try again, which is not for us."""
+def _no_retry_warnings() -> Iterator[None]:
+    """Silences the writer's warning that it keeps rows and retries, because we do not."""
     log = logging.getLogger("stepscope.store.writer")
     level = log.level
     log.setLevel(logging.ERROR)

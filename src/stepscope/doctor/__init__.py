@@ -1,6 +1,6 @@
-"""What can be collected on this machine, why the rest cannot, and what to type.
+"""Checks what stepscope can record on this machine, and how to enable the rest.
 
-It looks, and starts nothing: neither a GPU nor a processor is needed.
+The checks start nothing; they need neither a GPU nor a running processor.
 """
 
 from stepscope.doctor.checks import examine

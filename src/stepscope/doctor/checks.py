@@ -1,4 +1,4 @@
-"""All checks, in the order in which they are told."""
+"""All checks, in the order in which they are printed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def examine(machine: Machine) -> list[Check]:
 
 
 def facts(machine: Machine) -> Mapping[str, str]:
-    """Settings that say nothing by themselves and much in a report of an error."""
+    """System settings that help to interpret a bug report."""
     found = {name: machine.text(path) for name, path in _FACTS.items()}
     found[gpu.PROFILING] = gpu.profiling(machine)
     return {name: value for name, value in found.items() if value is not None}

@@ -1,4 +1,4 @@
-"""What was found of one thing that can be collected."""
+"""The result of a check."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from enum import Enum
 class State(str, Enum):
     WORKS = "works"
     ABSENT = "absent"
-    """This machine has none, and nothing is wrong with that."""
+    """Not available on this machine, which is no error."""
     BLOCKED = "blocked"
-    """It is there, or has to be, and cannot be used as it is."""
+    """Present or required, but not usable as it is."""
 
 
 @dataclass(frozen=True)
 class Check:
     name: str
     gives: str
-    """What is collected by it."""
+    """The data that it provides."""
     state: State
     found: str
-    """What was found, or why not."""
+    """What was found, or the reason why it is not usable."""
     advice: str | None = None
-    """What to type or to set; None where there is nothing to do."""
+    """A command or a setting; None if there is nothing to do."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What a check is about; gives its answers."""
+    """What a check examines; creates its results."""
 
     name: str
     gives: str

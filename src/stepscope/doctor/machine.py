@@ -1,4 +1,4 @@
-"""The machine as the checks see it; tests make up others."""
+"""The machine under examination; tests replace it with fakes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stepscope.processor.settings import default_socket
 from stepscope.processor.stacks import find_py_spy
 
 SYS_PTRACE = 19
-"""linux/capability.h: may look into any process."""
+"""linux/capability.h: permission to inspect any process."""
 
 
 def _free_bytes(path: Path) -> int:
@@ -43,16 +43,16 @@ def _gpu_count() -> int:
 
 @dataclass(frozen=True)
 class Machine:
-    """Where to look, and whom to ask.
+    """Paths and functions through which the checks examine a machine.
 
     Args:
         root: of the file system; /proc and /sys are below.
-        packages: where the Python of the training keeps its packages; None: it finds no torch.
-        store: where job folders go; None: in a bucket.
-        free_bytes: of the file system that a folder is in.
-        library_version: of a libcupti by its path or name; None: there is none.
-        gpu_count: by NVML, which raises NVMLError.
-        why_no_compiler: None where collectives can be watched from C++.
+        packages: site-packages of the training Python; None: it cannot find torch.
+        store: the folder for job folders; None: a bucket.
+        free_bytes: free space of the file system of a folder.
+        library_version: version of a libcupti, by path or name; None: not found.
+        gpu_count: from NVML; raises NVMLError.
+        why_no_compiler: why collectives cannot be recorded from C++; None: they can.
     """
 
     packages: Path | None
@@ -69,7 +69,7 @@ class Machine:
     why_no_compiler: Callable[[], str | None] = lambda: None
 
     def text(self, path: str) -> str | None:
-        """A small file's content; None where it is not there or not ours to read."""
+        """The content of a small file; None if it does not exist or cannot be read."""
         try:
             return (self.root / path).read_text(encoding="utf-8", errors="replace").strip()
         except OSError:
@@ -82,7 +82,7 @@ class Machine:
             return []
 
     def may(self, capability: int) -> bool:
-        """Whether we hold a capability of the kernel's."""
+        """Whether this process has a Linux capability."""
         for line in (self.text("proc/self/status") or "").splitlines():
             if line.startswith("CapEff:"):
                 return bool(int(line.split()[1], 16) >> capability & 1)
@@ -90,10 +90,10 @@ class Machine:
 
 
 def this_machine(python: str, store: str) -> Machine:
-    """The one we run on.
+    """The machine that we run on.
 
     Args:
-        python: the interpreter that training runs in.
+        python: the interpreter of the training job.
         store: as `stepscope run --store` takes it.
     """
     from stepscope.collect.native import build

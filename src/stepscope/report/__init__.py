@@ -1,5 +1,5 @@
-"""What a diagnosis looks like: JSON for programs, text for terminals, one HTML page for people.
+"""Renders a diagnosis as JSON, as text for terminals, or as one HTML page.
 
-Every renderer is a pure function of a `Diagnosis`. `story` puts a verdict into words once, for text
-and page alike; the renderers only lay it out.
+Every renderer is a pure function of a `Diagnosis`. `story` words a verdict once, for both text and
+HTML; the renderers only do the layout.
 """

@@ -1,4 +1,4 @@
-"""The step times as an inline SVG: time over steps, anomalous windows shaded, the onset marked."""
+"""Draws step times as inline SVG, with shaded anomalous windows and a mark at the onset."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from stepscope.report import units
 from stepscope.report.series import Bucket, buckets
 
 BUCKETS = 240
-"""Finer than this the eye cannot tell, and the page grows."""
+"""A finer resolution is not visible and makes the page larger."""
 WIDTH, HEIGHT = 1000, 250
 LEFT, RIGHT, TOP, BOTTOM = 64, 988, 24, 212
-"""The plotting area; around it stand the labels."""
+"""The plotting area; the labels are outside."""
 _OFF_SCALE = 4
-"""The axis ends early where the slowest steps take so many times the 98th percentile."""
+"""The axis is cut if the slowest step takes more than this multiple of the 98th percentile."""
 
 
 @dataclass(frozen=True)
 class Axes:
-    """Where a step and a duration lie in the picture."""
+    """Maps steps and durations to coordinates."""
 
     first: int
     last: int
@@ -39,7 +39,7 @@ class Axes:
 
 
 def step_chart(diagnosis: Diagnosis) -> Markup:
-    """The chart, or nothing where there are no steps."""
+    """The chart; empty without steps."""
     points = buckets(diagnosis.series, BUCKETS)
     if not points:
         return Markup()
@@ -86,7 +86,7 @@ def _grid(axes: Axes) -> Iterator[Markup]:
 
 
 def ticks(top: float, about: int) -> list[float]:
-    """Round values from 0 to `top`, about as many as wished."""
+    """Round values from 0 to `top`, about `about` of them."""
     [size] = _nice(top, about) or [1.0]
     return [i * size for i in range(int(top / size) + 1)]
 
@@ -101,7 +101,7 @@ def _nice(extent: float, about: int) -> list[float]:
 
 
 def _time(ns: float, axes: Axes) -> str:
-    """All labels of an axis in the unit of its largest."""
+    """A label in the unit of the axis's largest value."""
     scale, unit = next(((s, u) for s, u in units.SCALES if axes.top_ns >= s), units.SCALES[-1])
     return f"{ns / scale:g} {unit}"
 
@@ -112,7 +112,7 @@ def _curve(points: list[Bucket], axes: Axes) -> Iterator[Markup]:
     middle = [(axes.x((p.first + p.last) / 2), axes.y(p.median_ns)) for p in points]
     if any(point.first != point.last for point in points):
         yield Markup('<path class="band" d="M{}Z"/>').format(_path(upper + lower[::-1]))
-    # "h0" makes a lone step a dot
+    # "h0" draws a single step as a dot
     yield Markup('<path class="curve" d="M{}h0"/>').format(_path(middle))
     for point in points:
         if point.high_ns > axes.top_ns:
@@ -125,7 +125,7 @@ def _path(corners: list[tuple[float, float]]) -> str:
 
 
 def _onset(diagnosis: Diagnosis, axes: Axes) -> Iterator[Markup]:
-    """Where the first verdict begins."""
+    """Marks the step at which the first verdict begins."""
     steps = diagnosis.verdicts[0].steps if diagnosis.verdicts else None
     if steps is None or not axes.first < steps[0] <= axes.last + 1:
         return
@@ -154,7 +154,7 @@ def _hover_text(point: Bucket) -> str:
 
 
 def range_of(diagnosis: Diagnosis) -> str:
-    """The step times in words, beside the chart's heading."""
+    """The range of step times in words, for the heading of the chart."""
     took = diagnosis.series.duration_ns
     if not took:
         return ""

@@ -1,7 +1,8 @@
-"""Own time of every rank in every phase, as colours: who differs from the others, and where.
+"""Draws own time by rank and phase as a heat map, to show which rank differs in which phase.
 
-Up to sixteen ranks are a table with numbers. More are a picture with one column per rank, wrapped
-into blocks; beyond 1,024 ranks neighbours share a column, which shows the most unusual of them.
+Up to sixteen ranks become a table with numbers. More ranks become a picture with one column per
+rank, wrapped into blocks. Beyond 1,024 ranks, neighbours share a column, which shows the most
+unusual of them.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from stepscope.report.rank_map import RankMap
 TABLE_RANKS = 16
 COLUMNS = 1024
 PHASES = 12
-"""The shortest phases are left out: they hardly count."""
+"""At most this many phases are shown, the longest ones."""
 WIDTH, LABELS, ROW, AXIS = 1000, 150, 18, 22
 
 SHADES = (
     (1.0, "h4", "2x or longer"), (0.5, "h3", "+50%"), (0.25, "h2", "+25%"), (0.1, "h1", "+10%"),
-    (-0.1, "n", "as usual"), (-0.25, "b1", "-10%"), (-0.5, "b2", "-25%"),
+    (-0.1, "n", "typical"), (-0.25, "b1", "-10%"), (-0.5, "b2", "-25%"),
 )  # fmt: skip
-"""From which excess on a cell has which colour; below all of them `SHORTEST`."""
+"""The colour of a cell by its lowest excess; below all of them it is `SHORTEST`."""
 SHORTEST = "b3"
 LEGEND = ((SHORTEST, "half or less"), *((name, label) for _, name, label in reversed(SHADES)))
 
@@ -39,7 +40,7 @@ def shade(excess: float | None) -> str:
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell of the map: a colour, and what to say of it."""
+    """One cell of the map: its colour, text and hover text."""
 
     shade: str
     text: str
@@ -47,21 +48,21 @@ class Cell:
 
 
 def table_row(own: RankMap, rank: int) -> list[Cell]:
-    """A rank's line of the table."""
+    """The row of a rank in the table."""
     return [_cell(own, rank, phase) for phase in own.phases[:PHASES]]
 
 
 def _cell(own: RankMap, rank: int, phase: str) -> Cell:
-    time, excess, usual = own.own_ns(rank, phase), own.excess(rank, phase), own.medians[phase]
+    time, excess, median = own.own_ns(rank, phase), own.excess(rank, phase), own.medians[phase]
     if time is None or excess is None:
         return Cell("x", "-", f"rank {rank}, {phase}: not recorded")
-    ratio = f", {units.significant(time / usual)}x" if usual > 0 else ""
-    hover = f"rank {rank}, {phase}: {units.duration(time)}{ratio} the usual {units.duration(usual)}"
+    compared = f"{units.significant(time / median)}x the median" if median > 0 else "median"
+    hover = f"rank {rank}, {phase}: {units.duration(time)}, {compared} of {units.duration(median)}"
     return Cell(shade(excess), units.duration(time), hover)
 
 
 def heatmap(own: RankMap, culprits: frozenset[int], title: str) -> Markup:
-    """The picture for many ranks."""
+    """The heat map for many ranks."""
     columns = _columns(own.ranks)
     per_block = 64 if len(columns) <= 256 else 128
     blocks = [columns[i : i + per_block] for i in range(0, len(columns), per_block)]
@@ -92,16 +93,16 @@ def _block(
 def _axis(
     columns: list[tuple[int, ...]], culprits: frozenset[int], width: float
 ) -> Iterator[Markup]:
-    """Rank numbers above the columns, and a bar over every culprit."""
-    every = max(1, round(len(columns) / 16))
+    """Rank numbers above the columns, and a bar above each culprit."""
+    label_step = max(1, round(len(columns) / 16))
     for i, ranks in enumerate(columns):
-        guilty = sorted(culprits.intersection(ranks))
-        if guilty:
+        found = sorted(culprits.intersection(ranks))
+        if found:
             yield Markup(
                 '<rect class="culprit" x="{:.1f}" y="{}" width="{:.1f}" height="4">'
                 "<title>culprit: {}</title></rect>"
-            ).format(LABELS + i * width, AXIS - 5, max(width, 3), units.ranks(guilty))
-        if i % every == 0:
+            ).format(LABELS + i * width, AXIS - 5, max(width, 3), units.ranks(found))
+        if i % label_step == 0:
             yield Markup('<text x="{:.1f}" y="{}">{}</text>').format(
                 LABELS + i * width, AXIS - 8, ranks[0]
             )
@@ -110,7 +111,7 @@ def _axis(
 def _row(
     own: RankMap, columns: list[tuple[int, ...]], phase: str, top: int, width: float
 ) -> Iterator[Markup]:
-    """One phase. Neighbours of the usual colour are one rectangle: that is most of the page."""
+    """One phase. Adjacent typical cells become one rectangle, which keeps the page small."""
     yield Markup('<text x="{}" y="{}" text-anchor="end">{}</text>').format(
         LABELS - 8, top + ROW - 5, _short(phase)
     )
@@ -118,13 +119,13 @@ def _row(
     shades = [shade(own.excess(rank, phase)) for rank in oddest]
     keys = [s if s in ("n", "x") else f"{s} {i}" for i, s in enumerate(shades)]
     for _, run in itertools.groupby(range(len(columns)), key=lambda i: keys[i]):
-        some = list(run)
-        first, last = some[0], some[-1]
+        indices = list(run)
+        first, last = indices[0], indices[-1]
         yield Markup(
             '<rect class="{}" x="{:.1f}" y="{}" width="{:.1f}" height="{}"><title>{}</title></rect>'
         ).format(
             shades[first], LABELS + first * width, top, (last - first + 1) * width, ROW - 2,
-            _hover(own, [oddest[i] for i in some], phase),
+            _hover(own, [oddest[i] for i in indices], phase),
         )  # fmt: skip
 
 
@@ -140,7 +141,7 @@ def _hover(own: RankMap, ranks: list[int], phase: str) -> str:
 
 
 def _separators(columns: int, width: float, bottom: int) -> Markup:
-    """Thin gaps between the cells, drawn once over all rows."""
+    """Thin gaps between the columns, drawn once across all rows."""
     lines = "".join(f"M{LABELS + i * width:.1f} {AXIS}V{bottom}" for i in range(1, columns))
     return Markup('<path class="gaps" d="{}"/>').format(lines)
 

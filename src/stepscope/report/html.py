@@ -1,4 +1,4 @@
-"""The diagnosis as one HTML file that opens anywhere, without a network."""
+"""Renders a diagnosis as one self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from stepscope.diagnose.finding import Diagnosis
 from stepscope.report import heatmap, story, tiles, units
 from stepscope.report.chart import range_of, step_chart
 from stepscope.report.rank_map import culprit_ranks, rank_map, time_map
-from stepscope.report.text import CLOCK_FLOOR_NS, LATECOMERS
+from stepscope.report.text import CLOCK_FLOOR_NS, LAST_ARRIVALS
 
 
 def render_html(diagnosis: Diagnosis) -> str:
-    """The whole page; every name that came from the job is escaped."""
+    """The whole page; all names from the job are escaped."""
     page = _template().render(
         diagnosis=diagnosis,
         own=rank_map(diagnosis),
         times=time_map(diagnosis),
-        latecomers=LATECOMERS,
+        last_arrivals=LAST_ARRIVALS,
         culprits=culprit_ranks(diagnosis),
         chart=step_chart(diagnosis),
         step_range=range_of(diagnosis),
@@ -27,7 +27,7 @@ def render_html(diagnosis: Diagnosis) -> str:
         mood=_mood(diagnosis),
         clocks=[clock for clock in diagnosis.clocks if abs(clock.offset_ns) >= CLOCK_FLOOR_NS],
     )
-    # names may hold lone surrogates (file names do), which no file takes
+    # names, such as file names, may contain lone surrogates, which UTF-8 cannot encode
     return page.encode("utf-8", "replace").decode("utf-8")
 
 
@@ -45,16 +45,16 @@ def _template() -> Template:
 
 
 def _mood(diagnosis: Diagnosis) -> str:
-    """Which colour the page opens with: `bad`, `good`, or `odd` where nothing can be said."""
+    """The colour of the header: `bad`, `good`, or `odd` if neither is certain."""
     if diagnosis.verdicts:
         return "bad"
-    return "good" if story.is_well(diagnosis) else "odd"
+    return "good" if story.is_healthy(diagnosis) else "odd"
 
 
 def _title(diagnosis: Diagnosis) -> str:
-    """The one sentence to read; with several culprits each has its own, further down."""
+    """The page's title; with several culprits, each has its own heading further down."""
     if len(diagnosis.verdicts) == 1:
         return diagnosis.verdicts[0].summary
     if diagnosis.verdicts:
-        return units.count(len(diagnosis.verdicts), "culprit") + ", the costliest first"
+        return units.count(len(diagnosis.verdicts), "culprit") + ", most costly first"
     return story.headline(diagnosis).partition(": ")[2]

@@ -1,4 +1,4 @@
-"""The diagnosis as the JSON object of `docs/diagnosis-json.md`."""
+"""Converts a diagnosis to the JSON object described in `docs/diagnosis-json.md`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from stepscope.diagnose.finding import Diagnosis, Verdict
 
 
 def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
-    """Every key is always there; what is not known, and what is no finite number, is null.
+    """All keys are always present; unknown values and non-finite numbers are null.
 
-    Beyond the promised keys a verdict has its `stack`, and the diagnosis `losses` (rows known to be
-    lost, by table), `cost` (what stepscope itself took), `rank_times` (where an average step went)
-    and `latecomers` (who came last in collectives).
+    In addition to the stable keys, a verdict has its `stack`, and the diagnosis has `losses` (rows
+    known to be lost, by table), `cost` (stepscope's own overhead), `rank_times` (where the time of
+    an average step goes) and `latecomers` (last arrivals in collectives).
     """
     return {
         "schema": 1,
@@ -49,7 +49,7 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """The value as JSON can say it: tuples as lists, numpy scalars as numbers, NaN as null."""
+    """Makes a value JSON-compatible: tuples to lists, numpy scalars to numbers, NaN to null."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

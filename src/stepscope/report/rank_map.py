@@ -1,4 +1,4 @@
-"""What every rank took in every phase or part of a step, as a matrix with medians beside it."""
+"""Times of all ranks by phase or part of a step, as a matrix with medians."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from stepscope.diagnose.finding import Diagnosis
 from stepscope.window import Floats
 
 COUNTS = 0.01
-"""Of a step: a part that takes less of it on every rank gets no column."""
+"""Share of a step; a part below it on every rank gets no column."""
 UNUSUAL_SHARE = 0.05
-"""Of a rank's usual own time per step: a smaller difference in one phase is noise to the eye."""
+"""Share of the median own time per step; a smaller difference in one phase is noise."""
 
 
 @dataclass(frozen=True)
@@ -26,26 +26,26 @@ class RankMap:
     times_ns: Floats
 
     def own_ns(self, rank: int, phase: str) -> int | None:
-        """What a rank took in a phase, if that is known."""
+        """The time of a rank in a phase; None if unknown."""
         value = float(self.times_ns[self._row[rank], self._column[phase]])
         return None if np.isnan(value) else int(value)
 
     @cached_property
     def medians(self) -> dict[str, float]:
-        """What the middle rank takes in each phase."""
+        """The time of the median rank in each phase."""
         return dict(zip(self.phases, self._medians.tolist(), strict=True))
 
     @cached_property
     def usual_ns(self) -> float:
-        """What the middle rank takes in all phases together."""
+        """The sum of the medians of all phases."""
         return float(self._medians.sum())
 
     def excess(self, rank: int, phase: str) -> float | None:
-        """How far a rank is from the phase's median, as a share of it: 0.9 is 1.9 times as long.
+        """How far a rank is from the median of the phase, as a share of it: 0.9 is 1.9x as long.
 
-        A phase that hardly counts is measured against a share of the whole instead, or a data
-        loader that takes two microseconds instead of one would look like the worst of all. None
-        where it is unknown.
+        A very short phase is compared with a share of the whole step instead; else a data loader
+        that takes two microseconds instead of one would look like the worst of all. None if
+        unknown.
         """
         own = self.own_ns(rank, phase)
         if own is None:
@@ -83,7 +83,7 @@ class RankMap:
 
 
 def rank_map(diagnosis: Diagnosis) -> RankMap:
-    """Own time in phases, the longest first."""
+    """Own time by rank and phase, the longest phase first."""
     cells = diagnosis.rank_phases
     phases = sorted({cell.phase for cell in cells})
     number = {phase: column for column, phase in enumerate(phases)}
@@ -98,19 +98,19 @@ def rank_map(diagnosis: Diagnosis) -> RankMap:
 
 PARTS = {
     "compute": "compute_ns",
-    "communication": "exposed_ns",
+    "exposed comm.": "exposed_ns",
     "copies": "copy_ns",
     "idle: host late": "host_wait_ns",
     "idle: gaps": "kernel_wait_ns",
     "idle: other": "other_ns",
     "hidden comm.": "hidden_ns",
 }
-"""Where an average step went, as tables head it; what computing hides comes last, as it is no part
-of the sum."""
+"""Column heads for the parts of an average step. Hidden communication comes last because it is not
+part of the sum."""
 
 
 def time_map(diagnosis: Diagnosis) -> RankMap:
-    """The parts of an average step that count for some rank."""
+    """The parts of an average step that are long enough on some rank."""
     found = sorted(diagnosis.rank_times, key=lambda time: time.rank)
     times = np.array([[getattr(time, name) for name in PARTS.values()] for time in found], float)
     times = times.reshape(len(found), len(PARTS))
@@ -123,7 +123,7 @@ def time_map(diagnosis: Diagnosis) -> RankMap:
 
 
 def named_phases(diagnosis: Diagnosis, own: RankMap) -> tuple[str, ...]:
-    """The phases with those that verdicts name in front, where a cut to fit cannot lose them."""
+    """The phases, those named by verdicts first, so that a cut to fit the width keeps them."""
     named = {verdict.phase for verdict in diagnosis.verdicts}
     return tuple(sorted(own.phases, key=lambda phase: phase not in named))
 

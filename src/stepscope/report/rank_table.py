@@ -1,4 +1,4 @@
-"""The rank map as a small table for terminals."""
+"""Renders rank times as small tables for terminals."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from stepscope.report import units
 from stepscope.report.rank_map import RankMap, culprit_ranks, named_phases, rank_map, time_map
 
 ALL_RANKS = 16
-"""Up to so many ranks, every one has its line."""
+"""Up to this number of ranks, each has its line."""
 SHOWN_RANKS = 8
-"""Of more ranks, the culprits and the most unusual others; none where none is unusual."""
+"""Beyond it, the number of lines: culprits and the most unusual others; none if all are alike."""
 _INDENT = 2
 _COLUMN = 20
-"""A phase's column at its widest; longer names are cut."""
+"""The widest column of a phase; longer names are truncated."""
 _BETWEEN = 3
-"""Two of padding, and one for the divider that this kind of box leaves blank."""
+"""Two columns of padding, and one for the blank divider of this box style."""
 UNUSUAL = 0.1
-"""From this excess on a rank's time is set in colour: below, it is noise to the eye."""
+"""A time with at least this excess is coloured; smaller differences are noise."""
 
 
 def rank_tables(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
-    """Time per step by rank: in phases, and by what the device did, as far as it is known."""
+    """Time per step by rank: by phase, and by activity of the device, if known."""
     own = rank_map(diagnosis)
     shown = _shown(diagnosis, own)
     if shown:
@@ -41,7 +41,7 @@ def rank_tables(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
 
 
 def _shown(diagnosis: Diagnosis, own: RankMap) -> list[int]:
-    """The ranks worth a line: none of many that are alike."""
+    """The ranks to show: of many ranks only the unusual ones."""
     if len(own.ranks) <= ALL_RANKS:
         return list(own.ranks)
     return own.unusual(culprit_ranks(diagnosis))[:SHOWN_RANKS]
@@ -65,7 +65,7 @@ def _rank_table(
 
 
 def _fitting(phases: tuple[str, ...], width: int) -> tuple[str, ...]:
-    """As many phases as there is room for, at least one."""
+    """As many phases as fit into the width, at least one."""
     room, fitting = width - len("median  "), 0
     for phase in phases:
         room -= min(max(len(phase), len("1,234 ms")), _COLUMN) + _BETWEEN
@@ -75,9 +75,9 @@ def _fitting(phases: tuple[str, ...], width: int) -> tuple[str, ...]:
 
 def _title(title: str, own: RankMap, ranks: int, phases: int) -> str:
     if not ranks:
-        title += f", {units.count(len(own.ranks), 'rank')} alike"
+        title += f" ({units.count(len(own.ranks), 'rank')}, no outliers)"
     elif ranks < len(own.ranks):
-        title += f", {ranks} of {units.count(len(own.ranks), 'rank')} (culprits, outliers)"
+        title += f" ({ranks} of {units.count(len(own.ranks), 'rank')}: culprits and outliers)"
     return title + (f", {phases} of {len(own.phases)} columns" if phases < len(own.phases) else "")
 
 

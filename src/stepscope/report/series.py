@@ -1,7 +1,7 @@
-"""Step times made small enough to draw.
+"""Downsamples step times for drawing.
 
-Downsampling keeps the smallest and largest value of every bucket, so a single slow step among
-thousands stays visible; it loses which step inside the bucket that was.
+Each bucket keeps its smallest and largest value, so a single slow step among thousands stays
+visible. Which step of the bucket it was is lost.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 
 @dataclass(frozen=True)
 class Bucket:
-    """A run of neighbouring steps: which ones, and how long they took."""
+    """A run of consecutive steps, and how long they took."""
 
     first: int
     last: int
@@ -29,8 +29,8 @@ class Bucket:
 def buckets(series: StepSeries, limit: int) -> list[Bucket]:
     """The series in at most `limit` buckets of (nearly) equally many steps."""
     total = len(series.steps)
-    wanted = min(limit, total)
-    edges = [total * i // wanted for i in range(wanted + 1)] if wanted else []
+    number = min(limit, total)
+    edges = [total * i // number for i in range(number + 1)] if number else []
     return [_bucket(series, start, stop) for start, stop in itertools.pairwise(edges)]
 
 

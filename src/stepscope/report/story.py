@@ -1,6 +1,6 @@
-"""A diagnosis in words: the headline, and for each verdict why, where, since when, at what cost.
+"""Words a diagnosis: the headline, and for each verdict why, where, since when, at what cost.
 
-Text and page both take their sentences from here, so that they say the same.
+The text and HTML reports both take their sentences from here, so that they agree.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ CAUSES: Mapping[Cause, tuple[str, str]] = {
         "slow compute",
         "the computation itself takes longer: throttling, memory errors or a failing GPU",
     ),
-    "memory_copy": ("slow memory copies", "copies between host and GPU run slower (PCIe)"),
+    "memory_copy": ("slow memory copies", "copies between host and GPU are slower (PCIe)"),
     "network": (
         "slow network",
-        "data moves slower between ranks (NVLink, NIC, cable or switch)",
+        "data moves more slowly between ranks (NVLink, NIC, cable or switch)",
     ),
     "host": (
         "late host",
-        "the CPU side is late with launching work (too few cores, a busy CPU, the GIL)",
+        "the CPU side launches work late (too few cores, a busy CPU, the GIL)",
     ),
     "data_loading": (
         "data loading",
@@ -32,34 +32,37 @@ CAUSES: Mapping[Cause, tuple[str, str]] = {
     ),
     "gc": (
         "garbage collection",
-        "Python's garbage collector stops the process, and the others wait for it",
+        "Python's garbage collector pauses the process, and the other ranks wait for it",
     ),
     "jit_compile": (
         "compilation",
-        "code is compiled during training (JIT, torch.compile, autotuning), and the others wait",
+        "code is compiled during training (JIT, torch.compile, autotuning), and other ranks wait",
     ),
     "load_imbalance": (
-        "unequal work",
+        "load imbalance",
         "the work itself is unequal (experts, sequence lengths); the hardware is fine",
     ),
     "contention": ("contention", "another process competes for the same GPU or host"),
-    "code": ("code", "a function takes more than it should on many or all ranks, not a machine"),
-    "unknown": ("unknown cause", "what was recorded does not tell the cause"),
+    "code": (
+        "code",
+        "a function takes longer than it should on many or all ranks; no machine is at fault",
+    ),
+    "unknown": ("unknown cause", "the recorded data does not show the cause"),
 }
-"""For each cause its name in a sentence, and what it means."""
+"""For each cause, its name as used in a sentence and its meaning."""
 
-IN_FUNCTION = "it computes longer, in a function that takes less of its peers' time"
+IN_FUNCTION = "it computes longer, in a function that takes a smaller share of its peers' time"
 
-STANDSTILLS: Mapping[Cause, tuple[str, str]] = {
-    "code": ("code", "this rank took another way through the code than its peers"),
-    "network": ("network", "everyone entered the operation and nobody left: data stopped moving"),
+HANG_CAUSES: Mapping[Cause, tuple[str, str]] = {
+    "code": ("code", "this rank took a different code path than its peers"),
+    "network": ("network", "all ranks entered the operation and none left it: data stopped moving"),
     "compute": ("stuck GPU", "a kernel on the GPU does not finish"),
-    "host": ("stuck host", "the CPU side of this rank does not get on"),
+    "host": ("stuck host", "the CPU side of this rank makes no progress"),
     "data_loading": ("data loading", "this rank still waits for its next batch"),
 }
-"""The causes that mean something else when nothing moves at all."""
+"""The causes whose meaning differs for a hang."""
 
-MISMATCH = "the members of the group call different operators, sizes, types or orders"
+MISMATCH = "members of the group call operators that differ in kind, size, data type or order"
 
 STATES: Mapping[State, str] = {
     "healthy": "healthy",
@@ -73,7 +76,7 @@ STATES: Mapping[State, str] = {
 
 @dataclass(frozen=True)
 class Story:
-    """One verdict in words. Empty strings where nothing is known."""
+    """One verdict in words. A field is empty if nothing is known about it."""
 
     title: str
     why: str
@@ -88,20 +91,20 @@ def headline(diagnosis: Diagnosis) -> str:
     if diagnosis.verdicts:
         return f"{status(diagnosis)}: {diagnosis.verdicts[0].summary}{_and_more(diagnosis)}"
     if nothing_recorded(diagnosis):
-        return "no data: nothing was recorded, so nothing can be said"
-    looked_at = ", ".join(_looked_at(diagnosis))
-    if is_held_up(diagnosis):
-        return f"no culprit in {looked_at}: {_clause(limits(diagnosis)[0])}"
+        return "no data: nothing was recorded"
+    scope = ", ".join(_scope(diagnosis))
+    if is_limited(diagnosis):
+        return f"no culprit found in {scope}: {_clause(limits(diagnosis)[0])}"
     if diagnosis.state == "healthy":
-        return f"healthy: no culprit found in {looked_at}"
-    return f"{status(diagnosis)}: the step times changed, but no culprit found in {looked_at}"
+        return f"healthy: no culprit found in {scope}"
+    return f"{status(diagnosis)}: the step time changed, but no culprit found in {scope}"
 
 
 def status(diagnosis: Diagnosis) -> str:
-    """The state in a word or two, as headline and badge show it."""
+    """The state in a few words, for the headline and the badge."""
     if nothing_recorded(diagnosis):
         return "no data"
-    if is_held_up(diagnosis):
+    if is_limited(diagnosis):
         return "no culprit"
     if diagnosis.verdicts and diagnosis.state == "healthy":
         return diagnosis.verdicts[0].kind
@@ -109,19 +112,19 @@ def status(diagnosis: Diagnosis) -> str:
 
 
 def nothing_recorded(diagnosis: Diagnosis) -> bool:
-    """A job without a single rank observed is neither healthy nor sick."""
+    """Whether no rank was observed; such a job is neither healthy nor unhealthy."""
     return diagnosis.ranks == 0 and not diagnosis.verdicts
 
 
-def is_held_up(diagnosis: Diagnosis) -> bool:
-    """Nobody is to blame, and yet a good part of every step is not computing."""
+def is_limited(diagnosis: Diagnosis) -> bool:
+    """Whether there is no culprit, yet a large share of each step is not compute."""
     return diagnosis.state == "healthy" and not diagnosis.verdicts and bool(limits(diagnosis))
 
 
-def is_well(diagnosis: Diagnosis) -> bool:
-    """Something was looked at, and nothing found."""
-    seen = diagnosis.ranks > 0 and not diagnosis.verdicts
-    return seen and diagnosis.state == "healthy" and not is_held_up(diagnosis)
+def is_healthy(diagnosis: Diagnosis) -> bool:
+    """Whether ranks were observed and nothing was found."""
+    nothing_found = diagnosis.ranks > 0 and not diagnosis.verdicts
+    return nothing_found and diagnosis.state == "healthy" and not is_limited(diagnosis)
 
 
 def _and_more(diagnosis: Diagnosis) -> str:
@@ -129,18 +132,18 @@ def _and_more(diagnosis: Diagnosis) -> str:
     return f" (and {units.count(more, 'more culprit')})" if more else ""
 
 
-def _looked_at(diagnosis: Diagnosis) -> Iterator[str]:
+def _scope(diagnosis: Diagnosis) -> Iterator[str]:
     yield units.count(diagnosis.ranks, "rank")
     if diagnosis.steps is not None:
         yield units.span(diagnosis.steps)
 
 
 def subject(diagnosis: Diagnosis) -> str:
-    """What was looked at: job, ranks, steps."""
-    return " · ".join((f"job {diagnosis.job_id}", *_looked_at(diagnosis)))
+    """What was diagnosed: job, ranks, steps."""
+    return " · ".join((f"job {diagnosis.job_id}", *_scope(diagnosis)))
 
 
-def tell(verdict: Verdict, diagnosis: Diagnosis) -> Story:
+def describe(verdict: Verdict, diagnosis: Diagnosis) -> Story:
     return Story(
         title=verdict.summary,
         why=_why(verdict),
@@ -153,12 +156,15 @@ def tell(verdict: Verdict, diagnosis: Diagnosis) -> Story:
 
 def _why(verdict: Verdict) -> str:
     name, meaning = meaning_of(verdict)
-    return f"{name}, {sure(verdict)}: {meaning}" if knows_cause(verdict) else meaning
+    return f"{name}, {score(verdict)}: {meaning}" if knows_cause(verdict) else meaning
 
 
-def sure(verdict: Verdict) -> str:
-    """How sure the verdict is: of the cause, or where that is unknown, of the culprit."""
-    return f"{units.percent(verdict.confidence)} sure"
+def score(verdict: Verdict) -> str:
+    """The confidence as `score 0.96`, because it is no probability.
+
+    It is about the cause, or about the culprit if the cause is unknown.
+    """
+    return f"score {verdict.confidence:.2f}"
 
 
 def knows_cause(verdict: Verdict) -> bool:
@@ -166,30 +172,30 @@ def knows_cause(verdict: Verdict) -> bool:
 
 
 def meaning_of(verdict: Verdict) -> tuple[str, str]:
-    """The cause's name and what it means for this kind of trouble."""
+    """The name of the cause and its meaning for this kind of verdict."""
     name, meaning = CAUSES[verdict.cause]
     if verdict.kind == "mismatch":
         return name, MISMATCH
     if verdict.cause == "compute" and verdict.kind == "slowdown" and verdict.function is not None:
         return name, IN_FUNCTION
     return (
-        STANDSTILLS.get(verdict.cause, (name, meaning))
+        HANG_CAUSES.get(verdict.cause, (name, meaning))
         if verdict.kind == "hang"
         else (name, meaning)
     )
 
 
 def limits(diagnosis: Diagnosis) -> list[str]:
-    """What holds up an average step of the middle rank, where it takes a quarter of it or more."""
+    """What takes a quarter or more of an average step on the median rank, besides compute."""
     times = diagnosis.rank_times
     if not times:
         return []
-    parts = {name: median(getattr(time, name) for time in times) for name in SAYS}
+    parts = {name: median(getattr(time, name) for time in times) for name in PART_WORDS}
     whole = sum(parts.values())
     return [
-        f"{SAYS[name]} {units.percent(value / whole)} of an average step."
+        f"{PART_WORDS[name]} {units.percent(value / whole)} of an average step."
         for name, value in sorted(parts.items(), key=lambda part: -part[1])
-        if SAYS[name] and whole > 0 and value >= REMARKABLE * whole
+        if PART_WORDS[name] and whole > 0 and value >= NOTABLE_SHARE * whole
     ]
 
 
@@ -197,33 +203,33 @@ def _clause(sentence: str) -> str:
     return f"{sentence[0].lower()}{sentence[1:].rstrip('.')}"
 
 
-SAYS = {
+PART_WORDS = {
     "compute_ns": "",
-    "exposed_ns": "Communication that no computing hides, waiting for late ranks included, takes",
-    "copy_ns": "Copies that nothing hides take",
-    "host_wait_ns": "The device has run dry and waits for the host to launch work for",
-    "kernel_wait_ns": "Gaps of microseconds between one kernel and the next take",
-    "other_ns": "Neither computing nor communication runs for",
+    "exposed_ns": "Exposed communication, including the wait for late ranks, takes",
+    "copy_ns": "Exposed copies take",
+    "host_wait_ns": "The device is idle, waiting for the host to launch work, for",
+    "kernel_wait_ns": "Gaps of microseconds between kernels take",
+    "other_ns": "Neither compute nor communication runs for",
 }
-"""The parts of an average step in words; computing is what it is for."""
-REMARKABLE = 0.25
-"""A quarter of the step is worth a sentence; profiling itself makes a host a little late."""
+"""How the parts of an average step are worded; compute is the useful part and has no words."""
+NOTABLE_SHARE = 0.25
+"""Share of a step that is worth a sentence; profiling itself delays the host a little."""
 
 
-def latecomers(diagnosis: Diagnosis) -> list[str]:
-    """Who came last in which collectives, and what the others waited for it alone."""
+def last_arrivals(diagnosis: Diagnosis) -> list[str]:
+    """Which rank arrived last in which collectives, and how long it alone made the others wait."""
     return [
-        f"{late.op} of {late.group}: rank {late.rank}, last in {late.last:,} of "
-        f"{late.operators:,}; the others waited {units.duration(late.caused_ns)} per step for it "
-        "alone"
+        f"{late.op} in {late.group}: rank {late.rank} arrived last in {late.last:,} of "
+        f"{late.operators:,} and alone delayed the others by {units.duration(late.caused_ns)} per "
+        "step"
         for late in diagnosis.latecomers
     ]
 
 
 def _where(verdict: Verdict) -> Iterator[str]:
     hosts = f" on {units.names(verdict.hosts)}" if verdict.hosts else ""
-    who = (units.ranks(verdict.ranks) if verdict.ranks else "no single rank") + hosts
-    yield who if knows_cause(verdict) else f"{who}, {sure(verdict)}"
+    culprit = (units.ranks(verdict.ranks) if verdict.ranks else "no single rank") + hosts
+    yield culprit if knows_cause(verdict) else f"{culprit}, {score(verdict)}"
     if verdict.devices:
         yield units.names(f"{d.name} ({units.percent(d.probability)})" for d in verdict.devices)
     if verdict.group is not None:
@@ -242,7 +248,7 @@ def _since(verdict: Verdict, diagnosis: Diagnosis) -> str:
 
 
 def moment_of(verdict: Verdict) -> str:
-    """When it began by the clock, and how long it has lasted if that is known."""
+    """The wall-clock time at which it began, and how long it lasted if known."""
     if verdict.time_ns is None:
         return ""
     start, end = verdict.time_ns
@@ -251,15 +257,15 @@ def moment_of(verdict: Verdict) -> str:
 
 
 def _step_range(steps: tuple[int, int], diagnosis: Diagnosis) -> str:
-    """`step 1100, and still going on` reads differently at night from `step 1100 until 1150`."""
+    """`step 1100, ongoing in the last recorded step (1200)` or `step 1100, until step 1150`."""
     first, last = steps
     if diagnosis.steps is not None and first <= diagnosis.steps[1] <= last:
-        return f"step {first}, still so in the last step seen ({diagnosis.steps[1]})"
-    return f"step {first}" if first == last else f"step {first} until {last}"
+        return f"step {first}, ongoing in the last recorded step ({diagnosis.steps[1]})"
+    return f"step {first}" if first == last else f"step {first}, until step {last}"
 
 
 def costs(verdict: Verdict, diagnosis: Diagnosis) -> list[str]:
-    """What it costs, the most telling measure first: share or time, who waits, GPU-hours."""
+    """The cost: share of step time or duration of the hang, number of waiting ranks, GPU-hours."""
     lasted_ns = _lasted_ns(verdict, diagnosis)
     if verdict.kind == "hang":
         first = f"no progress for {units.duration(lasted_ns)}" if lasted_ns else "no progress"
@@ -279,7 +285,7 @@ def _waiting(verdict: Verdict) -> str:
 
 
 def _lasted_ns(verdict: Verdict, diagnosis: Diagnosis) -> int:
-    """How long it lasted, by the clock or else by the steps it spans."""
+    """How long it lasted, by wall clock, or else as the sum of the steps it spans."""
     if verdict.time_ns is not None:
         return verdict.time_ns[1] - verdict.time_ns[0]
     if verdict.steps is None:
@@ -294,11 +300,11 @@ def _gpu_hours(rank_ns: float) -> str:
     return f"{units.significant(hours)} GPU-hours lost" if hours >= 0.1 else ""
 
 
-_OWN_COST = {"_cpu": " cores", "_seconds": " s", "_s": " s"}
+_OVERHEAD_UNITS = {"_cpu": " cores", "_seconds": " s", "_s": " s"}
 
 
-def own_cost(name: str, value: float) -> str:
-    """One item of what stepscope itself took, with the unit that its name ends in."""
+def overhead(name: str, value: float) -> str:
+    """One item of stepscope's own overhead, with the unit given by the suffix of its name."""
     words = name.replace("_", " ")
     if name.endswith("_fraction"):
         return f"{words.removesuffix(' fraction')} {units.percent(value)}"
@@ -306,12 +312,12 @@ def own_cost(name: str, value: float) -> str:
         return f"{words.removesuffix(' bytes')} {units.size(value)}"
     if name.endswith("_ns"):
         return f"{words.removesuffix(' ns')} {units.duration(value)}"
-    unit = next((unit for end, unit in _OWN_COST.items() if name.endswith(end)), "")
+    unit = next((unit for end, unit in _OVERHEAD_UNITS.items() if name.endswith(end)), "")
     return f"{words.removesuffix(' s').removesuffix(' seconds')} {units.significant(value)}{unit}"
 
 
 def skipped_by_reason(diagnosis: Diagnosis) -> dict[str, list[str]]:
-    """The methods that could not run, gathered under the reason why."""
+    """The methods that could not run, grouped by reason."""
     reasons: dict[str, list[str]] = {}
     for skipped in diagnosis.skipped:
         reasons.setdefault(skipped.why, []).append(skipped.method)
@@ -319,7 +325,7 @@ def skipped_by_reason(diagnosis: Diagnosis) -> dict[str, list[str]]:
 
 
 def windows_by_kind(diagnosis: Diagnosis) -> Iterator[str]:
-    """`jitter in steps 7, 57, 107 and 7 more`, one sentence per kind of window."""
+    """`jitter in steps 7, 57, 107 and 7 more`, one line per kind of window."""
     kinds = dict.fromkeys(window.kind for window in diagnosis.windows)
     for kind in kinds:
         spans = [window.steps for window in diagnosis.windows if window.kind == kind]

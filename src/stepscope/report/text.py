@@ -1,4 +1,4 @@
-"""The diagnosis for a terminal or a log: the verdict first, then what it rests on."""
+"""Renders a diagnosis for a terminal or a log: verdicts first, then step and rank times."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from stepscope.report.rank_table import rank_tables
 from stepscope.report.series import BLOCKS, buckets, sparkline
 
 CLOCK_FLOOR_NS = 1_000_000
-"""Clocks closer than this are what NTP gives everyone; no reader needs to know."""
+"""Smaller clock offsets are normal with NTP and are not shown."""
 FULL_VERDICTS = 5
-"""After so many, a verdict gets one line: the first ones are what to act on."""
+"""Number of verdicts shown in full; each further one gets a single line."""
 STACK_FRAMES = 24
 """Innermost frames shown; the outermost ones are launchers and thread start-up."""
-LATECOMERS = 5
-"""So many groups and operators, the costliest: further ones follow from them."""
+LAST_ARRIVALS = 5
+"""Lines about last arrivals, the most costly first; the others usually follow from these."""
 _LABEL_WIDTH = 8
 _INDENT = 2
 
 _ASCII = str.maketrans(
     {"µ": "u", "·": "-", "…": "~", "─": "-"} | dict(zip(BLOCKS, "_.,-=+*#", strict=True))
 )
-"""One character for one, so that columns stay columns."""
+"""Maps one character to one, so that columns stay aligned."""
 
 
 def render_text(
     diagnosis: Diagnosis, width: int = 80, *, color: bool = False, ascii_only: bool = False
 ) -> str:
-    """The whole report as text, with ANSI colours if asked for."""
+    """The whole report as text, with ANSI colours if `color` is set."""
     console = Console(
         file=io.StringIO(),
         width=width,
@@ -58,19 +58,19 @@ def render_headline(diagnosis: Diagnosis) -> str:
 
 
 def to_ascii(text: str) -> str:
-    """The same text for a terminal that knows nothing better, column for column."""
+    """The same text in ASCII, with the same columns."""
     return text.translate(_ASCII).encode("ascii", "replace").decode("ascii")
 
 
 def printable(text: str) -> str:
-    """Names come from training scripts: no control character of theirs reaches the terminal."""
+    """Replaces control characters, because names come from training scripts."""
     return "".join("�" if unicodedata.category(c) in ("Cc", "Cs") else c for c in text)
 
 
 def headline_style(diagnosis: Diagnosis) -> str:
     if diagnosis.verdicts:
         return "bold red"
-    return "bold green" if story.is_well(diagnosis) else "bold yellow"
+    return "bold green" if story.is_healthy(diagnosis) else "bold yellow"
 
 
 def _report(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
@@ -79,7 +79,7 @@ def _report(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
     for number, verdict in enumerate(diagnosis.verdicts, 1):
         yield ""
         yield from _verdict(verdict, diagnosis, number)
-    yield from _pictures(diagnosis, width)
+    yield from _times(diagnosis, width)
     footer = list(_footer(diagnosis))
     if footer:
         yield ""
@@ -94,12 +94,12 @@ def _verdict(verdict: Verdict, diagnosis: Diagnosis, number: int) -> Iterator[Re
 
 
 def _verdict_fields(verdict: Verdict, diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
-    told = story.tell(verdict, diagnosis)
-    yield "Why", told.why
-    yield "Where", told.where
-    yield "Since", told.since
-    yield "Cost", told.cost
-    yield "Do next", told.advice
+    words = story.describe(verdict, diagnosis)
+    yield "Why", words.why
+    yield "Where", words.where
+    yield "Since", words.since
+    yield "Cost", words.cost
+    yield "Do next", words.advice
     yield "Stack", "\n".join(_stack(verdict.stack))
     for evidence in verdict.evidence:
         yield "Evidence", f"{evidence.method}: {evidence.detail}"
@@ -112,7 +112,7 @@ def _stack(frames: tuple[str, ...]) -> Iterator[str]:
 
 
 def _fields(rows: Iterable[tuple[str, str]], style: str = "") -> RenderableType:
-    """Label and text side by side, the text wrapped in its own column; a label is said once."""
+    """Label and text side by side; text wraps in its column, and a repeated label is left out."""
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(width=_LABEL_WIDTH, style=style or "bold")
     grid.add_column(overflow="fold", style=style)
@@ -125,17 +125,17 @@ def _fields(rows: Iterable[tuple[str, str]], style: str = "") -> RenderableType:
     return Padding(grid, (0, 0, 0, _INDENT), expand=False)
 
 
-def _pictures(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
+def _times(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
     if diagnosis.series.steps:
         yield ""
         yield from _series(diagnosis, width)
     yield from rank_tables(diagnosis, width)
     for limit in story.limits(diagnosis):
         yield Padding(Text(limit), (0, 0, 0, _INDENT))
-    late = story.latecomers(diagnosis)
-    if late:
-        yield from ("", Text("Who came last", style="bold"))
-        for line in late[:LATECOMERS]:
+    arrivals = story.last_arrivals(diagnosis)
+    if arrivals:
+        yield from ("", Text("Last arrivals in collectives", style="bold"))
+        for line in arrivals[:LAST_ARRIVALS]:
             yield Padding(Text(printable(line)), (0, 0, 0, _INDENT))
 
 
@@ -165,12 +165,12 @@ def _footer(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
         yield "Not run", f"{units.names(methods, limit=8)}: {why}"
     lost = (f"{units.count(rows, 'row')} of {name}" for name, rows in diagnosis.losses.items())
     yield "Lost", units.names(lost, limit=8)
-    own = (story.own_cost(name, value) for name, value in diagnosis.cost.items())
-    yield "Own cost", units.names(own, limit=8)
+    overhead = (story.overhead(name, value) for name, value in diagnosis.cost.items())
+    yield "Overhead", units.names(overhead, limit=8)
 
 
 def _clocks(diagnosis: Diagnosis) -> str:
-    """Only the clocks that are off enough to confuse whoever compares logs of two hosts."""
+    """The clocks with an offset large enough to confuse a comparison of logs between hosts."""
     off = [clock for clock in diagnosis.clocks if abs(clock.offset_ns) >= CLOCK_FLOOR_NS]
     off.sort(key=lambda clock: -abs(clock.offset_ns))
     return units.names(

@@ -1,4 +1,4 @@
-"""A verdict in four tiles, for whoever has ten seconds: cost, culprit, cause, since when."""
+"""A verdict as four tiles on the HTML page: cost, culprit, cause, since when."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stepscope.report import story, units
 
 @dataclass(frozen=True)
 class Tile:
-    """A few words in large type and a line below."""
+    """A label, a value in large type, and a note below it."""
 
     label: str
     value: str
@@ -28,14 +28,14 @@ def tiles(verdict: Verdict, diagnosis: Diagnosis) -> tuple[Tile, ...]:
 
 
 def _cost(verdict: Verdict, diagnosis: Diagnosis) -> Tile:
-    value, *notes = story.costs(verdict, diagnosis) or ("not known",)
+    value, *notes = story.costs(verdict, diagnosis) or ("unknown",)
     return Tile("Cost", value, "; ".join(notes))
 
 
 def _cause(verdict: Verdict) -> Tile:
     if story.knows_cause(verdict):
-        return Tile("Cause", story.meaning_of(verdict)[0], story.sure(verdict))
-    return Tile("Cause", "unknown", f"{story.sure(verdict)} of the culprit")
+        return Tile("Cause", story.meaning_of(verdict)[0], story.score(verdict))
+    return Tile("Cause", "unknown", f"{story.score(verdict)} for the culprit")
 
 
 def _culprit(verdict: Verdict) -> Tile:
@@ -53,7 +53,7 @@ def _since(verdict: Verdict, diagnosis: Diagnosis) -> Tile:
     if verdict.steps is None:
         day, _, rest = moment.partition(" ")
         time, _, lasted = rest.partition(", ")
-        return Tile("Since", time or "not known", ", ".join(filter(None, (day, lasted))))
+        return Tile("Since", time or "unknown", ", ".join(filter(None, (day, lasted))))
     first, last = verdict.steps
     ongoing = diagnosis.steps is None or last >= diagnosis.steps[1]
     notes = [moment, "" if ongoing else f"until step {last}"]
@@ -61,7 +61,7 @@ def _since(verdict: Verdict, diagnosis: Diagnosis) -> Tile:
 
 
 def numbers(evidence: Evidence) -> list[tuple[str, str]]:
-    """The evidence's values as people read them; what is unknown is left out."""
+    """Labels and formatted values of the evidence; unknown values are left out."""
     known = ((name, value) for name, value in evidence.values.items() if _is_known(value))
     return [(_label(name), _number(name, value)) for name, value in known]
 

@@ -1,4 +1,4 @@
-"""Numbers as people read them: durations, shares, sizes, moments, lists of ranks."""
+"""Formats numbers for people: durations, shares, sizes, times, lists of ranks."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ SCALES = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1, "ns"))
 
 
 def duration(ns: float) -> str:
-    """`1.23 s`, `45.6 ms`; from two minutes on `5 min`, `1 h 05 min`."""
+    """`1.23 s`, `45.6 ms`; two minutes or more: `5 min`, `1 h 05 min`."""
     if abs(ns) >= 120e9:
         return _long_duration(ns)
     if ns == 0:
         return "0 s"
-    # what rounds up to a thousand of one unit is one of the next
+    # a value that rounds up to 1000 of one unit is shown as 1 of the next
     scale, unit = next(((s, u) for s, u in SCALES if abs(ns) >= 0.9995 * s), SCALES[-1])
     return f"{significant(ns / scale)} {unit}"
 
@@ -42,7 +42,7 @@ def significant(value: float) -> str:
 
 
 def percent(fraction: float) -> str:
-    """`18%`; one decimal below ten percent, where it matters."""
+    """`18%`; one decimal below ten percent."""
     share = 100 * fraction
     if 0 < share < 0.1:
         return "<0.1%"
@@ -50,7 +50,7 @@ def percent(fraction: float) -> str:
 
 
 def size(count: float) -> str:
-    """`1.5 GB`, in powers of ten as network and disk are sold."""
+    """`1.5 GB`, in powers of ten, as usual for networks and disks."""
     for scale, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if abs(count) >= scale:
             return f"{significant(count / scale)} {unit}"
@@ -58,7 +58,7 @@ def size(count: float) -> str:
 
 
 def moment(ns: int) -> str:
-    """A wall-clock time, in UTC because hosts and readers sit in different zones."""
+    """A wall-clock time, in UTC because hosts and readers may be in different time zones."""
     return datetime.fromtimestamp(ns / 1e9, tz=timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
@@ -74,13 +74,13 @@ def count(number: int, noun: str) -> str:
 
 
 def ranks(numbers: Iterable[int], limit: int = 6) -> str:
-    """`rank 37`, `ranks 0-7, 12`; after `limit` runs the rest is counted."""
-    wanted = sorted(set(numbers))
-    runs = [str(a) if a == b else f"{a}-{b}" for a, b in _runs(wanted)]
+    """`rank 37`, `ranks 0-7, 12`; runs beyond `limit` are only counted."""
+    distinct = sorted(set(numbers))
+    runs = [str(a) if a == b else f"{a}-{b}" for a, b in _runs(distinct)]
     text = ", ".join(runs[:limit])
     if len(runs) > limit:
-        text += f", … ({len(wanted)} in all)"
-    return f"{'rank' if len(wanted) == 1 else 'ranks'} {text}"
+        text += f", … ({len(distinct)} in all)"
+    return f"{'rank' if len(distinct) == 1 else 'ranks'} {text}"
 
 
 def _runs(numbers: list[int]) -> Iterator[Span]:
@@ -93,7 +93,7 @@ def _runs(numbers: list[int]) -> Iterator[Span]:
 
 
 def names(items: Iterable[str], limit: int = 4) -> str:
-    """`a, b, c`; after `limit` the rest is counted."""
+    """`a, b, c`; items beyond `limit` are only counted."""
     every = list(items)
     rest = f" and {len(every) - limit} more" if len(every) > limit else ""
     return ", ".join(every[:limit]) + rest

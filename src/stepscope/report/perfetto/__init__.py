@@ -1,10 +1,10 @@
-"""One merged timeline of all ranks, as a file that https://ui.perfetto.dev opens.
+"""Writes one merged timeline of all ranks, for https://ui.perfetto.dev.
 
     select ─▶ trace ─▶ stepscope.perfetto
     rows      verdicts, ranks, hosts     bytes
 
-Ranks are written one after the other, and each in blocks, so memory holds the window and one rank's
-rows. Nothing but numpy is needed.
+Ranks are written one after the other, each in blocks, so memory holds only the window and the rows
+of one rank. It needs numpy only.
 """
 
 from stepscope.report.perfetto.select import select

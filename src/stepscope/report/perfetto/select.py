@@ -1,4 +1,4 @@
-"""The part of a window that is to be drawn: some ranks, some steps."""
+"""Selects the ranks and steps of a window to draw."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 from stepscope.perfetto.slices import ends
 from stepscope.window import NULL, Ints, Mask, Table, Window
 
-_TELLS_STEPS = ("steps", "phases", "kernels", "comm_ops", "host_ops")
-"""Tables that say when a step was, the best first."""
+_STEP_TABLES = ("steps", "phases", "kernels", "comm_ops", "host_ops")
+"""Tables that show when a step ran, the most accurate first."""
 _BEGINS = {"comm_ops": "enqueue_ns", "hardware": "ts_ns"}
 _LATEST = np.iinfo(np.int64).max
 
@@ -20,7 +20,7 @@ Steps = tuple[int, int]
 
 
 def select(window: Window, ranks: tuple[int, ...], steps: Steps | None = None) -> Window:
-    """The rows of these ranks and their hosts; in these steps, or at their time."""
+    """The rows of these ranks and their hosts, in these steps or during them."""
     if not ranks:
         return Window(window.job, {})
     tables = {name: table.take(_of_ranks(window, table, ranks))
@@ -44,14 +44,14 @@ def _of_ranks(window: Window, table: Table, ranks: tuple[int, ...]) -> Mask:
 
 @dataclass(frozen=True)
 class _Times:
-    """When each rank was in the chosen steps."""
+    """The time of the chosen steps on each rank."""
 
     ranks: Ints
     first_ns: Ints
     last_ns: Ints
 
     def meet(self, rank: Ints, begin: Ints, end: Ints) -> Mask:
-        """Which intervals of the ranks meet their time; a host's, that of any rank."""
+        """Which intervals overlap the time of their rank; for a host, that of any rank."""
         row = np.minimum(np.searchsorted(self.ranks, rank), self.ranks.size - 1)
         host = rank < 0
         first = np.where(host, self.first_ns.min(), self.first_ns[row])
@@ -61,7 +61,7 @@ class _Times:
 
 def _times(tables: Mapping[str, Table], ranks: Ints, steps: Steps) -> _Times:
     first, last = np.full(ranks.size, _LATEST), np.full(ranks.size, NULL)
-    for name in _TELLS_STEPS:
+    for name in _STEP_TABLES:
         table = tables.get(name)
         if table is None or not table.has("step", _BEGINS.get(name, "start_ns")):
             continue
@@ -90,7 +90,7 @@ def _between(step: Ints, steps: Steps) -> Mask:
 
 
 def _bounds(name: str, table: Table) -> tuple[Ints, Ints]:
-    """Begin and end of each row, the same where it has no duration."""
+    """Begin and end of each row; they are equal in tables without durations."""
     begin = table.ints(_BEGINS.get(name, "start_ns"))
     if not table.has("duration_ns"):
         return begin, begin

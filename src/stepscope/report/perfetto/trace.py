@@ -1,4 +1,4 @@
-"""A whole trace: the verdicts, then rank by rank everything that is known of it, then the hosts."""
+"""Writes a whole trace: the verdicts, then all data of each rank, then the hosts."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ from stepscope.window import Ints, Strings, Table, Window
 
 _TIMES = ("start_ns", "end_ns", "enqueue_ns", "ts_ns")
 LEAST_OFFSET_NS = 1_000
-"""Clocks closer than this are not worth a label."""
+"""Smaller clock offsets get no label."""
 
 
 @dataclass(frozen=True)
 class Scene:
-    """What is drawn: rows on one clock, and what diagnosis makes of them."""
+    """What to draw: rows on one clock, and their diagnosis."""
 
     window: Window
     diagnosis: Diagnosis
     span_ns: tuple[int, int]
-    """Where the whole recording begins and ends; what never ended is drawn up to there."""
+    """Begin and end of the whole recording; slices that never ended are drawn until its end."""
     ranks: tuple[int, ...] = field(default=())
 
 
 def span_of(window: Window, verdicts: Iterable[Verdict] = ()) -> tuple[int, int]:
-    """The first and the last time of any row, or until when recorders or verdicts had looked."""
+    """From the first time of any row to the last, or to the end of recording or of a verdict."""
     times = [table.ints(name) for table in window.tables.values()
              for name in _TIMES if table.has(name)]  # fmt: skip
     times += [_ends(table) for table in window.tables.values()]
     known = [part[(part > 0) & (part < LATEST_NS)] for part in times]
     first = min((int(part.min()) for part in known if part.size), default=0)
     last = max((int(part.max()) for part in known if part.size), default=0)
-    looked = [verdict.time_ns[1] for verdict in verdicts if verdict.time_ns is not None]
-    return first, max(last, window.job.observed_until_ns or 0, *looked)
+    verdict_ends = [verdict.time_ns[1] for verdict in verdicts if verdict.time_ns is not None]
+    return first, max(last, window.job.observed_until_ns or 0, *verdict_ends)
 
 
 def _ends(table: Table) -> Ints:
@@ -57,7 +57,7 @@ def _ends(table: Table) -> Ints:
 
 
 def draw(scene: Scene, write: Callable[[bytes], object], drawn: Callable[[int], object]) -> int:
-    """Writes the trace piece by piece; `drawn` hears of every rank. Returns how many slices."""
+    """Writes the trace in pieces; calls `drawn` after each rank. Returns the number of slices."""
     write(clock_packet())
     slices = _draw(_verdict_group(scene), write)
     for rank, tables in per_rank(scene.window, scene.ranks):
@@ -70,14 +70,14 @@ def draw(scene: Scene, write: Callable[[bytes], object], drawn: Callable[[int], 
 
 @dataclass(frozen=True)
 class _Drawing:
-    """A group, and its packets once its writer is asked for them."""
+    """A track group and its packets, which are generated lazily."""
 
     writer: GroupWriter
     packets: Iterable[bytes]
 
 
 def _draw(drawing: _Drawing, write: Callable[[bytes], object]) -> int:
-    """Groups without a single row are left out."""
+    """Writes a group; an empty one is left out."""
     head = drawing.writer.head()
     for packet in drawing.packets:
         if head:
@@ -97,16 +97,16 @@ def _rank_group(scene: Scene, rank: int, tables: Mapping[str, Table]) -> _Drawin
 def _with_verdicts(
     writer: GroupWriter, scene: Scene, rank: int, tables: Mapping[str, Table]
 ) -> Iterator[bytes]:
-    mine = [verdict for verdict in scene.diagnosis.verdicts if rank in verdict.ranks]
-    yield from writer.track(Track("Verdicts", _verdicts(mine, scene.span_ns)))
+    verdicts = [verdict for verdict in scene.diagnosis.verdicts if rank in verdict.ranks]
+    yield from writer.track(Track("Verdicts", _verdicts(verdicts, scene.span_ns)))
     yield from rank_packets(writer, tables, scene.span_ns[1])
 
 
 def _labels(scene: Scene, rank: int, host: str | None) -> Iterator[str]:
-    """Shown beside a rank's name: that it is to blame, and how far its clock was moved."""
+    """Labels next to a rank's name: that it is a culprit, and how far its clock was moved."""
     for verdict in scene.diagnosis.verdicts:
         if rank in verdict.ranks:
-            yield f"culprit: {_trouble(verdict)}"
+            yield f"culprit: {_short_name(verdict)}"
     for clock in scene.diagnosis.clocks:
         if _is_of(clock, rank, host) and abs(clock.offset_ns) >= LEAST_OFFSET_NS:
             yield f"clock moved by {units.duration(-clock.offset_ns)}"
@@ -123,28 +123,28 @@ def _verdict_group(scene: Scene) -> _Drawing:
 
 
 def _verdicts(verdicts: Iterable[Verdict], span_ns: tuple[int, int]) -> Slices:
-    """The verdicts over the time in which they hold, or the whole recording."""
+    """The verdicts as slices over the time they cover, or over the whole recording."""
     every = list(verdicts)
     spans = [verdict.time_ns or span_ns for verdict in every]
     begin, end = (np.array([span[at] for span in spans], np.int64) for at in (0, 1))
-    names = Strings.of([f"{_trouble(verdict)}: {verdict.summary}" for verdict in every])
+    names = Strings.of([f"{_short_name(verdict)}: {verdict.summary}" for verdict in every])
     return Slices(begin, end, names, {
         "kind": Strings.of([verdict.kind for verdict in every]),
         "cause": Strings.of([verdict.cause for verdict in every]),
         "ranks": Strings.of([_ranks(verdict) for verdict in every]),
         "advice": Strings.of([verdict.advice for verdict in every]),
-        "confidence": Strings.of([units.percent(verdict.confidence) for verdict in every]),
+        "score": Strings.of([f"{verdict.confidence:.2f}" for verdict in every]),
         "lost": Strings.of([_lost(verdict) for verdict in every]),
     })  # fmt: skip
 
 
-def _trouble(verdict: Verdict) -> str:
-    """In a word: the cause, or what happened where that is all we know."""
+def _short_name(verdict: Verdict) -> str:
+    """A short name: the cause, or the kind if the cause is unknown."""
     return verdict.kind if verdict.cause == "unknown" else verdict.cause
 
 
 def _ranks(verdict: Verdict) -> str:
-    return units.ranks(verdict.ranks) if verdict.ranks else "no rank in particular"
+    return units.ranks(verdict.ranks) if verdict.ranks else "no single rank"
 
 
 def _lost(verdict: Verdict) -> str | None:
@@ -153,7 +153,7 @@ def _lost(verdict: Verdict) -> str | None:
 
 
 def _hosts(scene: Scene) -> Iterator[_Drawing]:
-    """Counters of whole hosts."""
+    """Host-level counters."""
     hardware = scene.window.table("hardware")
     if hardware is None or not hardware.has("rank", "host"):
         return
@@ -167,7 +167,7 @@ def _hosts(scene: Scene) -> Iterator[_Drawing]:
 
 
 def per_rank(window: Window, ranks: Iterable[int]) -> Iterator[tuple[int, Mapping[str, Table]]]:
-    """The rows of each rank in every table; ranks without any have no tables."""
+    """The rows of each rank by table; tables without rows of the rank are left out."""
     sorted_by_rank = {name: _Sorted.of(table) for name, table in window.tables.items()
                       if table.has("rank")}  # fmt: skip
     for rank in ranks:
@@ -177,7 +177,7 @@ def per_rank(window: Window, ranks: Iterable[int]) -> Iterator[tuple[int, Mappin
 
 @dataclass(frozen=True)
 class _Sorted:
-    """A table and the order of its rows by rank: each rank's rows are copied when asked for."""
+    """A table and the order of its rows by rank; the rows of a rank are copied on request."""
 
     table: Table
     order: Ints

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.cli.news import News
+from stepscope.cli.notifications import Notifications
 from tests.processor.daemons import Daemon, wait_for
 from tests.processor.producers import Producer
 
@@ -26,37 +26,37 @@ def _train(daemon: Daemon, store: Path, job: str) -> socket.socket:
     return daemon.connect(producer.hello(), producer.tell("loader", "optimizer"))
 
 
-def _is_told(news: News) -> bool:
+def _is_notified(news: Notifications) -> bool:
     descriptor = news.descriptor
     if descriptor is None or not select.select([descriptor], [], [], 0)[0]:
         return False
-    return news.heard()
+    return news.received()
 
 
-def test_who_follows_a_job_hears_when_it_is_stored(daemon: Daemon, tmp_path: Path) -> None:
-    news, of_another = News(daemon.path, "mine"), News(daemon.path, "another")
+def test_a_follower_is_notified_when_rows_are_stored(daemon: Daemon, tmp_path: Path) -> None:
+    news, of_another = Notifications(daemon.path, "mine"), Notifications(daemon.path, "another")
     with _train(daemon, tmp_path, "mine"):
         assert of_another.descriptor is not None
-        wait_for(lambda: _is_told(news), "news")
+        wait_for(lambda: _is_notified(news), "news")
         assert (tmp_path / "mine").exists()
-        assert not of_another.heard(), "no job of that name was stored"
+        assert not of_another.received(), "no job of that name was stored"
     news.close()
     of_another.close()
 
 
 def test_a_follower_finds_the_next_processor(daemon: Daemon, tmp_path: Path) -> None:
-    news = News(daemon.path, "job")
+    news = Notifications(daemon.path, "job")
     with _train(daemon, tmp_path, "job"):
-        wait_for(lambda: _is_told(news), "news")
+        wait_for(lambda: _is_notified(news), "news")
         daemon.kill()
-        wait_for(lambda: not news.heard() and news.descriptor is None, "end of the connection")
+        wait_for(lambda: not news.received() and news.descriptor is None, "end of the connection")
         daemon.start()
         with _train(daemon, tmp_path, "job"):
-            wait_for(lambda: _is_told(news), "news of the next processor")
+            wait_for(lambda: _is_notified(news), "news of the next processor")
     news.close()
 
 
 def test_without_a_processor_nothing_is_heard(tmp_path: Path) -> None:
-    news = News(tmp_path / "nobody.sock", "job")
-    assert news.descriptor is None and not news.heard()
+    news = Notifications(tmp_path / "nobody.sock", "job")
+    assert news.descriptor is None and not news.received()
     news.close()
