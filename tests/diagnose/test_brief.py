@@ -188,7 +188,7 @@ def test_healthy_jobs_blame_nobody(ranks: int, groups: Groups) -> None:
 
 
 def test_noisy_healthy_jobs_rarely_do() -> None:
-    """30 % noise, of which 13 % stay with a rank for good (docs/methods/brief.md)."""
+    """30 % noise, of which 13 % stay with a rank for good (docs/methods/straggler-brief.md)."""
     blamed = [healthy_job_blames(8, steps, 0.3, seed)
               for seed in range(20) for steps in (3, 4, 6, 10)]  # fmt: skip
     assert np.mean(blamed) <= 0.05

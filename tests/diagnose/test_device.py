@@ -33,7 +33,7 @@ def the_verdict(window: Window) -> Verdict:
 
 
 def why(verdict: Verdict) -> str:
-    return next(one.detail for one in verdict.evidence if one.method == "breakdown")
+    return next(one.detail for one in verdict.evidence if one.method == "trace")
 
 
 def test_a_longer_kernel_is_slow_computing_and_named() -> None:

@@ -188,7 +188,7 @@ def test_the_verdict_tells_how_often() -> None:
     assert "in 6 of 72 steps" in verdict.summary
     assert verdict.slowdown == pytest.approx(2.5, rel=0.1)
     assert verdict.lost_fraction == pytest.approx(6 * 0.9 / (89 * 0.97 + 6 * 0.9), rel=0.1)
-    assert verdict.evidence[0].method == "episodes"
+    assert verdict.evidence[0].method == "transient"
     assert "nvidia-smi -q -d ECC" in verdict.advice
 
 
@@ -255,4 +255,4 @@ def test_a_device_whose_memory_is_corrected_in_a_few_steps() -> None:
     counted = a_table("rank host metric ts_ns value", rows)
     (verdict,) = diagnose(put(job, hardware=both(job.tables["hardware"], counted))).verdicts
     assert (verdict.cause, verdict.ranks) == ("compute", (2,))
-    assert "errors" in {one.method for one in verdict.evidence}
+    assert "gpu-errors" in {one.method for one in verdict.evidence}

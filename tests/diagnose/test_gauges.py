@@ -68,7 +68,7 @@ def slow_device() -> Window:
 def test_the_clock_that_a_processor_samples_is_understood() -> None:
     (verdict,) = diagnose(as_collected(slow_device(), "sm_clock_mhz", 990.0, 1980.0)).verdicts
     assert (verdict.cause, verdict.ranks) == ("compute", (CULPRIT,))
-    assert "clock" in {one.method for one in verdict.evidence}
+    assert "gpu-clock" in {one.method for one in verdict.evidence}
 
 
 def test_strangers_on_a_device_compete_for_it() -> None:

@@ -67,7 +67,7 @@ def test_a_training_loop_that_sleeps_is_named_with_its_line() -> None:
     nap = Fault((1,), "forward-compute", 100, ms=60, computes=False, function=LOOP)
     verdict = the_verdict(diagnose(a_job(noise=0.01, faults=[nap])))
     assert (verdict.cause, verdict.function) == ("host", "train (train.py:44)")
-    (stacks,) = [each for each in verdict.evidence if each.method == "stacks"]
+    (stacks,) = [each for each in verdict.evidence if each.method == "slow-function"]
     assert (
         stacks.detail == "train (train.py:44) itself runs in 41 % of the samples, 0 % on its peers"
     )
@@ -237,5 +237,5 @@ def test_all_ranks_of_one_host_of_three_are_that_host() -> None:
 def test_the_evidence_can_be_checked() -> None:
     verdict = the_verdict(diagnose(a_job(faults=[Fault((2,), "backward-compute", 100, ms=60)])))
     methods = [evidence.method for evidence in verdict.evidence]
-    assert methods[:3] == ["argus-l2", "arrival", "processor"]
+    assert methods[:3] == ["argus-l2", "last-arrival", "starved-processor"]
     assert "100 % of the excess is processor time" not in verdict.evidence[0].detail

@@ -42,7 +42,7 @@ def slow_job() -> Window:
 
 
 def symptoms(verdict: Verdict) -> list[str]:
-    return [one.detail for one in verdict.evidence if one.method == "symptom"]
+    return [one.detail for one in verdict.evidence if one.method == "symptoms"]
 
 
 def test_a_port_that_goes_down_beside_slow_computing_is_no_cause() -> None:

@@ -55,7 +55,7 @@ class KernelStragglers:
 class SlowGroupKernels:
     """Groups whose data moves slower, where nobody recorded when operators end."""
 
-    name = "argus-l3-groups"
+    name = "slow-group-kernels"
     needs = Needs("kernels|kernel_summaries", ranks=2)
 
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[SlowLink]:
@@ -68,7 +68,7 @@ class SlowGroupKernels:
 class KernelStalls:
     """Ranks that all others waited for now and then, where own times do not cover the passes."""
 
-    name = "stalled"
+    name = "stall"
     needs = Needs("kernel_summaries.max_ns|kernels", ranks=2)
 
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[Slowdown]:
@@ -230,7 +230,7 @@ def _group_finding(job: Observed, known: Recorded, one: Shifted) -> SlowLink:
         "waiting": one.waiting, "victims": victims, "lost_fraction": lost_fraction,
     }  # fmt: skip
     return SlowLink(
-        METHOD, "network", detail, group=one.members.group, kernels=one.kernels,
+        SlowGroupKernels.name, "network", detail, group=one.members.group, kernels=one.kernels,
         steps=job.line.span(first, stop) if stop > first else None,
         time_ns=_time(known, one.slower), slowdown=one.ratio, lost_ns=one.waited_ns,
         lost_fraction=lost_fraction, where=where, victims=victims, score=_sure(one.slower),

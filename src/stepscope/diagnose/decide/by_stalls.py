@@ -18,7 +18,7 @@ from stepscope.diagnose.views.kernel_times import Recorded
 from stepscope.diagnose.words.advice import name_ranks
 from stepscope.window import Floats, Ints
 
-METHOD = "stalled"
+METHOD = "stall"
 MOSTLY = 0.5
 """Of a wait: an own execution of so much of it explains it."""
 

@@ -125,7 +125,7 @@ def _more_samples(same: Sequence[Slowdown]) -> Slowdown | None:
         return None
     one = _join(same)
     detail = "both passes take longer and the optimizer does not: more samples, not slower devices"
-    evidence = Evidence("passes", detail, {"ranks": [int(rank) for rank in one.ranks]})
+    evidence = Evidence("more-samples", detail, {"ranks": [int(rank) for rank in one.ranks]})
     return replace(one, cause="load_imbalance", supporting=(evidence, *one.supporting))
 
 
@@ -144,7 +144,7 @@ def _sharing(same: Sequence[Slowdown], host: str) -> Slowdown | None:
     one = _join(same)
     sure = min(one.score, INFERRED)
     detail = "all devices of the host are slow alike in all they do, at the clock of their peers"
-    evidence = Evidence("together", detail, {"devices": len(same)})
+    evidence = Evidence("shared-host", detail, {"devices": len(same)})
     return replace(
         one, cause="contention", score=sure, phase=None, shared_devices=True,
         devices=(Device("host", host, round(sure, 3)),),

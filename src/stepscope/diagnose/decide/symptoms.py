@@ -43,7 +43,7 @@ def with_symptoms(job: Observed, verdict: Verdict) -> Verdict:
         f"path is its own work and {percent(transfers)} all transfers"
     )
     values: dict[str, Value] = {"metrics": metrics, "own": own, "transfers": transfers}
-    evidence = Evidence("symptom", detail, values)
+    evidence = Evidence("symptoms", detail, values)
     advice = f"{verdict.advice}; {named} there is no cause"
     return replace(verdict, evidence=(*verdict.evidence, evidence), advice=advice)
 

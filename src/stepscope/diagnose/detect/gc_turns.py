@@ -43,7 +43,7 @@ class _Turns:
 class GcTurns:
     """Ranks that collect garbage in turns, so that all of them wait most of the time."""
 
-    name = "collecting"
+    name = "gc-turns"
     needs = Needs("pauses|hardware:gc_collections", ranks=2)
 
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[Regression]:
@@ -97,7 +97,7 @@ def _finding(job: Observed, turns: _Turns, ranks: int) -> Regression:
         f"lasts {lost_ns / count / 1e6:.0f} ms longer by it"
     )
     return Regression(
-        method="collecting", cause="gc", detail=detail,
+        method="gc-turns", cause="gc", detail=detail,
         steps=job.line.span(first, stop), time_ns=job.line.span_ns(first, stop),
         slowdown=whole_ns / max(whole_ns - lost_ns, 1.0), lost_ns=lost_ns / (stop - first),
         score=0.9, victims=0, paused_steps=count,

@@ -25,7 +25,7 @@ large group, say."""
 class SlowGroups:
     """Groups in which data moves slower than in equal ones."""
 
-    name = "transfer"
+    name = "slow-group"
     needs = Needs("comm_ops.end_ns", ranks=2)
 
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[SlowLink]:
@@ -38,7 +38,7 @@ class SlowGroups:
 class SlowLinks:
     """Devices on the paths of slow transfers. A culprit may move data slowly as well: one cause."""
 
-    name = "links"
+    name = "slow-link"
     needs = Needs("comm_ops.end_ns", ranks=2)
 
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[SlowLink]:
@@ -64,7 +64,7 @@ def _group_finding(job: Observed, one: SlowTransfer) -> SlowLink:
         "z": one.z, "z_needed": one.needed, "victims": victims, "lost_fraction": lost_fraction,
     }  # fmt: skip
     return SlowLink(
-        method="transfer", cause="network", detail=detail, ranks=one.culprits,
+        method="slow-group", cause="network", detail=detail, ranks=one.culprits,
         group=one.group, steps=line.span(one.first, one.stop),
         time_ns=line.span_ns(one.first, one.stop), slowdown=one.ratio, lost_ns=lost_ns,
         score=score(one.z - one.needed), where=where, lost_fraction=lost_fraction,
@@ -90,7 +90,7 @@ def _link_finding(job: Observed, link: SlowDevice) -> SlowLink:
         "counters": list(link.signs),
     }
     return SlowLink(
-        method="links", cause="network", detail=_detail(link, stop - first),
+        method="slow-link", cause="network", detail=_detail(link, stop - first),
         ranks=link.ranks, group=link.place.group if _is_local(link) else None,
         devices=_devices(link), steps=line.span(first, stop), time_ns=line.span_ns(first, stop),
         slowdown=link.ratio, lost_ns=link.lost_ns,

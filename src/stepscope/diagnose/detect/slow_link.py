@@ -34,7 +34,7 @@ from stepscope.window import Floats, Ints, Mask
 FALSE_ALARMS = 1e-3
 """Share of healthy jobs in which a device may be slow that often by chance, as in L2. Of 840 played
 jobs with Gaussian to Cauchy noise none got a verdict, of 200 in which all places were slow now and
-then four did (docs/methods/links.md)."""
+then four did (docs/methods/slow-link.md)."""
 LASTING, TIMES_PASSING = 10, 3
 """An episode lasts if it is so many steps long, and so many times as long as any elsewhere that
 passed by itself. Other episodes must be several, or somebody else's traffic passed."""

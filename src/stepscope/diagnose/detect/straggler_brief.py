@@ -47,8 +47,9 @@ PERSISTENCE = 0.8
 SUSPECTS = 4
 """One in so many peers may itself be slow: it is no measure of what the innocent differ by."""
 ABOVE_PEERS = 3.0
-"""Times that. Of 3,960 synthetic healthy jobs (docs/methods/brief.md), 1.5 as in L2 blames somebody
-in 3.0 %, 3 in 1.0 %; a rank twice as slow among four with 10 % noise is still found in 94 %."""
+"""Times that. Of 3,960 synthetic healthy jobs (docs/methods/straggler-brief.md), 1.5 as in L2
+blames somebody in 3.0 %, 3 in 1.0 %; a rank twice as slow among four with 10 % noise is still found
+in 94 %."""
 PEER_ALARMS = 0.01
 """Among many ranks one strays farther: then as many times as one healthy job in a hundred has."""
 USUAL_NOISE = 0.15

@@ -45,7 +45,7 @@ class Stragglers:
 class BriefStragglers:
     """The same in the few steps of a profiler's trace."""
 
-    name = "brief"
+    name = "straggler-brief"
     needs = Needs("host_ops", ranks=2)
 
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[Slowdown]:
@@ -56,7 +56,7 @@ class BriefStragglers:
 class GcStorms:
     """Ranks whose pauses are too rare for L2 and cost enough all the same."""
 
-    name = "pauses"
+    name = "gc-pauses"
     needs = Needs("pauses|hardware:gc_collections", ranks=2)
 
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[Slowdown]:

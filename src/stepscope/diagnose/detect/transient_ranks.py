@@ -27,7 +27,7 @@ BY_DESIGN = (OUTSIDE, BETWEEN)
 class Transients:
     """Ranks with more transient slowdowns, in some phase or all together, than chance explains."""
 
-    name = "episodes"
+    name = "transient"
     needs = Needs("phases|comm_ops|steps", ranks=2)
 
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[Slowdown]:

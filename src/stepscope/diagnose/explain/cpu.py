@@ -127,7 +127,7 @@ def _evidence(use: Use) -> Evidence:
         parts.append(f"its host is ahead of its device by {_percent(use.ahead)} of what is usual")
     values = {"computed": use.computed, "starved": use.starved, "strangers": use.strangers,
               "crowded": use.crowded, "ahead": use.ahead}  # fmt: skip
-    return Evidence("processor", "; ".join(parts), values)
+    return Evidence("starved-processor", "; ".join(parts), values)
 
 
 def _percent(part: float) -> str:

@@ -79,4 +79,4 @@ def evidence_of(slow: Slow) -> Evidence:
         f"{slow.function} {verb} in {100 * min(max(slow.share, 0.0), 1.0):.0f} % of the samples, "
         f"{100 * min(max(slow.before, 0.0), 1.0):.0f} % on its peers"
     )
-    return Evidence("stacks", detail, {"share": slow.share, "peers": slow.before})
+    return Evidence("slow-function", detail, {"share": slow.share, "peers": slow.before})

@@ -33,4 +33,4 @@ def _evidence(pause_ns: float, suspect: Suspect) -> Evidence:
         f"garbage collection takes {pause_ns / 1e6:.1f} ms per step more than on its peers, of "
         f"{suspect.excess_ns / 1e6:.1f} ms excess"
     )
-    return Evidence("pauses", detail, {"pause_ns": pause_ns, "excess_ns": suspect.excess_ns})
+    return Evidence(GcPauses.name, detail, {"pause_ns": pause_ns, "excess_ns": suspect.excess_ns})

@@ -105,12 +105,12 @@ def _clock(speed: float, held_down: float) -> Evidence:
     detail = f"its device runs at {_percent(speed)} of its peers' clock"
     if held_down > 0:
         detail += f", held down by heat or the power supply {_percent(held_down)} of the time"
-    return Evidence("clock", detail, {"clock": speed})
+    return Evidence(LowClock.name, detail, {"clock": speed})
 
 
 def _on_device(processes: float) -> Evidence:
     detail = "other processes compute on its device, and on those of its peers fewer or none"
-    return Evidence("clock", detail, {"gpu_strangers": processes})
+    return Evidence(SharedGpu.name, detail, {"gpu_strangers": processes})
 
 
 def _errors(job: Observed, suspect: Suspect) -> Evidence | None:
@@ -122,7 +122,7 @@ def _errors(job: Observed, suspect: Suspect) -> Evidence | None:
     detail = (
         f"its device counts errors in {_percent(during)} of these steps, {_percent(always)} of all"
     )
-    return Evidence("errors", detail, {"during": during, "always": always})
+    return Evidence(GpuErrors.name, detail, {"during": during, "always": always})
 
 
 def _percent(part: float) -> str:

@@ -102,4 +102,4 @@ def _evidence(parts: Mapping[str, Part], phase: str) -> Evidence:
         f"{phase} takes {part.excess_ns / 1e6:.1f} ms per step more than on its peers, and the "
         "rest of the passes as long: more tokens, not a slower device"
     )
-    return Evidence("inner", detail, {name: one.excess_ns for name, one in parts.items()})
+    return Evidence(MoreTokens.name, detail, {name: one.excess_ns for name, one in parts.items()})

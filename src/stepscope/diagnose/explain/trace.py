@@ -73,7 +73,7 @@ def longer(job: Observed, one: Suspect) -> Longer | None:
     values = {f"{name.replace(' ', '_')}_ns": value for name, value in parts.items()}
     detail = f"per step it spends longer than its peers: {said}"
     if cause != "compute":
-        return Longer(cause, (), Evidence("breakdown", detail, values))
+        return Longer(cause, (), Evidence(SlowTrace.name, detail, values))
     totals = _totals(job, one)
     more, kernels = _more_work(totals, job, one)
     if more >= MOST:
@@ -82,7 +82,7 @@ def longer(job: Observed, one: Suspect) -> Longer | None:
     if kernels:
         detail += f"; mostly in {', '.join(kernels)}"
     on_device = job.window.table("kernels") is not None
-    evidence = Evidence("breakdown", detail, {**values, "more_work": more})
+    evidence = Evidence(SlowTrace.name, detail, {**values, "more_work": more})
     return Longer(cause, kernels if on_device else (), evidence)
 
 

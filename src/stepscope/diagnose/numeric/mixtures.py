@@ -32,7 +32,7 @@ REACH = 5.0
 """The grid spans so many sigma about each mode (algorithm notes, section 4); beyond lies 3e-7."""
 POINTS = 64
 """Of a grid. Mean distances are then within 2.5 % of exact ones, and with 256 points within 0.2 %,
-where a log-uniform grid errs by up to 160 % and 2 % (docs/methods/l3.md)."""
+where a log-uniform grid errs by up to 160 % and 2 % (docs/methods/argus-l3.md)."""
 CELLS = 1024
 """Of the range, in which modes are counted to lay the grid."""
 STEEPNESS = 0.25

@@ -58,7 +58,7 @@ def _because(finding: Slowdown) -> str:
     if finding.shared_devices:
         reason = ", as something else seems to use the devices"
     if finding.cause == "host" and finding.function is None:
-        traced = any(each.method == "breakdown" for each in finding.supporting)
+        traced = any(each.method == "trace" for each in finding.supporting)
         reason = ", its host being late" if traced else ", waiting for a processor or blocked"
     if finding.function is not None:
         reason += f", in {short_frame(finding.function)}"

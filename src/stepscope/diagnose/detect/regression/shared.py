@@ -43,7 +43,7 @@ machines get slower by less whenever somebody else starts something."""
 class SharedRegression:
     """A rise of the step time, beyond what culprits cost, that all ranks share."""
 
-    name = "everyone"
+    name = "regression"
     needs = Needs("steps", ranks=1)
 
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[Regression]:
@@ -200,7 +200,7 @@ def _finding(job: Observed, change: StepChange, rise: Rise, reason: _Reason) -> 
         f"{line.steps[change.split]}{reason.detail}"
     )
     return Regression(
-        method="everyone", cause=reason.cause, detail=detail,
+        method="regression", cause=reason.cause, detail=detail,
         phase=reason.phase, function=reason.function,
         steps=line.span(change.split, stop), time_ns=line.span_ns(change.split, stop),
         slowdown=change.ratio, lost_ns=rise.step_ns, score=reason.sure,
