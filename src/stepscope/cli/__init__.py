@@ -9,6 +9,7 @@ progress).
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Annotated
@@ -25,6 +26,7 @@ from stepscope.cli import (
     exits,
     import_,
     logs,
+    methods,
     prepare,
     processor,
     run,
@@ -34,7 +36,7 @@ from stepscope.cli import (
 )
 
 COMMANDS: tuple[ModuleType, ...] = (
-    run, diagnose, doctor, trace, import_, simulate, evaluate, compact, prepare, processor,
+    run, diagnose, methods, doctor, trace, import_, simulate, evaluate, compact, prepare, processor,
     watch, counters,
 )  # fmt: skip
 """In the order in which the help page lists them."""
@@ -60,7 +62,8 @@ def build_app() -> typer.Typer:
 
 def _invoke(app: Callable[..., object], args: Sequence[str] | None) -> int:
     """A command that returns None instead of an exit status has succeeded."""
-    status = app(args, prog_name="stepscope", standalone_mode=False)
+    given = diagnose.with_rank(list(sys.argv[1:] if args is None else args))
+    status = app(given, prog_name="stepscope", standalone_mode=False)
     return status if isinstance(status, int) else exits.NOTHING_FOUND
 
 

@@ -24,10 +24,16 @@ _EXAMPLES = """Examples:
 
 - `stepscope diagnose stepscope-runs/JOB --follow`: follow a running job
 
+- `stepscope diagnose stepscope-runs/JOB --explain 7`: why rank 7 was named, or why not
+
 - `stepscope diagnose traces/`: PyTorch profiler traces, one `*.json` or `*.json.gz` per rank
 
 - `stepscope diagnose dumps/`: PyTorch Flight Recorder dumps of a job that hangs
 """
+
+
+EVERYBODY = "all"
+"""What --explain means without a rank."""
 
 
 def register(app: typer.Typer) -> None:
@@ -61,6 +67,22 @@ def diagnose(
     interval: Annotated[
         float, typer.Option(min=0.1, max=3600, metavar="SECONDS", help="How often --follow reads.")
     ] = 5.0,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Run only this method; may be repeated. `stepscope methods` lists all of them; "
+            "`default` means all that run by default.",
+        ),
+    ] = None,
+    explain: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[RANK]",
+            help="Also print which rules decided on every candidate, or on one rank: why it was "
+            "named, or why not.",
+        ),
+    ] = None,
     remote_write: Annotated[
         str | None,
         typer.Option(
@@ -77,14 +99,22 @@ def diagnose(
     check_writable(html)
     if remote_write is not None and not follow:
         raise UsageError("--remote-write needs --follow")
+    if follow and (method or explain is not None):
+        raise UsageError("--method and --explain work on one diagnosis; leave out --follow")
     if follow:
         from stepscope.cli.follow import follow_job
         from stepscope.cli.series import announcer_to
 
         last = follow_job(source, interval, as_json, html, announcer_to(remote_write))
     else:
-        last = _diagnose_once(source)
+        rank = _rank(explain)
+        asked = None if explain is None else () if rank is None else (rank,)
+        last = _diagnose_once(source, tuple(method or ()), asked)
         _show(last, as_json, html)
+        if explain is not None and not as_json:
+            from stepscope.report.trail import render_trail
+
+            print("\n" + render_trail(last, rank), end="")
     return exits.FOUND if found(last) else exits.NOTHING_FOUND
 
 
@@ -92,9 +122,33 @@ def found(diagnosis: Diagnosis) -> bool:
     return bool(diagnosis.verdicts) or diagnosis.state != "healthy"
 
 
-def _diagnose_once(source: str) -> Diagnosis:
+def with_rank(args: list[str]) -> list[str]:
+    """Arguments in which every `--explain` has a value: the rank behind it, or `all`."""
+    given: list[str] = []
+    for at, one in enumerate(args):
+        given.append(one)
+        if one == "--explain" and not (args[at + 1 :] or [""])[0].isdecimal():
+            given.append(EVERYBODY)
+    return given
+
+
+def _rank(explain: str | None) -> int | None:
+    """The rank that --explain is about; None for all candidates."""
+    if explain in (None, EVERYBODY):
+        return None
+    if not str(explain).isdecimal():
+        raise UsageError(f"--explain takes the number of a rank, not {explain!r}")
+    return int(str(explain))
+
+
+def _diagnose_once(
+    source: str, methods: tuple[str, ...], explain: tuple[int, ...] | None
+) -> Diagnosis:
+    from stepscope.diagnose.registry import chosen
+    from stepscope.diagnose.run import Settings
     from stepscope.memory import cycles_kept, keep_freed_memory
 
+    chosen(methods)  # a wrong name is reported before minutes of reading
     keep_freed_memory()
     with cycles_kept():
         from stepscope.cli.follow import Watch
@@ -102,7 +156,7 @@ def _diagnose_once(source: str) -> Diagnosis:
 
         watch = Watch(source)
         with progress(f"diagnosing {source}"):
-            return watch.look_once()
+            return watch.look_once(Settings(methods=methods, explain=explain))
 
 
 def _show(diagnosis: Diagnosis, as_json: bool, html: Path | None) -> None:

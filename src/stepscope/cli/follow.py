@@ -27,6 +27,7 @@ from stepscope.report.text import headline_style, render_headline, to_ascii
 if TYPE_CHECKING:
     from stepscope.cli.series import Announcer
     from stepscope.diagnose.follow.past import Past
+    from stepscope.diagnose.run import Settings
     from stepscope.store.history import History
     from stepscope.window import Window
 
@@ -97,11 +98,11 @@ class Watch:
         self._pulse = self._pulse or Pulse(self.source)
         return self._pulse.is_steady()
 
-    def look_once(self) -> Diagnosis:
+    def look_once(self, settings: Settings | None = None) -> Diagnosis:
         """Diagnoses once, in less memory: nothing is kept for another diagnosis."""
-        from stepscope.diagnose.run import diagnose
+        from stepscope.diagnose.run import Settings, diagnose
 
-        return diagnose(self._read())
+        return diagnose(self._read(), settings or Settings())
 
     def _read(self) -> Window:
         window = self._reader.read()

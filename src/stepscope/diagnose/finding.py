@@ -51,6 +51,8 @@ class Decision:
     value: float | None = None
     limit: float | None = None
     says: str = ""
+    gate: bool = True
+    """Whether a candidate is let go if this did not fire; else it only informs."""
 
 
 @dataclass(frozen=True)
@@ -199,7 +201,7 @@ class Candidate:
         """The rule that kept it from a verdict."""
         if self.verdict is not None:
             return None
-        return next((one for one in reversed(self.decisions) if not one.fired), None)
+        return next((one for one in self.decisions if one.gate and not one.fired), None)
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,6 @@ Strength = Literal["measured", "inferred", "residual"]
 """How a cause is known: something measured shows it, it follows from something measured, or it is
 what is left when nothing else fits."""
 STRENGTHS: tuple[Strength, ...] = ("measured", "inferred", "residual")
-Cost = Literal["negligible", "low", "medium", "high"]
-"""Of one run over 10,240 ranks and 20 steps: under 10 ms, 0.1 s, 1 s, or more."""
 
 
 @dataclass(frozen=True, init=False)
@@ -48,7 +46,7 @@ class Needs:
         if tables:
             return f"no table {', '.join(one.replace('|', ' or ') for one in tables)}"
         if lacking:
-            return f"no {', '.join(map(_described, lacking))}"
+            return f"no {', '.join(map(_either, lacking))}"
         if window.ranks and len(window.ranks) < self.ranks:
             return "one rank has no peers"
         return None
@@ -72,8 +70,14 @@ def _has(window: Window, wanted: str) -> bool:
     return not metric or metric in table.strings("metric").values
 
 
+def _either(wanted: str) -> str:
+    return " or ".join(map(_described, wanted.split("|")))
+
+
 def _described(wanted: str) -> str:
     table, _, column = wanted.partition(".")
+    if not column and ":" not in wanted:
+        return f"table {wanted}"
     if column:
         return f"column {column} in table {table}"
     table, _, metric = wanted.partition(":")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 
 from stepscope.diagnose.decide.by_kernels import (
@@ -38,6 +40,8 @@ from stepscope.errors import UsageError
 
 DEFAULT, GROUP = "default", "stepscope.methods"
 """All methods that run by default, and where other packages register theirs."""
+
+PAPERS = ("ARGUS", "EROICA", "Holmes", "VenusTrace", "KAIR")
 
 STUCK: tuple[Detector, ...] = (Desync(), Mismatch(), Hang())
 STEP_TIMES: tuple[Detector, ...] = (StepTimes(),)
@@ -136,3 +140,49 @@ def _loaded(point: EntryPoint) -> Detector | Explanation:
             f"method {point.name}: {point.value} has no name, needs and detect or explain"
         )
     return method
+
+
+@dataclass(frozen=True)
+class Listed:
+    """One method as `stepscope methods` shows it."""
+
+    name: str
+    runs: str
+    finds: str
+    needs: str
+    paper: str
+    cost: str
+
+
+def listed() -> Iterator[Listed]:
+    """All detectors and explanations, other packages' last."""
+    for one in DETECTORS:
+        yield _listed(one, "Detectors that run by default")
+    for one in PUBLISHED:
+        yield _listed(one, "Detectors that run only by --method NAME")
+    for explanation in EXPLANATIONS:
+        yield _listed(explanation, "Explanations, asked about every suspect")
+    for foreign in third_party():
+        yield _listed(foreign, "Methods of other packages, by --method NAME")
+
+
+def _listed(one: Detector | Explanation, runs: str) -> Listed:
+    about = inspect.getdoc(inspect.getmodule(type(one))) or ""
+    finds = (inspect.getdoc(type(one)) or about).partition("\n\n")[0]
+    return Listed(one.name, runs, _line(finds), str(one.needs), _paper(about), _cost(about))
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split()).removesuffix(".")
+
+
+def _cost(text: str) -> str:
+    """What a module's docstring says behind `Cost:`; empty where it says nothing."""
+    _, found, said = text.partition("Cost: ")
+    return _line(said.partition("Cannot see")[0].partition("\n\n")[0]) if found else ""
+
+
+def _paper(text: str) -> str:
+    """The first paper that a module's docstring cites."""
+    places = [(text.find(name), name) for name in PAPERS if name in text]
+    return min(places)[1] if places else ""

@@ -24,10 +24,12 @@ from stepscope.diagnose.decide.on_path import with_path
 from stepscope.diagnose.decide.slow_ranks import judge
 from stepscope.diagnose.decide.symptoms import with_symptoms
 from stepscope.diagnose.decide.verdict import ranked, verdict_of
+from stepscope.diagnose.decide.why_not import nearest, why_not
 from stepscope.diagnose.detect import desync, hang
 from stepscope.diagnose.detect.regression.shared import change_without
 from stepscope.diagnose.finding import (
     AnomalousWindow,
+    Candidate,
     Diagnosis,
     Finding,
     RankPhase,
@@ -65,6 +67,8 @@ class Settings:
     slowdowns: bool = True
     methods: tuple[str, ...] = ()
     """Names of the only detectors to run; empty: all that run by default."""
+    explain: tuple[int, ...] | None = None
+    """Ranks that the trail must speak of; empty: those nearest to a verdict; None: none."""
 
 
 def diagnose(window: Window, settings: Settings = Settings()) -> Diagnosis:
@@ -91,7 +95,7 @@ def diagnose(window: Window, settings: Settings = Settings()) -> Diagnosis:
         rank_phases=tuple(_rank_phases(job)),
         rank_times=rank_times(job),
         latecomers=latecomers(job),
-        candidates=candidates(verdicts, found.let_go),
+        candidates=_candidates(job, verdicts, found.let_go, settings.explain),
         losses=_losses(window),
         cost=own_cost(window),
     )
@@ -235,6 +239,19 @@ def _verdicts(job: Observed, blamed: Sequence[Finding]) -> tuple[Verdict, ...]:
     stuck = [verdict_of(job.window, one) for one in blamed if isinstance(one, Stuck)]
     slow = [verdict_of(job.window, one) for one in blamed if not isinstance(one, Stuck)]
     return ranked([*stuck, *(with_symptoms(job, with_path(job, one)) for one in slow)])
+
+
+def _candidates(
+    job: Observed, verdicts: Sequence[Verdict], let_go: Sequence[Finding],
+    explain: tuple[int, ...] | None,
+) -> tuple[Candidate, ...]:  # fmt: skip
+    """Everybody who was considered, and the ranks that somebody asks about."""
+    known = candidates(verdicts, let_go)
+    if explain is None:
+        return known
+    spoken_of = frozenset(rank for one in known for rank in one.ranks)
+    asked = explain or (nearest(job, spoken_of) if not known else ())
+    return (*known, *(why_not(job, rank) for rank in asked if rank not in spoken_of))
 
 
 def _state(found: _Search) -> State:

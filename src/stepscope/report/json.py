@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from stepscope.diagnose.finding import Diagnosis, Verdict
+from stepscope.diagnose.finding import Candidate, Diagnosis, Verdict
 
 
 def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
@@ -29,6 +29,7 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "skipped": [_plain(vars(skipped)) for skipped in diagnosis.skipped],
         "rank_times": [_plain(vars(time)) for time in diagnosis.rank_times],
         "latecomers": [_plain(vars(late)) for late in diagnosis.latecomers],
+        "candidates": [_candidate(one) for one in diagnosis.candidates],
         "losses": _plain(diagnosis.losses),
         "cost": _plain(diagnosis.cost),
     }
@@ -37,15 +38,26 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
 _VERDICT_KEYS = (
     "kind", "cause", "ranks", "hosts", "group", "devices", "phase", "kernels", "function",
     "steps", "time_ns", "slowdown", "lost_fraction", "confidence", "victims", "summary",
-    "advice", "evidence", "stack",
+    "advice", "evidence", "decisions", "stack",
 )  # fmt: skip
 
 
 def _verdict(verdict: Verdict) -> dict[str, Any]:
     fields = {**vars(verdict)}
     fields["devices"] = [asdict(device) for device in verdict.devices]
+    fields["decisions"] = [vars(decision) for decision in verdict.decisions]
     fields["evidence"] = [vars(evidence) for evidence in verdict.evidence]
     return {key: _plain(fields[key]) for key in _VERDICT_KEYS}
+
+
+def _candidate(one: Candidate) -> dict[str, Any]:
+    """Somebody who was considered; the decisions of those with a verdict stand there."""
+    decisions = [] if one.verdict is not None else one.decisions
+    return _plain({  # type: ignore[no-any-return]
+        "who": one.who, "ranks": one.ranks, "verdict": one.verdict,
+        "ended_by": None if one.ended_by is None else one.ended_by.rule,
+        "decisions": [vars(decision) for decision in decisions],
+    })  # fmt: skip
 
 
 def _plain(value: Any) -> Any:

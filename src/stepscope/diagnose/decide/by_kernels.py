@@ -19,7 +19,7 @@ from stepscope.diagnose.detect.slow_group_kernels import Shifted, groups_of, shi
 from stepscope.diagnose.detect.slow_kernel import EFFECT, LEAST_WINDOWS, Slower, slower
 from stepscope.diagnose.explain import gpu
 from stepscope.diagnose.explain.experts import Part, more_for_experts
-from stepscope.diagnose.explain.kernels import METHOD, MOST, evidence_of, group_of, longer
+from stepscope.diagnose.explain.kernels import MOST, evidence_of, group_of, longer
 from stepscope.diagnose.explain.passes import TOUCHED, UNTOUCHED
 from stepscope.diagnose.explain.tokens import exceeds
 from stepscope.diagnose.finding import Cause, Decision, Extent, Slowdown, SlowLink, Span, Value
@@ -126,7 +126,7 @@ def _of_rank(job: Observed, known: Recorded, one: Slower) -> Slowdown:
     detail = (f"its kernels compute {math.exp(one.effect):.2f} times as long per minute as its "
               f"peers' (z {one.z:.1f}, noise reaches {one.needed:.1f})")  # fmt: skip
     return Slowdown(
-        METHOD, cause, detail, (int(job.line.ranks[one.row]),),
+        KernelStragglers.name, cause, detail, (int(job.line.ranks[one.row]),),
         kernels=tuple(dict.fromkeys(one.kernel for one in found)),
         steps=job.line.span(first, stop) if stop > first else None,
         time_ns=_time(known, one), slowdown=math.exp(one.effect), lost_ns=excess_ns,

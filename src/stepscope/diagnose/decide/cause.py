@@ -62,4 +62,6 @@ def _decision(one: Explanation, explained: Explained, is_best: bool) -> Decision
     says = f"{explained.strength}: {cause}"
     if explained.evidence:
         says += f"; {explained.evidence[-1].detail}"
-    return Decision(f"cause/{one.name}", is_best, explained.share, explained.needed, says)
+    return Decision(
+        f"cause/{one.name}", is_best, explained.share, explained.needed, says, gate=False
+    )

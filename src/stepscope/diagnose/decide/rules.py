@@ -57,7 +57,7 @@ RULES = (OWN_TIME, LAST_ARRIVAL, EXPLAINED_BACKWARDS, ON_CRITICAL_PATH, UNEQUAL_
 def arrives_last(lag_ns: float) -> Decision:
     """How much others waited for it alone."""
     says = f"others wait {lag_ns / 1e6:.1f} ms per step for it alone"
-    return Decision(LAST_ARRIVAL.name, lag_ns > 0, lag_ns, 0.0, says)
+    return Decision(LAST_ARRIVAL.name, lag_ns > 0, lag_ns, None, says, gate=False)
 
 
 def costs_enough(one: Finding) -> bool:
@@ -96,4 +96,4 @@ def unequal_work(cause: Cause) -> Decision:
     """Whether it has more to do, or does the same more slowly."""
     uneven = cause == "load_imbalance"
     says = "it has more work than its peers" if uneven else "nothing shows that it has more work"
-    return Decision(UNEQUAL_WORK.name, uneven, None, None, says)
+    return Decision(UNEQUAL_WORK.name, uneven, says=says, gate=False)

@@ -79,14 +79,69 @@ def log_ratios(own: Floats, groups: Sequence[Ints], pad_ns: float) -> Floats:
     return ratios
 
 
+@dataclass(frozen=True)
+class Gate:
+    """One condition that a straggler must meet, for all rows at once."""
+
+    name: str
+    value: Floats
+    limit: Floats
+    says: str
+    is_measure: bool = True
+    """Whether value and limit are numbers that tell a reader something, not 0 and 1."""
+
+    @property
+    def passed(self) -> Mask:
+        return np.asarray(self.value >= self.limit)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Every row's worst stretch of windows in one phase, and the gates it must pass."""
+
+    worst: stats.Stretches
+    z: Floats
+    needed: float
+    width: int
+    lead: int
+    """Columns before the first window."""
+    gates: tuple[Gate, ...]
+
+    @property
+    def found(self) -> Mask:
+        """The rows that pass all gates."""
+        return np.asarray(np.logical_and.reduce([gate.passed for gate in self.gates]))
+
+
 def stragglers(
     own: Floats, groups: Sequence[Ints], period_ns: float, phase: str | None, tests: int
 ) -> list[Straggler]:
     """Ranks whose own time in one phase exceeds their peers' over a long enough stretch."""
+    measured = measure(own, groups, period_ns, tests)
+    if measured is None:
+        return []
+    worst, width, lead = measured.worst, measured.width, measured.lead
+    return [
+        Straggler(int(row), phase, lead + int(worst.first[row]) * width,
+                  lead + int(worst.stop[row]) * width, float(worst.mean[row]),
+                  float(measured.z[row]), measured.needed)
+        for row in np.flatnonzero(measured.found)
+    ]  # fmt: skip
+
+
+def measure(own: Floats, groups: Sequence[Ints], period_ns: float, tests: int) -> Measured | None:
+    """How far each rank's own time in one phase exceeds its peers'; None in too few steps.
+
+    Args:
+        own: `[rank, step]` in ns.
+        groups: rows of ranks that do equal work.
+        period_ns: the typical step.
+        tests: how many ranks and phases are judged in all.
+    """
     steps = own.shape[1]
     width = window_width(steps)
     if steps // width < LEAST_WINDOWS or not groups or period_ns <= 0:
-        return []
+        return None
     pad = max(PAD * period_ns, PAD_NS)
     blocks = stats.block_means(own, width)
     excess = log_ratios(blocks, groups, pad)
@@ -96,18 +151,24 @@ def stragglers(
     needed = stats.threshold(FALSE_ALARMS, tests * excess.shape[1], noise.samples)
     z = worst.mean / noise.of_mean(worst.length)
     high = (excess > floor / 2) & worst.inside(excess.shape[1])
-    found = (worst.mean >= floor) & (z >= needed) & (worst.length >= LEAST_WINDOWS)
-    found &= worst.length * width >= LEAST_STEPS
-    found &= high.sum(axis=1) >= PERSISTENCE * worst.length
-    found &= _stands_out(_innocents(blocks, groups, pad, found), groups, worst)
-    found &= _sure_in_pairs(excess, groups, worst, z / needed)
-    lead = steps - excess.shape[1] * width
-    return [
-        Straggler(int(row), phase, lead + int(worst.first[row]) * width,
-                  lead + int(worst.stop[row]) * width, float(worst.mean[row]), float(z[row]),
-                  needed)
-        for row in np.flatnonzero(found)
+    length = worst.length.astype(np.float64)
+    alike = np.full(len(excess), 1.0)
+    gates = [
+        Gate("effect", worst.mean, floor * alike, "log-ratio to its peers, over its worst stretch"),
+        Gate("noise", z, needed * alike, "standard deviations above its peers"),
+        Gate("stretch", length * width,
+             max(LEAST_WINDOWS * width, LEAST_STEPS) * alike, "steps of the stretch"),
+        Gate("persistence", high.sum(axis=1).astype(np.float64), PERSISTENCE * length,
+             "windows of the stretch that are high each for itself"),
     ]  # fmt: skip
+    found = np.logical_and.reduce([gate.passed for gate in gates])
+    apart = _stands_out(_innocents(blocks, groups, pad, found), groups, worst)
+    sure = _sure_in_pairs(excess, groups, worst, z / needed)
+    gates.append(Gate("above-innocent", apart.astype(np.float64), alike,
+                      "above anything that innocent peers do among themselves", False))  # fmt: skip
+    gates.append(Gate("pair", sure.astype(np.float64), alike,
+                      "in a pair: above all it does outside of the stretch", False))  # fmt: skip
+    return Measured(worst, z, needed, width, steps - excess.shape[1] * width, tuple(gates))
 
 
 def _innocents(blocks: Floats, groups: Sequence[Ints], pad_ns: float, found: Mask) -> Floats:

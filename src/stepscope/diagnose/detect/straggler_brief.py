@@ -25,6 +25,8 @@ from stepscope.diagnose.detect.straggler import (
     FALSE_ALARMS,
     LEAST_STEPS,
     PAD_NS,
+    Gate,
+    Measured,
     Straggler,
     effect_floor,
     log_ratios,
@@ -83,22 +85,43 @@ def stragglers(
         phase: the phase that `own` is of; None: all together.
         tests: how many ranks and phases are looked at in all.
     """
-    if period_ns <= 0 or own.shape[1] < LEAST:
+    measured = measure(own, groups, period_ns, tests)
+    if measured is None:
         return []
+    return [
+        Straggler(int(row), phase, 0, own.shape[1], float(measured.worst.mean[row]),
+                  float(measured.z[row]), measured.needed)
+        for row in np.concatenate([np.zeros(0, np.int64), *groups])
+        if measured.found[row]
+    ]  # fmt: skip
+
+
+def measure(own: Floats, groups: Sequence[Ints], period_ns: float, tests: int) -> Measured | None:
+    """How far each rank's own time exceeds its peers' throughout; None in a single step."""
+    if period_ns <= 0 or own.shape[1] < LEAST:
+        return None
     pad = max(PAD * period_ns, PAD_NS)
     excess = log_ratios(own, groups, pad)
     looked = _Looked(excess, _known(excess, groups), stats.row_medians(excess))
     noise, needed = looked.surest(FALSE_ALARMS / max(tests, 1))
-    above = _above_peers(tests)
-    found = []
+    above, rows = _above_peers(tests), len(own)
+    effect, z, floor, persists, spread = (np.full(rows, np.nan) for _ in range(5))
     for group in looked.groups:
         for row in group:
-            effect, z = looked.significance(row, noise)
-            if effect < looked.floor(group) or z < needed or not looked.persists(row):
-                continue
-            if effect >= above * looked.spread(group, row):
-                found.append(Straggler(int(row), phase, 0, excess.shape[1], effect, z, needed))
-    return found
+            effect[row], z[row] = looked.significance(row, noise)
+            floor[row], persists[row] = looked.floor(group), looked.persists(row)
+            if effect[row] >= floor[row] and z[row] >= needed and persists[row]:
+                spread[row] = above * looked.spread(group, row)  # expensive: a sort of all ranks
+    alike = np.ones(rows)
+    gates = (
+        Gate("effect", effect, floor, "log-ratio to its peers, in the median over the steps"),
+        Gate("noise", z, needed * alike, "standard deviations above its peers"),
+        Gate("persistence", persists, alike, "in most steps high each for itself", False),
+        Gate("above-peers", effect, spread, "what its peers differ by among themselves"),
+    )
+    whole = np.full(rows, own.shape[1], np.int64)
+    worst = stats.Stretches(np.zeros(rows, np.int64), whole, effect, whole)
+    return Measured(worst, z, needed, 1, 0, gates)
 
 
 def _known(excess: Floats, groups: Sequence[Ints]) -> list[Ints]:

@@ -24,7 +24,7 @@ from stepscope.diagnose.views.breakdown import is_computing, is_copying
 from stepscope.diagnose.views.kernel_times import KernelTimes, Recorded, recorded
 from stepscope.window import Ints
 
-METHOD = "argus-l3"
+METHOD = "slow-kernels"
 NAMED = 3
 """So many kernels are named, the costliest first."""
 LEAST_SHARE = 0.1
