@@ -22,7 +22,7 @@ namespace stepscope::nccl {
 
 struct Communicator {
     int ranks;
-    std::int64_t name;                           // as processor/communicators.py reads it
+    std::int64_t name;                           // as processor/operators/communicators.py reads it
     std::uint32_t clock;                         // its place
     std::atomic<std::int64_t> calls[OPERATORS];  // so many of each operator before the next
     std::atomic<std::int64_t> point_to_points;

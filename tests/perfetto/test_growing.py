@@ -12,9 +12,9 @@ from obstore.store import MemoryStore
 
 from stepscope.errors import StoreError
 from stepscope.perfetto.members import packed
-from stepscope.processor import traces
-from stepscope.processor.normalise import Rows
-from stepscope.processor.traces import LATE_NS, WINDOW_NS, JobTraces
+from stepscope.processor.folders import traces
+from stepscope.processor.folders.traces import LATE_NS, WINDOW_NS, JobTraces
+from stepscope.processor.records.normalise import Rows
 from stepscope.store.buffer import Loss
 from stepscope.store.location import Location
 from stepscope.store.traces import TraceFiles, whole_members

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stepscope.processor.communicators import Communicator, Members, parse
+from stepscope.processor.operators.communicators import Communicator, Members, parse
 from stepscope.wire.frames import GroupInfo
 
 HASH = "nccl-00000000000000ab"

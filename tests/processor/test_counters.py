@@ -23,8 +23,8 @@ from stepscope.processor.counters.rows import loss_rows, sample_rows
 from stepscope.processor.counters.sampler import Wanted
 from stepscope.processor.counters.windows import WARM_STEP, Sink, Windows
 from stepscope.processor.daemon import Processor
-from stepscope.processor.normalise import Rows
-from stepscope.processor.outside import OutsideWatcher
+from stepscope.processor.records.normalise import Rows
+from stepscope.processor.sampling.watcher import OutsideWatcher
 from stepscope.processor.settings import Settings
 from stepscope.wire.control import Counted, decode_counted, decode_counters, encode_counters
 from tests.native.pm import INTERVAL_NS, library, mocks

@@ -9,9 +9,9 @@ from typing import Any
 import pynvml
 import pytest
 
-from stepscope.processor import gpu_rates
-from stepscope.processor.gpu_rates import Rates
-from stepscope.processor.hardware import HardwareSampler
+from stepscope.processor.hardware import gpu_rates
+from stepscope.processor.hardware.gpu_rates import Rates
+from stepscope.processor.hardware.sampler import HardwareSampler
 
 SECOND_US = 1_000_000
 NVLINK_TX, PCIE_RX = (

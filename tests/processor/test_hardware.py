@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from stepscope.processor.hardware import HardwareSampler
-from stepscope.processor.normalise import Rows
+from stepscope.processor.hardware.sampler import HardwareSampler
+from stepscope.processor.records.normalise import Rows
 
 _BURN = "while True: sum(range(1000))"
 _SLEEP = "import time; time.sleep(600)"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stepscope.processor.instructions import Append, Instruction
-from stepscope.processor.joiner import PATIENCE_NS
+from stepscope.processor.operators.joiner import PATIENCE_NS
 from stepscope.store.encode import arrow_table
 from stepscope.wire.frames import GroupInfo
 from stepscope.wire.records import (

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from stepscope.processor import kernels, state
 from stepscope.processor.compress.windows import GRACE_NS
-from stepscope.processor.state import HOLD_NS, KERNELS_NS
+from stepscope.processor.state import host_state, kernels
+from stepscope.processor.state.host_state import HOLD_NS, KERNELS_NS
 from stepscope.store.encode import arrow_table
 from stepscope.trace.modes import WINDOW_NS
 from stepscope.window import NULL
@@ -28,7 +28,7 @@ def rows(found: list[Any], table: str, *columns: str) -> list[tuple[Any, ...]]:
 
 
 def begun(rank: int = 0, at: int = CONNECTION, names: tuple[str, ...] = ("gemm", "flash"),
-          host: state.HostState | None = None) -> Story:  # fmt: skip
+          host: host_state.HostState | None = None) -> Story:  # fmt: skip
     story = Story(rank, host, at)
     story.now_ns = OFFSET_NS + START
     story.begin()
@@ -129,7 +129,7 @@ def test_each_kernel_is_told_once_its_step_is_known() -> None:
 def test_kernels_that_wait_have_an_end_and_the_others_no_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(state, "MOST_KERNELS", 3)
+    monkeypatch.setattr(host_state, "MOST_KERNELS", 3)
     story = begun()
     assert kernel_rows(ran(story, "gemm", [1, 2])) == []
     told = appended(ran(story, "flash", [3, 4]), "kernels")

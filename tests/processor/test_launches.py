@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from stepscope.processor.launches import Kernel, Launches, Operator, function_of
+from stepscope.processor.operators.launches import Kernel, Launches, Operator, function_of
 from stepscope.wire.records import LAUNCH_SHIFT, UNKNOWN
 
 MS, SECOND = 1_000_000, 1_000_000_000

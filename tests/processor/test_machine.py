@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from stepscope.processor.machine import Machine
+from stepscope.processor.hardware.machine import Machine
 
 INTERFACES = """Inter-|   Receive                    |  Transmit
  face |bytes packets errs drop fifo frame compressed multicast|bytes packets errs drop fifo colls

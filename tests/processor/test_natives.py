@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from stepscope.processor.instructions import Append, Instruction, JobKnown, Relay, Unwatch, Watch
-from stepscope.processor.natives import StepEnds
-from stepscope.processor.state import KERNELS_NS
+from stepscope.processor.state.host_state import KERNELS_NS
+from stepscope.processor.state.natives import StepEnds
 from stepscope.store.encode import arrow_table
 from stepscope.trace import ProcessGroup
 from stepscope.window import NULL

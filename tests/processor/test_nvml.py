@@ -10,8 +10,8 @@ from typing import Any
 import pynvml
 import pytest
 
-from stepscope.processor.hardware import HardwareSampler
-from stepscope.processor.nvml import Gpus
+from stepscope.processor.hardware.nvml import Gpus
+from stepscope.processor.hardware.sampler import HardwareSampler
 
 STRANGER = 2**22 + 1
 JOB = "job"

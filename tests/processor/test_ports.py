@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.processor.ports import Ports, rdma_adapters
+from stepscope.processor.hardware.ports import Ports, rdma_adapters
 
 
 def put(sysfs: Path, adapter: str, **files: object) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from stepscope.cli.series import Announcer
-from stepscope.processor.reporting import Reporting
+from stepscope.processor.reporting.reporter import Reporting
 from stepscope.store.remote_write import RemoteWriter, Sample
 from tests.report.samples import SAMPLES
 

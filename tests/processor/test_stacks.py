@@ -11,9 +11,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from stepscope.processor import stacks
-from stepscope.processor.normalise import Rows
-from stepscope.processor.stacks import (
+from stepscope.processor.records.normalise import Rows
+from stepscope.processor.sampling import stacks
+from stepscope.processor.sampling.stacks import (
     Run,
     StackSampler,
     Target,

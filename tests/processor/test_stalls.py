@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stepscope.processor.instructions import Stalled
-from stepscope.processor.stalls import Stalls
+from stepscope.processor.state.stalls import Stalls
 
 JOB = Stalled("job", {"host-0": 3})
 

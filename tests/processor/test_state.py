@@ -17,7 +17,7 @@ from stepscope.processor.instructions import (
     Unwatch,
     Watch,
 )
-from stepscope.processor.state import HOLD_NS, HostState, with_devices
+from stepscope.processor.state.host_state import HOLD_NS, HostState, with_devices
 from stepscope.store.encode import arrow_table
 from stepscope.trace import Host, Job, ProcessGroup
 from stepscope.wire.frames import AtRisk, GroupInfo, PacketKind, pack

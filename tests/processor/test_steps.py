@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.processor.steps import ON_THE_WAY_NS
+from stepscope.processor.state.steps import ON_THE_WAY_NS
 
 from .loops import MS, Loop
 

@@ -21,10 +21,9 @@ from typing import Any
 
 from stepscope.processor.counters.sampler import Wanted
 from stepscope.processor.counters.windows import Sink, Windows
-from stepscope.processor.door import BACKLOG, listen, own
-from stepscope.processor.followers import Followers
-from stepscope.processor.halted import Halted
-from stepscope.processor.hardware import adapters
+from stepscope.processor.folders.jobs import JobFolders
+from stepscope.processor.folders.upkeep import Upkeep
+from stepscope.processor.hardware.sampler import adapters
 from stepscope.processor.instructions import (
     Append,
     Follow,
@@ -40,15 +39,21 @@ from stepscope.processor.instructions import (
     Unwatch,
     Watch,
 )
-from stepscope.processor.jobs import JobFolders
-from stepscope.processor.normalise import Rows
-from stepscope.processor.outside import OutsideWatcher
-from stepscope.processor.pace import LONGEST_SECONDS, SHORTEST_SECONDS, Pace, tick_seconds
-from stepscope.processor.reporting import Reporting
+from stepscope.processor.records.normalise import Rows
+from stepscope.processor.reporting.reporter import Reporting
+from stepscope.processor.sampling.stopped import Halted
+from stepscope.processor.sampling.watcher import OutsideWatcher
 from stepscope.processor.settings import Settings
-from stepscope.processor.stalls import Stalls
-from stepscope.processor.state import HostState, with_devices
-from stepscope.processor.upkeep import Upkeep
+from stepscope.processor.sockets.followers import Followers
+from stepscope.processor.sockets.listener import BACKLOG, listen, own
+from stepscope.processor.sockets.polling import (
+    LONGEST_SECONDS,
+    SHORTEST_SECONDS,
+    Pace,
+    tick_seconds,
+)
+from stepscope.processor.state.host_state import HostState, with_devices
+from stepscope.processor.state.stalls import Stalls
 from stepscope.trace import Host
 from stepscope.trace.host import host_name
 from stepscope.wire.control import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from stepscope.processor.normalise import Rows
+from stepscope.processor.records.normalise import Rows
 from stepscope.trace import Job
 
 _HOST_LEVEL = -1

@@ -30,7 +30,7 @@ from stepscope.window import Ints, Strings
 
 GRACE_NS = 5_000_000_000
 """How long a window waits for events that are on their way, and how far clocks may be ahead: a
-busy rank sends twice a second (`processor.steps.ON_THE_WAY_NS`), a buffer of CUPTI comes late."""
+busy rank sends twice a second (`state.steps.ON_THE_WAY_NS`), a buffer of CUPTI comes late."""
 MODE = ("count", "p50_ns", "p99_ns", "max_ns")
 """What is kept of a mode."""
 _KEY = np.dtype([("rank", "<i8"), ("kernel", "<i8"), ("stream", "<i8")])

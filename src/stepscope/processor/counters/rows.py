@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from stepscope.processor.counters.frames import Lost, Samples
-from stepscope.processor.normalise import Rows
+from stepscope.processor.records.normalise import Rows
 from stepscope.window import Strings
 
 _HOST_LEVEL = -1

@@ -18,7 +18,7 @@ from pathlib import Path
 from stepscope.processor.counters.frames import Frame, Frames, Lost, Metrics, Note, Said, Samples
 from stepscope.processor.counters.rows import loss_rows, sample_rows
 from stepscope.processor.counters.sampler import LIBRARY, Sampler, Wanted, command
-from stepscope.processor.normalise import Rows
+from stepscope.processor.records.normalise import Rows
 from stepscope.wire.control import Counted
 
 logger = logging.getLogger(__name__)

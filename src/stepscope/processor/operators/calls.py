@@ -1,0 +1,118 @@
+"""Which of NCCL's operators a call of the script's is, in one process group of one process.
+
+Torch calls NCCL before the call of its operator returns, or where the script groups some
+(`batch_isend_irecv`, coalescing), at the end of the group. So in time calls and operators of a
+group form batches: some calls, then NCCL's operators of them, then the next calls. A batch of one
+call is joined with all its operators if those are what such a call becomes; a batch of more if
+each call has one of its own: same operator, peer and size. A batch that does not come out even is
+not joined, and harms no other.
+
+Both times are taken by one clock, on the calling thread. Cannot see: communicators that do not
+block, of which NCCL launches from a thread of its own; their batches do not come out even.
+
+Cost: two sorts.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from stepscope.processor.operators.launches import Operator
+from stepscope.trace.names import NO_PEER
+from stepscope.wire.records import UNKNOWN
+
+BECOMES = {
+    "AllGather": {"Broadcast"},
+    "ReduceScatter": {"Reduce"},
+    "AllToAll": {"Send", "Recv"},
+    "Gather": {"Send", "Recv"},
+    "Scatter": {"Send", "Recv"},
+    "Barrier": {"AllReduce"},
+}
+"""What torch (ProcessGroupNCCL.cpp) makes of calls that NCCL has no operator for, or of lists of
+tensors that differ in size."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Call:
+    """One operator as Python's hooks tell of it."""
+
+    record: bytes
+    group: str
+    op: str
+    peer: int
+    size: int
+    enqueue_ns: int
+
+
+@dataclass
+class Batch:
+    """Calls, and what NCCL was told to do before the next ones."""
+
+    calls: list[Call] = field(default_factory=list)
+    operators: list[Operator] = field(default_factory=list)
+
+
+def batches(calls: Iterable[Call], operators: Iterable[Operator]) -> Iterator[Batch]:
+    """All of one group, in their order."""
+    moments: list[tuple[int, bool, Call | Operator]] = [
+        *((one.enqueue_ns, False, one) for one in calls),
+        *((one.enqueue_ns, True, one) for one in operators),
+    ]
+    batch = Batch()
+    for _, _, one in sorted(moments, key=lambda moment: moment[:2]):
+        if isinstance(one, Operator):
+            batch.operators.append(one)
+            continue
+        if batch.operators:
+            yield batch
+            batch = Batch()
+        batch.calls.append(one)
+    if batch.calls or batch.operators:
+        yield batch
+
+
+def joined(batch: Batch, peers: Sequence[int]) -> dict[Call, list[Operator]]:
+    """The operators of each call; none where it is open which those are.
+
+    Args:
+        peers: of each operator, as a rank of the job.
+    """
+    # NCCL does not do nothing, but a barrier has a tensor of torch's own
+    calls = [call for call in batch.calls if call.size != 0 or call.op == "Barrier"]
+    if len(calls) == 1:
+        fits = _is_made_of(calls[0], batch.operators, peers)
+        return {calls[0]: batch.operators} if fits else {}
+    theirs = _by_key(((op.op, peer, op.size), op) for op, peer in _each(batch, peers))
+    ours = _by_key(((call.op, call.peer, call.size), call) for call in calls)
+    if {key: len(some) for key, some in theirs.items()} != {k: len(v) for k, v in ours.items()}:
+        return {}
+    return {call: [theirs[key].popleft()] for key, some in ours.items() for call in some}
+
+
+def _each(batch: Batch, peers: Sequence[int]) -> Iterator[tuple[Operator, int]]:
+    return zip(batch.operators, peers, strict=True)
+
+
+def _by_key(pairs: Iterable[tuple[Hashable, T]]) -> dict[Hashable, deque[T]]:
+    found: dict[Hashable, deque[T]] = defaultdict(deque)
+    for key, one in pairs:
+        found[key].append(one)
+    return found
+
+
+def _is_made_of(call: Call, operators: Sequence[Operator], peers: Sequence[int]) -> bool:
+    if not operators:
+        return False
+    ops = {op.op for op in operators}
+    if ops <= BECOMES.get(call.op, set()):
+        return True
+    if ops != {call.op} or (call.peer != NO_PEER and set(peers) != {call.peer}):
+        return False
+    sizes = [op.size for op in operators]
+    return UNKNOWN in (*sizes, call.size) or sum(sizes) == call.size

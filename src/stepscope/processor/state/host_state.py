@@ -1,0 +1,460 @@
+"""What the processor knows and decides, without sockets, clocks or disks.
+
+Stimuli go in (`connected`, `packet`, `disconnected`, `released`), instructions come out; `daemon`
+carries them out. The same stimuli always give the same instructions.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Set
+from dataclasses import replace
+
+import numpy as np
+
+from stepscope.errors import WireError
+from stepscope.processor.instructions import (
+    Append,
+    Follow,
+    Instruction,
+    JobKnown,
+    OpenOps,
+    Parent,
+    Refuse,
+    Relay,
+    SampleCounters,
+    Stalled,
+    StoreNow,
+    Unwatch,
+    Watch,
+)
+from stepscope.processor.operators import communicators
+from stepscope.processor.records import normalise, record_kinds
+from stepscope.processor.records.normalise import Records, Rows
+from stepscope.processor.records.record_kinds import Kinds
+from stepscope.processor.records.tables import together
+from stepscope.processor.state import joining, observed
+from stepscope.processor.state.kernels import KernelSums, Told
+from stepscope.processor.state.natives import NCCL, is_native, process_of
+from stepscope.processor.state.producer import OpenKey, Producer
+from stepscope.processor.state.steps import Event, Step
+from stepscope.trace import Host, Job, ProcessGroup
+from stepscope.wire.control import (
+    decode_counters,
+    decode_events,
+    decode_flush,
+    decode_follow,
+    decode_parent,
+)
+from stepscope.wire.frames import (
+    GroupInfo,
+    Hello,
+    PacketKind,
+    decode_hello,
+    decode_names,
+    unpack,
+)
+from stepscope.wire.records import COMM_OPEN, RECORD_BYTES, EventKind, RecordKind
+
+HOLD_NS = 5_000_000_000
+"""Rows wait this long for the step sequence to be known; later rows count optimizer steps."""
+KERNELS_NS = 3_000_000_000
+"""Kernels wait this long for more of them, and as long as other rows for the step sequence."""
+MOST_KERNELS = 1 << 16
+"""Of a rank that wait, 4 MiB: in five seconds eight times what ARGUS (section 5.2) counts with."""
+
+
+class HostState:
+    """All producers of this host, by connection."""
+
+    def __init__(self) -> None:
+        self.producers: dict[int, Producer] = {}
+        self._gone: list[Producer] = []
+        self._leaving: list[Producer] = []
+        """Have left, while native producers of their process still tell."""
+        self._sums: dict[str, KernelSums] = {}
+
+    def jobs(self) -> set[str]:
+        """Jobs that have a live producer."""
+        return {producer.hello.job for producer in self.producers.values()}
+
+    def connections(self, job: str) -> list[int]:
+        """Of the live producers of a job."""
+        return [at for at, producer in self.producers.items() if producer.hello.job == job]
+
+    def packet(self, connection: int, data: bytes, now_ns: int) -> list[Instruction]:
+        """Takes one packet; `now_ns` is wall-clock time."""
+        try:
+            header, payload = unpack(data)
+            producer = self.producers.get(connection)
+            if header.kind == PacketKind.HELLO:
+                return self._hello(connection, decode_hello(payload))
+            if header.kind == PacketKind.CONTROL:
+                return [self._asked(connection, payload)]
+            if producer is None:
+                raise WireError(f"{header.kind.name} packet before a hello")
+            if header.kind == PacketKind.NAMES:
+                return self._names(producer, payload)
+            return self._records(producer, record_kinds.kinds_in(data), payload, now_ns)
+        except WireError as error:
+            return [Refuse(connection, str(error))]
+
+    def disconnected(self, connection: int) -> list[Instruction]:
+        """A producer went away: what it left open stays open."""
+        producer = self.producers.pop(connection, None)
+        if producer is None:
+            return []
+        out = [*self._release(producer), *self._tell_kernels(producer), *self._leave(producer)]
+        if producer.open_ops and not self._is_back(producer):
+            self._gone.append(producer)
+        hello = producer.hello
+        if hello.job in self._sums and hello.job not in self.jobs():
+            out += _appended(hello.job, self._sums[hello.job].finish())
+        if producer.is_native:
+            return out
+        return [*out, Unwatch(hello.job, hello.rank, hello.pid)]
+
+    def tick(self, now_ns: int) -> list[Instruction]:
+        """Lets go of rows that waited long enough for a step sequence; notices blocked ranks."""
+        out: list[Instruction] = []
+        for producer in self.producers.values():
+            said = _blocked(producer, now_ns)
+            out += said
+            if said and producer.blocked:
+                out.append(self._stalled(producer.hello.job))
+            out += self._tell_late(producer, now_ns)
+        for producer in [*self.producers.values(), *self._leaving]:
+            out += joining.rows(producer, now_ns)
+        for job, sums in self._sums.items():
+            out += _appended(job, sums.tick(self._oldest_kernels_ns(job, now_ns)))
+        return out
+
+    def _leave(self, producer: Producer) -> list[Instruction]:
+        """Operators that wait do so as long as somebody of their process can tell of them."""
+        if producer.joiner is not None:
+            self._leaving.append(producer)
+        if self._near(producer.hello):
+            return []
+        process = process_of(producer.hello)
+        last = [one for one in self._leaving if process_of(one.hello) == process]
+        self._leaving = [one for one in self._leaving if process_of(one.hello) != process]
+        return [told for one in last for told in joining.last_rows(one)]
+
+    def _near(self, hello: Hello) -> list[Producer]:
+        """Those of a process."""
+        return [p for p in self.producers.values() if process_of(p.hello) == process_of(hello)]
+
+    def _tell_late(self, producer: Producer, now_ns: int) -> list[Instruction]:
+        """What has waited for long enough."""
+        out: list[Instruction] = []
+        held, native = producer.held_since_ns, producer.is_native
+        most_ns = KERNELS_NS if native else HOLD_NS
+        if producer.holding and held is not None and now_ns - held > most_ns:
+            out += self._release(producer)
+        since = producer.kernels_since_ns
+        may_tell = native or not producer.holding
+        if may_tell and since is not None and now_ns - since >= KERNELS_NS:
+            out += self._tell_kernels(producer)
+        return out
+
+    def stalled(self, now_ns: int, halted: Collection[str] = ()) -> list[Stalled]:
+        """Jobs with operators in flight for longer than half an average step of theirs, and than is
+        usual there; any, of jobs that have a stopped process."""
+        jobs = {
+            producer.hello.job
+            for producer in self.producers.values()
+            if (producer.open_ops and producer.hello.job in halted) or producer.waits(now_ns)
+        }
+        return [self._stalled(job) for job in sorted(jobs)]
+
+    def shortest_step_ns(self) -> float:
+        """Of the averages of all ranks; 0 where one has none yet."""
+        counting = (one for one in self.producers.values() if not one.is_native)
+        return min((one.tracker.average_ns for one in counting), default=0.0)
+
+    def is_waiting(self, now_ns: int) -> bool:
+        """Whether operators are in flight for half as long as a stalled job's."""
+        return any(one.waits(now_ns, 0.5) for one in self.producers.values())
+
+    def _stalled(self, job: str) -> Stalled:
+        in_flight: Counter[str] = Counter()
+        for producer in self.producers.values():
+            if producer.hello.job == job:
+                in_flight[producer.hello.host] += len(producer.open_ops)
+        return Stalled(job, in_flight)
+
+    def forget(self, job: str) -> None:
+        """Drops what finished producers of a job left behind."""
+        self._gone = [producer for producer in self._gone if producer.hello.job != job]
+        self._leaving = [producer for producer in self._leaving if producer.hello.job != job]
+        self._sums.pop(job, None)
+
+    def _hello(self, connection: int, hello: Hello) -> list[Instruction]:
+        out = self.disconnected(connection)  # a producer that introduces itself twice
+        self.producers[connection] = Producer(hello)
+        self._gone = [p for p in self._gone if _who(p.hello) != _who(hello)]
+        self._acquaint(self.producers[connection])
+        out.append(self._job_known(hello.job, hello.store))
+        # what this rank left open, here or with a processor before us, it will tell of again
+        out.append(OpenOps(hello.job, self._open_rows(hello.job)))
+        if hello.at_risk is not None:
+            offset = hello.wall_ns - hello.mono_ns
+            rank = self.producers[connection].rank
+            out.append(Append(hello.job, "losses", observed.losses(rank, hello.at_risk, offset)))
+        if is_native(hello):
+            return out
+        return [*out, Watch(hello.job, hello.rank, hello.pid, hello.thread_id)]
+
+    def _acquaint(self, new: Producer) -> None:
+        """Producers of one process learn of each other."""
+        near = self._near(new.hello)
+        python = next((p for p in reversed(near) if not p.is_native), None)
+        for producer in near:
+            if producer.is_native and python is not None:
+                producer.python = python
+        joining.acquaint(new, near)
+
+    def _names(self, producer: Producer, payload: memoryview) -> list[Instruction]:
+        told = decode_names(payload)
+        producer.names.update(told.names)
+        if producer.is_native:
+            return self._communicators(producer, told.names.values())
+        producer.groups.update({group.id: group for group in told.groups})
+        producer.parallelism.update(told.parallelism)
+        if told.groups or told.parallelism:
+            return [self._job_known(producer.hello.job, producer.hello.store)]
+        return []
+
+    def _communicators(self, producer: Producer, names: Iterable[str]) -> list[Instruction]:
+        """Of a process that no Python tells of, those of all ranks are groups of the job."""
+        hello, before = producer.hello, len(producer.groups)
+        found = [one for name in names if (one := communicators.parse(name)) is not None]
+        for one in found if producer.python is None else ():
+            ranks = communicators.whole_job(one, hello.rank, hello.world_size)
+            if ranks is not None:
+                producer.groups[one.id] = GroupInfo(one.id, "world", ranks)
+        is_new = len(producer.groups) > before
+        return [self._job_known(hello.job, hello.store)] if is_new else []
+
+    def _asked(self, connection: int, payload: memoryview) -> Instruction:
+        """What a request wants; those of `stepscope run` are answered."""
+        if (job := decode_flush(payload)) is not None:
+            return StoreNow(connection, job)
+        if (job := decode_follow(payload)) is not None:
+            return Follow(connection, job)
+        if (job := decode_events(payload)) is not None:
+            plugins = [
+                at for at in self.connections(job) if self.producers[at].hello.source == NCCL
+            ]
+            return Relay(tuple(plugins), bytes(payload), connection)
+        if (counters := decode_counters(payload)) is not None:
+            return SampleCounters(connection, *counters)
+        if (told := decode_parent(payload)) is not None:
+            return Parent(connection, *told)
+        raise WireError("a request that is none of ours")
+
+    def _is_back(self, producer: Producer) -> bool:
+        """Whether its rank has a newer connection, which knows better what is open."""
+        return any(_who(p.hello) == _who(producer.hello) for p in self.producers.values())
+
+    def _records(
+        self, producer: Producer, kinds: Kinds, payload: memoryview, now_ns: int
+    ) -> list[Instruction]:
+        if producer.held_since_ns is None:
+            producer.held_since_ns = now_ns
+        if producer.is_native:
+            return self._native(producer, kinds, payload, now_ns)
+        if kinds == record_kinds.KERNELS:
+            return self._keep(producer, payload, now_ns)
+        out: list[Instruction] = []
+        records = normalise.parse(payload)
+        if kinds & record_kinds.KERNELS:
+            kernels = records["kind"] == int(RecordKind.KERNEL)
+            out = self._keep(producer, memoryview(records[kernels].tobytes()), now_ns)
+            records = records[~kernels]
+        return [*out, *self._observations(producer, kinds, records)]
+
+    def _native(
+        self, producer: Producer, kinds: Kinds, payload: memoryview, now_ns: int
+    ) -> list[Instruction]:
+        """All of it waits: for the Python producer to tell of the steps it belongs to."""
+        records = normalise.parse(payload)
+        out: list[Instruction] = []
+        if kinds & record_kinds.KERNELS:
+            kernels = normalise.of_kind(records, RecordKind.KERNEL)
+            out = self._keep(producer, memoryview(kernels.tobytes()), now_ns)
+        joining.hear(producer, records)
+        others = ~np.isin(records["kind"], (int(RecordKind.KERNEL), int(RecordKind.COMM)))
+        if others.any():
+            producer.held.append((kinds, records[others]))
+        waiting = sum(len(records) for _, records in producer.held)
+        return [*out, *self._release(producer)] if waiting >= MOST_KERNELS else out
+
+    def _observations(
+        self, producer: Producer, kinds: Kinds, records: Records
+    ) -> Iterator[Instruction]:
+        """All but kernels."""
+        steps = self._track(producer, records) if kinds & record_kinds.EVENTS else []
+        if kinds & record_kinds.COMMS:
+            records = joining.hold(producer, records)
+        if producer.holding:
+            producer.held.append((kinds, records))
+            if producer.tracker.sequence is not None:
+                yield from self._release(producer)
+        else:
+            yield from observed.finished(producer, kinds, records)
+        if steps:
+            yield Append(producer.hello.job, "steps", observed.step_rows(producer, steps))
+        # last: an operator that finished must be in its table before it leaves the open ones
+        if kinds & record_kinds.COMMS:
+            yield from self._open(producer, records)
+
+    def _keep(self, producer: Producer, kernels: memoryview, now_ns: int) -> list[Instruction]:
+        """Kernels are worked on together: a packet of them alone costs as much as all of them."""
+        producer.kernels.append(kernels)
+        producer.kernels_bytes += len(kernels)
+        producer.kernels_until_ns = now_ns
+        if producer.kernels_since_ns is None:
+            producer.kernels_since_ns = now_ns
+        full = producer.kernels_bytes >= MOST_KERNELS * RECORD_BYTES
+        return self._tell_kernels(producer) if full else []
+
+    def _tell_kernels(self, producer: Producer) -> list[Instruction]:
+        """Every kernel that waited, counted and as a row; the step is null if not yet known."""
+        if not producer.kernels:
+            return []
+        hello, to = producer.hello, producer.translation()
+        to = replace(to, step_of=producer.step_by_now)
+        records = normalise.parse(memoryview(b"".join(producer.kernels)))
+        records = producer.with_ordinals(records)
+        rows = normalise.kernels(records, to)
+        oldest_ns = self._oldest_kernels_ns(hello.job, producer.kernels_until_ns)
+        producer.kernels, producer.kernels_bytes, producer.kernels_since_ns = [], 0, None
+        joining.ran(producer, records)
+        sums = self._sums.setdefault(hello.job, KernelSums())
+        told = sums.add(producer.rank, rows, producer.kernels_until_ns, oldest_ns)
+        return [Append(hello.job, "kernels", rows), *_appended(hello.job, told)]
+
+    def _oldest_kernels_ns(self, job: str, now_ns: int) -> int:
+        """Since when some of a job's kernels wait: no window that is theirs may end before."""
+        waiting = [p.kernels_since_ns for p in self.producers.values() if p.hello.job == job]
+        return min([now_ns, *(since for since in waiting if since is not None)])
+
+    def _track(self, producer: Producer, records: Records) -> list[Step]:
+        steps: list[Step] = []
+        for record in normalise.of_kind(records, RecordKind.EVENT):
+            name, start, end, *_ = (int(value) for value in record["field"])
+            kind = EventKind(int(record["flags"]) & 1)
+            event = Event(kind, name, start, end, int(record["ordinal"]))
+            steps += producer.tracker.add(event)
+            if kind == EventKind.OPTIMIZER:
+                producer.step_ends.add(end, event.ordinal)
+        return steps
+
+    def _release(self, producer: Producer) -> Iterator[Instruction]:
+        producer.holding = producer.is_native
+        held, producer.held = producer.held, []
+        if producer.is_native:
+            producer.held_since_ns = None
+            if held:
+                together = np.concatenate([records for _, records in held])
+                yield from observed.native(producer, producer.with_ordinals(together))
+            return
+        for kinds, records in held:
+            yield from observed.finished(producer, kinds, records)
+
+    def _open(self, producer: Producer, records: Records) -> list[Instruction]:
+        """Keeps the list of operators in flight; says it anew when it changed."""
+        comm = normalise.of_kind(records, RecordKind.COMM)
+        producer.saw(comm)
+        before = set(producer.open_ops)
+        for record in _about_open(comm, before):
+            key = _open_key(record, producer.names)
+            if int(record["flags"]) == COMM_OPEN:
+                producer.open_ops[key] = record.reshape(1)
+            else:
+                producer.open_ops.pop(key, None)
+        if set(producer.open_ops) == before:
+            return []
+        return [OpenOps(producer.hello.job, self._open_rows(producer.hello.job))]
+
+    def _open_rows(self, job: str) -> Rows:
+        parts = [
+            normalise.comm_ops(np.concatenate(list(p.open_ops.values())), p.translation())
+            for p in [*self.producers.values(), *self._gone]
+            if p.hello.job == job and p.open_ops
+        ]
+        if not parts:
+            return {}
+        return together(parts)
+
+    def _job_known(self, job: str, store: str) -> JobKnown:
+        members = [p for p in [*self.producers.values(), *self._gone] if p.hello.job == job]
+        hosts: dict[str, set[int]] = {}
+        groups: dict[str, GroupInfo] = {}
+        parallelism: dict[str, int] = {}
+        for producer in members:
+            hosts.setdefault(producer.who.host, set()).add(producer.rank)
+            groups.update(producer.groups if producer.python is None else {})
+            parallelism.update(producer.parallelism)
+        fragment = Job(
+            job_id=job,
+            world_size=max(producer.who.world_size for producer in members),
+            hosts=tuple(Host(name, tuple(sorted(ranks))) for name, ranks in hosts.items()),
+            parallelism=parallelism,
+            groups=tuple(ProcessGroup(g.id, g.kind, g.ranks) for g in groups.values()),
+        )
+        return JobKnown(job, store, fragment)
+
+
+def _blocked(producer: Producer, now_ns: int) -> list[Instruction]:
+    """EROICA's blocked rule, said when it begins and when it ends to hold for a rank."""
+    blocked = producer.tracker.blocked(now_ns - producer.offset_ns)
+    if blocked == producer.blocked:
+        return []
+    producer.blocked = blocked
+    hello = producer.hello
+    row = {
+        "rank": [producer.rank],
+        "host": [hello.host],
+        "metric": ["steps_blocked"],
+        "ts_ns": [now_ns],
+        "value": [float(blocked)],
+    }
+    said: list[Instruction] = [Append(hello.job, "hardware", row)]
+    return said
+
+
+def _appended(job: str, told: Told) -> Iterator[Append]:
+    return (Append(job, table, rows) for table, rows in told)
+
+
+def with_devices(fragment: Job, here: Host) -> Job:
+    """The fragment with this host's devices, which only the daemon can look up. A rank that says
+    it is on another host (in a container, or simulated) has others."""
+    hosts = tuple(
+        replace(host, nics=here.nics, gpus=here.gpus) if host.name == here.name else host
+        for host in fragment.hosts
+    )
+    return replace(fragment, hosts=hosts)
+
+
+def _who(hello: Hello) -> tuple[str, int, str]:
+    return hello.job, hello.rank, hello.source
+
+
+def _about_open(comm: Records, open_ops: Set[OpenKey]) -> Records:
+    """The records that may begin or end an operator in flight: of most packets none, and the
+    others' keys are not worth working out (half the processor's time, measured)."""
+    begins = comm["flags"] == COMM_OPEN
+    if not open_ops and not begins.any():
+        return comm[:0]
+    seq = comm["field"][:, 2]
+    known = np.array([seq for _, seq, _ in open_ops], np.int64)
+    about: Records = comm[begins | np.isin(seq, np.append(seq[begins], known))]
+    return about
+
+
+def _open_key(record: Records, names: dict[int, str]) -> OpenKey:
+    group, op_peer, seq = (int(value) for value in record["field"][:3])
+    return group, seq, names.get(op_peer >> 32) in ("Send", "Recv")

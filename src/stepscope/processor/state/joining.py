@@ -1,0 +1,133 @@
+"""NCCL's operators: what the producers of a process tell, to its joiner, and from there to rows."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+import numpy as np
+
+from stepscope.processor.instructions import Append
+from stepscope.processor.operators import communicators
+from stepscope.processor.operators.joiner import Joined, Joiner, Times
+from stepscope.processor.records import normalise
+from stepscope.processor.records.normalise import Records, Rows, Translation
+from stepscope.processor.state.natives import CUPTI, NCCL
+from stepscope.processor.state.producer import Producer
+from stepscope.window import NULL, Ints
+from stepscope.wire.records import COMM_DONE, UNKNOWN, RecordKind
+
+TURN_NS = 1_000_000_000
+"""Looked so often whether something waits no longer: it waits for seconds."""
+_GRAPHS, _PAUSED, _LOST = "stepscope_cupti_graphs", "stepscope_cupti_paused", "dropped.kernels"
+_LONE = ("stepscope_lone_operators", "stepscope_lone_kernels")
+
+
+def acquaint(new: Producer, near: Collection[Producer]) -> None:
+    """A producer of a process came, beside those that are there: one of them gets the joiner."""
+    plugin = next((one for one in near if one.hello.source == NCCL), None)
+    if plugin is None:
+        return
+    main = plugin.main
+    if main.joiner is None:
+        main.joiner = plugin.joiner or Joiner()
+    main.joiner.has_calls |= main.has_calls
+    if main is not plugin:
+        plugin.joiner = None
+    if new.hello.source == CUPTI and main.joiner.hears_kernels:
+        main.joiner.launches.part()  # it was there before, and something may be lost in between
+    main.joiner.hears_kernels |= any(one.hello.source == CUPTI for one in near)
+
+
+def hold(producer: Producer, records: Records) -> Records:
+    """Gives the joiner of a process, if there is one, what hooks tell of operators that were handed
+    to a device; returns the rest."""
+    producer.has_calls = True
+    if producer.joiner is None:
+        return records
+    field = records["field"]
+    is_done = (records["kind"] == int(RecordKind.COMM)) & (records["flags"] == COMM_DONE)
+    on_device = is_done & (field[:, 5] == UNKNOWN) & (field[:, 6] == UNKNOWN)
+    # one that was told of as open is none of a device's, and must not be missing meanwhile
+    on_device &= ~np.isin(field[:, 2], [seq for _, seq, _ in producer.open_ops])
+    producer.joiner.called(records[on_device], producer.names)
+    rest: Records = records[~on_device]
+    return rest
+
+
+def hear(producer: Producer, records: Records) -> None:
+    """Gives the joiner of a process what a native producer tells of operators, and whether its
+    kernels are all that ran."""
+    joiner = producer.main.joiner
+    if joiner is None:
+        return
+    joiner.told(normalise.of_kind(records, RecordKind.COMM), producer.names)
+    counts = normalise.of_kind(records, RecordKind.COUNT)
+    for name, value in counts["field"][:, :2].tolist():
+        metric = producer.names.get(name)
+        if metric in (_PAUSED, _LOST) and value:
+            joiner.launches.part()
+        if metric == _GRAPHS and value:
+            joiner.launches.by_order = False
+
+
+def ran(producer: Producer, kernels: Records) -> None:
+    """Gives the joiner of a process the kernels of its device."""
+    joiner = producer.main.joiner
+    if joiner is not None:
+        joiner.ran(kernels, producer.names, producer.kernels_until_ns - producer.offset_ns)
+
+
+def rows(producer: Producer, now_ns: int) -> Iterator[Append]:
+    """What of a process waits no longer at this time of the wall clock."""
+    joiner = producer.joiner
+    if joiner is None or joiner.is_empty or abs(now_ns - joiner.looked_ns) < TURN_NS:
+        return
+    joiner.looked_ns = now_ns
+    yield from _told(producer, joiner.take(producer.members(), now_ns - producer.offset_ns))
+    yield from _counted(producer, joiner, now_ns)
+
+
+def last_rows(producer: Producer) -> Iterator[Append]:
+    """All that is left of a process that has ended."""
+    if producer.joiner is not None and not producer.joiner.is_empty:
+        yield from _told(producer, producer.joiner.finish(producer.members()))
+
+
+def _told(producer: Producer, done: Joined) -> Iterator[Append]:
+    to, job = producer.translation(), producer.hello.job
+    if len(done.calls):
+        told = normalise.comm_ops(done.calls, to)
+        flags = [0 if one is None else one.flags for one in done.of_calls]
+        words = communicators.details(np.array(flags, np.int64))
+        yield Append(job, "comm_ops", {**told, **words, **_times(told, done.of_calls, to)})
+    if done.operators:
+        enqueued = np.array([op.enqueue_ns for op in done.operators], np.int64)
+        steps = producer.steps_at(enqueued)
+        told = communicators.operators(done.operators, steps, to, producer.members())
+        yield Append(job, "comm_ops", told)
+
+
+def _times(told: Rows, found: list[Times | None], to: Translation) -> dict[str, Ints]:
+    """Starts and ends, those of counterparts in place of what the rows tell."""
+    out: dict[str, Ints] = {name: told[name].copy() for name in ("start_ns", "end_ns")}
+    for at, one in enumerate(found):
+        if one is not None:
+            for name, ns in (("start_ns", one.start_ns), ("end_ns", one.end_ns)):
+                out[name][at] = NULL if ns == UNKNOWN else ns + to.offset_ns
+    return out
+
+
+def _counted(producer: Producer, joiner: Joiner, now_ns: int) -> Iterator[Append]:
+    """How much has found no counterpart so far, whenever that grew."""
+    counts = (joiner.lone_operators, joiner.launches.lone_kernels)
+    if counts == joiner.lone_told:
+        return
+    joiner.lone_told = counts
+    grown = {
+        "rank": [producer.rank] * len(counts),
+        "host": [producer.who.host] * len(counts),
+        "metric": list(_LONE),
+        "ts_ns": [now_ns] * len(counts),
+        "value": [float(count) for count in counts],
+    }
+    yield Append(producer.hello.job, "hardware", grown)

@@ -1,0 +1,117 @@
+"""How often a processor looks: seldom enough to cost little, often enough to be in time."""
+
+from __future__ import annotations
+
+import pytest
+
+from stepscope.processor.sockets.polling import (
+    CROWDED_BYTES,
+    CROWDED_SECONDS,
+    HALTED_SECONDS,
+    LONGEST_SECONDS,
+    SHORTEST_SECONDS,
+    TOLD_SECONDS,
+    Pace,
+    tick_seconds,
+)
+from stepscope.processor.state.host_state import HostState
+from stepscope.processor.state.steps import ON_THE_WAY_NS
+
+from .producers import MS, OFFSET_NS, Producer
+
+_ORDINARY_BYTES = 53_000
+"""A rank's share of 1e5 kernels a minute, in half a second."""
+
+
+def test_ranks_that_say_little_are_heard_together() -> None:
+    pace = Pace()
+    pace.heard(_ORDINARY_BYTES, now=100.0)
+    assert not pace.is_crowded(100.0)
+
+
+def test_a_rank_that_fills_its_socket_is_heard_at_once_for_a_while() -> None:
+    pace = Pace()
+    pace.heard(CROWDED_BYTES + 1, now=100.0)
+    pace.heard(_ORDINARY_BYTES, now=101.0)
+    assert pace.is_crowded(101.0)
+    assert not pace.is_crowded(100.0 + CROWDED_SECONDS)
+
+
+@pytest.mark.parametrize(
+    ("step_seconds", "tick"),
+    [(0.0, SHORTEST_SECONDS), (0.1, SHORTEST_SECONDS), (1.0, 0.2), (60.0, LONGEST_SECONDS)],
+)
+def test_a_tick_is_as_far_from_the_next_as_steps_are_long(step_seconds: float, tick: float) -> None:
+    assert tick_seconds(step_seconds * 1e9, halted=False, waiting=False) == pytest.approx(tick)
+
+
+def test_whoever_waits_or_has_stopped_is_looked_at_often_however_long_steps_are() -> None:
+    assert tick_seconds(60e9, halted=False, waiting=True) == SHORTEST_SECONDS
+    assert tick_seconds(60e9, halted=True, waiting=True) == HALTED_SECONDS
+
+
+def test_where_launchers_tell_who_stops_nobody_looks_for_it() -> None:
+    often = {"halted": False, "waiting": False, "told": True}
+    assert tick_seconds(50e6, **often) == TOLD_SECONDS
+    assert tick_seconds(60e9, **often) == LONGEST_SECONDS
+    assert tick_seconds(50e6, **{**often, "waiting": True}) == SHORTEST_SECONDS
+
+
+def test_the_shortest_step_counts_and_none_while_one_is_not_known() -> None:
+    state = HostState()
+    for rank, compute_ns in enumerate((990 * MS, 490 * MS)):
+        producer = Producer(rank)
+        for packet in (producer.hello(), producer.tell("loader", "optimizer")):
+            state.packet(rank, packet, OFFSET_NS)
+        assert state.shortest_step_ns() == 0
+        events = [one for _ in range(12) for one in producer.iteration(compute_ns=compute_ns)]
+        state.packet(rank, producer.packet(*events), OFFSET_NS)
+    assert state.shortest_step_ns() == pytest.approx(500 * MS)
+
+
+def test_whoever_waits_is_looked_at_before_it_is_for_long() -> None:
+    """A job has stalled after half a step, and the second in which the end of an operator may be on
+    its way; ticks of a fifth of a step must not miss that."""
+    state, producer = HostState(), Producer()
+    for packet in (producer.hello(), producer.tell("loader", "optimizer", "dp-0", "AllReduce")):
+        state.packet(0, packet, OFFSET_NS)
+    events = [one for _ in range(12) for one in producer.iteration(compute_ns=990 * MS)]
+    state.packet(0, producer.packet(*events), OFFSET_NS)
+    began = OFFSET_NS + producer.now_ns
+    state.packet(0, producer.packet(producer.comm("AllReduce", 7)), began)
+    assert not state.is_waiting(began + ON_THE_WAY_NS + 200 * MS)
+    assert state.is_waiting(began + ON_THE_WAY_NS + 300 * MS)
+    state.packet(0, producer.packet(producer.comm("AllReduce", 7, end_ns=10)), began)
+    assert not state.is_waiting(began + ON_THE_WAY_NS + 300 * MS)
+
+
+def test_who_waits_for_most_of_every_step_has_not_stalled() -> None:
+    """Beside a slow rank, or in a pipeline: only who waits longer than usual is looked at."""
+    state, producer = HostState(), Producer()
+    for packet in (producer.hello(), producer.tell("loader", "optimizer", "dp-0", "AllReduce")):
+        state.packet(0, packet, OFFSET_NS)
+    for seq in range(12):
+        waited = producer.comm("AllReduce", seq, end_ns=producer.now_ns + 800 * MS)
+        state.packet(
+            0, producer.packet(waited, *producer.iteration(compute_ns=990 * MS)), OFFSET_NS
+        )
+    began = OFFSET_NS + producer.now_ns
+    state.packet(0, producer.packet(producer.comm("AllReduce", 12)), began)
+    assert not state.stalled(began + ON_THE_WAY_NS + 950 * MS)
+    assert state.stalled(began + ON_THE_WAY_NS + 1050 * MS)
+
+
+def test_one_long_wait_makes_nobody_patient_for_long() -> None:
+    state, producer = HostState(), Producer()
+    for packet in (producer.hello(), producer.tell("loader", "optimizer", "dp-0", "AllReduce")):
+        state.packet(0, packet, OFFSET_NS)
+    for seq in range(12):
+        lasted = 60_000 * MS if seq == 5 else 10 * MS
+        waited = producer.comm("AllReduce", seq, end_ns=producer.now_ns + lasted)
+        state.packet(
+            0, producer.packet(waited, *producer.iteration(compute_ns=990 * MS)), OFFSET_NS
+        )
+    began = OFFSET_NS + producer.now_ns
+    state.packet(0, producer.packet(producer.comm("AllReduce", 12)), began)
+    assert not state.stalled(began + ON_THE_WAY_NS + 1950 * MS)
+    assert state.stalled(began + ON_THE_WAY_NS + 2050 * MS)
