@@ -163,9 +163,9 @@ def test_who_samples_counters_itself_is_left_alone_with_them(driver: Driver) -> 
     driver.counters = {PCIE_RX: 1}
     driver.samples[pynvml.NVML_TOTAL_POWER_SAMPLES] = [(1_000_000, 1000), (1_100_000, 3000)]
     rates = Rates(0)
-    rates.aside = True
+    rates.counters_in_use = True
     assert told(rates) == {"gpu_power_w": (2.0, 100_000_000)}
-    rates.aside, driver.samples = False, {}
+    rates.counters_in_use, driver.samples = False, {}
     assert "sm_active" not in told(rates)
     driver.now_us += SECOND_US
     assert told(rates)["sm_active"] == (0.9, 1_000_000_000)

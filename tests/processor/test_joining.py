@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stepscope.processor.instructions import Append, Instruction
-from stepscope.processor.operators.joiner import PATIENCE_NS
+from stepscope.processor.operators.joiner import KERNEL_DELAY_NS
 from stepscope.store.encode import arrow_table
 from stepscope.wire.frames import GroupInfo
 from stepscope.wire.records import (
@@ -59,7 +59,7 @@ class Process(ThreeProducers):
     def take(self, said: list[Instruction]) -> None:
         self.told += [it for it in said if isinstance(it, Append)]
 
-    def wait(self, ns: int = PATIENCE_NS + 3_000_000_000) -> None:
+    def wait(self, ns: int = KERNEL_DELAY_NS + 3_000_000_000) -> None:
         for _ in range(4):
             self.now_ns += ns // 4
             self.take(self.state.tick(OFFSET_NS + self.now_ns))
@@ -138,9 +138,9 @@ def test_one_row_of_what_all_three_know(process: Process) -> None:
 
 def test_it_comes_when_all_have_had_their_time(process: Process) -> None:
     process.operate("AllReduce", "dp-0")
-    process.wait(PATIENCE_NS // 2)
+    process.wait(KERNEL_DELAY_NS // 2)
     assert not process.rows()
-    process.wait(PATIENCE_NS)
+    process.wait(KERNEL_DELAY_NS)
     assert len(process.rows()) == 1
 
 

@@ -164,7 +164,7 @@ def test_lost_kernels_that_were_counted(seed: int) -> None:
     half = process.kernels[99].start_ns
     early = [op for op in process.operators if op.enqueue_ns < half - 5 * MS]
     done = matched(process, early, process.kernels[:100], launches)
-    launches.part()
+    launches.lose_sync()
     late = process.operators[len(early) :]
     done += matched(process, late, process.kernels[104:], launches)
     assert not wrong(process, done)
@@ -229,7 +229,7 @@ def test_one_that_never_ends_has_no_kernel_and_none_takes_its_place() -> None:
 
 def test_where_graphs_launch_kernels_sampled_times_alone_tell() -> None:
     process = of_two_communicators(sampled=10)
-    launches = Launches(by_order=False, in_step=False)
+    launches = Launches(by_order=False, in_sync=False)
     done = matched(process, launches=launches)
     assert joined(done) >= 15 and not wrong(process, done)
     assert all(op.kernel is None for op in done if op.start_ns == UNKNOWN)

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from stepscope.processor.hardware import other_processes
-from stepscope.processor.hardware.other_processes import Strangers
+from stepscope.processor.hardware.other_processes import OtherProcesses
 
 BURN = "import os; os.sched_setaffinity(0, {%d})\nwhile True: sum(range(1000))"
 
@@ -33,10 +33,10 @@ def burnt_seconds(pid: int) -> float:
 
 def looked_twice(
     families: list[set[int]], burner: int, monkeypatch: pytest.MonkeyPatch
-) -> list[Strangers]:
+) -> list[OtherProcesses]:
     """Two looks of each, between which the burner used half a second of its CPU."""
     monkeypatch.setattr(other_processes, "LOOK_SECONDS", 0.0)
-    watches = [Strangers(lambda family=family: family) for family in families]  # type: ignore[misc]
+    watches = [OtherProcesses(lambda family=family: family) for family in families]  # type: ignore[misc]
     for watch in watches:
         assert watch.cores_used(frozenset()) is None, "the first look is only the baseline"
     before = burnt_seconds(burner)

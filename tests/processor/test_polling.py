@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from stepscope.processor.sockets.polling import (
-    CROWDED_BYTES,
-    CROWDED_SECONDS,
-    HALTED_SECONDS,
+    BUSY_BYTES,
+    BUSY_SECONDS,
+    LAUNCHER_SECONDS,
     LONGEST_SECONDS,
     SHORTEST_SECONDS,
-    TOLD_SECONDS,
-    Pace,
+    STOPPED_SECONDS,
+    Load,
     tick_seconds,
 )
 from stepscope.processor.state.host_state import HostState
@@ -24,17 +24,17 @@ _ORDINARY_BYTES = 53_000
 
 
 def test_ranks_that_say_little_are_heard_together() -> None:
-    pace = Pace()
-    pace.heard(_ORDINARY_BYTES, now=100.0)
-    assert not pace.is_crowded(100.0)
+    load = Load()
+    load.received(_ORDINARY_BYTES, now=100.0)
+    assert not load.is_busy(100.0)
 
 
 def test_a_rank_that_fills_its_socket_is_heard_at_once_for_a_while() -> None:
-    pace = Pace()
-    pace.heard(CROWDED_BYTES + 1, now=100.0)
-    pace.heard(_ORDINARY_BYTES, now=101.0)
-    assert pace.is_crowded(101.0)
-    assert not pace.is_crowded(100.0 + CROWDED_SECONDS)
+    load = Load()
+    load.received(BUSY_BYTES + 1, now=100.0)
+    load.received(_ORDINARY_BYTES, now=101.0)
+    assert load.is_busy(101.0)
+    assert not load.is_busy(100.0 + BUSY_SECONDS)
 
 
 @pytest.mark.parametrize(
@@ -42,17 +42,17 @@ def test_a_rank_that_fills_its_socket_is_heard_at_once_for_a_while() -> None:
     [(0.0, SHORTEST_SECONDS), (0.1, SHORTEST_SECONDS), (1.0, 0.2), (60.0, LONGEST_SECONDS)],
 )
 def test_a_tick_is_as_far_from_the_next_as_steps_are_long(step_seconds: float, tick: float) -> None:
-    assert tick_seconds(step_seconds * 1e9, halted=False, waiting=False) == pytest.approx(tick)
+    assert tick_seconds(step_seconds * 1e9, stopped=False, waiting=False) == pytest.approx(tick)
 
 
 def test_whoever_waits_or_has_stopped_is_looked_at_often_however_long_steps_are() -> None:
-    assert tick_seconds(60e9, halted=False, waiting=True) == SHORTEST_SECONDS
-    assert tick_seconds(60e9, halted=True, waiting=True) == HALTED_SECONDS
+    assert tick_seconds(60e9, stopped=False, waiting=True) == SHORTEST_SECONDS
+    assert tick_seconds(60e9, stopped=True, waiting=True) == STOPPED_SECONDS
 
 
 def test_where_launchers_tell_who_stops_nobody_looks_for_it() -> None:
-    often = {"halted": False, "waiting": False, "told": True}
-    assert tick_seconds(50e6, **often) == TOLD_SECONDS
+    often = {"stopped": False, "waiting": False, "launchers_report": True}
+    assert tick_seconds(50e6, **often) == LAUNCHER_SECONDS
     assert tick_seconds(60e9, **often) == LONGEST_SECONDS
     assert tick_seconds(50e6, **{**often, "waiting": True}) == SHORTEST_SECONDS
 

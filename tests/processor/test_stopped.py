@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.processor.sampling.stopped import Halted
+from stepscope.processor.sampling.stopped import StoppedProcesses
 
 from .daemons import wait_for
 
@@ -29,44 +29,46 @@ def process() -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.fixture
-def halted() -> Iterator[Halted]:
-    watch = Halted()
+def stopped() -> Iterator[StoppedProcesses]:
+    watch = StoppedProcesses()
     yield watch
     watch.close()
 
 
-def test_a_process_stops_and_goes_on(halted: Halted, process: subprocess.Popen[bytes]) -> None:
-    halted.watch("job", process.pid)
-    assert halted.look() == {}
+def test_a_process_stops_and_goes_on(
+    stopped: StoppedProcesses, process: subprocess.Popen[bytes]
+) -> None:
+    stopped.watch("job", process.pid)
+    assert stopped.look() == {}
     process.send_signal(signal.SIGSTOP)
-    wait_for(lambda: halted.look() == {"job": frozenset({process.pid})}, "stopped process")
+    wait_for(lambda: stopped.look() == {"job": frozenset({process.pid})}, "stopped process")
     process.send_signal(signal.SIGCONT)
-    wait_for(lambda: halted.look() == {}, "process that goes on")
+    wait_for(lambda: stopped.look() == {}, "process that goes on")
 
 
-def test_jobs_are_told_apart(halted: Halted, process: subprocess.Popen[bytes]) -> None:
+def test_jobs_are_told_apart(stopped: StoppedProcesses, process: subprocess.Popen[bytes]) -> None:
     with subprocess.Popen(["sleep", "600"]) as other:
-        halted.watch("one", process.pid)
-        halted.watch("two", other.pid)
+        stopped.watch("one", process.pid)
+        stopped.watch("two", other.pid)
         other.send_signal(signal.SIGSTOP)
-        wait_for(lambda: halted.look() == {"two": frozenset({other.pid})}, "stopped process")
-        halted.unwatch(other.pid)
-        assert halted.look() == {}
+        wait_for(lambda: stopped.look() == {"two": frozenset({other.pid})}, "stopped process")
+        stopped.unwatch(other.pid)
+        assert stopped.look() == {}
         other.kill()
 
 
 def test_a_process_that_is_gone_is_not_stopped(
-    halted: Halted, process: subprocess.Popen[bytes]
+    stopped: StoppedProcesses, process: subprocess.Popen[bytes]
 ) -> None:
-    halted.watch("job", process.pid)
+    stopped.watch("job", process.pid)
     process.kill()
     process.wait()
-    assert halted.look() == {}
+    assert stopped.look() == {}
 
 
 def test_files_are_closed(process: subprocess.Popen[bytes]) -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))
-    watch = Halted()
+    watch = StoppedProcesses()
     for _ in range(3):  # a rank that introduces itself again
         watch.watch("job", process.pid)
     watch.watch("job", 2**22 + 1)  # no such process
@@ -74,11 +76,13 @@ def test_files_are_closed(process: subprocess.Popen[bytes]) -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
-def test_whose_children_all_of_them_are(halted: Halted, process: subprocess.Popen[bytes]) -> None:
-    assert not halted.are_children_of([os.getpid()])  # nobody is
-    halted.watch("job", process.pid)
-    assert halted.are_children_of([1, os.getpid()])
-    halted.watch("job", os.getpid())
-    assert not halted.are_children_of([os.getpid()])
-    halted.unwatch(os.getpid())
-    assert halted.are_children_of([os.getpid()])
+def test_whose_children_all_of_them_are(
+    stopped: StoppedProcesses, process: subprocess.Popen[bytes]
+) -> None:
+    assert not stopped.are_children_of([os.getpid()])  # nobody is
+    stopped.watch("job", process.pid)
+    assert stopped.are_children_of([1, os.getpid()])
+    stopped.watch("job", os.getpid())
+    assert not stopped.are_children_of([os.getpid()])
+    stopped.unwatch(os.getpid())
+    assert stopped.are_children_of([os.getpid()])

@@ -41,15 +41,15 @@ from stepscope.processor.instructions import (
 )
 from stepscope.processor.records.normalise import Rows
 from stepscope.processor.reporting.reporter import Reporting
-from stepscope.processor.sampling.stopped import Halted
+from stepscope.processor.sampling.stopped import StoppedProcesses
 from stepscope.processor.sampling.watcher import OutsideWatcher
 from stepscope.processor.settings import Settings
 from stepscope.processor.sockets.followers import Followers
-from stepscope.processor.sockets.listener import BACKLOG, listen, own
+from stepscope.processor.sockets.listener import BACKLOG, listen, take_lock
 from stepscope.processor.sockets.polling import (
     LONGEST_SECONDS,
     SHORTEST_SECONDS,
-    Pace,
+    Load,
     tick_seconds,
 )
 from stepscope.processor.state.host_state import HostState, with_devices
@@ -87,28 +87,28 @@ class Processor:
         self._settings = settings
         self._host = host_name()
         self._reporting = Reporting(self._host, settings.remote_write)
-        self._lock_file = own(settings.socket)
+        self._lock_file = take_lock(settings.socket)
         self._listener = listen(settings.socket)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._connections: dict[int, socket.socket] = {}
         self._state = HostState()
         self._followers = Followers()
-        self._jobs = JobFolders(self._host, settings, self._followers.tell)
-        self._outside = OutsideWatcher(self._host, settings, self._store)
+        self._jobs = JobFolders(self._host, settings, self._followers.notify)
+        self._watcher = OutsideWatcher(self._host, settings, self._store)
         self._counters = self._windows()
         self._upkeep = Upkeep(self._host, settings.keep_options(), self._jobs.folders)
         self._nics = adapters()
         self._stop = False
         self._refused: set[str] = set()
         self._busy_at = time.monotonic()
-        self._pace = Pace()
+        self._load = Load()
         self._tick_at, self._tick_seconds = 0.0, SHORTEST_SECONDS
         self._duties_at = 0.0
         self._stalls = Stalls()
-        self._standing: set[str] = set()  # jobs of which it was said that they do not get on
-        self._halted = Halted()
-        self._halted_before: dict[str, frozenset[int]] = {}
+        self._stalled_jobs: set[str] = set()  # jobs of which it was said that they do not get on
+        self._stopped = StoppedProcesses()
+        self._stopped_before: dict[str, frozenset[int]] = {}
         self._parents: dict[int, int] = {}
 
     def _windows(self) -> Windows:
@@ -117,9 +117,9 @@ class Processor:
         wanted = None if hz is None else Wanted(hz, settings.counters_seconds)
         # past series and traces, in which there is no place for ten thousand a second
         sink = Sink(
-            self._state.jobs, self._jobs.record, self._jobs.hurry, self._outside.leave_counters
+            self._state.jobs, self._jobs.record, self._jobs.hurry, self._watcher.leave_counters
         )
-        return Windows(self._host, len(self._outside.gpus), wanted, sink)
+        return Windows(self._host, len(self._watcher.gpus), wanted, sink)
 
     def run(self) -> None:
         """Serves until SIGTERM, SIGINT or idleness; then stores what is left."""
@@ -139,12 +139,12 @@ class Processor:
         self._stop = True
 
     def _ready(self) -> list[tuple[selectors.SelectorKey, int]]:
-        """Who has something to say: heard together at the next tick, where that is little and
+        """Who has something to say: received_bytes together at the next tick, where that is little and
         nobody is stopped, or as soon as a launcher says that somebody is."""
         now = time.monotonic()
         if not self._connections:
             return self._selector.select(timeout=LONGEST_SECONDS)
-        if self._halted_before or self._pace.is_crowded(now):
+        if self._stopped_before or self._load.is_busy(now):
             return self._selector.select(timeout=self._tick_seconds)
         select.select(self._parents, (), (), max(self._tick_at - now, 0.0))
         return self._selector.select(timeout=0)
@@ -153,25 +153,25 @@ class Processor:
         """What time alone brings about; every packet of a busy host is no reason for it."""
         if time.monotonic() < self._tick_at:
             return
-        halted, now_ns = self._with_halted(), time.time_ns()
-        stalled = self._state.stalled(now_ns, halted)
+        stopped, now_ns = self._with_stopped(), time.time_ns()
+        stalled = self._state.stalled(now_ns, stopped)
         self._carry_out(self._stalls.due(stalled, time.monotonic()))
         self._tick_seconds = tick_seconds(
-            self._state.shortest_step_ns(), halted=bool(halted),
+            self._state.shortest_step_ns(), stopped=bool(stopped),
             waiting=self._state.is_waiting(now_ns),
-            told=self._halted.are_children_of(self._parents.values()),
+            launchers_report=self._stopped.are_children_of(self._parents.values()),
         )  # fmt: skip
         self._tick_at = time.monotonic() + self._tick_seconds
 
-    def _with_halted(self) -> Collection[str]:
+    def _with_stopped(self) -> Collection[str]:
         """Jobs that have a stopped process; where one has just stopped, it is looked at."""
-        halted, before = self._halted.look(), self._halted_before
-        self._halted_before = halted
-        for job, pids in halted.items():
+        stopped, before = self._stopped.look(), self._stopped_before
+        self._stopped_before = stopped
+        for job, pids in stopped.items():
             if pids - before.get(job, frozenset()):
                 self._hurry(job)
-                self._outside.halted()
-        return halted.keys()
+                self._watcher.process_stopped()
+        return stopped.keys()
 
     def _hurry(self, job: str) -> None:
         self._relay(Relay(tuple(self._state.connections(job)), encode_hurry(HURRY)))
@@ -217,7 +217,7 @@ class Processor:
 
     def _read(self, fd: int) -> bool:
         """Takes what is there, but leaves the other connections their turn: then True."""
-        connection, heard = self._connections[fd], 0
+        connection, received_bytes = self._connections[fd], 0
         for _ in range(_PACKETS_PER_TURN):
             try:
                 data = connection.recv(MAX_PACKET_BYTES)
@@ -228,8 +228,8 @@ class Processor:
             if not data:
                 self._hang_up(fd)
                 return False
-            heard += len(data)
-            self._pace.heard(heard, time.monotonic())
+            received_bytes += len(data)
+            self._load.received(received_bytes, time.monotonic())
             self._carry_out(self._state.packet(fd, data, time.time_ns()))
             if fd not in self._connections:
                 return False
@@ -246,7 +246,7 @@ class Processor:
 
     def _flush_for(self, job: str, line: socket.socket) -> None:
         """Has a job stored whole, then says so; on a thread, because producers do not wait."""
-        self._outside.finish(job, timeout=4.0)
+        self._watcher.finish(job, timeout=4.0)
         trouble = self._jobs.flush(job, timeout=10.0)
         reply = pack(PacketKind.CONTROL, encode_flushed(job, trouble), os.getpid(), 0)
         try:
@@ -272,34 +272,34 @@ class Processor:
     def _open_ops(self, it: OpenOps) -> None:
         """That operators are in flight is no news in itself: where steps are long, some always
         are. It is where the job does not get on, and when it gets on again."""
-        if it.rows and it.job in self._halted_before:
-            self._outside.stalled(it.job)
+        if it.rows and it.job in self._stopped_before:
+            self._watcher.stalled(it.job)
             if not self._stalls.has(it.job):
                 self._tick_at = 0.0  # somebody waits for who has stopped: that is the news
-            self._standing.add(it.job)
+            self._stalled_jobs.add(it.job)
         self._jobs.replace_open(it.job, it.rows)
-        if it.job in self._standing:
+        if it.job in self._stalled_jobs:
             self._jobs.hurry(it.job)
         if not it.rows:
-            self._standing.discard(it.job)
+            self._stalled_jobs.discard(it.job)
 
     def _job_known(self, it: JobKnown) -> None:
-        here = Host(self._host, (), self._nics, self._outside.gpus)
+        here = Host(self._host, (), self._nics, self._watcher.gpus)
         self._jobs.open(it.job, it.store, with_devices(it.fragment, here))
 
     def _watch(self, it: Watch) -> None:
-        self._outside.watch(it)
-        self._halted.watch(it.job, it.pid)
+        self._watcher.watch(it)
+        self._stopped.watch(it.job, it.pid)
 
     def _unwatch(self, it: Unwatch) -> None:
-        self._outside.unwatch(it)
-        self._halted.unwatch(it.pid)
+        self._watcher.unwatch(it)
+        self._stopped.unwatch(it.pid)
 
     def _stalled(self, it: Stalled) -> None:
         """Has the processes looked at, and says that we are looking: a hang is told by time that
         passes while nothing else is recorded."""
-        self._outside.stalled(it.job)
-        self._standing.add(it.job)
+        self._watcher.stalled(it.job)
+        self._stalled_jobs.add(it.job)
         self._counters.stalled()
         self._store(it.job, "hardware", it.rows(time.time_ns()))
         self._jobs.hurry(it.job)
@@ -318,9 +318,11 @@ class Processor:
 
     def _relay(self, it: Relay) -> None:
         request = pack(PacketKind.CONTROL, it.payload, os.getpid(), 0)
-        told = sum([self._say(fd, request) for fd in it.connections])
-        if it.asker is not None:
-            self._say(it.asker, pack(PacketKind.CONTROL, encode_relayed(told), os.getpid(), 0))
+        reached = sum([self._send(fd, request) for fd in it.connections])
+        if it.requester is not None:
+            self._send(
+                it.requester, pack(PacketKind.CONTROL, encode_relayed(reached), os.getpid(), 0)
+            )
 
     def _sample_counters(self, it: SampleCounters) -> None:
         line = self._connections[it.connection].dup()
@@ -331,7 +333,7 @@ class Processor:
 
         self._counters.begin(Wanted(it.hz, it.seconds), answer)
 
-    def _say(self, fd: int, packet: bytes) -> bool:
+    def _send(self, fd: int, packet: bytes) -> bool:
         try:
             self._connections[fd].send(packet)
         except OSError:  # it is gone, or does not listen: then its ordinary looks must do
@@ -370,8 +372,8 @@ class Processor:
             self._hang_up(fd)
         self._upkeep.close()
         self._counters.close()
-        self._outside.close()
-        self._halted.close()
+        self._watcher.close()
+        self._stopped.close()
         self._jobs.close()
         self._reporting.close()
         self._listener.close()

@@ -111,11 +111,11 @@ class Parent:
 
 @dataclass(frozen=True)
 class Relay:
-    """Pass a request on to producers; `asker` is told to how many."""
+    """Pass a request on to producers; `requester` is told to how many."""
 
     connections: tuple[int, ...]
     payload: bytes
-    asker: int | None = None
+    requester: int | None = None
 
 
 @dataclass(frozen=True)

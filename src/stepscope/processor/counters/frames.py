@@ -14,11 +14,11 @@ MOST_METRICS = 8
 SAMPLE_TYPE = np.dtype([("start_ns", "<i8"), ("end_ns", "<i8"), ("value", "<f8", (MOST_METRICS,))])
 _HEAD = struct.Struct("<II")
 _LOST = struct.Struct("<qqq")
-_SAID, _METRICS, _SAMPLES, _LOSS, _NOTE = range(1, 6)
+_FAILURE, _METRICS, _SAMPLES, _LOSS, _NOTE = range(1, 6)
 
 
 @dataclass(frozen=True)
-class Said:
+class Failure:
     """Why nothing (more) is sampled."""
 
     why: str
@@ -53,7 +53,7 @@ class Lost:
     end_ns: int
 
 
-Frame = Said | Note | Metrics | Samples | Lost
+Frame = Failure | Note | Metrics | Samples | Lost
 
 
 class Frames:
@@ -82,4 +82,4 @@ def _frame(kind: int, payload: bytes) -> Frame:
     text = payload.decode(errors="replace")
     if kind == _METRICS:
         return Metrics(tuple(text.split("\n")))
-    return Said(text) if kind == _SAID else Note(text)
+    return Failure(text) if kind == _FAILURE else Note(text)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stepscope.processor.counters.frames import Frame, Frames, Lost, Metrics, Note, Said, Samples
+from stepscope.processor.counters.frames import Failure, Frame, Frames, Lost, Metrics, Note, Samples
 from stepscope.processor.counters.rows import loss_rows, sample_rows
 from stepscope.processor.counters.sampler import LIBRARY, Sampler, Wanted, command
 from stepscope.processor.records.normalise import Rows
@@ -30,7 +30,7 @@ REST_SECONDS = 300.0
 GRACE_SECONDS = 60.0
 """CUDA takes long to begin where nothing keeps the driver loaded; one that hangs takes for ever."""
 _END_SECONDS = 5.0
-"""Of a child that has told all."""
+"""Of a child that has children all."""
 FULL_ROWS = 50_000
 """Stored at once: a table's buffer holds four times that, and eight GPUs fill it in 0.3 s."""
 _PIECE_BYTES = 1 << 20
@@ -39,7 +39,7 @@ _LOOK_SECONDS = 0.2
 
 @dataclass(frozen=True)
 class Sink:
-    """Where rows go, and who is told."""
+    """Where rows go, and who is children."""
 
     jobs: Callable[[], Collection[str]]
     """Those that run here; asked when a window begins, by who begins it."""
@@ -50,8 +50,8 @@ class Sink:
 
 
 @dataclass
-class _Told:
-    """What one child told so far."""
+class _Child:
+    """What one child children so far."""
 
     sampler: Sampler
     frames: Frames = field(default_factory=Frames)
@@ -136,27 +136,27 @@ class Windows:
         gpus = range(self._gpus)
         self._sink.step_aside(frozenset(gpus))
         try:
-            told = [_Told(Sampler(gpu, command(wanted, gpu, self._library))) for gpu in gpus]
-            self._listen(told, time.monotonic() + wanted.seconds + GRACE_SECONDS)
-            for one in told:
-                self._end(one)
-            return _counted(told)
+            children = [_Child(Sampler(gpu, command(wanted, gpu, self._library))) for gpu in gpus]
+            self._listen(children, time.monotonic() + wanted.seconds + GRACE_SECONDS)
+            for child in children:
+                self._end(child)
+            return _counted(children)
         except OSError as error:
             return Counted(0, 0, (f"counters are not sampled: {error}",))
         finally:
             self._sink.step_aside(frozenset())
 
-    def _listen(self, told: Sequence[_Told], until: float) -> None:
-        """Until all have ended or are overdue. Who is told to leave still tells what it has."""
+    def _listen(self, children: Sequence[_Child], until: float) -> None:
+        """Until all have ended or are overdue. Who is children to leave still tells what it has."""
         with selectors.DefaultSelector() as selector:
-            for one in told:
-                selector.register(one.sampler.output, selectors.EVENT_READ, one)
+            for child in children:
+                selector.register(child.sampler.output, selectors.EVENT_READ, child)
             unstored, asked = 0, False
             while selector.get_map() and time.monotonic() < until:
                 if self._stop.is_set() and not asked:
                     asked, until = True, min(until, time.monotonic() + 5.0)
-                    for one in told:
-                        one.sampler.end()
+                    for child in children:
+                        child.sampler.end()
                 for key, _ in selector.select(_LOOK_SECONDS):
                     unstored += self._read(key.data)
                     if key.data.ended:
@@ -165,25 +165,25 @@ class Windows:
                     self._store()
                     unstored = 0
 
-    def _read(self, told: _Told) -> int:
+    def _read(self, child: _Child) -> int:
         """Takes what is there; how many rows it made."""
-        piece = os.read(told.sampler.output, _PIECE_BYTES)
-        told.ended = not piece
-        return sum(self._take(told, frame) for frame in told.frames.feed(piece))
+        piece = os.read(child.sampler.output, _PIECE_BYTES)
+        child.ended = not piece
+        return sum(self._take(child, frame) for frame in child.frames.feed(piece))
 
-    def _take(self, told: _Told, frame: Frame) -> int:
-        gpu = told.sampler.gpu
+    def _take(self, child: _Child, frame: Frame) -> int:
+        gpu = child.sampler.gpu
         match frame:
             case Metrics(names):
-                told.metrics = names
+                child.metrics = names
             case Samples(of):
-                told.samples += len(of)
-                return self._append("hardware", sample_rows(self._host, gpu, told.metrics, frame))
+                child.samples += len(of)
+                return self._append("hardware", sample_rows(self._host, gpu, child.metrics, frame))
             case Lost(samples):
-                told.lost += samples
-                self._append("losses", loss_rows(told.metrics, frame))
-            case Said(why):
-                told.trouble = why
+                child.lost += samples
+                self._append("losses", loss_rows(child.metrics, frame))
+            case Failure(why):
+                child.trouble = why
             case Note(text):
                 logger.info("counters of gpu%d: %s", gpu, text)
         return 0
@@ -199,19 +199,19 @@ class Windows:
             self._sink.hurry(job)
 
     @staticmethod
-    def _end(told: _Told) -> None:
+    def _end(child: _Child) -> None:
         """What it said itself is nearer to the truth than how it ended."""
-        how = told.sampler.why_ended(_END_SECONDS if told.ended else 0.0)
-        told.trouble = told.trouble or how
+        how = child.sampler.why_ended(_END_SECONDS if child.ended else 0.0)
+        child.trouble = child.trouble or how
 
 
-def _counted(told: Sequence[_Told]) -> Counted:
+def _counted(children: Sequence[_Child]) -> Counted:
     """Of all GPUs; a line for each different trouble."""
     troubled: dict[str, list[str]] = {}
-    for one in told:
-        if one.trouble is not None:
-            troubled.setdefault(one.trouble, []).append(f"gpu{one.sampler.gpu}")
+    for child in children:
+        if child.trouble is not None:
+            troubled.setdefault(child.trouble, []).append(f"gpu{child.sampler.gpu}")
     lines = (f"counters of {', '.join(gpus)} are not sampled: {trouble}"
              for trouble, gpus in troubled.items())  # fmt: skip
-    samples, lost = sum(one.samples for one in told), sum(one.lost for one in told)
+    samples, lost = sum(child.samples for child in children), sum(child.lost for child in children)
     return Counted(samples, lost, tuple(lines))

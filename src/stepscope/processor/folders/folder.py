@@ -90,16 +90,16 @@ class JobFolder:
         if self._traces is not None and time.monotonic() - self._drawn_at >= pause:
             self._drawn_at = time.monotonic()
             self._traces.flush(time.time_ns())
-            self._tell_losses(self._traces)
+            self._report_losses(self._traces)
 
     def close(self) -> None:
         """Stores and draws what is left."""
         self._hand_over_all()
         if self._traces is not None:
             self._traces.close(time.time_ns())
-            self._tell_losses(self._traces)
+            self._report_losses(self._traces)
         self._writer.close()
 
-    def _tell_losses(self, traces: JobTraces) -> None:
+    def _report_losses(self, traces: JobTraces) -> None:
         for rank, loss in traces.take_lost().items():
             self._writer.losses("traces", loss.start_ns, loss.end_ns, loss.rows, rank)

@@ -168,7 +168,7 @@ class JobFolders:
         for job, folder in due:
             with self._lock:
                 if self._folders.get(job) is folder:
-                    self._due[job] = time.monotonic() + self._pace(folder)
+                    self._due[job] = time.monotonic() + self._flush_seconds(folder)
                 hurried = job in self._hurried
                 self._hurried.discard(job)
             folder.store()
@@ -178,6 +178,6 @@ class JobFolders:
             self._turns += 1
             self._turn.notify_all()
 
-    def _pace(self, folder: JobFolder) -> float:
+    def _flush_seconds(self, folder: JobFolder) -> float:
         local = folder.location.is_local
         return self._settings.flush_seconds if local else self._settings.remote_flush_seconds

@@ -90,12 +90,12 @@ class Rates:
         self._counted: dict[str, tuple[int, int]] = {}
         self._samples = _gpm_samples(gpu)
         self._sampled_ns: int | None = None
-        self.aside = False
+        self.counters_in_use = False
         """Whether somebody else tells what a GPU's counters do, and more exactly."""
 
     def sample(self) -> Iterator[Reading]:
         """What is new since the last call."""
-        if self.aside:
+        if self.counters_in_use:
             self._sampled_ns = None
             yield from self._average("gpu_power_w", _AVERAGES["gpu_power_w"])
             return

@@ -49,7 +49,7 @@ class Gpus:
     def leave_counters(self, gpus: Collection[int]) -> None:
         """Steps aside for who samples the counters of these, and of no others."""
         for index, rates in enumerate(self._rates):
-            rates.aside = index in gpus
+            rates.counters_in_use = index in gpus
 
     def sample(self) -> Iterator[Reading]:
         """What each GPU shows now, and what it did and counted since the last sample."""

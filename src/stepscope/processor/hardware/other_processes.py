@@ -14,7 +14,7 @@ import psutil
 LOOK_SECONDS = 3.0
 
 
-class Strangers:
+class OtherProcesses:
     """Looks at all processes of the host. `family` gives the pids that are no strangers."""
 
     def __init__(self, family: Callable[[], set[int]]) -> None:

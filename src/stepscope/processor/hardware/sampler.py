@@ -21,12 +21,12 @@ import psutil
 
 from stepscope.processor.hardware.machine import Machine
 from stepscope.processor.hardware.nvml import Gpus
-from stepscope.processor.hardware.other_processes import Strangers
+from stepscope.processor.hardware.other_processes import OtherProcesses
 from stepscope.processor.hardware.ports import Ports, rdma_adapters
 from stepscope.processor.hardware.proc import ProcessFiles
 from stepscope.processor.records.normalise import Rows
 
-STRANGERS_FROM = 0.2
+LOOK_FROM_RUN_DELAY = 0.2
 """Run delay from which a look at all processes of the host is worth its cost."""
 GPU_USERS_SECONDS = 10.0
 """Who computes on a GPU hardly changes, and to ask costs more than to read a counter."""
@@ -82,20 +82,20 @@ class HardwareSampler:
     def __init__(self, host: str) -> None:
         self._host = host
         self._watched: dict[int, _Watched] = {}
-        self._halted: set[int] = set()
+        self._stopped: set[int] = set()
         self._machine, self._gpus, self._ports = Machine(), Gpus(), Ports()
         self._last: float | None = None
         self._looked_at_gpus = -GPU_USERS_SECONDS
-        self._strangers = Strangers(self._family)
+        self._other_processes = OtherProcesses(self._family)
 
     @property
     def gpus(self) -> tuple[str, ...]:
         return self._gpus.names
 
     @property
-    def halted(self) -> frozenset[int]:
+    def stopped(self) -> frozenset[int]:
         """The pids that the last sample found stopped or gone."""
-        return frozenset(self._halted)
+        return frozenset(self._stopped)
 
     def leave_counters(self, gpus: Collection[int]) -> None:
         """Somebody else samples what the units of these GPUs do, and of no others."""
@@ -113,7 +113,7 @@ class HardwareSampler:
         watched = self._watched.pop(pid, None)
         if watched is not None:
             watched.files.close()
-        self._halted.discard(pid)
+        self._stopped.discard(pid)
 
     def close(self) -> None:
         for pid in list(self._watched):
@@ -124,21 +124,21 @@ class HardwareSampler:
         """One sample of everything."""
         now, elapsed, there = time.time_ns(), self._elapsed(), self._users_of_gpus()
         of_gpus = list(self._gpus.sample())
-        of_host = [*self._host_samples(elapsed), *self._strangers_on_gpus(there)]
+        of_host = [*self._host_samples(elapsed), *self._others_on_gpus(there)]
         of_host += [(_HOST_LEVEL, one.metric, one.value) for one in of_gpus]
         of_ranks = {}
         for pid, watched in self._watched.items():
             of_rank = self._rank_samples(watched, elapsed)
-            (self._halted.add if _is_halted(of_rank) else self._halted.discard)(pid)
+            (self._stopped.add if _has_stopped(of_rank) else self._stopped.discard)(pid)
             of_ranks[pid] = [*_gpu_of(pid, watched.rank, there), *of_rank]
         periods_ns = {one.metric: one.period_ns for one in of_gpus if one.period_ns is not None}
         return Sampled(self._host, now, of_host, self._by_job(of_ranks), periods_ns)
 
-    def pulse(self) -> Sampled:
+    def sample_stopped(self) -> Sampled:
         """Only who is stopped: cheap, and right at any rate, unlike what is counted in ticks."""
         now = time.time_ns()
-        self._halted = {pid for pid, one in self._watched.items() if _is_stopped(one.files)}
-        of_ranks = {pid: [(one.rank, "proc_stopped", float(pid in self._halted))]
+        self._stopped = {pid for pid, one in self._watched.items() if _is_stopped(one.files)}
+        of_ranks = {pid: [(one.rank, "proc_stopped", float(pid in self._stopped))]
                     for pid, one in self._watched.items()}  # fmt: skip
         return Sampled(self._host, now, [], self._by_job(of_ranks))
 
@@ -166,7 +166,7 @@ class HardwareSampler:
         self._looked_at_gpus = self._last
         return self._gpus.processes()
 
-    def _strangers_on_gpus(self, there: Mapping[int, Set[int]]) -> Iterator[Sample]:
+    def _others_on_gpus(self, there: Mapping[int, Set[int]]) -> Iterator[Sample]:
         """How many compute where a rank does; nothing where the driver's pids are not ours."""
         shared = {index: pids for index, pids in there.items() if pids & self._watched.keys()}
         ours: Collection[int] = ()
@@ -198,13 +198,13 @@ class HardwareSampler:
             return
         waited = (delay - delay_before) / 1e9 / elapsed
         yield watched.rank, "run_delay", waited
-        if waited > STRANGERS_FROM:
-            yield from self._stranger_samples(watched)
+        if waited > LOOK_FROM_RUN_DELAY:
+            yield from self._other_process_samples(watched)
 
-    def _stranger_samples(self, watched: _Watched) -> Iterator[Sample]:
+    def _other_process_samples(self, watched: _Watched) -> Iterator[Sample]:
         allowed = set(watched.process.cpu_affinity() or ())
         yield watched.rank, "allowed_cpus", float(len(allowed))
-        used = self._strangers.cores_used(allowed)
+        used = self._other_processes.cores_used(allowed)
         if used is not None:
             yield watched.rank, "stranger_cpu_util", used
 
@@ -233,7 +233,7 @@ def _is_stopped(files: ProcessFiles) -> bool:
         return True
 
 
-def _is_halted(samples: list[Sample]) -> bool:
+def _has_stopped(samples: list[Sample]) -> bool:
     return any(metric == "proc_stopped" and value for _, metric, value in samples)
 
 

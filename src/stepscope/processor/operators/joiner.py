@@ -28,16 +28,16 @@ from stepscope.trace.names import NO_PEER, UNKNOWN_PEER
 from stepscope.wire.frames import GroupInfo
 from stepscope.wire.records import RECORD_BYTES, UNKNOWN, unpack_peer
 
-TOLD_NS = 4_000_000_000
+PLUGIN_DELAY_NS = 4_000_000_000
 """The plugin tells of an operator 2 s after the last that it saw of it (`RIPE_NS`), once a second,
 and its packet takes a moment."""
-PATIENCE_NS = 8_000_000_000
+KERNEL_DELAY_NS = 8_000_000_000
 """Where CUPTI tells, too: kernels come within 2 s of their end, and wait 3 s here for more of them;
 the rest is for a device that lags behind its host."""
 LONGEST_NS = 60_000_000_000
 """And for one that lags further behind, as long as it gets on: two long steps."""
 QUIET_NS = 5_000_000_000
-"""A device that gets on tells of kernels that often: as those of `PATIENCE_NS`."""
+"""A device that gets on tells of kernels that often: as those of `KERNEL_DELAY_NS`."""
 GROUPED_NS = 1_000_000_000
 """Torch calls NCCL before a call returns, or when the script ends its group."""
 MOST_WAITING = 1 << 16
@@ -69,18 +69,18 @@ class Joiner:
 
     def __init__(self) -> None:
         self.launches = Launches()
-        self.hears_kernels = False
+        self.has_kernels = False
         self.lone_operators = 0
         """So many were not joined so far, of a process that has hooks."""
-        self.lone_told = (0, 0)
-        self.looked_ns = 0
+        self.reported_lone = (0, 0)
+        self.last_taken_ns = 0
         self._calls: dict[str, list[Call]] = defaultdict(list)
         self._operators: dict[str, list[Operator]] = defaultdict(list)
         self.has_calls = False
         """Hooks have told of operators, perhaps before this was made."""
-        self._heard_ns: int | None = None
+        self._last_kernels_ns: int | None = None
 
-    def called(self, records: Records, names: Mapping[int, str]) -> None:
+    def add_calls(self, records: Records, names: Mapping[int, str]) -> None:
         """Takes finished operators on a device, as hooks tell of them."""
         self.has_calls |= len(records) > 0
         packet = records.tobytes()
@@ -90,7 +90,7 @@ class Joiner:
             id, record = names.get(group, ""), packet[at * RECORD_BYTES : (at + 1) * RECORD_BYTES]
             self._calls[id].append(Call(record, id, names.get(op, ""), peer, size, enqueue_ns))
 
-    def told(self, records: Records, names: Mapping[int, str]) -> None:
+    def add_operators(self, records: Records, names: Mapping[int, str]) -> None:
         """Takes operators of NCCL's, as its plugin tells of them."""
         every = zip(records["field"].tolist(), records["flags"].tolist(), strict=True)
         for (comm, op_peer, seq, size, enqueue_ns, end_ns, start_ns), flags in every:
@@ -100,9 +100,9 @@ class Joiner:
                          end_ns, start_ns, flags)
             )  # fmt: skip
 
-    def ran(self, records: Records, names: Mapping[int, str], now_ns: int) -> None:
+    def add_kernels(self, records: Records, names: Mapping[int, str], now_ns: int) -> None:
         """Takes kernels, which may have any name."""
-        self._heard_ns = now_ns
+        self._last_kernels_ns = now_ns
         self.launches.add_kernels(_kernels(records, names))
 
     @property
@@ -112,8 +112,8 @@ class Joiner:
 
     def take(self, members: Members, now_ns: int) -> Joined:
         """What needs to wait no longer at this time of the process's clock."""
-        patience = PATIENCE_NS if self.hears_kernels else TOLD_NS
-        alone = members.groups is None and not self.hears_kernels
+        patience = KERNEL_DELAY_NS if self.has_kernels else PLUGIN_DELAY_NS
+        alone = members.groups is None and not self.has_kernels
         self._shed(now_ns)
         return self._take(members, now_ns, now_ns if alone else now_ns - patience)
 
@@ -124,7 +124,7 @@ class Joiner:
     def _take(self, members: Members, now_ns: int, until_ns: int) -> Joined:
         if self._is_full():
             until_ns = now_ns
-        is_quiet = self._heard_ns is None or now_ns - self._heard_ns > QUIET_NS
+        is_quiet = self._last_kernels_ns is None or now_ns - self._last_kernels_ns > QUIET_NS
         wait_from_ns = until_ns if is_quiet or self._is_full() else now_ns - LONGEST_NS
         decided = self.launches.match(until_ns, wait_from_ns, is_quiet)
         waiting = self.launches.operators
@@ -141,7 +141,7 @@ class Joiner:
         kernels = self.launches.kernels
         late = bool(kernels) and kernels[0].start_ns < now_ns - 2 * LONGEST_NS
         if late or len(kernels) > MOST_WAITING:
-            self.launches.part()
+            self.launches.lose_sync()
 
     def _join(self, members: Members, decided: list[Operator], until_ns: int) -> Joined:
         out = _Out()

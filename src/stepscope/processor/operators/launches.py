@@ -114,11 +114,11 @@ class Launches:
     """Operators and kernels that wait for each other.
 
     Attributes:
-        in_step: whether the next launch is the next kernel.
+        in_sync: whether the next launch is the next kernel.
         by_order: whether order tells at all, or sampled times alone.
     """
 
-    in_step: bool = True
+    in_sync: bool = True
     by_order: bool = True
     operators: list[Operator] = field(default_factory=list)
     kernels: deque[Kernel] = field(default_factory=deque)
@@ -139,9 +139,9 @@ class Launches:
         self._last_launch = max(self._last_launch, launch)
         return Kernel(launch, kernel.stream, kernel.start_ns, kernel.end_ns, kernel.function)
 
-    def part(self) -> None:
+    def lose_sync(self) -> None:
         """From here on the next launch need not be the next kernel."""
-        self.in_step = False
+        self.in_sync = False
         self._streams.clear()
 
     def match(self, until_ns: int, wait_from_ns: int, is_quiet: bool) -> list[Operator]:
@@ -160,7 +160,7 @@ class Launches:
             self._decide(launch, is_quiet)
             taken += launch
         self.operators = self.operators[len(taken) :]
-        if not self.in_step:
+        if not self.in_sync:
             self._give_up_kernels(until_ns)
         return taken
 
@@ -168,7 +168,7 @@ class Launches:
         """For operators that are missing, for a kernel, or for one that is overtaken."""
         if self._misses_some(launch):
             return all(op.lane in self._next for op in launch)  # else we came too late for them
-        return self.in_step and (not self.kernels or self._is_strange(launch))
+        return self.in_sync and (not self.kernels or self._is_on_new_stream(launch))
 
     def _misses_some(self, launch: Launch) -> bool:
         if len(launch) == 1:  # nearly always
@@ -178,7 +178,7 @@ class Launches:
             firsts[op.lane] = min(op.seq, firsts.get(op.lane, op.seq))
         return any(seq > self._next.get(lane, 0) for lane, seq in firsts.items())
 
-    def _is_strange(self, launch: Launch) -> bool:
+    def _is_on_new_stream(self, launch: Launch) -> bool:
         """Whether the next kernel is on a stream that the communicator has not used so far."""
         streams = self._streams.get(launch[0].communicator)
         return streams is not None and self.kernels[0].stream not in streams
@@ -188,17 +188,17 @@ class Launches:
         if any(op.seq < self._next.get(op.lane, 0) for op in launch):
             return  # given up as missing
         if self._misses_some(launch) or not self._agrees_next(launch, is_quiet):
-            self.part()
-        if not self.in_step:
+            self.lose_sync()
+        if not self.in_sync:
             self._find(launch)
-        if self.in_step:
+        if self.in_sync:
             self._join(launch)
-        self.in_step &= self.by_order
+        self.in_sync &= self.by_order
         for op in launch:
             self._next[op.lane] = max(op.seq + 1, self._next.get(op.lane, 0))
 
     def _agrees_next(self, launch: Launch, is_quiet: bool) -> bool:
-        if not self.kernels or (is_quiet and self._is_strange(launch)):
+        if not self.kernels or (is_quiet and self._is_on_new_stream(launch)):
             return False
         return _agree(launch, self.kernels[0])
 
@@ -208,7 +208,7 @@ class Launches:
         if len(found) == 1:
             while self.kernels[0] is not found[0]:
                 self._give_up_kernel()
-            self.in_step = True
+            self.in_sync = True
 
     def _join(self, launch: Launch) -> None:
         kernel = self.kernels.popleft()

@@ -17,7 +17,7 @@ _STOPPED = b"Tt"
 """By a signal, by who traces it."""
 
 
-class Halted:
+class StoppedProcesses:
     """The processes of each job, and which of them are stopped."""
 
     def __init__(self) -> None:

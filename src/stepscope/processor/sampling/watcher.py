@@ -59,9 +59,9 @@ class OutsideWatcher:
     def unwatch(self, who: Unwatch) -> None:
         self._requests.put(lambda: self._unwatch(who))
 
-    def halted(self) -> None:
+    def process_stopped(self) -> None:
         """A process has stopped: look which, and where."""
-        self._requests.put(self._pulse)
+        self._requests.put(self._sample_stopped)
 
     def stalled(self, job: str) -> None:
         """Operators of a job are in flight for long: look at once, and keep looking."""
@@ -133,7 +133,7 @@ class OutsideWatcher:
     def _look_at_once(self, job: str) -> None:
         now = time.monotonic()
         if now - self._sampled < SHORTEST_SAMPLE_SECONDS:
-            self._pulse()
+            self._sample_stopped()
         else:
             self._sample()
         if self._stacks is not None and now - self._dumped.get(job, 0.0) >= DUMP_SECONDS:
@@ -158,28 +158,28 @@ class OutsideWatcher:
         now = time.monotonic()
         if now - self._sampled < SHORTEST_SAMPLE_SECONDS:
             return
-        halted = self._hardware.halted
+        halted = self._hardware.stopped
         sampled = self._hardware.sample()
-        self._dump_before_verdict(self._hardware.halted - halted)
+        self._dump_stacks(self._hardware.stopped - halted)
         own = self._own_cost(now)
         self._sampled = now
         for job in set(self._jobs.values()):
             self._append(job, "hardware", sampled.rows_of(job))
             self._append(job, "hardware", own)
 
-    def _pulse(self) -> None:
-        halted = self._hardware.halted
-        looked = self._hardware.pulse()
-        self._dump_before_verdict(self._hardware.halted - halted)
+    def _sample_stopped(self) -> None:
+        halted = self._hardware.stopped
+        looked = self._hardware.sample_stopped()
+        self._dump_stacks(self._hardware.stopped - halted)
         for job in set(self._jobs.values()):
             self._append(job, "hardware", looked.rows_of(job))
 
-    def _dump_before_verdict(self, newly_halted: frozenset[int]) -> None:
+    def _dump_stacks(self, newly_stopped: frozenset[int]) -> None:
         """Stacks first: whoever reads that a process has stopped can read where, too."""
         if self._stacks is not None:
-            for job in {self._jobs[pid] for pid in newly_halted if pid in self._jobs}:
+            for job in {self._jobs[pid] for pid in newly_stopped if pid in self._jobs}:
                 self._dumped[job] = time.monotonic()
-                self._stacks.dump(job, newly_halted)
+                self._stacks.dump(job, newly_stopped)
 
     def _own_cost(self, now: float) -> Rows:
         """Cores that the processor and its samplers used since the last sample."""

@@ -30,7 +30,7 @@ class Followers:
                  for job, some in self._lines.items()}  # fmt: skip
         self._lines = {job: some for job, some in lines.items() if some}
 
-    def tell(self, job: str) -> None:
+    def notify(self, job: str) -> None:
         """Never waits: who has not read what was said before knows enough."""
         for line in self._lines.get(job, ()):
             try:

@@ -19,7 +19,7 @@ class AlreadyRunningError(UsageError):
     """Another processor owns the socket: there is one per host."""
 
 
-def own(path: Path) -> IO[str]:
+def take_lock(path: Path) -> IO[str]:
     """Takes the lock beside the socket; it is held for as long as this process lives.
 
     Raises:

@@ -17,48 +17,50 @@ SHORTEST_SECONDS = 0.05
 """Between ticks where steps are short, or not known, and the longest while somebody waits. More
 often a stopped rank was told of no sooner that could be measured, and waking up costs."""
 LONGEST_SECONDS = 0.25
-TOLD_SECONDS = 0.2
+LAUNCHER_SECONDS = 0.2
 """The shortest between ticks where launchers tell who stops: ranks say what they do twice a second,
 and a tick is a tenth of a millisecond or two."""
 TICKS_PER_STEP = 5
 """Who has stopped is to be told within two steps of it; this is a tenth of them."""
-HALTED_SECONDS = 0.02
+STOPPED_SECONDS = 0.02
 """While a process is stopped: what is seen at a tick is what a hang is told by. Twice as often, and
 to store and to look, on two cores, get in each other's way (measured)."""
-CROWDED_BYTES = MAX_PACKET_BYTES
+BUSY_BYTES = MAX_PACKET_BYTES
 """Of one rank at one look. Its socket holds three such packets, and it must never find it full."""
-CROWDED_SECONDS = 5.0
+BUSY_SECONDS = 5.0
 """For how long each packet is then waited for: ranks send twice a second."""
 
 
 @dataclass
-class Pace:
+class Load:
     """What there is to hurry for."""
 
-    _crowded_until: float = 0.0
+    _busy_until: float = 0.0
 
-    def heard(self, size_bytes: int, now: float) -> None:
+    def received(self, size_bytes: int, now: float) -> None:
         """How much one rank had to say at one look."""
-        if size_bytes > CROWDED_BYTES:
-            self._crowded_until = now + CROWDED_SECONDS
+        if size_bytes > BUSY_BYTES:
+            self._busy_until = now + BUSY_SECONDS
 
-    def is_crowded(self, now: float) -> bool:
+    def is_busy(self, now: float) -> bool:
         """Whether each packet is to be taken as soon as it comes."""
-        return now < self._crowded_until
+        return now < self._busy_until
 
 
-def tick_seconds(step_ns: float, *, halted: bool, waiting: bool, told: bool = False) -> float:
+def tick_seconds(
+    step_ns: float, *, stopped: bool, waiting: bool, launchers_report: bool = False
+) -> float:
     """Until the next tick.
 
     Args:
         step_ns: the shortest average step of the jobs here; 0 where one is not known.
-        halted: somebody is stopped.
+        stopped: somebody is stopped.
         waiting: operators are in flight for long.
         told: who stops next is told, and needs no looking.
     """
-    if halted:
-        return HALTED_SECONDS
+    if stopped:
+        return STOPPED_SECONDS
     if waiting:
         return SHORTEST_SECONDS
-    shortest = TOLD_SECONDS if told else SHORTEST_SECONDS
+    shortest = LAUNCHER_SECONDS if launchers_report else SHORTEST_SECONDS
     return min(max(step_ns / TICKS_PER_STEP / 1e9, shortest), LONGEST_SECONDS)

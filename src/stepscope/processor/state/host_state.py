@@ -34,7 +34,7 @@ from stepscope.processor.records.normalise import Records, Rows
 from stepscope.processor.records.record_kinds import Kinds
 from stepscope.processor.records.tables import together
 from stepscope.processor.state import joining, observed
-from stepscope.processor.state.kernels import KernelSums, Told
+from stepscope.processor.state.kernels import KernelSums, NewRows
 from stepscope.processor.state.natives import NCCL, is_native, process_of
 from stepscope.processor.state.producer import OpenKey, Producer
 from stepscope.processor.state.steps import Event, Step
@@ -104,7 +104,7 @@ class HostState:
         producer = self.producers.pop(connection, None)
         if producer is None:
             return []
-        out = [*self._release(producer), *self._tell_kernels(producer), *self._leave(producer)]
+        out = [*self._release(producer), *self._report_kernels(producer), *self._leave(producer)]
         if producer.open_ops and not self._is_back(producer):
             self._gone.append(producer)
         hello = producer.hello
@@ -122,9 +122,9 @@ class HostState:
             out += said
             if said and producer.blocked:
                 out.append(self._stalled(producer.hello.job))
-            out += self._tell_late(producer, now_ns)
+            out += self._report_overdue(producer, now_ns)
         for producer in [*self.producers.values(), *self._leaving]:
-            out += joining.rows(producer, now_ns)
+            out += joining.joined_rows(producer, now_ns)
         for job, sums in self._sums.items():
             out += _appended(job, sums.tick(self._oldest_kernels_ns(job, now_ns)))
         return out
@@ -133,18 +133,18 @@ class HostState:
         """Operators that wait do so as long as somebody of their process can tell of them."""
         if producer.joiner is not None:
             self._leaving.append(producer)
-        if self._near(producer.hello):
+        if self._of_process(producer.hello):
             return []
         process = process_of(producer.hello)
         last = [one for one in self._leaving if process_of(one.hello) == process]
         self._leaving = [one for one in self._leaving if process_of(one.hello) != process]
         return [told for one in last for told in joining.last_rows(one)]
 
-    def _near(self, hello: Hello) -> list[Producer]:
+    def _of_process(self, hello: Hello) -> list[Producer]:
         """Those of a process."""
         return [p for p in self.producers.values() if process_of(p.hello) == process_of(hello)]
 
-    def _tell_late(self, producer: Producer, now_ns: int) -> list[Instruction]:
+    def _report_overdue(self, producer: Producer, now_ns: int) -> list[Instruction]:
         """What has waited for long enough."""
         out: list[Instruction] = []
         held, native = producer.held_since_ns, producer.is_native
@@ -154,16 +154,16 @@ class HostState:
         since = producer.kernels_since_ns
         may_tell = native or not producer.holding
         if may_tell and since is not None and now_ns - since >= KERNELS_NS:
-            out += self._tell_kernels(producer)
+            out += self._report_kernels(producer)
         return out
 
-    def stalled(self, now_ns: int, halted: Collection[str] = ()) -> list[Stalled]:
+    def stalled(self, now_ns: int, stopped: Collection[str] = ()) -> list[Stalled]:
         """Jobs with operators in flight for longer than half an average step of theirs, and than is
         usual there; any, of jobs that have a stopped process."""
         jobs = {
             producer.hello.job
             for producer in self.producers.values()
-            if (producer.open_ops and producer.hello.job in halted) or producer.waits(now_ns)
+            if (producer.open_ops and producer.hello.job in stopped) or producer.is_stuck(now_ns)
         }
         return [self._stalled(job) for job in sorted(jobs)]
 
@@ -174,7 +174,7 @@ class HostState:
 
     def is_waiting(self, now_ns: int) -> bool:
         """Whether operators are in flight for half as long as a stalled job's."""
-        return any(one.waits(now_ns, 0.5) for one in self.producers.values())
+        return any(one.is_stuck(now_ns, 0.5) for one in self.producers.values())
 
     def _stalled(self, job: str) -> Stalled:
         in_flight: Counter[str] = Counter()
@@ -192,8 +192,8 @@ class HostState:
     def _hello(self, connection: int, hello: Hello) -> list[Instruction]:
         out = self.disconnected(connection)  # a producer that introduces itself twice
         self.producers[connection] = Producer(hello)
-        self._gone = [p for p in self._gone if _who(p.hello) != _who(hello)]
-        self._acquaint(self.producers[connection])
+        self._gone = [p for p in self._gone if _identity(p.hello) != _identity(hello)]
+        self._link(self.producers[connection])
         out.append(self._job_known(hello.job, hello.store))
         # what this rank left open, here or with a processor before us, it will tell of again
         out.append(OpenOps(hello.job, self._open_rows(hello.job)))
@@ -205,14 +205,14 @@ class HostState:
             return out
         return [*out, Watch(hello.job, hello.rank, hello.pid, hello.thread_id)]
 
-    def _acquaint(self, new: Producer) -> None:
+    def _link(self, new: Producer) -> None:
         """Producers of one process learn of each other."""
-        near = self._near(new.hello)
-        python = next((p for p in reversed(near) if not p.is_native), None)
-        for producer in near:
+        same_process = self._of_process(new.hello)
+        python = next((p for p in reversed(same_process) if not p.is_native), None)
+        for producer in same_process:
             if producer.is_native and python is not None:
                 producer.python = python
-        joining.acquaint(new, near)
+        joining.attach_joiner(new, same_process)
 
     def _names(self, producer: Producer, payload: memoryview) -> list[Instruction]:
         told = decode_names(payload)
@@ -255,7 +255,7 @@ class HostState:
 
     def _is_back(self, producer: Producer) -> bool:
         """Whether its rank has a newer connection, which knows better what is open."""
-        return any(_who(p.hello) == _who(producer.hello) for p in self.producers.values())
+        return any(_identity(p.hello) == _identity(producer.hello) for p in self.producers.values())
 
     def _records(
         self, producer: Producer, kinds: Kinds, payload: memoryview, now_ns: int
@@ -283,7 +283,7 @@ class HostState:
         if kinds & record_kinds.KERNELS:
             kernels = normalise.of_kind(records, RecordKind.KERNEL)
             out = self._keep(producer, memoryview(kernels.tobytes()), now_ns)
-        joining.hear(producer, records)
+        joining.add_native(producer, records)
         others = ~np.isin(records["kind"], (int(RecordKind.KERNEL), int(RecordKind.COMM)))
         if others.any():
             producer.held.append((kinds, records[others]))
@@ -296,7 +296,7 @@ class HostState:
         """All but kernels."""
         steps = self._track(producer, records) if kinds & record_kinds.EVENTS else []
         if kinds & record_kinds.COMMS:
-            records = joining.hold(producer, records)
+            records = joining.take_calls(producer, records)
         if producer.holding:
             producer.held.append((kinds, records))
             if producer.tracker.sequence is not None:
@@ -317,20 +317,20 @@ class HostState:
         if producer.kernels_since_ns is None:
             producer.kernels_since_ns = now_ns
         full = producer.kernels_bytes >= MOST_KERNELS * RECORD_BYTES
-        return self._tell_kernels(producer) if full else []
+        return self._report_kernels(producer) if full else []
 
-    def _tell_kernels(self, producer: Producer) -> list[Instruction]:
+    def _report_kernels(self, producer: Producer) -> list[Instruction]:
         """Every kernel that waited, counted and as a row; the step is null if not yet known."""
         if not producer.kernels:
             return []
         hello, to = producer.hello, producer.translation()
-        to = replace(to, step_of=producer.step_by_now)
+        to = replace(to, step_of=producer.known_step)
         records = normalise.parse(memoryview(b"".join(producer.kernels)))
         records = producer.with_ordinals(records)
         rows = normalise.kernels(records, to)
         oldest_ns = self._oldest_kernels_ns(hello.job, producer.kernels_until_ns)
         producer.kernels, producer.kernels_bytes, producer.kernels_since_ns = [], 0, None
-        joining.ran(producer, records)
+        joining.add_kernels(producer, records)
         sums = self._sums.setdefault(hello.job, KernelSums())
         told = sums.add(producer.rank, rows, producer.kernels_until_ns, oldest_ns)
         return [Append(hello.job, "kernels", rows), *_appended(hello.job, told)]
@@ -366,7 +366,7 @@ class HostState:
     def _open(self, producer: Producer, records: Records) -> list[Instruction]:
         """Keeps the list of operators in flight; says it anew when it changed."""
         comm = normalise.of_kind(records, RecordKind.COMM)
-        producer.saw(comm)
+        producer.note_durations(comm)
         before = set(producer.open_ops)
         for record in _about_open(comm, before):
             key = _open_key(record, producer.names)
@@ -394,12 +394,12 @@ class HostState:
         groups: dict[str, GroupInfo] = {}
         parallelism: dict[str, int] = {}
         for producer in members:
-            hosts.setdefault(producer.who.host, set()).add(producer.rank)
+            hosts.setdefault(producer.identity.host, set()).add(producer.rank)
             groups.update(producer.groups if producer.python is None else {})
             parallelism.update(producer.parallelism)
         fragment = Job(
             job_id=job,
-            world_size=max(producer.who.world_size for producer in members),
+            world_size=max(producer.identity.world_size for producer in members),
             hosts=tuple(Host(name, tuple(sorted(ranks))) for name, ranks in hosts.items()),
             parallelism=parallelism,
             groups=tuple(ProcessGroup(g.id, g.kind, g.ranks) for g in groups.values()),
@@ -425,7 +425,7 @@ def _blocked(producer: Producer, now_ns: int) -> list[Instruction]:
     return said
 
 
-def _appended(job: str, told: Told) -> Iterator[Append]:
+def _appended(job: str, told: NewRows) -> Iterator[Append]:
     return (Append(job, table, rows) for table, rows in told)
 
 
@@ -439,7 +439,7 @@ def with_devices(fragment: Job, here: Host) -> Job:
     return replace(fragment, hosts=hosts)
 
 
-def _who(hello: Hello) -> tuple[str, int, str]:
+def _identity(hello: Hello) -> tuple[str, int, str]:
     return hello.job, hello.rank, hello.source
 
 

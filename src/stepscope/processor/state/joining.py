@@ -22,7 +22,7 @@ _GRAPHS, _PAUSED, _LOST = "stepscope_cupti_graphs", "stepscope_cupti_paused", "d
 _LONE = ("stepscope_lone_operators", "stepscope_lone_kernels")
 
 
-def acquaint(new: Producer, near: Collection[Producer]) -> None:
+def attach_joiner(new: Producer, near: Collection[Producer]) -> None:
     """A producer of a process came, beside those that are there: one of them gets the joiner."""
     plugin = next((one for one in near if one.hello.source == NCCL), None)
     if plugin is None:
@@ -33,12 +33,12 @@ def acquaint(new: Producer, near: Collection[Producer]) -> None:
     main.joiner.has_calls |= main.has_calls
     if main is not plugin:
         plugin.joiner = None
-    if new.hello.source == CUPTI and main.joiner.hears_kernels:
-        main.joiner.launches.part()  # it was there before, and something may be lost in between
-    main.joiner.hears_kernels |= any(one.hello.source == CUPTI for one in near)
+    if new.hello.source == CUPTI and main.joiner.has_kernels:
+        main.joiner.launches.lose_sync()  # it was there before, and something may be lost in between
+    main.joiner.has_kernels |= any(one.hello.source == CUPTI for one in near)
 
 
-def hold(producer: Producer, records: Records) -> Records:
+def take_calls(producer: Producer, records: Records) -> Records:
     """Gives the joiner of a process, if there is one, what hooks tell of operators that were handed
     to a device; returns the rest."""
     producer.has_calls = True
@@ -49,40 +49,40 @@ def hold(producer: Producer, records: Records) -> Records:
     on_device = is_done & (field[:, 5] == UNKNOWN) & (field[:, 6] == UNKNOWN)
     # one that was told of as open is none of a device's, and must not be missing meanwhile
     on_device &= ~np.isin(field[:, 2], [seq for _, seq, _ in producer.open_ops])
-    producer.joiner.called(records[on_device], producer.names)
+    producer.joiner.add_calls(records[on_device], producer.names)
     rest: Records = records[~on_device]
     return rest
 
 
-def hear(producer: Producer, records: Records) -> None:
+def add_native(producer: Producer, records: Records) -> None:
     """Gives the joiner of a process what a native producer tells of operators, and whether its
     kernels are all that ran."""
     joiner = producer.main.joiner
     if joiner is None:
         return
-    joiner.told(normalise.of_kind(records, RecordKind.COMM), producer.names)
+    joiner.add_operators(normalise.of_kind(records, RecordKind.COMM), producer.names)
     counts = normalise.of_kind(records, RecordKind.COUNT)
     for name, value in counts["field"][:, :2].tolist():
         metric = producer.names.get(name)
         if metric in (_PAUSED, _LOST) and value:
-            joiner.launches.part()
+            joiner.launches.lose_sync()
         if metric == _GRAPHS and value:
             joiner.launches.by_order = False
 
 
-def ran(producer: Producer, kernels: Records) -> None:
+def add_kernels(producer: Producer, kernels: Records) -> None:
     """Gives the joiner of a process the kernels of its device."""
     joiner = producer.main.joiner
     if joiner is not None:
-        joiner.ran(kernels, producer.names, producer.kernels_until_ns - producer.offset_ns)
+        joiner.add_kernels(kernels, producer.names, producer.kernels_until_ns - producer.offset_ns)
 
 
-def rows(producer: Producer, now_ns: int) -> Iterator[Append]:
+def joined_rows(producer: Producer, now_ns: int) -> Iterator[Append]:
     """What of a process waits no longer at this time of the wall clock."""
     joiner = producer.joiner
-    if joiner is None or joiner.is_empty or abs(now_ns - joiner.looked_ns) < TURN_NS:
+    if joiner is None or joiner.is_empty or abs(now_ns - joiner.last_taken_ns) < TURN_NS:
         return
-    joiner.looked_ns = now_ns
+    joiner.last_taken_ns = now_ns
     yield from _told(producer, joiner.take(producer.members(), now_ns - producer.offset_ns))
     yield from _counted(producer, joiner, now_ns)
 
@@ -120,12 +120,12 @@ def _times(told: Rows, found: list[Times | None], to: Translation) -> dict[str, 
 def _counted(producer: Producer, joiner: Joiner, now_ns: int) -> Iterator[Append]:
     """How much has found no counterpart so far, whenever that grew."""
     counts = (joiner.lone_operators, joiner.launches.lone_kernels)
-    if counts == joiner.lone_told:
+    if counts == joiner.reported_lone:
         return
-    joiner.lone_told = counts
+    joiner.reported_lone = counts
     grown = {
         "rank": [producer.rank] * len(counts),
-        "host": [producer.who.host] * len(counts),
+        "host": [producer.identity.host] * len(counts),
         "metric": list(_LONE),
         "ts_ns": [now_ns] * len(counts),
         "value": [float(count) for count in counts],

@@ -26,7 +26,7 @@ MOST_NAMES = 1 << 15
 windows have room for."""
 UNNAMED = -1
 _LOSSES = ("rank", "table", "start_ns", "end_ns", "rows")
-Told = list[tuple[str, Rows]]
+NewRows = list[tuple[str, Rows]]
 """Tables and the rows to add to them."""
 
 
@@ -37,7 +37,7 @@ class KernelSums:
         self._windows = _windows()
         self._numbers: dict[str, int] = {}
 
-    def add(self, rank: int, rows: Rows, now_ns: int, oldest_ns: int) -> Told:
+    def add(self, rank: int, rows: Rows, now_ns: int, oldest_ns: int) -> NewRows:
         """Takes rows of `kernels`; gives those of windows that are over.
 
         Args:
@@ -52,19 +52,19 @@ class KernelSums:
         self._windows.count(rank, numbers, rows["stream"], rows["duration_ns"], ends, now_ns)
         return told
 
-    def tick(self, now_ns: int) -> Told:
+    def tick(self, now_ns: int) -> NewRows:
         """Gives windows that are over by now, and with them what no window counts."""
         done = [] if self._windows is None else self._windows.tick(now_ns)
         return self._told(done) if done else []
 
-    def finish(self) -> Told:
+    def finish(self) -> NewRows:
         """Gives all that is there: the ranks have left."""
         return [] if self._windows is None else self._told(self._windows.finish())
 
-    def _told(self, done: list[Finished]) -> Told:
+    def _told(self, done: list[Finished]) -> NewRows:
         assert self._windows is not None
         names = [*self._numbers, None]  # the last one is for UNNAMED
-        told: Told = [
+        told: NewRows = [
             ("kernel_summaries", one.rows(lambda _, number: names[number]))
             for one in done
             if len(one.modes)

@@ -68,7 +68,7 @@ def _counts(producer: Producer, records: Records, to: Translation) -> Iterator[A
             _, lost, until, since, *_ = fields
             table = metric.removeprefix("dropped.")
             risk = AtRisk(since, until, {table: lost})
-            if producer.tells(table):
+            if producer.counts_loss_of(table):
                 yield Append(producer.hello.job, "losses", losses(to.rank, risk, to.offset_ns))
     told = [m is not None and not m.startswith("dropped.") for m in rows["metric"]]
     if any(told):

@@ -65,7 +65,7 @@ class Producer:
         return is_native(self.hello)
 
     @property
-    def who(self) -> Hello:
+    def identity(self) -> Hello:
         """As its process is known."""
         return self.hello if self.python is None else self.python.hello
 
@@ -76,11 +76,11 @@ class Producer:
 
     @property
     def rank(self) -> int:
-        return self.who.rank
+        return self.identity.rank
 
     @property
     def offset_ns(self) -> int:
-        return self.who.wall_ns - self.who.mono_ns
+        return self.identity.wall_ns - self.identity.mono_ns
 
     @property
     def patience_ns(self) -> float:
@@ -88,13 +88,13 @@ class Producer:
         step_ns, usual_ns = self.tracker.average_ns, max(self.lasted_ns, default=0)
         return max(PATIENT_STEPS * step_ns, min(USUAL_TIMES * usual_ns, USUAL_STEPS * step_ns))
 
-    def saw(self, comm: Records) -> None:
+    def note_durations(self, comm: Records) -> None:
         """Learns from operators how long they usually are in flight."""
         ended = comm["field"][(comm["flags"] == COMM_DONE) & (comm["field"][:, 5] != UNKNOWN)]
         if len(ended):
             self.lasted_ns.append(int((ended[:, 5] - ended[:, 4]).max()))
 
-    def waits(self, now_ns: int, part: float = 1.0) -> bool:
+    def is_stuck(self, now_ns: int, part: float = 1.0) -> bool:
         """Whether an operator is in flight for longer than this part of its patience: one of which
         the end may be on its way is not known to be."""
         if not self.open_ops:
@@ -105,11 +105,11 @@ class Producer:
 
     def step_of(self, ordinal: int) -> int:
         if self.is_native:
-            return NULL if self.python is None else self.python.step_by_now(ordinal)
+            return NULL if self.python is None else self.python.known_step(ordinal)
         sequence = self.tracker.sequence
         return ordinal if sequence is None else sequence.step_of(ordinal)
 
-    def step_by_now(self, ordinal: int) -> int:
+    def known_step(self, ordinal: int) -> int:
         """The step, null where it is not known yet how many optimizer steps make one."""
         unknown = self.holding and self.tracker.sequence is None and not self.is_native
         return NULL if unknown else self.step_of(ordinal)
@@ -122,17 +122,17 @@ class Producer:
         """The step at each time of its process's clock; null where only native ones tell of it."""
         if self.is_native:
             return np.full(len(times_ns), NULL, np.int64)
-        steps = [self.step_by_now(one) for one in self.step_ends.ordinals(times_ns).tolist()]
+        steps = [self.known_step(one) for one in self.step_ends.ordinals(times_ns).tolist()]
         return np.array(steps, np.int64)
 
     def translation(self) -> Translation:
         return Translation(self.rank, self.offset_ns, self.names, self.step_of)
 
-    def tells(self, table: str) -> bool:
+    def counts_loss_of(self, table: str) -> bool:
         """Whether rows of a table that it lost count: operators Python's hooks tell of as well."""
         return table != "comm_ops" or self.python is None
 
     def members(self) -> Members:
         """Who is in the communicators of its process."""
         groups = None if self.main.is_native else self.main.groups.values()
-        return Members(self.names, self.rank, self.who.world_size, groups)
+        return Members(self.names, self.rank, self.identity.world_size, groups)
