@@ -1,7 +1,8 @@
 """The processor of a host: one socket, many producers, one job folder per job.
 
-This thread only reads packets and carries out what `state` decides; `jobs` stores, `outside` looks
-at the processes. A producer never waits for any of them.
+This thread only reads packets and carries out what `state` decides. Other threads store rows
+(`folders.jobs`) and sample the processes (`sampling.watcher`). A producer never waits for any of
+them.
 """
 
 from __future__ import annotations
@@ -69,19 +70,19 @@ from stepscope.wire.frames import MAX_PACKET_BYTES, PacketKind, pack
 logger = logging.getLogger(__name__)
 
 _DUTY_SECONDS = 0.25
-"""What waits for seconds (for a step sequence, for more kernels, for silence to be long enough) is
-not asked after at every tick: that cost as much as the tick itself."""
+"""Conditions that take seconds (a step sequence, more kernels, a long enough silence) are not
+checked at every tick: that cost as much as the tick itself."""
 HURRY = Hurry(2.0)
-"""For how long the others are to tell at once what is in flight once a process has stopped; for
-steps that take longer, ordinary looks, ten a second, are early enough."""
+"""Once a process has stopped, the other producers report outstanding operators immediately for this
+long. If steps take longer, their ordinary checks, ten a second, are early enough."""
 _PACKETS_PER_TURN = 64
 _LAST_TURNS = 16
-"""More than a socket holds; a producer that never pauses must not keep us from stopping."""
+"""More than a socket buffers. A producer that never pauses must not prevent shutdown."""
 _MOST_REFUSALS = 100
 
 
 class Processor:
-    """Carries out decisions. `run` returns when told to stop, or idle for long."""
+    """Carries out the decisions of `state`. `run` returns on a signal or after a long idle time."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -106,7 +107,7 @@ class Processor:
         self._tick_at, self._tick_seconds = 0.0, SHORTEST_SECONDS
         self._duties_at = 0.0
         self._stalls = Stalls()
-        self._stalled_jobs: set[str] = set()  # jobs of which it was said that they do not get on
+        self._stalled_jobs: set[str] = set()  # jobs that were reported as stalled
         self._stopped = StoppedProcesses()
         self._stopped_before: dict[str, frozenset[int]] = {}
         self._parents: dict[int, int] = {}
@@ -115,14 +116,14 @@ class Processor:
         settings = self._settings
         hz = settings.counters_hz
         wanted = None if hz is None else Wanted(hz, settings.counters_seconds)
-        # past series and traces, in which there is no place for ten thousand a second
+        # bypasses series and traces, which have no room for ten thousand samples a second
         sink = Sink(
             self._state.jobs, self._jobs.record, self._jobs.hurry, self._watcher.leave_counters
         )
         return Windows(self._host, len(self._watcher.gpus), wanted, sink)
 
     def run(self) -> None:
-        """Serves until SIGTERM, SIGINT or idleness; then stores what is left."""
+        """Serves until SIGTERM, SIGINT or the idle timeout, then stores what is left."""
         logger.info("processor of %s listens on %s", self._host, self._settings.socket)
         while not self._stop and not self._idle():
             for key, _ in self._ready():
@@ -135,12 +136,15 @@ class Processor:
         self._close()
 
     def stop(self, _signal: int = 0, _frame: FrameType | None = None) -> None:
-        """Asks `run` to return; fit to be a signal handler."""
+        """Asks `run` to return; safe as a signal handler."""
         self._stop = True
 
     def _ready(self) -> list[tuple[selectors.SelectorKey, int]]:
-        """Who has something to say: received_bytes together at the next tick, where that is little and
-        nobody is stopped, or as soon as a launcher says that somebody is."""
+        """Waits for readable sockets.
+
+        While producers send little and no process is stopped, their packets are read together at
+        the next tick, or as soon as a launcher reports a stopped process.
+        """
         now = time.monotonic()
         if not self._connections:
             return self._selector.select(timeout=LONGEST_SECONDS)
@@ -150,7 +154,7 @@ class Processor:
         return self._selector.select(timeout=0)
 
     def _tick(self) -> None:
-        """What time alone brings about; every packet of a busy host is no reason for it."""
+        """Checks for stalls and stopped processes. Runs on time, not on every packet."""
         if time.monotonic() < self._tick_at:
             return
         stopped, now_ns = self._with_stopped(), time.time_ns()
@@ -164,7 +168,7 @@ class Processor:
         self._tick_at = time.monotonic() + self._tick_seconds
 
     def _with_stopped(self) -> Collection[str]:
-        """Jobs that have a stopped process; where one has just stopped, it is looked at."""
+        """Returns jobs that have a stopped process; samples a process that has just stopped."""
         stopped, before = self._stopped.look(), self._stopped_before
         self._stopped_before = stopped
         for job, pids in stopped.items():
@@ -186,7 +190,7 @@ class Processor:
         self._reporting.turn()
 
     def _retire(self) -> None:
-        """Lets go of jobs that have ended; a processor of its own lives for months."""
+        """Drops the state of jobs that have ended: a processor may run for months."""
         for job in self._jobs.retire(self._state.jobs()):
             self._state.forget(job)
             self._reporting.forget(job)
@@ -199,13 +203,13 @@ class Processor:
         return self._settings.exit_when_idle and idle > self._settings.idle_seconds
 
     def _accept(self) -> None:
-        """Takes all who wait at the door: the ranks of a host come at once."""
+        """Accepts all pending connections: the ranks of a host connect at the same time."""
         for _ in range(BACKLOG):
             try:
                 connection, _ = self._listener.accept()
             except BlockingIOError:
                 return
-            except OSError as error:  # it hung up again, or we have too many files open
+            except OSError as error:  # the peer disconnected, or too many files are open
                 logger.debug("no new connection: %s", error)
                 return
             self._serve(connection)
@@ -216,7 +220,7 @@ class Processor:
         self._selector.register(connection, selectors.EVENT_READ)
 
     def _read(self, fd: int) -> bool:
-        """Takes what is there, but leaves the other connections their turn: then True."""
+        """Reads what is available. True: the limit of one turn was reached and more may wait."""
         connection, received_bytes = self._connections[fd], 0
         for _ in range(_PACKETS_PER_TURN):
             try:
@@ -245,14 +249,14 @@ class Processor:
             self._carry_out(self._state.disconnected(fd))
 
     def _flush_for(self, job: str, line: socket.socket) -> None:
-        """Has a job stored whole, then says so; on a thread, because producers do not wait."""
+        """Stores everything of a job, then replies. Runs on a thread: producers must not wait."""
         self._watcher.finish(job, timeout=4.0)
         trouble = self._jobs.flush(job, timeout=10.0)
         reply = pack(PacketKind.CONTROL, encode_flushed(job, trouble), os.getpid(), 0)
         try:
             line.send(reply)
         except OSError:
-            logger.debug("nobody waited for the answer about %s", job)
+            logger.debug("the requester of a flush of %s disconnected before the reply", job)
         finally:
             line.close()
 
@@ -270,12 +274,15 @@ class Processor:
         self._reporting.note(job, table, rows)
 
     def _open_ops(self, it: OpenOps) -> None:
-        """That operators are in flight is no news in itself: where steps are long, some always
-        are. It is where the job does not get on, and when it gets on again."""
+        """Replaces the list of outstanding operators.
+
+        It is stored immediately only when a job stalls and when it resumes: with long steps, some
+        operators are always outstanding.
+        """
         if it.rows and it.job in self._stopped_before:
             self._watcher.stalled(it.job)
             if not self._stalls.has(it.job):
-                self._tick_at = 0.0  # somebody waits for who has stopped: that is the news
+                self._tick_at = 0.0  # a rank waits for the stopped process: report now
             self._stalled_jobs.add(it.job)
         self._jobs.replace_open(it.job, it.rows)
         if it.job in self._stalled_jobs:
@@ -296,8 +303,8 @@ class Processor:
         self._stopped.unwatch(it.pid)
 
     def _stalled(self, it: Stalled) -> None:
-        """Has the processes looked at, and says that we are looking: a hang is told by time that
-        passes while nothing else is recorded."""
+        """Samples the processes, and records that it did: a hang is detected by time that passes
+        while nothing else is recorded."""
         self._watcher.stalled(it.job)
         self._stalled_jobs.add(it.job)
         self._counters.stalled()
@@ -328,7 +335,7 @@ class Processor:
         line = self._connections[it.connection].dup()
 
         def answer(counted: Counted) -> None:
-            with line, contextlib.suppress(OSError):  # who asked may have gone
+            with line, contextlib.suppress(OSError):  # the requester may have disconnected
                 line.send(pack(PacketKind.CONTROL, encode_counted(counted), os.getpid(), 0))
 
         self._counters.begin(Wanted(it.hz, it.seconds), answer)
@@ -336,13 +343,13 @@ class Processor:
     def _send(self, fd: int, packet: bytes) -> bool:
         try:
             self._connections[fd].send(packet)
-        except OSError:  # it is gone, or does not listen: then its ordinary looks must do
-            logger.debug("connection %d does not hear us", fd)
+        except OSError:  # it is gone or not reading; its periodic checks must do
+            logger.debug("cannot send to connection %d", fd)
             return False
         return True
 
     def _refuse(self, it: Refuse) -> None:
-        """Closes a connection; a producer that tries again every second is told of once."""
+        """Closes a connection. One that retries every second is logged as a warning only once."""
         first = it.why not in self._refused and len(self._refused) < _MOST_REFUSALS
         self._refused.add(it.why)
         logger.log(logging.WARNING if first else logging.DEBUG, "closing a connection: %s", it.why)
@@ -386,8 +393,8 @@ def serve(settings: Settings) -> None:
     """Runs a processor until SIGTERM or SIGINT.
 
     Raises:
-        AlreadyRunningError: there is one on this socket.
-        UsageError: the socket cannot be made there.
+        AlreadyRunningError: another processor listens on this socket.
+        UsageError: the socket cannot be created.
     """
     processor = Processor(settings)
     signal.signal(signal.SIGTERM, processor.stop)

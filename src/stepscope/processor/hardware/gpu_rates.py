@@ -1,13 +1,13 @@
-"""What a GPU did over a time, by NVML, with the time that is really meant.
+"""Averages and rates of a GPU from NVML, each with the period it really covers.
 
-A driver renews most figures slower or faster than they are read: utilisation every sixth of a
-second to every second, power likewise, counters of bytes when it likes. So averages are told with
-the distance of the driver's own samples, rates with the time between two changes of their counter.
-From Hopper on GPM counts over the time between two calls; what it tells is not asked for otherwise.
-While somebody else samples the GPU's counters we leave them alone: GPM may need the same ones.
+Drivers update most values slower or faster than they are read: utilisation and power every sixth of
+a second to every second, byte counters at irregular times. So averages carry the interval of the
+driver's own samples, rates the time between two changes of their counter. From Hopper on, GPM
+measures over the time between two calls; metrics that it provides are not read otherwise. While
+CUPTI samples the GPU's counters they are left alone, because GPM may need the same ones.
 
-Cost: six calls per GPU. None of them waits, unlike `nvmlDeviceGetPcieThroughput`, which does so
-for 20 ms.
+Cost: six calls per GPU. None of them blocks, unlike `nvmlDeviceGetPcieThroughput`, which takes
+20 ms.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from typing import Any
 import pynvml
 
 SHORTEST_GPM_NS = 100_000_000
-"""Two samples of GPM nearer to each other tell nothing (NVML's documentation)."""
+"""GPM samples closer together are not meaningful (NVML's documentation)."""
 STILL_NS = 10_000_000_000
-"""A counter that has not moved for so long stands: until then it may only be renewed slowly."""
+"""A counter unchanged for this long has a rate of 0; before that it may just be updated slowly."""
 _KIB, _MIB = 1 << 10, 1 << 20
 _ALL_LINKS = 0xFFFFFFFF
 _PCIE_TX_BYTES, _PCIE_RX_BYTES = 197, 198
-"""NVML_FI_DEV_PCIE_COUNT_TX_BYTES and …_RX_BYTES of nvml.h: pynvml knows them since 12.555."""
+"""NVML_FI_DEV_PCIE_COUNT_TX_BYTES and …_RX_BYTES of nvml.h: in pynvml since 12.555."""
 _VALUES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
-"""Members of NVML's value, in the order of nvmlValueType_t."""
+"""Members of NVML's value union, in the order of nvmlValueType_t."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """One figure of one GPU."""
+    """One value of one metric of one GPU."""
 
     metric: str
     value: float
     period_ns: int | None = None
-    """Over how long; None: at a moment."""
+    """The averaging period; None: a value of the moment."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class _Average:
     kind: int
     factor: float
     otherwise: Callable[[Any], float]
-    """Where the driver keeps no samples: averages of a second at the most."""
+    """Used if the driver keeps no samples: an average over at most a second."""
 
 
 _AVERAGES: Mapping[str, _Average] = {
@@ -67,7 +67,7 @@ _COUNTERS: Mapping[str, tuple[tuple[int, int], int]] = {
     "pcie_tx_bytes_per_s": ((_PCIE_TX_BYTES, 0), 1),
     "pcie_rx_bytes_per_s": ((_PCIE_RX_BYTES, 0), 1),
 }
-"""Field and scope of what counts, and how many bytes one of it is."""
+"""Field and scope of each counter, and its unit in bytes."""
 
 _OF_GPM: Mapping[str, tuple[int, float]] = {
     "sm_active": (pynvml.NVML_GPM_METRIC_SM_UTIL, 0.01),
@@ -78,11 +78,11 @@ _OF_GPM: Mapping[str, tuple[int, float]] = {
     "pcie_tx_bytes_per_s": (pynvml.NVML_GPM_METRIC_PCIE_TX_PER_SEC, _MIB),
     "pcie_rx_bytes_per_s": (pynvml.NVML_GPM_METRIC_PCIE_RX_PER_SEC, _MIB),
 }
-"""Percent, and MiB per second."""
+"""GPM metric ids and factors: GPM reports percent, and MiB per second."""
 
 
 class Rates:
-    """One GPU."""
+    """The averages and rates of one GPU."""
 
     def __init__(self, gpu: Any) -> None:
         self._gpu = gpu
@@ -91,10 +91,10 @@ class Rates:
         self._samples = _gpm_samples(gpu)
         self._sampled_ns: int | None = None
         self.counters_in_use = False
-        """Whether somebody else tells what a GPU's counters do, and more exactly."""
+        """Whether CUPTI samples this GPU's counters, more exactly than NVML does."""
 
     def sample(self) -> Iterator[Reading]:
-        """What is new since the last call."""
+        """New readings since the last call."""
         if self.counters_in_use:
             self._sampled_ns = None
             yield from self._average("gpu_power_w", _AVERAGES["gpu_power_w"])
@@ -112,7 +112,7 @@ class Rates:
         try:
             kind, samples = pynvml.nvmlDeviceGetSamples(self._gpu, of.kind, before)
         except pynvml.NVMLError as error:
-            if error.value != pynvml.NVML_ERROR_NOT_FOUND:  # that is: none since then
+            if error.value != pynvml.NVML_ERROR_NOT_FOUND:  # NOT_FOUND: no samples since then
                 yield from _without_samples(self._gpu, metric, of)
             return
         new = [one for one in samples if one.timeStamp > before]
@@ -135,7 +135,7 @@ class Rates:
                 yield from self._rate(metric, count, unit, at_ns)
 
     def _rate(self, metric: str, count: int, unit: int, at_ns: int) -> Iterator[Reading]:
-        """Since the counter was seen to change; one that fell began anew."""
+        """The rate since the counter last changed; one that fell was reset."""
         before, since_ns = self._counted.setdefault(metric, (count, at_ns))
         period_ns = at_ns - since_ns
         if period_ns <= 0 or (count == before and period_ns < STILL_NS):
@@ -165,7 +165,7 @@ def _without_samples(gpu: Any, metric: str, of: _Average) -> Iterator[Reading]:
 
 
 def _gpm_samples(gpu: Any) -> tuple[Any, Any] | None:
-    """Two places for samples; None where the GPU has no GPM."""
+    """Two sample buffers; None if the GPU has no GPM."""
     support = _attempt(pynvml.nvmlGpmQueryDeviceSupport, gpu)
     if support is None or not support.isSupportedDevice:
         return None
@@ -193,7 +193,7 @@ def _value(kind: int, value: Any) -> float:
 
 
 def _attempt(call: Callable[..., Any], *arguments: Any) -> Any:
-    """What NVML says; None where this GPU or this driver has no such thing."""
+    """Calls NVML; None if this GPU or this driver does not support the call."""
     try:
         return call(*arguments)
     except pynvml.NVMLError:

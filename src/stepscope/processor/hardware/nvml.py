@@ -1,8 +1,8 @@
-"""GPU counters through NVML, where there is an NVIDIA driver; silent where there is none.
+"""GPU metrics from NVML; none without an NVIDIA driver.
 
-Gauges say how a GPU is now, rates (`gpu_rates`) what it did over a time. Counts say how often
-something went wrong since the last sample, and give no row where nothing did: what nobody counts
-and what never happens look alike.
+Gauges are values of the moment, rates (`gpu_rates`) are averages over a period. Counts are errors
+since the last sample; zero gives no row, so an error that is not counted on a GPU and one that
+never happens look alike.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ import pynvml
 from stepscope.processor.hardware.gpu_rates import Rates, Reading
 
 GB_PER_S_OF_LANE = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
-"""PCI Express: generation to what one lane carries in one direction, encoding taken off."""
+"""PCI Express: generation to the rate of one lane in one direction, without encoding."""
 HELD_DOWN = (
     pynvml.nvmlClocksThrottleReasonHwSlowdown
     | pynvml.nvmlClocksThrottleReasonSwThermalSlowdown
     | pynvml.nvmlClocksThrottleReasonHwThermalSlowdown
     | pynvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown
 )
-"""Reasons of a low clock that are a fault: heat and the power supply. Idleness, limits that
-somebody set and the board's power cap are not, which a busy GPU runs into all the time."""
+"""Throttle reasons that are faults: heat and the power supply. Idleness, configured limits and the
+board's power cap, which a busy GPU reaches all the time, are not."""
 
 
 class Gpus:
@@ -47,12 +47,12 @@ class Gpus:
         return tuple(f"gpu-{index}" for index in range(len(self._handles)))
 
     def leave_counters(self, gpus: Collection[int]) -> None:
-        """Steps aside for who samples the counters of these, and of no others."""
+        """Stops reading counters of exactly these GPUs, which CUPTI samples now."""
         for index, rates in enumerate(self._rates):
             rates.counters_in_use = index in gpus
 
     def sample(self) -> Iterator[Reading]:
-        """What each GPU shows now, and what it did and counted since the last sample."""
+        """Gauges of each GPU now, and its rates and counts since the last sample."""
         for index in range(len(self._handles)):
             for one in self._sample(index):
                 yield replace(one, metric=f"{one.metric}.gpu{index}")
@@ -70,7 +70,7 @@ class Gpus:
                 yield Reading(metric, float(more))
 
     def processes(self) -> Mapping[int, frozenset[int]]:
-        """The pids that compute on each GPU, as the machine knows them: a container has others."""
+        """The pids that compute on each GPU, as seen by the host; in a container they differ."""
         return {
             index: frozenset(
                 one.pid for one in _read(pynvml.nvmlDeviceGetComputeRunningProcesses, handle) or ()
@@ -79,7 +79,7 @@ class Gpus:
         }
 
     def _more(self, index: int, metric: str, now: int | None) -> int:
-        """By how much a count grew; a driver that was loaded anew begins at zero."""
+        """By how much a count grew; it restarts at zero when the driver is reloaded."""
         if now is None:
             return 0
         before = self._counted.get((index, metric), now)
@@ -88,7 +88,7 @@ class Gpus:
 
 
 def _read(read: Callable[[Any], Any], handle: Any) -> Any:
-    """What NVML says; None where this GPU has no such sensor, or this driver no such call."""
+    """Calls NVML; None if this GPU has no such sensor or this driver no such call."""
     try:
         return read(handle)
     except pynvml.NVMLError:
@@ -96,7 +96,7 @@ def _read(read: Callable[[Any], Any], handle: Any) -> Any:
 
 
 def _pcie_gb_per_s(gpu: Any) -> float | None:
-    """What the link to the host carries as it is trained now. An idle one may save power."""
+    """The rate of the PCIe link as trained now; an idle link may be slower to save power."""
     generation = pynvml.nvmlDeviceGetCurrPcieLinkGeneration(gpu)
     lane = GB_PER_S_OF_LANE.get(generation)
     return None if lane is None else lane * pynvml.nvmlDeviceGetCurrPcieLinkWidth(gpu)
@@ -107,7 +107,7 @@ def _held_down(gpu: Any) -> float:
 
 
 def _clock_reasons(gpu: Any) -> int:
-    """NVML's bits of what keeps its clock from being higher (`nvmlClocksEventReasons`)."""
+    """NVML's bits of what limits the clock (`nvmlClocksEventReasons`)."""
     return int(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu))
 
 
@@ -121,7 +121,7 @@ def _pcie_replays(gpu: Any) -> int:
 
 
 def _nvlink_errors(gpu: Any) -> int | None:
-    """Of all links together; None where the GPU has none."""
+    """The sum over all links; None if the GPU has none."""
     fields = pynvml.nvmlDeviceGetFieldValues(gpu, list(_NVLINK_ERRORS))
     known = [one.value.ullVal for one in fields if one.nvmlReturn == pynvml.NVML_SUCCESS]
     return sum(known) if known else None

@@ -1,7 +1,7 @@
-"""CPU use of processes that belong neither to a job nor to stepscope, by the CPU they run on.
+"""CPU use of other processes on the host (neither a job's nor stepscope's), by CPU.
 
-A look at all processes costs 10 to 50 ms, so there is at most one every few seconds, however many
-ranks ask. The first one only sets the baseline.
+Scanning all processes costs 10 to 50 ms, so there is at most one scan every few seconds for all
+ranks. The first scan only sets the baseline.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ LOOK_SECONDS = 3.0
 
 
 class OtherProcesses:
-    """Looks at all processes of the host. `family` gives the pids that are no strangers."""
+    """Scans all processes of the host. `family` returns the pids to exclude."""
 
     def __init__(self, family: Callable[[], set[int]]) -> None:
         self._family = family
@@ -24,7 +24,7 @@ class OtherProcesses:
         self._cores: list[tuple[int, float]] | None = None
 
     def cores_used(self, cpus: Set[int]) -> float | None:
-        """Cores that strangers last seen on these CPUs use; None before there were two looks."""
+        """Cores used by other processes last seen on these CPUs; None before the second scan."""
         now = time.monotonic()
         if self._looked_at is None or now - self._looked_at >= LOOK_SECONDS:
             self._look(now)

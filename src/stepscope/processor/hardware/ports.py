@@ -1,8 +1,7 @@
-"""RDMA adapters, from sysfs: what their ports counted, whether they are up, and their PCIe link.
+"""RDMA adapters from sysfs: error counts and state of their ports, and their PCIe links.
 
-NCCL moves data between hosts by these where a host has them. Counts say how often something went
-wrong since the last sample, and give no row where nothing did. A port that was never up is not
-used. Names of counters: Linux, Documentation/ABI/stable/sysfs-class-infiniband, and of PCIe
+NCCL moves data between hosts through these if a host has them. Counts are errors since the last
+sample; zero gives no row. A port that was never up is ignored. Names of counters: Linux, Documentation/ABI/stable/sysfs-class-infiniband, and of PCIe
 Documentation/ABI/testing/sysfs-bus-pci and sysfs-bus-pci-devices-aer_stats.
 """
 
@@ -24,12 +23,12 @@ COUNTS: Mapping[str, tuple[str, ...]] = {
         "hw_counters/roce_adp_retrans",
     ),
 }  # fmt: skip
-"""Metric to the counters that it is the sum of: a bad link, and what was sent again because of it
-or because a fabric is full."""
+"""Metric to the counters that it sums: errors of a bad link, and retransmissions due to it or to a
+congested fabric."""
 PCIE_ERRORS = ("aer_dev_correctable", "aer_dev_nonfatal")
-"""Lines of a name and a count; the last is their total. Kernels without AER have no such files."""
+"""Lines of a name and a count; the last is the total. Kernels without AER lack these files."""
 OF_EACH_LANE = ((8.0, 128 / 130), (0.0, 8 / 10))
-"""From so many gigatransfers a second on so much of what a lane carries is data (PCIe 3 and 1)."""
+"""Lowest rate of a lane in GT/s and the share of data in its encoding (PCIe 3 and 1)."""
 ACTIVE = "4:"
 BITS = 8
 
@@ -45,7 +44,7 @@ class Ports:
         self._used: set[Path] = set()
 
     def sample(self) -> Iterator[tuple[str, float]]:
-        """What each port is, and what it counted since the last sample."""
+        """The state of each port, and its counts since the last sample."""
         for adapter, port in self._ports:
             up = _text(port / "state").startswith(ACTIVE)
             if up:
@@ -59,7 +58,7 @@ class Ports:
             yield from self._of_pcie(adapter, device)
 
     def _of_pcie(self, adapter: str, device: Path) -> Iterator[tuple[str, float]]:
-        """What the link between an adapter and its host carries as trained now, and its errors."""
+        """The rate of an adapter's PCIe link as trained now, and its errors."""
         carries = _gb_per_s(
             _text(device / "current_link_speed"), _text(device / "current_link_width")
         )
@@ -79,14 +78,14 @@ class Ports:
                 yield f"{metric}.{adapter}", float(more)
 
     def _more(self, of: Path, metric: str, now: int) -> int:
-        """By how much a count grew; one that was cleared begins at zero."""
+        """By how much a count grew; one that was cleared restarts at zero."""
         before = self._counted.get((of, metric), now)
         self._counted[of, metric] = now
         return max(now - before, 0)
 
 
 def rdma_adapters(sysfs: Path = SYSFS) -> tuple[str, ...]:
-    """Adapters of which a port is up, in the order of their numbers."""
+    """Adapters with a port that is up, in the order of their numbers."""
     return tuple(
         adapter for adapter in _adapters(sysfs)
         if any(_text(port / "state").startswith(ACTIVE)
@@ -95,7 +94,7 @@ def rdma_adapters(sysfs: Path = SYSFS) -> tuple[str, ...]:
 
 
 def _adapters(sysfs: Path) -> list[str]:
-    """`mlx5_10` comes after `mlx5_9`."""
+    """The adapters' names; `mlx5_10` comes after `mlx5_9`."""
     try:
         names = [path.name for path in sysfs.iterdir()]
     except OSError:
@@ -104,7 +103,7 @@ def _adapters(sysfs: Path) -> list[str]:
 
 
 def _gb_per_s(speed: str, width: str) -> float | None:
-    """Of `32.0 GT/s PCIe` and `16`: data in one direction. None where nobody tells."""
+    """The data rate in one direction from `32.0 GT/s PCIe` and `16`; None if unknown."""
     try:
         transfers, lanes = float(speed.split(maxsplit=1)[0]), int(width)
     except (IndexError, ValueError):
@@ -115,14 +114,14 @@ def _gb_per_s(speed: str, width: str) -> float | None:
 
 
 def _total(path: Path) -> int:
-    """`TOTAL_ERR_COR 3`, after lines of each kind."""
+    """The total of the last line, `TOTAL_ERR_COR 3`."""
     last = _text(path).splitlines()[-1:]
     words = last[0].split() if last else []
     return int(words[-1]) if words and words[-1].isdigit() else 0
 
 
 def _count(path: Path) -> int:
-    """A counter; 0 where this adapter has none of that name."""
+    """A counter; 0 if this adapter has none of that name."""
     text = _text(path)
     return int(text) if text.isdigit() else 0
 

@@ -1,7 +1,7 @@
-"""What Linux says of one process, again and again, out of files that stay open.
+"""State, CPU time and run delay of one process, from files of /proc that stay open.
 
-A look takes 10 µs, where opening and naming every number, as psutil does it, takes 130 (measured).
-A file that is open stays with its process: no other of the same number answers for one that died.
+A read takes 10 µs; psutil, which opens the file and parses every number, takes 130 (measured). An
+open file stays with its process, so a new process with the same pid is not mistaken for it.
 Fields: proc(5), `/proc/pid/stat`; Documentation/scheduler/sched-stats.rst, `/proc/<pid>/schedstat`.
 """
 
@@ -12,7 +12,7 @@ import os
 from dataclasses import dataclass
 
 _STOPPED = b"TtZ"
-"""Stopped by a signal, by who traces it, or dead and not yet taken note of."""
+"""Stopped by a signal or a tracer, or a zombie."""
 _USER, _SYSTEM = 11, 12
 """Fields of `stat` after the name."""
 _MOST_BYTES = 1024
@@ -21,32 +21,32 @@ _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Look:
-    """How a process is."""
+    """The state of a process."""
 
     stopped: bool
     cpu_seconds: float
-    """Of all its threads, since it began."""
+    """CPU time of all its threads since it started."""
 
 
 class ProcessFiles:
-    """The files of one process, and of the one thread whose waiting counts."""
+    """The files of one process and of the thread whose run delay is read."""
 
     def __init__(self, pid: int, thread_id: int) -> None:
         """Raises OSError: there is no such process."""
         self._stat = open_stat(pid)
         self._schedstat: int | None = None
-        with contextlib.suppress(OSError):  # a kernel that does not count it
+        with contextlib.suppress(OSError):  # a kernel without schedstats
             path = f"/proc/{pid}/task/{thread_id or pid}/schedstat"
             self._schedstat = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def look(self) -> Look:
-        """Raises OSError: it is gone."""
+        """Reads the state. Raises OSError: the process is gone."""
         state, *fields = read_stat(self._stat)
         ticks = int(fields[_USER - 1]) + int(fields[_SYSTEM - 1])
         return Look(state in _STOPPED, ticks / _TICKS_PER_SECOND)
 
     def run_delay_ns(self) -> int | None:
-        """How long the thread was runnable without running; None where nobody counts it."""
+        """How long the thread was runnable without running; None without schedstats."""
         if self._schedstat is None:
             return None
         try:
@@ -66,8 +66,8 @@ def open_stat(pid: int) -> int:
 
 
 def read_stat(file: int) -> list[bytes]:
-    """State, and what follows; raises OSError: the process is gone.
+    """The state and the fields after it. Raises OSError: the process is gone.
 
-    The name before may itself hold brackets and blanks.
+    The name before the state may itself contain brackets and blanks.
     """
     return os.pread(file, _MOST_BYTES, 0).rpartition(b")")[2].split()

@@ -1,13 +1,12 @@
-"""Counters of the host and of every rank's process, from outside: /proc, NVML.
+"""Samples hardware counters of the host and of every rank's process, from /proc, NVML and sysfs.
 
-Per rank: `cpu_util` (cores used by the process), `run_delay` (share of the time
-that the main thread was runnable and had to wait for a CPU), `proc_stopped` (1 while the process
-is stopped or gone), `allowed_cpus`, and, where a rank waits much for its CPU,
-`stranger_cpu_util` (cores that processes outside the job use on the CPUs this rank may run on),
-and `gpu_index`, the number of the GPU it was seen to compute on.
+Per rank: `cpu_util` (cores used by the process), `run_delay` (share of the time that the main
+thread was runnable but waited for a CPU), `proc_stopped` (1 while the process is stopped or gone)
+and `gpu_index` (the GPU it computes on). If a rank waits much for its CPU, also `allowed_cpus` and
+`stranger_cpu_util` (cores that processes outside the job use on the CPUs this rank may run on).
 Per host (rank -1): `cpu_util` (0 to 1), `cpu_util.core<N>`, `load1`, `mem_available_bytes`,
-`nic_rx_bytes_per_s` and `nic_tx_bytes_per_s`, where there is a GPU NVML's figures and
-`gpu_strangers.gpu<N>`, the processes outside the job that compute on it, and those of RDMA ports.
+`nic_rx_bytes_per_s`, `nic_tx_bytes_per_s` and metrics of RDMA ports. If there are GPUs, also NVML's
+metrics and `gpu_strangers.gpu<N>` (processes outside the job that compute on that GPU).
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ from stepscope.processor.hardware.proc import ProcessFiles
 from stepscope.processor.records.normalise import Rows
 
 LOOK_FROM_RUN_DELAY = 0.2
-"""Run delay from which a look at all processes of the host is worth its cost."""
+"""Run delay from which scanning all processes of the host is worth its cost."""
 GPU_USERS_SECONDS = 10.0
-"""Who computes on a GPU hardly changes, and to ask costs more than to read a counter."""
+"""The processes on a GPU hardly change, and listing them costs more than reading a counter."""
 
 _HOST_LEVEL = -1
 Sample = tuple[int, str, float]
@@ -38,7 +37,7 @@ Sample = tuple[int, str, float]
 
 @dataclass
 class _Watched:
-    """One rank's process, and what its counters said last time."""
+    """One rank's process and the previous values of its counters."""
 
     job: str
     rank: int
@@ -50,18 +49,18 @@ class _Watched:
 
 @dataclass(frozen=True)
 class Sampled:
-    """What was seen at one moment."""
+    """The samples of one moment."""
 
     host: str
     at_ns: int
     of_host: list[Sample]
     of_ranks: Mapping[str, list[Sample]]
-    """By job: two jobs on a host may have a rank 0 each."""
+    """By job: two jobs on a host may each have a rank 0."""
     periods_ns: Mapping[str, int] = field(default_factory=dict)
-    """Of the host's metrics that are meant over a time: how long that was."""
+    """The averaging period of the host's metrics that have one."""
 
     def rows_of(self, job: str) -> Rows:
-        """What a job is told, as rows of `hardware`: of the host, and of its own ranks."""
+        """The samples of the host and of a job's own ranks, as rows of `hardware`."""
         samples = [*self.of_host, *self.of_ranks.get(job, ())]
         return {
             "rank": [rank for rank, _, _ in samples],
@@ -98,7 +97,7 @@ class HardwareSampler:
         return frozenset(self._stopped)
 
     def leave_counters(self, gpus: Collection[int]) -> None:
-        """Somebody else samples what the units of these GPUs do, and of no others."""
+        """Stops reading counters of exactly these GPUs, which CUPTI samples now."""
         self._gpus.leave_counters(gpus)
 
     def watch(self, job: str, rank: int, pid: int, thread_id: int) -> None:
@@ -135,7 +134,7 @@ class HardwareSampler:
         return Sampled(self._host, now, of_host, self._by_job(of_ranks), periods_ns)
 
     def sample_stopped(self) -> Sampled:
-        """Only who is stopped: cheap, and right at any rate, unlike what is counted in ticks."""
+        """Samples only `proc_stopped`: cheap, and exact at any rate, unlike CPU times in ticks."""
         now = time.time_ns()
         self._stopped = {pid for pid, one in self._watched.items() if _is_stopped(one.files)}
         of_ranks = {pid: [(one.rank, "proc_stopped", float(pid in self._stopped))]
@@ -160,14 +159,14 @@ class HardwareSampler:
             yield _HOST_LEVEL, metric, value
 
     def _users_of_gpus(self) -> Mapping[int, Set[int]]:
-        """The processes on each GPU, now and then."""
+        """The processes on each GPU; empty until `GPU_USERS_SECONDS` have passed."""
         if self._last is None or self._last < self._looked_at_gpus + GPU_USERS_SECONDS:
             return {}
         self._looked_at_gpus = self._last
         return self._gpus.processes()
 
     def _others_on_gpus(self, there: Mapping[int, Set[int]]) -> Iterator[Sample]:
-        """How many compute where a rank does; nothing where the driver's pids are not ours."""
+        """Counts other processes on the ranks' GPUs; none if the driver's pids differ from ours."""
         shared = {index: pids for index, pids in there.items() if pids & self._watched.keys()}
         ours: Collection[int] = ()
         if any(pids - self._watched.keys() for pids in shared.values()):
@@ -209,7 +208,7 @@ class HardwareSampler:
             yield watched.rank, "stranger_cpu_util", used
 
     def _family(self) -> set[int]:
-        """Processes of the jobs here and of stepscope: everybody else is a stranger."""
+        """The pids of the jobs here and of stepscope; all others are other processes."""
         family = {os.getpid()}
         for process in [psutil.Process(), *(w.process for w in self._watched.values())]:
             try:
@@ -238,7 +237,7 @@ def _has_stopped(samples: list[Sample]) -> bool:
 
 
 def adapters() -> tuple[str, ...]:
-    """RDMA adapters that are up, by which NCCL moves data; else interfaces, loopback aside."""
+    """RDMA adapters that are up, as NCCL uses them; else network interfaces without loopback."""
     return rdma_adapters() or _interfaces()
 
 

@@ -1,14 +1,14 @@
-"""Which of NCCL's operators a call of the script's is, in one process group of one process.
+"""Matches the script's calls with NCCL's operators, in one process group of one process.
 
-Torch calls NCCL before the call of its operator returns, or where the script groups some
-(`batch_isend_irecv`, coalescing), at the end of the group. So in time calls and operators of a
-group form batches: some calls, then NCCL's operators of them, then the next calls. A batch of one
-call is joined with all its operators if those are what such a call becomes; a batch of more if
-each call has one of its own: same operator, peer and size. A batch that does not come out even is
-not joined, and harms no other.
+Torch calls NCCL before the call of an operator returns or, if the script groups calls
+(`batch_isend_irecv`, coalescing), at the end of the group. So calls and operators of a process
+group alternate in time and form batches: some calls, then their operators, then the next calls. A
+batch of one call is joined with all its operators if such a call produces them. A batch of several
+calls is joined if each has exactly one operator of the same type, peer and size. A batch that does
+not match is not joined and does not affect others.
 
-Both times are taken by one clock, on the calling thread. Cannot see: communicators that do not
-block, of which NCCL launches from a thread of its own; their batches do not come out even.
+Both times come from one clock, on the calling thread. Not supported: non-blocking communicators,
+for which NCCL launches from its own thread; their batches do not match.
 
 Cost: two sorts.
 """
@@ -32,15 +32,15 @@ BECOMES = {
     "Scatter": {"Send", "Recv"},
     "Barrier": {"AllReduce"},
 }
-"""What torch (ProcessGroupNCCL.cpp) makes of calls that NCCL has no operator for, or of lists of
-tensors that differ in size."""
+"""The operators that torch (ProcessGroupNCCL.cpp) uses for calls that NCCL has no operator for, or
+for lists of tensors of different sizes."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Call:
-    """One operator as Python's hooks tell of it."""
+    """One call of an operator, as recorded by Python's hooks."""
 
     record: bytes
     group: str
@@ -52,14 +52,14 @@ class Call:
 
 @dataclass
 class Batch:
-    """Calls, and what NCCL was told to do before the next ones."""
+    """Calls, and the operators that NCCL received before the next calls."""
 
     calls: list[Call] = field(default_factory=list)
     operators: list[Operator] = field(default_factory=list)
 
 
 def batches(calls: Iterable[Call], operators: Iterable[Operator]) -> Iterator[Batch]:
-    """All of one group, in their order."""
+    """Batches of one process group, in order of time."""
     moments: list[tuple[int, bool, Call | Operator]] = [
         *((one.enqueue_ns, False, one) for one in calls),
         *((one.enqueue_ns, True, one) for one in operators),
@@ -78,12 +78,12 @@ def batches(calls: Iterable[Call], operators: Iterable[Operator]) -> Iterator[Ba
 
 
 def joined(batch: Batch, peers: Sequence[int]) -> dict[Call, list[Operator]]:
-    """The operators of each call; none where it is open which those are.
+    """The operators of each call; empty if the batch does not match.
 
     Args:
-        peers: of each operator, as a rank of the job.
+        peers: the peer of each operator, as a rank of the job.
     """
-    # NCCL does not do nothing, but a barrier has a tensor of torch's own
+    # NCCL skips empty operators, but for a barrier torch passes a tensor of its own
     calls = [call for call in batch.calls if call.size != 0 or call.op == "Barrier"]
     if len(calls) == 1:
         fits = _is_made_of(calls[0], batch.operators, peers)

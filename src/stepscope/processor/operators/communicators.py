@@ -1,11 +1,11 @@
-"""NCCL's communicators, by their names: whose rank is which, and rows of what goes on in them.
+"""Maps NCCL's communicators to process groups, and makes rows of their operators and requests.
 
-The plugin names a communicator `nccl-<hash> <rank>/<ranks> <name>`: its own rank in it, how many
-there are, and what the script calls it, if it does. Which ranks of the job its members are is known
-to the Python producer of the process, whose groups have as many members and the rank at the same
-place. Two ranks of many fit too much (torch makes such communicators for single sends), so of those
-the name decides. Where it is open who the members are, nothing is guessed: peers of operators are
-unknown, and network requests are told of as lost.
+The plugin names a communicator `nccl-<hash> <rank>/<ranks> <name>`: this process's rank in it, its
+size, and the script's name for it, if any. Its members are found among the groups that the Python
+producer of the process reports: a group of the same size with this rank at the same position. Pairs
+of ranks are ambiguous (torch creates such communicators for single sends), so for them the name
+decides. If the members are ambiguous, nothing is guessed: peers of operators are unknown, and
+network requests are counted as lost.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from stepscope.wire.records import (
 
 _NAMED = re.compile(r"(nccl-[0-9a-f]{16}) ([0-9]{1,9})/([0-9]{1,9}) (.*)")
 _NAME_LETTERS = 12
-"""Of torch's names of groups in ids, as collect.hooks.groups cuts them."""
+"""Length of torch's group names in ids, as collect.hooks.groups truncates them."""
 _PAIR = 2
 
 
 @dataclass(frozen=True)
 class Communicator:
-    """One, as a member sees it."""
+    """A communicator as one of its members names it."""
 
     id: str
     rank: int
-    """In it."""
+    """The member's rank in the communicator."""
     size: int
     name: str
 
@@ -58,16 +58,16 @@ def parse(text: str | None) -> Communicator | None:
 
 @dataclass(frozen=True)
 class Members:
-    """Who is in the communicators of a process."""
+    """The members of the communicators of a process."""
 
     names: Mapping[int, str]
     rank: int
     world_size: int
     groups: Collection[GroupInfo] | None
-    """As Python knows them; None where there is no Python producer."""
+    """The groups that Python reported; None if there is no Python producer."""
 
     def ranks(self, id: int) -> tuple[int, ...] | None:
-        """The job's ranks of a communicator in its own order; None where that is open."""
+        """The job's ranks of a communicator in its own order; None if they are ambiguous."""
         return self._ranks(parse(self.names.get(id)))
 
     def _ranks(self, one: Communicator | None) -> tuple[int, ...] | None:
@@ -79,7 +79,7 @@ class Members:
         return different.pop() if len(different) == 1 else None
 
     def process_group(self, name: str) -> GroupInfo | None:
-        """The one that Python knows a communicator as; None where that is open."""
+        """The process group of a communicator; None if it is ambiguous."""
         one = parse(name)
         found = [] if one is None else self._candidates(one)
         return found[0] if len(found) == 1 else None
@@ -96,14 +96,14 @@ class Members:
         return same_size and group.ranks[one.rank] == self.rank
 
     def peer(self, name: str, peer: int) -> int:
-        """A rank in the communicator of this name as a rank of the job."""
+        """Translates a rank of the communicator of this name into a rank of the job."""
         if peer == NO_PEER:
             return NO_PEER
         ranks = self._ranks(parse(name)) or ()
         return ranks[peer] if 0 <= peer < len(ranks) else UNKNOWN_PEER
 
     def peers(self, ids: Ints, peers: Ints) -> Ints:
-        """Ranks in communicators as ranks of the job; UNKNOWN_PEER where that is open."""
+        """Translates ranks of communicators into ranks of the job; UNKNOWN_PEER if ambiguous."""
         out = np.full(len(ids), UNKNOWN_PEER, np.int64)
         for id in np.unique(ids).tolist():
             ranks, mine = np.array(self.ranks(id) or (), np.int64), ids == id
@@ -113,14 +113,14 @@ class Members:
 
 
 def whole_job(one: Communicator, rank: int, world_size: int) -> tuple[int, ...] | None:
-    """The ranks of a communicator of all of them that is numbered as the job is."""
+    """All ranks, if a communicator has all of them in the job's order."""
     is_all = one.size == world_size and one.rank == rank
     return tuple(range(world_size)) if is_all else None
 
 
 def operators(some: Sequence[Operator], steps: Ints, to: Translation, members: Members) -> Rows:
-    """Rows of `comm_ops`, of operators that nobody but NCCL tells of. One without an end has been
-    enqueued; when it finished, if it has, nobody saw."""
+    """Rows of `comm_ops` for operators that only NCCL's plugin reported. One without an end was
+    enqueued; whether and when it finished is unknown."""
     spans = [op.span for op in some]
     known = {op.communicator: parse(op.communicator) for op in some}
     names = {text: None if one is None else one.id for text, one in known.items()}
@@ -141,7 +141,7 @@ def operators(some: Sequence[Operator], steps: Ints, to: Translation, members: M
 
 
 def details(flags: Ints) -> dict[str, list[str | None]]:
-    """How operators ran, as the flags of their records say; 0 says nothing."""
+    """Algorithm, protocol and dtype of operators from their records' flags; 0 is unknown."""
     return {
         "algorithm": _words(flags >> ALGORITHM_SHIFT & 15, ALGORITHMS),
         "protocol": _words(flags >> PROTOCOL_SHIFT & 3, PROTOCOLS),
@@ -150,7 +150,7 @@ def details(flags: Ints) -> dict[str, list[str | None]]:
 
 
 def requests(records: Records, to: Translation, members: Members) -> Rows:
-    """Rows of `transfers`; those of which it is open who the peer is have UNKNOWN_PEER."""
+    """Rows of `transfers`; requests with an ambiguous peer have UNKNOWN_PEER."""
     field = records["field"]
     return {
         "rank": np.full(len(records), to.rank, np.int32),

@@ -1,12 +1,14 @@
-"""Operators of one process that uses NCCL: what the script called, which operators of NCCL's these
-were (`called`), and which kernels carried them out (`launches`), in one row each.
+"""Joins what three producers report about the operators of one process that uses NCCL.
 
-Pure: records go in, and come out once all sides have had the time to tell, with what was found out
-about them. What has no counterpart comes out as it is: calls of Python's hooks without times,
-operators of a process without hooks as rows of their own. An operator of a process with hooks for
-which no call was found gets no row, because some call is its own: it is counted.
+These are the script's calls (Python's hooks), NCCL's operators (its plugin; joined by `calls`) and
+kernels (CUPTI; joined by `launches`). Each operator becomes one row.
 
-Loses: nothing; where more than MOST_WAITING wait, they are not waited for.
+Pure: records go in and come out, with what was found, once all producers have had time to report.
+Records without a counterpart come out as they are: calls without times, and operators of a process
+without hooks as rows of their own. In a process with hooks, an operator without a call gets no row,
+because one of the calls is its own; it is counted instead.
+
+Nothing is lost. Beyond MOST_WAITING records, counterparts are no longer waited for.
 """
 
 from __future__ import annotations
@@ -29,59 +31,59 @@ from stepscope.wire.frames import GroupInfo
 from stepscope.wire.records import RECORD_BYTES, UNKNOWN, unpack_peer
 
 PLUGIN_DELAY_NS = 4_000_000_000
-"""The plugin tells of an operator 2 s after the last that it saw of it (`RIPE_NS`), once a second,
-and its packet takes a moment."""
+"""How late the plugin may report an operator: 2 s after its last event (`RIPE_NS`), plus 1 s
+between packets, plus transport."""
 KERNEL_DELAY_NS = 8_000_000_000
-"""Where CUPTI tells, too: kernels come within 2 s of their end, and wait 3 s here for more of them;
+"""How late kernels may be reported by CUPTI: 2 s after their end, plus 3 s of collecting them here;
 the rest is for a device that lags behind its host."""
 LONGEST_NS = 60_000_000_000
-"""And for one that lags further behind, as long as it gets on: two long steps."""
+"""The limit for a device that lags further behind but makes progress: two long steps."""
 QUIET_NS = 5_000_000_000
-"""A device that gets on tells of kernels that often: as those of `KERNEL_DELAY_NS`."""
+"""A device that makes progress reports kernels at least this often, as in `KERNEL_DELAY_NS`."""
 GROUPED_NS = 1_000_000_000
-"""Torch calls NCCL before a call returns, or when the script ends its group."""
+"""Torch calls NCCL before a call returns, or when the script ends its group of calls."""
 MOST_WAITING = 1 << 16
-"""Of each kind: a minute of a thousand operators a second."""
+"""Waiting records of each kind: a minute of a thousand operators a second."""
 
 
 @dataclass(frozen=True)
 class Times:
-    """What an operator's counterparts tell; monotonic times, UNKNOWN where open."""
+    """Times of a call from its counterparts; monotonic, UNKNOWN where they are not known."""
 
     start_ns: int
     end_ns: int
     flags: int
-    """Of NCCL's operator."""
+    """Flags of NCCL's operator."""
 
 
 @dataclass(frozen=True)
 class Joined:
-    """Records that wait no longer, with what was found out about each."""
+    """Records that wait no longer, with what was found about each."""
 
     calls: Records
     of_calls: list[Times | None]
     operators: list[Operator]
-    """Of NCCL's, that are rows of their own."""
+    """NCCL's operators that become rows of their own."""
 
 
 class Joiner:
-    """One process."""
+    """Joins the operators of one process."""
 
     def __init__(self) -> None:
         self.launches = Launches()
         self.has_kernels = False
         self.lone_operators = 0
-        """So many were not joined so far, of a process that has hooks."""
+        """Number of operators without a call so far, in a process that has hooks."""
         self.reported_lone = (0, 0)
         self.last_taken_ns = 0
         self._calls: dict[str, list[Call]] = defaultdict(list)
         self._operators: dict[str, list[Operator]] = defaultdict(list)
         self.has_calls = False
-        """Hooks have told of operators, perhaps before this was made."""
+        """Whether hooks have reported operators, perhaps before this object was created."""
         self._last_kernels_ns: int | None = None
 
     def add_calls(self, records: Records, names: Mapping[int, str]) -> None:
-        """Takes finished operators on a device, as hooks tell of them."""
+        """Takes the hooks' records of finished operators on a device."""
         self.has_calls |= len(records) > 0
         packet = records.tobytes()
         for at, fields in enumerate(records["field"].tolist()):
@@ -91,7 +93,7 @@ class Joiner:
             self._calls[id].append(Call(record, id, names.get(op, ""), peer, size, enqueue_ns))
 
     def add_operators(self, records: Records, names: Mapping[int, str]) -> None:
-        """Takes operators of NCCL's, as its plugin tells of them."""
+        """Takes the plugin's records of NCCL's operators."""
         every = zip(records["field"].tolist(), records["flags"].tolist(), strict=True)
         for (comm, op_peer, seq, size, enqueue_ns, end_ns, start_ns), flags in every:
             op, peer = unpack_peer(op_peer)
@@ -101,7 +103,7 @@ class Joiner:
             )  # fmt: skip
 
     def add_kernels(self, records: Records, names: Mapping[int, str], now_ns: int) -> None:
-        """Takes kernels, which may have any name."""
+        """Takes kernels of any name; only NCCL's are kept."""
         self._last_kernels_ns = now_ns
         self.launches.add_kernels(_kernels(records, names))
 
@@ -111,14 +113,14 @@ class Joiner:
         return not (self._calls or self._operators or waiting.operators or waiting.kernels)
 
     def take(self, members: Members, now_ns: int) -> Joined:
-        """What needs to wait no longer at this time of the process's clock."""
+        """Returns what needs to wait no longer at this time of the process's clock."""
         patience = KERNEL_DELAY_NS if self.has_kernels else PLUGIN_DELAY_NS
         alone = members.groups is None and not self.has_kernels
         self._shed(now_ns)
         return self._take(members, now_ns, now_ns if alone else now_ns - patience)
 
     def finish(self, members: Members) -> Joined:
-        """All that is left."""
+        """Returns everything left."""
         return self._take(members, _FOREVER, _FOREVER)
 
     def _take(self, members: Members, now_ns: int, until_ns: int) -> Joined:
@@ -137,7 +139,7 @@ class Joiner:
         return max(waiting, len(self.launches.operators)) > MOST_WAITING
 
     def _shed(self, now_ns: int) -> None:
-        """Kernels for which no operator came."""
+        """Lets `launches` give up kernels for which no operator came."""
         kernels = self.launches.kernels
         late = bool(kernels) and kernels[0].start_ns < now_ns - 2 * LONGEST_NS
         if late or len(kernels) > MOST_WAITING:
@@ -157,7 +159,7 @@ class Joiner:
         return out.joined()
 
     def _sort(self, members: Members, decided: Iterable[Operator]) -> None:
-        """To the groups whose they are."""
+        """Assigns operators to process groups by their communicators."""
         known: dict[str, str | None] = {}
         for op in decided:
             if op.communicator not in known:
@@ -170,7 +172,7 @@ class Joiner:
                 self._operators[id].append(op)
 
     def _join_group(self, group: GroupInfo, until_ns: int, out: _Out) -> None:
-        """Batches whose next one began by then; the last one if it is old enough."""
+        """Joins complete batches: those followed by another one, or old enough."""
         calls, operators = self._calls.pop(group.id, []), self._operators.pop(group.id, [])
         calls.sort(key=_enqueued)
         known = bisect_right(calls, until_ns, key=_enqueued)
@@ -192,7 +194,7 @@ class Joiner:
             out.calls.append((call, None if theirs is None else _times(theirs)))
 
     def _keep(self, batch: Batch, group: GroupInfo, until_ns: int, out: _Out) -> None:
-        """For later, but calls of which NCCL never heard."""
+        """Keeps a batch for later, except calls that never reached NCCL."""
         self._operators[group.id] += batch.operators
         for call in batch.calls:
             if not batch.operators and call.enqueue_ns <= until_ns - GROUPED_NS:
@@ -202,7 +204,7 @@ class Joiner:
 
 
 class _Out:
-    """What comes out, as it is gathered."""
+    """Collects the results."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[Call, Times | None]] = []
@@ -220,7 +222,7 @@ _FOREVER = 1 << 62
 
 
 def _may_go_on(batch: Batch, until_ns: int) -> bool:
-    """Whether NCCL may still be told to do some of a batch."""
+    """Whether more operators of a batch may still be handed to NCCL."""
     return bool(batch.calls) and batch.calls[-1].enqueue_ns > until_ns - GROUPED_NS
 
 
@@ -234,10 +236,10 @@ def _peer(op: Operator, group: GroupInfo) -> int:
 
 
 def _times(operators: list[Operator]) -> Times:
-    """Of a call that became these: from the first start to the last end, where all are known.
+    """Times of a call that became these operators: first start to last end, if all are known.
 
-    An end without a start is left out: from its call on, an operator waits for what was launched
-    before it on the device, and methods would take that for its own time."""
+    An end without a start is left out: an operator first waits for what was launched before it on
+    the device, and methods would count that as its own time."""
     spans = [op.span for op in operators]
     start_ns, end_ns = min(start for start, _ in spans), max(end for _, end in spans)
     if any(UNKNOWN in span for span in spans):

@@ -1,21 +1,20 @@
-"""Which of NCCL's kernels carried out which of its operators, in one process.
+"""Matches NCCL's operators with the kernels that executed them, in one process.
 
-The plugin tells of operators, in their order on the host; CUPTI tells of kernels, with the number
-of the call that launched them. Neither names the other. One kernel carries out all operators of a
-group of NCCL's (`launch` in their flags), and nothing but such a kernel bears NCCL's name; so the
-n-th group is the n-th kernel, as long as both sides have told of everything since they last agreed:
+The plugin reports operators in their order on the host. CUPTI reports kernels with the correlation
+number of the call that launched them. Neither refers to the other. One kernel executes all
+operators of an NCCL group (`launch` in their flags), and only such kernels have NCCL's names. So
+the n-th group is the n-th kernel, as long as both sequences are complete since the last sync point:
 
-- they agree at the beginning, and wherever the sampled times of an operator's channels single out
-  one kernel;
-- operators that are missing show as gaps in their numbers, lost kernels are counted by CUPTI's
-  injector, which also says when it paused and where there are CUDA graphs, whose kernels no call of
-  NCCL's answers to;
-- each pair must agree in function and time, else both sides have parted from there on. A kernel
-  on a stream that its communicator has not used before counts once whatever was launched before it
-  has had time to end: kernels of two streams overtake each other.
+- they are in sync at the beginning, and whenever the sampled times of an operator's channels match
+  exactly one kernel;
+- missing operators show as gaps in their sequence numbers. CUPTI's injector counts lost kernels and
+  reports pauses and CUDA graphs, whose kernels correspond to no call of NCCL;
+- each pair must agree in function and time, otherwise sync is lost from there on. A kernel on a
+  stream that its communicator has not used before is accepted only after everything launched before
+  it has had time to end, because kernels of two streams overtake each other.
 
-What no kernel agrees with stays without one. Cannot see: two threads that launch operators of one
-function within microseconds of each other, on two communicators of one stream.
+An operator that agrees with no kernel gets none. Not distinguished: two threads that launch
+operators of one function within microseconds of each other, on two communicators of one stream.
 
 Cost: a sort of what waits.
 """
@@ -32,52 +31,52 @@ from stepscope.trace.names import NO_PEER
 from stepscope.wire.records import LAUNCH_SHIFT, UNKNOWN
 
 SLACK_NS = 100_000_000
-"""NCCL tells of an operator after it launched its kernel: a thread may be put aside in between for
-a few slices of the scheduler, 100 ms at the most that it grants others by default."""
+"""NCCL reports an operator after launching its kernel. In between, the thread may be descheduled
+for a few time slices: 100 ms at most with default settings."""
 SAMPLED_NS = 1_000_000
-"""Sampled times are late by the quickest notice that NCCL's thread took (device_clock.hpp), which
-polls without a pause while it samples: 1 ms is that of one that was put aside each time."""
+"""Sampled times are late by the shortest delay of NCCL's thread (device_clock.hpp), which polls
+without a pause while it samples: 1 ms if the thread was descheduled every time."""
 SPAN_NS = 100_000
-"""A kernel may last so much longer than the work of its channels, at both ends together: to start
-and to end one takes some 10 µs. Not measured on a GPU."""
+"""A kernel may last this much longer than the work of its channels, at both ends together: starting
+and ending one takes some 10 µs. Not measured on a GPU."""
 WRAP = 1 << 32
 """CUPTI counts calls modulo this."""
 _KERNEL = re.compile(r"\bnccl\w*?Kernel\w*?_([A-Za-z]+)")
 _POINT_TO_POINT = frozenset(("Send", "Recv", "AllToAll", "Gather", "Scatter"))
 _ANY = "Generic"
-"""NCCL's kernel for what it has no special one for."""
+"""NCCL's kernel for functions without a specialised one."""
 
 
 @lru_cache(1 << 14)
 def function_of(kernel: str) -> str | None:
-    """What a kernel of NCCL's carries out; None of any other kernel."""
+    """The function that a kernel of NCCL executes; None for any other kernel."""
     found = _KERNEL.search(kernel[:256])
     return None if found is None else found[1]
 
 
 Lane = tuple[str, bool]
-"""A communicator; its collectives, or the others."""
+"""A communicator, and whether its collectives or its point-to-point operators."""
 
 
 @dataclass(slots=True, eq=False)
 class Operator:
-    """One of NCCL's, as its plugin tells; monotonic times of the process."""
+    """One of NCCL's operators, as its plugin reports it; monotonic times of the process."""
 
     communicator: str
-    """As the plugin names it."""
+    """The plugin's name for it."""
     op: str
     peer: int
-    """In the communicator."""
+    """A rank of the communicator."""
     seq: int
     size: int
     enqueue_ns: int
     end_ns: int
     start_ns: int
-    """As sampled; UNKNOWN where it was not."""
+    """The sampled start; UNKNOWN if it was not sampled."""
     flags: int
     kernel: Kernel | None = None
     lane: Lane = field(init=False)
-    """Within which it is numbered: collectives and the others apart."""
+    """The sequence that `seq` counts in: collectives and point-to-point are separate."""
 
     def __post_init__(self) -> None:
         self.lane = (self.communicator, self.peer == NO_PEER)
@@ -88,7 +87,7 @@ class Operator:
 
     @property
     def span(self) -> tuple[int, int]:
-        """Start and end, as well as they are known."""
+        """Start and end: those of the kernel if known, else the sampled ones."""
         if self.kernel is None:
             return self.start_ns, self.end_ns
         return self.kernel.start_ns, self.kernel.end_ns
@@ -96,7 +95,7 @@ class Operator:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One of NCCL's, as CUPTI tells."""
+    """One of NCCL's kernels, as CUPTI reports it."""
 
     launch: int
     stream: int
@@ -106,16 +105,16 @@ class Kernel:
 
 
 Launch = list[Operator]
-"""Operators that one kernel carries out."""
+"""The operators that one kernel executes."""
 
 
 @dataclass
 class Launches:
-    """Operators and kernels that wait for each other.
+    """Operators and kernels that wait to be matched.
 
     Attributes:
-        in_sync: whether the next launch is the next kernel.
-        by_order: whether order tells at all, or sampled times alone.
+        in_sync: whether the next launch belongs to the next kernel.
+        by_order: whether order is usable at all; otherwise only sampled times are.
     """
 
     in_sync: bool = True
@@ -123,13 +122,13 @@ class Launches:
     operators: list[Operator] = field(default_factory=list)
     kernels: deque[Kernel] = field(default_factory=deque)
     lone_kernels: int = 0
-    """So many were not joined so far."""
+    """Number of kernels without an operator so far."""
     _next: dict[Lane, int] = field(default_factory=dict)
     _streams: dict[str, set[int]] = field(default_factory=dict)
     _last_launch: int = 0
 
     def add_kernels(self, some: Iterable[Kernel]) -> None:
-        """Takes kernels in any order; what was launched first comes first."""
+        """Takes kernels in any order and sorts them by launch."""
         more = [self._unwrapped(kernel) for kernel in some]
         self.kernels = deque(sorted([*self.kernels, *more], key=lambda k: (k.launch, k.start_ns)))
 
@@ -140,16 +139,17 @@ class Launches:
         return Kernel(launch, kernel.stream, kernel.start_ns, kernel.end_ns, kernel.function)
 
     def lose_sync(self) -> None:
-        """From here on the next launch need not be the next kernel."""
+        """From here on the next launch need not belong to the next kernel."""
         self.in_sync = False
         self._streams.clear()
 
     def match(self, until_ns: int, wait_from_ns: int, is_quiet: bool) -> list[Operator]:
-        """Takes launches up to a time, whose kernels are known now, or are not to be had.
+        """Removes and returns launches whose kernels are known, or are no longer expected.
 
         Args:
-            wait_from_ns: what was launched later may still get its kernel.
-            is_quiet: no kernel has ended of late.
+            until_ns: only launches up to this time.
+            wait_from_ns: launches after this time may still get their kernels.
+            is_quiet: whether no kernel was reported recently.
         """
         taken: list[Operator] = []
         self.operators.sort(key=lambda op: op.enqueue_ns)
@@ -165,9 +165,11 @@ class Launches:
         return taken
 
     def _must_wait(self, launch: Launch) -> bool:
-        """For operators that are missing, for a kernel, or for one that is overtaken."""
+        """Whether to wait for missing operators, for a kernel, or for one that was overtaken."""
         if self._misses_some(launch):
-            return all(op.lane in self._next for op in launch)  # else we came too late for them
+            return all(
+                op.lane in self._next for op in launch
+            )  # otherwise they came before we started
         return self.in_sync and (not self.kernels or self._is_on_new_stream(launch))
 
     def _misses_some(self, launch: Launch) -> bool:
@@ -179,14 +181,14 @@ class Launches:
         return any(seq > self._next.get(lane, 0) for lane, seq in firsts.items())
 
     def _is_on_new_stream(self, launch: Launch) -> bool:
-        """Whether the next kernel is on a stream that the communicator has not used so far."""
+        """Whether the next kernel is on a stream that the communicator has not used before."""
         streams = self._streams.get(launch[0].communicator)
         return streams is not None and self.kernels[0].stream not in streams
 
     def _decide(self, launch: Launch, is_quiet: bool) -> None:
-        """Joins a launch if it can be, which does not wait any more."""
+        """Matches a launch that waits no longer with its kernel, if possible."""
         if any(op.seq < self._next.get(op.lane, 0) for op in launch):
-            return  # given up as missing
+            return  # given up before as missing
         if self._misses_some(launch) or not self._agrees_next(launch, is_quiet):
             self.lose_sync()
         if not self.in_sync:
@@ -203,7 +205,7 @@ class Launches:
         return _agree(launch, self.kernels[0])
 
     def _find(self, launch: Launch) -> None:
-        """By sampled times, which must single out one kernel."""
+        """Regains sync if the sampled times match exactly one kernel."""
         found = [one for one in self.kernels if _is_sampled(launch) and _agree(launch, one)]
         if len(found) == 1:
             while self.kernels[0] is not found[0]:
@@ -217,7 +219,7 @@ class Launches:
             op.kernel = kernel
 
     def _give_up_kernels(self, until_ns: int) -> None:
-        """Those that no launch to come can have started."""
+        """Gives up kernels that no future launch can have started."""
         while self.kernels and self.kernels[0].start_ns < until_ns - SLACK_NS:
             self._give_up_kernel()
 
@@ -227,7 +229,7 @@ class Launches:
 
 
 def launches(operators: Iterable[Operator]) -> Iterator[Launch]:
-    """Operators in their order, together where one kernel carries them out."""
+    """Groups operators, in their order, by the kernel that executes them."""
     launch: Launch = []
     for op in operators:
         if launch and not _is_same_launch(launch[0], op):
@@ -245,7 +247,7 @@ def _is_same_launch(one: Operator, other: Operator) -> bool:
 
 
 def _agree(launch: Launch, kernel: Kernel) -> bool:
-    """Whether a kernel may be that of a launch."""
+    """Whether a kernel may belong to a launch, by function and time."""
     of_function = kernel.function == _ANY or kernel.function in {op.function for op in launch}
     after_call = kernel.start_ns >= launch[0].enqueue_ns - SLACK_NS
     ends = [op.end_ns for op in launch if op.end_ns != UNKNOWN]
@@ -254,7 +256,7 @@ def _agree(launch: Launch, kernel: Kernel) -> bool:
 
 
 def _is_sampled_as(launch: Launch, kernel: Kernel) -> bool:
-    """Whether sampled times are those of a kernel; true where there are none."""
+    """Whether the sampled times match a kernel; true if there are none."""
     if not _is_sampled(launch):
         return True
     start_ns = min(op.start_ns for op in launch)
@@ -264,5 +266,5 @@ def _is_sampled_as(launch: Launch, kernel: Kernel) -> bool:
 
 
 def _is_sampled(launch: Launch) -> bool:
-    """As a whole: of a group that began before, some are not."""
+    """Whether all operators were sampled: of a group in progress, some are not."""
     return all(UNKNOWN not in (op.start_ns, op.end_ns) for op in launch)

@@ -1,4 +1,4 @@
-"""Records of one producer into rows of the job folder's tables, a packet at a time.
+"""Turns the records of one producer into rows of the job folder's tables, a packet at a time.
 
 Times become wall-clock nanoseconds, name ids become strings, the ordinal becomes the step.
 """
@@ -21,13 +21,13 @@ RECORD_TYPE = np.dtype(
 assert RECORD_TYPE.itemsize == 64
 
 Rows = Mapping[str, Any]
-"""Column name to a list or array; all equally long."""
+"""Column name to a list or array; all of the same length."""
 Records = NDArray[Any]
 
 
 @dataclass(frozen=True)
 class Translation:
-    """What turns a producer's numbers into the job's: its rank, clock, names and steps."""
+    """Translates a producer's numbers into the job's: its rank, clock, names and steps."""
 
     rank: int
     offset_ns: int
@@ -38,7 +38,7 @@ class Translation:
         return [self.names.get(id) for id in ids.tolist()]
 
     def words(self, ids: Ints) -> Strings:
-        """The same of many that are few, coded."""
+        """Like `strings`, as dictionary codes: for many ids with few distinct values."""
         used, codes = _distinct(ids)
         texts = [self.names.get(id) for id in used.tolist()]
         known: dict[str | None, int] = {None: -1}
@@ -51,27 +51,27 @@ class Translation:
         return mono_ns + self.offset_ns
 
     def steps(self, ordinals: NDArray[Any]) -> list[int]:
-        """The step of each ordinal; a packet holds few different ones."""
+        """The step of each ordinal; a packet has few distinct ones."""
         every: list[int] = ordinals.tolist()
         step = {ordinal: self.step_of(ordinal) for ordinal in set(every)}
         return [step[ordinal] for ordinal in every]
 
     def steps_of_many(self, ordinals: NDArray[Any]) -> Ints:
-        """The same of thousands, which come in long runs of one."""
+        """Like `steps`, for thousands of ordinals in long runs of equal ones."""
         firsts = np.flatnonzero(np.diff(ordinals, prepend=~ordinals[:1]))
         steps = np.array([self.step_of(ordinal) for ordinal in ordinals[firsts].tolist()], np.int64)
         return np.repeat(steps, np.diff(firsts, append=len(ordinals)))
 
 
 _STATES = ("done", "started")
-"""Of an operator that has ended, and of one in flight."""
+"""States of a finished and of an outstanding operator."""
 _SMALL = 1 << 16
-"""Ids of names are counted from 0: a trainer has hundreds."""
+"""Name ids count from 0; a trainer has hundreds."""
 
 
 def _distinct(ids: Ints) -> tuple[Ints, Ints]:
-    """The different ones in order, and the place of each among them: small ones unsorted, which
-    takes a tenth of the time."""
+    """The distinct ids in order, and the index of each id among them. Small ids are not sorted,
+    which takes a tenth of the time."""
     if not ids.size or ids.min() < 0 or ids.max() >= _SMALL:
         used, codes = np.unique(ids, return_inverse=True)
         return used, codes
@@ -114,14 +114,14 @@ def phases(records: Records, to: Translation) -> Rows:
 
 
 def _known(values: Ints) -> Any:
-    """As they are, or None where they are unknown."""
+    """The values, with None for UNKNOWN."""
     if (values != UNKNOWN).all():
         return values
     return [None if value == UNKNOWN else value for value in values.tolist()]
 
 
 def _nullable(values: Ints) -> Ints:
-    """As arrays of rows have it: NULL where they are unknown."""
+    """The values, with NULL for UNKNOWN."""
     return np.where(values == UNKNOWN, NULL, values)
 
 

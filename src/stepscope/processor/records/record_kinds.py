@@ -1,5 +1,6 @@
-"""What a packet of records holds, told before any of them is looked at: in one pass, in C++ where
-that was compiled. Half of what a packet cost was finding out what is not in it."""
+"""Finds the kinds of records in a packet in one pass, in C++ if it was compiled.
+
+Without this, half of the cost of a packet was finding out what it does not contain."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ except ImportError:  # installed where nothing could be compiled
     _compiled = None  # type: ignore[assignment]
 
 Kinds = int
-"""Bit `k` is set where there is a record of kind `k`; the last one where one is of none of ours."""
+"""Bit `k` is set if there is a record of kind `k`; the last bit stands for unknown kinds."""
 _LAST_KIND = 62
 _BEYOND = -1
 
@@ -27,7 +28,7 @@ def kinds_in(packet: bytes) -> Kinds:
     """The kinds of the records of a RECORDS packet, whose sizes were checked by `unpack`.
 
     Raises:
-        WireError: there are numbers that no clock or counter gives and no table could hold.
+        WireError: a number is too large for any clock or counter, or for a table.
     """
     look = kinds_slowly if _compiled is None else _compiled
     kinds = look(packet, HEADER.size, MAX_TIME_NS)
@@ -37,7 +38,7 @@ def kinds_in(packet: bytes) -> Kinds:
 
 
 def kinds_slowly(packet: bytes, offset: int, limit: int) -> Kinds:
-    """`_native.record_kinds` by numpy: ten times its time."""
+    """`_native.record_kinds` in numpy; takes ten times as long."""
     records = normalise.parse(memoryview(packet)[offset:])
     field = records["field"]
     if len(records) and (field.max() > limit or field.min() < -limit):

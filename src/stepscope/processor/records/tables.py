@@ -1,4 +1,4 @@
-"""Rows as they come, in lists and arrays, to the columns of a table."""
+"""Converts rows, in lists and arrays, into the columns of a table."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from stepscope.window import NULL, Column, Strings, Table
 
 
 def joined(name: str, pieces: Sequence[Rows]) -> Table:
-    """Pieces of a table one after the other; a column that some of them lack is left out."""
+    """Concatenates pieces into a table; a column that some pieces lack is left out."""
     shared = [one for one in TABLES[name].columns if all(one in piece for piece in pieces)]
     kinds = TABLES[name].columns
     return Table({one: _joined([_column(p[one], kinds[one]) for p in pieces]) for one in shared})
 
 
 def together(pieces: Sequence[Rows]) -> Rows:
-    """Pieces with the same columns as one."""
+    """Concatenates pieces with the same columns into one piece."""
     first = pieces[0]
     if len(pieces) == 1:
         return first
@@ -29,7 +29,7 @@ def together(pieces: Sequence[Rows]) -> Rows:
 
 
 def _together(parts: Sequence[Any]) -> Any:
-    """Lists beside arrays or words become what these are."""
+    """Concatenates parts; lists take the type of arrays or `Strings` among them."""
     if any(isinstance(part, Strings) for part in parts):
         return _strings([part if isinstance(part, Strings) else Strings.of(list(part))
                          for part in parts])  # fmt: skip

@@ -1,14 +1,13 @@
-"""Call stacks of the ranks, by py-spy from outside, in windows without gaps.
+"""Samples the ranks' call stacks with py-spy, in windows without gaps.
 
-py-spy writes its samples only when it stops, so windows are chained: the next recorder starts, and
-only when it has had time to take its first sample is the previous one interrupted. Where two
-windows overlap, one ends and the other begins at the same instant. `--nonblocking` never pauses the
-rank (a torn sample is skipped by py-spy); `--idle` keeps waiting threads, which are the ones we
-look for.
+py-spy writes its samples only when it exits, so windows are chained: the next recorder starts, and
+the previous one is interrupted only after the new one has had time for its first sample. Overlapping
+windows are cut at the same instant. `--nonblocking` never pauses the rank (py-spy skips torn
+samples). `--idle` keeps waiting threads, which are the interesting ones.
 
-What is lost: py-spy spaces its samples at random around the chosen rate, so a function that runs
-for less than the mean spacing is seen in proportion to its time, not every time. Times are those
-of the recorder's start plus py-spy's own clock, good to about 0.1 s.
+Lossy: py-spy spaces its samples randomly around the rate, so a function that runs for less than the
+mean interval is sampled in proportion to its time, not every time. Times are the recorder's start
+plus py-spy's own clock, accurate to about 0.1 s.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ logger = logging.getLogger(__name__)
 
 FIRST_WINDOW_SECONDS = 10.0
 WINDOW_SECONDS = 30.0
-"""A recorder's start costs 0.06 s of CPU (measured): 0.2 % of a core per rank at this length."""
+"""Starting a recorder costs 0.06 s of CPU (measured): 0.2 % of a core per rank at this length."""
 OVERLAP_SECONDS = 0.4
-"""A recorder takes 0.05 to 0.1 s to its first sample on an idle machine; four times that."""
+"""Four times the 0.05 to 0.1 s that a recorder needs for its first sample on an idle machine."""
 SNAPSHOT_SECONDS = 5.0
-"""After so long the process does not let itself be looked at."""
+"""After this time the process is taken to be unreadable."""
 RATE_HZ = 10
 """Costs about 0.4 % of a core per rank (5 threads, measured); 20 Hz costs 0.6 %."""
 OWN_THREAD = "stepscope-sender"
@@ -54,7 +53,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Run:
-    """Identical samples of one thread in a row."""
+    """Consecutive identical samples of one thread."""
 
     thread: str
     start_ns: int
@@ -83,12 +82,12 @@ class _Sampled:
 
     @property
     def window_ns(self) -> int:
-        """A short first window, so that a new job has stacks soon."""
+        """The window's length; the first is short, so that a new job has stacks soon."""
         return int((FIRST_WINDOW_SECONDS if self.windows == 1 else WINDOW_SECONDS) * 1e9)
 
 
 class StackSampler:
-    """Keeps one recorder per process going. Not thread-safe: one thread owns it."""
+    """Keeps one recorder per process running. Not thread-safe: one thread owns it."""
 
     def __init__(self, append: Callable[[str, str, Rows], None]) -> None:
         self._append = append
@@ -99,12 +98,12 @@ class StackSampler:
             logger.warning("py-spy is not installed: no call stacks; `pip install py-spy`")
 
     def watch(self, target: Target) -> None:
-        """A process that is none, as of a simulated rank, is not worth a recorder's start."""
+        """Starts sampling a process; ignores one that does not exist (a simulated rank)."""
         if self._py_spy is not None and _may_exist(target.pid):
             self._sampled[target.pid] = _Sampled(target)
 
     def unwatch(self, pid: int) -> None:
-        """The process is done: take what its recorder has."""
+        """Stops sampling a process and collects what its recorder has."""
         sampled = self._sampled.pop(pid, None)
         if sampled is not None:
             self._interrupt(sampled, time.time_ns())
@@ -112,8 +111,8 @@ class StackSampler:
                 self._collect(sampled, recorder, wait_seconds=2.0)
 
     def turn(self) -> None:
-        """Starts, chains and collects recorders; call it once a second, and a few times a second
-        while they are `changing`."""
+        """Starts, chains and collects recorders. Call it once a second, and a few times a second
+        while recorders are `changing`."""
         now = time.time_ns()
         for sampled in self._sampled.values():
             self._chain(sampled, now)
@@ -130,16 +129,16 @@ class StackSampler:
 
     @property
     def changing(self) -> bool:
-        """Whether a recorder is about to begin or to end."""
+        """Whether a recorder is about to start or to end."""
         return any(one.ending or (one.current is None and not one.failed)
                    for one in self._sampled.values())  # fmt: skip
 
     def busy(self, job: str) -> bool:
-        """Whether samples of a job are still with a recorder that is ending."""
+        """Whether a recorder of a job is ending and has samples to collect."""
         return any(s.ending for s in self._sampled.values() if s.target.job == job)
 
     def dump(self, job: str, only: frozenset[int] | None = None) -> None:
-        """One snapshot of every process of a job, or of some pids alone, right now."""
+        """Takes one snapshot now of every process of a job, or of `only` some pids."""
         targets = [s.target for s in self._sampled.values() if s.target.job == job]
         asked = [(target, time.time_ns(), self._ask(target.pid))
                  for target in targets if only is None or target.pid in only]  # fmt: skip
@@ -156,7 +155,7 @@ class StackSampler:
     def _chain(self, sampled: _Sampled, now_ns: int) -> None:
         current = sampled.current
         if current is not None and current.process.poll() is not None:
-            # py-spy stopped by itself: it may not look there, or there is nothing left to see
+            # py-spy exited by itself: it lacks permission, or the process has ended
             current.until_ns, sampled.current = now_ns, None
             sampled.ending.append(current)
             return
@@ -216,7 +215,7 @@ class StackSampler:
         try:
             events = json.loads(recorder.path.read_bytes())
         except ValueError:
-            return  # the recorder was killed in mid-write: this window is lost
+            return  # the recorder was killed while writing: this window is lost
         finally:
             recorder.path.unlink()
         until = recorder.until_ns or time.time_ns()
@@ -227,7 +226,7 @@ class StackSampler:
         if not sampled.failed and _may_exist(sampled.target.pid):
             why = errors.decode(errors="replace").strip().splitlines() or ["no output"]
             logger.warning(
-                "no call stacks of rank %d (pid %d): py-spy says: %s",
+                "no call stacks of rank %d (pid %d): py-spy reports: %s",
                 sampled.target.rank, sampled.target.pid, why[0],
             )  # fmt: skip
         sampled.failed = True
@@ -244,7 +243,7 @@ class StackSampler:
 
 
 def _snapshot(looking: subprocess.Popen[bytes], now_ns: int) -> list[Run]:
-    """What a `py-spy dump` that began at a moment saw; nothing where it may not look."""
+    """The stacks of a `py-spy dump` that began at `now_ns`; none if it lacks permission."""
     try:
         said, _ = looking.communicate(timeout=SNAPSHOT_SECONDS)
         return runs_of_dump(json.loads(said), now_ns)
@@ -252,18 +251,18 @@ def _snapshot(looking: subprocess.Popen[bytes], now_ns: int) -> list[Run]:
         looking.kill()
         looking.communicate()
     except ValueError:
-        pass  # the process is going, or is not ours to look at: `record` has said so
+        pass  # the process is ending, or py-spy lacks permission: `record` has reported it
     return []
 
 
 def find_py_spy() -> str | None:
-    """py-spy beside our own interpreter, else the one in PATH."""
+    """The path of py-spy: next to our own interpreter, else the one in PATH."""
     beside = Path(sysconfig.get_path("scripts")) / "py-spy"
     return str(beside) if beside.exists() else which("py-spy")
 
 
 def runs_of_chrometrace(events: list[dict[str, Any]], spawned_ns: int, end_ns: int) -> list[Run]:
-    """Runs of identical samples out of py-spy's begin and end events.
+    """Converts py-spy's begin and end events into runs of identical samples.
 
     Args:
         events: py-spy's output; `ts` are microseconds since the recorder's start.
@@ -277,7 +276,7 @@ def runs_of_chrometrace(events: list[dict[str, Any]], spawned_ns: int, end_ns: i
 
 
 def clip(runs: Iterable[Run], from_ns: int, until_ns: int) -> list[Run]:
-    """The parts of the runs that lie in a window."""
+    """The parts of the runs that lie within a window."""
     out = []
     for run in runs:
         start = max(run.start_ns, from_ns)
@@ -288,7 +287,7 @@ def clip(runs: Iterable[Run], from_ns: int, until_ns: int) -> list[Run]:
 
 
 def runs_of_dump(threads: list[dict[str, Any]], now_ns: int) -> list[Run]:
-    """One run of no duration per thread out of `py-spy dump --json`."""
+    """Converts `py-spy dump --json` into one run of no duration per thread."""
     return [
         Run(
             thread=str(thread.get("thread_name") or thread["thread_id"]),
@@ -357,7 +356,7 @@ def _rows(rank: int, runs: list[Run]) -> Rows:
 
 
 def _may_exist(pid: int) -> bool:
-    """False only where there is no such process: another user's may not be asked."""
+    """False only if there is no such process; one of another user counts as existing."""
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):

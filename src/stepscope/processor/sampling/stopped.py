@@ -1,6 +1,6 @@
-"""Which ranks' processes are stopped (SIGSTOP, a debugger), asked many times a second.
+"""Finds ranks whose processes are stopped (SIGSTOP, a debugger), many times a second.
 
-A look reads one file per process that is kept open: some 10 µs each (measured).
+Each check reads one open file per process, which takes some 10 µs (measured).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from stepscope.processor.hardware.proc import open_stat, read_stat
 _PARENT = 1
 """Field of `stat` after the name."""
 _STOPPED = b"Tt"
-"""By a signal, by who traces it."""
+"""Stopped by a signal or by a tracer."""
 
 
 class StoppedProcesses:
@@ -26,7 +26,7 @@ class StoppedProcesses:
         self._parents: dict[int, int] = {}
 
     def watch(self, job: str, pid: int) -> None:
-        """Of a process that is gone, or never was (a simulated rank), nothing is to be seen."""
+        """Starts watching a process; ignores one that does not exist (a simulated rank)."""
         self.unwatch(pid)
         with contextlib.suppress(OSError):
             self._files[pid] = open_stat(pid)
@@ -41,11 +41,11 @@ class StoppedProcesses:
             os.close(file)
 
     def are_children_of(self, parents: Collection[int]) -> bool:
-        """Whether all processes, and there are some, have these parents."""
+        """Whether there are processes and all of them have one of these parents."""
         return bool(self._files) and all(self._parents.get(pid) in parents for pid in self._files)
 
     def look(self) -> dict[str, frozenset[int]]:
-        """The stopped processes of every job that has any."""
+        """The stopped processes by job, for jobs that have any."""
         found: dict[str, set[int]] = {}
         for pid in self._stopped():
             found.setdefault(self._jobs[pid], set()).add(pid)
@@ -57,6 +57,6 @@ class StoppedProcesses:
 
     def _stopped(self) -> Iterator[int]:
         for pid, file in self._files.items():
-            with contextlib.suppress(OSError):  # it is gone; its connection says so, too
+            with contextlib.suppress(OSError):  # it is gone, which its connection reports as well
                 if read_stat(file)[0] in _STOPPED:
                     yield pid

@@ -1,4 +1,4 @@
-"""Looks at the ranks from outside, on a thread of its own: hardware counters and call stacks."""
+"""Samples the ranks from outside, on its own thread: hardware counters and call stacks."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from stepscope.processor.settings import Settings
 logger = logging.getLogger(__name__)
 
 TURN_SECONDS = 0.2
-"""Between two looks while recorders of stacks begin or end; else there is nothing to do before
-counters are due."""
+"""Between two turns while stack recorders start or end; otherwise the next turn is when counters are
+due."""
 SHORTEST_SAMPLE_SECONDS = 0.25
-"""CPU times come in ticks of 10 ms: a rate over less than this is mostly rounding."""
+"""CPU times count in ticks of 10 ms: a rate over less time than this is mostly rounding."""
 DUMP_SECONDS = 2.0
-"""How often stacks are taken at once while operators are in flight for long."""
+"""How often stacks are dumped while a job is stalled."""
 
 
 class OutsideWatcher:
@@ -60,19 +60,19 @@ class OutsideWatcher:
         self._requests.put(lambda: self._unwatch(who))
 
     def process_stopped(self) -> None:
-        """A process has stopped: look which, and where."""
+        """A process has stopped: finds which, and dumps its stacks."""
         self._requests.put(self._sample_stopped)
 
     def stalled(self, job: str) -> None:
-        """Operators of a job are in flight for long: look at once, and keep looking."""
+        """A job has stalled: samples it immediately."""
         self._requests.put(lambda: self._look_at_once(job))
 
     def leave_counters(self, gpus: frozenset[int]) -> None:
-        """Somebody else samples what the units of these GPUs do, and of no others."""
+        """Stops reading counters of exactly these GPUs, which CUPTI samples now."""
         self._requests.put(lambda: self._hardware.leave_counters(gpus))
 
     def finish(self, job: str, timeout: float) -> None:
-        """Brings in the stacks that are still with py-spy."""
+        """Collects the stacks that py-spy has not written yet; waits up to `timeout` seconds."""
         done = threading.Event()
         self._requests.put(lambda: self._finish(job, done))
         done.wait(timeout)
@@ -90,14 +90,14 @@ class OutsideWatcher:
                     self._turn_at = time.monotonic() + TURN_SECONDS
                     self._turn()
                     self._turn_at = self._next_turn(time.monotonic())
-            except OSError as error:  # a process that went away between two looks
-                logger.debug("outside look failed: %s", error)
+            except OSError as error:  # a process ended in between
+                logger.debug("sampling failed: %s", error)
         if self._stacks is not None:
             self._stacks.close()
         self._hardware.close()
 
     def _answer(self, seconds: float) -> None:
-        """The requests that are there, or the first that comes within a time."""
+        """Handles all queued requests; waits up to `seconds` for the first."""
         with contextlib.suppress(queue.Empty):
             self._requests.get(timeout=seconds)()
             while True:
@@ -154,7 +154,7 @@ class OutsideWatcher:
                 self._finishing.remove((job, done))
 
     def _sample(self) -> None:
-        """Counters go to every job that has ranks here; each sees the host and its own ranks."""
+        """Samples counters for every job here; each gets those of the host and its own ranks."""
         now = time.monotonic()
         if now - self._sampled < SHORTEST_SAMPLE_SECONDS:
             return
@@ -175,14 +175,14 @@ class OutsideWatcher:
             self._append(job, "hardware", looked.rows_of(job))
 
     def _dump_stacks(self, newly_stopped: frozenset[int]) -> None:
-        """Stacks first: whoever reads that a process has stopped can read where, too."""
+        """Dumps stacks before a stopped process is reported, so that readers find them."""
         if self._stacks is not None:
             for job in {self._jobs[pid] for pid in newly_stopped if pid in self._jobs}:
                 self._dumped[job] = time.monotonic()
                 self._stacks.dump(job, newly_stopped)
 
     def _own_cost(self, now: float) -> Rows:
-        """Cores that the processor and its samplers used since the last sample."""
+        """The cores that the processor and its child processes used since the last sample."""
         cpu, before = _own_cpu_seconds(), self._cpu
         self._cpu = cpu
         elapsed = now - self._sampled if self._sampled else float("inf")

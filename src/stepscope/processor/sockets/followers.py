@@ -1,6 +1,7 @@
-"""Who is told at once whenever something of a job was stored: the live view of `stepscope run`.
+"""Connections that are notified whenever something of a job was stored.
 
-It would have to look at files many times a second otherwise, for as long as the job lives.
+These are live views of `stepscope run`; without notifications they would have to poll files many
+times a second for as long as the job runs.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 class Followers:
-    """Connections by job. `tell` may be called from another thread than the others."""
+    """Connections by job. `notify` may be called from any thread, the other methods from one."""
 
     def __init__(self) -> None:
         self._lines: dict[str, tuple[socket.socket, ...]] = {}
@@ -25,15 +26,15 @@ class Followers:
         self._lines[job] = (*self._lines.get(job, ()), line)
 
     def remove(self, line: socket.socket) -> None:
-        """Of a connection that never followed any job, too."""
+        """Removes a connection, which need not have followed any job."""
         lines = {job: tuple(one for one in some if one is not line)
                  for job, some in self._lines.items()}  # fmt: skip
         self._lines = {job: some for job, some in lines.items() if some}
 
     def notify(self, job: str) -> None:
-        """Never waits: who has not read what was said before knows enough."""
+        """Notifies the followers of a job; never waits, as unread notifications suffice."""
         for line in self._lines.get(job, ()):
             try:
                 line.send(pack(PacketKind.CONTROL, encode_stored(job), os.getpid(), 0))
             except OSError:
-                logger.debug("a follower of %s does not listen", job)
+                logger.debug("cannot notify a follower of %s", job)

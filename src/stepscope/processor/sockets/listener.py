@@ -1,4 +1,4 @@
-"""The socket that producers connect to: one processor owns it, for one user."""
+"""The socket that producers connect to: owned by one processor, accessible to one user."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import IO
 from stepscope.errors import UsageError
 
 BACKLOG = 256
-"""Connections that may wait at the door; who finds it full tries again in a second."""
+"""Pending connections; a producer that finds the queue full tries again in a second."""
 _LONGEST_SOCKET_PATH = 100
-"""sun_path holds 108 bytes; the rest is for the lock file's ending."""
+"""sun_path holds 108 bytes; the rest is for the suffix of the lock file."""
 
 
 class AlreadyRunningError(UsageError):
-    """Another processor owns the socket: there is one per host."""
+    """Another processor already listens on the socket."""
 
 
 def take_lock(path: Path) -> IO[str]:
-    """Takes the lock beside the socket; it is held for as long as this process lives.
+    """Takes the lock file next to the socket and holds it until this process ends.
 
     Raises:
         AlreadyRunningError: another processor holds it.
-        UsageError: the socket cannot be there.
+        UsageError: the socket cannot be created there.
     """
     if len(str(path).encode()) > _LONGEST_SOCKET_PATH:
         raise UsageError(
@@ -45,8 +45,8 @@ def take_lock(path: Path) -> IO[str]:
 
 
 def listen(path: Path) -> socket.socket:
-    """Where producers connect; for the owner's processes only."""
-    path.unlink(missing_ok=True)  # a predecessor that was killed; we hold its lock
+    """Creates the socket that producers connect to, accessible to its owner only."""
+    path.unlink(missing_ok=True)  # left by a processor that was killed; we hold its lock
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(str(path))
     path.chmod(0o600)

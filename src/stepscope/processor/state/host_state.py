@@ -1,7 +1,7 @@
 """What the processor knows and decides, without sockets, clocks or disks.
 
-Stimuli go in (`connected`, `packet`, `disconnected`, `released`), instructions come out; `daemon`
-carries them out. The same stimuli always give the same instructions.
+Events go in (`packet`, `disconnected`, `tick`), instructions come out; `daemon` carries them out.
+The same events always give the same instructions.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ from stepscope.wire.frames import (
 from stepscope.wire.records import COMM_OPEN, RECORD_BYTES, EventKind, RecordKind
 
 HOLD_NS = 5_000_000_000
-"""Rows wait this long for the step sequence to be known; later rows count optimizer steps."""
+"""Rows wait this long for the step sequence to be known; then optimizer steps are counted."""
 KERNELS_NS = 3_000_000_000
-"""Kernels wait this long for more of them, and as long as other rows for the step sequence."""
+"""Kernels are collected for this long, and wait for the step sequence as other rows do."""
 MOST_KERNELS = 1 << 16
-"""Of a rank that wait, 4 MiB: in five seconds eight times what ARGUS (section 5.2) counts with."""
+"""Waiting kernels of a rank, 4 MiB: eight times the rate of ARGUS (section 5.2) for 5 s."""
 
 
 class HostState:
@@ -71,7 +71,7 @@ class HostState:
         self.producers: dict[int, Producer] = {}
         self._gone: list[Producer] = []
         self._leaving: list[Producer] = []
-        """Have left, while native producers of their process still tell."""
+        """Disconnected, while other producers of their process are still connected."""
         self._sums: dict[str, KernelSums] = {}
 
     def jobs(self) -> set[str]:
@@ -79,11 +79,11 @@ class HostState:
         return {producer.hello.job for producer in self.producers.values()}
 
     def connections(self, job: str) -> list[int]:
-        """Of the live producers of a job."""
+        """The connections of the live producers of a job."""
         return [at for at, producer in self.producers.items() if producer.hello.job == job]
 
     def packet(self, connection: int, data: bytes, now_ns: int) -> list[Instruction]:
-        """Takes one packet; `now_ns` is wall-clock time."""
+        """Handles one packet; `now_ns` is wall-clock time."""
         try:
             header, payload = unpack(data)
             producer = self.producers.get(connection)
@@ -100,7 +100,7 @@ class HostState:
             return [Refuse(connection, str(error))]
 
     def disconnected(self, connection: int) -> list[Instruction]:
-        """A producer went away: what it left open stays open."""
+        """Handles a producer's disconnection: its outstanding operators stay outstanding."""
         producer = self.producers.pop(connection, None)
         if producer is None:
             return []
@@ -115,12 +115,12 @@ class HostState:
         return [*out, Unwatch(hello.job, hello.rank, hello.pid)]
 
     def tick(self, now_ns: int) -> list[Instruction]:
-        """Lets go of rows that waited long enough for a step sequence; notices blocked ranks."""
+        """Releases rows that waited long enough for a step sequence; notices blocked ranks."""
         out: list[Instruction] = []
         for producer in self.producers.values():
-            said = _blocked(producer, now_ns)
-            out += said
-            if said and producer.blocked:
+            changed = _blocked(producer, now_ns)
+            out += changed
+            if changed and producer.blocked:
                 out.append(self._stalled(producer.hello.job))
             out += self._report_overdue(producer, now_ns)
         for producer in [*self.producers.values(), *self._leaving]:
@@ -130,7 +130,7 @@ class HostState:
         return out
 
     def _leave(self, producer: Producer) -> list[Instruction]:
-        """Operators that wait do so as long as somebody of their process can tell of them."""
+        """Releases waiting operators when the last producer of their process has left."""
         if producer.joiner is not None:
             self._leaving.append(producer)
         if self._of_process(producer.hello):
@@ -138,14 +138,14 @@ class HostState:
         process = process_of(producer.hello)
         last = [one for one in self._leaving if process_of(one.hello) == process]
         self._leaving = [one for one in self._leaving if process_of(one.hello) != process]
-        return [told for one in last for told in joining.last_rows(one)]
+        return [append for one in last for append in joining.last_rows(one)]
 
     def _of_process(self, hello: Hello) -> list[Producer]:
-        """Those of a process."""
+        """The live producers of a process."""
         return [p for p in self.producers.values() if process_of(p.hello) == process_of(hello)]
 
     def _report_overdue(self, producer: Producer, now_ns: int) -> list[Instruction]:
-        """What has waited for long enough."""
+        """Rows that have waited long enough."""
         out: list[Instruction] = []
         held, native = producer.held_since_ns, producer.is_native
         most_ns = KERNELS_NS if native else HOLD_NS
@@ -158,8 +158,8 @@ class HostState:
         return out
 
     def stalled(self, now_ns: int, stopped: Collection[str] = ()) -> list[Stalled]:
-        """Jobs with operators in flight for longer than half an average step of theirs, and than is
-        usual there; any, of jobs that have a stopped process."""
+        """Jobs with operators outstanding for longer than half an average step and than is usual
+        in that job; for jobs that have a stopped process, any outstanding operator counts."""
         jobs = {
             producer.hello.job
             for producer in self.producers.values()
@@ -168,12 +168,12 @@ class HostState:
         return [self._stalled(job) for job in sorted(jobs)]
 
     def shortest_step_ns(self) -> float:
-        """Of the averages of all ranks; 0 where one has none yet."""
+        """The shortest average step of all ranks; 0 if one has no average yet."""
         counting = (one for one in self.producers.values() if not one.is_native)
         return min((one.tracker.average_ns for one in counting), default=0.0)
 
     def is_waiting(self, now_ns: int) -> bool:
-        """Whether operators are in flight for half as long as a stalled job's."""
+        """Whether operators have been outstanding for half as long as in a stalled job."""
         return any(one.is_stuck(now_ns, 0.5) for one in self.producers.values())
 
     def _stalled(self, job: str) -> Stalled:
@@ -184,18 +184,18 @@ class HostState:
         return Stalled(job, in_flight)
 
     def forget(self, job: str) -> None:
-        """Drops what finished producers of a job left behind."""
+        """Drops what finished producers of a job left."""
         self._gone = [producer for producer in self._gone if producer.hello.job != job]
         self._leaving = [producer for producer in self._leaving if producer.hello.job != job]
         self._sums.pop(job, None)
 
     def _hello(self, connection: int, hello: Hello) -> list[Instruction]:
-        out = self.disconnected(connection)  # a producer that introduces itself twice
+        out = self.disconnected(connection)  # the same connection changed hello before
         self.producers[connection] = Producer(hello)
         self._gone = [p for p in self._gone if _identity(p.hello) != _identity(hello)]
         self._link(self.producers[connection])
         out.append(self._job_known(hello.job, hello.store))
-        # what this rank left open, here or with a processor before us, it will tell of again
+        # the rank resends what is outstanding, also what an earlier processor knew
         out.append(OpenOps(hello.job, self._open_rows(hello.job)))
         if hello.at_risk is not None:
             offset = hello.wall_ns - hello.mono_ns
@@ -206,7 +206,7 @@ class HostState:
         return [*out, Watch(hello.job, hello.rank, hello.pid, hello.thread_id)]
 
     def _link(self, new: Producer) -> None:
-        """Producers of one process learn of each other."""
+        """Links the producers of one process."""
         same_process = self._of_process(new.hello)
         python = next((p for p in reversed(same_process) if not p.is_native), None)
         for producer in same_process:
@@ -215,18 +215,18 @@ class HostState:
         joining.attach_joiner(new, same_process)
 
     def _names(self, producer: Producer, payload: memoryview) -> list[Instruction]:
-        told = decode_names(payload)
-        producer.names.update(told.names)
+        new = decode_names(payload)
+        producer.names.update(new.names)
         if producer.is_native:
-            return self._communicators(producer, told.names.values())
-        producer.groups.update({group.id: group for group in told.groups})
-        producer.parallelism.update(told.parallelism)
-        if told.groups or told.parallelism:
+            return self._communicators(producer, new.names.values())
+        producer.groups.update({group.id: group for group in new.groups})
+        producer.parallelism.update(new.parallelism)
+        if new.groups or new.parallelism:
             return [self._job_known(producer.hello.job, producer.hello.store)]
         return []
 
     def _communicators(self, producer: Producer, names: Iterable[str]) -> list[Instruction]:
-        """Of a process that no Python tells of, those of all ranks are groups of the job."""
+        """Takes communicators of all ranks as groups, of processes without a Python producer."""
         hello, before = producer.hello, len(producer.groups)
         found = [one for name in names if (one := communicators.parse(name)) is not None]
         for one in found if producer.python is None else ():
@@ -237,7 +237,7 @@ class HostState:
         return [self._job_known(hello.job, hello.store)] if is_new else []
 
     def _asked(self, connection: int, payload: memoryview) -> Instruction:
-        """What a request wants; those of `stepscope run` are answered."""
+        """Decodes a request of `stepscope run` or a launcher into an instruction."""
         if (job := decode_flush(payload)) is not None:
             return StoreNow(connection, job)
         if (job := decode_follow(payload)) is not None:
@@ -249,12 +249,12 @@ class HostState:
             return Relay(tuple(plugins), bytes(payload), connection)
         if (counters := decode_counters(payload)) is not None:
             return SampleCounters(connection, *counters)
-        if (told := decode_parent(payload)) is not None:
-            return Parent(connection, *told)
-        raise WireError("a request that is none of ours")
+        if (parent := decode_parent(payload)) is not None:
+            return Parent(connection, *parent)
+        raise WireError("an unknown request")
 
     def _is_back(self, producer: Producer) -> bool:
-        """Whether its rank has a newer connection, which knows better what is open."""
+        """Whether its rank has a newer connection, which reports what is outstanding."""
         return any(_identity(p.hello) == _identity(producer.hello) for p in self.producers.values())
 
     def _records(
@@ -277,7 +277,7 @@ class HostState:
     def _native(
         self, producer: Producer, kinds: Kinds, payload: memoryview, now_ns: int
     ) -> list[Instruction]:
-        """All of it waits: for the Python producer to tell of the steps it belongs to."""
+        """Holds all records until the Python producer has reported the steps they belong to."""
         records = normalise.parse(payload)
         out: list[Instruction] = []
         if kinds & record_kinds.KERNELS:
@@ -293,7 +293,7 @@ class HostState:
     def _observations(
         self, producer: Producer, kinds: Kinds, records: Records
     ) -> Iterator[Instruction]:
-        """All but kernels."""
+        """Handles all records but kernels."""
         steps = self._track(producer, records) if kinds & record_kinds.EVENTS else []
         if kinds & record_kinds.COMMS:
             records = joining.take_calls(producer, records)
@@ -305,12 +305,12 @@ class HostState:
             yield from observed.finished(producer, kinds, records)
         if steps:
             yield Append(producer.hello.job, "steps", observed.step_rows(producer, steps))
-        # last: an operator that finished must be in its table before it leaves the open ones
+        # last: a finished operator must be in its table before it leaves the outstanding ones
         if kinds & record_kinds.COMMS:
             yield from self._open(producer, records)
 
     def _keep(self, producer: Producer, kernels: memoryview, now_ns: int) -> list[Instruction]:
-        """Kernels are worked on together: a packet of them alone costs as much as all of them."""
+        """Collects kernels: handling one packet costs about as much as handling all of them."""
         producer.kernels.append(kernels)
         producer.kernels_bytes += len(kernels)
         producer.kernels_until_ns = now_ns
@@ -320,7 +320,7 @@ class HostState:
         return self._report_kernels(producer) if full else []
 
     def _report_kernels(self, producer: Producer) -> list[Instruction]:
-        """Every kernel that waited, counted and as a row; the step is null if not yet known."""
+        """Every waiting kernel, counted and as a row; its step is null if not yet known."""
         if not producer.kernels:
             return []
         hello, to = producer.hello, producer.translation()
@@ -332,11 +332,11 @@ class HostState:
         producer.kernels, producer.kernels_bytes, producer.kernels_since_ns = [], 0, None
         joining.add_kernels(producer, records)
         sums = self._sums.setdefault(hello.job, KernelSums())
-        told = sums.add(producer.rank, rows, producer.kernels_until_ns, oldest_ns)
-        return [Append(hello.job, "kernels", rows), *_appended(hello.job, told)]
+        new_rows = sums.add(producer.rank, rows, producer.kernels_until_ns, oldest_ns)
+        return [Append(hello.job, "kernels", rows), *_appended(hello.job, new_rows)]
 
     def _oldest_kernels_ns(self, job: str, now_ns: int) -> int:
-        """Since when some of a job's kernels wait: no window that is theirs may end before."""
+        """Since when a job's kernels have been waiting: no later window may end yet."""
         waiting = [p.kernels_since_ns for p in self.producers.values() if p.hello.job == job]
         return min([now_ns, *(since for since in waiting if since is not None)])
 
@@ -364,7 +364,7 @@ class HostState:
             yield from observed.finished(producer, kinds, records)
 
     def _open(self, producer: Producer, records: Records) -> list[Instruction]:
-        """Keeps the list of operators in flight; says it anew when it changed."""
+        """Updates the list of outstanding operators; returns it if it changed."""
         comm = normalise.of_kind(records, RecordKind.COMM)
         producer.note_durations(comm)
         before = set(producer.open_ops)
@@ -408,7 +408,7 @@ class HostState:
 
 
 def _blocked(producer: Producer, now_ns: int) -> list[Instruction]:
-    """EROICA's blocked rule, said when it begins and when it ends to hold for a rank."""
+    """EROICA's blocked rule, reported when it starts and stops to hold for a rank."""
     blocked = producer.tracker.blocked(now_ns - producer.offset_ns)
     if blocked == producer.blocked:
         return []
@@ -421,17 +421,17 @@ def _blocked(producer: Producer, now_ns: int) -> list[Instruction]:
         "ts_ns": [now_ns],
         "value": [float(blocked)],
     }
-    said: list[Instruction] = [Append(hello.job, "hardware", row)]
-    return said
+    changed: list[Instruction] = [Append(hello.job, "hardware", row)]
+    return changed
 
 
-def _appended(job: str, told: NewRows) -> Iterator[Append]:
-    return (Append(job, table, rows) for table, rows in told)
+def _appended(job: str, new_rows: NewRows) -> Iterator[Append]:
+    return (Append(job, table, rows) for table, rows in new_rows)
 
 
 def with_devices(fragment: Job, here: Host) -> Job:
-    """The fragment with this host's devices, which only the daemon can look up. A rank that says
-    it is on another host (in a container, or simulated) has others."""
+    """Adds this host's devices, which only the daemon can look up. A rank that reports another
+    host name (in a container, or simulated) does not get them."""
     hosts = tuple(
         replace(host, nics=here.nics, gpus=here.gpus) if host.name == here.name else host
         for host in fragment.hosts
@@ -444,8 +444,8 @@ def _identity(hello: Hello) -> tuple[str, int, str]:
 
 
 def _about_open(comm: Records, open_ops: Set[OpenKey]) -> Records:
-    """The records that may begin or end an operator in flight: of most packets none, and the
-    others' keys are not worth working out (half the processor's time, measured)."""
+    """The records that may start or complete an outstanding operator. Most packets have none, and
+    computing the keys of all records took half of the processor's time (measured)."""
     begins = comm["flags"] == COMM_OPEN
     if not open_ops and not begins.any():
         return comm[:0]

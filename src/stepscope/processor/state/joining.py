@@ -1,4 +1,4 @@
-"""NCCL's operators: what the producers of a process tell, to its joiner, and from there to rows."""
+"""Feeds the joiner of each process with what its producers report, and turns results into rows."""
 
 from __future__ import annotations
 
@@ -17,13 +17,18 @@ from stepscope.window import NULL, Ints
 from stepscope.wire.records import COMM_DONE, UNKNOWN, RecordKind
 
 TURN_NS = 1_000_000_000
-"""Looked so often whether something waits no longer: it waits for seconds."""
+"""How often the joiner is asked for results: operators wait for seconds."""
 _GRAPHS, _PAUSED, _LOST = "stepscope_cupti_graphs", "stepscope_cupti_paused", "dropped.kernels"
 _LONE = ("stepscope_lone_operators", "stepscope_lone_kernels")
 
 
 def attach_joiner(new: Producer, near: Collection[Producer]) -> None:
-    """A producer of a process came, beside those that are there: one of them gets the joiner."""
+    """Gives a process a joiner when one of its producers is NCCL's plugin.
+
+    Args:
+        new: the producer that has just connected.
+        near: all producers of its process.
+    """
     plugin = next((one for one in near if one.hello.source == NCCL), None)
     if plugin is None:
         return
@@ -34,20 +39,20 @@ def attach_joiner(new: Producer, near: Collection[Producer]) -> None:
     if main is not plugin:
         plugin.joiner = None
     if new.hello.source == CUPTI and main.joiner.has_kernels:
-        main.joiner.launches.lose_sync()  # it was there before, and something may be lost in between
+        main.joiner.launches.lose_sync()  # it reconnected: something may be lost in between
     main.joiner.has_kernels |= any(one.hello.source == CUPTI for one in near)
 
 
 def take_calls(producer: Producer, records: Records) -> Records:
-    """Gives the joiner of a process, if there is one, what hooks tell of operators that were handed
-    to a device; returns the rest."""
+    """Gives the joiner of a process, if there is one, the hooks' records of operators on a device;
+    returns the rest."""
     producer.has_calls = True
     if producer.joiner is None:
         return records
     field = records["field"]
     is_done = (records["kind"] == int(RecordKind.COMM)) & (records["flags"] == COMM_DONE)
     on_device = is_done & (field[:, 5] == UNKNOWN) & (field[:, 6] == UNKNOWN)
-    # one that was told of as open is none of a device's, and must not be missing meanwhile
+    # one that was reported as outstanding runs on no device, and must not be missing meanwhile
     on_device &= ~np.isin(field[:, 2], [seq for _, seq, _ in producer.open_ops])
     producer.joiner.add_calls(records[on_device], producer.names)
     rest: Records = records[~on_device]
@@ -55,8 +60,8 @@ def take_calls(producer: Producer, records: Records) -> Records:
 
 
 def add_native(producer: Producer, records: Records) -> None:
-    """Gives the joiner of a process what a native producer tells of operators, and whether its
-    kernels are all that ran."""
+    """Gives the joiner of a process the operators that a native producer reports, and whether its
+    kernels are complete."""
     joiner = producer.main.joiner
     if joiner is None:
         return
@@ -71,45 +76,45 @@ def add_native(producer: Producer, records: Records) -> None:
 
 
 def add_kernels(producer: Producer, kernels: Records) -> None:
-    """Gives the joiner of a process the kernels of its device."""
+    """Gives the joiner of a process its kernels."""
     joiner = producer.main.joiner
     if joiner is not None:
         joiner.add_kernels(kernels, producer.names, producer.kernels_until_ns - producer.offset_ns)
 
 
 def joined_rows(producer: Producer, now_ns: int) -> Iterator[Append]:
-    """What of a process waits no longer at this time of the wall clock."""
+    """Rows of the operators of a process that need to wait no longer."""
     joiner = producer.joiner
     if joiner is None or joiner.is_empty or abs(now_ns - joiner.last_taken_ns) < TURN_NS:
         return
     joiner.last_taken_ns = now_ns
-    yield from _told(producer, joiner.take(producer.members(), now_ns - producer.offset_ns))
+    yield from _rows_of(producer, joiner.take(producer.members(), now_ns - producer.offset_ns))
     yield from _counted(producer, joiner, now_ns)
 
 
 def last_rows(producer: Producer) -> Iterator[Append]:
-    """All that is left of a process that has ended."""
+    """Rows of all operators left of a process that has ended."""
     if producer.joiner is not None and not producer.joiner.is_empty:
-        yield from _told(producer, producer.joiner.finish(producer.members()))
+        yield from _rows_of(producer, producer.joiner.finish(producer.members()))
 
 
-def _told(producer: Producer, done: Joined) -> Iterator[Append]:
+def _rows_of(producer: Producer, done: Joined) -> Iterator[Append]:
     to, job = producer.translation(), producer.hello.job
     if len(done.calls):
-        told = normalise.comm_ops(done.calls, to)
+        rows = normalise.comm_ops(done.calls, to)
         flags = [0 if one is None else one.flags for one in done.of_calls]
         words = communicators.details(np.array(flags, np.int64))
-        yield Append(job, "comm_ops", {**told, **words, **_times(told, done.of_calls, to)})
+        yield Append(job, "comm_ops", {**rows, **words, **_times(rows, done.of_calls, to)})
     if done.operators:
         enqueued = np.array([op.enqueue_ns for op in done.operators], np.int64)
         steps = producer.steps_at(enqueued)
-        told = communicators.operators(done.operators, steps, to, producer.members())
-        yield Append(job, "comm_ops", told)
+        rows = communicators.operators(done.operators, steps, to, producer.members())
+        yield Append(job, "comm_ops", rows)
 
 
-def _times(told: Rows, found: list[Times | None], to: Translation) -> dict[str, Ints]:
-    """Starts and ends, those of counterparts in place of what the rows tell."""
-    out: dict[str, Ints] = {name: told[name].copy() for name in ("start_ns", "end_ns")}
+def _times(rows: Rows, found: list[Times | None], to: Translation) -> dict[str, Ints]:
+    """Starts and ends, with those of the counterparts where there are some."""
+    out: dict[str, Ints] = {name: rows[name].copy() for name in ("start_ns", "end_ns")}
     for at, one in enumerate(found):
         if one is not None:
             for name, ns in (("start_ns", one.start_ns), ("end_ns", one.end_ns)):
@@ -118,7 +123,7 @@ def _times(told: Rows, found: list[Times | None], to: Translation) -> dict[str, 
 
 
 def _counted(producer: Producer, joiner: Joiner, now_ns: int) -> Iterator[Append]:
-    """How much has found no counterpart so far, whenever that grew."""
+    """The number of operators and kernels without a counterpart so far, whenever it grew."""
     counts = (joiner.lone_operators, joiner.launches.lone_kernels)
     if counts == joiner.reported_lone:
         return

@@ -1,8 +1,8 @@
-"""Native producers (`cupti`, `nccl`): they stand beside the Python one of their process.
+"""Native producers (`cupti`, `nccl`) and the steps that their records belong to.
 
-They know the time, and little else: which rank their process is, if the script says so itself
-(`init_process_group(rank=…)`), and how many steps it has taken, is known to the Python producer of
-the same process. Its clock counts for both, so that rows of one process lie on one time.
+A native producer knows the time and little else. The Python producer of the same process knows its
+rank, if the script sets it (`init_process_group(rank=…)`), and how many steps it has taken. The
+Python producer's clock is used for both, so that rows of one process share one clock.
 
 Cost: a binary search per record.
 """
@@ -19,13 +19,13 @@ from stepscope.wire.frames import PYTHON, Hello
 from stepscope.wire.records import UNKNOWN_ORDINAL, RecordKind
 
 CUPTI, NCCL = "cupti", "nccl"
-"""As native producers introduce themselves."""
+"""The `source` of native producers' hello."""
 MOST_STEPS = 4096
-"""Ends of optimizer steps that are remembered: native rows are seconds late at the most, and no
-process takes a thousand steps in a second."""
+"""Remembered ends of optimizer steps: native rows are at most seconds late, and no process takes a
+thousand steps a second."""
 
 _TIME_FIELD = {RecordKind.KERNEL: 2, RecordKind.TRANSFER: 2}
-"""Where the time of a record stands that counts for its step; operators are joined first."""
+"""The field with the time that decides a record's step; operators are joined first."""
 
 
 def is_native(hello: Hello) -> bool:
@@ -33,12 +33,12 @@ def is_native(hello: Hello) -> bool:
 
 
 def process_of(hello: Hello) -> tuple[str, str, int]:
-    """What producers of one process have in common."""
+    """The key that all producers of one process share."""
     return hello.job, hello.host, hello.pid
 
 
 class StepEnds:
-    """When a process finished its last optimizer steps."""
+    """The times at which a process finished its recent optimizer steps."""
 
     def __init__(self) -> None:
         self._ends_ns: deque[int] = deque(maxlen=MOST_STEPS)
@@ -54,14 +54,14 @@ class StepEnds:
         self._ends_ns.append(end_ns)
 
     def ordinals(self, times_ns: Ints) -> Ints:
-        """How many steps were finished at each time; what came before all that is remembered
-        belongs to the first of it."""
+        """How many steps were finished at each time; times before the oldest remembered step
+        belong to that step."""
         ends = np.array(self._ends_ns, np.int64)
         return self._first_ordinal + np.searchsorted(ends, times_ns, side="right")
 
 
 def with_ordinals(records: Records, ends: StepEnds) -> Records:
-    """The records, each of whose ordinal was unknown with that of its time."""
+    """Fills in the unknown ordinals of records by their times."""
     out: Records = records.copy()
     for kind, column in _TIME_FIELD.items():
         mine = (out["kind"] == int(kind)) & (out["ordinal"] == UNKNOWN_ORDINAL)

@@ -1,4 +1,4 @@
-"""What a producer's records say, as rows to be added to tables; decides nothing."""
+"""Turns a producer's records into rows to append to tables; decides nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from stepscope.wire.records import COMM_OPEN, RecordKind
 
 
 def finished(producer: Producer, kinds: Kinds, records: Records) -> Iterator[Append]:
-    """Finished observations as table rows. Operators in flight are in `OpenOps`."""
+    """Finished observations as table rows. Outstanding operators are in `OpenOps`."""
     to, job = producer.translation(), producer.hello.job
     if kinds & record_kinds.PHASES:
         some = normalise.of_kind(records, RecordKind.PHASE)
@@ -39,7 +39,7 @@ def finished(producer: Producer, kinds: Kinds, records: Records) -> Iterator[App
 
 
 def native(producer: Producer, records: Records) -> Iterator[Append]:
-    """Observations of a native producer, kernels and operators excepted."""
+    """Observations of a native producer, except kernels and operators."""
     to, job, members = producer.translation(), producer.hello.job, producer.members()
     sent = normalise.of_kind(records, RecordKind.TRANSFER)
     if len(sent):
@@ -50,7 +50,7 @@ def native(producer: Producer, records: Records) -> Iterator[Append]:
 
 
 def _requests(job: str, rows: Rows) -> Iterator[Append]:
-    """Network requests; of whom it is open to whom they went, as much as that some are missing."""
+    """Network requests as `transfers`; those with an unknown peer are counted as losses."""
     known = rows["peer"] != UNKNOWN_PEER
     if known.any():
         yield Append(job, "transfers", {name: _where(known, rows[name]) for name in rows})
@@ -70,9 +70,9 @@ def _counts(producer: Producer, records: Records, to: Translation) -> Iterator[A
             risk = AtRisk(since, until, {table: lost})
             if producer.counts_loss_of(table):
                 yield Append(producer.hello.job, "losses", losses(to.rank, risk, to.offset_ns))
-    told = [m is not None and not m.startswith("dropped.") for m in rows["metric"]]
-    if any(told):
-        keep = np.array(told)
+    is_metric = [m is not None and not m.startswith("dropped.") for m in rows["metric"]]
+    if any(is_metric):
+        keep = np.array(is_metric)
         kept = {name: _where(keep, column) for name, column in rows.items()}
         yield Append(producer.hello.job, "hardware", kept)
 

@@ -1,4 +1,4 @@
-"""One training process and what it has told us, in the processor's memory."""
+"""One producer and what it has reported, in the processor's memory."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from stepscope.wire.frames import GroupInfo, Hello
 from stepscope.wire.records import COMM_DONE, UNKNOWN
 
 PATIENT_STEPS = 0.5
-"""As `hang.STOPPED_STEPS`: by then somebody may be missing, and fresh samples are wanted."""
+"""As `hang.STOPPED_STEPS`: by then a rank may be missing, and fresh samples are needed."""
 
 USUAL_TIMES = 1.25
-"""A job does not get on if an operator is in flight for longer than is usual by this: beside a slow
-rank, in pipelines, and where a host is ahead of its device, some are in every step."""
+"""A job has stalled if an operator is outstanding for this many times as long as usual. Beside a
+slow rank, in pipelines, and when a host runs ahead of its device, some are in every step."""
 USUAL_STEPS = 2.0
-"""And no longer than this, whatever was usual."""
+"""And in any case after this many steps, whatever was usual."""
 _USUAL_PACKETS = 16
-"""Over which that is found: eight seconds."""
+"""The packets that the usual duration is taken from: eight seconds."""
 
 OpenKey = tuple[int, int, bool]
-"""Of an operator in flight: its group, its number in it, and whether it is a send or a receive."""
+"""Key of an outstanding operator: group, number in it, and whether it is point-to-point."""
 
 
 @dataclass
 class Producer:
-    """One training process and what it has told us; native producers in it have their own."""
+    """One producer and what it has reported; native producers of a process are separate ones."""
 
     hello: Hello
     python: Producer | None = None
-    """Of a native one: the Python producer of its process, once it has been heard of."""
+    """For a native producer: the Python producer of its process, once it is connected."""
     names: dict[int, str] = field(default_factory=dict)
     groups: dict[str, GroupInfo] = field(default_factory=dict)
     parallelism: dict[str, int] = field(default_factory=dict)
@@ -55,9 +55,9 @@ class Producer:
     lasted_ns: deque[int] = field(default_factory=lambda: deque(maxlen=_USUAL_PACKETS))
     """The longest operators of recent packets."""
     has_calls: bool = False
-    """It has told of operators."""
+    """It has reported operators."""
     joiner: Joiner | None = None
-    """Of the one that tells most of a process that NCCL's plugin tells of."""
+    """Set on the main producer of a process that has NCCL's plugin."""
     blocked: bool = False
 
     @property
@@ -66,12 +66,12 @@ class Producer:
 
     @property
     def identity(self) -> Hello:
-        """As its process is known."""
+        """How its process is known: the hello of the main producer."""
         return self.hello if self.python is None else self.python.hello
 
     @property
     def main(self) -> Producer:
-        """The one of its process that tells most."""
+        """The main producer of its process: the Python one if there is one."""
         return self if self.python is None else self.python
 
     @property
@@ -84,19 +84,19 @@ class Producer:
 
     @property
     def patience_ns(self) -> float:
-        """For how long an operator may be in flight before the job does not get on."""
+        """For how long an operator may be outstanding before the job counts as stalled."""
         step_ns, usual_ns = self.tracker.average_ns, max(self.lasted_ns, default=0)
         return max(PATIENT_STEPS * step_ns, min(USUAL_TIMES * usual_ns, USUAL_STEPS * step_ns))
 
     def note_durations(self, comm: Records) -> None:
-        """Learns from operators how long they usually are in flight."""
+        """Learns how long operators usually are outstanding."""
         ended = comm["field"][(comm["flags"] == COMM_DONE) & (comm["field"][:, 5] != UNKNOWN)]
         if len(ended):
             self.lasted_ns.append(int((ended[:, 5] - ended[:, 4]).max()))
 
     def is_stuck(self, now_ns: int, part: float = 1.0) -> bool:
-        """Whether an operator is in flight for longer than this part of its patience: one of which
-        the end may be on its way is not known to be."""
+        """Whether an operator has been outstanding for longer than this part of `patience_ns`, not
+        counting the time that the record of its end may take to arrive."""
         if not self.open_ops:
             return False
         enqueued = min(int(record["field"][0, 4]) for record in self.open_ops.values())
@@ -110,16 +110,16 @@ class Producer:
         return ordinal if sequence is None else sequence.step_of(ordinal)
 
     def known_step(self, ordinal: int) -> int:
-        """The step, null where it is not known yet how many optimizer steps make one."""
+        """The step; null while it is unknown how many optimizer steps make one."""
         unknown = self.holding and self.tracker.sequence is None and not self.is_native
         return NULL if unknown else self.step_of(ordinal)
 
     def with_ordinals(self, records: Records) -> Records:
-        """A native one's records, as the Python producer of its process can tell."""
+        """A native producer's records with ordinals from the Python producer of its process."""
         return records if self.python is None else with_ordinals(records, self.python.step_ends)
 
     def steps_at(self, times_ns: Ints) -> Ints:
-        """The step at each time of its process's clock; null where only native ones tell of it."""
+        """The step at each time of its process's clock; null without a Python producer."""
         if self.is_native:
             return np.full(len(times_ns), NULL, np.int64)
         steps = [self.known_step(one) for one in self.step_ends.ordinals(times_ns).tolist()]
@@ -129,10 +129,10 @@ class Producer:
         return Translation(self.rank, self.offset_ns, self.names, self.step_of)
 
     def counts_loss_of(self, table: str) -> bool:
-        """Whether rows of a table that it lost count: operators Python's hooks tell of as well."""
+        """Whether its lost rows of a table are losses: Python's hooks report operators, too."""
         return table != "comm_ops" or self.python is None
 
     def members(self) -> Members:
-        """Who is in the communicators of its process."""
+        """The members of the communicators of its process."""
         groups = None if self.main.is_native else self.main.groups.values()
         return Members(self.names, self.rank, self.identity.world_size, groups)

@@ -1,4 +1,4 @@
-"""How often a job that does not get on is looked at: at once, then ever more rarely."""
+"""When a stalled job is sampled: immediately, then at growing intervals."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from dataclasses import dataclass, field
 from stepscope.processor.instructions import Stalled
 
 PART = 0.05
-"""A look waits for this part of the time the stall has lasted: what is told of it is as exact."""
+"""The interval as a part of the stall's duration so far, which is then reported this exactly."""
 LONGEST_SECONDS = 1.0
-"""As often as counters are sampled anyway."""
+"""The interval at which counters are sampled anyway."""
 
 
 @dataclass
 class Stalls:
-    """Since when each job has stalled, and when it is due to be looked at again."""
+    """Since when each job has been stalled, and when it is to be sampled again."""
 
     _since: dict[str, float] = field(default_factory=dict)
     _due_at: dict[str, float] = field(default_factory=dict)
 
     def has(self, job: str) -> bool:
-        """Whether it had stalled when last looked at."""
+        """Whether the job was stalled at the last call of `due`."""
         return job in self._since
 
     def due(self, stalled: Sequence[Stalled], now: float) -> list[Stalled]:
-        """Those of the stalled jobs, all that there are, which are to be looked at now."""
+        """Which of the stalled jobs, given completely, are to be sampled now."""
         jobs = {one.job for one in stalled}
         self._since = {job: self._since.get(job, now) for job in jobs}
         looked_at = [one for one in stalled if now >= self._due_at.get(one.job, now)]

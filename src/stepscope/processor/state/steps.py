@@ -1,22 +1,22 @@
-"""Training steps out of `DataLoader` and optimizer events.
+"""Detects training steps from `DataLoader` and optimizer events.
 
 EROICA (Guan et al., "EROICA: Online Performance Troubleshooting for Large-scale Model Training"),
 section 4.1: a training iteration is a sequence of `dataloader.next()` calls followed by
-`optimizer.step()` calls; after M = 10 identical sequences that start with the one and end with the
-other, that is *the* sequence. Its duration runs from the first load to the last optimizer step.
-After K = 200 events without a complete match it is detected anew. The job counts as blocked when
-nothing came for 5 average iterations.
+`optimizer.step()` calls. M = 10 identical sequences in a row that start with the former and end
+with the latter define *the* sequence. An iteration lasts from the first load to the last optimizer
+step. After K = 200 events without a complete match the sequence is detected again. The job counts
+as blocked when no event arrived for 5 average iterations.
 
 Where we differ:
-- the M sequences that led to detection are reported afterwards, so no step is missed;
-- while detecting anew, the old sequence still counts when it comes back, so a long evaluation
+- the M sequences that led to the detection are reported afterwards, so no step is missed;
+- during a new detection the old sequence still counts if it comes back, so that a long evaluation
   does not cost ten steps;
 - a job without `DataLoader` has sequences of optimizer steps only, each starting where the
-  previous one ended; as long as a load was seen in the last `LONGEST` events, ten optimizer steps
-  in a row are one iteration of many optimizers, not ten iterations;
-- steps are numbered by completed optimizer steps, which ranks of a synchronous job agree on, so
-  that a rank with an evaluation of its own stays in step with the others; a new sequence goes on
-  numbering where the last iteration of the old one ended.
+  previous one ended; if there was a load in the last `LONGEST` events, ten optimizer steps in a
+  row are one iteration of many optimizers, not ten iterations;
+- steps are numbered by completed optimizer steps, which are the same on all ranks of a synchronous
+  job, also if one rank runs an evaluation; a new sequence continues numbering where the last
+  iteration of the old one ended.
 
 Cost: one vector comparison of at most `LONGEST` elements per event.
 """
@@ -37,17 +37,17 @@ REDETECT_AFTER = 200
 BLOCKED_AFTER = 5.0
 """EROICA: average iterations of silence that mean the training is blocked."""
 ON_THE_WAY_NS = 1_000_000_000
-"""Silence that means nothing: a busy rank sends twice a second."""
+"""Silence that is no evidence: a busy rank sends twice a second."""
 LONGEST = 512
-"""Events per iteration at the most: 500 micro-batches of gradient accumulation."""
+"""Most events per iteration: 500 micro-batches of gradient accumulation."""
 _AVERAGE_OVER = 50
-"""N of EROICA: recent iterations that the average is taken over."""
+"""N of EROICA: the number of recent iterations in the average."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """One call of `dataloader.next()` or `optimizer.step()`. `ordinal` counts optimizer steps
-    that were finished before it."""
+    """One call of `dataloader.next()` or `optimizer.step()`. `ordinal` is the number of optimizer
+    steps that finished before it."""
 
     kind: EventKind
     name: int
@@ -82,7 +82,7 @@ class Sequence:
 
 
 class StepTracker:
-    """Feeds on one rank's events in order; gives its steps."""
+    """Takes one rank's events in order; returns its steps."""
 
     def __init__(self) -> None:
         self.sequence: Sequence | None = None
@@ -100,7 +100,7 @@ class StepTracker:
         self._last_event_ns = 0
 
     def add(self, event: Event) -> list[Step]:
-        """Takes the next event; gives the steps it completed."""
+        """Takes the next event; returns the steps that it completed."""
         self._last_event_ns = event.end_ns
         self._events.append(event)
         self._since_load = 0 if event.kind == EventKind.LOAD else self._since_load + 1
@@ -112,17 +112,17 @@ class StepTracker:
         return self._detect()
 
     def blocked(self, now_ns: int) -> bool:
-        """EROICA's second condition: silence for five average iterations."""
+        """EROICA's second condition: no event for five average iterations."""
         silence = now_ns - self._last_event_ns - ON_THE_WAY_NS
         return bool(self._durations) and silence > BLOCKED_AFTER * self.average_ns
 
     @property
     def average_ns(self) -> float:
-        """Average duration of the recent steps; 0 before there were any."""
+        """Average duration of the recent steps; 0 before the first."""
         return self._average_ns
 
     def _count_repeats(self, symbol: int) -> None:
-        """`_repeats[L-1]`: for how many events in a row each equalled the one L before it."""
+        """`_repeats[L-1]`: how many events in a row equalled the one L before each."""
         same = self._symbols == symbol
         self._repeats = np.where(same, self._repeats + 1, 0)
         self._symbols[1:] = self._symbols[:-1]
@@ -134,7 +134,7 @@ class StepTracker:
         symbols = self.sequence.symbols
         self._partial.append(event)
         if event.symbol != symbols[len(self._partial) - 1]:
-            # one load too many, say, costs that load and not the iteration that follows
+            # an extra load, for example, costs that load and not the iteration that follows
             while not _begins_with(self._partial, symbols):
                 self._partial.pop(0)
         if len(self._partial) < len(symbols):
@@ -144,7 +144,7 @@ class StepTracker:
         return [step]
 
     def _detect(self) -> list[Step]:
-        """The shortest sequence that came M times in a row and is shaped like an iteration."""
+        """Adopts the shortest sequence that came M times in a row and looks like an iteration."""
         lengths = np.flatnonzero(self._repeats >= np.arange(1, LONGEST + 1) * _NEEDED) + 1
         for length in lengths.tolist():
             block = list(self._events)[-length * IDENTICAL_SEQUENCES :]
@@ -153,7 +153,7 @@ class StepTracker:
         return []
 
     def _is_iteration(self, events: list[Event]) -> bool:
-        """Loads first and an optimizer step last; or no loads at all, and none for long."""
+        """Loads first and an optimizer step last; or no loads, and none for a long time."""
         starts_right = events[0].kind == EventKind.LOAD or self._since_load >= LONGEST
         return starts_right and events[-1].kind == EventKind.OPTIMIZER
 
@@ -169,8 +169,8 @@ class StepTracker:
         return [self._finish(events) for events in fresh]
 
     def _offset(self, last_ordinal: int, optimizers: int) -> int:
-        """Numbers whole iterations from where the last sequence ended; what was left over of it,
-        less than an iteration, is a step of its own."""
+        """Numbers whole iterations from where the last sequence ended; what is left over of
+        it, less than an iteration, is a step of its own."""
         left_over = (last_ordinal + 1 - self._next_ordinal) % optimizers
         first_step = self._next_step + (left_over > 0)
         return first_step * optimizers - self._next_ordinal - left_over
@@ -184,7 +184,7 @@ class StepTracker:
             start = self._previous_end_ns
         self._previous_end_ns = last.end_ns
         self._durations.append(last.end_ns - start)
-        # kept, since it is asked for twenty times a second
+        # stored, because it is read twenty times a second
         self._average_ns = sum(self._durations) / len(self._durations)
         step = self.sequence.step_of(last.ordinal)
         self._next_ordinal, self._next_step = last.ordinal + 1, step + 1
@@ -195,7 +195,7 @@ _NEEDED = IDENTICAL_SEQUENCES - 1
 
 
 def _begins_with(events: list[Event], symbols: tuple[int, ...]) -> bool:
-    """Whether a sequence begins with these events; the newest one differs most often."""
+    """Whether a sequence begins with these events; checks the newest first, as it differs most."""
     if not events:
         return True
     return events[-1].symbol == symbols[len(events) - 1] and all(
