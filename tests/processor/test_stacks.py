@@ -185,7 +185,7 @@ def test_a_process_that_cannot_be_sampled_is_told_of_once(
 
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
-    assert f"no call stacks of rank 4 (pid {process.pid}): py-spy says: " in record.message
+    assert f"no call stacks of rank 4 (pid {process.pid}): py-spy reports: " in record.message
     assert "\n" not in record.message
 
 

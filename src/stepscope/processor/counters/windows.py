@@ -1,7 +1,7 @@
-"""When counters are sampled: in windows, one at a time, and never but on request.
+"""Decides when counters are sampled: in windows, one at a time, and only on request.
 
-A window begins when a job is warm, at its tenth step, on all of its hosts at nearly the same time;
-and when it does not get on, if none began lately. EROICA (section 4.1) profiles for 20 s.
+A window begins at a job's tenth step, on all of its hosts at nearly the same time, and when a job
+stalls, unless one began recently. EROICA (section 4.1) profiles for 20 s.
 """
 
 from __future__ import annotations
@@ -24,34 +24,35 @@ from stepscope.wire.control import Counted
 logger = logging.getLogger(__name__)
 
 WARM_STEP = 10
-"""Steps before it are slow for reasons of their own: compiling, caches, allocators."""
+"""Earlier steps are slow because of compilation, caches and allocators."""
 REST_SECONDS = 300.0
-"""Between two windows because a job does not get on."""
+"""Between two windows that begin because of stalls."""
 GRACE_SECONDS = 60.0
-"""CUDA takes long to begin where nothing keeps the driver loaded; one that hangs takes for ever."""
+"""For children beyond the window: CUDA starts slowly if nothing keeps the driver loaded."""
 _END_SECONDS = 5.0
-"""Of a child that has children all."""
+"""For a child to exit after it has closed its output."""
 FULL_ROWS = 50_000
-"""Stored at once: a table's buffer holds four times that, and eight GPUs fill it in 0.3 s."""
+"""Rows after which a store is requested: a table's buffer holds four times as many, and eight GPUs
+fill it in 0.3 s."""
 _PIECE_BYTES = 1 << 20
 _LOOK_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
 class Sink:
-    """Where rows go, and who is children."""
+    """Callbacks of `Windows` into the processor."""
 
     jobs: Callable[[], Collection[str]]
-    """Those that run here; asked when a window begins, by who begins it."""
+    """Returns the jobs that run here; called when a window begins, by the thread that begins it."""
     append: Callable[[str, str, Rows], None]
     hurry: Callable[[str], None]
     step_aside: Callable[[frozenset[int]], None]
-    """NVML leaves the counters of these GPUs to us."""
+    """Makes NVML stop reading the counters of these GPUs."""
 
 
 @dataclass
 class _Child:
-    """What one child children so far."""
+    """What one child has sent so far."""
 
     sampler: Sampler
     frames: Frames = field(default_factory=Frames)
@@ -63,7 +64,7 @@ class _Child:
 
 
 class Windows:
-    """Owns the children. Called from the processor's thread; a window has one of its own."""
+    """Owns the children. Called from the processor's thread; each window runs on its own."""
 
     def __init__(
         self, host: str, gpus: int, wanted: Wanted | None, sink: Sink, *, library: Path = LIBRARY
@@ -77,7 +78,7 @@ class Windows:
         self._thread: threading.Thread | None = None
 
     def stepped(self, job: str, steps: Iterable[int]) -> None:
-        """Ranks of a job did these steps."""
+        """Ranks of a job finished these steps."""
         if self._wanted is None or job in self._warm:
             return
         if any(step >= WARM_STEP for step in steps):
@@ -85,7 +86,7 @@ class Windows:
             self.begin(self._wanted)
 
     def stalled(self) -> None:
-        """A job does not get on."""
+        """A job has stalled."""
         if self._wanted is not None and time.monotonic() - self._began_at >= REST_SECONDS:
             self.begin(self._wanted)
 
@@ -93,7 +94,7 @@ class Windows:
         self._warm.discard(job)
 
     def begin(self, wanted: Wanted, answer: Callable[[Counted], None] = lambda _: None) -> None:
-        """Begins a window; `answer` is called, on whatever thread, when it is over or cannot be."""
+        """Begins a window; `answer` is called, on any thread, when it is over or cannot begin."""
         trouble = self._why_not()
         if trouble is not None:
             logger.warning("counters are not sampled: %s", trouble)
@@ -106,7 +107,7 @@ class Windows:
         self._thread.start()
 
     def close(self) -> None:
-        """Ends a window that is under way; its rows are there when this returns."""
+        """Ends a running window; its rows have been appended when this returns."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(10)
@@ -117,9 +118,9 @@ class Windows:
 
     def _why_not(self) -> str | None:
         if self._gpus == 0:
-            return "NVML knows of no GPU here"
+            return "NVML finds no GPU on this host"
         if not self._library.exists():
-            return f"{self._library.name} was not built: no C++ compiler then?"
+            return f"{self._library.name} was not built; was a C++ compiler missing?"
         if not self._sink.jobs():
             return "no job runs here"
         return "a window is under way" if self.under_way else None
@@ -147,7 +148,8 @@ class Windows:
             self._sink.step_aside(frozenset())
 
     def _listen(self, children: Sequence[_Child], until: float) -> None:
-        """Until all have ended or are overdue. Who is children to leave still tells what it has."""
+        """Reads from all children until they have ended or are overdue. A child that is asked to
+        exit first sends what it has."""
         with selectors.DefaultSelector() as selector:
             for child in children:
                 selector.register(child.sampler.output, selectors.EVENT_READ, child)
@@ -166,7 +168,7 @@ class Windows:
                     unstored = 0
 
     def _read(self, child: _Child) -> int:
-        """Takes what is there; how many rows it made."""
+        """Reads what is available; returns the number of rows."""
         piece = os.read(child.sampler.output, _PIECE_BYTES)
         child.ended = not piece
         return sum(self._take(child, frame) for frame in child.frames.feed(piece))
@@ -189,7 +191,7 @@ class Windows:
         return 0
 
     def _append(self, table: str, rows: Rows) -> int:
-        """To every job here: what a GPU does is of the host, as NVML's figures are."""
+        """Appends rows to every job here: GPU metrics are host-level, as NVML's are."""
         for job in self._jobs:
             self._sink.append(job, table, rows)
         return len(rows["rank"])
@@ -200,13 +202,13 @@ class Windows:
 
     @staticmethod
     def _end(child: _Child) -> None:
-        """What it said itself is nearer to the truth than how it ended."""
+        """Sets the child's trouble; its own message is preferred to its exit status."""
         how = child.sampler.why_ended(_END_SECONDS if child.ended else 0.0)
         child.trouble = child.trouble or how
 
 
 def _counted(children: Sequence[_Child]) -> Counted:
-    """Of all GPUs; a line for each different trouble."""
+    """The totals of all GPUs, and one line for each distinct trouble."""
     troubled: dict[str, list[str]] = {}
     for child in children:
         if child.trouble is not None:

@@ -1,4 +1,4 @@
-"""The folder of one job as this processor fills it: tables, and traces beside them."""
+"""Writes the folder of one job: its tables, and its traces."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from stepscope.store.writer import FlushStatus, JobWriter
 from stepscope.trace import Job
 
 MOST_ROWS = 10_000
-"""Of a table that wait to be made Parquet's together, which costs little more than one by one; more
-are the writer's to bound."""
+"""Rows of a table that are collected here before they go to the writer, because converting them
+together costs little more than converting one; the writer bounds the rest."""
 
 
 class JobFolder:
@@ -42,15 +42,15 @@ class JobFolder:
             self._traces.job = fragment
 
     def append(self, table: str, rows: Rows) -> None:
-        """Adds rows; of kernels summaries and traces only, unless they are to be kept."""
+        """Adds rows; kernels go to traces only, unless `keep_kernels` is set."""
         if table != "kernels" or self._keep_kernels:
             self._keep(table, rows)
         if table == "kernels" and self._traces is not None:
-            self._traces.append(table, rows)  # thousands at once, which need not be put together
+            self._traces.append(table, rows)  # thousands at once, which need not be collected
 
     def record(self, table: str, rows: Rows) -> None:
-        """Adds rows by the ten thousand, which are stored as they come and not drawn: traces have
-        no room for them beside all others."""
+        """Adds large numbers of rows, which are stored directly and not drawn: traces have no room
+        for them."""
         self._writer.append(table, rows)
 
     def _keep(self, table: str, rows: Rows) -> None:
@@ -74,7 +74,7 @@ class JobFolder:
                 self._hand_over(table)
 
     def replace(self, table: str, file: str, rows: Rows) -> None:
-        """Makes a file hold exactly these rows; what leaves it must be in the table before."""
+        """Replaces a file's rows; rows that are dropped from it must be in the table before."""
         self._hand_over_all()
         self._writer.replace(table, file, rows)
 
@@ -84,8 +84,8 @@ class JobFolder:
         self._writer.flush()
 
     def draw(self, *, put_off: bool = False) -> None:
-        """Draws what is new, every few seconds, or half as often: who looks at the tables need not
-        wait for it."""
+        """Writes new trace members, every few seconds; half as often with `put_off`, so that
+        readers of the tables need not wait."""
         pause = 2 * TRACE_SECONDS if put_off else TRACE_SECONDS
         if self._traces is not None and time.monotonic() - self._drawn_at >= pause:
             self._drawn_at = time.monotonic()
@@ -93,7 +93,7 @@ class JobFolder:
             self._report_losses(self._traces)
 
     def close(self) -> None:
-        """Stores and draws what is left."""
+        """Stores and draws everything left."""
         self._hand_over_all()
         if self._traces is not None:
             self._traces.close(time.time_ns())

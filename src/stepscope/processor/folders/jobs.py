@@ -1,6 +1,6 @@
-"""The job folders this processor writes, flushed on a thread of their own.
+"""The job folders that this processor writes, flushed on a separate thread.
 
-A sick store may block a flush for seconds; the socket is read meanwhile.
+A slow store may block a flush for seconds; the socket is still read meanwhile.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ OPEN_OPS_FILE = "open"
 RETIRE_SECONDS = 600.0
 """A job without producers for ten minutes has ended; until then it may be restarting."""
 _IDLE_SECONDS = 60.0
-"""Where there is no job."""
+"""The pause while there is no job."""
 NO_OPEN_OPS: Rows = {column: [] for column in TABLES["comm_ops"].columns}
 
 
 class JobFolders:
-    """One folder per job, created when the job is first heard of."""
+    """One folder per job, created when the job's first producer connects."""
 
     def __init__(
         self, host: str, settings: Settings, stored: Callable[[str], None] = lambda _: None
@@ -53,7 +53,7 @@ class JobFolders:
         self._thread.start()
 
     def open(self, job: str, store: str, fragment: Job) -> None:
-        """Makes the job's folder known and stores this host's part of `job.json`."""
+        """Opens the job's folder if necessary and writes this host's part of `job.json`."""
         if self._stores.get(job) != store:
             self._stores[job] = store
             self._move(job, store)
@@ -63,7 +63,7 @@ class JobFolders:
             folder.write_job(fragment)
 
     def _move(self, job: str, store: str) -> None:
-        """A job that nobody has heard of yet, or another of the same name."""
+        """Opens the folder of a new job, or of another job of the same name."""
         with self._lock:
             if job in self._folders:
                 self._done.append(self._folders.pop(job))
@@ -80,12 +80,12 @@ class JobFolders:
         logger.info("recording job %s in %s", job, location)
 
     def folders(self) -> dict[str, str]:
-        """Where each job is recorded."""
+        """The URL of each job's folder."""
         with self._lock:
             return {job: folder.location.url for job, folder in self._folders.items()}
 
     def retire(self, live: set[str]) -> list[str]:
-        """Closes the folders of jobs that have had no producer for long; their names."""
+        """Closes folders of jobs without producers for `RETIRE_SECONDS`; returns their names."""
         now = time.monotonic()
         for job in live:
             self._lived_at[job] = now
@@ -101,25 +101,25 @@ class JobFolders:
         return gone
 
     def append(self, job: str, table: str, rows: Rows) -> None:
-        """Adds rows; those of a job without a folder have nowhere to go."""
+        """Adds rows; those of a job without a folder are dropped."""
         folder = self._folders.get(job)
         if folder is not None:
             folder.append(table, rows)
 
     def record(self, job: str, table: str, rows: Rows) -> None:
-        """Adds rows by the ten thousand, which are not drawn."""
+        """Adds large numbers of rows, which are not drawn in traces."""
         folder = self._folders.get(job)
         if folder is not None:
             folder.record(table, rows)
 
     def replace_open(self, job: str, rows: Rows) -> None:
-        """Replaces the list of operators in flight, which is stored with the rest."""
+        """Replaces the list of outstanding operators, which is stored with the other rows."""
         folder = self._folders.get(job)
         if folder is not None:
             folder.replace("comm_ops", OPEN_OPS_FILE, rows or NO_OPEN_OPS)
 
     def hurry(self, job: str) -> None:
-        """Has a job stored now instead of at its next turn."""
+        """Requests a flush of a job now instead of at its next turn."""
         with self._lock:
             if job in self._due:
                 self._due[job] = 0.0
@@ -127,15 +127,15 @@ class JobFolders:
         self._wake.set()
 
     def flush(self, job: str, timeout: float) -> str | None:
-        """Stores everything of a job; what is in the way where that did not succeed in time."""
+        """Stores everything of a job; returns a message if that did not succeed in time."""
         with self._turn:
-            wanted = self._turns + 2  # the turn under way may have passed this job already
+            wanted = self._turns + 2  # the current turn may have passed this job already
             self.hurry(job)
             done = self._turn.wait_for(lambda: self._turns >= wanted or self._poke(), timeout)
         folder = self._folders.get(job)
         if folder is None:
             return f"nothing was recorded of {job}"
-        return folder.status.error if done else f"{folder.location} does not answer"
+        return folder.status.error if done else f"{folder.location} does not respond"
 
     def close(self) -> None:
         self._stop = True
@@ -155,7 +155,7 @@ class JobFolders:
             folder.close()
 
     def _pause(self, now: float) -> float:
-        """Until the next job is due; whoever wants one sooner says so."""
+        """Seconds until the next job is due; `hurry` ends the pause early."""
         with self._lock:
             return max(min(self._due.values(), default=now + _IDLE_SECONDS) - now, 0.0)
 
@@ -173,7 +173,7 @@ class JobFolders:
                 self._hurried.discard(job)
             folder.store()
             self._stored(job)
-            folder.draw(put_off=hurried)  # more may follow, which drawing would delay
+            folder.draw(put_off=hurried)  # another request may follow, which drawing would delay
         with self._turn:
             self._turns += 1
             self._turn.notify_all()

@@ -1,14 +1,14 @@
-"""Perfetto traces of a job's ranks on this host, which grow while the job runs.
+"""Writes Perfetto traces of a job's ranks on this host, which grow while the job runs.
 
-    append ─▶ rows by table ─ every few seconds ─▶ by rank and window ─▶ a member of gzip ─▶ a file
+    append ─▶ rows by table ─ every few seconds ─▶ by rank and window ─▶ a gzip member ─▶ a file
 
-A member says everything it needs (names, tracks, clock), so a file is readable from any of its
-members on, and up to where a crash left it. Rows are in the file of the minute in which they began;
-what comes later than `LATE_NS` lies in the oldest one that is still open. Times are the host's:
-only `stepscope trace` knows all hosts' clocks.
+Each member is self-contained (names, tracks, clock), so a file is readable from any of its members
+on, and up to the last complete one after a crash. Rows go to the file of the minute in which they
+began; rows later than `LATE_NS` go to the oldest file still open. Times are the host's own; only
+`stepscope trace` aligns the clocks of all hosts.
 
-Lossy: a job's ranks have room for `MOST_ROWS` rows of a table between two members. What finds none
-is counted by rank, and so is what cannot be true or written.
+Lossy: between two members there is room for `MOST_ROWS` rows per table of a job. Rows beyond that,
+impossible rows and rows that could not be written are counted by rank.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from stepscope.window import Ints, Table
 logger = logging.getLogger(__name__)
 
 TRACE_SECONDS = 15.0
-"""Between two members: what a crash loses."""
+"""Between two members; a crash loses this much."""
 WINDOW_NS = 60_000_000_000
 LATE_NS = 35_000_000_000
-"""py-spy tells of its samples every 30 s."""
+"""py-spy delivers its samples every 30 s."""
 AHEAD_NS = 5_000_000_000
-"""Nothing has been recorded that is later than that: a clock jumped."""
+"""Rows further in the future are impossible: a clock jumped."""
 MOST_ROWS = 1 << 19
-"""Of a table and job between two members: at eight ranks 2.6 times the 1e5 kernels per minute of
+"""Per table and job between two members: for eight ranks 2.6 times the 1e5 kernels per minute of
 ARGUS (section 5.2). 30 MB."""
 DRAWN = ("steps", "phases", "pauses", "comm_ops", "kernels", "stacks", "hardware")
 _HOST_LEVEL = -1
@@ -56,18 +56,18 @@ Tables = Mapping[str, Table]
 
 @dataclass
 class _Waiting:
-    """Rows of one table that are in no member yet."""
+    """Rows of one table that are not in a member yet."""
 
     pieces: list[Rows] = field(default_factory=list)
     rows: int = 0
 
 
 class JobTraces:
-    """One job. `append` may be called from any thread, the others from one."""
+    """The traces of one job. `append` may be called from any thread, the others from one."""
 
     def __init__(self, files: TraceFiles, host: str) -> None:
         self.job = Job("", 0)
-        """What is known of the job; names of ranks have as many digits as it has ranks."""
+        """What is known of the job; its size decides the number of digits in rank names."""
         self._files = files
         self._host = host
         self._session = secrets.token_hex(4)
@@ -78,7 +78,7 @@ class JobTraces:
         self._lock = threading.Lock()
 
     def append(self, table: str, rows: Rows) -> None:
-        """Keeps rows for the next member, as far as there is room."""
+        """Keeps rows for the next member while there is room."""
         if table not in DRAWN:
             return
         count = len(rows["rank"])
@@ -91,7 +91,7 @@ class JobTraces:
         self._lose(joined(table, [rows]), table)
 
     def flush(self, now_ns: int) -> None:
-        """Writes a member for every rank that has something new."""
+        """Writes a member for every rank that has new rows."""
         newest = now_ns // WINDOW_NS
         oldest = min((now_ns - LATE_NS) // WINDOW_NS, newest)
         for rank, tables in self._taken(now_ns):
@@ -100,18 +100,18 @@ class JobTraces:
         self._settle(oldest)
 
     def close(self, now_ns: int) -> None:
-        """Writes what is left."""
+        """Writes everything left."""
         self.flush(now_ns)
         self._settle(now_ns // WINDOW_NS + 1)
 
     def take_lost(self) -> Mapping[int, Loss]:
-        """What is in no trace since this was last asked, by rank."""
+        """Rows lost since the last call, by rank."""
         with self._lock:
             lost, self._lost = self._lost, {}
         return lost
 
     def _taken(self, now_ns: int) -> Iterator[tuple[int, Tables]]:
-        """What is new, by rank."""
+        """New rows, by rank."""
         with self._lock:
             waiting, self._waiting = self._waiting, {}
         found: dict[int, dict[str, Table]] = {}
@@ -123,7 +123,7 @@ class JobTraces:
         yield from sorted(found.items())
 
     def _possible(self, table: Table, name: str, now_ns: int) -> Table:
-        """Without rows of the future, which would push all that follow from their tracks."""
+        """Drops rows of the future, which would displace all following rows from their tracks."""
         ends = table.ints(TABLES[name].time)
         if table.has("duration_ns"):
             ends = ends + table.ints("duration_ns")
@@ -150,7 +150,7 @@ class JobTraces:
         return f"{folder}/{trace_name(window * WINDOW_NS / 1e9, self._session)}"
 
     def _member(self, rank: int, tables: Tables, now_ns: int) -> bytes:
-        """Nothing where there is nothing to draw."""
+        """A gzip member of the rows; empty if there is nothing to draw."""
         writer = self._writer(rank)
         head = clock_packet() + writer.head()
         if rank == _HOST_LEVEL:
@@ -179,7 +179,7 @@ class JobTraces:
 
     def _complain(self, error: StoreError) -> None:
         if not self._in_trouble:
-            logger.warning("%s; traces go without", error)
+            logger.warning("%s; these rows are missing in traces", error)
         self._in_trouble = True
 
     def _lose(self, table: Table, name: str) -> None:
@@ -192,8 +192,8 @@ class JobTraces:
 
 
 def _by_rank(name: str, pieces: Sequence[Rows]) -> Iterator[tuple[int, Table]]:
-    """A table's rows by rank. Where each piece is of one rank, as those of kernels are, none are
-    laid beside another's first: of 1e5 kernels a minute that was a third of drawing them."""
+    """A table's rows by rank. If each piece is of one rank, as for kernels, pieces of
+    different ranks are not concatenated, which took a third of drawing 1e5 kernels a minute."""
     alone: dict[int, list[Rows]] = {}
     for piece in pieces:
         ranks = np.asarray(piece["rank"])
@@ -207,8 +207,8 @@ def _by_rank(name: str, pieces: Sequence[Rows]) -> Iterator[tuple[int, Table]]:
 
 
 def _by_window(tables: Tables, oldest: int, newest: int) -> Iterator[tuple[int, Tables]]:
-    """Rows by the window in which they began; what is older or newer than those that are open lies
-    in the first or the last of them."""
+    """Rows by the window in which they began; older and newer rows than the open windows go to the
+    first and the last of them."""
     for window in range(oldest, newest + 1):
         first_ns = _EVER.min if window == oldest else window * WINDOW_NS
         last_ns = _EVER.max if window == newest else (window + 1) * WINDOW_NS - 1
@@ -218,7 +218,7 @@ def _by_window(tables: Tables, oldest: int, newest: int) -> Iterator[tuple[int, 
 
 
 def _within(table: Table, times_ns: Ints, first_ns: int, last_ns: int) -> Table:
-    """Rows of an interval: mostly all or none, which need not be told apart."""
+    """Rows of an interval; mostly all of them, which avoids a copy."""
     if times_ns.size and first_ns <= times_ns.min() and times_ns.max() <= last_ns:
         return table
     return table.take((times_ns >= first_ns) & (times_ns <= last_ns))

@@ -1,7 +1,7 @@
-"""Has the files of this host merged and old ones dropped, while its jobs run.
+"""Merges this host's files and deletes old ones while its jobs run.
 
-A process of its own does it, at the lowest priority: its memory is given back, and nobody waits for
-it. It may be killed at any moment (`store.compact`).
+A child process does the work at the lowest priority: its memory is freed afterwards, and nothing
+waits for it. It may be killed at any moment (`store.compact`).
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Protocol
 logger = logging.getLogger(__name__)
 
 EVERY_SECONDS = 600.0
-"""Ten files of each table by then. A pass costs half a second of a core, most of it the start."""
+"""By then each table has some ten files. A pass takes half a second of CPU, mostly startup."""
 LEAST = 8
-"""Fewer small files of today than these are left for the next pass."""
+"""Fewer small files of today than this are left for the next pass."""
 _LOWEST = 19
 
 
 class Child(Protocol):
-    """A pass under way."""
+    """The process of a running pass."""
 
     def poll(self) -> int | None: ...
 
@@ -35,8 +35,8 @@ class Upkeep:
     """Starts a pass over a job's folder when it is due, one at a time.
 
     Args:
-        options: of `stepscope compact`: what is to be kept.
-        folders: of the jobs recorded now, by job.
+        options: retention options of `stepscope compact`.
+        folders: returns the folders of the jobs being recorded, by job.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Upkeep:
         self._child: Child | None = None
 
     def turn(self) -> None:
-        """To be called often; mostly it does nothing."""
+        """Starts a pass if one is due. Call it often."""
         now = self._clock()
         if now < self._look_at or self._busy():
             return
@@ -66,7 +66,7 @@ class Upkeep:
             self._begin(folders[job])
 
     def close(self) -> None:
-        """Cuts off a pass that is under way."""
+        """Terminates a running pass."""
         if self._busy() and self._child is not None:
             self._child.terminate()
 
@@ -87,7 +87,7 @@ class Upkeep:
 
 
 def start_compact(arguments: Sequence[str]) -> subprocess.Popen[bytes]:
-    """`stepscope compact`, at the lowest priority; what it says goes where our log goes."""
+    """Runs `stepscope compact` at the lowest priority; its messages go where our log goes."""
     command = [sys.executable, "-m", "stepscope.cli", "compact", *arguments]
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     os.setpriority(os.PRIO_PROCESS, child.pid, _LOWEST)

@@ -1,8 +1,9 @@
 """RDMA adapters from sysfs: error counts and state of their ports, and their PCIe links.
 
 NCCL moves data between hosts through these if a host has them. Counts are errors since the last
-sample; zero gives no row. A port that was never up is ignored. Names of counters: Linux, Documentation/ABI/stable/sysfs-class-infiniband, and of PCIe
-Documentation/ABI/testing/sysfs-bus-pci and sysfs-bus-pci-devices-aer_stats.
+sample; zero gives no row. A port that was never up is ignored. Names of counters: Linux,
+Documentation/ABI/stable/sysfs-class-infiniband; of PCIe, Documentation/ABI/testing/sysfs-bus-pci
+and sysfs-bus-pci-devices-aer_stats.
 """
 
 from __future__ import annotations

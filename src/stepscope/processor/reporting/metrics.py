@@ -1,9 +1,9 @@
-"""What dashboards and alerts see of the jobs on this host: few series, whatever the job does.
+"""Prometheus series of the jobs on this host, for dashboards and alerts.
 
-Rows go in as they are stored; every fifteen seconds samples come out. `docs/naming.md` has the
-names. The number of series is bounded: names of phases by `MOST_PHASES`, of kernels by
-`MOST_KERNELS`, those of a job by `MOST_SERIES`; what is beyond that is summed under the name
-`other`, or counted as left out.
+Rows go in as they are stored; every fifteen seconds samples come out. `docs/naming.md` lists the
+names. The number of series is bounded: `MOST_PHASES` names of phases and `MOST_KERNELS` names of
+kernels, beyond which values are summed as `other`, and `MOST_SERIES` series of a job, beyond which
+they are left out and counted.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from stepscope.store.remote_write import Sample
 from stepscope.store.remote_write.encode import Labels
 
 MOST_PHASES = 40
-"""Names of phases in one job: ours are ten, frameworks have twenty, the rest are people's own."""
+"""Phase names in one job: ours are ten, frameworks have twenty, users add others."""
 TOP_KERNELS = 10
-"""Of one rank and window the kernels that took longest."""
+"""Kernels with the longest total time, per rank and window."""
 MOST_KERNELS = 40
-"""Names of kernels in one job, in all its life."""
+"""Kernel names in one job over its lifetime."""
 MOST_SERIES = 20_000
-"""Eight ranks have 8 x (3 + 3 x 40 + 3 x 40) at the very most; a processor that stands for many
-hosts has more, and is cut off here: 20 MB of memory."""
+"""Eight ranks have at most 8 x (3 + 3 x 40 + 3 x 40) series. A processor that serves many hosts is
+cut off here: 20 MB of memory."""
 _LONGEST_NAME = 120
-"""Characters of a label: kernels of templates have names of thousands."""
+"""Characters in a label: names of template kernels can have thousands."""
 _OTHER = "other"
 
 _UNKNOWN = float("nan")
-"""A number that nobody has told yet: it is not sent."""
+"""A value that is not known yet and is not sent."""
 
 _STEPS = (
     "stepscope_step", "stepscope_steps_total", "stepscope_step_seconds_total",
@@ -50,7 +50,7 @@ _KERNELS = (
 
 @dataclass
 class _Names:
-    """Names that became labels; beyond `most` all become `other`."""
+    """Names used as labels; beyond `most` of them, new names become `other`."""
 
     most: int
     known: set[str] = field(default_factory=set)
@@ -65,11 +65,11 @@ class _Names:
 
 
 Row = tuple[tuple[str, ...], Labels, list[float]]
-"""Series that share labels: their names, the labels, their values."""
+"""Series with the same labels: their names, the labels, their values."""
 
 
 class _Job:
-    """The series of one job: totals that only grow, and values as they are now."""
+    """The series of one job: counters and gauges."""
 
     def __init__(self, job: str, host: str) -> None:
         self._base = (("host", host), ("job", job))
@@ -77,13 +77,13 @@ class _Job:
         self._count = 0
         self.phases, self.kernels = _Names(MOST_PHASES), _Names(MOST_KERNELS)
         self.phase_rows: dict[tuple[int, str], list[float]] = {}
-        """By the names that phases really have: most rows are met again a thousand times."""
+        """Values by full phase name: a fast path, since the same phases come thousands of times."""
         self.stepped: set[int] = set()
-        """Ranks that did a step since the last samples."""
+        """Ranks that finished a step since the last samples."""
         self.left_out = 0
 
     def values(self, names: tuple[str, ...], **labels: str) -> list[float]:
-        """The values of series that share labels, to be changed; at first nobody knows them."""
+        """The values of series with the same labels, to be modified in place; at first unknown."""
         key = (names[0], *labels.values())
         if key not in self._rows:
             if self._count + len(names) > MOST_SERIES:
@@ -107,7 +107,7 @@ class _Job:
 
 
 class HostMetrics:
-    """All jobs of this host. Rows may come from several threads."""
+    """The series of all jobs on this host. Thread-safe."""
 
     def __init__(self, host: str) -> None:
         self._host = host
@@ -115,7 +115,7 @@ class HostMetrics:
         self._lock = threading.Lock()
 
     def note(self, job: str, table: str, rows: Rows) -> None:
-        """Takes rows of any table; most say nothing here."""
+        """Takes rows of any table; ignores those without series."""
         handler = _HANDLERS.get(table)
         if handler is None:
             return
@@ -123,12 +123,12 @@ class HostMetrics:
             handler(self._jobs.setdefault(job, _Job(job, self._host)), rows)
 
     def samples(self, time_ms: int) -> list[Sample]:
-        """The value of every series now."""
+        """The current value of every series."""
         with self._lock:
             return [one for job in self._jobs.values() for one in job.samples(time_ms)]
 
     def forget(self, job: str) -> None:
-        """A job has ended: its series end with it."""
+        """Drops the series of a job that has ended."""
         with self._lock:
             self._jobs.pop(job, None)
 
@@ -156,7 +156,7 @@ def _note_steps(job: _Job, rows: Rows) -> None:
 
 
 def _note_phases(job: _Job, rows: Rows) -> None:
-    """The only rows that come by the hundred a second: 1 µs each."""
+    """Phases are the only rows that come by the hundred a second: 1 µs each."""
     columns = ("rank", "phase", "duration_ns", *(("wait_ns",) if "wait_ns" in rows else ()))
     for rank, phase, duration_ns, *wait_ns in _columns(rows, *columns):
         values = job.phase_rows.get((rank, phase))
@@ -177,7 +177,7 @@ def _phase_row(job: _Job, rank: int, phase: str | None) -> list[float]:
 
 
 def _note_kernels(job: _Job, rows: Rows) -> None:
-    """Of each rank and window the kernels that took longest; the rest together."""
+    """Counts the longest kernels of each rank and window, and the rest together."""
     windows: dict[tuple[int, int], _Kernels] = defaultdict(lambda: defaultdict(list))
     columns = ("rank", "window_start_ns", "kernel", "count", "p50_ns", "p99_ns")
     for rank, start, kernel, count, p50_ns, p99_ns in _columns(rows, *columns):
@@ -187,7 +187,7 @@ def _note_kernels(job: _Job, rows: Rows) -> None:
 
 
 _Kernels = dict[str, list[tuple[int, int, int]]]
-"""Count, median and 99th percentile of each mode, by kernel."""
+"""Count, median and 99th percentile of each mode, by kernel name."""
 
 
 def _note_window(job: _Job, rank: str, kernels: _Kernels) -> None:
@@ -208,7 +208,7 @@ def _note_losses(job: _Job, rows: Rows) -> None:
 
 
 def _note_hardware(job: _Job, rows: Rows) -> None:
-    """What stepscope says of itself; for counters of the machine there are better exporters."""
+    """Takes stepscope's own metrics; for hardware counters there are better exporters."""
     for rank, metric, value in _columns(rows, "rank", "metric", "value"):
         if metric == "stepscope_processor_cpu":
             job.values(("stepscope_processor_cpu_cores",))[0] = value

@@ -1,4 +1,4 @@
-"""The series of this host's jobs, sent every fifteen seconds where somebody wants them."""
+"""Sends the series of this host's jobs by remote write every fifteen seconds, if configured."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from stepscope.processor.reporting.metrics import HostMetrics
 from stepscope.store.remote_write import RemoteWriter, Sample
 
 EVERY_SECONDS = 15.0
-"""As often as Prometheus commonly scrapes."""
+"""A common scrape interval of Prometheus."""
 
 
 class Reporting:
-    """Nothing at all without a URL. `note` and `turn` never wait for a server."""
+    """Does nothing without a URL. `note` and `turn` never wait for a server."""
 
     def __init__(
         self, host: str, url: str | None, *, clock: Callable[[], float] = time.time,
         writer: RemoteWriter | None = None,
     ) -> None:  # fmt: skip
-        """Raises UsageError: the URL makes no sense."""
+        """Raises UsageError: the URL is invalid."""
         self._host = host
         self._clock = clock
         self._metrics = HostMetrics(host)
@@ -28,12 +28,12 @@ class Reporting:
         self._due_at = clock() + EVERY_SECONDS
 
     def note(self, job: str, table: str, rows: Rows) -> None:
-        """Takes rows that are being stored."""
+        """Takes rows as they are stored."""
         if self._writer is not None:
             self._metrics.note(job, table, rows)
 
     def turn(self) -> None:
-        """To be called often; mostly it does nothing."""
+        """Sends samples if they are due. Call it often."""
         now = self._clock()
         if self._writer is None or (now < self._due_at <= now + EVERY_SECONDS):
             return
@@ -45,7 +45,7 @@ class Reporting:
         self._metrics.forget(job)
 
     def close(self) -> None:
-        """Sends how things stand at the end."""
+        """Sends the final values."""
         if self._writer is not None:
             self._send(self._writer, self._clock())
             self._writer.close()

@@ -1,8 +1,8 @@
 """Samples the ranks' call stacks with py-spy, in windows without gaps.
 
 py-spy writes its samples only when it exits, so windows are chained: the next recorder starts, and
-the previous one is interrupted only after the new one has had time for its first sample. Overlapping
-windows are cut at the same instant. `--nonblocking` never pauses the rank (py-spy skips torn
+the previous one is interrupted only after the new one has had time for its first sample. Windows
+that overlap are cut at the same instant. `--nonblocking` never pauses the rank (py-spy skips torn
 samples). `--idle` keeps waiting threads, which are the interesting ones.
 
 Lossy: py-spy spaces its samples randomly around the rate, so a function that runs for less than the

@@ -19,8 +19,8 @@ from stepscope.processor.settings import Settings
 logger = logging.getLogger(__name__)
 
 TURN_SECONDS = 0.2
-"""Between two turns while stack recorders start or end; otherwise the next turn is when counters are
-due."""
+"""Between two turns while stack recorders start or end; otherwise the next turn is when
+counters are due."""
 SHORTEST_SAMPLE_SECONDS = 0.25
 """CPU times count in ticks of 10 ms: a rate over less time than this is mostly rounding."""
 DUMP_SECONDS = 2.0
