@@ -144,7 +144,7 @@ def test_a_server_that_is_away_is_told_of_once_and_gets_all_when_it_is_back(
     assert server.bodies == [request_body([sample(1), sample(2)])] and writer.dropped == 0
     assert told(caplog) == [
         f"WARNING cannot send metrics to {URL}: nobody; trying again",
-        f"INFO {URL} takes metrics again; 0 were lost",
+        f"INFO {URL} accepts metrics again; 0 samples were lost",
     ]
 
 
@@ -157,7 +157,7 @@ def test_what_a_server_refuses_is_counted_and_not_offered_again(
         writer.offer([sample(value)])
         writer.turn()
     assert server.bodies == [request_body([sample(2)])] and writer.dropped == 2
-    assert told(caplog) == [f"WARNING {URL} refuses 1 samples: status 400"]
+    assert told(caplog) == [f"WARNING {URL} rejects 1 samples: status 400"]
 
 
 def test_large_loads_go_in_requests_of_two_thousand() -> None:

@@ -162,7 +162,7 @@ def test_a_bucket_nobody_answers_for(s3_environment: pytest.MonkeyPatch, clock: 
 
     assert status.error is not None and endpoint in status.error and "\n" not in status.error
     assert (status.pending_rows, status.dropped_rows) == (100, 200)
-    with pytest.raises(SourceError, match=f"nobody answers at {endpoint}"):
+    with pytest.raises(SourceError, match=f"no response from {endpoint}"):
         JobReader("s3://runs").refresh()
 
 

@@ -72,7 +72,7 @@ def test_a_count_that_is_not_the_payloads(count: int) -> None:
     ("header", "says"),
     [
         ((0x20544547, VERSION, 1, 0, 0, 0, 0), "not a stepscope producer"),
-        ((MAGIC, 9, 1, 0, 0, 0, 0), "packet version 9, this processor speaks 1"),
+        ((MAGIC, 9, 1, 0, 0, 0, 0), "packet version 9, this processor expects 1"),
         ((MAGIC, VERSION, 77, 0, 0, 0, 0), "unknown packet kind 77"),
     ],
 )

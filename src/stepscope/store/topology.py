@@ -1,7 +1,7 @@
-"""One job out of what each host knows of it.
+"""Merges the job descriptions of all hosts into one.
 
-Every host writes its own fragment, so that no host overwrites another's. The union does not depend
-on the order of the fragments, and merging a fragment twice changes nothing.
+Every host writes its own fragment, so that none overwrites another's. The union does not depend on
+the order of fragments, and merging a fragment twice changes nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def merge_jobs(fragments: Sequence[Job]) -> Job:
-    """The union of what the fragments say; the larger number where two contradict each other."""
+    """The union of the fragments; of contradicting numbers the larger one."""
     assert fragments, "a job needs at least one fragment"
     return Job(
         job_id=min(job.job_id for job in fragments),
@@ -57,7 +57,7 @@ def _groups(groups: Iterable[ProcessGroup]) -> tuple[ProcessGroup, ...]:
 
 
 def _group(same: list[ProcessGroup]) -> ProcessGroup:
-    """The fullest member list first: a pipeline's order is stage order and must survive."""
+    """Merges members, the longest list first, to keep the stage order of a pipeline."""
     ordered = sorted(same, key=lambda group: (-len(group.ranks), group.ranks))
     kind = min(group.kind for group in same)
     return ProcessGroup(same[0].id, kind, _joined([group.ranks for group in ordered]))
@@ -77,7 +77,7 @@ def _fabric(fragments: Sequence[Job]) -> Fabric | None:
 
 
 def _recorded(fragments: Sequence[Job]) -> tuple[int, ...] | None:
-    """A host that lists nothing records all its ranks; the union must keep them."""
+    """The union of recorded ranks; a host that lists none records all its ranks."""
     if all(job.recorded_ranks is None for job in fragments):
         return None
     ranks: set[int] = set()
@@ -92,7 +92,7 @@ def _latest(moments: Iterable[int | None]) -> int | None:
 
 
 def _first(values: Iterable[T | None]) -> T | None:
-    """Any one of them, and the same one in whatever order they come."""
+    """One of the values, the same for every order."""
     return min((value for value in values if value is not None), key=repr, default=None)
 
 
