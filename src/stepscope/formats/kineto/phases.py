@@ -1,13 +1,13 @@
-"""Framework phases of one rank, by what the trace annotates and by where autograd works.
+"""Framework phases of one rank, from annotations and from autograd's functions.
 
     data-load         enumerate(DataLoader)#….__next__
     backward-compute  first to last autograd::engine::evaluate_function, one per backward pass
     optimizer         Optimizer.step#…
     forward-compute   first operator after any of these, up to the next backward
 
-Where a device ran, a phase (but data-load) is from the first to the last kernel that the host
-launched in that time, communication aside. Waiting in a phase is the time in which communication
-was under way and nothing was computed.
+If a device was recorded, a phase (except data-load) lasts from the first to the last kernel that
+the host launched in it, without communication kernels. Waiting in a phase is the time in which
+communication was in progress and nothing was computed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LATEST = np.iinfo(np.int64).max
 def phases(
     seen: Recording, operators: Table, steps: Steps, launch_ns: Ints, comm: Table | None
 ) -> Table:
-    """Rows without rank, in order of time."""
+    """The phases without rank, in order of time."""
     host = _on_host(seen, operators, steps)
     busy = busy_host(seen, operators)
     rows = host
@@ -54,7 +54,7 @@ def phases(
 
 
 def busy_host(seen: Recording, operators: Table) -> Union:
-    """When the main thread was in an operator of its own, or in the data loader."""
+    """The time that the main thread spent in its own operators or in the data loader."""
     own = operators.take(
         (operators.ints("thread") == seen.main) & ~named(operators, "c10d::", *ON_CPU, *OF_DEVICE)
     )
@@ -64,7 +64,7 @@ def busy_host(seen: Recording, operators: Table) -> Union:
 
 
 def waited(rows: Table, busy: Union, comm: Table | None) -> Ints:
-    """How long communication was under way in each row while nothing was computed."""
+    """How long communication was in progress in each row while nothing was computed."""
     if comm is None:
         return np.zeros(len(rows), np.int64)
     end = comm.ints("end_ns")
@@ -107,7 +107,7 @@ def _marked(seen: Recording, prefix: str) -> tuple[Ints, Ints]:
 
 
 def _backwards(seen: Recording, work: Ints) -> tuple[Ints, Ints]:
-    """Backward passes: autograd's functions, parted where the main thread did something else."""
+    """Backward passes: runs of autograd's functions without other work of the main thread."""
     functions = seen.cpu.take(named(seen.cpu, AUTOGRAD))
     if not len(functions):
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
@@ -136,7 +136,7 @@ def _forwards(
 
 
 def _microbatch(end: Ints, steps: Steps) -> Ints:
-    """How many backward passes of the step came before."""
+    """The number of earlier backward passes in the same step."""
     step = steps.of(end - 1)
     changed = np.flatnonzero(np.diff(step, prepend=NULL + 1))
     lengths = np.diff(np.append(changed, step.size))
@@ -144,7 +144,7 @@ def _microbatch(end: Ints, steps: Steps) -> Ints:
 
 
 def _on_device(host: Table, seen: Recording, launch_ns: Ints) -> Table:
-    """The phases' kernels: first start and last end of those launched in each."""
+    """Phases on the device: first start and last end of the kernels launched in each."""
     rows = host.take(host.ints("kind") != 0)
     rows = rows.take(np.argsort(rows.ints("start_ns"), kind="stable"))
     chosen = ~communication_kernels(seen.device) & (launch_ns != NULL)

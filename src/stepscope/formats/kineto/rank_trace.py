@@ -1,4 +1,4 @@
-"""One file to the tables of one rank: the unit of work that a process is given."""
+"""Reads one file into the tables of one rank: the unit of work of a process."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ from stepscope.window import NULL, Column, Ints, Strings, Table
 
 _TIMES = ("start_ns", "end_ns", "enqueue_ns")
 _LATEST_NS = 2**62
-_GUESSED = "not all collectives say their group; those of one stream or thread are taken for one"
+_GUESSED = "some collectives lack their group; those of one stream or thread are taken as one group"
 
 
 @dataclass(frozen=True)
 class RankTrace:
-    """What one file holds; the column `rank` is still missing."""
+    """The contents of one file; the column `rank` is added later."""
 
     path: Path
     name: str
-    """What messages call it."""
+    """The file's name in messages."""
     rank: int | None
     world_size: int | None
     host: str | None
     groups: tuple[ProcessGroup, ...]
     tables: dict[str, Table]
     steps_found_by: str
-    """How steps were found; empty where the trace says them itself, or has none."""
+    """How steps were found; empty if the trace marks them, or has none."""
     span_ns: tuple[int, int]
     base_ns: int
-    """What the file's times count from, already added; 0: 1970, or unknown."""
+    """The base of the file's times, already added; 0: 1970, or unknown."""
     problems: tuple[str, ...]
 
 
@@ -64,7 +64,7 @@ def read_file(path: Path, advance: Advance = lambda _: None) -> RankTrace:
     """Reads one trace.
 
     Raises:
-        FormatError: there is nothing in it that can be used.
+        FormatError: it has nothing that can be used.
         SourceError: it cannot be read.
     """
     contents = Contents(path, advance)
@@ -82,11 +82,11 @@ def _problems(
 ) -> list[str]:
     found = [contents.problem] if contents.problem else []
     if scanned.oversized:
-        found.append("one event is longer than any event can be; reading stopped there")
+        found.append("one event is longer than any real event; reading stopped there")
     elif seen.full:
-        found.append("too many events; reading stopped, the rest is unknown")
+        found.append("too many events; reading stopped, the rest is ignored")
     elif document.found and not scanned.closed and not found:
-        found.append("it ends in the middle (truncated); what was whole is used")
+        found.append("it is truncated; complete events are used")
     if scanned.unreadable:
         found.append(f"{scanned.unreadable} events cannot be decoded and are left out")
     if scanned.impossible:
@@ -100,22 +100,22 @@ def _nothing(path: Path, document: Document, problems: list[str]) -> str:
     if problems:
         return f"{problems[0]}, and no event before that can be used"
     if not document.found:
-        return "no PyTorch profiler trace: it has no list traceEvents"
-    return "it holds no event of a PyTorch profiler"
+        return "not a PyTorch profiler trace: it has no list traceEvents"
+    return "it has no event of a PyTorch profiler"
 
 
 def _header(document: Document) -> _Header:
-    """What the first and the last lines of the file say together."""
-    said: dict[str, Any] = {}
+    """The metadata from before and after the events."""
+    metadata: dict[str, Any] = {}
     for frame in document.frames():
         for name, text in frame.items():
             value = plain(text)
             if value:
-                said.setdefault(name, value)
-    info = said.get("distributedInfo")
+                metadata.setdefault(name, value)
+    info = metadata.get("distributedInfo")
     info = info if isinstance(info, dict) else {}
     rank, world = whole(info.get("rank")), whole(info.get("world_size"))
-    base, host = said.get("baseTimeNanoseconds"), said.get("host_name")
+    base, host = metadata.get("baseTimeNanoseconds"), metadata.get("host_name")
     return _Header(
         rank if 0 <= rank < MOST_RANKS else None,
         world if 0 < world <= MOST_RANKS else None,
@@ -126,7 +126,7 @@ def _header(document: Document) -> _Header:
 
 
 def _configured(config: Any) -> tuple[Group, ...]:
-    """The groups of `pg_config`; one whose members are not listed is left out."""
+    """The groups of `pg_config` with listed members."""
     groups = []
     for entry in config if isinstance(config, list) else ():
         ranks = entry.get("ranks") if isinstance(entry, dict) else None
@@ -167,7 +167,7 @@ def _rank_trace(
 
 
 def launches(seen: Recording) -> Ints:
-    """When the host launched each row of `device`, NULL where the call was not recorded."""
+    """When the host launched each row of `device`; NULL if the call was not recorded."""
     wanted, ids = seen.device.ints("correlation"), seen.runtime.ints("correlation")
     if not ids.size:
         return np.full(wanted.shape, NULL)
@@ -206,7 +206,7 @@ def _comm_ops(seen: Recording, operators: Table, steps: Steps, comm: Table | Non
 
 
 def _blocked(seen: Recording, operators: Table, comm: Table) -> Ints:
-    """How long the host stood in each operator, without what was counted for an earlier one."""
+    """How long the host blocked in each operator; overlapping time counts for the earlier one."""
     start, end = comm.ints("start_ns"), comm.ints("end_ns")
     order = np.argsort(start, kind="stable")
     reach = np.maximum.accumulate(end[order])
@@ -235,13 +235,13 @@ def _thread(name: Any) -> int:
 
 
 def _used(strings: Strings) -> Strings:
-    """Only the values that occur."""
+    """Drops values that do not occur."""
     used, codes = np.unique(strings.codes, return_inverse=True)
     return Strings(codes.astype(np.int32), tuple(strings.values[code] for code in used.tolist()))
 
 
 def moved(table: Table, base_ns: int) -> Table:
-    """Times since the trace's base to times since 1970."""
+    """Converts times since the trace's base to times since 1970."""
     columns: dict[str, Column] = dict(table.columns)
     for name in _TIMES:
         if table.has(name):

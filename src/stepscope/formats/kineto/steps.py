@@ -1,9 +1,9 @@
-"""Which stretch of host time is which training step.
+"""Finds the training steps in host time.
 
-`ProfilerStep#N` says it. Else a step ends where an optimizer has stepped and a backward follows;
-else it begins where a DataLoader is asked; else at an operator that comes back at equal distances
-in the sequence of operators (of kernels, where no operators were recorded). Found steps are
-numbered from 0. What lies before the first boundary is no whole step.
+`ProfilerStep#N` marks them. Otherwise a step ends when an optimizer has stepped and a backward
+follows; else it begins when the DataLoader is called; else at an operator that recurs at equal
+distances in the sequence of operators (or of kernels, if no operators were recorded). Steps found
+this way are numbered from 0. Time before the first boundary belongs to no step.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from stepscope.formats.kineto.spans import ends, named, outermost
 from stepscope.window import NULL, Ints, Table, distinct
 
 REGULAR = 0.8
-"""Shortest to longest distance of an operator that comes once per step: steps differ in a few
-branches, and profilers lose events."""
+"""Smallest ratio of shortest to longest distance for an operator that runs once per step: steps may
+differ in a few branches, and profilers lose events."""
 LEAST_STEPS = 3
-"""Any two occurrences are a regular distance apart."""
+"""With fewer, distances are trivially regular."""
 SHORTEST_STEP = 4
-"""Operators: a shorter cycle is a loop somewhere."""
+"""Fewest operators in a step; shorter cycles are inner loops."""
 
 
 @dataclass(frozen=True)
 class Steps:
-    """Steps in order of time; `found_by` is empty where the trace says them itself."""
+    """Steps in order of time; `found_by` is empty if the trace marks them."""
 
     number: Ints
     start_ns: Ints
@@ -37,7 +37,7 @@ class Steps:
     found_by: str = ""
 
     def of(self, time_ns: Ints) -> Ints:
-        """The step that each moment lies in, NULL for none."""
+        """The step of each time; NULL if there is none."""
         if not self.number.size:
             return np.full(time_ns.shape, NULL)
         at = np.searchsorted(self.start_ns, time_ns, side="right") - 1
@@ -97,7 +97,7 @@ def _by_loader(seen: Recording) -> Steps:
 
 
 def _marks(seen: Recording, prefix: str) -> Table:
-    """Outermost annotations of a name; old exporters call them operators."""
+    """Outermost annotations with a name prefix; old exporters write them as operators."""
     for table in (seen.marks, seen.cpu):
         chosen = table.take(named(table, prefix))
         if len(chosen):
@@ -128,7 +128,7 @@ def _by_repetition(seen: Recording, operators: Table) -> Steps:
 
 
 def _sequence(seen: Recording, operators: Table) -> tuple[Table, str]:
-    """What ran in order: operators of the busiest thread, or kernels of the busiest stream."""
+    """Operators of the busiest thread, else kernels of the busiest stream, in order."""
     for table, lane, kind in (
         (operators, "thread", "operators"),
         (seen.device, "stream", "kernels"),
@@ -140,10 +140,11 @@ def _sequence(seen: Recording, operators: Table) -> tuple[Table, str]:
 
 
 def _once_in_each(names: Ints) -> int | None:
-    """The first of the names that come once per step: they come at (nearly) equal distances.
+    """The first name that occurs once per step, that is at (nearly) equal distances.
 
-    Operators of a layer do not: between two steps stand a loss and a backward pass. Several
-    distances may be regular (microbatches, a log line every tenth step); most names decide.
+    Operators of a layer do not, because of the loss and the backward pass between two steps.
+    Several distances may be regular (microbatches, a log line every tenth step); the most frequent
+    wins.
     """
     if names.size < LEAST_STEPS:
         return None
