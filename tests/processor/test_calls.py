@@ -1,4 +1,4 @@
-"""Which of NCCL's operators a call is."""
+"""Matching of the script's calls with NCCL's operators."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_lost_call_costs_its_neighbour_at_the_most() -> None:
     assert found([call(10, size=1), call(30)], sizes) == {30: [32]}
 
 
-def test_calls_of_a_group_are_told_apart_by_operator_peer_and_size() -> None:
+def test_calls_of_a_group_are_matched_by_operator_peer_and_size() -> None:
     calls = [call(10, "Send", 8, 1), call(11, "Recv", 8, 1), call(12, "Send", 8, 2)]
     sorted_by_nccl = [
         operator(20, "Send", 8, 2), operator(21, "Send", 8, 1), operator(22, "Recv", 8, 1),

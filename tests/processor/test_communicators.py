@@ -1,4 +1,4 @@
-"""Which ranks of the job are in a communicator of NCCL's: known, or left open."""
+"""The members of NCCL's communicators: known, or unknown if ambiguous."""
 
 from __future__ import annotations
 

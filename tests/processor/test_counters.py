@@ -1,4 +1,4 @@
-"""Windows of counters: what a made-up CUPTI samples becomes rows, and its trouble a line."""
+"""Counter windows: samples of a fake CUPTI become rows, and each problem one line."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ def test_a_child_that_cannot_even_begin_is_a_line(
     ]
 
 
-def test_who_closes_gets_what_was_sampled_and_leaves_no_child(some: Windows, kept: Kept) -> None:
+def test_closing_keeps_the_samples_and_leaves_no_child(some: Windows, kept: Kept) -> None:
     some.begin(LONG)
     wait_for(lambda: len(kept.metrics("one")) == GPUS * METRICS, "samples")
     pids = wait_for_children(GPUS)

@@ -1,4 +1,4 @@
-"""What a GPU did over a time, from a made-up driver that renews its figures when it likes."""
+"""Averages and rates of a GPU, from a fake driver that updates its values irregularly."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_a_counter_that_stands_says_so(driver: Driver) -> None:
         assert found == (still if second in (10, 20) else {})
 
 
-def test_a_counter_that_begins_anew_tells_nothing_of_the_time_before(driver: Driver) -> None:
+def test_a_counter_that_was_reset_gives_no_rate(driver: Driver) -> None:
     rates, seen = Rates(0), []
     for second, count in enumerate((500, 900, 100, 300)):
         driver.now_us = (100 + second) * SECOND_US
@@ -157,7 +157,7 @@ def test_periods_are_a_column_of_the_table(driver: Driver, monkeypatch: pytest.M
     assert periods["load1"] is None
 
 
-def test_who_samples_counters_itself_is_left_alone_with_them(driver: Driver) -> None:
+def test_counters_in_use_are_not_read(driver: Driver) -> None:
     """GPM begins anew when they are free again: what was between is told by others."""
     driver.rates = {pynvml.NVML_GPM_METRIC_SM_UTIL: 90.0}
     driver.counters = {PCIE_RX: 1}

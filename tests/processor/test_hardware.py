@@ -1,4 +1,4 @@
-"""Counters of real processes, and of the machine they run on."""
+"""Counters of real processes, and of the host they run on."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_a_rank_that_never_was() -> None:
     assert _values(sampler.sample().rows_of(JOB), 0) == {}
 
 
-def test_jobs_that_share_a_host_are_told_of_their_own_ranks_alone(
+def test_jobs_that_share_a_host_get_samples_of_their_own_ranks_only(
     processes: dict[int, subprocess.Popen[bytes]],
 ) -> None:
     """Each has a rank 0, and one of the two is stopped."""

@@ -1,4 +1,4 @@
-"""Kernels that come by wire: summaries of every minute, and rows for whoever keeps them."""
+"""Kernels received from ranks: summaries of every minute, and rows if they are kept."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def sums(instructions: Any) -> list[tuple[Any, ...]]:
     return rows(found, "kernel_summaries", "rank", "kernel", "stream", "count", "p50_ns", "p99_ns")
 
 
-def test_a_minute_of_kernels_is_told_when_it_is_over() -> None:
+def test_a_minute_of_kernels_is_reported_when_it_is_over() -> None:
     story = begun()
     ran(story, "gemm", [100] * 6)
     ran(story, "flash", [200] * 7)
@@ -58,7 +58,7 @@ def test_a_minute_of_kernels_is_told_when_it_is_over() -> None:
     assert sums(story.state.tick(end + 2 * GRACE_NS)) == []
 
 
-def test_ranks_that_number_their_names_otherwise_meet_in_one_table() -> None:
+def test_ranks_that_number_names_differently_share_one_table() -> None:
     first = begun()
     second = begun(1, CONNECTION + 1, ("flash", "gemm"), first.state)
     ran(first, "gemm", [100] * 5)
@@ -67,7 +67,7 @@ def test_ranks_that_number_their_names_otherwise_meet_in_one_table() -> None:
     assert [(row[0], row[1]) for row in found] == [(0, "gemm"), (1, "gemm")]
 
 
-def test_what_there_is_is_told_when_the_last_rank_leaves() -> None:
+def test_everything_is_reported_when_the_last_rank_leaves() -> None:
     first = begun()
     second = begun(1, CONNECTION + 1, host=first.state)
     ran(first, "gemm", [100] * 5)
@@ -114,7 +114,7 @@ def kernel_rows(instructions: Any) -> list[tuple[Any, ...]]:
     return rows(found, "kernels", *names)
 
 
-def test_each_kernel_is_told_once_its_step_is_known() -> None:
+def test_each_kernel_is_reported_once_its_step_is_known() -> None:
     story = begun()
     assert kernel_rows(ran(story, "gemm", [100])) == []
     start = OFFSET_NS + START

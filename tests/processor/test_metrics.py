@@ -1,4 +1,4 @@
-"""Few series, whatever a job does; sent every fifteen seconds, to nobody where nobody is named."""
+"""A bounded number of series, sent every fifteen seconds if a URL is set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who else uses the CPUs that a rank may run on."""
+"""CPU use of other processes on the CPUs that a rank may run on."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def looked_twice(
     return watches
 
 
-def test_a_stranger_counts_on_its_own_cpu_only(
+def test_another_process_counts_on_its_own_cpu_only(
     burner: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pid, cpu = burner
@@ -59,7 +59,7 @@ def test_a_stranger_counts_on_its_own_cpu_only(
     assert nowhere == 0
 
 
-def test_the_family_is_no_stranger(
+def test_processes_of_the_job_do_not_count(
     burner: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two who look at the same time, one of them related to the burner."""

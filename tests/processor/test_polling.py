@@ -1,4 +1,4 @@
-"""How often a processor looks: seldom enough to cost little, often enough to be in time."""
+"""How often a processor polls: rarely enough to be cheap, often enough to be in time."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def test_a_tick_is_as_far_from_the_next_as_steps_are_long(step_seconds: float, t
     assert tick_seconds(step_seconds * 1e9, stopped=False, waiting=False) == pytest.approx(tick)
 
 
-def test_whoever_waits_or_has_stopped_is_looked_at_often_however_long_steps_are() -> None:
+def test_waiting_or_stopped_ranks_are_checked_often_however_long_steps_are() -> None:
     assert tick_seconds(60e9, stopped=False, waiting=True) == SHORTEST_SECONDS
     assert tick_seconds(60e9, stopped=True, waiting=True) == STOPPED_SECONDS
 
 
-def test_where_launchers_tell_who_stops_nobody_looks_for_it() -> None:
+def test_ticks_are_rare_if_launchers_report_stopped_processes() -> None:
     often = {"stopped": False, "waiting": False, "launchers_report": True}
     assert tick_seconds(50e6, **often) == LAUNCHER_SECONDS
     assert tick_seconds(60e9, **often) == LONGEST_SECONDS
@@ -69,7 +69,7 @@ def test_the_shortest_step_counts_and_none_while_one_is_not_known() -> None:
     assert state.shortest_step_ns() == pytest.approx(500 * MS)
 
 
-def test_whoever_waits_is_looked_at_before_it_is_for_long() -> None:
+def test_a_waiting_rank_is_checked_before_it_has_stalled() -> None:
     """A job has stalled after half a step, and the second in which the end of an operator may be on
     its way; ticks of a fifth of a step must not miss that."""
     state, producer = HostState(), Producer()
@@ -85,7 +85,7 @@ def test_whoever_waits_is_looked_at_before_it_is_for_long() -> None:
     assert not state.is_waiting(began + ON_THE_WAY_NS + 300 * MS)
 
 
-def test_who_waits_for_most_of_every_step_has_not_stalled() -> None:
+def test_a_rank_that_waits_for_most_of_every_step_has_not_stalled() -> None:
     """Beside a slow rank, or in a pipeline: only who waits longer than usual is looked at."""
     state, producer = HostState(), Producer()
     for packet in (producer.hello(), producer.tell("loader", "optimizer", "dp-0", "AllReduce")):
@@ -101,7 +101,7 @@ def test_who_waits_for_most_of_every_step_has_not_stalled() -> None:
     assert state.stalled(began + ON_THE_WAY_NS + 1050 * MS)
 
 
-def test_one_long_wait_makes_nobody_patient_for_long() -> None:
+def test_one_long_wait_does_not_raise_the_limit_for_long() -> None:
     state, producer = HostState(), Producer()
     for packet in (producer.hello(), producer.tell("loader", "optimizer", "dp-0", "AllReduce")):
         state.packet(0, packet, OFFSET_NS)

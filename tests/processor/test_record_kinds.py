@@ -1,4 +1,4 @@
-"""What a packet is told to hold before it is looked at: the same in C++ and in numpy."""
+"""The kinds of records in a packet: the same in C++ and in numpy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stalled job is looked at at every tick at first, and once a second after a while."""
+"""A stalled job is sampled at every tick at first, and once a second after a while."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is stopped, of real processes."""
+"""Detection of stopped processes, with real ones."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ def test_a_process_stops_and_goes_on(
     wait_for(lambda: stopped.look() == {}, "process that goes on")
 
 
-def test_jobs_are_told_apart(stopped: StoppedProcesses, process: subprocess.Popen[bytes]) -> None:
+def test_jobs_are_distinguished(
+    stopped: StoppedProcesses, process: subprocess.Popen[bytes]
+) -> None:
     with subprocess.Popen(["sleep", "600"]) as other:
         stopped.watch("one", process.pid)
         stopped.watch("two", other.pid)

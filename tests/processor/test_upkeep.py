@@ -64,7 +64,7 @@ def test_one_pass_at_a_time(passes: Passes) -> None:
     assert passes.started == ["/a", "/b"]
 
 
-def test_one_that_fails_is_told_and_tried_again(
+def test_a_failed_pass_is_logged_and_tried_again(
     passes: Passes, caplog: pytest.LogCaptureFixture
 ) -> None:
     one = upkeep(passes, {"a": "/a"})

@@ -1,4 +1,4 @@
-"""What is looked at from outside, in which order it is stored. The rank is a real process."""
+"""Sampling from outside, and the order in which it is stored. The rank is a real process."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _says_stopped(table: str, rows: Rows) -> bool:
     )
 
 
-def test_where_a_process_stopped_is_stored_before_that_it_stopped(
+def test_stacks_of_a_stopped_process_are_stored_before_the_stop_itself(
     rank: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
     """A verdict may be asked for at any moment: it has the stack as soon as it can be given."""

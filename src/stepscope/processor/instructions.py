@@ -69,18 +69,18 @@ class Stalled:
     """A job makes no progress: sample its processes immediately."""
 
     job: str
-    in_flight: Mapping[str, int]
+    outstanding: Mapping[str, int]
     """Number of outstanding operators of the ranks served here, by host."""
 
     def rows(self, now_ns: int) -> Rows:
         """The observation as rows of `hardware`."""
-        count = len(self.in_flight)
+        count = len(self.outstanding)
         return {
             "rank": [_HOST_LEVEL] * count,
-            "host": list(self.in_flight),
+            "host": list(self.outstanding),
             "metric": ["operators_in_flight"] * count,
             "ts_ns": [now_ns] * count,
-            "value": [float(value) for value in self.in_flight.values()],
+            "value": [float(value) for value in self.outstanding.values()],
         }
 
 

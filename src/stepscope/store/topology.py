@@ -34,9 +34,9 @@ def merge_jobs(fragments: Sequence[Job]) -> Job:
 def _hosts(hosts: Iterable[Host]) -> tuple[Host, ...]:
     by_name: dict[str, Host] = {}
     for host in sorted(hosts, key=lambda host: (host.name, host.ranks, host.nics, host.gpus)):
-        seen = by_name.get(host.name, Host(host.name, ()))
-        ranks = tuple(sorted({*seen.ranks, *host.ranks}))
-        nics, gpus = _joined([seen.nics, host.nics]), _joined([seen.gpus, host.gpus])
+        merged = by_name.get(host.name, Host(host.name, ()))
+        ranks = tuple(sorted({*merged.ranks, *host.ranks}))
+        nics, gpus = _joined([merged.nics, host.nics]), _joined([merged.gpus, host.gpus])
         by_name[host.name] = Host(host.name, ranks, nics, gpus)
     return tuple(sorted(by_name.values(), key=lambda host: (host.ranks[:1] or (0,), host.name)))
 
@@ -70,9 +70,9 @@ def _fabric(fragments: Sequence[Job]) -> Fabric | None:
     by_name: dict[str, Switch] = {}
     switches = chain.from_iterable(fabric.switches for fabric in fabrics)
     for switch in sorted(switches, key=lambda one: (one.name, one.tier, one.children)):
-        seen = by_name.get(switch.name, Switch(switch.name, switch.tier, ()))
-        children = tuple(sorted({*seen.children, *switch.children}))
-        by_name[switch.name] = Switch(switch.name, max(seen.tier, switch.tier), children)
+        merged = by_name.get(switch.name, Switch(switch.name, switch.tier, ()))
+        children = tuple(sorted({*merged.children, *switch.children}))
+        by_name[switch.name] = Switch(switch.name, max(merged.tier, switch.tier), children)
     return Fabric(tuple(sorted(by_name.values(), key=lambda s: (s.tier, s.name))))
 
 

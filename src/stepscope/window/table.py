@@ -226,8 +226,9 @@ class Window:
     @cached_property
     def ranks(self) -> tuple[int, ...]:
         """Every rank in any table, without host-level rows (rank -1)."""
-        seen = [distinct(table.ints("rank")) for table in self.tables.values() if table.has("rank")]
-        ranks = distinct(np.concatenate([np.zeros(0, np.int64), *seen]))
+        tables = self.tables.values()
+        found = [distinct(table.ints("rank")) for table in tables if table.has("rank")]
+        ranks = distinct(np.concatenate([np.zeros(0, np.int64), *found]))
         return tuple(ranks[ranks >= 0].tolist())
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Files that are not what they seem: what is whole is used, the rest is one line with the name."""
+"""Damaged files: complete events are used, the rest is one line with the file's name."""
 
 from __future__ import annotations
 

@@ -191,14 +191,14 @@ def _created(data: Mapping[str, Any]) -> int:
     return time if 0 <= time < LATEST_NS else 0
 
 
-def _tensors(sizes: Any, dtypes: Any, seen: dict[object, Tensors]) -> Tensors:
-    """Sums over the tensors. `seen` caches results for shared lists and repeated sizes."""
+def _tensors(sizes: Any, dtypes: Any, cache: dict[object, Tensors]) -> Tensors:
+    """Sums over the tensors. `cache` keeps results for shared lists and repeated sizes."""
     if not isinstance(sizes, list | tuple) or not sizes:
         return NOTHING
     key = (id(sizes), id(dtypes)) if len(sizes) > 1 else (_content(sizes[0]), _content(dtypes))
-    known = seen.get(key)
+    known = cache.get(key)
     if known is None:
-        known = seen[key] = _summed(sizes, dtypes)
+        known = cache[key] = _summed(sizes, dtypes)
     return known
 
 

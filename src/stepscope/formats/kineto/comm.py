@@ -47,11 +47,11 @@ class Communication:
     guessed: bool = False
 
 
-def communication(seen: Recording, launch_ns: Ints, known: Known) -> Communication:
+def communication(recorded: Recording, launch_ns: Ints, known: Known) -> Communication:
     """All communication operators of the recording, in order of their host calls."""
-    parts = [_device(seen, launch_ns, known), _cpu(seen, known)]
-    if not len(seen.device) and not any(len(part.table or ()) for part in parts):
-        parts.append(_calls_only(seen, known))
+    parts = [_device(recorded, launch_ns, known), _cpu(recorded, known)]
+    if not len(recorded.device) and not any(len(part.table or ()) for part in parts):
+        parts.append(_calls_only(recorded, known))
     tables = [part.table for part in parts if part.table is not None and len(part.table)]
     if not tables:
         return Communication(None)
@@ -61,18 +61,20 @@ def communication(seen: Recording, launch_ns: Ints, known: Known) -> Communicati
     return Communication(table, groups, any(part.guessed for part in parts))
 
 
-def _device(seen: Recording, launch_ns: Ints, known: Known) -> Communication:
-    rows = np.flatnonzero(communication_kernels(seen.device))
-    device, launch = seen.device.take(rows), launch_ns[rows]
-    at = _calls_of(seen, device, launch)
-    calls = _looked_up(seen, _known_or(device.ints("call"), -1, _of(seen.calls, "call", at, -1)))
+def _device(recorded: Recording, launch_ns: Ints, known: Known) -> Communication:
+    rows = np.flatnonzero(communication_kernels(recorded.device))
+    device, launch = recorded.device.take(rows), launch_ns[rows]
+    at = _calls_of(recorded, device, launch)
+    calls = _looked_up(
+        recorded, _known_or(device.ints("call"), -1, _of(recorded.calls, "call", at, -1))
+    )
     names = device.strings("name")
-    callers = [seen.calls.strings("name")[row] if row >= 0 else None for row in at.tolist()]
+    callers = [recorded.calls.strings("name")[row] if row >= 0 else None for row in at.tolist()]
     ops = [call.op or operator_of(word or "") or _op_of_kernel(names[row] or "", word is not None)
            for row, (call, word) in enumerate(zip(calls, callers, strict=True))]  # fmt: skip
     groups, guessed = _groups(calls, known, device.ints("stream"))
     start = device.ints("start_ns")
-    from_call = _of(seen.calls, "sequence", at, NULL)
+    from_call = _of(recorded.calls, "sequence", at, NULL)
     return _table(
         ops, calls, groups, guessed,
         enqueue_ns=np.where(launch == NULL, start, np.minimum(launch, start)),
@@ -104,13 +106,13 @@ def _op_of_kernel(name: str, called: bool) -> str | None:
     return None if "SendRecv" in name and not called else operator_of(name)
 
 
-def _looked_up(seen: Recording, codes: Ints) -> list[Call]:
-    return [seen.arguments[code] if code >= 0 else _NOTHING for code in codes.tolist()]
+def _looked_up(recorded: Recording, codes: Ints) -> list[Call]:
+    return [recorded.arguments[code] if code >= 0 else _NOTHING for code in codes.tolist()]
 
 
-def _calls_of(seen: Recording, device: Table, launch: Ints) -> Ints:
+def _calls_of(recorded: Recording, device: Table, launch: Ints) -> Ints:
     """The row of `calls` that launched each kernel; -1 if unknown."""
-    calls = seen.calls
+    calls = recorded.calls
     if not len(calls) or not len(device):
         return np.full(len(device), -1)
     parameters = np.flatnonzero(calls.strings("name").equals(PARAMETERS))
@@ -166,18 +168,18 @@ def _only_group(known: Known) -> ProcessGroup | None:
     return process_group(known.groups[0], known.world_size)
 
 
-def _cpu(seen: Recording, known: Known) -> Communication:
+def _cpu(recorded: Recording, known: Known) -> Communication:
     """Calls that run on the CPU: the annotation is the execution, `c10d::` the host's call."""
-    work = seen.calls.take(named(seen.calls, *ON_CPU))
-    called = seen.calls.take(named(seen.calls, "c10d::"))
+    work = recorded.calls.take(named(recorded.calls, *ON_CPU))
+    called = recorded.calls.take(named(recorded.calls, "c10d::"))
     ops = _ops(work)
     caller = _in_order(ops, _ops(called))
-    calls = _looked_up(seen, work.ints("call"))
+    calls = _looked_up(recorded, work.ints("call"))
     start = work.ints("start_ns")
-    values = _looked_up(seen, called.ints("call"))
+    values = _looked_up(recorded, called.ints("call"))
     calls = [_with_peer(call, op, values[at].third if at >= 0 else NULL)
              for call, op, at in zip(calls, ops, caller.tolist(), strict=True)]  # fmt: skip
-    groups, guessed = _gloo_groups(seen, work, ops, known)
+    groups, guessed = _gloo_groups(recorded, work, ops, known)
     return _table(
         ops, calls, groups, guessed,
         enqueue_ns=np.minimum(_known_or(_of(called, "start_ns", caller, NULL), NULL, start), start),
@@ -209,20 +211,20 @@ def _with_peer(call: Call, op: str | None, third: int) -> Call:
 
 
 def _gloo_groups(
-    seen: Recording, work: Table, ops: list[str | None], known: Known
+    recorded: Recording, work: Table, ops: list[str | None], known: Known
 ) -> tuple[list[ProcessGroup | None], bool]:
     """Groups by thread: threads of one group have adjacent system thread ids."""
     world = process_group(known.groups[0], known.world_size) if known.groups else DEFAULT
     p2p = np.array([op in ("Send", "Recv") for op in ops], np.bool_)
     threads = work.ints("thread")
-    number = _numbered_threads(seen, distinct(threads[~p2p]).tolist(), len(known.groups))
+    number = _numbered_threads(recorded, distinct(threads[~p2p]).tolist(), len(known.groups))
     made = [world, *(process_group(group, known.world_size) for group in known.groups[1:])]
     at = [0 if is_p2p else number.get(thread, -1)
           for thread, is_p2p in zip(threads.tolist(), p2p.tolist(), strict=True)]  # fmt: skip
     return [made[one] if one >= 0 else None for one in at], -1 in at
 
 
-def _numbered_threads(seen: Recording, threads: list[int], groups: int) -> dict[int, int]:
+def _numbered_threads(recorded: Recording, threads: list[int], groups: int) -> dict[int, int]:
     """The group of each of gloo's threads; empty if it cannot be determined.
 
     Each group has two threads. If all of them were recorded, they are pairs in order of thread id.
@@ -232,7 +234,7 @@ def _numbered_threads(seen: Recording, threads: list[int], groups: int) -> dict[
     if groups <= 1:
         return dict.fromkeys(threads, 0)
     system = sorted((int(name), code) for code in threads
-                    if isinstance(name := seen.threads[code], int))  # fmt: skip
+                    if isinstance(name := recorded.threads[code], int))  # fmt: skip
     if len(system) == 2 * groups:
         return {code: at // 2 for at, (_, code) in enumerate(system)}
     gaps = [name - before > 1 for (name, _), (before, _) in zip(system[1:], system, strict=False)]
@@ -242,10 +244,10 @@ def _numbered_threads(seen: Recording, threads: list[int], groups: int) -> dict[
     return {code: at for (_, code), at in zip(system, number, strict=False)}
 
 
-def _calls_only(seen: Recording, known: Known) -> Communication:
+def _calls_only(recorded: Recording, known: Known) -> Communication:
     """NCCL's calls if the device was not recorded: their end is unknown."""
-    calls = seen.calls.take(named(seen.calls, *OF_DEVICE))
-    said = _looked_up(seen, calls.ints("call"))
+    calls = recorded.calls.take(named(recorded.calls, *OF_DEVICE))
+    said = _looked_up(recorded, calls.ints("call"))
     ops = _ops(calls)
     groups, guessed = _groups(said, known, np.zeros(len(calls), np.int64))
     unknown = np.full(len(calls), NULL)

@@ -26,9 +26,9 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _LONGEST_FRAME = 200
 
 
-def stacks(seen: Recording) -> Table | None:
+def stacks(recorded: Recording) -> Table | None:
     """Runs of identical samples; None if no stacks were recorded."""
-    python = seen.python.take(seen.python.ints("thread") == seen.main)
+    python = recorded.python.take(recorded.python.ints("thread") == recorded.main)
     if not len(python):
         return None
     start, end = python.ints("start_ns"), ends(python)

@@ -49,20 +49,20 @@ class Steps:
 NO_STEPS = Steps(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
-def find_steps(seen: Recording, operators: Table) -> Steps:
+def find_steps(recorded: Recording, operators: Table) -> Steps:
     """The steps of a recording, given its outermost operators."""
     ways: tuple[Callable[[], Steps], ...] = (
-        lambda: _annotated(seen),
-        lambda: _by_optimizer(seen),
-        lambda: _by_loader(seen),
-        lambda: _by_repetition(seen, operators),
+        lambda: _annotated(recorded),
+        lambda: _by_optimizer(recorded),
+        lambda: _by_loader(recorded),
+        lambda: _by_repetition(recorded, operators),
     )
     found = (way() for way in ways)
     return next((steps for steps in found if steps.number.size), NO_STEPS)
 
 
-def _annotated(seen: Recording) -> Steps:
-    tables = [table.take(named(table, PROFILER_STEP)) for table in (seen.marks, seen.cpu)]
+def _annotated(recorded: Recording) -> Steps:
+    tables = [table.take(named(table, PROFILER_STEP)) for table in (recorded.marks, recorded.cpu)]
     numbers = np.concatenate([_numbers(table) for table in tables])
     start = np.concatenate([table.ints("start_ns") for table in tables])
     end = np.concatenate([ends(table) for table in tables])
@@ -80,33 +80,35 @@ def _numbers(table: Table) -> Ints:
     return np.array(known or [-1], np.int64)[names.codes]
 
 
-def _by_optimizer(seen: Recording) -> Steps:
-    marks = _marks(seen, OPTIMIZER_STEP)
+def _by_optimizer(recorded: Recording) -> Steps:
+    marks = _marks(recorded, OPTIMIZER_STEP)
     if not len(marks):
         return NO_STEPS
-    backward = np.sort(seen.cpu.ints("start_ns")[named(seen.cpu, AUTOGRAD)])
+    backward = np.sort(recorded.cpu.ints("start_ns")[named(recorded.cpu, AUTOGRAD)])
     start, end = marks.ints("start_ns"), ends(marks)
     before = np.searchsorted(backward, start)
     closes = np.append(before[1:] > before[:-1], True) | (backward.size == 0)
-    begins = np.array([_first(seen)]) if not backward.size or before[0] else np.zeros(0, np.int64)
+    begins = (
+        np.array([_first(recorded)]) if not backward.size or before[0] else np.zeros(0, np.int64)
+    )
     return _between(np.concatenate((begins, end[closes])), OPTIMIZER_STEP)
 
 
-def _by_loader(seen: Recording) -> Steps:
-    return _between(_marks(seen, LOADER).ints("start_ns"), LOADER)
+def _by_loader(recorded: Recording) -> Steps:
+    return _between(_marks(recorded, LOADER).ints("start_ns"), LOADER)
 
 
-def _marks(seen: Recording, prefix: str) -> Table:
+def _marks(recorded: Recording, prefix: str) -> Table:
     """Outermost annotations with a name prefix; old exporters write them as operators."""
-    for table in (seen.marks, seen.cpu):
+    for table in (recorded.marks, recorded.cpu):
         chosen = table.take(named(table, prefix))
         if len(chosen):
             return chosen.take(outermost(chosen))
-    return seen.marks.take(np.zeros(0, np.intp))
+    return recorded.marks.take(np.zeros(0, np.intp))
 
 
-def _first(seen: Recording) -> int:
-    return int(seen.cpu.ints("start_ns").min(initial=np.iinfo(np.int64).max))
+def _first(recorded: Recording) -> int:
+    return int(recorded.cpu.ints("start_ns").min(initial=np.iinfo(np.int64).max))
 
 
 def _between(boundaries: Ints, found_by: str) -> Steps:
@@ -117,8 +119,8 @@ def _between(boundaries: Ints, found_by: str) -> Steps:
     return Steps(count, boundaries[:-1], boundaries[1:], found_by.rstrip("#"))
 
 
-def _by_repetition(seen: Recording, operators: Table) -> Steps:
-    sequence, kind = _sequence(seen, operators)
+def _by_repetition(recorded: Recording, operators: Table) -> Steps:
+    sequence, kind = _sequence(recorded, operators)
     names = sequence.strings("name").codes.astype(np.int64)
     anchor = _once_in_each(names)
     if anchor is None:
@@ -127,11 +129,11 @@ def _by_repetition(seen: Recording, operators: Table) -> Steps:
     return _between(starts, f"the repeating sequence of {kind}")
 
 
-def _sequence(seen: Recording, operators: Table) -> tuple[Table, str]:
+def _sequence(recorded: Recording, operators: Table) -> tuple[Table, str]:
     """Operators of the busiest thread, else kernels of the busiest stream, in order."""
     for table, lane, kind in (
         (operators, "thread", "operators"),
-        (seen.device, "stream", "kernels"),
+        (recorded.device, "stream", "kernels"),
     ):
         if len(table):
             lanes, count = np.unique(table.ints(lane), return_counts=True)

@@ -99,13 +99,13 @@ class Rates:
             self._sampled_ns = None
             yield from self._average("gpu_power_w", _AVERAGES["gpu_power_w"])
             return
-        told = set()
+        from_gpm = set()
         for one in self._of_gpm():
-            told.add(one.metric)
+            from_gpm.add(one.metric)
             yield one
-        for metric in _AVERAGES.keys() - told:
+        for metric in _AVERAGES.keys() - from_gpm:
             yield from self._average(metric, _AVERAGES[metric])
-        yield from (one for one in self._rates() if one.metric not in told)
+        yield from (one for one in self._rates() if one.metric not in from_gpm)
 
     def _average(self, metric: str, of: _Average) -> Iterator[Reading]:
         before = self._seen_us[metric]

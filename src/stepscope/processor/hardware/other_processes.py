@@ -34,16 +34,16 @@ class OtherProcesses:
 
     def _look(self, now: float) -> None:
         ours = self._family()
-        seen: dict[int, float] = {}
+        cpu_seconds: dict[int, float] = {}
         grown: list[tuple[int, float]] = []
         for process in psutil.process_iter(["pid", "cpu_times", "cpu_num"]):
             pid, times, cpu = (process.info[key] for key in ("pid", "cpu_times", "cpu_num"))
             if pid in ours or times is None:
                 continue
-            seen[pid] = times.user + times.system
+            cpu_seconds[pid] = times.user + times.system
             if pid in self._cpu_seconds:
-                grown.append((cpu, seen[pid] - self._cpu_seconds[pid]))
+                grown.append((cpu, cpu_seconds[pid] - self._cpu_seconds[pid]))
         if self._looked_at is not None:
             elapsed = now - self._looked_at
             self._cores = [(cpu, seconds / elapsed) for cpu, seconds in grown if seconds > 0]
-        self._cpu_seconds, self._looked_at = seen, now
+        self._cpu_seconds, self._looked_at = cpu_seconds, now

@@ -172,8 +172,8 @@ class HardwareSampler:
         if any(pids - self._watched.keys() for pids in shared.values()):
             ours = self._family()
         for index, pids in shared.items():
-            strangers = set(pids).difference(self._watched, ours)
-            yield -1, f"gpu_strangers.gpu{index}", float(len(strangers))
+            others = set(pids).difference(self._watched, ours)
+            yield -1, f"gpu_strangers.gpu{index}", float(len(others))
 
     def _rank_samples(self, watched: _Watched, elapsed: float) -> list[Sample]:
         rank = watched.rank

@@ -106,8 +106,8 @@ class Members:
         """Translates ranks of communicators into ranks of the job; UNKNOWN_PEER if ambiguous."""
         out = np.full(len(ids), UNKNOWN_PEER, np.int64)
         for id in np.unique(ids).tolist():
-            ranks, mine = np.array(self.ranks(id) or (), np.int64), ids == id
-            known = mine & (peers >= 0) & (peers < len(ranks))
+            ranks, chosen = np.array(self.ranks(id) or (), np.int64), ids == id
+            known = chosen & (peers >= 0) & (peers < len(ranks))
             out[known] = ranks[peers[known]]
         return out
 

@@ -177,11 +177,11 @@ class HostState:
         return any(one.is_stuck(now_ns, 0.5) for one in self.producers.values())
 
     def _stalled(self, job: str) -> Stalled:
-        in_flight: Counter[str] = Counter()
+        outstanding: Counter[str] = Counter()
         for producer in self.producers.values():
             if producer.hello.job == job:
-                in_flight[producer.hello.host] += len(producer.open_ops)
-        return Stalled(job, in_flight)
+                outstanding[producer.hello.host] += len(producer.open_ops)
+        return Stalled(job, outstanding)
 
     def forget(self, job: str) -> None:
         """Drops what finished producers of a job left."""

@@ -64,6 +64,6 @@ def with_ordinals(records: Records, ends: StepEnds) -> Records:
     """Fills in the unknown ordinals of records by their times."""
     out: Records = records.copy()
     for kind, column in _TIME_FIELD.items():
-        mine = (out["kind"] == int(kind)) & (out["ordinal"] == UNKNOWN_ORDINAL)
-        out["ordinal"][mine] = ends.ordinals(out["field"][mine, column])
+        wanted = (out["kind"] == int(kind)) & (out["ordinal"] == UNKNOWN_ORDINAL)
+        out["ordinal"][wanted] = ends.ordinals(out["field"][wanted, column])
     return out
