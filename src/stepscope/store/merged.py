@@ -74,7 +74,7 @@ def claims_in(data: bytes) -> Claims:
         rows = {str(path): int(count) for path, count in said["rows"].items()}
         return Claims(rows, frozenset(map(str, said["stands_for"])))
     except (pa.ArrowException, OSError, LookupError, TypeError, ValueError, AttributeError):
-        raise FormatError("is named like a merged file and does not say what it holds") from None
+        raise FormatError("is named like a merged file but has no readable claims") from None
 
 
 def stored_claims(location: Location, entry: Entry) -> Claims | None:
