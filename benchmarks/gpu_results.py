@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.processor.counters.frames import Frame, Lost, Said, Samples
+from stepscope.processor.counters.frames import Failure, Frame, Lost, Samples
 
 MODES = ("none", "idle", "cupti", "all")
 """No stepscope; CUPTI's library loaded but not selected; `--native cupti`; all collectors."""
@@ -116,7 +116,7 @@ def counters_row(hz: float, frames: Sequence[Frame], cpu_seconds: float) -> Row:
     what = f"counters at {hz:,.0f} Hz"
     pieces = [one.of for one in frames if isinstance(one, Samples)]
     if not pieces:
-        why = next((one.why for one in frames if isinstance(one, Said)), "no reason given")
+        why = next((one.why for one in frames if isinstance(one, Failure)), "no reason given")
         return Row(what, f"not sampled: {why}", "none lost")
     samples = np.concatenate(pieces)
     lost = sum(one.samples for one in frames if isinstance(one, Lost))

@@ -26,7 +26,7 @@ import numpy as np
 import psutil
 from tests.processor.producers import MS, Producer
 
-from stepscope.processor.normalise import RECORD_TYPE
+from stepscope.processor.records.normalise import RECORD_TYPE
 from stepscope.store.reader import JobReader
 from stepscope.wire.frames import MAX_RECORDS, PacketKind, pack
 from stepscope.wire.records import RecordKind

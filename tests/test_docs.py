@@ -73,15 +73,19 @@ def test_optional_columns_are_said_to_be_optional(name: str) -> None:
 
 def test_every_metric_that_is_written_is_documented() -> None:
     text = read("docs/job-folder.md")
-    sources = ("processor/hardware.py", "processor/outside.py", "collect/session.py")
+    sources = (
+        "processor/hardware/sampler.py",
+        "processor/sampling/watcher.py",
+        "collect/session.py",
+    )
     code = "\n".join((SOURCE / name).read_text(encoding="utf-8") for name in sources)
     samples = re.findall(r'(?:yield -1|watched\.rank|\(rank), "(\w+)"', code)
     ours = re.findall(r'"(stepscope_(?:\w+_)?(?:cpu|cpu_ns|faults))"', code)
-    nvml = (SOURCE / "processor/nvml.py").read_text(encoding="utf-8")
+    nvml = (SOURCE / "processor/hardware/nvml.py").read_text(encoding="utf-8")
     named = re.findall(r'^    "(\w+)": ', nvml, re.M) + re.findall(r'f"(\w+)\.gpu\{', code)
     gpu = [f"{name}.gpu<N>" for name in named]
     assert len(samples) > 5 and len(ours) > 2 and len(gpu) > 2, "the code is written otherwise now"
-    ports = (SOURCE / "processor/ports.py").read_text(encoding="utf-8")
+    ports = (SOURCE / "processor/hardware/ports.py").read_text(encoding="utf-8")
     gpu += [f"{name}.<adapter>" for name in re.findall(r'"(nic_\w+)', ports)]
     assert not [name for name in {*samples, *ours, *gpu} if f"`{name}`" not in text]
 

@@ -9,7 +9,7 @@ import pytest
 from benchmarks import gpu, gpu_results
 from benchmarks.gpu_results import MODES, Row
 
-from stepscope.processor.counters.frames import SAMPLE_TYPE, Lost, Said, Samples
+from stepscope.processor.counters.frames import SAMPLE_TYPE, Failure, Lost, Samples
 from stepscope.store import JobReader, JobWriter, Location
 from stepscope.trace import Job
 from stepscope.window import Window
@@ -89,7 +89,7 @@ def test_counters_are_to_come_as_often_as_asked_and_without_gaps() -> None:
     assert row.result == "1000 samples, 0 lost, of 100.0 µs (100.0 to 100.0), 20.0% of a core"
     assert gpu_results.counters_row(10_000, [Samples(of), Lost(1, 0, 1)], 0.02).holds is False
     assert gpu_results.counters_row(20_000, [Samples(of)], 0.02).holds is False
-    refused = gpu_results.counters_row(10_000, [Said("no")], 0.02)
+    refused = gpu_results.counters_row(10_000, [Failure("no")], 0.02)
     assert refused.holds is None and refused.result == "not sampled: no"
 
 

@@ -45,7 +45,7 @@ def test_cycles_are_looked_for_again_afterwards() -> None:
     assert gc.isenabled()
 
 
-def test_who_does_not_look_for_cycles_is_left_alone() -> None:
+def test_a_disabled_collector_stays_disabled() -> None:
     gc.disable()
     try:
         with cycles_kept():

@@ -23,7 +23,7 @@ namespace stepscope::nccl {
 
 struct Communicator {
     int ranks;
-    std::int64_t name;                           // parsed by processor/communicators.py
+    std::int64_t name;                           // parsed by processor/operators/communicators.py
     std::uint32_t clock;                         // its index
     std::atomic<std::int64_t> calls[OPERATORS];  // number of calls of each operator before the next
     std::atomic<std::int64_t> point_to_points;

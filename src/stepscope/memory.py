@@ -1,9 +1,9 @@
-"""Memory that is freed is used again, and not handed back to the system and asked for anew.
+"""Makes the allocator reuse freed memory instead of returning it to the system.
 
-glibc and Arrow hand back each large block when it is freed. The next column is then of fresh pages,
-which the system clears first: diagnosing ten thousand ranks spent a third of its time on that, and
-4,096 ranks 26.8 s of work and 18.4 s in the kernel (24.9 s and 3.4 s where freed memory is kept).
-Other C libraries are left alone.
+By default glibc and Arrow return each large block when it is freed. The next column then gets fresh
+pages, which the kernel clears first: diagnosing ten thousand ranks spent a third of its time on
+that, and 4,096 ranks took 26.8 s of user and 18.4 s of system time (24.9 s and 3.4 s when freed
+memory is kept). Other C libraries are left unchanged.
 """
 
 from __future__ import annotations
@@ -16,19 +16,20 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4
-"""Parameters of glibc's `mallopt`, by `malloc.h`."""
+"""Parameters of glibc's `mallopt`, from `malloc.h`."""
 _KEEPING = {_MMAP_MAX: 0, _TRIM_THRESHOLD: 2**31 - 1}
-"""All blocks lie on the heap, which never shrinks."""
+"""All blocks are on the heap, which never shrinks."""
 _GROWING = {_TOP_PAD: 64 * 1024 * 1024}
-"""And grows by so much at once."""
+"""And which grows in steps of this size."""
 _USUAL = {_MMAP_MAX: 65536, _TRIM_THRESHOLD: 128 * 1024, _TOP_PAD: 128 * 1024}
-"""As glibc begins."""
+"""The defaults of glibc."""
 
 
 def keep_freed_memory() -> None:
-    """For a process that looks at one job and ends; to be called before numpy is imported."""
+    """Keeps freed memory for good, for a process that reads one job and exits. Call it before
+    numpy is imported."""
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
-    # what the system does to find huge pages costs more than they save: 7 % of ten thousand ranks
+    # finding huge pages costs more than they save: 7 % of the time for ten thousand ranks
     os.environ.setdefault("NUMPY_MADVISE_HUGEPAGE", "0")
     libc = _glibc()
     if libc is not None:
@@ -37,8 +38,8 @@ def keep_freed_memory() -> None:
 
 @contextmanager
 def cycles_kept() -> Iterator[None]:
-    """Leaves objects that only hold one another where they are, for as long as one look takes:
-    to look for them takes 5 % of diagnosing ten thousand ranks, and frees 0.5 % of its memory."""
+    """Disables garbage collection of reference cycles: it takes 5 % of the time of diagnosing ten
+    thousand ranks, and frees 0.5 % of the memory."""
     if not gc.isenabled():
         yield
         return
@@ -51,8 +52,8 @@ def cycles_kept() -> Iterator[None]:
 
 @contextmanager
 def freed_memory_kept() -> Iterator[None]:
-    """For a process that plays and diagnoses job after job: given back after each, so that a small
-    job after a large one does not hold what that one needed."""
+    """Keeps freed memory during one job, for a process that simulates and diagnoses many. It is
+    returned after each, so that a small job after a large one does not hold the memory of that."""
     libc = _glibc()
     if libc is None:
         yield

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stepscope.processor.counters.frames import Frame, Frames, Lost, Metrics, Note, Said, Samples
+from stepscope.processor.counters.frames import Failure, Frame, Frames, Lost, Metrics, Note, Samples
 
 from .compiling import HERE, LIBRARY, compiled, sources
 from .driver import END_SECONDS, SANITIZERS
@@ -55,7 +55,7 @@ class Run:
 
     @property
     def trouble(self) -> str | None:
-        return next((one.why for one in self.frames if isinstance(one, Said)), None)
+        return next((one.why for one in self.frames if isinstance(one, Failure)), None)
 
     @property
     def notes(self) -> list[str]:

@@ -12,9 +12,9 @@ from obstore.store import MemoryStore
 
 from stepscope.errors import StoreError
 from stepscope.perfetto.members import packed
-from stepscope.processor import traces
-from stepscope.processor.normalise import Rows
-from stepscope.processor.traces import LATE_NS, WINDOW_NS, JobTraces
+from stepscope.processor.folders import traces
+from stepscope.processor.folders.traces import LATE_NS, WINDOW_NS, JobTraces
+from stepscope.processor.records.normalise import Rows
 from stepscope.store.buffer import Loss
 from stepscope.store.location import Location
 from stepscope.store.traces import TraceFiles, whole_members
@@ -134,7 +134,7 @@ def test_half_a_member_that_a_crash_left_is_cut_off_by_the_next_processor(
 
 
 @pytest.mark.parametrize("cut", [0, 1, 10, 25])
-def test_whole_members_are_found_wherever_the_rest_was_cut_off(cut: int) -> None:
+def test_complete_members_are_found_wherever_a_file_is_truncated(cut: int) -> None:
     member = packed(b"something")
     assert whole_members(member * 2 + member[:cut]) == 2 * len(member)
     assert whole_members(member + b"something else") == len(member)
@@ -227,7 +227,7 @@ def test_kernels_of_the_future_are_lost_and_no_more(recorder: Recorder) -> None:
     assert len(recorder.files()) == 1
 
 
-def test_a_disk_that_takes_nothing_is_told_of_once(
+def test_a_full_disk_is_logged_once(
     recorder: Recorder, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "traces").write_text("a file where a folder should be")

@@ -1,4 +1,4 @@
-"""Members of gzip, and the blocks of rows in them, as zlib unpacks them."""
+"""Gzip members, and the blocks of rows in them, as zlib decompresses them."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def test_a_slice_byte_for_byte() -> None:
     ))  # fmt: skip
 
 
-def test_what_has_no_length_is_one_packet() -> None:
+def test_slices_of_zero_length_are_one_packet() -> None:
     writer = GroupWriter(RANK)
     described, _, packet = writer.track(Track("launches", slices((1, 1, "gemm"))))
     uuid = described[described.index(b"launches") - 10 :][:8].hex(" ")

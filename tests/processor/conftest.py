@@ -1,4 +1,4 @@
-"""A processor in a folder of its own."""
+"""A processor in its own folder."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from stepscope.processor.steps import Event, Step, StepTracker
+from stepscope.processor.state.steps import Event, Step, StepTracker
 from stepscope.wire.records import EventKind
 
 MS = 1_000_000

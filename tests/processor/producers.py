@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from stepscope.processor.normalise import Rows
-from stepscope.processor.state import HostState
+from stepscope.processor.records.normalise import Rows
+from stepscope.processor.state.host_state import HostState
 from stepscope.window import NULL
 from stepscope.wire.frames import (
     PYTHON,

@@ -1,10 +1,10 @@
-"""Which ranks of the job are in a communicator of NCCL's: known, or left open."""
+"""The members of NCCL's communicators: known, or unknown if ambiguous."""
 
 from __future__ import annotations
 
 import pytest
 
-from stepscope.processor.communicators import Communicator, Members, parse
+from stepscope.processor.operators.communicators import Communicator, Members, parse
 from stepscope.wire.frames import GroupInfo
 
 HASH = "nccl-00000000000000ab"

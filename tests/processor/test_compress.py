@@ -1,4 +1,4 @@
-"""Modes of kernel durations: native code against its slow twins, and what is lost on the way."""
+"""Modes of kernel durations: native code against slow reference versions, and what is lost."""
 
 from __future__ import annotations
 

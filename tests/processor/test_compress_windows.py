@@ -1,4 +1,4 @@
-"""Kernel events of a host to summaries of every minute that is over, on a made-up clock."""
+"""Summaries of a host's kernel events for every minute that is over, with a fake clock."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def host() -> Host:
     return Host()
 
 
-def test_a_window_is_told_of_when_it_is_over_and_late_events_had_their_chance(host: Host) -> None:
+def test_a_window_is_reported_after_the_grace_period_for_late_events(host: Host) -> None:
     host.ran(0, 10, [1000] * 6)
     host.ran(1, 59, [2000] * 6, seen_s=64)
     host.ran(0, 61, [3000] * 6)

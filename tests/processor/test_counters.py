@@ -1,4 +1,4 @@
-"""Windows of counters: what a made-up CUPTI samples becomes rows, and its trouble a line."""
+"""Counter windows: samples of a fake CUPTI become rows, and each problem one line."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from stepscope.processor.counters.rows import loss_rows, sample_rows
 from stepscope.processor.counters.sampler import Wanted
 from stepscope.processor.counters.windows import WARM_STEP, Sink, Windows
 from stepscope.processor.daemon import Processor
-from stepscope.processor.normalise import Rows
-from stepscope.processor.outside import OutsideWatcher
+from stepscope.processor.records.normalise import Rows
+from stepscope.processor.sampling.watcher import OutsideWatcher
 from stepscope.processor.settings import Settings
 from stepscope.wire.control import Counted, decode_counted, decode_counters, encode_counters
 from tests.native.pm import INTERVAL_NS, library, mocks
@@ -192,7 +192,7 @@ def test_a_child_that_is_killed_is_a_line_and_the_next_window_comes(
         os.kill(pid, signal.SIGKILL)
     finish(some)
     (line,) = warnings(caplog)
-    assert "its process was ended by signal 9" in line
+    assert "its process was killed by signal 9" in line
     kept.rows.clear()
     some.begin(SHORT)
     finish(some)
@@ -208,7 +208,7 @@ def test_a_driver_that_hangs_costs_its_child_alone(
     pids = wait_for_children(GPUS)
     finish(some)
     (line,) = warnings(caplog)
-    assert "CUPTI does not answer" in line
+    assert "CUPTI does not respond" in line
     wait_for(lambda: not set(children()) & set(pids), "end of the children")
 
 
@@ -219,10 +219,12 @@ def test_a_child_that_cannot_even_begin_is_a_line(
     broken = Windows("host-0", 1, None, kept.sink("one"), library=tmp_path / "pm.so")
     broken.begin(SHORT)
     finish(broken)
-    assert warnings(caplog) == ["counters of gpu0 are not sampled: its process ended with status 1"]
+    assert warnings(caplog) == [
+        "counters of gpu0 are not sampled: its process exited with status 1"
+    ]
 
 
-def test_who_closes_gets_what_was_sampled_and_leaves_no_child(some: Windows, kept: Kept) -> None:
+def test_closing_keeps_the_samples_and_leaves_no_child(some: Windows, kept: Kept) -> None:
     some.begin(LONG)
     wait_for(lambda: len(kept.metrics("one")) == GPUS * METRICS, "samples")
     pids = wait_for_children(GPUS)
@@ -233,7 +235,7 @@ def test_who_closes_gets_what_was_sampled_and_leaves_no_child(some: Windows, kep
 
 @pytest.mark.parametrize(
     ("gpus", "built", "said"),
-    [(0, True, "NVML knows of no GPU here"), (1, False, "pm.so was not built")],
+    [(0, True, "NVML finds no GPU on this host"), (1, False, "pm.so was not built")],
 )
 def test_why_nothing_can_be_sampled(
     kept: Kept, caplog: pytest.LogCaptureFixture, tmp_path: Path, pytestconfig: pytest.Config,

@@ -1,4 +1,4 @@
-"""The processor as users run it: a process with a socket, serving whoever comes."""
+"""The processor as users run it: a process with a socket that serves connections."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_ranks_of_two_jobs_fill_two_folders(daemon: Daemon, tmp_path: Path) -> N
         line.close()
 
 
-def test_who_has_not_stopped_is_asked_to_tell_at_once(daemon: Daemon, tmp_path: Path) -> None:
+def test_running_ranks_are_asked_to_report_immediately(daemon: Daemon, tmp_path: Path) -> None:
     """And a job that has nothing to do with it is not."""
     with subprocess.Popen(["sleep", "600"]) as rank:
         stopped = Producer(1, job="halts", store=str(tmp_path), pid=rank.pid)
@@ -74,7 +74,7 @@ def test_who_has_not_stopped_is_asked_to_tell_at_once(daemon: Daemon, tmp_path: 
         rank.kill()
 
 
-def test_of_a_stopped_rank_its_launcher_may_tell(daemon: Daemon, tmp_path: Path) -> None:
+def test_a_launcher_may_report_a_stopped_rank(daemon: Daemon, tmp_path: Path) -> None:
     def tells(stopped: int | None) -> bytes:
         return pack(PacketKind.CONTROL, encode_parent(os.getpid(), stopped), os.getpid(), 0)
 
@@ -100,13 +100,15 @@ def test_a_flush_is_answered_when_everything_is_stored(daemon: Daemon, tmp_path:
         assert ints(tmp_path / "flushed", "steps", "step") == list(range(12))
 
 
-def test_a_flush_of_a_job_that_nobody_knows_is_answered_too(daemon: Daemon) -> None:
+def test_a_flush_of_an_unknown_job_is_answered_too(daemon: Daemon) -> None:
     assert daemon.flush("no such job") == {
         "flushed": "no such job", "trouble": "nothing was recorded of no such job",
     }  # fmt: skip
 
 
-def test_what_is_in_flight_is_replaced_and_goes(daemon: Daemon, tmp_path: Path) -> None:
+def test_the_list_of_outstanding_operators_is_replaced_and_removed(
+    daemon: Daemon, tmp_path: Path
+) -> None:
     folder = tmp_path / "flight"
     producer, packets = _rank(tmp_path, "flight")
     with daemon.connect(*packets, _trained(producer)) as line:
@@ -140,7 +142,7 @@ _GARBAGE = [
 
 
 @pytest.mark.parametrize("garbage", _GARBAGE)
-def test_strangers_are_shown_the_door_and_others_served(
+def test_invalid_connections_are_closed_and_others_served(
     daemon: Daemon, tmp_path: Path, garbage: bytes
 ) -> None:
     producer, packets = _rank(tmp_path, "served")
@@ -151,7 +153,7 @@ def test_strangers_are_shown_the_door_and_others_served(
         wait_for(lambda: len(ints(tmp_path / "served", "steps", "step")) == 12, "steps")
 
 
-def test_a_stranger_who_insists_is_logged_once(daemon: Daemon) -> None:
+def test_a_repeated_invalid_connection_is_logged_once(daemon: Daemon) -> None:
     for _ in range(5):
         with daemon.connect(b"the same again, and again, every second") as stranger:
             assert stranger.recv(1) == b""
@@ -159,7 +161,7 @@ def test_a_stranger_who_insists_is_logged_once(daemon: Daemon) -> None:
     assert len(daemon.log_of("magic is 0x20656874")) == 1
 
 
-def test_many_strangers_who_say_nothing(daemon: Daemon) -> None:
+def test_many_silent_connections(daemon: Daemon) -> None:
     for _ in range(50):
         daemon.connect().close()
     assert daemon.is_alive

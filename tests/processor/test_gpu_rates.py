@@ -1,4 +1,4 @@
-"""What a GPU did over a time, from a made-up driver that renews its figures when it likes."""
+"""Averages and rates of a GPU, from a fake driver that updates its values irregularly."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 import pynvml
 import pytest
 
-from stepscope.processor import gpu_rates
-from stepscope.processor.gpu_rates import Rates
-from stepscope.processor.hardware import HardwareSampler
+from stepscope.processor.hardware import gpu_rates
+from stepscope.processor.hardware.gpu_rates import Rates
+from stepscope.processor.hardware.sampler import HardwareSampler
 
 SECOND_US = 1_000_000
 NVLINK_TX, PCIE_RX = (
@@ -124,7 +124,7 @@ def test_a_counter_that_stands_says_so(driver: Driver) -> None:
         assert found == (still if second in (10, 20) else {})
 
 
-def test_a_counter_that_begins_anew_tells_nothing_of_the_time_before(driver: Driver) -> None:
+def test_a_counter_that_was_reset_gives_no_rate(driver: Driver) -> None:
     rates, seen = Rates(0), []
     for second, count in enumerate((500, 900, 100, 300)):
         driver.now_us = (100 + second) * SECOND_US
@@ -157,15 +157,15 @@ def test_periods_are_a_column_of_the_table(driver: Driver, monkeypatch: pytest.M
     assert periods["load1"] is None
 
 
-def test_who_samples_counters_itself_is_left_alone_with_them(driver: Driver) -> None:
+def test_counters_in_use_are_not_read(driver: Driver) -> None:
     """GPM begins anew when they are free again: what was between is told by others."""
     driver.rates = {pynvml.NVML_GPM_METRIC_SM_UTIL: 90.0}
     driver.counters = {PCIE_RX: 1}
     driver.samples[pynvml.NVML_TOTAL_POWER_SAMPLES] = [(1_000_000, 1000), (1_100_000, 3000)]
     rates = Rates(0)
-    rates.aside = True
+    rates.counters_in_use = True
     assert told(rates) == {"gpu_power_w": (2.0, 100_000_000)}
-    rates.aside, driver.samples = False, {}
+    rates.counters_in_use, driver.samples = False, {}
     assert "sm_active" not in told(rates)
     driver.now_us += SECOND_US
     assert told(rates)["sm_active"] == (0.9, 1_000_000_000)

@@ -1,4 +1,4 @@
-"""Counters of real processes, and of the machine they run on."""
+"""Counters of real processes, and of the host they run on."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from stepscope.processor.hardware import HardwareSampler
-from stepscope.processor.normalise import Rows
+from stepscope.processor.hardware.sampler import HardwareSampler
+from stepscope.processor.records.normalise import Rows
 
 _BURN = "while True: sum(range(1000))"
 _SLEEP = "import time; time.sleep(600)"
@@ -70,11 +70,11 @@ def test_ranks_seen_from_outside(processes: dict[int, subprocess.Popen[bytes]]) 
     stopped = {rank: _values(rows, rank)["proc_stopped"] for rank in processes}
     assert stopped == {BURNING: 0.0, SLEEPING: 0.0, STOPPED: 1.0}
 
-    pulse, halted = sampler.pulse().rows_of(JOB), frozenset({processes[STOPPED].pid})
+    pulse, halted = sampler.sample_stopped().rows_of(JOB), frozenset({processes[STOPPED].pid})
     assert [_values(pulse, rank) for rank in stopped] == [
         {"proc_stopped": value} for value in stopped.values()
     ]
-    assert sampler.halted == halted
+    assert sampler.stopped == halted
 
 
 def test_the_host() -> None:
@@ -113,14 +113,14 @@ def test_a_rank_that_never_was() -> None:
     assert _values(sampler.sample().rows_of(JOB), 0) == {}
 
 
-def test_jobs_that_share_a_host_are_told_of_their_own_ranks_alone(
+def test_jobs_that_share_a_host_get_samples_of_their_own_ranks_only(
     processes: dict[int, subprocess.Popen[bytes]],
 ) -> None:
     """Each has a rank 0, and one of the two is stopped."""
     sampler = HardwareSampler("host-0")
     for job, process in (("one", processes[SLEEPING]), ("two", processes[STOPPED])):
         sampler.watch(job, 0, process.pid, process.pid)
-    for looked in (sampler.sample(), sampler.pulse()):
+    for looked in (sampler.sample(), sampler.sample_stopped()):
         states = [_states(looked.rows_of(job)) for job in ("one", "two")]
         assert states == [[0.0], [1.0]]
 

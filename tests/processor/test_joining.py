@@ -1,4 +1,4 @@
-"""One row per operator: hooks, NCCL's plugin and CUPTI of one process tell of the same ones."""
+"""One row per operator that hooks, NCCL's plugin and CUPTI of a process all report."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stepscope.processor.instructions import Append, Instruction
-from stepscope.processor.joiner import PATIENCE_NS
+from stepscope.processor.operators.joiner import KERNEL_DELAY_NS
 from stepscope.store.encode import arrow_table
 from stepscope.wire.frames import GroupInfo
 from stepscope.wire.records import (
@@ -59,7 +59,7 @@ class Process(ThreeProducers):
     def take(self, said: list[Instruction]) -> None:
         self.told += [it for it in said if isinstance(it, Append)]
 
-    def wait(self, ns: int = PATIENCE_NS + 3_000_000_000) -> None:
+    def wait(self, ns: int = KERNEL_DELAY_NS + 3_000_000_000) -> None:
         for _ in range(4):
             self.now_ns += ns // 4
             self.take(self.state.tick(OFFSET_NS + self.now_ns))
@@ -123,7 +123,7 @@ def times(process: Process) -> list[tuple[int | None, int | None]]:
     return [(row["start_ns"], row["end_ns"]) for row in process.rows()]
 
 
-def test_one_row_of_what_all_three_know(process: Process) -> None:
+def test_three_reports_of_an_operator_become_one_row(process: Process) -> None:
     process.operate("AllReduce", "dp-0")
     process.wait()
 
@@ -138,9 +138,9 @@ def test_one_row_of_what_all_three_know(process: Process) -> None:
 
 def test_it_comes_when_all_have_had_their_time(process: Process) -> None:
     process.operate("AllReduce", "dp-0")
-    process.wait(PATIENCE_NS // 2)
+    process.wait(KERNEL_DELAY_NS // 2)
     assert not process.rows()
-    process.wait(PATIENCE_NS)
+    process.wait(KERNEL_DELAY_NS)
     assert len(process.rows()) == 1
 
 
@@ -154,7 +154,7 @@ def test_interleaved_groups(process: Process) -> None:
         assert row["start_ns"] == row["enqueue_ns"] + 20_000
 
 
-def test_calls_that_nccl_does_not_tell_of_are_rows_as_they_are(process: Process) -> None:
+def test_calls_that_the_plugin_does_not_report_are_rows_as_they_are(process: Process) -> None:
     process.operate("AllReduce", "dp-0")
     process.operate("AllReduce", "dp-0", without=NCCL_AT)
     process.wait()
@@ -214,7 +214,7 @@ def test_an_injector_that_comes_again_may_have_missed_some(process: Process) -> 
     assert [start is None for start, _ in times(process)] == [False, True]
 
 
-def test_where_graphs_run_their_kernels_order_tells_nothing(process: Process) -> None:
+def test_with_cuda_graphs_kernels_are_not_matched_by_order(process: Process) -> None:
     graphs = (process.cupti.names["stepscope_cupti_graphs"], 1, 5, 0, 0, 0, 0)
     count = RECORD.pack(RecordKind.COUNT, 0, UNKNOWN_ORDINAL, *graphs)
     process.send(CUPTI_AT, process.cupti.packet(count))
@@ -224,7 +224,7 @@ def test_where_graphs_run_their_kernels_order_tells_nothing(process: Process) ->
     assert [end for _, end in times(process)][1:] == [None]
 
 
-def test_a_process_that_ends_waits_for_nobody(process: Process) -> None:
+def test_a_process_that_ends_does_not_wait(process: Process) -> None:
     """Whoever of its producers leaves first."""
     process.operate("AllReduce", "dp-0")
     for at in (PYTHON_AT, NCCL_AT, CUPTI_AT):

@@ -1,4 +1,4 @@
-"""Kernels that come by wire: summaries of every minute, and rows for whoever keeps them."""
+"""Kernels received from ranks: summaries of every minute, and rows if they are kept."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from stepscope.processor import kernels, state
 from stepscope.processor.compress.windows import GRACE_NS
-from stepscope.processor.state import HOLD_NS, KERNELS_NS
+from stepscope.processor.state import host_state, kernels
+from stepscope.processor.state.host_state import HOLD_NS, KERNELS_NS
 from stepscope.store.encode import arrow_table
 from stepscope.trace.modes import WINDOW_NS
 from stepscope.window import NULL
@@ -28,7 +28,7 @@ def rows(found: list[Any], table: str, *columns: str) -> list[tuple[Any, ...]]:
 
 
 def begun(rank: int = 0, at: int = CONNECTION, names: tuple[str, ...] = ("gemm", "flash"),
-          host: state.HostState | None = None) -> Story:  # fmt: skip
+          host: host_state.HostState | None = None) -> Story:  # fmt: skip
     story = Story(rank, host, at)
     story.now_ns = OFFSET_NS + START
     story.begin()
@@ -46,7 +46,7 @@ def sums(instructions: Any) -> list[tuple[Any, ...]]:
     return rows(found, "kernel_summaries", "rank", "kernel", "stream", "count", "p50_ns", "p99_ns")
 
 
-def test_a_minute_of_kernels_is_told_when_it_is_over() -> None:
+def test_a_minute_of_kernels_is_reported_when_it_is_over() -> None:
     story = begun()
     ran(story, "gemm", [100] * 6)
     ran(story, "flash", [200] * 7)
@@ -58,7 +58,7 @@ def test_a_minute_of_kernels_is_told_when_it_is_over() -> None:
     assert sums(story.state.tick(end + 2 * GRACE_NS)) == []
 
 
-def test_ranks_that_number_their_names_otherwise_meet_in_one_table() -> None:
+def test_ranks_that_number_names_differently_share_one_table() -> None:
     first = begun()
     second = begun(1, CONNECTION + 1, ("flash", "gemm"), first.state)
     ran(first, "gemm", [100] * 5)
@@ -67,7 +67,7 @@ def test_ranks_that_number_their_names_otherwise_meet_in_one_table() -> None:
     assert [(row[0], row[1]) for row in found] == [(0, "gemm"), (1, "gemm")]
 
 
-def test_what_there_is_is_told_when_the_last_rank_leaves() -> None:
+def test_everything_is_reported_when_the_last_rank_leaves() -> None:
     first = begun()
     second = begun(1, CONNECTION + 1, host=first.state)
     ran(first, "gemm", [100] * 5)
@@ -114,7 +114,7 @@ def kernel_rows(instructions: Any) -> list[tuple[Any, ...]]:
     return rows(found, "kernels", *names)
 
 
-def test_each_kernel_is_told_once_its_step_is_known() -> None:
+def test_each_kernel_is_reported_once_its_step_is_known() -> None:
     story = begun()
     assert kernel_rows(ran(story, "gemm", [100])) == []
     start = OFFSET_NS + START
@@ -129,7 +129,7 @@ def test_each_kernel_is_told_once_its_step_is_known() -> None:
 def test_kernels_that_wait_have_an_end_and_the_others_no_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(state, "MOST_KERNELS", 3)
+    monkeypatch.setattr(host_state, "MOST_KERNELS", 3)
     story = begun()
     assert kernel_rows(ran(story, "gemm", [1, 2])) == []
     told = appended(ran(story, "flash", [3, 4]), "kernels")

@@ -1,4 +1,4 @@
-"""Which kernel carried out which of NCCL's operators: never another one, whatever is lost."""
+"""Matching of kernels with NCCL's operators: never wrong, whatever is lost."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from stepscope.processor.launches import Kernel, Launches, Operator, function_of
+from stepscope.processor.operators.launches import Kernel, Launches, Operator, function_of
 from stepscope.wire.records import LAUNCH_SHIFT, UNKNOWN
 
 MS, SECOND = 1_000_000, 1_000_000_000
@@ -143,7 +143,7 @@ def test_without_groups_each_has_its_own() -> None:
     assert not wrong(process, done := matched(process)) and joined(done) == 2
 
 
-def test_where_a_lost_operator_leaves_a_gap_order_tells_no_more() -> None:
+def test_after_a_gap_of_a_lost_operator_kernels_are_not_matched_by_order() -> None:
     process = of_two_communicators()
     done = matched(process, process.operators[:50] + process.operators[53:])
     assert not wrong(process, done) and joined(done) >= 49
@@ -164,7 +164,7 @@ def test_lost_kernels_that_were_counted(seed: int) -> None:
     half = process.kernels[99].start_ns
     early = [op for op in process.operators if op.enqueue_ns < half - 5 * MS]
     done = matched(process, early, process.kernels[:100], launches)
-    launches.part()
+    launches.lose_sync()
     late = process.operators[len(early) :]
     done += matched(process, late, process.kernels[104:], launches)
     assert not wrong(process, done)
@@ -201,7 +201,7 @@ def test_a_device_may_lag_far_behind() -> None:
     assert joined(done) == len(done) == 20 and not wrong(process, done)
 
 
-def test_one_that_is_overtaken_on_another_stream_is_waited_for() -> None:
+def test_a_kernel_overtaken_on_another_stream_is_waited_for() -> None:
     """A rank is late: its peers' kernel runs for long, while another communicator goes on."""
     process = Process()
     for communicator, stream in (("a", 7), ("b", 9)) * 2:
@@ -217,7 +217,7 @@ def test_one_that_is_overtaken_on_another_stream_is_waited_for() -> None:
     assert joined(done) == 4 and not wrong(process, done)
 
 
-def test_one_that_never_ends_has_no_kernel_and_none_takes_its_place() -> None:
+def test_an_operator_that_never_ends_gets_no_kernel() -> None:
     process = Process()
     for communicator, stream in (("a", 7), ("b", 9)) * 2:
         process.launch(communicator, "AllReduce", stream=stream)
@@ -227,15 +227,15 @@ def test_one_that_never_ends_has_no_kernel_and_none_takes_its_place() -> None:
     assert not wrong(process, done)
 
 
-def test_where_graphs_launch_kernels_sampled_times_alone_tell() -> None:
+def test_with_cuda_graphs_only_sampled_times_match() -> None:
     process = of_two_communicators(sampled=10)
-    launches = Launches(by_order=False, in_step=False)
+    launches = Launches(by_order=False, in_sync=False)
     done = matched(process, launches=launches)
     assert joined(done) >= 15 and not wrong(process, done)
     assert all(op.kernel is None for op in done if op.start_ns == UNKNOWN)
 
 
-def test_who_comes_late_does_not_know_what_was_before() -> None:
+def test_starting_late_does_not_know_earlier_operators() -> None:
     """A processor that was started again, in the midst of a job."""
     process = of_two_communicators(sampled=20)
     done = matched(process, process.operators[90:], process.kernels[70:])

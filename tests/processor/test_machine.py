@@ -1,4 +1,4 @@
-"""What Linux says of a host: from files that a test writes, and from those of this machine."""
+"""Metrics of a host from /proc: from files that a test writes, and from this machine's."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from stepscope.processor.machine import Machine
+from stepscope.processor.hardware.machine import Machine
 
 INTERFACES = """Inter-|   Receive                    |  Transmit
  face |bytes packets errs drop fifo frame compressed multicast|bytes packets errs drop fifo colls
@@ -72,7 +72,7 @@ def test_time_that_runs_backwards_is_no_work(host: Host) -> None:
     assert shares["cpu_util.core0"] == shares["cpu_util.core1"] == 0.0
 
 
-def test_an_old_kernel_says_nothing_of_memory(host: Host) -> None:
+def test_an_old_kernel_has_no_available_memory(host: Host) -> None:
     host.tell({0: "10 0 5 100 20 0 0 0 4 0"}, memory="MemTotal: 9 kB\n")
     assert "mem_available_bytes" not in host.sample()
 

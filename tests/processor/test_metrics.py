@@ -1,4 +1,4 @@
-"""Few series, whatever a job does; sent every fifteen seconds, to nobody where nobody is named."""
+"""A bounded number of series, sent every fifteen seconds if a URL is set."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stepscope.processor import metrics
-from stepscope.processor.metrics import HostMetrics
-from stepscope.processor.reporting import EVERY_SECONDS, Reporting
+from stepscope.processor.reporting import metrics
+from stepscope.processor.reporting.metrics import HostMetrics
+from stepscope.processor.reporting.reporter import EVERY_SECONDS, Reporting
 from stepscope.store.remote_write import RemoteWriter, Sample
 
 MS = 1_000_000

@@ -1,4 +1,4 @@
-"""Native producers beside the Python one of their process."""
+"""Native producers in the same process as a Python producer."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from stepscope.processor.instructions import Append, Instruction, JobKnown, Relay, Unwatch, Watch
-from stepscope.processor.natives import StepEnds
-from stepscope.processor.state import KERNELS_NS
+from stepscope.processor.state.host_state import KERNELS_NS
+from stepscope.processor.state.natives import StepEnds
 from stepscope.store.encode import arrow_table
 from stepscope.trace import ProcessGroup
 from stepscope.window import NULL
@@ -113,7 +113,7 @@ def test_its_clock_counts_for_all_of_the_process(process: Process) -> None:
     assert rows_of(process.later(), "kernels")["start_ns"].tolist() == [OFFSET_NS + 5]
 
 
-def test_steps_are_told_also_when_python_left_first(process: Process) -> None:
+def test_steps_are_known_even_if_the_python_producer_leaves_first(process: Process) -> None:
     process.send(CUPTI_AT, process.cupti.hello())
     process.train(12)
     process.kernels(35 * MS)
@@ -151,7 +151,7 @@ def test_only_python_is_watched_and_none_replaces_another(process: Process) -> N
     assert [type(it) for it in process.state.disconnected(PYTHON_AT)][-1] is Unwatch
 
 
-def test_the_job_is_as_python_tells_it(process: Process) -> None:
+def test_the_job_is_as_the_python_producer_reports_it(process: Process) -> None:
     process.send(CUPTI_AT, process.cupti.hello())
     process.train(1)
     known = [it for it in process.send(NCCL_AT, process.nccl.hello()) if isinstance(it, JobKnown)]
@@ -184,7 +184,7 @@ def test_network_requests(process: Process) -> None:
     }  # fmt: skip
 
 
-def test_requests_to_nobody_knows_whom_are_missing(process: Process) -> None:
+def test_requests_with_an_unknown_peer_are_losses(process: Process) -> None:
     process.train(12)
     process.nccl_tells("nccl-00000000000000ab 1/4 ")
     process.request(peer=2, posted=5, completed=3)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stepscope.processor import normalise
-from stepscope.processor.normalise import Translation
+from stepscope.processor.records import normalise
+from stepscope.processor.records.normalise import Translation
 from stepscope.store.encode import arrow_table
 from stepscope.wire.frames import unpack
 from stepscope.wire.records import ON_DEVICE, UNKNOWN, RecordKind

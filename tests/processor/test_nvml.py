@@ -1,4 +1,4 @@
-"""GPU counters, from a driver that is made up: what it says, counts, and who computes where."""
+"""GPU metrics from a fake driver: gauges, counts, and the processes on each GPU."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import pynvml
 import pytest
 
-from stepscope.processor.hardware import HardwareSampler
-from stepscope.processor.nvml import Gpus
+from stepscope.processor.hardware.nvml import Gpus
+from stepscope.processor.hardware.sampler import HardwareSampler
 
 STRANGER = 2**22 + 1
 JOB = "job"
@@ -76,7 +76,7 @@ def test_gauges_of_sensors_that_are_there(driver: Driver) -> None:
     }  # fmt: skip
 
 
-def test_counts_are_told_when_they_grow(driver: Driver) -> None:
+def test_counts_are_reported_when_they_grow(driver: Driver) -> None:
     gpus = Gpus()
     values(gpus)
     driver.corrected = [7, 10]
@@ -101,14 +101,14 @@ def test_who_computes_on_which_gpu(driver: Driver) -> None:
     assert of_gpus(sampler) == set(), "is looked at now and then only"
 
 
-def test_a_driver_that_knows_other_pids_tells_nothing_of_users(driver: Driver) -> None:
+def test_a_driver_with_other_pids_gives_no_users(driver: Driver) -> None:
     driver.pids = [[STRANGER], [STRANGER + 1]]
     sampler = HardwareSampler("host-0")
     sampler.watch(JOB, 5, os.getpid(), 0)
     assert of_gpus(sampler) == set()
 
 
-def test_parents_and_children_of_ranks_are_no_strangers(driver: Driver) -> None:
+def test_parents_and_children_of_ranks_are_not_other_processes(driver: Driver) -> None:
     driver.pids = [[os.getpid(), os.getppid()], []]
     sampler = HardwareSampler("host-0")
     sampler.watch(JOB, 5, os.getpid(), 0)

@@ -1,4 +1,4 @@
-"""RDMA adapters by files like those that the kernel shows."""
+"""RDMA adapters from files like those of sysfs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.processor.ports import Ports, rdma_adapters
+from stepscope.processor.hardware.ports import Ports, rdma_adapters
 
 
 def put(sysfs: Path, adapter: str, **files: object) -> None:
@@ -39,7 +39,7 @@ def test_what_ports_count_since_the_last_sample(sysfs: Path) -> None:
     assert dict(ports.sample()) == links
 
 
-def test_a_port_that_goes_down_is_told_of_and_one_that_never_was_up_is_not(sysfs: Path) -> None:
+def test_a_port_that_goes_down_is_reported_and_one_that_was_never_up_is_not(sysfs: Path) -> None:
     ports = Ports(sysfs)
     list(ports.sample())
     put(sysfs, "mlx5_0", state="1: DOWN", counters__link_downed=1)

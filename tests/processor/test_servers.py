@@ -1,4 +1,4 @@
-"""Series on their way into real servers, and asked back from these."""
+"""Series sent to real servers, and queried from them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from stepscope.cli.series import Announcer
-from stepscope.processor.reporting import Reporting
+from stepscope.processor.reporting.reporter import Reporting
 from stepscope.store.remote_write import RemoteWriter, Sample
 from tests.report.samples import SAMPLES
 
@@ -106,7 +106,7 @@ def test_an_alert_on_a_hang_begins_and_ends(server: Server, writer: RemoteWriter
 
 
 @pytest.mark.parametrize("server", NAMES[:1], indirect=True)
-def test_a_processor_tells_how_things_stood_when_it_ended(
+def test_a_processor_sends_the_final_values_when_it_ends(
     server: Server, socket_path: Path, tmp_path: Path
 ) -> None:
     job = f"job-{server.place.replace(':', '-')}"

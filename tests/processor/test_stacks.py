@@ -11,9 +11,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from stepscope.processor import stacks
-from stepscope.processor.normalise import Rows
-from stepscope.processor.stacks import (
+from stepscope.processor.records.normalise import Rows
+from stepscope.processor.sampling import stacks
+from stepscope.processor.sampling.stacks import (
     Run,
     StackSampler,
     Target,
@@ -74,7 +74,7 @@ def test_windows_cut_runs() -> None:
     ]  # fmt: skip
 
 
-def test_one_look_at_every_thread() -> None:
+def test_one_dump_of_every_thread() -> None:
     assert runs_of_dump(DUMP, 5) == [
         Run("MainThread", 5, 0, "main (train.py:40);load (a,b.py:12)", True, False),
         Run("8", 5, 0, "", False, False),
@@ -169,7 +169,7 @@ def test_a_snapshot(sampler: StackSampler, kept: Kept, sleeper: subprocess.Popen
     assert frames.endswith("a_long_sleep (<string>:5)") and (rank, duration) == (4, 0)
 
 
-def test_a_process_that_cannot_be_sampled_is_told_of_once(
+def test_a_process_that_cannot_be_sampled_is_logged_once(
     sampler: StackSampler, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It exists, and is no Python; the same goes for one that is not ours to look at."""
@@ -185,7 +185,7 @@ def test_a_process_that_cannot_be_sampled_is_told_of_once(
 
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
-    assert f"no call stacks of rank 4 (pid {process.pid}): py-spy says: " in record.message
+    assert f"no call stacks of rank 4 (pid {process.pid}): py-spy reports: " in record.message
     assert "\n" not in record.message
 
 

@@ -1,9 +1,9 @@
-"""A stalled job is looked at at every tick at first, and once a second after a while."""
+"""A stalled job is sampled at every tick at first, and once a second after a while."""
 
 from __future__ import annotations
 
 from stepscope.processor.instructions import Stalled
-from stepscope.processor.stalls import Stalls
+from stepscope.processor.state.stalls import Stalls
 
 JOB = Stalled("job", {"host-0": 3})
 

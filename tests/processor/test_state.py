@@ -1,4 +1,4 @@
-"""Stimuli in, instructions out: the processor's decisions without a socket, clock or disk."""
+"""Events in, instructions out: the processor's decisions without a socket, clock or disk."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stepscope.processor.instructions import (
     Unwatch,
     Watch,
 )
-from stepscope.processor.state import HOLD_NS, HostState, with_devices
+from stepscope.processor.state.host_state import HOLD_NS, HostState, with_devices
 from stepscope.store.encode import arrow_table
 from stepscope.trace import Host, Job, ProcessGroup
 from stepscope.wire.frames import AtRisk, GroupInfo, PacketKind, pack
@@ -138,7 +138,7 @@ def _open_seqs(instructions: list[Instruction]) -> list[list[int]]:
     return [list(it.rows.get("seq", [])) for it in only(OpenOps, instructions)]
 
 
-def test_operators_in_flight_are_one_list_that_is_replaced(story: Story) -> None:
+def test_outstanding_operators_are_one_list_that_is_replaced(story: Story) -> None:
     rank = story.rank
     assert _open_seqs(story.records(rank.comm("AllReduce", 7))) == [[7]]
     assert _open_seqs(story.records(rank.comm("Send", 7, peer=1))) == [[7, 7]]
@@ -147,7 +147,7 @@ def test_operators_in_flight_are_one_list_that_is_replaced(story: Story) -> None
     assert _open_seqs(story.records(rank.comm("Send", 7, peer=1, end_ns=9))) == [[]]
 
 
-def test_an_open_operator_is_told_at_once_as_started(story: Story) -> None:
+def test_an_open_operator_is_reported_immediately_as_started(story: Story) -> None:
     (told,) = only(OpenOps, story.records(story.rank.comm("Recv", 3, peer=-2)))
     row = {column: values[0] for column, values in plain(told.rows).items()}
     assert (row["op"], row["group"], row["peer"], row["state"]) == ("Recv", "dp-0", -2, "started")
@@ -166,7 +166,7 @@ OPERATORS = st.tuples(
 
 
 @given(packets=st.lists(st.lists(OPERATORS, max_size=5), max_size=6))
-def test_whoever_reads_record_by_record_finds_the_same_in_flight(
+def test_reading_record_by_record_finds_the_same_outstanding_operators(
     packets: list[list[tuple[str, str, int, bool]]],
 ) -> None:
     story = Story()
@@ -219,7 +219,7 @@ def test_a_connection_that_dies_late_does_not_bring_its_operators_back() -> None
     assert _open_seqs(new.records(new.rank.comm("AllReduce", 9))) == [[9]]
 
 
-def test_what_is_in_flight_is_told_of_the_host_it_is_on() -> None:
+def test_outstanding_operators_are_counted_by_host() -> None:
     """A rank in a container may call its host otherwise than the processor does its own."""
     state = HostState()
     for number, host in enumerate(("pod-a", "pod-b", "pod-a")):
@@ -304,7 +304,7 @@ def test_packets_before_a_hello_are_refused() -> None:
     assert _refusal(Story().tell("x")) == "NAMES packet before a hello"
 
 
-def test_a_request_that_nobody_knows_is_refused(story: Story) -> None:
+def test_an_unknown_request_is_refused(story: Story) -> None:
     assert "request" in _refusal(story.send(pack(PacketKind.CONTROL, b"{}", 1, 0)))
 
 

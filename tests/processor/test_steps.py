@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.processor.steps import ON_THE_WAY_NS
+from stepscope.processor.state.steps import ON_THE_WAY_NS
 
 from .loops import MS, Loop
 
@@ -18,7 +18,7 @@ def _check(loop: Loop) -> None:
     assert loop.numbers == sorted(set(loop.numbers))
 
 
-def test_nothing_is_a_step_until_it_came_ten_times() -> None:
+def test_a_sequence_becomes_a_step_after_ten_repetitions() -> None:
     loop = Loop().run("aB" * 9 + "a")
     assert loop.steps == [] and loop.sequence == ""
 
@@ -114,7 +114,7 @@ def test_numbers_go_on_where_another_count_of_optimizers_begins(after: str) -> N
 
 @pytest.mark.parametrize("evaluation", ["e" * 5, "e" * 150, "e" * 400])
 @pytest.mark.parametrize("change", ["", "ccB" * 150, "cBC" * 150])
-def test_ranks_agree_on_numbers_whoever_evaluates(evaluation: str, change: str) -> None:
+def test_ranks_agree_on_step_numbers_if_one_evaluates(evaluation: str, change: str) -> None:
     """Rank 0 evaluates, the other does not; both go through the same optimizer steps."""
     others = Loop().run("aB" * 40 + "aB" * 20 + change)
     first = Loop().run("aB" * 40 + evaluation + "aB" * 20 + change)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.processor.upkeep import EVERY_SECONDS, Upkeep, start_compact
+from stepscope.processor.folders.upkeep import EVERY_SECONDS, Upkeep, start_compact
 from stepscope.store import JobWriter, job_location
 
 
@@ -64,7 +64,7 @@ def test_one_pass_at_a_time(passes: Passes) -> None:
     assert passes.started == ["/a", "/b"]
 
 
-def test_one_that_fails_is_told_and_tried_again(
+def test_a_failed_pass_is_logged_and_tried_again(
     passes: Passes, caplog: pytest.LogCaptureFixture
 ) -> None:
     one = upkeep(passes, {"a": "/a"})
@@ -96,7 +96,9 @@ def test_the_end_of_the_processor_cuts_a_pass_off(passes: Passes) -> None:
 
 
 def test_a_real_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stepscope.processor.upkeep._LOWEST", 0)  # tests run on busy machines
+    monkeypatch.setattr(
+        "stepscope.processor.folders.upkeep._LOWEST", 0
+    )  # tests run on busy machines
     for _ in range(8):
         writer = JobWriter(job_location(str(tmp_path), "job"), "host-0")
         writer.append("steps", {"rank": [0], "step": [1], "start_ns": [0], "duration_ns": [1]})

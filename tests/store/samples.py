@@ -1,4 +1,4 @@
-"""Small rows for the stories told here."""
+"""Small rows for the tests here."""
 
 from __future__ import annotations
 

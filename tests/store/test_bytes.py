@@ -166,7 +166,7 @@ def test_damaged_files_are_refused_or_read_and_nothing_else(seed: int) -> None:
 
 @given(st.binary(max_size=200))
 def test_random_bytes_are_no_parquet(data: bytes) -> None:
-    with pytest.raises(FormatError, match="is no whole Parquet file"):
+    with pytest.raises(FormatError, match="is not a complete Parquet file"):
         decode("steps", b"PAR1" + data + b"PAR1")
 
 

@@ -1,4 +1,4 @@
-"""Small files become large ones, and no reader ever sees a row twice or misses one."""
+"""Small files are merged into large ones, and no reader gets a row twice or misses one."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_two_that_merge_the_same_files_at_once(
     assert seen(fresh()) == all_steps()
 
 
-def test_one_that_merged_less_and_one_that_merged_more(
+def test_two_merged_files_of_which_one_has_more_rows(
     job: Location, tmp_path: Path, fresh: Callable[[], Window]
 ) -> None:
     """Each holds rows that the other lacks, and some that it has, too."""
@@ -214,7 +214,7 @@ def test_files_that_still_grow_are_left_alone(job: Location) -> None:
     assert compact(job) == Compacted()
 
 
-def test_operators_in_flight_are_left_alone(job: Location, fresh: Callable[[], Window]) -> None:
+def test_outstanding_operators_are_left_alone(job: Location, fresh: Callable[[], Window]) -> None:
     for number in range(3):
         writer = JobWriter(job, "host-0")
         writer.append("comm_ops", operators(number, end_ns=9))
@@ -240,7 +240,7 @@ def test_what_is_not_ours_stays_as_it_is(job: Location, fresh: Callable[[], Wind
     assert values(fresh().table("steps"), "step") == [0, 2, 3, 90]
 
 
-def test_a_column_nobody_filled_is_not_made_up(job: Location, fresh: Callable[[], Window]) -> None:
+def test_a_missing_column_is_not_invented(job: Location, fresh: Callable[[], Window]) -> None:
     calls = operators(1, 2, end_ns=None)
     del calls["start_ns"], calls["end_ns"]
     for _ in range(2):

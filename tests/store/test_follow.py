@@ -27,7 +27,7 @@ def test_nothing_new_is_the_same_window(writer: JobWriter, reader: JobReader) ->
     assert values(reader.refresh().table("steps"), "step") == [1, 2]
 
 
-def test_who_looks_once_sees_the_same_and_may_look_again(
+def test_reading_once_gives_the_same_and_can_be_repeated(
     writer: JobWriter, reader: JobReader
 ) -> None:
     writer.append("steps", steps(1))
@@ -66,7 +66,9 @@ def test_only_what_changed_is_read_again(
     assert len(got) == 1 and got[0].startswith("comm_ops/")
 
 
-def test_a_job_nobody_described_grows_with_its_tables(writer: JobWriter, reader: JobReader) -> None:
+def test_a_job_without_a_description_grows_with_its_tables(
+    writer: JobWriter, reader: JobReader
+) -> None:
     for rank in (3, 7):
         writer.append("steps", steps(1, rank=rank))
         writer.flush()

@@ -1,4 +1,4 @@
-"""A job that runs for long: its newest steps are kept, the rest is neither kept nor read again."""
+"""A long job: its newest steps are kept, the rest is neither kept nor read again."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_job_without_steps_is_bounded_too(job: Location, writer: JobWriter, cl
     assert values(window.table("comm_ops"), "seq") == list(range(60, 100))
 
 
-def test_who_comes_late_reads_no_old_files(root: str, clock: Clock, got: list[str]) -> None:
+def test_a_late_reader_does_not_read_old_files(root: str, clock: Clock, got: list[str]) -> None:
     job = job_location(root, "long")
     run(JobWriter(job, "host-0", clock=clock), clock, 0, 1800)
 
@@ -122,7 +122,7 @@ def test_a_folder_that_grows_for_long_is_followed_at_the_same_cost(
     assert reader.files_held <= 8
 
 
-def test_a_compactor_beside_who_follows_takes_and_doubles_nothing(
+def test_a_compactor_beside_a_follower_loses_and_duplicates_nothing(
     job: Location, writer: JobWriter, clock: Clock
 ) -> None:
     reader = JobReader(job.url, HALF_A_MINUTE)

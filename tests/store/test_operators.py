@@ -32,7 +32,7 @@ def test_the_row_that_finished_is_kept() -> None:
     assert values(one_row_each(rows), "end_ns") == [9]
 
 
-def test_of_two_in_flight_the_one_that_started_is_kept() -> None:
+def test_of_two_outstanding_rows_the_started_one_is_kept() -> None:
     assert values(one_row_each(table({"start_ns": 1}, {})), "start_ns") == [1]
 
 

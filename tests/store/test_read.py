@@ -87,7 +87,7 @@ def test_a_store_with_one_job_is_that_job_and_with_several_a_question(root: str)
         if name == "first":
             assert JobReader(root).refresh().job.job_id == "first"
 
-    with pytest.raises(SourceError, match=f"holds 2 jobs.*choose one, as in {root}/"):
+    with pytest.raises(SourceError, match=f"has 2 jobs.*choose one, as in {root}/"):
         JobReader(root).refresh()
 
 
@@ -107,12 +107,12 @@ def test_a_job_without_description_is_derived(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "is no job description"),
-        ("[]", "is no job description"),
+        ("{", "is not a job description"),
+        ("[]", "is not a job description"),
         ('{"job_id": "x"}', "lacks the key 'world_size'"),
-        ('{"job_id": "x", "world_size": "many"}', "is no job description"),
-        ('{"job_id": "x", "world_size": 1, "hosts": 3}', "is no job description"),
-        ("[" * 100_000, "is no job description"),
+        ('{"job_id": "x", "world_size": "many"}', "is not a job description"),
+        ('{"job_id": "x", "world_size": 1, "hosts": 3}', "is not a job description"),
+        ("[" * 100_000, "is not a job description"),
     ],
 )
 def test_a_description_that_is_none(tmp_path: Path, text: str, message: str) -> None:

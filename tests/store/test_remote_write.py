@@ -1,4 +1,4 @@
-"""Bytes as Prometheus specifies them, and what happens when nobody takes them."""
+"""Remote write requests as Prometheus specifies them, and unreachable servers."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_the_oldest_are_dropped_and_counted() -> None:
     assert [one.value for one in box.next()] == [3, 4, 5] and box.dropped == 2
 
 
-def test_what_was_dropped_on_its_way_is_not_taken_twice() -> None:
+def test_samples_dropped_while_being_sent_are_not_removed_twice() -> None:
     box = Outbox(most=3)
     box.add([sample(1), sample(2), sample(3)])
     on_their_way = box.next()
@@ -133,7 +133,7 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [f"{r.levelname} {r.getMessage()}" for r in caplog.records if r.levelno >= logging.INFO]
 
 
-def test_a_server_that_is_away_is_told_of_once_and_gets_all_when_it_is_back(
+def test_an_unreachable_server_is_logged_once_and_gets_all_when_it_is_back(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -144,7 +144,7 @@ def test_a_server_that_is_away_is_told_of_once_and_gets_all_when_it_is_back(
     assert server.bodies == [request_body([sample(1), sample(2)])] and writer.dropped == 0
     assert told(caplog) == [
         f"WARNING cannot send metrics to {URL}: nobody; trying again",
-        f"INFO {URL} takes metrics again; 0 were lost",
+        f"INFO {URL} accepts metrics again; 0 samples were lost",
     ]
 
 
@@ -157,7 +157,7 @@ def test_what_a_server_refuses_is_counted_and_not_offered_again(
         writer.offer([sample(value)])
         writer.turn()
     assert server.bodies == [request_body([sample(2)])] and writer.dropped == 2
-    assert told(caplog) == [f"WARNING {URL} refuses 1 samples: status 400"]
+    assert told(caplog) == [f"WARNING {URL} rejects 1 samples: status 400"]
 
 
 def test_large_loads_go_in_requests_of_two_thousand() -> None:
@@ -178,7 +178,7 @@ def test_the_thread_sends_what_it_is_offered_and_the_rest_at_the_end() -> None:
     assert server.bodies == [request_body([sample(1)])]
 
 
-def test_the_end_does_not_wait_for_a_server_that_is_away() -> None:
+def test_closing_does_not_wait_for_an_unreachable_server() -> None:
     server = Server(*[UnreachableError("nobody")] * 9)
     writer = RemoteWriter(URL, {}, post=server).start()
     writer.offer([sample(1)])

@@ -1,4 +1,4 @@
-"""The oldest goes first, and what tells of the job never."""
+"""Retention deletes the oldest files first, and never the job's description."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_files_of_others_are_not_ours_to_drop(job: Location) -> None:
     assert left(job) == [1]
 
 
-def test_nothing_goes_unless_it_is_asked_for(job: Location) -> None:
+def test_nothing_is_deleted_without_limits(job: Location) -> None:
     write_hours(job, "host-0", 1000)
     assert prune(job, Keep()) == 0
     assert left(job) == [1000]

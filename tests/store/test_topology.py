@@ -154,4 +154,4 @@ def test_a_broken_fragment_does_not_keep_the_others(job: Location) -> None:
 
     reader = JobReader(job.url)
     assert reader.refresh().job == fragment(0)
-    assert reader.problems[0].startswith("topology/broken.json: is no job description")
+    assert reader.problems[0].startswith("topology/broken.json: is not a job description")

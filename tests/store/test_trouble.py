@@ -1,4 +1,4 @@
-"""Stores that are full, gone, or silent: what is kept, what is lost, and what is said."""
+"""Stores that are full, gone, or silent: what is kept, what is lost, and what is logged."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_a_burst_beyond_the_buffer_loses_its_beginning(job: Location) -> None:
     assert values(window.table("losses"), "rows") == [7]
 
 
-def test_trouble_is_told_once_when_it_starts_and_once_when_it_ends(
+def test_trouble_is_logged_once_when_it_starts_and_once_when_it_ends(
     job: Location, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "stepscope.store")
@@ -149,7 +149,7 @@ def test_one_table_that_cannot_be_stored_does_not_keep_the_others(
     assert files(job.url, "steps/**/*.parquet") != []
 
 
-def test_a_bucket_nobody_answers_for(s3_environment: pytest.MonkeyPatch, clock: Clock) -> None:
+def test_an_unreachable_bucket(s3_environment: pytest.MonkeyPatch, clock: Clock) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         endpoint = f"http://127.0.0.1:{closed.getsockname()[1]}"
@@ -162,7 +162,7 @@ def test_a_bucket_nobody_answers_for(s3_environment: pytest.MonkeyPatch, clock: 
 
     assert status.error is not None and endpoint in status.error and "\n" not in status.error
     assert (status.pending_rows, status.dropped_rows) == (100, 200)
-    with pytest.raises(SourceError, match=f"nobody answers at {endpoint}"):
+    with pytest.raises(SourceError, match=f"no response from {endpoint}"):
         JobReader("s3://runs").refresh()
 
 

@@ -1,4 +1,4 @@
-"""What a writer leaves in a folder, and what a reader then sees."""
+"""What a writer stores in a folder, and what a reader then gets."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_replaced_file_holds_the_newest_rows_only(
     assert files(job.url) == []
 
 
-def test_an_operator_on_its_way_between_two_files_is_seen_once(
+def test_an_operator_that_moves_between_two_files_is_read_once(
     writer: JobWriter, reader: JobReader
 ) -> None:
     writer.replace("comm_ops", "open", operators(1, 2, end_ns=None))
@@ -95,7 +95,7 @@ def test_an_operator_on_its_way_between_two_files_is_seen_once(
     assert pairs(reader.refresh().table("comm_ops"), "seq", "end_ns") == [(1, 9), (2, None)]
 
 
-def test_a_column_nobody_filled_is_left_out_and_a_null_one_is_not(
+def test_a_missing_column_is_left_out_and_a_null_one_is_not(
     writer: JobWriter, reader: JobReader
 ) -> None:
     host_calls = operators(1, end_ns=None)

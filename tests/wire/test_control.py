@@ -1,4 +1,4 @@
-"""Requests of the processor and to it: believed only as far as they make sense."""
+"""Requests from and to the processor: invalid ones are refused."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_processor_of_another_version_may_ask_for_what_we_do_not_know() -> Non
 
 
 @pytest.mark.parametrize("seconds", ["-1", "1e400", "600"])
-def test_nobody_is_hurried_for_ever(seconds: str) -> None:
+def test_the_duration_of_a_hurry_is_limited(seconds: str) -> None:
     assert 0.0 <= _asked(f'{{"hurry_seconds": {seconds}}}'.encode()).seconds <= 60.0
 
 
@@ -72,7 +72,7 @@ def test_a_job_that_is_to_be_stored_arrives_by_name(job: str) -> None:
 
 
 @pytest.mark.parametrize("payload", [b"", b"[]", b"{}", b'{"flush": 3}', b'{"hurry_seconds": 1}'])
-def test_what_asks_for_nothing_to_be_stored_names_no_job(payload: bytes) -> None:
+def test_other_requests_are_not_flushes(payload: bytes) -> None:
     assert decode_flush(memoryview(payload)) is None
 
 
@@ -83,7 +83,7 @@ def test_a_job_that_is_to_be_followed_is_not_one_to_be_stored(job: str) -> None:
 
 
 @given(st.text(), st.none() | st.text())
-def test_the_answer_tells_what_was_in_the_way(job: str, trouble: str | None) -> None:
+def test_the_reply_has_the_reason_of_a_failure(job: str, trouble: str | None) -> None:
     assert decode_flushed(memoryview(encode_flushed(job, trouble))) == trouble
 
 
@@ -94,11 +94,11 @@ def test_what_is_no_answer_is_refused(payload: bytes) -> None:
 
 
 @pytest.mark.parametrize("stopped", [None, 7])
-def test_a_launcher_tells_whose_children_stop(stopped: int | None) -> None:
+def test_a_launcher_reports_stopped_children(stopped: int | None) -> None:
     told = decode_parent(memoryview(encode_parent(42, stopped)))
     assert told == (42, stopped is not None)
 
 
 @pytest.mark.parametrize("payload", [b"", b"[1]", b"{}", b'{"parent": true}', b'{"parent": "1"}'])
-def test_what_says_nothing_of_children_is_left_to_others(payload: bytes) -> None:
+def test_other_requests_are_not_about_children(payload: bytes) -> None:
     assert decode_parent(memoryview(payload)) is None

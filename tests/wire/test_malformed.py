@@ -1,4 +1,4 @@
-"""Anything may arrive on a socket; nothing of it escapes as more than a WireError."""
+"""Malformed packets raise nothing but WireError."""
 
 from __future__ import annotations
 
@@ -72,11 +72,11 @@ def test_a_count_that_is_not_the_payloads(count: int) -> None:
     ("header", "says"),
     [
         ((0x20544547, VERSION, 1, 0, 0, 0, 0), "not a stepscope producer"),
-        ((MAGIC, 9, 1, 0, 0, 0, 0), "packet version 9, this processor speaks 1"),
+        ((MAGIC, 9, 1, 0, 0, 0, 0), "packet version 9, this processor expects 1"),
         ((MAGIC, VERSION, 77, 0, 0, 0, 0), "unknown packet kind 77"),
     ],
 )
-def test_a_stranger_is_told_what_was_wrong(header: tuple[int, ...], says: str) -> None:
+def test_an_invalid_packet_is_refused_with_a_reason(header: tuple[int, ...], says: str) -> None:
     with pytest.raises(WireError, match=says):
         unpack(HEADER.pack(*header))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from stepscope.doctor.finding import Check, Subject
 from stepscope.doctor.machine import SYS_PTRACE, Machine
-from stepscope.processor.ports import ACTIVE
+from stepscope.processor.hardware.ports import ACTIVE
 
 GB = 10**9
 LEAST_FREE_BYTES = GB

@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pynvml
 
+from stepscope.processor.sampling.stacks import find_py_spy
 from stepscope.processor.settings import default_socket
-from stepscope.processor.stacks import find_py_spy
 
 SYS_PTRACE = 19
 """linux/capability.h: permission to inspect any process."""

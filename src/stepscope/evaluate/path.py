@@ -20,9 +20,9 @@ import numpy as np
 from stepscope.errors import FormatError, StoreError
 from stepscope.evaluate.producers import Producers
 from stepscope.evaluate.records import TABLES as BY_WIRE
+from stepscope.processor.folders.jobs import NO_OPEN_OPS, OPEN_OPS_FILE
 from stepscope.processor.instructions import Append, Instruction, JobKnown, OpenOps, Refuse, Stalled
-from stepscope.processor.jobs import NO_OPEN_OPS, OPEN_OPS_FILE
-from stepscope.processor.state import HOLD_NS, HostState, with_devices
+from stepscope.processor.state.host_state import HOLD_NS, HostState, with_devices
 from stepscope.store.encode import Rows, rows_of
 from stepscope.store.location import Location
 from stepscope.store.reader import JobReader

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from stepscope.processor.normalise import RECORD_TYPE, Records
+from stepscope.processor.records.normalise import RECORD_TYPE, Records
 from stepscope.trace import DATA_LOAD
 from stepscope.window import NULL, Ints, Mask, Table
 from stepscope.wire.records import COMM_DONE, COMM_OPEN, UNKNOWN, EventKind, RecordKind

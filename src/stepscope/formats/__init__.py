@@ -1,1 +1,1 @@
-"""Readers of what others wrote: PyTorch profiler traces, Flight Recorder dumps."""
+"""Readers of other programs' files: PyTorch profiler traces and Flight Recorder dumps."""

@@ -1,4 +1,4 @@
-"""Reading without the garbage collector."""
+"""Disables the garbage collector while reading."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Without the garbage collector, which looks through millions of new objects for circles."""
+    """Disables the garbage collector, which would search millions of new objects for cycles."""
     was = gc.isenabled()
     gc.disable()
     try:

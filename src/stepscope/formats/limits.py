@@ -1,4 +1,4 @@
-"""What no job has: beyond it a file is damaged, or was made to fill the memory."""
+"""Limits of plausible jobs: a file beyond them is damaged, or made to exhaust memory."""
 
 MOST_RANKS = 1 << 20
-"""Ten times the largest clusters there are."""
+"""Ten times the largest existing clusters."""

@@ -1,8 +1,8 @@
-"""Perfetto's traces: rows of tables to tracks, tracks to packets, packets to bytes.
+"""Writes Perfetto traces: table rows become tracks, tracks become packets, packets become bytes.
 
     tracks, communication, stacks ─▶ lanes ─▶ packets, protobuf ─▶ members
     slices and counters of a rank    rows     bytes                gzip
 
-`report.perfetto` draws a whole job on one clock with it, the processor what its host's ranks do.
-Nothing but numpy is needed.
+`report.perfetto` writes a whole job on one clock with it; the processor writes its host's ranks.
+Only numpy is needed.
 """

@@ -1,8 +1,8 @@
-"""Communication operators of one rank as tracks: one per group, point-to-point apart.
+"""Communication operators of one rank as tracks: one per group, and one for its point-to-point.
 
-An operator lasts from the head of its stream, or the host's call where only that is known, to its
-end. One that has none is drawn to the end of the recording if it may be under way, and without any
-length if it is over: a later one of the same group ended, or the recorder says so.
+An operator lasts from reaching the head of its stream (or from the host's call, if only that is
+known) to its end. One without an end is drawn to the end of the recording if it may be in progress,
+and with zero length if it has ended: a later one of its group ended, or the recorder says so.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from stepscope.trace import NO_PEER
 from stepscope.window import NULL, Ints, Mask, Strings, Table
 
 MOST_OPEN = 16
-"""Of one track: more of them would be a wall of slices that say the same."""
+"""Most open operators drawn per track: more would only repeat the same."""
 _DETAILS = ("step", "seq", "bytes", "enqueue_ns", "waited_ns", "blocked_ns")
 _POINT_TO_POINT = ("Send", "Recv")
 _STATES = ("", " (end unknown)", " (never ended)", " (never started)")
@@ -53,7 +53,7 @@ def _slices(rows: Table, p2p: bool, until_ns: int) -> Slices:
 
 
 def _states(rows: Table, start: Ints, end: Ints, p2p: bool) -> Ints:
-    """What is known of each operator's end."""
+    """The state of each operator's end."""
     if not rows.has("end_ns"):
         return np.where(_under_way(rows), _NEVER_ENDED, _ENDED)
     open_ = (end == NULL) & ~_over(rows, end, p2p)
@@ -63,14 +63,14 @@ def _states(rows: Table, start: Ints, end: Ints, p2p: bool) -> Ints:
 
 
 def _under_way(rows: Table) -> Mask:
-    """By what a recorder without any times of ends says; without a word nothing is missing."""
+    """Operators in progress by the column `state`, for recorders without end times; else none."""
     if not rows.has("state"):
         return np.zeros(len(rows), np.bool_)
     return rows.strings("state").equals("started", "scheduled")
 
 
 def _over(rows: Table, end: Ints, p2p: bool) -> Mask:
-    """Rows in order that have ended at whatever time: collectives of a group end in order."""
+    """Rows, in order, that have ended: collectives of a group end in order."""
     done: Mask = np.zeros(len(rows), np.bool_)
     if rows.has("state"):
         done = rows.strings("state").equals("done")
@@ -81,7 +81,7 @@ def _over(rows: Table, end: Ints, p2p: bool) -> Mask:
 
 
 def _names(rows: Table, state: Ints, p2p: bool) -> Strings:
-    """`AllReduce (never ended)`, `Send to 5`."""
+    """Names like `AllReduce (never ended)` and `Send to 5`."""
     op = rows.strings("op")
     peer = rows.ints("peer") if p2p and rows.has("peer") else np.full(len(rows), NO_PEER)
     kinds = np.stack((op.codes.astype(np.int64), peer, state), axis=1)
@@ -97,5 +97,5 @@ def _name(op: str, peer: int, state: int) -> str:
 
 
 def newest(begin: Ints) -> int:
-    """The latest of some times that can be, 0 where there is none."""
+    """The latest valid time; 0 if there is none."""
     return int(begin[(begin >= 0) & (begin < LATEST_NS)].max(initial=0))

@@ -1,6 +1,6 @@
-"""Side by side what overlaps: slices of one track must not cross.
+"""Distributes overlapping slices of a track over lanes, because slices of one track must not cross.
 
-A lane is a track with the name of its siblings; Perfetto draws them as one, a row per depth.
+A lane is a track with the same name as its siblings; Perfetto draws them as one, with several rows.
 """
 
 from __future__ import annotations
@@ -14,31 +14,31 @@ from stepscope.window import Ints, Mask
 
 
 def in_order(start_ns: Ints, end_ns: Ints) -> bool:
-    """Whether slices come in an order of drawing."""
+    """Whether slices are in drawing order."""
     later = start_ns[1:] > start_ns[:-1]
     return bool((later | ((start_ns[1:] == start_ns[:-1]) & (end_ns[1:] <= end_ns[:-1]))).all())
 
 
 def drawing_order(start_ns: Ints, end_ns: Ints) -> Ints:
-    """By start; of those that start together the longest first, which so gets the first lane."""
+    """The order by start; of slices with the same start the longest first, for the first lane."""
     return np.lexsort((-end_ns, start_ns))
 
 
 def apart(start_ns: Ints, end_ns: Ints, until_ns: Sequence[int] = ()) -> bool:
-    """Whether slices in order follow one another, behind all that were drawn before."""
+    """Whether ordered slices do not overlap, and begin after all slices drawn before."""
     if not start_ns.size:
         return True
     return bool(start_ns[0] >= max(until_ns, default=0) and (start_ns[1:] >= end_ns[:-1]).all())
 
 
 def lanes(start_ns: Ints, end_ns: Ints, until_ns: Sequence[int] = ()) -> Ints:
-    """The first free lane of each slice, in order of `drawing_order`; touching is not overlapping.
+    """The first free lane of each slice, in `drawing_order`; touching slices do not overlap.
 
-    No more lanes than slices overlap at once. Slices that meet no other, which are nearly all, cost
-    no Python.
+    Uses no more lanes than slices overlap. Slices that overlap no other, nearly all, are handled by
+    numpy alone.
 
     Args:
-        until_ns: until when each lane is taken by slices drawn before.
+        until_ns: until when each lane is occupied by slices drawn before.
     """
     lane = np.zeros(start_ns.size, np.int64)
     crowded = np.flatnonzero(_meets_another(start_ns, end_ns, max(until_ns, default=0)))
@@ -55,7 +55,7 @@ def lanes(start_ns: Ints, end_ns: Ints, until_ns: Sequence[int] = ()) -> Ints:
 
 
 def _meets_another(start_ns: Ints, end_ns: Ints, until_ns: int) -> Mask:
-    """Which slices overlap one before or after them."""
+    """Which slices overlap an earlier or a later one."""
     meets = np.zeros(start_ns.size, np.bool_)
     if start_ns.size:
         meets[0] = start_ns[0] < until_ns

@@ -1,13 +1,13 @@
-"""Members of gzip: a file of many members is one stream to every reader of gzip.
+"""Compresses data into gzip members; every gzip reader reads concatenated members as one stream.
 
-    1F 8B 08 00 00000000 04 FF      gzip, without a name or a time; packed fast; on whatever system
-    deflate, in turn of                 RFC 1952
-        blocks of rows                  by native/src/deflate.hpp, in 0.4 of the time of the others
-        all else                        by ISA-L, at three times the speed of zlib, as small
-    crc32, size                     of what was packed
+    1F 8B 08 00 00000000 04 FF      gzip without name and time; fastest level; unknown system
+    deflate (RFC 1952), alternating
+        blocks of rows                  by native/src/deflate.hpp, in 0.4 of the time
+        all else                        by ISA-L: three times the speed of zlib, the same size
+    crc32, size                     of the uncompressed data
 
-Each of the two packers begins anew after the other, which costs a hundred bytes and keeps both from
-pointing back to what the other wrote.
+Each of the two compressors starts afresh after the other. This costs a hundred bytes and ensures
+that neither refers back to the other's output.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from struct import Struct
 
 try:
     from isal import isal_zlib as packer
-except ImportError:  # a processor that it was not made for
+except ImportError:  # a platform without it
     packer = zlib  # type: ignore[misc]
 try:
     from stepscope._native import deflated_rows
@@ -27,23 +27,23 @@ except ImportError:  # installed where nothing could be compiled
 
 _LEVEL = 1
 _RAW = -15
-"""zlib's code for its largest window, and nothing around what is packed."""
+"""zlib's code for raw deflate with its largest window."""
 _HEAD = bytes((0x1F, 0x8B, 8, 0, 0, 0, 0, 0, 4, 255))
 _TAIL = Struct("<II")
 _ROWS_BYTES = 1 << 14
-"""Less than that is not worth a block of its own, whose codes alone take 180 bytes."""
+"""Smallest block worth its own Huffman codes, which take 180 bytes."""
 _ROW_HEAD = 3
-"""Bytes by which a row is known: of a packet its tag, its size and the tag of its time."""
+"""Bytes that identify a row: a packet's tag, its size and the tag of its time."""
 _LONGEST_ROW = 1 << 10
 
 
 def packed(data: bytes) -> bytes:
-    """One member; the same bytes for the same data."""
+    """Compresses data into one member; deterministic."""
     return packed_parts((data,))
 
 
 def packed_parts(parts: Iterable[bytes]) -> bytes:
-    """One member of what comes part by part, which need not all be in memory."""
+    """Compresses parts from an iterator into one member; they need not all be in memory."""
     return b"".join(_member(parts))
 
 
@@ -64,10 +64,10 @@ def _member(parts: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def row_of(part: bytes) -> int:
-    """How long each row of a block of them is, as `protobuf.Pattern` writes them: until what it
-    begins with comes again. 0: it is none, or not worth to be packed as one.
+    """The row length of a block written by `protobuf.Pattern`: the distance at which its first
+    bytes recur. 0: it is not such a block, or not worth compressing as one.
 
-    To be wrong costs room and time, and nothing else: rows are packed as any bytes are.
+    A wrong guess only costs space and time; the compressed data is correct in any case.
     """
     if deflated_rows is None or len(part) < _ROWS_BYTES:
         return 0

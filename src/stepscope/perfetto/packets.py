@@ -1,24 +1,24 @@
-"""Perfetto's packets: how slices and counters become bytes, a block of rows at a time.
+"""Encodes slices and counters as Perfetto packets, a block of rows at a time.
 
 A trace is a list of packets, and concatenated traces are a trace. A slice is two packets:
 
     0A n                            Trace.packet
        40 t t t t t t t t t            timestamp
        50 s..                          trusted_packet_sequence_id, of the process
-       68 02                           sequence_flags: needs what was interned before
+       68 02                           sequence_flags: needs earlier interned strings
        5A n                            track_event
           48 01                           type: slice begins
           58 u..                          track_uuid
           50 i..                          name_iid
           22 n 08 i.. 20 v..              debug_annotations: name_iid, int_value, and so on
           F9 02 f f f f f f f f           flow_ids
-    0A n 40 t t t t t t t t t 50 s.. 68 02 5A n 48 02 58 u..      the same time's slice ends
+    0A n 40 t t t t t t t t t 50 s.. 68 02 5A n 48 02 58 u..      the end of the slice
 
-and where no slice of a track has any length, one: type 3, an instant.
+and if all slices of a track have zero length, one: type 3, an instant.
 
 Layout: `protos/perfetto/trace` of https://github.com/google/perfetto. trace_processor sorts packets
-by time and keeps the order of the file among equal ones, so rows in the order of `lanes` that do
-not overlap come out as they went in.
+by time and keeps file order among equal times, so non-overlapping rows in the order of `lanes` keep
+their order.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from stepscope.perfetto.slices import Counter, Group, Slices, Track
 from stepscope.window import NULL, Ints, Strings
 
 UNKNOWN = "not known"
-"""Shown for a null; `varints_or_text` needs its nine characters."""
+"""Shown for null; `varints_or_text` needs exactly nine characters."""
 NAMELESS = "(no name)"
 
 # Trace, TracePacket
@@ -76,10 +76,9 @@ _TYPE_FIELD = {kind: field(_TYPE, kind) for kind in (_BEGIN, _END, _INSTANT, _CO
 
 
 def clock_packet() -> bytes:
-    """Says that times are nanoseconds since 1970, so that Perfetto can show them as such.
+    """Declares times as nanoseconds since 1970, so that Perfetto can show them as dates.
 
-    The same in every file: clocks that run backwards from one to the next would be complained of
-    where files are joined.
+    It is the same in every file: Perfetto would report clocks that run backwards in joined files.
     """
     clocks = [field(1, field(1, clock) + field(2, 1)) for clock in (_BOOT_TIME, _REAL_TIME)]
     body = field(_TIMESTAMP, 1) + field(_CLOCK_SNAPSHOT, b"".join(clocks))
@@ -88,14 +87,14 @@ def clock_packet() -> bytes:
 
 @dataclass
 class Interned:
-    """Strings of one kind that a packet sequence has already spelt out, by their numbers."""
+    """The interned strings of one kind in a packet sequence, with their numbers."""
 
     kind: int
     known: dict[str, int] = member(default_factory=dict)
     fresh: list[bytes] = member(default_factory=list)
     _coded: dict[tuple[str, ...], Ints] = member(default_factory=dict)
-    """The numbers of the codes of columns that share their strings, as those of streams do; 0 where
-    none was asked for yet."""
+    """The numbers by code for columns that share their strings, as those of streams do; 0 where not
+    used yet."""
 
     def number(self, text: str) -> int:
         found = self.known.get(text)
@@ -118,12 +117,12 @@ class Interned:
 
 @lru_cache(4096)
 def _spelt(kind: int, number: int, text: str) -> bytes:
-    """A string and its number; the next part of a trace will nearly always number it alike."""
+    """An encoded string with its number; cached, since later parts mostly use the same numbers."""
     return field(kind, field(1, number) + field(2, text))
 
 
-class _Said:
-    """What a packet sequence has spelt out so far."""
+class _InternedStrings:
+    """All strings interned so far in a packet sequence."""
 
     def __init__(self) -> None:
         self.names = Interned(_EVENT_NAMES)
@@ -132,25 +131,25 @@ class _Said:
 
 
 class GroupWriter:
-    """The packets of one group: a sequence of its own, so that files can be joined.
+    """Writes the packets of one group as its own packet sequence, so that files can be joined.
 
-    A group may be written in parts, each beginning with its `head`: slices that come later find
-    another lane where those written before are in their way.
+    A group may be written in parts, each beginning with `head`: later slices that overlap slices of
+    earlier parts get another lane.
     """
 
     def __init__(self, group: Group) -> None:
         self._group = group
         self._sequence = field(_SEQUENCE, group.sequence)
-        self._said = _Said()
+        self._strings = _InternedStrings()
         self._uuid = _uuid(group.path)
         self._descriptions: dict[int, bytes] = {}
         self._until_ns: dict[str, list[int]] = {}
         self.slices = 0
-        """Written so far."""
+        """Number of slices written so far."""
 
     def head(self) -> bytes:
-        """The group itself; what follows needs nothing that came before."""
-        self._said = _Said()
+        """Describes the group; packets after it depend on nothing before it."""
+        self._strings = _InternedStrings()
         group = self._group
         body = field(_UUID, self._uuid)
         body += field(_NAME, group.name) if group.pid is None else field(_PROCESS, _process(group))
@@ -159,7 +158,7 @@ class GroupWriter:
         return field(_PACKET, self._sequence + flags + field(_DESCRIPTOR, body))
 
     def track(self, track: Track) -> Iterator[bytes]:
-        """One track, or as many as its slices need not to cross."""
+        """Writes one track, with as many lanes as its slices need."""
         slices = track.slices.drawable()
         if not in_order(slices.start_ns, slices.end_ns):
             slices = slices.take(drawing_order(slices.start_ns, slices.end_ns))
@@ -177,14 +176,14 @@ class GroupWriter:
             yield number, slices.take(lane == number)
 
     def nested(self, track: Track) -> Iterator[bytes]:
-        """A track whose slices lie inside one another, each after the one it lies in."""
+        """Writes a track of nested slices, each after the one that contains it."""
         path = f"{track.name}/nested"
         slices = track.slices.after(self._until_ns.get(path, [0])[0])
         self._take_place(path, 0, slices)
         yield from self._lane(path, track.name, slices)
 
     def _take_place(self, path: str, lane: int, slices: Slices) -> None:
-        """Later parts find these slices where they are."""
+        """Records until when a lane is occupied, for later parts."""
         until_ns = self._until_ns.setdefault(path, [])
         until_ns += [0] * (lane + 1 - len(until_ns))
         until_ns[lane] = max(until_ns[lane], int(slices.end_ns.max(initial=0)))
@@ -200,7 +199,7 @@ class GroupWriter:
         self.slices += len(slices)
 
     def _packets(self, uuid: int, slices: Slices) -> Pattern:
-        """One for each slice where all are without length, as launches are; else two."""
+        """One packet per slice if all have zero length, like launches; else two."""
         if (slices.start_ns == slices.end_ns).all():
             return self._packet(slices.start_ns, self._begin(_INSTANT, uuid, slices))
         begin = self._packet(slices.start_ns, self._begin(_BEGIN, uuid, slices))
@@ -208,7 +207,7 @@ class GroupWriter:
         return begin + self._packet(slices.end_ns, ended)
 
     def counters(self, name: str, counters: Iterable[Counter]) -> Iterator[bytes]:
-        """Counters below a track of this name, so that they can be folded away together."""
+        """Writes counters below a track of this name, so that they can be collapsed together."""
         parent = _uuid(f"{self._group.path}/{name}/counters")
         for number, counter in enumerate(map(Counter.drawable, counters)):
             if number == 0:
@@ -224,11 +223,11 @@ class GroupWriter:
         yield from self._packet(counter.time_ns, event).blocks(counter.time_ns.size)
 
     def _described(self, uuid: int, name: str, parent: int = 0, more: bytes = b"") -> bytes:
-        """A track below another one, or below the group itself; the same in every part."""
-        said = self._descriptions.get(uuid)
-        if said is None:
-            said = self._descriptions[uuid] = self._description(uuid, name, parent, more)
-        return said
+        """Describes a track below another one, or below the group; the same in every part."""
+        description = self._descriptions.get(uuid)
+        if description is None:
+            description = self._descriptions[uuid] = self._description(uuid, name, parent, more)
+        return description
 
     def _description(self, uuid: int, name: str, parent: int, more: bytes) -> bytes:
         place = len(self._descriptions) + 1
@@ -238,15 +237,15 @@ class GroupWriter:
 
     def _begin(self, kind: int, uuid: int, slices: Slices) -> Pattern:
         event = Pattern.of(_TYPE_FIELD[kind] + _of_track(uuid))
-        event += _numbers(_NAME_IID, self._said.names.numbers(slices.names, NAMELESS))
+        event += _numbers(_NAME_IID, self._strings.names.numbers(slices.names, NAMELESS))
         for label, column in slices.details.items():
-            name = Pattern.of(field(_ANNOTATION_NAME, self._said.labels.number(label)))
+            name = Pattern.of(field(_ANNOTATION_NAME, self._strings.labels.number(label)))
             event += (name + self._value(column)).within(_ANNOTATIONS)
         return event if slices.flow is None else event + fixed64s(_FLOWS, slices.flow)
 
     def _value(self, column: Ints | Strings) -> Pattern:
         if isinstance(column, Strings):
-            return _numbers(_STRING_IID, self._said.texts.numbers(column, UNKNOWN))
+            return _numbers(_STRING_IID, self._strings.texts.numbers(column, UNKNOWN))
         lowest = int(column.min())
         if lowest < 0:
             return varints_or_text(_INT_VALUE, column, NULL, _STRING_VALUE, UNKNOWN)
@@ -259,19 +258,19 @@ class GroupWriter:
         return (head + event.within(_TRACK_EVENT)).within(_PACKET)
 
     def _interned(self) -> bytes:
-        """What is named for the first time in the packets that follow."""
-        kinds = (self._said.names, self._said.labels, self._said.texts)
+        """Defines the strings used for the first time in the packets that follow."""
+        kinds = (self._strings.names, self._strings.labels, self._strings.texts)
         fresh = b"".join(b"".join(kind.fresh) for kind in kinds)
         for kind in kinds:
             kind.fresh.clear()
         if not fresh:
             return b""
-        said = self._sequence + _NEEDS_STATE_FIELD + field(_INTERNED, fresh)
-        return field(_PACKET, said)
+        body = self._sequence + _NEEDS_STATE_FIELD + field(_INTERNED, fresh)
+        return field(_PACKET, body)
 
 
 def _numbers(number: int, values: Ints) -> Pattern:
-    """A field of numbers from 0, in as many bytes as the largest needs."""
+    """A field of non-negative numbers, in as many bytes as the largest needs."""
     return varints(number, values, width_of(int(values.max(initial=0))))
 
 
@@ -284,11 +283,11 @@ def _process(group: Group) -> bytes:
 
 @lru_cache(4096)
 def _of_track(uuid: int) -> bytes:
-    """Says of an event on which track it is."""
+    """The field with an event's track."""
     return field(_TRACK, uuid)
 
 
 @lru_cache(4096)
 def _uuid(path: str) -> int:
-    """The same for the same track in every file; 56 bits tell millions of them apart."""
+    """A stable id of a track, the same in every file; 56 bits suffice for millions of tracks."""
     return int.from_bytes(blake2b(encoded(path), digest_size=7).digest(), "big")

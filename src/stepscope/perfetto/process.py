@@ -1,4 +1,4 @@
-"""A rank or a host as Perfetto shows it: who it is, and everything that is drawn of it."""
+"""A rank or a host as a process in Perfetto: its identity and all its tracks."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from stepscope.window import Table
 
 OF_NO_RANK, _FIRST_RANK = 1, 2
 _FIRST_HOST, _MOST_HOSTS = 3 << 30, 1 << 30
-"""Packet sequences, which files that are joined must not share: ranks are int32."""
+"""Packet sequence ids, which must differ in joined files: ranks are int32."""
 
 
 def rank_group(rank: int, largest: int, host: str | None, labels: tuple[str, ...] = ()) -> Group:
-    """A rank is a process of that number; names have as many digits as the largest rank's."""
+    """The process of a rank, with the rank as pid; names are zero-padded to the largest rank."""
     name = f"rank {rank:0{len(str(largest))}}" + (f" · {host}" if host else "")
     return Group(f"rank {rank}", name, _FIRST_RANK + rank, rank, rank, labels)
 
 
 def host_group(host: str) -> Group:
-    """Counters of a whole host, under a number that every file has for it."""
+    """The group of a host's counters, with the same sequence id in every file."""
     digest = blake2b(host.encode("utf-8", "replace"), digest_size=8).digest()
     return Group(f"host {host}", host, _FIRST_HOST + int.from_bytes(digest, "big") % _MOST_HOSTS)
 
@@ -30,7 +30,7 @@ def host_group(host: str) -> Group:
 def rank_packets(
     writer: GroupWriter, tables: Mapping[str, Table], until_ns: int
 ) -> Iterator[bytes]:
-    """All rows of one rank; what never ended is drawn up to `until_ns`."""
+    """All packets of one rank; operators without an end are drawn up to `until_ns`."""
     for track in rank_tracks(tables, until_ns):
         yield from writer.track(track)
     for track in stack_tracks(tables):
@@ -39,5 +39,5 @@ def rank_packets(
 
 
 def host_packets(writer: GroupWriter, tables: Mapping[str, Table]) -> Iterator[bytes]:
-    """The counters of one host."""
+    """The packets of one host's counters."""
     yield from writer.counters("counters", counters(tables.get("hardware")))

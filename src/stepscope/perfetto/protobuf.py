@@ -1,8 +1,8 @@
-"""Protobuf messages, one at a time or thousands of the same shape at once.
+"""Encodes protobuf messages, one at a time or thousands of the same shape at once.
 
-A varint may be longer than it has to be: the bytes `81 80 00` are 1 as well. So all rows of a kind
-can have the same length: `Pattern` is what they share, with holes where each has a number of its
-own, which `native/src/rows.hpp` fills in, or numpy a column of bytes at a time.
+A varint may be longer than necessary: the bytes `81 80 00` also encode 1. So all rows of a kind can
+have the same length. A `Pattern` has the bytes that they share, and holes for the numbers of each
+row. `native/src/rows.hpp` fills the holes, or numpy one column of bytes at a time.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ VARINT, FIXED64, BYTES = 0, 1, 2
 
 FIXED_WIDTH = 8
 TIME_WIDTH = 9
-"""Bytes of a padded varint that hold any time: 63 bits."""
+"""Bytes of a padded varint for any time: 63 bits."""
 BLOCK = 1 << 11
-"""Rows at a time, 200 KB: they are still in the cache when they are packed."""
+"""Rows at a time, 200 KB: they are still in the cache when they are compressed."""
 LONGEST = 10
 """Bytes of a varint of any int64; negative ones have 64 bits."""
 
@@ -53,7 +53,7 @@ def tag(number: int, wire_type: int) -> bytes:
 
 
 def field(number: int, value: int | str | bytes) -> bytes:
-    """One field: a number, a text or a message."""
+    """Encodes one field: a number, a text or a message."""
     if isinstance(value, int):
         return tag(number, VARINT) + varint(value)
     data = encoded(value) if isinstance(value, str) else value
@@ -61,21 +61,21 @@ def field(number: int, value: int | str | bytes) -> bytes:
 
 
 def encoded(text: str) -> bytes:
-    """UTF-8; names may hold lone surrogates (file names do), which it cannot say.
+    """Encodes text as UTF-8; lone surrogates, as in some file names, are replaced.
 
-    Perfetto's answers to queries separate strings by a zero byte, so none may hold one.
+    Zero bytes are replaced too, because Perfetto's query results use them as separators.
     """
     return text.replace("\0", "?").encode("utf-8", "replace")
 
 
 def width_of(largest: int) -> int:
-    """How many bytes hold every number from 0 to this one."""
+    """The number of varint bytes for every number from 0 to this one."""
     return max(1, -(-largest.bit_length() // 7))
 
 
 class Hole(NamedTuple):
-    """Where each row has a number of its own, from byte `at` on: a varint padded to `width` bytes,
-    or eight bytes where that is 0."""
+    """The place of a number that differs by row, from byte `at` on: a varint padded to `width`
+    bytes, or eight bytes if that is 0."""
 
     at: int
     width: int
@@ -83,7 +83,7 @@ class Hole(NamedTuple):
 
 
 class _Gap(NamedTuple):
-    """A hole whose place is known when all that stands before it is."""
+    """A hole whose position is not known yet."""
 
     width: int
     values: Ints
@@ -93,7 +93,7 @@ class _Gap(NamedTuple):
 
 
 class _Swap(NamedTuple):
-    """Bytes that some rows have in place of those that follow."""
+    """Bytes that replace the following ones in some rows."""
 
     instead: bytes
     rows: Mask
@@ -106,9 +106,11 @@ _Part = bytes | _Gap | _Swap
 
 
 class Pattern:
-    """Rows of equal length: the bytes they share, and holes. Put together of parts, and laid out
-    once: a pattern is part of five others, and to move its holes in each took half of the time of
-    writing a track."""
+    """Rows of equal length: shared bytes and holes.
+
+    Patterns are lists of parts that are laid out once at the end: a pattern is nested in five
+    others, and moving its holes in each took half the time of writing a track.
+    """
 
     def __init__(self, parts: tuple[_Part, ...], size: int) -> None:
         self._parts = parts
@@ -125,12 +127,12 @@ class Pattern:
         return Pattern(self._parts + other._parts, self.size + other.size)
 
     def within(self, number: int) -> Pattern:
-        """The rows as a field of a message around them."""
+        """The rows as a field of an enclosing message."""
         head = tag(number, BYTES) + varint(self.size)
         return Pattern((head, *self._parts), len(head) + self.size)
 
     def blocks(self, count: int) -> Iterator[bytes]:
-        """All rows, one after the other, so many at a time."""
+        """All rows, in blocks of `BLOCK`."""
         shared, gaps, swaps = self._laid_out()
         for first in range(0, count, BLOCK):
             rows = slice(first, min(first + BLOCK, count))
@@ -139,7 +141,7 @@ class Pattern:
             yield _swapped(written, len(shared), rows, swaps) if swaps else written
 
     def _laid_out(self) -> tuple[bytes, list[tuple[int, _Gap]], list[tuple[int, _Swap]]]:
-        """A row with empty holes, and where gaps and swaps begin in it."""
+        """A row with empty holes, and the positions of gaps and swaps."""
         at, shared = 0, []
         gaps: list[tuple[int, _Gap]] = []
         swaps: list[tuple[int, _Swap]] = []
@@ -177,7 +179,7 @@ def fixed64s(number: int, values: Ints | Floats) -> Pattern:
 
 
 def varints_or_text(number: int, values: Ints, null: int, text_number: int, text: str) -> Pattern:
-    """Any int64 per row, or where it is null a text in its place.
+    """An int64 per row, or a text in its place if it is null.
 
         known     tag(number)  v v v v v v v v v v     ten bytes of varint
         null      tag(text)  9  n o t   k n o w n      a length, and nine characters
@@ -191,7 +193,7 @@ def varints_or_text(number: int, values: Ints, null: int, text_number: int, text
 
 
 def write_rows(shared: bytes, count: int, holes: Sequence[Hole]) -> bytes:
-    """Rows of the same bytes but in holes; in C++ where that was compiled."""
+    """Writes rows of shared bytes with filled holes; in C++ if it was compiled."""
     if native_rows is None:
         return write_rows_slowly(shared, count, holes)
     columns = tuple((hole.at, hole.width, _bytes_of(hole.values)) for hole in holes)
@@ -199,7 +201,7 @@ def write_rows(shared: bytes, count: int, holes: Sequence[Hole]) -> bytes:
 
 
 def write_rows_slowly(shared: bytes, count: int, holes: Sequence[Hole]) -> bytes:
-    """The same a column of bytes at a time, by numpy: a fifth of the speed."""
+    """`write_rows` in numpy, a column of bytes at a time: a fifth of the speed."""
     out = np.empty((count, len(shared)), np.uint8)
     out[:] = np.frombuffer(shared, np.uint8)
     for hole in holes:

@@ -1,4 +1,4 @@
-"""What a track holds: named slices of time, or the values of a counter."""
+"""The contents of tracks: named slices of time, or the values of a counter."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import numpy as np
 from stepscope.window import NULL, Floats, Ints, Mask, Strings
 
 LATEST_NS = 1 << 62
-"""2116: sums of two times stay inside int64."""
+"""In the year 2116: sums of two times still fit int64."""
 
 
 @dataclass(frozen=True)
 class Slices:
-    """Rows from `start_ns` to `end_ns`; `details` are shown of the one that is clicked."""
+    """Slices from `start_ns` to `end_ns`; `details` are shown for the selected one."""
 
     start_ns: Ints
     end_ns: Ints
     names: Strings
     details: Mapping[str, Ints | Strings] = field(default_factory=dict)
     flow: Ints | None = None
-    """Rows with the same number are joined by arrows, in the order in which they begin."""
+    """Slices with the same number are connected by arrows, in order of their start."""
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -38,14 +38,14 @@ class Slices:
         )  # fmt: skip
 
     def after(self, time_ns: int) -> Slices:
-        """What of them lies after a time."""
+        """The parts of the slices after a time."""
         if not len(self) or int(self.start_ns.min()) >= time_ns:
             return self
         late = self.take(self.end_ns > time_ns)
         return replace(late, start_ns=np.maximum(late.start_ns, time_ns))
 
     def drawable(self) -> Slices:
-        """Without rows whose times nothing can have: before 1970, ends before beginnings."""
+        """Drops slices with impossible times: before 1970, or ends before starts."""
         start, end = self.start_ns, self.end_ns
         possible = (start >= 0) & (end >= start) & (end < LATEST_NS)
         return self if possible.all() else self.take(possible)
@@ -53,7 +53,7 @@ class Slices:
 
 @dataclass(frozen=True)
 class Track:
-    """A row of a process; slices that overlap are put on several, one below the other."""
+    """A track of a process; overlapping slices are drawn on several rows."""
 
     name: str
     slices: Slices
@@ -61,7 +61,7 @@ class Track:
 
 @dataclass(frozen=True)
 class Counter:
-    """A number over time."""
+    """A value over time."""
 
     name: str
     unit: str
@@ -69,7 +69,7 @@ class Counter:
     value: Floats
 
     def drawable(self) -> Counter:
-        """Without rows at no time, or of no value."""
+        """Drops rows without a valid time or a finite value."""
         time = self.time_ns
         keep = (time >= 0) & (time < LATEST_NS) & np.isfinite(self.value)
         return Counter(self.name, self.unit, time[keep], self.value[keep])
@@ -77,9 +77,9 @@ class Counter:
 
 @dataclass(frozen=True)
 class Group:
-    """Tracks that belong together: those of a rank, which Perfetto shows as a process, or others.
+    """A group of tracks: those of a rank, which Perfetto shows as a process, or others.
 
-    `path` tells the group from all others of the job, in this file and in those joined to it.
+    `path` is unique among all groups of the job, in this file and in files joined to it.
     """
 
     path: str
@@ -92,7 +92,7 @@ class Group:
 
 
 def ends(start_ns: Ints, duration_ns: Ints) -> Ints:
-    """Where each row ends; before its beginning where that or the duration is out of range."""
+    """The end of each row; NULL if start or duration is out of range."""
     known = (
         (start_ns >= 0) & (start_ns < LATEST_NS) & (duration_ns >= 0) & (duration_ns < LATEST_NS)
     )

@@ -1,7 +1,7 @@
-"""Samples of a call stack as nested slices: a function lasts while it stays in its place.
+"""Converts samples of a call stack into nested slices: one per function and uninterrupted run.
 
-Lossy: what ran between two samples is not seen, and a function that left and came back between them
-looks as if it had stayed. Frames deeper than `DEEPEST` are left out.
+Lossy: functions that run between two samples are missed, and one that returned and was called again
+between them appears uninterrupted. Frames deeper than `DEEPEST` are left out.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from stepscope.window import Ints, Mask, Strings, Table
 
 DEEPEST = 200
 GAP_NS = 250_000_000
-"""A sample or two of ten per second may be missing; a function goes on across them."""
+"""At ten samples a second, one or two may be missing without interrupting a function."""
 
 
 def nested(samples: Table) -> Slices:
-    """The samples of one thread as slices, callers before what they called."""
+    """The samples of one thread as slices, callers before callees."""
     begin = samples.ints("start_ns")
     end = ends(begin, samples.ints("duration_ns"))
     samples = samples.take((end >= begin) & (samples.strings("frames").codes >= 0))
     samples = samples.take(np.argsort(samples.ints("start_ns"), kind="stable"))
     begin = samples.ints("start_ns")
     end = ends(begin, samples.ints("duration_ns"))
-    # samples are good to 0.1 s only: one ends where the next begins
+    # samples are accurate to 0.1 s only, so each ends where the next begins
     end[:-1] = np.minimum(end[:-1], begin[1:])
     frames, names = _frames(samples.strings("frames"))
     return _merged(begin, end, frames, names)
 
 
 def _frames(stacks: Strings) -> tuple[Ints, tuple[str, ...]]:
-    """`[sample, depth]` of frame numbers, -1 below the innermost; and what they are called."""
+    """Frame numbers as `[sample, depth]`, -1 below the innermost; and the frames' names."""
     numbers: dict[str, int] = {}
     used, codes = np.unique(stacks.codes, return_inverse=True)
     split = [[numbers.setdefault(frame, len(numbers)) for frame in _split(stacks.values[code])]
@@ -47,7 +47,7 @@ def _split(stack: str) -> list[str]:
 
 
 def _merged(begin: Ints, end: Ints, frames: Ints, names: tuple[str, ...]) -> Slices:
-    """Depth by depth, so that a caller that changed ends everything it had called."""
+    """Merges samples depth by depth; a change of a frame also ends all deeper ones."""
     stays = begin[1:] - end[:-1] <= GAP_NS
     starts, lasts, chosen, depths = [], [], [], []
     for depth in range(frames.shape[1]):
@@ -67,7 +67,7 @@ def _merged(begin: Ints, end: Ints, frames: Ints, names: tuple[str, ...]) -> Sli
 
 
 def _runs(frame: Ints, stays: Mask) -> tuple[Ints, Ints]:
-    """The first and last sample of each run with one frame at this depth."""
+    """The first and last sample of each run of the same frame at this depth."""
     here = frame >= 0
     starts, stops = here.copy(), here.copy()
     starts[1:] &= ~stays

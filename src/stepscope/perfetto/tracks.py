@@ -1,6 +1,6 @@
-"""What is drawn of one rank: slices from whole steps down to kernels, stacks, counters.
+"""The tracks of one rank: steps, phases, operators, kernels, stacks and counters.
 
-Perfetto sorts the tracks of a process by name, capitals first: so `Steps` comes before `stream 7`.
+Perfetto sorts the tracks of a process by name, capitals first; so `Steps` comes before `stream 7`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from stepscope.window import NULL, Floats, Ints, Mask, Strings, Table
 MAIN_THREAD = "MainThread"
 _ARROW = "arrow"
 MOST_COUNTERS = 64
-"""Of one process; a host of 256 processors has as many counters of them alone."""
+"""Most counters of one process; a host of 256 CPUs has as many for these alone."""
 MOST_VALUES = 20_000
-"""Of one counter: more than a screen has columns; the lowest and highest of each bucket stay."""
+"""Most values of one counter; beyond it the lowest and highest of each bucket are kept."""
 _SMALL = 1 << 12
 _UNITS = (
     ("_bytes_per_s", "B/s"), ("_bytes", "B"), ("_cpu_ns", "ns"), ("_mhz", "MHz"), ("_c", "°C"),
@@ -31,7 +31,7 @@ _UNITS = (
 
 
 def rank_tracks(tables: Mapping[str, Table], until_ns: int) -> Iterator[Track]:
-    """The tracks of one rank's rows; stacks and counters come apart."""
+    """The tracks of one rank's rows, without stacks and counters."""
     if (steps := _drawn(tables, "steps", "step")) is not None:
         yield Track("Steps", _intervals(steps, _step_names(steps.ints("step"))))
     if (phases := _drawn(tables, "phases", "phase")) is not None:
@@ -56,7 +56,7 @@ def rank_tracks(tables: Mapping[str, Table], until_ns: int) -> Iterator[Track]:
 
 
 def stack_tracks(tables: Mapping[str, Table]) -> Iterator[Track]:
-    """The call stack of the main thread, or of every thread where none is called so."""
+    """The call stacks of the main thread, or of all threads if none has that name."""
     stacks = _drawn(tables, "stacks", "thread", "frames")
     if stacks is None:
         return
@@ -70,7 +70,7 @@ def stack_tracks(tables: Mapping[str, Table]) -> Iterator[Track]:
 
 
 def counters(hardware: Table | None) -> Iterator[Counter]:
-    """The metrics of one rank, or of one host; those of single processors come last."""
+    """The metrics of one rank or host; those of single CPUs come last."""
     if hardware is None or not hardware.has("metric", "ts_ns", "value"):
         return
     metric = hardware.strings("metric")
@@ -81,14 +81,14 @@ def counters(hardware: Table | None) -> Iterator[Counter]:
 
 
 def split(table: Table, column: Ints) -> Iterator[tuple[int, Table]]:
-    """The rows by the values of a column, few of them, smallest first; rows keep their order."""
+    """Splits rows by the few values of a column, smallest first; rows keep their order."""
     for value in _distinct(column):
         yield value, table.take(np.flatnonzero(column == value))
 
 
 def _distinct(column: Ints) -> list[int]:
-    """The values in order: small ones, as numbers of streams mostly are, are counted, which takes
-    a tenth of the time."""
+    """The distinct values in order. Small ranges, as stream numbers mostly have, are counted, which
+    takes a tenth of the time."""
     if not column.size:
         return []
     lowest, highest = int(column.min()), int(column.max())
@@ -99,7 +99,7 @@ def _distinct(column: Ints) -> list[int]:
 
 
 def _drawn(tables: Mapping[str, Table], name: str, *columns: str) -> Table | None:
-    """The table if it has rows, and the columns without which nothing can be drawn."""
+    """The table if it has rows and the columns that drawing requires."""
     table = tables.get(name)
     if table is None or not len(table):
         return None
@@ -119,7 +119,7 @@ def _step_names(step: Ints) -> Strings:
 
 
 def _kernels(rows: Table) -> Slices:
-    """With the time each stood in its stream and an arrow from its launch, where that is known."""
+    """Kernels with their queueing time and an arrow from their launch, if that is known."""
     slices = _intervals(rows, rows.strings("kernel"))
     if not rows.has("enqueue_ns"):
         return slices
@@ -141,8 +141,8 @@ def _launched(rows: Table) -> Mask:
 
 
 def _with_arrows(kernels: Table) -> Table:
-    """A number for each kernel that no other has, nor any in files joined to this one: counted on
-    from where a hash of the first one begins, since numbers all at random do not compress."""
+    """Numbers each kernel uniquely, also across joined files: consecutive numbers that start at a
+    hash of the first kernel, because random numbers would not compress."""
     first = f"{kernels.ints('rank')[0]} {kernels.ints('start_ns')[0]} {len(kernels)}"
     begin = int.from_bytes(blake2b(first.encode(), digest_size=8).digest(), "big", signed=True)
     return kernels.with_column(_ARROW, np.arange(len(kernels)) + np.int64(begin))
@@ -161,7 +161,7 @@ def _unit(metric: str) -> str:
 
 
 def _extremes(values: Floats, limit: int) -> Ints:
-    """Rows of the lowest and highest value of each of `limit / 2` buckets; all where they fit."""
+    """Rows of the lowest and highest value in each of `limit / 2` buckets; all if they fit."""
     if values.size <= limit:
         return np.arange(values.size)
     edges = np.linspace(0, values.size, limit // 2 + 1).astype(np.int64)

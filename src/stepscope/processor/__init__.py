@@ -1,5 +1,7 @@
-"""One per host: takes producers' records and outside samples, writes the job folders.
+"""The processor, one per host: receives producers' records and writes the job folders.
 
-`state` decides without I/O; `daemon` carries out. `steps` finds training steps, `normalise` turns
-records into table rows, `stacks` and `hardware` look at the ranks from outside.
+`state` decides without I/O and returns `instructions`; `daemon` carries them out. `records` turns
+records into rows, `operators` joins NCCL's operators with calls and kernels, and `compress`
+summarises kernels. `sampling`, `hardware` and `counters` observe the ranks and the host from
+outside. `folders` stores, `reporting` sends series, `sockets` listens.
 """

@@ -1,7 +1,8 @@
 """The processor of a host: one socket, many producers, one job folder per job.
 
-This thread only reads packets and carries out what `state` decides; `jobs` stores, `outside` looks
-at the processes. A producer never waits for any of them.
+This thread only reads packets and carries out what `state` decides. Other threads store rows
+(`folders.jobs`) and sample the processes (`sampling.watcher`). A producer never waits for any of
+them.
 """
 
 from __future__ import annotations
@@ -21,10 +22,9 @@ from typing import Any
 
 from stepscope.processor.counters.sampler import Wanted
 from stepscope.processor.counters.windows import Sink, Windows
-from stepscope.processor.door import BACKLOG, listen, own
-from stepscope.processor.followers import Followers
-from stepscope.processor.halted import Halted
-from stepscope.processor.hardware import adapters
+from stepscope.processor.folders.jobs import JobFolders
+from stepscope.processor.folders.upkeep import Upkeep
+from stepscope.processor.hardware.sampler import adapters
 from stepscope.processor.instructions import (
     Append,
     Follow,
@@ -40,15 +40,21 @@ from stepscope.processor.instructions import (
     Unwatch,
     Watch,
 )
-from stepscope.processor.jobs import JobFolders
-from stepscope.processor.normalise import Rows
-from stepscope.processor.outside import OutsideWatcher
-from stepscope.processor.pace import LONGEST_SECONDS, SHORTEST_SECONDS, Pace, tick_seconds
-from stepscope.processor.reporting import Reporting
+from stepscope.processor.records.normalise import Rows
+from stepscope.processor.reporting.reporter import Reporting
+from stepscope.processor.sampling.stopped import StoppedProcesses
+from stepscope.processor.sampling.watcher import OutsideWatcher
 from stepscope.processor.settings import Settings
-from stepscope.processor.stalls import Stalls
-from stepscope.processor.state import HostState, with_devices
-from stepscope.processor.upkeep import Upkeep
+from stepscope.processor.sockets.followers import Followers
+from stepscope.processor.sockets.listener import BACKLOG, listen, take_lock
+from stepscope.processor.sockets.polling import (
+    LONGEST_SECONDS,
+    SHORTEST_SECONDS,
+    Load,
+    tick_seconds,
+)
+from stepscope.processor.state.host_state import HostState, with_devices
+from stepscope.processor.state.stalls import Stalls
 from stepscope.trace import Host
 from stepscope.trace.host import host_name
 from stepscope.wire.control import (
@@ -64,60 +70,60 @@ from stepscope.wire.frames import MAX_PACKET_BYTES, PacketKind, pack
 logger = logging.getLogger(__name__)
 
 _DUTY_SECONDS = 0.25
-"""What waits for seconds (for a step sequence, for more kernels, for silence to be long enough) is
-not asked after at every tick: that cost as much as the tick itself."""
+"""Conditions that take seconds (a step sequence, more kernels, a long enough silence) are not
+checked at every tick: that cost as much as the tick itself."""
 HURRY = Hurry(2.0)
-"""For how long the others are to tell at once what is in flight once a process has stopped; for
-steps that take longer, ordinary looks, ten a second, are early enough."""
+"""Once a process has stopped, the other producers report outstanding operators immediately for this
+long. If steps take longer, their ordinary checks, ten a second, are early enough."""
 _PACKETS_PER_TURN = 64
 _LAST_TURNS = 16
-"""More than a socket holds; a producer that never pauses must not keep us from stopping."""
+"""More than a socket buffers. A producer that never pauses must not prevent shutdown."""
 _MOST_REFUSALS = 100
 
 
 class Processor:
-    """Carries out decisions. `run` returns when told to stop, or idle for long."""
+    """Carries out the decisions of `state`. `run` returns on a signal or after a long idle time."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._host = host_name()
         self._reporting = Reporting(self._host, settings.remote_write)
-        self._lock_file = own(settings.socket)
+        self._lock_file = take_lock(settings.socket)
         self._listener = listen(settings.socket)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._connections: dict[int, socket.socket] = {}
         self._state = HostState()
         self._followers = Followers()
-        self._jobs = JobFolders(self._host, settings, self._followers.tell)
-        self._outside = OutsideWatcher(self._host, settings, self._store)
+        self._jobs = JobFolders(self._host, settings, self._followers.notify)
+        self._watcher = OutsideWatcher(self._host, settings, self._store)
         self._counters = self._windows()
         self._upkeep = Upkeep(self._host, settings.keep_options(), self._jobs.folders)
         self._nics = adapters()
         self._stop = False
         self._refused: set[str] = set()
         self._busy_at = time.monotonic()
-        self._pace = Pace()
+        self._load = Load()
         self._tick_at, self._tick_seconds = 0.0, SHORTEST_SECONDS
         self._duties_at = 0.0
         self._stalls = Stalls()
-        self._standing: set[str] = set()  # jobs of which it was said that they do not get on
-        self._halted = Halted()
-        self._halted_before: dict[str, frozenset[int]] = {}
+        self._stalled_jobs: set[str] = set()  # jobs that were reported as stalled
+        self._stopped = StoppedProcesses()
+        self._stopped_before: dict[str, frozenset[int]] = {}
         self._parents: dict[int, int] = {}
 
     def _windows(self) -> Windows:
         settings = self._settings
         hz = settings.counters_hz
         wanted = None if hz is None else Wanted(hz, settings.counters_seconds)
-        # past series and traces, in which there is no place for ten thousand a second
+        # bypasses series and traces, which have no room for ten thousand samples a second
         sink = Sink(
-            self._state.jobs, self._jobs.record, self._jobs.hurry, self._outside.leave_counters
+            self._state.jobs, self._jobs.record, self._jobs.hurry, self._watcher.leave_counters
         )
-        return Windows(self._host, len(self._outside.gpus), wanted, sink)
+        return Windows(self._host, len(self._watcher.gpus), wanted, sink)
 
     def run(self) -> None:
-        """Serves until SIGTERM, SIGINT or idleness; then stores what is left."""
+        """Serves until SIGTERM, SIGINT or the idle timeout, then stores what is left."""
         logger.info("processor of %s listens on %s", self._host, self._settings.socket)
         while not self._stop and not self._idle():
             for key, _ in self._ready():
@@ -130,43 +136,46 @@ class Processor:
         self._close()
 
     def stop(self, _signal: int = 0, _frame: FrameType | None = None) -> None:
-        """Asks `run` to return; fit to be a signal handler."""
+        """Asks `run` to return; safe as a signal handler."""
         self._stop = True
 
     def _ready(self) -> list[tuple[selectors.SelectorKey, int]]:
-        """Who has something to say: heard together at the next tick, where that is little and
-        nobody is stopped, or as soon as a launcher says that somebody is."""
+        """Waits for readable sockets.
+
+        While producers send little and no process is stopped, their packets are read together at
+        the next tick, or as soon as a launcher reports a stopped process.
+        """
         now = time.monotonic()
         if not self._connections:
             return self._selector.select(timeout=LONGEST_SECONDS)
-        if self._halted_before or self._pace.is_crowded(now):
+        if self._stopped_before or self._load.is_busy(now):
             return self._selector.select(timeout=self._tick_seconds)
         select.select(self._parents, (), (), max(self._tick_at - now, 0.0))
         return self._selector.select(timeout=0)
 
     def _tick(self) -> None:
-        """What time alone brings about; every packet of a busy host is no reason for it."""
+        """Checks for stalls and stopped processes. Runs on time, not on every packet."""
         if time.monotonic() < self._tick_at:
             return
-        halted, now_ns = self._with_halted(), time.time_ns()
-        stalled = self._state.stalled(now_ns, halted)
+        stopped, now_ns = self._with_stopped(), time.time_ns()
+        stalled = self._state.stalled(now_ns, stopped)
         self._carry_out(self._stalls.due(stalled, time.monotonic()))
         self._tick_seconds = tick_seconds(
-            self._state.shortest_step_ns(), halted=bool(halted),
+            self._state.shortest_step_ns(), stopped=bool(stopped),
             waiting=self._state.is_waiting(now_ns),
-            told=self._halted.are_children_of(self._parents.values()),
+            launchers_report=self._stopped.are_children_of(self._parents.values()),
         )  # fmt: skip
         self._tick_at = time.monotonic() + self._tick_seconds
 
-    def _with_halted(self) -> Collection[str]:
-        """Jobs that have a stopped process; where one has just stopped, it is looked at."""
-        halted, before = self._halted.look(), self._halted_before
-        self._halted_before = halted
-        for job, pids in halted.items():
+    def _with_stopped(self) -> Collection[str]:
+        """Returns jobs that have a stopped process; samples a process that has just stopped."""
+        stopped, before = self._stopped.look(), self._stopped_before
+        self._stopped_before = stopped
+        for job, pids in stopped.items():
             if pids - before.get(job, frozenset()):
                 self._hurry(job)
-                self._outside.halted()
-        return halted.keys()
+                self._watcher.process_stopped()
+        return stopped.keys()
 
     def _hurry(self, job: str) -> None:
         self._relay(Relay(tuple(self._state.connections(job)), encode_hurry(HURRY)))
@@ -181,7 +190,7 @@ class Processor:
         self._reporting.turn()
 
     def _retire(self) -> None:
-        """Lets go of jobs that have ended; a processor of its own lives for months."""
+        """Drops the state of jobs that have ended: a processor may run for months."""
         for job in self._jobs.retire(self._state.jobs()):
             self._state.forget(job)
             self._reporting.forget(job)
@@ -194,13 +203,13 @@ class Processor:
         return self._settings.exit_when_idle and idle > self._settings.idle_seconds
 
     def _accept(self) -> None:
-        """Takes all who wait at the door: the ranks of a host come at once."""
+        """Accepts all pending connections: the ranks of a host connect at the same time."""
         for _ in range(BACKLOG):
             try:
                 connection, _ = self._listener.accept()
             except BlockingIOError:
                 return
-            except OSError as error:  # it hung up again, or we have too many files open
+            except OSError as error:  # the peer disconnected, or too many files are open
                 logger.debug("no new connection: %s", error)
                 return
             self._serve(connection)
@@ -211,8 +220,8 @@ class Processor:
         self._selector.register(connection, selectors.EVENT_READ)
 
     def _read(self, fd: int) -> bool:
-        """Takes what is there, but leaves the other connections their turn: then True."""
-        connection, heard = self._connections[fd], 0
+        """Reads what is available. True: the limit of one turn was reached and more may wait."""
+        connection, received_bytes = self._connections[fd], 0
         for _ in range(_PACKETS_PER_TURN):
             try:
                 data = connection.recv(MAX_PACKET_BYTES)
@@ -223,8 +232,8 @@ class Processor:
             if not data:
                 self._hang_up(fd)
                 return False
-            heard += len(data)
-            self._pace.heard(heard, time.monotonic())
+            received_bytes += len(data)
+            self._load.received(received_bytes, time.monotonic())
             self._carry_out(self._state.packet(fd, data, time.time_ns()))
             if fd not in self._connections:
                 return False
@@ -240,14 +249,14 @@ class Processor:
             self._carry_out(self._state.disconnected(fd))
 
     def _flush_for(self, job: str, line: socket.socket) -> None:
-        """Has a job stored whole, then says so; on a thread, because producers do not wait."""
-        self._outside.finish(job, timeout=4.0)
+        """Stores everything of a job, then replies. Runs on a thread: producers must not wait."""
+        self._watcher.finish(job, timeout=4.0)
         trouble = self._jobs.flush(job, timeout=10.0)
         reply = pack(PacketKind.CONTROL, encode_flushed(job, trouble), os.getpid(), 0)
         try:
             line.send(reply)
         except OSError:
-            logger.debug("nobody waited for the answer about %s", job)
+            logger.debug("the requester of a flush of %s disconnected before the reply", job)
         finally:
             line.close()
 
@@ -265,36 +274,39 @@ class Processor:
         self._reporting.note(job, table, rows)
 
     def _open_ops(self, it: OpenOps) -> None:
-        """That operators are in flight is no news in itself: where steps are long, some always
-        are. It is where the job does not get on, and when it gets on again."""
-        if it.rows and it.job in self._halted_before:
-            self._outside.stalled(it.job)
+        """Replaces the list of outstanding operators.
+
+        It is stored immediately only when a job stalls and when it resumes: with long steps, some
+        operators are always outstanding.
+        """
+        if it.rows and it.job in self._stopped_before:
+            self._watcher.stalled(it.job)
             if not self._stalls.has(it.job):
-                self._tick_at = 0.0  # somebody waits for who has stopped: that is the news
-            self._standing.add(it.job)
+                self._tick_at = 0.0  # a rank waits for the stopped process: report now
+            self._stalled_jobs.add(it.job)
         self._jobs.replace_open(it.job, it.rows)
-        if it.job in self._standing:
+        if it.job in self._stalled_jobs:
             self._jobs.hurry(it.job)
         if not it.rows:
-            self._standing.discard(it.job)
+            self._stalled_jobs.discard(it.job)
 
     def _job_known(self, it: JobKnown) -> None:
-        here = Host(self._host, (), self._nics, self._outside.gpus)
+        here = Host(self._host, (), self._nics, self._watcher.gpus)
         self._jobs.open(it.job, it.store, with_devices(it.fragment, here))
 
     def _watch(self, it: Watch) -> None:
-        self._outside.watch(it)
-        self._halted.watch(it.job, it.pid)
+        self._watcher.watch(it)
+        self._stopped.watch(it.job, it.pid)
 
     def _unwatch(self, it: Unwatch) -> None:
-        self._outside.unwatch(it)
-        self._halted.unwatch(it.pid)
+        self._watcher.unwatch(it)
+        self._stopped.unwatch(it.pid)
 
     def _stalled(self, it: Stalled) -> None:
-        """Has the processes looked at, and says that we are looking: a hang is told by time that
-        passes while nothing else is recorded."""
-        self._outside.stalled(it.job)
-        self._standing.add(it.job)
+        """Samples the processes, and records that it did: a hang is detected by time that passes
+        while nothing else is recorded."""
+        self._watcher.stalled(it.job)
+        self._stalled_jobs.add(it.job)
         self._counters.stalled()
         self._store(it.job, "hardware", it.rows(time.time_ns()))
         self._jobs.hurry(it.job)
@@ -313,29 +325,31 @@ class Processor:
 
     def _relay(self, it: Relay) -> None:
         request = pack(PacketKind.CONTROL, it.payload, os.getpid(), 0)
-        told = sum([self._say(fd, request) for fd in it.connections])
-        if it.asker is not None:
-            self._say(it.asker, pack(PacketKind.CONTROL, encode_relayed(told), os.getpid(), 0))
+        reached = sum([self._send(fd, request) for fd in it.connections])
+        if it.requester is not None:
+            self._send(
+                it.requester, pack(PacketKind.CONTROL, encode_relayed(reached), os.getpid(), 0)
+            )
 
     def _sample_counters(self, it: SampleCounters) -> None:
         line = self._connections[it.connection].dup()
 
         def answer(counted: Counted) -> None:
-            with line, contextlib.suppress(OSError):  # who asked may have gone
+            with line, contextlib.suppress(OSError):  # the requester may have disconnected
                 line.send(pack(PacketKind.CONTROL, encode_counted(counted), os.getpid(), 0))
 
         self._counters.begin(Wanted(it.hz, it.seconds), answer)
 
-    def _say(self, fd: int, packet: bytes) -> bool:
+    def _send(self, fd: int, packet: bytes) -> bool:
         try:
             self._connections[fd].send(packet)
-        except OSError:  # it is gone, or does not listen: then its ordinary looks must do
-            logger.debug("connection %d does not hear us", fd)
+        except OSError:  # it is gone or not reading; its periodic checks must do
+            logger.debug("cannot send to connection %d", fd)
             return False
         return True
 
     def _refuse(self, it: Refuse) -> None:
-        """Closes a connection; a producer that tries again every second is told of once."""
+        """Closes a connection. One that retries every second is logged as a warning only once."""
         first = it.why not in self._refused and len(self._refused) < _MOST_REFUSALS
         self._refused.add(it.why)
         logger.log(logging.WARNING if first else logging.DEBUG, "closing a connection: %s", it.why)
@@ -365,8 +379,8 @@ class Processor:
             self._hang_up(fd)
         self._upkeep.close()
         self._counters.close()
-        self._outside.close()
-        self._halted.close()
+        self._watcher.close()
+        self._stopped.close()
         self._jobs.close()
         self._reporting.close()
         self._listener.close()
@@ -379,8 +393,8 @@ def serve(settings: Settings) -> None:
     """Runs a processor until SIGTERM or SIGINT.
 
     Raises:
-        AlreadyRunningError: there is one on this socket.
-        UsageError: the socket cannot be made there.
+        AlreadyRunningError: another processor listens on this socket.
+        UsageError: the socket cannot be created.
     """
     processor = Processor(settings)
     signal.signal(signal.SIGTERM, processor.stop)

@@ -1,11 +1,11 @@
-"""What `state` decides that `daemon` is to do, as data."""
+"""The instructions that `state` gives and `daemon` carries out, as data."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from stepscope.processor.normalise import Rows
+from stepscope.processor.records.normalise import Rows
 from stepscope.trace import Job
 
 _HOST_LEVEL = -1
@@ -22,7 +22,7 @@ class Append:
 
 @dataclass(frozen=True)
 class OpenOps:
-    """All operators of a job that are in flight on this host, replacing the previous list."""
+    """All outstanding operators of a job on this host; replaces the previous list."""
 
     job: str
     rows: Rows
@@ -30,7 +30,7 @@ class OpenOps:
 
 @dataclass(frozen=True)
 class JobKnown:
-    """A job, or something new about it: its store and this host's part of `job.json`."""
+    """A new job, or new facts about it: its store and this host's part of `job.json`."""
 
     job: str
     store: str
@@ -39,7 +39,7 @@ class JobKnown:
 
 @dataclass(frozen=True)
 class Watch:
-    """Look at this process from outside, from now on."""
+    """Start sampling this process from outside."""
 
     job: str
     rank: int
@@ -49,7 +49,7 @@ class Watch:
 
 @dataclass(frozen=True)
 class Unwatch:
-    """The process closed its connection."""
+    """Stop sampling this process: it closed its connection."""
 
     job: str
     rank: int
@@ -58,7 +58,7 @@ class Unwatch:
 
 @dataclass(frozen=True)
 class Refuse:
-    """Close a connection that does not speak our language."""
+    """Close a connection that sent something invalid."""
 
     connection: int
     why: str
@@ -66,27 +66,27 @@ class Refuse:
 
 @dataclass(frozen=True)
 class Stalled:
-    """A job does not get on: look at its processes at once."""
+    """A job makes no progress: sample its processes immediately."""
 
     job: str
-    in_flight: Mapping[str, int]
-    """Operators that the ranks served here have begun and not finished, by the host they are on."""
+    outstanding: Mapping[str, int]
+    """Number of outstanding operators of the ranks served here, by host."""
 
     def rows(self, now_ns: int) -> Rows:
-        """That it was seen so, for the table `hardware`."""
-        count = len(self.in_flight)
+        """The observation as rows of `hardware`."""
+        count = len(self.outstanding)
         return {
             "rank": [_HOST_LEVEL] * count,
-            "host": list(self.in_flight),
+            "host": list(self.outstanding),
             "metric": ["operators_in_flight"] * count,
             "ts_ns": [now_ns] * count,
-            "value": [float(value) for value in self.in_flight.values()],
+            "value": [float(value) for value in self.outstanding.values()],
         }
 
 
 @dataclass(frozen=True)
 class StoreNow:
-    """Store all of a job, and say so to who asked."""
+    """Store everything of a job and reply to the requester."""
 
     connection: int
     job: str
@@ -94,7 +94,7 @@ class StoreNow:
 
 @dataclass(frozen=True)
 class Follow:
-    """Say to who asked, from now on, whenever something of a job was stored."""
+    """From now on, notify the requester whenever something of a job was stored."""
 
     connection: int
     job: str
@@ -102,7 +102,7 @@ class Follow:
 
 @dataclass(frozen=True)
 class Parent:
-    """Somebody tells from now on which children of a process stop; perhaps one just did."""
+    """A launcher reports from now on which children of a process stop; one may just have."""
 
     connection: int
     pid: int
@@ -111,16 +111,16 @@ class Parent:
 
 @dataclass(frozen=True)
 class Relay:
-    """Pass a request on to producers; `asker` is told to how many."""
+    """Pass a request on to producers; `requester` gets the number of those reached."""
 
     connections: tuple[int, ...]
     payload: bytes
-    asker: int | None = None
+    requester: int | None = None
 
 
 @dataclass(frozen=True)
 class SampleCounters:
-    """Sample counters of this host's GPUs for a while, and say to who asked what came of it."""
+    """Sample counters of this host's GPUs for a while and send the requester the result."""
 
     connection: int
     hz: float

@@ -1,4 +1,4 @@
-"""Where the processor listens, and how it paces itself."""
+"""The processor's settings: its socket, its intervals, and what it records and keeps."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 
 SOCKET_NAME = "processor.sock"
 COUNTERS_SECONDS = 20.0
-"""EROICA (section 4.1) profiles for so long."""
+"""The length of a profiling window of EROICA (section 4.1)."""
 
 
 def default_socket() -> Path:
-    """One place per user and host, readable by nobody else."""
+    """The default socket: one per user and host, accessible to that user only."""
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     if runtime and os.access(runtime, os.W_OK):
         return Path(runtime) / "stepscope" / SOCKET_NAME
@@ -25,18 +25,18 @@ class Settings:
     """How a processor runs.
 
     Args:
-        flush_seconds: how often rows reach a local folder; as often as the live view looks there.
+        flush_seconds: how often rows are written to a local folder; the live view reads as often.
         remote_flush_seconds: the same for an object store, where every write costs a request.
         hardware_seconds: how often counters are sampled.
-        idle_seconds: with `exit_when_idle`, how long after the last producer it stops.
-        sample_stacks: whether py-spy looks at the ranks.
-        traces: whether what the ranks do is drawn for Perfetto, too.
-        keep_kernels: whether every kernel becomes a row of table `kernels`, besides its summary.
-        keep_hours: rows and traces older than that are dropped; None: never.
-        keep_gb: the oldest of this host beyond that size are dropped, by job; None: never.
-        remote_write: where series go; None: nowhere.
-        counters_hz: how often counters of the GPUs' units are sampled, in windows; None: never.
-        counters_seconds: how long such a window is.
+        idle_seconds: with `exit_when_idle`, how long after the last producer left it stops.
+        sample_stacks: whether py-spy samples the ranks' call stacks.
+        traces: whether Perfetto traces are written, too.
+        keep_kernels: whether every kernel becomes a row of table `kernels`, besides the summaries.
+        keep_hours: rows and traces older than this are deleted; None: never.
+        keep_gb: size limit of this host's files per job; the oldest are deleted; None: no limit.
+        remote_write: URL that series are sent to; None: they are not sent.
+        counters_hz: sampling rate of GPU counters in windows; None: they are not sampled.
+        counters_seconds: length of such a window.
     """
 
     socket: Path = field(default_factory=default_socket)
@@ -55,12 +55,12 @@ class Settings:
     counters_seconds: float = COUNTERS_SECONDS
 
     def keep_options(self) -> list[str]:
-        """What is kept, as `stepscope compact` takes it."""
+        """The retention options of `stepscope compact` for these settings."""
         hours = [] if self.keep_hours is None else ["--keep-hours", str(self.keep_hours)]
         return hours + ([] if self.keep_gb is None else ["--keep-gb", str(self.keep_gb)])
 
     def options(self) -> list[str]:
-        """What is recorded, kept and sent, as `stepscope processor` takes it."""
+        """The options of `stepscope processor` for these settings."""
         remote = [] if self.remote_write is None else ["--remote-write", self.remote_write]
         return self._record_options() + self._counters_options() + self.keep_options() + remote
 
@@ -71,7 +71,7 @@ class Settings:
         return ["--counters", str(self.counters_hz), *seconds]
 
     def _record_options(self) -> list[str]:
-        """Only what differs from the default."""
+        """Only those that differ from the default."""
         switches = {"--no-stacks": not self.sample_stacks, "--no-traces": not self.traces,
                     "--kernels": self.keep_kernels}  # fmt: skip
         return [name for name, switched in switches.items() if switched]

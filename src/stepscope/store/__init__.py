@@ -1,7 +1,8 @@
-"""The job folder: where observations lie between the host that recorded them and whoever asks.
+"""Writes and reads job folders, the stored observations of a job.
 
-`JobWriter` is one host's pen: it never raises for a store that is full or gone. `JobReader` reads a
-folder or bucket into a `Window`, once or again and again while the job runs. `layout` names files.
+`JobWriter` writes one host's part and never raises because a store is full or unreachable.
+`JobReader` reads a folder or bucket into a `Window`, once or repeatedly while the job runs.
+`layout` names the files.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Imports what is asked for: pyarrow takes longer to import than a trace to read."""
+    """Imports lazily: importing pyarrow takes longer than reading a trace."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

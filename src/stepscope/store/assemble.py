@@ -1,4 +1,4 @@
-"""Rows of many files to one numpy table, in order, each operator once."""
+"""Assembles the rows of many files into one numpy table, sorted, with each operator once."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from stepscope.trace import TABLES, UNKNOWN_PEER
 from stepscope.window import NULL, Column, Strings, Table
 
 _NULL_MEANS: Mapping[str, int] = {"rank": -1, "microbatch": -1, "peer": UNKNOWN_PEER}
-"""Integer columns that have a value of their own for "none" or "unknown"."""
+"""Integer columns with a special value for "none" or "unknown"."""
 LEAST_ROWS = 1 << 16
-"""Fewer rows are not taken alone."""
+"""Smaller pieces are combined first."""
 _TYPES = {"int32": np.int64, "int64": np.int64, "double": np.float64, "str": np.int32,
           "bool": np.bool_}  # fmt: skip
 
@@ -28,10 +28,10 @@ def assemble(table: str, pieces: Sequence[pa.Table]) -> Table:
 
 
 def assembled(table: str, pieces: Iterable[pa.Table], room: int) -> Table:
-    """The same of pieces that come one after the other, and need not all be in memory.
+    """Like `assemble`, for pieces from an iterator, which need not all be in memory.
 
     Args:
-        room: as many rows as are expected; more are taken, too, at the price of a copy.
+        room: the expected number of rows; more are possible at the price of a copy.
     """
     gathered = _Gathered(TABLES[table].columns, room)
     for piece in _not_too_small(pieces):
@@ -43,7 +43,7 @@ def assembled(table: str, pieces: Iterable[pa.Table], room: int) -> Table:
 
 
 def _not_too_small(pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Small pieces together: to take a column of one costs as much as a thousand rows."""
+    """Combines small pieces: converting a column has a fixed cost of about a thousand rows."""
     small: list[pa.Table] = []
     for piece in pieces:
         small.append(piece)
@@ -62,8 +62,8 @@ def _together(pieces: list[pa.Table]) -> pa.Table:
 
 
 class _Gathered:
-    """Columns that are filled piece by piece. Memory that no row reaches is never touched: what it
-    costs is not to have asked for it but to write to it first."""
+    """Columns that are filled piece by piece. Allocating too much room is free: memory costs
+    something only when it is first written to."""
 
     def __init__(self, kinds: Mapping[str, str], room: int) -> None:
         self._kinds = kinds
@@ -73,7 +73,7 @@ class _Gathered:
         self._words: dict[str, dict[str, int]] = {}
 
     def add(self, piece: pa.Table) -> None:
-        """Takes the rows of a piece; in columns that it lacks they are null."""
+        """Adds the rows of a piece; columns that it lacks are null."""
         first, stop = self._rows, self._rows + len(piece)
         self._make_room(stop)
         for name in piece.column_names:
@@ -86,7 +86,7 @@ class _Gathered:
         self._rows = stop
 
     def columns(self) -> dict[str, Column]:
-        """All that was taken."""
+        """The columns filled so far."""
         arrays = {name: array[: self._rows] for name, array in self._arrays.items()}
         words = {name: tuple(known) for name, known in self._words.items()}
         return {
@@ -120,7 +120,7 @@ class _Gathered:
         return values
 
     def _codes(self, name: str, chunk: Any) -> NDArray[Any]:
-        """Codes of this column; another program's dictionary may hold a string twice."""
+        """Codes in this column's dictionary; other programs' dictionaries may have duplicates."""
         known = self._words[name]
         here = [-1 if word is None else known.setdefault(word, len(known))
                 for word in chunk.dictionary.to_pylist()]  # fmt: skip

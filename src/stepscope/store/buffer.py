@@ -1,4 +1,4 @@
-"""Rows of one table on their way to the store."""
+"""Buffers the rows of one table until they are stored."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from stepscope.trace import TABLES
 
 @dataclass
 class Chunks:
-    """Rows in order. Small pieces are merged as they come: a million appends of one row each
-    cost a logarithm of copies, not a million objects."""
+    """Rows in order. Small pieces are merged as they come: after a million appends of one row, each
+    row was copied a logarithmic number of times, and there are few objects."""
 
     pieces: list[pa.Table] = field(default_factory=list)
     rows: int = 0
@@ -26,7 +26,7 @@ class Chunks:
             self.pieces[-1] = concat([self.pieces[-1], last])
 
     def drop_oldest(self, count: int) -> pa.Table:
-        """Takes rows off the front, copying none of those that stay."""
+        """Removes and returns rows from the front, without copying the rest."""
         dropped, left = [], count
         while left and left >= self.pieces[0].num_rows:
             dropped.append(self.pieces.pop(0))
@@ -39,13 +39,13 @@ class Chunks:
 
 
 def concat(pieces: list[pa.Table]) -> pa.Table:
-    """One piece; a column that some of them lack is null there."""
+    """Concatenates pieces; a column that some lack is null there."""
     return pa.concat_tables(pieces, promote_options="default").combine_chunks()
 
 
 @dataclass(frozen=True)
 class Loss:
-    """Rows of one rank that are gone, and the time they covered."""
+    """The number of lost rows of one rank, and their interval."""
 
     start_ns: int
     end_ns: int
@@ -60,7 +60,7 @@ class Loss:
 
 
 def losses_by_rank(table: str, dropped: pa.Table) -> dict[int, Loss]:
-    """What dropping these rows loses, by rank."""
+    """The losses from dropping these rows, by rank."""
     ranks: Any = dropped["rank"]
     times: Any = dropped[TABLES[table].time]
     grouped = pa.table({"rank": ranks.fill_null(-1), "time": times.fill_null(0)})
@@ -74,10 +74,10 @@ def losses_by_rank(table: str, dropped: pa.Table) -> dict[int, Loss]:
 
 @dataclass
 class TableBuffer:
-    """One table: rows not stored yet, and the rows of the file that is still growing.
+    """One table: pending rows, and the rows of the file that is still growing.
 
-    The growing file is rewritten whole with every flush, hence its rows stay in memory until the
-    next file begins.
+    The growing file is rewritten with every flush, so its rows stay in memory until the next file
+    begins.
     """
 
     table: str
@@ -86,8 +86,8 @@ class TableBuffer:
     file: str | None = None
     opened_s: float = 0.0
     certain: bool = True
-    """Whether the last put of the file succeeded. Of one that failed nobody knows: the file must be
-    put again under the same name, or its rows might be there twice."""
+    """Whether the last put of the file succeeded. A failed put may still have been executed: the
+    file must be put again under the same name, or its rows might exist twice."""
     dropped: dict[int, Loss] = field(default_factory=dict)
 
     def bound(self, max_rows: int) -> int:
@@ -104,7 +104,7 @@ class TableBuffer:
         return taken
 
     def give_back(self, taken: Chunks) -> None:
-        """Puts rows that could not be stored before those that came in the meantime."""
+        """Puts rows that could not be stored in front of those added since."""
         later = self.pending.pieces
         self.pending = taken
         for piece in later:
@@ -113,7 +113,7 @@ class TableBuffer:
 
 @dataclass
 class Replacement:
-    """A small file that always holds the newest rows given: what it must hold, what it holds."""
+    """A small file that is always replaced by the newest rows: wanted and stored contents."""
 
     wanted: pa.Table | None
     stored: pa.Table | None = None

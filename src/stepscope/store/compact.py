@@ -1,12 +1,12 @@
 """Merges the many small files of a job into few large sorted ones, while it runs or afterwards.
 
-Nothing is locked, and nothing renamed, which a bucket could not do: a merged file is put, then what
-it holds is deleted. `merged` says how readers count each row once, whoever else is at work and
-wherever it is cut off. What a crash left behind is deleted by the next that comes along.
+Buckets have no locks and no renames, so a merged file is put first, then the files in it are
+deleted. `merged` explains how readers count each row once, also with other compactors at work and
+after a crash at any point. The next compaction deletes what a crash left.
 
-One host's processor merges the files of that host only, and keeps them under its name; `stepscope
-compact` merges those of all hosts. Files that others wrote, or that hold columns this version does
-not know, stay as they are.
+A host's processor merges that host's files only and keeps them under its name; `stepscope compact`
+merges those of all hosts. Files of other programs, or with columns unknown to this version, are
+left as they are.
 """
 
 from __future__ import annotations
@@ -35,11 +35,10 @@ from stepscope.store.merging import Piece, merge, piece_of
 from stepscope.trace import TABLES
 
 QUIET_S = 120.0
-"""A growing file that nobody touched for so long gains no more rows: `writer` closes at 60 s, and
-at twice that without exception."""
+"""A growing file that was not modified for this long gains no more rows: `writer` closes files
+after 60 s, and after twice that in any case."""
 SETTLED_S = 3600.0
-"""A merged file is merged again when it is so old: `listing` relies on that taking longer than a
-listing."""
+"""A merged file may be merged again at this age: `listing` relies on a listing taking less time."""
 TARGET_BYTES = 16 << 20
 """Files up to half of this are merged, into about this: three million rows. Merging 8,960
 files of 10,240 ranks into 17 took 625 MB of memory at its peak."""
@@ -50,7 +49,7 @@ _THREADS = 8
 
 @dataclass(frozen=True)
 class Compacted:
-    """What was done: small files, the files they became, and leftovers of an earlier crash."""
+    """What was done: files merged, files created, and leftovers of a crash deleted."""
 
     merged: int = 0
     into: int = 0
@@ -66,14 +65,14 @@ def compact(
     location: Location, host: str | None = None, *, least: int = 2, quiet_s: float = QUIET_S,
     now_s: float | None = None,
 ) -> Compacted:  # fmt: skip
-    """Merges what is quiet of every table: of one host, or of all.
+    """Merges the quiet files of every table, of one host or of all.
 
     Args:
-        least: fewer files than these are not worth a merge.
+        least: fewer files than this are not merged.
 
     Raises:
         SourceError, StoreError: the store cannot be read or written. What was merged until then
-            is merged, and nothing is lost.
+            stays merged, and nothing is lost.
     """
     now_s = time.time() if now_s is None else now_s
     total = Compacted()
@@ -83,7 +82,7 @@ def compact(
 
 
 def listed(location: Location, table: str, host: str | None) -> list[Entry]:
-    """The growing and merged files of a table: of one host or of all."""
+    """The growing and merged files of a table, of one host or of all."""
     if host is None:
         entries = list_table(location, table)
     else:
@@ -113,9 +112,9 @@ def _is_quiet(entry: Entry, quiet_s: float, now_s: float) -> bool:
 
 
 def batches(quiet: Iterable[Entry], least: int, now_s: float) -> list[list[Entry]]:
-    """Files to be merged with one another: those of a day, in order of time, up to the target.
+    """Groups of files to merge: files of one day, in order of time, up to the target size.
 
-    Of today there must be `least`, of a day that is over any two.
+    A group of today needs `least` files, one of a past day needs two.
     """
     found: list[list[Entry]] = []
     size, day = 0, 0
@@ -136,12 +135,12 @@ def _day(entry: Entry) -> int:
 
 
 def _moment_s(entry: Entry) -> float:
-    """By its host's clock, which is good enough to tell days by."""
+    """The time of a file by its host's clock, which is accurate enough to assign days."""
     return merged_s(entry.path)[1] if is_merged(entry.path) else begun_s(entry.path)
 
 
 def _leftovers(location: Location, entries: list[Entry], suspects: set[Entry]) -> list[Entry]:
-    """Files that a merged one already holds: whoever merged them did not get to delete them."""
+    """Files whose rows are all in merged ones: their compactor was stopped before deleting them."""
     oldest_s = min(map(added_until_s, suspects), default=float("inf"))
     # moments in names are whole seconds, rounded down
     may_hold = [e for e in entries if is_merged(e.path) and added_until_s(e) + 1 >= oldest_s]
@@ -175,10 +174,10 @@ def _merge(
 
 
 def _delete(location: Location, entries: list[Entry]) -> None:
-    """Those that are still what they were when they were read: one that gained rows since stays,
-    and readers take the new ones from it."""
+    """Deletes files that are unchanged since they were read. A file that gained rows stays, and
+    readers take the new rows from it."""
     folders = {entry.path.rpartition("/")[0] for entry in entries}
-    # a listing of few folders, or one of all: requests are what a bucket costs
+    # few folders are listed one by one, many at once: requests to a bucket are what costs
     if len(folders) > _THREADS:
         folders = {entry.path.partition("/")[0] for entry in entries}
     now = {entry for folder in folders for entry in location.files(folder)}

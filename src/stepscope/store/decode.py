@@ -1,4 +1,4 @@
-"""Parquet bytes, ours or anybody's, to rows in our types."""
+"""Decodes Parquet files, our own or of other programs, into rows in our types."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ _SPARE: Mapping[str, str] = {
     "patterns": "kind",
     "pauses": "step",
 }
-"""Columns that a collector may leave out although the table has them: null in every row then.
-A row without one of the others says nothing."""
+"""Required columns that a collector may still leave out; they are null in every row then. A row
+without one of the other required columns is useless."""
 
 _LEAST_ROW_BYTES = 4
-"""Fewer hardly any row takes; ours have 10."""
+"""Hardly any row takes less; ours take 10."""
 _LARGE_BYTES = 1 << 16
-"""A smaller file's rows need no exact room, which costs as much as reading some of them."""
+"""For smaller files the number of rows is estimated: reading it costs as much as some rows."""
 
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 _LARGEST_EXACT_FLOAT = 2**53
 
 
 def decode(table: str, data: bytes, keys: Mapping[str, str] = MappingProxyType({})) -> pa.Table:
-    """The file's columns of this table, in the types of `trace.TABLES`; other columns are left.
+    """The file's columns of this table, in the types of `trace.TABLES`; others are ignored.
 
-    Columns that the file lacks and its path names (`rank=7/a.parquet`) come from those `keys`.
+    Columns that are in the path instead (`rank=7/a.parquet`) come from `keys`.
 
     Raises:
-        FormatError: the bytes are no Parquet file, lack columns, or hold other types.
+        FormatError: the bytes are not a Parquet file, lack columns, or have other types.
     """
     spec = TABLES[table]
     raw = _read(spec, data, keys)
@@ -53,17 +53,17 @@ def decode(table: str, data: bytes, keys: Mapping[str, str] = MappingProxyType({
     return _filled(spec, pa.table(columns))
 
 
-def told_rows(data: bytes) -> int:
-    """About how many rows a file has, told without decoding it: what the file says of itself, if
-    it is large and says what can be true."""
+def approximate_rows(data: bytes) -> int:
+    """The approximate number of rows of a file, without decoding it: from the file's metadata, if
+    it is large and the number is plausible."""
     most = len(data) // _LEAST_ROW_BYTES
     if len(data) < _LARGE_BYTES:
         return most
     try:
-        told = int(pq.read_metadata(pa.BufferReader(data)).num_rows)
+        rows = int(pq.read_metadata(pa.BufferReader(data)).num_rows)
     except (pa.ArrowException, OSError, ValueError):
         return 0
-    return min(max(told, 0), most)
+    return min(max(rows, 0), most)
 
 
 def essential_columns(spec: TableSpec) -> set[str]:
@@ -75,20 +75,20 @@ def _read(spec: TableSpec, data: bytes, keys: Mapping[str, str]) -> dict[str, An
         file = _opened(data, [])
         names = _checked(spec, file.schema_arrow.names, keys)
         plain = [name for name in names if spec.columns[name] == "str" and _is_plain(file, name)]
-        if plain:  # another program's: ours say that they are coded, and need not be opened twice
+        if plain:  # another program's file; ours mark coded columns and are opened only once
             file = _opened(data, plain)
         rows = file.read(columns=names, use_threads=False)
-        # a damaged file can hold codes outside its dictionary and bytes that are no UTF-8
+        # a damaged file can have codes outside its dictionary and invalid UTF-8
         rows.validate(full=True)
-        told = spec.columns.keys() & keys.keys() - set(names)
-        constant = {name: _repeated(keys[name], rows.num_rows) for name in told}
+        from_path = spec.columns.keys() & keys.keys() - set(names)
+        constant = {name: _repeated(keys[name], rows.num_rows) for name in from_path}
         return {**constant, **{name: rows[name] for name in names}}
     except (pa.ArrowException, OSError, ValueError, KeyError, MemoryError) as cause:
-        raise FormatError(f"is no whole Parquet file ({_first_line(cause)})") from None
+        raise FormatError(f"is not a complete Parquet file ({_first_line(cause)})") from None
 
 
 def _opened(data: bytes, coded: list[str]) -> pq.ParquetFile:
-    """The file; what is `coded` is read as codes of words."""
+    """Opens the file; columns in `coded` are read as dictionary codes."""
     return pq.ParquetFile(
         pa.BufferReader(data),
         read_dictionary=coded,
@@ -107,7 +107,7 @@ def _repeated(value: str, rows: int) -> Any:
 
 
 def _checked(spec: TableSpec, found: list[str], keys: Mapping[str, str]) -> list[str]:
-    """Those of the columns found that belong to the table."""
+    """The columns found that belong to the table."""
     missing = essential_columns(spec) - {*found, *keys}
     if missing:
         raise FormatError(f"lacks {_listed(missing)} of table {spec.name}; it has {_listed(found)}")
@@ -118,7 +118,7 @@ def _checked(spec: TableSpec, found: list[str], keys: Mapping[str, str]) -> list
 
 
 def _filled(spec: TableSpec, rows: pa.Table) -> pa.Table:
-    """Adds the columns that were left out although the table has them."""
+    """Adds the required columns that were left out."""
     for name, kind in spec.columns.items():
         if name not in rows.column_names and name not in spec.optional:
             rows = rows.append_column(name, pa.nulls(rows.num_rows, ARROW_TYPES[kind]))
@@ -148,7 +148,7 @@ def _coded(column: Any) -> Any:
 
 
 def _whole(column: Any) -> Any:
-    """Integers of any width, times of any unit, and floats that are exact integers."""
+    """Converts integers of any width, times of any unit, and floats with integer values."""
     if pa.types.is_timestamp(column.type):
         return column.cast(pa.timestamp("ns", column.type.tz)).cast(pa.int64())
     if pa.types.is_duration(column.type):
@@ -157,7 +157,7 @@ def _whole(column: Any) -> Any:
         column = pc.if_else(pc.is_nan(column), None, column)
         largest = pc.max(pc.abs(column)).as_py()
         if largest is not None and largest > _LARGEST_EXACT_FLOAT:
-            raise ValueError("floats beyond 2^53 have lost their last digits")
+            raise ValueError("floats beyond 2^53 are not exact integers")
     return column
 
 

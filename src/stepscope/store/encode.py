@@ -1,4 +1,4 @@
-"""Rows to Arrow to Parquet bytes, by the schemas in `trace.TABLES`."""
+"""Encodes rows as Arrow tables and Parquet files, by the schemas in `trace.TABLES`."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ ARROW_TYPES: Mapping[str, Any] = {
     "int32": pa.int32(),
     "double": pa.float64(),
     "bool": pa.bool_(),
-    # dictionary-coded in memory too: a thousand equal call stacks weigh as much as one
+    # dictionary-coded in memory too: a thousand equal call stacks take the space of one
     "str": pa.dictionary(pa.int32(), pa.string()),
 }
 
 Codec = Literal["zstd", "snappy"]
 PACKED: Codec = "zstd"
 QUICK: Codec = "snappy"
-"""For a file that is soon written again: two thirds of the time, since zstd sets up a packer for
-every column. Of numbers and names a third larger at most, of call stacks twice (measured)."""
+"""For files that are soon rewritten: takes two thirds of the time, since zstd sets up a compressor
+per column. Numbers and names get at most a third larger, call stacks twice (measured)."""
 
 
 def rows_of(name: str, table: Table) -> Rows:
-    """A table's columns of the contract; one that nobody could fill is null in every row."""
+    """A table's columns as rows; required columns that it lacks are null in every row."""
     spec = TABLES[name]
     unknown = {column: [None] * len(table) for column in spec.columns.keys() - spec.optional}
     return {**unknown, **{one: table.columns[one] for one in spec.columns if table.has(one)}}
@@ -43,8 +43,8 @@ def rows_of(name: str, table: Table) -> Rows:
 def arrow_table(table: str, rows: Rows) -> pa.Table:
     """The given columns in the table's order and types.
 
-    Columns that are not given stay absent, which says something else than null: a column
-    `end_ns` full of nulls holds operators that never finished, no column says nobody looked.
+    Columns that are not given stay absent, which differs from null: a column `end_ns` of nulls
+    means operators that never finished, and no such column means that ends were not recorded.
     """
     spec = TABLES[table]
     unknown = rows.keys() - spec.columns.keys()
@@ -69,7 +69,7 @@ def _array(values: Values, kind: str) -> Any:
 
 
 def _text(values: Sequence[Any] | NDArray[Any]) -> Any:
-    """Names of files and functions may hold bytes that are no text: those become `?`."""
+    """Encodes strings; invalid characters, as in some file names, become `?`."""
     try:
         return pa.array(values, pa.string())
     except UnicodeEncodeError:
@@ -78,7 +78,7 @@ def _text(values: Sequence[Any] | NDArray[Any]) -> Any:
 
 
 def parquet_bytes(table: pa.Table, codec: Codec = PACKED) -> bytes:
-    """One whole Parquet file."""
+    """The table as one Parquet file."""
     sink = pa.BufferOutputStream()
     coded: Any = [field.name for field in table.schema if pa.types.is_dictionary(field.type)]
     pq.write_table(
@@ -93,5 +93,5 @@ def parquet_bytes(table: pa.Table, codec: Codec = PACKED) -> bytes:
 
 
 def _encodings(schema: pa.Schema) -> dict[str, str]:
-    """Counters and times shrink most as differences; any Parquet reader knows this encoding."""
+    """Delta encoding suits counters and times best; every Parquet reader supports it."""
     return {f.name: "DELTA_BINARY_PACKED" for f in schema if pa.types.is_integer(f.type)}

@@ -1,4 +1,4 @@
-"""One file of a job folder, as it was when somebody read it."""
+"""One file of a job folder as it was when it was read."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from stepscope.errors import FormatError
-from stepscope.store.decode import told_rows
+from stepscope.store.decode import approximate_rows
 from stepscope.store.fragments import parse_job
 from stepscope.store.history import Beginning
 from stepscope.store.layout import is_merged
@@ -18,10 +18,10 @@ from stepscope.trace import TABLES, Job
 
 @dataclass(eq=False)
 class StoredFile:
-    """One file as it was when it was listed, and what it holds: rows, a job, or a problem.
+    """One file as it was when it was listed, with its rows, its job, or a problem.
 
-    `data` are its bytes until somebody wants the rows; `share` says which of its `count` rows these
-    are, None: none.
+    `data` are its bytes until the rows are needed. `share` says which of its `count` rows are in
+    `rows`; None: none of them.
     """
 
     entry: Entry
@@ -38,9 +38,9 @@ class StoredFile:
         return self.entry.path.partition("/")[0]
 
     def decode(self, share: Share | None, location: Location) -> None:
-        """Turns the bytes into the rows that count, or into a problem.
+        """Decodes the bytes into the rows that count, or into a problem.
 
-        Where others count than before, which a compactor may bring about, it is read once more.
+        If other rows count than before, because of a compactor, the file is read again.
         """
         if self.data is None and share == self.share:
             return
@@ -59,14 +59,14 @@ class StoredFile:
             self.count = share.skip + self.rows.num_rows if not share.without else None
 
     @property
-    def told_rows(self) -> int:
-        """About how many rows it has; none are decoded for it."""
+    def approximate_rows(self) -> int:
+        """The approximate number of rows, without decoding any."""
         if self.rows is not None:
             return self.rows.num_rows
-        return 0 if self.data is None else told_rows(self.data)
+        return 0 if self.data is None else approximate_rows(self.data)
 
     def forget(self, begin: Beginning) -> bool:
-        """Drops rows from before; whether there were any."""
+        """Drops older rows; returns whether there were any."""
         if self.rows is None:
             return False
         before, self.rows = self.rows, begin.kept(self.table, self.rows)
@@ -74,7 +74,7 @@ class StoredFile:
 
 
 def read_file(location: Location, entry: Entry) -> StoredFile | None:
-    """None where it is gone."""
+    """Reads a file; None if it is gone."""
     data = location.get(entry.path)
     if data is None:
         return None

@@ -1,4 +1,4 @@
-"""job.json and the fragments it is made of."""
+"""Writes job.json and the fragments that it is merged from."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _THREADS = 8
 
 
 def publish(location: Location, host: str, job: Job, before: Job | None) -> None:
-    """Stores one host's fragment and, where it changes more than the time, rebuilds job.json."""
+    """Stores one host's fragment, and rebuilds job.json if more than the time has changed."""
     location.put(fragment_path(host), job_bytes(job))
     if before is None or replace(job, observed_until_ns=before.observed_until_ns) != before:
         rebuild(location)
@@ -26,9 +26,9 @@ def publish(location: Location, host: str, job: Job, before: Job | None) -> None
 def rebuild(location: Location) -> None:
     """Writes job.json as the union of all fragments.
 
-    Two hosts may do so at once, and the slower one would undo the other's union. Hence each looks
-    again after writing, and the last to write has seen every fragment written before. Fragments
-    that change all the time end the looking after a few rounds: readers merge them anyway.
+    Two hosts may do so at the same time, and the slower one would undo the other's union. So each
+    lists the fragments again after writing, and the last writer has seen all of them. If fragments
+    keep changing, it stops after a few rounds: readers merge fragments anyway.
     """
     fragments: dict[Entry, Job | None] = {}
     listed: list[Entry] | None = None
@@ -70,4 +70,4 @@ def parse_job(data: bytes) -> Job:
     except KeyError as cause:
         raise FormatError(f"lacks the key {cause}") from None
     except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as cause:
-        raise FormatError(f"is no job description ({str(cause)[:200]})") from None
+        raise FormatError(f"is not a job description ({str(cause)[:200]})") from None

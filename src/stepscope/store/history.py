@@ -1,7 +1,7 @@
-"""How much of a job is kept in mind by who follows it: its newest steps, as far as there is room.
+"""Limits how much of a job a follower keeps in memory: its newest steps.
 
-Lossy on purpose. Older rows are forgotten, whole steps at a time, and files that hold no others are
-not even read. Never forgotten are operators that have not finished: the job may hang on one.
+Lossy on purpose. Older rows are dropped, whole steps at a time, and files with only older rows are
+not read. Unfinished operators are never dropped, because the job may hang on one.
 """
 
 from __future__ import annotations
@@ -27,36 +27,37 @@ from stepscope.trace import TABLES
 from stepscope.window import Ints
 
 LEAST_STEPS = 24
-"""Kept however many rows they have: methods want 20 (`l2`, `links`), after a tenth of warm-up, and
-the newest is not over."""
+"""Kept regardless of their rows: methods need 20 (`l2`, `links`) after a tenth of warm-up, and the
+newest step is incomplete."""
 BYTES_PER_ROW = 8
-"""Of 10,240 simulated ranks, in large files: operators 9.5, phases 7.0, steps 4.9, counters 7.1."""
+"""Measured for 10,240 simulated ranks in large files: operators 9.5, phases 7.0, steps 4.9,
+counters 7.1."""
 BYTES_PER_FILE = 4000
-"""What a file weighs beside its rows: 2 to 7 KB, by its columns."""
+"""The size of a file without rows: 2 to 7 KB, depending on its columns."""
 CLOCKS_DIFFER_S = 5.0
-"""Names and ages of files are by the clocks of hosts and bucket, which NTP keeps far closer."""
+"""Names and ages of files come from clocks of hosts and bucket; NTP keeps these much closer."""
 
 
 @dataclass(frozen=True)
 class History:
-    """What is kept: what began in the last `seconds` before the newest step, and of that the
-    newest steps that together have no more than so many `rows`."""
+    """How much to keep: the last `seconds` before the newest step, and of these the newest steps
+    that together have at most `rows` rows."""
 
     seconds: float = 1800.0
     rows: int = 16_000_000
-    """22 steps of 10,240 ranks: 1 GB while nobody looks, three times that when somebody does."""
+    """22 steps of 10,240 ranks: 1 GB between diagnoses, three times that during one."""
 
 
 @dataclass(frozen=True)
 class Beginning:
-    """Where what is kept begins: a moment, and the steps that were under way just then."""
+    """The beginning of the kept rows: a time, and the steps in progress at that time."""
 
     time_ns: int
     cut_steps: tuple[int, ...] = ()
-    """Their rows are forgotten whole: of half a step, ranks would seem to be missing."""
+    """All their rows are dropped: in half a step, ranks would seem to be missing."""
 
     def kept(self, table: str, piece: pa.Table) -> pa.Table:
-        """The rows of one file that are young enough to keep."""
+        """The rows of one file that are recent enough to keep."""
         keep: Any = pc.greater_equal(piece[TABLES[table].time], pa.scalar(self.time_ns, pa.int64()))
         keep = keep.fill_null(True)
         if self.cut_steps and "step" in piece.column_names:
@@ -68,10 +69,10 @@ class Beginning:
 
 
 def gained_until_s(entries: Iterable[Entry]) -> dict[str, float]:
-    """Until when files gained rows, by path; without those whose names do not say so.
+    """Until when each file gained rows, by path; without files whose names do not tell.
 
-    A file ends where its writer began the next one. Who copies files makes them younger, the last
-    of each writer by no more than that may have grown.
+    A file ends when its writer began the next one. Copying files changes their modification times,
+    so the last file of a writer counts as growing for at most `GROWS_S`.
     """
     found: dict[str, float] = {}
     after: dict[str, float] = {}
@@ -89,10 +90,10 @@ def gained_until_s(entries: Iterable[Entry]) -> dict[str, float]:
 def needed_since_s(
     entries: Iterable[Entry], until_s: Mapping[str, float], history: History
 ) -> float | None:
-    """Files that gained no row since then hold none that is kept; None: all may hold some.
+    """The time before which files have no rows to keep; None: every file may have some.
 
-    By names and sizes alone, roughly. Files without a name of ours always may, and so may those of
-    operators in flight.
+    An estimate from names and sizes. Files without our naming always may have some, and so may
+    those of outstanding operators.
     """
     aged = sorted(((until_s[one.path], one.size_bytes) for one in entries if one.path in until_s),
                   reverse=True)  # fmt: skip
@@ -112,11 +113,11 @@ def _rows_in(size_bytes: int) -> float:
 def beginning(
     pieces: Mapping[str, Sequence[pa.Table]], history: History, whole_since_s: float | None
 ) -> Beginning | None:
-    """Where to begin so that no more is kept than may be; None: there are no rows.
+    """The beginning of the rows to keep; None: there are no rows.
 
     Args:
-        pieces: what has been read, of all tables.
-        whole_since_s: since when rows of all hosts have been read, where older ones were not.
+        pieces: all rows that were read, by table.
+        whole_since_s: since when rows of all hosts were read, if older ones were not.
     """
     number, start, end = _steps(pieces.get("steps") or pieces.get("phases") or ())
     rows = sum(piece.num_rows for some in pieces.values() for piece in some)
@@ -149,7 +150,7 @@ def _beginning_without_steps(
 
 
 def _steps(pieces: Sequence[pa.Table]) -> tuple[Ints, Ints, Ints]:
-    """Number, start and end of each row."""
+    """Step number, start and end of each row."""
     number, start, took = (_numbers([piece[name] for piece in pieces])
                            for name in ("step", "start_ns", "duration_ns"))  # fmt: skip
     known = (number >= 0) & (start >= 0) & (took >= 0)
@@ -157,13 +158,13 @@ def _steps(pieces: Sequence[pa.Table]) -> tuple[Ints, Ints, Ints]:
 
 
 def _numbers(columns: Sequence[Any]) -> Ints:
-    """One after the other; null is -1."""
+    """Concatenates columns; null becomes -1."""
     none = np.zeros(0, np.int64)
     return np.concatenate([none, *(column.fill_null(-1).to_numpy() for column in columns)])
 
 
 def _begins(number: Ints, start: Ints) -> Ints:
-    """When each step began on the first rank to begin it, in order of time."""
+    """The earliest begin of each step on any rank, in order of time."""
     order = np.lexsort((start, number))
     first = np.flatnonzero(np.diff(number[order], prepend=-1))
     return np.sort(start[order[first]])

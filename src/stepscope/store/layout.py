@@ -1,4 +1,4 @@
-"""Names of files in a store.
+"""The names of files in a store.
 
     <root>/<job>/job.json                                    the job as a whole
     <root>/<job>/topology/<host>.json                        what one host knows of the job
@@ -6,8 +6,8 @@
     <root>/<job>/<table>/sorted/recorder=<host>/….parquet    several of them, merged by this host
     <root>/<job>/<table>/sorted/together/….parquet           the same of several hosts
 
-The Hive key is `recorder`, not `host`: the table `hardware` has a column `host`, and a query engine
-that takes keys for columns would find two that may contradict each other.
+The Hive key is `recorder`, not `host`, because the table `hardware` has a column `host`: a query
+engine that reads keys as columns would find two, possibly contradicting ones.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ JOB_FILE = "job.json"
 TOPOLOGY = "topology"
 PARTITION_KEY = "recorder"
 SORTED = "sorted"
-"""Its folder stands behind `recorder=…` in a listing by name, as `listing` needs."""
+"""Sorts after `recorder=…` in a listing by name, as `listing` needs."""
 TRACES = "traces"
 
 _MOMENT = "%Y%m%dT%H%M%SZ"
@@ -34,15 +34,15 @@ _MERGED = re.compile(
 )
 
 GROWS_S = 120.0
-"""So long at most a growing file gains rows: its writer closes it at a minute, and if few rows come
-at twice that."""
+"""A growing file gains rows for at most this long: its writer closes it after a minute, or after
+two if few rows come."""
 _MAX_NAME = 100
 
 
 def safe_name(text: str) -> str:
-    """A name for a file or folder; different texts have different names.
+    """A valid file or folder name; different texts get different names.
 
-    Names that start with `.` or `_` are hidden from most Parquet readers, so none does.
+    No name starts with `.` or `_`, because most Parquet readers ignore those.
     """
     name = re.sub(r"[^A-Za-z0-9._-]", "_", text)[:_MAX_NAME]
     if name == text and name[:1] not in ("", ".", "_"):
@@ -62,17 +62,17 @@ def table_folder(table: str, host: str) -> str:
 
 
 def trace_folder(rank: int) -> str:
-    """Where one rank's traces for Perfetto lie."""
+    """The folder of one rank's Perfetto traces."""
     return f"{TRACES}/rank={rank}"
 
 
 def host_trace_folder(host: str) -> str:
-    """Where those of a host's own counters lie."""
+    """The folder of the Perfetto traces of a host's counters."""
     return f"{TRACES}/host={safe_name(host)}"
 
 
 def trace_name(start_s: float, session: str) -> str:
-    """Of a window's file; sorts by time, and no two processors share one."""
+    """The name of a window's trace file; sorts by time and is unique per processor."""
     return f"{_moment(start_s)}-{session}.perfetto-trace.gz"
 
 
@@ -81,60 +81,60 @@ def fragment_path(host: str) -> str:
 
 
 def file_name(now_s: float, session: str, number: int) -> str:
-    """Sorts by time, and no two processors share a session, so none overwrites another's file."""
+    """The name of a growing file; sorts by time and is unique, as each processor has a session."""
     return f"{_moment(now_s)}-{session}-{number:06d}.parquet"
 
 
 def merged_folder(table: str, host: str | None) -> str:
-    """Where files go that were merged of one host's, or of several hosts'."""
+    """The folder of files merged from one host's, or from several hosts' (None)."""
     who = "together" if host is None else f"{PARTITION_KEY}={safe_name(host)}"
     return f"{table}/{SORTED}/{who}"
 
 
 def merged_name(now_s: float, until_s: float, tag: str) -> str:
-    """When it was merged, which sorts; until when rows were added to what it holds; a tag of
-    eight hexadecimal digits that no other shares."""
+    """The name of a merged file: when it was merged, until when rows were added to its parts, and a
+    unique tag of eight hexadecimal digits."""
     return f"{_moment(now_s)}-{_moment(until_s)}-{tag}.parquet"
 
 
 def hive_keys(path: str) -> dict[str, str]:
-    """The `key=value` folders of a path: engines that partition a table leave these columns out."""
+    """The `key=value` folders of a path; partitioned files lack these columns."""
     folders = (folder.partition("=") for folder in path.split("/")[1:-1])
     return {key: unquote(value) for key, equals, value in folders if equals}
 
 
 def is_growing(path: str) -> bool:
-    """Whether a file only ever gains rows, as those of `file_name` do."""
+    """Whether a file is named by `file_name` and only ever gains rows."""
     return _GROWING.search(path) is not None
 
 
 def series(path: str) -> str:
-    """What growing files of one table and writer share: their folder and session."""
+    """The key of growing files of one table and writer: folder and session."""
     folder, _, name = path.rpartition("/")
     return f"{folder}/{name.split('-')[1]}"
 
 
 def is_merged(path: str) -> bool:
-    """Whether it is a file of `merged_name`."""
+    """Whether a file is named by `merged_name`."""
     return _MERGED.search(path) is not None
 
 
 def begun_s(path: str) -> float:
-    """When a growing file was begun: seconds since 1970 by its host's clock."""
+    """When a growing file was created: seconds since 1970 by its host's clock."""
     match = _GROWING.search(path)
     assert match is not None, path
     return _seconds(match[1])
 
 
 def merged_s(path: str) -> tuple[float, float]:
-    """When a merged file was written, and until when rows were added to what it holds."""
+    """When a merged file was written, and until when rows were added to its parts."""
     match = _MERGED.search(path)
     assert match is not None, path
     return _seconds(match[1]), _seconds(match[2])
 
 
 def added_until_s(entry: Entry) -> float:
-    """Until when rows were added to a growing or merged file: seconds since 1970."""
+    """Until when rows were added to a growing or merged file, in seconds since 1970."""
     return merged_s(entry.path)[1] if is_merged(entry.path) else entry.modified_ns / 1e9
 
 

@@ -1,11 +1,11 @@
 """Lists the files of a table while a compactor may be at work.
 
-It puts a merged file before it deletes what that holds. Whoever lists the small files first and
-the merged ones afterwards therefore meets each row at least once, and `merged` says which copy
-counts. A bucket lists by name, and the folder `sorted` stands behind `recorder=…`. A disk has no
-order: there the merged files are listed again until nothing changes, since a listing may miss both
-of two merged files of which one takes the other's place. That happens to a file after an hour at
-the earliest (`compact.SETTLED_S`), so two equal listings have missed none.
+A compactor puts a merged file before it deletes the files in it. Listing the small files first and
+the merged ones afterwards therefore finds each row at least once, and `merged` says which copy
+counts. A bucket lists by name, and the folder `sorted` comes after `recorder=…`. A disk has no
+order, and a listing may miss both a merged file and the one that replaces it; so merged files are
+listed again until nothing changes. A merged file is replaced after an hour at the earliest
+(`compact.SETTLED_S`), so two equal listings have missed none.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from stepscope.store.layout import SORTED, is_merged
 from stepscope.store.location import Entry, Location
 
 _LOOKS = 5
-"""One is usual: something was merged in the few milliseconds between two."""
+"""One is usual; more are needed only if files are merged in the milliseconds between two."""
 
 
 def list_table(location: Location, table: str) -> list[Entry]:

@@ -1,8 +1,8 @@
-"""Where files lie: a local folder or a prefix in an S3 bucket, behind one small class.
+"""Local folders and prefixes in S3 buckets behind one small class.
 
-Everything obstore can throw is turned into a `StoreError` (writing) or a `SourceError` (reading)
-whose message is one line. A put is atomic on both: S3 shows an object when it is complete, and a
-local file is written beside its place and renamed.
+Every error of obstore becomes a `StoreError` (writing) or a `SourceError` (reading) with a message
+of one line. A put is atomic on both: S3 shows an object only when it is complete, and a local file
+is written under another name and renamed.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from obstore.store import LocalStore, ObjectStore, S3Store
 
 from stepscope.errors import SourceError, StoreError, UsageError
 
-# A bucket nobody answers for must fail while somebody still waits for the answer: two attempts of
-# three seconds to connect, five seconds of silence at most, one minute for a large object.
+# An unreachable bucket must fail while the caller still waits: two attempts of three seconds to
+# connect, at most five seconds without data, and one minute for a large object.
 _CONNECT_TIMEOUT = "3s"
 _SILENCE_TIMEOUT = "5s"
 _REQUEST_TIMEOUT = "60s"
 _RETRIES = 1
 _RETRY_TIMEOUT = timedelta(seconds=8)
 
-# RuntimeError: a `~` of nobody, a loop of links
+# RuntimeError: `~` of an unknown user, a loop of links
 _FAILURES = (BaseError, OSError, ValueError, RuntimeError)
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One file; two entries that are equal hold the same bytes."""
+    """One listed file; files with equal entries have equal contents."""
 
     path: str
     size_bytes: int
@@ -72,14 +72,14 @@ class Location:
     def _local(cls, folder: Path) -> Location:
         with _failing_as(UsageError, "open", str(folder)):
             folder = folder.expanduser().absolute()
-            # obstore knows no `..`
+            # obstore does not support `..`
             return cls(str(folder), LocalStore(), folder.resolve().as_posix().strip("/"))
 
     @classmethod
     def _bucket(cls, url: str) -> Location:
         parts = urlsplit(url)
         if not parts.netloc:
-            raise UsageError(f"cannot open {url}: it names no bucket; use s3://bucket/prefix")
+            raise UsageError(f"cannot open {url}: it has no bucket name; use s3://bucket/prefix")
         prefix = "/".join(name for name in parts.path.split("/") if name)
         with _failing_as(UsageError, "configure", url):
             store = S3Store(
@@ -110,7 +110,7 @@ class Location:
         return Location(f"{self.url.rstrip('/')}/{name}", self._store, self._full(name))
 
     def put(self, path: str, data: bytes) -> None:
-        """Writes a file whole or not at all.
+        """Writes a file completely or not at all.
 
         Raises:
             StoreError: the disk is full, the bucket unreachable, …
@@ -119,7 +119,7 @@ class Location:
             obstore.put(self._store, self._full(path), data, use_multipart=False)
 
     def get(self, path: str) -> bytes | None:
-        """Reads a file; None where there is none (any more).
+        """Reads a file; None if it does not exist (any more).
 
         Raises:
             SourceError: the store cannot be read.
@@ -131,7 +131,7 @@ class Location:
                 return None
 
     def get_end(self, entry: Entry, size_bytes: int) -> bytes | None:
-        """The last bytes of a file as it was listed; None where there is none (any more).
+        """The last bytes of a file as it was listed; None if it does not exist (any more).
 
         Raises:
             SourceError: the store cannot be read.
@@ -155,14 +155,14 @@ class Location:
                 return
 
     def files(self, folder: str = "") -> list[Entry]:
-        """Every file below a folder, at any depth, by path; none if there is no such folder."""
+        """All files below a folder, at any depth, by path; none if there is no such folder."""
         start = self._full(folder)
         with _failing_as(SourceError, "list", f"{self.url}/{folder}".rstrip("/")):
             listed = [meta for batch in obstore.list(self._store, start) for meta in batch]
         return sorted((self._entry(meta) for meta in listed), key=lambda entry: entry.path)
 
     def top(self) -> tuple[list[str], list[Entry]]:
-        """The names of the folders and the files directly in here."""
+        """The names of the folders, and the files, directly at this location."""
         with _failing_as(SourceError, "list", self.url):
             result = obstore.list_with_delimiter(self._store, self._prefix or None)
         folders = sorted(prefix.rpartition("/")[2] for prefix in result["common_prefixes"])
@@ -189,20 +189,20 @@ _HINTS = (
     ("NoSuchBucket", "there is no such bucket; create it or correct the name"),
     (
         "error sending request",
-        "nobody answers at {endpoint}; check AWS_ENDPOINT_URL and the network",
+        "no response from {endpoint}; check AWS_ENDPOINT_URL and the network",
     ),
     ("169.254.169.254", "no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"),
     ("403 Forbidden", "access denied; check AWS_ACCESS_KEY_ID and the bucket's policy"),
     ("No space left", "the disk is full; free some space or choose another store"),
-    ("timed out", "no answer in time from {endpoint}; check the network"),
+    ("timed out", "no response in time from {endpoint}; check the network"),
 )
 
 
 def _reason(cause: BaseException) -> str:
-    """One line out of obstore's several, with the next step where we know one."""
+    """Reduces obstore's message to one line, with a hint if we have one."""
     text = str(cause)
     if isinstance(cause, FileExistsError | NotADirectoryError):
-        return "a file stands where a folder should be"
+        return "there is a file where a folder should be"
     endpoint = re.search(r"https?://[^/\s]+", text)
     for sign, hint in _HINTS:
         if sign in text:

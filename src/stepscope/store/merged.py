@@ -1,15 +1,15 @@
-"""Whose rows count where small files and what they were merged into are both there.
+"""Decides which copy of a row counts while small files and merged ones exist side by side.
 
-A merged file is put first; only then what it holds is deleted. Between the two, and after a crash
-for long, both are there; and two compactors may merge the same files, for nobody locks a bucket.
-Hence a merged file says how many rows it has of which small file (its *claims*), every row in it
-says of which file it is (the column `merged_from`), and readers count each row once:
+A merged file is put first; only then the files in it are deleted. In between, or for long after a
+crash, both exist; and two compactors may merge the same files, since a bucket has no locks. So a
+merged file records how many rows it has of which small file (its *claims*), every row in it records
+its file (column `merged_from`), and readers count each row once:
 
-- a merged file that another one stands for, because it took all its rows, does not count;
-- of a small file the first n rows count as they lie in the merged file that claims the most of
-  them, by name the first of several; a small file only ever gains rows;
-- the small file itself counts from row n on. So even one that is written again after it was
-  merged and deleted, by a processor that waited for its store, loses nothing and doubles nothing.
+- a merged file that another one replaces, because it took all its rows, does not count;
+- the first n rows of a small file count in the merged file that claims the most of them (the first
+  by name if there are several); a small file only ever gains rows;
+- the small file itself counts from row n on. So even a file that is written again after it was
+  merged and deleted, by a processor that waited for its store, loses and duplicates nothing.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from stepscope.store.location import Entry, Location
 COLUMN = "merged_from"
 """An index into the claims, int32."""
 _KEY = b"stepscope.merged"
-"""Of the Parquet file's own metadata: JSON."""
+"""Key of the claims, as JSON, in the Parquet file's metadata."""
 _TRAILER = struct.Struct("<I4s")
 _USUAL_FOOTER = 1 << 16
-"""Claims of a thousand files fit."""
+"""Large enough for the claims of a thousand files."""
 
 
 @dataclass(frozen=True)
 class Claims:
-    """What a merged file took: rows by small file, in the order that its rows count them by, and
-    the merged files that it stands for."""
+    """The contents of a merged file: rows by small file, in the order of the indices in
+    `merged_from`, and the merged files that it replaces."""
 
     rows: Mapping[str, int]
     stands_for: frozenset[str] = frozenset()
@@ -53,8 +53,8 @@ class Claims:
 
 @dataclass(frozen=True)
 class Share:
-    """The rows of a file that count: those after the first `skip`, and of a merged one those that
-    are not of the files numbered in `without`."""
+    """The rows of a file that count: those after the first `skip`, and in a merged file those that
+    are not from the files with an index in `without`."""
 
     skip: int = 0
     without: frozenset[int] = frozenset()
@@ -67,19 +67,19 @@ def claims_in(data: bytes) -> Claims:
     """The claims of a merged file; its footer is enough.
 
     Raises:
-        FormatError: it has none that can be read.
+        FormatError: it has no readable claims.
     """
     try:
         said = json.loads((pq.read_metadata(pa.BufferReader(data)).metadata or {})[_KEY])
         rows = {str(path): int(count) for path, count in said["rows"].items()}
         return Claims(rows, frozenset(map(str, said["stands_for"])))
     except (pa.ArrowException, OSError, LookupError, TypeError, ValueError, AttributeError):
-        raise FormatError("is named like a merged file and does not say what it holds") from None
+        raise FormatError("is named like a merged file but has no readable claims") from None
 
 
 def stored_claims(location: Location, entry: Entry) -> Claims | None:
-    """The claims of a merged file, of which no more than the footer is fetched; None where it is
-    gone or has none.
+    """The claims of a merged file, fetching only its footer; None if the file is gone or has no
+    claims.
 
     A Parquet file ends with its footer, the footer's size (uint32) and `PAR1`.
     """
@@ -94,9 +94,9 @@ def stored_claims(location: Location, entry: Entry) -> Claims | None:
 
 
 def shares(paths: Iterable[str], claims: Mapping[str, Claims]) -> dict[str, Share]:
-    """What counts of each of the files that are there; those of which nothing does are left out.
+    """Which rows count of each existing file; files without counting rows are left out.
 
-    `claims` are those of the merged files among them that can be read.
+    `claims` are those of the readable merged files among them.
     """
     replaced = {path for one in claims.values() for path in one.stands_for}
     valid = {path: one for path, one in claims.items() if path not in replaced}
@@ -112,7 +112,7 @@ def shares(paths: Iterable[str], claims: Mapping[str, Claims]) -> dict[str, Shar
 
 
 def _holders(claims: Mapping[str, Claims]) -> dict[str, tuple[int, str]]:
-    """For each small file how many rows are claimed of it, and by which merged file."""
+    """For each small file, the number of claimed rows and the merged file that claims them."""
     holders: dict[str, tuple[int, str]] = {}
     for merged in sorted(claims):
         for small, rows in claims[merged].rows.items():
@@ -134,10 +134,10 @@ def counting_rows(table: str, path: str, data: bytes, share: Share) -> pa.Table:
 
 
 def origins(data: bytes) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Of which claim each row of a merged file is.
+    """The index of the claim that each row of a merged file belongs to.
 
     Raises:
-        FormatError: it does not say so.
+        FormatError: it has no such column.
     """
     try:
         column: Any = pq.read_table(pa.BufferReader(data), columns=[COLUMN])[COLUMN]

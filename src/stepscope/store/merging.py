@@ -1,4 +1,4 @@
-"""Several files of one table made one: their rows sorted, each with where it came from."""
+"""Merges several files of one table: rows are sorted, and each keeps the file that it came from."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from stepscope.trace import TABLES
 
 @dataclass(frozen=True, eq=False)
 class Piece:
-    """A file that is to be merged. `claims` is None of a small one; `origin` counts into the names
-    of its claims, of a small one into its own only."""
+    """A file to merge. `origin` has an index into the files of its `claims` for each row; a small
+    file has no claims, and all its rows have index 0."""
 
     path: str
     rows: pa.Table
@@ -36,7 +36,7 @@ class Piece:
 
 
 def piece_of(location: Location, path: str) -> Piece | None:
-    """Reads a file; None where it is gone, damaged, or holds columns that are not ours."""
+    """Reads a file; None if it is gone, damaged, or has unknown columns."""
     data = location.get(path)
     try:
         return None if data is None else _piece(path, data)
@@ -56,9 +56,9 @@ def _piece(path: str, data: bytes) -> Piece | None:
 
 
 def merge(table: str, pieces: Sequence[Piece]) -> pa.Table:
-    """The rows of all pieces, each once, by rank and time; the claims are in its metadata.
+    """The rows of all pieces, each once, sorted by rank and time; the claims are in the metadata.
 
-    Of a row that two of the pieces hold the copy that counts for readers is kept, see `merged`.
+    If two pieces contain a row, the copy that counts for readers is kept (see `merged`).
     """
     claims = {piece.path: piece.claims for piece in pieces if piece.claims is not None}
     counting = shares([piece.path for piece in pieces], claims)

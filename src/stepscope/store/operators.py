@@ -1,7 +1,7 @@
-"""Each communication operator once.
+"""Removes duplicate rows of communication operators.
 
-An operator in flight lies in its host's `open.parquet`; when it finishes it moves to a growing
-file, and for a moment, or after a crash, both hold it. The row that knows more is kept.
+An outstanding operator is in its host's `open.parquet`. When it finishes it moves to a growing
+file, and for a moment, or after a crash, it is in both. The more complete row is kept.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from stepscope.window import NULL, Column, Ints, Mask, Strings, Table
 Rows = NDArray[np.intp]
 
 _SAME_CALL_NS = 1_000_000_000
-"""Rows of one operator were enqueued at one moment, give or take what re-aligning a clock moves.
-A training job that restarts counts its operators from 0 again, but needs longer than this."""
+"""Rows of one operator have the same enqueue time up to clock adjustments. A training job that
+restarts numbers its operators from 0 again, but needs longer than this."""
 
 _ROWS_AT_ONCE = 1 << 17
-"""What is needed in between stays in the cache: pages for all rows cost more than the numbers."""
+"""Rows per block: intermediate results stay in the cache, as fresh pages would cost more."""
 
 _KEY = ("rank", "group", "seq", "op", "peer", "match")
 
 
 def with_peers(table: Table) -> Table:
-    """A collective has no peer, also where nobody said so."""
+    """Sets the peer of collectives with an unknown peer to `NO_PEER`."""
     peers, collective = table.ints("peer"), table.strings("op").equals(*COLLECTIVES)
     nameless = collective & (peers == UNKNOWN_PEER)
     if not nameless.any():
@@ -36,30 +36,30 @@ def with_peers(table: Table) -> Table:
 
 
 def one_row_each(table: Table) -> Table:
-    """Drops the rows of operators that another row tells more about."""
+    """Keeps the most complete row of each operator."""
     suspects = _suspects(table)
     if not len(suspects):
         return table
     keep = np.ones(len(table), dtype=np.bool_)
-    keep[suspects] = _tells_most(table.take(suspects))
+    keep[suspects] = _most_complete(table.take(suspects))
     return table.take(keep)
 
 
 def _suspects(table: Table) -> Rows:
-    """Rows that share a hash of their key with another row: almost always none, and quick."""
+    """Rows with the same key hash as another row: fast, and almost always none."""
     mixed = _hashes(table)
     ordered = np.sort(mixed)
     repeated = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
     if not len(repeated):
         return np.empty(0, dtype=np.intp)
     at = np.minimum(np.searchsorted(repeated, mixed), len(repeated) - 1)
-    # without its place in the order there is no telling one operator from the next
+    # without a sequence number, operators cannot be distinguished
     numbered = table.ints("seq") != NULL
     return np.flatnonzero((repeated[at] == mixed) & numbered)
 
 
 def _hashes(table: Table) -> NDArray[np.uint64]:
-    """A number that rows of equal keys share."""
+    """A hash of each row's key."""
     keys = [_values(table.columns[name]) for name in _KEY if table.has(name)]
     hashes = np.zeros(len(table), np.uint64)
     for begin in range(0, len(table), _ROWS_AT_ONCE):
@@ -71,8 +71,8 @@ def _hashes(table: Table) -> NDArray[np.uint64]:
     return hashes
 
 
-def _tells_most(table: Table) -> Mask:
-    """One row of each operator: a finished one before a started one before a waiting one."""
+def _most_complete(table: Table) -> Mask:
+    """Selects one row per operator: finished is preferred to started, started to waiting."""
     operator, known = _operator_of(table), _knowledge(table)
     order = np.lexsort((known, operator))
     last = np.append(np.flatnonzero(np.diff(operator[order])), len(order) - 1)
@@ -102,7 +102,7 @@ def _values(column: Column) -> NDArray[Any]:
 
 
 def _moments(table: Table) -> Ints:
-    """When an operator was enqueued, or whatever else is known of its time."""
+    """When an operator was enqueued, or another known time of it."""
     moments = table.ints("enqueue_ns")
     for name in ("start_ns", "end_ns"):
         if table.has(name):

@@ -1,8 +1,8 @@
-"""Rows in the order of ranks and times, where they lie.
+"""Sorts rows by rank and time, in place.
 
-Files hold whole ranks, or those of a host: where all ranks before a row are lower than all from it
-on, rows stay on their side. Between such rows they are sorted apart, so that what is needed in
-between is small: a table of millions of rows, copied column by column, costs more than sorting it.
+Files contain whole ranks, or the ranks of a host. So a table can be cut wherever all ranks before a
+row are lower than all ranks from that row on. The parts are sorted separately, which keeps
+temporary memory small: copying a table of millions of rows costs more than sorting it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from stepscope.window import Column, Ints, Rows, Strings, stable_order
 
 BLOCK = 1 << 17
-"""Rows that are sorted at a time, at least."""
+"""Smallest number of rows that are sorted at a time."""
 
 
 def in_order(columns: dict[str, Column], time: str) -> dict[str, Column]:
-    """The columns by rank, then by time; rows that are equal in both stay as they are."""
+    """The columns sorted by rank and time; the sort is stable."""
     ranks, times = _numbers(columns["rank"]), _numbers(columns[time])
     orders = [(part, order) for part in _parts(ranks)
               if (order := _order(ranks[part], times[part])) is not None]  # fmt: skip
@@ -29,7 +29,7 @@ def in_order(columns: dict[str, Column], time: str) -> dict[str, Column]:
 
 
 def _parts(ranks: Ints) -> Iterator[slice]:
-    """Neighbouring rows, all of whose ranks are lower than those of the rows behind them."""
+    """Parts of adjacent rows; all ranks in a part are lower than those in later parts."""
     highest = np.maximum.accumulate(ranks)
     lowest = np.minimum.accumulate(ranks[::-1])[::-1]
     cuts = np.flatnonzero(highest[:-1] < lowest[1:]) + 1
@@ -40,7 +40,7 @@ def _parts(ranks: Ints) -> Iterator[slice]:
 
 
 def _order(ranks: Ints, times: Ints) -> Rows | None:
-    """None where they stand in order already."""
+    """The sorting order; None if the rows are sorted already."""
     if _is_sorted(ranks, times):
         return None
     lowest, span = int(times.min()), int(times.max()) - int(times.min()) + 1
@@ -48,7 +48,7 @@ def _order(ranks: Ints, times: Ints) -> Rows | None:
     if span * (last - first + 1) >= 2**63:
         return np.lexsort((times, ranks))
     order = stable_order(ranks - first)
-    # files are written in the order of time, or nearly so: a sort that looks for runs finds them
+    # files are written nearly in order of time, so a sort that detects runs is fast
     place = (ranks[order] - first) * span + (times[order] - lowest)
     return order[np.argsort(place, kind="stable")]
 
@@ -65,7 +65,7 @@ def _moved(column: Column, orders: list[tuple[slice, Rows]]) -> Column:
 
 
 def _in_place(values: NDArray[Any], orders: list[tuple[slice, Rows]]) -> NDArray[Any]:
-    """Arrow's own memory may not be written to."""
+    """Sorts in place; copies first if the memory is Arrow's, which is read-only."""
     values = values if values.flags.writeable else values.copy()
     for part, order in orders:
         values[part] = values[part][order]

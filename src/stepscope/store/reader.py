@@ -1,4 +1,4 @@
-"""Reads a job folder into a `Window`, once or again and again while the job runs."""
+"""Reads a job folder into a `Window`, once or repeatedly while the job runs."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ from stepscope.store.topology import merge_jobs
 from stepscope.trace import TABLES, Job
 from stepscope.window import Table, Window
 
-# Enough to hide the latency of an object store. Only bytes are fetched side by side: decoding in
-# eight threads took three times as long for small files, most of it spent waiting for one another.
+# Enough to hide the latency of an object store. Only fetching is parallel: decoding in eight
+# threads took three times as long for small files, mostly waiting for one another.
 _THREADS = 8
 
-# Each round meets files that came or went during the one before. Two are usual, three if a job
-# begins or is compacted just then; where files never stop coming, the rest waits for the next look.
+# Each round finds files that appeared or vanished during the previous one. Two are usual, three if
+# a job begins or is being compacted; if files keep appearing, the rest waits for the next refresh.
 _ROUNDS = 5
 
 
 @dataclass
 class JobReader:
-    """Follows one job. Reading again costs a listing, and reading what has changed.
+    """Follows one job. Refreshing costs a listing and reading the changed files.
 
-    `problems` says, one line each, which files the last refresh had to leave out and why. With a
-    `history` no more than that is kept, nor read at all; else everything is.
+    `problems` has one line for each file that the last refresh had to leave out, with the reason.
+    With a `history` no more than that is read and kept; otherwise everything is.
 
-    `version` changes whenever `refresh` gives another window, for who does not want to hold any.
+    `version` changes whenever `refresh` returns another window, for callers that keep none.
     """
 
     source: str
     history: History | None = None
     wanted: Collection[str] = tuple(TABLES)
-    """The tables that are read."""
+    """The tables to read."""
     problems: list[str] = field(default_factory=list, init=False)
     version: int = field(default=0, init=False)
     _location: Location | None = field(default=None, init=False)
@@ -62,7 +62,7 @@ class JobReader:
         """The job folder.
 
         Raises:
-            SourceError: the source names none.
+            SourceError: the source is not a job folder.
         """
         if self._location is None:
             self._location = open_job(self.source)
@@ -70,27 +70,27 @@ class JobReader:
 
     @property
     def files_held(self) -> int:
-        """Of how many files something is remembered."""
+        """The number of files in memory."""
         return len(self._files)
 
     def refresh(self) -> Window:
-        """The job as it is now; the same object as before where nothing has changed.
+        """Reads what has changed; returns the same object as before if nothing has.
 
         Raises:
             SourceError: there is no such job, or its store cannot be read.
-            FormatError: there are files, and not one can be used.
+            FormatError: there are files, but none can be used.
         """
         files = self._files_now()
         if self._window is None or files != self._files:
-            self._files, self._window = files, None  # the new one needs the room of the old
+            self._files, self._window = files, None  # frees the memory of the old one first
             self.version += 1
             self._window = self._build()
         return self._window
 
     def read(self) -> Window:
-        """The job as it is now, for who looks once: nothing is kept for the next look.
+        """Reads the job once: nothing is kept for another read.
 
-        Needs half the memory that `refresh` does, and raises what that does.
+        Needs half the memory of `refresh`, and raises the same errors.
         """
         self._files = self._files_now()
         try:
@@ -98,16 +98,16 @@ class JobReader:
         finally:
             self._files, self._tables, self._window = {}, {}, None
             pool = pa.default_memory_pool()
-            # Arrow's own pools hold on to a tenth of the memory for what they may read next; what
-            # it took of the system's is numpy's next, and pages given back are dear to get again
+            # Arrow's own pools keep a tenth of the memory for later reads. Memory from the system's
+            # allocator is reused by numpy, and returned pages are expensive to get again.
             if pool.backend_name != "system":
                 pool.release_unused()
 
     def _files_now(self) -> dict[str, StoredFile]:
-        """What has changed is read, the rest is remembered.
+        """Reads changed files and keeps the others.
 
-        Rows move from replaced files to growing ones, never back, and are written there first: who
-        reads in the other order, listing included, misses none on its way.
+        Rows move from replaced files to growing ones, never back, and are first written to the new
+        place. Listing and reading in the opposite order therefore misses no moving row.
         """
         settled: dict[str, StoredFile] = {}
         files: dict[str, StoredFile] = {}
@@ -122,7 +122,7 @@ class JobReader:
             files = self._load(listed, {**self._files, **files}, settled)
             if len(files) == len(listed):
                 return files
-            # a file vanished after it was listed: what took its place, if anything, is there now
+            # a file vanished after it was listed; its replacement, if any, exists now
         in_order = [e for e in listed if _only_gains(e.path) or e.path in settled]
         return self._load(in_order, {**self._files, **files}, settled)
 
@@ -140,7 +140,7 @@ class JobReader:
         return listed if self.history is None else self._needed(listed, self.history)
 
     def _needed(self, listed: list[Entry], history: History) -> list[Entry]:
-        """Without files that hold nothing that is kept; what was too old once stays so."""
+        """Leaves out files without rows to keep; what was too old once stays so."""
         until_s = gained_until_s(listed)
         found, before = needed_since_s(listed, until_s, history), self._needed_since_s
         self._needed_since_s = max((s for s in (found, before) if s is not None), default=None)
@@ -151,7 +151,7 @@ class JobReader:
         return [one for one in listed if one.path not in old]
 
     def _holds(self, path: str) -> bool:
-        """Whether rows of a file are kept."""
+        """Whether rows of a file are in memory."""
         file = self._files.get(path)
         return file is not None and file.rows is not None and file.rows.num_rows > 0
 
@@ -161,9 +161,9 @@ class JobReader:
         known: Mapping[str, StoredFile],
         settled: Mapping[str, StoredFile] = MappingProxyType({}),
     ) -> dict[str, StoredFile]:
-        """The listed files that are still there: `settled` ones as they are, the others as listed.
+        """Loads the listed files that still exist: `settled` ones as they are, others as listed.
 
-        What is `known` and has not changed is not read again.
+        Files that are `known` and unchanged are not read again.
         """
         files: dict[str, StoredFile] = {}
         changed: list[Entry] = []
@@ -197,7 +197,7 @@ class JobReader:
         return Window(self._job(tables), tables)
 
     def _forget(self, history: History) -> None:
-        """Rows from before the history of what is there now."""
+        """Drops rows that are older than the history."""
         pieces = {name: [f.rows for f in self._decoded(name) if f.rows is not None]
                   for name in TABLES}  # fmt: skip
         begin = beginning(pieces, history, self._whole_since_s)
@@ -209,7 +209,7 @@ class JobReader:
             self._tables.pop(name, None)
 
     def _decoded(self, name: str, keep: bool = True) -> Iterator[StoredFile]:
-        """The files of a table, with the rows of each that count; not kept, until the next one."""
+        """The files of a table with their counting rows; without `keep` one at a time in memory."""
         files = self._of_table(name)
         claims = {file.entry.path: file.claims for file in files if file.claims is not None}
         counting = shares([file.entry.path for file in files], claims)
@@ -227,7 +227,7 @@ class JobReader:
         if before is not None and before[0] == files:
             return
         self._tables.pop(name, None)
-        room = sum(file.told_rows for file in files)
+        room = sum(file.approximate_rows for file in files)
         rows = (file.rows for file in self._decoded(name, keep) if file.rows is not None)
         first = next(rows, None)
         if first is not None:
@@ -257,18 +257,18 @@ class JobReader:
 
 
 def _only_gains(path: str) -> bool:
-    """Rows come here and go to no file that is read before."""
+    """Whether rows are only ever added to a file."""
     return is_growing(path) or is_merged(path)
 
 
 def _is_ours(entry: Entry) -> bool:
-    """Query engines keep their unfinished files under names with `.` or `_` in front."""
+    """Whether a file is to be read: query engines prefix unfinished files with `.` or `_`."""
     folder, *names = entry.path.split("/")
     wanted = ".json" if folder == TOPOLOGY else ".parquet"
     return names[-1].endswith(wanted) and not any(name[0] in "._" for name in names if name)
 
 
 def _derived_job(name: str, tables: Mapping[str, Table]) -> Job:
-    """What the rows themselves tell of a job that nobody described."""
+    """Derives a job without a description from its rows."""
     highest = (int(t.ints("rank").max()) for t in tables.values() if t.has("rank"))
     return Job(name, max(highest, default=-1) + 1)

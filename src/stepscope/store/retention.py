@@ -1,8 +1,8 @@
-"""Drops the oldest files of a job: what is older than it may be, or more than there may be.
+"""Deletes the oldest files of a job, by age or by total size.
 
-Lossy, and meant to be: rows and traces are gone. Never job.json and what it is made of, never what
-still grows, and never a file that is not ours. All tables end at about the same moment, since the
-oldest files go first whatever table they are of.
+Lossy on purpose: rows and traces are deleted, but never job.json and its fragments, files that
+still grow, or files of other programs. All tables begin at about the same time afterwards, because
+the oldest files go first, whatever their table.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _THREADS = 8
 
 @dataclass(frozen=True)
 class Keep:
-    """How much of a job is kept; None: all of it. With a host both are meant for its files."""
+    """How much of a job to keep; None: no limit. With a host the limits apply to its files."""
 
     seconds: float | None = None
     size_bytes: int | None = None
@@ -43,7 +43,7 @@ class Keep:
 def prune(
     location: Location, keep: Keep, host: str | None = None, now_s: float | None = None
 ) -> int:
-    """Drops what need not be kept, of one host or of the whole job; says how many files.
+    """Deletes files beyond the limits, of one host or of the whole job; returns their number.
 
     Raises:
         SourceError, StoreError: the store cannot be read or written.
@@ -51,7 +51,7 @@ def prune(
     if not keep:
         return 0
     gone = expired(files(location, host), keep, time.time() if now_s is None else now_s)
-    # small files first: of one that is still there beside what it was merged into, rows would count
+    # small files first: rows of a small file would count again without its merged file
     gone.sort(key=lambda entry: (is_merged(entry.path), added_until_s(entry)))
     small = [entry.path for entry in gone if not is_merged(entry.path)]
     with ThreadPoolExecutor(_THREADS) as pool:
@@ -61,7 +61,7 @@ def prune(
 
 
 def files(location: Location, host: str | None) -> list[Entry]:
-    """What may be dropped: rows and traces, of one host or of all."""
+    """The files that may be deleted: rows and traces, of one host or of all."""
     there = set(location.top()[0])
     rows = [e for table in sorted(there & set(TABLES)) for e in listed(location, table, host)]
     if TRACES not in there:
@@ -85,7 +85,7 @@ def _ranks(location: Location, host: str) -> list[int]:
 
 
 def expired(entries: Iterable[Entry], keep: Keep, now_s: float) -> list[Entry]:
-    """Those that go, oldest first."""
+    """The files to delete, oldest first."""
     quiet = sorted(
         (e for e in entries if now_s - added_until_s(e) >= QUIET_S), key=added_until_s, reverse=True
     )

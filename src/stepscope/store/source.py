@@ -1,4 +1,4 @@
-"""Finds the job folder that a source names, or says what is there instead."""
+"""Finds the job folder of a source, or explains what is there instead."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def open_job(source: str) -> Location:
     """The job folder: the source itself, or the only job in it.
 
     Raises:
-        SourceError: there is nothing, no job, or more than one.
+        SourceError: nothing is there, or no job, or more than one.
     """
     location = Location.parse(source)
     _check_folder(location)
@@ -53,13 +53,13 @@ def _check_folder(location: Location) -> None:
     if not location.is_local:
         return
     folder = Path(location.url)
-    # os.path, unlike Path, takes a name that is too long for a name of nothing
+    # os.path, unlike Path, returns False for a name that is too long
     if not os.path.exists(folder):  # noqa: PTH110
         raise SourceError(
             f"no such folder: {folder}; give a job folder, a store, or s3://bucket/job"
         )
     if not folder.is_dir():
-        raise SourceError(f"{folder} is a file; give the job folder it lies in")
+        raise SourceError(f"{folder} is a file; give the job folder that contains it")
 
 
 def _jobs_in(root: Location, folders: list[str]) -> list[_Job]:
@@ -77,6 +77,4 @@ def _several(source: str, jobs: list[_Job]) -> str:
     names = ", ".join(job.name for job in jobs[:_LISTED])
     more = f" and {len(jobs) - _LISTED} more" if len(jobs) > _LISTED else ""
     first = f"{source.rstrip('/')}/{jobs[0].name}"
-    return (
-        f"{source} holds {len(jobs)} jobs, newest first: {names}{more}; choose one, as in {first}"
-    )
+    return f"{source} has {len(jobs)} jobs, newest first: {names}{more}; choose one, as in {first}"

@@ -1,7 +1,7 @@
-"""One job out of what each host knows of it.
+"""Merges the job descriptions of all hosts into one.
 
-Every host writes its own fragment, so that no host overwrites another's. The union does not depend
-on the order of the fragments, and merging a fragment twice changes nothing.
+Every host writes its own fragment, so that none overwrites another's. The union does not depend on
+the order of fragments, and merging a fragment twice changes nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def merge_jobs(fragments: Sequence[Job]) -> Job:
-    """The union of what the fragments say; the larger number where two contradict each other."""
+    """The union of the fragments; of contradicting numbers the larger one."""
     assert fragments, "a job needs at least one fragment"
     return Job(
         job_id=min(job.job_id for job in fragments),
@@ -34,9 +34,9 @@ def merge_jobs(fragments: Sequence[Job]) -> Job:
 def _hosts(hosts: Iterable[Host]) -> tuple[Host, ...]:
     by_name: dict[str, Host] = {}
     for host in sorted(hosts, key=lambda host: (host.name, host.ranks, host.nics, host.gpus)):
-        seen = by_name.get(host.name, Host(host.name, ()))
-        ranks = tuple(sorted({*seen.ranks, *host.ranks}))
-        nics, gpus = _joined([seen.nics, host.nics]), _joined([seen.gpus, host.gpus])
+        merged = by_name.get(host.name, Host(host.name, ()))
+        ranks = tuple(sorted({*merged.ranks, *host.ranks}))
+        nics, gpus = _joined([merged.nics, host.nics]), _joined([merged.gpus, host.gpus])
         by_name[host.name] = Host(host.name, ranks, nics, gpus)
     return tuple(sorted(by_name.values(), key=lambda host: (host.ranks[:1] or (0,), host.name)))
 
@@ -57,7 +57,7 @@ def _groups(groups: Iterable[ProcessGroup]) -> tuple[ProcessGroup, ...]:
 
 
 def _group(same: list[ProcessGroup]) -> ProcessGroup:
-    """The fullest member list first: a pipeline's order is stage order and must survive."""
+    """Merges members, the longest list first, to keep the stage order of a pipeline."""
     ordered = sorted(same, key=lambda group: (-len(group.ranks), group.ranks))
     kind = min(group.kind for group in same)
     return ProcessGroup(same[0].id, kind, _joined([group.ranks for group in ordered]))
@@ -70,14 +70,14 @@ def _fabric(fragments: Sequence[Job]) -> Fabric | None:
     by_name: dict[str, Switch] = {}
     switches = chain.from_iterable(fabric.switches for fabric in fabrics)
     for switch in sorted(switches, key=lambda one: (one.name, one.tier, one.children)):
-        seen = by_name.get(switch.name, Switch(switch.name, switch.tier, ()))
-        children = tuple(sorted({*seen.children, *switch.children}))
-        by_name[switch.name] = Switch(switch.name, max(seen.tier, switch.tier), children)
+        merged = by_name.get(switch.name, Switch(switch.name, switch.tier, ()))
+        children = tuple(sorted({*merged.children, *switch.children}))
+        by_name[switch.name] = Switch(switch.name, max(merged.tier, switch.tier), children)
     return Fabric(tuple(sorted(by_name.values(), key=lambda s: (s.tier, s.name))))
 
 
 def _recorded(fragments: Sequence[Job]) -> tuple[int, ...] | None:
-    """A host that lists nothing records all its ranks; the union must keep them."""
+    """The union of recorded ranks; a host that lists none records all its ranks."""
     if all(job.recorded_ranks is None for job in fragments):
         return None
     ranks: set[int] = set()
@@ -92,7 +92,7 @@ def _latest(moments: Iterable[int | None]) -> int | None:
 
 
 def _first(values: Iterable[T | None]) -> T | None:
-    """Any one of them, and the same one in whatever order they come."""
+    """One of the values, the same for every order."""
     return min((value for value in values if value is not None), key=repr, default=None)
 
 

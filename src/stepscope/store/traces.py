@@ -1,9 +1,9 @@
-"""Trace files: members of gzip, one after the other.
+"""Writes trace files: concatenated gzip members.
 
-On a disk each is appended as it comes: a file is there while its minute runs. Half a member,
-which readers stumble over, is cut off again: where the disk was full at once, where a processor was
-killed by the next one. Objects in a bucket cannot grow: there members wait in memory until their
-window is over, and are put as one.
+On a disk each member is appended as it comes, so a file exists while its minute runs. An incomplete
+member, which readers cannot handle, is truncated: immediately if the disk is full, by the next
+processor if one was killed. Objects in a bucket cannot grow: there members wait in memory until
+their window is over, and are put at once.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from stepscope.errors import StoreError
 from stepscope.store.location import Location
 
 MOST_BYTES = 64 << 20
-"""That may wait for a bucket: two minutes of eight ranks of 1e5 kernels per minute."""
+"""Most bytes waiting for a bucket: two minutes of eight ranks with 1e5 kernels per minute."""
 _GZIP = 31
 """zlib's code for a gzip header and its largest window."""
 RETRY_SECONDS = 30.0
-"""As long as rows wait at most: a bucket that does not answer blocks whoever asks it."""
+"""Pause after a failed put: a request to a bucket that does not respond blocks for long."""
 
 
 class TraceFiles:
-    """Those of one job folder that one processor writes."""
+    """The trace files of one job folder that one processor writes."""
 
     def __init__(self, location: Location, clock: Callable[[], float] = monotonic) -> None:
         self._location = location
@@ -40,7 +40,7 @@ class TraceFiles:
         """Adds a member to a file of a window.
 
         Raises:
-            StoreError: the disk does not take it, or too much waits for the bucket.
+            StoreError: the disk cannot be written, or too much waits for the bucket.
         """
         if self._location.is_local:
             self._append(path, member)
@@ -51,10 +51,10 @@ class TraceFiles:
         self._bytes += len(member)
 
     def settle(self, oldest: int) -> None:
-        """Has the files of windows before this one stored.
+        """Stores the files of windows before this one.
 
         Raises:
-            StoreError: the bucket does not take one; it is tried again later.
+            StoreError: the bucket cannot be written; it is tried again later.
         """
         if self._clock() < self._retry_at:
             return
@@ -83,7 +83,7 @@ class TraceFiles:
             raise StoreError(f"cannot write {file}: {error.strerror or error}") from error
 
     def _mend(self, folder: Path) -> None:
-        """The newest file that others left in a folder, when we first write there."""
+        """Truncates the newest file that others left in a folder, before our first write there."""
         if folder in self._mended:
             return
         self._mended.add(folder)
@@ -94,7 +94,7 @@ class TraceFiles:
 
 
 def whole_members(data: bytes) -> int:
-    """How many bytes there are up to the end of the last whole member."""
+    """The number of bytes up to the end of the last complete member."""
     at = 0
     while at < len(data):
         unpacking = zlib.decompressobj(_GZIP)
@@ -109,7 +109,7 @@ def whole_members(data: bytes) -> int:
 
 
 def _whole_or_not_at_all(descriptor: int, data: bytes) -> None:
-    """Half a member would be in the way of all that follow."""
+    """Writes all data or none: an incomplete member would make all following ones unreadable."""
     before = os.fstat(descriptor).st_size
     written = 0
     try:

@@ -1,8 +1,8 @@
-"""Writes one host's part of a job folder, and survives a store that does not answer.
+"""Writes one host's part of a job folder, and tolerates a store that does not respond.
 
 Lossy in one place: while the store cannot be written, each table keeps its newest `buffer_rows`
-rows. Older ones are dropped, counted exactly, and recorded in table `losses` when the store
-is back.
+rows. Older rows are dropped, counted exactly, and recorded in table `losses` when the store is
+back.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ logger = logging.getLogger(__name__)
 _LONGEST_BACKOFF_S = 30.0
 _HOST_LEVEL = -1
 _OLD_FILES = 2
-"""Times the age at which a file is closed: so old, one that few rows come for gains no more. Who
-merges files relies on the old ones staying as they are (`compact.QUIET_S`)."""
+"""A file that rarely gets rows is closed at this many times the usual age. Compaction relies on old
+files not changing any more (`compact.QUIET_S`)."""
 _STORED_FIRST = ("stacks",)
-"""Evidence before what it explains: who reads that a process has stopped can read where."""
+"""Evidence is stored before what it explains: a reader of `proc_stopped` also finds the stacks."""
 _LONG_TEXTS = ("stacks",)
 
 
 @dataclass(frozen=True)
 class FlushStatus:
-    """What the writer holds and has lost. `error` is None while the store takes everything."""
+    """The writer's row counts. `error` is None while the store can be written."""
 
     stored_rows: int = 0
     pending_rows: int = 0
@@ -52,7 +52,7 @@ class FlushStatus:
 
 @dataclass(frozen=True)
 class _Snapshot:
-    """Everything one flush has to store, taken in one moment."""
+    """Everything that one flush stores, taken under the lock."""
 
     job: Job | None
     rows: dict[str, Chunks]
@@ -62,8 +62,8 @@ class _Snapshot:
 class JobWriter:
     """Appends rows in memory; `flush` stores them. Both may be called from different threads.
 
-    A table's current file is rewritten with all its rows at every flush and closed when it is
-    large or old: readers see whole files, few of them, and no row twice.
+    A table's current file is rewritten with all its rows at every flush, and closed when it is
+    large or old. So readers find few, complete files and no row twice.
     """
 
     def __init__(
@@ -96,13 +96,13 @@ class JobWriter:
 
     @property
     def status(self) -> FlushStatus:
-        """As of the last flush, with the rows that came and went since."""
+        """The status of the last flush, with the current number of pending rows."""
         with self._lock:
             pending = sum(buffer.pending.rows for buffer in self._tables.values())
             return replace(self._status, pending_rows=pending)
 
     def append(self, table: str, rows: Rows) -> None:
-        """Adds rows; a column that a collector cannot fill is None throughout, or left out."""
+        """Adds rows; a column that a collector cannot fill is all None, or left out."""
         piece = arrow_table(table, rows)
         if piece.num_rows:
             with self._lock:
@@ -111,14 +111,14 @@ class JobWriter:
     def losses(
         self, table: str, start_ns: int, end_ns: int, rows: int, rank: int = _HOST_LEVEL
     ) -> None:
-        """Records that rows of a table are known to be lost in an interval."""
+        """Records that rows of a table were lost in an interval."""
         self.append("losses", _loss_rows(table, {rank: Loss(start_ns, end_ns, rows)}))
 
     def replace(self, table: str, file: str, rows: Rows) -> None:
-        """Makes a file hold exactly these rows; it is deleted when there are none.
+        """Replaces the contents of a file; deletes it if there are no rows.
 
-        A row that moves from here to the growing files must be appended before it disappears
-        here: then readers may see it twice for a moment, and never not at all.
+        A row that moves to the growing files must be appended before it is removed here. Readers
+        may then find it twice for a moment, but never miss it.
         """
         wanted = arrow_table(table, rows)
         key = (table, safe_name(file.removesuffix(".parquet")) + ".parquet")
@@ -133,20 +133,20 @@ class JobWriter:
             self._job = job
 
     def flush(self, *, now: bool = False) -> FlushStatus:
-        """Stores everything appended so far. Never raises for a store that cannot be written.
+        """Stores everything appended so far. Never raises if the store cannot be written.
 
-        May block for seconds on a sick bucket. After a failure it waits before it tries again,
-        unless told to try `now`.
+        May block for seconds if a bucket does not respond. After a failure it backs off before it
+        tries again, unless `now` is set.
         """
         with self._flushing:
             wait_s = self._retry_at_s - self._clock()
-            # a longer wait than we ever set means that somebody turned the clock back
+            # a longer wait than the longest backoff means that the clock was set back
             if now or not 0 < wait_s <= _LONGEST_BACKOFF_S:
                 self._attempt()
         return self.status
 
     def close(self) -> FlushStatus:
-        """The last flush: tries whatever the backoff says."""
+        """Flushes a last time, ignoring the backoff."""
         with self._flushing:
             self._job_stored = None  # so that job.json is rebuilt with the newest fragments
             self._attempt()
@@ -190,7 +190,7 @@ class JobWriter:
                 self._bound(self._tables[table])
 
     def _store(self, snapshot: _Snapshot) -> None:
-        """Growing files before replacements, as `replace` promises."""
+        """Stores growing files before replacements, as `replace` requires."""
         if snapshot.job is not None and snapshot.job != self._job_stored:
             publish(self.location, self.host, snapshot.job, self._job_stored)
             self._job_stored = snapshot.job
@@ -214,7 +214,7 @@ class JobWriter:
         try:
             self._put(table, buffer.file, rows)
         except StoreError:
-            # one table that cannot be stored must not keep the others from their turn
+            # a table that cannot be stored goes last, so that it does not block the others
             with self._lock:
                 self._tables[table] = self._tables.pop(table)
             raise
@@ -230,7 +230,7 @@ class JobWriter:
         replacement = self._replacements[table, file]
         if replacement.is_stored(wanted):
             return
-        # until it has succeeded, nobody knows what the file holds
+        # until it has succeeded, the contents of the file are unknown
         replacement.known = False
         if wanted is None:
             self.location.delete(f"{table_folder(table, self.host)}/{file}")
@@ -244,7 +244,7 @@ class JobWriter:
         self.location.put(path, parquet_bytes(rows, codec))
 
     def _store_losses(self) -> None:
-        """The store is back: say what it missed."""
+        """Records the losses after the store is back."""
         with self._lock:
             gone = [(b.table, b.dropped) for b in self._tables.values() if b.dropped]
             for table, dropped in gone:

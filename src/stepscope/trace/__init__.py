@@ -1,7 +1,7 @@
 """The vocabulary of stepscope: jobs, hosts, ranks, groups, steps, phases, operators, tables.
 
-Plain values without behaviour beyond their own arithmetic; the standard library only, so that the
-collectors inside a training process may import it.
+Plain values with little behaviour. Standard library only, so that the collectors inside a training
+process can import it.
 """
 
 from stepscope.trace.job import Fabric, Host, Job, ProcessGroup, Rank, Schedule, Switch

@@ -1,4 +1,4 @@
-"""What this machine is called."""
+"""The name of this host."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import socket
 from collections.abc import Mapping
 
 _VARIABLES = ("STEPSCOPE_HOST", "NODE_NAME", "SLURMD_NODENAME")
-"""Ours, Kubernetes' usual downward-API name, Slurm's."""
+"""Our own, the usual name in Kubernetes' downward API, and Slurm's."""
 
 
 def host_name(env: Mapping[str, str] = os.environ) -> str:
-    """This machine's name as its scheduler knows it, else as it knows itself."""
+    """This host's name in its scheduler, else its own hostname."""
     return next((env[key] for key in _VARIABLES if env.get(key)), socket.gethostname())

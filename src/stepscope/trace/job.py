@@ -84,7 +84,7 @@ class Job:
 
     @cached_property
     def _host_by_rank(self) -> Mapping[int, str]:
-        """The first host that names a rank has it."""
+        """Host names by rank; the first host that lists a rank wins."""
         return {rank: host.name for host in reversed(self.hosts) for rank in host.ranks}
 
     def to_json(self) -> dict[str, Any]:
@@ -107,7 +107,7 @@ class Job:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Job:
-        """Reads what `to_json` wrote, or another program did.
+        """Reads an object from `to_json` or from another program.
 
         Raises:
             KeyError, TypeError, ValueError: a required key is missing or of the wrong kind.

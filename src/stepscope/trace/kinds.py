@@ -1,10 +1,10 @@
-"""What a process group is for, guessed from what its makers called it."""
+"""Guesses the kind of a process group from its name."""
 
 from __future__ import annotations
 
 import re
 
-# What the field calls the dimensions of a mesh: torchtitan, Megatron, DeepSpeed, Hugging Face.
+# Names of mesh dimensions in torchtitan, Megatron, DeepSpeed and Hugging Face.
 _KIND_WORDS = (
     (r"expert.*data|edp", "edp"),
     (r"expert_tensor|etp", "tp"),
@@ -19,10 +19,10 @@ _KIND_WORDS = (
 
 
 def kind_of_words(words: str) -> str | None:
-    """The group kind that a mesh dimension's or group's name speaks of, if any."""
+    """The group kind that the name of a mesh dimension or group suggests, if any."""
     text = words.lower()
     found = [(match.start(match.lastindex or 0), at, kind)
              for at, (pattern, kind) in enumerate(_KIND_WORDS)
              if (match := re.search(pattern, text))]  # fmt: skip
-    # the first word counts: `dp_shard_cp` shards data
+    # the first word decides: `dp_shard_cp` shards data
     return min(found)[2] if found else None

@@ -1,4 +1,4 @@
-"""The words that appear as values in tables: phases, communication operators, peers."""
+"""Values that appear in tables: phases, communication operators, peers."""
 
 from __future__ import annotations
 

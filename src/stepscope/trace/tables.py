@@ -1,8 +1,7 @@
-"""The tables of a job folder: which columns each one has, and of what kind.
+"""The tables of a job folder, with the columns of each and their types.
 
 The kinds are `int64`, `int32`, `double`, `bool` and `str`. Columns in `optional` may be absent from
-any file; readers treat an absent column as unknown. What the columns mean stands in
-`docs/job-folder.md`.
+any file; readers treat an absent column as unknown. `docs/job-folder.md` explains the columns.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ Kind = Literal["int64", "int32", "double", "bool", "str"]
 
 @dataclass(frozen=True)
 class TableSpec:
-    """One table: its columns in order, and which column orders its rows in time."""
+    """One table: its columns in order, and the column that orders its rows by time."""
 
     name: str
     columns: Mapping[str, Kind]
@@ -61,7 +60,7 @@ TABLES: Mapping[str, TableSpec] = {
             time="enqueue_ns",
             optional="start_ns:int64 end_ns:int64 match:int64 state:str blocked_ns:int64 "
             "algorithm:str protocol:str dtype:str "
-            # what Flight Recorder dumps say beyond that
+            # only from Flight Recorder dumps
             "call:str given:int64 taken:int64 dtype_given:str dtype_taken:str shape:str seen:str "
             "retired:bool record:int64 timeout_ms:int64 dumped_ns:int64",
         ),

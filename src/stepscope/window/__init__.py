@@ -1,6 +1,6 @@
-"""Columns of one job over a step or time range: what every diagnosis method receives.
+"""Columns of one job over a step or time range: the input of every diagnosis method.
 
-`table` has the columns, `numbering` tells which rows are alike, `intervals` what is covered.
+`table` has the columns, `numbering` numbers equal rows, `intervals` computes covered time.
 """
 
 from stepscope.window.intervals import Union, union

@@ -1,4 +1,4 @@
-"""Unions of intervals on one line: what is covered, and how much of it lies where."""
+"""Unions of intervals, and the length that they cover between given positions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from stepscope.window.table import Ints, Mask
 
 NEAR = 1 << 14
-"""Positions at a time: mostly they come in order, and so few lie close together (measured)."""
+"""Positions per block: they mostly come in order, so a block touches few intervals (measured)."""
 
 
 @dataclass(frozen=True)
@@ -22,11 +22,11 @@ class Union:
 
     @classmethod
     def of(cls, start: Ints, end: Ints) -> Union:
-        """Of intervals that are disjoint and sorted."""
+        """Makes a union of intervals that are disjoint and sorted already."""
         return cls(start, end, np.cumsum(end - start) - (end - start))
 
     def covered(self, position: Ints) -> Ints:
-        """How much of the line left of each position is covered; some positions at a time."""
+        """The covered length left of each position, computed in blocks of positions."""
         if not self.start.size:
             return np.zeros_like(position)
         flat = position.reshape(-1)
@@ -37,7 +37,7 @@ class Union:
         return covered.reshape(position.shape)
 
     def _about(self, position: Ints) -> Union:
-        """The intervals among which these positions lie: to search these takes half the time."""
+        """The intervals around these positions: searching only these takes half the time."""
         low, high = np.searchsorted(self.start, (position.min(), position.max()), side="right")
         part = slice(max(int(low) - 1, 0), max(int(high), 1))
         return Union(self.start[part], self.end[part], self.before[part])
@@ -49,7 +49,7 @@ class Union:
         return np.where(at >= 0, self.before[index] + partial, 0)
 
     def within(self, begin: Ints, end: Ints) -> Ints:
-        """How much is covered from each begin to its end."""
+        """The covered length between each begin and its end."""
         return self.covered(end) - self.covered(begin)
 
     def holds(self, position: Ints) -> Mask:
@@ -61,7 +61,7 @@ class Union:
 
 
 def union(start: Ints, end: Ints) -> Union:
-    """Merges intervals that touch or overlap; empty ones are nothing."""
+    """Merges intervals that touch or overlap; ignores empty ones."""
     keep = end > start
     if not keep.all():
         start, end = start[keep], end[keep]

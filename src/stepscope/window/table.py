@@ -1,4 +1,4 @@
-"""Tables of numpy columns, and a job with the tables that were recorded of it.
+"""Tables of numpy columns, and a job with its recorded tables.
 
 A `Table` is a bundle of equally long numpy columns. Integers that may be null hold `NULL` (the
 smallest int64), because nanoseconds since 1970 do not fit a float64. Strings are dictionary-coded,
@@ -20,7 +20,7 @@ NULL = np.iinfo(np.int64).min
 """Stands for null in integer columns."""
 
 PART = 2**17
-"""Rows of a part: a megabyte a column."""
+"""Rows of a part: a megabyte per column."""
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -29,15 +29,15 @@ Rows = NDArray[np.intp]
 
 
 FEW = 8
-"""So many words are compared with each row faster than a row's is looked up among all (measured:
+"""Up to this many words, comparing each with all rows is faster than a lookup per row (measured:
 0.3 against 4.1 ms per million rows for one word)."""
 
 
 def distinct(values: Ints) -> Ints:
     """The distinct values in order.
 
-    Most columns hold runs of equal values, one of each is enough to look at. `np.unique` alone
-    loads `numpy.ma` when first called: 15 ms and 3 MB. With counts it does not.
+    Most columns hold runs of equal values, of which one each is enough. Without `return_counts`,
+    `np.unique` imports `numpy.ma` when first called: 15 ms and 3 MB.
     """
     runs = values[np.concatenate((np.ones(min(values.size, 1), np.bool_), np.diff(values) != 0))]
     return np.unique(runs, return_counts=True)[0]
@@ -82,7 +82,7 @@ class Strings:
 
     @classmethod
     def joined(cls, parts: Sequence[Strings]) -> Strings:
-        """The rows of several columns, one after the other."""
+        """Concatenates columns."""
         values = tuple(dict.fromkeys(value for part in parts for value in part.values))
         index = {value: code for code, value in enumerate(values)}
         codes = []
@@ -96,15 +96,15 @@ Column = Ints | Floats | Mask | Strings
 
 
 def taken(column: Column, rows: Rows | slice) -> Column:
-    """The given rows of a column; neighbouring ones, given by a slice, without a copy."""
+    """The given rows of a column; adjacent rows, given by a slice, are not copied."""
     return column[rows] if isinstance(column, np.ndarray) else column.take(rows)
 
 
 class _Taken(Mapping[str, Column]):
-    """Some rows of other columns, each taken when it is first asked for.
+    """Some rows of other columns, each copied when it is first accessed.
 
-    A method wants a few columns of the rows that concern it: copying all of a table with millions
-    of rows would cost more than the method.
+    A method uses a few columns of some rows: copying all columns of a table with millions of rows
+    would cost more than the method.
     """
 
     def __init__(self, columns: Mapping[str, Column], rows: Rows | slice, count: int) -> None:
@@ -128,13 +128,13 @@ class _Taken(Mapping[str, Column]):
         return len(self._columns)
 
     def __reduce__(self) -> tuple[type, tuple[dict[str, Column]]]:
-        """Other processes get the rows, and not all that they were taken from."""
+        """Pickles only these rows, not the columns that they were taken from."""
         return dict, (dict(self),)
 
 
 @dataclass(frozen=True)
 class Table:
-    """Equally long columns. Missing columns are unknown; `has` tells."""
+    """Columns of the same length. A missing column is unknown; see `has`."""
 
     columns: Mapping[str, Column]
 
@@ -165,23 +165,23 @@ class Table:
         return column
 
     def take(self, rows: Rows | Mask) -> Table:
-        """The given rows (a mask or indices), in that order; each column when it is asked for."""
+        """The given rows (a mask or indices), in that order; columns are copied on access."""
         if rows.dtype == np.bool_:
             return self if rows.all() else self.take(np.flatnonzero(rows))
         return Table(_Taken(self.columns, np.asarray(rows, dtype=np.intp), len(rows)))
 
     def parts(self) -> Iterator[tuple[slice, Table]]:
-        """A few rows after the other, at least one part, and where they lie.
+        """Splits the table into parts, at least one, each with its slice of rows.
 
-        What is worked out of them in between stays in the processor's cache: at millions of rows
-        fresh memory costs more than the work.
+        Intermediate results of a part stay in the CPU cache: for millions of rows, fresh memory
+        costs more than the computation.
         """
         for first in range(0, max(len(self), 1), PART):
             stop = min(first + PART, len(self))
             yield slice(first, stop), self.part(first, stop)
 
     def part(self, first: int, stop: int) -> Table:
-        """Neighbouring rows, which are not copied."""
+        """Adjacent rows, without a copy."""
         return Table(_Taken(self.columns, slice(first, stop), stop - first))
 
     def with_column(self, name: str, column: Column) -> Table:
@@ -190,7 +190,7 @@ class Table:
     def per_rank(self) -> Iterator[tuple[int, Table]]:
         """Every rank that has rows, with its rows."""
         if not len(self):
-            return  # numpy splits nothing into one part
+            return  # numpy would return one empty part
         ranks = self.ints("rank")
         order = np.argsort(ranks, kind="stable")
         values, starts = np.unique(ranks[order], return_index=True)
@@ -199,7 +199,7 @@ class Table:
 
 
 def joined(tables: Sequence[Table]) -> Table:
-    """The rows of tables with the same columns, one after the other."""
+    """Concatenates tables with the same columns."""
     names = tables[0].columns
     return Table({name: _joined([table.columns[name] for table in tables]) for name in names})
 
@@ -213,7 +213,7 @@ def _joined(parts: Sequence[Column]) -> Column:
 
 @dataclass(frozen=True)
 class Window:
-    """A job and the tables that were recorded of it. A table nobody recorded is absent."""
+    """A job and its recorded tables. A table that was not collected is absent."""
 
     job: Job
     tables: Mapping[str, Table] = field(default_factory=dict)
@@ -225,14 +225,15 @@ class Window:
 
     @cached_property
     def ranks(self) -> tuple[int, ...]:
-        """Every rank that any table saw, host-level rows (rank -1) aside."""
-        seen = [distinct(table.ints("rank")) for table in self.tables.values() if table.has("rank")]
-        ranks = distinct(np.concatenate([np.zeros(0, np.int64), *seen]))
+        """Every rank in any table, without host-level rows (rank -1)."""
+        tables = self.tables.values()
+        found = [distinct(table.ints("rank")) for table in tables if table.has("rank")]
+        ranks = distinct(np.concatenate([np.zeros(0, np.int64), *found]))
         return tuple(ranks[ranks >= 0].tolist())
 
     @cached_property
     def groups(self) -> tuple[ProcessGroup, ...]:
-        """The job's process groups; where none are known, all ranks are one group `dp-0`."""
+        """The job's process groups; if none are known, all ranks are one group `dp-0`."""
         return self.job.groups or (ProcessGroup("dp-0", "dp", self.ranks),)
 
     def host_of(self, rank: int) -> str | None:

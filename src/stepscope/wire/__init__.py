@@ -1,1 +1,1 @@
-"""Bytes between producers and the processor. Standard library only: producers import it."""
+"""The protocol between producers and the processor. Standard library only, for producers."""

@@ -1,7 +1,6 @@
-"""Requests: what the processor asks of a producer, and what `stepscope run` asks of it.
+"""Requests from the processor to producers, and from commands and launchers to the processor.
 
-Each is the payload of a CONTROL packet, a JSON object; what the asked does not know in it, it
-leaves alone.
+Each is the payload of a CONTROL packet: a JSON object. Receivers ignore unknown keys.
 """
 
 from __future__ import annotations
@@ -15,20 +14,19 @@ from stepscope.errors import WireError
 from stepscope.wire.frames import PacketKind, unpack
 
 AS_USUAL = 1 << 16
-"""In place of NCCL's events, beyond whose bits it is: those that the plugin watches where nobody
-asked for others."""
+"""A value outside NCCL's event bits: resets the plugin to the events that it watches by default."""
 MOST_COUNTERS_HZ, MOST_COUNTERS_SECONDS = 10_000, 600
-"""Of counters: beyond that GPUs overflow, and folders do."""
+"""Limits of counter sampling: beyond them, GPU buffers overflow and job folders get too large."""
 _LONGEST_SECONDS = 60.0
-"""A processor that asks for more is not believed: looks cost the training something."""
+"""Requests for longer are capped: frequent checks cost the training time."""
 
 
 @dataclass(frozen=True)
 class Hurry:
-    """Tell at once what is in flight: somebody has stopped."""
+    """Asks a producer to report outstanding operators immediately: a process has stopped."""
 
     seconds: float
-    """For how long."""
+    """For how long the producer does so."""
 
 
 def encode_hurry(hurry: Hurry) -> bytes:
@@ -37,71 +35,71 @@ def encode_hurry(hurry: Hurry) -> bytes:
 
 
 def decode_hurry(data: bytes) -> Hurry:
-    """What a packet asks for; of what is no request of ours, nothing for no time.
+    """Decodes a packet for a producer; other requests give zero seconds.
 
     Raises:
-        WireError: it is no packet, or its payload no JSON object.
+        WireError: it is not a packet, or its payload is not a JSON object.
     """
     header, payload = unpack(data)
     if header.kind != PacketKind.CONTROL:
-        raise WireError(f"a {header.kind.name} packet for a producer")
+        raise WireError(f"a {header.kind.name} packet sent to a producer")
     seconds = _object(payload).get("hurry_seconds", 0.0)
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or math.isnan(seconds):
-        raise WireError("hurry_seconds is no number")
+        raise WireError("hurry_seconds is not a number")
     return Hurry(min(max(float(seconds), 0.0), _LONGEST_SECONDS))
 
 
 def encode_flush(job: str) -> bytes:
-    """The payload that asks a processor to store all it knows of a job, and to say so."""
+    """A request to store everything of a job and to reply when done."""
     return json.dumps({"flush": job}).encode()
 
 
 def decode_flush(payload: memoryview) -> str | None:
-    """The job that is to be stored, of a CONTROL packet; None where nothing is to be."""
+    """The job to store; None if the payload is another request."""
     return _job_in(payload, "flush")
 
 
 def encode_follow(job: str) -> bytes:
-    """The payload that asks a processor to say whenever it has stored something of a job."""
+    """A request to be notified whenever something of a job was stored."""
     return json.dumps({"follow": job}).encode()
 
 
 def decode_follow(payload: memoryview) -> str | None:
-    """The job that is to be told of; None where none is."""
+    """The job to follow; None if the payload is another request."""
     return _job_in(payload, "follow")
 
 
 def encode_events(job: str, nccl_events: int) -> bytes:
-    """The payload that asks a processor to have NCCL's plugin in a job's ranks here watch other
-    events: bits of NCCL's activation mask, or AS_USUAL. It goes on to the ranks as it is."""
+    """A request that NCCL's plugin in a job's ranks on this host watches other events: bits of
+    NCCL's activation mask, or AS_USUAL. The processor forwards it to the ranks unchanged."""
     return json.dumps({"watch": job, "nccl_events": nccl_events}).encode()
 
 
 def decode_events(payload: memoryview) -> str | None:
-    """The job whose ranks are to watch other events; None where none are."""
+    """The job whose ranks are to watch other events; None if it is another request."""
     return _job_in(payload, "watch")
 
 
 def encode_relayed(ranks: int) -> bytes:
-    """The payload that answers: so many ranks were told."""
+    """The reply: the number of ranks that the request was forwarded to."""
     return json.dumps({"relayed": ranks}).encode()
 
 
 def decode_relayed(payload: memoryview) -> int:
-    """How many were told.
+    """The number of ranks that the request was forwarded to.
 
     Raises:
-        WireError: it is no answer.
+        WireError: it is not a reply.
     """
     ranks = _object(payload).get("relayed")
     if not isinstance(ranks, int):
-        raise WireError("no answer to a request to watch other events")
+        raise WireError("not a reply to a request to watch other events")
     return ranks
 
 
 @dataclass(frozen=True)
 class Counted:
-    """How often the GPUs of a host were sampled, and what stood in the way."""
+    """The result of a counter window on one host: samples, losses and problems."""
 
     samples: int
     lost: int
@@ -109,12 +107,12 @@ class Counted:
 
 
 def encode_counters(hz: float, seconds: float) -> bytes:
-    """The payload that asks a processor to sample counters of its GPUs so often and so long."""
+    """A request to sample counters of the host's GPUs at a rate for some seconds."""
     return json.dumps({"counters_hz": hz, "seconds": seconds}).encode()
 
 
 def decode_counters(payload: memoryview) -> tuple[float, float] | None:
-    """How often and how long they are to be sampled; None where they are not, or not sensibly."""
+    """The rate and duration; None if it is another request or a value is out of range."""
     try:
         said = _object(payload)
         hz, seconds = float(said["counters_hz"]), float(said["seconds"])
@@ -125,33 +123,33 @@ def decode_counters(payload: memoryview) -> tuple[float, float] | None:
 
 
 def encode_counted(counted: Counted) -> bytes:
-    """The payload that answers when that is over."""
+    """The reply when the window is over."""
     answer = {"samples": counted.samples, "lost": counted.lost, "troubles": counted.troubles}
     return json.dumps({"counted": answer}).encode()
 
 
 def decode_counted(payload: memoryview) -> Counted:
-    """What came of it.
+    """The result of the window.
 
     Raises:
-        WireError: it is no answer.
+        WireError: it is not a reply.
     """
     try:
         said = _object(payload)["counted"]
         troubles = tuple(str(one) for one in said["troubles"])
         return Counted(int(said["samples"]), int(said["lost"]), troubles)
     except (KeyError, TypeError, ValueError) as error:
-        raise WireError("no answer to a request to sample counters") from error
+        raise WireError("not a reply to a request to sample counters") from error
 
 
 def encode_parent(parent: int, stopped: int | None) -> bytes:
-    """The payload by which a launcher says that it will tell which of its children stop, and that
-    one just did."""
+    """A launcher's message that it reports stopped children from now on, and whether one just
+    stopped."""
     return json.dumps({"parent": parent, "stopped": stopped}).encode()
 
 
 def decode_parent(payload: memoryview) -> tuple[int, bool] | None:
-    """Whose children are told of, and whether one has stopped; None where that is not said."""
+    """The launcher's pid and whether a child has stopped; None if it is another request."""
     try:
         said = _object(payload)
     except WireError:
@@ -163,24 +161,24 @@ def decode_parent(payload: memoryview) -> tuple[int, bool] | None:
 
 
 def encode_stored(job: str) -> bytes:
-    """The payload that says so; what was stored stands in the job's folder."""
+    """The notification that something of a job was stored."""
     return json.dumps({"stored": job}).encode()
 
 
 def encode_flushed(job: str, trouble: str | None) -> bytes:
-    """The payload that answers: stored, or why not."""
+    """The reply to a flush: stored, or the reason why not."""
     return json.dumps({"flushed": job, "trouble": trouble}).encode()
 
 
 def decode_flushed(payload: memoryview) -> str | None:
-    """Why a job was not stored; None when it was.
+    """Why a job was not stored; None if it was.
 
     Raises:
-        WireError: it is no answer.
+        WireError: it is not a reply.
     """
     answer = _object(payload)
     if "flushed" not in answer:
-        raise WireError("no answer to a request to store a job")
+        raise WireError("not a reply to a request to store a job")
     trouble = answer.get("trouble")
     return None if trouble is None else str(trouble)
 
@@ -189,9 +187,9 @@ def _object(payload: memoryview) -> dict[str, Any]:
     try:
         value = json.loads(bytes(payload))
     except (ValueError, RecursionError) as error:
-        raise WireError("a request that is no JSON") from error
+        raise WireError("a request that is not JSON") from error
     if not isinstance(value, dict):
-        raise WireError("a request that is no JSON object")
+        raise WireError("a request that is not a JSON object")
     return value
 
 

@@ -4,17 +4,17 @@
     | magic | version | kind   | count | dropped | packet  | pid       |  payload …
     | u32   | u16     | u16    | u32   | u32     | u64     | u64       |
 
-- magic: `b"SScp"`, so that a stranger on the socket is noticed at once.
-- version: of this layout; a processor refuses what it does not know and says so once.
-- kind: HELLO and NAMES carry JSON, RECORDS carries `count` records of 64 bytes, CONTROL is the
-  one message that flows back.
+- magic: `b"SScp"`, so that another program on the socket is detected immediately.
+- version: of this layout; a processor refuses other versions and logs that once.
+- kind: HELLO and NAMES carry JSON, RECORDS carries `count` records of 64 bytes, CONTROL carries
+  JSON requests and replies (`control`) in both directions.
 - count: records in the payload; must agree with its length.
 - dropped: records lost in this producer since its last packet (a full ring).
 - packet: number of this packet on this connection, from 0; a gap would be a lost packet.
-- pid: the producer.
+- pid: of the producer.
 
-A packet is at most 64 KiB, because hosts commonly cap socket send buffers near 208 KiB. Names that
-do not fit one packet travel in several.
+A packet has at most 64 KiB, because hosts commonly limit socket send buffers to about 208 KiB.
+Names that do not fit one packet are sent in several.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ MAX_PACKET_BYTES = 65536
 MAX_PAYLOAD_BYTES = MAX_PACKET_BYTES - HEADER.size
 MAX_RECORDS = MAX_PAYLOAD_BYTES // RECORD_BYTES
 MAX_TEXT = 4096
-"""Characters of one string: a job, a store, a name."""
+"""Most characters in one string: a job, a store, a name."""
 _MAX_MEMBERS = 1 << 20
-"""Ranks of one group: two words could announce more than memory holds."""
+"""Most ranks of one group: two numbers could encode more than fit in memory."""
 _MAX_NUMBER = (1 << 31) - 1
 MAX_TIME_NS = 1 << 61
-"""Of a record: two of them, and a clock's offset, still add up within 64 bits."""
+"""Largest time in a record: the sum of two and of a clock's offset still fits 64 bits."""
 _MAX_WALL_NS = 1 << 62
 assert HEADER.size == 32
 
@@ -77,12 +77,12 @@ class AtRisk:
 
 
 PYTHON = "python"
-"""The producer that `collect` is. Native ones (`cupti`, `nccl`) stand beside it in one process."""
+"""The `source` of `collect`. Native producers (`cupti`, `nccl`) may run in the same process."""
 
 
 @dataclass(frozen=True)
 class Hello:
-    """Who a producer is. `wall_ns - mono_ns` turns its record times into wall-clock time."""
+    """Identifies a producer. `wall_ns - mono_ns` converts its times to wall-clock time."""
 
     job: str
     store: str
@@ -125,7 +125,7 @@ def pack(kind: PacketKind, payload: bytes | memoryview, pid: int, packet: int,
 
 
 def unpack(data: bytes | memoryview) -> tuple[Header, memoryview]:
-    """Splits a packet, believing nothing.
+    """Splits a packet into header and payload, and validates both.
 
     Raises:
         WireError: not a packet of this version, or its sizes do not agree.
@@ -139,7 +139,7 @@ def unpack(data: bytes | memoryview) -> tuple[Header, memoryview]:
     if magic != MAGIC:
         raise WireError(f"magic is {magic:#010x}, want {MAGIC:#010x}: not a stepscope producer")
     if version != VERSION:
-        raise WireError(f"packet version {version}, this processor speaks {VERSION}")
+        raise WireError(f"packet version {version}, this processor expects {VERSION}")
     known = _KINDS.get(kind)
     if known is None:
         raise WireError(f"unknown packet kind {kind}")
@@ -150,7 +150,7 @@ def unpack(data: bytes | memoryview) -> tuple[Header, memoryview]:
 
 
 def records(payload: memoryview) -> Iterator[tuple[int, ...]]:
-    """The records of a RECORDS payload as tuples, slow and obvious; numpy does it in bulk."""
+    """The records of a RECORDS payload as tuples: slow but simple; numpy does it in bulk."""
     return RECORD.iter_unpack(payload)
 
 
@@ -162,9 +162,9 @@ def encode_hello(hello: Hello) -> bytes:
 
 
 def encode_names(names: Names) -> list[bytes]:
-    """One payload, or as many as it takes for each to fit a packet.
+    """Encodes names into one payload, or several if one does not fit a packet.
 
-    Left out: a group whose ranks are so irregular that it does not fit a packet alone.
+    A group whose ranks are so irregular that it alone does not fit a packet is left out.
     """
     groups = [
         {"id": group.id, "kind": group.kind, "ranks": _runs_of(group.ranks)}
@@ -226,22 +226,22 @@ def _at_risk(body: Mapping[str, Any]) -> AtRisk:
 
 def _number(value: Any, most: int = _MAX_NUMBER) -> int:
     if type(value) is not int:
-        raise TypeError(f"{value!r:.40} is no integer")
+        raise TypeError(f"{value!r:.40} is not an integer")
     if not 0 <= value <= most:
-        raise ValueError(f"{value!r:.40} is not within 0 and {most}")
+        raise ValueError(f"{value!r:.40} is not between 0 and {most}")
     return value
 
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r:.40} is no string")
+        raise TypeError(f"{value!r:.40} is not a string")
     if len(value) > MAX_TEXT:
-        raise ValueError(f"a string of {len(value)} characters, at most {MAX_TEXT} are sensible")
+        raise ValueError(f"a string of {len(value)} characters, at most {MAX_TEXT} are allowed")
     return value
 
 
 def _halves(names: Names) -> tuple[Names, ...]:
-    """Two parts; of one thing that is too large, what stands beside it."""
+    """Splits names into two parts; drops a single name or group that is too large."""
     texts, groups = names.names, names.groups
     if len(texts) + len(groups) < 2:
         return (Names(parallelism=names.parallelism),) if texts or groups else ()
@@ -253,8 +253,8 @@ def _halves(names: Names) -> tuple[Names, ...]:
 
 
 def _runs_of(ranks: Iterable[int]) -> list[list[int]]:
-    """Ranks as runs of `[first, count, stride]`: ten thousand of them, laid out as groups are,
-    fit a packet many times over."""
+    """Ranks as runs of `[first, count, stride]`: ten thousand ranks in usual layouts easily fit a
+    packet."""
     runs: list[list[int]] = []
     for rank in ranks:
         if not runs:
@@ -274,7 +274,7 @@ def _ranks_of(runs: Any) -> tuple[int, ...]:
     ranks: list[int] = []
     for first, count, stride in runs:
         if type(stride) is not int or abs(stride) > _MAX_NUMBER:
-            raise TypeError(f"{stride!r:.40} is no stride")
+            raise TypeError(f"{stride!r:.40} is not a stride")
         start, length = _number(first), _number(count, _MAX_MEMBERS)
         ranks += (_number(start + at * stride) for at in range(length))
         if len(ranks) > _MAX_MEMBERS:

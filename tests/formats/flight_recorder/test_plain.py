@@ -1,4 +1,4 @@
-"""The pickle machine: plain data comes out as Python would build it, and nothing else does."""
+"""The unpickler: plain data is the same as from Python's, and nothing else is accepted."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ BROKEN = {
     "damaged gzip": gzip.compress(b'{"entries": []}' * 50)[:-12],
     "nested deeper": b'{"pg_config":' + b"[" * 100_000,
     "damaged JSON": b'{"pg_config": {}, "entries": [',
-    "no Flight Recorder dump": b"\x80\x02]K\x01a.",
+    "not a Flight Recorder dump": b"\x80\x02]K\x01a.",
     "more than plain data": b"\x80\x02cos\nsystem\n(X\x01\x00\x00\x00xtR.",
 }
 

@@ -1,4 +1,4 @@
-"""Flight recorders of real gloo jobs, each with one fault: read, diagnosed, told."""
+"""Flight recorders of real gloo jobs, each with one fault: read, diagnosed, reported."""
 
 from __future__ import annotations
 

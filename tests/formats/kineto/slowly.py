@@ -1,4 +1,4 @@
-"""What the native scanner does, slowly: the standard library's JSON and one event at a time."""
+"""A slow version of the native scanner: the standard library's JSON, one event at a time."""
 
 from __future__ import annotations
 

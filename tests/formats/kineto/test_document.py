@@ -108,4 +108,4 @@ def test_cut_off_gzip_gives_what_was_whole(tmp_path: Path) -> None:
     path.write_bytes(gzip.compress(bytes(range(256)) * 999)[:-20])
     contents = Contents(path)
     assert len(b"".join(contents)) > 200_000
-    assert contents.problem == "its gzip data is cut off"
+    assert contents.problem == "its gzip data is truncated"

@@ -1,4 +1,4 @@
-"""How traces lie in folders: below one another, as torch names them, of several windows or runs."""
+"""Traces in folders: nested, named by torch, of several windows or runs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_folders_below_are_searched(tmp_path: Path, names: tuple[str, str]) -> N
     assert (reading.window.ranks, reading.problems) == ((0, 1), ())
 
 
-def test_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
+def test_files_of_the_same_name_are_distinguished(tmp_path: Path) -> None:
     named(tmp_path, "host1/rank0.json", trace(gpu_events()))
     named(tmp_path, "host2/rank0.json", trace(gpu_events()))
     with pytest.raises(SourceError, match=r"host1/rank0.json and host2/rank0.json are both of ra"):
@@ -66,7 +66,9 @@ def test_windows_of_one_process_have_one_rank(tmp_path: Path) -> None:
     assert steps.ints("rank").tolist() == [0, 0, 1, 1]
     assert steps.ints("step").tolist() == [3, 9, 3, 9]
     assert len(reading.problems) == 4
-    assert reading.problems[0].startswith("log/gpu7_4711.1712345678901.pt.trace.json: it does not")
+    assert reading.problems[0].startswith(
+        "log/gpu7_4711.1712345678901.pt.trace.json: it has no rank"
+    )
 
 
 def test_found_steps_of_later_windows_are_counted_on(tmp_path: Path) -> None:

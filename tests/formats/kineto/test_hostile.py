@@ -1,4 +1,4 @@
-"""Files that are not what they seem: what is whole is used, the rest is one line with the name."""
+"""Damaged files: complete events are used, the rest is one line with the file's name."""
 
 from __future__ import annotations
 
@@ -89,8 +89,8 @@ def test_fields_of_any_kind(changes: list[tuple[int, str, Any]], data: st.DataOb
     (b"", "the file is empty"),
     (b"[" * 10_000, "no event"),
     (b'{"entries": [], "version": "2.4"}', "no list traceEvents"),
-    (b'{"traceEvents": []}', "it holds no event of a PyTorch profiler"),
-    (b'{"traceEvents": [{"ph": "X", "name": "a", "ts": 1}]}', "it holds no event"),
+    (b'{"traceEvents": []}', "it has no event of a PyTorch profiler"),
+    (b'{"traceEvents": [{"ph": "X", "name": "a", "ts": 1}]}', "it has no event"),
     (b"\x1f\x8b" + b"junk" * 9, "its gzip data is damaged"),
     (b"\x80\x04garbage", "no list traceEvents"),
 ])  # fmt: skip
@@ -113,7 +113,7 @@ def test_a_cut_off_trace_is_used_as_far_as_it_goes(tmp_path: Path) -> None:
     write(tmp_path / "rank0.json", WHOLE[: len(WHOLE) * 2 // 3])
     reading = read(tmp_path)
     assert len(reading.window.tables["kernels"]) > 4
-    assert reading.problems[0].startswith("rank0.json: it ends in the middle (truncated)")
+    assert reading.problems[0].startswith("rank0.json: it is truncated; complete events are used")
 
 
 EVENT = b'{"ph":"X","cat":"cpu_op","name":"a","ts":1,"dur":1,"pid":1,"tid":1}'

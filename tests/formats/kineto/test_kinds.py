@@ -1,4 +1,4 @@
-"""What PyTorch of other years, and on other devices, writes."""
+"""Traces of other PyTorch versions and devices."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_kernels_of_rocm(tmp_path: Path, name: str, part: str) -> None:
     assert found == {**dict.fromkeys(found, 0), part: 40}
 
 
-def test_rccl_is_told_by_the_call_around_it(tmp_path: Path) -> None:
+def test_rccl_is_recognised_by_the_enclosing_call(tmp_path: Path) -> None:
     said = {**COLLECTIVE, "Collective name": "_allgather_base"}
     events = [
         event("cpu_op", "record_param_comms", 5, 20, **{"External id": 9, **said}),

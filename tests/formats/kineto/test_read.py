@@ -193,12 +193,12 @@ def test_ranks_by_name(names: list[str], ranks: list[int | None]) -> None:
     assert ranks_by_name(names) == ranks
 
 
-def test_ranks_that_nothing_tells_are_given_in_order_and_named(tmp_path: Path) -> None:
+def test_unknown_ranks_are_assigned_in_order_and_reported(tmp_path: Path) -> None:
     for name in ("host7_4711", "host7_4712"):
         write(tmp_path / f"{name}.json", trace(gpu_events(), rank=None))
     reading = read(tmp_path)
     assert reading.window.ranks == (0, 1)
-    assert "host7_4712.json: it does not say its rank; taken for rank 1" in reading.problems[1]
+    assert "host7_4712.json: it has no rank; taken as rank 1" in reading.problems[1]
 
 
 def test_stacks_are_sampled_runs_of_the_main_thread(tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ def test_nccl_calls_without_a_device_have_no_end(tmp_path: Path) -> None:
     assert comm.ints("end_ns").tolist() == [NULL] and comm.strings("state")[0] == "done"
 
 
-def test_traces_are_told_from_other_json(tmp_path: Path) -> None:
+def test_traces_are_distinguished_from_other_json(tmp_path: Path) -> None:
     assert recognise(write(tmp_path / "a.json", trace(gpu_events())))
     assert recognise(write(tmp_path / "b.json.gz", gpu_events()))
     assert recognise(tmp_path)

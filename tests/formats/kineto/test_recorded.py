@@ -1,4 +1,4 @@
-"""Traces that torch.profiler writes here and now, of a real gloo job."""
+"""Traces that torch.profiler records of a real gloo job during the test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The native scanner keeps what its slow twin keeps, whatever the bytes and wherever they end."""
+"""The native scanner keeps the same as the slow version, whatever the bytes."""
 
 from __future__ import annotations
 

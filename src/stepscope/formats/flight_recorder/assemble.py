@@ -1,18 +1,18 @@
-"""Dumps of all ranks into one Window.
+"""Assembles the dumps of all ranks into one Window.
 
-Lossy: of all stacks only each rank's newest is kept. `start_ns` and `end_ns` are left out, as the
-recorder does not know them: its times of start and completion are those at which a watchdog next
-looked, up to a second late, from which nobody should fit clocks. The column `state` says the same
-without the times. Columns of our own beside the contract's:
+Lossy: only the newest stack of each rank is kept. `start_ns` and `end_ns` are left out: recorded
+times of start and completion are those of the watchdog's next check, up to a second late, and
+useless for fitting clocks. The column `state` has the same information without times. Columns
+beyond the contract:
 
     call            the recorder's name of the operator, `_all_gather_base`
-    given, taken    elements that went in and came out; null where not known
-    dtype_given, dtype_taken, shape    types of both sides, and the side that counts as text
-    seen, retired   state and retirement as recorded. Gloo never says more than `scheduled`, but
-                    retires what has ended, well or not: such rows are `done`
-    record          the recorder's running number; a rank that begins above 0 lost older ones
-    timeout_ms      after which the operator fails, 0 if unknown
-    dumped_ns       the file's time of change: the dump was written then or, if copied, before
+    given, taken    numbers of input and output elements; null if unknown
+    dtype_given, dtype_taken, shape    types of inputs and outputs, and the shape that counts
+    seen, retired   state and retirement as recorded. Gloo never records more than `scheduled`, but
+                    retires operators that have ended or failed: such rows are `done`
+    record          the recorder's running number; a rank that begins above 0 lost older entries
+    timeout_ms      after which the operator fails; 0 if unknown
+    dumped_ns       modification time of the file: the dump was written then or, if copied, before
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ COLUMNS = (
 )  # fmt: skip
 TEXTS = ("group", "op", "state", "call", "dtype_given", "dtype_taken", "shape", "seen")
 FAITHFUL = ("nccl", "ncclx", "rccl", "rcclx", "xccl", "hccl", "mccl")
-"""Libraries whose recorders tell states by events on the device; others only retire."""
+"""Backends whose recorded states come from device events; others only retire operators."""
 SCATTERS = ("Scatter",)
-"""What goes out counts, as in collected jobs: the members give nothing to the root."""
+"""For these the output size counts, as in collected jobs: only the root has an input."""
 
 
 def assemble(name: str, dumps: Mapping[int, Dump], where: Mapping[int, Found]) -> Window:
-    """The Window of a job from its ranks' dumps."""
+    """Assembles the Window of a job from its ranks' dumps."""
     groups = find_groups(dumps)
     job = Job(
         job_id=name, world_size=groups.world_size, hosts=_hosts(where), groups=groups.groups,
@@ -90,14 +90,14 @@ def _changed_ns(file: Found) -> int:
 
 
 def _peer(entry: Entry, group: ProcessGroup) -> int:
-    """Recorders write ranks within the group; the contract wants global ones."""
+    """The global rank of the peer; dumps have the rank within the group."""
     if entry.op not in ("Send", "Recv"):
         return NO_PEER
     return group.ranks[entry.peer] if 0 <= entry.peer < len(group.ranks) else UNKNOWN_PEER
 
 
 def _state(entry: Entry, retires: bool) -> str | None:
-    """`scheduled` of a recorder that never says more and retires nothing means nothing."""
+    """The state; None for `scheduled` if a backend records nothing more and retires nothing."""
     if entry.seen == "completed":
         return "done"
     if entry.seen == "started" or entry.backend in FAITHFUL:
@@ -127,7 +127,7 @@ def _table(rows: list[tuple[Any, ...]]) -> Table:
 
 
 def _stacks(dumps: Mapping[int, Dump]) -> Table:
-    """Where every rank was when it made its newest call."""
+    """The stack of every rank's newest call."""
     ranks = [rank for rank in sorted(dumps) if dumps[rank].stack]
     return Table({
         "rank": np.array(ranks, np.int64),

@@ -1,10 +1,10 @@
-"""One rank's dump: plain data into entries, tolerant of what the versions 2.1 to 2.10 call things.
+"""Parses one rank's dump into entries, with the names that versions 2.1 to 2.10 use.
 
-Coalesced operators are undone here: the recorder writes every member and then one entry
-`coalesced` that alone learns how it went. Sends and receives take their state from it; members of
-a coalesced collective become one entry, as they share one sequence number.
+Coalesced operators are resolved here: the recorder writes every member, then one entry `coalesced`
+whose state alone is updated. Sends and receives take their state from it; members of a coalesced
+collective become one entry, because they share a sequence number.
 
-Nothing is believed: whatever is not of the expected type is as if it were not there.
+All input is validated: a value of an unexpected type is treated as missing.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from typing import Any
 from stepscope.errors import FormatError
 
 MOST_ENTRIES = 1_000_000
-"""Of one rank. The ring holds 2,000 unless told otherwise; some set 20,000."""
+"""Most entries of one rank. The ring buffer holds 2,000 by default; some set 20,000."""
 MOST_FRAMES = 128
 LONGEST_NAME = 300
-"""Characters of any name or path that are kept."""
+"""Names and paths are truncated to this many characters."""
 LARGEST_NUMEL = 1 << 48
 LATEST_NS = 4 * 10**18
 DTYPE_BYTES = {
@@ -31,7 +31,7 @@ DTYPE_BYTES = {
     "Float": 4, "UInt32": 4, "ComplexHalf": 4, "Long": 8, "Double": 8, "UInt64": 8,
     "ComplexFloat": 8, "ComplexDouble": 16, "QInt8": 1, "QUInt8": 1, "QInt32": 4,
 }  # fmt: skip
-"""By the names of c10::ScalarType; Float8 variants are one byte."""
+"""Bytes by names of c10::ScalarType; Float8 variants take one byte."""
 OPERATORS = (
     (r"barrier", "Barrier"),
     (r"reduce_?scatter", "ReduceScatter"),
@@ -45,14 +45,14 @@ OPERATORS = (
     (r"send", "Send"),
     (r"recv", "Recv"),
 )
-"""What a recorder's name of an operator contains, the longest first."""
+"""Patterns in recorded names of operators; longer ones first."""
 COALESCED = "coalesced"
 _NAME = re.compile(r"(?:(?P<backend>\w+):)?(?P<call>\S+)(?: (?P<a>\d+)(?:->|<-)(?P<b>\d+))?")
 
 
 @dataclass(frozen=True, slots=True)
 class Tensors:
-    """What went in or came out: elements in all, bytes where the type is known, shapes as text."""
+    """Inputs or outputs of an operator: total elements, bytes if the type is known, shapes."""
 
     numel: int = 0
     bytes: int | None = 0
@@ -66,7 +66,7 @@ NOTHING = Tensors()
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One operator as its rank's recorder saw it."""
+    """One operator as recorded on its rank."""
 
     group: str
     desc: str
@@ -77,7 +77,7 @@ class Entry:
     call: str
     op: str | None
     peer: int
-    """Rank within the group, -1 where there is none."""
+    """Rank within the group, -1 if there is none."""
     given: Tensors
     taken: Tensors
     seen: str
@@ -90,15 +90,15 @@ class Entry:
 
 @dataclass(frozen=True)
 class Dump:
-    """What one rank dumped. `rank` only if the dump itself says so."""
+    """One rank's dump. `rank` is set only if the dump itself contains it."""
 
     rank: int | None
     entries: tuple[Entry, ...]
     groups: Mapping[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
-    """Description and global ranks by name, where the recorder knew the ranks."""
+    """Description and global ranks by name, for groups whose ranks were recorded."""
     version: str = ""
     stack: str = ""
-    """Where the newest call came from of which the dump tells; JSON dumps hold no stacks."""
+    """Stack of the newest call in the dump; JSON dumps have no stacks."""
     stack_ns: int = 0
 
 
@@ -113,13 +113,13 @@ def is_dump(data: Any) -> bool:
 
 
 def parse(data: Any) -> Dump:
-    """A dump from plain data.
+    """Parses plain data into a dump.
 
     Raises:
-        FormatError: this is no dump.
+        FormatError: this is not a dump.
     """
     if not is_dump(data):
-        raise FormatError("no Flight Recorder dump: neither entries nor pg_config are in it")
+        raise FormatError("not a Flight Recorder dump: it has neither entries nor pg_config")
     listed = data.get("entries")
     raw = listed if isinstance(listed, list | tuple) else ()
     if len(raw) > MOST_ENTRIES:
@@ -160,7 +160,7 @@ def _entry(data: Mapping[str, Any], at: int, sizes: dict[object, Tensors]) -> En
 
 @lru_cache(maxsize=4096)
 def named(name: str) -> tuple[str, str, str | None, int]:
-    """Library, call, operator and the peer within the group of `nccl:send 0->1`."""
+    """Splits `nccl:send 0->1` into library, call, operator and the peer within the group."""
     match = _NAME.match(name)
     if match is None:
         return "", "unknown", None, -1
@@ -169,7 +169,7 @@ def named(name: str) -> tuple[str, str, str | None, int]:
 
 
 def operator_of(call: str) -> str | None:
-    """The contract's operator for a recorder's name, None for what is none of them."""
+    """The contract's operator for a recorded name; None if there is none."""
     lower = call.lower()
     return next((op for pattern, op in OPERATORS if re.search(pattern, lower)), None)
 
@@ -191,19 +191,19 @@ def _created(data: Mapping[str, Any]) -> int:
     return time if 0 <= time < LATEST_NS else 0
 
 
-def _tensors(sizes: Any, dtypes: Any, seen: dict[object, Tensors]) -> Tensors:
-    """Sums over the tensors. `seen` spares lists that are shared, and sizes that return."""
+def _tensors(sizes: Any, dtypes: Any, cache: dict[object, Tensors]) -> Tensors:
+    """Sums over the tensors. `cache` keeps results for shared lists and repeated sizes."""
     if not isinstance(sizes, list | tuple) or not sizes:
         return NOTHING
     key = (id(sizes), id(dtypes)) if len(sizes) > 1 else (_content(sizes[0]), _content(dtypes))
-    known = seen.get(key)
+    known = cache.get(key)
     if known is None:
-        known = seen[key] = _summed(sizes, dtypes)
+        known = cache[key] = _summed(sizes, dtypes)
     return known
 
 
 def _content(value: Any) -> object:
-    """What tells one short list of numbers or names from another, without looking deeper."""
+    """A cache key: the contents of a short list of numbers or names, else its identity."""
     plain = isinstance(value, list | tuple) and len(value) < 8 and all(
         type(one) in (int, str) for one in value)  # fmt: skip
     return tuple(value) if plain else id(value)
@@ -219,7 +219,7 @@ def _summed(sizes: Any, dtypes: Any) -> Tensors:
 
 
 def _numel(sizes: Iterable[Any]) -> tuple[int, int]:
-    """Elements in all (-1: not known) and the number of tensors."""
+    """Total elements (-1: unknown) and the number of tensors."""
     total = count = 0
     for shape in sizes:
         if not isinstance(shape, list | tuple) or len(shape) > 64:
@@ -232,7 +232,7 @@ def _numel(sizes: Iterable[Any]) -> tuple[int, int]:
 
 
 def _shape(sizes: Any) -> str:
-    """As people write it: `[4, 8]`, of many tensors `12 x [4]` or the first few."""
+    """Shapes as text: `[4, 8]`; for many tensors `12 x [4]` or the first few."""
     shown = [_one_shape(shape) for shape in sizes[:4]]
     if len(sizes) > 1 and len(set(shown)) == 1 and all(one == sizes[0] for one in sizes[:4]):
         return f"{len(sizes)} x {shown[0]}"
@@ -260,7 +260,7 @@ def _int(value: Any, otherwise: int = 0) -> int:
 
 
 def _groups(config: Any) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Groups with known members. Gloo recorders before 2.14 leave name and members empty."""
+    """Groups with known members. Gloo before 2.14 leaves names and members empty."""
     found: dict[str, tuple[str, tuple[int, ...]]] = {}
     for key, one in config.items() if isinstance(config, dict) else ():
         ranks = _members(one.get("ranks")) if isinstance(one, dict) else ()
@@ -270,7 +270,7 @@ def _groups(config: Any) -> dict[str, tuple[str, tuple[int, ...]]]:
 
 
 def _members(ranks: Any) -> tuple[int, ...]:
-    """Written as `"[0, 1]"`, also in the pickles."""
+    """Parses members, which are written as `"[0, 1]"`, also in pickles."""
     if isinstance(ranks, str):
         numbers = [int(word) for word in re.findall(r"\d{1,8}", ranks[: 10 * MOST_ENTRIES])]
     else:
@@ -280,7 +280,7 @@ def _members(ranks: Any) -> tuple[int, ...]:
 
 
 def _uncoalesced(entries: list[Entry]) -> list[Entry]:
-    """Every point-to-point operator with the state of its batch; one entry per collective."""
+    """Gives point-to-point operators the state of their batch; merges coalesced collectives."""
     out: list[Entry | None] = list(entries)
     batches: dict[tuple[str, bool], list[int]] = {}
     newest: dict[str, int] = {}
@@ -303,7 +303,7 @@ def _uncoalesced(entries: list[Entry]) -> list[Entry]:
 
 
 def _ends_sends(entries: list[Entry], before: int | None, entry: Entry) -> bool:
-    """Whether this ends a batch of sends: early versions do not mark that entry as theirs."""
+    """Whether this entry ends a batch of sends; early versions do not mark it as `is_p2p`."""
     if before is None or entry.call != COALESCED:
         return False
     last = entries[before]
@@ -325,7 +325,7 @@ def _settle(out: list[Entry | None], batch: list[int], end: Entry) -> None:
 
 
 def _joined(batch: list[Entry]) -> Entry:
-    """A coalesced collective as one entry: the state of its last, the sizes of its members."""
+    """A coalesced collective as one entry, with the last state and the sum of sizes."""
     last = batch[-1]
     members = [entry for entry in batch if entry.call != COALESCED]
     calls = Counter(entry.call for entry in members)
@@ -357,7 +357,7 @@ def _newest_stack(raw: Sequence[Any]) -> dict[str, Any]:
 
 
 def stack_of(frames: Any) -> str:
-    """Dumped frames, innermost first, as the column `frames` wants them: outermost first."""
+    """Converts dumped frames, innermost first, to the column `frames`, outermost first."""
     if not isinstance(frames, list | tuple):
         return ""
     written = [_frame(frame) for frame in frames[:MOST_FRAMES] if isinstance(frame, dict)]

@@ -1,8 +1,8 @@
-"""Which files are dumps, of which rank they are, and their bytes.
+"""Finds dump files, their ranks and their contents.
 
 Names in use: `comm_lib_trace_rank_N`, `nccl_trace_rank_N`, `nccl_trace_rank_HOST_N`, torchtitan's
-`comm_traces/rank_N`; any prefix, any suffix, gzip or not. So the rank is the last number of the
-name, and what a file is its first bytes tell.
+`comm_traces/rank_N`; with any prefix and suffix, gzipped or not. So the rank is the last number in
+the name, and dumps are recognised by their first bytes.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from stepscope.errors import FormatError, SourceError
 from stepscope.formats.flight_recorder.plain import loads
 
 MOST_BYTES = 64 << 20
-"""Unpacked, of one dump: 20,000 entries with stacks take a quarter of it."""
+"""Most uncompressed bytes of a dump: 20,000 entries with stacks take a quarter of it."""
 MOST_VALUES = 10_000_000
-"""Brackets and commas of a JSON dump: as many values a ring of 100,000 entries has."""
+"""Most brackets and commas of a JSON dump: the values of 100,000 entries."""
 HEAD_BYTES = 1 << 16
 LOOKED_AT = 64
-"""Files of a folder whose first bytes are read to recognise it."""
+"""How many files of a folder are checked to recognise it."""
 MARKS = (b"pg_config", b"profiling_name", b"collective_seq_id", b"comm_lib_version",
          b"nccl_version")  # fmt: skip
-"""Keys of the recorder, of which the profiler writes some as well: its header lists groups."""
+"""Keys of the recorder; some are also in the header of profiler traces, which lists groups."""
 _PROFILED = (b'"traceEvents"', b'"distributedInfo"', b'"deviceProperties"')
-"""Keys that only the profiler writes."""
+"""Keys of profiler traces only."""
 NAMED = re.compile(r"(?:trace|dump|comm|nccl|gloo|fr|flight)\w*rank.*\d$|^rank[-_]?\d+$")
-"""What a dump is usually called: one that is empty or damaged is still one."""
+"""Usual names of dumps: by these, empty or damaged files count as dumps."""
 SUFFIXES = (".gz", ".json", ".pkl", ".pickle", ".bin", ".pt", ".dump", ".trace")
 _HOST = re.compile(r"rank[-_](?P<host>.*[A-Za-z].*)[-_]\d+$")
 
 
 @dataclass(frozen=True)
 class Found:
-    """One file that is, or by its name should be, a dump."""
+    """A file that is a dump, or should be one by its name."""
 
     path: Path
     rank: int | None
@@ -49,7 +49,7 @@ class Found:
 
 
 def find(folder: Path) -> tuple[list[Found], str | None]:
-    """The dumps below a folder, or the one that a file is; and what else the first file is."""
+    """The dumps below a folder, or the file itself; and the name of the first other file."""
     found: list[Found] = []
     other = None
     for path in walk(folder):
@@ -61,7 +61,7 @@ def find(folder: Path) -> tuple[list[Found], str | None]:
 
 
 def walk(folder: Path) -> Iterator[Path]:
-    """The files below a folder in order of their names; hidden ones are nobody's dumps."""
+    """The files below a folder, sorted by name, without hidden ones."""
     if folder.is_file():
         yield folder
         return
@@ -74,7 +74,7 @@ def walk(folder: Path) -> Iterator[Path]:
 
 
 def recognise(path: Path) -> bool:
-    """Whether some of the first files below a path are dumps; reads only their beginnings."""
+    """Whether some of the first files below a path are dumps; reads only their first bytes."""
     try:
         return any(_has_marks(head_of(one)) for one in islice(walk(path), LOOKED_AT))
     except OSError:
@@ -89,7 +89,7 @@ def looks_like_dump(path: Path) -> bool:
 
 
 def _foreign(head: bytes) -> bool:
-    """Whether it is JSON of another tool, whatever it is called."""
+    """Whether it is JSON of another tool, regardless of its name."""
     first = head.lstrip()[:1]
     return first == b"[" or (first == b"{" and (len(head) == HEAD_BYTES or _is_profiled(head)))
 
@@ -104,7 +104,7 @@ def _is_profiled(head: bytes) -> bool:
 
 
 def head_of(path: Path) -> bytes:
-    """The first bytes, unpacked; empty where they cannot be read."""
+    """The first bytes, uncompressed; empty if they cannot be read."""
     try:
         with path.open("rb") as file:
             head = file.read(HEAD_BYTES)
@@ -116,7 +116,7 @@ def head_of(path: Path) -> bytes:
 
 
 def size_of(path: Path) -> int:
-    """Bytes of the file as it lies there, 0 where nobody may know."""
+    """The size of the file on disk; 0 if it cannot be read."""
     try:
         return path.stat().st_size
     except OSError:
@@ -132,7 +132,7 @@ def stem(path: Path) -> str:
 
 
 def rank_of(path: Path) -> int | None:
-    """The last number of the name, else of the folder's."""
+    """The last number in the file's name, else in the folder's."""
     for text in (stem(path), path.parent.name):
         numbers = re.findall(r"\d+", text)
         if numbers and len(numbers[-1]) < 8:
@@ -171,13 +171,13 @@ def _bytes(path: Path) -> bytes:
     except OSError as error:
         raise SourceError(f"cannot be read: {error.strerror}") from error
     if len(data) > MOST_BYTES:
-        raise FormatError(f"larger than {MOST_BYTES >> 20} MiB, which no dump is")
+        raise FormatError(f"larger than {MOST_BYTES >> 20} MiB, too large for a dump")
     return data
 
 
 def _json(data: bytes) -> Any:
     if sum(data.count(mark) for mark in (b",", b"[", b"{")) > MOST_VALUES:
-        raise FormatError("more values than any dump holds")
+        raise FormatError("more values than any dump has")
     try:
         return json.loads(data)
     except RecursionError as error:

@@ -1,8 +1,8 @@
-"""Which process groups there are, who is in them, and what they are for.
+"""Finds the process groups of a job, their members and their kinds.
 
-NCCL dumps list the members of every group; gloo dumps before PyTorch 2.14 list none, and then the
-members are those who wrote entries of that name. Names are not unique: after `split_group` two
-groups of different ranks may share one, so a group is its name and its members.
+NCCL dumps list the members of every group. Gloo dumps before PyTorch 2.14 list none; then the
+members are the ranks with entries of that name. Names are not unique: after `split_group`, two
+groups of different ranks may share one, so a group is identified by its name and members.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from stepscope.trace import ProcessGroup
 from stepscope.trace.kinds import kind_of_words
 
 WORLD = "default_pg"
-"""What torch calls the group of all ranks."""
+"""Torch's name of the group of all ranks."""
 NAME_LENGTH = 12
-"""Characters of torch's name in an id, as in collected jobs: hashes are longer."""
+"""Characters of torch's name in an id, as in collected jobs; hashes are longer."""
 
 
 @dataclass(frozen=True)
 class Groups:
-    """All groups, and which of them a rank means by a name."""
+    """All groups, and the group of each name on each rank."""
 
     groups: tuple[ProcessGroup, ...]
     world_size: int
@@ -48,13 +48,13 @@ def find_groups(dumps: Mapping[int, Dump]) -> Groups:
 
 
 def _declared(rank: int, dump: Dump) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """What the dump lists, where it can be true: a rank dumps only groups it is in."""
+    """The plausible groups in a dump: a rank lists only groups that it is in."""
     return {name: (desc, ranks) for name, (desc, ranks) in dump.groups.items()
             if name and rank in ranks and max(ranks) < MOST_RANKS}  # fmt: skip
 
 
 def _named(dump: Dump, declared: Mapping[str, tuple[str, tuple[int, ...]]]) -> dict[str, str]:
-    """Every group the dump speaks of, with its description."""
+    """Every group in the dump, with its description."""
     names = {name: desc for name, (desc, _) in declared.items()}
     for entry in dump.entries:
         if not names.get(entry.group):
@@ -63,7 +63,7 @@ def _named(dump: Dump, declared: Mapping[str, tuple[str, tuple[int, ...]]]) -> d
 
 
 def _users(dumps: Mapping[int, Dump]) -> dict[str, set[int]]:
-    """Who wrote entries under which name."""
+    """The ranks with entries of each group name."""
     users: dict[str, set[int]] = {}
     for rank, dump in dumps.items():
         for name in {entry.group for entry in dump.entries}:
@@ -76,7 +76,7 @@ def _inferred(name: str, desc: str, users: Mapping[str, set[int]], world: int) -
 
 
 def _world_size(dumps: Mapping[int, Dump]) -> int:
-    """The largest rank anybody speaks of, or as many as gathered into one tensor."""
+    """The world size, from the largest rank mentioned or from sizes of gathered tensors."""
     highest = max(dumps, default=-1)
     for dump in dumps.values():
         for _, ranks in dump.groups.values():  # also those without a name, as gloo's
@@ -86,7 +86,7 @@ def _world_size(dumps: Mapping[int, Dump]) -> int:
 
 
 def _gathered(dump: Dump) -> int:
-    """How many members the world has by the sizes of what was gathered or scattered in it."""
+    """The size of the world group from the sizes of gathered or scattered tensors."""
     pairs = {_sides(entry.op, entry.given, entry.taken) for entry in dump.entries
              if entry.desc == WORLD and entry.op in ("AllGather", "ReduceScatter")}  # fmt: skip
     sizes = {whole // part for part, whole in pairs if part > 0 and whole % part == 0}

@@ -1,13 +1,12 @@
-"""A pickle machine that builds plain data and nothing else.
+"""An unpickler for plain data only.
 
-Python's own unpickler, however restricted, can be made to fill the memory with a few bytes (a memo
-index of two billion, an array of a terabyte) or to hash a tuple of tuples for years. So we run the
-opcodes ourselves: those that push numbers, text, lists, tuples and dicts, and the memo. Whatever
-names a class, calls something or sets state is refused. Shared objects stay shared and are never
-expanded; nothing here recurses.
+Python's own unpickler, even when restricted, can be made to exhaust memory with a few bytes (a memo
+index of two billion, an array of a terabyte) or to hash nested tuples for years. So we interpret
+the opcodes ourselves: those for numbers, text, lists, tuples, dicts and the memo. Opcodes that name
+a class, call something or set state are refused. Shared objects stay shared; nothing recurses.
 
-    opcode  1 byte, then its argument: a number of 1, 2, 4 or 8 bytes, a line of text, or
-            a length and so many bytes. Lengths are checked against the file before they are used.
+    opcode  1 byte, then its argument: a number of 1, 2, 4 or 8 bytes, a line of text, or a length
+            and that many bytes. Lengths are checked against the file before they are used.
 """
 
 from __future__ import annotations
@@ -20,22 +19,22 @@ from typing import Any
 from stepscope.errors import FormatError
 
 MOST_STEPS = 20_000_000
-"""Opcodes run: a full ring of 20,000 entries with 50 frames each takes 5 million."""
+"""Most opcodes: a full ring of 20,000 entries with 50 frames each takes 5 million."""
 LONGEST_INT = 32
-"""Bytes of an integer; torch writes 64-bit ones."""
+"""Most bytes of an integer; torch writes 64-bit ones."""
 LONGEST_LINE = 4096
-"""Bytes of a text argument (protocol 0)."""
+"""Most bytes of a text argument (protocol 0)."""
 LARGEST_KEY = 1 << 32
-"""Integers above can be chosen so that all hash alike; text cannot."""
+"""Larger integers could be chosen to collide in hashes; text cannot."""
 
 Op = Callable[["_Machine"], None]
 
 
 def loads(data: bytes) -> Any:
-    """The plain data that a pickle describes.
+    """Unpickles plain data.
 
     Raises:
-        FormatError: damaged, truncated, too large, or it would build more than plain data.
+        FormatError: damaged, truncated, too large, or more than plain data.
     """
     machine = _Machine(data)
     try:
@@ -55,10 +54,10 @@ class _Machine:
         self.memo: dict[int, Any] = {}
 
     def run(self) -> Any:
-        """Runs to the end.
+        """Runs all opcodes.
 
-        What most of a dump consists of is done in line: 0.25 µs an opcode instead of 1.0, and a
-        dump of 2,000 entries has 200,000.
+        The most frequent ones are inlined: 0.25 µs per opcode instead of 1.0, and a dump of 2,000
+        entries has 200,000.
         """
         data, stack, memo, marks = self.data, self.stack, self.memo, self.marks
         push, operations = stack.append, _OPERATIONS
@@ -92,10 +91,10 @@ class _Machine:
                 self.at = at
                 operation = operations.get(code)
                 if operation is None:
-                    raise FormatError(f"pickle asks for more than plain data ({_name(code)})")
+                    raise FormatError(f"pickle contains more than plain data ({_name(code)})")
                 operation(self)
                 at = self.at
-        raise FormatError("pickle without an end" if steps < MOST_STEPS else "pickle too long")
+        raise FormatError("pickle without an end" if steps < MOST_STEPS else "pickle is too long")
 
     def take(self, size: int) -> bytes:
         end = self.at + size
@@ -146,7 +145,7 @@ def _long(size: int) -> Op:
     def operation(machine: _Machine) -> None:
         length = machine.number(size)
         if length > LONGEST_INT:
-            raise FormatError("pickle holds an integer that no dump does")
+            raise FormatError("pickle has an integer that is too large for a dump")
         machine.stack.append(int.from_bytes(machine.take(length), "little", signed=True))
 
     return operation
@@ -157,7 +156,7 @@ def _decimal(machine: _Machine) -> Any:
     if line in ("00", "01"):
         return line == "01"
     if len(line) > 2 * LONGEST_INT:
-        raise FormatError("pickle holds an integer that no dump does")
+        raise FormatError("pickle has an integer that is too large for a dump")
     return int(line)
 
 
@@ -207,7 +206,7 @@ def _fill(target: Any, items: list[Any]) -> dict[Any, Any]:
     keys = items[::2]
     for key in keys:
         if type(key) is not str and not (type(key) is int and abs(key) < LARGEST_KEY):
-            raise FormatError("pickle holds a dict with a key that is neither text nor a number")
+            raise FormatError("pickle has a dict with a key that is neither text nor a number")
     target.update(zip(keys, items[1::2], strict=True))
     return target
 
@@ -231,7 +230,7 @@ def _memoize(machine: _Machine) -> None:
 def _index(machine: _Machine) -> int:
     line = machine.line()
     if len(line) > 10:
-        raise FormatError("pickle remembers more than it can hold")
+        raise FormatError("pickle has a memo index that is too large")
     return int(line)
 
 

@@ -1,4 +1,4 @@
-"""A folder of dumps as a Window: the job, the operators of its ranks, their last stacks."""
+"""Reads a folder of dumps into a Window: the job, its ranks' operators and their last stacks."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from stepscope.window import Window
 logger = logging.getLogger(__name__)
 
 PARALLEL_BYTES = 8 << 20
-"""From a few seconds of one processor on: starting the others takes one."""
+"""Larger input takes one process a few seconds; starting others takes one."""
 MOST_WORKERS = 16
 CHUNK = 4
-NO_RANK = "names no rank: put its number at the end of the file's name"
+NO_RANK = "has no rank: put its number at the end of the file's name"
 
 
 @dataclass(frozen=True)
 class Dumps:
-    """What a folder of dumps tells, and one line per file that could not be used."""
+    """The Window of a folder of dumps, and one line per file that could not be used."""
 
     window: Window
     problems: tuple[str, ...] = ()
 
 
 def recognise(path: Path) -> bool:
-    """Whether there are Flight Recorder dumps at a path. Cheap: reads beginnings of files only."""
+    """Whether there are Flight Recorder dumps at a path. Cheap: reads only first bytes of files."""
     return files.recognise(path)
 
 
 @uncollected()
 def read(folder: Path) -> Dumps:
-    """All dumps below a folder, or the one that a file is.
+    """Reads all dumps below a folder, or a single file.
 
     Raises:
-        SourceError: there is none, none can be used, or two are of one rank.
+        SourceError: there are none, none can be used, or two are of one rank.
     """
     found, other = files.find(folder)
     if not found:
@@ -68,7 +68,7 @@ def read(folder: Path) -> Dumps:
 
 
 def _parsed(paths: list[Path]) -> list[Dump | str]:
-    """Every file's dump, or what is wrong with it, on all processors where that pays."""
+    """Every file's dump, or what is wrong with it; uses several processes for large input."""
     workers = min(os.cpu_count() or 1, MOST_WORKERS, len(paths))
     if workers > 1 and sum(files.size_of(path) for path in paths) >= PARALLEL_BYTES:
         try:

@@ -1,9 +1,9 @@
-"""Traces that `torch.profiler` exports (Kineto's JSON), one file per rank, as a `Window`.
+"""Reads traces of `torch.profiler` (Kineto's JSON), one file per rank, into a `Window`.
 
     contents ─▶ document ─▶ _native ─▶ recording ─▶ steps, comm, phases, stacks ─▶ rank_trace ─▶ job
     bytes       events      columns    sorted       tables of one rank                        window
 
-What is read and how, and what cannot be known, stands in `docs/methods/kineto.md`.
+`docs/methods/kineto.md` describes what is read, how, and what cannot be known.
 """
 
 from stepscope.formats.kineto.files import named_so, recognise

@@ -1,8 +1,8 @@
 """The communication operators of one rank: NCCL kernels on the device, gloo calls on the CPU.
 
-A kernel's operator, size and group stand in its own arguments, else in the call that launched it,
-found by its external id, else by the time and thread of the launch. Torch's gloo names no group:
-each group has threads of its own, made in the order of the groups.
+A kernel's operator, size and group are in its own arguments or in the call that launched it, which
+is found by its external id, else by the time and thread of the launch. Torch's gloo records no
+group names; but each group has its own threads, created in the order of the groups.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ _NOTHING = Call(None, NULL, None, NULL, NULL)
 
 @dataclass(frozen=True)
 class Known:
-    """What the trace says of its job."""
+    """What the trace records about its job."""
 
     world_size: int
     groups: tuple[Group, ...]
-    """In the order in which they were made."""
+    """In order of creation."""
 
 
 @dataclass(frozen=True)
 class Communication:
-    """The table without rank and step, the groups it names, and what had to be guessed."""
+    """The table without rank and step, its groups, and whether groups were guessed."""
 
     table: Table | None
     groups: tuple[ProcessGroup, ...] = ()
     guessed: bool = False
 
 
-def communication(seen: Recording, launch_ns: Ints, known: Known) -> Communication:
-    """All communication operators that the recording shows, in order of their host calls."""
-    parts = [_device(seen, launch_ns, known), _cpu(seen, known)]
-    if not len(seen.device) and not any(len(part.table or ()) for part in parts):
-        parts.append(_calls_only(seen, known))
+def communication(recorded: Recording, launch_ns: Ints, known: Known) -> Communication:
+    """All communication operators of the recording, in order of their host calls."""
+    parts = [_device(recorded, launch_ns, known), _cpu(recorded, known)]
+    if not len(recorded.device) and not any(len(part.table or ()) for part in parts):
+        parts.append(_calls_only(recorded, known))
     tables = [part.table for part in parts if part.table is not None and len(part.table)]
     if not tables:
         return Communication(None)
@@ -61,35 +61,37 @@ def communication(seen: Recording, launch_ns: Ints, known: Known) -> Communicati
     return Communication(table, groups, any(part.guessed for part in parts))
 
 
-def _device(seen: Recording, launch_ns: Ints, known: Known) -> Communication:
-    rows = np.flatnonzero(communication_kernels(seen.device))
-    device, launch = seen.device.take(rows), launch_ns[rows]
-    at = _calls_of(seen, device, launch)
-    calls = _looked_up(seen, _known_or(device.ints("call"), -1, _of(seen.calls, "call", at, -1)))
+def _device(recorded: Recording, launch_ns: Ints, known: Known) -> Communication:
+    rows = np.flatnonzero(communication_kernels(recorded.device))
+    device, launch = recorded.device.take(rows), launch_ns[rows]
+    at = _calls_of(recorded, device, launch)
+    calls = _looked_up(
+        recorded, _known_or(device.ints("call"), -1, _of(recorded.calls, "call", at, -1))
+    )
     names = device.strings("name")
-    said = [seen.calls.strings("name")[row] if row >= 0 else None for row in at.tolist()]
+    callers = [recorded.calls.strings("name")[row] if row >= 0 else None for row in at.tolist()]
     ops = [call.op or operator_of(word or "") or _op_of_kernel(names[row] or "", word is not None)
-           for row, (call, word) in enumerate(zip(calls, said, strict=True))]  # fmt: skip
+           for row, (call, word) in enumerate(zip(calls, callers, strict=True))]  # fmt: skip
     groups, guessed = _groups(calls, known, device.ints("stream"))
     start = device.ints("start_ns")
-    told = _of(seen.calls, "sequence", at, NULL)
+    from_call = _of(recorded.calls, "sequence", at, NULL)
     return _table(
         ops, calls, groups, guessed,
         enqueue_ns=np.where(launch == NULL, start, np.minimum(launch, start)),
         start_ns=start, end_ns=ends(device), blocked_ns=np.full(rows.size, NULL),
-        sequence=_known_or(device.ints("sequence"), NULL, told),
+        sequence=_known_or(device.ints("sequence"), NULL, from_call),
     )  # fmt: skip
 
 
 def communication_kernels(device: Table) -> Mask:
-    """Which kernels communicate, by their names."""
+    """The communication kernels, by their names."""
     names = device.strings("name")
     hits = np.array([is_communication_kernel(value) for value in names.values] or [False], np.bool_)
     return hits[names.codes]
 
 
 def _of(calls: Table, column: str, rows: Ints, missing: int) -> Ints:
-    """Values of the given rows of `calls`, where there is such a row."""
+    """Values of the given rows of `calls`; `missing` for negative rows."""
     if not len(calls):
         return np.full(rows.shape, missing)
     return np.where(rows >= 0, calls.ints(column)[rows], missing)
@@ -100,17 +102,17 @@ def _known_or(values: Ints, unknown: int, others: Ints) -> Ints:
 
 
 def _op_of_kernel(name: str, called: bool) -> str | None:
-    """`SendRecv` is also NCCL's all-to-all; without a call to ask there is no telling."""
+    """The operator of a kernel; unknown for `SendRecv` without a call: it may be an all-to-all."""
     return None if "SendRecv" in name and not called else operator_of(name)
 
 
-def _looked_up(seen: Recording, codes: Ints) -> list[Call]:
-    return [seen.arguments[code] if code >= 0 else _NOTHING for code in codes.tolist()]
+def _looked_up(recorded: Recording, codes: Ints) -> list[Call]:
+    return [recorded.arguments[code] if code >= 0 else _NOTHING for code in codes.tolist()]
 
 
-def _calls_of(seen: Recording, device: Table, launch: Ints) -> Ints:
-    """The row of `calls` that launched each kernel, -1 where none is known to have."""
-    calls = seen.calls
+def _calls_of(recorded: Recording, device: Table, launch: Ints) -> Ints:
+    """The row of `calls` that launched each kernel; -1 if unknown."""
+    calls = recorded.calls
     if not len(calls) or not len(device):
         return np.full(len(device), -1)
     parameters = np.flatnonzero(calls.strings("name").equals(PARAMETERS))
@@ -123,7 +125,7 @@ def _calls_of(seen: Recording, device: Table, launch: Ints) -> Ints:
 
 
 def _by_external(ids: Ints, wanted: Ints) -> Ints:
-    """Position of each wanted id, -1 where it is missing."""
+    """The position of each wanted id; -1 if it is missing."""
     if not ids.size:
         return np.full(wanted.shape, -1)
     order = np.argsort(ids, kind="stable")
@@ -133,10 +135,10 @@ def _by_external(ids: Ints, wanted: Ints) -> Ints:
 
 
 def _enclosing(calls: Table, rows: Ints, moments: Ints) -> Ints:
-    """The innermost of the calls under way at each moment, -1 where none is."""
+    """The innermost call in progress at each moment; -1 if there is none."""
     start, end = calls.ints("start_ns")[rows], ends(calls)[rows]
     at = latest_before(start, moments)
-    for _ in range(4):  # an annotation lies in an operator in an operator
+    for _ in range(4):  # an annotation inside an operator inside an operator
         missed = (at >= 0) & (end[np.maximum(at, 0)] < moments)
         at = np.where(missed, at - 1, at)
     inside = (at >= 0) & (moments != NULL) & (end[np.maximum(at, 0)] >= moments)
@@ -146,7 +148,7 @@ def _enclosing(calls: Table, rows: Ints, moments: Ints) -> Ints:
 def _groups(
     calls: list[Call], known: Known, streams: Ints
 ) -> tuple[list[ProcessGroup | None], bool]:
-    """The group of each call; where it is not said and there are several, one per stream."""
+    """The group of each call; if it is unknown and there are several, one group per stream."""
     silent = np.array([call.group is None for call in calls], np.bool_)
     alone = _only_group(known)
     several = alone is None and distinct(streams[silent]).size > 1
@@ -166,18 +168,18 @@ def _only_group(known: Known) -> ProcessGroup | None:
     return process_group(known.groups[0], known.world_size)
 
 
-def _cpu(seen: Recording, known: Known) -> Communication:
-    """Calls that run on the CPU: the annotation is the work, `c10d::` the host's call."""
-    work = seen.calls.take(named(seen.calls, *ON_CPU))
-    called = seen.calls.take(named(seen.calls, "c10d::"))
+def _cpu(recorded: Recording, known: Known) -> Communication:
+    """Calls that run on the CPU: the annotation is the execution, `c10d::` the host's call."""
+    work = recorded.calls.take(named(recorded.calls, *ON_CPU))
+    called = recorded.calls.take(named(recorded.calls, "c10d::"))
     ops = _ops(work)
     caller = _in_order(ops, _ops(called))
-    calls = _looked_up(seen, work.ints("call"))
+    calls = _looked_up(recorded, work.ints("call"))
     start = work.ints("start_ns")
-    values = _looked_up(seen, called.ints("call"))
+    values = _looked_up(recorded, called.ints("call"))
     calls = [_with_peer(call, op, values[at].third if at >= 0 else NULL)
              for call, op, at in zip(calls, ops, caller.tolist(), strict=True)]  # fmt: skip
-    groups, guessed = _gloo_groups(seen, work, ops, known)
+    groups, guessed = _gloo_groups(recorded, work, ops, known)
     return _table(
         ops, calls, groups, guessed,
         enqueue_ns=np.minimum(_known_or(_of(called, "start_ns", caller, NULL), NULL, start), start),
@@ -192,7 +194,7 @@ def _ops(calls: Table) -> list[str | None]:
 
 
 def _in_order(ops: list[str | None], asked: list[str | None]) -> Ints:
-    """The k-th call of an operator belongs to its k-th work, if there are as many."""
+    """Matches the k-th call of an operator with its k-th execution, if there are as many."""
     caller = np.full(len(ops), -1)
     for op in set(ops):
         work = [at for at, one in enumerate(ops) if one == op]
@@ -209,29 +211,30 @@ def _with_peer(call: Call, op: str | None, third: int) -> Call:
 
 
 def _gloo_groups(
-    seen: Recording, work: Table, ops: list[str | None], known: Known
+    recorded: Recording, work: Table, ops: list[str | None], known: Known
 ) -> tuple[list[ProcessGroup | None], bool]:
-    """Groups by thread: those of one group are numbered next to each other by the system."""
+    """Groups by thread: threads of one group have adjacent system thread ids."""
     world = process_group(known.groups[0], known.world_size) if known.groups else DEFAULT
     p2p = np.array([op in ("Send", "Recv") for op in ops], np.bool_)
     threads = work.ints("thread")
-    number = _numbered_threads(seen, distinct(threads[~p2p]).tolist(), len(known.groups))
+    number = _numbered_threads(recorded, distinct(threads[~p2p]).tolist(), len(known.groups))
     made = [world, *(process_group(group, known.world_size) for group in known.groups[1:])]
     at = [0 if is_p2p else number.get(thread, -1)
           for thread, is_p2p in zip(threads.tolist(), p2p.tolist(), strict=True)]  # fmt: skip
     return [made[one] if one >= 0 else None for one in at], -1 in at
 
 
-def _numbered_threads(seen: Recording, threads: list[int], groups: int) -> dict[int, int]:
-    """Which group each thread of gloo works for, as far as that can be told.
+def _numbered_threads(recorded: Recording, threads: list[int], groups: int) -> dict[int, int]:
+    """The group of each of gloo's threads; empty if it cannot be determined.
 
-    Two threads are made per group. Where all were seen, they are pairs in order of their numbers;
-    where not, those numbered without a gap belong together, if that makes as many groups.
+    Each group has two threads. If all of them were recorded, they are pairs in order of thread id.
+    Otherwise threads with consecutive ids belong together, if that gives the right number of
+    groups.
     """
     if groups <= 1:
         return dict.fromkeys(threads, 0)
     system = sorted((int(name), code) for code in threads
-                    if isinstance(name := seen.threads[code], int))  # fmt: skip
+                    if isinstance(name := recorded.threads[code], int))  # fmt: skip
     if len(system) == 2 * groups:
         return {code: at // 2 for at, (_, code) in enumerate(system)}
     gaps = [name - before > 1 for (name, _), (before, _) in zip(system[1:], system, strict=False)]
@@ -241,10 +244,10 @@ def _numbered_threads(seen: Recording, threads: list[int], groups: int) -> dict[
     return {code: at for (_, code), at in zip(system, number, strict=False)}
 
 
-def _calls_only(seen: Recording, known: Known) -> Communication:
-    """NCCL's calls where the device was not recorded: they ended at an unknown time."""
-    calls = seen.calls.take(named(seen.calls, *OF_DEVICE))
-    said = _looked_up(seen, calls.ints("call"))
+def _calls_only(recorded: Recording, known: Known) -> Communication:
+    """NCCL's calls if the device was not recorded: their end is unknown."""
+    calls = recorded.calls.take(named(recorded.calls, *OF_DEVICE))
+    said = _looked_up(recorded, calls.ints("call"))
     ops = _ops(calls)
     groups, guessed = _groups(said, known, np.zeros(len(calls), np.int64))
     unknown = np.full(len(calls), NULL)
@@ -258,7 +261,7 @@ def _table(
     ops: list[str | None], calls: list[Call], groups: list[ProcessGroup | None], guessed: bool,
     **columns: Ints,
 ) -> Communication:  # fmt: skip
-    """Rows whose operator is known."""
+    """The table of rows with a known operator."""
     keep = np.array([op is not None for op in ops], np.bool_)
     table = Table({
         **columns,

@@ -1,4 +1,4 @@
-"""The bytes of one file, plain or gzip, piece by piece; damage ends them and is remembered."""
+"""Reads one file, plain or gzip, in pieces; stops at damage and records it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import cast
 
 from stepscope.errors import SourceError
 
-try:  # unpacks twice as fast, a tenth of the reading of a trace; has wheels for some machines only
+try:  # decompresses twice as fast, a tenth of the reading time; not available on all platforms
     from isal import isal_zlib as zlib
 except ImportError:
     import zlib  # type: ignore[no-redef]
@@ -16,20 +16,20 @@ except ImportError:
 PIECE_BYTES = 1 << 16
 """Larger pieces are no faster (measured)."""
 _RAW_BYTES = 1 << 16
-"""What is read from disk at once: gzip grows it up to a thousandfold, traces about fifteenfold."""
+"""Read from disk at once: decompression expands it up to 1,000 times, traces about 15 times."""
 _GZIP = b"\x1f\x8b"
 _ANY_GZIP = 31
 """zlib's code for a gzip header and its largest window."""
 
 _DAMAGED = cast("type[Exception]", zlib.error)
-"""What both raise; the stubs of isal say otherwise."""
+"""The error of both modules; the stubs of isal are wrong."""
 
 Advance = Callable[[int], None]
-"""Is told how many bytes of the file were read since it was last called."""
+"""Called with the number of bytes of the file read since the last call."""
 
 
 class Contents:
-    """Iterates over pieces of about `PIECE_BYTES`; `problem` says afterwards what was wrong."""
+    """Iterates over pieces of about `PIECE_BYTES`; afterwards `problem` is set if it is damaged."""
 
     def __init__(self, path: Path, advance: Advance = lambda _: None) -> None:
         self._path = path
@@ -52,7 +52,7 @@ class Contents:
         return data
 
     def _unzipped(self, raw: Iterator[bytes]) -> Iterator[bytes]:
-        """A gzip file may be several, one after the other."""
+        """Decompresses a gzip file, which may have several members."""
         inflate, fresh = zlib.decompressobj(_ANY_GZIP), True
         try:
             for data in raw:
@@ -65,13 +65,13 @@ class Contents:
                         left = inflate.unused_data.lstrip(b"\0")
                         inflate, fresh = zlib.decompressobj(_ANY_GZIP), True
             if not fresh:
-                self.problem = "its gzip data is cut off"
+                self.problem = "its gzip data is truncated"
         except _DAMAGED:
             self.problem = "its gzip data is damaged"
 
 
 def _gathered(parts: Iterator[bytes]) -> Iterator[bytes]:
-    """Joins small parts to pieces."""
+    """Joins small parts into pieces."""
     held: list[bytes] = []
     size = 0
     for part in parts:

@@ -1,9 +1,9 @@
-"""A trace file in one pass: its events into a scanner, and what stands before and after them.
+"""Reads a trace file in one pass: feeds events to a scanner, and keeps the text around them.
 
     {"schemaVersion": 1, …, "traceEvents": [{…}, {…}, …], "traceName": …}
     └─ head ──────────────────────────────┘ └─ events ─┘└─ tail ────────┘
 
-What is in the events stands in `native/src/event.cpp`.
+Events are parsed in `native/src/event.cpp`.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from itertools import islice
 from stepscope.formats.kineto.compiled import Scanner, members
 
 LONGEST_FRAME_BYTES = 16 << 20
-"""What stands outside the events: device properties, groups, log lines."""
+"""Most bytes around the events: device properties, groups, log lines."""
 FRAME = ("distributedInfo", "baseTimeNanoseconds", "host_name")
-"""What is read of it."""
+"""The keys read from there."""
 _GUESSES = 16
 _ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BARE = re.compile(rb"\s*\[")
 
 
 class Document:
-    """The pieces of a file; `read` takes them all, the rest is known afterwards."""
+    """A file in pieces; `read` consumes them and sets the attributes."""
 
     def __init__(self, pieces: Iterable[bytes]) -> None:
         self._pieces = iter(pieces)
         self.head, self.tail = b"", b""
         self.found = False
-        """Whether there is an array of events at all."""
+        """Whether there is an array of events."""
 
     def read(self, scanner: Scanner) -> None:
         """Feeds the events to a scanner until it has enough, or the file ends."""
@@ -42,7 +42,7 @@ class Document:
             self._close(scanner.rest())
 
     def frames(self) -> Iterator[dict[str, bytes]]:
-        """What stands before and after the events, as far as it is whole: JSON by name."""
+        """The complete JSON values before and after the events, by key."""
         for text in (self.head + b"]}", b'{"traceEvents":[' + self.tail):
             try:
                 yield members(text, FRAME)
@@ -50,10 +50,10 @@ class Document:
                 continue
 
     def _opened(self) -> bytes | None:
-        """Reads up to the first event; returns what was read of the events."""
+        """Reads up to the first event; returns the first bytes of the events."""
         buffer = b""
         for piece in self._pieces:
-            # what was looked at in vain is not looked at again for each piece
+            # doubling the buffer avoids searching the same bytes again for each piece
             buffer = self._longer(buffer, piece, 2 * len(buffer))
             start = _array_start(buffer)
             if start is not None:
@@ -64,7 +64,7 @@ class Document:
         return None
 
     def _longer(self, buffer: bytes, piece: bytes, enough: int) -> bytes:
-        """The buffer with the piece, and with further ones until it is long enough."""
+        """Appends the piece, and further ones until the buffer is long enough."""
         parts, size = [buffer, piece], len(buffer) + len(piece)
         while size < enough and (more := next(self._pieces, None)) is not None:
             parts.append(more)
@@ -82,7 +82,7 @@ class Document:
 
 
 def _array_start(buffer: bytes) -> int | None:
-    """Where the first event begins: `traceEvents` may also occur in a string or deeper inside."""
+    """The position of the first event; `traceEvents` may also occur in strings or nested."""
     bare = _BARE.match(buffer)
     if bare:
         return bare.end()

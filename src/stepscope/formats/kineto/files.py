@@ -1,4 +1,4 @@
-"""Which files are PyTorch profiler traces, and what their names say of ranks."""
+"""Finds PyTorch profiler traces, and the ranks in their names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stepscope.formats.kineto.contents import Contents
 _LOOK_BYTES = 1 << 16
 SUFFIXES = (".json", ".json.gz")
 
-# Patterns are compiled at their first use: most readings need none of them.
+# Patterns are compiled at their first use: most reads need none of them.
 _BEGINS = rb"\s*(?:\{|\[\s*\{)"
 _TRACE = rb'"traceEvents"\s*:|"ph"\s*:'
 _KINETO = (
@@ -21,11 +21,11 @@ _KINETO = (
     rb'|"External id"|"Ev Idx"|"cat"\s*:\s*"(?:cpu_op|cuda_runtime|user_annotation|python_function'
     rb'|gpu_memcpy|gpu_memset|kernel|Kernel|Operator|Runtime|Memcpy|Memset)"'
 )
-"""What no other writer of Chrome traces writes."""
+"""Keys and categories that no other writer of Chrome traces uses."""
 _RANK = r"(?i)rank[-_.= ]?(\d{1,7})(?!\d)"
 _USUAL = r"(?i)rank[-_.= ]?\d|\.pt\.trace\.json"
 _TIME = r"\.\d{12,19}(?:\.pt\.trace)?$"
-"""What torch's `tensorboard_trace_handler` appends: milliseconds or, since 2.1, nanoseconds."""
+"""The suffix of torch's `tensorboard_trace_handler`: milliseconds; since 2.1 nanoseconds."""
 _NUMBER = r"\d{1,7}(?!\d)"
 
 
@@ -33,7 +33,7 @@ def trace_files(source: Path) -> list[Path]:
     """Files below a folder that may be traces, or the file itself.
 
     Raises:
-        SourceError: there is none.
+        SourceError: there are none.
     """
     if source.is_file():
         return [source]
@@ -48,7 +48,7 @@ def trace_files(source: Path) -> list[Path]:
 
 
 def _below(folder: Path) -> Iterator[Path]:
-    """JSON files; hidden ones are nobody's traces, and links to folders may lead in circles."""
+    """JSON files, without hidden ones; links to folders are not followed, as they may be cyclic."""
     for root, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
         for name in names:
@@ -58,13 +58,13 @@ def _below(folder: Path) -> Iterator[Path]:
                     yield path
 
 
-def called(path: Path, source: Path) -> str:
-    """What messages call a file: its path below the folder that was named."""
+def display_name(path: Path, source: Path) -> str:
+    """A file's name in messages: its path below the source folder."""
     return path.name if path == source else path.relative_to(source).as_posix()
 
 
 def recognise(path: Path) -> bool:
-    """Whether a file, or any file of a folder, is a PyTorch profiler trace, by its beginning."""
+    """Whether a file, or any file of a folder, is a PyTorch profiler trace, by its first bytes."""
     try:
         return any(_recognised(file) for file in trace_files(path))
     except (SourceError, OSError):
@@ -72,7 +72,7 @@ def recognise(path: Path) -> bool:
 
 
 def named_so(path: Path) -> bool:
-    """Whether a file, or any file of a folder, is called what traces usually are."""
+    """Whether a file, or any file of a folder, has a usual name of a trace."""
     try:
         return any(re.search(_USUAL, file.name) for file in trace_files(path))
     except SourceError:
@@ -83,14 +83,14 @@ def _recognised(path: Path) -> bool:
     text = next(iter(Contents(path)), b"")[:_LOOK_BYTES]
     if not re.match(_BEGINS, text):
         return False
-    # the header of a trace may be longer than what is looked at
+    # the header of a trace may be longer than the bytes checked
     return re.search(_KINETO, text) is not None and (
         re.search(_TRACE, text) is not None or b'"schemaVersion"' in text
     )
 
 
 def process_of(name: str) -> str:
-    """What the names of all traces of one process share.
+    """The common prefix of the names of all traces of one process.
 
     >>> process_of("log/host7_4711.1712195495502094565.pt.trace.json.gz")
     'log/host7_4711'
@@ -100,21 +100,21 @@ def process_of(name: str) -> str:
 
 
 def ranks_by_name(names: Sequence[str]) -> list[int | None]:
-    """The rank in each name: after the word rank, else the number that counts the files.
+    """The rank in each name: after the word rank, else the number that enumerates the files.
 
     >>> ranks_by_name(["node-17_rank3.pt.trace", "node-18_rank12.pt.trace"])
     [3, 12]
     >>> ranks_by_name(["gpu4-0-run7", "gpu4-1-run7"])
     [0, 1]
     """
-    said = [re.findall(_RANK, name) for name in names]
-    if all(said):
-        return [int(one[-1]) for one in said]
+    numbers = [re.findall(_RANK, name) for name in names]
+    if all(numbers):
+        return [int(one[-1]) for one in numbers]
     return _counting(names)
 
 
 def _counting(names: Sequence[str]) -> list[int | None]:
-    """The only place in the names, counted from either end, whose numbers are 0, 1, 2 …"""
+    """The numbers at the position in the names, from either end, where they are 0, 1, 2 …"""
     numbers = [[int(digits) for digits in re.findall(_NUMBER, name)] for name in names]
     places = min(map(len, numbers), default=0)
     for at in (*range(-1, -places - 1, -1), *range(places)):

@@ -1,4 +1,4 @@
-"""Process groups of a job, from what each rank's trace says of them."""
+"""The process groups of a job, from the traces of its ranks."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from stepscope.trace import ProcessGroup
 from stepscope.trace.kinds import kind_of_words
 
 DEFAULT = ProcessGroup("dp-0", "dp", ())
-"""The contract's one group of a job whose groups are unknown."""
+"""The contract's single group of a job with unknown groups."""
 _NAME_LENGTH = 12
-"""Of torch's group name in an id: a DeviceMesh's are hashes."""
+"""Characters of torch's group name in an id; those of a DeviceMesh are hashes."""
 
 
 def process_group(group: Group, world_size: int) -> ProcessGroup:
@@ -21,8 +21,8 @@ def process_group(group: Group, world_size: int) -> ProcessGroup:
     return ProcessGroup(f"{kind}-{group.name[:_NAME_LENGTH]}", kind, group.ranks)
 
 
-def told_apart(groups: Iterable[ProcessGroup]) -> dict[ProcessGroup, str]:
-    """An id for every group that was seen: torch's names may repeat in other processes."""
+def unique_ids(groups: Iterable[ProcessGroup]) -> dict[ProcessGroup, str]:
+    """A unique id for every group: torch's names may repeat in other processes."""
     members: dict[str, set[tuple[int, ...]]] = {}
     for group in dict.fromkeys(groups):
         members.setdefault(group.id, set()).add(group.ranks)

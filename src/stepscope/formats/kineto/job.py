@@ -1,4 +1,4 @@
-"""Traces of single ranks to one job: who has which rank, which groups there are, one window."""
+"""Combines the traces of single ranks into one job: ranks, groups, and one window."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from stepscope.errors import FormatError
 from stepscope.formats.kineto.files import process_of, ranks_by_name
-from stepscope.formats.kineto.groups import told_apart
+from stepscope.formats.kineto.groups import unique_ids
 from stepscope.formats.kineto.matching import group_of, matched
 from stepscope.formats.kineto.rank_trace import RankTrace
 from stepscope.trace import Host, Job, ProcessGroup
@@ -20,11 +20,11 @@ _SAME = (
     "{one.path} and {other.name} are both of rank {one.rank}, {what}: "
     "two runs, or one file twice; keep one of them"
 )
-_NUMBERED = "it does not say its rank; taken for rank {rank}, by the order of names"
+_NUMBERED = "it has no rank; taken as rank {rank} by the order of names"
 
 
 def with_ranks(traces: Sequence[RankTrace]) -> list[RankTrace]:
-    """Every trace with a rank: what it says itself, else its name, else its process's place."""
+    """Sets every trace's rank: from its contents, its name, or the order of processes."""
     silent = [trace for trace in traces if trace.rank is None]
     if not silent:
         return list(traces)
@@ -50,10 +50,10 @@ def _ranked_by(
 
 
 def check_duplicates(traces: Sequence[RankTrace]) -> None:
-    """Several files of one rank are several profiling windows, unless they tell the same.
+    """Checks that several files of one rank are different profiling windows.
 
     Raises:
-        FormatError: two files tell the same time, or the same steps, of the same rank.
+        FormatError: two files of a rank overlap in time or have the same steps.
     """
     for one, other in pairwise(_in_order(traces)):
         if one.rank != other.rank:
@@ -73,7 +73,7 @@ def _steps(trace: RankTrace) -> Ints:
 
 
 def _counted_on(traces: Sequence[RankTrace]) -> list[RankTrace]:
-    """Found steps begin at 0 in every file; those of a rank's later windows go on counting."""
+    """Renumbers found steps, which begin at 0 in every file, across the windows of a rank."""
     counted: dict[int | None, int] = {}
     moved = []
     for trace in traces:
@@ -126,15 +126,15 @@ def _comm_ops(comm: Table, traces: Sequence[RankTrace]) -> Table:
 
 
 def _places(comm: Table) -> Ints:
-    """Later windows of a rank go on counting where earlier ones ended."""
+    """The sequence numbers; later windows of a rank continue those of earlier ones."""
     p2p = comm.strings("op").equals("Send", "Recv")
     lane = numbered(comm.ints("rank"), group_of(comm), p2p.astype(np.int64))
     return occurrence(lane, np.arange(len(comm)))
 
 
 def _groups_apart(traces: list[RankTrace]) -> list[RankTrace]:
-    """Groups of one id but other members get ids of their own."""
-    made = told_apart(tuple(group for trace in traces for group in trace.groups))
+    """Gives groups of the same id but other members different ids."""
+    made = unique_ids(tuple(group for trace in traces for group in trace.groups))
     apart = []
     for trace in traces:
         ids = {group.id: made[group] for group in trace.groups}
@@ -167,7 +167,7 @@ def _job(name: str, traces: Sequence[RankTrace]) -> Job:
 
 
 def _groups(traces: Sequence[RankTrace], world: int) -> tuple[ProcessGroup, ...]:
-    """Every group once; the members of one that nobody lists are all ranks."""
+    """Every group once; one without listed members gets all ranks."""
     found: dict[str, ProcessGroup] = {}
     for group in (group for trace in traces for group in trace.groups):
         known = found.get(group.id)

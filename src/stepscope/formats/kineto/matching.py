@@ -1,9 +1,9 @@
-"""Numbers the collectives of a job so that members find each other although events were dropped.
+"""Numbers the collectives of a job so that members match although events were dropped.
 
-Counting calls from the beginning of a trace goes wrong for good with the first event that a rank's
-profiler lost, or where one began earlier. Torch's own sequence number does not, where the trace
-has it. Else operators are counted anew in each annotated step, apart by operator and size (where
-members must give equal sizes): a lost event spoils only its likes in its step.
+Counting calls from the beginning of a trace fails for good after the first event that a profiler
+lost, or if one profiler began earlier. Torch's own sequence number, if recorded, does not have this
+problem. Otherwise operators are counted within each annotated step, separately by operator and size
+(where members must have equal sizes): a lost event affects only such operators in its step.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _EQUAL_SIZES = ("AllReduce", "Broadcast", "Reduce")
 
 
 def matched(comm: Table, annotated: bool) -> Table:
-    """The table with a column `match`, unless the order alone must do."""
+    """Adds a column `match`, unless only the order is available."""
     p2p = comm.strings("op").equals("Send", "Recv")
     if _numbered(comm, p2p):
         count, key = _channels(comm, p2p), comm.ints("sequence")
@@ -37,7 +37,7 @@ def group_of(comm: Table) -> Ints:
 
 
 def _numbered(comm: Table, p2p: Mask) -> bool:
-    """Whether every collective carries torch's sequence number, each only once on a rank."""
+    """Whether every collective has torch's sequence number, unique on its rank."""
     rows = comm.take(~p2p)
     if not len(rows) or (rows.ints("sequence") == NULL).any():
         return False
@@ -53,7 +53,7 @@ def _by_step(comm: Table) -> Ints:
 
 
 def _channels(comm: Table, p2p: Mask, *more: Ints) -> Ints:
-    """The k-th send from one rank to another with the k-th receive, -1 where a rank is unknown."""
+    """Matches the k-th send between two ranks with the k-th receive; -1 if a rank is unknown."""
     rank, peer = comm.ints("rank"), comm.ints("peer")
     sends = comm.strings("op").equals("Send")
     pair = (group_of(comm), np.where(sends, rank, peer), np.where(sends, peer, rank), *more)

@@ -1,4 +1,4 @@
-"""What torch calls the things that tell a training loop from other programs."""
+"""Torch's names of events that identify a training loop."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""Framework phases of one rank, by what the trace annotates and by where autograd works.
+"""Framework phases of one rank, from annotations and from autograd's functions.
 
     data-load         enumerate(DataLoader)#….__next__
     backward-compute  first to last autograd::engine::evaluate_function, one per backward pass
     optimizer         Optimizer.step#…
     forward-compute   first operator after any of these, up to the next backward
 
-Where a device ran, a phase (but data-load) is from the first to the last kernel that the host
-launched in that time, communication aside. Waiting in a phase is the time in which communication
-was under way and nothing was computed.
+If a device was recorded, a phase (except data-load) lasts from the first to the last kernel that
+the host launched in it, without communication kernels. Waiting in a phase is the time in which
+communication was in progress and nothing was computed.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ _LATEST = np.iinfo(np.int64).max
 
 
 def phases(
-    seen: Recording, operators: Table, steps: Steps, launch_ns: Ints, comm: Table | None
+    recorded: Recording, operators: Table, steps: Steps, launch_ns: Ints, comm: Table | None
 ) -> Table:
-    """Rows without rank, in order of time."""
-    host = _on_host(seen, operators, steps)
-    busy = busy_host(seen, operators)
+    """The phases without rank, in order of time."""
+    host = _on_host(recorded, operators, steps)
+    busy = busy_host(recorded, operators)
     rows = host
-    if len(seen.device):
-        launched = _on_device(host, seen, launch_ns)
-        kernels = ~communication_kernels(seen.device)
-        device = union(seen.device.ints("start_ns")[kernels], ends(seen.device)[kernels])
+    if len(recorded.device):
+        launched = _on_device(host, recorded, launch_ns)
+        kernels = ~communication_kernels(recorded.device)
+        device = union(recorded.device.ints("start_ns")[kernels], ends(recorded.device)[kernels])
         loads = host.take(host.ints("kind") == 0)
         rows, busy = _stacked(loads, launched), device
     waits = np.where(rows.ints("kind") == 0, 0, waited(rows, busy, comm))
@@ -53,18 +53,19 @@ def phases(
     return table.take(table.ints("step") != NULL)
 
 
-def busy_host(seen: Recording, operators: Table) -> Union:
-    """When the main thread was in an operator of its own, or in the data loader."""
+def busy_host(recorded: Recording, operators: Table) -> Union:
+    """The time that the main thread spent in its own operators or in the data loader."""
     own = operators.take(
-        (operators.ints("thread") == seen.main) & ~named(operators, "c10d::", *ON_CPU, *OF_DEVICE)
+        (operators.ints("thread") == recorded.main)
+        & ~named(operators, "c10d::", *ON_CPU, *OF_DEVICE)
     )
-    loads = seen.marks.take(named(seen.marks, LOADER))
+    loads = recorded.marks.take(named(recorded.marks, LOADER))
     start = np.concatenate((own.ints("start_ns"), loads.ints("start_ns")))
     return union(start, np.concatenate((ends(own), ends(loads))))
 
 
 def waited(rows: Table, busy: Union, comm: Table | None) -> Ints:
-    """How long communication was under way in each row while nothing was computed."""
+    """How long communication was in progress in each row while nothing was computed."""
     if comm is None:
         return np.zeros(len(rows), np.int64)
     end = comm.ints("end_ns")
@@ -77,13 +78,13 @@ def waited(rows: Table, busy: Union, comm: Table | None) -> Ints:
     return either.within(begin, until) - busy.within(begin, until)
 
 
-def _on_host(seen: Recording, operators: Table, steps: Steps) -> Table:
+def _on_host(recorded: Recording, operators: Table, steps: Steps) -> Table:
     """Phases as the host ran them, in order of time."""
-    loads = _marked(seen, LOADER)
-    optimizer = _marked(seen, OPTIMIZER_STEP)
-    work = operators.take((operators.ints("thread") == seen.main) & ~named(operators, AUTOGRAD))
+    loads = _marked(recorded, LOADER)
+    optimizer = _marked(recorded, OPTIMIZER_STEP)
+    work = operators.take((operators.ints("thread") == recorded.main) & ~named(operators, AUTOGRAD))
     starts = work.ints("start_ns")
-    backward = _backwards(seen, starts)
+    backward = _backwards(recorded, starts)
     forward = _forwards(backward, [loads, optimizer, backward], starts, steps)
     parts = [loads, forward, backward, optimizer]
     kind = np.repeat(np.arange(4), [start.size for start, _ in parts])
@@ -97,8 +98,8 @@ def _on_host(seen: Recording, operators: Table, steps: Steps) -> Table:
     })  # fmt: skip
 
 
-def _marked(seen: Recording, prefix: str) -> tuple[Ints, Ints]:
-    for table in (seen.marks, seen.cpu):
+def _marked(recorded: Recording, prefix: str) -> tuple[Ints, Ints]:
+    for table in (recorded.marks, recorded.cpu):
         chosen = table.take(named(table, prefix))
         if len(chosen):
             chosen = chosen.take(outermost(chosen))
@@ -106,9 +107,9 @@ def _marked(seen: Recording, prefix: str) -> tuple[Ints, Ints]:
     return np.zeros(0, np.int64), np.zeros(0, np.int64)
 
 
-def _backwards(seen: Recording, work: Ints) -> tuple[Ints, Ints]:
-    """Backward passes: autograd's functions, parted where the main thread did something else."""
-    functions = seen.cpu.take(named(seen.cpu, AUTOGRAD))
+def _backwards(recorded: Recording, work: Ints) -> tuple[Ints, Ints]:
+    """Backward passes: runs of autograd's functions without other work of the main thread."""
+    functions = recorded.cpu.take(named(recorded.cpu, AUTOGRAD))
     if not len(functions):
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     start, reach = functions.ints("start_ns"), np.maximum.accumulate(ends(functions))
@@ -136,25 +137,25 @@ def _forwards(
 
 
 def _microbatch(end: Ints, steps: Steps) -> Ints:
-    """How many backward passes of the step came before."""
+    """The number of earlier backward passes in the same step."""
     step = steps.of(end - 1)
     changed = np.flatnonzero(np.diff(step, prepend=NULL + 1))
     lengths = np.diff(np.append(changed, step.size))
     return np.asarray(np.arange(step.size) - np.repeat(changed, lengths), np.int64)
 
 
-def _on_device(host: Table, seen: Recording, launch_ns: Ints) -> Table:
-    """The phases' kernels: first start and last end of those launched in each."""
+def _on_device(host: Table, recorded: Recording, launch_ns: Ints) -> Table:
+    """Phases on the device: first start and last end of the kernels launched in each."""
     rows = host.take(host.ints("kind") != 0)
     rows = rows.take(np.argsort(rows.ints("start_ns"), kind="stable"))
-    chosen = ~communication_kernels(seen.device) & (launch_ns != NULL)
+    chosen = ~communication_kernels(recorded.device) & (launch_ns != NULL)
     launch = launch_ns[chosen]
     at = np.searchsorted(rows.ints("start_ns"), launch, side="right") - 1
     index = np.maximum(at, 0)
     inside = (at >= 0) & (launch <= rows.ints("end_ns")[index] if len(rows) else False)
     first, last = np.full(len(rows), _LATEST), np.full(len(rows), NULL)
-    np.minimum.at(first, index[inside], seen.device.ints("start_ns")[chosen][inside])
-    np.maximum.at(last, index[inside], ends(seen.device)[chosen][inside])
+    np.minimum.at(first, index[inside], recorded.device.ints("start_ns")[chosen][inside])
+    np.maximum.at(last, index[inside], ends(recorded.device)[chosen][inside])
     rows = rows.with_column("start_ns", first).with_column("end_ns", last)
     return rows.take(last != NULL)
 

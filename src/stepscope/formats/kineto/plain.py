@@ -1,4 +1,4 @@
-"""JSON that foreign programs wrote, a few values of a file, as Python's own."""
+"""Parses single JSON values of other programs."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any
 
 
 def plain(text: bytes) -> Any:
-    """The value, or None where there is none that Python can hold."""
-    # most files need it for nothing but whole numbers
+    """The parsed value; None if it is invalid."""
+    # in most files all values are whole numbers
     if text.isdigit() and len(text) < 20:
         return int(text)
     import json

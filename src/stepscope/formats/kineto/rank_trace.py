@@ -1,4 +1,4 @@
-"""One file to the tables of one rank: the unit of work that a process is given."""
+"""Reads one file into the tables of one rank: the unit of work of a process."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ from stepscope.window import NULL, Column, Ints, Strings, Table
 
 _TIMES = ("start_ns", "end_ns", "enqueue_ns")
 _LATEST_NS = 2**62
-_GUESSED = "not all collectives say their group; those of one stream or thread are taken for one"
+_GUESSED = "some collectives lack their group; those of one stream or thread are taken as one group"
 
 
 @dataclass(frozen=True)
 class RankTrace:
-    """What one file holds; the column `rank` is still missing."""
+    """The contents of one file; the column `rank` is added later."""
 
     path: Path
     name: str
-    """What messages call it."""
+    """The file's name in messages."""
     rank: int | None
     world_size: int | None
     host: str | None
     groups: tuple[ProcessGroup, ...]
     tables: dict[str, Table]
     steps_found_by: str
-    """How steps were found; empty where the trace says them itself, or has none."""
+    """How steps were found; empty if the trace marks them, or has none."""
     span_ns: tuple[int, int]
     base_ns: int
-    """What the file's times count from, already added; 0: 1970, or unknown."""
+    """The base of the file's times, already added; 0: 1970, or unknown."""
     problems: tuple[str, ...]
 
 
@@ -64,29 +64,29 @@ def read_file(path: Path, advance: Advance = lambda _: None) -> RankTrace:
     """Reads one trace.
 
     Raises:
-        FormatError: there is nothing in it that can be used.
+        FormatError: it has nothing that can be used.
         SourceError: it cannot be read.
     """
     contents = Contents(path, advance)
     document, scanned = Document(contents), scanner()
     document.read(scanned)
-    seen = recording(scanned)
-    problems = _problems(contents, document, scanned, seen)
+    recorded = recording(scanned)
+    problems = _problems(contents, document, scanned, recorded)
     if not scanned.kept:
         raise FormatError(f"{path}: {_nothing(path, document, problems)}")
-    return _rank_trace(path, seen, _header(document), tuple(problems))
+    return _rank_trace(path, recorded, _header(document), tuple(problems))
 
 
 def _problems(
-    contents: Contents, document: Document, scanned: Scanner, seen: Recording
+    contents: Contents, document: Document, scanned: Scanner, recorded: Recording
 ) -> list[str]:
     found = [contents.problem] if contents.problem else []
     if scanned.oversized:
-        found.append("one event is longer than any event can be; reading stopped there")
-    elif seen.full:
-        found.append("too many events; reading stopped, the rest is unknown")
+        found.append("one event is longer than any real event; reading stopped there")
+    elif recorded.full:
+        found.append("too many events; reading stopped, the rest is ignored")
     elif document.found and not scanned.closed and not found:
-        found.append("it ends in the middle (truncated); what was whole is used")
+        found.append("it is truncated; complete events are used")
     if scanned.unreadable:
         found.append(f"{scanned.unreadable} events cannot be decoded and are left out")
     if scanned.impossible:
@@ -100,22 +100,22 @@ def _nothing(path: Path, document: Document, problems: list[str]) -> str:
     if problems:
         return f"{problems[0]}, and no event before that can be used"
     if not document.found:
-        return "no PyTorch profiler trace: it has no list traceEvents"
-    return "it holds no event of a PyTorch profiler"
+        return "not a PyTorch profiler trace: it has no list traceEvents"
+    return "it has no event of a PyTorch profiler"
 
 
 def _header(document: Document) -> _Header:
-    """What the first and the last lines of the file say together."""
-    said: dict[str, Any] = {}
+    """The metadata from before and after the events."""
+    metadata: dict[str, Any] = {}
     for frame in document.frames():
         for name, text in frame.items():
             value = plain(text)
             if value:
-                said.setdefault(name, value)
-    info = said.get("distributedInfo")
+                metadata.setdefault(name, value)
+    info = metadata.get("distributedInfo")
     info = info if isinstance(info, dict) else {}
     rank, world = whole(info.get("rank")), whole(info.get("world_size"))
-    base, host = said.get("baseTimeNanoseconds"), said.get("host_name")
+    base, host = metadata.get("baseTimeNanoseconds"), metadata.get("host_name")
     return _Header(
         rank if 0 <= rank < MOST_RANKS else None,
         world if 0 < world <= MOST_RANKS else None,
@@ -126,7 +126,7 @@ def _header(document: Document) -> _Header:
 
 
 def _configured(config: Any) -> tuple[Group, ...]:
-    """The groups of `pg_config`; one whose members are not listed is left out."""
+    """The groups of `pg_config` with listed members."""
     groups = []
     for entry in config if isinstance(config, list) else ():
         ranks = entry.get("ranks") if isinstance(entry, dict) else None
@@ -137,20 +137,20 @@ def _configured(config: Any) -> tuple[Group, ...]:
 
 
 def _rank_trace(
-    path: Path, seen: Recording, header: _Header, problems: tuple[str, ...]
+    path: Path, recorded: Recording, header: _Header, problems: tuple[str, ...]
 ) -> RankTrace:
-    operators = seen.cpu.take(outermost(seen.cpu))
-    steps = find_steps(seen, operators)
-    launch = launches(seen)
+    operators = recorded.cpu.take(outermost(recorded.cpu))
+    steps = find_steps(recorded, operators)
+    launch = launches(recorded)
     known = Known(header.world_size or 0, header.groups)
-    comm = communication(seen, launch, known)
+    comm = communication(recorded, launch, known)
     tables = {
         "steps": _steps_table(steps),
-        "phases": phases(seen, operators, steps, launch, comm.table),
-        "kernels": _kernels(seen, steps, launch),
-        "comm_ops": _comm_ops(seen, operators, steps, comm.table),
-        "stacks": stacks(seen),
-        "host_ops": _host_ops(seen, operators, steps),
+        "phases": phases(recorded, operators, steps, launch, comm.table),
+        "kernels": _kernels(recorded, steps, launch),
+        "comm_ops": _comm_ops(recorded, operators, steps, comm.table),
+        "stacks": stacks(recorded),
+        "host_ops": _host_ops(recorded, operators, steps),
     }
     if comm.guessed:
         problems += (_GUESSED,)
@@ -162,20 +162,20 @@ def _rank_trace(
         tuple(dict.fromkeys((*configured, *comm.groups))),
         {name: moved(table, header.base_ns) for name, table in tables.items()
          if table is not None and len(table)},
-        steps.found_by, _span(seen, header.base_ns), header.base_ns, problems,
+        steps.found_by, _span(recorded, header.base_ns), header.base_ns, problems,
     )  # fmt: skip
 
 
-def launches(seen: Recording) -> Ints:
-    """When the host launched each row of `device`, NULL where the call was not recorded."""
-    wanted, ids = seen.device.ints("correlation"), seen.runtime.ints("correlation")
+def launches(recorded: Recording) -> Ints:
+    """When the host launched each row of `device`; NULL if the call was not recorded."""
+    wanted, ids = recorded.device.ints("correlation"), recorded.runtime.ints("correlation")
     if not ids.size:
         return np.full(wanted.shape, NULL)
     order = np.argsort(ids, kind="stable")
     at = np.minimum(np.searchsorted(ids[order], wanted), ids.size - 1)
     row = order[at]
     return np.where(
-        (ids[row] == wanted) & (wanted != NULL), seen.runtime.ints("start_ns")[row], NULL
+        (ids[row] == wanted) & (wanted != NULL), recorded.runtime.ints("start_ns")[row], NULL
     )
 
 
@@ -184,42 +184,44 @@ def _steps_table(steps: Steps) -> Table:
     return Table({"step": steps.number, "start_ns": steps.start_ns, "duration_ns": length})
 
 
-def _kernels(seen: Recording, steps: Steps, launch: Ints) -> Table:
-    start = seen.device.ints("start_ns")
+def _kernels(recorded: Recording, steps: Steps, launch: Ints) -> Table:
+    start = recorded.device.ints("start_ns")
     return Table({
         "step": steps.of(np.where(launch == NULL, start, launch)),
-        "kernel": _used(seen.device.strings("name")),
-        "stream": seen.device.ints("stream"),
+        "kernel": _used(recorded.device.strings("name")),
+        "stream": recorded.device.ints("stream"),
         "enqueue_ns": launch,
         "start_ns": start,
-        "duration_ns": seen.device.ints("duration_ns"),
+        "duration_ns": recorded.device.ints("duration_ns"),
     })  # fmt: skip
 
 
-def _comm_ops(seen: Recording, operators: Table, steps: Steps, comm: Table | None) -> Table | None:
+def _comm_ops(
+    recorded: Recording, operators: Table, steps: Steps, comm: Table | None
+) -> Table | None:
     if comm is None:
         return None
     comm = comm.with_column("step", steps.of(comm.ints("enqueue_ns")))
-    if len(seen.device) or (comm.ints("end_ns") == NULL).any():
+    if len(recorded.device) or (comm.ints("end_ns") == NULL).any():
         return Table({name: c for name, c in comm.columns.items() if name != "blocked_ns"})
-    return comm.with_column("blocked_ns", _blocked(seen, operators, comm))
+    return comm.with_column("blocked_ns", _blocked(recorded, operators, comm))
 
 
-def _blocked(seen: Recording, operators: Table, comm: Table) -> Ints:
-    """How long the host stood in each operator, without what was counted for an earlier one."""
+def _blocked(recorded: Recording, operators: Table, comm: Table) -> Ints:
+    """How long the host blocked in each operator; overlapping time counts for the earlier one."""
     start, end = comm.ints("start_ns"), comm.ints("end_ns")
     order = np.argsort(start, kind="stable")
     reach = np.maximum.accumulate(end[order])
     begin = np.maximum(start[order], np.concatenate(([NULL], reach[:-1])))
     rows = Table({"start_ns": begin, "end_ns": np.maximum(end[order], begin)})
     blocked = np.zeros(len(comm), np.int64)
-    blocked[order] = waited(rows, busy_host(seen, operators), comm)
+    blocked[order] = waited(rows, busy_host(recorded, operators), comm)
     return blocked
 
 
-def _host_ops(seen: Recording, operators: Table, steps: Steps) -> Table:
+def _host_ops(recorded: Recording, operators: Table, steps: Steps) -> Table:
     operators = operators.take(~named(operators, PROFILER_STEP))
-    threads = np.array([_thread(name) for name in seen.threads] or [0], np.int64)
+    threads = np.array([_thread(name) for name in recorded.threads] or [0], np.int64)
     return Table({
         "step": steps.of(operators.ints("start_ns")),
         "name": _used(operators.strings("name")),
@@ -235,13 +237,13 @@ def _thread(name: Any) -> int:
 
 
 def _used(strings: Strings) -> Strings:
-    """Only the values that occur."""
+    """Drops values that do not occur."""
     used, codes = np.unique(strings.codes, return_inverse=True)
     return Strings(codes.astype(np.int32), tuple(strings.values[code] for code in used.tolist()))
 
 
 def moved(table: Table, base_ns: int) -> Table:
-    """Times since the trace's base to times since 1970."""
+    """Converts times since the trace's base to times since 1970."""
     columns: dict[str, Column] = dict(table.columns)
     for name in _TIMES:
         if table.has(name):
@@ -250,8 +252,12 @@ def moved(table: Table, base_ns: int) -> Table:
     return Table(columns)
 
 
-def _span(seen: Recording, base_ns: int) -> tuple[int, int]:
-    tables = [t for t in (seen.cpu, seen.marks, seen.runtime, seen.device, seen.python) if len(t)]
+def _span(recorded: Recording, base_ns: int) -> tuple[int, int]:
+    tables = [
+        t
+        for t in (recorded.cpu, recorded.marks, recorded.runtime, recorded.device, recorded.python)
+        if len(t)
+    ]
     first = min(int(table.ints("start_ns")[0]) for table in tables)
     last = max(int(ends(table).max()) for table in tables)
     return first + base_ns, last + base_ns

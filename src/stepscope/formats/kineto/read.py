@@ -1,4 +1,4 @@
-"""A folder of traces to a window: one file after the other, or one process per core over them."""
+"""Reads a folder of traces into a window, with several processes if there is much to read."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.errors import FormatError, SourceError
-from stepscope.formats.kineto.files import called, trace_files
+from stepscope.formats.kineto.files import display_name, trace_files
 from stepscope.formats.kineto.job import check_duplicates, window_of, with_ranks
 from stepscope.formats.kineto.rank_trace import RankTrace, read_file
 from stepscope.formats.kineto.together import check_together, with_bases
 from stepscope.window import Window
 
 Progress = Callable[[int, int], None]
-"""Is told the bytes read and the bytes of all files."""
+"""Called with the bytes read so far and the bytes of all files."""
 
 _SMALL_BYTES = 4 << 20
-"""Starting a process takes as long as reading so much of a zipped trace."""
+"""Starting a process takes as long as reading this much of a gzipped trace."""
 _ZIPPED_TIMES = 15
-"""A trace is so much larger than its gzip file, by the real ones we have."""
+"""Compression ratio of real traces."""
 _LOOK_EVERY_S = 0.2
 _counter: Any = None
-"""In a worker process: the bytes that all of them have read."""
+"""In a worker process: the shared number of bytes read."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """The window, how its steps were found, and a line for each thing that was not as it should."""
+    """The window, and one line for each problem and for how steps were found."""
 
     window: Window
     problems: tuple[str, ...] = ()
@@ -39,13 +39,12 @@ def read(source: Path, *, progress: Progress | None = None, workers: int | None 
     """Reads PyTorch profiler traces: a folder with one per rank, or a single one.
 
     Raises:
-        SourceError: nothing can be read, or nothing that is a trace.
+        SourceError: nothing can be read, or nothing is a trace.
     """
     files = trace_files(source)
     total = sum(path.stat().st_size for path in files)
-    tell = _Telling(progress, total)
-    outcomes = _read_all(files, tell, workers or _processes(files))
-    traces = [replace(one, name=called(one.path, source))
+    outcomes = _read_all(files, _Progress(progress, total), workers or _processes(files))
+    traces = [replace(one, name=display_name(one.path, source))
               for one in outcomes if isinstance(one, RankTrace)]  # fmt: skip
     failures = [one for one in outcomes if isinstance(one, SourceError)]
     if not traces:
@@ -62,7 +61,8 @@ def read(source: Path, *, progress: Progress | None = None, workers: int | None 
 
 
 def _none_usable(source: Path, failures: Sequence[SourceError]) -> str:
-    return f"{source}: none of {len(failures)} files is a usable trace; the first, {failures[0]}"
+    count = len(failures)
+    return f"{source}: none of {count} files is a usable trace; the first error: {failures[0]}"
 
 
 def _how_steps_were_found(traces: Sequence[RankTrace]) -> list[str]:
@@ -71,7 +71,7 @@ def _how_steps_were_found(traces: Sequence[RankTrace]) -> list[str]:
 
 
 @dataclass
-class _Telling:
+class _Progress:
     progress: Progress | None
     total: int
     done: int = 0
@@ -86,7 +86,7 @@ class _Telling:
 
 
 def _processes(files: Sequence[Path]) -> int:
-    """As many as have at least as much to read as their start takes; no more than cores."""
+    """The number of processes: at most one per core, and only as many as are worth starting."""
     worthwhile = sum(map(_weight, files)) // (_SMALL_BYTES * _ZIPPED_TIMES)
     return max(1, min(worthwhile, len(files), len(os.sched_getaffinity(0)), 61))
 
@@ -96,22 +96,24 @@ def _weight(path: Path) -> int:
     return size * _ZIPPED_TIMES if path.suffix == ".gz" else size
 
 
-def _read_all(files: Sequence[Path], tell: _Telling, workers: int) -> list[RankTrace | SourceError]:
+def _read_all(
+    files: Sequence[Path], progress: _Progress, workers: int
+) -> list[RankTrace | SourceError]:
     if workers > 1 and len(files) > 1:
         try:
-            return _in_processes(files, tell, min(workers, len(files)))
+            return _in_processes(files, progress, min(workers, len(files)))
         except (RuntimeError, OSError) as cause:  # a broken pool is a RuntimeError
-            import logging  # takes as long to import as a small trace to read
+            import logging  # importing it takes as long as reading a small trace
 
             logging.getLogger(__name__).warning("reading in one process: %s", cause)
-            tell.done = 0
-    return [_outcome(path, tell.advance) for path in files]
+            progress.done = 0
+    return [_outcome(path, progress.advance) for path in files]
 
 
 def _in_processes(
-    files: Sequence[Path], tell: _Telling, workers: int
+    files: Sequence[Path], progress: _Progress, workers: int
 ) -> list[RankTrace | SourceError]:
-    # takes as long to import as a small trace to read
+    # importing these takes as long as reading a small trace
     import multiprocessing
     from concurrent.futures import ProcessPoolExecutor, wait
 
@@ -122,12 +124,12 @@ def _in_processes(
         pending = set(futures)
         while pending:
             _, pending = wait(pending, _LOOK_EVERY_S)
-            tell.reached(counter.value)
+            progress.reached(counter.value)
         return [future.result() for future in futures]
 
 
 def _start_worker(counter: Any) -> None:
-    global _counter  # noqa: PLW0603 - what a pool hands to its workers has nowhere else to stay
+    global _counter  # noqa: PLW0603 - the only place for a pool's worker state
     _counter = counter
 
 

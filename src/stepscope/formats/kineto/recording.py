@@ -1,8 +1,8 @@
-"""The columns of one file, in order of time, as the other modules look at them.
+"""The columns of one file in order of time, as input of the other modules.
 
-Kept: what ran on the device, the calls into its runtime, operators and annotations of the CPU,
-communication calls with their arguments, Python functions. Left: arrows between events (they repeat
-the correlation ids), memory samples, metadata of the viewer.
+Kept: device activity, calls into the runtime, operators and annotations of the CPU, communication
+calls with their arguments, Python functions. Ignored: flow arrows (they repeat correlation ids),
+memory samples, metadata of the viewer.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _COLUMNS = {
 
 @dataclass(frozen=True)
 class Recording:
-    """Everything kept of one file, each table in order of time, times relative to its base."""
+    """The events kept of one file; tables are in order of time, relative to the file's base."""
 
     cpu: Table
     marks: Table
@@ -54,20 +54,20 @@ class Recording:
     calls: Table
     arguments: tuple[Call, ...]
     threads: tuple[Number, ...]
-    """What the trace calls the threads that the column `thread` numbers."""
+    """The names of threads; the column `thread` has indices into these."""
     main: int
-    """The number of the thread that trains, -1 where none is known."""
+    """The index of the training thread; -1 if unknown."""
     full: bool
-    """Whether there was more than any job writes, so that not all of it was read."""
+    """Whether there were more events than any job writes, so that not all were read."""
 
 
 def scanner() -> Scanner:
-    """A scanner that keeps what a recording holds."""
+    """A scanner that keeps the events of a recording."""
     return Scanner(_CATEGORIES, COMMUNICATES)
 
 
 def recording(scanned: Scanner) -> Recording:
-    """What a scanner has kept; afterwards it holds no rows."""
+    """Takes the rows out of a scanner."""
     names = tuple(name.decode("utf-8", "replace") for name in scanned.names())
     tables = {kind: _table(scanned, kind, names) for kind in _COLUMNS}
     calls = Calls()
@@ -92,7 +92,7 @@ def _table(scanned: Scanner, kind: str, names: tuple[str, ...]) -> Table:
 
 
 def _main(marks: Table, operators: Table, first: int) -> int:
-    """The thread that trains; else the process's first; else the busiest."""
+    """The training thread; else the process's first thread; else the busiest."""
     training = [t.take(named(t, PROFILER_STEP, OPTIMIZER_STEP, LOADER)) for t in
                 (marks, operators)]  # fmt: skip
     for table in (*training, *(() if first >= 0 else (operators,))):

@@ -1,4 +1,4 @@
-"""Events of one rank as time intervals: where they end, and which are outermost."""
+"""Events of one rank as time intervals: their ends, and which are outermost."""
 
 from __future__ import annotations
 
@@ -31,5 +31,5 @@ def named(table: Table, *prefixes: str) -> Mask:
 
 
 def latest_before(times: Ints, moments: Ints) -> Ints:
-    """Position in sorted `times` of the last one not after each moment, -1 where none is."""
+    """The index in sorted `times` of the last one not after each moment; -1 if there is none."""
     return np.searchsorted(times, moments, side="right") - 1

@@ -1,7 +1,7 @@
-"""Call stacks of the main thread, sampled from the Python functions that a trace records.
+"""Call stacks of the main thread, sampled from the Python functions in a trace.
 
-Lossy: a trace tells every call, a sampler looks now and then. At most `MOST_SAMPLES` moments, at
-least a millisecond apart, are looked at; functions between two of them are not seen.
+Lossy: a trace has every call; this takes at most `MOST_SAMPLES` samples, at least a millisecond
+apart. Functions that run between two samples are missed.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from stepscope.window import NULL, Ints, Strings, Table, distinct
 MOST_SAMPLES = 20_000
 LEAST_APART_NS = 1_000_000
 _DEEPEST = 128
-"""Frames of a stack, the innermost ones: recursion."""
+"""Most frames of a stack; with deep recursion the innermost are kept."""
 _MOST_TEXT = 16 << 20
-"""Characters of all distinct stacks together."""
+"""Most characters of all distinct stacks together."""
 _CLIMBS = 1000
 _FRAME = re.compile(r"^(?P<file>.+)\((?P<line>\d+)\): (?P<function>.+)$")
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _LONGEST_FRAME = 200
 
 
-def stacks(seen: Recording) -> Table | None:
-    """Runs of identical samples, or None where no stacks were recorded."""
-    python = seen.python.take(seen.python.ints("thread") == seen.main)
+def stacks(recorded: Recording) -> Table | None:
+    """Runs of identical samples; None if no stacks were recorded."""
+    python = recorded.python.take(recorded.python.ints("thread") == recorded.main)
     if not len(python):
         return None
     start, end = python.ints("start_ns"), ends(python)
@@ -49,7 +49,7 @@ def stacks(seen: Recording) -> Table | None:
 
 
 def _innermost(python: Table, end: Ints, times: Ints) -> Ints:
-    """The row of the innermost function running at each moment, -1 for none."""
+    """The row of the innermost function running at each moment; -1 if there is none."""
     parent = parents(python)
     at = latest_before(python.ints("start_ns"), times)
     for _ in range(_CLIMBS):
@@ -61,7 +61,7 @@ def _innermost(python: Table, end: Ints, times: Ints) -> Ints:
 
 
 def parents(python: Table) -> Ints:
-    """The row of each function's caller, always an earlier one; -1 where none is known."""
+    """The row of each function's caller, always an earlier one; -1 if unknown."""
     ids, wanted = python.ints("id"), python.ints("parent")
     order = np.argsort(ids, kind="stable")
     at = np.minimum(np.searchsorted(ids[order], wanted), ids.size - 1)
@@ -71,7 +71,7 @@ def parents(python: Table) -> Ints:
 
 
 def _texts(python: Table, rows: Ints) -> tuple[Ints, tuple[str, ...]]:
-    """A code per sample, and the stack that each code stands for."""
+    """A code per sample, and the stack of each code."""
     parent, names = parents(python).tolist(), python.strings("name")
     frames = [frame(value) for value in names.values]
     codes: dict[str, int] = {}

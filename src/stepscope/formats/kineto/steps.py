@@ -1,9 +1,9 @@
-"""Which stretch of host time is which training step.
+"""Finds the training steps in host time.
 
-`ProfilerStep#N` says it. Else a step ends where an optimizer has stepped and a backward follows;
-else it begins where a DataLoader is asked; else at an operator that comes back at equal distances
-in the sequence of operators (of kernels, where no operators were recorded). Found steps are
-numbered from 0. What lies before the first boundary is no whole step.
+`ProfilerStep#N` marks them. Otherwise a step ends when an optimizer has stepped and a backward
+follows; else it begins when the DataLoader is called; else at an operator that recurs at equal
+distances in the sequence of operators (or of kernels, if no operators were recorded). Steps found
+this way are numbered from 0. Time before the first boundary belongs to no step.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from stepscope.formats.kineto.spans import ends, named, outermost
 from stepscope.window import NULL, Ints, Table, distinct
 
 REGULAR = 0.8
-"""Shortest to longest distance of an operator that comes once per step: steps differ in a few
-branches, and profilers lose events."""
+"""Smallest ratio of shortest to longest distance for an operator that runs once per step: steps may
+differ in a few branches, and profilers lose events."""
 LEAST_STEPS = 3
-"""Any two occurrences are a regular distance apart."""
+"""With fewer, distances are trivially regular."""
 SHORTEST_STEP = 4
-"""Operators: a shorter cycle is a loop somewhere."""
+"""Fewest operators in a step; shorter cycles are inner loops."""
 
 
 @dataclass(frozen=True)
 class Steps:
-    """Steps in order of time; `found_by` is empty where the trace says them itself."""
+    """Steps in order of time; `found_by` is empty if the trace marks them."""
 
     number: Ints
     start_ns: Ints
@@ -37,7 +37,7 @@ class Steps:
     found_by: str = ""
 
     def of(self, time_ns: Ints) -> Ints:
-        """The step that each moment lies in, NULL for none."""
+        """The step of each time; NULL if there is none."""
         if not self.number.size:
             return np.full(time_ns.shape, NULL)
         at = np.searchsorted(self.start_ns, time_ns, side="right") - 1
@@ -49,20 +49,20 @@ class Steps:
 NO_STEPS = Steps(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
-def find_steps(seen: Recording, operators: Table) -> Steps:
+def find_steps(recorded: Recording, operators: Table) -> Steps:
     """The steps of a recording, given its outermost operators."""
     ways: tuple[Callable[[], Steps], ...] = (
-        lambda: _annotated(seen),
-        lambda: _by_optimizer(seen),
-        lambda: _by_loader(seen),
-        lambda: _by_repetition(seen, operators),
+        lambda: _annotated(recorded),
+        lambda: _by_optimizer(recorded),
+        lambda: _by_loader(recorded),
+        lambda: _by_repetition(recorded, operators),
     )
     found = (way() for way in ways)
     return next((steps for steps in found if steps.number.size), NO_STEPS)
 
 
-def _annotated(seen: Recording) -> Steps:
-    tables = [table.take(named(table, PROFILER_STEP)) for table in (seen.marks, seen.cpu)]
+def _annotated(recorded: Recording) -> Steps:
+    tables = [table.take(named(table, PROFILER_STEP)) for table in (recorded.marks, recorded.cpu)]
     numbers = np.concatenate([_numbers(table) for table in tables])
     start = np.concatenate([table.ints("start_ns") for table in tables])
     end = np.concatenate([ends(table) for table in tables])
@@ -80,33 +80,35 @@ def _numbers(table: Table) -> Ints:
     return np.array(known or [-1], np.int64)[names.codes]
 
 
-def _by_optimizer(seen: Recording) -> Steps:
-    marks = _marks(seen, OPTIMIZER_STEP)
+def _by_optimizer(recorded: Recording) -> Steps:
+    marks = _marks(recorded, OPTIMIZER_STEP)
     if not len(marks):
         return NO_STEPS
-    backward = np.sort(seen.cpu.ints("start_ns")[named(seen.cpu, AUTOGRAD)])
+    backward = np.sort(recorded.cpu.ints("start_ns")[named(recorded.cpu, AUTOGRAD)])
     start, end = marks.ints("start_ns"), ends(marks)
     before = np.searchsorted(backward, start)
     closes = np.append(before[1:] > before[:-1], True) | (backward.size == 0)
-    begins = np.array([_first(seen)]) if not backward.size or before[0] else np.zeros(0, np.int64)
+    begins = (
+        np.array([_first(recorded)]) if not backward.size or before[0] else np.zeros(0, np.int64)
+    )
     return _between(np.concatenate((begins, end[closes])), OPTIMIZER_STEP)
 
 
-def _by_loader(seen: Recording) -> Steps:
-    return _between(_marks(seen, LOADER).ints("start_ns"), LOADER)
+def _by_loader(recorded: Recording) -> Steps:
+    return _between(_marks(recorded, LOADER).ints("start_ns"), LOADER)
 
 
-def _marks(seen: Recording, prefix: str) -> Table:
-    """Outermost annotations of a name; old exporters call them operators."""
-    for table in (seen.marks, seen.cpu):
+def _marks(recorded: Recording, prefix: str) -> Table:
+    """Outermost annotations with a name prefix; old exporters write them as operators."""
+    for table in (recorded.marks, recorded.cpu):
         chosen = table.take(named(table, prefix))
         if len(chosen):
             return chosen.take(outermost(chosen))
-    return seen.marks.take(np.zeros(0, np.intp))
+    return recorded.marks.take(np.zeros(0, np.intp))
 
 
-def _first(seen: Recording) -> int:
-    return int(seen.cpu.ints("start_ns").min(initial=np.iinfo(np.int64).max))
+def _first(recorded: Recording) -> int:
+    return int(recorded.cpu.ints("start_ns").min(initial=np.iinfo(np.int64).max))
 
 
 def _between(boundaries: Ints, found_by: str) -> Steps:
@@ -117,8 +119,8 @@ def _between(boundaries: Ints, found_by: str) -> Steps:
     return Steps(count, boundaries[:-1], boundaries[1:], found_by.rstrip("#"))
 
 
-def _by_repetition(seen: Recording, operators: Table) -> Steps:
-    sequence, kind = _sequence(seen, operators)
+def _by_repetition(recorded: Recording, operators: Table) -> Steps:
+    sequence, kind = _sequence(recorded, operators)
     names = sequence.strings("name").codes.astype(np.int64)
     anchor = _once_in_each(names)
     if anchor is None:
@@ -127,11 +129,11 @@ def _by_repetition(seen: Recording, operators: Table) -> Steps:
     return _between(starts, f"the repeating sequence of {kind}")
 
 
-def _sequence(seen: Recording, operators: Table) -> tuple[Table, str]:
-    """What ran in order: operators of the busiest thread, or kernels of the busiest stream."""
+def _sequence(recorded: Recording, operators: Table) -> tuple[Table, str]:
+    """Operators of the busiest thread, else kernels of the busiest stream, in order."""
     for table, lane, kind in (
         (operators, "thread", "operators"),
-        (seen.device, "stream", "kernels"),
+        (recorded.device, "stream", "kernels"),
     ):
         if len(table):
             lanes, count = np.unique(table.ints(lane), return_counts=True)
@@ -140,10 +142,11 @@ def _sequence(seen: Recording, operators: Table) -> tuple[Table, str]:
 
 
 def _once_in_each(names: Ints) -> int | None:
-    """The first of the names that come once per step: they come at (nearly) equal distances.
+    """The first name that occurs once per step, that is at (nearly) equal distances.
 
-    Operators of a layer do not: between two steps stand a loss and a backward pass. Several
-    distances may be regular (microbatches, a log line every tenth step); most names decide.
+    Operators of a layer do not, because of the loss and the backward pass between two steps.
+    Several distances may be regular (microbatches, a log line every tenth step); the most frequent
+    wins.
     """
     if names.size < LEAST_STEPS:
         return None

@@ -1,4 +1,4 @@
-"""Whether traces belong together: one base of times, one recording."""
+"""Checks that traces belong together: the same base of times and the same recording."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from stepscope.errors import FormatError
 from stepscope.formats.kineto.rank_trace import RankTrace, moved
 
 FAR_APART_NS = 3_600_000_000_000
-"""An hour: the ranks of a job are recorded in the same steps, and no clock is wrong by so much."""
+"""An hour: ranks of a job are recorded in the same steps, and no clock is off by that much."""
 _LONG_AGO_NS = 946_684_800_000_000_000
-"""2000: what happened before counts from something else than 1970."""
-_LOST_BASE = "what its times count from is lost with its end; taken from the other files"
+"""The year 2000: earlier times do not count from 1970."""
+_LOST_BASE = "the base of its times is lost by truncation; taken from the other files"
 _FAR = (
     "{one.path} of rank {one.rank} and {other.name} of rank {other.rank} were recorded "
     "{hours:,.0f} hours apart: two jobs? diagnose the traces of one at a time"
@@ -20,7 +20,7 @@ _FAR = (
 
 
 def with_bases(traces: Sequence[RankTrace]) -> list[RankTrace]:
-    """A file that was cut off may have lost its base, which torch gives to all ranks alike."""
+    """Adds the base to truncated files without one; torch uses the same for all ranks."""
     bases = {trace.base_ns for trace in traces} - {0}
     if len(bases) != 1:
         return list(traces)
@@ -43,7 +43,8 @@ def _rebased(trace: RankTrace, base_ns: int) -> RankTrace:
 
 
 def check_together(traces: Sequence[RankTrace]) -> None:
-    """Windows of the same ranks may lie days apart, but each rank was once recorded with another.
+    """Checks that all ranks are of one job: windows of the same ranks may be days apart, but every
+    rank must share a window with others.
 
     Raises:
         FormatError: some ranks were recorded long before or after all others.
@@ -61,7 +62,7 @@ def check_together(traces: Sequence[RankTrace]) -> None:
 
 
 def _windows(traces: Sequence[RankTrace]) -> list[list[RankTrace]]:
-    """Traces of about one time, in order."""
+    """Groups traces by time, in order."""
     windows: list[list[RankTrace]] = []
     for trace in sorted(traces, key=lambda trace: trace.span_ns):
         if windows and min(_gap_ns(one, trace) for one in windows[-1]) <= FAR_APART_NS:

@@ -1,4 +1,4 @@
-"""The hot loops in C++ (native/), which an installation without Python's headers went without."""
+"""The hot loops in C++ (native/), missing in an installation without Python's headers."""
 
 from stepscope.errors import NO_NATIVE, MissingNativeError
 

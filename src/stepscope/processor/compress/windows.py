@@ -1,11 +1,11 @@
-"""Kernel events of a host's ranks, as they come, to summaries of every minute that is over.
+"""Summarises the kernel events of a host's ranks for every minute that is over.
 
-    add ─▶ [ window ][ window ][ window ]   by where a kernel ended, on the host's clock
+    add ─▶ [ window ][ window ][ window ]   by the end of a kernel, on the host's clock
                └─ over for GRACE_NS ─▶ Finished ─▶ rows of `kernel_summaries`
 
-Pure: time is what `now_ns` says. Windows are the same on all hosts, whose clocks differ little.
-Memory is bounded: at most three windows, each with room for so many groups and octaves. What comes
-too late, has no room or cannot be true is counted by rank.
+Pure: the caller passes the time. Windows are the same on all hosts, whose clocks differ little.
+Memory is bounded: at most three windows, each with limited groups and octaves. Events that are too
+late, impossible or without room are counted by rank.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from stepscope.trace.modes import WINDOW_NS
 from stepscope.window import Ints, Strings
 
 GRACE_NS = 5_000_000_000
-"""How long a window waits for events that are on their way, and how far clocks may be ahead: a
-busy rank sends twice a second (`processor.steps.ON_THE_WAY_NS`), a buffer of CUPTI comes late."""
+"""How long a window waits for late events, and how far clocks may be ahead: a busy rank sends twice
+a second (`state.steps.ON_THE_WAY_NS`), and CUPTI's buffers arrive late."""
 MODE = ("count", "p50_ns", "p99_ns", "max_ns")
-"""What is kept of a mode."""
+"""The values kept of each mode."""
 _KEY = np.dtype([("rank", "<i8"), ("kernel", "<i8"), ("stream", "<i8")])
 
 
 @dataclass(frozen=True)
 class Lost:
-    """Kernel events of one rank that no summary counts, and when they ended."""
+    """Kernel events of one rank that no summary counts, and the interval in which they ended."""
 
     rank: int
     start_ns: int
@@ -52,7 +52,7 @@ class Lost:
 
 @dataclass(frozen=True)
 class Finished:
-    """A window that is over: its modes, and which rank, kernel and stream each group is."""
+    """A window that is over: its modes, and the rank, kernel and stream of each group."""
 
     window_start_ns: int
     window_ns: int
@@ -60,9 +60,9 @@ class Finished:
     keys: NDArray[Any]
 
     def rows(self, name_of: Callable[[int, int], str | None]) -> Mapping[str, Any]:
-        """Rows of `kernel_summaries`; `name_of` knows a kernel's name by its rank and number.
+        """Rows of `kernel_summaries`; `name_of` returns a kernel's name by its rank and number.
 
-        What is alike on all ranks stands together, which makes a fifth less of Parquet.
+        Rows that are alike on all ranks are adjacent, which makes Parquet files a fifth smaller.
         """
         names = Strings.of([name_of(int(k["rank"]), int(k["kernel"])) for k in self.keys])
         modes = self._in_order(names)
@@ -78,21 +78,21 @@ class Finished:
         }
 
     def _in_order(self, names: Strings) -> Modes:
-        """By kernel, stream, number and rank; `names` are those of the groups."""
+        """Modes sorted by kernel, stream, cluster and rank; `names` are those of the groups."""
         group = self.modes["group"]
         rank, stream = self.keys["rank"][group], self.keys["stream"][group]
         return self.modes[np.lexsort((rank, self.modes["cluster"], stream, names.codes[group]))]
 
 
 class _Open:
-    """A window that is not over."""
+    """A window that is not over yet."""
 
     def __init__(self, most_groups: int, most_blocks: int) -> None:
         self._keys = compiled.Keys(most_groups)
         self._histograms = Histograms(most_groups, most_blocks)
 
     def add(self, rank: int, kernels: Ints, streams: Ints, durations_ns: Ints) -> int:
-        """Returns how many events were not taken."""
+        """Adds events; returns how many were refused."""
         groups = self._keys.codes(rank, packed(kernels), packed(streams))
         refused = self._histograms.add_packed(groups, packed(durations_ns))
         return refused.impossible + refused.no_room
@@ -107,7 +107,7 @@ class _Open:
 
 
 class SummaryWindows:
-    """What a host keeps of its ranks' kernels until a window is over."""
+    """The open windows of a host's ranks."""
 
     def __init__(
         self,
@@ -131,12 +131,12 @@ class SummaryWindows:
         ends_ns: Ints,
         now_ns: int,
     ) -> list[Finished]:
-        """Takes one rank's events; gives the windows that are over.
+        """Takes one rank's events; returns the windows that are over.
 
         Args:
-            kernels: numbers of their names, which may differ between ranks.
-            ends_ns: when they ended, by the clock of `now_ns`: a kernel that hung for an hour
-                belongs to the minute that saw its end.
+            kernels: numbers of the kernels' names, which may differ between ranks.
+            ends_ns: when the kernels ended, by the clock of `now_ns`; a kernel that hung for an
+                hour belongs to the minute of its end.
         """
         done = self.tick(now_ns)
         self.count(rank, kernels, streams, durations_ns, ends_ns, now_ns)
@@ -151,7 +151,7 @@ class SummaryWindows:
         ends_ns: Ints,
         now_ns: int,
     ) -> None:
-        """Takes one rank's events as `add` does, and ends no window."""
+        """Takes one rank's events like `add`, without ending windows."""
         if not len(ends_ns):
             return
         newest = (now_ns + GRACE_NS) // self._window_ns
@@ -169,7 +169,7 @@ class SummaryWindows:
             self._lose(rank, ends_ns[inside], refused)
 
     def tick(self, now_ns: int) -> list[Finished]:
-        """Gives the windows that are over by now."""
+        """Returns the windows that are over by now."""
         oldest = (now_ns - GRACE_NS) // self._window_ns
         if oldest <= self._oldest:
             return []
@@ -177,11 +177,11 @@ class SummaryWindows:
         return self._close([number for number in sorted(self._open) if number < oldest])
 
     def finish(self) -> list[Finished]:
-        """Gives all windows, over or not: the job is."""
+        """Returns all windows, over or not, because the job has ended."""
         return self._close(sorted(self._open))
 
     def take_lost(self) -> list[Lost]:
-        """What was lost since this was last asked, by rank."""
+        """The events lost since the last call, by rank."""
         lost, self._lost = self._lost, {}
         return list(lost.values())
 

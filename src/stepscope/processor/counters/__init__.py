@@ -1,7 +1,7 @@
-"""Counters of a GPU's units, thousands of times a second, for a while and on request (CUPTI's PM
-sampling; EROICA, section 4.1 samples so).
+"""Samples GPU counters thousands of times a second in short windows, on request (CUPTI PM sampling;
+EROICA, section 4.1, does the same).
 
-A child process for each GPU (`child`) has `native/pm` sample it and sends frames (`frames`), which
-become rows of `hardware` (`rows`). `windows` decides when; whatever CUPTI or the driver does, only
-a child hangs or dies of it.
+One child process per GPU (`child`) runs the sampler of `native/pm` and sends frames (`frames`),
+which become rows of `hardware` (`rows`). `windows` decides when. If CUPTI or the driver hangs or
+crashes, only a child is affected.
 """

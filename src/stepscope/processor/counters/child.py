@@ -1,8 +1,9 @@
 """`python -m stepscope.processor.counters.child LIBRARY FOLDERS GPU INTERVAL_NS WINDOW_NS`: the
 process in which CUPTI samples one GPU.
 
-Frames go to standard output, of which whatever CUDA prints is kept off. It ends when the window
-does, when standard input ends or when nobody reads any more: not after its processor.
+Frames go to standard output; anything that CUDA prints is redirected to standard error. The process
+exits when the window ends, when standard input closes or when the reader of its output is gone, so
+it never outlives its processor.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Sequence
 
 
 def main(arguments: Sequence[str]) -> int:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: its processor ends it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal: the processor ends us
     library, folders, gpu, interval_ns, window_ns = arguments
     out = os.dup(1)
     os.dup2(2, 1)

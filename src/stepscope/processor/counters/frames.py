@@ -1,4 +1,4 @@
-"""What a child sends, a piece of a pipe at a time; `native/pm/pipe.hpp` draws the bytes."""
+"""Decodes the frames that a child sends through its pipe; `native/pm/pipe.hpp` draws the bytes."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ MOST_METRICS = 8
 SAMPLE_TYPE = np.dtype([("start_ns", "<i8"), ("end_ns", "<i8"), ("value", "<f8", (MOST_METRICS,))])
 _HEAD = struct.Struct("<II")
 _LOST = struct.Struct("<qqq")
-_SAID, _METRICS, _SAMPLES, _LOSS, _NOTE = range(1, 6)
+_FAILURE, _METRICS, _SAMPLES, _LOSS, _NOTE = range(1, 6)
 
 
 @dataclass(frozen=True)
-class Said:
-    """Why nothing (more) is sampled."""
+class Failure:
+    """The reason why nothing (more) is sampled."""
 
     why: str
 
 
 @dataclass(frozen=True)
 class Note:
-    """What is left out, and the like."""
+    """Information, such as metrics that were left out."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Metrics:
-    """What the values of each sample are, in order. Comes before all samples."""
+    """The metrics of each sample's values, in order. Sent before all samples."""
 
     names: tuple[str, ...]
 
@@ -41,29 +41,29 @@ class Metrics:
 @dataclass(frozen=True)
 class Samples:
     of: NDArray[Any]
-    """Of SAMPLE_TYPE; what has no value is not a number."""
+    """Array of SAMPLE_TYPE; missing values are NaN."""
 
 
 @dataclass(frozen=True)
 class Lost:
-    """Samples that are missing, and the time in which they are."""
+    """The number of missing samples, and the interval they are missing in."""
 
     samples: int
     start_ns: int
     end_ns: int
 
 
-Frame = Said | Note | Metrics | Samples | Lost
+Frame = Failure | Note | Metrics | Samples | Lost
 
 
 class Frames:
-    """Puts pieces together again."""
+    """Reassembles frames from pieces of the pipe."""
 
     def __init__(self) -> None:
         self._left = b""
 
     def feed(self, piece: bytes) -> Iterator[Frame]:
-        """The frames that are complete now."""
+        """Takes a piece; returns the frames that are now complete."""
         data, at = self._left + piece, 0
         while at + _HEAD.size <= len(data):
             kind, size = _HEAD.unpack_from(data, at)
@@ -82,4 +82,4 @@ def _frame(kind: int, payload: bytes) -> Frame:
     text = payload.decode(errors="replace")
     if kind == _METRICS:
         return Metrics(tuple(text.split("\n")))
-    return Said(text) if kind == _SAID else Note(text)
+    return Failure(text) if kind == _FAILURE else Note(text)

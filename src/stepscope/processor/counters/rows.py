@@ -1,4 +1,4 @@
-"""Samples as rows of `hardware`, thousands at a time, and what is missing as rows of `losses`."""
+"""Converts samples into rows of `hardware`, and lost samples into rows of `losses`."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from stepscope.processor.counters.frames import Lost, Samples
-from stepscope.processor.normalise import Rows
+from stepscope.processor.records.normalise import Rows
 from stepscope.window import Strings
 
 _HOST_LEVEL = -1
 
 
 def sample_rows(host: str, gpu: int, metrics: Sequence[str], samples: Samples) -> Rows:
-    """One row for each value of each sample: when it ended, and over how long it is meant."""
+    """One row for each value of each sample: its end and its averaging period."""
     values = samples.of["value"][:, : len(metrics)]
     known = np.isfinite(values)
     sample, metric = np.nonzero(known)
@@ -31,7 +31,7 @@ def sample_rows(host: str, gpu: int, metrics: Sequence[str], samples: Samples) -
 
 
 def loss_rows(metrics: Sequence[str], lost: Lost) -> Rows:
-    """As many rows as would have been there."""
+    """Counts the rows that the lost samples would have made."""
     return {
         "rank": [_HOST_LEVEL],
         "table": ["hardware"],

@@ -1,4 +1,4 @@
-"""One child: how it is started, ended, and what its end means."""
+"""Starts and ends one child process, and interprets its exit status."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OF_CUDA = Path("/usr/local/cuda/extras/CUPTI/lib64")
 
 @dataclass(frozen=True)
 class Wanted:
-    """How often, and for how long."""
+    """The sampling rate and the window's length."""
 
     hz: float
     seconds: float
@@ -27,7 +27,7 @@ class Wanted:
 
 
 class Sampler:
-    """Samples one GPU, named by its number in the order of the PCI bus, as NVML's."""
+    """Samples one GPU, given by its index in PCI bus order, as in NVML."""
 
     def __init__(self, gpu: int, command: Sequence[str]) -> None:
         self.gpu = gpu
@@ -41,38 +41,38 @@ class Sampler:
         return self.process.stdout.fileno()
 
     def end(self) -> None:
-        """Asks it to leave."""
+        """Asks the child to exit."""
         assert self.process.stdin is not None
         self.process.stdin.close()
 
     def why_ended(self, patience_seconds: float) -> str | None:
-        """Something for a person where it did not end well. It is killed if it has not ended by
-        then, and left alone if a driver keeps it even so."""
+        """A message if the child failed. It is killed if it has not exited in time, and abandoned
+        if the driver keeps it even then."""
         try:
             status = self.process.wait(patience_seconds)
         except subprocess.TimeoutExpired:
             self.process.kill()
-            return "CUPTI does not answer; its process was killed"
+            return "CUPTI does not respond; its process was killed"
         if status < 0:
-            return f"its process was ended by signal {-status}"
-        return f"its process ended with status {status}" if status else None
+            return f"its process was killed by signal {-status}"
+        return f"its process exited with status {status}" if status else None
 
 
 def command(wanted: Wanted, gpu: int, library: Path = LIBRARY) -> list[str]:
-    """Starts a child."""
+    """The command line of a child."""
     module = [sys.executable, "-m", "stepscope.processor.counters.child", str(library)]
     numbers = (gpu, wanted.interval_ns, int(wanted.seconds * 1e9))
     return [*module, ":".join(map(str, cupti_folders())), *map(str, numbers)]
 
 
 def cupti_folders() -> list[Path]:
-    """Where CUPTI's wheels and CUDA's installer put it: no torch has loaded it here."""
+    """The folders of CUPTI's wheels and CUDA's installer: here, torch has not loaded it."""
     packages = [Path(path) / folder for path in sys.path for folder in _IN_PACKAGES]
     return [path for path in (*packages, _OF_CUDA) if path.is_dir()]
 
 
 def _environment(of_ours: Mapping[str, str]) -> dict[str, str]:
-    """All GPUs, numbered as NVML does; no profiler beside us."""
+    """The child's environment: all GPUs, numbered as in NVML, and no other profiler."""
     hidden = ("CUDA_VISIBLE_DEVICES", "CUDA_INJECTION64_PATH")
     kept = {name: value for name, value in of_ours.items() if name not in hidden}
     return {**kept, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}

@@ -1,7 +1,7 @@
-"""When counters are sampled: in windows, one at a time, and never but on request.
+"""Decides when counters are sampled: in windows, one at a time, and only on request.
 
-A window begins when a job is warm, at its tenth step, on all of its hosts at nearly the same time;
-and when it does not get on, if none began lately. EROICA (section 4.1) profiles for 20 s.
+A window begins at a job's tenth step, on all of its hosts at nearly the same time, and when a job
+stalls, unless one began recently. EROICA (section 4.1) profiles for 20 s.
 """
 
 from __future__ import annotations
@@ -15,43 +15,44 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stepscope.processor.counters.frames import Frame, Frames, Lost, Metrics, Note, Said, Samples
+from stepscope.processor.counters.frames import Failure, Frame, Frames, Lost, Metrics, Note, Samples
 from stepscope.processor.counters.rows import loss_rows, sample_rows
 from stepscope.processor.counters.sampler import LIBRARY, Sampler, Wanted, command
-from stepscope.processor.normalise import Rows
+from stepscope.processor.records.normalise import Rows
 from stepscope.wire.control import Counted
 
 logger = logging.getLogger(__name__)
 
 WARM_STEP = 10
-"""Steps before it are slow for reasons of their own: compiling, caches, allocators."""
+"""Earlier steps are slow because of compilation, caches and allocators."""
 REST_SECONDS = 300.0
-"""Between two windows because a job does not get on."""
+"""Between two windows that begin because of stalls."""
 GRACE_SECONDS = 60.0
-"""CUDA takes long to begin where nothing keeps the driver loaded; one that hangs takes for ever."""
+"""For children beyond the window: CUDA starts slowly if nothing keeps the driver loaded."""
 _END_SECONDS = 5.0
-"""Of a child that has told all."""
+"""For a child to exit after it has closed its output."""
 FULL_ROWS = 50_000
-"""Stored at once: a table's buffer holds four times that, and eight GPUs fill it in 0.3 s."""
+"""Rows after which a store is requested: a table's buffer holds four times as many, and eight GPUs
+fill it in 0.3 s."""
 _PIECE_BYTES = 1 << 20
 _LOOK_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
 class Sink:
-    """Where rows go, and who is told."""
+    """Callbacks of `Windows` into the processor."""
 
     jobs: Callable[[], Collection[str]]
-    """Those that run here; asked when a window begins, by who begins it."""
+    """Returns the jobs that run here; called when a window begins, by the thread that begins it."""
     append: Callable[[str, str, Rows], None]
     hurry: Callable[[str], None]
     step_aside: Callable[[frozenset[int]], None]
-    """NVML leaves the counters of these GPUs to us."""
+    """Makes NVML stop reading the counters of these GPUs."""
 
 
 @dataclass
-class _Told:
-    """What one child told so far."""
+class _Child:
+    """What one child has sent so far."""
 
     sampler: Sampler
     frames: Frames = field(default_factory=Frames)
@@ -63,7 +64,7 @@ class _Told:
 
 
 class Windows:
-    """Owns the children. Called from the processor's thread; a window has one of its own."""
+    """Owns the children. Called from the processor's thread; each window runs on its own."""
 
     def __init__(
         self, host: str, gpus: int, wanted: Wanted | None, sink: Sink, *, library: Path = LIBRARY
@@ -77,7 +78,7 @@ class Windows:
         self._thread: threading.Thread | None = None
 
     def stepped(self, job: str, steps: Iterable[int]) -> None:
-        """Ranks of a job did these steps."""
+        """Ranks of a job finished these steps."""
         if self._wanted is None or job in self._warm:
             return
         if any(step >= WARM_STEP for step in steps):
@@ -85,7 +86,7 @@ class Windows:
             self.begin(self._wanted)
 
     def stalled(self) -> None:
-        """A job does not get on."""
+        """A job has stalled."""
         if self._wanted is not None and time.monotonic() - self._began_at >= REST_SECONDS:
             self.begin(self._wanted)
 
@@ -93,7 +94,7 @@ class Windows:
         self._warm.discard(job)
 
     def begin(self, wanted: Wanted, answer: Callable[[Counted], None] = lambda _: None) -> None:
-        """Begins a window; `answer` is called, on whatever thread, when it is over or cannot be."""
+        """Begins a window; `answer` is called, on any thread, when it is over or cannot begin."""
         trouble = self._why_not()
         if trouble is not None:
             logger.warning("counters are not sampled: %s", trouble)
@@ -106,7 +107,7 @@ class Windows:
         self._thread.start()
 
     def close(self) -> None:
-        """Ends a window that is under way; its rows are there when this returns."""
+        """Ends a running window; its rows have been appended when this returns."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(10)
@@ -117,9 +118,9 @@ class Windows:
 
     def _why_not(self) -> str | None:
         if self._gpus == 0:
-            return "NVML knows of no GPU here"
+            return "NVML finds no GPU on this host"
         if not self._library.exists():
-            return f"{self._library.name} was not built: no C++ compiler then?"
+            return f"{self._library.name} was not built; was a C++ compiler missing?"
         if not self._sink.jobs():
             return "no job runs here"
         return "a window is under way" if self.under_way else None
@@ -136,27 +137,28 @@ class Windows:
         gpus = range(self._gpus)
         self._sink.step_aside(frozenset(gpus))
         try:
-            told = [_Told(Sampler(gpu, command(wanted, gpu, self._library))) for gpu in gpus]
-            self._listen(told, time.monotonic() + wanted.seconds + GRACE_SECONDS)
-            for one in told:
-                self._end(one)
-            return _counted(told)
+            children = [_Child(Sampler(gpu, command(wanted, gpu, self._library))) for gpu in gpus]
+            self._listen(children, time.monotonic() + wanted.seconds + GRACE_SECONDS)
+            for child in children:
+                self._end(child)
+            return _counted(children)
         except OSError as error:
             return Counted(0, 0, (f"counters are not sampled: {error}",))
         finally:
             self._sink.step_aside(frozenset())
 
-    def _listen(self, told: Sequence[_Told], until: float) -> None:
-        """Until all have ended or are overdue. Who is told to leave still tells what it has."""
+    def _listen(self, children: Sequence[_Child], until: float) -> None:
+        """Reads from all children until they have ended or are overdue. A child that is asked to
+        exit first sends what it has."""
         with selectors.DefaultSelector() as selector:
-            for one in told:
-                selector.register(one.sampler.output, selectors.EVENT_READ, one)
+            for child in children:
+                selector.register(child.sampler.output, selectors.EVENT_READ, child)
             unstored, asked = 0, False
             while selector.get_map() and time.monotonic() < until:
                 if self._stop.is_set() and not asked:
                     asked, until = True, min(until, time.monotonic() + 5.0)
-                    for one in told:
-                        one.sampler.end()
+                    for child in children:
+                        child.sampler.end()
                 for key, _ in selector.select(_LOOK_SECONDS):
                     unstored += self._read(key.data)
                     if key.data.ended:
@@ -165,31 +167,31 @@ class Windows:
                     self._store()
                     unstored = 0
 
-    def _read(self, told: _Told) -> int:
-        """Takes what is there; how many rows it made."""
-        piece = os.read(told.sampler.output, _PIECE_BYTES)
-        told.ended = not piece
-        return sum(self._take(told, frame) for frame in told.frames.feed(piece))
+    def _read(self, child: _Child) -> int:
+        """Reads what is available; returns the number of rows."""
+        piece = os.read(child.sampler.output, _PIECE_BYTES)
+        child.ended = not piece
+        return sum(self._take(child, frame) for frame in child.frames.feed(piece))
 
-    def _take(self, told: _Told, frame: Frame) -> int:
-        gpu = told.sampler.gpu
+    def _take(self, child: _Child, frame: Frame) -> int:
+        gpu = child.sampler.gpu
         match frame:
             case Metrics(names):
-                told.metrics = names
+                child.metrics = names
             case Samples(of):
-                told.samples += len(of)
-                return self._append("hardware", sample_rows(self._host, gpu, told.metrics, frame))
+                child.samples += len(of)
+                return self._append("hardware", sample_rows(self._host, gpu, child.metrics, frame))
             case Lost(samples):
-                told.lost += samples
-                self._append("losses", loss_rows(told.metrics, frame))
-            case Said(why):
-                told.trouble = why
+                child.lost += samples
+                self._append("losses", loss_rows(child.metrics, frame))
+            case Failure(why):
+                child.trouble = why
             case Note(text):
                 logger.info("counters of gpu%d: %s", gpu, text)
         return 0
 
     def _append(self, table: str, rows: Rows) -> int:
-        """To every job here: what a GPU does is of the host, as NVML's figures are."""
+        """Appends rows to every job here: GPU metrics are host-level, as NVML's are."""
         for job in self._jobs:
             self._sink.append(job, table, rows)
         return len(rows["rank"])
@@ -199,19 +201,19 @@ class Windows:
             self._sink.hurry(job)
 
     @staticmethod
-    def _end(told: _Told) -> None:
-        """What it said itself is nearer to the truth than how it ended."""
-        how = told.sampler.why_ended(_END_SECONDS if told.ended else 0.0)
-        told.trouble = told.trouble or how
+    def _end(child: _Child) -> None:
+        """Sets the child's trouble; its own message is preferred to its exit status."""
+        how = child.sampler.why_ended(_END_SECONDS if child.ended else 0.0)
+        child.trouble = child.trouble or how
 
 
-def _counted(told: Sequence[_Told]) -> Counted:
-    """Of all GPUs; a line for each different trouble."""
+def _counted(children: Sequence[_Child]) -> Counted:
+    """The totals of all GPUs, and one line for each distinct trouble."""
     troubled: dict[str, list[str]] = {}
-    for one in told:
-        if one.trouble is not None:
-            troubled.setdefault(one.trouble, []).append(f"gpu{one.sampler.gpu}")
+    for child in children:
+        if child.trouble is not None:
+            troubled.setdefault(child.trouble, []).append(f"gpu{child.sampler.gpu}")
     lines = (f"counters of {', '.join(gpus)} are not sampled: {trouble}"
              for trouble, gpus in troubled.items())  # fmt: skip
-    samples, lost = sum(one.samples for one in told), sum(one.lost for one in told)
+    samples, lost = sum(child.samples for child in children), sum(child.lost for child in children)
     return Counted(samples, lost, tuple(lines))

@@ -1,6 +1,6 @@
-"""Numbers for dashboards and alerts, sent by Prometheus Remote Write 1.0 to whatever speaks it.
+"""Sends samples for dashboards and alerts by Prometheus Remote Write 1.0.
 
-`encode` draws the bytes, `outbox` decides what waits and what is dropped, `sender` posts.
+`encode` builds requests, `outbox` queues samples and decides which to drop, `sender` posts.
 """
 
 from stepscope.store.remote_write.encode import Sample

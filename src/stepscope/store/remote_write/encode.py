@@ -1,12 +1,12 @@
-"""Samples to the body of a Remote Write 1.0 request: protobuf, compressed as one snappy block.
+"""Encodes samples as the body of a Remote Write 1.0 request: protobuf in one snappy block.
 
     WriteRequest  1: repeated TimeSeries
     TimeSeries    1: repeated Label (sorted by name)   2: repeated Sample
     Label         1: string name                       2: string value
     Sample        1: double value                      2: int64 milliseconds since 1970
 
-From `prompb/remote.proto` and `types.proto` of Prometheus; no more of protobuf is needed than
-lengths, strings, doubles and non-negative varints. Arrow brings snappy.
+From `prompb/remote.proto` and `types.proto` of Prometheus. Only lengths, strings, doubles and
+non-negative varints of protobuf are needed. Arrow provides snappy.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Labels = tuple[tuple[str, str], ...]
 """Pairs of name and value; the metric's name is not among them."""
 
 STALE = struct.unpack("<d", (0x7FF0000000000002).to_bytes(8, "little"))[0]
-"""The value by which Prometheus knows that a series has ended: one certain NaN."""
+"""Prometheus' staleness marker: a special NaN that ends a series."""
 
 _LENGTH, _DOUBLE, _VARINT = 2, 1, 0
 """Wire types of protobuf."""
@@ -29,7 +29,7 @@ _LENGTH, _DOUBLE, _VARINT = 2, 1, 0
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One number of one series at one moment."""
+    """One value of one series at one time."""
 
     name: str
     labels: Labels
@@ -38,7 +38,7 @@ class Sample:
 
 
 def request_body(samples: Iterable[Sample]) -> bytes:
-    """What is posted."""
+    """The compressed body of a request."""
     return bytes(pa.compress(write_request(samples), codec="snappy", asbytes=True))
 
 
@@ -76,7 +76,7 @@ def _key(number: int, wire_type: int) -> bytes:
 
 
 def _varint(value: int) -> bytes:
-    """Seven bits a byte, the lowest first; the highest bit says that more follow."""
+    """Seven bits per byte, lowest first; the highest bit is set if more bytes follow."""
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)

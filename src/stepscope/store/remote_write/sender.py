@@ -1,4 +1,4 @@
-"""Posts samples from a thread of its own; who offers them never waits."""
+"""Posts samples from its own thread, so that callers never wait."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ from stepscope.store.remote_write.outbox import MOST_SAMPLES, Outbox
 logger = logging.getLogger(__name__)
 
 HEADERS_VARIABLE = "STEPSCOPE_REMOTE_WRITE_HEADERS"
-"""Lines of `Name: value`. Not a flag: command lines are there for everybody to see."""
+"""Lines of `Name: value`. Not a flag, because command lines are visible to all users."""
 _TIMEOUT_S = 10.0
-_LAST_WORDS_S = 10.0
-"""How long the end of a process waits for a server that hangs; one that is away is no wait."""
+_CLOSE_TIMEOUT_S = 10.0
+"""How long a process waits at its end for a server that hangs; it does not wait for one that is
+down."""
 _OURS = {
     "Content-Encoding": "snappy",
     "Content-Type": "application/x-protobuf",
@@ -32,11 +33,11 @@ _OURS = {
 
 
 class RefusedError(Exception):
-    """The server understood and will not take it: trying again would not help."""
+    """The server rejected the request: trying again would not help."""
 
 
 class UnreachableError(Exception):
-    """Nobody answered, or the server asks to be asked later: after `seconds` where it says so."""
+    """The server did not respond, or asks to retry later, after `seconds` if given."""
 
     def __init__(self, why: str, seconds: float | None = None) -> None:
         super().__init__(why)
@@ -47,13 +48,13 @@ Post = Callable[[bytes], None]
 
 
 class RemoteWriter:
-    """Sends what it is offered, as soon as the server takes it."""
+    """Sends samples as soon as the server accepts them."""
 
     def __init__(
         self, url: str, environment: Mapping[str, str] = os.environ, *,
         post: Post | None = None, most: int = MOST_SAMPLES,
     ) -> None:  # fmt: skip
-        """Raises UsageError: the URL or the headers make no sense."""
+        """Raises UsageError: the URL or the headers are invalid."""
         endpoint = Endpoint(url, environment)
         self._shown = endpoint.shown
         self._post = post or endpoint.post
@@ -61,7 +62,7 @@ class RemoteWriter:
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._stopping = threading.Event()
-        self._told_refusal = False
+        self._refusal_logged = False
         self._thread = threading.Thread(target=self._run, name="stepscope-metrics", daemon=True)
 
     def start(self) -> RemoteWriter:
@@ -75,23 +76,23 @@ class RemoteWriter:
 
     @property
     def dropped(self) -> int:
-        """Samples that were given up since the start."""
+        """Samples dropped since the start."""
         return self._outbox.dropped
 
     def offer(self, samples: Sequence[Sample]) -> None:
-        """Takes samples to be sent; the oldest go where too many wait."""
+        """Queues samples; drops the oldest if too many wait."""
         with self._lock:
             self._outbox.add(samples)
         self._wake.set()
 
     def close(self) -> None:
-        """Sends what waits, if that takes no longer than ten seconds."""
+        """Sends what waits; gives up after ten seconds."""
         self._stopping.set()
         self._wake.set()
-        self._thread.join(_LAST_WORDS_S)
+        self._thread.join(_CLOSE_TIMEOUT_S)
 
     def turn(self) -> float:
-        """Sends one request; says in how many seconds the next may follow. 0: at once."""
+        """Sends one request; returns after how many seconds the next may follow, 0: immediately."""
         with self._lock:
             samples = self._outbox.next()
         if not samples:
@@ -116,7 +117,7 @@ class RemoteWriter:
     def _send_all(self) -> None:
         while len(self._outbox):
             pause_s = self.turn()
-            # while the server is away, new samples are no reason to try sooner
+            # while the server is down, new samples do not shorten the wait
             if pause_s and self._stopping.wait(pause_s):
                 return
 
@@ -131,20 +132,20 @@ class RemoteWriter:
     def _refused(self, samples: Sequence[Sample], error: RefusedError) -> None:
         with self._lock:
             self._outbox.refused(samples)
-        level = logging.DEBUG if self._told_refusal else logging.WARNING
-        logger.log(level, "%s refuses %d samples: %s", self._shown, len(samples), error)
-        self._told_refusal = True
+        level = logging.DEBUG if self._refusal_logged else logging.WARNING
+        logger.log(level, "%s rejects %d samples: %s", self._shown, len(samples), error)
+        self._refusal_logged = True
 
     def _sent(self, samples: Sequence[Sample]) -> None:
         with self._lock:
             again = self._outbox.in_trouble
             self._outbox.sent(samples)
         if again:
-            logger.info("%s takes metrics again; %d were lost", self._shown, self.dropped)
+            logger.info("%s accepts metrics again; %d samples were lost", self._shown, self.dropped)
 
 
 class Endpoint:
-    """A URL, and how to post to it. Name and password in a URL become basic authentication."""
+    """A URL to post to. A name and password in it become basic authentication."""
 
     def __init__(self, url: str, environment: Mapping[str, str]) -> None:
         parts = urlsplit(url)
@@ -175,7 +176,7 @@ class Endpoint:
 
 
 def _meaning(error: urllib.error.HTTPError) -> Exception:
-    """Specified: 5xx is to be tried again, 4xx not; 429 asks for patience."""
+    """The error for a status. By the specification 5xx and 429 are retried, other 4xx are not."""
     with error:
         said = " ".join(error.read(200).decode("utf-8", "replace").split())
         asked = error.headers.get("Retry-After", "")

@@ -1,0 +1,1 @@
+"""Writes each job's folder: its tables, its Perfetto traces and their upkeep."""

@@ -1,0 +1,1 @@
+"""Turns the records of a producer into table rows, and rows into columns."""

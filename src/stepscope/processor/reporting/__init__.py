@@ -1,0 +1,1 @@
+"""Turns rows into Prometheus series and sends them by remote write."""

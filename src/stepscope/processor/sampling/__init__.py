@@ -1,0 +1,1 @@
+"""Observes the ranks' processes from outside: call stacks, stopped processes, hardware."""

@@ -1,0 +1,1 @@
+"""The daemon's sockets: the listener, the connections to notify, and how often to poll."""

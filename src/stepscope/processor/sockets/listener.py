@@ -1,0 +1,55 @@
+"""The socket that producers connect to: owned by one processor, accessible to one user."""
+
+from __future__ import annotations
+
+import fcntl
+import socket
+from pathlib import Path
+from typing import IO
+
+from stepscope.errors import UsageError
+
+BACKLOG = 256
+"""Pending connections; a producer that finds the queue full tries again in a second."""
+_LONGEST_SOCKET_PATH = 100
+"""sun_path holds 108 bytes; the rest is for the suffix of the lock file."""
+
+
+class AlreadyRunningError(UsageError):
+    """Another processor already listens on the socket."""
+
+
+def take_lock(path: Path) -> IO[str]:
+    """Takes the lock file next to the socket and holds it until this process ends.
+
+    Raises:
+        AlreadyRunningError: another processor holds it.
+        UsageError: the socket cannot be created there.
+    """
+    if len(str(path).encode()) > _LONGEST_SOCKET_PATH:
+        raise UsageError(
+            f"cannot listen on {path}: a socket's path has at most {_LONGEST_SOCKET_PATH} bytes; "
+            "try a shorter --socket"
+        )
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = path.with_suffix(".lock").open("w", encoding="ascii")
+    except OSError as error:
+        raise UsageError(f"cannot listen on {path}: {error.strerror}; try --socket") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        lock.close()
+        raise AlreadyRunningError(f"a processor already listens on {path}") from error
+    return lock
+
+
+def listen(path: Path) -> socket.socket:
+    """Creates the socket that producers connect to, accessible to its owner only."""
+    path.unlink(missing_ok=True)  # left by a processor that was killed; we hold its lock
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(str(path))
+    path.chmod(0o600)
+    listener.listen(BACKLOG)
+    listener.setblocking(False)
+    return listener

@@ -1,0 +1,1 @@
+"""What the processor knows and decides, without I/O: packets go in, instructions come out."""
