@@ -119,7 +119,7 @@ def test_everyone_entered_and_nobody_left_is_the_network(tmp_path: Path) -> None
     verdict = the_verdict(tmp_path, ranks)
     assert (verdict.kind, verdict.cause, verdict.ranks, verdict.victims) == (
         "hang", "network", (), 4)  # fmt: skip
-    assert "all 4 ranks entered AllReduce 6 of world-0 and nobody left" in verdict.summary
+    assert "all 4 ranks entered AllReduce 6 of world-0 and none completed it" in verdict.summary
 
 
 def test_some_left_is_the_network_too(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_some_left_is_the_network_too(tmp_path: Path) -> None:
     everyone(ranks[2:], "all_reduce", state="started")
     verdict = the_verdict(tmp_path, ranks)
     assert (verdict.cause, verdict.ranks) == ("network", ())
-    assert "2 of 4 ranks left AllReduce 6" in verdict.summary
+    assert "2 of 4 ranks completed AllReduce 6" in verdict.summary
 
 
 def test_a_device_that_never_begins_what_others_began(tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ def test_two_groups_in_another_order(tmp_path: Path) -> None:
     ranks[3].call("all_reduce", "b", "scheduled")
     verdict = the_verdict(tmp_path, ranks)
     assert (verdict.kind, verdict.cause, verdict.ranks) == ("mismatch", "code", (3,))
-    assert "in the other order" in verdict.summary
+    assert "in the opposite order" in verdict.summary
 
 
 def test_one_rank_alone_in_what_nobody_else_called(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_one_rank_alone_in_what_nobody_else_called(tmp_path: Path) -> None:
     ranks[0].call("barrier", state="scheduled")
     verdict = the_verdict(tmp_path, ranks)
     assert (verdict.ranks, verdict.cause) == ((0,), "code")
-    assert "rank 0 is alone in Barrier 6 of world-0" in verdict.summary
+    assert "rank 0 waits alone in Barrier 6 of world-0" in verdict.summary
 
 
 def test_ranks_that_ran_ahead_are_no_mismatch(tmp_path: Path) -> None:

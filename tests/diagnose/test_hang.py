@@ -277,7 +277,7 @@ def test_a_device_that_does_not_come_to_what_its_host_called() -> None:
     table = on_devices(table, 0, 0, 2, None, None)
     verdict = the_hang(find_hang(a_tiny_job(table, 60, (TWO_GROUPS[0],))))
     assert (verdict.ranks, verdict.cause, verdict.victims) == ((1,), "compute", 1)
-    assert "its device has not come to it" in verdict.summary
+    assert "its device never started it" in verdict.summary
 
 
 def test_a_device_that_waits_elsewhere_has_not_come_either_and_is_a_victim() -> None:
@@ -307,7 +307,7 @@ def test_a_send_that_moves_nothing_keeps_devices_and_no_kernel_does() -> None:
     table = on_devices(table, 3, 3, None, 3)
     verdict = the_hang(find_hang(a_tiny_job(table, 60, groups)))
     assert (verdict.cause, verdict.ranks, verdict.group) == ("network", (), "pp-0")
-    assert "does not move from rank 0" in verdict.summary
+    assert "no data arrives from rank 0" in verdict.summary
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def test_whose_requests_do_not_complete_keeps_all_others() -> None:
     verdict = a_verdict(transfers=sent(2))
     assert (verdict.cause, verdict.ranks, verdict.victims) == ("network", (2,), 3)
     assert [device.name for device in verdict.devices] == ["h2/nic-0"]
-    assert "8 requests that it posted do not complete" in verdict.summary
+    assert "8 network requests of rank 2 never completed" in verdict.summary
 
 
 def test_of_two_connections_it_is_the_rank_that_both_have_in_common() -> None:

@@ -124,7 +124,7 @@ def _scene(
     from stepscope.diagnose.overview.focus import focus
     from stepscope.diagnose.prepare.align import align
     from stepscope.diagnose.prepare.clean import clean
-    from stepscope.diagnose.prepare.meetings import with_meetings
+    from stepscope.diagnose.prepare.operator_waits import with_operator_waits
     from stepscope.diagnose.run import diagnose
     from stepscope.report.perfetto import Scene, select, span_of
 
@@ -133,7 +133,7 @@ def _scene(
         diagnosis = diagnose(window)
         window, _, _ = align(clean(window)[0])
         matters = focus(window, diagnosis) if narrow else None
-        window = with_meetings(window)
+        window = with_operator_waits(window)
     if matters is not None:
         chosen = chosen if wanted else matters.ranks
         steps = steps or matters.steps

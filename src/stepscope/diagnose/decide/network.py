@@ -11,7 +11,7 @@ from stepscope.diagnose.decide.verdict import costs_enough, network_finding, net
 from stepscope.diagnose.detect.slow_group import slow_transfers
 from stepscope.diagnose.detect.slow_link import SlowLink, slow_links
 from stepscope.diagnose.finding import Device, Finding, Value, Verdict
-from stepscope.diagnose.network.paths import Carrier
+from stepscope.diagnose.network.topology import PathDevice
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
@@ -84,7 +84,7 @@ def _devices(link: SlowLink) -> tuple[Device, ...]:
     return tuple(device for device in named if device is not None)
 
 
-def _device(one: Carrier, chance: float) -> Device | None:
+def _device(one: PathDevice, chance: float) -> Device | None:
     match one.kind:
         case "unknown" | "fabric":
             return None

@@ -17,7 +17,7 @@ from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.thresholds import PROCESSOR_TIME
 from stepscope.diagnose.views.peers import is_expert
-from stepscope.diagnose.views.stacks import Samples, Slow, compiles, slower_than_peers
+from stepscope.diagnose.views.stacks import Samples, SlowFunction, compiles, slower_than_peers
 from stepscope.diagnose.views.unnamed import GAPS, OUTSIDE
 from stepscope.trace import DATA_LOAD
 
@@ -131,7 +131,7 @@ def _plain(job: Observed, one: Suspect, use: Use) -> Cause:
     return "compute" if use.computed >= PROCESSOR_TIME else "host"
 
 
-def _slow(job: Observed, samples: Samples | None, one: Suspect) -> Slow | None:
+def _slow(job: Observed, samples: Samples | None, one: Suspect) -> SlowFunction | None:
     if samples is None:
         return None
     begin, end = job.line.span_ns(one.first, one.stop)
@@ -207,7 +207,7 @@ def _percent(part: float) -> str:
     return f"{100 * min(max(part, 0.0), 1.0):.0f} %"
 
 
-def _stack(slow: Slow) -> Evidence:
+def _stack(slow: SlowFunction) -> Evidence:
     verb = "itself runs" if slow.itself else "is"
     detail = (
         f"{slow.function} {verb} in {_percent(slow.share)} of the samples, "

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.diagnose.network.devices import Devices
-from stepscope.diagnose.network.paths import Carrier, Kind
+from stepscope.diagnose.network.topology import Kind, PathDevice
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.window import Floats, Mask, Table, joined
@@ -37,7 +37,7 @@ FEW = 0.1
 
 
 @dataclass(frozen=True)
-class Noticed:
+class RaisedCounter:
     """A counter that rises on few ranks while data is slow."""
 
     metric: str
@@ -45,7 +45,7 @@ class Noticed:
     """Of the grid."""
 
 
-def noticed(job: Observed, steps: Mask) -> list[Noticed]:
+def raised_counters(job: Observed, steps: Mask) -> list[RaisedCounter]:
     """Counters of trouble that stand out in the given steps, per step of them.
 
     Args:
@@ -71,7 +71,7 @@ def _speaks(metric: str) -> bool:
     return any(word in metric for word in TROUBLE) and not metric.endswith("_per_s")
 
 
-def _standing_out(job: Observed, metric: str, steps: Mask) -> Iterator[Noticed]:
+def _standing_out(job: Observed, metric: str, steps: Mask) -> Iterator[RaisedCounter]:
     table = _by_rank(job, metric)
     row, column = job.line.rows(table.ints("rank")), job.line.column_at(table.ints("ts_ns"))
     keep = (row >= 0) & (column >= 0)
@@ -85,10 +85,10 @@ def _standing_out(job: Observed, metric: str, steps: Mask) -> Iterator[Noticed]:
     usual = max(stats.median(during), 0.0)
     rows = during > TIMES * np.maximum(else_, usual)
     if 0 < rows.sum() <= max(FEW * rows.size, 1):
-        yield Noticed(metric, rows)
+        yield RaisedCounter(metric, rows)
 
 
-def _trained_low(job: Observed, metric: str, steps: Mask) -> Iterator[Noticed]:
+def _trained_low(job: Observed, metric: str, steps: Mask) -> Iterator[RaisedCounter]:
     """Links of few ranks that carry less than most do, in the given steps."""
     table = _by_rank(job, metric)
     row, column = job.line.rows(table.ints("rank")), job.line.column_at(table.ints("ts_ns"))
@@ -100,7 +100,7 @@ def _trained_low(job: Observed, metric: str, steps: Mask) -> Iterator[Noticed]:
     mean = np.divide(carries, count, out=np.full(ranks, np.nan), where=count > 0)
     rows = np.nan_to_num(mean, nan=np.inf) < LOST * stats.median(mean)
     if 0 < rows.sum() <= max(FEW * rows.size, 1):
-        yield Noticed(metric, rows)
+        yield RaisedCounter(metric, rows)
 
 
 def _by_rank(job: Observed, metric: str) -> Table:
@@ -126,16 +126,16 @@ def _spread(job: Observed, samples: Table, adapter: str) -> Iterator[Table]:
             yield here.with_column("rank", np.full(len(here), rank))
 
 
-def speak_against(
-    job: Observed, signs: Sequence[Noticed], carriers: Sequence[Carrier]
+def likelihood_factors(
+    job: Observed, signs: Sequence[RaisedCounter], devices: Sequence[PathDevice]
 ) -> Floats:  # fmt: skip
     """By what factor the signs make each carrier likelier."""
-    factors = np.ones(len(carriers))
+    factors = np.ones(len(devices))
     for sign in signs:
         ranks = frozenset(job.line.ranks[sign.rows].tolist())
         fits = next((word for word, _, _ in OWN if sign.metric.startswith(word)), None)
         for word, kind, factor in OWN:
             if word == fits:
                 factors *= [factor if one.kind == kind and ranks.intersection(one.ranks) else 1.0
-                            for one in carriers]  # fmt: skip
+                            for one in devices]  # fmt: skip
     return factors

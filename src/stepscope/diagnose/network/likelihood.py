@@ -18,12 +18,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.diagnose.network.paths import Carrier, Kind, Way
+from stepscope.diagnose.network.topology import Hop, Kind, PathDevice
 from stepscope.window import Floats, Ints, Mask
 
 STRAY = 0.01
 """A place is slow in one of so many steps for no device's sake."""
-MOST_TOLD = 10
+MOST_STEPS = 10
 """Steps that tell anything new: what our model of the ways gets wrong it gets wrong each time."""
 PRIOR: Mapping[Kind, float] = {
     "link": 2.0, "nic": 1.0, "switch": 1.0, "nvlink": 1.0, "pcie": 0.5, "unknown": 1.0,
@@ -46,34 +46,34 @@ class Cells:
 
 
 @dataclass(frozen=True)
-class Ways:
+class Paths:
     """Which carriers each place uses, sorted by carrier."""
 
-    carriers: Sequence[Carrier]
-    carrier: Ints
+    devices: Sequence[PathDevice]
+    device: Ints
     place: Ints
     chance: Floats
 
     @classmethod
-    def of(cls, by_place: Sequence[Sequence[Way]]) -> Ways:
+    def of(cls, by_place: Sequence[Sequence[Hop]]) -> Paths:
         """All ways of all places."""
-        numbers: dict[Carrier, int] = {}
-        rows = [(numbers.setdefault(carrier, len(numbers)), at, chance)
-                for at, ways in enumerate(by_place) for carrier, chance in ways]  # fmt: skip
+        numbers: dict[PathDevice, int] = {}
+        rows = [(numbers.setdefault(device, len(numbers)), at, chance)
+                for at, hops in enumerate(by_place) for device, chance in hops]  # fmt: skip
         table = np.array(sorted(rows), np.float64).reshape(-1, 3)
         return cls(tuple(numbers), table[:, 0].astype(np.int64), table[:, 1].astype(np.int64),
                    table[:, 2])  # fmt: skip
 
-    def places_of(self, carriers: Sequence[int]) -> Ints:
+    def places_of(self, devices: Sequence[int]) -> Ints:
         """The places that use one of these carriers."""
-        return np.unique(self.place[np.isin(self.carrier, carriers)])
+        return np.unique(self.place[np.isin(self.device, devices)])
 
     def begins(self) -> Ints:
-        return np.flatnonzero(np.diff(self.carrier, prepend=-1))
+        return np.flatnonzero(np.diff(self.device, prepend=-1))
 
 
 @dataclass(frozen=True)
-class Suspicion:
+class DeviceScores:
     """How each carrier explains what is slow."""
 
     scores: Floats
@@ -84,41 +84,41 @@ class Suspicion:
         """Log-likelihood ratio of each carrier to "nothing is wrong"."""
         active = np.maximum(self.scores, 0.0)
         steps = max(int((self.scores > 0).sum(axis=1).max(initial=0)), 1)
-        told: Floats = active.sum(axis=1) * min(1.0, MOST_TOLD / steps)
+        told: Floats = active.sum(axis=1) * min(1.0, MOST_STEPS / steps)
         return told
 
 
-def suspect(ways: Ways, cells: Cells) -> Suspicion:
+def score_devices(paths: Paths, cells: Cells) -> DeviceScores:
     """Scores of all carriers in all steps."""
     steps = np.flatnonzero(cells.slow.any(axis=0))
-    scores = np.zeros((len(ways.carriers), cells.slow.shape[1]))
-    begins = ways.begins()
-    chunk = max(CHUNK // max(ways.carrier.size, 1), 1)
+    scores = np.zeros((len(paths.devices), cells.slow.shape[1]))
+    begins = paths.begins()
+    chunk = max(CHUNK // max(paths.device.size, 1), 1)
     for first in range(0, steps.size, chunk):
         at = steps[first : first + chunk]
-        scores[:, at] = np.add.reduceat(_ratios(ways, cells, at), begins, axis=0)
-    return Suspicion(scores)
+        scores[:, at] = np.add.reduceat(_ratios(paths, cells, at), begins, axis=0)
+    return DeviceScores(scores)
 
 
-def _ratios(ways: Ways, cells: Cells, steps: Ints) -> Floats:
+def _ratios(paths: Paths, cells: Cells, steps: Ints) -> Floats:
     """Log-likelihood ratio of each way in each of the steps.
 
     What holds up a single transfer meets one of the places that use it, and no other.
     """
-    places = np.bincount(ways.carrier, minlength=len(ways.carriers))[ways.carrier]
-    chance = np.where(cells.brief[steps], (ways.chance / places)[:, None], ways.chance[:, None])
+    places = np.bincount(paths.device, minlength=len(paths.devices))[paths.device]
+    chance = np.where(cells.brief[steps], (paths.chance / places)[:, None], paths.chance[:, None])
     hit = np.log((chance + (1 - chance) * STRAY) / STRAY)
     missed = np.log(1 - chance)
-    at = np.ix_(ways.place, steps)
+    at = np.ix_(paths.place, steps)
     return np.where(cells.known[at], np.where(cells.slow[at], hit, missed), 0.0)
 
 
-def probabilities(ways: Ways, suspicion: Suspicion, told: Floats) -> Floats:
+def probabilities(paths: Paths, scored: DeviceScores, told: Floats) -> Floats:
     """Of each carrier, if one of them is to blame.
 
     Args:
         told: log-likelihood ratios of what else speaks for each carrier.
     """
-    log = suspicion.total + np.log([PRIOR[one.kind] for one in ways.carriers]) + told
+    log = scored.total + np.log([PRIOR[one.kind] for one in paths.devices]) + told
     weight = np.exp(log - log.max())
     return np.asarray(weight / weight.sum())

@@ -20,7 +20,7 @@ from functools import cached_property
 
 import numpy as np
 
-from stepscope.diagnose.network.paths import PARTLY, Carrier, Kind, Routes
+from stepscope.diagnose.network.topology import PARTLY, Kind, PathDevice, Topology
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.operators.requests import lost_requests
 from stepscope.window import Floats, Ints, Mask, Window
@@ -41,7 +41,7 @@ SLOWEST, FASTEST = 0.02, 0.95
 
 
 @dataclass(frozen=True)
-class SlowTimes:
+class SlowPeriods:
     """When data moved slowly among some ranks, and how many times slower, in order of time."""
 
     members: tuple[int, ...]
@@ -53,7 +53,7 @@ class SlowTimes:
 
 
 @dataclass(frozen=True)
-class InFlight:
+class OutstandingEvidence:
     """What looks at connections say, one entry per connection."""
 
     source: Ints
@@ -63,12 +63,12 @@ class InFlight:
     one_of_many: Floats
     """The same of "all are slow, each another bit"."""
 
-    def speak_for(self, carriers: Sequence[Carrier], routes: Routes) -> Floats:
+    def log_ratios(self, devices: Sequence[PathDevice], topology: Topology) -> Floats:
         """Log-likelihood ratio of each carrier to one of which these connections tell nothing."""
-        crosses = routes.between_leaves(self.source, self.target)
-        return np.array([self._speaks_for(one, crosses) for one in carriers])
+        crosses = topology.between_leaves(self.source, self.target)
+        return np.array([self._log_ratio(one, crosses) for one in devices])
 
-    def _speaks_for(self, one: Carrier, crosses: Mask) -> float:
+    def _log_ratio(self, one: PathDevice, crosses: Mask) -> float:
         if one.kind == "fabric":
             return float(self.one_of_many.sum())
         if one.kind not in ONE_WAY:
@@ -107,25 +107,25 @@ class Requests:
         adapter = table.strings("nic").codes if table.has("nic") else np.zeros(len(table), np.int64)
         more = table.ints("posted") - table.ints("completed")
         start, way = table.ints("start_ns"), (adapter, table.ints("peer"), table.ints("rank"))
-        left, initial = _in_flight(more, np.lexsort((start, *way)), np.stack(way))
+        left, initial = _outstanding(more, np.lexsort((start, *way)), np.stack(way))
         order = np.lexsort((start, table.ints("rank")))
         columns = (table.ints("rank"), table.ints("peer"), start, table.ints("end_ns"))
         return cls(*(one[order] for one in (*columns, more, left, initial)))
 
-    def in_flight(self, slow: Iterable[SlowTimes]) -> InFlight:
+    def evidence_of(self, slow: Iterable[SlowPeriods]) -> OutstandingEvidence:
         """What looks at them say about slow transfers."""
-        told = [self._looks(one).say(one) for one in slow]
+        told = [self._observations(one).evidence(one) for one in slow]
         source, target, said = (
             np.concatenate(parts) for parts in zip(_NOTHING, *told, strict=True)
         )  # fmt: skip
-        ways, at = np.unique(np.stack((source, target)), axis=1, return_inverse=True)
+        paths, at = np.unique(np.stack((source, target)), axis=1, return_inverse=True)
         slowest, one_of_many, seen = (
-            stats.sums(at.ravel(), column, ways.shape[1]) for column in said.T
+            stats.sums(at.ravel(), column, paths.shape[1]) for column in said.T
         )
         much = MOST_LOOKS / max(float(seen.max(initial=0.0)), MOST_LOOKS)
-        return InFlight(ways[0], ways[1], slowest * much, one_of_many * much)
+        return OutstandingEvidence(paths[0], paths[1], slowest * much, one_of_many * much)
 
-    def _looks(self, slow: SlowTimes) -> _Looks:
+    def _observations(self, slow: SlowPeriods) -> _Observations:
         """At what each member sends to the others: which of several connections to them carry this
         group's data, and which another's, nobody knows."""
         senders = slow.members[:1] if slow.is_pair else slow.members
@@ -137,14 +137,16 @@ class Requests:
         total = np.cumsum(self.more[rows])
         before = total[first] - self.more[rows][first] if rows.size else total
         initial = np.add.reduceat(self.initial[rows], first) if rows.size else total
-        flying = total + np.repeat(initial - before, length) > 0
+        outstanding = total + np.repeat(initial - before, length) > 0
         ended, following = _latest(self.end_ns[rows], begins), self.start_ns[rows][1:]
         # between two rows, where none is open
         at = np.flatnonzero(~begins[1:] & (following >= ended[:-1]))
-        targets = self._targets(rows, begins, flying)
-        return _Looks(self.source[rows][at], targets[at], ended[at], following[at], flying[at])
+        targets = self._targets(rows, begins, outstanding)
+        return _Observations(
+            self.source[rows][at], targets[at], ended[at], following[at], outstanding[at]
+        )
 
-    def _targets(self, rows: Ints, begins: Mask, flying: Mask) -> Ints:
+    def _targets(self, rows: Ints, begins: Mask, outstanding: Mask) -> Ints:
         """To whom requests fly after each row: the only target, else that of the last row after
         which its connection had any. -1: nobody knows who is not sent to."""
         target = self.target[rows]
@@ -154,7 +156,7 @@ class Requests:
         low, high = np.minimum.reduceat(target, first), np.maximum.reduceat(target, first)
         only = np.repeat(low == high, np.diff(np.append(first, rows.size)))
         last = np.maximum.accumulate(np.where(self.left[rows] > 0, np.arange(rows.size), -1))
-        of_several = np.where(flying & (last >= 0), target[last], -1)
+        of_several = np.where(outstanding & (last >= 0), target[last], -1)
         return np.where(only, target, of_several)
 
     @cached_property
@@ -166,21 +168,21 @@ class Requests:
 
 
 @dataclass(frozen=True)
-class _Looks:
+class _Observations:
     """Moments at which it is known whether requests were in flight; between two rows, a span."""
 
     source: Ints
     target: Ints
     since_ns: Ints
     until_ns: Ints
-    flying: Mask
+    outstanding: Mask
 
-    def say(self, slow: SlowTimes) -> tuple[Ints, Ints, Floats]:
+    def evidence(self, slow: SlowPeriods) -> tuple[Ints, Ints, Floats]:
         """Of those in the slow times: source, target, and what each says of either kind, and how
         much of it fell into these times: `[look, 3]`."""
         others = np.clip(1.0 / slow.times, SLOWEST, FASTEST)
         said = [
-            np.where(self.flying, self._share(slow, np.log(busy / others)),
+            np.where(self.outstanding, self._share(slow, np.log(busy / others)),
                      self._share(slow, np.log((1 - busy) / (1 - others))))
             for busy in (BUSY, PARTLY)
         ]  # fmt: skip
@@ -188,7 +190,7 @@ class _Looks:
         kept = said[-1] > 0
         return self.source[kept], self.target[kept], np.stack(said, axis=1)[kept]
 
-    def _share(self, slow: SlowTimes, value: Floats) -> Floats:
+    def _share(self, slow: SlowPeriods, value: Floats) -> Floats:
         """The mean of a value that is 0 outside of the slow times, over each look."""
         lasted = (slow.until_ns - slow.since_ns).astype(np.float64)
         before = np.concatenate(([0.0], np.cumsum(value * lasted)))
@@ -216,7 +218,7 @@ def _latest(ended_ns: Ints, begins: Mask) -> Ints:
     return latest
 
 
-def _in_flight(more: Ints, order: Ints, way: Ints) -> tuple[Ints, Ints]:
+def _outstanding(more: Ints, order: Ints, way: Ints) -> tuple[Ints, Ints]:
     """How many requests are in flight after each row, and before the first of each connection.
 
     At the least moment of a connection it is none: what was in flight before nobody knows.

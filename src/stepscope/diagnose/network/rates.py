@@ -51,7 +51,7 @@ class Single:
 
 
 @dataclass(frozen=True)
-class Paces:
+class Rates:
     """`[place, step]` of transfers. NaN where nothing was seen to move."""
 
     places: Sequence[Place]
@@ -87,7 +87,7 @@ class _Operators:
     ended_ns: Ints
 
 
-def measure_paces(job: Observed) -> Paces | None:
+def measure_rates(job: Observed) -> Rates | None:
     """The paces of all places, or None where nothing tells them."""
     operators = _operators(job)
     if operators is None:
@@ -105,7 +105,7 @@ def measure_paces(job: Observed) -> Paces | None:
     single = Single(
         operators.place, operators.column, operators.ended_ns, operators.transfer_ns, usual
     )
-    return Paces(operators.places, equals, np.where(known, taken, np.nan),
+    return Rates(operators.places, equals, np.where(known, taken, np.nan),
                  np.where(known, expected, np.nan), single)  # fmt: skip
 
 

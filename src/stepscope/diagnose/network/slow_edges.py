@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.diagnose.network.likelihood import Cells
-from stepscope.diagnose.network.outstanding import SlowTimes
-from stepscope.diagnose.network.paths import Routes
-from stepscope.diagnose.network.rates import Paces, measure_paces
+from stepscope.diagnose.network.outstanding import SlowPeriods
+from stepscope.diagnose.network.rates import Rates, measure_rates
+from stepscope.diagnose.network.topology import Topology
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.window import Floats, Ints, Mask
@@ -46,10 +46,10 @@ it: what is shorter costs nothing worth a word however often it strikes."""
 
 
 @dataclass(frozen=True)
-class Looked:
+class SlowPlaces:
     """All places, what they take in their fast steps, and where they are slow."""
 
-    paces: Paces
+    rates: Rates
     excess: Floats
     """Logarithm of how many times what they take in their fast steps."""
     cells: Cells
@@ -59,7 +59,7 @@ class Looked:
     """How many times as long as in fast steps each single transfer took."""
 
 
-def look(job: Observed, guilty: Mapping[int, tuple[int, int]]) -> Looked | None:
+def find_slow_places(job: Observed, guilty: Mapping[int, tuple[int, int]]) -> SlowPlaces | None:
     """The places of a job, or None where it does not tell how fast data moves.
 
     Args:
@@ -69,65 +69,65 @@ def look(job: Observed, guilty: Mapping[int, tuple[int, int]]) -> Looked | None:
         return None
     if len(job.line.steps) - job.line.warm_up < LEAST_STEPS:
         return None
-    paces = measure_paces(job)
-    if paces is None:
+    rates = measure_rates(job)
+    if rates is None:
         return None
-    slowness = _without_guilty(job, paces, guilty)
-    classes = _classes(job, paces)
+    slowness = _without_guilty(job, rates, guilty)
+    classes = _classes(job, rates)
     noise = _noise(slowness, classes)
     fast = _fast(slowness, classes, noise)
     excess = slowness - fast[:, None]
     limit = np.maximum(math.log(RATIO), SIGMAS * noise)[:, None]
     known = np.isfinite(excess)
-    times = np.exp(paces.single.slowness - fast[paces.single.place])
-    held_up = _held_up(job, paces, times, classes)
+    times = np.exp(rates.single.slowness - fast[rates.single.place])
+    held_up = _held_up(job, rates, times, classes)
     slow = known & ((np.nan_to_num(excess) > limit) | held_up)
     known &= slow | ~_without_scale(known, slow, classes)[:, None]
-    brief = ~(slow & ~_few_are_slow(paces, times)).any(axis=0)
+    brief = ~(slow & ~_few_are_slow(rates, times)).any(axis=0)
     busy = np.zeros(slowness.shape[1], np.bool_)
     for span in guilty.values():
         busy[slice(*span)] = True
-    return Looked(paces, excess, Cells(known, slow, np.asarray(brief)), busy, times)
+    return SlowPlaces(rates, excess, Cells(known, slow, np.asarray(brief)), busy, times)
 
 
-def slow_times(looked: Looked, cells: Mask) -> Iterator[SlowTimes]:
+def slow_periods(looked: SlowPlaces, cells: Mask) -> Iterator[SlowPeriods]:
     """When single transfers were slow in some places and steps."""
-    one = looked.paces.single
+    one = looked.rates.single
     edge = (EDGE * one.taken_ns).astype(np.int64)
     kept = np.flatnonzero((looked.times > RATIO) & cells[one.place, one.column])
     since, until = one.ended_ns - one.taken_ns.astype(np.int64) + edge, one.ended_ns - edge
     kept = kept[np.lexsort((since[kept], one.place[kept]))]
     for at in np.split(kept, np.flatnonzero(np.diff(one.place[kept])) + 1) if kept.size else ():
-        place = looked.paces.places[int(one.place[at[0]])]
+        place = looked.rates.places[int(one.place[at[0]])]
         ended = np.minimum(until[at], np.append(since[at][1:], until[at][-1:]))
-        yield SlowTimes(place.members, place.is_pair, since[at], ended, looked.times[at])
+        yield SlowPeriods(place.members, place.is_pair, since[at], ended, looked.times[at])
 
 
 def _without_guilty(
-    job: Observed, paces: Paces, guilty: Mapping[int, tuple[int, int]]
+    job: Observed, rates: Rates, guilty: Mapping[int, tuple[int, int]]
 ) -> Floats:  # fmt: skip
     """How slow each place was, but in warm-up and where a member is slow itself."""
-    slowness = paces.slowness
+    slowness = rates.slowness
     slowness[:, : job.line.warm_up] = np.nan
-    for at, place in enumerate(paces.places):
+    for at, place in enumerate(rates.places):
         for rank in guilty.keys() & set(place.members):
             slowness[at, slice(*guilty[rank])] = np.nan
     return slowness
 
 
 def _held_up(
-    job: Observed, paces: Paces, times: Floats, classes: Sequence[Ints]
+    job: Observed, rates: Rates, times: Floats, classes: Sequence[Ints]
 ) -> Mask:  # fmt: skip
     """`[place, step]`: where one transfer took longer by a part of the step that counts.
 
     It took RATIO times as long, and longer than the worst of the place's fast steps: some operators
     of each step take longer than others of their size.
     """
-    one, slow = paces.single, times > RATIO
+    one, slow = rates.single, times > RATIO
     more_ns = one.taken_ns[slow] * (1 - 1 / times[slow])
-    worst = np.zeros(paces.taken_ns.shape)
+    worst = np.zeros(rates.taken_ns.shape)
     np.maximum.at(worst, (one.place[slow], one.column[slow]), more_ns)
-    worst[~np.isfinite(paces.taken_ns)] = np.nan
+    worst[~np.isfinite(rates.taken_ns)] = np.nan
     worst[:, : job.line.warm_up] = np.nan
     noise = np.zeros(len(worst))
     for places in classes:
@@ -137,9 +137,9 @@ def _held_up(
     return np.nan_to_num(worst) > limit[:, None]
 
 
-def _few_are_slow(paces: Paces, times: Floats) -> Mask:
+def _few_are_slow(rates: Rates, times: Floats) -> Mask:
     """`[place, step]`: where most transfers took as long as ever."""
-    one, shape = paces.single, paces.taken_ns.shape
+    one, shape = rates.single, rates.taken_ns.shape
     cell, size = one.place * shape[1] + one.column, shape[0] * shape[1]
     slow, all_of_them = (
         np.bincount(cell[times > RATIO], minlength=size),
@@ -156,11 +156,11 @@ def _on_devices(job: Observed) -> bool:
     return busy >= AT_WORK
 
 
-def _classes(job: Observed, paces: Paces) -> list[Ints]:
+def _classes(job: Observed, rates: Rates) -> list[Ints]:
     """Equals that also lie under equally many leaves."""
-    routes, found = Routes(job.window), dict[tuple[int, int], list[int]]()
-    for at, place in enumerate(paces.places):
-        found.setdefault((int(paces.equals[at]), routes.crosses_leaves(place)), []).append(at)
+    topology, found = Topology(job.window), dict[tuple[int, int], list[int]]()
+    for at, place in enumerate(rates.places):
+        found.setdefault((int(rates.equals[at]), topology.crosses_leaves(place)), []).append(at)
     return [np.array(places, np.int64) for places in found.values()]
 
 

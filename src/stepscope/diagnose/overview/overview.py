@@ -35,7 +35,7 @@ def _of_rank(rank: int, rows: Table) -> RankTime:
     return RankTime(rank, *(int(rows.ints(part).mean()) for part in _PARTS))
 
 
-def latecomers(job: Observed) -> tuple[Latecomer, ...]:
+def last_arrivals(job: Observed) -> tuple[Latecomer, ...]:
     """Per group and operator, the costliest first."""
     arrivals = job.arrivals
     if arrivals is None or not len(job.line.steps):

@@ -20,8 +20,8 @@ import numpy as np
 from stepscope.diagnose.finding import ClockFit, Skipped
 from stepscope.diagnose.prepare.clean import TIMES
 from stepscope.diagnose.prepare.clocks import Line, line_through, reference
-from stepscope.diagnose.prepare.encounters import Encounters, encounters
-from stepscope.diagnose.prepare.matching import TOGETHER, match
+from stepscope.diagnose.prepare.matching import SYNCHRONIZING, match
+from stepscope.diagnose.prepare.shared_collectives import SharedCollectives, shared_collectives
 from stepscope.window import NULL, Floats, Ints, Mask, Strings, Table, Window
 
 LEAST_SHARED = 5
@@ -41,13 +41,15 @@ def align(window: Window) -> tuple[Window, tuple[ClockFit, ...], tuple[Skipped, 
     if comm is None or not comm.has("end_ns"):
         notes = (Skipped("clocks", "no ends of collectives to align hosts by"),)
         return window, (), notes if len(clocks.names) > 1 else ()
-    matched = match(comm.take(comm.strings("op").equals(*TOGETHER) & (comm.ints("end_ns") != NULL)))
+    matched = match(
+        comm.take(comm.strings("op").equals(*SYNCHRONIZING) & (comm.ints("end_ns") != NULL))
+    )
     if not matched.order.size:
         return window, (), ()
-    met = encounters(matched, clocks.of_rank)
+    met = shared_collectives(matched, clocks.of_rank)
     if not window.job.hosts or _impossible(met):
         clocks = _rank_clocks(window)
-        met = encounters(matched, clocks.of_rank)
+        met = shared_collectives(matched, clocks.of_rank)
     return (window, (), ()) if len(clocks.names) < 2 else _align(window, met, clocks)
 
 
@@ -94,7 +96,7 @@ def _clocks(names: Mapping[int, str]) -> _Clocks:
     return _Clocks(tuple(first), tuple(first.values()), of_rank)
 
 
-def _impossible(met: Encounters) -> bool:
+def _impossible(met: SharedCollectives) -> bool:
     """Whether members on one host mostly arrive after others of that host have left."""
     shared = met.members > 1
     late = (met.arrive_ns - met.end_ns)[shared] > IMPOSSIBLE_NS
@@ -102,7 +104,7 @@ def _impossible(met: Encounters) -> bool:
 
 
 def _align(
-    window: Window, met: Encounters, clocks: _Clocks
+    window: Window, met: SharedCollectives, clocks: _Clocks
 ) -> tuple[Window, tuple[ClockFit, ...], tuple[Skipped, ...]]:
     lines = _fit(met)
     notes = [Skipped(f"clock of {name}", "too few collectives shared with other clocks")
@@ -122,7 +124,7 @@ def _clock_fit(clocks: _Clocks, at: int, line: Line) -> ClockFit:
                     round(line.drift * 1e6, 3), rank)  # fmt: skip
 
 
-def _fit(met: Encounters) -> dict[int, Line]:
+def _fit(met: SharedCollectives) -> dict[int, Line]:
     """Lines of all clocks against the first, through intermediate clocks where they must."""
     lines = {0: reference(met.origin_ns)}
     waiting = list(range(1, met.clocks))
@@ -136,7 +138,9 @@ def _fit(met: Encounters) -> dict[int, Line]:
     return lines
 
 
-def _against(met: Encounters, at: int, lines: Mapping[int, Line], aligned: Mask) -> Line | None:
+def _against(
+    met: SharedCollectives, at: int, lines: Mapping[int, Line], aligned: Mask
+) -> Line | None:
     """The clock's line by the aligned clock with which it shares the most collectives."""
     shared = np.where(aligned, met.met(at), 0)
     other = int(np.argmax(shared))

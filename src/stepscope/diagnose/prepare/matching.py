@@ -15,7 +15,7 @@ from stepscope.trace import UNKNOWN_PEER
 from stepscope.window import NULL, Ints, Mask, Table, numbered, occurrence, stable_order
 
 POINT_TO_POINT = ("Send", "Recv")
-TOGETHER = ("AllReduce", "AllGather", "ReduceScatter", "AllToAll", "Barrier")
+SYNCHRONIZING = ("AllReduce", "AllGather", "ReduceScatter", "AllToAll", "Barrier")
 """Collectives that nobody can leave before all have arrived."""
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.prepare.align import IMPOSSIBLE_NS
-from stepscope.diagnose.prepare.matching import TOGETHER, Matched, arrivals, match
+from stepscope.diagnose.prepare.matching import SYNCHRONIZING, Matched, arrivals, match
 from stepscope.diagnose.views.timeline import Timeline
 from stepscope.window import NULL, Floats, Ints, Mask, Strings, Window
 
@@ -67,7 +67,7 @@ def collect_arrivals(window: Window, line: Timeline) -> Arrivals | None:
     comm = window.table("comm_ops")
     if comm is None:
         return None
-    together = comm.strings("op").equals(*TOGETHER) & (line.rows(comm.ints("rank")) >= 0)
+    together = comm.strings("op").equals(*SYNCHRONIZING) & (line.rows(comm.ints("rank")) >= 0)
     matched = match(comm.take(together))
     shared = (np.diff(matched.bounds) > 1) & ~_impossible(matched)
     return _gather(matched, shared, line) if shared.any() else None

@@ -57,7 +57,7 @@ PATTERNS = ("/re.py", "/re/", "sre_compile")
 
 
 @dataclass(frozen=True)
-class Slow:
+class SlowFunction:
     """A function and how much more of its time it takes."""
 
     function: str
@@ -270,7 +270,7 @@ def compiles(function: str) -> bool:
 
 def slower_than_peers(
     samples: Samples, row: int, peers: list[int], span: Mask, excess: float
-) -> Slow | None:
+) -> SlowFunction | None:
     """The function of which one rank shows more than the median of its peers.
 
     Args:
@@ -296,12 +296,14 @@ def slower_than_peers(
         return None
     alone = bool(gains[1][at] > gains[0][at])
     now, before = itself if alone else within
-    return Slow(samples.line_of(at, own, alone), float(now[at]), float(before[at]), 1.0, alone)
+    return SlowFunction(
+        samples.line_of(at, own, alone), float(now[at]), float(before[at]), 1.0, alone
+    )
 
 
 def slower_than_before(
     samples: Samples, split_ns: int, before_ns: float, after_ns: float
-) -> Slow | None:
+) -> SlowFunction | None:
     """The function that carries the rise of the step time on all ranks, if one stands out."""
     late = samples.time_ns >= split_ns
     early_share, early_ns = samples.working(~late)
@@ -322,7 +324,7 @@ def slower_than_before(
     now, before = float(late_share[at]), float(early_share[at])
     if _on_most(samples.of_ranks(at, late), (now + before) / 2) < MOST_RANKS:
         return None
-    return Slow(samples.line_of(at, late), now, before, float(growth[at]))
+    return SlowFunction(samples.line_of(at, late), now, before, float(growth[at]))
 
 
 def _on_most(shares: Floats, least: float) -> float:

@@ -36,7 +36,7 @@ PARTLY = 0.75
 
 
 @dataclass(frozen=True)
-class Carrier:
+class PathDevice:
     """A device and the ranks behind it. `unknown` has a description for a name; `fabric` is all
     that lies between the hosts."""
 
@@ -50,21 +50,21 @@ class Carrier:
         return hash((self.kind, self.name, self.ranks[:1]))  # a leaf has hundreds of ranks
 
 
-Way = tuple[Carrier, float]
+Hop = tuple[PathDevice, float]
 """A carrier, and how likely a place suffers if it is slow."""
 
 
 @dataclass(frozen=True)
-class Routes:
+class Topology:
     """The ways of a job."""
 
     window: Window
 
-    def ways(self, place: Place) -> list[Way]:
+    def hops(self, place: Place) -> list[Hop]:
         """Every carrier of a place's data once."""
-        chances: dict[Carrier, float] = {}
-        for carrier, chance in self._ways(place):
-            chances[carrier] = max(chances.get(carrier, 0.0), chance)
+        chances: dict[PathDevice, float] = {}
+        for device, chance in self._hops(place):
+            chances[device] = max(chances.get(device, 0.0), chance)
         return list(chances.items())
 
     def crosses_leaves(self, place: Place) -> int:
@@ -81,51 +81,51 @@ class Routes:
         crosses: Mask = (here != there) & (here >= 0) & (there >= 0)
         return crosses
 
-    def _ways(self, place: Place) -> Iterator[Way]:
+    def _hops(self, place: Place) -> Iterator[Hop]:
         hosts = [self._devices.host(rank) for rank in place.members]
         if len(set(hosts)) == 1 or None in hosts:
             yield from ((self._within(rank), SUFFERS) for rank in place.members)
             return
-        yield Carrier("fabric", "all between the hosts", ()), PARTLY
+        yield PathDevice("fabric", "all between the hosts", ()), PARTLY
         for rank, host in zip(place.members, hosts, strict=True):
-            yield from ((carrier, SUFFERS) for carrier in self._outwards_of[rank])
+            yield from ((device, SUFFERS) for device in self._outwards_of[rank])
             if hosts.count(host) > 1:
                 yield self._within(rank), BESIDE
         yield from self._above(place)
 
-    def _within(self, rank: int) -> Carrier:
+    def _within(self, rank: int) -> PathDevice:
         """What carries a rank's data on its host."""
         nvlink = self._devices.nvlink(rank)
         if nvlink is not None:
-            return Carrier("nvlink", nvlink, (rank,))
+            return PathDevice("nvlink", nvlink, (rank,))
         host = self._devices.host(rank)
         name = f"what connects rank {rank}" if host is None else f"the inside of {host}"
-        return Carrier("unknown", name, (rank,))
+        return PathDevice("unknown", name, (rank,))
 
     @cached_property
-    def _outwards_of(self) -> Mapping[int, Sequence[Carrier]]:
+    def _outwards_of(self) -> Mapping[int, Sequence[PathDevice]]:
         return {rank: tuple(self._outwards(rank)) for rank in self._ranks}
 
-    def _outwards(self, rank: int) -> Iterator[Carrier]:
+    def _outwards(self, rank: int) -> Iterator[PathDevice]:
         """What carries a rank's data from its host to its leaf, the leaf included."""
         nic, pcie, leaf = self._devices.nic(rank), self._devices.pcie(rank), self._leaf(rank)
         if nic is None:
-            yield Carrier("unknown", f"what connects rank {rank}", (rank,))
+            yield PathDevice("unknown", f"what connects rank {rank}", (rank,))
             return
         behind = self._behind_nic[nic]
         if pcie is not None:
-            yield Carrier("pcie", pcie, (rank,))
-        yield Carrier("nic", nic, behind)
+            yield PathDevice("pcie", pcie, (rank,))
+        yield PathDevice("nic", nic, behind)
         if leaf is not None:
-            yield Carrier("link", f"{nic}--{leaf}", behind)
-            yield Carrier("switch", leaf, self._behind_leaf[leaf])
+            yield PathDevice("link", f"{nic}--{leaf}", behind)
+            yield PathDevice("switch", leaf, self._behind_leaf[leaf])
         if rank in self.left:
             left = self.left[rank]
-            yield Carrier(
+            yield PathDevice(
                 "nic", left, tuple(sorted(one for one in self.left if self.left[one] == left))
             )
 
-    def _above(self, place: Place) -> Iterator[Way]:
+    def _above(self, place: Place) -> Iterator[Hop]:
         """Switches above the leaves and the cables to them. Each of a group's neighbours on
         different leaves uses one, by chance."""
         leaves = [leaf for rank in place.members if (leaf := self._leaf(rank))]
@@ -136,11 +136,11 @@ class Routes:
         tops = sorted(set.intersection(*(set(self._tops.get(leaf, ())) for leaf in set(leaves))))
         for top in tops:
             part = min(1 / len(tops), ALMOST)
-            yield Carrier("switch", top, (), part), _once_in(len(tops), len(crossings))
+            yield PathDevice("switch", top, (), part), _once_in(len(tops), len(crossings))
             for leaf in dict.fromkeys(leaves):
                 uses = sum(leaf in pair for pair in crossings)
                 behind = self._behind_leaf[leaf]
-                yield (Carrier("link", f"{leaf}--{top}", behind, part),
+                yield (PathDevice("link", f"{leaf}--{top}", behind, part),
                        _once_in(len(tops), uses))  # fmt: skip
 
     @cached_property
@@ -195,6 +195,6 @@ def _behind(device_of: Mapping[int, str | None]) -> dict[str, tuple[int, ...]]:
     return {name: tuple(ranks) for name, ranks in found.items()}
 
 
-def _once_in(ways: int, uses: int) -> float:
+def _once_in(paths: int, uses: int) -> float:
     """How likely at least one of so many uses takes one of so many equal ways, and suffers."""
-    return SUFFERS * (1 - (1 - 1 / ways) ** uses)
+    return SUFFERS * (1 - (1 - 1 / paths) ** uses)

@@ -11,7 +11,7 @@ from hashlib import blake2b
 
 import numpy as np
 
-from stepscope.diagnose.prepare.matching import TOGETHER, Matched, arrivals, match
+from stepscope.diagnose.prepare.matching import SYNCHRONIZING, Matched, arrivals, match
 from stepscope.window import NULL, Ints, Window
 
 _SPREAD = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
@@ -19,7 +19,7 @@ _SPREAD = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 2014): multiplied by them, neighbouring numbers end far apart."""
 
 
-def with_meetings(window: Window) -> Window:
+def with_operator_waits(window: Window) -> Window:
     """The window, `comm_ops` with the columns `waited_ns` (null: not known) and `operator`."""
     comm = window.table("comm_ops")
     if comm is None or not comm.has("group", "op", "seq", "enqueue_ns"):
@@ -40,7 +40,7 @@ def _waited(matched: Matched) -> Ints:
     length = np.diff(matched.bounds)
     last = np.repeat(np.maximum.reduceat(arrive, matched.bounds[:-1]), length)
     shared = np.repeat(length, length) > 1
-    known = shared & table.strings("op").equals(*TOGETHER)[order]
+    known = shared & table.strings("op").equals(*SYNCHRONIZING)[order]
     waited[order[known]] = (last - arrive)[known]
     return waited
 

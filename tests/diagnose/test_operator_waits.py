@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.diagnose.prepare.meetings import with_meetings
+from stepscope.diagnose.prepare.operator_waits import with_operator_waits
 from stepscope.trace import Job
 from stepscope.window import NULL, Ints, Table, Window
 
@@ -14,7 +14,7 @@ from .jobs import START, a_job, a_table, without
 def met(*rows: tuple[object, ...], job_id: str = "job") -> Table:
     names = "rank group seq op peer enqueue_ns start_ns end_ns"
     window = Window(Job(job_id, 4), {"comm_ops": a_table(names, rows)})
-    return with_meetings(window).tables["comm_ops"]
+    return with_operator_waits(window).tables["comm_ops"]
 
 
 def collective(rank: int, seq: int, at: int, op: str = "AllReduce") -> tuple[object, ...]:
@@ -33,7 +33,7 @@ def test_waiting_is_unknown_where_somebody_may_leave_early_or_nobody_else_is_kno
 
 
 def test_rows_of_one_operator_share_a_number_that_no_other_has() -> None:
-    comm = with_meetings(a_job(ranks=3, steps=40)).tables["comm_ops"]
+    comm = with_operator_waits(a_job(ranks=3, steps=40)).tables["comm_ops"]
     numbers: dict[int, Ints] = {seq: comm.ints("operator")[comm.ints("seq") == seq]
                                 for seq in np.unique(comm.ints("seq")).tolist()}  # fmt: skip
     assert all(len(set(same)) == 1 for same in numbers.values())
@@ -56,4 +56,4 @@ def test_the_number_is_the_same_in_every_part_of_a_job_and_another_in_other_jobs
 
 def test_a_job_without_operators_is_as_it_was() -> None:
     window = without(a_job(ranks=2, steps=5), "comm_ops")
-    assert with_meetings(window) is window
+    assert with_operator_waits(window) is window

@@ -20,7 +20,7 @@ _SPREAD = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9)
 
 
 @dataclass(frozen=True)
-class Encounters:
+class SharedCollectives:
     """One entry per collective and clock that took part, collective by collective."""
 
     clocks: int
@@ -88,7 +88,7 @@ class Encounters:
         return found
 
 
-def encounters(matched: Matched, clock_of: Ints) -> Encounters:
+def shared_collectives(matched: Matched, clock_of: Ints) -> SharedCollectives:
     """Of collectives that all ended; `clock_of` is the clock of each rank."""
     order, lengths = matched.order, np.diff(matched.bounds)
     clocks = int(clock_of.max(initial=-1)) + 1
@@ -97,7 +97,7 @@ def encounters(matched: Matched, clock_of: Ints) -> Encounters:
     again = stable_order(cell)
     cell, order = cell[again], order[again]
     begins = np.flatnonzero(np.diff(cell, prepend=-1))
-    return Encounters(
+    return SharedCollectives(
         clocks, cell[begins] // clocks, cell[begins] % clocks,
         np.minimum.reduceat(matched.table.ints("end_ns")[order], begins),
         np.maximum.reduceat(arrivals(matched.table)[order], begins),
