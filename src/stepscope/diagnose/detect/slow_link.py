@@ -182,7 +182,7 @@ def _slow_link(case: _Case, scored: DeviceScores, explained: Mask) -> SlowLink:
 
 def _left(case: _Case) -> Mask:
     """Which carriers are adapters whose traffic goes elsewhere now."""
-    names = set(case.topology.left.values())
+    names = set(case.topology.abandoned.values())
     return np.array([one.kind == "nic" and one.name in names for one in case.paths.devices])
 
 

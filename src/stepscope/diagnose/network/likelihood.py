@@ -1,14 +1,14 @@
-"""Which device explains slow places: a likelihood ratio with exposure.
+"""Which device explains slow places: a likelihood ratio that accounts for exposure.
 
 Paper: Holmes (Yao et al., 2025, section 4.4 and appendix D) adds up the irregularity of all
-operators that pass a device and damps it by a device's connections; a bad spine then was found in
-none of 100 trials. Here places that pass a device and are *not* slow count against it (algorithm
-notes, section 3: leaf pairs, spines and adapters found in 100 of 100).
+operators that pass a device and damps it by the device's connections; with that, a bad spine was
+found in none of 100 trials. Here places that pass a device and are *not* slow count against it
+(algorithm notes, section 3: leaf pairs, spines and adapters found in 100 of 100).
 
-    score(d, step) = sum over places through d of  log P(seen | d is slow) / P(seen | it is not)
+    score(d, step) = sum over places through d of  log P(obs | d is slow) / P(obs | it is not)
     probability(d) ~ prior(d) * exp(sum of the positive scores of d over the steps)
 
-Cost: places times devices on their ways times steps in which anything was slow.
+Cost: places times devices on their paths times steps in which anything was slow.
 """
 
 from __future__ import annotations
@@ -22,32 +22,34 @@ from stepscope.diagnose.network.topology import Hop, Kind, PathDevice
 from stepscope.window import Floats, Ints, Mask
 
 STRAY = 0.01
-"""A place is slow in one of so many steps for no device's sake."""
+"""Probability that a place is slow in a step without a slow device. Our simulator."""
 MOST_STEPS = 10
-"""Steps that tell anything new: what our model of the ways gets wrong it gets wrong each time."""
+"""More steps than this add no information, because errors of our model of the paths repeat in each
+step. Our simulator."""
 PRIOR: Mapping[Kind, float] = {
     "link": 2.0, "nic": 1.0, "switch": 1.0, "nvlink": 1.0, "pcie": 0.5, "unknown": 1.0,
     "fabric": 1.0,
 }  # fmt: skip
-"""Holmes, section 3.1, lists fabric problems, links that flap, links that fail and adapters as the
-causes between machines, without their parts: two of four are links. PCIe it does not list."""
+"""Prior weights. Holmes, section 3.1, lists four causes between machines, without their shares:
+fabric problems, flapping links, failed links and adapters; so two of four are links. It does not
+list PCIe. Paper."""
 CHUNK = 1 << 22
-"""Scores of so many cells at a time: 32 MB."""
+"""Cells that are scored at a time: 32 MB."""
 
 
 @dataclass(frozen=True)
 class Cells:
-    """`[place, step]`: where data was seen to move, and where it was slow."""
+    """`[place, step]`: where transfers were observed, and where they were slow."""
 
     known: Mask
     slow: Mask
     brief: Mask
-    """`[step]`: where nothing but single transfers were slow."""
+    """`[step]`: where only single transfers were slow."""
 
 
 @dataclass(frozen=True)
 class Paths:
-    """Which carriers each place uses, sorted by carrier."""
+    """Which devices each place uses, one entry per device and place, sorted by device."""
 
     devices: Sequence[PathDevice]
     device: Ints
@@ -56,7 +58,7 @@ class Paths:
 
     @classmethod
     def of(cls, by_place: Sequence[Sequence[Hop]]) -> Paths:
-        """All ways of all places."""
+        """The paths of all places."""
         numbers: dict[PathDevice, int] = {}
         rows = [(numbers.setdefault(device, len(numbers)), at, chance)
                 for at, hops in enumerate(by_place) for device, chance in hops]  # fmt: skip
@@ -65,7 +67,7 @@ class Paths:
                    table[:, 2])  # fmt: skip
 
     def places_of(self, devices: Sequence[int]) -> Ints:
-        """The places that use one of these carriers."""
+        """The places that use one of these devices."""
         return np.unique(self.place[np.isin(self.device, devices)])
 
     def begins(self) -> Ints:
@@ -74,22 +76,22 @@ class Paths:
 
 @dataclass(frozen=True)
 class DeviceScores:
-    """How each carrier explains what is slow."""
+    """How well each device explains the slow places."""
 
     scores: Floats
-    """`[carrier, step]`: above zero where it is likely to have been slow."""
+    """`[device, step]`: above zero where the device is likely to have been slow."""
 
     @property
     def total(self) -> Floats:
-        """Log-likelihood ratio of each carrier to "nothing is wrong"."""
+        """Log-likelihood ratio of each device to "nothing is wrong"."""
         active = np.maximum(self.scores, 0.0)
         steps = max(int((self.scores > 0).sum(axis=1).max(initial=0)), 1)
-        told: Floats = active.sum(axis=1) * min(1.0, MOST_STEPS / steps)
-        return told
+        total: Floats = active.sum(axis=1) * min(1.0, MOST_STEPS / steps)
+        return total
 
 
 def score_devices(paths: Paths, cells: Cells) -> DeviceScores:
-    """Scores of all carriers in all steps."""
+    """Scores of all devices in all steps."""
     steps = np.flatnonzero(cells.slow.any(axis=0))
     scores = np.zeros((len(paths.devices), cells.slow.shape[1]))
     begins = paths.begins()
@@ -101,9 +103,9 @@ def score_devices(paths: Paths, cells: Cells) -> DeviceScores:
 
 
 def _ratios(paths: Paths, cells: Cells, steps: Ints) -> Floats:
-    """Log-likelihood ratio of each way in each of the steps.
+    """Log-likelihood ratio of each device and place in each of the steps.
 
-    What holds up a single transfer meets one of the places that use it, and no other.
+    A fault that delays a single transfer affects one of the places that use the device, no other.
     """
     places = np.bincount(paths.device, minlength=len(paths.devices))[paths.device]
     chance = np.where(cells.brief[steps], (paths.chance / places)[:, None], paths.chance[:, None])
@@ -113,12 +115,12 @@ def _ratios(paths: Paths, cells: Cells, steps: Ints) -> Floats:
     return np.where(cells.known[at], np.where(cells.slow[at], hit, missed), 0.0)
 
 
-def probabilities(paths: Paths, scored: DeviceScores, told: Floats) -> Floats:
-    """Of each carrier, if one of them is to blame.
+def probabilities(paths: Paths, scored: DeviceScores, evidence: Floats) -> Floats:
+    """The probability of each device, given that one of them is to blame.
 
     Args:
-        told: log-likelihood ratios of what else speaks for each carrier.
+        evidence: log-likelihood ratios of each device by other evidence.
     """
-    log = scored.total + np.log([PRIOR[one.kind] for one in paths.devices]) + told
+    log = scored.total + np.log([PRIOR[one.kind] for one in paths.devices]) + evidence
     weight = np.exp(log - log.max())
     return np.asarray(weight / weight.sum())

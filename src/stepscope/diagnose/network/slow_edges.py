@@ -1,7 +1,7 @@
-"""In which steps each place moved its data slowly: against its own fast steps, or its equals'.
+"""Slow places: in which steps each place moved data slowly, compared to fast steps or its equals.
 
 A place is slow in a step if all its transfers together took RATIO times as long as in its fast
-steps, or if a single one of them held up the step (`brief`).
+steps, or if a single transfer delayed the step (`brief`).
 """
 
 from __future__ import annotations
@@ -21,46 +21,49 @@ from stepscope.diagnose.observed import Observed
 from stepscope.window import Floats, Ints, Mask
 
 ON_DEVICES = ("kernels", "kernel_summaries", "transfers")
-"""Tables that show that data moves between devices; with gloo it is the work of processors."""
+"""Tables that show that data moves between devices; with gloo it moves between CPUs."""
 AT_WORK = 0.1
-"""Part of the time in which most ranks' devices run something, where counters alone tell: an idle
-one reports 0, and a job that computes on its processors leaves it so."""
+"""If there are only counters: the median rank's device is busy for at least this share of the time.
+An idle device reports 0, also in a job that computes on CPUs. Our simulator."""
 LEAST_STEPS = 20
-"""As L2 wants them; of fewer steps `transfer` judges traces."""
+"""As many steps as L2 needs; traces of fewer steps are judged by `slow_group`. Our simulator."""
 RATIO = 1.5
-"""As in `transfer`: half as long again."""
+"""A transfer that takes 1.5 times as long is slow, as in `slow_group`. Our simulator."""
 SIGMAS = 5.0
-"""Beyond the noise of single steps of its equals."""
+"""A slow transfer exceeds the noise of single steps of its class by this factor. Statistics."""
 FAST, FAST_SIGMAS = 0.2, 0.84
-"""A place's fast steps are its fastest fifth; of Gaussian noise their limit lies so far below."""
+"""The fast steps of a place are its fastest fifth; with Gaussian noise that quantile lies 0.84
+sigma below the mean. Statistics."""
 APART, LEAST_EQUALS = 4.0, 3
-"""A place is slow against its equals if it lies so many times their own scatter above them."""
+"""A place is slow relative to its equals if it exceeds them by this many times their own scatter;
+needs at least three places. Our simulator."""
 PAIR, RATIO_OF_TWO = 2, 2.0
-"""Against its only equal, as in `transfer`: no third one tells which is usual."""
+"""The limit against a single equal, as in `slow_group`: with two places it is unclear which one is
+normal. Our simulator."""
 EDGE = 0.02
-"""Of a transfer, at either end, where its first requests are just being posted, and its last ones
-completed: clocks are fitted to microseconds, no better."""
+"""Share of a transfer that is ignored at either end, where its first requests are being posted and
+its last ones complete: clocks are aligned only to microseconds. Our simulator."""
 HELD_UP = 0.03
-"""Of a typical step, by which a single transfer takes longer than in fast steps. As episodes have
-it: what is shorter costs nothing worth a word however often it strikes."""
+"""A single transfer delays a step if it takes longer by this share of a typical step. A shorter
+delay costs too little to be reported, however often it occurs. Our simulator."""
 
 
 @dataclass(frozen=True)
 class SlowPlaces:
-    """All places, what they take in their fast steps, and where they are slow."""
+    """The transfer rates of all places, and where these are slow."""
 
     rates: Rates
     excess: Floats
-    """Logarithm of how many times what they take in their fast steps."""
+    """`[place, step]`: logarithm of the transfer time relative to fast steps."""
     cells: Cells
     guilty: Mask
-    """Steps in which somebody is slow for other reasons."""
+    """Steps in which a rank is slow for other reasons."""
     times: Floats
-    """How many times as long as in fast steps each single transfer took."""
+    """The time of each single transfer relative to fast steps."""
 
 
 def find_slow_places(job: Observed, guilty: Mapping[int, tuple[int, int]]) -> SlowPlaces | None:
-    """The places of a job, or None where it does not tell how fast data moves.
+    """The slow places of a job, or None if the recording does not show transfer rates.
 
     Args:
         guilty: ranks that are slow themselves, and in which columns.
@@ -91,7 +94,7 @@ def find_slow_places(job: Observed, guilty: Mapping[int, tuple[int, int]]) -> Sl
 
 
 def slow_periods(looked: SlowPlaces, cells: Mask) -> Iterator[SlowPeriods]:
-    """When single transfers were slow in some places and steps."""
+    """When single transfers were slow, in the given places and steps."""
     one = looked.rates.single
     edge = (EDGE * one.taken_ns).astype(np.int64)
     kept = np.flatnonzero((looked.times > RATIO) & cells[one.place, one.column])
@@ -106,7 +109,7 @@ def slow_periods(looked: SlowPlaces, cells: Mask) -> Iterator[SlowPeriods]:
 def _without_guilty(
     job: Observed, rates: Rates, guilty: Mapping[int, tuple[int, int]]
 ) -> Floats:  # fmt: skip
-    """How slow each place was, but in warm-up and where a member is slow itself."""
+    """The slowness of each place, without warm-up and steps in which a member is slow itself."""
     slowness = rates.slowness
     slowness[:, : job.line.warm_up] = np.nan
     for at, place in enumerate(rates.places):
@@ -118,10 +121,10 @@ def _without_guilty(
 def _held_up(
     job: Observed, rates: Rates, times: Floats, classes: Sequence[Ints]
 ) -> Mask:  # fmt: skip
-    """`[place, step]`: where one transfer took longer by a part of the step that counts.
+    """`[place, step]`: where a single transfer delayed the step noticeably.
 
-    It took RATIO times as long, and longer than the worst of the place's fast steps: some operators
-    of each step take longer than others of their size.
+    It took RATIO times as long, and longer than the slowest transfer of the place's fast steps,
+    because in every step some operators take longer than others of their size.
     """
     one, slow = rates.single, times > RATIO
     more_ns = one.taken_ns[slow] * (1 - 1 / times[slow])
@@ -138,7 +141,7 @@ def _held_up(
 
 
 def _few_are_slow(rates: Rates, times: Floats) -> Mask:
-    """`[place, step]`: where most transfers took as long as ever."""
+    """`[place, step]`: where most transfers took their usual time."""
     one, shape = rates.single, rates.taken_ns.shape
     cell, size = one.place * shape[1] + one.column, shape[0] * shape[1]
     slow, all_of_them = (
@@ -149,7 +152,7 @@ def _few_are_slow(rates: Rates, times: Floats) -> Mask:
 
 
 def _on_devices(job: Observed) -> bool:
-    """Whether the job is seen to run on devices."""
+    """Whether the recording shows that the job runs on devices."""
     if any(job.window.table(name) is not None for name in ON_DEVICES):
         return True
     busy = stats.median(job.hardware("sm_active", job.line.warm_up, len(job.line.steps)))
@@ -157,7 +160,7 @@ def _on_devices(job: Observed) -> bool:
 
 
 def _classes(job: Observed, rates: Rates) -> list[Ints]:
-    """Equals that also lie under equally many leaves."""
+    """Classes of equal places that also lie under the same number of leaf switches."""
     topology, found = Topology(job.window), dict[tuple[int, int], list[int]]()
     for at, place in enumerate(rates.places):
         found.setdefault((int(rates.equals[at]), topology.crosses_leaves(place)), []).append(at)
@@ -165,7 +168,7 @@ def _classes(job: Observed, rates: Rates) -> list[Ints]:
 
 
 def _noise(slowness: Floats, classes: Sequence[Ints]) -> Floats:
-    """Scatter of single steps, of each place's class."""
+    """The scatter of single steps in each place's class."""
     noise = np.zeros(len(slowness))
     for places in classes:
         noise[places] = max(stats.step_noise(slowness[places]), stats.NOISE_FLOOR)
@@ -173,7 +176,7 @@ def _noise(slowness: Floats, classes: Sequence[Ints]) -> Floats:
 
 
 def _fast(slowness: Floats, classes: Sequence[Ints], noise: Floats) -> Floats:
-    """What each place takes in its fast steps; in those of its equals, if it has no fast ones."""
+    """Slowness of each place in its fast steps; that of its equals, if it has no fast steps."""
     fast = _fast_fifth(slowness) + FAST_SIGMAS * noise
     for places in classes:
         own = fast[places]
@@ -188,7 +191,7 @@ def _fast(slowness: Floats, classes: Sequence[Ints], noise: Floats) -> Floats:
 
 
 def _fast_fifth(values: Floats) -> Floats:
-    """The slowest of each row's fastest fifth; NaN of rows of few steps."""
+    """The slowest of each row's fastest fifth; NaN for rows with few steps."""
     counts = np.isfinite(values).sum(axis=1)
     at = (counts * FAST).astype(np.int64)
     ordered = np.sort(values, axis=1)
@@ -197,8 +200,8 @@ def _fast_fifth(values: Floats) -> Floats:
 
 
 def _without_scale(known: Mask, slow: Mask, classes: Sequence[Ints]) -> Mask:
-    """Places that seem well and may not be: something is slow in so many of their steps that their
-    own fast ones need not be without it, and they have no equals."""
+    """Places without a usable reference: they have no equals, and some place is slow in so many of
+    their steps that even their fast steps may be affected."""
     often = (known & slow.any(axis=0)).sum(axis=1) > (1 - FAST) * known.sum(axis=1)
     for places in classes:
         if known[places].any(axis=1).sum() > 1:

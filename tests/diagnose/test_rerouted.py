@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepscope.diagnose.network.rerouted import adapters_left
+from stepscope.diagnose.network.rerouted import abandoned_nics
 from stepscope.trace import Host, Job
 from stepscope.window import Window
 
@@ -27,17 +27,17 @@ def a_job_where(moved: dict[int, str], since: int = 30) -> Window:
 
 
 def test_who_moved_to_its_neighbours_adapter_left_its_own() -> None:
-    assert adapters_left(a_job_where({6: "mlx5_0"})) == {6: "h1/mlx5_2"}
+    assert abandoned_nics(a_job_where({6: "mlx5_0"})) == {6: "h1/mlx5_2"}
 
 
 def test_what_was_so_from_the_start_differs_from_other_hosts() -> None:
-    assert adapters_left(a_job_where({6: "mlx5_0"}, since=0)) == {6: "h1/mlx5_2"}
+    assert abandoned_nics(a_job_where({6: "mlx5_0"}, since=0)) == {6: "h1/mlx5_2"}
 
 
 def test_an_adapter_of_its_own_is_no_detour() -> None:
-    assert adapters_left(a_job_where({6: "mlx5_4"})) == {}
-    assert adapters_left(a_job_where({})) == {}
+    assert abandoned_nics(a_job_where({6: "mlx5_4"})) == {}
+    assert abandoned_nics(a_job_where({})) == {}
 
 
 def test_ranks_that_changed_places_left_nothing_unused() -> None:
-    assert adapters_left(a_job_where({4: "mlx5_1", 5: "mlx5_0"})) == {}
+    assert abandoned_nics(a_job_where({4: "mlx5_1", 5: "mlx5_0"})) == {}
