@@ -3,7 +3,8 @@
 A lasting rise of the step time is found by comparison with at least 40 earlier steps (level 1). The
 rows of a large job are dropped within a minute, after which a job that is slow on all ranks would
 be reported as healthy again. Lossy: only the step time of a dropped step is kept. So a rise from
-before the kept rows has a cause only if an earlier diagnosis found one."""
+before the kept rows has a cause only if an earlier diagnosis found one.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@
 The transfer time of an operator is the shortest duration of its members: that member arrived last
 and waited for no other (blame rule 2), and a duration does not depend on clock offsets. Transfers
 are compared per byte, among operators of the same name and about the same size in equal places. So
-a step with fewer operators, or with other sizes, does not count as faster."""
+a step with fewer operators, or with other sizes, does not count as faster.
+"""
 
 from __future__ import annotations
 

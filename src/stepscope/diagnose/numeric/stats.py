@@ -141,7 +141,8 @@ def worst_stretch(excess: Floats, allowance: float) -> Stretches:
     Page's cumulative sum (Continuous inspection schemes, 1954) with both ends kept; linear. The
     best allowance for a shift is half of the shift. So a second pass uses half of what the first
     found; otherwise a large shift would include columns before it that exceed the allowance by
-    chance."""
+    chance.
+    """
     rough = _largest_sum(excess, np.full(len(excess), allowance))
     return _largest_sum(excess, np.maximum(rough.mean / 2, allowance))
 

@@ -1,7 +1,8 @@
 """The ranks and steps to show in one timeline of a job.
 
 Ranks: the culprits, some of their peers, and the ranks on the critical path. Steps: the longest
-step of the worst verdict, with its neighbours; for a healthy job, a step of ordinary length."""
+step of the worst verdict, with its neighbours; for a healthy job, a step of ordinary length.
+"""
 
 from __future__ import annotations
 
