@@ -1,4 +1,4 @@
-"""Who waited for whom in an operator."""
+"""How long ranks waited in an operator, and the numbers of operators."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def collective(rank: int, seq: int, at: int, op: str = "AllReduce") -> tuple[obj
     return rank, "dp-0", seq, op, -1, START + at, START + at, START + 100
 
 
-def test_the_last_to_arrive_waits_for_nobody() -> None:
+def test_the_last_arrival_does_not_wait() -> None:
     comm = met(collective(0, 0, 7), collective(1, 0, 30), collective(2, 0, 10))
     assert comm.ints("waited_ns").tolist() == [23, 0, 20]
 
 
-def test_waiting_is_unknown_where_somebody_may_leave_early_or_nobody_else_is_known() -> None:
+def test_waiting_is_unknown_if_members_may_leave_early_or_are_not_recorded() -> None:
     comm = met(collective(0, 0, 7, "Broadcast"), collective(1, 0, 30, "Broadcast"),
                collective(0, 1, 50))  # fmt: skip
     assert comm.ints("waited_ns").tolist() == [NULL] * 3
@@ -54,6 +54,6 @@ def test_the_number_is_the_same_in_every_part_of_a_job_and_another_in_other_jobs
     assert met(*rows).ints("operator")[2] != met(*rows, job_id="other").ints("operator")[2]
 
 
-def test_a_job_without_operators_is_as_it_was() -> None:
+def test_a_job_without_operators_is_unchanged() -> None:
     window = without(a_job(ranks=2, steps=5), "comm_ops")
     assert with_operator_waits(window) is window

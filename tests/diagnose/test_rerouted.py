@@ -1,4 +1,4 @@
-"""An adapter that its ranks left is told by who sends by which one, and when."""
+"""A NIC that its ranks abandoned is found from the NICs that they send through."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ HOSTS, PER_HOST, ROWS = 4, 4, 60
 
 
 def a_job_where(moved: dict[int, str], since: int = 30) -> Window:
-    """Four ranks a host, each with an adapter of its own; some send by another from a row on."""
+    """Four ranks per host, each with its own NIC; some send through another one from a row on."""
     hosts = tuple(
         Host(f"h{host}", tuple(range(PER_HOST * host, PER_HOST * host + PER_HOST)),
              tuple(f"mlx5_{at}" for at in range(PER_HOST + 1)))
@@ -26,18 +26,18 @@ def a_job_where(moved: dict[int, str], since: int = 30) -> Window:
     return Window(job, {"transfers": a_table("rank nic start_ns", rows)})
 
 
-def test_who_moved_to_its_neighbours_adapter_left_its_own() -> None:
+def test_a_rank_that_uses_its_neighbours_nic_abandoned_its_own() -> None:
     assert abandoned_nics(a_job_where({6: "mlx5_0"})) == {6: "h1/mlx5_2"}
 
 
-def test_what_was_so_from_the_start_differs_from_other_hosts() -> None:
+def test_a_nic_unused_from_the_start_is_found_by_comparison_with_other_hosts() -> None:
     assert abandoned_nics(a_job_where({6: "mlx5_0"}, since=0)) == {6: "h1/mlx5_2"}
 
 
-def test_an_adapter_of_its_own_is_no_detour() -> None:
+def test_another_nic_of_its_own_is_no_reroute() -> None:
     assert abandoned_nics(a_job_where({6: "mlx5_4"})) == {}
     assert abandoned_nics(a_job_where({})) == {}
 
 
-def test_ranks_that_changed_places_left_nothing_unused() -> None:
+def test_ranks_that_swapped_nics_abandoned_none() -> None:
     assert abandoned_nics(a_job_where({4: "mlx5_1", 5: "mlx5_0"})) == {}

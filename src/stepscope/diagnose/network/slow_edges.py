@@ -95,13 +95,13 @@ def find_slow_places(job: Observed, guilty: Mapping[int, tuple[int, int]]) -> Sl
 
 def slow_periods(looked: SlowPlaces, cells: Mask) -> Iterator[SlowPeriods]:
     """When single transfers were slow, in the given places and steps."""
-    one = looked.rates.single
-    edge = (EDGE * one.taken_ns).astype(np.int64)
-    kept = np.flatnonzero((looked.times > RATIO) & cells[one.place, one.column])
-    since, until = one.ended_ns - one.taken_ns.astype(np.int64) + edge, one.ended_ns - edge
-    kept = kept[np.lexsort((since[kept], one.place[kept]))]
-    for at in np.split(kept, np.flatnonzero(np.diff(one.place[kept])) + 1) if kept.size else ():
-        place = looked.rates.places[int(one.place[at[0]])]
+    single = looked.rates.single
+    edge = (EDGE * single.taken_ns).astype(np.int64)
+    kept = np.flatnonzero((looked.times > RATIO) & cells[single.place, single.column])
+    since, until = single.ended_ns - single.taken_ns.astype(np.int64) + edge, single.ended_ns - edge
+    kept = kept[np.lexsort((since[kept], single.place[kept]))]
+    for at in np.split(kept, np.flatnonzero(np.diff(single.place[kept])) + 1) if kept.size else ():
+        place = looked.rates.places[int(single.place[at[0]])]
         ended = np.minimum(until[at], np.append(since[at][1:], until[at][-1:]))
         yield SlowPeriods(place.members, place.is_pair, since[at], ended, looked.times[at])
 
@@ -126,10 +126,10 @@ def _held_up(
     It took RATIO times as long, and longer than the slowest transfer of the place's fast steps,
     because in every step some operators take longer than others of their size.
     """
-    one, slow = rates.single, times > RATIO
-    more_ns = one.taken_ns[slow] * (1 - 1 / times[slow])
+    single, slow = rates.single, times > RATIO
+    more_ns = single.taken_ns[slow] * (1 - 1 / times[slow])
     worst = np.zeros(rates.taken_ns.shape)
-    np.maximum.at(worst, (one.place[slow], one.column[slow]), more_ns)
+    np.maximum.at(worst, (single.place[slow], single.column[slow]), more_ns)
     worst[~np.isfinite(rates.taken_ns)] = np.nan
     worst[:, : job.line.warm_up] = np.nan
     noise = np.zeros(len(worst))
@@ -142,8 +142,8 @@ def _held_up(
 
 def _few_are_slow(rates: Rates, times: Floats) -> Mask:
     """`[place, step]`: where most transfers took their usual time."""
-    one, shape = rates.single, rates.taken_ns.shape
-    cell, size = one.place * shape[1] + one.column, shape[0] * shape[1]
+    single, shape = rates.single, rates.taken_ns.shape
+    cell, size = single.place * shape[1] + single.column, shape[0] * shape[1]
     slow, all_of_them = (
         np.bincount(cell[times > RATIO], minlength=size),
         np.bincount(cell, minlength=size),

@@ -154,14 +154,14 @@ def _pairs(recording: Recording) -> Iterator[Blocked]:
         answer = "Recv" if op == "Send" else "Send"
         other = recording.channels.get((group, answer, peer, rank))
         came = other is not None and _met(recording, rank, peer, rows, row, other)
-        nobody, other_end = frozenset[int](), frozenset({peer})
-        known, tells = peer in recording.recorded, peer not in recording.outdated
+        none_known, other_end = frozenset[int](), frozenset({peer})
+        known, conclusive = peer in recording.recorded, peer not in recording.outdated
         yield Blocked(
-            group, op, int(recording.comm.ints("seq")[row]), (row,), frozenset({rank}), nobody,
-            absent=other_end if known and tells and not came else nobody,
-            late=nobody,
-            without_dump=nobody if known else other_end,
-            unknown=nobody if tells else other_end,
+            group, op, int(recording.comm.ints("seq")[row]), (row,), frozenset({rank}), none_known,
+            absent=other_end if known and conclusive and not came else none_known,
+            late=none_known,
+            without_dump=none_known if known else other_end,
+            unknown=none_known if conclusive else other_end,
             since_ns=int(recording.comm.ints("enqueue_ns")[row]), peer=peer,
         )  # fmt: skip
 

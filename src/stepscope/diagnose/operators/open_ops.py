@@ -39,7 +39,7 @@ class OpenOperator:
     since_ns: int
     """The last arrival."""
     sender: int = -1
-    """Of a send and its receive."""
+    """The sending rank of a send and its receive, else -1."""
 
 
 def is_finished(comm: Table) -> Mask:

@@ -35,20 +35,20 @@ Named = list[tuple[str, Floats]]
 
 def outside_phases(window: Window, rows: PhaseRows) -> Named:
     """Own time of each rank and step in no phase, `[rank, step]` in ns; empty if unknown."""
-    one = _Steps(rows, ~rows.inner)
-    if not one.outermost.any() or window.table("steps") is None:
+    steps = _Steps(rows, ~rows.inner)
+    if not steps.outermost.any() or window.table("steps") is None:
         return []
     comm = window.table("comm_ops")
     if window.table("host_ops") is not None:
-        return _of_a_trace(one, comm)
+        return _of_a_trace(steps, comm)
     if len(rows.line.ranks) == 1 and comm is None:
-        return _in_two(one, one.inside)
+        return _in_two(steps, steps.inside)
     if comm is not None and comm.has("blocked_ns"):
-        return _in_two(one, _busy(one, comm, wait_times))
+        return _in_two(steps, _busy(steps, comm, wait_times))
     if comm is not None and _all_waits_recorded(window, comm):
-        return _in_two(one, _busy(one, comm, _under_way))
+        return _in_two(steps, _busy(steps, comm, _under_way))
     waiting = _waiting_kernels(window)
-    return [] if waiting is None else _in_two(one, _busy(one, waiting, _running))
+    return [] if waiting is None else _in_two(steps, _busy(steps, waiting, _running))
 
 
 def idle_times(window: Window, line: Timeline) -> Named:
@@ -59,8 +59,8 @@ def idle_times(window: Window, line: Timeline) -> Named:
     rows = None if _waiting_kernels(window) is None else rows_of(kernels, "kernel", line)
     if rows is None:
         return []
-    one = _Steps(rows, np.ones(len(rows.rank), np.bool_))
-    return _in_two(one, one.inside)
+    steps = _Steps(rows, np.ones(len(rows.rank), np.bool_))
+    return _in_two(steps, steps.inside)
 
 
 @dataclass(frozen=True)
@@ -102,22 +102,22 @@ class _Steps:
         return self.rows.cell
 
 
-def _of_a_trace(one: _Steps, comm: Table | None) -> Named:
+def _of_a_trace(steps: _Steps, comm: Table | None) -> Named:
     """The time outside phases in a profiler trace, which shows operators, but not who waits."""
-    line, axis = one.rows.line, one.rows.axis
+    line, axis = steps.rows.line, steps.rows.axis
     if comm is None:
-        return [(OUTSIDE, uncovered(line, axis, one.inside))]
+        return [(OUTSIDE, uncovered(line, axis, steps.inside))]
     return (
-        [(OUTSIDE, uncovered(line, axis, _busy(one, comm, _under_way)))]
+        [(OUTSIDE, uncovered(line, axis, _busy(steps, comm, _under_way)))]
         if comm.has("end_ns")
         else []
     )
 
 
-def _busy(one: _Steps, comm: Table, spans: Callable[[Table], Spans]) -> Union:
+def _busy(steps: _Steps, comm: Table, spans: Callable[[Table], Spans]) -> Union:
     """When a rank is in a phase, or in an operator according to `spans`."""
-    rank = one.rows.line.rows(comm.ints("rank"))
-    return union_of_rows(one.rows.axis, rank, comm, spans, one.inside)
+    rank = steps.rows.line.rows(comm.ints("rank"))
+    return union_of_rows(steps.rows.axis, rank, comm, spans, steps.inside)
 
 
 def _under_way(comm: Table) -> Spans:
@@ -173,14 +173,14 @@ def _waiting_kernels(window: Window) -> Table | None:
     return kernels.take(names.equals(*waiting))
 
 
-def _in_two(one: _Steps, busy: Union) -> Named:
+def _in_two(steps: _Steps, busy: Union) -> Named:
     """Uncovered time between the phases of a step, and around them; NaN without phases."""
-    line, axis = one.rows.line, one.rows.axis
+    line, axis = steps.rows.line, steps.rows.axis
     whole = uncovered(line, axis, busy)
-    known = np.isfinite(whole) & (one.last_ns > one.first_ns)
-    rank = np.arange(one.shape[0])[:, None]
-    first = axis.at(rank, np.where(known, one.first_ns, axis.origin_ns))
-    last = axis.at(rank, np.where(known, one.last_ns, axis.origin_ns))
+    known = np.isfinite(whole) & (steps.last_ns > steps.first_ns)
+    rank = np.arange(steps.shape[0])[:, None]
+    first = axis.at(rank, np.where(known, steps.first_ns, axis.origin_ns))
+    last = axis.at(rank, np.where(known, steps.last_ns, axis.origin_ns))
     between = last - first - busy.within(first, last)
     gaps = np.where(known, np.minimum(between, whole), np.nan)
     return [(GAPS, gaps), (OUTSIDE, whole - gaps)]
