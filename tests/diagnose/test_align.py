@@ -1,4 +1,4 @@
-"""Clocks of hosts and processes, from collectives that all leave together."""
+"""Clocks of hosts and processes, from collectives that all ranks leave together."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def two_hosts(job: Window) -> Window:
 
 def shifted(job: Window, ranks: tuple[int, ...], by_ns: int, ppm: float = 0.0,
             since_ns: int = START) -> Window:  # fmt: skip
-    """The job as clocks would tell it that are ahead and run fast on some ranks."""
+    """The job as recorded by clocks that are ahead and run fast on some ranks."""
 
     def move(table: Table) -> Table:
         theirs = np.isin(table.ints("rank"), ranks)
@@ -71,7 +71,7 @@ def test_two_collectives_are_enough_if_they_agree() -> None:
     assert [one.method for one in skipped] == ["clock of host-001"]
 
 
-def test_a_drift_is_found_where_there_is_time_to_see_it() -> None:
+def test_a_drift_is_found_in_a_long_recording() -> None:
     job = shifted(two_hosts(a_job(steps=600)), (2, 3), 5 * MS, ppm=30.0)
     _, clocks, _ = align(job)
     assert clocks[1].drift_ppm == pytest.approx(30.0, abs=0.5)
@@ -110,7 +110,7 @@ def test_a_late_rank_is_not_mistaken_for_a_late_clock() -> None:
     assert all(clock.offset_ns == 0 for clock in clocks)
 
 
-def test_hosts_that_share_nothing_are_named() -> None:
+def test_hosts_that_share_no_collective_are_reported() -> None:
     job = two_hosts(a_job(steps=40))
     comm = job.tables["comm_ops"]
     first = comm.ints("rank") < 2
@@ -151,7 +151,7 @@ def test_shifted_clocks_change_no_verdict(by_ns: int) -> None:
     assert there.verdicts[0].lost_fraction == pytest.approx(here.verdicts[0].lost_fraction)
 
 
-def test_without_collectives_nothing_is_aligned_and_that_is_said() -> None:
+def test_without_collectives_nothing_is_aligned_and_that_is_reported() -> None:
     _, clocks, skipped = align(without(two_hosts(a_job(steps=20)), "comm_ops"))
     assert clocks == ()
     assert [one.method for one in skipped] == ["clocks"]

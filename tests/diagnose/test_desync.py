@@ -1,4 +1,4 @@
-"""What flight recorder dumps tell of a job that stands still, or does not."""
+"""Flight recorder dumps of jobs that hang, or do not."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_finished_job_is_healthy(tmp_path: Path, backend: str) -> None:
 
 
 @BACKENDS
-def test_the_rank_that_never_came_is_named_with_its_last_frames(
+def test_the_rank_that_never_entered_is_named_with_its_last_frames(
     tmp_path: Path, backend: str
 ) -> None:
     ranks = a_job(4, backend)
@@ -51,7 +51,7 @@ def test_a_rank_that_never_called_anything(tmp_path: Path) -> None:
     assert the_verdict(tmp_path, ranks).ranks == (1,)
 
 
-def test_reports_say_it(tmp_path: Path) -> None:
+def test_reports_show_the_verdict(tmp_path: Path) -> None:
     ranks = a_job(4)
     everyone(ranks, "all_reduce", times=5)
     everyone(without(ranks, 2), "all_reduce", state="started")
@@ -62,7 +62,7 @@ def test_reports_say_it(tmp_path: Path) -> None:
 
 
 def test_waiting_is_followed_from_group_to_group(tmp_path: Path) -> None:
-    """3 never comes to tp1: 2 waits there, 0 for 2 in dp0, 1 for 0 in tp0."""
+    """3 never enters tp1: 2 waits there, 0 for 2 in dp0, 1 for 0 in tp0."""
     ranks = a_job(4, groups=GRID)
     for group in GRID:
         everyone(ranks, "all_reduce", group, times=3)
@@ -73,7 +73,7 @@ def test_waiting_is_followed_from_group_to_group(tmp_path: Path) -> None:
     assert (verdict.ranks, verdict.group, verdict.victims) == ((3,), "tp-tp1", 3)
 
 
-def test_gloo_dumps_do_not_say_who_is_in_a_group(tmp_path: Path) -> None:
+def test_gloo_dumps_do_not_list_the_members_of_a_group(tmp_path: Path) -> None:
     ranks = a_job(4, "gloo", GRID)
     for group in GRID:
         everyone(ranks, "all_reduce", group, times=3)
@@ -86,7 +86,7 @@ def test_gloo_dumps_do_not_say_who_is_in_a_group(tmp_path: Path) -> None:
 PIPE: Groups = {"pp": ("PIPELINE_MODEL_PARALLEL_GROUP", (1, 3, 5, 7))}
 
 
-def test_a_receive_that_nobody_answers(tmp_path: Path) -> None:
+def test_a_receive_without_a_send(tmp_path: Path) -> None:
     """The pipeline waits from back to front for rank 1, the first stage."""
     ranks = a_job(8, groups=PIPE)
     for before, after in ((1, 3), (3, 5), (5, 7)):
@@ -98,8 +98,8 @@ def test_a_receive_that_nobody_answers(tmp_path: Path) -> None:
     assert "Recv from rank 1 of pp-pp for rank 1, which never posted the Send" in verdict.summary
 
 
-def test_a_batch_of_sends_is_as_far_as_its_last_entry_says(tmp_path: Path) -> None:
-    """The members of a batch stay `scheduled` for ever; only the entry `coalesced` learns."""
+def test_a_batch_of_sends_has_the_state_of_its_last_entry(tmp_path: Path) -> None:
+    """The members of a batch stay `scheduled`; only the entry `coalesced` is updated."""
     ranks = a_job(2, groups={"pp": ("pp", (0, 1))})
     for _ in range(3):
         for one, peer in ((ranks[0], 1), (ranks[1], 0)):
@@ -112,27 +112,27 @@ def test_a_batch_of_sends_is_as_far_as_its_last_entry_says(tmp_path: Path) -> No
     assert the_verdict(tmp_path / "stuck", ranks).ranks == (1,)
 
 
-def test_everyone_entered_and_nobody_left_is_the_network(tmp_path: Path) -> None:
+def test_all_entered_and_none_completed_is_the_network(tmp_path: Path) -> None:
     ranks = a_job(4)
     everyone(ranks, "all_reduce", times=5)
     everyone(ranks, "all_reduce", state="started")
     verdict = the_verdict(tmp_path, ranks)
     assert (verdict.kind, verdict.cause, verdict.ranks, verdict.victims) == (
         "hang", "network", (), 4)  # fmt: skip
-    assert "all 4 ranks entered AllReduce 6 of world-0 and nobody left" in verdict.summary
+    assert "all 4 ranks entered AllReduce 6 of world-0 and none completed it" in verdict.summary
 
 
-def test_some_left_is_the_network_too(tmp_path: Path) -> None:
+def test_only_some_completed_is_the_network_too(tmp_path: Path) -> None:
     ranks = a_job(4)
     everyone(ranks, "all_reduce", times=5)
     everyone(ranks[:2], "all_reduce")
     everyone(ranks[2:], "all_reduce", state="started")
     verdict = the_verdict(tmp_path, ranks)
     assert (verdict.cause, verdict.ranks) == ("network", ())
-    assert "2 of 4 ranks left AllReduce 6" in verdict.summary
+    assert "2 of 4 ranks completed AllReduce 6" in verdict.summary
 
 
-def test_a_device_that_never_begins_what_others_began(tmp_path: Path) -> None:
+def test_a_device_that_never_starts_what_others_started(tmp_path: Path) -> None:
     ranks = a_job(4)
     everyone(ranks, "all_reduce", times=5)
     everyone(without(ranks, 1), "all_reduce", state="started")
@@ -141,8 +141,8 @@ def test_a_device_that_never_begins_what_others_began(tmp_path: Path) -> None:
     assert (verdict.cause, verdict.ranks, verdict.victims) == ("compute", (1,), 3)
 
 
-def test_gloo_where_all_entered_is_not_enough(tmp_path: Path) -> None:
-    """A live job looks the same, and gloo's states do not tell."""
+def test_gloo_dumps_in_which_all_entered_are_no_hang(tmp_path: Path) -> None:
+    """A live job looks the same, and the states that gloo records do not differ."""
     ranks = a_job(4, "gloo")
     everyone(ranks, "all_reduce", times=5)
     everyone(ranks, "all_reduce", state="scheduled")
@@ -163,7 +163,7 @@ def test_dumps_of_a_live_job_are_no_hang(tmp_path: Path, backend: str) -> None:
     assert verdict.time_ns[1] - verdict.time_ns[0] == pytest.approx(15_000 * MS, rel=0.01)
 
 
-def test_a_job_that_paused_as_long_before_is_given_longer(tmp_path: Path) -> None:
+def test_a_job_with_long_pauses_before_gets_a_longer_timeout(tmp_path: Path) -> None:
     ranks = a_job(4)
     everyone(ranks, "all_reduce", times=20)
     everyone(without(ranks, 2), "all_reduce", state="scheduled")
@@ -183,7 +183,7 @@ def test_gloo_operators_that_failed_are_retired_too(tmp_path: Path) -> None:
     assert (verdict.ranks, verdict.confidence) == ((2,), 0.6)
 
 
-def test_recorders_that_tell_nothing_but_the_order(tmp_path: Path) -> None:
+def test_recorders_that_report_only_the_order(tmp_path: Path) -> None:
     ranks = a_job(4, "gloo")
     everyone(ranks, "all_reduce", times=5, state="scheduled")
     assert diagnosis_of(tmp_path / "healthy", ranks).verdicts == ()
@@ -191,7 +191,7 @@ def test_recorders_that_tell_nothing_but_the_order(tmp_path: Path) -> None:
     assert the_verdict(tmp_path / "stuck", ranks).ranks == (2,)
 
 
-def test_receives_in_a_circle(tmp_path: Path) -> None:
+def test_a_deadlock_of_receives(tmp_path: Path) -> None:
     ranks = a_job(3, groups={"pp": ("pp", (0, 1, 2))})
     for one in ranks:
         one.recv((one.rank + 1) % 3, "pp", state="started")

@@ -1,4 +1,4 @@
-"""Members of one operator that did not call the same, by flight recorder dumps."""
+"""Mismatched calls of the members of one operator, from flight recorder dumps."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .dumps import BACKENDS, diagnosis_of, the_verdict, without
         pytest.param({"name": "all_reduce", "dtype": "Half"}, "dtype", id="type"),
     ],
 )
-def test_the_rank_that_called_something_else(
+def test_the_rank_that_made_a_different_call(
     tmp_path: Path, backend: str, odd: dict[str, object], what: str
 ) -> None:
     ranks = a_job(4, backend)
@@ -37,7 +37,7 @@ def test_the_rank_that_called_something_else(
     assert verdict.stack
 
 
-def test_a_mismatch_that_everyone_survived_is_no_hang(tmp_path: Path) -> None:
+def test_a_mismatch_that_all_ranks_completed_is_no_hang(tmp_path: Path) -> None:
     ranks = a_job(4)
     everyone(ranks, "all_reduce", times=5)
     everyone(without(ranks, 3), "all_reduce")
@@ -48,7 +48,7 @@ def test_a_mismatch_that_everyone_survived_is_no_hang(tmp_path: Path) -> None:
     assert diagnosis.state == "healthy"
 
 
-def test_a_rank_that_left_one_call_out_disagrees_from_there_on(tmp_path: Path) -> None:
+def test_a_rank_that_skipped_a_call_disagrees_from_there_on(tmp_path: Path) -> None:
     ranks = a_job(4)
     for step in range(5):
         for bucket in (100, 70, 30):
@@ -93,14 +93,14 @@ def test_an_all_to_all_that_does_not_add_up_has_no_single_culprit(tmp_path: Path
     assert (verdict.kind, verdict.ranks) == ("mismatch", ())
 
 
-def test_names_of_one_operator_are_no_mismatch(tmp_path: Path) -> None:
+def test_different_names_of_one_operator_are_no_mismatch(tmp_path: Path) -> None:
     ranks = a_job(2)
     ranks[0].call("all_gather", size=(4,), out=(2, 4))
     ranks[1].call("_all_gather_base", size=(4,), out=(8,))
     assert diagnosis_of(tmp_path, ranks).verdicts == ()
 
 
-def test_a_send_and_its_receive_of_another_size(tmp_path: Path) -> None:
+def test_a_send_and_its_receive_with_different_sizes(tmp_path: Path) -> None:
     ranks = a_job(2, groups={"pp": ("pp", (0, 1))})
     ranks[0].send(1, "pp", size=(8,), state="scheduled")
     ranks[1].recv(0, "pp", size=(9,), state="scheduled")
@@ -108,7 +108,7 @@ def test_a_send_and_its_receive_of_another_size(tmp_path: Path) -> None:
     assert (verdict.kind, verdict.ranks) == ("mismatch", ())
 
 
-def test_coalesced_collectives_are_one(tmp_path: Path) -> None:
+def test_coalesced_collectives_count_as_one(tmp_path: Path) -> None:
     ranks = a_job(4)
     for one in ranks:
         for _ in range(2):
@@ -118,7 +118,7 @@ def test_coalesced_collectives_are_one(tmp_path: Path) -> None:
     assert diagnosis_of(tmp_path, ranks).verdicts == ()
 
 
-def test_two_groups_in_another_order(tmp_path: Path) -> None:
+def test_two_groups_called_in_different_orders(tmp_path: Path) -> None:
     both: Groups = {"a": ("data", (0, 1, 2, 3)), "b": ("model", (0, 1, 2, 3))}
     ranks = a_job(4, groups=both)
     for group in both:
@@ -127,16 +127,16 @@ def test_two_groups_in_another_order(tmp_path: Path) -> None:
     ranks[3].call("all_reduce", "b", "scheduled")
     verdict = the_verdict(tmp_path, ranks)
     assert (verdict.kind, verdict.cause, verdict.ranks) == ("mismatch", "code", (3,))
-    assert "in the other order" in verdict.summary
+    assert "in the opposite order" in verdict.summary
 
 
-def test_one_rank_alone_in_what_nobody_else_called(tmp_path: Path) -> None:
+def test_a_single_rank_in_an_operator_that_no_other_called(tmp_path: Path) -> None:
     ranks = a_job(4)
     everyone(ranks, "all_reduce", times=5)
     ranks[0].call("barrier", state="scheduled")
     verdict = the_verdict(tmp_path, ranks)
     assert (verdict.ranks, verdict.cause) == ((0,), "code")
-    assert "rank 0 is alone in Barrier 6 of world-0" in verdict.summary
+    assert "rank 0 waits alone in Barrier 6 of world-0" in verdict.summary
 
 
 def test_ranks_that_ran_ahead_are_no_mismatch(tmp_path: Path) -> None:

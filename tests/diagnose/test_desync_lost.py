@@ -1,4 +1,4 @@
-"""What flight recorder dumps tell where some are lost, cut short, or too old."""
+"""Flight recorder dumps of which some are lost, truncated, or too old."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_rank_without_a_dump_that_all_wait_for(tmp_path: Path) -> None:
     assert verdict.advice.startswith("fetch the dumps of rank 3, or see")
 
 
-def test_a_rank_without_a_dump_is_no_culprit_where_another_explains_it(tmp_path: Path) -> None:
+def test_a_rank_without_a_dump_is_no_culprit_if_another_explains_the_hang(tmp_path: Path) -> None:
     ranks = a_job(4)
     everyone(ranks, "all_reduce", times=5)
     everyone(without(ranks, 1), "all_reduce", state="started")
@@ -37,13 +37,13 @@ def test_a_rank_without_a_dump_is_no_culprit_where_another_explains_it(tmp_path:
     assert (verdict.ranks, verdict.victims) == ((1,), 2)
 
 
-def test_a_lost_dump_of_a_healthy_job_accuses_nobody(tmp_path: Path) -> None:
+def test_a_lost_dump_of_a_healthy_job_blames_no_rank(tmp_path: Path) -> None:
     ranks = a_job(4)
     everyone(ranks, "all_reduce", times=5)
     assert diagnosis_of(tmp_path, without(ranks, 3)).verdicts == ()
 
 
-def test_one_dump_of_many_tells_little(tmp_path: Path) -> None:
+def test_a_single_dump_of_many_ranks_names_no_rank(tmp_path: Path) -> None:
     ranks = a_job(8)
     everyone(ranks, "all_reduce", state="started")
     verdict = the_verdict(tmp_path, ranks[:1])
@@ -51,7 +51,7 @@ def test_one_dump_of_many_tells_little(tmp_path: Path) -> None:
     assert "only 1 of 8 ranks have a dump" in verdict.summary
 
 
-def test_gathered_sizes_tell_of_a_last_rank_without_a_dump(tmp_path: Path) -> None:
+def test_gathered_sizes_show_that_a_last_rank_has_no_dump(tmp_path: Path) -> None:
     ranks = a_job(4, "gloo")
     everyone(ranks, "all_gather", out=(4, 4))
     everyone(ranks, "all_reduce", state="scheduled")
@@ -70,7 +70,7 @@ def test_rings_that_lost_their_oldest_entries(tmp_path: Path, backend: str) -> N
     assert the_verdict(tmp_path, ranks).ranks == (2,)
 
 
-def test_a_group_that_a_wrapped_ring_forgot_accuses_nobody(tmp_path: Path) -> None:
+def test_a_group_lost_by_a_wrapped_ring_blames_no_rank(tmp_path: Path) -> None:
     ranks = a_job(4, groups=GRID)
     everyone(ranks, "barrier")
     for one in ranks:
@@ -92,8 +92,8 @@ def test_a_wrapped_ring_of_sends(tmp_path: Path) -> None:
 
 
 @BACKENDS
-def test_a_dump_that_is_older_than_the_others_accuses_nobody(tmp_path: Path, backend: str) -> None:
-    """The others completed operators that need rank 2: so it came to them after its dump."""
+def test_a_dump_that_is_older_than_the_others_blames_no_rank(tmp_path: Path, backend: str) -> None:
+    """The others completed operators that need rank 2, so it entered them after its dump."""
     ranks = a_job(4, backend)
     everyone(ranks, "all_reduce", times=20)
     everyone(without(ranks, 2), "all_reduce", times=3)
@@ -103,7 +103,7 @@ def test_a_dump_that_is_older_than_the_others_accuses_nobody(tmp_path: Path, bac
 
 @dataclass(frozen=True)
 class Story:
-    """A program of collectives that one rank stops in; who waits for whom is played, not known."""
+    """A program of collectives in which one rank stops; the test simulates who waits for whom."""
 
     groups: Groups
     program: tuple[str, ...]
@@ -133,7 +133,7 @@ def stories(draw: st.DrawFn) -> Story:
 
 
 def play(story: Story) -> tuple[list[Recorder], set[int]]:
-    """The recorders when nothing moves any more, and the ranks that wait."""
+    """The recorders when no rank makes progress any more, and the ranks that wait."""
     ranks = a_job(len(story.lost), story.backend, story.groups)
     stuck: set[int] = set()
     for at, group in enumerate(story.program):
@@ -156,7 +156,7 @@ def play(story: Story) -> tuple[list[Recorder], set[int]]:
 
 @settings(max_examples=150, deadline=None)
 @given(stories())
-def test_whoever_stops_is_named_and_nobody_else(story: Story) -> None:
+def test_only_the_rank_that_stops_is_named(story: Story) -> None:
     ranks, stuck = play(story)
     with TemporaryDirectory() as folder:
         diagnosis = diagnosis_of(Path(folder), ranks)
@@ -167,8 +167,8 @@ def test_whoever_stops_is_named_and_nobody_else(story: Story) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(stories(), st.data())
-def test_a_lost_dump_never_lets_a_victim_be_named(story: Story, data: st.DataObject) -> None:
-    """The culprit, or the rank without a dump if it may be the reason for all that is seen."""
+def test_a_lost_dump_never_makes_a_victim_a_culprit(story: Story, data: st.DataObject) -> None:
+    """The culprit, or the rank without a dump if it could explain the whole hang."""
     ranks, _ = play(story)
     lost = data.draw(st.sampled_from(range(len(ranks))))
     with TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""Jobs whose phases a device timed, while the host ran ahead of it."""
+"""Jobs whose phases have device times, while the host ran ahead of the device."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SLOW = (Fault((2,), "backward-compute", 60, times=1.4),)
 
 
 def ran_ahead(window: Window, ms: int) -> Window:
-    """The same job on devices: its hosts were done with each step that much earlier."""
+    """The same job on devices: its hosts ended each step that much earlier."""
     steps, phases = window.table("steps"), window.table("phases")
     assert steps is not None and phases is not None
     start = phases.ints("start_ns")
@@ -39,7 +39,7 @@ def test_a_healthy_job_stays_healthy(ms: int) -> None:
     assert diagnose(ran_ahead(a_job(), ms)).verdicts == ()
 
 
-def test_a_host_that_waits_for_its_device_has_the_steps_it_had() -> None:
+def test_a_host_that_waits_for_its_device_keeps_its_steps() -> None:
     window = ran_ahead(a_job(), 0)
     same = device_steps(window).table("steps")
     steps = window.table("steps")
@@ -48,7 +48,7 @@ def test_a_host_that_waits_for_its_device_has_the_steps_it_had() -> None:
         assert np.array_equal(same.ints(column), steps.ints(column))
 
 
-def test_without_a_device_nothing_is_touched() -> None:
+def test_without_a_device_nothing_changes() -> None:
     window = a_job()
     assert device_steps(window) is window
     phases = window.table("phases")

@@ -1,4 +1,4 @@
-"""Whose device is which, and which of them a verdict names."""
+"""The devices of ranks, and which of them a verdict names."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def accused(window: Window, cause: Cause, *ranks: int, function: str | None = No
     [("compute", ["a/gpu-1", "b/gpu-0"]), ("memory_copy", ["a/pcie-1", "b/pcie-0"]),
      ("host", ["a/cpu"]), ("contention", ["a/cpu"]), ("load_imbalance", [])],
 )  # fmt: skip
-def test_what_is_slow_about_slow_ranks(cause: Cause, names: list[str]) -> None:
+def test_the_devices_of_slow_ranks(cause: Cause, names: list[str]) -> None:
     assert accused(a_window(), cause, 1, 2) == names
 
 
-def test_where_a_function_is_slow_no_device_is() -> None:
+def test_a_slow_function_blames_no_device() -> None:
     assert accused(a_window(), "compute", 1, function="forward (model.py:7)") == []
 
 
@@ -45,13 +45,13 @@ def test_a_job_without_gpus_blames_none() -> None:
     assert accused(a_window(), "compute", 9) == []  # nobody knows its host
 
 
-def test_adapters_are_those_that_work_requests_were_seen_on() -> None:
+def test_nics_are_those_of_the_recorded_work_requests() -> None:
     seen = Table({"rank": ints(1, 1, 1, 3), "nic": Strings.of(["nic-0", "nic-0", "nic-1", "x"])})
     devices = Devices(a_window(transfers=seen))
     assert [devices.nic(rank) for rank in range(4)] == ["a/nic-0", "a/nic-0", None, "b/x"]
 
 
-def test_nvlink_is_there_where_counters_show_it() -> None:
+def test_nvlink_exists_if_counters_show_it() -> None:
     assert Devices(a_window()).nvlink(0) is None
     counted = Table({"rank": ints(0), "metric": Strings.of(["nvlink_tx_bytes_per_s"])})
     assert Devices(a_window(hardware=counted)).nvlink(0) == "a/nvlink"

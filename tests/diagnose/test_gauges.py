@@ -1,4 +1,4 @@
-"""What a host's GPUs show belongs to the ranks that compute on them."""
+"""GPU samples of a host belong to the ranks that compute on these GPUs."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def hardware(*rows: Sample) -> Table:
 
 
 def a_window(gpus: int, *rows: Sample) -> Window:
-    """Ranks 4 and 5 on host a, which has so many GPUs."""
+    """Ranks 4 and 5 on host a, which has `gpus` GPUs."""
     hosts = (Host("a", (4, 5), (), tuple(f"gpu-{at}" for at in range(gpus))),)
     return Window(Job("job", 8, hosts), {"hardware": hardware(*rows)})
 
 
-def told(window: Window) -> list[tuple[int, str | None]]:
+def metrics_of(window: Window) -> list[tuple[int, str | None]]:
     table = by_rank(window).tables["hardware"]
     names = table.strings("metric")
     return [(int(rank), names[at]) for at, rank in enumerate(table.ints("rank"))]
@@ -33,21 +33,24 @@ def told(window: Window) -> list[tuple[int, str | None]]:
 CLOCKS = ((-1, "a", "sm_clock_mhz.gpu1", 5, 1980.0), (-1, "a", "sm_clock_mhz.gpu0", 5, 990.0))
 
 
-def test_as_many_gpus_as_ranks_are_theirs_in_order() -> None:
+def test_as_many_gpus_as_ranks_are_assigned_in_order() -> None:
     window = a_window(2, *CLOCKS, (4, "a", "cpu_util", 5, 1.0))
-    assert told(window) == [(5, "sm_clock_mhz"), (4, "sm_clock_mhz"), (4, "cpu_util")]
+    assert metrics_of(window) == [(5, "sm_clock_mhz"), (4, "sm_clock_mhz"), (4, "cpu_util")]
 
 
-def test_who_was_seen_on_a_gpu_has_that_one() -> None:
+def test_a_recorded_gpu_index_counts() -> None:
     seen = ((4, "a", "gpu_index", 5, 1.0), (5, "a", "gpu_index", 5, 0.0))
-    assert told(a_window(2, *CLOCKS, *seen))[:2] == [(4, "sm_clock_mhz"), (5, "sm_clock_mhz")]
+    assert metrics_of(a_window(2, *CLOCKS, *seen))[:2] == [(4, "sm_clock_mhz"), (5, "sm_clock_mhz")]
 
 
-def test_of_more_gpus_than_ranks_nobody_knows_whose_they_are() -> None:
-    assert told(a_window(4, *CLOCKS)) == [(-1, "sm_clock_mhz.gpu1"), (-1, "sm_clock_mhz.gpu0")]
+def test_more_gpus_than_ranks_are_not_assigned() -> None:
+    assert metrics_of(a_window(4, *CLOCKS)) == [
+        (-1, "sm_clock_mhz.gpu1"),
+        (-1, "sm_clock_mhz.gpu0"),
+    ]
 
 
-def test_a_device_has_the_number_that_its_rank_was_seen_on() -> None:
+def test_a_device_has_the_number_of_the_recorded_gpu_index() -> None:
     devices = Devices(a_window(8, (4, "a", "gpu_index", 5, 6.0)))
     assert (devices.gpu(4), devices.pcie(4)) == ("a/gpu-6", "a/pcie-6")
 
@@ -65,20 +68,20 @@ def slow_device() -> Window:
     return on_device(a_job(faults=[SLOW]))
 
 
-def test_the_clock_that_a_processor_samples_is_understood() -> None:
+def test_the_clock_that_a_processor_samples_is_used() -> None:
     (verdict,) = diagnose(as_collected(slow_device(), "sm_clock_mhz", 990.0, 1980.0)).verdicts
     assert (verdict.cause, verdict.ranks) == ("compute", (CULPRIT,))
     assert "gpu-clock" in {one.method for one in verdict.evidence}
 
 
-def test_strangers_on_a_device_compete_for_it() -> None:
+def test_other_processes_on_a_device_compete_for_it() -> None:
     (verdict,) = diagnose(as_collected(slow_device(), "gpu_strangers", 1.0, 0.0)).verdicts
     assert (verdict.cause, verdict.ranks) == ("contention", (CULPRIT,))
     assert [one.type for one in verdict.devices] == ["gpu"]
     assert "compute-apps" in verdict.advice
 
 
-def test_a_link_that_lost_lanes_where_nobody_recorded_copies() -> None:
+def test_a_link_that_lost_lanes_without_recorded_copies() -> None:
     (verdict,) = diagnose(as_collected(slow_device(), "pcie_link_gb_per_s", 3.9, 63.0)).verdicts
     assert (verdict.cause, verdict.ranks) == ("memory_copy", (CULPRIT,))
     assert [one.type for one in verdict.devices] == ["pcie"]

@@ -1,4 +1,4 @@
-"""A job that is stuck: who keeps it, how soon that may be said, and when it must not be."""
+"""Hangs: which rank is to blame, how soon a hang is reported, and when it must not be."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CULPRIT = 2
 
 
 def a_stuck_job(seconds: float, cores: float = 0.9, function: str | None = None) -> Window:
-    """Rank 2 does something else in step 60; watched for so long after the others missed it."""
+    """Rank 2 does something else in step 60; recorded until others waited for `seconds`."""
     long = Fault((CULPRIT,), "forward-compute", STUCK_AT, STUCK_AT + 1, ms=40_000,
                  function=function)  # fmt: skip
     job = a_job(steps=STUCK_AT + 1, noise=0.05, faults=[long])
@@ -39,7 +39,7 @@ def missed_ns(job: Window) -> int:
 
 
 def stopped(job: Window) -> Window:
-    """Rank 2 is found in state T by every sample after it was missed."""
+    """Every sample finds rank 2 in state T once the others wait for it."""
     since = missed_ns(job)
     return with_samples(job, "proc_stopped", lambda rank, time: rank == CULPRIT and time > since)
 
@@ -62,16 +62,16 @@ def test_a_stopped_process_is_named_at_once() -> None:
         assert "kill -CONT" in verdict.advice
 
 
-def test_who_has_stopped_long_before_the_others_came_is_named_as_they_come() -> None:
-    """Their patience began when it stopped."""
+def test_a_process_that_stopped_long_before_is_named_when_the_others_arrive() -> None:
+    """The timeout begins when the process stopped."""
     job = a_stuck_job(seconds=0.1)
     since = missed_ns(job) - SECOND
     samples = with_samples(job, "proc_stopped", lambda rank, time: rank == CULPRIT and time > since)
     assert the_hang(find_hang(samples)).ranks == (CULPRIT,)
 
 
-def test_a_rank_seen_stopped_and_running_at_once_is_not_stopped_for_long() -> None:
-    """Two processes of one rank: one has left, the other took its place."""
+def test_a_rank_sampled_as_stopped_and_running_is_not_stopped_for_long() -> None:
+    """Two processes of one rank: one exited, the other replaced it."""
     job = with_samples(stopped(a_stuck_job(seconds=2.5)), "proc_stopped", lambda rank, time: 0)
     assert find_hang(job) is None, "until a moment ago it ran"
 
@@ -89,7 +89,7 @@ def test_a_stopped_process_is_no_hang_before_a_step_and_a_half() -> None:
 
 
 def test_a_stopped_process_whose_operator_everyone_entered() -> None:
-    """Stopped while its last asynchronous operator was under way: nobody is absent."""
+    """Stopped while its last asynchronous operator was in progress: no rank is absent."""
     job = stopped(a_stuck_job(seconds=2.5))
     comm = job.tables["comm_ops"]
     open_ = comm.ints("seq") == comm.ints("seq").max() - 2
@@ -125,7 +125,7 @@ def joined(*tables: Table) -> Table:
         pytest.param(0.0, "evaluate (train.py:60)", 30.0, None, id="evaluating"),
     ],
 )
-def test_patience_follows_what_the_absent_rank_does(
+def test_the_timeout_depends_on_what_the_absent_rank_does(
     cores: float, function: str | None, silent_s: float, hang_s: float | None
 ) -> None:
     assert find_hang(a_stuck_job(silent_s, cores, function)) is None
@@ -134,7 +134,7 @@ def test_patience_follows_what_the_absent_rank_does(
         assert (verdict.ranks, verdict.victims) == ((CULPRIT,), 3)
 
 
-def test_a_job_that_paused_as_long_before_gets_longer() -> None:
+def test_a_job_with_long_pauses_before_gets_a_longer_timeout() -> None:
     saves = Fault((0,), "optimizer", 30, 31, ms=9_000)
     late = Fault((CULPRIT,), "forward-compute", STUCK_AT, STUCK_AT + 1, ms=60_000)
     job = a_job(steps=STUCK_AT + 1, faults=[saves, late])
@@ -178,7 +178,7 @@ def test_recording_that_goes_on_after_all_ranks_are_dead_is_no_hang() -> None:
     assert diagnose(put(job, hardware=Table({**both, **texts}))).state == "healthy"
 
 
-def test_everyone_entered_and_nobody_leaves_is_the_network() -> None:
+def test_all_entered_and_none_completed_is_the_network() -> None:
     job = without(a_job(steps=60), "hardware", "stacks")
     comm = job.tables["comm_ops"]
     last = comm.ints("seq") == comm.ints("seq").max()
@@ -189,7 +189,7 @@ def test_everyone_entered_and_nobody_leaves_is_the_network() -> None:
 
 
 def watched(job: Window, seconds: float) -> Window:
-    """The job with recorders known to have looked for so long after the last operator began."""
+    """The job, recorded until this long after the last operator began."""
     last = int(job.tables["comm_ops"].ints("enqueue_ns").max())
     data = {**vars(job.job), "observed_until_ns": last + int(seconds * SECOND)}
     return Window(Job(**data), job.tables)
@@ -203,7 +203,7 @@ def test_a_lost_end_of_an_old_operator_is_no_hang() -> None:
     assert find_hang(watched(job, 100)) is None
 
 
-def test_ranks_of_which_rows_were_lost_are_not_accused() -> None:
+def test_ranks_with_lost_rows_are_not_blamed() -> None:
     job = without(a_stuck_job(seconds=30), "hardware")
     until_ns = missed_ns(job) + 30 * SECOND
     lost = (CULPRIT, "comm_ops", until_ns - 40 * SECOND, until_ns, 5)
@@ -233,7 +233,7 @@ PAIR = (ProcessGroup("pp-0", "pp", (0, 1)),)
 TWO_GROUPS = (ProcessGroup("tp-0", "tp", (0, 1)), ProcessGroup("dp-0", "dp", (1, 2)))
 
 
-def test_a_receive_nobody_sends_to() -> None:
+def test_a_receive_without_a_send() -> None:
     table = operators((0, "pp-0", 0, "Send", 1, 0, 1), (1, "pp-0", 0, "Recv", 0, 0, 1),
                       (1, "pp-0", 1, "Recv", 0, 2, None))  # fmt: skip
     verdict = the_hang(find_hang(a_tiny_job(table, 60, PAIR)))
@@ -241,8 +241,8 @@ def test_a_receive_nobody_sends_to() -> None:
     assert verdict.cause in ("code", "unknown")
 
 
-def test_that_no_step_came_is_no_look_at_a_process() -> None:
-    """Of processes that nobody may look at, in a container, say, that is all that is told."""
+def test_an_inferred_metric_does_not_show_that_a_process_is_alive() -> None:
+    """For processes that cannot be inspected, as in a container, it is the only metric."""
     table = operators((0, "pp-0", 0, "Send", 1, 0, 1), (1, "pp-0", 0, "Recv", 0, 0, 1),
                       (1, "pp-0", 1, "Recv", 0, 2, None))  # fmt: skip
     steps = a_table("rank step start_ns duration_ns", [(r, 0, START, 2 * SECOND) for r in (0, 1)])
@@ -252,8 +252,8 @@ def test_that_no_step_came_is_no_look_at_a_process() -> None:
     assert the_hang(find_hang(job)).ranks == (0,)
 
 
-def test_who_waits_elsewhere_is_a_victim() -> None:
-    """Rank 0 waits for 1 in its group, 1 waits for 2 in another: only 2 is missing for itself."""
+def test_a_rank_that_waits_in_another_operator_is_a_victim() -> None:
+    """Rank 0 waits for 1 in its group, 1 waits for 2 in another: only 2 is the culprit."""
     table = operators((0, "tp-0", 0, "AllReduce", -1, 0, 1), (1, "tp-0", 0, "AllReduce", -1, 0, 1),
                       (2, "dp-0", 0, "AllReduce", -1, 0, 1), (1, "dp-0", 0, "AllReduce", -1, 0, 1),
                       (0, "tp-0", 1, "AllReduce", -1, 2, None),
@@ -263,13 +263,13 @@ def test_who_waits_elsewhere_is_a_victim() -> None:
 
 
 def on_devices(table: Table, *started: int | None) -> Table:
-    """When, in seconds, the device of each row's rank came to it."""
+    """When, in seconds, the device of each row's rank reached the operator."""
     times = [NULL if second is None else START + second * SECOND for second in started]
     return table.with_column("start_ns", np.array(times, np.int64))
 
 
-def test_a_device_that_does_not_come_to_what_its_host_called() -> None:
-    """Hosts call ahead of their devices: having called is not having come."""
+def test_a_device_that_never_starts_an_operator_that_its_host_called() -> None:
+    """Hosts call ahead of their devices: a call is not yet an arrival."""
     table = operators((0, "tp-0", 0, "AllReduce", -1, 0, 1), (1, "tp-0", 0, "AllReduce", -1, 0, 1),
                       (0, "tp-0", 1, "AllReduce", -1, 1, None),
                       (1, "tp-0", 1, "AllReduce", -1, 1, None),
@@ -277,10 +277,10 @@ def test_a_device_that_does_not_come_to_what_its_host_called() -> None:
     table = on_devices(table, 0, 0, 2, None, None)
     verdict = the_hang(find_hang(a_tiny_job(table, 60, (TWO_GROUPS[0],))))
     assert (verdict.ranks, verdict.cause, verdict.victims) == ((1,), "compute", 1)
-    assert "its device has not come to it" in verdict.summary
+    assert "its device never started it" in verdict.summary
 
 
-def test_a_device_that_waits_elsewhere_has_not_come_either_and_is_a_victim() -> None:
+def test_a_device_that_waits_in_another_operator_is_absent_and_a_victim() -> None:
     """Rank 1 called both; its device waits in dp-0 for rank 2, and rank 0 for it in tp-0."""
     table = operators((1, "dp-0", 0, "AllReduce", -1, 2, None),
                       (0, "tp-0", 0, "AllReduce", -1, 2, None),
@@ -298,8 +298,8 @@ def test_a_pipeline_s_two_directions_end_out_of_order() -> None:
     assert the_hang(find_hang(a_tiny_job(table, 60, PAIR))).ranks == (1,)
 
 
-def test_a_send_that_moves_nothing_keeps_devices_and_no_kernel_does() -> None:
-    """Rank 1's device stands in a receive whose send has begun; rank 2 waits for rank 1."""
+def test_a_stalled_send_blocks_devices_and_not_a_kernel() -> None:
+    """Rank 1's device waits in a receive whose send has begun; rank 2 waits for rank 1."""
     groups = (ProcessGroup("pp-0", "pp", (0, 1)), ProcessGroup("tp-0", "tp", (1, 2)))
     table = operators((0, "pp-0", 0, "Send", 1, 2, None), (1, "pp-0", 0, "Recv", 0, 2, None),
                       (1, "tp-0", 0, "AllReduce", -1, 2, None),
@@ -307,7 +307,7 @@ def test_a_send_that_moves_nothing_keeps_devices_and_no_kernel_does() -> None:
     table = on_devices(table, 3, 3, None, 3)
     verdict = the_hang(find_hang(a_tiny_job(table, 60, groups)))
     assert (verdict.cause, verdict.ranks, verdict.group) == ("network", (), "pp-0")
-    assert "does not move from rank 0" in verdict.summary
+    assert "no data arrives from rank 0" in verdict.summary
 
 
 @pytest.mark.parametrize(
@@ -322,7 +322,9 @@ def test_a_send_that_moves_nothing_keeps_devices_and_no_kernel_does() -> None:
         pytest.param("_next_data (dataloader.py:7)", 0, "data_loading", id="its loader"),
     ],
 )
-def test_why_a_missed_rank_stands_where_it_stands(innermost: str, active: int, cause: str) -> None:
+def test_the_stack_of_an_absent_rank_shows_the_cause(
+    innermost: str, active: int, cause: str
+) -> None:
     job = a_stuck_job(seconds=20)
     stacks = job.tables["stacks"]
     newest = (stacks.ints("rank") == CULPRIT) & (stacks.ints("start_ns") > missed_ns(job))
@@ -348,7 +350,7 @@ def test_ranks_that_wait_for_one_another() -> None:
         pytest.param(lambda ops, size: (ops, [7, *size[1:]]), id="size"),
     ],
 )
-def test_members_that_do_different_things(
+def test_members_that_call_different_operators(
     change: Callable[[list[str], list[int]], tuple[list[str], list[int]]],
 ) -> None:
     job = a_job(steps=40)
@@ -363,8 +365,8 @@ def test_members_that_do_different_things(
     assert verdict.steps == (30, 30)
 
 
-def test_members_numbered_apart_are_no_mismatch() -> None:
-    """A recorder that attached late counts from another operator on."""
+def test_members_with_different_sequence_numbers_are_no_mismatch() -> None:
+    """A recorder that attached late starts to count at a different operator."""
     job = a_job(steps=40)
     comm = job.tables["comm_ops"]
     sizes = np.where(comm.ints("seq") % 3 == 0, 7, 9)
@@ -373,8 +375,8 @@ def test_members_numbered_apart_are_no_mismatch() -> None:
     assert not [v for v in diagnose(job).verdicts if v.kind == "mismatch"]
 
 
-def test_now_is_what_the_slowest_recorder_has_seen() -> None:
-    """Rows of the second host arrive late: what it has not told yet is no silence of its rank."""
+def test_now_is_the_time_that_all_recorders_have_reached() -> None:
+    """Rows of the second host arrive late: its rank is not silent, its rows are still missing."""
     job = a_stuck_job(seconds=30, cores=0.0)
     hosts = (Host("host-000", (0, 1, 3)), Host("host-001", (2,)))
     behind = missed_ns(job) + SECOND

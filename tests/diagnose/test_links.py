@@ -89,7 +89,7 @@ def test_traffic_within_a_host_goes_over_what_counters_show() -> None:
     window = a_wired_job(on_host(3))
     found = the_verdict(window)
     assert (names(found), found.group) == ([], "tp-3")
-    assert "the inside of h3" in found.evidence[0].detail
+    assert "the interconnect inside h3" in found.evidence[0].detail
     counted = Table({"rank": np.zeros(1, np.int64), "host": Strings.of(["h0"]),
                      "metric": Strings.of(["nvlink_tx_bytes_per_s"]),
                      "ts_ns": window.tables["steps"].ints("start_ns")[:1],

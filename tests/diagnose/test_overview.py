@@ -1,4 +1,4 @@
-"""Where time goes and who comes last, verdict or not."""
+"""Where time goes and which rank arrives last, also in healthy jobs."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_on_cpu_operators_compute_and_idle_time_has_no_reason() -> None:
     assert one.other_ns == pytest.approx(7 * MS, abs=MS)
 
 
-def test_a_trace_without_steps_tells_of_all_that_was_recorded() -> None:
+def test_a_trace_without_steps_has_a_breakdown_of_the_whole_recording() -> None:
     window = without(a_trace(lambda rank, step: USUAL, steps=3, spread=0.0), "steps", "phases")
     tables = {name: table.with_column("step", table.ints("step") * 0 - 1)
               for name, table in window.tables.items()}  # fmt: skip
@@ -80,23 +80,23 @@ def test_a_trace_without_steps_tells_of_all_that_was_recorded() -> None:
     assert time_of(found, 0).compute_ns == 3 * 30 * MS
 
 
-def test_a_watched_job_has_no_such_breakdown() -> None:
+def test_a_job_without_a_trace_has_no_breakdown() -> None:
     assert diagnose(a_job(steps=30)).rank_times == ()
 
 
-def test_who_came_last_and_how_much_waiting_that_caused() -> None:
+def test_the_last_arrival_and_the_waiting_that_it_caused() -> None:
     (late,) = diagnose(a_late_rank(12)).latecomers
     assert (late.group, late.op, late.rank) == ("dp-0", "AllReduce", 2)
     assert (late.last, late.operators) == (6, 6)
     assert late.caused_ns == 12 * MS
 
 
-def test_waiting_that_costs_nothing_is_not_worth_a_line() -> None:
+def test_waiting_that_costs_nothing_is_not_listed() -> None:
     assert diagnose(a_late_rank(0.3)).latecomers == ()
 
 
-def test_nobody_comes_last_by_a_clock_that_nothing_aligns() -> None:
-    """A single collective says who came last only on one clock."""
+def test_without_aligned_clocks_there_is_no_last_arrival() -> None:
+    """In a single collective the last arrival is known only with one clock."""
     window = a_trace(lambda rank, step: USUAL, steps=1)
     comm = window.tables["comm_ops"]
     ahead = (comm.ints("rank") == 2) * 300 * MS
@@ -107,7 +107,7 @@ def test_nobody_comes_last_by_a_clock_that_nothing_aligns() -> None:
     assert "clock of rank 2" in {one.method for one in found.skipped}
 
 
-def test_each_group_has_its_own_latecomer_the_costliest_first() -> None:
+def test_each_group_has_its_own_last_arrival_the_costliest_first() -> None:
     def work(rank: int, step: int) -> Sequence[Piece]:
         return (*USUAL, Piece("gemm", {1: 5.0, 3: 9.0}.get(rank, 0.001)))
 
@@ -117,7 +117,7 @@ def test_each_group_has_its_own_latecomer_the_costliest_first() -> None:
 
 
 def test_ranks_that_take_turns_share_the_blame() -> None:
-    """Each is last in a third of the steps; the one that caused the most is told, with its part."""
+    """Each is last in a third of the steps; the one that caused the most waiting is listed."""
 
     def work(rank: int, step: int) -> Sequence[Piece]:
         return (*USUAL, Piece("gemm", 12.0 + rank if step % 3 == rank else 0.001))
@@ -126,7 +126,7 @@ def test_ranks_that_take_turns_share_the_blame() -> None:
     assert (late.rank, late.last, late.operators) == (2, 3, 9)
 
 
-def test_a_pipeline_s_last_stage_comes_last_by_design() -> None:
+def test_the_last_stage_of_a_pipeline_is_last_by_design() -> None:
     """The embedding's gradients lie on the first and the last stage, and that is done last."""
     window = a_late_rank(12)
     whole = ProcessGroup("dp-0", "embedding", (0, 1, 2, 3))

@@ -1,4 +1,4 @@
-"""Whether a job goes on as it did, by its step times."""
+"""Whether a job's step times are steady."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_change_is_steady_again_when_it_is_old() -> None:
     assert is_steady(job(*[1000] * 4, *[1100] * 20))
 
 
-def test_few_steps_and_none_tell_nothing() -> None:
+def test_few_or_no_steps_are_not_steady() -> None:
     assert not is_steady(job(*[1000] * 10))
     nothing = Window(Job("job", 2), {})
     assert not is_steady(nothing) and newest_step(nothing) is None

@@ -1,6 +1,6 @@
-"""A network that moves nothing, and the connection whose requests do not complete.
+"""A network that moves no data, and the connection whose requests never complete.
 
-Four ranks, one per host, are all in an AllReduce that nobody leaves; each sends to the next.
+Four ranks, one per host, are all in an AllReduce that none completes; each sends to the next.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DP = ProcessGroup("dp-0", "dp", tuple(range(RANKS)))
 
 
 def sent(*in_flight: int) -> Table:
-    """Everybody's requests to the next; those of some are in flight."""
+    """Requests of all ranks to the next one; those of some ranks are outstanding."""
     return a_table("rank peer nic start_ns end_ns bytes posted completed", [
         (rank, (rank + 1) % RANKS, "nic-0", START, START + SECOND, 0, 8,
          0 if rank in in_flight else 8)
@@ -39,23 +39,25 @@ def a_verdict(**tables: Table) -> Verdict:
     return said.verdicts[0]
 
 
-def test_whose_requests_do_not_complete_keeps_all_others() -> None:
+def test_a_rank_whose_requests_never_complete_blocks_all_others() -> None:
     verdict = a_verdict(transfers=sent(2))
     assert (verdict.cause, verdict.ranks, verdict.victims) == ("network", (2,), 3)
     assert [device.name for device in verdict.devices] == ["h2/nic-0"]
-    assert "8 requests that it posted do not complete" in verdict.summary
+    assert "8 network requests of rank 2 never completed" in verdict.summary
 
 
-def test_of_two_connections_it_is_the_rank_that_both_have_in_common() -> None:
+def test_the_common_rank_of_two_stuck_connections_is_named() -> None:
     assert a_verdict(transfers=sent(1, 2)).ranks == (2,)
 
 
 @pytest.mark.parametrize("in_flight", [(), (0, 2), (0, 1, 2, 3)])
-def test_where_nothing_or_too_much_is_in_flight_nobody_is_named(in_flight: tuple[int, ...]) -> None:
+def test_no_rank_is_named_with_no_or_too_many_outstanding_requests(
+    in_flight: tuple[int, ...],
+) -> None:
     verdict = a_verdict(transfers=sent(*in_flight))
     assert (verdict.cause, verdict.ranks) == ("network", ())
 
 
-def test_requests_whose_end_may_be_lost_tell_nothing() -> None:
+def test_requests_with_lost_rows_are_ignored() -> None:
     losses = a_table("rank table start_ns end_ns rows", [(2, "transfers", START, START, 1)])
     assert a_verdict(transfers=sent(2), losses=losses).ranks == ()

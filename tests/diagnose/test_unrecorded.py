@@ -1,6 +1,6 @@
-"""Who keeps a job whose operators within passes nobody recorded, and jobs with very many open ones.
+"""Hangs of jobs with unrecorded operators within passes, and of jobs with very many open operators.
 
-Ranks 0 to 3 share a group `tp-0`; each is missed in a group of its own by one of ranks 4 to 7.
+Ranks 0 to 3 share a group `tp-0`; one of ranks 4 to 7 waits for each of them in another group.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def a_window(groups: Sequence[ProcessGroup], ranks: int, **tables: Table) -> Win
 
 
 def standing(*frames: str, first: int = 0) -> Table:
-    """Where each of some ranks has stood since."""
+    """The stack in which each of the ranks has been since."""
     return a_table("rank thread frames active start_ns duration_ns", [
         (rank, "MainThread", f"main (train.py:1);{frame}", 1, START, 60 * SECOND)
         for rank, frame in enumerate(frames, first)
@@ -45,7 +45,7 @@ def standing(*frames: str, first: int = 0) -> Table:
 
 
 def missed(*frames: str, recorded: bool = False) -> Verdict:
-    """What is said of four ranks that are missed, standing at these frames."""
+    """The hang of four absent ranks that are in these functions."""
     rows: list[tuple[int, str, str, int, int | None]] = [
         (rank + 4, f"dp-{rank}", "AllReduce", -1, None) for rank in range(4)
     ]
@@ -56,30 +56,30 @@ def missed(*frames: str, recorded: bool = False) -> Verdict:
     return said.verdicts[0]
 
 
-def test_who_waits_for_its_device_may_be_kept_by_who_does_not() -> None:
+def test_a_rank_that_waits_for_its_device_may_be_blocked_by_one_that_does_not() -> None:
     assert missed(WAITS, ELSEWHERE, WAITS, WAITS).ranks == (1,)
 
 
-def test_where_all_wait_for_their_devices_it_is_one_of_them_and_nobody_is_named() -> None:
+def test_if_all_wait_for_their_devices_no_rank_is_named() -> None:
     verdict = missed(WAITS, WAITS, WAITS, WAITS)
     assert (verdict.ranks, verdict.cause) == ((), "compute")
     assert "one of ranks 0, 1, 2, 3" in verdict.summary
 
 
-def test_who_stands_where_most_do_is_kept_by_who_does_not() -> None:
+def test_ranks_in_the_same_function_as_most_are_blocked_by_the_other_one() -> None:
     assert missed(FORWARD, FORWARD, ELSEWHERE, FORWARD).ranks == (2,)
 
 
 @pytest.mark.parametrize("frame", [ELSEWHERE, FORWARD])
-def test_where_nothing_tells_them_apart_all_are_missed(frame: str) -> None:
+def test_ranks_that_cannot_be_distinguished_are_all_absent(frame: str) -> None:
     assert missed(frame, frame, frame, frame).ranks == (0, 1, 2, 3)
 
 
-def test_where_operators_within_passes_are_recorded_nobody_is_kept_unseen() -> None:
+def test_with_recorded_operators_within_passes_there_is_no_hidden_waiting() -> None:
     assert missed(WAITS, ELSEWHERE, WAITS, WAITS, recorded=True).ranks == (0, 1, 2, 3)
 
 
-def test_who_waits_unseen_for_a_rank_whose_data_does_not_move_has_no_stuck_kernel() -> None:
+def test_a_rank_that_waits_unrecorded_for_a_stalled_transfer_has_no_stuck_kernel() -> None:
     """Rank 0's send has begun and moves nothing; the others of its group wait for its device."""
     rows: list[tuple[int, str, str, int, int | None]] = [
         (0, "dp-0", "Send", 4, None), (4, "dp-0", "Recv", 0, None),
@@ -91,8 +91,8 @@ def test_who_waits_unseen_for_a_rank_whose_data_does_not_move_has_no_stuck_kerne
     assert (said.verdicts[0].cause, said.verdicts[0].group) == ("network", "dp-0")
 
 
-def test_of_very_many_open_operators_none_is_left_out() -> None:
-    """Each rank waits for the next; who waits in the last of them is a victim like all others."""
+def test_no_open_operator_is_left_out_however_many_there_are() -> None:
+    """Each rank waits for the next; the one that waits in the last operator is a victim, too."""
     last = 600
     groups = [ProcessGroup(f"pp-{rank}", "pp", (rank, rank + 1)) for rank in range(last)]
     table = operators([(rank, f"pp-{rank}", "Recv", rank + 1, None) for rank in range(last)])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from stepscope.diagnose.finding import ClockFit, Diagnosis, Verdict
 from stepscope.diagnose.prepare.align import align
 from stepscope.diagnose.prepare.clean import clean
-from stepscope.diagnose.prepare.meetings import with_meetings
+from stepscope.diagnose.prepare.operator_waits import with_operator_waits
 from stepscope.perfetto.communication import MOST_OPEN
 from stepscope.perfetto.tracks import MOST_COUNTERS, MOST_VALUES, counters
 from stepscope.report.perfetto import Scene, draw, select, span_of
@@ -152,7 +152,7 @@ def test_arrows_end_at_the_last_to_arrive_and_the_others_say_how_long_they_waite
     late = {0: 3, 1: 40, 2: 0}
     comm = operators(*((rank, 0, "dp-0", 0, "AllReduce", -1, 8, T0 + by, T0 + by, T0 + 50)
                        for rank, by in late.items()))  # fmt: skip
-    perfetto.load(trace_of(with_meetings(window(comm_ops=comm))))
+    perfetto.load(trace_of(with_operator_waits(window(comm_ops=comm))))
     arrows = perfetto.query(
         f"select a.ts - {T0} as source, b.ts - {T0} as target from flow "
         "join slice as a on a.id = slice_out join slice as b on b.id = slice_in order by 1"
@@ -263,7 +263,7 @@ def raw(found: Window) -> Window:
 
 
 def corrected(found: Window) -> Window:
-    return with_meetings(align(clean(found)[0])[0])
+    return with_operator_waits(align(clean(found)[0])[0])
 
 
 def a_part(found: Window) -> Window:

@@ -129,7 +129,7 @@ def _scene(
     from stepscope.diagnose.overview.focus import focus
     from stepscope.diagnose.prepare.align import align
     from stepscope.diagnose.prepare.clean import clean
-    from stepscope.diagnose.prepare.meetings import with_meetings
+    from stepscope.diagnose.prepare.operator_waits import with_operator_waits
     from stepscope.diagnose.run import diagnose
     from stepscope.report.perfetto import Scene, select, span_of
 
@@ -138,7 +138,7 @@ def _scene(
         diagnosis = diagnose(window)
         window, _, _ = align(clean(window)[0])
         focused = focus(window, diagnosis) if narrow else None
-        window = with_meetings(window)
+        window = with_operator_waits(window)
     if focused is not None:
         chosen = chosen if requested else focused.ranks
         steps = steps or focused.steps

@@ -1,4 +1,4 @@
-"""One window made ready for the methods: cleaned, on one clock, on the grid of ranks and steps."""
+"""A window prepared for the methods: cleaned, on one clock, on the grid of ranks and steps."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Observed:
-    """What all methods share, each part computed once and only if somebody asks."""
+    """The data that all methods share; each part is computed once, on first use."""
 
     window: Window
 
@@ -45,11 +45,11 @@ class Observed:
         return self.own.total
 
     def groups(self, phase: str | None) -> list[Ints]:
-        """Rows of ranks that do equal work in a phase; None: in all of them together."""
+        """Groups of ranks (rows) that do equal work in a phase; None: in all phases together."""
         return self._experts if is_expert(phase) else self._equals
 
     def peers_of(self, row: int, phase: str | None) -> Ints:
-        """Rows of the ranks that do the same work as one, which itself is none of them."""
+        """Rows of the ranks that do the same work as the given one, without that rank itself."""
         for group in self.groups(phase):
             if row in group:
                 return np.asarray(group[group != row])
@@ -88,23 +88,23 @@ class Observed:
 
     @cached_property
     def graph(self) -> StepGraph | None:
-        """Who waited for whom in the judged steps, or some of them; None where nothing tells."""
+        """Which rank waited for which, in the judged steps or a sample of them; None if unknown."""
         judged = np.arange(self.line.warm_up, len(self.line.steps))
         return step_graph(self.window, self.line, spread(self.window, self.line, judged))
 
     @cached_property
     def path(self) -> Path | None:
-        """The critical path of each of these steps."""
+        """The critical path of each step of the graph."""
         return None if self.graph is None else critical_path(self.graph)
 
     @cached_property
     def breakdown(self) -> Breakdown | None:
-        """Where each rank's and step's time went; None where no profiler recorded it."""
+        """Where each rank's and step's time went; None without a profiler trace."""
         return None if self.window.table("host_ops") is None else breakdown(self.window)
 
     @cached_property
     def pauses(self) -> Floats | None:
-        """Garbage collection per rank and step in ns, or None where nobody recorded pauses."""
+        """Garbage collection per rank and step in ns, or None if pauses were not recorded."""
         if "pauses" not in self.window.tables and not self._counts_collections():
             return None
         shape = (len(self.line.ranks), len(self.line.steps))
@@ -118,20 +118,20 @@ class Observed:
         return stats.sums(cell, weights, shape[0] * shape[1]).reshape(shape)
 
     def _counts_collections(self) -> bool:
-        """Whether the collector was watched, though it made no pause worth a row."""
+        """Whether garbage collection was recorded, but made no pause long enough for a row."""
         hardware = self.window.table("hardware")
         return hardware is not None and "gc_collections" in hardware.strings("metric").values
 
     @cached_property
     def processor(self) -> Floats | None:
-        """Processor time of the main thread per rank and step, None where nobody measured it."""
+        """CPU time of the main thread per rank and step, or None if it was not measured."""
         known = np.isfinite(self.own.cpu)
         if not known.any():
             return None
         return np.where(known.any(axis=0), np.nansum(self.own.cpu, axis=0), np.nan)
 
     def hardware(self, metric: str, first: int, stop: int) -> Floats:
-        """Mean of one per-rank metric over a range of steps; NaN for ranks without samples."""
+        """Mean of a per-rank metric over a range of steps; NaN for ranks without samples."""
         if self.window.table("hardware") is None or stop <= first:
             return np.full(len(self.line.ranks), np.nan)
         if metric not in self._sampled:
@@ -140,7 +140,7 @@ class Observed:
         return self._sampled[metric].mean(*self.line.span_ns(first, stop))
 
     def of_hosts(self, metric: str, first: int, stop: int) -> dict[str, float]:
-        """Mean of one counter of whole hosts over a range of steps; those without are left out."""
+        """Mean of a host metric over a range of steps, for each host with samples."""
         table = self.window.table("hardware")
         if table is None or not table.has("host"):
             return {}
@@ -153,7 +153,7 @@ class Observed:
 
     @cached_property
     def errors(self) -> Mask:
-        """`[rank, step]`: where a rank's own device may have counted errors."""
+        """`[rank, step]`: where a rank's own device may have reported errors."""
         return errors(self.window, self.line)
 
     @cached_property

@@ -27,7 +27,7 @@ from stepscope.diagnose.detect.transient_ranks import Transients
 from stepscope.diagnose.detect.unsteady import StepTimes
 from stepscope.diagnose.explain.cpu import StarvedProcessor
 from stepscope.diagnose.explain.elimination import Elimination
-from stepscope.diagnose.explain.function import Compilation, SlowFunction
+from stepscope.diagnose.explain.function import Compilation, SlowerFunction
 from stepscope.diagnose.explain.gc_pauses import GcPauses
 from stepscope.diagnose.explain.gpu import GpuErrors, LowClock, SharedGpu
 from stepscope.diagnose.explain.idle import IdleFunction
@@ -80,7 +80,7 @@ EXPLANATIONS: tuple[Explanation, ...] = (
     MoreTokens(),
     Compilation(),
     SlowCopies(),
-    SlowFunction(),
+    SlowerFunction(),
     SlowPcieLink(),
     IdleFunction(),
     Elimination(),

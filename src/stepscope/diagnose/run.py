@@ -47,7 +47,7 @@ from stepscope.diagnose.finding import (
 from stepscope.diagnose.method import Detector, Explanation, SoFar
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.overview.overview import latecomers, rank_times
+from stepscope.diagnose.overview.overview import last_arrivals, rank_times
 from stepscope.diagnose.overview.own_cost import own_cost
 from stepscope.diagnose.prepare.align import align
 from stepscope.diagnose.prepare.clean import clean
@@ -94,7 +94,7 @@ def diagnose(window: Window, settings: Settings = Settings()) -> Diagnosis:
         series=_series(job),
         rank_phases=tuple(_rank_phases(job)),
         rank_times=rank_times(job),
-        latecomers=latecomers(job),
+        latecomers=last_arrivals(job),
         candidates=_candidates(job, verdicts, found.let_go, settings.explain),
         losses=_losses(window),
         cost=own_cost(window),

@@ -15,7 +15,7 @@ import numpy as np
 
 from stepscope.diagnose.decide.on_path import path_of, percent
 from stepscope.diagnose.finding import Evidence, Value, Verdict
-from stepscope.diagnose.network.counters import noticed
+from stepscope.diagnose.network.counters import raised_counters
 from stepscope.diagnose.observed import Observed
 
 NETWORK = ("nic", "ib", "rdma", "roce", "port", "link")
@@ -55,5 +55,5 @@ def _alarms(job: Observed, verdict: Verdict) -> list[str]:
     ranks = {rank for host in job.window.job.hosts if host.name in verdict.hosts
              for rank in host.ranks} | set(verdict.ranks)  # fmt: skip
     there = np.isin(job.line.ranks, sorted(ranks))
-    return sorted({one.metric for one in noticed(job, steps)
+    return sorted({one.metric for one in raised_counters(job, steps)
                    if one.metric.startswith(NETWORK) and (one.rows & there).any()})  # fmt: skip

@@ -1,14 +1,15 @@
-"""A hang: operators that somebody entered and that will not end, and the rank that never came.
+"""Hangs: operators that some ranks entered and that never end, and the rank that is missing.
 
-Fault: a rank that stopped, died, sleeps, loops or took another way; a network that moves nothing.
+Fault: a rank that stopped, died, sleeps, loops or took a different branch; a network that moves no
+data.
 Paper: VenusTrace (Jiao et al., 2025), section 3.3, algorithm 1: T_i > n * T_batch, n = 2, then the
 rank with missing calls. EROICA (2026), section 4.1, calls a job blocked after five step times.
-T_i -> age of the waiters, T_batch -> `Pace.step_ns`, n -> STUCK_STEPS.
-Where we differ: one timeout for all is too long for a stopped process and too short for a rank
-that writes a checkpoint, so the time allowed follows what the absent rank is seen to do. The
-culprit is absent from an operator while itself waiting in none that others keep open.
+T_i -> time that the waiting ranks have waited, T_batch -> `StepTiming.step_ns`, n -> IDLE_STEPS.
+Where we differ: a single timeout is too long for a stopped process and too short for a rank that
+writes a checkpoint, so the timeout depends on what the absent rank is observed to do. The culprit
+is a rank that is absent from an operator and does not itself wait in another open operator.
 Cost: vectorised selection, then loops over the few open operators only.
-Cannot see: ranks stuck outside communication while nobody waits for them yet.
+Cannot see: ranks that are stuck outside communication while no other rank waits for them yet.
 """
 
 from __future__ import annotations
@@ -22,45 +23,50 @@ from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.network.devices import Devices
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.operators.liveness import (
-    Doing,
-    Pace,
-    Signs,
-    Watch,
+    Activity,
+    LifeSigns,
+    Liveness,
+    StepTiming,
     now_ns,
-    pace,
+    step_timing,
     while_alive,
 )
-from stepscope.diagnose.operators.open_ops import Open
+from stepscope.diagnose.operators.open_ops import OpenOperator
 from stepscope.diagnose.operators.requests import StuckConnection, stuck_connection
 from stepscope.diagnose.operators.standstill import cause_of
-from stepscope.diagnose.operators.unrecorded import coupled_with, not_kept
-from stepscope.diagnose.operators.wait_state import Scene, read_scene
+from stepscope.diagnose.operators.unrecorded import coupled_with, not_blocked_by_others
+from stepscope.diagnose.operators.wait_state import WaitState, read_wait_state
 from stepscope.diagnose.prepare.matching import POINT_TO_POINT
 from stepscope.window import Window
 
 LATE_STEPS = 1.5
-"""No hang while the last finished step is younger than one and a half steps."""
+"""No hang is reported within one and a half step times of the last finished step. Our simulator."""
 OVERDUE_STEPS = 1.0
-"""With a process known to be stopped, while it is younger than one step."""
+"""The same limit if a process is known to be stopped: one step time. Our simulator."""
 STOPPED_STEPS = 0.5
-"""A process known to be stopped needs no patience beyond what sorts out one slow step, or a
-debugger that stops it for a look: either the others have waited, or it was stopped, for so long."""
-STUCK_STEPS, STUCK_NS = 2.0, 5 * 10**9
-"""VenusTrace, section 3.3: n = 2; the floor covers a sampling gap or two of a short-step job."""
-BLOCKED_STEPS, BLOCKED_NS = 5.0, 10 * 10**9
-"""EROICA, section 4.1: five step times; the floor covers evaluation and compilation."""
+"""A stopped process is reported once it has been stopped, or the others have waited, for half a
+step. That excludes one slow step and a debugger that stops the process briefly. Our simulator."""
+IDLE_STEPS, IDLE_NS = 2.0, 5 * 10**9
+"""Timeout for an idle rank. VenusTrace, section 3.3: n = 2. The floor covers one or two missed
+samples in a job with short steps. Paper."""
+BUSY_STEPS, BUSY_NS = 5.0, 10 * 10**9
+"""Timeout for a busy rank. EROICA, section 4.1: five step times. The floor covers evaluation and
+compilation. Paper."""
 SAVING_NS = 120 * 10**9
-"""A rank seen saving, evaluating or compiling gets two minutes: large checkpoints take that."""
+"""Timeout for a rank that saves, evaluates or compiles: two minutes, because writing a large
+checkpoint takes that long. Our simulator."""
 LONGER_PAUSE = 1.5
-"""And any working rank half as long again as the longest pause this job has taken before."""
-SURE_BY_REQUESTS = 0.8
-"""Requests in flight tell the connection; which of its ends it is they do not."""
+"""The timeout is at least 1.5 times the longest pause between steps so far. Our simulator."""
+REQUESTS_CONFIDENCE = 0.8
+"""Outstanding requests identify the connection, but not which of its two ends is at fault. Our
+simulator."""
 STARTING_NS = 300 * 10**9
-"""Before the first step one rank downloads, tokenises or compiles while the others wait for it."""
+"""Before the first step, one rank may download, tokenise or compile while the others wait for it:
+five minutes. Our simulator."""
 
 
 class Hang:
-    """The operators that will not end, and the rank that never came."""
+    """Operators that will not finish, and the ranks that the others wait for."""
 
     name = "hang"
     needs = Needs("comm_ops")
@@ -72,117 +78,130 @@ class Hang:
 
 
 def find_hang(window: Window) -> Stuck | None:
-    """The hang the window ends in, or None."""
-    now, usual = now_ns(window), pace(window)
-    if now is None or _goes_on(now, usual, OVERDUE_STEPS):
+    """The hang in which the window ends, or None."""
+    now, timing = now_ns(window), step_timing(window)
+    if now is None or _is_progressing(now, timing, OVERDUE_STEPS):
         return None
-    scene = read_scene(window, now, usual)
-    if scene is None or not scene.open:
+    state = read_wait_state(window, now, timing)
+    if state is None or not state.open:
         return None
-    window = while_alive(window, scene.waiting)
-    watch = Watch(window, scene.since_ns)
-    members = scene.roots or frozenset().union(*(one.entered for one in scene.open))
-    signs = {rank: watch.of(rank) for rank in sorted(members)}
-    stopped = _stopped_members(watch, scene, signs)
+    window = while_alive(window, state.waiting)
+    liveness = Liveness(window, state.since_ns)
+    members = state.roots or frozenset().union(*(one.entered for one in state.open))
+    signs = {rank: liveness.of(rank) for rank in sorted(members)}
+    stopped = _stopped_ranks(liveness, state, signs)
     if stopped:
-        return _halted(watch, scene, stopped)
-    return None if _goes_on(now, usual, LATE_STEPS) else _judge(window, watch, scene, signs)
+        return _stopped_process(liveness, state, stopped)
+    if _is_progressing(now, timing, LATE_STEPS):
+        return None
+    return _judge(window, liveness, state, signs)
 
 
-def _goes_on(now: int, usual: Pace, steps: float) -> bool:
-    """Whether the last step ended less than so many steps ago."""
-    ended = usual.last_end_ns
-    return ended is not None and now - ended <= steps * usual.step_ns
+def _is_progressing(now: int, timing: StepTiming, steps: float) -> bool:
+    """Whether the last step ended less than this many step times ago."""
+    ended = timing.last_end_ns
+    return ended is not None and now - ended <= steps * timing.step_ns
 
 
-def _stopped_members(watch: Watch, scene: Scene, signs: dict[int, Signs]) -> frozenset[int]:
-    """Ranks in or awaited by an open operator whose process is stopped while another one lives."""
-    stopped = {rank for rank, sign in signs.items() if sign.doing == "stopped"}
-    others = scene.waiting - stopped
-    stopped |= {rank for rank in others if watch.of(rank).doing == "stopped"}
+def _stopped_ranks(
+    liveness: Liveness, state: WaitState, signs: dict[int, LifeSigns]
+) -> frozenset[int]:
+    """Stopped ranks that are in an open operator or missing from it, if another rank is alive."""
+    stopped = {rank for rank, sign in signs.items() if sign.activity == "stopped"}
+    others = state.waiting - stopped
+    stopped |= {rank for rank in others if liveness.of(rank).activity == "stopped"}
     return frozenset(stopped) if others - stopped else frozenset()
 
 
-def _halted(watch: Watch, scene: Scene, stopped: frozenset[int]) -> Stuck | None:
-    signs = {rank: watch.of(rank) for rank in sorted(stopped)}
+def _stopped_process(liveness: Liveness, state: WaitState, stopped: frozenset[int]) -> Stuck | None:
+    signs = {rank: liveness.of(rank) for rank in sorted(stopped)}
     since = [sign.stopped_ns for sign in signs.values() if sign.stopped_ns is not None]
-    lasted = max(_age(watch, scene, stopped), scene.now_ns - min(since, default=scene.now_ns))
-    if lasted < STOPPED_STEPS * scene.pace.step_ns:
+    lasted = max(
+        _waited_ns(liveness, state, stopped), state.now_ns - min(since, default=state.now_ns)
+    )
+    if lasted < STOPPED_STEPS * state.timing.step_ns:
         return None
-    return _finding(scene, signs, "host", 0.97, "its process is stopped or dead")
+    return _finding(state, signs, "host", 0.97, "its process is stopped or dead")
 
 
-def _judge(window: Window, watch: Watch, scene: Scene, signs: dict[int, Signs]) -> Stuck | None:
-    age = _age(watch, scene)
-    if not scene.missed:
-        return _nobody_missing(window, scene, age)
-    if not scene.roots:
-        return _circle(scene, age) if scene.jam is None else _jammed(window, scene, scene.jam, age)
-    doing = {sign.doing for sign in signs.values()}
-    if age <= max(allowed_ns(one, scene.pace) for one in doing):
+def _judge(
+    window: Window, liveness: Liveness, state: WaitState, signs: dict[int, LifeSigns]
+) -> Stuck | None:
+    waited = _waited_ns(liveness, state)
+    if not state.incomplete:
+        return _nobody_missing(window, state, waited)
+    if not state.roots and state.stalled is None:
+        return _circle(state, waited)
+    if not state.roots and state.stalled is not None:
+        return _stalled_transfer(window, state, state.stalled, waited)
+    if waited <= max(allowed_ns(sign.activity, state.timing) for sign in signs.values()):
         return None
-    return _absent(window, scene, signs, age)
+    return _absent(window, state, signs, waited)
 
 
-def _age(watch: Watch, scene: Scene, stopped: frozenset[int] = frozenset()) -> int:
-    """How long the youngest arrival has waited, as far as a waiter was seen alive."""
-    seen = [watch.of(rank).seen_ns for rank in scene.waiting - stopped]
-    known = [time for time in seen if time is not None]
-    until = min(scene.now_ns, max(known)) if known else scene.now_ns
-    return until - scene.since_ns
+def _waited_ns(liveness: Liveness, state: WaitState, stopped: frozenset[int] = frozenset()) -> int:
+    """Time from the last arrival until a waiting rank was last observed alive."""
+    observed = [liveness.of(rank).alive_ns for rank in state.waiting - stopped]
+    known = [time for time in observed if time is not None]
+    until = min(state.now_ns, max(known)) if known else state.now_ns
+    return until - state.since_ns
 
 
-def allowed_ns(doing: Doing, pace: Pace) -> float:
-    """How long others may wait for a rank that does this before it is a hang."""
-    pause = LONGER_PAUSE * pace.longest_ns if pace.started else STARTING_NS
-    if doing == "idle":
-        return max(STUCK_STEPS * pace.step_ns, STUCK_NS, pause)
-    if doing == "saving":
-        return max(BLOCKED_STEPS * pace.step_ns, SAVING_NS, pause)
-    return max(BLOCKED_STEPS * pace.step_ns, BLOCKED_NS, pause)
+def allowed_ns(activity: Activity, timing: StepTiming) -> float:
+    """How long others may wait for a rank with this activity before it counts as a hang."""
+    pause = LONGER_PAUSE * timing.longest_gap_ns if timing.started else STARTING_NS
+    if activity == "idle":
+        return max(IDLE_STEPS * timing.step_ns, IDLE_NS, pause)
+    if activity == "saving":
+        return max(BUSY_STEPS * timing.step_ns, SAVING_NS, pause)
+    return max(BUSY_STEPS * timing.step_ns, BUSY_NS, pause)
 
 
-def _nobody_missing(window: Window, scene: Scene, age: int) -> Stuck | None:
-    """Everyone entered and some cannot leave: the data does not move."""
-    if age <= allowed_ns("unknown", scene.pace):
+def _nobody_missing(window: Window, state: WaitState, waited: int) -> Stuck | None:
+    """All members entered and some cannot leave: no data moves."""
+    if waited <= allowed_ns("unknown", state.timing):
         return None
-    stuck = stuck_connection(window, scene.waiting)
+    stuck = stuck_connection(window, state.waiting)
     if stuck is not None:
-        return _dead_way(window, scene, stuck)
+        return _stuck_requests(window, state, stuck)
     recorded = window.job.recorded_ranks
     partial = recorded is not None and len(recorded) < window.job.world_size
-    why = "all members entered and nobody left"
-    return _finding(scene, (), "unknown" if partial else "network", 0.5 if partial else 0.7, why)
+    why = "all members entered it and none completed it"
+    return _finding(state, (), "unknown" if partial else "network", 0.5 if partial else 0.7, why)
 
 
-def _jammed(window: Window, scene: Scene, jam: Open, age: int) -> Stuck | None:
-    """Devices stand in an operator that all members entered, and keep the others."""
-    if age <= allowed_ns("unknown", scene.pace):
+def _stalled_transfer(
+    window: Window, state: WaitState, stalled: OpenOperator, waited: int
+) -> Stuck | None:
+    """All members entered an operator, its data does not move, and it blocks the other devices."""
+    if waited <= allowed_ns("unknown", state.timing):
         return None
-    stuck = stuck_connection(window, jam.waiting)
+    stuck = stuck_connection(window, stalled.waiting)
     if stuck is not None:
-        return _dead_way(window, scene, stuck, jam)
-    way = f" from rank {jam.sender}" if jam.sender >= 0 else ""
-    why = f"all members entered it and its data does not move{way}"
-    finding = _finding(scene, (), "network", 0.7, why, jam)
-    return replace(finding, devices=_between(window, jam) if jam.op in POINT_TO_POINT else ())
+        return _stuck_requests(window, state, stuck, stalled)
+    source = f" from rank {stalled.sender}" if stalled.sender >= 0 else ""
+    why = f"all members entered it, but no data arrives{source}"
+    finding = _finding(state, (), "network", 0.7, why, stalled)
+    point_to_point = stalled.op in POINT_TO_POINT
+    return replace(finding, devices=_devices_between(window, stalled) if point_to_point else ())
 
 
-def _dead_way(
-    window: Window, scene: Scene, stuck: StuckConnection, about: Open | None = None
+def _stuck_requests(
+    window: Window, state: WaitState, stuck: StuckConnection, about: OpenOperator | None = None
 ) -> Stuck:
-    """Everybody entered, and the requests of one rank do not complete."""
-    why = f"all members entered it, and {stuck.requests} requests that it posted do not complete"
-    finding = _finding(scene, (stuck.rank,), "network", SURE_BY_REQUESTS, why, about)
+    """All members entered, and the network requests of one rank do not complete."""
+    requests = f"{stuck.requests} network requests of rank {stuck.rank}"
+    why = f"all members entered it, but {requests} never completed"
+    finding = _finding(state, (stuck.rank,), "network", REQUESTS_CONFIDENCE, why, about)
     nic = Devices(window).nic(stuck.rank)
-    devices = () if nic is None else (Device("nic", nic, SURE_BY_REQUESTS),)
+    devices = () if nic is None else (Device("nic", nic, REQUESTS_CONFIDENCE),)
     return replace(finding, devices=devices,
                    values={**finding.values, "requests": stuck.requests})  # fmt: skip
 
 
-def _between(window: Window, jam: Open) -> tuple[Device, ...]:
-    """What a send may pass: the host's NVLink, or the adapter of either end, the sender's first."""
-    known, ends = Devices(window), sorted(jam.waiting, key=lambda rank: rank != jam.sender)
+def _devices_between(window: Window, stalled: OpenOperator) -> tuple[Device, ...]:
+    """Devices that a send may pass: NVLink within a host, else both NICs, the sender's first."""
+    known, ends = Devices(window), sorted(stalled.waiting, key=lambda rank: rank != stalled.sender)
     if len({window.host_of(rank) for rank in ends}) == 1:
         nvlink = known.nvlink(ends[0])
         return () if nvlink is None else (Device("nvlink", nvlink, 0.7),)
@@ -190,53 +209,58 @@ def _between(window: Window, jam: Open) -> tuple[Device, ...]:
     return tuple(Device("nic", nic, 0.7 / len(nics)) for nic in nics)
 
 
-def _circle(scene: Scene, age: int) -> Stuck | None:
-    """Every absent rank waits in another open operator: they wait for one another."""
-    if age <= allowed_ns("idle", scene.pace):
+def _circle(state: WaitState, waited: int) -> Stuck | None:
+    """Deadlock: every absent rank waits in another open operator."""
+    if waited <= allowed_ns("idle", state.timing):
         return None
-    return _finding(scene, (), "code", 0.7, "the members wait for one another in different orders")
+    why = "deadlock, its members called their operators in different orders"
+    return _finding(state, (), "code", 0.7, why)
 
 
-def _absent(window: Window, scene: Scene, signs: dict[int, Signs], age: int) -> Stuck | None:
-    unseen = {rank for rank in signs if _unknown(window, rank, scene)}
-    if unseen == set(signs):
-        why = f"nothing is known of rank {_list(sorted(unseen))}, which the others wait for"
-        return _finding(scene, (), "unknown", 0.3, why)
-    known = {rank: sign for rank, sign in signs.items() if rank not in unseen}
-    unreached = frozenset().union(*(one.unreached for one in scene.open))
-    free = not_kept(window, known, unreached)
+def _absent(
+    window: Window, state: WaitState, signs: dict[int, LifeSigns], waited: int
+) -> Stuck | None:
+    unobserved = {rank for rank in signs if _is_unobserved(window, rank, state)}
+    if unobserved == set(signs):
+        why = f"nothing was recorded about {_ranks(sorted(unobserved))}, which the others wait for"
+        return _finding(state, (), "unknown", 0.3, why)
+    known = {rank: sign for rank, sign in signs.items() if rank not in unobserved}
+    unreached = frozenset().union(*(one.unreached for one in state.open))
+    free = not_blocked_by_others(window, known, unreached)
     if not free or known.keys() <= unreached:
-        jam = _jam_of(window, scene, frozenset(known))
-        return _stuck_device(scene, known) if jam is None else _jammed(window, scene, jam, age)
+        stalled = _stalled_with(window, state, frozenset(known))
+        if stalled is None:
+            return _stuck_device(state, known)
+        return _stalled_transfer(window, state, stalled, waited)
     known = {rank: known[rank] for rank in sorted(free)}
-    doing = {sign.doing for sign in known.values()}
-    sure = 0.9 if doing <= {"idle", "active"} else 0.75
-    cause = cause_of(window, tuple(known.items()), scene.since_ns)
+    activities = {sign.activity for sign in known.values()}
+    confidence = 0.9 if activities <= {"idle", "active"} else 0.75
+    cause = cause_of(window, tuple(known.items()), state.since_ns)
     if cause == "compute":
-        why = "its host waits for its device: a kernel does not end"
-        return _finding(scene, known, cause, 0.7, why)
-    return _finding(scene, known, cause, sure, _says(doing))
+        why = "its host waits for its device, where a kernel does not end"
+        return _finding(state, known, cause, 0.7, why)
+    return _finding(state, known, cause, confidence, _activity_text(activities))
 
 
-def _jam_of(window: Window, scene: Scene, ranks: frozenset[int]) -> Open | None:
-    """The operator whose data does not move, if devices may wait for its members unrecorded."""
-    moving = frozenset().union(*(one.waiting for one in scene.full))
+def _stalled_with(window: Window, state: WaitState, ranks: frozenset[int]) -> OpenOperator | None:
+    """The stalled operator, if all of these ranks may be blocked by it through unrecorded ones."""
+    moving = frozenset().union(*(one.waiting for one in state.complete))
     if not moving or not ranks <= coupled_with(window, moving):
         return None
-    return min(scene.full, key=lambda one: one.since_ns)
+    return min(state.complete, key=lambda one: one.since_ns)
 
 
-def _stuck_device(scene: Scene, signs: dict[int, Signs]) -> Stuck:
-    """Who among several is kept by an operator that no device has come to, nobody recorded."""
+def _stuck_device(state: WaitState, signs: dict[int, LifeSigns]) -> Stuck:
+    """A device never reached an operator that its host called; with several ranks, one of them."""
     if len(signs) > 1:
-        why = f"a kernel does not end on one of ranks {_list(sorted(signs))}"
-        return _finding(scene, (), "compute", 0.4, why)
-    why = "its host called it, its device has not come to it: a kernel before it does not end"
-    return _finding(scene, signs, "compute", 0.7, why)
+        why = f"a kernel does not end on one of {_ranks(sorted(signs))}"
+        return _finding(state, (), "compute", 0.4, why)
+    why = "its host called it, but its device never started it: an earlier kernel hangs"
+    return _finding(state, signs, "compute", 0.7, why)
 
 
-def _unknown(window: Window, rank: int, scene: Scene) -> bool:
-    """Whether the rank's silence may be the recorder's: never recorded, or rows lost just then."""
+def _is_unobserved(window: Window, rank: int, state: WaitState) -> bool:
+    """Whether the rank was never recorded, or rows were lost at that time."""
     recorded = window.job.recorded_ranks
     if rank not in window.ranks or (recorded is not None and rank not in recorded):
         return True
@@ -244,40 +268,40 @@ def _unknown(window: Window, rank: int, scene: Scene) -> bool:
     if losses is None:
         return False
     lost = (losses.ints("rank") == rank) & losses.strings("table").equals("comm_ops")
-    return bool((lost & (losses.ints("end_ns") >= scene.since_ns)).any())
+    return bool((lost & (losses.ints("end_ns") >= state.since_ns)).any())
 
 
-def _says(doing: set[Doing]) -> str:
-    if doing == {"idle"}:
-        return "it uses no processor time"
-    return "it is still busy" if doing <= {"active", "saving"} else "what it does is not known"
+def _activity_text(activities: set[Activity]) -> str:
+    if activities == {"idle"}:
+        return "it uses no CPU time"
+    if activities <= {"active", "saving"}:
+        return "it is still busy"
+    return "its activity is not known"
 
 
-def _list(ranks: list[int]) -> str:
-    return ", ".join(map(str, ranks))
+def _ranks(ranks: list[int]) -> str:
+    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
 
 
 def _finding(
-    scene: Scene,
+    state: WaitState,
     ranks: Collection[int],
     cause: Cause,
-    sure: float,
+    confidence: float,
     why: str,
-    about: Open | None = None,
+    about: OpenOperator | None = None,
 ) -> Stuck:
-    first = about or min(scene.missed or scene.open, key=lambda one: one.since_ns)
-    waiting = len(scene.waiting - set(ranks))
+    first = about or min(state.incomplete or state.open, key=lambda one: one.since_ns)
+    waiting = len(state.waiting - set(ranks))
     where = f"{first.op} {first.seq} of {first.group}" if first.group else first.op
-    if ranks:
-        detail = f"{waiting} ranks wait in {where} for rank {_list(sorted(ranks))}: {why}"
-    else:
-        detail = f"{waiting} ranks wait in {where}: {why}"
-    touched = frozenset().union(*(one.entered | one.absent for one in scene.open))
+    detail = f"{'1 rank waits' if waiting == 1 else f'{waiting} ranks wait'} in {where}"
+    detail += f" for {_ranks(sorted(ranks))}: {why}" if ranks else f": {why}"
+    touched = frozenset().union(*(one.entered | one.absent for one in state.open))
     return Stuck(
         method="hang", cause=cause, detail=detail, ranks=tuple(sorted(ranks)),
         group=first.group or None, steps=(first.step, first.step) if first.step >= 0 else None,
-        time_ns=(first.since_ns, max(scene.now_ns, first.since_ns)),
-        victims=len(touched - set(ranks)), score=sure,
+        time_ns=(first.since_ns, max(state.now_ns, first.since_ns)),
+        victims=len(touched - set(ranks)), score=confidence,
         values={"waiting": waiting, "victims": len(touched - set(ranks)), "op": first.op,
-                "age_ns": scene.now_ns - first.since_ns, "step_ns": scene.pace.step_ns},
+                "age_ns": state.now_ns - first.since_ns, "step_ns": state.timing.step_ns},
     )  # fmt: skip

@@ -1,12 +1,12 @@
-"""Collectives that differ between their members: operator or size at the same place in the order.
+"""Mismatched collectives: members of a group that called different operators, or different sizes.
 
-Fault: one rank took another branch; the job will hang, crash or compute nonsense.
-Paper: none of ours. As PyTorch's Flight Recorder analyser, it compares what the members of one
-sequence number called; VenusTrace (Jiao et al., 2025), section 3.3, looks for missing calls only.
-Sizes are compared only where the operator demands equal ones. Where most finished operators of a
-group disagree, numbering and not the program is at fault, and nothing is said.
-Cost: one sort of `comm_ops`. Cannot see: shapes and types of equal size; a differing order of
-operators that look alike.
+Fault: one rank took another branch; the job will hang, crash or compute wrong results.
+Paper: none. Like PyTorch's Flight Recorder analyser, it compares what the members of a group called
+at each sequence number; VenusTrace (Jiao et al., 2025), section 3.3, looks for missing calls only.
+Sizes are compared only if the operator requires equal ones. If most finished operators of a group
+disagree, the sequence numbers are wrong and not the program, and nothing is reported.
+Cost: one sort of `comm_ops`. Cannot see: different shapes or types of equal size; a different order
+of operators that look alike.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ EQUAL_SIZES = ("AllReduce", "Broadcast", "Reduce")
 
 
 class Mismatch:
-    """The earliest collective whose members did not call the same thing."""
+    """The earliest collective whose members did not call the same operator."""
 
     name = "mismatch"
     needs = Needs("comm_ops.seq", "comm_ops.op", ranks=2)
@@ -41,7 +41,7 @@ class Mismatch:
 
 
 def find_mismatch(window: Window) -> Stuck | None:
-    """The earliest collective whose members did not call the same thing."""
+    """The earliest collective whose members called different operators or sizes."""
     comm = window.table("comm_ops")
     if comm is None:
         return None
@@ -70,7 +70,7 @@ def _sizes_vary(table: Table, order: Ints, begins: Ints) -> Mask:
 
 
 def _trusted(table: Table, order: Ints, begins: Ints, differs: Mask) -> Mask:
-    """Operators of groups whose members mostly agree."""
+    """Operators of groups whose members agree on most of their operators."""
     group = table.strings("group").codes[order][begins]
     lengths = np.diff(np.append(begins, order.size))
     count = np.bincount(group, weights=lengths > 1)
@@ -88,12 +88,12 @@ def _finding(window: Window, matched: Matched, number: int) -> Stuck:
     ranks = sorted({int(table.ints("rank")[row]) for row in odd}) if minority else []
     group = table.strings("group")[int(rows[0])]
     by_call = sorted(zip(calls, table.ints("rank")[rows], strict=True))[:8]
-    seen = ", ".join(f"rank {rank} {call}" for call, rank in by_call)
+    called = ", ".join(f"rank {rank} called {call}" for call, rank in by_call)
     begin = int(table.ints("enqueue_ns")[rows].min())
     step = int(table.ints("step")[rows[0]]) if table.has("step") else -1
     return Stuck(
         method="mismatch", mismatched=True, cause="code", ranks=tuple(ranks), group=group,
-        detail=f"members of {group} disagree at operator {table.ints('seq')[rows[0]]}: {seen}",
+        detail=f"members of {group} disagree at operator {table.ints('seq')[rows[0]]}: {called}",
         steps=(step, step) if step >= 0 else None, time_ns=(begin, begin),
         score=0.95 if minority else 0.8,
         values={"members": len(rows), "odd": len(odd)},

@@ -10,7 +10,7 @@ from stepscope.diagnose.detect.slow_group import SlowTransfer, slow_transfers
 from stepscope.diagnose.detect.slow_link import SlowDevice, slow_links
 from stepscope.diagnose.finding import Device, SlowLink, Value
 from stepscope.diagnose.method import Needs, SoFar
-from stepscope.diagnose.network.paths import Carrier
+from stepscope.diagnose.network.topology import PathDevice
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import HIGHEST_SCORE, SCORE, score
@@ -115,7 +115,7 @@ def _devices(link: SlowDevice) -> tuple[Device, ...]:
     return tuple(device for device in named if device is not None)
 
 
-def _device(one: Carrier, chance: float) -> Device | None:
+def _device(one: PathDevice, chance: float) -> Device | None:
     match one.kind:
         case "unknown" | "fabric":
             return None

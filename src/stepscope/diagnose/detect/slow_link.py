@@ -19,13 +19,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.diagnose.network.counters import Noticed, noticed, speak_against
+from stepscope.diagnose.network.counters import RaisedCounter, likelihood_factors, raised_counters
 from stepscope.diagnose.network.delay import idle_ns, longest_delay, lost_per_step
 from stepscope.diagnose.network.edges import Place
-from stepscope.diagnose.network.likelihood import Cells, Suspicion, Ways, probabilities, suspect
+from stepscope.diagnose.network.likelihood import (
+    Cells,
+    DeviceScores,
+    Paths,
+    probabilities,
+    score_devices,
+)
 from stepscope.diagnose.network.outstanding import Requests
-from stepscope.diagnose.network.paths import Carrier, Routes
-from stepscope.diagnose.network.slow_edges import Looked, look, slow_times
+from stepscope.diagnose.network.slow_edges import SlowPlaces, find_slow_places, slow_periods
+from stepscope.diagnose.network.topology import PathDevice, Topology
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.chance import Runs, log_tail
 from stepscope.diagnose.observed import Observed
@@ -60,7 +66,7 @@ MOST_LINKS = 5
 class SlowDevice:
     """A device, or one of several, that is slow."""
 
-    suspects: tuple[tuple[Carrier, float], ...]
+    suspects: tuple[tuple[PathDevice, float], ...]
     """By probability, the likeliest first."""
     ranks: tuple[int, ...]
     """Behind it; none where too many devices are as likely, or all ranks are behind it."""
@@ -86,12 +92,12 @@ def slow_links(job: Observed, guilty: Mapping[int, tuple[int, int]]) -> list[Slo
     Args:
         guilty: ranks that are slow themselves, and in which columns: they may move data slowly too.
     """
-    looked = look(job, guilty)
+    looked = find_slow_places(job, guilty)
     if looked is None or not looked.cells.slow.any():
         return []
-    routes = Routes(job.window)
-    ways = Ways.of([routes.ways(place) for place in looked.paces.places])
-    return list(_found(_Case(job, looked, ways, routes, Requests.of(job.window))))
+    topology = Topology(job.window)
+    paths = Paths.of([topology.hops(place) for place in looked.rates.places])
+    return list(_found(_Case(job, looked, paths, topology, Requests.of(job.window))))
 
 
 @dataclass(frozen=True)
@@ -99,26 +105,26 @@ class _Case:
     """What there is to judge by."""
 
     job: Observed
-    looked: Looked
-    ways: Ways
-    routes: Routes
+    looked: SlowPlaces
+    paths: Paths
+    topology: Topology
     requests: Requests | None
     """Where somebody counted them."""
 
 
 def _found(case: _Case) -> Iterator[SlowDevice]:
     """One device after the other, each explaining what the ones before it left."""
-    cells, ways = case.looked.cells, case.ways
+    cells, paths = case.looked.cells, case.paths
     for _ in range(MOST_LINKS):
-        suspicion = suspect(ways, cells)
-        if not (suspicion.total > 0).any():
+        scored = score_devices(paths, cells)
+        if not (scored.total > 0).any():
             return
-        best = int(np.argmax(suspicion.total))
-        active = suspicion.scores[best] > 0
-        if not _is_no_chance(cells, ways, best, active):
+        best = int(np.argmax(scored.total))
+        active = scored.scores[best] > 0
+        if not _is_no_chance(cells, paths, best, active):
             return
-        explained = np.isin(np.arange(len(cells.slow)), ways.places_of([best]))[:, None] & active
-        rivals = suspect(ways, _without(cells, cells.slow & ~explained))
+        explained = np.isin(np.arange(len(cells.slow)), paths.places_of([best]))[:, None] & active
+        rivals = score_devices(paths, _without(cells, cells.slow & ~explained))
         yield _slow_link(case, rivals, explained)
         cells = _without(cells, explained)
 
@@ -128,12 +134,12 @@ def _without(cells: Cells, some: Mask) -> Cells:
     return Cells(cells.known & ~some, cells.slow & ~some, cells.brief)
 
 
-def _is_no_chance(cells: Cells, ways: Ways, carrier: int, active: Mask) -> bool:
+def _is_no_chance(cells: Cells, paths: Paths, device: int, active: Mask) -> bool:
     """Whether a device is slow more often than places are for no reason.
 
     Slow steps come in episodes, so these are counted, unless one of them lasts.
     """
-    places = ways.places_of([carrier])
+    places = paths.places_of([device])
     others = cells.slow.copy()
     others[np.ix_(places, np.flatnonzero(active))] = False
     looked_at = cells.known.any(axis=0)
@@ -148,90 +154,97 @@ def _is_no_chance(cells: Cells, ways: Ways, carrier: int, active: Mask) -> bool:
     return log_tail(often, steps, chance) + math.log(len(cells.slow)) < math.log(FALSE_ALARMS)
 
 
-def _slow_link(case: _Case, suspicion: Suspicion, explained: Mask) -> SlowDevice:
-    job, looked, ways = case.job, case.looked, case.ways
+def _slow_link(case: _Case, scored: DeviceScores, explained: Mask) -> SlowDevice:
+    job, looked, paths = case.job, case.looked, case.paths
     active = np.asarray(explained.any(axis=0))
-    signs = noticed(job, active)
-    against = speak_against(job, signs, ways.carriers)
+    signs = raised_counters(job, active)
+    against = likelihood_factors(job, signs, paths.devices)
     left = _left(case)
-    told = np.log(against) + _in_flight(case, explained) + math.log(TELLING) * left
+    told = np.log(against) + _outstanding(case, explained) + math.log(TELLING) * left
     if looked.cells.brief[active].mean() > MOSTLY:
-        told += [math.log(WORN_FOR_A_MOMENT) * (one.kind in WORN) for one in ways.carriers]
-    chance = probabilities(ways, suspicion, told)
+        told += [math.log(WORN_FOR_A_MOMENT) * (one.kind in WORN) for one in paths.devices]
+    chance = probabilities(paths, scored, told)
     order = np.argsort(-chance, kind="stable")
     best = int(order[0])
-    through = ways.places_of([best])
+    through = paths.places_of([best])
     columns = np.flatnonzero(active)
     slow = looked.cells.slow[np.ix_(through, columns)]
     cost = np.where(slow, _excess_ns(looked, through, columns), 0.0)
     ratio = np.exp(stats.median(looked.excess[np.ix_(through, columns)][slow]))
     at = int(np.argmax(cost.sum(axis=1)))
     return SlowDevice(
-        _suspects(ways.carriers, chance), _ranks(job, ways.carriers, chance),
-        looked.paces.places[int(through[at])], int((slow.mean(axis=1) > 0.5).sum()), len(through),
-        columns, float(ratio), _lost(job, looked, through, cost, explained, ways.carriers[best]),
+        _suspects(paths.devices, chance), _ranks(job, paths.devices, chance),
+        looked.rates.places[int(through[at])], int((slow.mean(axis=1) > 0.5).sum()), len(through),
+        columns, float(ratio), _lost(job, looked, through, cost, explained, paths.devices[best]),
         _signs(signs, against), bool(left[best]),
     )  # fmt: skip
 
 
 def _left(case: _Case) -> Mask:
     """Which carriers are adapters whose traffic goes elsewhere now."""
-    names = set(case.routes.left.values())
-    return np.array([one.kind == "nic" and one.name in names for one in case.ways.carriers])
+    names = set(case.topology.abandoned.values())
+    return np.array([one.kind == "nic" and one.name in names for one in case.paths.devices])
 
 
-def _in_flight(case: _Case, explained: Mask) -> Floats:
+def _outstanding(case: _Case, explained: Mask) -> Floats:
     """What requests in flight say for each carrier."""
     if case.requests is None:
-        return np.zeros(len(case.ways.carriers))
-    told = case.requests.in_flight(slow_times(case.looked, explained))
-    return told.speak_for(case.ways.carriers, case.routes)
+        return np.zeros(len(case.paths.devices))
+    told = case.requests.evidence_of(slow_periods(case.looked, explained))
+    return told.log_ratios(case.paths.devices, case.topology)
 
 
 def _lost(
-    job: Observed, looked: Looked, through: Ints, cost: Floats, explained: Mask, best: Carrier
-) -> float:  # fmt: skip
+    job: Observed,
+    looked: SlowPlaces,
+    through: Ints,
+    cost: Floats,
+    explained: Mask,
+    best: PathDevice,
+) -> float:
     """Per step in which the device was slow."""
     active, slow = np.asarray(explained.any(axis=0)), looked.cells.slow
     calm = (np.arange(active.size) >= job.line.warm_up) & ~slow.any(axis=0)
     others = int((slow & ~explained)[:, active].sum())
     shared = bool(looked.guilty[active].any()) or others > STRAYS * int((slow & explained).sum())
-    longest = longest_delay([looked.paces.places[at] for at in through.tolist()], cost)
-    costliest = looked.paces.places[int(through[int(np.argmax(cost.sum(axis=1)))])]
+    longest = longest_delay([looked.rates.places[at] for at in through.tolist()], cost)
+    costliest = looked.rates.places[int(through[int(np.argmax(cost.sum(axis=1)))])]
     longest = min(longest, idle_ns(job, costliest.members, active))
     return lost_per_step(longest, job.line.job_period_ns, active, calm, shared,
                          best.kind == "fabric")  # fmt: skip
 
 
-def _signs(signs: Sequence[Noticed], against: Floats) -> tuple[str, ...]:
+def _signs(signs: Sequence[RaisedCounter], against: Floats) -> tuple[str, ...]:
     return tuple(sign.metric for sign in signs) if (against > 1).any() else ()
 
 
-def _excess_ns(looked: Looked, places: Ints, columns: Ints) -> Floats:
+def _excess_ns(looked: SlowPlaces, places: Ints, columns: Ints) -> Floats:
     """By how much transfers took longer than in fast steps."""
     at = np.ix_(places, columns)
-    taken = np.nan_to_num(looked.paces.taken_ns[at])
+    taken = np.nan_to_num(looked.rates.taken_ns[at])
     return np.maximum(taken - taken * np.exp(-np.nan_to_num(looked.excess[at])), 0.0)
 
 
-def _suspects(carriers: Sequence[Carrier], chance: Floats) -> tuple[tuple[Carrier, float], ...]:
+def _suspects(
+    devices: Sequence[PathDevice], chance: Floats
+) -> tuple[tuple[PathDevice, float], ...]:
     """The likeliest, ranks of one device together: a host's NVLink has one name."""
-    total: dict[tuple[str, str], tuple[Carrier, float]] = {}
+    total: dict[tuple[str, str], tuple[PathDevice, float]] = {}
     for at in np.argsort(-chance, kind="stable").tolist():
         if chance[at] < LEAST_LIKELY and total:
             break
-        one = carriers[at]
+        one = devices[at]
         known, so_far = total.get((one.kind, one.name), (one, 0.0))
         total[one.kind, one.name] = (known, so_far + float(chance[at]))
     ranked = sorted(total.values(), key=lambda pair: -pair[1])
     return tuple(ranked[:NAMED])
 
 
-def _ranks(job: Observed, carriers: Sequence[Carrier], chance: Floats) -> tuple[int, ...]:
+def _ranks(job: Observed, devices: Sequence[PathDevice], chance: Floats) -> tuple[int, ...]:
     """Who is behind whatever it is, if that is clear and not everybody."""
     behind: dict[tuple[int, ...], float] = {}
     for at in np.flatnonzero(chance >= LEAST_LIKELY).tolist():
-        ranks = carriers[at].ranks
+        ranks = devices[at].ranks
         behind[ranks] = behind.get(ranks, 0.0) + float(chance[at])
     ranks = max(behind, key=lambda one: behind[one], default=())
     if not ranks:

@@ -12,7 +12,7 @@ from stepscope.diagnose.finding import Cause, Evidence
 from stepscope.diagnose.method import Explained, Needs
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
-from stepscope.diagnose.views.stacks import Slow, compiles, slower_than_peers
+from stepscope.diagnose.views.stacks import SlowFunction, compiles, slower_than_peers
 
 
 class Compilation:
@@ -32,7 +32,7 @@ class Compilation:
         )  # fmt: skip
 
 
-class SlowFunction:
+class SlowerFunction:
     """A function that takes this rank longer than its peers."""
 
     name = "slow-function"
@@ -49,19 +49,19 @@ class SlowFunction:
         return Explained(cause, strength, evidence, function=slow.function)
 
 
-def _function_of_host(job: Observed, suspect: Suspect) -> Slow | None:
+def _function_of_host(job: Observed, suspect: Suspect) -> SlowFunction | None:
     """None also where the host keeps ahead: what it does meanwhile is no reason."""
     if not of_host(job, suspect) and use_of_excess(job, suspect).keeps_ahead:
         return None
     return slow_function(job, suspect)
 
 
-def slow_function(job: Observed, suspect: Suspect) -> Slow | None:
+def slow_function(job: Observed, suspect: Suspect) -> SlowFunction | None:
     """The function that the suspect's stacks show more often than its peers' do."""
     return job.once("function", suspect, lambda: _slow_function(job, suspect))
 
 
-def _slow_function(job: Observed, suspect: Suspect) -> Slow | None:
+def _slow_function(job: Observed, suspect: Suspect) -> SlowFunction | None:
     samples = job.samples
     if samples is None:
         return None
@@ -72,7 +72,7 @@ def _slow_function(job: Observed, suspect: Suspect) -> Slow | None:
     return slower_than_peers(samples, suspect.row, others, span, excess)
 
 
-def evidence_of(slow: Slow) -> Evidence:
+def evidence_of(slow: SlowFunction) -> Evidence:
     """How often the function was sampled, on the suspect and on its peers."""
     verb = "itself runs" if slow.itself else "is"
     detail = (

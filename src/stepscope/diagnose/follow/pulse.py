@@ -1,9 +1,9 @@
-"""Whether a job goes on as it did: by its step times alone, which cost next to nothing to read.
+"""Whether a job's step times are steady; reading only these is cheap.
 
-A fault that nobody waits for deserves no verdict, and one that somebody waits for shows in the time
-of the steps. So who follows a large job looks at all of it when that changes, and now and then
-besides. Lossy: a change that costs less than `LEAST_CHANGE` waits for the next look of the latter
-kind, and so does a culprit whose place another one takes at the same cost.
+A fault that costs time shows in the step times. So a live diagnosis of a large job reads all of its
+data only when the step times change, and otherwise from time to time. Lossy: a change that costs
+less than `LEAST_CHANGE` is found only at the next full diagnosis, and so is a change of culprit at
+the same cost.
 """
 
 from __future__ import annotations
@@ -16,26 +16,27 @@ from stepscope.diagnose.views.timeline import timeline
 from stepscope.window import Floats, Window
 
 NEWEST = 5
-"""A change lasts if it does for five steps: who is slow for good is named after as many."""
+"""A change counts if it lasts for five steps; a permanently slow rank is reported after as many.
+Our simulator."""
 LEAST_STEPS = 15
-"""The newest, and twice as many to compare them with."""
+"""The newest five steps, and ten to compare them with. Our simulator."""
 LEAST_CHANGE = SLIGHT_RISE
-"""Below two percent nobody would act."""
+"""A change of less than two percent is not worth acting on. Our simulator."""
 
 
 def newest_step(window: Window) -> int | None:
-    """The newest step that some rank has finished."""
+    """The newest step that any rank has finished."""
     steps = window.table("steps")
     return None if steps is None else int(steps.ints("step").max())
 
 
 def step_ns(window: Window) -> float:
-    """What an ordinary step takes."""
+    """The median step time."""
     return stats.median(_periods(window))
 
 
 def is_steady(window: Window) -> bool:
-    """Whether the newest steps took what those before them did; given the table `steps`."""
+    """Whether the newest steps took as long as those before them; needs the table `steps`."""
     periods = _periods(window)
     if periods.size < LEAST_STEPS:
         return False
@@ -45,6 +46,6 @@ def is_steady(window: Window) -> bool:
 
 
 def _periods(window: Window) -> Floats:
-    """Of the steps that are over."""
+    """The times of completed steps."""
     periods = timeline(window).job_period_ns[:-1]
     return np.asarray(periods[np.isfinite(periods) & (periods > 0)])

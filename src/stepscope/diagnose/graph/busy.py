@@ -1,8 +1,8 @@
-"""When ranks compute in some steps: by their kernels where those were recorded, else by phases.
+"""When ranks compute, in some steps: by kernels if recorded, else by phases.
 
-A phase that communicates is none. Of a pass in which pieces of computing were recorded the pieces
-count, for a pass may contain waiting. Where nothing stands between two pieces of a pass, measured
-waiting is taken for its end: there ranks wait whose gradients were exchanged beside the pass.
+Communication phases do not count. If phases within a pass were recorded, these count instead of the
+pass, because a pass may contain waiting. If no operators run within passes, measured waiting is
+taken to be at the end of the pass, where ranks wait for gradients that were exchanged during it.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from stepscope.diagnose.views.timeline import Timeline
 from stepscope.window import Ints, Mask, Table, Union, Window, union
 
 AT_ONCE_NS = 30_000
-"""What begins so soon after an end follows it: HolisticTraceAnalysis' `consecutive_kernel_delay`,
-the longest that a device needs from one kernel to the next."""
+"""A start follows an end if it is this close: `consecutive_kernel_delay` of HolisticTraceAnalysis,
+the longest time that a device needs from one kernel to the next. Paper."""
 
 
 @dataclass(frozen=True)
 class Lanes:
-    """A lane is one rank in one of some steps; numbered rank by rank, `columns.size` to each."""
+    """Lanes: one per rank and step, numbered rank by rank with `columns.size` lanes each."""
 
     line: Timeline
     columns: Ints
@@ -37,7 +37,7 @@ class Lanes:
         return len(self.line.ranks) * self.columns.size
 
     def of(self, table: Table) -> Ints:
-        """The lane of each row; -1: of another step, of none, or of a host."""
+        """The lane of each row; -1 for other steps, no step, or rows of a host."""
         place = np.full(len(self.line.steps) + 1, -1)
         place[self.columns] = np.arange(self.columns.size)
         at = place[self.line.columns(table.ints("step"))]
@@ -45,19 +45,19 @@ class Lanes:
         return np.where((at >= 0) & (row >= 0), row * self.columns.size + at, -1)
 
     def row(self, lane: Ints) -> Ints:
-        """The row of the grid."""
+        """The grid row of each lane."""
         return lane // self.columns.size
 
     def at(self, lane: Ints) -> Ints:
-        """Which of `columns`."""
+        """The index in `columns` of each lane."""
         return lane % self.columns.size
 
 
 def busy(window: Window, place: Callable[[Table], Ints], axis: Axis) -> Union | None:
-    """When each lane, or other stretch of the axis, computes; None where nothing tells.
+    """When each lane, or other section of the axis, computes; None if not recorded.
 
     Args:
-        place: the stretch that each row of a table belongs to, -1 for none.
+        place: the section that each row of a table belongs to, -1 for none.
     """
     for table, computes in (_kernels(window), _pieces(window)):
         if table is None:
@@ -72,17 +72,17 @@ def busy(window: Window, place: Callable[[Table], Ints], axis: Axis) -> Union | 
 
 
 def _spans(window: Window, rows: Table) -> tuple[Ints, Ints]:
-    """Begin and end without the waiting at the end; of passes that may also have waited before,
-    the last moment: what ended with such a pass had kept it."""
+    """Start and end, without the waiting at the end. From passes that may also have waited earlier,
+    only the last moment is removed: an operator that ended with such a pass had blocked it."""
     start, end = rows.ints("start_ns"), rows.ints("start_ns") + rows.ints("duration_ns")
     return start, end - waited_at_end(window, rows)
 
 
 def waited_at_end(window: Window, rows: Table) -> Ints:
-    """How long each phase waited at its end, as far as that was measured."""
+    """How long each phase waited at its end; 0 if not measured."""
     if not rows.has("wait_ns"):
         return np.zeros(len(rows), np.int64)
-    waited: Ints = np.maximum(rows.ints("wait_ns"), 0)  # null is less than nothing
+    waited: Ints = np.maximum(rows.ints("wait_ns"), 0)  # null is negative
     within = window.job.groups_of_kind(*WITHIN_PASSES)
     if any(len(group.ranks) > 1 for group in within):
         waited = np.minimum(waited, 2 * AT_ONCE_NS)
@@ -90,7 +90,7 @@ def waited_at_end(window: Window, rows: Table) -> Ints:
 
 
 def _kernels(window: Window) -> tuple[Table | None, Mask]:
-    """The table, and which of its rows compute."""
+    """The table of kernels, and which of its rows compute."""
     kernels = window.table("kernels")
     if kernels is None:
         return None, np.zeros(0, np.bool_)
@@ -106,12 +106,12 @@ def _pieces(window: Window) -> tuple[Table | None, Mask]:
 
 
 def computing_phases(phases: Table) -> list[str]:
-    """Names of phases that are no communication from end to end."""
+    """Names of phases that are not communication phases."""
     return [name for name in phases.strings("phase").values if not communicates(name)]
 
 
 def _innermost(rows: Table, begin: Ints, end: Ints) -> tuple[Ints, Ints]:
-    """The rows without passes that hold others."""
+    """The rows without passes that contain other phases."""
     if not rows.has("phase"):
         return begin, end
     whole: Mask = rows.strings("phase").equals(*CANONICAL)

@@ -1,4 +1,4 @@
-"""What pieces of time of some lanes hold: which phases, or which kernels, and for how long."""
+"""Which phases or kernels run in given pieces of time, and for how long."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from stepscope.window import Floats, Ints, Strings, Table, Union, Window, union
 
 @dataclass(frozen=True)
 class Covers:
-    """Where on its axis, which has a stretch per lane, each name runs."""
+    """When each name runs, on an axis with one section per lane."""
 
     axis: Axis
     unions: dict[str, Union]
 
     def within(self, lane: Ints, begin_ns: Ints, end_ns: Ints) -> dict[str, Floats]:
-        """How much of each piece of time each name takes, in ns."""
+        """How much of each piece of time each name covers, in ns."""
         begin, end = self.axis.at(lane, begin_ns), self.axis.at(lane, end_ns)
         return {name: (one.covered(end) - one.covered(begin)).astype(np.float64)
                 for name, one in self.unions.items()}  # fmt: skip
 
 
 def phase_covers(window: Window, lanes: Lanes, wanted: Ints) -> Covers | None:
-    """The phases of these lanes that are no communication and lie in no other phase."""
+    """The phases of these lanes that are neither communication nor nested in another phase."""
     phases = window.table("phases")
     if phases is None:
         return None
@@ -44,7 +44,7 @@ def phase_covers(window: Window, lanes: Lanes, wanted: Ints) -> Covers | None:
 
 
 def kernel_covers(window: Window, lanes: Lanes, wanted: Ints) -> Covers | None:
-    """The computing kernels of these lanes."""
+    """The compute kernels of these lanes."""
     kernels = window.table("kernels")
     if kernels is None:
         return None
@@ -56,11 +56,11 @@ def kernel_covers(window: Window, lanes: Lanes, wanted: Ints) -> Covers | None:
 
 
 GC = "gc"
-"""The kind of pause that is told apart, as the table calls it."""
+"""The `kind` of garbage collection in table `pauses`."""
 
 
 def pause_covers(window: Window, lanes: Lanes) -> Covers | None:
-    """When ranks paused to collect garbage, by the time at which each pause began."""
+    """When ranks paused for garbage collection; a pause belongs to the step in which it began."""
     pauses, line = window.table("pauses"), lanes.line
     if pauses is None:
         return None
@@ -77,7 +77,7 @@ def _of(lanes: Lanes, table: Table, wanted: Ints) -> tuple[Table, Ints]:
     chosen = np.zeros(len(lanes) + 1, np.bool_)
     chosen[wanted] = True
     lane = lanes.of(table)
-    kept = chosen[lane]  # -1 is the last one, which nobody wants
+    kept = chosen[lane]  # -1 is the last entry, which is False
     return table.take(kept), lane[kept]
 
 

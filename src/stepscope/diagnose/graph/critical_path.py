@@ -1,15 +1,15 @@
-"""ARGUS level 4: the longest chain of work and waiting that made each step as long as it was.
+"""ARGUS level 4: the critical path, the chain of work and transfers that determines the step time.
 
-Paper: ARGUS (2026), section 6.3, "identifying the longest sequential dependency chain", by people
-and HolisticTraceAnalysis (Meta, 2022) on the trace of one rank. Ours goes through all ranks: from
-the rank that finished last backwards to the operator it had waited for, from there to the member
-that arrived last, and so on to the begin of the step. What is not on the path cost nothing (blame
-rule 4): an overlap or a bubble swallowed it.
+Paper: ARGUS (2026), section 6.3, "identifying the longest sequential dependency chain", done by
+people and HolisticTraceAnalysis (Meta, 2022) on the trace of one rank. Ours goes through all ranks:
+backwards from the rank that finished last to the operator that it waited for, from there to the
+member that arrived last, and so on to the start of the step. Work that is not on the path cost
+nothing (blame rule 4): an overlap or a pipeline bubble hid it.
 
     path:  own work of a rank | transfer of an operator, after its last arrival
 
-Cost: two sorts of the rows of `comm_ops` of the steps in question.
-Cannot see: waiting that nobody recorded, which it takes for the own work of who waited.
+Cost: two sorts of the rows of `comm_ops` of the steps.
+Cannot see: waiting that was not recorded; it counts as own work of the waiting rank.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from stepscope.diagnose.views.unnamed import GAPS
 from stepscope.window import Floats, Ints, Mask, Window
 
 OWN = -1
-"""In place of an operator's row: a rank at its own work."""
+"""Instead of an operator's row: own work of a rank."""
 
 
 @dataclass(frozen=True)
 class Path:
-    """Pieces of the critical paths of all steps of a graph; those without length are left out."""
+    """Pieces of the critical paths of all steps of a graph, without empty pieces."""
 
     graph: StepGraph
     lane: Ints
-    """Of a transfer the lane that it ended for."""
+    """The lane of each piece; for a transfer, the lane that received it."""
     begin_ns: Ints
     end_ns: Ints
     row: Ints
-    """Of the operator that transfers, or `OWN`."""
+    """The row of the operator that transfers, or `OWN`."""
 
     @property
     def lasted_ns(self) -> Ints:
@@ -58,10 +58,10 @@ class Path:
 
 @dataclass(frozen=True)
 class Share:
-    """How much of the paths pieces of one kind make up."""
+    """The share of the critical paths of one kind of piece."""
 
     rank: int | None
-    """Whose own work; None: a transfer."""
+    """The rank whose own work it is; None for a transfer."""
     what: str
     """A phase, `between-phases`, a kernel, or an operator."""
     group: str | None
@@ -69,7 +69,7 @@ class Share:
 
 
 def critical_path(graph: StepGraph) -> Path:
-    """Walks back from the rank that finished each step last."""
+    """The critical path of each step, backwards from the rank that finished last."""
     pieces: list[tuple[int, int, int, int]] = []
     for lane in graph.ends_last(graph.finish_ns).tolist():
         if lane >= 0:
@@ -82,7 +82,7 @@ def _walk(graph: StepGraph, lane: int) -> Iterator[tuple[int, int, int, int]]:
     """Pieces (lane, begin, end, row), the last of the step first."""
     yield lane, int(graph.tail_since_ns[lane]), int(graph.finish_ns[lane]), OWN
     row = int(graph.last[lane])
-    for _ in range(graph.op.size):  # clocks that disagree might lead in a circle
+    for _ in range(graph.op.size):  # misaligned clocks could lead to a cycle
         if row == BEGIN:
             return
         holder = int(graph.holder[row])
@@ -93,7 +93,7 @@ def _walk(graph: StepGraph, lane: int) -> Iterator[tuple[int, int, int, int]]:
 
 
 def shares(window: Window, path: Path) -> list[Share]:
-    """What the paths consist of, the largest first: phases of ranks, and operators of groups."""
+    """The shares of the paths, largest first: phases of ranks, and operators of groups."""
     lanes, own = path.graph.lanes, path.own
     found = [*_of_names(path, own, phase_covers(window, lanes, path.lane[own]), GAPS),
              *_of_transfers(path)]  # fmt: skip
@@ -101,16 +101,16 @@ def shares(window: Window, path: Path) -> list[Share]:
 
 
 def kernel_shares(window: Window, path: Path, row: int) -> list[Share]:
-    """The kernels of one row's own work on the paths; none where none were recorded."""
+    """The kernels in one rank's own work on the paths; empty if kernels were not recorded."""
     lanes = path.graph.lanes
-    mine = path.own & (lanes.row(path.lane) == row)
-    covers = kernel_covers(window, lanes, path.lane[mine])
-    found = () if covers is None else _of_names(path, mine, covers, None)
+    pieces = path.own & (lanes.row(path.lane) == row)
+    covers = kernel_covers(window, lanes, path.lane[pieces])
+    found = () if covers is None else _of_names(path, pieces, covers, None)
     return sorted(found, key=lambda one: -one.part)
 
 
 def _of_names(path: Path, pieces: Mask, covers: Covers | None, rest: str | None) -> Iterator[Share]:
-    """Own work of each rank by name; what no name covers is called `rest`."""
+    """The own work of each rank by name; uncovered time is named `rest`."""
     lane, begin, end = path.lane[pieces], path.begin_ns[pieces], path.end_ns[pieces]
     inside: dict[str, Floats] = {} if covers is None else covers.within(lane, begin, end)
     if rest is not None:

@@ -1,9 +1,9 @@
-"""Steps played again with some of the ranks' own work taken away: when would each have finished?
+"""What-if replay of steps: when would each have finished if ranks had less work of their own?
 
-Every row keeps what was its own, less what is saved, and its transfer; what it waited for follows.
-Without savings each time comes out as it was recorded. Operators are played level by level: one
-stands on the level after the highest of those that its members follow.
-Cost: one pass over the rows per play, and a few numpy calls per level.
+Each row keeps its own work, less the savings, and its transfer; its waiting is recomputed. Without
+savings the recorded times come out. Operators are replayed level by level: the level of an operator
+is one above the highest level of the operators that its members follow.
+Cost: one pass over the rows per replay, and a few numpy calls per level.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from stepscope.window import NULL, Ints, Mask
 
 @dataclass(frozen=True)
 class Replay:
-    """The rows in the order in which they are played."""
+    """The rows of a graph, in the order in which they are replayed."""
 
     graph: StepGraph
     sequence: Ints
     """Rows level by level, operator by operator."""
     levels: Ints
-    """Where in `sequence` each level begins, and its length at the end."""
+    """The index in `sequence` at which each level begins, and its length at the end."""
     operators: Ints
-    """Where in `sequence` each operator begins, and its length at the end."""
+    """The index in `sequence` at which each operator begins, and its length at the end."""
     before: Ints
-    """The place in `sequence` of the row that each one follows, or `BEGIN`."""
+    """The index in `sequence` of the row that each row follows, or `BEGIN`."""
 
     @classmethod
     def of(cls, graph: StepGraph) -> Replay:
@@ -44,11 +44,11 @@ class Replay:
         return cls(graph, sequence, begins[counts], begins, place[graph.before[sequence]])
 
     def finish_ns(self, saved: Ints, saved_at_end: Ints) -> Ints:
-        """When every lane would have finished, NULL where it did not run.
+        """When each lane would have finished; NULL if it did not run.
 
         Args:
-            saved: what each row needs not do before it arrives.
-            saved_at_end: the same of each lane after its last gate.
+            saved: the work that each row saves before it arrives.
+            saved_at_end: the work that each lane saves after its last gate.
         """
         graph = self.graph
         end = graph.end_ns.copy()
@@ -79,10 +79,10 @@ class Replay:
 
 
 def _levels(graph: StepGraph) -> Iterator[Ints]:
-    """Operators whose members all follow operators of levels before.
+    """The operators of each level: their members follow only operators of lower levels.
 
-    Where clocks disagree operators may seem to wait for each other: these are on no level and stay
-    as they were recorded.
+    If clocks are misaligned, operators may seem to wait for each other. These are on no level and
+    keep their recorded times.
     """
     follows = graph.before != BEGIN
     pending = np.bincount(graph.op[follows], minlength=graph.bounds.size - 1)
@@ -98,7 +98,7 @@ def _levels(graph: StepGraph) -> Iterator[Ints]:
 
 
 def _followers(graph: StepGraph, follows: Mask) -> tuple[Ints, Ints]:
-    """Rows by which row they follow, and where each row's followers begin."""
+    """Rows ordered by the row that they follow, and the index of each row's first follower."""
     rows = np.flatnonzero(follows)
     order = rows[np.argsort(graph.before[rows], kind="stable")]
     count = np.bincount(graph.before[rows], minlength=graph.op.size)
@@ -106,7 +106,7 @@ def _followers(graph: StepGraph, follows: Mask) -> tuple[Ints, Ints]:
 
 
 def _ranges(first: Ints, length: Ints) -> Ints:
-    """All numbers of ranges, one range after the other."""
+    """Concatenates the integer ranges [first, first + length)."""
     stop = np.cumsum(length)
     within = np.arange(stop[-1] if stop.size else 0)
     return np.asarray(within + np.repeat(first - (stop - length), length))

@@ -1,8 +1,8 @@
-"""Steps of all ranks as one graph: what each rank did itself, and what it had to wait for.
+"""The steps of all ranks as one graph: the own work of each rank, and what it waited for.
 
 A lane is one rank in one step. A row of `comm_ops` follows, on its lane, the latest end of a row
-that the rank had stood waiting for (a *gate*), or the begin of the step; what lies between is the
-rank's own. All rows of one operator hold each other up: data moves when the last has arrived.
+that the rank was blocked by (a *gate*), or the start of the step. The time in between is the rank's
+own work. All rows of one operator wait for each other: data moves when the last one has arrived.
 
     begin ── own ──▶ arrive ┐
                             ├ last arrival ── transfer ──▶ end ── own ──▶ next arrive … finish
@@ -10,8 +10,8 @@ rank's own. All rows of one operator hold each other up: data moves when the las
 
 Papers: VenusTrace (Jiao et al., 2025), section 3, builds the graph of a pipeline from its known
 schedule; ARGUS (2026), section 6.3, leaves the path to people and to HolisticTraceAnalysis, which
-follows one rank. Here the edges are read off times, so that any schedule will do.
-Lossy: of many steps some are taken, with about `MOST_ROWS` rows.
+follows one rank. Here the edges are derived from times, so any schedule works.
+Lossy: in long recordings only a sample of the steps is used, with about `MOST_ROWS` rows.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from stepscope.diagnose.views.timeline import Timeline
 from stepscope.window import NULL, Ints, Mask, Table, Window, stable_order
 
 MOST_ROWS = 700_000
-"""Of `comm_ops`: about two steps of ten thousand ranks, or a hundred of sixty-four."""
+"""Rows of `comm_ops`: about two steps of ten thousand ranks, or a hundred of sixty-four ranks."""
 NOTED_LATE = 0.5
-"""Part of a wait by which the end of what was waited for may be noted late: less of it is explained
-by nothing else."""
+"""If an operator's end was recorded after the wait for it had ended, but late by no more than this
+share of the wait, the end of the wait counts instead. Our simulator."""
 BEGIN = -1
-"""In place of a row: the begin of the step."""
+"""Instead of a row: the start of the step."""
 
 
 @dataclass(frozen=True)
 class StepGraph:
-    """Rows are those of `comm`, lanes those of `lanes`."""
+    """The graph; its rows are those of `comm`, its lanes those of `lanes`."""
 
     lanes: Lanes
     comm: Table
@@ -51,36 +51,36 @@ class StepGraph:
     before: Ints
     """The row whose end each row followed, or `BEGIN`."""
     begin_ns: Ints
-    """Of each lane; NULL where the rank did not run the step."""
+    """The start of each lane; NULL if the rank did not run the step."""
     finish_ns: Ints
     last: Ints
-    """Of each lane the row that the end of the step followed."""
+    """For each lane, the row that the end of the step followed."""
 
     @cached_property
     def order(self) -> Ints:
-        """Rows operator by operator."""
+        """Rows ordered by operator."""
         return stable_order(self.op)
 
     @cached_property
     def bounds(self) -> Ints:
-        """Where in `order` each operator begins, and the length at the end."""
+        """The index in `order` at which each operator begins, and the number of rows at the end."""
         length = np.bincount(self.op)
         return np.concatenate(([0], np.cumsum(length)))
 
     @cached_property
     def last_arrival_ns(self) -> Ints:
-        """Of each operator."""
+        """The last arrival of each operator."""
         last: Ints = np.maximum.reduceat(self.arrive_ns[self.order], self.bounds[:-1])
         return last
 
     @cached_property
     def waits(self) -> Mask:
-        """Rows that all members held up; whoever left before the last arrival waited for none."""
+        """Rows that waited for all members; a row that ended before the last arrival did not."""
         return self.end_ns >= self.last_arrival_ns[self.op]
 
     @cached_property
     def holder(self) -> Ints:
-        """The row that each row waited for: of its operator the last to arrive, else itself."""
+        """The row that each row waited for: the last arrival of its operator, else itself."""
         latest = self.arrive_ns[self.order] == self.last_arrival_ns[self.op[self.order]]
         late = self.order[latest][::-1]
         last = np.full(self.bounds.size - 1, -1)
@@ -94,28 +94,28 @@ class StepGraph:
 
     @cached_property
     def since_ns(self) -> Ints:
-        """When each row's own part began."""
+        """When the own work before each row began."""
         return np.where(
             self.before == BEGIN, self.begin_ns[self.lane], self.end_ns[np.maximum(self.before, 0)]
         )
 
     @cached_property
     def tail_since_ns(self) -> Ints:
-        """When the own part began that ends each lane."""
+        """When the own work at the end of each lane began."""
         if not self.end_ns.size:
             return self.begin_ns
         gate = self.end_ns[np.maximum(self.last, 0)]
         return np.where(self.last == BEGIN, self.begin_ns, gate)
 
     def ends_last(self, finish_ns: Ints) -> Ints:
-        """Of each step the lane that finishes last, -1 where no rank ran it."""
+        """The lane that finishes each step last; -1 if no rank ran the step."""
         finish = finish_ns.reshape(-1, self.lanes.columns.size)
         row, at = finish.argmax(axis=0), np.arange(self.lanes.columns.size)
         return np.where(finish[row, at] == NULL, -1, row * self.lanes.columns.size + at)
 
 
 def step_graph(window: Window, line: Timeline, columns: Ints) -> StepGraph | None:
-    """The graph of these columns of the grid; None where no operator's end was recorded."""
+    """The graph of these columns of the grid; None if no operator ends were recorded."""
     comm = window.table("comm_ops")
     if comm is None or not comm.has("step", "end_ns") or not columns.size:
         return None
@@ -136,7 +136,7 @@ def step_graph(window: Window, line: Timeline, columns: Ints) -> StepGraph | Non
 
 
 def spread(window: Window, line: Timeline, columns: Ints) -> Ints:
-    """So many of the columns, evenly spread, as a graph may be made of."""
+    """As many of the columns as a graph may have, evenly spread."""
     comm = window.table("comm_ops")
     per_step = max(len(comm) / len(line.steps), 1.0) if comm is not None else 1.0
     most = max(int(MOST_ROWS / per_step), 1)
@@ -146,7 +146,7 @@ def spread(window: Window, line: Timeline, columns: Ints) -> Ints:
 
 
 def _steps(line: Timeline, columns: Ints) -> tuple[Ints, Ints]:
-    """Begin and finish of every lane, NULL where unknown."""
+    """Start and finish of every lane; NULL if unknown."""
     begin, lasted = line.start_ns[:, columns].ravel(), line.duration_ns[:, columns].ravel()
     known = (begin != NULL) & np.isfinite(lasted)
     finish = np.where(known, begin, 0) + np.where(known, lasted, 0.0).astype(np.int64)
@@ -154,7 +154,7 @@ def _steps(line: Timeline, columns: Ints) -> tuple[Ints, Ints]:
 
 
 def _operators(comm: Table) -> Ints:
-    """The number of each row's operator; rows that cannot be matched are one each."""
+    """The number of each row's operator; each unmatched row is an operator by itself."""
     key = match(comm).key
     alone = np.flatnonzero(key < 0)
     numbers = key.copy()
@@ -163,10 +163,10 @@ def _operators(comm: Table) -> Ints:
 
 
 def _gates(window: Window, comm: Table, lanes: Lanes, lane: Ints, end: Ints, axis: Axis) -> Mask:
-    """Rows whose end let a rank go on that had nothing else to do.
+    """Rows whose end allowed a blocked rank to continue.
 
-    Where it was measured how long ranks stood for an operator, that tells; else an operator within
-    a pass always does, and any other whose end finds the rank at no computation.
+    This is known if it was measured how long operators blocked ranks. Otherwise all operators
+    within passes are gates, and any other operator at whose end the rank was not computing.
     """
     at_work = busy(window, lanes.of, axis)
     idle = ~comm.strings("op").equals("Send")
@@ -182,10 +182,10 @@ def _gates(window: Window, comm: Table, lanes: Lanes, lane: Ints, end: Ints, axi
 
 
 def _as_waited_for(window: Window, lanes: Lanes, lane: Ints, arrive: Ints, end: Ints) -> Ints:
-    """The ends of operators; of one that a phase had waited for when it ended, no later than that.
+    """The ends of operators, but no later than the end of a phase that waited for them.
 
-    The thread that notes an end may come later than the one that waited for it: by milliseconds,
-    where all processors are busy.
+    The thread that records an end may run later than the thread that waited for it: by milliseconds
+    if all CPUs are busy.
     """
     phases = window.table("phases")
     if phases is None or not phases.has("step") or not end.size:
@@ -199,15 +199,15 @@ def _as_waited_for(window: Window, lanes: Lanes, lane: Ints, arrive: Ints, end: 
     place, done, waited, at = place[order], done[order], waited[order], at[order]
     ends = np.sort(axis.at(lane, end))
     after = place + AT_ONCE_NS
-    told = np.searchsorted(ends, place - AT_ONCE_NS) < np.searchsorted(ends, after, side="right")
+    timely = np.searchsorted(ends, place - AT_ONCE_NS) < np.searchsorted(ends, after, side="right")
     last = np.maximum(np.searchsorted(place, axis.at(lane, end)) - 1, 0)
-    late = (at[last] == lane) & (arrive < done[last]) & ~told[last]
+    late = (at[last] == lane) & (arrive < done[last]) & ~timely[last]
     late &= (end > done[last]) & (end - done[last] <= NOTED_LATE * waited[last])
     return np.where(late, done[last], end)
 
 
 def _waits(window: Window, lanes: Lanes, phases: Table) -> tuple[Table, Ints, Ints, Ints]:
-    """Phases that waited at their ends, their lanes, these ends, and for how long."""
+    """Phases that waited at their end; with their lanes, their ends, and how long they waited."""
     lane, waited = lanes.of(phases), waited_at_end(window, phases)
     kept = (lane >= 0) & (waited > AT_ONCE_NS)
     phases = phases.take(kept)
@@ -216,7 +216,7 @@ def _waits(window: Window, lanes: Lanes, phases: Table) -> tuple[Table, Ints, In
 
 @dataclass(frozen=True)
 class _Gates:
-    """Ends on the axis, in order: of gates, and of all rows."""
+    """The ends of gates and of all rows, in order on the axis."""
 
     axis: Axis
     gate: Ints
@@ -227,7 +227,7 @@ class _Gates:
 
     @classmethod
     def of(cls, axis: Axis, lane: Ints, arrive: Ints, end: Ints, gates: Mask) -> _Gates:
-        """Rows that took no time gate nothing: so whatever a row follows arrived before it."""
+        """Rows without duration are left out, so that each row follows one that arrived earlier."""
         rows = np.flatnonzero(end > arrive)
         place = axis.at(lane[rows], end[rows])
         order = np.argsort(place, kind="stable")
@@ -236,7 +236,7 @@ class _Gates:
         return cls(axis, place[kept], rows[kept], place, rows, lane)
 
     def before(self, lane: Ints, time_ns: Ints) -> Ints:
-        """The gate that opened last before a time on a lane, or the row that ended just then."""
+        """The last gate that ended before a time on a lane, or the row that ended at that time."""
         place = self.axis.at(lane, time_ns)
         gate, _ = self._latest(self.gate, self.gate_row, lane, place)
         row, ended = self._latest(self.every, self.every_row, lane, place)

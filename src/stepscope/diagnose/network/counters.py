@@ -1,4 +1,4 @@
-"""What counters of hardware noticed: evidence for a device, never a verdict by itself."""
+"""Hardware counters that rise while data moves slowly: evidence, never a verdict by themselves."""
 
 from __future__ import annotations
 
@@ -9,47 +9,48 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.diagnose.network.devices import Devices
-from stepscope.diagnose.network.paths import Carrier, Kind
+from stepscope.diagnose.network.topology import Kind, PathDevice
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.window import Floats, Mask, Table, joined
 
 TROUBLE = ("error", "down", "replay", "retrans", "discard", "drop", "crc", "timeout")
-"""Words in names of counters that stand still as long as nothing goes wrong."""
+"""Words in names of counters that stay constant as long as nothing goes wrong. Our simulator."""
 OWN: tuple[tuple[str, Kind, float], ...] = (
     ("nic_pcie", "pcie", 20.0), ("nic_", "nic", 20.0), ("nic_", "link", 5.0),
     ("pcie", "pcie", 20.0), ("nvlink", "nvlink", 20.0),
 )  # fmt: skip
-"""How a counter's name begins (of several that fit the first), against whom it speaks, how much.
-An adapter counts on its port what its cable does wrong as well; twenty to one is what a sign that
-shows in most such faults and on one in thirty healthy devices is worth. Ours: nobody has published
-such counts."""
+"""Beginning of a counter's name (the first that fits counts), the kind of device that it speaks
+against, and its likelihood factor. A NIC's port also counts errors of its cable. Twenty to one is
+the weight of a sign that shows in most such faults and on one in thirty healthy devices. These are
+our own numbers, because no such counts are published. Our simulator."""
 OF_ADAPTER = re.compile(r"(nic_\w+)\.([\w-]+)")
-"""A counter of one adapter of a host, as processors name it: `nic_errors.mlx5_3`."""
+"""The counter of a single NIC of a host, as processors name it: `nic_errors.mlx5_3`."""
 LINKS = ("nic_pcie_gb_per_s", "pcie_link_gb_per_s", "nic_link_gb_per_s")
-"""What a link carries as it was trained."""
+"""Metrics of the speed that a link negotiated (trained)."""
 LOST = 0.6
-"""Of what most carry: a link falls back to half of its lanes, or a generation of half the speed."""
+"""A link below this share of the median speed is degraded: it falls back to half of its lanes, or
+to a generation of half the speed. Our simulator."""
 TIMES = 2.0
-"""So many times what it is in other steps and on other ranks."""
+"""A counter stands out at twice its value in other steps and on other ranks. Our simulator."""
 FEW = 0.1
-"""What more ranks show at once is no sign of one device."""
+"""If a larger share of the ranks shows a counter, it is no sign of one device. Our simulator."""
 
 
 @dataclass(frozen=True)
-class Noticed:
-    """A counter that rises on few ranks while data is slow."""
+class RaisedCounter:
+    """A counter that rises on few ranks while data moves slowly."""
 
     metric: str
     rows: Mask
-    """Of the grid."""
+    """The ranks, as rows of the grid."""
 
 
-def noticed(job: Observed, steps: Mask) -> list[Noticed]:
-    """Counters of trouble that stand out in the given steps, per step of them.
+def raised_counters(job: Observed, steps: Mask) -> list[RaisedCounter]:
+    """Error counters and degraded links that stand out in the given steps.
 
     Args:
-        steps: columns in which data was slow.
+        steps: columns in which data moved slowly.
     """
     table = job.window.table("hardware")
     if table is None or not steps.any():
@@ -62,7 +63,7 @@ def noticed(job: Observed, steps: Mask) -> list[Noticed]:
 
 
 def _plain(metric: str) -> str:
-    """The name of a counter without the adapter's."""
+    """The name of a counter without the name of the NIC."""
     found = OF_ADAPTER.fullmatch(metric)
     return metric if found is None else found[1]
 
@@ -71,11 +72,11 @@ def _speaks(metric: str) -> bool:
     return any(word in metric for word in TROUBLE) and not metric.endswith("_per_s")
 
 
-def _standing_out(job: Observed, metric: str, steps: Mask) -> Iterator[Noticed]:
+def _standing_out(job: Observed, metric: str, steps: Mask) -> Iterator[RaisedCounter]:
     table = _by_rank(job, metric)
     row, column = job.line.rows(table.ints("rank")), job.line.column_at(table.ints("ts_ns"))
     keep = (row >= 0) & (column >= 0)
-    # what happened in a step shows in the first sample after it
+    # an event in a step shows in the first sample after it
     slow = steps | np.concatenate(([False], steps[:-1]))
     inside, value = slow[column[keep]], table.floats("value")[keep]
     during, else_ = (
@@ -85,11 +86,11 @@ def _standing_out(job: Observed, metric: str, steps: Mask) -> Iterator[Noticed]:
     usual = max(stats.median(during), 0.0)
     rows = during > TIMES * np.maximum(else_, usual)
     if 0 < rows.sum() <= max(FEW * rows.size, 1):
-        yield Noticed(metric, rows)
+        yield RaisedCounter(metric, rows)
 
 
-def _trained_low(job: Observed, metric: str, steps: Mask) -> Iterator[Noticed]:
-    """Links of few ranks that carry less than most do, in the given steps."""
+def _trained_low(job: Observed, metric: str, steps: Mask) -> Iterator[RaisedCounter]:
+    """Links of few ranks that are slower than those of most, in the given steps."""
     table = _by_rank(job, metric)
     row, column = job.line.rows(table.ints("rank")), job.line.column_at(table.ints("ts_ns"))
     keep = (row >= 0) & (column >= 0)
@@ -100,11 +101,11 @@ def _trained_low(job: Observed, metric: str, steps: Mask) -> Iterator[Noticed]:
     mean = np.divide(carries, count, out=np.full(ranks, np.nan), where=count > 0)
     rows = np.nan_to_num(mean, nan=np.inf) < LOST * stats.median(mean)
     if 0 < rows.sum() <= max(FEW * rows.size, 1):
-        yield Noticed(metric, rows)
+        yield RaisedCounter(metric, rows)
 
 
 def _by_rank(job: Observed, metric: str) -> Table:
-    """The samples of a counter; those of an adapter under each rank that sends through it."""
+    """The samples of a counter; those of a NIC are repeated for each rank that sends through it."""
     table = job.window.tables["hardware"]
     names = table.strings("metric")
     found = [table.take(names.equals(metric))]
@@ -116,26 +117,26 @@ def _by_rank(job: Observed, metric: str) -> Table:
 
 
 def _spread(job: Observed, samples: Table, adapter: str) -> Iterator[Table]:
-    """One adapter's samples on each host, for each rank behind it; for all if nobody knows."""
+    """The samples of one NIC on each host, repeated for each of its ranks; for all if unknown."""
     devices, hosts = Devices(job.window), samples.strings("host")
     for host in job.window.job.hosts:
-        here = samples.take(hosts.equals(host.name))
-        known = {rank: devices.nic(rank) for rank in host.ranks} if len(here) else {}
-        mine = [rank for rank, nic in known.items() if nic == f"{host.name}/{adapter}"]
-        for rank in mine or [rank for rank, nic in known.items() if nic is None]:
-            yield here.with_column("rank", np.full(len(here), rank))
+        own = samples.take(hosts.equals(host.name))
+        known = {rank: devices.nic(rank) for rank in host.ranks} if len(own) else {}
+        behind = [rank for rank, nic in known.items() if nic == f"{host.name}/{adapter}"]
+        for rank in behind or [rank for rank, nic in known.items() if nic is None]:
+            yield own.with_column("rank", np.full(len(own), rank))
 
 
-def speak_against(
-    job: Observed, signs: Sequence[Noticed], carriers: Sequence[Carrier]
+def likelihood_factors(
+    job: Observed, signs: Sequence[RaisedCounter], devices: Sequence[PathDevice]
 ) -> Floats:  # fmt: skip
-    """By what factor the signs make each carrier likelier."""
-    factors = np.ones(len(carriers))
+    """The factor by which the counters make each device more likely to be at fault."""
+    factors = np.ones(len(devices))
     for sign in signs:
         ranks = frozenset(job.line.ranks[sign.rows].tolist())
         fits = next((word for word, _, _ in OWN if sign.metric.startswith(word)), None)
         for word, kind, factor in OWN:
             if word == fits:
                 factors *= [factor if one.kind == kind and ranks.intersection(one.ranks) else 1.0
-                            for one in carriers]  # fmt: skip
+                            for one in devices]  # fmt: skip
     return factors

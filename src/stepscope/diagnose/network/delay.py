@@ -1,4 +1,4 @@
-"""What slow transfers cost a step, by how much longer the slow steps are (blame rule 4)."""
+"""The cost of slow transfers per step: how much longer the slow steps are (blame rule 4)."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from stepscope.diagnose.views.unnamed import UNNAMED
 from stepscope.window import Floats, Mask
 
 EXPLAINS = 0.5
-"""Transfers that carry half of a rise explain it: operators that nobody recorded, or that are never
-compared, go the same way, and what is late in a pipeline is late in every stage."""
+"""Transfers that account for half of a rise explain all of it: operators that are not recorded or
+not compared use the same path, and a delay in a pipeline affects every stage. Our simulator."""
 LEAST_CALM = 5
-"""So many steps without anything slow tell how long steps are then."""
+"""Steps without slow transfers that are needed to know the normal step time. Our simulator."""
 
 
 def lost_per_step(
     longest_ns: float, period: Floats, active: Mask, calm: Mask, shared: bool, everywhere: bool
 ) -> float:
-    """What would come back per slow step: what it is longer than calm ones.
+    """Time per slow step that would be saved: how much longer slow steps are than calm ones.
 
     Args:
-        longest_ns: what the transfers of one rank took longer.
+        longest_ns: the largest delay of any rank's transfers.
         active: the slow steps.
-        shared: somebody else has a part in these steps: then it is no more than `longest_ns`.
+        calm: steps without slow transfers.
+        shared: these steps have other causes as well; then the cost is at most `longest_ns`.
         everywhere: data was slow between all hosts, and delays add up over more than one rank.
     """
     if calm.sum() < LEAST_CALM:
@@ -39,8 +40,11 @@ def lost_per_step(
 
 
 def _rise(period: Floats, active: Mask, calm: Mask) -> float:
-    """By how much slow steps are longer than calm ones. What is late at the end of a step makes the
-    next one longer, or is made good in it: that belongs to the slow steps before."""
+    """By how much slow steps are longer than calm ones.
+
+    A delay at the end of a step changes the time of the next step. That change counts as cost of
+    the slow step before it.
+    """
     usual = stats.median(period[calm])
     after = np.flatnonzero(active[:-1] & ~active[1:]) + 1
     more = stats.median(period[after]) - usual if after.size else 0.0
@@ -48,7 +52,7 @@ def _rise(period: Floats, active: Mask, calm: Mask) -> float:
 
 
 def longest_delay(places: Sequence[Place], excess_ns: Floats) -> float:
-    """The most that transfers of any one rank took longer, per step.
+    """The largest delay per step that the transfers of any single rank had.
 
     Args:
         excess_ns: `[place, step]`.
@@ -61,8 +65,8 @@ def longest_delay(places: Sequence[Place], excess_ns: Floats) -> float:
 
 
 def idle_ns(job: Observed, members: Sequence[int], steps: Mask) -> float:
-    """The part of a step in which the busiest of the members does nothing of its own: no transfer
-    that they wait for can cost more. Infinite where no phases tell.
+    """The time per step in which the busiest member has no work of its own: the most that a
+    transfer for which the members wait can cost. Infinite if no phases were recorded.
     """
     rows = job.line.rows(np.array(members, np.int64))
     known = [own for phase, own in zip(job.own.phases, job.own.own, strict=True)

@@ -1,8 +1,8 @@
-"""Which devices a rank has, by the full names that findings use: `host-000/gpu-5`.
+"""The devices that a rank uses, by the full names that findings use: `host-000/gpu-5`.
 
-Known is what `job.json` lists and what tables show. A host's GPUs and adapters are its ranks' in
-their order; which GPU a rank really uses, its processor may have seen (`gauges`), and which
-adapter, network work requests tell (table `transfers`).
+Devices are known from `job.json` and from the tables. By default the GPUs and NICs of a host belong
+to its ranks in order. The GPU that a rank really uses may be in table `hardware` (see `gauges`),
+its NIC in table `transfers`.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from stepscope.trace import Host
 from stepscope.window import Window
 
 ON_GPU = ("kernels", "kernel_summaries")
-"""Tables that only GPUs fill."""
+"""Tables that only jobs on GPUs have."""
 
 
 @dataclass(frozen=True)
 class Devices:
-    """The devices of a job's ranks; None where a device is not known to exist."""
+    """The devices of a job's ranks; None if a device is not known to exist."""
 
     window: Window
 
@@ -43,25 +43,25 @@ class Devices:
         return f"{host.name}/{host.gpus[at] if named else f'gpu-{at}'}"
 
     def pcie(self, rank: int) -> str | None:
-        """The way from a rank's GPU to its host and its adapter."""
+        """The PCIe path from a rank's GPU to its host and its NIC."""
         if self.gpu(rank) is None:
             return None
         host = self._host_of[rank]
         return f"{host.name}/pcie-{self._gpu_at(host, rank)}"
 
     def nvlink(self, rank: int) -> str | None:
-        """Where counters show that there is NVLink."""
+        """The NVLink of a rank's host, if hardware counters show that it has one."""
         host = self._host_of.get(rank)
         return f"{host.name}/nvlink" if host is not None and self._counts_nvlink else None
 
     def nic(self, rank: int) -> str | None:
-        """The adapter by which a rank was seen to send, else its share of those its host has."""
+        """The NIC that a rank was observed to send through, else its share of its host's NICs."""
         host = self._host_of.get(rank)
         if host is None:
             return None
-        seen = self._nic_seen.get(rank)
-        if seen is not None:
-            return f"{host.name}/{seen}"
+        used = self._nic_used.get(rank)
+        if used is not None:
+            return f"{host.name}/{used}"
         if not host.nics or self.gpu(rank) is None:
             return None
         at = host.ranks.index(rank) * len(host.nics) // len(host.ranks)
@@ -91,8 +91,8 @@ class Devices:
         )
 
     @cached_property
-    def _nic_seen(self) -> Mapping[int, str]:
-        """The adapter in most of each rank's rows."""
+    def _nic_used(self) -> Mapping[int, str]:
+        """The NIC in most of each rank's rows of `transfers`."""
         table = self.window.table("transfers")
         if table is None or not table.has("nic"):
             return {}
@@ -106,9 +106,9 @@ class Devices:
 
 
 def culprit_devices(window: Window, finding: Finding, hosts: Sequence[str]) -> tuple[Device, ...]:
-    """What is slow about slow ranks: their GPUs, the way to these, or their hosts' processors.
+    """The devices at fault for slow ranks: GPUs, the PCIe paths to them, or the hosts' CPUs.
 
-    Where a function is slow, no device is.
+    If a function is slow, no device is at fault.
     """
     if finding.function is not None:
         return ()

@@ -1,4 +1,4 @@
-"""Where data moves: a group, or two neighbours of a pipeline, and which of these are equals."""
+"""Places where data moves: a group, or two pipeline neighbours; and which places are comparable."""
 
 from __future__ import annotations
 
@@ -11,24 +11,26 @@ from stepscope.trace import ProcessGroup
 from stepscope.window import Ints, Table, Window
 
 COMPARED = ("AllReduce", "AllGather", "ReduceScatter", "Send", "Recv")
-"""An AllToAll may be as uneven as it likes; a Broadcast's members may leave early."""
+"""Operators whose transfer times are compared. An AllToAll may be uneven by design, and the members
+of a Broadcast may leave early."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """A group, or a pair of neighbours in one, and what makes it comparable with others."""
+    """A group, or a pair of neighbours in one, and its shape."""
 
     group: str
     kind: str
     members: tuple[int, ...]
-    """Of a pair source and target; none where they are unknown."""
+    """For a pair the source and the target; empty if unknown."""
     shape: tuple[object, ...]
+    """Places of equal shape are comparable."""
     is_pair: bool = False
 
 
 @dataclass(frozen=True)
-class _Where:
-    """Hosts and pipeline stages by rank: stages move data at other times, beside other work."""
+class _Location:
+    """Host and pipeline stage by rank; stages move data at different times, beside other work."""
 
     host: Mapping[int, str]
     stage: Mapping[int, int]
@@ -36,21 +38,21 @@ class _Where:
 
 @dataclass(frozen=True)
 class Ends:
-    """Where each of some operators ran."""
+    """The group of each operator, and the two ends of a send."""
 
     group: Ints
     """Codes of names."""
     source: Ints
     target: Ints
-    """Of a send, else -1."""
+    """-1 unless the operator is a send."""
 
     @classmethod
     def of(cls, table: Table, begins: Ints) -> Ends:
-        """Of matched operators.
+        """The ends of matched operators.
 
         Args:
             table: rows of `comm_ops`, operator by operator.
-            begins: where in it each operator begins.
+            begins: the row at which each operator begins.
         """
         op, rank = table.strings("op"), table.ints("rank")
         source = np.maximum.reduceat(np.where(op.equals("Send"), rank, -1), begins)
@@ -59,16 +61,17 @@ class Ends:
 
 
 def find_places(window: Window, names: Sequence[str], ends: Ends) -> tuple[list[Place], Ints]:
-    """The places where operators ran, and the number of each one's place.
+    """The places where operators ran, and the number of each operator's place.
 
     Args:
-        names: of groups, by their codes.
+        names: names of the groups, by their codes.
+        ends: group, source and target of each operator.
     """
     ranks = int(max(ends.source.max(initial=0), ends.target.max(initial=0))) + 2
     key = (ends.group * ranks + ends.source + 1) * ranks + ends.target + 1
     _, first, number = np.unique(key, return_index=True, return_inverse=True)
     known = {group.id: group for group in window.groups}
-    where = _Where(
+    where = _Location(
         {rank: host.name for host in window.job.hosts for rank in host.ranks},
         {rank: stage for group in window.job.groups_of_kind("pp")
          for stage, rank in enumerate(group.ranks)},
@@ -82,7 +85,7 @@ def find_places(window: Window, names: Sequence[str], ends: Ends) -> tuple[list[
     return places, number.ravel()
 
 
-def _place(where: _Where, group: ProcessGroup | None, ends: Sequence[int]) -> Place:
+def _place(where: _Location, group: ProcessGroup | None, ends: Sequence[int]) -> Place:
     """The whole group, or the two ends of a send in it."""
     ranks = group.ranks if group is not None else ()
     members = tuple(ends) if max(ends) >= 0 else ranks

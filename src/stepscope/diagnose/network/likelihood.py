@@ -1,14 +1,14 @@
-"""Which device explains slow places: a likelihood ratio with exposure.
+"""Which device explains slow places: a likelihood ratio that accounts for exposure.
 
 Paper: Holmes (Yao et al., 2025, section 4.4 and appendix D) adds up the irregularity of all
-operators that pass a device and damps it by a device's connections; a bad spine then was found in
-none of 100 trials. Here places that pass a device and are *not* slow count against it (algorithm
-notes, section 3: leaf pairs, spines and adapters found in 100 of 100).
+operators that pass a device and damps it by the device's connections; with that, a bad spine was
+found in none of 100 trials. Here places that pass a device and are *not* slow count against it
+(algorithm notes, section 3: leaf pairs, spines and adapters found in 100 of 100).
 
-    score(d, step) = sum over places through d of  log P(seen | d is slow) / P(seen | it is not)
+    score(d, step) = sum over places through d of  log P(obs | d is slow) / P(obs | it is not)
     probability(d) ~ prior(d) * exp(sum of the positive scores of d over the steps)
 
-Cost: places times devices on their ways times steps in which anything was slow.
+Cost: places times devices on their paths times steps in which anything was slow.
 """
 
 from __future__ import annotations
@@ -18,107 +18,109 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.diagnose.network.paths import Carrier, Kind, Way
+from stepscope.diagnose.network.topology import Hop, Kind, PathDevice
 from stepscope.window import Floats, Ints, Mask
 
 STRAY = 0.01
-"""A place is slow in one of so many steps for no device's sake."""
-MOST_TOLD = 10
-"""Steps that tell anything new: what our model of the ways gets wrong it gets wrong each time."""
+"""Probability that a place is slow in a step without a slow device. Our simulator."""
+MOST_STEPS = 10
+"""More steps than this add no information, because errors of our model of the paths repeat in each
+step. Our simulator."""
 PRIOR: Mapping[Kind, float] = {
     "link": 2.0, "nic": 1.0, "switch": 1.0, "nvlink": 1.0, "pcie": 0.5, "unknown": 1.0,
     "fabric": 1.0,
 }  # fmt: skip
-"""Holmes, section 3.1, lists fabric problems, links that flap, links that fail and adapters as the
-causes between machines, without their parts: two of four are links. PCIe it does not list."""
+"""Prior weights. Holmes, section 3.1, lists four causes between machines, without their shares:
+fabric problems, flapping links, failed links and adapters; so two of four are links. It does not
+list PCIe. Paper."""
 CHUNK = 1 << 22
-"""Scores of so many cells at a time: 32 MB."""
+"""Cells that are scored at a time: 32 MB."""
 
 
 @dataclass(frozen=True)
 class Cells:
-    """`[place, step]`: where data was seen to move, and where it was slow."""
+    """`[place, step]`: where transfers were observed, and where they were slow."""
 
     known: Mask
     slow: Mask
     brief: Mask
-    """`[step]`: where nothing but single transfers were slow."""
+    """`[step]`: where only single transfers were slow."""
 
 
 @dataclass(frozen=True)
-class Ways:
-    """Which carriers each place uses, sorted by carrier."""
+class Paths:
+    """Which devices each place uses, one entry per device and place, sorted by device."""
 
-    carriers: Sequence[Carrier]
-    carrier: Ints
+    devices: Sequence[PathDevice]
+    device: Ints
     place: Ints
     chance: Floats
 
     @classmethod
-    def of(cls, by_place: Sequence[Sequence[Way]]) -> Ways:
-        """All ways of all places."""
-        numbers: dict[Carrier, int] = {}
-        rows = [(numbers.setdefault(carrier, len(numbers)), at, chance)
-                for at, ways in enumerate(by_place) for carrier, chance in ways]  # fmt: skip
+    def of(cls, by_place: Sequence[Sequence[Hop]]) -> Paths:
+        """The paths of all places."""
+        numbers: dict[PathDevice, int] = {}
+        rows = [(numbers.setdefault(device, len(numbers)), at, chance)
+                for at, hops in enumerate(by_place) for device, chance in hops]  # fmt: skip
         table = np.array(sorted(rows), np.float64).reshape(-1, 3)
         return cls(tuple(numbers), table[:, 0].astype(np.int64), table[:, 1].astype(np.int64),
                    table[:, 2])  # fmt: skip
 
-    def places_of(self, carriers: Sequence[int]) -> Ints:
-        """The places that use one of these carriers."""
-        return np.unique(self.place[np.isin(self.carrier, carriers)])
+    def places_of(self, devices: Sequence[int]) -> Ints:
+        """The places that use one of these devices."""
+        return np.unique(self.place[np.isin(self.device, devices)])
 
     def begins(self) -> Ints:
-        return np.flatnonzero(np.diff(self.carrier, prepend=-1))
+        return np.flatnonzero(np.diff(self.device, prepend=-1))
 
 
 @dataclass(frozen=True)
-class Suspicion:
-    """How each carrier explains what is slow."""
+class DeviceScores:
+    """How well each device explains the slow places."""
 
     scores: Floats
-    """`[carrier, step]`: above zero where it is likely to have been slow."""
+    """`[device, step]`: above zero where the device is likely to have been slow."""
 
     @property
     def total(self) -> Floats:
-        """Log-likelihood ratio of each carrier to "nothing is wrong"."""
+        """Log-likelihood ratio of each device to "nothing is wrong"."""
         active = np.maximum(self.scores, 0.0)
         steps = max(int((self.scores > 0).sum(axis=1).max(initial=0)), 1)
-        told: Floats = active.sum(axis=1) * min(1.0, MOST_TOLD / steps)
-        return told
+        total: Floats = active.sum(axis=1) * min(1.0, MOST_STEPS / steps)
+        return total
 
 
-def suspect(ways: Ways, cells: Cells) -> Suspicion:
-    """Scores of all carriers in all steps."""
+def score_devices(paths: Paths, cells: Cells) -> DeviceScores:
+    """Scores of all devices in all steps."""
     steps = np.flatnonzero(cells.slow.any(axis=0))
-    scores = np.zeros((len(ways.carriers), cells.slow.shape[1]))
-    begins = ways.begins()
-    chunk = max(CHUNK // max(ways.carrier.size, 1), 1)
+    scores = np.zeros((len(paths.devices), cells.slow.shape[1]))
+    begins = paths.begins()
+    chunk = max(CHUNK // max(paths.device.size, 1), 1)
     for first in range(0, steps.size, chunk):
         at = steps[first : first + chunk]
-        scores[:, at] = np.add.reduceat(_ratios(ways, cells, at), begins, axis=0)
-    return Suspicion(scores)
+        scores[:, at] = np.add.reduceat(_ratios(paths, cells, at), begins, axis=0)
+    return DeviceScores(scores)
 
 
-def _ratios(ways: Ways, cells: Cells, steps: Ints) -> Floats:
-    """Log-likelihood ratio of each way in each of the steps.
+def _ratios(paths: Paths, cells: Cells, steps: Ints) -> Floats:
+    """Log-likelihood ratio of each device and place in each of the steps.
 
-    What holds up a single transfer meets one of the places that use it, and no other.
+    A fault that delays a single transfer affects one of the places that use the device, no other.
     """
-    places = np.bincount(ways.carrier, minlength=len(ways.carriers))[ways.carrier]
-    chance = np.where(cells.brief[steps], (ways.chance / places)[:, None], ways.chance[:, None])
+    places = np.bincount(paths.device, minlength=len(paths.devices))[paths.device]
+    chance = np.where(cells.brief[steps], (paths.chance / places)[:, None], paths.chance[:, None])
     hit = np.log((chance + (1 - chance) * STRAY) / STRAY)
     missed = np.log(1 - chance)
-    at = np.ix_(ways.place, steps)
+    at = np.ix_(paths.place, steps)
     return np.where(cells.known[at], np.where(cells.slow[at], hit, missed), 0.0)
 
 
-def probabilities(ways: Ways, suspicion: Suspicion, told: Floats) -> Floats:
-    """Of each carrier, if one of them is to blame.
+def probabilities(paths: Paths, scored: DeviceScores, evidence: Floats) -> Floats:
+    """The probability of each device, given that one of them is to blame.
 
     Args:
-        told: log-likelihood ratios of what else speaks for each carrier.
+        evidence: log-likelihood ratios of each device by other evidence.
     """
-    log = suspicion.total + np.log([PRIOR[one.kind] for one in ways.carriers]) + told
+    log = scored.total + np.log([PRIOR[one.kind] for one in paths.devices]) + evidence
     weight = np.exp(log - log.max())
     return np.asarray(weight / weight.sum())

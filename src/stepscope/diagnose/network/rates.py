@@ -1,9 +1,9 @@
-"""How fast data moved in each place and step, against what is usual for places like it.
+"""Transfer rates: how fast data moved in each place and step, relative to comparable places.
 
-The transfer of an operator is its shortest member's duration: that one came last and waited for
-nobody (blame rule 2), and its duration is no matter of clocks. Transfers are compared per byte
-with those of one name and about one size in equal places, so that a step with fewer operators, or
-other sizes, is no faster step.
+The transfer time of an operator is the shortest duration of its members: that member arrived last
+and waited for no other (blame rule 2), and a duration does not depend on clock offsets. Transfers
+are compared per byte, among operators of the same name and about the same size in equal places. So
+a step with fewer operators, or with other sizes, does not count as faster.
 """
 
 from __future__ import annotations
@@ -20,52 +20,53 @@ from stepscope.diagnose.prepare.matching import match
 from stepscope.window import NULL, Floats, Ints, Table
 
 LEAST_BYTES = 1 << 20
-"""Smaller operators take what a message takes, whatever the bandwidth: at 25 GB/s a megabyte needs
-40 microseconds, the latency of a collective between hosts."""
+"""The time of smaller operators is latency, not bandwidth: at 25 GB/s a megabyte takes 40
+microseconds, the latency of a collective between hosts. Our simulator."""
 SIZES_PER_OCTAVE = 2
-"""Operators are of about one size within a factor of 1.4: per byte they take the same."""
+"""Operators within a factor of 1.4 in size take the same time per byte. Our simulator."""
 
 PORTION = 1 << 20
-"""Rows matched at once: sorting costs 1.2 microseconds a row then, and memory stays bounded."""
+"""Rows that are matched at a time: sorting then costs 1.2 microseconds a row, and memory stays
+bounded."""
 MOST_ROWS = 1 << 23
-"""Of larger tables every k-th step is looked at: eight million rows take ten seconds."""
+"""Of larger tables only every k-th step is read: eight million rows take ten seconds."""
 LEAST_SAMPLED = 40
-"""But no fewer steps than this."""
+"""At least this many steps are read."""
 
 
 @dataclass(frozen=True)
 class Single:
-    """One operator's transfer, an entry each."""
+    """Transfers of single operators, one entry each."""
 
     place: Ints
     column: Ints
     ended_ns: Ints
     taken_ns: Floats
     usual_ns: Floats
-    """The same bytes at the median pace of the class."""
+    """Time for the same bytes at the median rate of the class."""
 
     @property
     def slowness(self) -> Floats:
-        """As of `Paces`."""
+        """As in `Rates`."""
         return _slowness(self.taken_ns, self.usual_ns)
 
 
 @dataclass(frozen=True)
-class Paces:
-    """`[place, step]` of transfers. NaN where nothing was seen to move."""
+class Rates:
+    """Transfer times, `[place, step]`; NaN without transfers."""
 
     places: Sequence[Place]
     equals: Ints
     """The number of each place's class of equals."""
     taken_ns: Floats
     usual_ns: Floats
-    """The same bytes at the median pace of the class."""
+    """Time for the same bytes at the median rate of the class."""
     single: Single
-    """All that they are sums of."""
+    """The transfers that these times are sums of."""
 
     @property
     def slowness(self) -> Floats:
-        """Natural logarithm of how many times the usual it took."""
+        """Natural logarithm of the transfer time relative to the usual one."""
         return _slowness(self.taken_ns, self.usual_ns)
 
 
@@ -75,7 +76,7 @@ def _slowness(taken_ns: Floats, usual_ns: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class _Operators:
-    """Matched operators that count, one entry each."""
+    """Matched operators that are compared, one entry each."""
 
     places: Sequence[Place]
     place: Ints
@@ -87,13 +88,13 @@ class _Operators:
     ended_ns: Ints
 
 
-def measure_paces(job: Observed) -> Paces | None:
-    """The paces of all places, or None where nothing tells them."""
+def measure_rates(job: Observed) -> Rates | None:
+    """The transfer rates of all places, or None if the recording does not show them."""
     operators = _operators(job)
     if operators is None:
         return None
     equals = _classes(operators.places)
-    usual = operators.size_bytes * _pace(operators, equals)
+    usual = operators.size_bytes * _usual_ns_per_byte(operators, equals)
     columns = len(job.line.steps)
     shape = (len(operators.places), columns)
     cell = operators.place * columns + operators.column
@@ -105,7 +106,7 @@ def measure_paces(job: Observed) -> Paces | None:
     single = Single(
         operators.place, operators.column, operators.ended_ns, operators.transfer_ns, usual
     )
-    return Paces(operators.places, equals, np.where(known, taken, np.nan),
+    return Rates(operators.places, equals, np.where(known, taken, np.nan),
                  np.where(known, expected, np.nan), single)  # fmt: skip
 
 
@@ -114,21 +115,21 @@ def _classes(places: Sequence[Place]) -> Ints:
     return np.array([numbers.setdefault(one.shape, len(numbers)) for one in places], np.int64)
 
 
-def _pace(operators: _Operators, equals: Ints) -> Floats:
-    """Nanoseconds per byte of each operator's class and kind, on the median."""
-    pace = operators.transfer_ns / operators.size_bytes
+def _usual_ns_per_byte(operators: _Operators, equals: Ints) -> Floats:
+    """Median nanoseconds per byte of each operator's class and kind."""
+    ns_per_byte = operators.transfer_ns / operators.size_bytes
     key = equals[operators.place] * (int(operators.kind.max()) + 1) + operators.kind
-    order = np.lexsort((pace, key))
+    order = np.lexsort((ns_per_byte, key))
     begins = np.flatnonzero(np.diff(key[order], prepend=-1))
     length = np.diff(np.append(begins, order.size))
-    middle = pace[order][begins + length // 2]
-    out = np.empty_like(pace)
+    middle = ns_per_byte[order][begins + length // 2]
+    out = np.empty_like(ns_per_byte)
     out[order] = np.repeat(middle, length)
     return out
 
 
 def _operators(job: Observed) -> _Operators | None:
-    """Operators of which every member was seen in one step, and gave as much as the others."""
+    """Operators whose members were all recorded, in the same step and with the same size."""
     comm = job.window.table("comm_ops")
     if comm is None or not comm.has("start_ns", "end_ns", "bytes", "step", "peer"):
         return None
@@ -143,7 +144,7 @@ def _operators(job: Observed) -> _Operators | None:
 
 
 def _portions(column: Ints) -> Iterator[Ints]:
-    """Rows of a few steps at a time, so that sorting them stays cheap; of large jobs not of all."""
+    """The rows of a few steps at a time, to keep sorting cheap; large jobs are subsampled."""
     steps = int(column.max(initial=-1)) + 1
     every = max(1, min(-(-column.size // MOST_ROWS), steps // LEAST_SAMPLED))
     known = np.flatnonzero((column >= 0) & (column % every == 0))
@@ -190,7 +191,7 @@ def _matched(job: Observed, comm: Table) -> _Matched | None:
 
 
 def _placed(job: Observed, names: Sequence[str], matched: _Matched) -> _Operators | None:
-    """Those of which no member is missing."""
+    """The operators of which no member is missing."""
     ends = Ends(matched.group, matched.source, matched.target)
     places, place = find_places(job.window, names, ends)
     members = np.array([len(one.members) for one in places], np.int64)

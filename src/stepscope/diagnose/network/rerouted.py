@@ -1,13 +1,13 @@
-"""Ranks whose traffic left their adapter: it is down, and they send by another one's.
+"""Rerouted ranks: their NIC is down, and they send through the NIC of another rank.
 
-Paper: EROICA (2025), case 2, problem 2, "NIC down": no counter told of it, for the monitoring agent
-was too old; less data moved between one GPU and its adapter. Where work requests were counted
-(table `transfers`), the adapter by which they were posted tells it: a rank sends by one that is
-another rank's, and nobody on its host sends by its own any more.
-Its own is what it sent by before, else what ranks at its place on most other hosts send by.
-Evidence only: without slow transfers it says nothing.
-Cost: one sort of `transfers`. Cannot see: adapters that one name stands for (bonds), and what was
-so from the first step on in a job of two hosts.
+Paper: EROICA (2025), case 2, problem 2, "NIC down": no counter showed it, because the monitoring
+agent was too old; less data moved between one GPU and its NIC. Table `transfers` shows it by the
+NIC on which requests were posted: a rank sends through the NIC of another rank, and no rank on its
+host sends through its own NIC any more. A rank's own NIC is the one that it used before, else the
+one that ranks at the same position on most other hosts use. Evidence only: without slow transfers
+it is not reported.
+Cost: one sort of `transfers`. Cannot see: bonded NICs under one name, and a NIC that was down from
+the first step on in a job of two hosts.
 """
 
 from __future__ import annotations
@@ -21,30 +21,31 @@ from stepscope.trace import Host
 from stepscope.window import Ints, Window
 
 ROWS = 20
-"""A rank's first and last rows: which adapter it uses most there is no matter of one request."""
+"""Number of first and of last rows of a rank in which its most used NIC is determined, so that a
+single request does not decide. Our simulator."""
 MOST_HOSTS = 0.5
-"""More of the hosts than this must do the same: that is the way this job is wired."""
+"""More than this share of the hosts must use the same NIC at a position. Our simulator."""
 
-Adapters = Mapping[int, str]
-"""By rank, named as `transfers` does."""
+Nics = Mapping[int, str]
+"""NICs by rank, named as in `transfers`."""
 
 
-def adapters_left(window: Window) -> Adapters:
-    """The adapters that nobody uses any more, by the ranks that used them or should: full names."""
+def abandoned_nics(window: Window) -> Nics:
+    """The full names of NICs that are not used any more, by the ranks that they belong to."""
     before, lately = _used(window)
     usual = _usual(window, lately)
     found: dict[int, str] = {}
     for host in window.job.hosts:
-        for rank, name in _left_on(host, before, lately, usual).items():
+        for rank, name in _abandoned_on(host, before, lately, usual).items():
             found[rank] = f"{host.name}/{name}"
     return found
 
 
-def _left_on(host: Host, before: Adapters, lately: Adapters, usual: Mapping[int, str]) -> Adapters:
-    here = [rank for rank in host.ranks if rank in lately]
-    in_use = Counter(lately[rank] for rank in here)
+def _abandoned_on(host: Host, before: Nics, lately: Nics, usual: Mapping[int, str]) -> Nics:
+    ranks = [rank for rank in host.ranks if rank in lately]
+    in_use = Counter(lately[rank] for rank in ranks)
     found: dict[int, str] = {}
-    for rank in here:
+    for rank in ranks:
         now, place = lately[rank], host.ranks.index(rank)
         own = before[rank] if before[rank] != now else usual.get(place, now)
         if own not in in_use and in_use[now] > 1:
@@ -52,20 +53,20 @@ def _left_on(host: Host, before: Adapters, lately: Adapters, usual: Mapping[int,
     return found
 
 
-def _usual(window: Window, lately: Adapters) -> Mapping[int, str]:
-    """What ranks at each place on their host send by, where most hosts agree."""
+def _usual(window: Window, lately: Nics) -> Mapping[int, str]:
+    """The NIC that ranks at each position on their host use, if most hosts agree."""
     votes: dict[int, Counter[str]] = {}
     for host in window.job.hosts:
         for place, rank in enumerate(host.ranks):
             if rank in lately:
                 votes.setdefault(place, Counter())[lately[rank]] += 1
     first = {place: count.most_common(1)[0] for place, count in votes.items()}
-    return {place: name for place, (name, seen) in first.items()
-            if seen > MOST_HOSTS * votes[place].total()}  # fmt: skip
+    return {place: name for place, (name, count) in first.items()
+            if count > MOST_HOSTS * votes[place].total()}  # fmt: skip
 
 
-def _used(window: Window) -> tuple[Adapters, Adapters]:
-    """The adapter that each rank used most in its first rows, and in its last ones."""
+def _used(window: Window) -> tuple[Nics, Nics]:
+    """The NIC that each rank used most in its first rows, and in its last rows."""
     table = window.table("transfers")
     if table is None or not table.has("nic"):
         return {}, {}
@@ -76,8 +77,8 @@ def _used(window: Window) -> tuple[Adapters, Adapters]:
     ranks, first = np.unique(rank[order], return_index=True)
     rows = np.split(code[order], first[1:]) if order.size else []
     by_rank = list(zip(ranks.tolist(), rows, strict=True))
-    return ({one: names.values[_most(mine[:ROWS])] for one, mine in by_rank},
-            {one: names.values[_most(mine[-ROWS:])] for one, mine in by_rank})  # fmt: skip
+    return ({rank: names.values[_most(used[:ROWS])] for rank, used in by_rank},
+            {rank: names.values[_most(used[-ROWS:])] for rank, used in by_rank})  # fmt: skip
 
 
 def _most(codes: Ints) -> int:

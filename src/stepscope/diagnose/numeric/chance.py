@@ -1,4 +1,4 @@
-"""How often something happens by chance: episodes of it, and the binomial tail."""
+"""The probability that events happen this often by chance: runs, and the binomial tail."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from stepscope.window import Ints, Mask
 
 @dataclass(frozen=True)
 class Runs:
-    """Episodes in all rows."""
+    """Runs of consecutive slow steps, of all rows."""
 
     length: Ints
     ended: Mask
-    """Whether they were over before the last step."""
+    """Whether each run ended before the last step."""
 
     @classmethod
     def of(cls, slow: Mask) -> Runs:
@@ -31,16 +31,16 @@ class Runs:
 
     @property
     def passing(self) -> int:
-        """The longest that passed by itself."""
+        """The length of the longest run that ended."""
         return int(self.length[self.ended].max(initial=0))
 
 
 def log_tail(often: int, trials: int, chance: float) -> float:
-    """Logarithm of how likely something happens so often or more: the first term of the binomial
-    tail, with a geometric bound on the rest."""
+    """Logarithm of the probability of at least `often` events in `trials`: the first term of the
+    binomial tail, with a geometric bound on the rest."""
     if chance >= 1 or often <= trials * chance:
         return 0.0
-    ways = math.lgamma(trials + 1) - math.lgamma(often + 1) - math.lgamma(trials - often + 1)
-    first = ways + often * math.log(chance) + (trials - often) * math.log1p(-chance)
-    shrinks = (trials - often) * chance / ((often + 1) * (1 - chance))
-    return first - math.log1p(-shrinks) if shrinks < 1 else first + math.log(trials)
+    choose = math.lgamma(trials + 1) - math.lgamma(often + 1) - math.lgamma(trials - often + 1)
+    first = choose + often * math.log(chance) + (trials - often) * math.log1p(-chance)
+    ratio = (trials - often) * chance / ((often + 1) * (1 - chance))
+    return first - math.log1p(-ratio) if ratio < 1 else first + math.log(trials)

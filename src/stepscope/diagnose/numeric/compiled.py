@@ -1,4 +1,4 @@
-"""Arithmetic of the detectors in C++, where it was compiled; else None, and numpy does it."""
+"""C++ versions of the detectors' arithmetic; None if not compiled, and then numpy is used."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ try:
         peer_medians,
         wide_windows,
     )
-except ImportError:  # installed where nothing could be compiled
+except ImportError:  # installed without a compiler
     imbalances = largest_rise = mean_distances = None  # type: ignore[assignment]
     peer_medians = wide_windows = None  # type: ignore[assignment]
 

@@ -1,6 +1,6 @@
 """Unions of time intervals, for all ranks at once.
 
-Every rank gets its own stretch of one long axis, so that one sorted array serves them all.
+Every rank has its own section of one long axis, so that one sorted array holds all ranks.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import numpy as np
 from stepscope.window import Ints, Mask, Table, Union, distinct, union
 
 AXIS_LIMIT = 2**62
-"""Beyond it positions on the common axis would leave int64."""
+"""Positions on the common axis above this would overflow int64."""
 BLOCK = 2**19
-"""Rows of a block: what is needed in between fits a processor's cache, 4 MiB a column."""
+"""Rows that are processed at a time: intermediate results fit a CPU cache, 4 MiB a column."""
 
 
 @dataclass(frozen=True)
 class Axis:
-    """Puts (rank, time) on one line: rank i owns [i * span, (i + 1) * span)."""
+    """Maps (rank, time) to one axis: rank i owns [i * span, (i + 1) * span)."""
 
     origin_ns: int
     span_ns: int
@@ -32,7 +32,7 @@ class Axis:
 
 
 def axis_over(ranks: int, *times_ns: Ints) -> Axis | None:
-    """An axis that holds the given times, or None where it would overflow."""
+    """An axis that holds the given times, or None if it would overflow."""
     known = [times for times in times_ns if times.size]
     if not known:
         return Axis(0, 1)
@@ -43,7 +43,7 @@ def axis_over(ranks: int, *times_ns: Ints) -> Axis | None:
 
 
 Spans = tuple[Ints, Ints, Mask]
-"""When each row begins and ends, and which rows count."""
+"""Start and end of each row, and which rows count."""
 
 
 def union_of_rows(
@@ -55,7 +55,7 @@ def union_of_rows(
 ) -> Union:
     """Merges the intervals of rows of ranks on the grid, and those of a union on the same axis.
 
-    Where rows stand in the order of ranks, as in tables that were read, some ranks are done at a
+    If the rows are ordered by rank, as in tables read from a store, a few ranks are processed at a
     time, which needs a tenth of the memory.
     """
     known = beside or Union(*(np.zeros(0, np.int64) for _ in range(3)))
@@ -65,17 +65,17 @@ def union_of_rows(
         own = counts & (rank[part] >= 0)
         at = slice(*np.searchsorted(known.start, (first, stop)))
         place = rank[part][own]
-        one = union(
+        merged = union(
             np.concatenate((known.start[at], axis.at(place, start_ns[own]))),
             np.concatenate((known.end[at], axis.at(place, end_ns[own]))),
         )
-        parts.append((one.start, one.end))
+        parts.append((merged.start, merged.end))
     start, end = (np.concatenate(column) for column in zip(*parts, strict=True))
     return Union.of(start, end)
 
 
 def _blocks(axis: Axis, rank: Ints) -> Iterator[tuple[slice, int, int]]:
-    """Rows of whole ranks, and the part of the axis that is theirs; together all of it."""
+    """Blocks of rows of whole ranks, with their section of the axis; together the whole axis."""
     cuts = rank[BLOCK::BLOCK] if (rank[1:] >= rank[:-1]).all() else rank[:0]
     ranks = distinct(cuts)
     rows = [0, *np.searchsorted(rank, ranks).tolist(), rank.size]

@@ -1,4 +1,4 @@
-"""What a kernel's executions took on each rank, out of a few numbers, and how far ranks are apart.
+"""Distributions of a kernel's durations on each rank, from a few numbers, and their distances.
 
     (count, p50, p99) per mode ─▶ Mixtures ─▶ CDFs on a grid ─▶ Wasserstein-1 distances
 
@@ -6,11 +6,11 @@ Paper: ARGUS (2026), section 6.2. Mode c is log-normal with mu = ln p50 and
 sigma = (ln p99 - ln p50) / 2.326, weighted by count (eq. 2); the distance of two ranks is the area
 between their CDFs (eq. 3), by the trapezoidal rule on a grid.
 
-The paper's grid is log-uniform: on a wide one a small shift falls between two points (algorithm
-notes, section 4), and on a kernel's own range narrow modes far apart do. Ours has points where the
-modes are, the more of them the steeper CDFs rise there, and none in between but where a gap ends.
-Cost: a sort per grid point for the mean distances of all ranks, in C++ where that was compiled, in
-numpy elsewhere; the former rounds (`native/src/distances.hpp` says by how much).
+The paper's grid is log-uniform. On a wide range a small shift falls between two points (algorithm
+notes, section 4), and on a kernel's own range narrow modes that are far apart do. Our grid has
+points at the modes, more of them where CDFs are steeper, and none in the gaps except at their ends.
+Cost: a sort per grid point for the mean distances of all ranks, in C++ if compiled, else in numpy;
+the former rounds (`native/src/distances.hpp` says by how much).
 """
 
 from __future__ import annotations
@@ -24,22 +24,25 @@ from stepscope.diagnose.numeric import compiled
 from stepscope.window import Floats, Ints, Mask
 
 Z99 = 2.326
-"""The 99th percentile of the normal distribution, as ARGUS has it."""
+"""The 99th percentile of the normal distribution, as in ARGUS. Paper."""
 LEAST_SIGMA = 1e-3
-"""Guards against modes without width: GPUs tell durations in steps of 32 ns, which is so much of a
-kernel of 30 us. It moves no distance by more than a thousandth of the duration."""
+"""The smallest sigma, so that no mode has zero width. GPUs measure durations in steps of 32 ns, a
+thousandth of a kernel of 30 us. It changes no distance by more than a thousandth of the duration.
+Statistics."""
 REACH = 5.0
-"""The grid spans so many sigma about each mode (algorithm notes, section 4); beyond lies 3e-7."""
+"""The grid spans this many sigma around each mode (algorithm notes, section 4); 3e-7 lies outside.
+Statistics."""
 POINTS = 64
-"""Of a grid. Mean distances are then within 2.5 % of exact ones, and with 256 points within 0.2 %,
-where a log-uniform grid errs by up to 160 % and 2 % (docs/methods/argus-l3.md)."""
+"""Points of a grid. Mean distances are within 2.5 % of exact ones, with 256 points within 0.2 %; a
+log-uniform grid errs by up to 160 % and 2 % (docs/methods/argus-l3.md). Our simulator."""
 CELLS = 1024
-"""Of the range, in which modes are counted to lay the grid."""
+"""Cells of the range in which modes are counted to place the grid points."""
 STEEPNESS = 0.25
-"""Power of a cell's steepness by which it gets points. The trapezoidal rule wants a third for one
-curve; of 1/2, 1/3, 0.3 and 1/4 this one errs least over shapes of one to three modes."""
+"""A cell gets points in proportion to this power of its steepness. For a single curve the
+trapezoidal rule is best with a third; of 1/2, 1/3, 0.3 and 1/4 this value has the smallest error
+over shapes of one to three modes. Our simulator."""
 MOST_GAPS = 0.25
-"""Of the points, at the ends of gaps."""
+"""The largest share of the points that is placed at the ends of gaps. Our simulator."""
 _Z = np.linspace(-8.0, 8.0, 8193)
 _PHI = np.array([0.5 * math.erfc(-z / math.sqrt(2.0)) for z in _Z.tolist()])
 
@@ -49,15 +52,16 @@ class Mixtures:
     """Log-normal modes of several ranks, rank by rank."""
 
     begins: Ints
-    """Where each rank's modes begin, and where the last one's end."""
+    """The index at which each rank's modes begin, and the total number at the end."""
     log_p50: Floats
     sigma: Floats
     weight: Floats
-    """1 in sum over the modes of a rank."""
+    """The weights of a rank's modes add up to 1."""
 
     @classmethod
     def of(cls, owner: Ints, count: Floats, p50_ns: Floats, p99_ns: Floats) -> Mixtures:
-        """Out of triples. `owner` numbers the ranks from 0 on, in order, none left out."""
+        """Builds mixtures from one triple per mode. `owner` numbers the ranks from 0 on, in order,
+        without gaps."""
         begins = np.searchsorted(owner, np.arange(int(owner[-1]) + 2))
         log_p50 = np.log(np.maximum(p50_ns, 1.0))
         sigma = (np.log(np.maximum(p99_ns, 1.0)) - log_p50) / Z99
@@ -69,16 +73,16 @@ class Mixtures:
 
     @property
     def mean_ns(self) -> Floats:
-        """Mean duration of each rank, tails as the modes' widths let expect."""
+        """Mean duration of each rank, including the tails of the modes."""
         return self._per_rank(np.exp(self.log_p50 + self.sigma**2 / 2))
 
     @property
     def typical_ns(self) -> Floats:
-        """The modes' medians, weighted: what stays as it is when a tail grows."""
+        """Weighted mean of the modes' medians, which does not change when a tail grows."""
         return self._per_rank(np.exp(self.log_p50))
 
     def cdfs(self, logs: Floats) -> Floats:
-        """`[point, rank]`: the part of the executions that took no longer."""
+        """`[point, rank]`: the share of the executions that took no longer."""
         phi = np.interp((logs[:, None] - self.log_p50) / self.sigma, _Z, _PHI)
         summed: Floats = np.add.reduceat(phi * self.weight, self.begins[:-1], axis=1)
         return summed
@@ -97,14 +101,14 @@ class Grid:
 
     @classmethod
     def log_uniform(cls, mixtures: Mixtures, points: int) -> Grid:
-        """As published, over the range of the modes."""
+        """The paper's grid, over the range of the modes."""
         low = mixtures.log_p50 - REACH * mixtures.sigma
         high = mixtures.log_p50 + REACH * mixtures.sigma
         return cls(np.linspace(float(low.min()), float(high.max()), points))
 
     @classmethod
     def following(cls, mixtures: Mixtures, points: int = POINTS) -> Grid:
-        """Points by how steeply CDFs rise, and at both ends of every gap between modes."""
+        """A grid with more points where CDFs are steep, and points at both ends of every gap."""
         edges = cls.log_uniform(mixtures, CELLS + 1).logs
         inside, steepness = _cover(mixtures, edges)
         gaps = edges[np.flatnonzero(np.diff(inside)) + 1][: int(MOST_GAPS * points)]
@@ -114,13 +118,13 @@ class Grid:
 
     @property
     def weights(self) -> Floats:
-        """What each point counts in the trapezoidal rule, in ns."""
+        """The weight of each point in the trapezoidal rule, in ns."""
         half = np.diff(np.exp(self.logs)) / 2
         return np.concatenate((half, [0.0])) + np.concatenate(([0.0], half))
 
 
 def _cover(mixtures: Mixtures, edges: Floats) -> tuple[Mask, Floats]:
-    """Of each cell whether any mode reaches it, and how steeply, durations counted, CDFs rise."""
+    """For each cell, whether any mode covers it, and how steep CDFs are there, times duration."""
     step = max(float(edges[1] - edges[0]), 1e-12)
     half = REACH * mixtures.sigma
     first = ((mixtures.log_p50 - half - edges[0]) / step).astype(np.int64).clip(0, CELLS - 1)
@@ -133,7 +137,7 @@ def _cover(mixtures: Mixtures, edges: Floats) -> tuple[Mask, Floats]:
 
 
 def mean_distances(mixtures: Mixtures, grid: Grid) -> Floats:
-    """Of each rank to all others, in ns; 0 for a rank alone."""
+    """Mean distance of each rank to all others, in ns; 0 for a single rank."""
     if compiled.mean_distances is None:
         return sorted_distances(mixtures, grid)
     columns = (mixtures.log_p50, mixtures.sigma, mixtures.weight, grid.logs, grid.weights)
@@ -160,6 +164,6 @@ def sorted_distances(mixtures: Mixtures, grid: Grid) -> Floats:
 
 
 def distance_matrix(mixtures: Mixtures, grid: Grid) -> Floats:
-    """`[rank, rank]`: every distance, in ns. The square of the ranks: for a chosen few."""
+    """`[rank, rank]`: all pairwise distances, in ns. Quadratic, so only for a few ranks."""
     values, weights = mixtures.cdfs(grid.logs), grid.weights
     return np.stack([weights @ np.abs(values - values[:, [at]]) for at in range(len(mixtures))])

@@ -1,6 +1,6 @@
-"""Robust statistics of the detectors: medians, noise, blocks of steps, the worst stretch.
+"""Robust statistics for the detectors: medians, noise, blocks of steps, the worst stretch of steps.
 
-Unknown values are NaN everywhere and count for nothing.
+Unknown values are NaN everywhere and are ignored.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ from stepscope.diagnose.numeric import compiled
 from stepscope.window import Floats, Ints, Mask
 
 MAD_TO_SIGMA = 1.4826
-"""Median absolute deviation to standard deviation, for a Gaussian."""
+"""Ratio of standard deviation to median absolute deviation, for a Gaussian. Statistics."""
 NOISE_FLOOR = 0.002
-"""Relative noise below which a clock is the limit (algorithm notes, section 4: MAD with 0.2 %
-floor). Guards against a scale of zero."""
+"""Relative noise below this is the resolution of the clock (algorithm notes, section 4: MAD with
+0.2 % floor). Prevents a scale of zero. Our simulator."""
 TRIM = 0.2
-"""Share of a block's values dropped at either end: a checkpoint every fifth step, or rarer, leaves
-no mark on a block of ten."""
+"""Share of a block's values that is dropped at either end, so that a checkpoint every fifth step,
+or rarer, does not affect a block of ten. Our simulator."""
 MUCH_FREEDOM = 1000
-"""Degrees beyond which Student's quantile stays what it is: 0.7 % above the last, at z = 5."""
+"""Degrees of freedom are capped here: Student's quantile is then 0.7 % above its limit at z = 5.
+Statistics."""
 MAX_CORRELATION = 0.8
-"""Noise of neighbouring blocks that correlates more than this is a trend, not noise."""
+"""If neighbouring blocks correlate more than this, it is a trend and not noise. Our simulator."""
 
 
 def median(values: Floats) -> float:
@@ -40,13 +41,13 @@ def median(values: Floats) -> float:
 
 
 def varies(values: Ints, begins: Ints) -> Mask:
-    """Whether the values of a run, from one begin to the next, are not all the same."""
+    """Whether the values of each section, from one begin to the next, differ."""
     differs: Mask = np.maximum.reduceat(values, begins) != np.minimum.reduceat(values, begins)
     return differs
 
 
 def column_median(values: Floats) -> Floats:
-    """Median of every column over the rows that know it; NaN where none does."""
+    """Median of the known values of every column; NaN if there is none."""
     return _middle(np.sort(values, axis=0), np.isfinite(values).sum(axis=0))
 
 
@@ -60,7 +61,7 @@ def _middle(ordered: Floats, count: Ints) -> Floats:
 
 
 def row_medians(values: Floats) -> Floats:
-    """Median of every row over the columns that are known."""
+    """Median of the known values of every row."""
     return column_median(values.T)
 
 
@@ -76,7 +77,7 @@ def sigma(values: Floats) -> float:
 
 
 def leave_one_out_median(values: Floats) -> Floats:
-    """For every value the median of the others along the second last axis: its peers."""
+    """For every value, the median of its peers: all others along the second last axis."""
     if compiled.peer_medians is None or not values.size:
         return sorted_peer_median(values)
     packed = values.astype(np.float64, copy=False).tobytes()
@@ -87,8 +88,8 @@ def leave_one_out_median(values: Floats) -> Floats:
 def sorted_peer_median(values: Floats) -> Floats:
     """The same in numpy.
 
-    One sort serves all members of a group: without the value at sorted position `i`, the k-th of
-    the rest is at `k`, or at `k + 1` from `i` on.
+    One sort is enough for all members of a group: without the value at sorted position `i`, the
+    k-th of the rest is at `k`, or at `k + 1` from `i` on.
     """
     size = values.shape[-2]
     order = np.argsort(values, axis=-2)  # NaN sorts last
@@ -105,7 +106,7 @@ def sorted_peer_median(values: Floats) -> Floats:
 
 
 def block_means(values: Floats, width: int) -> Floats:
-    """Trimmed mean of every `width` steps along the last axis; a remainder is dropped in front."""
+    """Trimmed mean of every `width` steps along the last axis; leftover first steps are dropped."""
     count = values.shape[-1] // width
     tail = values[..., values.shape[-1] - count * width :]
     blocks = np.sort(tail.reshape(*values.shape[:-1], count, width), axis=-1)
@@ -120,13 +121,13 @@ def block_means(values: Floats, width: int) -> Floats:
 
 @dataclass(frozen=True)
 class Stretches:
-    """For every row of a matrix the range of columns in which it exceeds the most."""
+    """For every row of a matrix, the range of columns with the largest total excess."""
 
     first: Ints
     stop: Ints
     mean: Floats
     length: Ints
-    """Columns of the range that hold a value."""
+    """Number of columns of the range with a known value."""
 
     def inside(self, columns: int) -> Mask:
         """Which cells lie in the row's range."""
@@ -135,18 +136,19 @@ class Stretches:
 
 
 def worst_stretch(excess: Floats, allowance: float) -> Stretches:
-    """The range of columns whose excess over an allowance sums to the most, row by row.
+    """The range of columns with the largest sum of excess over an allowance, for every row.
 
     Page's cumulative sum (Continuous inspection schemes, 1954) with both ends kept; linear. The
-    allowance that finds a shift best is half of it, so that the second pass takes half of what the
-    first found: else a large shift draws in what by chance was above the allowance before it.
+    best allowance for a shift is half of the shift. So a second pass uses half of what the first
+    found; otherwise a large shift would include columns before it that exceed the allowance by
+    chance.
     """
     rough = _largest_sum(excess, np.full(len(excess), allowance))
     return _largest_sum(excess, np.maximum(rough.mean / 2, allowance))
 
 
 def _largest_sum(excess: Floats, allowance: Floats) -> Stretches:
-    """Of a range of columns: what was summed up at its end, less the least there was before."""
+    """The range with the largest sum: the cumulative sum at its end less the smallest before."""
     rows, columns = excess.shape
     gain = np.where(np.isfinite(excess), excess - allowance[:, None], 0.0)
     total = np.concatenate((np.zeros((rows, 1)), np.cumsum(gain, axis=1)), axis=1)
@@ -169,21 +171,21 @@ def _with_means(excess: Floats, first: Ints, stop: Ints) -> Stretches:
 
 @dataclass(frozen=True)
 class Noise:
-    """How much block values scatter, and how much longer their memory makes a mean's error."""
+    """How much block values scatter, and by how much autocorrelation increases a mean's error."""
 
     sigma: float
     memory: float
     samples: int
 
     def of_mean(self, length: Ints) -> Floats:
-        """Standard error of the mean of so many blocks."""
+        """Standard error of the mean of `length` blocks."""
         return self.sigma * self.memory / np.sqrt(np.maximum(length, 1))
 
 
 def pooled_noise(excess: Floats, allowance: float) -> Noise:
-    """Scatter of all rows about two levels each: in and out of the stretch that differs the most.
+    """Scatter of all rows around two levels each: inside and outside of their worst stretch.
 
-    A row may differ upwards or downwards: in a pair, one's excess is the other's lack.
+    A row may differ upwards or downwards: in a pair, the excess of one is the deficit of the other.
     """
     up, down = worst_stretch(excess, allowance), worst_stretch(-excess, allowance)
     higher = up.mean * np.sqrt(up.length) >= down.mean * np.sqrt(down.length)
@@ -195,12 +197,12 @@ def pooled_noise(excess: Floats, allowance: float) -> Noise:
 
 
 def noise_of(residual: Floats) -> Noise:
-    """Scatter of what is left when levels are gone.
+    """Scatter of residuals, after the levels are subtracted.
 
-    The larger of two estimates counts: about the levels (sees slow drifts) and between neighbours
-    (sees what the levels swallowed). Correlation of neighbours makes a mean less certain by
-    sqrt((1 + rho) / (1 - rho)), the large-sample factor of a first-order autoregression; short
-    series show (1 + 3 rho) / n too little of it (Kendall, Note on bias in the estimation of
+    The larger of two estimates counts: around the levels (includes slow drifts) and between
+    neighbours (includes what the levels absorbed). Correlation of neighbours increases the error of
+    a mean by sqrt((1 + rho) / (1 - rho)), the large-sample factor of a first-order autoregression;
+    short series underestimate rho by (1 + 3 rho) / n (Kendall, Note on bias in the estimation of
     autocorrelation, 1954).
     """
     spread = max(sigma(residual), step_noise(residual), NOISE_FLOOR)
@@ -211,7 +213,7 @@ def noise_of(residual: Floats) -> Noise:
 
 
 def step_noise(values: Floats) -> float:
-    """Scatter between neighbouring columns: that of single values, whatever their level does."""
+    """Scatter of single values from the differences of neighbours, independent of their level."""
     return sigma(np.diff(values, axis=1)) / math.sqrt(2)
 
 
@@ -242,17 +244,17 @@ def largest_mean(values: Floats, length: int) -> float:
 
 
 def threshold(false_alarms: float, tests: int, samples: int) -> float:
-    """The z that healthy noise passes in `false_alarms` of all diagnoses, over so many tests.
+    """The limit that healthy noise exceeds in a share `false_alarms` of all diagnoses.
 
-    Bonferroni over the tests; the scale itself is estimated from `samples` values, so the quantile
-    is Student's, by its expansion t = z + (z^3 + z) / 4n (Abramowitz and Stegun, 26.7.5).
+    Bonferroni over the tests. The scale is estimated from `samples` values, so the quantile is
+    Student's, by its expansion t = z + (z^3 + z) / 4n (Abramowitz and Stegun, 26.7.5).
     """
     z = NormalDist().inv_cdf(1 - false_alarms / max(tests, 1))
     return z + (z**3 + z) / (4 * max(samples - 2, 1))
 
 
 def student(probability: float, freedom: int) -> float:
-    """Student's quantile, for few degrees of freedom as well: no expansion, but bisection."""
+    """Student's quantile by bisection, which is exact for few degrees of freedom as well."""
     low, high = 0.0, 1e6
     freedom = min(freedom, MUCH_FREEDOM)
     for _ in range(80):

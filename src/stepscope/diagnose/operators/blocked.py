@@ -1,4 +1,4 @@
-"""Operators that ranks have entered and not left, and who holds each of them."""
+"""Blocked operators in flight recorder dumps: who waits in them, and which ranks block them."""
 
 from __future__ import annotations
 
@@ -11,21 +11,25 @@ from stepscope.diagnose.operators.progress import Recording
 from stepscope.window import NULL, Ints
 
 LONGER_PAUSE = 1.5
-"""A wait may be half as long again as the longest pause between this rank's calls."""
+"""A wait up to 1.5 times as long as the longest pause between this rank's calls is ordinary. Our
+simulator."""
 LEAST_AGE_NS = 10**9
-"""A younger wait is none: dumps are not taken and written at one moment."""
+"""A shorter wait does not count: dumps are not all taken and written at the same time. Our
+simulator."""
 SLOW_DUMP_NS = 10 * 10**9
-"""Torch 2.13 reads its own symbols for two seconds of processor time before its first dump with
-stacks, and on a busy host that lasts: a wait that looks no older than this may be younger."""
+"""Torch 2.13 reads its own symbols for two seconds of CPU time before its first dump with stacks,
+which takes longer on a busy host: a wait that seems shorter than this may be shorter still. Our
+simulator."""
 COPIED_NS = 3600 * 10**9
-"""A file that is an hour younger than the wait it tells of was copied since."""
+"""A file written an hour or more after the wait began was copied later. Our simulator."""
 CLOCK_NS = 10**9
-"""File systems and clocks differ by less; a dump older than its entries tells no age."""
+"""Clocks of file systems and processes differ by less. If a dump is older than its entries by more
+than this, its time says nothing about the age of a wait. Our simulator."""
 
 
 @dataclass(frozen=True)
 class Blocked:
-    """One operator that some ranks wait in. Empty sets hold nobody."""
+    """One operator that some ranks wait in."""
 
     group: str
     op: str
@@ -34,21 +38,21 @@ class Blocked:
     waiting: frozenset[int]
     left: frozenset[int]
     absent: frozenset[int]
-    """Have a dump, and have not come."""
+    """Ranks whose dump shows that they have not entered it."""
     late: frozenset[int]
-    """Called it, but their device has not begun while others' has."""
-    unseen: frozenset[int]
-    """Have no dump."""
+    """Ranks that called it, but whose device has not started it although others have."""
+    without_dump: frozenset[int]
+    """Members without a dump."""
     unknown: frozenset[int]
-    """Have a dump that does not tell: older than the others', or its ring forgot the group."""
+    """Ranks whose dump is inconclusive: it is older, or its ring buffer lost the group."""
     since_ns: int
     peer: int = -1
-    """Of a send or receive."""
+    """The other rank of a send or receive."""
 
     @property
-    def holders(self) -> frozenset[int]:
-        """Whom the waiting ranks wait for, as far as dumps tell."""
-        return self.absent or self.late or self.unseen
+    def blockers(self) -> frozenset[int]:
+        """The ranks that the waiting ranks wait for, as far as the dumps show."""
+        return self.absent or self.late or self.without_dump
 
     @property
     def where(self) -> str:
@@ -59,7 +63,7 @@ class Blocked:
 
 
 def find_blocked(recording: Recording) -> list[Blocked]:
-    """Every rank's first open operator in each group, the oldest first."""
+    """The first open operator of each rank and group, the oldest first."""
     found = [*_collectives(recording), *_pairs(recording)]
     return sorted(found, key=lambda one: (one.since_ns, one.group, one.seq))
 
@@ -73,15 +77,17 @@ def _collectives(recording: Recording) -> Iterator[Blocked]:
 
 
 def _open_at(recording: Recording, group: str) -> set[int]:
-    """The operators of a group in which some rank stands."""
+    """The sequence numbers of the operators of a group in which some rank waits."""
     lanes = recording.lanes[group]
     found: set[int] = set()
     for lane in lanes.values():
-        told = recording.told[lane.rows]
-        stands = (told & ~recording.done[lane.rows]) | recording.doubtful[lane.rows]
-        found.update(map(int, lane.seqs[stands][:1]))
-    ends = [lane.last for lane in lanes.values() if not recording.told[lane.rows].all()]
-    if ends:  # of these only the order is known: they stand where the slowest has not come
+        has_state = recording.has_state[lane.rows]
+        is_open = (has_state & ~recording.done[lane.rows]) | recording.doubtful[lane.rows]
+        found.update(map(int, lane.seqs[is_open][:1]))
+    ends = [lane.last for lane in lanes.values() if not recording.has_state[lane.rows].all()]
+    if (
+        ends
+    ):  # only their order is known: they wait in the operator that the slowest has not reached
         silent = recording.absent(group, 1) - frozenset(lanes)
         front = 0 if silent else min(lane.last for lane in lanes.values())
         found.update(seq for lane in lanes.values() if (seq := lane.after(front)) is not None)
@@ -89,8 +95,8 @@ def _open_at(recording: Recording, group: str) -> set[int]:
 
 
 def _collective(recording: Recording, group: str, seq: int) -> Blocked | None:
-    here = recording.lanes[group]
-    rows = {rank: row for rank, lane in here.items() if (row := lane.row_of(seq)) is not None}
+    lanes = recording.lanes[group]
+    rows = {rank: row for rank, lane in lanes.items() if (row := lane.row_of(seq)) is not None}
     absent = recording.absent(group, seq)
     waiting = {rank for rank, row in rows.items() if _waits(recording, row, bool(absent))}
     if not waiting:
@@ -101,7 +107,7 @@ def _collective(recording: Recording, group: str, seq: int) -> Blocked | None:
         return None
     late = frozenset() if absent else _late(recording, rows, waiting)
     row = rows[min(waiting)]
-    came = frozenset(rows) | {rank for rank, lane in here.items() if lane.last >= seq}
+    came = frozenset(rows) | {rank for rank, lane in lanes.items() if lane.last >= seq}
     return Blocked(
         group, recording.comm.strings("op")[row] or recording.comm.strings("call")[row] or "?",
         seq, tuple(rows[rank] for rank in sorted(waiting)), frozenset(waiting),
@@ -114,15 +120,15 @@ def _collective(recording: Recording, group: str, seq: int) -> Blocked | None:
 
 def _waits(recording: Recording, row: int, somebody_absent: bool) -> bool:
     if recording.doubtful[row]:
-        return somebody_absent and bool(recording.together[row])
-    return not recording.done[row] if recording.told[row] else somebody_absent
+        return somebody_absent and bool(recording.synchronizing[row])
+    return not recording.done[row] if recording.has_state[row] else somebody_absent
 
 
 def _gave_up(recording: Recording, rows: list[int], absent: int) -> bool:
-    """Whether operators that ended, nobody knows how, have failed and not succeeded.
+    """Whether operators that ended with an unknown result failed.
 
-    A dump that is taken a moment before the others looks the same, but then seldom do most ranks
-    stand in the very same operator.
+    A dump that is taken a moment before the others looks the same, but then most ranks are rarely
+    in the very same operator.
     """
     comm = recording.comm
     age = comm.ints("dumped_ns")[rows] - comm.ints("enqueue_ns")[rows]
@@ -131,31 +137,31 @@ def _gave_up(recording: Recording, rows: list[int], absent: int) -> bool:
 
 
 def _late(recording: Recording, rows: dict[int, int], waiting: set[int]) -> frozenset[int]:
-    """Ranks whose device has not begun, where the recorder shows that others' has."""
-    seen = recording.comm.strings("seen")
-    begun = {rank for rank in waiting if seen[rows[rank]] == "started"}
-    idle = {rank for rank in waiting if seen[rows[rank]] == "scheduled"}
+    """Ranks whose device has not started the operator although the devices of others have."""
+    states = recording.comm.strings("seen")
+    begun = {rank for rank in waiting if states[rows[rank]] == "started"}
+    idle = {rank for rank in waiting if states[rows[rank]] == "scheduled"}
     return frozenset(idle) if begun else frozenset()
 
 
 def _pairs(recording: Recording) -> Iterator[Blocked]:
-    """First open sends and receives of every direction between two ranks."""
+    """The first open send or receive of each direction between two ranks."""
     for (group, op, rank, peer), rows in recording.channels.items():
-        open_rows = rows[recording.told[rows] & ~recording.done[rows]]
+        open_rows = rows[recording.has_state[rows] & ~recording.done[rows]]
         if not open_rows.size or rank == peer:
             continue
         row = int(open_rows[0])
         answer = "Recv" if op == "Send" else "Send"
         other = recording.channels.get((group, answer, peer, rank))
         came = other is not None and _met(recording, rank, peer, rows, row, other)
-        nobody, other_end = frozenset[int](), frozenset({peer})
-        known, tells = peer in recording.recorded, peer not in recording.outdated
+        none_known, other_end = frozenset[int](), frozenset({peer})
+        known, conclusive = peer in recording.recorded, peer not in recording.outdated
         yield Blocked(
-            group, op, int(recording.comm.ints("seq")[row]), (row,), frozenset({rank}), nobody,
-            absent=other_end if known and tells and not came else nobody,
-            late=nobody,
-            unseen=nobody if known else other_end,
-            unknown=nobody if tells else other_end,
+            group, op, int(recording.comm.ints("seq")[row]), (row,), frozenset({rank}), none_known,
+            absent=other_end if known and conclusive and not came else none_known,
+            late=none_known,
+            without_dump=none_known if known else other_end,
+            unknown=none_known if conclusive else other_end,
             since_ns=int(recording.comm.ints("enqueue_ns")[row]), peer=peer,
         )  # fmt: skip
 
@@ -163,7 +169,7 @@ def _pairs(recording: Recording) -> Iterator[Blocked]:
 def _met(recording: Recording, rank: int, peer: int, rows: Ints, row: int, other: Ints) -> bool:
     """Whether the other end of a send or receive was called.
 
-    By count where both rings are whole, else by whether the other end stands in one as well.
+    Decided by count if neither ring buffer wrapped, else by whether the other end waits as well.
     """
     if rank in recording.wrapped or peer in recording.wrapped:
         return bool((~recording.done[other]).any())
@@ -175,7 +181,8 @@ def is_young(
 ) -> bool:
     """Whether these waits may be ordinary: every dump was written soon after the wait began.
 
-    A file's time is that of the dump or, if it was copied, later: it bounds the age from above.
+    A file's time is that of the dump or, if it was copied, a later one. So it is an upper bound of
+    the age.
     """
     rows = np.array([row for one in blocked for row in one.rows], np.int64)
     rows = rows[~recording.doubtful[rows]]
@@ -192,7 +199,7 @@ def is_young(
 
 
 def until_ns(recording: Recording, one: Blocked) -> int:
-    """How far a wait was followed: to the first of its dumps, where their files can tell that."""
+    """Until when a wait is known to have lasted: its first dump, if the file times are usable."""
     comm, rows = recording.comm, np.array(one.rows, np.int64)
     written = int(comm.ints("dumped_ns")[rows].min())
     newest = int(comm.ints("enqueue_ns").max())
@@ -200,7 +207,7 @@ def until_ns(recording: Recording, one: Blocked) -> int:
 
 
 def _pause_ns(recording: Recording, rank: int) -> float:
-    """The longest that this rank may be between two calls; its first half is warming up."""
+    """The longest ordinary time between two calls of this rank; the first half is warm-up."""
     comm = recording.comm
     times = np.sort(comm.ints("enqueue_ns")[comm.ints("rank") == rank])
     gaps = np.diff(times[times.size // 2 :])

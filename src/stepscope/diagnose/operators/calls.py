@@ -1,8 +1,8 @@
-"""What the members of one operator called, and whether that can go together.
+"""Clashes: operators whose members made calls that do not match.
 
-Only what the operator demands to be equal is compared: the elements that go in of an AllReduce,
-that come out of a Broadcast; an AllGather's parts may differ if their sum does not; an AllToAll's
-may all differ if as much goes in as comes out.
+Only what the operator requires to be equal is compared: the input elements of an AllReduce, the
+output elements of a Broadcast. The parts of an AllGather may differ if their sum is right, those of
+an AllToAll if as many elements go in as come out.
 """
 
 from __future__ import annotations
@@ -20,14 +20,16 @@ SAME = {
     "AllReduce": "given", "Reduce": "given", "Gather": "given", "ReduceScatter": "given",
     "Broadcast": "taken", "Scatter": "taken", "AllGather": "taken",
 }  # fmt: skip
-"""The side of which all members must have equally many elements."""
+"""The side (input: given, output: taken) on which all members must have equally many elements."""
 PARTS = {"AllGather": ("given", "taken"), "ReduceScatter": ("taken", "given"),
          "AllToAll": ("given", "taken")}  # fmt: skip
-"""Whose first side, summed over all members, must be the second (AllToAll: the sum of it)."""
+"""The first side, summed over all members, must equal the second (AllToAll: the sum of it)."""
 MISNUMBERED = 0.5
-"""More disagreement than this in a group means that its members were numbered apart."""
+"""If a larger share of a group's operators clash, their sequence numbers do not correspond. Our
+simulator."""
 FEW = 4
-"""So few operators of a group may all differ: then it began with the fault."""
+"""Up to this many operators of a group may all clash: the group may have begun with the fault. Our
+simulator."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Clash:
     what: str
     rows: Ints
     odd: frozenset[int]
-    """Ranks that differ from most, if there is a most."""
+    """The minority that differs from more than half of the members; empty if there is none."""
     since_ns: int
 
 
@@ -64,19 +66,20 @@ def _first(recording: Recording, group: str) -> Clash | None:
         return None
     at = int(np.argmax(wrong))
     what = next(name for name, mask in reasons.items() if mask[at])
-    mine = rows[begins[at] : begins[at + 1] if at + 1 < begins.size else None]
-    return Clash(group, int(seqs[at]), what, mine, _odd(comm, mine, what),
-                 int(comm.ints("enqueue_ns")[mine].max()))  # fmt: skip
+    calls = rows[begins[at] : begins[at + 1] if at + 1 < begins.size else None]
+    return Clash(group, int(seqs[at]), what, calls, _odd(comm, calls, what),
+                 int(comm.ints("enqueue_ns")[calls].max()))  # fmt: skip
 
 
 def _numbered_apart(recording: Recording, group: str, wrong: int, count: int) -> bool:
-    """Versions before 2.5 counted batches of sends as collectives, on each rank its own."""
+    """Whether each rank numbered its operators differently: PyTorch before 2.5 counted batches of
+    sends as collectives, separately on each rank."""
     sends = any(key[0] == group for key in recording.channels)
     return sends and count > FEW and wrong > MISNUMBERED * count
 
 
 def _reasons(part: Table, begins: Ints, lengths: Ints, members: int) -> Mapping[str, Mask]:
-    """Which operators differ in what, the plainest first."""
+    """Which operators clash in operator, size or dtype; the most obvious reason first."""
     op = part.strings("op").codes.astype(np.int64)
     call = part.strings("call").codes.astype(np.int64)
     kind = np.where(op >= 0, op, op.max(initial=0) + 1 + call)
@@ -89,7 +92,7 @@ def _reasons(part: Table, begins: Ints, lengths: Ints, members: int) -> Mapping[
 
 
 def compared(part: Table) -> tuple[Ints, Ints]:
-    """Elements and type code of each row on the side that must agree, NULL where none must."""
+    """Element count and type code of each row on the side that must agree; NULL if none must."""
     numel, dtype = np.full(len(part), NULL), np.full(len(part), NULL)
     both = {*part.strings("dtype_given").values, *part.strings("dtype_taken").values}
     names = {name: at for at, name in enumerate(sorted(both - {""}))}
@@ -100,7 +103,7 @@ def compared(part: Table) -> tuple[Ints, Ints]:
         dtype[rows] = codes[types.codes[rows]]
         if op != "AllToAll":
             numel[rows] = part.ints(side)[rows]
-    dtype[part.ints("given") == 0] = NULL  # nothing goes in: its type does not matter
+    dtype[part.ints("given") == 0] = NULL  # without input the type does not matter
     return numel, dtype
 
 
@@ -110,7 +113,7 @@ def _known(values: Ints, begins: Ints) -> Mask:
 
 
 def _unbalanced(part: Table, begins: Ints) -> Mask:
-    """Where the parts of all members do not add up to the whole."""
+    """Operators whose parts, over all members, do not add up to the whole."""
     wrong = np.zeros(begins.size, np.bool_)
     for op, (small, large) in PARTS.items():
         fits = np.logical_and.reduceat(part.strings("op").equals(op), begins)
@@ -121,13 +124,13 @@ def _unbalanced(part: Table, begins: Ints) -> Mask:
             expected = np.add.reduceat(np.where(whole == NULL, 0, whole), begins)
         else:
             expected = np.maximum.reduceat(whole, begins)
-            fits &= varies(parts, begins)  # equal parts may be counted otherwise, as gloo's are
+            fits &= varies(parts, begins)  # equal parts may be counted differently, as in gloo
         wrong |= fits & (total != expected)
     return wrong
 
 
 def _odd(comm: Table, rows: Ints, what: str) -> frozenset[int]:
-    """Ranks whose call differs from that of more than half."""
+    """The ranks whose call differs from the most common one, if they are fewer than half."""
     part = comm.take(rows)
     numel, dtype = compared(part)
     kinds = [part.strings("op")[at] or part.strings("call")[at] for at in range(len(part))]
@@ -142,7 +145,7 @@ def _odd(comm: Table, rows: Ints, what: str) -> frozenset[int]:
 
 
 def _odd_pairs(recording: Recording) -> Iterator[Clash]:
-    """Sends and receives of one direction that differ in size or type, where rings are whole."""
+    """Sends and receives that differ in size or type; only if both ring buffers are complete."""
     comm = recording.comm
     for (group, op, rank, peer), sends in recording.channels.items():
         other = recording.channels.get((group, "Recv", peer, rank))

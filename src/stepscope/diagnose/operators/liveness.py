@@ -1,4 +1,4 @@
-"""What is known of ranks right now: how far recording got, who is stopped, busy, idle or silent."""
+"""Signs of life of ranks: which are stopped, busy, idle or silent, and how far recording got."""
 
 from __future__ import annotations
 
@@ -12,28 +12,33 @@ from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.prepare.clean import TIMES
 from stepscope.window import NULL, Ints, Mask, Table, Window
 
-Doing = Literal["stopped", "idle", "saving", "active", "unknown"]
+Activity = Literal["stopped", "idle", "saving", "active", "unknown"]
 
 SILENT_NS = 60 * 10**9
-"""A host so far behind the newest one has itself gone silent; the others need not wait for it."""
+"""A host whose newest row is this much older than the newest of all hosts has gone silent and does
+not count. Our simulator."""
 IDLE_CORES = 0.05
-"""Below a twentieth of a core a process makes no progress; a waiting one polls now and then."""
+"""A process that uses less than a twentieth of a core makes no progress; a waiting process still
+polls now and then. Our simulator."""
 STOPPED = 0.5
+"""Samples of `proc_stopped` are 0 or 1; at least this means stopped."""
 SAVING = (
     "save", "checkpoint", "state_dict", "serializ", "evaluat", "validat", "compile", "inductor",
     "dynamo", "push_to_hub", "upload",
 )  # fmt: skip
-"""Words in function names of work that one rank does while the others rightly wait for it."""
+"""Words in function names of work for which the other ranks wait by design. Our simulator."""
 EXPECTED_NS = 10**9
-"""The step time of a job whose steps nobody recorded, for thresholds that have floors anyway."""
-NO_LOOK = ("steps_blocked",)
-"""What a processor says of a rank because nothing came from it, not because it looked at it."""
+"""Assumed step time of a job without recorded steps. The thresholds that use it have floors. Our
+simulator."""
+INFERRED = ("steps_blocked",)
+"""Metrics that a processor infers because a rank sent nothing; it did not look at the process."""
 WARM_UP = 3
-"""First periods compile and load; they tell nothing of how long this job pauses."""
+"""The first gaps between steps contain compilation and loading and do not count. Our simulator."""
 
 
 def now_ns(window: Window) -> int | None:
-    """How far the recorders of all hosts had looked: `observed_until_ns`, else the least newest."""
+    """The time until which all hosts were recorded: `observed_until_ns`, else the newest row of the
+    host that is furthest behind."""
     if window.job.observed_until_ns is not None:
         return window.job.observed_until_ns
     newest = [time for time in _newest_by_host(window).values() if time > NULL]
@@ -56,7 +61,7 @@ def _newest_by_host(window: Window) -> dict[str, int]:
 
 
 def _owners(window: Window, table: Table) -> tuple[list[str], Ints]:
-    """The host of each row: as the row says, or its rank's."""
+    """The host of each row: its own `host` column, or the host of its rank."""
     if table.has("host"):
         hosts = table.strings("host")
         codes, index = np.unique(hosts.codes, return_inverse=True)
@@ -73,34 +78,34 @@ def _last_times(table: Table) -> Ints:
 
 
 @dataclass(frozen=True)
-class Pace:
-    """The job's expected step, its longest ordinary gap between steps, and its last step's end."""
+class StepTiming:
+    """The job's typical step time, its longest gap between steps, and the end of its last step."""
 
     step_ns: float
-    longest_ns: float
+    longest_gap_ns: float
     last_end_ns: int | None
     started: bool = True
-    """Whether a step was ever finished, as far as somebody watched for that."""
+    """Whether a step ever finished; also true if that was not recorded."""
 
 
-def pace(window: Window) -> Pace:
-    """From finished steps, or from finished operators where no steps were recorded."""
+def step_timing(window: Window) -> StepTiming:
+    """Step timing from finished steps, or from finished operators if no steps were recorded."""
     steps, comm = window.table("steps"), window.table("comm_ops")
     if steps is not None and steps.has("step"):
         begins, last = _step_ends(steps)
     elif comm is not None and comm.has("end_ns") and (comm.ints("end_ns") != NULL).any():
         last = int(comm.ints("end_ns").max())
-        return Pace(EXPECTED_NS, 0.0, last, started=window.table("hardware") is None)
+        return StepTiming(EXPECTED_NS, 0.0, last, started=window.table("hardware") is None)
     else:
-        return Pace(EXPECTED_NS, 0.0, None, started=window.table("hardware") is None)
+        return StepTiming(EXPECTED_NS, 0.0, None, started=window.table("hardware") is None)
     gaps = np.diff(begins).astype(np.float64)
     gaps = gaps[gaps > 0]
     typical = stats.median(gaps) or stats.median(steps.floats("duration_ns")) or EXPECTED_NS
-    return Pace(typical, float(gaps[WARM_UP:].max(initial=0.0)), last)
+    return StepTiming(typical, float(gaps[WARM_UP:].max(initial=0.0)), last)
 
 
 def _step_ends(steps: Table) -> tuple[Ints, int]:
-    """When each step was finished by the last rank to finish it, in order of steps."""
+    """When the last rank finished each step, in order of steps."""
     number, index = np.unique(steps.ints("step"), return_inverse=True)
     ends = steps.ints("start_ns") + steps.ints("duration_ns")
     last = np.full(number.size, NULL)
@@ -109,98 +114,99 @@ def _step_ends(steps: Table) -> tuple[Ints, int]:
 
 
 @dataclass(frozen=True)
-class Signs:
-    """Signs of life of one rank since a moment."""
+class LifeSigns:
+    """Signs of life of one rank after a given time."""
 
-    doing: Doing
-    seen_ns: int | None
-    """Newest sample in which the process was alive; None where no samples are taken."""
+    activity: Activity
+    alive_ns: int | None
+    """Newest sample in which the process was alive; None if there are no samples."""
     stack: tuple[str, ...]
     stopped_ns: int | None = None
-    """Since when it has been found stopped, without a break; None of a rank that is not."""
+    """The first of the uninterrupted samples that found it stopped; None if it is not stopped."""
 
 
-class Watch:
-    """Signs of life of any rank since a moment, without a look through the rows of all others.
+class Liveness:
+    """Signs of life of any rank after a given time.
 
-    At ten thousand ranks of ten thousand waiting that would be hours.
+    The tables are split by rank once: if each of ten thousand waiting ranks scanned all rows, that
+    would take hours.
     """
 
     def __init__(self, window: Window, since_ns: int) -> None:
         self._window, self._since_ns = window, since_ns
-        self._seen: dict[int, Signs] = {}
+        self._signs: dict[int, LifeSigns] = {}
 
-    def of(self, rank: int) -> Signs:
-        """What a rank has been doing since the others began to wait for it."""
-        if rank not in self._seen:
-            tables = {name: ranks[rank] for name, ranks in self._apart.items() if rank in ranks}
+    def of(self, rank: int) -> LifeSigns:
+        """What a rank has done since the others began to wait for it."""
+        if rank not in self._signs:
+            tables = {name: ranks[rank] for name, ranks in self._by_rank.items() if rank in ranks}
             alone = replace(self._window, tables=tables)
-            self._seen[rank] = _signs_of(alone, rank, self._since_ns)
-        return self._seen[rank]
+            self._signs[rank] = _signs_of(alone, rank, self._since_ns)
+        return self._signs[rank]
 
     @cached_property
-    def _apart(self) -> dict[str, dict[int, Table]]:
-        """The tables that tell, by rank."""
+    def _by_rank(self) -> dict[str, dict[int, Table]]:
+        """The tables with signs of life, split by rank."""
         tables = self._window.tables
         return {name: dict(tables[name].per_rank())
                 for name in ("hardware", "stacks") if name in tables}  # fmt: skip
 
 
-def _signs_of(window: Window, rank: int, since_ns: int) -> Signs:
+def _signs_of(window: Window, rank: int, since_ns: int) -> LifeSigns:
     stack = latest_stack(window, rank)
     hardware = window.table("hardware")
     if hardware is None:
-        return Signs("saving" if saves(stack) else "unknown", None, stack)
-    mine = hardware.ints("rank") == rank
-    alive, stopped_ns = _alive(hardware, mine)
+        return LifeSigns("saving" if is_saving(stack) else "unknown", None, stack)
+    own = hardware.ints("rank") == rank
+    alive, stopped_ns = _alive(hardware, own)
     if stopped_ns is not None:
-        return Signs("stopped", alive, stack, stopped_ns)
-    if saves(stack):
-        return Signs("saving", alive, stack)
-    recent = mine & hardware.strings("metric").equals("cpu_util")
+        return LifeSigns("stopped", alive, stack, stopped_ns)
+    if is_saving(stack):
+        return LifeSigns("saving", alive, stack)
+    recent = own & hardware.strings("metric").equals("cpu_util")
     recent &= hardware.ints("ts_ns") > since_ns
     cores = hardware.floats("value")[recent]
     if not cores.size:
-        return Signs("unknown", alive, stack)
-    return Signs("idle" if float(np.median(cores)) < IDLE_CORES else "active", alive, stack)
+        return LifeSigns("unknown", alive, stack)
+    return LifeSigns("idle" if float(np.median(cores)) < IDLE_CORES else "active", alive, stack)
 
 
-def _alive(hardware: Table, mine: Mask) -> tuple[int | None, int | None]:
-    """Newest sample that did not find the process stopped, and since when it is, if the very newest
-    did."""
+def _alive(hardware: Table, own: Mask) -> tuple[int | None, int | None]:
+    """The newest sample that did not find the process stopped, and since when it has been stopped,
+    if the newest sample of all found it so."""
     times = hardware.ints("ts_ns")
-    state = mine & hardware.strings("metric").equals("proc_stopped")
+    state = own & hardware.strings("metric").equals("proc_stopped")
     halted = state & (hardware.floats("value") >= STOPPED)
-    seen = mine & ~hardware.strings("metric").equals("proc_stopped", *NO_LOOK)
-    alive = seen | (state & ~halted)
+    observed = own & ~hardware.strings("metric").equals("proc_stopped", *INFERRED)
+    alive = observed | (state & ~halted)
     newest = int(times[state].max()) if state.any() else None
     stopped = newest is not None and bool(halted[state & (times == newest)].any())
-    halting = _halting(times, state, halted) if stopped else None
-    if halting is not None:
-        alive &= times < halting
-    return (int(times[alive].max()) if alive.any() else None), halting
+    since = _stopped_since(times, state, halted) if stopped else None
+    if since is not None:
+        alive &= times < since
+    return (int(times[alive].max()) if alive.any() else None), since
 
 
-def _halting(times: Ints, state: Mask, halted: Mask) -> int:
-    """Since when the process has been found stopped without a break; a rank of two processes, the
-    one that left and the one that took its place, may be both at one moment."""
+def _stopped_since(times: Ints, state: Mask, halted: Mask) -> int:
+    """Since when every sample found the process stopped. A rank whose process was replaced by
+    another one may have both states at the same time."""
     running = state & ~halted
     after = int(times[running].max()) if running.any() else NULL
     return int(times[halted & (times >= after)].min())
 
 
 def while_alive(window: Window, waiting: frozenset[int]) -> Window:
-    """The window without what was seen after the first of the waiting ranks died.
+    """The window without hardware samples after the first of the waiting ranks died, if all died.
 
-    Somebody who finds a job stuck kills it: then all ranks are dead in the end, and only what was
-    seen before tells the one that had stopped from those that waited for it.
+    A stuck job gets killed. In the end all its ranks are dead, and only earlier samples distinguish
+    the rank that had stopped from those that waited for it.
     """
     hardware = window.table("hardware")
     if hardware is None or not waiting:
         return window
     states = hardware.take(hardware.strings("metric").equals("proc_stopped"))
-    looked = dict(states.per_rank())
-    ends = [_death(looked[rank]) for rank in waiting if rank in looked]
+    sampled = dict(states.per_rank())
+    ends = [_death(sampled[rank]) for rank in waiting if rank in sampled]
     if len(ends) < len(waiting) or None in ends:
         return window
     before = hardware.ints("ts_ns") < min(end for end in ends if end is not None)
@@ -208,11 +214,11 @@ def while_alive(window: Window, waiting: frozenset[int]) -> Window:
 
 
 def _death(states: Table) -> int | None:
-    """When a process was first found stopped for good, or None; given what was found of it."""
+    """Since when a process has been stopped for good, or None; given its `proc_stopped` samples."""
     times, halted = states.ints("ts_ns"), states.floats("value") >= STOPPED
     if not halted[times == times.max()].any():
         return None
-    return _halting(times, np.ones(len(times), np.bool_), halted)
+    return _stopped_since(times, np.ones(len(times), np.bool_), halted)
 
 
 def latest_stack(window: Window, rank: int) -> tuple[str, ...]:
@@ -220,9 +226,9 @@ def latest_stack(window: Window, rank: int) -> tuple[str, ...]:
     table = window.table("stacks")
     if table is None:
         return ()
-    mine = table.ints("rank") == rank
-    main = mine & table.strings("thread").equals("MainThread")
-    rows = np.flatnonzero(main if main.any() else mine)
+    own = table.ints("rank") == rank
+    main = own & table.strings("thread").equals("MainThread")
+    rows = np.flatnonzero(main if main.any() else own)
     if not rows.size:
         return ()
     ends = table.ints("start_ns")[rows] + table.ints("duration_ns")[rows]
@@ -230,7 +236,7 @@ def latest_stack(window: Window, rank: int) -> tuple[str, ...]:
     return tuple(frames.split(";")) if frames else ()
 
 
-def saves(stack: tuple[str, ...]) -> bool:
-    """Whether some function on the stack is work that others rightly wait for."""
+def is_saving(stack: tuple[str, ...]) -> bool:
+    """Whether a function on the stack is work that other ranks wait for by design."""
     names = [frame.split(" (", 1)[0].lower() for frame in stack]
     return any(word in name for name in names for word in SAVING)

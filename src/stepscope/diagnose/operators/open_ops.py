@@ -1,8 +1,9 @@
-"""Operators that somebody entered and that have not ended, and who of their members is where.
+"""Open operators: some rank entered them and they have not ended; and the state of each member.
 
-A host calls ahead of its device: having called is not having come, where devices were watched.
-None is left out, however many there are: a rank that waits in an operator nobody looked at would
-seem to wait nowhere, and be blamed. Cost: one match of the table, then the rows of open operators.
+A host calls ahead of its device. Where device times were recorded, a call alone therefore does not
+count as an arrival. All open operators are read, however many there are: a rank that waits in an
+operator that was left out would seem to wait nowhere, and would be blamed.
+Cost: one match of the table, then the rows of open operators.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _UNKNOWN = -1
 
 
 @dataclass(frozen=True)
-class Open:
+class OpenOperator:
     """One operator that has begun on some rank and not ended."""
 
     group: str
@@ -32,41 +33,41 @@ class Open:
     waiting: frozenset[int]
     absent: frozenset[int]
     unreached: frozenset[int]
-    """Those of the absent whose host called it, but whose device has not come to it."""
+    """Absent ranks whose host called it, but whose device has not reached it."""
     called_ns: Mapping[int, int]
     """When the host of each member called it."""
     since_ns: int
     """The last arrival."""
     sender: int = -1
-    """Of a send and its receive."""
+    """The sending rank of a send and its receive, else -1."""
 
 
 def is_finished(comm: Table) -> Mask:
-    """Which rows have an end, known or not."""
+    """Which rows ended, at a known time or not."""
     done = comm.strings("state").equals("done") if comm.has("state") else np.zeros(
         len(comm), np.bool_)  # fmt: skip
     return done | (comm.ints("end_ns") != NULL) if comm.has("end_ns") else done
 
 
-def open_operators(window: Window, comm: Table, finished: Mask) -> tuple[Open, ...]:
-    """All of them, those called first first."""
+def open_operators(window: Window, comm: Table, finished: Mask) -> tuple[OpenOperator, ...]:
+    """All open operators, in the order of their first calls."""
     matched = match(comm)
     waits = ~finished & ~_overtaken(comm, finished) & (matched.key >= 0)
     on_device = waits & _started(comm)
-    # what no device has come to keeps nobody, unless none is known to have come to anything
+    # an operator that no device has reached blocks no rank, unless device times are unknown
     waits = on_device if on_device.any() else waits
     if not waits.any():
         return ()
     rows = _members_rows(matched.key, waits)
-    sheet = _Sheet(comm.take(rows), matched.key[rows], matched.p2p[rows], finished[rows])
-    reader = _Reader(window, comm, sheet, _Beyond.of(comm, sheet))
+    open_rows = _OpenRows(comm.take(rows), matched.key[rows], matched.p2p[rows], finished[rows])
+    reader = _Reader(window, comm, open_rows, _LaterCalls.of(comm, open_rows))
     return tuple(sorted(reader.all(), key=lambda one: min(one.called_ns.values())))
 
 
 def _overtaken(comm: Table, finished: Mask) -> Mask:
-    """Rows without an end whose rank has finished a later operator of their lane: it was lost.
+    """Rows without an end whose rank finished a later operator of the lane: their end was lost.
 
-    Only of groups with such rows, and from the oldest of these on, operators may be later.
+    To save work, only groups with unfinished rows are searched, from the oldest of these on.
     """
     group, seq = comm.strings("group").codes, comm.ints("seq")
     oldest = np.full(int(group.max(initial=0)) + 2, np.iinfo(np.int64).max)
@@ -81,20 +82,21 @@ def _overtaken(comm: Table, finished: Mask) -> Mask:
 
 
 def _lanes(comm: Table) -> Ints:
-    """Numbers of what ends in order: a rank's collectives of a group, its sends to one peer."""
+    """Numbers the lanes, in which operators end in order: a rank's collectives of a group, or its
+    sends to one peer."""
     pairs = comm.strings("op").equals(*POINT_TO_POINT)
     key = comm.ints("rank")
-    ways = [comm.strings("group").codes, np.where(pairs, comm.strings("op").codes, -1)]
+    columns = [comm.strings("group").codes, np.where(pairs, comm.strings("op").codes, -1)]
     if comm.has("peer"):
-        ways.append(np.where(pairs, comm.ints("peer"), -1))
-    for way in ways:
-        _, part = np.unique(way, return_inverse=True)
+        columns.append(np.where(pairs, comm.ints("peer"), -1))
+    for column in columns:
+        _, part = np.unique(column, return_inverse=True)
         _, key = np.unique(key * (part.max(initial=0) + 1) + part, return_inverse=True)
     return key
 
 
 def _members_rows(key: Ints, waits: Mask) -> Rows:
-    """The rows of all members of operators that somebody waits in, operator by operator."""
+    """The rows of all members of operators in which some rank waits, operator by operator."""
     wanted = np.zeros(int(key.max()) + 2, np.bool_)  # the last is for rows of no operator
     wanted[key[waits]] = True
     rows = np.flatnonzero(wanted[key])
@@ -102,14 +104,14 @@ def _members_rows(key: Ints, waits: Mask) -> Rows:
 
 
 def _started(comm: Table) -> Mask:
-    """Which of the rows a device has come to, as far as that was recorded."""
+    """Which rows a device has reached; none if device times were not recorded."""
     if not comm.has("start_ns"):
         return np.zeros(len(comm), np.bool_)
     return np.asarray(comm.ints("start_ns") != NULL)
 
 
 @dataclass(frozen=True)
-class _Sheet:
+class _OpenRows:
     """The rows of open operators, sorted by operator."""
 
     comm: Table
@@ -118,7 +120,7 @@ class _Sheet:
     finished: Mask
 
     def operators(self) -> Iterator[slice]:
-        """The rows of each."""
+        """The rows of each operator."""
         edges = np.flatnonzero(np.diff(self.key, prepend=_UNKNOWN, append=_UNKNOWN)).tolist()
         yield from map(slice, edges, edges[1:])
 
@@ -136,7 +138,7 @@ class _Sheet:
 
     @cached_property
     def group(self) -> Ints:
-        """Codes."""
+        """Codes of the group names."""
         return self.comm.strings("group").codes.astype(np.int64)
 
     @cached_property
@@ -153,19 +155,20 @@ class _Sheet:
 
 
 @dataclass(frozen=True)
-class _Beyond:
-    """Who has called later collectives of a group than the oldest that is open."""
+class _LaterCalls:
+    """Calls of collectives that come after the oldest open one of their group."""
 
     ranks: Mapping[int, Ints]
-    """By the code of the group."""
+    """The calling ranks, by the code of the group."""
     seqs: Mapping[int, Ints]
+    """The sequence numbers, in the same order."""
 
     @classmethod
-    def of(cls, comm: Table, sheet: _Sheet) -> _Beyond:
+    def of(cls, comm: Table, open_rows: _OpenRows) -> _LaterCalls:
         codes, seq = comm.strings("group").codes.astype(np.int64), comm.ints("seq")
         oldest = np.full(int(codes.max()) + 2, np.iinfo(np.int64).max)
-        together = ~sheet.p2p
-        np.minimum.at(oldest, sheet.group[together], sheet.comm.ints("seq")[together])
+        together = ~open_rows.p2p
+        np.minimum.at(oldest, open_rows.group[together], open_rows.comm.ints("seq")[together])
         later = np.flatnonzero(seq > oldest[codes])
         later = later[~comm.strings("op").equals(*POINT_TO_POINT)[later]]
         later = later[np.argsort(codes[later], kind="stable")]
@@ -174,8 +177,8 @@ class _Beyond:
         return cls({group: comm.ints("rank")[rows] for group, rows in parts.items()},
                    {group: seq[rows] for group, rows in parts.items()})  # fmt: skip
 
-    def than(self, group: int, seq: int) -> set[int]:
-        """The ranks with rows of a group beyond one operator: their row of it was lost."""
+    def ranks_after(self, group: int, seq: int) -> set[int]:
+        """The ranks that called a later operator of the group: their row of this one was lost."""
         if group not in self.ranks:
             return set()
         return set(self.ranks[group][self.seqs[group] > seq].tolist())
@@ -183,64 +186,66 @@ class _Beyond:
 
 @dataclass(frozen=True)
 class _Reader:
+    """Reads the state of each open operator."""
+
     window: Window
     comm: Table
-    """All of it."""
-    sheet: _Sheet
-    beyond: _Beyond
+    """All rows of `comm_ops`."""
+    open_rows: _OpenRows
+    later_calls: _LaterCalls
 
-    def all(self) -> Iterator[Open]:
-        return map(self._one, self.sheet.operators())
+    def all(self) -> Iterator[OpenOperator]:
+        return map(self._one, self.open_rows.operators())
 
-    def _one(self, rows: slice) -> Open:
-        sheet, first = self.sheet, rows.start
-        ranks, seq = sheet.rank[rows], sheet.comm.ints("seq")
-        begun = self._begun(rows) | sheet.finished[rows]
+    def _one(self, rows: slice) -> OpenOperator:
+        open_rows, comm, first = self.open_rows, self.open_rows.comm, rows.start
+        ranks = open_rows.rank[rows]
+        begun = self._begun(rows) | open_rows.finished[rows]
         entered, called = frozenset(ranks[begun].tolist()), frozenset(ranks.tolist())
         members = self._members(rows)
         lost = self._lost(rows, members - called)
-        return Open(
-            sheet.comm.strings("group")[first] or "", sheet.comm.strings("op")[first] or "?",
-            int(sheet.step[first]), int(seq[first]),
-            entered | lost, frozenset(ranks[begun & ~sheet.finished[rows]].tolist()),
+        return OpenOperator(
+            comm.strings("group")[first] or "", comm.strings("op")[first] or "?",
+            int(open_rows.step[first]), int(comm.ints("seq")[first]),
+            entered | lost, frozenset(ranks[begun & ~open_rows.finished[rows]].tolist()),
             frozenset(rank for rank in members - entered - lost if rank >= 0), called - entered,
-            dict(zip(ranks.tolist(), sheet.comm.ints("enqueue_ns")[rows].tolist(), strict=True)),
+            dict(zip(ranks.tolist(), comm.ints("enqueue_ns")[rows].tolist(), strict=True)),
             int(self._arrivals(rows)[begun].max()),
-            int(ranks[sheet.sends[rows]].max(initial=NO_PEER)),
+            int(ranks[open_rows.sends[rows]].max(initial=NO_PEER)),
         )  # fmt: skip
 
     def _begun(self, rows: slice) -> Mask:
-        """Which members are in an operator, of those that called it.
+        """Which members are in the operator, of those that called it.
 
-        A host calls ahead of its device. Where some devices have come to the operator and others
-        have not, those others are still busy with what is before it.
+        A host calls ahead of its device. If some devices have reached the operator and others have
+        not, the others are still busy with earlier work.
         """
-        started = self.sheet.started[rows]
+        started = self.open_rows.started[rows]
         return started if started.any() else np.ones(len(started), np.bool_)
 
     def _arrivals(self, rows: slice) -> Ints:
-        called, started = self.sheet.comm.ints("enqueue_ns")[rows], self.sheet.started[rows]
+        called, started = self.open_rows.comm.ints("enqueue_ns")[rows], self.open_rows.started[rows]
         if not started.any():
             return called
-        return np.where(started, self.sheet.comm.ints("start_ns")[rows], called)
+        return np.where(started, self.open_rows.comm.ints("start_ns")[rows], called)
 
     def _members(self, rows: slice) -> frozenset[int]:
-        ranks = frozenset(self.sheet.rank[rows].tolist())
-        if self.sheet.p2p[rows.start]:
-            return ranks | frozenset(self.sheet.peer[rows].tolist())
-        name = self.sheet.comm.strings("group")[rows.start] or ""
+        ranks = frozenset(self.open_rows.rank[rows].tolist())
+        if self.open_rows.p2p[rows.start]:
+            return ranks | frozenset(self.open_rows.peer[rows].tolist())
+        name = self.open_rows.comm.strings("group")[rows.start] or ""
         known = self.window.job.group(name)
-        return self._seen_in(name) if known is None else frozenset(known.ranks)
+        return self._callers(name) if known is None else frozenset(known.ranks)
 
-    def _seen_in(self, group: str) -> frozenset[int]:
-        """Of a group that the job does not tell of: who ever called something in it."""
-        here = self.comm.strings("group").equals(group)
-        return frozenset(self.comm.ints("rank")[here].tolist())
+    def _callers(self, group: str) -> frozenset[int]:
+        """All ranks that ever called an operator of a group; its members, if the job lists none."""
+        rows = self.comm.strings("group").equals(group)
+        return frozenset(self.comm.ints("rank")[rows].tolist())
 
     def _lost(self, rows: slice, silent: frozenset[int]) -> frozenset[int]:
-        """Those of the members without a row that have come to a later collective of the group."""
+        """The members without a row that called a later collective of the group."""
         at = rows.start
-        if self.sheet.p2p[at] or not silent:
+        if self.open_rows.p2p[at] or not silent:
             return frozenset()
-        seq = int(self.sheet.comm.ints("seq")[rows].max())
-        return silent & self.beyond.than(int(self.sheet.group[at]), seq)
+        seq = int(self.open_rows.comm.ints("seq")[rows].max())
+        return silent & self.later_calls.ranks_after(int(self.open_rows.group[at]), seq)

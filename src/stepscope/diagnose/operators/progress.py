@@ -1,7 +1,7 @@
-"""What each rank's recorder shows of each group: how far it came, and what it has not left.
+"""Progress of each rank in each group, from flight recorder dumps: its last and its open operators.
 
-A lane is one rank in one group, its operators in order. Lanes of one group are compared by their
-sequence numbers only: no clock is read.
+A lane holds the operators of one rank in one group, in order. Lanes of one group are compared by
+their sequence numbers only, never by a clock.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from stepscope.diagnose.prepare.matching import POINT_TO_POINT, TOGETHER
+from stepscope.diagnose.prepare.matching import POINT_TO_POINT, SYNCHRONIZING
 from stepscope.trace import ProcessGroup
 from stepscope.window import Ints, Mask, Strings, Table, Window
 
@@ -30,12 +30,12 @@ class Lane:
         return int(self.seqs[-1])
 
     def row_of(self, seq: int) -> int | None:
-        """The row of an operator, None where it was never entered or the ring forgot it."""
+        """The row of an operator; None if it was never entered or was overwritten in the ring."""
         at = int(np.searchsorted(self.seqs, seq))
         return int(self.rows[at]) if at < self.seqs.size and self.seqs[at] == seq else None
 
     def after(self, seq: int) -> int | None:
-        """The first operator beyond `seq`."""
+        """The first operator after `seq`."""
         at = int(np.searchsorted(self.seqs, seq, side="right"))
         return int(self.seqs[at]) if at < self.seqs.size else None
 
@@ -53,7 +53,7 @@ class Recording:
 
     @cached_property
     def recorded(self) -> frozenset[int]:
-        """Ranks of which there is a dump."""
+        """Ranks that have a dump."""
         known = self.window.job.recorded_ranks
         return frozenset(self.window.ranks if known is None else known)
 
@@ -62,18 +62,18 @@ class Recording:
         return self.comm.strings("op").equals(*POINT_TO_POINT)
 
     @cached_property
-    def together(self) -> Mask:
-        """Operators that nobody can leave before all have entered."""
-        return self.comm.strings("op").equals(*TOGETHER)
+    def synchronizing(self) -> Mask:
+        """Operators that no rank can leave before all ranks have entered."""
+        return self.comm.strings("op").equals(*SYNCHRONIZING)
 
     @cached_property
     def ended(self) -> Mask:
-        """Rows that the recorder calls ended."""
+        """Rows that the recorder marked as ended."""
         return self.comm.strings("state").equals("done")
 
     @cached_property
     def done(self) -> Mask:
-        """Rows that ended, also if the recorder missed it: a later one of the lane did."""
+        """Rows that ended; those before an ended row of their lane did, even if not marked so."""
         done = self.ended.copy()
         proven = done & ~self.doubtful
         lanes = [lane.rows for group in self.lanes.values() for lane in group.values()]
@@ -83,21 +83,21 @@ class Recording:
         return done
 
     @cached_property
-    def told(self) -> Mask:
-        """Rows of which the recorder tells whether they ended."""
-        told: Mask = self.comm.strings("state").codes >= 0
-        return told
+    def has_state(self) -> Mask:
+        """Rows for which the recorder reports whether they ended."""
+        has_state: Mask = self.comm.strings("state").codes >= 0
+        return has_state
 
     @cached_property
     def expired(self) -> Mask:
-        """The watchdog gave up on these: retired and never completed."""
+        """Rows on which the watchdog timed out: retired, but never completed."""
         return self.comm.mask("retired") & ~self.ended
 
     @cached_property
     def doubtful(self) -> Mask:
-        """Retired by a recorder that does not tell success from failure, and nothing after it.
+        """Each rank's last row, if it was retired and the recorder does not report its success.
 
-        A rank that goes on to another operator has seen the one before succeed.
+        A rank that went on to another operator must have seen the previous one succeed.
         """
         record, rank = self.comm.ints("record"), self.comm.ints("rank")
         newest = np.full(int(rank.max(initial=0)) + 1, -1)
@@ -108,7 +108,7 @@ class Recording:
 
     @cached_property
     def wrapped(self) -> frozenset[int]:
-        """Ranks whose ring lost its oldest entries."""
+        """Ranks whose ring buffer has overwritten its oldest entries."""
         return frozenset(
             rank for rank, rows in self.comm.per_rank() if int(rows.ints("record").min()) > 0
         )
@@ -138,8 +138,9 @@ class Recording:
 
     @cached_property
     def outdated(self) -> frozenset[int]:
-        """Ranks dumped before the others: some rank completed what needs a call they lack."""
-        proven = self.done & self.together & ~self.doubtful
+        """Ranks whose dump is older: another rank completed an operator that needs a call that is
+        missing from their dump."""
+        proven = self.done & self.synchronizing & ~self.doubtful
         old: set[int] = set()
         for name, lanes in self.lanes.items():
             last = {rank: lane.last for rank, lane in lanes.items()}
@@ -147,7 +148,7 @@ class Recording:
                      if proven[lane.rows].any()]  # fmt: skip
             newest = max(ended, default=0)
             old |= {rank for rank in self.members(name) & self.recorded
-                    if last.get(rank, 0) < newest and self.speaks_of(rank, name)}  # fmt: skip
+                    if last.get(rank, 0) < newest and self.silence_counts(rank, name)}  # fmt: skip
         return frozenset(old)
 
     def members(self, group: str) -> frozenset[int]:
@@ -155,22 +156,22 @@ class Recording:
         lanes = frozenset(self.lanes.get(group, {}))
         return lanes | frozenset(known.ranks) if known is not None else lanes
 
-    def speaks_of(self, rank: int, group: str) -> bool:
-        """Whether a rank's silence about a group means that it called nothing there."""
+    def silence_counts(self, rank: int, group: str) -> bool:
+        """Whether the absence of a rank's calls in a group means that it made none."""
         return rank in self.lanes.get(group, {}) or rank not in self.wrapped
 
     def absent(self, group: str, seq: int) -> frozenset[int]:
-        """Members with a dump that shows that they have not come to an operator."""
+        """Members whose dump shows that they have not entered an operator."""
         lanes = self.lanes.get(group, {})
-        here = (self.members(group) & self.recorded) - self.outdated
+        candidates = (self.members(group) & self.recorded) - self.outdated
         return frozenset(
-            rank for rank in here
-            if (lanes[rank].last < seq if rank in lanes else self.speaks_of(rank, group))
+            rank for rank in candidates
+            if (lanes[rank].last < seq if rank in lanes else self.silence_counts(rank, group))
         )  # fmt: skip
 
 
 def _split(order: Ints, group: Strings, rank: Ints) -> Iterator[Ints]:
-    """Sorted rows, one part per group and rank."""
+    """Splits sorted rows into one part per group and rank."""
     if order.size:
         changes = (np.diff(group.codes[order]) != 0) | (np.diff(rank[order]) != 0)
         yield from np.split(order, np.flatnonzero(changes) + 1)

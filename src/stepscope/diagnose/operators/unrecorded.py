@@ -1,9 +1,9 @@
-"""Whom ranks may wait for in operators that nobody recorded.
+"""Waiting in operators that were not recorded, such as those within a pass of a large job.
 
-In large jobs the operators within a pass are often not recorded one by one. Whoever waits in one
-is missed elsewhere just as the rank it waits for. What tells them apart is where their hosts
-stand: who waits for its device may be kept by another's. Lossy: where all of them do, it is one
-of them, and nobody can say which.
+A rank that waits in an unrecorded operator is absent from other operators, exactly like the rank it
+waits for. Their host stacks distinguish them: a host that waits for its device may be blocked by
+another rank. If all of them wait for their devices, the culprit is one of them, but it cannot be
+identified.
 """
 
 from __future__ import annotations
@@ -13,23 +13,24 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from stepscope.diagnose.operators.liveness import Signs
+from stepscope.diagnose.operators.liveness import LifeSigns
 from stepscope.diagnose.operators.open_ops import is_finished
 from stepscope.diagnose.operators.standstill import innermost, waits_for_device
 from stepscope.trace import ProcessGroup
 from stepscope.window import Window
 
 WITHIN_PASSES = ("tp", "cp", "ep", "mp")
-"""Groups whose operators stand between two pieces of one pass."""
+"""Kinds of groups that communicate within a forward or backward pass."""
 MOST = 0.5
-"""Ranks that stand where most of those coupled with them stand are kept by one that does not."""
+"""If more than half of the coupled ranks are in the same function, they are blocked by a rank that
+is not. Our simulator."""
 
 
 def unrecorded_groups(window: Window) -> list[ProcessGroup]:
-    """Groups within passes of which no operator was recorded, but what may be in flight."""
-    seen = _recorded(window)
+    """Groups within passes that have no finished operator in `comm_ops`."""
+    recorded = _recorded(window)
     return [one for one in window.job.groups_of_kind(*WITHIN_PASSES)
-            if len(one.ranks) > 1 and one.id not in seen]  # fmt: skip
+            if len(one.ranks) > 1 and one.id not in recorded]  # fmt: skip
 
 
 def _recorded(window: Window) -> set[str]:
@@ -44,19 +45,19 @@ def _recorded(window: Window) -> set[str]:
     return {name for name, rows in zip(names, count[1:], strict=True) if rows}
 
 
-def not_kept(
-    window: Window, signs: Mapping[int, Signs], on_device: frozenset[int]
+def not_blocked_by_others(
+    window: Window, signs: Mapping[int, LifeSigns], on_device: frozenset[int]
 ) -> frozenset[int]:
-    """Missed ranks that none of the others can keep; `on_device`: those that wait for theirs."""
-    standing = {rank for rank, one in signs.items() if waits_for_device(one.stack)}
+    """Absent ranks that no other absent rank can block; those `on_device` wait for their device."""
+    waiting = {rank for rank, one in signs.items() if waits_for_device(one.stack)}
     found: set[int] = set()
     for part in coupled(unrecorded_groups(window), frozenset(signs)):
-        found |= _free(part, signs, on_device | standing)
+        found |= _free(part, signs, on_device | waiting)
     return frozenset(found)
 
 
 def _free(
-    part: frozenset[int], signs: Mapping[int, Signs], waiting: frozenset[int]
+    part: frozenset[int], signs: Mapping[int, LifeSigns], waiting: frozenset[int]
 ) -> frozenset[int]:
     if len(part) == 1:
         return part
@@ -69,7 +70,7 @@ def _free(
 
 
 def coupled(groups: Sequence[ProcessGroup], ranks: frozenset[int]) -> Iterator[frozenset[int]]:
-    """The ranks in parts: whoever shares a group, or is linked by several, is in one."""
+    """Splits ranks into parts; ranks linked by a group or a chain of groups are in one part."""
     of_rank = _groups_of(groups)
     left = set(ranks)
     while left:
@@ -79,12 +80,12 @@ def coupled(groups: Sequence[ProcessGroup], ranks: frozenset[int]) -> Iterator[f
 
 
 def coupled_with(window: Window, ranks: frozenset[int]) -> frozenset[int]:
-    """These ranks and all that may wait for one of them where nobody recorded it."""
+    """These ranks and all ranks that may wait for one of them in unrecorded operators."""
     return linked(unrecorded_groups(window), ranks)
 
 
 def linked(groups: Sequence[ProcessGroup], ranks: frozenset[int]) -> frozenset[int]:
-    """These ranks and whoever shares a group with one of them, or is linked by several."""
+    """These ranks and all ranks linked to them by a group or by a chain of groups."""
     return frozenset(_reached(_groups_of(groups), ranks))
 
 

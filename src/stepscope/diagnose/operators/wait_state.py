@@ -1,92 +1,94 @@
-"""A job that stands: the operators that somebody waits in, and who keeps them open."""
+"""A job that may hang: its open operators, the ranks that wait in them, and those they wait for."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stepscope.diagnose.operators.liveness import Pace
-from stepscope.diagnose.operators.open_ops import Open, is_finished, open_operators
+from stepscope.diagnose.operators.liveness import StepTiming
+from stepscope.diagnose.operators.open_ops import OpenOperator, is_finished, open_operators
 from stepscope.window import Window
 
 _NEVER = 2**63
 
 
 @dataclass(frozen=True)
-class Scene:
-    """All open operators and who keeps them open."""
+class WaitState:
+    """All open operators, and which ranks keep them open."""
 
-    open: tuple[Open, ...]
+    open: tuple[OpenOperator, ...]
     now_ns: int
-    pace: Pace
+    timing: StepTiming
 
     @property
     def waiting(self) -> frozenset[int]:
         return frozenset().union(*(one.waiting for one in self.open))
 
     @property
-    def missed(self) -> tuple[Open, ...]:
+    def incomplete(self) -> tuple[OpenOperator, ...]:
+        """Operators that some members have not entered."""
         return tuple(one for one in self.open if one.absent)
 
     @property
-    def full(self) -> tuple[Open, ...]:
-        """Operators that all members entered, whose data does not move."""
+    def complete(self) -> tuple[OpenOperator, ...]:
+        """Operators that all members entered and whose data does not move."""
         return tuple(one for one in self.open if not one.absent)
 
     @property
     def roots(self) -> frozenset[int]:
-        """Absent ranks that nothing keeps which comes before the operator they are missed in.
+        """Absent ranks that are not blocked by an earlier operator themselves.
 
-        A device waits on several streams at once: what its host called after the operator it is
-        missed in does not keep it from coming.
+        A device waits on several streams at once. So an operator that its host called after the
+        one from which it is absent does not block it.
         """
-        held, jammed = _since(self.missed), self._jammed
+        waits_since, behind = _since(self.incomplete), self._behind_stalled
         return frozenset(
             rank
-            for one in self.missed
-            for rank in one.absent - jammed
-            if held.get(rank, _NEVER + 1) > one.called_ns.get(rank, _NEVER)
+            for one in self.incomplete
+            for rank in one.absent - behind
+            if waits_since.get(rank, _NEVER + 1) > one.called_ns.get(rank, _NEVER)
         )
 
     @property
-    def _jammed(self) -> frozenset[int]:
-        """Ranks whose device has not come to an operator because data before it does not move.
+    def _behind_stalled(self) -> frozenset[int]:
+        """Ranks whose device has not reached an operator because an earlier transfer is stalled.
 
-        Their hosts may have called nothing since: they wait for their devices now and then.
+        Their hosts may have made no further calls, because a host synchronizes with its device now
+        and then.
         """
-        moving = _since(self.full)
+        stalled_since = _since(self.complete)
         return frozenset(
             rank
-            for one in self.missed
+            for one in self.incomplete
             for rank in one.unreached
-            if moving.get(rank, _NEVER) <= one.called_ns[rank]
+            if stalled_since.get(rank, _NEVER) <= one.called_ns[rank]
         )
 
     @property
-    def jam(self) -> Open | None:
-        """The first operator whose data does not move, where that is what keeps others."""
-        kept = [one for one in self.full if one.waiting & self._jammed]
-        return min(kept, key=lambda one: one.since_ns, default=None)
+    def stalled(self) -> OpenOperator | None:
+        """The first operator whose data does not move, if it blocks other operators."""
+        blocking = [one for one in self.complete if one.waiting & self._behind_stalled]
+        return min(blocking, key=lambda one: one.since_ns, default=None)
 
     @property
     def since_ns(self) -> int:
         return min(one.since_ns for one in self.open)
 
 
-def _since(waited: tuple[Open, ...]) -> dict[int, int]:
-    """When each rank called the first of some operators in which it waits."""
+def _since(operators: tuple[OpenOperator, ...]) -> dict[int, int]:
+    """When each rank called the first of the given operators in which it waits."""
     since: dict[int, int] = {}
-    for one in waited:
+    for one in operators:
         for rank in one.waiting:
             since[rank] = min(since.get(rank, _NEVER), one.called_ns[rank])
     return since
 
 
-def read_scene(window: Window, now: int, at_pace: Pace) -> Scene | None:
-    """The open operators of a window; None where none is, or nobody recorded ends."""
+def read_wait_state(window: Window, now: int, timing: StepTiming) -> WaitState | None:
+    """The open operators of a window; None if there are none, or if no ends were recorded."""
     comm = window.table("comm_ops")
     if comm is None or not (comm.has("end_ns") or comm.has("state")):
         return None
     finished = is_finished(comm)
     if finished.all():
         return None
-    return Scene(open_operators(window, comm, finished), now, at_pace)
+    return WaitState(open_operators(window, comm, finished), now, timing)

@@ -1,7 +1,7 @@
-"""The ranks and steps of a job that matter: what somebody should see who looks at one timeline.
+"""The ranks and steps to show in one timeline of a job.
 
-Culprits, some of the ranks that do equal work, and those on the critical path; the worst step that
-a verdict speaks of, with its neighbours. Of a healthy job an ordinary step, and who is on its path.
+Ranks: the culprits, some of their peers, and the ranks on the critical path. Steps: the longest
+step of the worst verdict, with its neighbours; for a healthy job, a step of ordinary length.
 """
 
 from __future__ import annotations
@@ -18,46 +18,47 @@ from stepscope.diagnose.observed import Observed
 from stepscope.window import Floats, Window
 
 MOST_CULPRITS = 8
-"""All devices of a host; who looks at more looks at none."""
+"""As many ranks as a host has devices; a person cannot compare more. Our simulator."""
 PEERS = 2
-"""Of each culprit: one may be odd itself, two show what is usual."""
+"""Peers of each culprit: a single one may be unusual itself. Our simulator."""
 ON_PATH = 8
-"""Ranks beyond these, by their part of the critical path."""
+"""Further ranks, those with the largest share of the critical path. Our simulator."""
 LEAST_PART = 0.02
-"""Of the path: below it a rank explains no more of a step than `verdict.LEAST_COST` asks for."""
+"""A rank with a smaller share of the critical path costs less than `verdict.LEAST_COST`. Our
+simulator."""
 BESIDE = 1
-"""Steps before and after the worst."""
+"""Steps shown before and after the worst one. Our simulator."""
 
 
 @dataclass(frozen=True)
 class Focus:
-    """What to draw; no steps where nobody recorded any."""
+    """The ranks and steps to draw; `steps` is None if no steps were recorded."""
 
     ranks: tuple[int, ...]
     steps: Span | None
 
 
 def focus(window: Window, diagnosis: Diagnosis) -> Focus:
-    """What matters of a window that is clean and on one clock."""
+    """The ranks and steps to show of a window that is clean and on one clock."""
     job = Observed(window)
     worst = diagnosis.verdicts[0] if diagnosis.verdicts else None
     steps = _steps(diagnosis, worst)
-    told = [rank for one in diagnosis.verdicts for rank in _named(window, one)]
-    culprits = list(dict.fromkeys(told))[:MOST_CULPRITS]
-    beside = [peer for rank in culprits for peer in _peers(job, rank, set(told), worst)]
+    blamed = [rank for one in diagnosis.verdicts for rank in _named(window, one)]
+    culprits = list(dict.fromkeys(blamed))[:MOST_CULPRITS]
+    beside = [peer for rank in culprits for peer in _peers(job, rank, set(blamed), worst)]
     on_path = list(dict.fromkeys(_on_path(job, steps)))[:ON_PATH]
     ranks = {*culprits, *beside, *on_path} or set(window.ranks[:ON_PATH])
     return Focus(tuple(sorted(ranks & set(window.ranks))), steps)
 
 
 def _named(window: Window, verdict: Verdict) -> tuple[int, ...]:
-    """Whom it blames, or the members of the group that it blames."""
+    """The ranks that a verdict blames, or the members of the group that it blames."""
     group = window.job.group(verdict.group) if verdict.group is not None else None
     return verdict.ranks or (group.ranks if group is not None else ())
 
 
 def _steps(diagnosis: Diagnosis, worst: Verdict | None) -> Span | None:
-    """The longest step of the verdict's, or one of ordinary length, and its neighbours."""
+    """The verdict's longest step, or a step of ordinary length, and its neighbours."""
     steps = np.array(diagnosis.series.steps, np.int64)
     lasted = np.array(diagnosis.series.duration_ns, np.float64)
     if not steps.size:
@@ -76,16 +77,16 @@ def _typical(lasted: Floats) -> int:
 
 
 def _peers(job: Observed, rank: int, blamed: set[int], worst: Verdict | None) -> list[int]:
-    """The nearest that do equal work and are not blamed."""
+    """The nearest peers of a rank that are not blamed."""
     row = int(job.line.rows(np.array([rank]))[0])
     phase = worst.phase if worst is not None else None
     peers = job.line.ranks[job.peers_of(row, phase)].tolist()
-    well = [one for one in peers if one not in blamed]
-    return sorted(well, key=lambda one: abs(one - rank))[:PEERS]
+    healthy = [one for one in peers if one not in blamed]
+    return sorted(healthy, key=lambda one: abs(one - rank))[:PEERS]
 
 
 def _on_path(job: Observed, steps: Span | None) -> Iterator[int]:
-    """Ranks by their part of the critical path, the largest first."""
+    """Ranks by their share of the critical path, the largest first."""
     if steps is None:
         return
     chosen = (job.line.steps >= steps[0]) & (job.line.steps <= steps[1])

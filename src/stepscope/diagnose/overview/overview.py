@@ -1,7 +1,7 @@
-"""Where time goes, verdict or not: the parts of each rank's step, and who comes last.
+"""Overview of where time goes: the parts of each rank's step, and the last arrivals in collectives.
 
-Members of one group that stand in different pipeline stages come when their stage is done: the last
-is last by design, so such groups are left out.
+Members of a group that belong to different pipeline stages arrive when their stage is done. There
+the last arrival is last by design, so such groups are left out.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from stepscope.diagnose.views.peers import across_stages
 from stepscope.window import Ints, Table
 
 LATE_SHARE = 0.01
-"""Of the step time: waiting that costs less is not worth a line."""
+"""Waiting that costs a smaller share of the step time is not listed. Our simulator."""
 _PARTS = (
     "compute_ns", "exposed_ns", "hidden_ns", "copy_ns",
     "host_wait_ns", "kernel_wait_ns", "other_ns",
@@ -23,7 +23,7 @@ _PARTS = (
 
 
 def rank_times(job: Observed) -> tuple[RankTime, ...]:
-    """Means over the steps of each rank; over all that was recorded where there are no steps."""
+    """Means over the steps of each rank; over the whole recording if there are no steps."""
     found = job.breakdown
     if found is None:
         return ()
@@ -35,8 +35,8 @@ def _of_rank(rank: int, rows: Table) -> RankTime:
     return RankTime(rank, *(int(rows.ints(part).mean()) for part in _PARTS))
 
 
-def latecomers(job: Observed) -> tuple[Latecomer, ...]:
-    """Per group and operator, the costliest first."""
+def last_arrivals(job: Observed) -> tuple[Latecomer, ...]:
+    """The rank whose late arrivals cost the most, per group and operator; the costliest first."""
     arrivals = job.arrivals
     if arrivals is None or not len(job.line.steps):
         return ()

@@ -1,4 +1,4 @@
-"""What stepscope itself took, from the samples that its own processes wrote: cores, and faults."""
+"""The cost of stepscope itself, in CPU cores and internal faults, from samples that it records."""
 
 from __future__ import annotations
 
@@ -12,14 +12,12 @@ OWN_THREADS = (
     "stepscope_sender_cpu_ns", "stepscope_cupti_cpu_ns", "stepscope_cupti_worker_cpu_ns",
     "stepscope_nccl_cpu_ns",
 )  # fmt: skip
-"""What our threads in a rank count: the Python one, and those of native libraries."""
+"""CPU time counters of our threads in a rank: the Python one, and those of native libraries."""
 
 
 def own_cost(window: Window) -> dict[str, float]:
-    """Cores of the busiest host's processor (with py-spy) and of our threads in the costliest rank.
-
-    Ratios are what others can be compared with, so faults are named only where there were any.
-    """
+    """Cores that the processor of the busiest host (with py-spy) and our threads in the costliest
+    rank use, and the number of internal faults if there were any."""
     hardware = window.table("hardware")
     if hardware is None:
         return {}
@@ -49,7 +47,7 @@ def _mean_by_host(hardware: Table, metric: str) -> list[float]:
 
 
 def _rates_by_rank(hardware: Table, metric: str) -> dict[int, float]:
-    """Growth of a counter per time, where it was read twice by one process."""
+    """The growth rate of a counter on each rank, if the same process read it twice."""
     rates = {}
     for rank, part in hardware.take(_rows(hardware, metric)).per_rank():
         times, values = part.ints("ts_ns"), part.floats("value")

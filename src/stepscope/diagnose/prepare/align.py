@@ -1,13 +1,13 @@
-"""Clocks: how far apart hosts are, from collectives, which nobody leaves before all have arrived.
+"""Clock alignment: offsets between hosts, from collectives, which all ranks leave at the same time.
 
-Paper: KAIR (III.A) corrects offsets by heartbeat messages; we send none and use what is there.
+Paper: KAIR (III.A) corrects offsets by heartbeat messages; we send none and use the collectives.
 Symbols: difference of a clock's ends to the reference's -> `offset_ns` + `drift_ppm` * time.
-One clock per host, as processes of one host share it. One per rank where hosts are unknown, or
-where the times are impossible otherwise (a member arrives after another has left). Each clock's
-line (`clocks`) is fitted to that of the clock it met most often (`encounters`).
-Cost: one sort of the collectives, then per clock what took part in them with it. Cannot see: hosts
-that share no collective (they are named and left alone), constant asymmetries below the time of
-leaving.
+One clock per host, because the processes of a host share it. One per rank if hosts are unknown, or
+if the times are impossible otherwise (a member arrives after another one has left). Each clock's
+line (`clocks`) is fitted to that of the clock with which it shares the most collectives.
+Cost: one sort of the collectives, then for each clock the collectives that it shares. Cannot see:
+hosts that share no collective (they are reported and not aligned), constant asymmetries that are
+smaller than the time it takes to leave a collective.
 """
 
 from __future__ import annotations
@@ -20,18 +20,20 @@ import numpy as np
 from stepscope.diagnose.finding import ClockFit, Skipped
 from stepscope.diagnose.prepare.clean import TIMES
 from stepscope.diagnose.prepare.clocks import Line, line_through, reference
-from stepscope.diagnose.prepare.encounters import Encounters, encounters
-from stepscope.diagnose.prepare.matching import TOGETHER, match
+from stepscope.diagnose.prepare.matching import SYNCHRONIZING, match
+from stepscope.diagnose.prepare.shared_collectives import SharedCollectives, shared_collectives
 from stepscope.window import NULL, Floats, Ints, Mask, Strings, Table, Window
 
 LEAST_SHARED = 5
-"""Fewer shared collectives give no offset worth using, unless they agree."""
+"""Fewer shared collectives give no usable offset, unless they agree. Our simulator."""
 LEAST_AGREEING, AGREE_NS = 2, 10**6
-"""Traces of two or three steps share no more. Operators that do not belong together, or members
-that did not leave together, hardly differ twice by the same to a millisecond."""
+"""Traces of two or three steps share only this many. Operators that do not belong together, or that
+their members did not leave together, rarely differ twice by the same offset to a millisecond. Our
+simulator."""
 IMPOSSIBLE_NS = 10**6
 IMPOSSIBLE_SHARE = 0.5
-"""A member that arrives a millisecond after another left, in most collectives: clocks differ."""
+"""Clocks differ if a member arrives a millisecond after another left, in most collectives. Our
+simulator."""
 
 
 def align(window: Window) -> tuple[Window, tuple[ClockFit, ...], tuple[Skipped, ...]]:
@@ -39,16 +41,18 @@ def align(window: Window) -> tuple[Window, tuple[ClockFit, ...], tuple[Skipped, 
     comm = window.table("comm_ops")
     clocks = _host_clocks(window)
     if comm is None or not comm.has("end_ns"):
-        notes = (Skipped("clocks", "no ends of collectives to align hosts by"),)
+        notes = (Skipped("clocks", "no end times of collectives to align the hosts with"),)
         return window, (), notes if len(clocks.names) > 1 else ()
-    matched = match(comm.take(comm.strings("op").equals(*TOGETHER) & (comm.ints("end_ns") != NULL)))
+    matched = match(
+        comm.take(comm.strings("op").equals(*SYNCHRONIZING) & (comm.ints("end_ns") != NULL))
+    )
     if not matched.order.size:
         return window, (), ()
-    met = encounters(matched, clocks.of_rank)
-    if not window.job.hosts or _impossible(met):
+    collectives = shared_collectives(matched, clocks.of_rank)
+    if not window.job.hosts or _impossible(collectives):
         clocks = _rank_clocks(window)
-        met = encounters(matched, clocks.of_rank)
-    return (window, (), ()) if len(clocks.names) < 2 else _align(window, met, clocks)
+        collectives = shared_collectives(matched, clocks.of_rank)
+    return (window, (), ()) if len(clocks.names) < 2 else _align(window, collectives, clocks)
 
 
 @dataclass(frozen=True)
@@ -60,7 +64,7 @@ class _Clocks:
     of_rank: Ints
 
     def of_rows(self, table: Table) -> Ints:
-        """The number of each row's clock; -1 where nobody knows."""
+        """The number of each row's clock; -1 if unknown."""
         rank = table.ints("rank")
         clock = self.of_rank[rank]
         known = rank >= 0
@@ -75,7 +79,7 @@ class _Clocks:
 
 
 def _host_clocks(window: Window) -> _Clocks:
-    """One per host, and per rank of no known host."""
+    """One clock per host, and one per rank whose host is unknown."""
     return _clocks({rank: window.host_of(rank) or f"rank {rank}" for rank in window.ranks})
 
 
@@ -84,7 +88,7 @@ def _rank_clocks(window: Window) -> _Clocks:
 
 
 def _clocks(names: Mapping[int, str]) -> _Clocks:
-    """Of the names of all ranks' clocks, by rank in order."""
+    """Clocks from the names of all ranks' clocks, in order of ranks."""
     first: dict[str, int] = {}
     for rank, name in names.items():
         first.setdefault(name, rank)
@@ -94,21 +98,21 @@ def _clocks(names: Mapping[int, str]) -> _Clocks:
     return _Clocks(tuple(first), tuple(first.values()), of_rank)
 
 
-def _impossible(met: Encounters) -> bool:
-    """Whether members on one host mostly arrive after others of that host have left."""
-    shared = met.members > 1
-    late = (met.arrive_ns - met.end_ns)[shared] > IMPOSSIBLE_NS
+def _impossible(collectives: SharedCollectives) -> bool:
+    """Whether members on one host mostly arrive after others of the same host have left."""
+    shared = collectives.members > 1
+    late = (collectives.arrive_ns - collectives.end_ns)[shared] > IMPOSSIBLE_NS
     return bool(late.size and late.mean() > IMPOSSIBLE_SHARE)
 
 
 def _align(
-    window: Window, met: Encounters, clocks: _Clocks
+    window: Window, collectives: SharedCollectives, clocks: _Clocks
 ) -> tuple[Window, tuple[ClockFit, ...], tuple[Skipped, ...]]:
-    lines = _fit(met)
+    lines = _fit(collectives)
     notes = [Skipped(f"clock of {name}", "too few collectives shared with other clocks")
              for at, name in enumerate(clocks.names) if at not in lines]  # fmt: skip
     notes += [Skipped(f"clock of {clocks.names[at]}", f"it was set {len(line.starts_ns) - 1} times "
-                      "while recording; each piece is aligned for itself")
+                      "while recording; each piece is aligned separately")
               for at, line in lines.items() if len(line.starts_ns) > 1]  # fmt: skip
     fits = tuple(_clock_fit(clocks, at, line) for at, line in sorted(lines.items()))
     tables = {name: _shift(table, clocks, lines) for name, table in window.tables.items()}
@@ -122,13 +126,13 @@ def _clock_fit(clocks: _Clocks, at: int, line: Line) -> ClockFit:
                     round(line.drift * 1e6, 3), rank)  # fmt: skip
 
 
-def _fit(met: Encounters) -> dict[int, Line]:
-    """Lines of all clocks against the first, through intermediate clocks where they must."""
-    lines = {0: reference(met.origin_ns)}
-    waiting = list(range(1, met.clocks))
+def _fit(collectives: SharedCollectives) -> dict[int, Line]:
+    """Lines of all clocks relative to the first, through other clocks where necessary."""
+    lines = {0: reference(collectives.origin_ns)}
+    waiting = list(range(1, collectives.clocks))
     while waiting:
-        aligned = np.isin(np.arange(met.clocks), list(lines))
-        found = {at: line for at in waiting if (line := _against(met, at, lines, aligned))}
+        aligned = np.isin(np.arange(collectives.clocks), list(lines))
+        found = {at: line for at in waiting if (line := _against(collectives, at, lines, aligned))}
         if not found:
             break
         lines |= found
@@ -136,23 +140,25 @@ def _fit(met: Encounters) -> dict[int, Line]:
     return lines
 
 
-def _against(met: Encounters, at: int, lines: Mapping[int, Line], aligned: Mask) -> Line | None:
-    """The clock's line by the aligned clock with which it shares the most collectives."""
-    shared = np.where(aligned, met.met(at), 0)
+def _against(
+    collectives: SharedCollectives, at: int, lines: Mapping[int, Line], aligned: Mask
+) -> Line | None:
+    """A clock's line, from the aligned clock with which it shares the most collectives."""
+    shared = np.where(aligned, collectives.shared_with(at), 0)
     other = int(np.argmax(shared))
     if shared[other] < LEAST_AGREEING:
         return None
-    own, theirs = met.ends_of(at, other)
+    own, theirs = collectives.ends_of(at, other)
     if own.size < LEAST_SHARED and np.ptp(own - theirs) > AGREE_NS:
         return None
     order = np.argsort(theirs, kind="stable")
     own, theirs = own[order], theirs[order]
     difference = (own - (theirs - lines[other].at(theirs))).astype(np.float64)
-    return line_through(own, difference, met.origin_ns)
+    return line_through(own, difference, collectives.origin_ns)
 
 
 def _shift(table: Table, clocks: _Clocks, lines: Mapping[int, Line]) -> Table:
-    """Every time of the table on the reference clock."""
+    """The table with all times converted to the reference clock."""
     names = [column for column in TIMES if table.has(column)]
     if not names or not len(table):
         return table
@@ -167,7 +173,7 @@ def _shift(table: Table, clocks: _Clocks, lines: Mapping[int, Line]) -> Table:
 
 @dataclass(frozen=True)
 class _Ahead:
-    """How far each clock is ahead; clocks without a line are not."""
+    """How far each clock is ahead of the reference; 0 for clocks without a line."""
 
     origin_ns: int
     offset_ns: Floats
@@ -184,7 +190,7 @@ class _Ahead:
         return cls(lines[0].origin_ns, offset, drift, pieces)
 
     def taken_off(self, times: Ints, clock: Ints) -> Ints:
-        """The times less what their clocks are ahead; of no known clock, and NULL, they stay."""
+        """The times on the reference clock; NULL and times of unknown clocks do not change."""
         ahead = (times - self.origin_ns).astype(np.float64)
         ahead *= self.drift[clock]
         ahead += self.offset_ns[clock]

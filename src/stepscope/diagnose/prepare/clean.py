@@ -1,6 +1,6 @@
-"""Drops rows that cannot be true: clocks that jumped, lost halves of pairs, values out of range.
+"""Drops impossible rows: clocks that jumped, lost halves of pairs, values out of range.
 
-Lossy on purpose: a row goes when its times or durations are impossible, and the count is reported.
+Lossy on purpose: a row is dropped if its times or durations are impossible. The count is reported.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from stepscope.diagnose.finding import Skipped
 from stepscope.window import NULL, Mask, Table, Window
 
 LONGEST_NS = 10**15
-"""No step, phase or operator lasts eleven days: the clock jumped between its two ends."""
+"""No step, phase or operator lasts eleven days: the clock jumped between its start and end. Our
+simulator."""
 LATEST_NS = 4 * 10**18
-"""2096: beyond it sums of two times would leave int64."""
+"""The year 2096; the sum of two later times would overflow int64."""
 TIMES = ("start_ns", "end_ns", "enqueue_ns", "ts_ns", "window_start_ns")
 DURATIONS = ("duration_ns", "window_ns", "wait_ns", "cpu_ns", "blocked_ns")
 REQUIRED = {
@@ -25,11 +26,11 @@ REQUIRED = {
     "pauses": ("rank", "kind", "start_ns", "duration_ns"),
     "losses": ("rank", "table", "start_ns", "end_ns", "rows"),
 }
-"""Columns without which a table says nothing to us."""
+"""Columns without which a table is ignored."""
 
 
 def clean(window: Window) -> tuple[Window, tuple[Skipped, ...]]:
-    """The window without impossible rows and useless tables, and what was left out."""
+    """The window without impossible rows and unusable tables, and a note on each omission."""
     tables: dict[str, Table] = {}
     notes: list[Skipped] = []
     for name, table in window.tables.items():

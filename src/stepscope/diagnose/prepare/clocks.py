@@ -1,7 +1,8 @@
-"""How one clock runs against another: a line, in pieces where it was set while recording.
+"""Offset and drift of one clock relative to another: a line, in pieces if the clock was set.
 
-Lines are fitted by medians: slope of pairs half a window apart (Theil, A rank-invariant method of
-regression, 1950, incomplete version), then the median rest of each piece.
+Lines are fitted by medians: the slope from pairs half a window apart (Theil, A rank-invariant
+method of regression, 1950, incomplete version), then the offset from the median residual of each
+piece.
 """
 
 from __future__ import annotations
@@ -16,17 +17,21 @@ from stepscope.diagnose.numeric import stats
 from stepscope.window import NULL, Floats, Ints
 
 LEAST_FOR_DRIFT, LEAST_SPAN_NS = 40, 30 * 10**9
-"""10 ppm move 0.3 ms in half a minute; on less, noise of leaving would pass for drift."""
+"""A drift of 10 ppm makes 0.3 ms in half a minute; over a shorter time, the noise of leaving a
+collective would look like drift. Our simulator."""
 LARGEST_DRIFT = 500e-6
-"""NTP slews by at most 500 ppm and crystals err by less than 100: beyond it is no drift."""
+"""NTP slews by at most 500 ppm and crystals are off by less than 100 ppm: more is no drift. Our
+simulator."""
 JUMP_NS, JUMP_SIGMAS, JUMP_SIDE = 2 * 10**6, 20.0, 5
-"""A step of the difference, by medians of five either side, that noise of leaving does not make."""
+"""A clock was set if the medians of five values on either side differ by more than this, which the
+noise of leaving a collective does not cause. Our simulator."""
 MOST_JUMPS = 3
+"""At most this many jumps per clock are corrected. Our simulator."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """Difference of one clock to the reference: pieces of constant offset, one drift."""
+    """Difference of one clock to the reference: pieces of constant offset, and one drift."""
 
     starts_ns: Ints
     offsets_ns: Floats
@@ -40,12 +45,12 @@ class Line:
 
 
 def reference(origin_ns: int) -> Line:
-    """The line of the clock that the others are measured against."""
+    """The line of the reference clock itself."""
     return Line(np.array([NULL]), np.zeros(1), 0.0, origin_ns)
 
 
 def line_through(times: Ints, difference: Floats, origin: int) -> Line:
-    """Pieces between jumps, one drift from inside the pieces, the median rest of each."""
+    """Fits a line: pieces between jumps, a drift from all pieces, and the offset of each."""
     cuts = _jumps(difference)
     edges = [0, *cuts, difference.size]
     pieces = [slice(first, stop) for first, stop in itertools.pairwise(edges)]
@@ -57,9 +62,9 @@ def line_through(times: Ints, difference: Floats, origin: int) -> Line:
 
 
 def _jumps(difference: Floats) -> list[int]:
-    """Where the difference steps by more than noise, at most MOST_JUMPS times."""
+    """Where the difference jumps by more than noise, at most MOST_JUMPS times."""
     if difference.size < 2 * JUMP_SIDE + 1 or np.ptp(difference) <= JUMP_NS:
-        return []  # medians lie no further apart than what they are medians of
+        return []  # medians differ by no more than their values
     side = np.lib.stride_tricks.sliding_window_view(difference, JUMP_SIDE)
     middle = np.sort(side, axis=1)[:, JUMP_SIDE // 2]
     step = np.abs(middle[JUMP_SIDE:] - middle[:-JUMP_SIDE])

@@ -1,12 +1,12 @@
-"""Steps as the device executed them, where it timed the phases.
+"""Steps as the device executed them, if phases have device times.
 
-A host that runs ahead of its device ends a step when it has handed its work over, and phases of the
-device (ARGUS, section 4.2) would lie in a later one. Where phases have the device's times, a step
-ends with the last of them; it begins when the host began it, or, if that is later, when the device
-was done with the step before. Where the host waits for its device in each step, that changes
-nothing. Steps of which no phase was timed by a device stay the host's.
+A host runs ahead of its device and ends a step when it has launched all work, so that device phases
+(ARGUS, section 4.2) would lie in a later step. If phases have device times, a step ends with the
+last of them. It begins when the host began it or when the device finished the previous step,
+whichever is later. If the host synchronizes with its device in each step, nothing changes. Steps
+without device-timed phases keep the host's times.
 
-Cost: one sort of the steps and of the phases that a device timed.
+Cost: one sort of the steps and of the device-timed phases.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from stepscope.window import NULL, Ints, Table, Window
 
 
 def device_steps(window: Window) -> Window:
-    """The window with the steps of the device; the same one where no device timed phases."""
+    """The window with device steps; the same window if no phases have device times."""
     steps, phases = window.table("steps"), window.table("phases")
     if steps is None or phases is None or not phases.has("host_start_ns"):
         return window
@@ -29,7 +29,7 @@ def device_steps(window: Window) -> Window:
 
 
 def _last_ends(steps: Table, timed: Table) -> Ints:
-    """When the device ended each step; 0 where it timed no phase of it."""
+    """When the device ended each step; 0 if no phase of the step has device times."""
     keys, own = _keys(timed), _keys(steps)
     order = np.lexsort((timed.ints("start_ns") + timed.ints("duration_ns"), keys))
     keys, ends = keys[order], (timed.ints("start_ns") + timed.ints("duration_ns"))[order]
@@ -39,7 +39,7 @@ def _last_ends(steps: Table, timed: Table) -> Ints:
 
 
 def _keys(table: Table) -> Ints:
-    """One number for a rank and its step: steps are counted, and never reach 2 to the 40."""
+    """One number for each rank and step; step numbers are always below 2**40."""
     return table.ints("rank").astype(np.int64) << 40 | table.ints("step")
 
 

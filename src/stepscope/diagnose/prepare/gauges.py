@@ -1,9 +1,9 @@
-"""Whose each sample of `hardware` is: what a host's GPUs show belongs to the ranks that use them.
+"""Assigns the GPU samples in table `hardware` to the ranks that use these GPUs.
 
-A processor samples GPUs by number (`sm_clock_mhz.gpu3`) and says which of them a rank's process
-computes on (`gpu_index`), where it can see that; in a container it may not. Then the ranks of a
-host are taken to use its GPUs in their order, as launchers hand them out, but only if there are as
-many of both.
+A processor samples GPUs by number (`sm_clock_mhz.gpu3`) and records on which of them a rank's
+process computes (`gpu_index`). In a container it may not be able to see that. Then the ranks of a
+host are assumed to use its GPUs in order, as launchers assign them, but only if there are as many
+ranks as GPUs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NONE = -1
 
 
 def by_rank(window: Window) -> Window:
-    """The window with the samples of GPUs under their ranks and their metrics' plain names."""
+    """The window with GPU samples assigned to ranks, under the metrics' plain names."""
     table = window.table("hardware")
     if table is None or not table.has("host"):
         return window
@@ -36,45 +36,45 @@ def by_rank(window: Window) -> Window:
 
 
 def indices(window: Window) -> dict[int, int]:
-    """The number of the GPU that each rank was last seen to compute on."""
+    """The number of the GPU that each rank used last."""
     table = window.table("hardware")
     if table is None:
         return {}
     rows = table.take(table.strings("metric").equals(INDEX) & (table.ints("rank") >= 0))
     order = np.argsort(rows.ints("ts_ns"), kind="stable")
-    seen = zip(rows.ints("rank")[order].tolist(), rows.floats("value")[order], strict=True)
-    return {rank: int(value) for rank, value in seen}
+    samples = zip(rows.ints("rank")[order].tolist(), rows.floats("value")[order], strict=True)
+    return {rank: int(value) for rank, value in samples}
 
 
 def _numbers(metrics: Strings) -> Ints:
-    """Of which GPU of its host each row is; -1: of none."""
+    """The GPU number of each row; -1 for metrics that are not of a GPU."""
     found = [OF_GPU.fullmatch(name) for name in metrics.values]
     each = np.array([*(NONE if one is None else int(one[2]) for one in found), NONE], np.int64)
     return each[metrics.codes]
 
 
 def _users(window: Window, table: Table, gpu: Ints) -> Ints:
-    """The rank that uses each row's GPU; -1: nobody knows, or nobody."""
+    """The rank that uses each row's GPU; -1 if unknown or unused."""
     hosts, known = table.strings("host"), {host.name: host for host in window.job.hosts}
-    seen, count = indices(window), int(gpu.max()) + 1
-    users = np.full((len(hosts.values) + 1, count + 1), NONE)  # each with a last one for unknown
+    index, count = indices(window), int(gpu.max()) + 1
+    users = np.full((len(hosts.values) + 1, count + 1), NONE)  # the last of each is for unknown
     for code, name in enumerate(hosts.values):
-        for at, rank in _on(known.get(name), seen, count).items():
+        for at, rank in _on(known.get(name), index, count).items():
             users[code, at] = rank
     return users[hosts.codes, gpu]
 
 
-def _on(host: Host | None, seen: dict[int, int], count: int) -> dict[int, int]:
-    """GPU to rank, of one host: as seen, else in order if there are as many of both."""
+def _on(host: Host | None, index: dict[int, int], count: int) -> dict[int, int]:
+    """The rank of each GPU of a host: as recorded, else in order if there are as many of both."""
     if host is None:
         return {}
-    found = {seen[rank]: rank for rank in host.ranks if seen.get(rank, count) < count}
+    found = {index[rank]: rank for rank in host.ranks if index.get(rank, count) < count}
     in_order = len(host.ranks) == (len(host.gpus) or count)
     return found or (dict(enumerate(host.ranks[:count])) if in_order else {})
 
 
 def _plain(metrics: Strings, rows: Mask) -> Strings:
-    """The names of metrics, in the given rows without the number of the GPU."""
+    """The names of metrics; in the given rows without the GPU number."""
     values, codes = list(metrics.values), metrics.codes.copy()
     for code, name in enumerate(metrics.values):
         found = OF_GPU.fullmatch(name)

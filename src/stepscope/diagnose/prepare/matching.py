@@ -1,7 +1,7 @@
-"""Which rows of `comm_ops` are one operator: members of a collective, the two ends of a P2P.
+"""Matches rows of `comm_ops` that are one operator: a collective, or a send with its receive.
 
 Members of a collective share (`group`, `seq`); a Send and its Recv share the group, the two ranks
-and their order; where the column `match` is there it alone counts.
+and their order. If there is a column `match`, only that counts.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from stepscope.trace import UNKNOWN_PEER
 from stepscope.window import NULL, Ints, Mask, Table, numbered, occurrence, stable_order
 
 POINT_TO_POINT = ("Send", "Recv")
-TOGETHER = ("AllReduce", "AllGather", "ReduceScatter", "AllToAll", "Barrier")
-"""Collectives that nobody can leave before all have arrived."""
+SYNCHRONIZING = ("AllReduce", "AllGather", "ReduceScatter", "AllToAll", "Barrier")
+"""Collectives that no rank can leave before all ranks have arrived."""
 
 
 @dataclass(frozen=True)
 class Matched:
-    """`key` numbers the operator each row belongs to, -1 where that is unknown."""
+    """The rows of `comm_ops`, and in `key` the number of each row's operator; -1 if unknown."""
 
     table: Table
     key: Ints
@@ -29,24 +29,24 @@ class Matched:
 
     @cached_property
     def order(self) -> Ints:
-        """Rows sorted by key, unknown ones left out."""
+        """Rows sorted by key, without unknown ones."""
         return stable_order(self.key + 1)[int((self.key < 0).sum()) :]
 
     @cached_property
     def bounds(self) -> Ints:
-        """Where in `order` each operator begins, and its length at the end."""
+        """The index in `order` at which each operator begins, and the number of rows at the end."""
         lengths = np.bincount(self.key + 1)[1:]
         return np.concatenate(([0], np.cumsum(lengths)))
 
 
 def match(table: Table) -> Matched:
-    """Numbers the operators of a table."""
+    """Numbers the operators of the table `comm_ops`."""
     p2p = table.strings("op").equals(*POINT_TO_POINT)
     group = table.strings("group").codes.astype(np.int64)
     known = (group >= 0) & (table.ints("rank") >= 0)
     if table.has("match"):
-        told = table.ints("match")
-        return Matched(table, _numbered(known & (told != NULL), group, told), p2p)
+        given = table.ints("match")
+        return Matched(table, _numbered(known & (given != NULL), group, given), p2p)
     seq = table.ints("seq")
     collective = _numbered(known & ~p2p & (seq != NULL), group, seq)
     if not p2p.any() or not table.has("peer"):
@@ -57,25 +57,25 @@ def match(table: Table) -> Matched:
 
 
 def _pairs(table: Table, group: Ints, known: Mask) -> Ints:
-    """Numbers the point-to-point pairs: k-th Send of a direction with its k-th Recv."""
+    """Numbers the point-to-point pairs: the k-th Send of a direction with its k-th Recv."""
     rank, peer, seq = (table.ints(name)[known] for name in ("rank", "peer", "seq"))
     sends = table.strings("op").equals("Send")[known]
-    way = numbered(group[known], np.where(sends, rank, peer), np.where(sends, peer, rank))
-    place = occurrence(numbered(way, sends.astype(np.int64)), seq)
+    direction = numbered(group[known], np.where(sends, rank, peer), np.where(sends, peer, rank))
+    place = occurrence(numbered(direction, sends.astype(np.int64)), seq)
     pairs = np.full(known.shape, -1, np.int64)
-    pairs[known] = numbered(way, place)
+    pairs[known] = numbered(direction, place)
     return pairs
 
 
 def _numbered(known: Mask, *columns: Ints) -> Ints:
-    """Numbers the distinct combinations of the columns, -1 where `known` is false."""
+    """Numbers the distinct combinations of the columns; -1 if not `known`."""
     numbers = np.full(known.shape, -1, np.int64)
     numbers[known] = numbered(*(column[known] for column in columns))
     return numbers
 
 
 def arrivals(comm: Table) -> Ints:
-    """When each operator was there: the head of its stream where known, else the host call."""
+    """When each rank arrived at the operator: at the head of its stream, else at the host call."""
     enqueue = comm.ints("enqueue_ns")
     if not comm.has("start_ns"):
         return enqueue

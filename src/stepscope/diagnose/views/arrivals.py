@@ -1,14 +1,14 @@
-"""Arrival lag: in a collective everyone leaves together, and the culprit comes last.
+"""Arrival lag: all ranks leave a collective together, and the culprit arrives last.
 
-Fault: a rank that keeps the others of its groups waiting.
+Fault: a rank that makes the others of its groups wait.
 Papers: Holmes (Yao et al., Holmes: localizing irregularities in LLM training, 2025) and VenusTrace
-(Jiao et al., 2025), section 4, look for the longest operator; here and in blame rule 2 the latest
-arrival counts, because the latest has the *shortest* operator (algorithm notes, sections 3 and 4).
+(Jiao et al., 2025), section 4, look for the longest operator. Here and in blame rule 2 the last
+arrival counts, because it has the *shortest* operator (algorithm notes, sections 3 and 4).
 `max(D) - D` there is `last arrival - own arrival` here.
-What a rank alone causes is the last arrival less the one before it.
+The waiting that one rank alone causes is the last arrival less the second last.
 Cost: one sort of `comm_ops`.
-Cannot see: why a rank is late, whether itself or an earlier operator made it so (own time tells),
-and anything between hosts whose clocks could not be aligned.
+Cannot see: whether a rank is late by itself or because of an earlier operator (own time shows
+that), and delays between hosts whose clocks could not be aligned.
 """
 
 from __future__ import annotations
@@ -19,37 +19,37 @@ import numpy as np
 
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.prepare.align import IMPOSSIBLE_NS
-from stepscope.diagnose.prepare.matching import TOGETHER, Matched, arrivals, match
+from stepscope.diagnose.prepare.matching import SYNCHRONIZING, Matched, arrivals, match
 from stepscope.diagnose.views.timeline import Timeline
 from stepscope.window import NULL, Floats, Ints, Mask, Strings, Window
 
 LATEST = np.iinfo(np.int64).max
-"""An end that is unknown."""
+"""Stands for an unknown end."""
 
 
 @dataclass(frozen=True)
 class Arrivals:
-    """Matched collectives, one entry per operator: who came last and what that alone cost."""
+    """Matched collectives, one entry per operator: its last arrival and what that alone cost."""
 
     step: Ints
     last_rank: Ints
     alone_ns: Ints
     """Last arrival less the second last."""
     transfer_ns: Floats
-    """First end less last arrival: moving the data; NaN where an end is unknown."""
+    """First end less last arrival: the data transfer; NaN if an end is unknown."""
     rows: Ints
-    """Row of the grid of each entering, operator by operator."""
+    """The rank of each arrival as a row of the grid, operator by operator."""
     arrive_ns: Ints
     begins: Ints
     group: Strings
     op: Strings
 
     def caused_ns(self, ranks: int) -> Floats:
-        """Waiting that each rank alone caused, summed over all operators."""
+        """The waiting that each rank alone caused, summed over all operators."""
         return stats.sums(self.last_rank, self.alone_ns, ranks)
 
     def lag_of(self, culprits: Mask, columns: int) -> Floats:
-        """How much later the culprits together came than all others, summed per step."""
+        """How much later the last culprit arrived than the last other rank, summed per step."""
         theirs = self._latest(culprits)
         others = self._latest(~culprits)
         both = (theirs > NULL) & (others > NULL) & (self.step >= 0)
@@ -63,18 +63,18 @@ class Arrivals:
 
 
 def collect_arrivals(window: Window, line: Timeline) -> Arrivals | None:
-    """Arrivals in all collectives of two and more recorded members, or None without any."""
+    """Arrivals in all collectives with at least two recorded members; None if there are none."""
     comm = window.table("comm_ops")
     if comm is None:
         return None
-    together = comm.strings("op").equals(*TOGETHER) & (line.rows(comm.ints("rank")) >= 0)
+    together = comm.strings("op").equals(*SYNCHRONIZING) & (line.rows(comm.ints("rank")) >= 0)
     matched = match(comm.take(together))
     shared = (np.diff(matched.bounds) > 1) & ~_impossible(matched)
     return _gather(matched, shared, line) if shared.any() else None
 
 
 def _impossible(matched: Matched) -> Mask:
-    """Operators that a member entered after another had left: their clocks are not aligned."""
+    """Operators that one member entered after another had left: their clocks are not aligned."""
     table, order, begins = matched.table, matched.order, matched.bounds[:-1]
     if not order.size or not table.has("end_ns"):
         return np.zeros(begins.size, np.bool_)
@@ -112,10 +112,10 @@ def _gather(matched: Matched, shared: Mask, line: Timeline) -> Arrivals:
 
 
 def _latest_of(times: Ints, begins: Ints, number: Ints) -> Ints:
-    """The row of the last arrival of each operator; of several at once the last row."""
+    """The row of the last arrival of each operator; the last row if several arrived at once."""
     latest = np.flatnonzero(times == np.maximum.reduceat(times, begins)[number])
     last = np.empty_like(begins)
-    last[number[latest]] = latest  # of values for one place the last one stays
+    last[number[latest]] = latest  # the last of several values for one index is kept
     return last
 
 
@@ -132,7 +132,7 @@ def _steps(step: Ints | None, order: Ints, last: Ints, line: Timeline) -> Ints:
 
 
 def _transfer(end: Ints, begins: Ints, last_arrival: Ints) -> Floats:
-    """First end less last arrival: what moving the data took, if every end is known."""
+    """First end less last arrival, the time of the data transfer, if every end is known."""
     known = np.logical_and.reduceat(end != NULL, begins)
     first = np.minimum.reduceat(end, begins)
     lasted = np.where(known, first, 0) - np.where(known, last_arrival, 0)

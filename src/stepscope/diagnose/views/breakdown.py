@@ -1,16 +1,18 @@
-"""Where the time of each rank and step went: compute, communication, copies, waiting.
+"""Breakdown of the time of each rank and step: compute, communication, copies, waiting.
 
-Paper: none; the categories are HolisticTraceAnalysis' (Meta, 2022), so that figures compare.
+Paper: none; the categories are those of HolisticTraceAnalysis (Meta, 2022), so that results can be
+compared.
 
-    compute   a kernel that computes is running          exposed   communication and nothing else
-    hidden    communication beside computing             copy      copies or sets alone
-    idle      nothing is running: compute + exposed + copy + idle is the whole
+    compute   a compute kernel is running                exposed   communication and nothing else
+    hidden    communication during compute               copy      only copies or memsets
+    idle      nothing is running; compute + exposed + copy + idle = total
 
-Idle time is `host_wait` where the next kernel was launched only after the device had run dry,
-`kernel_wait` where it was shorter than the device needs from one kernel to the next, else `other`
-(waiting for an event of another stream, say). A step on the device runs from its first kernel to
-the next step's first. On CPU the outermost operators compute, and idle time is `other`.
-Cost: a few sorts of `kernels`. Cannot see: kernels that wait inside themselves.
+Idle time is `host_wait` if the next kernel was launched only after the device had become idle,
+`kernel_wait` if it is shorter than the device needs from one kernel to the next, else `other` (for
+example, waiting for an event of another stream). A step on the device runs from its first kernel to
+the first kernel of the next step. On CPU the outermost operators count as compute, and idle time is
+`other`.
+Cost: a few sorts of `kernels`. Cannot see: waiting inside a kernel.
 """
 
 from __future__ import annotations
@@ -24,32 +26,32 @@ from stepscope.diagnose.numeric.intervals import AXIS_LIMIT, Axis, axis_over
 from stepscope.window import NULL, Ints, Mask, Strings, Table, Union, Window, distinct, union
 
 KERNEL_WAIT_NS = 30_000
-"""HolisticTraceAnalysis' `consecutive_kernel_delay`: 30, of the microseconds that traces count."""
+"""`consecutive_kernel_delay` of HolisticTraceAnalysis: 30 microseconds. Paper."""
 _COMMUNICATION = re.compile(r"nccl|rccl", re.I)
 _COPY = re.compile(
     r"(?:hip)?Mem(?:cpy|set)|dma|__amd_rocclr_(?:copy|fill)|Copy(?:Host|Device)To|FillBuffer"
 )
-"""What CUPTI, roctracer and rocprofiler call copies and sets; ROCm does some of them by kernels."""
+"""Names of copies and memsets in CUPTI, roctracer and rocprofiler; in ROCm some are kernels."""
 _CALLS = ("c10d::", "record_param_comms")
 _WHOLE = -1
-"""In place of a step: all that was recorded."""
+"""Instead of a step number: the whole recording."""
 
 
 @dataclass(frozen=True)
 class Breakdown:
-    """Tables of nanoseconds, in the columns that the module describes."""
+    """Tables of times in ns, with the columns that the module docstring describes."""
 
     ranks: Table
     """One row per rank, from its first kernel to its last."""
     steps: Table
     """One row per rank and step."""
     streams: Table
-    """Idle time of each stream for itself; no rows on CPU."""
+    """Idle time of each stream separately; no rows on CPU."""
 
 
 @dataclass(frozen=True)
 class _Work:
-    """What ran when, on one axis of all ranks."""
+    """What ran when, for all ranks on one axis."""
 
     ranks: Ints
     axis: Axis
@@ -63,7 +65,7 @@ class _Work:
 
 
 def breakdown(window: Window) -> Breakdown | None:
-    """The breakdown of a window, or None where neither kernels nor operators were recorded."""
+    """The breakdown of a window, or None if neither kernels nor operators were recorded."""
     running = _running(window)
     if running is None:
         return None
@@ -83,7 +85,7 @@ def breakdown(window: Window) -> Breakdown | None:
 
 
 def _running(window: Window) -> Table | None:
-    """Everything that ran: rank, step, stream, kind, start, end, launch."""
+    """Everything that ran, with rank, step, stream, kind, start, end and launch."""
     kernels = window.table("kernels")
     if kernels is not None:
         return _possible(_of_kernels(kernels))
@@ -110,7 +112,7 @@ def _of_kernels(kernels: Table) -> Table:
 
 
 def is_computing(name: str) -> bool:
-    """Whether a kernel or an outermost operator computes, by its name."""
+    """Whether a kernel or an outermost operator is compute, by its name."""
     return _kind(name) == _COMPUTES and not name.startswith(_CALLS)
 
 
@@ -120,7 +122,7 @@ def is_communicating(kernel: str) -> bool:
 
 
 def is_copying(kernel: str) -> bool:
-    """Whether it copies or sets memory, by its name."""
+    """Whether a kernel copies or sets memory, by its name."""
     return _kind(kernel) == _COPIES
 
 
@@ -182,7 +184,7 @@ def _work(ranks: Ints, axis: Axis, rank: Ints, running: Table) -> _Work:
 
 
 def _gaps(axis: Axis, busy: Union, rank: Ints, begin: Ints, launch: Ints) -> tuple[Union, Union]:
-    """Gaps of the device by the kernel that ended each: waiting for the host, or for the device."""
+    """Idle gaps of the device: those that wait for the host, and those between kernels."""
     order = np.argsort(begin, kind="stable")
     next_ = order[np.searchsorted(begin[order], busy.start[1:])]
     start, end = busy.end[:-1], busy.start[1:]
@@ -195,7 +197,7 @@ def _gaps(axis: Axis, busy: Union, rank: Ints, begin: Ints, launch: Ints) -> tup
 
 
 def _spans(ranks: Ints, rank: Ints, running: Table) -> Table:
-    """The whole of each rank, and its steps: from first kernel to the next step's first."""
+    """The whole recording of each rank, and its steps: from first kernel to first kernel."""
     step, start, end = (running.ints(name) for name in ("step", "start_ns", "end_ns"))
     order = np.argsort(rank, kind="stable")
     parts = np.split(order, np.searchsorted(rank[order], np.arange(1, len(ranks))))
@@ -243,7 +245,7 @@ def _parts(work: _Work, spans: Table) -> Table:
 
 
 def _streams(running: Table) -> Table:
-    """Gaps between the kernels of each stream, by the kernel that ended each."""
+    """Idle time of each stream, by what the kernel after each gap waited for."""
     order = np.lexsort(tuple(running.ints(n) for n in ("start_ns", "stream", "rank")))
     rows = running.take(order)
     rank, stream = rows.ints("rank"), rows.ints("stream")
@@ -267,11 +269,11 @@ def _streams(running: Table) -> Table:
 
 
 def _ends_before(lane: Ints, end: Ints) -> Ints:
-    """The latest end of the kernels before each one in its lane, NULL for the first."""
+    """The latest end of the earlier kernels of the lane, for each kernel; NULL for the first."""
     if not lane.size:
         return end
     origin = int(end.min())
-    # one running maximum serves all lanes when each begins above the one before
+    # one running maximum is enough for all lanes if each lane begins above the previous one
     step = int(end.max()) - origin + 1
     if step * (int(lane[-1]) + 1) >= AXIS_LIMIT:
         return np.full_like(end, NULL)

@@ -1,7 +1,7 @@
-"""When the devices of ranks counted errors of their own: memory corrected, events of the driver.
+"""When the devices of ranks reported errors: ECC corrections of memory, and driver events (Xid).
 
-They are evidence for who is slow just then, and never accuse by themselves: memory is corrected all
-the time on many a healthy GPU.
+Errors are evidence for a rank that is slow at the same time, but never blame it by themselves: many
+healthy GPUs correct memory errors all the time.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from stepscope.diagnose.views.timeline import Timeline
 from stepscope.window import Mask, Window
 
 OF_DEVICE = ("ecc_", "xid")
-"""How names of counters begin that count errors of the chip that computes and of its memory."""
+"""Beginnings of the names of counters for errors of the GPU and its memory."""
 SAMPLE_NS = 10**9
-"""An error was counted up to a second before its sample: processors look once a second."""
+"""An error occurred up to a second before its sample, because processors sample once a second."""
 
 
 def errors(window: Window, line: Timeline) -> Mask:
-    """`[rank, step]`: where a rank's own device may have counted errors."""
+    """`[rank, step]`: where a rank's own device may have reported errors."""
     edges = np.zeros((len(line.ranks), len(line.steps) + 1), np.int64)
     table = window.table("hardware")
     if table is not None and len(line.steps):

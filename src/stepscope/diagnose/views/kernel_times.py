@@ -1,13 +1,13 @@
-"""How long kernels take on each rank, window by window, one kernel on one stream at a time.
+"""Kernel durations on each rank and in each window, for one kernel on one stream at a time.
 
     kernel_summaries: modes of a minute  ┐
                                          ├─▶ rows by (lane, rank, window) ─▶ KernelTimes
     kernels: every execution ─▶ quantiles┘
 
-A lane is a kernel on one stream; where processes number their streams differently, the kernel on
-all of them. Windows are minutes by the clocks of hosts, or blocks of steps. Those in which the job
-was warming up are left out if there are others.
-Lossy: of single executions sixteen quantiles are kept, in which nothing rarer than 3 % shows.
+A lane is a kernel on one stream, or on all streams if processes number their streams differently.
+Windows are minutes by the clocks of the hosts, or blocks of steps. Warm-up windows are left out if
+there are others.
+Lossy: from single executions sixteen quantiles are kept; anything rarer than 3 % is lost.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from stepscope.diagnose.views.timeline import Timeline
 from stepscope.window import NULL, Floats, Ints, Mask, Table, Window, numbered, stable_order
 
 QUANTILES = 16
-"""Of the executions of a kernel in a block of steps, evenly spaced."""
+"""Evenly spaced quantiles that are kept of a kernel's executions in a block of steps."""
 MOSTLY = 0.5
-"""Streams are numbered alike where one of them has more than half of the ranks of a kernel."""
+"""Streams are numbered alike if more than half of a kernel's ranks use the same stream number. Our
+simulator."""
 ALL_STREAMS = -1
 _MODE = ("rank", "window_start_ns", "window_ns", "kernel", "stream", "count", "p50_ns", "p99_ns")
 _EXECUTION = ("rank", "step", "kernel", "stream", "duration_ns")
@@ -42,41 +43,41 @@ class KernelTimes:
     shape: tuple[int, int]
     """Ranks and windows."""
     cell: Ints
-    """Rank times windows plus window, of each mode, never decreasing."""
+    """The cell (rank * windows + window) of each mode, in ascending order."""
     modes: Table
-    """`count`, `p50_ns`, `p99_ns`; and `max_ns` where it was recorded."""
+    """`count`, `p50_ns`, `p99_ns`, and `max_ns` if it was recorded."""
 
     @cached_property
     def count(self) -> Floats:
-        """`[rank, window]`: executions."""
+        """`[rank, window]`: number of executions."""
         return self._spread(np.add.reduceat(self.modes.floats("count"), self._begins), 0.0)
 
     @cached_property
     def number(self) -> Floats:
-        """`[rank, window]`: modes; NaN without executions."""
+        """`[rank, window]`: number of modes; NaN without executions."""
         ends = np.append(self._begins[1:], self.cell.size)
         return self._spread((ends - self._begins).astype(np.float64), np.nan)
 
     @cached_property
     def typical_ns(self) -> Floats:
-        """`[rank, window]`: the modes' medians, weighted; NaN without executions."""
+        """`[rank, window]`: weighted mean of the modes' medians; NaN without executions."""
         return self._spread(self._mixtures.typical_ns, np.nan)
 
     @cached_property
     def mean_ns(self) -> Floats:
-        """`[rank, window]`: with what tails add; NaN without executions."""
+        """`[rank, window]`: mean duration including tails; NaN without executions."""
         return self._spread(self._mixtures.mean_ns, np.nan)
 
     @cached_property
     def longest_ns(self) -> Floats | None:
-        """`[rank, window]`: the longest execution; NaN without any, None where not recorded."""
+        """`[rank, window]`: the longest execution; NaN without executions, None if not recorded."""
         if not self.modes.has("max_ns"):
             return None
         longest = np.maximum.reduceat(self.modes.floats("max_ns"), self._begins)
         return self._spread(longest, np.nan)
 
     def among(self, rows: Ints, window: int) -> tuple[Mixtures, Ints]:
-        """The mixtures of those of some ranks that ran it in a window, and which these are."""
+        """The mixtures of those of the given ranks that ran in a window, and these ranks."""
         wanted = np.sort(rows) * self.shape[1] + window
         begin = np.searchsorted(self.cell, wanted)
         stop = np.searchsorted(self.cell, wanted, side="right")
@@ -94,7 +95,7 @@ class KernelTimes:
 
     @cached_property
     def _mixtures(self) -> Mixtures:
-        """Of each cell that has any."""
+        """The mixtures of all cells that have modes."""
         return _mixtures(np.cumsum(np.diff(self.cell, prepend=self.cell[0]) != 0), self.modes)
 
     def _spread(self, values: Floats, otherwise: float) -> Floats:
@@ -109,12 +110,12 @@ def _mixtures(owner: Ints, modes: Table) -> Mixtures:
 
 @dataclass(frozen=True)
 class Recorded:
-    """All kernels of some ranks."""
+    """The durations of all kernels of some ranks."""
 
     begins_ns: Ints
-    """Of the windows."""
+    """Start of each window."""
     length_ns: Floats
-    """How long each lasts, about."""
+    """Approximate length of each window."""
     ranks: int
     _rows: Table
     """`lane`, `row`, `window`, `count`, `p50_ns`, `p99_ns`, sorted by the first three."""
@@ -125,7 +126,7 @@ class Recorded:
         return len(self.begins_ns)
 
     def spent_ns(self, wanted: Callable[[str], bool]) -> Floats:
-        """`[rank, window]`: typical time of all executions of some kernels; NaN where none ran."""
+        """`[rank, window]`: typical total time of the wanted kernels; NaN if none ran."""
         chosen = np.array([wanted(kernel) for kernel, _ in self._lanes], np.bool_)
         rows = self._rows.take(chosen[self._rows.ints("lane")])
         cell = rows.ints("row") * self.windows + rows.ints("window")
@@ -145,10 +146,10 @@ class Recorded:
 
 
 def recorded(window: Window, line: Timeline, only: Ints | None = None) -> Recorded | None:
-    """The kernels of a job; None where nobody recorded them.
+    """The kernel durations of a job; None if kernels were not recorded.
 
     Args:
-        only: rows of the ranks wanted, else all.
+        only: rows of the wanted ranks; all ranks by default.
     """
     for name, columns, read in (("kernel_summaries", _MODE, _of_summaries),
                                 ("kernels", _EXECUTION, _of_executions)):  # fmt: skip
@@ -177,19 +178,19 @@ def _of_summaries(table: Table, line: Timeline) -> Recorded | None:
     table, number, begins = table.take(late), number[late] - first, begins[first:]
     rows = {"window": number, **{name: table.ints(name) for name in ("count", "p50_ns", "p99_ns")}}
     if table.has("max_ns"):
-        rows["max_ns"] = np.maximum(table.ints("max_ns"), rows["p99_ns"])  # null: no longer
+        rows["max_ns"] = np.maximum(table.ints("max_ns"), rows["p99_ns"])  # null: not longer
     return _sorted(table, rows, begins, _lengths(table, number, begins.size), line)
 
 
 def _lengths(table: Table, number: Ints, windows: int) -> Floats:
-    """The longest that any rank says of each window."""
+    """The largest length that any rank recorded for each window."""
     longest = np.ones(windows)
     np.maximum.at(longest, number, table.floats("window_ns"))
     return longest
 
 
 def _minutes(start_ns: Ints, length_ns: float) -> tuple[Ints, Ints]:
-    """When windows begin, and which one each row is of: hosts' clocks differ by less than half."""
+    """The start of each window, and each row's window. Clocks differ by less than half a window."""
     starts, number = np.unique(start_ns, return_inverse=True)
     fresh = np.diff(starts, prepend=starts[0]) > max(length_ns, 1.0) / 2
     window = np.cumsum(fresh, dtype=np.int64)
@@ -198,7 +199,7 @@ def _minutes(start_ns: Ints, length_ns: float) -> tuple[Ints, Ints]:
 
 
 def _warm(begins_ns: Ints, line: Timeline) -> int:
-    """How many windows hold warm-up, but never all of them."""
+    """The number of windows with warm-up, but never all of them."""
     after = int(line.begins_ns[line.warm_up]) if len(line.steps) > line.warm_up else None
     warming = 1 if after is None else int((begins_ns < after).sum())
     return min(warming, begins_ns.size - 1)
@@ -223,7 +224,7 @@ def _of_executions(table: Table, line: Timeline) -> Recorded | None:
 
 
 def _quantiles(rows: Table) -> Table:
-    """Sixteen executions, or all if they are fewer, for the others of their cell."""
+    """At most sixteen executions of each cell, which stand for all."""
     names = ("lane", "row", "window")
     edge = np.logical_or.reduce([np.diff(rows.ints(name), prepend=-1) != 0 for name in names])
     begin = np.flatnonzero(edge)
@@ -253,7 +254,7 @@ def _sorted(
 
 
 def _lanes(table: Table, row: Ints) -> tuple[Ints, list[tuple[str, int]]]:
-    """Which lane each row is of, and their kernels and streams."""
+    """The lane of each row, and the kernel and stream of each lane."""
     names = table.strings("kernel")
     kernel, stream = names.codes.astype(np.int64), table.ints("stream")
     apart = _apart(kernel, numbered(kernel, stream), row)
@@ -267,7 +268,7 @@ def _lanes(table: Table, row: Ints) -> tuple[Ints, list[tuple[str, int]]]:
 
 
 def _apart(kernel: Ints, lane: Ints, row: Ints) -> Mask:
-    """Kernels, by code, that have no stream in common on most of their ranks."""
+    """Kernels, by code, that do not run on the same stream on most of their ranks."""
     of_kernel = np.zeros(int(lane.max()) + 1, np.int64)
     of_kernel[lane] = kernel
     most = np.zeros(int(kernel.max()) + 1)
@@ -276,8 +277,8 @@ def _apart(kernel: Ints, lane: Ints, row: Ints) -> Mask:
 
 
 def _ranks(number: Ints, row: Ints) -> Ints:
-    """How many ranks have rows of each number."""
-    seen = np.zeros((int(number.max()) + 1, int(row.max()) + 1), np.bool_)
-    seen[number, row] = True
-    ranks: Ints = seen.sum(axis=1)
+    """The number of ranks that have rows with each number."""
+    used = np.zeros((int(number.max()) + 1, int(row.max()) + 1), np.bool_)
+    used[number, row] = True
+    ranks: Ints = used.sum(axis=1)
     return ranks

@@ -1,12 +1,12 @@
-"""Own busy time per rank, step and phase: blame rule 1, waiting for others is not one's own.
+"""Own time per rank, step and phase: duration less waiting for other ranks (blame rule 1).
 
-Where the collector measured it, own time is `duration_ns - wait_ns`. Elsewhere the communication
-operators inside a phase that block are subtracted (transfer included, which is nobody's own
-either); data-parallel operators overlap the backward pass and are not. A phase that may have
-waited an unknown time is not comparable between ranks and is left out, with a word why.
+If the collector measured the waiting, own time is `duration_ns - wait_ns`. Otherwise the blocking
+communication operators inside a phase are subtracted, including their transfers, which are no own
+time either; data-parallel operators overlap the backward pass and are not subtracted. A phase that
+may have waited for an unknown time is not comparable between ranks; it is left out and reported.
 
 Phases nested in others (a user's `stepscope.phase` inside the forward pass) would count twice and
-are set aside. The time of a step in no phase is told apart in `unnamed`.
+are left out. Module `unnamed` computes the time of a step that is in no phase.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ from stepscope.trace import BACKWARD, FORWARD, OPERATORS
 from stepscope.window import NULL, Floats, Mask, Table, Union, Window, union
 
 BLOCKING_KINDS = ("tp", "cp", "ep", "pp", "mp")
-"""Groups whose operators stand between two pieces of computation, so that the device waits."""
+"""Groups whose operators come between two pieces of computation, so that the device waits."""
 MOSTLY = 0.5
-"""A phase is nested, or lacks its waiting time, when that holds for more than half of its rows."""
+"""A phase is nested, or its waiting time unknown, if that holds for more than half of its rows. Our
+simulator."""
 
 
 @dataclass(frozen=True)
 class OwnTime:
-    """Own and processor time, `[phase, rank, step]` in ns, NaN where unknown."""
+    """Own time and CPU time, `[phase, rank, step]` in ns; NaN if unknown."""
 
     phases: tuple[str, ...]
     own: Floats
@@ -47,13 +48,13 @@ class OwnTime:
 
     @property
     def total(self) -> Floats:
-        """Own time of each rank and step over all phases; NaN where nothing is known."""
+        """Own time of each rank and step over all phases; NaN if none is known."""
         known = np.isfinite(self.own).any(axis=0)
         return np.where(known, np.nansum(self.own, axis=0), np.nan)
 
 
 def own_time(window: Window, line: Timeline) -> OwnTime:
-    """Own time of everything comparable in the window."""
+    """Own time of all comparable phases in the window."""
     rows = phase_rows(window, line)
     if rows is None:
         return _without_phases(window, line)
@@ -82,23 +83,24 @@ def _bundle(
 
 
 def _waited(window: Window, rows: PhaseRows) -> Floats:
-    """How long each row waited: measured, or covered by blocking operators, or NaN: unknown."""
+    """How long each row waited: as measured, or in blocking operators; NaN if unknown."""
     waits = nullable(rows.table, "wait_ns")
-    silent = np.isnan(waits)
-    if silent.any():
-        blocked = _blocking(window, rows)
-        if blocked is not None:
-            waits[silent] = blocked.within(rows.begin[silent], rows.end[silent])
+    unknown = np.isnan(waits)
+    if unknown.any():
+        blocking = _blocking(window, rows)
+        if blocking is not None:
+            waits[unknown] = blocking.within(rows.begin[unknown], rows.end[unknown])
         else:
-            waits = np.where(silent & ~_may_wait(window, rows), 0.0, waits)
-    stood = _stood(window, rows)
-    return waits if stood is None else np.maximum(waits, stood.within(rows.begin, rows.end))
+            waits = np.where(unknown & ~_may_wait(window, rows), 0.0, waits)
+    blocked = _blocked(window, rows)
+    return waits if blocked is None else np.maximum(waits, blocked.within(rows.begin, rows.end))
 
 
-def _stood(window: Window, rows: PhaseRows) -> Union | None:
-    """When ranks stood for operators, but those between stages, where they say how long.
+def _blocked(window: Window, rows: PhaseRows) -> Union | None:
+    """When ranks were blocked by operators, except those between stages, if that was measured.
 
-    Who timed a pass may have left out that it waited for parameters that others had not gathered.
+    The measured waiting of a pass may not include waiting for parameters that other ranks had not
+    yet gathered.
     """
     comm = window.table("comm_ops")
     if comm is None or not comm.has("blocked_ns"):
@@ -109,7 +111,7 @@ def _stood(window: Window, rows: PhaseRows) -> Union | None:
 
 
 def _may_wait(window: Window, rows: PhaseRows) -> Mask:
-    """Rows that may contain waiting nobody measured."""
+    """Rows that may contain waiting that was not measured."""
     if rows.table.has("waits"):
         return np.asarray(rows.table.ints("waits") == 1)
     names = [name for name in rows.names.values if communicates(name)]
@@ -119,13 +121,13 @@ def _may_wait(window: Window, rows: PhaseRows) -> Mask:
 
 
 def communicates(phase: str) -> bool:
-    """Phases named `<group kind>-<operator>` carry communication."""
+    """Whether a phase is communication: its name is `<group kind>-<operator>`."""
     _, _, operator = phase.partition("-")
     return operator.replace("-", "") in {name.lower() for name in OPERATORS}
 
 
 def _blocking(window: Window, rows: PhaseRows) -> Union | None:
-    """The intervals in which a rank stood in a blocking operator, where they were recorded."""
+    """The intervals in which a rank was in a blocking operator, if these were recorded."""
     comm = window.table("comm_ops")
     kinds = {group.id for group in window.job.groups_of_kind(*BLOCKING_KINDS)}
     if comm is None or not comm.has("end_ns") or not kinds:
@@ -139,23 +141,24 @@ def _blocking(window: Window, rows: PhaseRows) -> Union | None:
 
 
 def _comparable(rows: PhaseRows, waits: Floats) -> tuple[list[str], list[Skipped]]:
-    """Phases whose own time is known and that do not count anything twice."""
+    """Phases whose own time is known and that count nothing twice."""
     names: list[str] = []
     skipped: list[Skipped] = []
-    silent, nested = rows.shares(np.isnan(waits)), rows.shares(rows.inner)
-    passes = silent.keys() & {FORWARD, BACKWARD}
-    for name in (*CANONICAL, *sorted(silent.keys() - set(CANONICAL))):
-        if name not in silent or communicates(name):
+    unknown, nested = rows.shares(np.isnan(waits)), rows.shares(rows.inner)
+    passes = unknown.keys() & {FORWARD, BACKWARD}
+    for name in (*CANONICAL, *sorted(unknown.keys() - set(CANONICAL))):
+        if name not in unknown or communicates(name):
             continue
-        if silent[name] > MOSTLY:
-            skipped.append(Skipped(f"own time of {name}", "it may contain waiting nobody measured"))
+        if unknown[name] > MOSTLY:
+            why = "it may contain waiting that was not measured"
+            skipped.append(Skipped(f"own time of {name}", why))
         elif nested[name] <= MOSTLY or not passes.intersection(names):
-            names.append(name)  # a nested phase stands in for its parent, if that is unknown
+            names.append(name)  # a nested phase replaces a parent of unknown own time
     return names, skipped
 
 
 def _without_phases(window: Window, line: Timeline) -> OwnTime:
-    """By operators, or else by what kernels leave free; what these take is judged by `l3`."""
+    """Own time from operators, else from the time without kernels; `l3` judges kernel durations."""
     comm = window.table("comm_ops")
     if comm is not None and comm.has("end_ns") and len(line.steps):
         return _between_collectives(comm, line)
@@ -166,13 +169,13 @@ def _without_phases(window: Window, line: Timeline) -> OwnTime:
 
 
 def _between_collectives(comm: Table, line: Timeline) -> OwnTime:
-    """The step less the time in which an operator was under way on the rank."""
+    """The step less the time in which an operator was in progress on the rank."""
     rank, end = line.rows(comm.ints("rank")), comm.ints("end_ns")
     keep = (rank >= 0) & (end != NULL)
     begin = arrivals(comm)[keep]
     axis = axis_over(len(line.ranks), begin, end[keep], line.begins_ns)
     if axis is None or not keep.any():
-        return _bundle(line, [], [], [], [Skipped("own time", "no operator ended")])
+        return _bundle(line, [], [], [], [Skipped("own time", "no operator finished")])
     busy = union(axis.at(rank[keep], begin), axis.at(rank[keep], end[keep]))
     own = uncovered(line, axis, busy)
     return _bundle(line, [BETWEEN], [own], [np.full_like(own, np.nan)], [])

@@ -1,4 +1,5 @@
-"""Who is compared with whom: only ranks in one parallel role do equal work (ARGUS, table 3)."""
+"""Peers: which ranks are compared. Only ranks in the same parallel role do equal work (ARGUS,
+table 3)."""
 
 from __future__ import annotations
 
@@ -7,18 +8,19 @@ import numpy as np
 from stepscope.window import Ints, Window
 
 EQUAL_WORK = ("dp", "edp", "world", "other", "tp", "mp", "cp")
-"""Groups whose members do the same work, the surest first: replicas, then shards of one layer."""
+"""Groups whose members do the same work, in order of preference: replicas, then shards of a
+layer."""
 EXPERT_WORK = ("ep", "edp", *EQUAL_WORK)
 EXPERT_WORDS = ("moe", "expert")
 
 
 def is_expert(phase: str | None) -> bool:
-    """Whether the phase is the work of experts, which is unequal by nature."""
+    """Whether the phase is the work of MoE experts, which is unequal by design."""
     return phase is not None and any(word in phase for word in EXPERT_WORDS)
 
 
 def comparison_groups(window: Window, phase: str | None) -> list[Ints]:
-    """Rows of the grid (positions in `window.ranks`) that are one another's peers in a phase."""
+    """Groups of ranks that are peers in a phase, as grid rows (indices of `window.ranks`)."""
     at = {rank: row for row, rank in enumerate(window.ranks)}
     staged = any(len(group.ranks) > 1 for group in window.job.groups_of_kind("pp"))
     for kind in EXPERT_WORK if is_expert(phase) else EQUAL_WORK:
@@ -32,11 +34,11 @@ def comparison_groups(window: Window, phase: str | None) -> list[Ints]:
 
 
 ONE_MODEL = ("tp", "cp", "pp", "mp", "embedding")
-"""Groups that lie within one replica of the model, which works on samples of its own."""
+"""Groups within one replica of the model; each replica works on its own samples."""
 
 
 def replicas(window: Window) -> list[frozenset[int]]:
-    """The ranks of each replica of the model; where none is split up, each rank is one."""
+    """The ranks of each replica of the model; each rank is a replica if the model is not split."""
     of = {rank: frozenset((rank,)) for rank in window.ranks}
     for group in window.job.groups_of_kind(*ONE_MODEL):
         known = [rank for rank in group.ranks if rank in of]
@@ -46,7 +48,7 @@ def replicas(window: Window) -> list[frozenset[int]]:
 
 
 def across_stages(window: Window) -> frozenset[str]:
-    """Groups whose members lie in several pipeline stages, and so do unequal work."""
+    """Groups whose members are in several pipeline stages, and so do unequal work."""
     pipelines = window.job.groups_of_kind("pp")
     stage = {rank: at for group in pipelines for at, rank in enumerate(group.ranks)}
     return frozenset(
@@ -56,7 +58,7 @@ def across_stages(window: Window) -> frozenset[str]:
 
 
 def _disjoint(groups: list[list[int]]) -> list[Ints]:
-    """Groups of two and more in which no rank occurs twice, the largest first."""
+    """Disjoint groups of at least two ranks, the largest first."""
     taken: set[int] = set()
     chosen: list[Ints] = []
     for group in sorted(groups, key=len, reverse=True):

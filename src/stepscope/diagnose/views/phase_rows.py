@@ -1,4 +1,4 @@
-"""The rows of `phases` on the grid of ranks and steps, and which of them lie inside others."""
+"""The rows of `phases` on the grid of ranks and steps, and which of them are nested in others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CANONICAL = (DATA_LOAD, FORWARD, BACKWARD, OPTIMIZER)
 
 @dataclass(frozen=True)
 class PhaseRows:
-    """The rows that lie on the grid, as arrays."""
+    """The rows that are on the grid, as arrays."""
 
     line: Timeline
     axis: Axis
@@ -31,12 +31,12 @@ class PhaseRows:
 
     @cached_property
     def cell(self) -> Ints:
-        """The number of each row's rank and step."""
+        """The grid cell of each row: rank * steps + step."""
         return self.rank * len(self.line.steps) + self.column
 
     @cached_property
     def begin(self) -> Ints:
-        """On the axis, as is `end`."""
+        """The start of each row on the axis."""
         return self.axis.at(self.rank, self.start)
 
     @property
@@ -45,7 +45,7 @@ class PhaseRows:
 
     @cached_property
     def inner(self) -> Mask:
-        """Rows of all phases but the canonical whose middle lies inside a canonical one."""
+        """Rows of non-canonical phases whose middle is inside a canonical phase."""
         canonical = self.names.equals(*CANONICAL)
         others = np.flatnonzero(~canonical)
         middle = self.begin[others] + self.duration[others] // 2
@@ -54,7 +54,7 @@ class PhaseRows:
         return inner
 
     def shares(self, rows: Mask) -> dict[str, float]:
-        """Of the rows of each phase that has any, how many are among the given ones."""
+        """The share of each phase's rows that is among the given ones."""
         size = len(self.names.values)
         count = np.bincount(self.names.codes, minlength=size)
         chosen = np.bincount(self.names.codes, weights=rows, minlength=size)
@@ -62,7 +62,7 @@ class PhaseRows:
                 for at, name in enumerate(self.names.values) if count[at]}  # fmt: skip
 
     def grids(self, values: Floats, phases: Sequence[str]) -> Floats:
-        """`[phase, rank, step]`: sums of the values; NaN where no row is or a value is unknown."""
+        """`[phase, rank, step]`: sums of the values; NaN without rows or with an unknown value."""
         shape = (len(phases), len(self.line.ranks), len(self.line.steps))
         number = {phase: at for at, phase in enumerate(phases)}
         place = np.array([*(number.get(name, -1) for name in self.names.values), -1], np.int64)
@@ -76,13 +76,13 @@ class PhaseRows:
 
 
 def phase_rows(window: Window, line: Timeline) -> PhaseRows | None:
-    """The window's rows of `phases`, or None where there are none that fit on one axis."""
+    """The rows of `phases`, or None if there are none or they do not fit on one axis."""
     table = window.table("phases")
     return None if table is None else rows_of(table, "phase", line)
 
 
 def rows_of(table: Table, name: str, line: Timeline) -> PhaseRows | None:
-    """A table's rows as those of phases, which the column `name` tells apart; None as above."""
+    """The rows of a table like `phases`, with phase names in column `name`; None as above."""
     rank, column = line.rows(table.ints("rank")), line.columns(table.ints("step"))
     kept = (rank >= 0) & (column >= 0) & (table.strings(name).codes >= 0)
     table, rank, column = table.take(kept), rank[kept], column[kept]
@@ -94,14 +94,14 @@ def rows_of(table: Table, name: str, line: Timeline) -> PhaseRows | None:
 
 
 def _steps(line: Timeline) -> tuple[Ints, Ints]:
-    """Begins and ends of all steps of all ranks: what follows the last phase has a place, too."""
+    """Starts and ends of all steps, so that the axis also covers the time after the last phase."""
     known = (line.start_ns != NULL) & np.isfinite(line.period_ns)
     begin = line.start_ns[known]
     return begin, begin + line.period_ns[known].astype(np.int64)
 
 
 def nullable(table: Table, column: str) -> Floats:
-    """A column whose unknown values, maybe all of them, are NaN."""
+    """A column with NaN for unknown values; all NaN if the column is missing."""
     if not table.has(column):
         return np.full(len(table), np.nan)
     values = table.ints(column)

@@ -1,17 +1,17 @@
-"""Which Python function carries an excess, from sampled call stacks.
+"""The Python function that explains an excess of time, from sampled call stacks.
 
-Fault: a function that takes longer on one rank than on its peers, or longer than it used to.
+Fault: a function that takes longer on one rank than on its peers, or longer than before.
 Paper: ARGUS (2026), section 6.3 and case studies, leaves L5 (CPU stacks) to people; EROICA (Guan
-et al., 2026), section 4, compares call paths between workers. Neither gives a rule for the leaf.
-Ours: per function the share of samples in whose stack it occurs (once, however deep the recursion),
-times the step; the excess of that against the peers' median, or against before. Callers carry at
-least what their callees do, so the innermost function with most of the largest excess is named.
-On one rank callers that also wait show no excess: the culprit waits less where it works more. What
-a caller does itself, as a training loop that sleeps, shows in the samples that end in it. On one
-rank a function is named only if it carries half of the excess.
+et al., 2026), section 4, compares call paths between workers. Neither has a rule for one function.
+Ours: for each function, the share of samples in whose stack it occurs (counted once in a
+recursion), times the step; and its excess over the peers' median, or over before. A caller has at
+least the excess of its callees, so the innermost function with most of the largest excess is named.
+On a single rank, callers that also wait show no excess, because the culprit waits less when it
+works more. Time of a caller itself, such as a training loop that sleeps, is in the samples that end
+in it. On a single rank a function is named only if it explains half of the excess.
 Cost: one pass over the distinct stacks; rows are counted vectorised.
-Cannot see: time inside native code below the innermost Python frame, processes nobody sampled,
-functions of less than a few samples.
+Cannot see: time in native code below the innermost Python frame, processes that were not sampled,
+functions with only a few samples.
 """
 
 from __future__ import annotations
@@ -28,52 +28,57 @@ from stepscope.window import Floats, Ints, Mask, Window
 
 MAIN = "MainThread"
 CARRIES = 0.7
-"""The innermost function with so much of the largest excess is named: more would name callers,
-less a callee that is only part of it."""
+"""The innermost function with this share of the largest excess is named. A larger share would name
+callers, a smaller one a callee that is only part of the cause. Our simulator."""
 STANDS_OUT = 0.3
-"""A function explains a rise on all ranks when its part of the rise exceeds its part of the time
-before by this: else all functions grew alike and the machine, not the code, got slower."""
+"""A function explains a rise on all ranks if its share of the rise exceeds its share of the time
+before by this much. Otherwise all functions grew alike, and the machine got slower, not the code.
+Our simulator."""
 MOST_RANKS = 0.75
-"""Of the sampled ranks must show a function that all are said to have; as with own time."""
+"""A function explains a rise on all ranks only if this share of the sampled ranks shows it, as with
+own time. Our simulator."""
 SURE_SIGMAS = 2.0
-"""And by so many standard errors of counting samples."""
+"""The limit `STANDS_OUT` is raised by this many standard errors of the sample counts.
+Statistics."""
 SAMPLE_NS = 10**8
-"""py-spy's ten samples a second."""
+"""The sampling interval of py-spy: ten samples a second."""
 LEAST_NS = 2 * 10**9
-"""Two seconds of samples per side at 10 Hz: the error of a share is then below 0.12."""
+"""Needs two seconds of samples per side at 10 Hz: the error of a share is then below 0.12.
+Statistics."""
 LEAST_SHARE = 0.05
-"""An excess below this share of the time is sampling noise (0.02 at a minute of 10 Hz)."""
+"""A smaller excess, as a share of the time, is sampling noise (0.02 for a minute at 10 Hz).
+Statistics."""
 EXPLAINS = 0.5
-"""Of a rank's excess a function carries at least: one that carries less does not explain it."""
+"""A function must have at least this share of a rank's excess to explain it. Our simulator."""
 WAITING = (
     "wait", "synchronize", "barrier", "all_reduce", "allreduce", "all_gather", "reduce_scatter",
     "broadcast", "recv", "send", "_wait_for_tstate_lock",
 )  # fmt: skip
 LOADER = "dataloader"
 COMPILES = ("_dynamo", "_inductor", "triton", "torch/compiler", "cutlass")
-"""Where just-in-time compilers live; elsewhere a function that compiles is called so."""
+"""Paths of just-in-time compilers; elsewhere a compiling function has a name that begins so."""
 PATTERNS = ("/re.py", "/re/", "sre_compile")
-"""And here it is regular expressions that are compiled."""
+"""Paths in which `compile` means regular expressions."""
 
 
 @dataclass(frozen=True)
-class Slow:
-    """A function and how much more of its time it takes."""
+class SlowFunction:
+    """A function that takes a larger share of the time than on peers, or than before."""
 
     function: str
     share: float
-    """Share of the time now."""
+    """Its share of the time now."""
     before: float
-    """Share of the time of the peers, or before the change."""
+    """Its share of the time on the peers, or before the change."""
     grew: float
-    """Its part of the growth (only against before)."""
+    """Its share of the rise (only in the comparison with before)."""
     itself: bool = False
-    """The shares are of what it does itself, not in functions that it calls."""
+    """Whether the shares count only the function itself, without functions that it calls."""
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Distinct stacks, their functions and depths, and the rows that show them."""
+    """Distinct stacks, with their functions and depths, and the sample rows that refer to them."""
 
     row: Ints
     code: Ints
@@ -81,7 +86,7 @@ class Samples:
     weight: Floats
     functions: tuple[str, ...]
     lines: tuple[str, ...]
-    """The frames: functions with lines."""
+    """The frames: functions with line numbers."""
     pair_stack: Ints
     pair_function: Ints
     pair_depth: Ints
@@ -89,7 +94,7 @@ class Samples:
     stacks: int
 
     def without(self, rows: Collection[int]) -> Samples:
-        """The samples of all but some ranks, given by their rows."""
+        """The samples without those of some ranks, given by their grid rows."""
         kept = ~np.isin(self.row, sorted(rows))
         return replace(
             self, row=self.row[kept], code=self.code[kept], time_ns=self.time_ns[kept],
@@ -97,14 +102,14 @@ class Samples:
         )  # fmt: skip
 
     def shares(self, chosen: Mask) -> tuple[Floats, float]:
-        """Share of the chosen time in whose stacks each function occurs, and that time in ns."""
+        """The share of the chosen time that each function is on the stack, and that time in ns."""
         weight = stats.sums(self.code[chosen], self.weight[chosen], self.stacks)
         return self._inside(weight) / max(float(weight.sum()), 1.0), float(weight.sum())
 
     def shares_of(self, rows: Ints, span: Mask) -> tuple[Floats, Floats]:
-        """The shares of each of these rows, `[row, function]`, and its time, in a span of time.
+        """The shares of each function on each of these rows, `[row, function]`, and the rows' time.
 
-        Thousands of peers are asked for at once: a look through all samples for each took a minute.
+        All rows are counted in one pass: with thousands of peers, one pass for each took a minute.
         """
         place = np.full(int(max(self.row.max(initial=0), rows.max(initial=0))) + 1, -1)
         place[rows] = np.arange(len(rows))
@@ -118,9 +123,9 @@ class Samples:
         return inside / np.maximum(time_ns, 1.0)[:, None], time_ns
 
     def own_shares_of(self, rows: Ints, span: Mask) -> Floats:
-        """The same of samples that end in a function: what it does itself, `[row, function]`.
+        """The same for samples that end in a function, so without its callees, `[row, function]`.
 
-        What torch's functions do themselves is the model's work, whoever is slow: none.
+        Torch's own functions get 0: what they do themselves is the work of the model.
         """
         found = np.zeros((len(rows), len(self.functions)))
         for at, row in enumerate(rows.tolist()):
@@ -131,10 +136,10 @@ class Samples:
         return np.where([is_torchs(name) for name in self.functions], 0.0, found)
 
     def line_of(self, function: int, chosen: Mask, alone: bool = False) -> str:
-        """The frame of a function in most of the chosen time: where in it the time goes.
+        """The frame of a function with most of the chosen time: the line that takes the time.
 
         Args:
-            alone: only of what it does itself.
+            alone: count only the function itself, without functions that it calls.
         """
         weight = stats.sums(self.code[chosen], self.weight[chosen], self.stacks)
         inside = self.pair_function == function
@@ -144,7 +149,7 @@ class Samples:
         return self.lines[int(np.argmax(lines))]
 
     def _spread(self, row: Ints, stack: Ints, weight: Floats, rows: int) -> Floats:
-        """Weight of stacks that rows show, `[row, function]`: once for every function in them."""
+        """The weight of the rows' stacks, `[row, function]`, counted for every function in them."""
         order = np.argsort(self.pair_stack, kind="stable")
         begins = np.searchsorted(self.pair_stack[order], np.arange(self.stacks + 1))
         many = np.diff(begins)[stack]
@@ -155,16 +160,16 @@ class Samples:
         return total.reshape(rows, -1)
 
     def working(self, chosen: Mask) -> tuple[Floats, float]:
-        """The same without the time in which ranks waited for one another or for a device.
+        """`shares` without the time in which ranks waited for one another or for a device.
 
-        Else a function that does nothing but wait in the end would carry a rise that is not its.
+        Otherwise a function that merely waits at its end would seem to cause a rise.
         """
         weight = stats.sums(self.code[chosen], self.weight[chosen], self.stacks)
         work = np.where(self._waiting, 0.0, weight)
         return self._inside(work) / max(float(weight.sum()), 1.0), float(weight.sum())
 
     def of_ranks(self, function: int, chosen: Mask) -> Floats:
-        """The share of the chosen time of each row in which it works in a function."""
+        """The share of the chosen time that each row works in a function."""
         holds = np.zeros(self.stacks, np.bool_)
         holds[self.pair_stack[self.pair_function == function]] = True
         works = (holds & ~self._waiting)[self.code[chosen]]
@@ -174,12 +179,12 @@ class Samples:
         return np.where(whole > 0, inside / np.maximum(whole, 1.0), np.nan)
 
     def _inside(self, weight: Floats) -> Floats:
-        """Weight of the stacks in which each function occurs."""
+        """The total weight of the stacks in which each function occurs."""
         return stats.sums(self.pair_function, weight[self.pair_stack], len(self.functions))
 
     @cached_property
     def _waiting(self) -> Mask:
-        """Stacks whose innermost function waits; in a data loader that is waiting for data."""
+        """Stacks whose innermost function waits for ranks or devices; not those in data loaders."""
         waiting = np.array([waits(name) for name in self.functions], np.bool_)
         loading = np.array([LOADER in name for name in self.functions], np.bool_)
         found = waiting[self._innermost]
@@ -188,7 +193,7 @@ class Samples:
 
     @cached_property
     def _innermost(self) -> Ints:
-        """The function in which each stack ends."""
+        """The innermost function of each stack."""
         found = np.empty(self.stacks, np.int64)
         order = np.argsort(self.pair_depth, kind="stable")
         found[self.pair_stack[order]] = self.pair_function[order]
@@ -196,13 +201,13 @@ class Samples:
 
     @cached_property
     def depth(self) -> Floats:
-        """Mean depth of each function in the stacks that hold it."""
+        """Mean depth of each function in the stacks that contain it."""
         count = np.bincount(self.pair_function, minlength=len(self.functions))
         total = np.bincount(self.pair_function, weights=self.pair_depth, minlength=count.size)
         return np.asarray(total / np.maximum(count, 1))
 
     def deepest(self, gain: Floats) -> int | None:
-        """The innermost function with most of the largest gain; waiting is nobody's work."""
+        """The innermost function with most of the largest gain, except functions that wait."""
         allowed = np.array([not waits(name) for name in self.functions], np.bool_)
         gain = np.where(allowed, gain, -np.inf)
         if not gain.size or gain.max() <= 0:
@@ -212,7 +217,7 @@ class Samples:
 
 
 def read_samples(window: Window, line: Timeline) -> Samples | None:
-    """The main threads' samples of the window, or None where nothing was sampled."""
+    """The samples of the main threads, or None if there are none."""
     table = window.table("stacks")
     if table is None:
         return None
@@ -230,7 +235,7 @@ def read_samples(window: Window, line: Timeline) -> Samples | None:
 
 
 def _index(stacks: list[str]) -> tuple[tuple[str, ...], tuple[str, ...], Ints, Ints, Ints, Ints]:
-    """Which functions occur in which stack, each once per stack, at its innermost depth."""
+    """The functions of each stack, each once per stack and at its innermost depth."""
     functions: dict[str, int] = {}
     lines: dict[str, int] = {}
     pairs: list[tuple[int, int, int, int]] = []
@@ -245,18 +250,19 @@ def _index(stacks: list[str]) -> tuple[tuple[str, ...], tuple[str, ...], Ints, I
 
 
 def function_of(frame: str) -> str:
-    """A frame without its line: `work (train.py:12)` is of `work (train.py)`."""
+    """A frame without its line number: `work (train.py:12)` becomes `work (train.py)`."""
     head, colon, line = frame.rpartition(":")
     return f"{head})" if colon and line.rstrip(")").isdigit() else frame
 
 
 def waits(frame: str) -> bool:
-    """Whether a frame is a place where ranks wait for one another."""
+    """Whether a frame is a function in which ranks wait for one another."""
     name = frame.split(" ", 1)[0].rsplit(".", 1)[-1]
     return name in WAITING or "distributed_c10d" in frame
 
 
 def is_torchs(function: str) -> bool:
+    """Whether a function is part of PyTorch."""
     return "/torch/" in function or "(torch/" in function
 
 
@@ -270,14 +276,14 @@ def compiles(function: str) -> bool:
 
 def slower_than_peers(
     samples: Samples, row: int, peers: list[int], span: Mask, excess: float
-) -> Slow | None:
-    """The function of which one rank shows more than the median of its peers.
+) -> SlowFunction | None:
+    """The function that takes more time on one rank than on the median of its peers.
 
     Args:
         excess: the share of the rank's time that is to be explained.
     """
     own = span & (samples.row == row)
-    mine, total = samples.shares(own)
+    own_shares, total = samples.shares(own)
     if total < LEAST_NS:
         return None
     rows = np.array(peers, np.int64)
@@ -285,7 +291,7 @@ def slower_than_peers(
     known = time_ns >= LEAST_NS
     if not known.any():
         return None
-    within = mine, np.median(others[known], axis=0)
+    within = own_shares, np.median(others[known], axis=0)
     itself = (
         samples.own_shares_of(np.array([row]), span)[0],
         np.median(samples.own_shares_of(rows[known], span), axis=0),
@@ -296,13 +302,15 @@ def slower_than_peers(
         return None
     alone = bool(gains[1][at] > gains[0][at])
     now, before = itself if alone else within
-    return Slow(samples.line_of(at, own, alone), float(now[at]), float(before[at]), 1.0, alone)
+    return SlowFunction(
+        samples.line_of(at, own, alone), float(now[at]), float(before[at]), 1.0, alone
+    )
 
 
 def slower_than_before(
     samples: Samples, split_ns: int, before_ns: float, after_ns: float
-) -> Slow | None:
-    """The function that carries the rise of the step time on all ranks, if one stands out."""
+) -> SlowFunction | None:
+    """The function that causes a rise of the step time on all ranks, if one stands out."""
     late = samples.time_ns >= split_ns
     early_share, early_ns = samples.working(~late)
     late_share, late_ns = samples.working(late)
@@ -322,19 +330,19 @@ def slower_than_before(
     now, before = float(late_share[at]), float(early_share[at])
     if _on_most(samples.of_ranks(at, late), (now + before) / 2) < MOST_RANKS:
         return None
-    return Slow(samples.line_of(at, late), now, before, float(growth[at]))
+    return SlowFunction(samples.line_of(at, late), now, before, float(growth[at]))
 
 
 def _on_most(shares: Floats, least: float) -> float:
-    """The part of the sampled ranks on which a function takes at least so much."""
+    """The share of the sampled ranks on which a function has at least this share."""
     return float((shares[np.isfinite(shares)] >= least).mean())
 
 
 def _smoothed(share: Floats, samples: float) -> tuple[Floats, Floats]:
-    """A share and its variance from so many samples, by Laplace's rule: none mean one half.
+    """A share and its variance from a number of samples, by Laplace's rule: one half without any.
 
-    Ranks in step are one sample and not many. A time before the change that was too short to be
-    sampled thus says little, which is enough where the steps became many times longer.
+    Ranks that run in step count as one sample. So few samples before a change give a wide error,
+    which is still enough if the steps became many times longer.
     """
     smooth = (share * samples + 1) / (samples + 2)
     return smooth, smooth * (1 - smooth) / (samples + 3)

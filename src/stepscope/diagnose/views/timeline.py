@@ -12,16 +12,18 @@ from stepscope.diagnose.numeric import stats
 from stepscope.window import NULL, Floats, Ints, Table, Window
 
 WARM_UP_STEPS = 5
-"""First steps carry compilation, allocator growth and cold caches (algorithm notes, section 4)."""
+"""The first steps include compilation, allocator growth and cold caches (algorithm notes, section
+4). Our simulator."""
 WARM_UP_SHARE = 0.1
-"""In a short window no more than this share of the steps is given up as warm-up."""
+"""In a short window at most this share of the steps counts as warm-up. Our simulator."""
 LONGEST_PERIOD = 1000
-"""A start so many median steps after the one before it is a clock that jumped, or another run."""
+"""If a step starts this many median steps after the previous one, the clock jumped, or it is
+another run. Our simulator."""
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """When every rank ran every step. Unknown starts are NULL, unknown durations NaN."""
+    """When each rank ran each step. Unknown starts are NULL, unknown durations NaN."""
 
     ranks: Ints
     steps: Ints
@@ -30,61 +32,61 @@ class Timeline:
 
     @cached_property
     def period_ns(self) -> Floats:
-        """Start to start, so that what happens between two steps counts as well.
+        """Time from start to start, so that time between two steps counts as well.
 
-        The last step, and one before a gap or a jump, has its duration instead.
+        The last step, and a step before a gap or a clock jump, has its duration instead.
         """
         period = self.duration_ns.copy()
         if len(self.steps) < 2:
             return period
-        here, after = self.start_ns[:, :-1], self.start_ns[:, 1:]
-        known = (here != NULL) & (after != NULL) & (np.diff(self.steps) == 1)
-        gap = np.where(known, np.where(known, after, 0) - np.where(known, here, 0), -1)
+        start, following = self.start_ns[:, :-1], self.start_ns[:, 1:]
+        known = (start != NULL) & (following != NULL) & (np.diff(self.steps) == 1)
+        gap = np.where(known, np.where(known, following, 0) - np.where(known, start, 0), -1)
         believable = (gap > 0) & (gap < LONGEST_PERIOD * max(stats.median(period), 1.0))
         period[:, :-1] = np.where(believable, gap, period[:, :-1])
         return period
 
     @cached_property
     def job_period_ns(self) -> Floats:
-        """One period per step: a synchronous job has one pace, its ranks only jitter about it."""
+        """The step time of the job: the median over ranks, which run in step apart from jitter."""
         return stats.column_median(self.period_ns)
 
     @cached_property
     def warm_up(self) -> int:
-        """How many of the first columns are not judged."""
+        """The number of first columns that are warm-up and not judged."""
         return min(WARM_UP_STEPS, int(len(self.steps) * WARM_UP_SHARE))
 
     @cached_property
     def typical_ns(self) -> float:
-        """The median step."""
+        """The median step time."""
         return stats.median(self.job_period_ns[self.warm_up :])
 
     def columns(self, step: Ints) -> Ints:
-        """Column of each step, -1 for steps that are not on the grid. Not to be written to."""
+        """Column of each step; -1 if not on the grid. Do not modify the result."""
         return _positions(self.steps, step)
 
     def rows(self, rank: Ints) -> Ints:
-        """Row of each rank, -1 for ranks that are not on the grid. Not to be written to."""
+        """Row of each rank; -1 if not on the grid. Do not modify the result."""
         return _positions(self.ranks, rank)
 
     def column_at(self, time_ns: Ints) -> Ints:
-        """The step each time falls into, by the job's own step starts; -1 before the first."""
+        """The column of the step that contains each time, by the job's step starts; -1 before."""
         return np.searchsorted(self.begins_ns, time_ns, side="right") - 1
 
     @cached_property
     def begins_ns(self) -> Ints:
-        """When each step began on the first rank to begin it; never decreasing."""
+        """When the first rank began each step; never decreasing."""
         latest = np.iinfo(np.int64).max
         known = np.where(self.start_ns == NULL, latest, self.start_ns)
         begins = known.min(axis=0) if len(known) else np.full(len(self.steps), latest)
         return np.maximum.accumulate(np.where(begins == latest, 0, begins))
 
     def span(self, first: int, stop: int) -> Span:
-        """Step numbers of a range of columns."""
+        """First and last step number of a range of columns."""
         return int(self.steps[first]), int(self.steps[stop - 1])
 
     def span_ns(self, first: int, stop: int) -> Span:
-        """Time of a range of columns."""
+        """Start and end time of a range of columns."""
         begin = int(self.begins_ns[first])
         end = int(self.begins_ns[stop - 1]) + int(np.nan_to_num(self.job_period_ns[stop - 1]))
         return begin, max(begin, end)
@@ -100,7 +102,7 @@ def _positions(grid: Ints, wanted: Ints) -> Ints:
 
 
 def _from_first(first: int, size: int, wanted: Ints) -> Ints:
-    """On a grid without gaps. Most often a job's first rank is 0: then nothing need be copied."""
+    """Positions on a grid without gaps. In the usual case that it starts at 0, no copy is made."""
     if wanted.size and int(wanted.min()) >= first and int(wanted.max()) < first + size:
         return wanted - first if first else wanted
     at: Ints = wanted - first
@@ -109,7 +111,7 @@ def _from_first(first: int, size: int, wanted: Ints) -> Ints:
 
 
 def timeline(window: Window) -> Timeline:
-    """The grid of the `steps` table, or, where nobody recorded it, of what else names its step."""
+    """The grid of table `steps`; if it was not recorded, of another table with step numbers."""
     ranks = np.array(window.ranks, np.int64)
     for name, begin in (("steps", "start_ns"), ("phases", "start_ns"), ("comm_ops", "enqueue_ns")):
         table = window.table(name)

@@ -1,8 +1,8 @@
-"""The part of a step in no phase: gaps between its phases, and what comes before and after them.
+"""The time of a step that is in no phase: gaps between its phases, and time before and after them.
 
-What ranks do between two steps is logging and checkpoints, often on one rank and by design; what
-holds one up between two phases of a step is neither. So the two are told apart, except in traces
-of operators, where a phase begins with its first operator.
+Between two steps ranks log and write checkpoints, often on one rank only and by design. A delay
+between two phases of a step has other causes. So the two are distinguished, except in traces of
+operators, where a phase begins with its first operator.
 """
 
 from __future__ import annotations
@@ -21,51 +21,51 @@ from stepscope.diagnose.views.timeline import Timeline
 from stepscope.window import NULL, Floats, Ints, Mask, Table, Union, Window, union
 
 OUTSIDE = "outside-phases"
-"""Before the first phase of a step and after its last; in traces of operators all of the rest."""
+"""Before the first phase of a step and after its last; in traces of operators all other time."""
 GAPS = "between-phases"
 BETWEEN = "between-collectives"
-"""Of jobs of which only communication was recorded: the time between operators."""
+"""The time between operators, in jobs of which only communication was recorded."""
 UNNAMED = (OUTSIDE, GAPS, BETWEEN)
-"""Our own names, which no table holds."""
+"""Names that only diagnosis uses; no table contains them."""
 POINT_TO_POINT_KERNEL = "SendRecv"
-"""So NCCL and RCCL call the kernel by which stages hand over."""
+"""Part of the name of NCCL's and RCCL's kernel for sends and receives between pipeline stages."""
 
 Named = list[tuple[str, Floats]]
 
 
 def outside_phases(window: Window, rows: PhaseRows) -> Named:
-    """Own time of each rank and step in no phase, `[rank, step]` in ns; nothing where unknown."""
-    one = _Steps(rows, ~rows.inner)
-    if not one.outermost.any() or window.table("steps") is None:
+    """Own time of each rank and step in no phase, `[rank, step]` in ns; empty if unknown."""
+    steps = _Steps(rows, ~rows.inner)
+    if not steps.outermost.any() or window.table("steps") is None:
         return []
     comm = window.table("comm_ops")
     if window.table("host_ops") is not None:
-        return _of_a_trace(one, comm)
+        return _of_a_trace(steps, comm)
     if len(rows.line.ranks) == 1 and comm is None:
-        return _in_two(one, one.inside)
+        return _in_two(steps, steps.inside)
     if comm is not None and comm.has("blocked_ns"):
-        return _in_two(one, _busy(one, comm, wait_times))
-    if comm is not None and _all_waiting_is_seen(window, comm):
-        return _in_two(one, _busy(one, comm, _under_way))
+        return _in_two(steps, _busy(steps, comm, wait_times))
+    if comm is not None and _all_waits_recorded(window, comm):
+        return _in_two(steps, _busy(steps, comm, _under_way))
     waiting = _waiting_kernels(window)
-    return [] if waiting is None else _in_two(one, _busy(one, waiting, _running))
+    return [] if waiting is None else _in_two(steps, _busy(steps, waiting, _running))
 
 
 def idle_times(window: Window, line: Timeline) -> Named:
-    """The same of jobs that recorded nothing but kernels: when none of them runs on a device."""
+    """The same for jobs that recorded only kernels: the time in which no kernel runs."""
     kernels = window.table("kernels")
     if kernels is None or window.table("host_ops") is not None or not len(line.steps):
         return []
     rows = None if _waiting_kernels(window) is None else rows_of(kernels, "kernel", line)
     if rows is None:
         return []
-    one = _Steps(rows, np.ones(len(rows.rank), np.bool_))
-    return _in_two(one, one.inside)
+    steps = _Steps(rows, np.ones(len(rows.rank), np.bool_))
+    return _in_two(steps, steps.inside)
 
 
 @dataclass(frozen=True)
 class _Steps:
-    """The steps of all ranks, and what of them lies in phases."""
+    """The steps of all ranks, and which parts of them are in phases."""
 
     rows: PhaseRows
     outermost: Mask
@@ -76,14 +76,14 @@ class _Steps:
 
     @cached_property
     def first_ns(self) -> Ints:
-        """When the first phase of each rank's step begins; far in the future without any."""
+        """When the first phase of each rank and step begins; far in the future without phases."""
         first = np.full(self._cells, np.iinfo(np.int64).max)
         np.minimum.at(first, self._cell[self.outermost], self.rows.start[self.outermost])
         return first.reshape(self.shape)
 
     @cached_property
     def last_ns(self) -> Ints:
-        """When its last phase ends; NULL without any."""
+        """When the last phase of each rank and step ends; NULL without phases."""
         last = np.full(self._cells, NULL)
         end = self.rows.start + self.rows.duration
         np.maximum.at(last, self._cell[self.outermost], end[self.outermost])
@@ -102,39 +102,41 @@ class _Steps:
         return self.rows.cell
 
 
-def _of_a_trace(one: _Steps, comm: Table | None) -> Named:
-    """Profilers know when operators ran but not who stood in a wait for them."""
-    line, axis = one.rows.line, one.rows.axis
+def _of_a_trace(steps: _Steps, comm: Table | None) -> Named:
+    """The time outside phases in a profiler trace, which shows operators, but not who waits."""
+    line, axis = steps.rows.line, steps.rows.axis
     if comm is None:
-        return [(OUTSIDE, uncovered(line, axis, one.inside))]
+        return [(OUTSIDE, uncovered(line, axis, steps.inside))]
     return (
-        [(OUTSIDE, uncovered(line, axis, _busy(one, comm, _under_way)))]
+        [(OUTSIDE, uncovered(line, axis, _busy(steps, comm, _under_way)))]
         if comm.has("end_ns")
         else []
     )
 
 
-def _busy(one: _Steps, comm: Table, spans: Callable[[Table], Spans]) -> Union:
-    """Where a rank is in a phase, or by `spans` in an operator."""
-    rank = one.rows.line.rows(comm.ints("rank"))
-    return union_of_rows(one.rows.axis, rank, comm, spans, one.inside)
+def _busy(steps: _Steps, comm: Table, spans: Callable[[Table], Spans]) -> Union:
+    """When a rank is in a phase, or in an operator according to `spans`."""
+    rank = steps.rows.line.rows(comm.ints("rank"))
+    return union_of_rows(steps.rows.axis, rank, comm, spans, steps.inside)
 
 
 def _under_way(comm: Table) -> Spans:
-    """From arrival to end, where that is known."""
+    """Operators from arrival to end, if the end is known."""
     start, end = arrivals(comm), comm.ints("end_ns")
     return start, end, end != NULL
 
 
 def _running(kernels: Table) -> Spans:
-    """From start to end."""
+    """Kernels from start to end."""
     start, lasted = kernels.ints("start_ns"), kernels.ints("duration_ns")
     return start, start + lasted, lasted > 0
 
 
 def wait_times(comm: Table) -> Spans:
-    """When ranks stood for an operator, where they say how long: a wait ends with its operator,
-    which may have been called long before, or else where nobody knows the end began with the call.
+    """When ranks were blocked by an operator, if that was measured.
+
+    A wait ends with its operator, which may have been called long before. If the end is unknown,
+    the wait is taken to begin with the call.
     """
     blocked, call = np.maximum(comm.ints("blocked_ns"), 0), comm.ints("enqueue_ns")
     end = comm.ints("end_ns") if comm.has("end_ns") else np.full_like(call, NULL)
@@ -142,10 +144,11 @@ def wait_times(comm: Table) -> Spans:
     return end - blocked, end, blocked > 0
 
 
-def _all_waiting_is_seen(window: Window, comm: Table) -> bool:
-    """Whether a device that waits does so in an operator that was recorded.
+def _all_waits_recorded(window: Window, comm: Table) -> bool:
+    """Whether devices wait only in recorded operators.
 
-    Where stages hand over unseen, a gap may be a stage waiting for its neighbour.
+    If transfers between pipeline stages are not recorded, a gap may be a stage that waits for its
+    neighbour.
     """
     if not comm.has("start_ns", "end_ns"):
         return False
@@ -157,8 +160,8 @@ def _is_staged(window: Window) -> bool:
 
 
 def _waiting_kernels(window: Window) -> Table | None:
-    """The kernels in which devices wait for each other, where each execution was recorded; None
-    where some waiting shows in none of them."""
+    """The kernels in which devices wait for each other, if each execution was recorded; None if
+    some waiting is in other operators."""
     kernels = window.table("kernels")
     if kernels is None:
         return None
@@ -170,21 +173,21 @@ def _waiting_kernels(window: Window) -> Table | None:
     return kernels.take(names.equals(*waiting))
 
 
-def _in_two(one: _Steps, busy: Union) -> Named:
-    """What nothing covers, between the phases of a step and around them; NaN without phases."""
-    line, axis = one.rows.line, one.rows.axis
+def _in_two(steps: _Steps, busy: Union) -> Named:
+    """Uncovered time between the phases of a step, and around them; NaN without phases."""
+    line, axis = steps.rows.line, steps.rows.axis
     whole = uncovered(line, axis, busy)
-    known = np.isfinite(whole) & (one.last_ns > one.first_ns)
-    rank = np.arange(one.shape[0])[:, None]
-    first = axis.at(rank, np.where(known, one.first_ns, axis.origin_ns))
-    last = axis.at(rank, np.where(known, one.last_ns, axis.origin_ns))
+    known = np.isfinite(whole) & (steps.last_ns > steps.first_ns)
+    rank = np.arange(steps.shape[0])[:, None]
+    first = axis.at(rank, np.where(known, steps.first_ns, axis.origin_ns))
+    last = axis.at(rank, np.where(known, steps.last_ns, axis.origin_ns))
     between = last - first - busy.within(first, last)
     gaps = np.where(known, np.minimum(between, whole), np.nan)
     return [(GAPS, gaps), (OUTSIDE, whole - gaps)]
 
 
 def uncovered(line: Timeline, axis: Axis, busy: Union) -> Floats:
-    """How much of each step no interval covers."""
+    """How much of each step is not covered by any interval."""
     known = (line.start_ns != NULL) & np.isfinite(line.period_ns)
     start = np.where(known, line.start_ns, axis.origin_ns)
     period = np.where(known, line.period_ns, 0.0).astype(np.int64)

@@ -25,7 +25,7 @@ from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import OTHER_PROCESSES, PROCESSOR_TIME
-from stepscope.diagnose.views.stacks import Samples, Slow, compiles, slower_than_before
+from stepscope.diagnose.views.stacks import Samples, SlowFunction, compiles, slower_than_before
 from stepscope.diagnose.views.unnamed import UNNAMED
 from stepscope.trace import DATA_LOAD
 from stepscope.window import Floats
@@ -142,7 +142,7 @@ def _is_work(rise: Rise) -> bool:
     return own and (rise.processor_ns is None or rise.processor_ns >= PROCESSOR_TIME * rise.own_ns)
 
 
-def _by_function(slow: Slow, rise: Rise) -> _Reason:
+def _by_function(slow: SlowFunction, rise: Rise) -> _Reason:
     cause: Cause = "jit_compile" if compiles(slow.function) else "code"
     detail = f"; {100 * min(slow.grew, 1):.0f} % of the rise is in {slow.function}"
     return _Reason(cause, 0.9, _named(rise.phase), slow.function, detail, shown=True)

@@ -1,7 +1,7 @@
-"""Which clocks met in which collectives, and when each saw them end.
+"""Which clocks share which collectives, and when these ended by each clock.
 
-A job has thousands of clocks and a hundred thousand collectives, and few clocks take part in each,
-so only what happened is kept. Collectives of the same clocks are of one sort, counted once.
+A job has thousands of clocks and a hundred thousand collectives, and few clocks take part in each
+of them, so the data is sparse. Collectives with the same clocks are of one kind.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from stepscope.window import Ints, Mask, stable_order
 
 _SPREAD = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9)
 """Odd 64-bit constants (Steele, Lea and Flood, Fast splittable pseudorandom number generators,
-2014): sums of numbers multiplied by them tell sets of clocks from one another."""
+2014): sums of numbers multiplied by them identify sets of clocks."""
 
 
 @dataclass(frozen=True)
-class Encounters:
+class SharedCollectives:
     """One entry per collective and clock that took part, collective by collective."""
 
     clocks: int
@@ -38,21 +38,21 @@ class Encounters:
         """The first time at which a collective had ended by all clocks."""
         return int(np.maximum.reduceat(self.end_ns, self._bounds[:-1]).min())
 
-    def met(self, clock: int) -> Ints:
-        """In how many collectives each clock met this one; itself, as often as it was in any."""
+    def shared_with(self, clock: int) -> Ints:
+        """How many collectives each clock shares with this one (for itself: all that it has)."""
         count = np.zeros(self.clocks, np.int64)
-        for sort in self._sorts_of[clock]:
-            operator, often = self._sorts[sort]
+        for kind in self._kinds_of[clock]:
+            operator, often = self._kinds[kind]
             count[self.clock[self._bounds[operator] : self._bounds[operator + 1]]] += often
         return count
 
     def ends_of(self, clock: int, other: int) -> tuple[Ints, Ints]:
-        """Ends of the collectives in which both took part, by either clock."""
-        mine, theirs = self._of(clock), self._of(other)
-        at = np.searchsorted(self.operator[theirs], self.operator[mine])
+        """Ends of the collectives that two clocks share, by either clock."""
+        own, theirs = self._of(clock), self._of(other)
+        at = np.searchsorted(self.operator[theirs], self.operator[own])
         theirs = theirs[np.minimum(at, len(theirs) - 1)]
-        both: Mask = self.operator[theirs] == self.operator[mine]
-        return self.end_ns[mine[both]], self.end_ns[theirs[both]]
+        both: Mask = self.operator[theirs] == self.operator[own]
+        return self.end_ns[own[both]], self.end_ns[theirs[both]]
 
     def _of(self, clock: int) -> Ints:
         order, bounds = self._by_clock
@@ -64,12 +64,12 @@ class Encounters:
 
     @cached_property
     def _bounds(self) -> Ints:
-        """Where each collective begins, and the length at the end."""
+        """The entry at which each collective begins, and the number of entries at the end."""
         return np.append(np.flatnonzero(np.diff(self.operator, prepend=-1)), self.operator.size)
 
     @cached_property
-    def _sorts(self) -> list[tuple[int, int]]:
-        """A collective of each sort, and how many there are of it."""
+    def _kinds(self) -> list[tuple[int, int]]:
+        """One collective of each kind, and the number of collectives of that kind."""
         mixed = (self.clock + 1).astype(np.uint64) * np.uint64(_SPREAD[0])
         mixed = (mixed ^ (mixed >> np.uint64(31))) * np.uint64(_SPREAD[1])
         mixed ^= mixed >> np.uint64(29)
@@ -79,17 +79,17 @@ class Encounters:
         return list(zip(first.tolist(), count.tolist(), strict=True))
 
     @cached_property
-    def _sorts_of(self) -> list[list[int]]:
-        """The sorts in which each clock took part."""
+    def _kinds_of(self) -> list[list[int]]:
+        """The kinds in which each clock takes part."""
         found: list[list[int]] = [[] for _ in range(self.clocks)]
-        for sort, (operator, _) in enumerate(self._sorts):
+        for kind, (operator, _) in enumerate(self._kinds):
             for clock in self.clock[self._bounds[operator] : self._bounds[operator + 1]].tolist():
-                found[clock].append(sort)
+                found[clock].append(kind)
         return found
 
 
-def encounters(matched: Matched, clock_of: Ints) -> Encounters:
-    """Of collectives that all ended; `clock_of` is the clock of each rank."""
+def shared_collectives(matched: Matched, clock_of: Ints) -> SharedCollectives:
+    """The collectives of a table in which all rows ended; `clock_of` is the clock of each rank."""
     order, lengths = matched.order, np.diff(matched.bounds)
     clocks = int(clock_of.max(initial=-1)) + 1
     cell = np.repeat(np.arange(lengths.size) * clocks, lengths)
@@ -97,7 +97,7 @@ def encounters(matched: Matched, clock_of: Ints) -> Encounters:
     again = stable_order(cell)
     cell, order = cell[again], order[again]
     begins = np.flatnonzero(np.diff(cell, prepend=-1))
-    return Encounters(
+    return SharedCollectives(
         clocks, cell[begins] // clocks, cell[begins] % clocks,
         np.minimum.reduceat(matched.table.ints("end_ns")[order], begins),
         np.maximum.reduceat(arrivals(matched.table)[order], begins),
@@ -106,6 +106,6 @@ def encounters(matched: Matched, clock_of: Ints) -> Encounters:
 
 
 def _grouped(values: Ints, size: int) -> tuple[Ints, Ints]:
-    """An order in which equal values stand together, and where each of them begins."""
+    """An order that groups equal values, and the index at which each group begins."""
     count = np.bincount(values, minlength=size)
     return stable_order(values), np.concatenate(([0], np.cumsum(count)))

@@ -1,10 +1,10 @@
-"""Which devices may carry a place's data: the ways that `job.json` and counters tell of.
+"""Which devices may carry a place's data, according to `job.json` and hardware counters.
 
-Within a host data goes over NVLink where counters show it, else nobody knows. Between hosts each
-member of a group sends through its PCIe, its adapter, the cable to its leaf and the leaf; between
-leaves through one of the switches above, nobody knows which. How an operator is really routed is
-the communication library's secret, so that a way has a chance: how likely a place suffers if the
-device is slow.
+Within a host, data goes over NVLink if counters show one; else the path is unknown. Between hosts,
+each member of a group sends through its PCIe link, its NIC, the cable to its leaf switch and the
+leaf; between leaves, through one of the spine switches, it is unknown which. The communication
+library does not report its routes. So each device of a path has a probability that the place is
+slow if the device is slow.
 """
 
 from __future__ import annotations
@@ -19,115 +19,116 @@ import numpy as np
 
 from stepscope.diagnose.network.devices import Devices
 from stepscope.diagnose.network.edges import Place
-from stepscope.diagnose.network.rerouted import adapters_left
+from stepscope.diagnose.network.rerouted import abandoned_nics
 from stepscope.window import Ints, Mask, Window
 
 Kind = Literal["nic", "link", "switch", "nvlink", "pcie", "unknown", "fabric"]
 
 SUFFERS = 0.9
-"""A ring is as fast as its slowest edge, so who uses a slow device is slow, but for a detour."""
+"""Probability that a place is slow if a device on its path is: a ring is as fast as its slowest
+edge, unless the library routes around it. Our simulator."""
 BESIDE = 0.3
-"""Within hosts data moves several times as fast as between them: a group over several hosts suffers
-from a slow NVLink only if that has become the slowest of all."""
+"""The same for NVLink and a group over several hosts. Data moves several times as fast within hosts
+as between them, so a slow NVLink matters only if it became the slowest edge. Our simulator."""
 ALMOST = 0.99
-"""Of what crosses leaves under one switch above them."""
+"""The share of a single spine switch in the traffic between leaves. Our simulator."""
 PARTLY = 0.75
-"""Of what all hosts suffer each gets another share."""
+"""The same for a slow fabric, which affects all hosts, but not all equally. Our simulator."""
 
 
 @dataclass(frozen=True)
-class Carrier:
-    """A device and the ranks behind it. `unknown` has a description for a name; `fabric` is all
-    that lies between the hosts."""
+class PathDevice:
+    """A device on network paths, and the ranks behind it. The name of `unknown` is a description;
+    `fabric` is everything between the hosts."""
 
     kind: Kind
     name: str
     ranks: tuple[int, ...]
     part: float = 1.0
-    """Of the connections of its ranks to other hosts (other leaves, if below 1) that pass it."""
+    """Share of its ranks' connections to other hosts (below 1: to other leaves) that pass it."""
 
     def __hash__(self) -> int:
         return hash((self.kind, self.name, self.ranks[:1]))  # a leaf has hundreds of ranks
 
 
-Way = tuple[Carrier, float]
-"""A carrier, and how likely a place suffers if it is slow."""
+Hop = tuple[PathDevice, float]
+"""A device on the path of a place, and the probability that the place is slow if the device is."""
 
 
 @dataclass(frozen=True)
-class Routes:
-    """The ways of a job."""
+class Topology:
+    """The network paths of a job."""
 
     window: Window
 
-    def ways(self, place: Place) -> list[Way]:
-        """Every carrier of a place's data once."""
-        chances: dict[Carrier, float] = {}
-        for carrier, chance in self._ways(place):
-            chances[carrier] = max(chances.get(carrier, 0.0), chance)
+    def hops(self, place: Place) -> list[Hop]:
+        """Every device that may carry a place's data, once."""
+        chances: dict[PathDevice, float] = {}
+        for device, chance in self._hops(place):
+            chances[device] = max(chances.get(device, 0.0), chance)
         return list(chances.items())
 
     def crosses_leaves(self, place: Place) -> int:
-        """How many leaves a place lies under; 0 where the fabric is unknown."""
+        """Under how many leaf switches the members of a place are; 0 if the fabric is unknown."""
         return len({leaf for rank in place.members if (leaf := self._leaf(rank))})
 
     def between_leaves(self, source: Ints, target: Ints) -> Mask:
-        """Which connections between ranks leave their leaf; none where leaves are unknown."""
+        """Which connections go from one leaf to another; none if the leaves are unknown."""
         leaves: dict[str | None, int] = {None: -1}
         ranks = np.unique(np.concatenate((source, target)))
         number = [leaves.setdefault(self._leaf(rank), len(leaves)) for rank in ranks.tolist()]
-        here, there = (np.array(number, np.int64)[np.searchsorted(ranks, one)]
-                       for one in (source, target))  # fmt: skip
-        crosses: Mask = (here != there) & (here >= 0) & (there >= 0)
+        first, second = (np.array(number, np.int64)[np.searchsorted(ranks, one)]
+                         for one in (source, target))  # fmt: skip
+        crosses: Mask = (first != second) & (first >= 0) & (second >= 0)
         return crosses
 
-    def _ways(self, place: Place) -> Iterator[Way]:
+    def _hops(self, place: Place) -> Iterator[Hop]:
         hosts = [self._devices.host(rank) for rank in place.members]
         if len(set(hosts)) == 1 or None in hosts:
             yield from ((self._within(rank), SUFFERS) for rank in place.members)
             return
-        yield Carrier("fabric", "all between the hosts", ()), PARTLY
+        yield PathDevice("fabric", "the network between the hosts", ()), PARTLY
         for rank, host in zip(place.members, hosts, strict=True):
-            yield from ((carrier, SUFFERS) for carrier in self._outwards_of[rank])
+            yield from ((device, SUFFERS) for device in self._outwards_of[rank])
             if hosts.count(host) > 1:
                 yield self._within(rank), BESIDE
         yield from self._above(place)
 
-    def _within(self, rank: int) -> Carrier:
-        """What carries a rank's data on its host."""
+    def _within(self, rank: int) -> PathDevice:
+        """The device that carries a rank's data within its host."""
         nvlink = self._devices.nvlink(rank)
         if nvlink is not None:
-            return Carrier("nvlink", nvlink, (rank,))
+            return PathDevice("nvlink", nvlink, (rank,))
         host = self._devices.host(rank)
-        name = f"what connects rank {rank}" if host is None else f"the inside of {host}"
-        return Carrier("unknown", name, (rank,))
+        if host is None:
+            return PathDevice("unknown", f"the connection of rank {rank}", (rank,))
+        return PathDevice("unknown", f"the interconnect inside {host}", (rank,))
 
     @cached_property
-    def _outwards_of(self) -> Mapping[int, Sequence[Carrier]]:
+    def _outwards_of(self) -> Mapping[int, Sequence[PathDevice]]:
         return {rank: tuple(self._outwards(rank)) for rank in self._ranks}
 
-    def _outwards(self, rank: int) -> Iterator[Carrier]:
-        """What carries a rank's data from its host to its leaf, the leaf included."""
+    def _outwards(self, rank: int) -> Iterator[PathDevice]:
+        """The devices that carry a rank's data from its GPU to its leaf switch, inclusive."""
         nic, pcie, leaf = self._devices.nic(rank), self._devices.pcie(rank), self._leaf(rank)
         if nic is None:
-            yield Carrier("unknown", f"what connects rank {rank}", (rank,))
+            yield PathDevice("unknown", f"the connection of rank {rank}", (rank,))
             return
         behind = self._behind_nic[nic]
         if pcie is not None:
-            yield Carrier("pcie", pcie, (rank,))
-        yield Carrier("nic", nic, behind)
+            yield PathDevice("pcie", pcie, (rank,))
+        yield PathDevice("nic", nic, behind)
         if leaf is not None:
-            yield Carrier("link", f"{nic}--{leaf}", behind)
-            yield Carrier("switch", leaf, self._behind_leaf[leaf])
-        if rank in self.left:
-            left = self.left[rank]
-            yield Carrier(
-                "nic", left, tuple(sorted(one for one in self.left if self.left[one] == left))
-            )
+            yield PathDevice("link", f"{nic}--{leaf}", behind)
+            yield PathDevice("switch", leaf, self._behind_leaf[leaf])
+        if rank in self.abandoned:
+            name = self.abandoned[rank]
+            users = (one for one, nic in self.abandoned.items() if nic == name)
+            yield PathDevice("nic", name, tuple(sorted(users)))
 
-    def _above(self, place: Place) -> Iterator[Way]:
-        """Switches above the leaves and the cables to them. Each of a group's neighbours on
-        different leaves uses one, by chance."""
+    def _above(self, place: Place) -> Iterator[Hop]:
+        """The spine switches and the cables to them. Each pair of neighbours on different leaves
+        uses one of them at random."""
         leaves = [leaf for rank in place.members if (leaf := self._leaf(rank))]
         ring = [*leaves, leaves[0]] if len(place.members) > 2 and leaves else leaves
         crossings = [pair for pair in pairwise(ring) if pair[0] != pair[1]]
@@ -136,17 +137,17 @@ class Routes:
         tops = sorted(set.intersection(*(set(self._tops.get(leaf, ())) for leaf in set(leaves))))
         for top in tops:
             part = min(1 / len(tops), ALMOST)
-            yield Carrier("switch", top, (), part), _once_in(len(tops), len(crossings))
+            yield PathDevice("switch", top, (), part), _once_in(len(tops), len(crossings))
             for leaf in dict.fromkeys(leaves):
                 uses = sum(leaf in pair for pair in crossings)
                 behind = self._behind_leaf[leaf]
-                yield (Carrier("link", f"{leaf}--{top}", behind, part),
+                yield (PathDevice("link", f"{leaf}--{top}", behind, part),
                        _once_in(len(tops), uses))  # fmt: skip
 
     @cached_property
-    def left(self) -> Mapping[int, str]:
-        """Adapters that ranks do not send by any more."""
-        return adapters_left(self.window)
+    def abandoned(self) -> Mapping[int, str]:
+        """NICs that ranks used before and do not use any more, by rank."""
+        return abandoned_nics(self.window)
 
     @cached_property
     def _devices(self) -> Devices:
@@ -158,7 +159,7 @@ class Routes:
 
     @cached_property
     def _leaf_of(self) -> Mapping[str, str]:
-        """Adapter by full name to the switch it is connected to."""
+        """The switch that each NIC is connected to, by the NIC's full name."""
         fabric = self.window.job.fabric
         switches = fabric.switches if fabric is not None else ()
         lowest = min((one.tier for one in switches), default=0)
@@ -166,7 +167,7 @@ class Routes:
 
     @cached_property
     def _tops(self) -> Mapping[str, Sequence[str]]:
-        """Leaf to the switches above it."""
+        """The switches above each leaf."""
         fabric = self.window.job.fabric
         leaves, found = set(self._leaf_of.values()), dict[str, list[str]]()
         for one in fabric.switches if fabric is not None else ():
@@ -195,6 +196,6 @@ def _behind(device_of: Mapping[int, str | None]) -> dict[str, tuple[int, ...]]:
     return {name: tuple(ranks) for name, ranks in found.items()}
 
 
-def _once_in(ways: int, uses: int) -> float:
-    """How likely at least one of so many uses takes one of so many equal ways, and suffers."""
-    return SUFFERS * (1 - (1 - 1 / ways) ** uses)
+def _once_in(switches: int, uses: int) -> float:
+    """The probability that at least one use takes a given one of equal switches, and is slow."""
+    return SUFFERS * (1 - (1 - 1 / switches) ** uses)

@@ -1,8 +1,8 @@
-"""Who waited for whom: what each communication operator adds to the picture of the others.
+"""Adds to `comm_ops` how long each rank waited in an operator, and a number for each operator.
 
-Adds to `comm_ops` how long a member of a collective waited for the last one to arrive, and a number
-that all rows of one operator share. The number depends on the job alone, not on what else is in
-the window, so that pictures of parts of a job fit together.
+`waited_ns` is how long a member of a collective waited for the last arrival. All rows of one
+operator share the same `operator` number, by which timelines connect them. The number does not
+depend on what else is in the window, so that traces of parts of a job fit together.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from hashlib import blake2b
 
 import numpy as np
 
-from stepscope.diagnose.prepare.matching import TOGETHER, Matched, arrivals, match
+from stepscope.diagnose.prepare.matching import SYNCHRONIZING, Matched, arrivals, match
 from stepscope.window import NULL, Ints, Window
 
 _SPREAD = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 """Odd 64-bit constants (Steele, Lea and Flood, Fast splittable pseudorandom number generators,
-2014): multiplied by them, neighbouring numbers end far apart."""
+2014): products with them spread neighbouring numbers."""
 
 
-def with_meetings(window: Window) -> Window:
-    """The window, `comm_ops` with the columns `waited_ns` (null: not known) and `operator`."""
+def with_operator_waits(window: Window) -> Window:
+    """The window with the columns `waited_ns` (null: unknown) and `operator` in `comm_ops`."""
     comm = window.table("comm_ops")
     if comm is None or not comm.has("group", "op", "seq", "enqueue_ns"):
         return window
@@ -31,7 +31,7 @@ def with_meetings(window: Window) -> Window:
 
 
 def _waited(matched: Matched) -> Ints:
-    """Last arrival less own, in collectives that nobody leaves before all are there."""
+    """Last arrival less own arrival, in collectives that all ranks leave together."""
     table, order = matched.table, matched.order
     waited = np.full(len(table), NULL)
     if not order.size:
@@ -40,13 +40,13 @@ def _waited(matched: Matched) -> Ints:
     length = np.diff(matched.bounds)
     last = np.repeat(np.maximum.reduceat(arrive, matched.bounds[:-1]), length)
     shared = np.repeat(length, length) > 1
-    known = shared & table.strings("op").equals(*TOGETHER)[order]
+    known = shared & table.strings("op").equals(*SYNCHRONIZING)[order]
     waited[order[known]] = (last - arrive)[known]
     return waited
 
 
 def _operators(matched: Matched, job_id: str) -> Ints:
-    """The number of each row's operator is that of its row of lowest rank."""
+    """The number of each row's operator, which is that of its row with the lowest rank."""
     own = _row_numbers(matched, job_id)
     if not matched.order.size:
         return own

@@ -1,7 +1,7 @@
-"""Of a ring that is slow as a whole, requests in flight tell which of its members it is.
+"""In a ring that is slow as a whole, outstanding requests show which member is the slow one.
 
-Eight ranks on eight hosts under two leaves reduce gradients ten times in each step. While a piece
-moves, the slowest edge is busy all the time, and the others wait for it.
+Eight ranks on eight hosts under two leaves reduce gradients ten times in each step. During a
+transfer the slowest edge is busy all the time, and the others wait for it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from .jobs import MS, START, a_table, put, without
 RANKS, STEPS, ONSET, OPERATORS = 8, 60, 30, 10
 USUAL_MS, STEP_MS = 5.0, 400.0
 EVERY_NS = 37 * MS
-"""Of each connection's counters."""
+"""The interval of each connection's counters."""
 Busy = Callable[[int, int], float]
-"""In which part of a slow transfer the edge from a rank to the next has requests in flight."""
+"""The share of a slow transfer in which the edge from a rank to the next has outstanding
+requests."""
 
 
 def at_adapter(slow: int) -> Busy:
-    """Both ways through it."""
+    """Both directions through it."""
     return lambda here, there: 1.0 if slow in (here, there) else 0.25
 
 
@@ -81,11 +82,11 @@ def a_ring(busy: Busy, times: float = 4.0, only: int | None = None, moved: int =
 
 
 Requests = dict[tuple[int, str], dict[int, list[int]]]
-"""By rank and adapter, for each interval how many were posted and how many completed."""
+"""By rank and NIC, the numbers of posted and completed requests in each interval."""
 
 
 def _send(counts: dict[int, list[int]], begin: int, end: int, part: float, turn: int) -> None:
-    """Requests that are in flight for a part of a transfer, now earlier and now later in it."""
+    """Requests that are outstanding for a part of a transfer, at random times in it."""
     lasted = int((end - begin) * part)
     since = begin + (end - begin - lasted) * (turn % 4) // 3
     counts.setdefault(since // EVERY_NS, [0, 0])[0] += 8
@@ -116,28 +117,28 @@ def the_verdict(window: Window) -> Verdict:
     return verdict
 
 
-def test_who_is_busy_all_the_time_on_both_sides_has_the_slow_adapter_or_cable() -> None:
+def test_a_rank_busy_in_both_directions_has_the_slow_nic_or_cable() -> None:
     found = the_verdict(a_ring(at_adapter(5)))
     assert found.ranks == (5,)
     assert [device.name for device in found.devices][:2] == ["h5/nic-0--leaf-1", "h5/nic-0"]
 
 
-def test_what_only_sends_slowly_is_an_adapter_and_no_cable() -> None:
+def test_a_device_slow_in_one_direction_is_a_nic_and_not_a_cable() -> None:
     found = the_verdict(a_ring(sending(5)))
     assert found.ranks == (5,)
     assert found.devices[0].name == "h5/nic-0"
 
 
-def test_where_all_below_a_leaf_are_busy_it_is_the_leaf() -> None:
+def test_if_all_ranks_of_a_leaf_are_busy_the_leaf_is_slow() -> None:
     found = the_verdict(a_ring(under_the_second_leaf))
     assert (found.devices[0].name, found.ranks) == ("leaf-1", (4, 5, 6, 7))
 
 
-def test_where_everybody_is_busy_nobody_is_named() -> None:
+def test_if_all_ranks_are_busy_no_rank_is_named() -> None:
     assert the_verdict(a_ring(everywhere)).ranks == ()
 
 
-def test_one_transfer_of_many_that_stands_still_is_found() -> None:
+def test_a_single_stalled_transfer_of_many_is_found() -> None:
     """All of them together take only 1.4 times as long."""
     found = the_verdict(a_ring(sending(2), times=5.0, only=3))
     assert found.ranks == (2,)
