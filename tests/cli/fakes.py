@@ -49,7 +49,7 @@ class JobReader:
         return self._last
 
 
-def diagnose(window: Any) -> Diagnosis:
+def diagnose(window: Any, settings: object = None) -> Diagnosis:
     return SAMPLES[window]()
 
 

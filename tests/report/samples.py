@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from functools import wraps
+
+from stepscope.diagnose.decide.loss import with_loss
 from stepscope.diagnose.finding import (
     AnomalousWindow,
     ClockFit,
@@ -15,6 +20,7 @@ from stepscope.diagnose.finding import (
     StepSeries,
     Verdict,
 )
+from stepscope.diagnose.overview.limits import limits
 
 T0 = 1_766_000_000_000_000_000
 """2025-12-17 19:33:20 UTC."""
@@ -44,6 +50,19 @@ def rank_phases(ranks: int, slow: dict[tuple[int, str], float]) -> tuple[RankPha
     )
 
 
+def as_diagnosed(sample: Callable[[], Diagnosis]) -> Callable[[], Diagnosis]:
+    """The sample with the losses and limits that a diagnosis would have worked out."""
+
+    @wraps(sample)
+    def completed() -> Diagnosis:
+        made = sample()
+        verdicts = tuple(with_loss(one, made.ranks, made.series) for one in made.verdicts)
+        return replace(made, verdicts=verdicts, limits=limits(made.rank_times))
+
+    return completed
+
+
+@as_diagnosed
 def slow_rank() -> Diagnosis:
     verdict = Verdict(
         kind="slowdown",
@@ -100,6 +119,7 @@ def slow_rank() -> Diagnosis:
     )
 
 
+@as_diagnosed
 def data_loading() -> Diagnosis:
     verdict = Verdict(
         kind="slowdown",
@@ -131,6 +151,7 @@ def data_loading() -> Diagnosis:
     )
 
 
+@as_diagnosed
 def gc() -> Diagnosis:
     took = tuple(int(1.2 * S * wobble(s) * (1.6 if s % 50 == 7 else 1)) for s in range(500))
     verdict = Verdict(
@@ -158,6 +179,7 @@ def gc() -> Diagnosis:
     )
 
 
+@as_diagnosed
 def hang() -> Diagnosis:
     verdict = Verdict(
         kind="hang",
@@ -198,6 +220,7 @@ def hang() -> Diagnosis:
     )
 
 
+@as_diagnosed
 def code_all_ranks() -> Diagnosis:
     verdict = Verdict(
         kind="slowdown",
@@ -223,6 +246,7 @@ def code_all_ranks() -> Diagnosis:
     )
 
 
+@as_diagnosed
 def two_culprits() -> Diagnosis:
     network = Verdict(
         kind="slowdown",
@@ -267,6 +291,7 @@ def two_culprits() -> Diagnosis:
     )
 
 
+@as_diagnosed
 def healthy() -> Diagnosis:
     return Diagnosis(
         job_id="llama-70b-0411",
@@ -279,6 +304,7 @@ def healthy() -> Diagnosis:
     )
 
 
+@as_diagnosed
 def one_rank() -> Diagnosis:
     return Diagnosis(
         job_id="laptop",
@@ -291,6 +317,7 @@ def one_rank() -> Diagnosis:
     )
 
 
+@as_diagnosed
 def empty() -> Diagnosis:
     return Diagnosis(job_id="just-started", ranks=0, state="healthy")
 
@@ -308,6 +335,7 @@ def rank_times(ranks: int, slow: int | None = None) -> tuple[RankTime, ...]:
     return tuple(one(rank) for rank in range(ranks))
 
 
+@as_diagnosed
 def traces() -> Diagnosis:
     """Of PyTorch profiler traces of four ranks on two hosts."""
     verdict = Verdict(
@@ -350,6 +378,7 @@ def traces() -> Diagnosis:
     )
 
 
+@as_diagnosed
 def one_trace() -> Diagnosis:
     """Of a trace of one rank, whose host is late with launching kernels."""
     time = RankTime(0, 640 * MS, 0, 0, int(4.2 * MS), 550 * MS, int(5.8 * MS), 0)
@@ -365,6 +394,7 @@ def one_trace() -> Diagnosis:
     )
 
 
+@as_diagnosed
 def many_traces() -> Diagnosis:
     """Of traces of 64 ranks in which nothing is wrong, but much is communicated."""
     return Diagnosis(

@@ -144,11 +144,13 @@ def _rank(explain: str | None) -> int | None:
 def _diagnose_once(
     source: str, methods: tuple[str, ...], explain: tuple[int, ...] | None
 ) -> Diagnosis:
-    from stepscope.diagnose.registry import chosen
-    from stepscope.diagnose.run import Settings
+    from stepscope.diagnose.settings import Settings
     from stepscope.memory import cycles_kept, keep_freed_memory
 
-    chosen(methods)  # a wrong name is reported before minutes of reading
+    if methods:
+        from stepscope.diagnose.registry import chosen
+
+        chosen(methods)  # a wrong name is reported before minutes of reading
     keep_freed_memory()
     with cycles_kept():
         from stepscope.cli.follow import Watch

@@ -27,7 +27,7 @@ from stepscope.report.text import headline_style, render_headline, to_ascii
 if TYPE_CHECKING:
     from stepscope.cli.series import Announcer
     from stepscope.diagnose.follow.past import Past
-    from stepscope.diagnose.run import Settings
+    from stepscope.diagnose.settings import Settings
     from stepscope.store.history import History
     from stepscope.window import Window
 
@@ -100,7 +100,8 @@ class Watch:
 
     def look_once(self, settings: Settings | None = None) -> Diagnosis:
         """Diagnoses once, in less memory: nothing is kept for another diagnosis."""
-        from stepscope.diagnose.run import Settings, diagnose
+        from stepscope.diagnose.run import diagnose
+        from stepscope.diagnose.settings import Settings
 
         return diagnose(self._read(), settings or Settings())
 

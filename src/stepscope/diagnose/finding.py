@@ -19,6 +19,7 @@ Cause = Literal[
 Kind = Literal["slowdown", "hang", "mismatch"]
 State = Literal["healthy", "jitter", "regression", "both", "slow", "hang"]
 WindowKind = Literal["jitter", "regression", "slow", "hang"]
+Outcome = Literal["found", "limited", "healthy", "no data"]
 Value = float | int | str | bool | None | list[float] | list[int] | list[str]
 Span = tuple[int, int]
 Extent = Literal["passes", "everything", "some"]
@@ -229,6 +230,10 @@ class Verdict:
     evidence: tuple[Evidence, ...] = ()
     decisions: tuple[Decision, ...] = ()
     """Every rule that was applied on the way to it."""
+    lasted_ns: int = 0
+    """How long it lasted, by wall clock, or else as the sum of the steps it spans; 0: unknown."""
+    lost_rank_ns: float = 0.0
+    """What it cost, in nanoseconds of one rank: a GPU-hour is 3.6e12."""
     stack: tuple[str, ...] = ()
     """The culprit's call stack, outermost first, where one was caught (hangs)."""
 
@@ -305,6 +310,14 @@ class Latecomer:
 
 
 @dataclass(frozen=True)
+class Limit:
+    """A part of an average step, besides compute, that takes a large share of it."""
+
+    part: Literal["exposed_ns", "copy_ns", "host_wait_ns", "kernel_wait_ns", "other_ns"]
+    share: float
+
+
+@dataclass(frozen=True)
 class Diagnosis:
     """Everything a report needs. `verdicts` are ranked, most likely and costly first."""
 
@@ -321,9 +334,21 @@ class Diagnosis:
     rank_times: tuple[RankTime, ...] = ()
     """Only of traces that show every kernel or operator."""
     latecomers: tuple[Latecomer, ...] = ()
+    limits: tuple[Limit, ...] = ()
+    """What limits an average step, the largest first; only of traces, too."""
     candidates: tuple[Candidate, ...] = ()
     """Everybody who was considered, verdict or not."""
     losses: Mapping[str, int] = field(default_factory=dict)
     """Rows known to be lost, by table."""
     cost: Mapping[str, float] = field(default_factory=dict)
     """What stepscope itself cost: `processor_cpu` in cores and the like."""
+
+    @property
+    def outcome(self) -> Outcome:
+        """What there is to say: a job of no rank, or one that only its own work limits, is neither
+        healthy nor has it a culprit."""
+        if self.verdicts or self.state != "healthy":
+            return "found"
+        if not self.ranks:
+            return "no data"
+        return "limited" if self.limits else "healthy"

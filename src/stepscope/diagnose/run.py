@@ -20,6 +20,7 @@ from stepscope.diagnose.decide.cost import accusable, what_if
 from stepscope.diagnose.decide.culprits import choose
 from stepscope.diagnose.decide.everyone import is_after_effect
 from stepscope.diagnose.decide.join import joined
+from stepscope.diagnose.decide.loss import with_loss
 from stepscope.diagnose.decide.on_path import with_path
 from stepscope.diagnose.decide.slow_ranks import judge
 from stepscope.diagnose.decide.symptoms import with_symptoms
@@ -47,31 +48,21 @@ from stepscope.diagnose.finding import (
 from stepscope.diagnose.method import Detector, Explanation, SoFar
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.overview.limits import limits
 from stepscope.diagnose.overview.overview import last_arrivals, rank_times
 from stepscope.diagnose.overview.own_cost import own_cost
 from stepscope.diagnose.prepare.align import align
 from stepscope.diagnose.prepare.clean import clean
 from stepscope.diagnose.prepare.device_steps import device_steps
 from stepscope.diagnose.prepare.gauges import by_rank
+from stepscope.diagnose.settings import DEFAULT, Settings
 from stepscope.diagnose.suspect import Suspect
 from stepscope.window import Floats, Window
 
 Kind = TypeVar("Kind", bound=Finding)
 
 
-@dataclass(frozen=True)
-class Settings:
-    """What to look for."""
-
-    hangs: bool = True
-    slowdowns: bool = True
-    methods: tuple[str, ...] = ()
-    """Names of the only detectors to run; empty: all that run by default."""
-    explain: tuple[int, ...] | None = None
-    """Ranks that the trail must speak of; empty: those nearest to a verdict; None: none."""
-
-
-def diagnose(window: Window, settings: Settings = Settings()) -> Diagnosis:
+def diagnose(window: Window, settings: Settings = DEFAULT) -> Diagnosis:
     """Everything wrong with the job in this window, and what could not be looked at."""
     window, dropped = clean(window)
     window, clocks, unaligned = align(device_steps(window))
@@ -81,7 +72,9 @@ def diagnose(window: Window, settings: Settings = Settings()) -> Diagnosis:
         found.look_for_hangs()
     if settings.slowdowns:
         found.look_for_slowness()
-    verdicts = _verdicts(job, found.blamed)
+    times, series = rank_times(job), _series(job)
+    verdicts = tuple(with_loss(one, len(window.ranks), series)
+                     for one in _verdicts(job, found.blamed))  # fmt: skip
     return Diagnosis(
         job_id=window.job.job_id,
         ranks=len(window.ranks),
@@ -91,9 +84,10 @@ def diagnose(window: Window, settings: Settings = Settings()) -> Diagnosis:
         verdicts=verdicts,
         clocks=clocks,
         skipped=(*dropped, *unaligned, *_skipped(job, found)),
-        series=_series(job),
+        series=series,
         rank_phases=tuple(_rank_phases(job)),
-        rank_times=rank_times(job),
+        rank_times=times,
+        limits=limits(times),
         latecomers=last_arrivals(job),
         candidates=_candidates(job, verdicts, found.let_go, settings.explain),
         losses=_losses(window),
@@ -101,7 +95,7 @@ def diagnose(window: Window, settings: Settings = Settings()) -> Diagnosis:
     )
 
 
-def find_hang(window: Window, settings: Settings = Settings()) -> Diagnosis | None:
+def find_hang(window: Window, settings: Settings = DEFAULT) -> Diagnosis | None:
     """Only whether the job hangs right now; cheap enough to ask several times a second."""
     if not settings.hangs:
         return None
@@ -109,7 +103,7 @@ def find_hang(window: Window, settings: Settings = Settings()) -> Diagnosis | No
     finding = hang.find_hang(window)
     if finding is None:
         return None
-    verdict = verdict_of(window, finding)
+    verdict = with_loss(verdict_of(window, finding), len(window.ranks), StepSeries((), ()))
     return Diagnosis(window.job.job_id, len(window.ranks), "hang", verdict.steps,
                      verdicts=(verdict,))  # fmt: skip
 

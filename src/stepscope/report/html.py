@@ -7,7 +7,7 @@ from functools import lru_cache
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from stepscope.diagnose.finding import Diagnosis
-from stepscope.report import heatmap, story, tiles, units
+from stepscope.report import heatmap, story, tiles, trail, units
 from stepscope.report.chart import range_of, step_chart
 from stepscope.report.rank_map import culprit_ranks, rank_map, time_map
 from stepscope.report.text import CLOCK_FLOOR_NS, LAST_ARRIVALS
@@ -25,6 +25,7 @@ def render_html(diagnosis: Diagnosis) -> str:
         step_range=range_of(diagnosis),
         title=_title(diagnosis),
         mood=_mood(diagnosis),
+        max_candidates=trail.MAX_CANDIDATES,
         clocks=[clock for clock in diagnosis.clocks if abs(clock.offset_ns) >= CLOCK_FLOOR_NS],
     )
     # names, such as file names, may contain lone surrogates, which UTF-8 cannot encode
@@ -40,7 +41,13 @@ def _template() -> Template:
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
-    environment.globals |= {"story": story, "units": units, "tiles": tiles, "heatmap": heatmap}
+    environment.globals |= {
+        "story": story,
+        "units": units,
+        "tiles": tiles,
+        "heatmap": heatmap,
+        "trail": trail,
+    }
     return environment.get_template("report.html.j2")
 
 
@@ -48,7 +55,7 @@ def _mood(diagnosis: Diagnosis) -> str:
     """The colour of the header: `bad`, `good`, or `odd` if neither is certain."""
     if diagnosis.verdicts:
         return "bad"
-    return "good" if story.is_healthy(diagnosis) else "odd"
+    return "good" if diagnosis.outcome == "healthy" else "odd"
 
 
 def _title(diagnosis: Diagnosis) -> str:

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from stepscope.diagnose.finding import Candidate, Diagnosis, Verdict
+from stepscope.report import story
 
 
 def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
@@ -23,11 +24,14 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "ranks": _plain(diagnosis.ranks),
         "steps": _plain(diagnosis.steps),
         "state": diagnosis.state,
+        "outcome": diagnosis.outcome,
+        "headline": story.headline(diagnosis),
         "windows": [_plain(vars(window)) for window in diagnosis.windows],
         "verdicts": [_verdict(verdict) for verdict in diagnosis.verdicts],
         "clocks": [_plain(vars(clock)) for clock in diagnosis.clocks],
         "skipped": [_plain(vars(skipped)) for skipped in diagnosis.skipped],
         "rank_times": [_plain(vars(time)) for time in diagnosis.rank_times],
+        "limits": [_plain(vars(limit)) for limit in diagnosis.limits],
         "latecomers": [_plain(vars(late)) for late in diagnosis.latecomers],
         "candidates": [_candidate(one) for one in diagnosis.candidates],
         "losses": _plain(diagnosis.losses),
@@ -38,7 +42,7 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
 _VERDICT_KEYS = (
     "kind", "cause", "ranks", "hosts", "group", "devices", "phase", "kernels", "function",
     "steps", "time_ns", "slowdown", "lost_fraction", "confidence", "victims", "summary",
-    "advice", "evidence", "decisions", "stack",
+    "advice", "evidence", "decisions", "lasted_ns", "lost_rank_ns", "stack",
 )  # fmt: skip
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from statistics import median
 
 from stepscope.diagnose.finding import Cause, Diagnosis, State, Verdict
 from stepscope.report import units
@@ -90,41 +89,25 @@ def headline(diagnosis: Diagnosis) -> str:
     """The whole diagnosis in one line."""
     if diagnosis.verdicts:
         return f"{status(diagnosis)}: {diagnosis.verdicts[0].summary}{_and_more(diagnosis)}"
-    if nothing_recorded(diagnosis):
+    if diagnosis.outcome == "no data":
         return "no data: nothing was recorded"
     scope = ", ".join(_scope(diagnosis))
-    if is_limited(diagnosis):
+    if diagnosis.outcome == "limited":
         return f"no culprit found in {scope}: {_clause(limits(diagnosis)[0])}"
-    if diagnosis.state == "healthy":
+    if diagnosis.outcome == "healthy":
         return f"healthy: no culprit found in {scope}"
     return f"{status(diagnosis)}: the step time changed, but no culprit found in {scope}"
 
 
 def status(diagnosis: Diagnosis) -> str:
     """The state in a few words, for the headline and the badge."""
-    if nothing_recorded(diagnosis):
+    if diagnosis.outcome == "no data":
         return "no data"
-    if is_limited(diagnosis):
+    if diagnosis.outcome == "limited":
         return "no culprit"
     if diagnosis.verdicts and diagnosis.state == "healthy":
         return diagnosis.verdicts[0].kind
     return STATES[diagnosis.state]
-
-
-def nothing_recorded(diagnosis: Diagnosis) -> bool:
-    """Whether no rank was observed; such a job is neither healthy nor unhealthy."""
-    return diagnosis.ranks == 0 and not diagnosis.verdicts
-
-
-def is_limited(diagnosis: Diagnosis) -> bool:
-    """Whether there is no culprit, yet a large share of each step is not compute."""
-    return diagnosis.state == "healthy" and not diagnosis.verdicts and bool(limits(diagnosis))
-
-
-def is_healthy(diagnosis: Diagnosis) -> bool:
-    """Whether ranks were observed and nothing was found."""
-    nothing_found = diagnosis.ranks > 0 and not diagnosis.verdicts
-    return nothing_found and diagnosis.state == "healthy" and not is_limited(diagnosis)
 
 
 def _and_more(diagnosis: Diagnosis) -> str:
@@ -149,7 +132,7 @@ def describe(verdict: Verdict, diagnosis: Diagnosis) -> Story:
         why=_why(verdict),
         where="; ".join(_where(verdict)),
         since=_since(verdict, diagnosis),
-        cost="; ".join(costs(verdict, diagnosis)),
+        cost="; ".join(costs(verdict)),
         advice=verdict.advice,
     )
 
@@ -186,17 +169,9 @@ def meaning_of(verdict: Verdict) -> tuple[str, str]:
 
 
 def limits(diagnosis: Diagnosis) -> list[str]:
-    """What takes a quarter or more of an average step on the median rank, besides compute."""
-    times = diagnosis.rank_times
-    if not times:
-        return []
-    parts = {name: median(getattr(time, name) for time in times) for name in PART_WORDS}
-    whole = sum(parts.values())
-    return [
-        f"{PART_WORDS[name]} {units.percent(value / whole)} of an average step."
-        for name, value in sorted(parts.items(), key=lambda part: -part[1])
-        if PART_WORDS[name] and whole > 0 and value >= NOTABLE_SHARE * whole
-    ]
+    """What takes a large share of an average step besides compute, one sentence each."""
+    return [f"{PART_WORDS[one.part]} {units.percent(one.share)} of an average step."
+            for one in diagnosis.limits]  # fmt: skip
 
 
 def _clause(sentence: str) -> str:
@@ -204,16 +179,13 @@ def _clause(sentence: str) -> str:
 
 
 PART_WORDS = {
-    "compute_ns": "",
     "exposed_ns": "Exposed communication, including the wait for late ranks, takes",
     "copy_ns": "Exposed copies take",
     "host_wait_ns": "The device is idle, waiting for the host to launch work, for",
     "kernel_wait_ns": "Gaps of microseconds between kernels take",
     "other_ns": "Neither compute nor communication runs for",
 }
-"""How the parts of an average step are worded; compute is the useful part and has no words."""
-NOTABLE_SHARE = 0.25
-"""Share of a step that is worth a sentence; profiling itself delays the host a little."""
+"""How the parts of an average step are worded."""
 
 
 def last_arrivals(diagnosis: Diagnosis) -> list[str]:
@@ -264,17 +236,15 @@ def _step_range(steps: tuple[int, int], diagnosis: Diagnosis) -> str:
     return f"step {first}" if first == last else f"step {first}, until step {last}"
 
 
-def costs(verdict: Verdict, diagnosis: Diagnosis) -> list[str]:
+def costs(verdict: Verdict) -> list[str]:
     """The cost: share of step time or duration of the hang, number of waiting ranks, GPU-hours."""
-    lasted_ns = _lasted_ns(verdict, diagnosis)
     if verdict.kind == "hang":
-        first = f"no progress for {units.duration(lasted_ns)}" if lasted_ns else "no progress"
-        rank_ns = float(lasted_ns * (verdict.victims + len(verdict.ranks)))
+        lasted = f" for {units.duration(verdict.lasted_ns)}" if verdict.lasted_ns else ""
+        first = f"no progress{lasted}"
     else:
         lost = verdict.lost_fraction
         first = "" if lost is None else f"{units.percent(lost)} of step time"
-        rank_ns = (lost or 0.0) * lasted_ns * diagnosis.ranks
-    return [part for part in (first, _waiting(verdict), _gpu_hours(rank_ns)) if part]
+    return [part for part in (first, _waiting(verdict), _gpu_hours(verdict.lost_rank_ns)) if part]
 
 
 def _waiting(verdict: Verdict) -> str:
@@ -282,17 +252,6 @@ def _waiting(verdict: Verdict) -> str:
         return ""
     verb = "waits" if verdict.victims == 1 else "wait"
     return f"{units.count(verdict.victims, 'rank')} {verb} for it"
-
-
-def _lasted_ns(verdict: Verdict, diagnosis: Diagnosis) -> int:
-    """How long it lasted, by wall clock, or else as the sum of the steps it spans."""
-    if verdict.time_ns is not None:
-        return verdict.time_ns[1] - verdict.time_ns[0]
-    if verdict.steps is None:
-        return 0
-    first, last = verdict.steps
-    series = zip(diagnosis.series.steps, diagnosis.series.duration_ns, strict=True)
-    return sum(took for step, took in series if first <= step <= last)
 
 
 def _gpu_hours(rank_ns: float) -> str:

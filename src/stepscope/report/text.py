@@ -70,7 +70,7 @@ def printable(text: str) -> str:
 def headline_style(diagnosis: Diagnosis) -> str:
     if diagnosis.verdicts:
         return "bold red"
-    return "bold green" if story.is_healthy(diagnosis) else "bold yellow"
+    return "bold green" if diagnosis.outcome == "healthy" else "bold yellow"
 
 
 def _report(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:

@@ -20,15 +20,15 @@ class Tile:
 
 def tiles(verdict: Verdict, diagnosis: Diagnosis) -> tuple[Tile, ...]:
     return (
-        _cost(verdict, diagnosis),
+        _cost(verdict),
         _culprit(verdict),
         _cause(verdict),
         _since(verdict, diagnosis),
     )
 
 
-def _cost(verdict: Verdict, diagnosis: Diagnosis) -> Tile:
-    value, *notes = story.costs(verdict, diagnosis) or ("unknown",)
+def _cost(verdict: Verdict) -> Tile:
+    value, *notes = story.costs(verdict) or ("unknown",)
     return Tile("Cost", value, "; ".join(notes))
 
 

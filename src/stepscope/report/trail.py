@@ -52,9 +52,12 @@ def _candidate(one: Candidate, verdicts: Sequence[Verdict]) -> Iterator[str]:
 def _numbers(one: Decision) -> str:
     if one.value is None:
         return ""
-    value = _number(one.value)
-    return value if one.limit is None else f"{value} of at least {_number(one.limit)}"
+    value = number(one.value)
+    return value if one.limit is None else f"{value} of at least {number(one.limit)}"
 
 
-def _number(value: float) -> str:
+def number(value: float | None) -> str:
+    """Three significant digits; empty if there is no number."""
+    if value is None:
+        return ""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"

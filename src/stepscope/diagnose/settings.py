@@ -1,0 +1,20 @@
+"""What a diagnosis looks for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to look for."""
+
+    hangs: bool = True
+    slowdowns: bool = True
+    methods: tuple[str, ...] = ()
+    """Names of the only detectors to run; empty: all that run by default."""
+    explain: tuple[int, ...] | None = None
+    """Ranks that the trail must speak of; empty: those nearest to a verdict; None: none."""
+
+
+DEFAULT = Settings()
