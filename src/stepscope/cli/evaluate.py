@@ -30,6 +30,8 @@ _EXAMPLES = """Examples:
 
 - `stepscope evaluate --suite argus --ranks 64 --fast --seeds 1`: ARGUS' faults at one size
 
+- `stepscope evaluate --fast --method argus-l2-published`: a published form beside the default
+
 - `stepscope evaluate --from now.json --html now.html`: show earlier scores again
 
 - `stepscope evaluate --compare before.json now.json`: list the jobs that improved or regressed
@@ -106,6 +108,16 @@ Compare = Annotated[
 ]
 
 
+Methods = Annotated[
+    list[str] | None,
+    _flag(
+        "Score this method alone beside the default, on the same jobs; may be repeated. "
+        "`stepscope methods` lists all of them.",
+        _RUN, "--method", metavar="NAME",
+    ),
+]  # fmt: skip
+
+
 def register(app: typer.Typer) -> None:
     app.command("evaluate", epilog=_EXAMPLES)(evaluate)
 
@@ -114,7 +126,7 @@ def evaluate(
     suite: SuiteName = "smoke", family: Families = None, ranks: Ranks = None, seeds: Seeds = 0,
     first_seed: FirstSeed = 0, fast: Fast = False, jobs: Jobs = 0, source: Source = None,
     resume: Resume = False, json: Json = None, html: Html = None, publish: Publish = None,
-    compare: Compare = None,
+    compare: Compare = None, method: Methods = None,
 ) -> int:  # fmt: skip
     """Score diagnosis against simulated jobs whose faults are known.
 
@@ -134,7 +146,9 @@ def evaluate(
         return _compare(*compare)
     if source is not None:
         return _show(_read(source), json, html, publish)
-    names = _names(suite, publish)
+    from stepscope.evaluate.text import render_methods
+
+    names, methods = _names(suite, publish), _known(method or ())
     if resume and json is None:
         raise UsageError("--resume needs --json FILE, the results to continue")
     for name in names:
@@ -146,7 +160,20 @@ def evaluate(
             _show(results, file)
             return exits.INTERRUPTED
         _show(results, file, _with_suffix(html, beside), publish)
+        if methods:
+            others = {one: _run(name, selection, fast, jobs, _with_suffix(file, f".{one}"), resume, one)
+                      for one in methods}  # fmt: skip
+            print("\n" + render_methods(results, others), end="", flush=True)
     return exits.NOTHING_FOUND
+
+
+def _known(methods: Sequence[str]) -> tuple[str, ...]:
+    """The methods to score; a wrong name is reported before hours of simulation."""
+    if methods:
+        from stepscope.diagnose.registry import chosen
+
+        chosen(methods)
+    return tuple(dict.fromkeys(methods))
 
 
 def _names(suite: str, publish: Path | None) -> Sequence[str]:
@@ -191,10 +218,12 @@ class _Selection:
 
 
 def _run(
-    name: str, selection: _Selection, fast: bool, jobs: int, file: Path | None, resume: bool
+    name: str, selection: _Selection, fast: bool, jobs: int, file: Path | None, resume: bool,
+    method: str | None = None,
 ) -> Results:  # fmt: skip
     """All results of a suite, including earlier ones; the file is updated after every job."""
     from stepscope.cli.terminal import count_progress
+    from stepscope.diagnose.settings import Settings
     from stepscope.evaluate import SUITES, run
     from stepscope.evaluate.results import write
 
@@ -211,8 +240,12 @@ def _run(
             write(combined(new), file)
 
     workers = min(jobs or os.cpu_count() or 1, len(cases) or 1)
-    with count_progress(f"{name}: {len(cases)} simulated jobs") as advance:
-        return combined(run(cases, fast=fast, jobs=workers, progress=advance, keep=keep))
+    title = f"{name}: {len(cases)} simulated jobs" + (f", {method} alone" if method else "")
+    settings = Settings(methods=(method,) if method else ())
+    with count_progress(title) as advance:
+        return combined(run(
+            cases, fast=fast, jobs=workers, progress=advance, keep=keep, settings=settings
+        ))  # fmt: skip
 
 
 def _before(name: str, fast: bool, file: Path) -> Sequence[Result]:

@@ -15,6 +15,7 @@ import psutil
 
 from stepscope.diagnose.finding import Diagnosis
 from stepscope.diagnose.run import diagnose
+from stepscope.diagnose.settings import DEFAULT, Settings
 from stepscope.evaluate.path import through_the_store
 from stepscope.evaluate.pool import each
 from stepscope.evaluate.prefix import step_ends, until
@@ -81,11 +82,11 @@ class Result:
 
 def run(
     cases: Sequence[Case], *, fast: bool, jobs: int, progress: Progress | None = None,
-    keep: Keep | None = None,
+    keep: Keep | None = None, settings: Settings = DEFAULT,
 ) -> list[Result]:  # fmt: skip
     """All results in the order of the cases; after an interrupt, those that are finished."""
     found: dict[int, Result] = {}
-    with suppress(KeyboardInterrupt), closing(_each(cases, fast, jobs)) as results:
+    with suppress(KeyboardInterrupt), closing(_each(cases, fast, jobs, settings)) as results:
         for done, (at, result) in enumerate(results, 1):
             found[at] = result
             if progress is not None:
@@ -95,31 +96,36 @@ def run(
     return [found[at] for at in sorted(found)]
 
 
-def _each(cases: Sequence[Case], fast: bool, jobs: int) -> Generator[tuple[int, Result]]:
+def _each(
+    cases: Sequence[Case], fast: bool, jobs: int, settings: Settings
+) -> Generator[tuple[int, Result]]:
     """Indices and results of the cases as they finish; large jobs start first, beside small."""
     if jobs == 1:
         for at, case in enumerate(cases):
-            yield at, run_case(case, fast)
+            yield at, run_case(case, fast, settings)
         return
     needs = [memory_of(case, fast) for case in cases]
     room = int(ROOM * psutil.virtual_memory().available)
-    for at, result in each(partial(run_case, fast=fast), cases, needs, room, jobs):
+    for at, result in each(
+        partial(run_case, fast=fast, settings=settings), cases, needs, room, jobs
+    ):
         yield at, result or _unknown(cases[at], "its process died, perhaps out of memory")
 
 
-def run_case(case: Case, fast: bool) -> Result:
+def run_case(case: Case, fast: bool, settings: Settings = DEFAULT) -> Result:
     """Runs one job from simulation to score. It never raises: a failure is part of the result."""
     with freed_memory_kept():
-        return _played(case, fast)
+        return _played(case, fast, settings)
 
 
-def _played(case: Case, fast: bool) -> Result:
+def _played(case: Case, fast: bool, settings: Settings) -> Result:
     try:
         simulation = _simulated(case)
     except Exception as error:  # noqa: BLE001  the other jobs must go on
         return _unknown(case, _why(error))
     try:
-        return _result(case, simulation.job, simulation.truth, _diagnosed(case, simulation, fast))
+        outcome = _diagnosed(case, simulation, fast, settings)
+        return _result(case, simulation.job, simulation.truth, outcome)
     except Exception as error:  # noqa: BLE001  a diagnosis that fails has found nothing
         silence = _Outcome(Diagnosis(case.scenario.name, case.scenario.ranks, "healthy"))
         return _result(case, simulation.job, simulation.truth, silence, _why(error))
@@ -141,14 +147,15 @@ class _Outcome:
     computing_s: float = 0.0
 
 
-def _diagnosed(case: Case, simulation: Simulation, fast: bool) -> _Outcome:
+def _diagnosed(case: Case, simulation: Simulation, fast: bool, settings: Settings) -> _Outcome:
     window = simulation.window if fast else through_the_store(simulation.window)
     began = time.process_time()
-    diagnosis = diagnose(window)
+    diagnosis = diagnose(window, settings)
     computing_s = time.process_time() - began
     if not score(simulation.truth, simulation.job, diagnosis).found:
         return _Outcome(diagnosis, None, computing_s)
-    return _Outcome(diagnosis, _steps_to_verdict(case, window, simulation.truth), computing_s)
+    steps = _steps_to_verdict(case, window, simulation.truth, settings)
+    return _Outcome(diagnosis, steps, computing_s)
 
 
 def _result(case: Case, job: Job, truth: Truth, outcome: _Outcome, failed: str = "") -> Result:
@@ -187,7 +194,7 @@ def memory_of(case: Case, fast: bool) -> int:
     return WIRE_BYTES + operations * WIRE_OPERATION
 
 
-def _steps_to_verdict(case: Case, window: Window, truth: Truth) -> int | None:
+def _steps_to_verdict(case: Case, window: Window, truth: Truth, settings: Settings) -> int | None:
     """Diagnoses what was known after each of `case.looks`; None if none of them named a culprit."""
     onset = min(fault.steps[0] for fault in truth.faults if fault.steps and is_costly(fault))
     ends = step_ends(window)
@@ -195,7 +202,7 @@ def _steps_to_verdict(case: Case, window: Window, truth: Truth) -> int | None:
         moment_ns = moment_of(ends, onset, steps)
         if moment_ns is None:
             return None
-        if is_found(truth, window.job, diagnose(until(window, moment_ns))):
+        if is_found(truth, window.job, diagnose(until(window, moment_ns), settings)):
             return steps
     return None
 

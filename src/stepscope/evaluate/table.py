@@ -90,6 +90,11 @@ def _at_size(results: Sequence[Result]) -> str:
     return ", ".join(parts) or "no job counts for a score"
 
 
+def rate_of_alarms(healthy: Sequence[Result]) -> Rate:
+    """The share of healthy jobs in which somebody was accused."""
+    return rate([one.score.alarms > 0 for one in healthy])
+
+
 def hangs_reported(results: Iterable[Result]) -> Confusion:
     """How well jobs that hang are distinguished from jobs that do not."""
     scores = [one.score for one in results]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from stepscope.evaluate import papers, table
 from stepscope.evaluate.intervals import Median, Rate
@@ -11,6 +11,7 @@ from stepscope.evaluate.table import Measure, Row
 
 HEAD = ("fault", "jobs", "costly", "culprit first", "all culprits", "cause", "device",
         "false alarms", "victims accused", "steps to verdict", "diagnosis")  # fmt: skip
+_METHODS_HEAD = ("method", "culprit first", "cause", "alarms on healthy", "innocents accused")
 NOTHING = "-"
 _COMPARED = ("", "stepscope", "paper")
 _FAILED = "These jobs failed and count as jobs without a verdict:"
@@ -29,6 +30,21 @@ def render(results: Results) -> str:
     if results.unfit:
         parts.append(f"\nNo job of this suite fits {', '.join(results.unfit)}.\n")
     return "".join(parts)
+
+
+def render_methods(default: Results, others: Mapping[str, Results]) -> str:
+    """The scores of methods that ran alone on the same jobs, beside the default's."""
+    rows = [_METHODS_HEAD, _method_row("default", default)]
+    rows += [_method_row(name, results) for name, results in others.items()]
+    return f"Methods alone, beside the default, on the same jobs\n{_aligned(rows)}"
+
+
+def _method_row(name: str, results: Results) -> tuple[str, ...]:
+    some = results.results
+    healthy = [one for one in some if table.is_healthy(one) and not one.failed]
+    whole = table.total(some)
+    alarms = table.rate_of_alarms(healthy)
+    return (name, *map(_share, (whole.found, whole.cause, alarms, whole.accused)))
 
 
 def markdown(results: Results) -> str:
