@@ -161,7 +161,8 @@ def evaluate(
             return exits.INTERRUPTED
         _show(results, file, _with_suffix(html, beside), publish)
         if methods:
-            others = {one: _run(name, selection, fast, jobs, _with_suffix(file, f".{one}"), resume, one)
+            files = {one: _with_suffix(file, f".{one}") for one in methods}
+            others = {one: _run(name, selection, fast, jobs, files[one], resume, one)
                       for one in methods}  # fmt: skip
             print("\n" + render_methods(results, others), end="", flush=True)
     return exits.NOTHING_FOUND
