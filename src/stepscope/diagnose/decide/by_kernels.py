@@ -123,7 +123,7 @@ def _of_rank(job: Observed, known: Recorded, one: Slower) -> Slowdown:
         "excess_ns": excess_ns, "lost_fraction": lost_fraction, "least_fraction": least,
         "slow_in": extent, "clock": clock,
     }  # fmt: skip
-    detail = (f"its kernels compute {math.exp(one.effect):.2f} times as long per minute as its "
+    detail = (f"its kernels take {math.exp(one.effect):.2f} times as long per minute as its "
               f"peers' (z {one.z:.1f}, noise reaches {one.needed:.1f})")  # fmt: skip
     return Slowdown(
         KernelStragglers.name, cause, detail, (int(job.line.ranks[one.row]),),
@@ -218,9 +218,9 @@ def _group_finding(job: Observed, known: Recorded, one: Shifted) -> SlowLink:
     ranks = tuple(int(job.line.ranks[row]) for row in one.members.rows)
     first, stop = _columns(job, known, one.slower)
     detail = (
-        f"even whoever waits least in {one.members.group} takes {one.ratio:.2f} times as long in "
-        f"{one.kernels[0]} as in equal groups (z {one.slower.z:.1f}, noise reaches "
-        f"{one.slower.needed:.1f}), and all others wait for it in {one.waiting}"
+        f"even the member of {one.members.group} that waits least takes {one.ratio:.2f} times "
+        f"as long in {one.kernels[0]} as in equal groups (z {one.slower.z:.1f}, noise reaches "
+        f"{one.slower.needed:.1f}), and all other ranks wait for it in {one.waiting}"
     )
     where = f"in {one.members.group} than in equal groups"
     lost_fraction, victims = min(one.waited_ns / length, 1.0), known.ranks - len(ranks)

@@ -68,7 +68,7 @@ def _outweighs(one: Slowdown, other: Slowdown, part: float) -> bool:
 
 def _explained_by(one: Slowdown, kept: Slowdown) -> Slowdown:
     mine, theirs = _suspect(one).whole_ns, _suspect(kept).whole_ns
-    says = f"{kept.method} says more of the same rank"
+    says = f"{kept.method} explains more of the same rank"
     return replace(
         one, decisions=(*one.decisions, Decision("one-per-rank", False, mine, theirs, says))
     )

@@ -143,7 +143,7 @@ def _sharing(same: Sequence[Slowdown], host: str) -> Slowdown | None:
         return None
     one = _join(same)
     sure = min(one.score, INFERRED)
-    detail = "all devices of the host are slow alike in all they do, at the clock of their peers"
+    detail = "all devices of the host are equally slow in all they run, at the clock of their peers"
     evidence = Evidence("shared-host", detail, {"devices": len(same)})
     return replace(
         one, cause="contention", score=sure, phase=None, shared_devices=True,
@@ -170,5 +170,5 @@ def _join(same: Sequence[Slowdown]) -> Slowdown:
 
 
 def _joined(ranks: tuple[int, ...]) -> Decision:
-    says = f"{name_ranks(ranks)} share a host or a replica and are slow for one cause: one verdict"
+    says = f"{name_ranks(ranks)} share a host or a replica and are slow for the same cause"
     return Decision("same-cause-together", True, float(len(ranks)), 2.0, says)

@@ -93,8 +93,8 @@ def _finding(job: Observed, turns: _Turns, ranks: int) -> Regression:
     lost_ns, count = float(turns.lost_ns.sum()), len(turns.columns)
     whole_ns = float(np.nansum(job.line.job_period_ns[first:stop]))
     detail = (
-        f"in {count} of {stop - first} steps one of {ranks} ranks collects garbage, and the step "
-        f"lasts {lost_ns / count / 1e6:.0f} ms longer by it"
+        f"in {count} of {stop - first} steps one of {ranks} ranks collects garbage, which makes "
+        f"the step {lost_ns / count / 1e6:.0f} ms longer"
     )
     return Regression(
         method="gc-turns", cause="gc", detail=detail,

@@ -53,7 +53,7 @@ def _group_finding(job: Observed, one: SlowTransfer) -> SlowLink:
     place = f"{one.group} (ranks {', '.join(map(str, one.members))})"
     detail = (
         f"after the last arrival data moves for {one.own_ns / 1e6:.1f} ms per step in {place}, "
-        f"{one.usual_ns / 1e6:.1f} ms in {'others' if one.equals > 1 else 'the other'} like it "
+        f"and {one.usual_ns / 1e6:.1f} ms in {'groups' if one.equals > 1 else 'the group'} like it "
         f"(z {one.z:.1f}, noise reaches {one.needed:.1f})"
     )
     where = f"in {one.group} than in equal groups"
@@ -132,7 +132,7 @@ def _where(link: SlowDevice) -> str:
     if link.ranks:
         return f"at {_ranks(link.ranks)}"
     most = f"{link.place.group} ({_ranks(link.place.members)})"
-    return f"in {most}" if _is_local(link) else f"in {link.slow} groups and pairs, as {most},"
+    return f"in {most}" if _is_local(link) else f"in {link.slow} groups and pairs, such as {most},"
 
 
 def _ranks(ranks: Sequence[int]) -> str:
@@ -142,11 +142,11 @@ def _ranks(ranks: Sequence[int]) -> str:
 
 def _detail(link: SlowDevice, steps: int) -> str:
     text = (
-        f"after the last arrival data moves {link.ratio:.1f} times as long in {link.slow} of "
+        f"after the last arrival data takes {link.ratio:.1f} times as long in {link.slow} of "
         f"{link.through} groups and pairs that use it, in {len(link.columns)} of {steps} steps"
     )
     likely = [f"{one.name} ({100 * chance:.0f} %)" for one, chance in link.suspects]
     text += f"; suspects: {', '.join(likely)}"
     if link.left:
-        text += f"; nobody sends by {link.suspects[0][0].name} any more, but by its neighbour"
-    return text + (f"; counters rose with it: {', '.join(link.signs)}" if link.signs else "")
+        text += f"; its ranks no longer send through {link.suspects[0][0].name}, but its neighbour"
+    return text + (f"; counters that rose with it: {', '.join(link.signs)}" if link.signs else "")

@@ -159,15 +159,15 @@ def measure(own: Floats, groups: Sequence[Ints], period_ns: float, tests: int) -
         Gate("stretch", length * width,
              max(LEAST_WINDOWS * width, LEAST_STEPS) * alike, "steps of the stretch"),
         Gate("persistence", high.sum(axis=1).astype(np.float64), PERSISTENCE * length,
-             "windows of the stretch that are high each for itself"),
+             "windows of the stretch that are high on their own"),
     ]  # fmt: skip
     found = np.logical_and.reduce([gate.passed for gate in gates])
     apart = _stands_out(_innocents(blocks, groups, pad, found), groups, worst)
     sure = _sure_in_pairs(excess, groups, worst, z / needed)
     gates.append(Gate("above-innocent", apart.astype(np.float64), alike,
-                      "above anything that innocent peers do among themselves", False))  # fmt: skip
+                      "above all differences among its innocent peers", False))  # fmt: skip
     gates.append(Gate("pair", sure.astype(np.float64), alike,
-                      "in a pair: above all it does outside of the stretch", False))  # fmt: skip
+                      "in a pair: above its own values outside the stretch", False))  # fmt: skip
     return Measured(worst, z, needed, width, steps - excess.shape[1] * width, tuple(gates))
 
 

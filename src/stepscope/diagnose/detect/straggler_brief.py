@@ -116,8 +116,8 @@ def measure(own: Floats, groups: Sequence[Ints], period_ns: float, tests: int) -
     gates = (
         Gate("effect", effect, floor, "log-ratio to its peers, in the median over the steps"),
         Gate("noise", z, needed * alike, "standard deviations above its peers"),
-        Gate("persistence", persists, alike, "in most steps high each for itself", False),
-        Gate("above-peers", effect, spread, "what its peers differ by among themselves"),
+        Gate("persistence", persists, alike, "high in most single steps", False),
+        Gate("above-peers", effect, spread, "how much its peers differ among themselves"),
     )
     whole = np.full(rows, own.shape[1], np.int64)
     worst = stats.Stretches(np.zeros(rows, np.int64), whole, effect, whole)

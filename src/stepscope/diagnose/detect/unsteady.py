@@ -30,7 +30,7 @@ class StepTimes:
             return
         spikes = unexplained_spikes(job)
         if spikes:
-            detail = f"{len(spikes)} steps are longer than any schedule explains"
+            detail = f"{len(spikes)} steps are long, and no schedule explains them"
             yield Unsteady(self.name, "unknown", detail, spikes=spikes)
         change = step_time.regression(line.job_period_ns[line.warm_up :])
         if change is not None:

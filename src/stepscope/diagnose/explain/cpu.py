@@ -118,13 +118,13 @@ def _evidence(use: Use) -> Evidence:
     if use.computed is not None:
         parts.append(f"{_percent(use.computed)} of the excess is processor time")
     if use.starved is not None:
-        parts.append(f"{_percent(use.starved)} is waiting for a processor beyond its peers")
+        parts.append(f"{_percent(use.starved)} is waiting for a processor beyond its peers'")
     if use.strangers is not None:
-        parts.append(f"strangers take {use.strangers:.1f} cores there")
+        parts.append(f"other processes use {use.strangers:.1f} cores there")
     if use.crowded is not None and use.has_strangers:
-        parts.append(f"{_percent(use.crowded)} of its host is used by others than the job")
+        parts.append(f"{_percent(use.crowded)} of its host is used by processes outside the job")
     if use.ahead is not None:
-        parts.append(f"its host is ahead of its device by {_percent(use.ahead)} of what is usual")
+        parts.append(f"its host leads its device by {_percent(use.ahead)} of the usual time")
     values = {"computed": use.computed, "starved": use.starved, "strangers": use.strangers,
               "crowded": use.crowded, "ahead": use.ahead}  # fmt: skip
     return Evidence("starved-processor", "; ".join(parts), values)

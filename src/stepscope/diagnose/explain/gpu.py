@@ -109,7 +109,7 @@ def _clock(speed: float, held_down: float) -> Evidence:
 
 
 def _on_device(processes: float) -> Evidence:
-    detail = "other processes compute on its device, and on those of its peers fewer or none"
+    detail = "other processes compute on its device, and fewer or none on its peers'"
     return Evidence(SharedGpu.name, detail, {"gpu_strangers": processes})
 
 
@@ -120,7 +120,8 @@ def _errors(job: Observed, suspect: Suspect) -> Evidence | None:
     if during == 0 or during < JUST_THEN * always:
         return None
     detail = (
-        f"its device counts errors in {_percent(during)} of these steps, {_percent(always)} of all"
+        f"its device counts errors in {_percent(during)} of these steps, and in "
+        f"{_percent(always)} of all steps"
     )
     return Evidence(GpuErrors.name, detail, {"during": during, "always": always})
 

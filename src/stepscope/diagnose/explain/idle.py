@@ -139,8 +139,8 @@ def _cause(function: str) -> Cause:
 
 def _evidence(idle: Idle) -> Evidence:
     detail = (
-        f"for {idle.idle_ns / 1e9:.1f} s nothing ran on its device; {idle.mine_ns / 1e9:.1f} s of "
-        f"it its host was in {idle.function}, its peers' {idle.peers_ns / 1e9:.1f} s"
+        f"nothing ran on its device for {idle.idle_ns / 1e9:.1f} s; for {idle.mine_ns / 1e9:.1f} s "
+        f"of these its host was in {idle.function}, its peers' for {idle.peers_ns / 1e9:.1f} s"
     )
     values = {"idle_ns": idle.idle_ns, "function_ns": idle.mine_ns, "peers_ns": idle.peers_ns}
     return Evidence("idle", detail, values)

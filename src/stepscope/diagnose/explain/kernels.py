@@ -46,7 +46,7 @@ class Longer:
     def __str__(self) -> str:
         text = f"{self.kernel} takes {self.ratio:.2f}x its peers' time"
         far, near = self.distance_ns / 1e3, self.apart_ns / 1e3
-        return text + f" (mean distance {far:.1f} us, {near:.1f} us among them)"
+        return text + f" (mean distance {far:.1f} us, {near:.1f} us among the peers)"
 
 
 class SlowCopies:
@@ -134,7 +134,7 @@ def _stalls(known: _Known, row: int) -> tuple[tuple[str, ...], Evidence] | None:
     if not times_of:
         return None
     names = sorted(times_of, key=lambda name: -times_of[name])[:NAMED]
-    said = [f"{name} takes up to {times_of[name]:.0f}x as long as ever on its peers"
+    said = [f"{name} takes up to {times_of[name]:.0f}x its peers' longest execution"
             for name in names]  # fmt: skip
     values: dict[str, Value] = {name: times_of[name] for name in names}
     return tuple(names), Evidence(METHOD, f"rarely, {'; '.join(said)}", values)

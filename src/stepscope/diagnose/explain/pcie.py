@@ -35,7 +35,7 @@ class SlowPcieLink:
         mine, usual = float(link[suspect.row]), stats.median(np.delete(link, suspect.row))
         if not (np.isfinite(mine) and mine < LOST * usual):
             return None
-        detail = f"its link to the host carries {mine:.1f} GB/s, its peers' {usual:.1f}"
+        detail = f"its PCIe link runs at {mine:.1f} GB/s, its peers' at {usual:.1f}"
         evidence = (Evidence("pcie", detail, {"link": mine, "peers": usual}),)
         known = _records_copies(job) or slow_kernels(job, suspect) is not None
         cause: Cause | None = None if known else "memory_copy"

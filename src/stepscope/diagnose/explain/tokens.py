@@ -100,6 +100,6 @@ def _evidence(parts: Mapping[str, Part], phase: str) -> Evidence:
     part = parts[phase]
     detail = (
         f"{phase} takes {part.excess_ns / 1e6:.1f} ms per step more than on its peers, and the "
-        "rest of the passes as long: more tokens, not a slower device"
+        "rest of the passes no longer: more tokens, not a slower device"
     )
     return Evidence(MoreTokens.name, detail, {name: one.excess_ns for name, one in parts.items()})

@@ -71,14 +71,14 @@ def longer(job: Observed, one: Suspect) -> Longer | None:
     said = ", ".join(f"{value / 1e6:.1f} ms {name}" for name, value in parts.items()
                      if value >= LEAST_SHARE * whole)  # fmt: skip
     values = {f"{name.replace(' ', '_')}_ns": value for name, value in parts.items()}
-    detail = f"per step it spends longer than its peers: {said}"
+    detail = f"per step it spends more time than its peers: {said}"
     if cause != "compute":
         return Longer(cause, (), Evidence(SlowTrace.name, detail, values))
     totals = _totals(job, one)
     more, kernels = _more_work(totals, job, one)
     if more >= MOST:
         cause = "load_imbalance"
-        detail += f"; {_percent(more)} of it is more work, not slower"
+        detail += f"; {_percent(more)} of it is more work, not slower work"
     if kernels:
         detail += f"; mostly in {', '.join(kernels)}"
     on_device = job.window.table("kernels") is not None

@@ -122,7 +122,7 @@ def _shown(
     if exposed is not None:
         return _by_exposure(exposed)
     if risen_excess_ns(job, change.split, culprits) >= HALF * rise.step_ns:
-        detail = "; ever another rank has the most to do, in both passes"
+        detail = "; in each step a different rank has the most to do, in both passes"
         return _Reason("load_imbalance", 0.7, None, None, detail, shown=True)
     return None
 
