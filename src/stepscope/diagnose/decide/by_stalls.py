@@ -1,6 +1,6 @@
-"""Verdicts on ranks that all others waited for now and then, where kernels alone tell.
+"""Findings on ranks that all others waited for at times, in jobs of which only kernels are known.
 
-Where own times cover the passes, `episodes` finds such a rank in the very step.
+Where own times cover the passes, `transient` finds such a rank in the very step.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from stepscope.window import Floats, Ints
 
 METHOD = "stall"
 MOSTLY = 0.5
-"""Of a wait: an own execution of so much of it explains it."""
+"""Part of a wait that an own execution of the rank must last to explain it. Our simulator."""
 
 
 def stalls(job: Observed, known: Recorded, named: Collection[int]) -> list[Slowdown]:

@@ -19,9 +19,10 @@ from stepscope.diagnose.network.counters import raised_counters
 from stepscope.diagnose.observed import Observed
 
 NETWORK = ("nic", "ib", "rdma", "roce", "port", "link")
-"""How names of counters begin that watch adapters and cables."""
+"""Beginnings of the names of counters for adapters and cables."""
 MOSTLY = 0.5
-"""Its own work makes up at least so much of the critical path, and more than all transfers."""
+"""Own work must make up this part of the critical path, and more than all transfers. Our
+simulator."""
 
 
 def with_symptoms(job: Observed, verdict: Verdict) -> Verdict:

@@ -1,4 +1,11 @@
-"""Slow places and devices of the network as findings, with the words that describe them."""
+"""Slow groups and network devices as findings, with the sentences that describe them.
+
+Fault: a link, adapter, switch or NVLink that is slow, always or at times.
+Papers: Holmes (2025), section 4.4, and VenusTrace (2025), section 4.
+What differs: see `slow_group` and `slow_link`. Places with a slow rank are left out.
+Cost: one sort of `comm_ops`, and one union of the computing kernels.
+Cannot see: what all groups of a shape suffer from the first step on, and transfers of gloo.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +23,14 @@ from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import HIGHEST_SCORE, SCORE, score
 
 SEEN_OFTEN = 0.01
-"""Confidence grows so much with every step in which a device was slow."""
+"""The score grows by this with every step in which a device was slow. Our simulator."""
 LEAST_NAMED, STANDS_OUT = 0.03, 1.5
-"""No device is named that is less likely, but one that counters set apart: of the adapters of a
-large group, say."""
+"""Devices less likely than the first value are not named, unless the likeliest one exceeds the next
+by the second value, as counters may set apart one adapter of a large group. Our simulator."""
 
 
 class SlowGroups:
-    """Groups in which data moves slower than in equal ones."""
+    """Groups in which data moves slower than in groups of the same shape."""
 
     name = "slow-group"
     needs = Needs("comm_ops.end_ns", ranks=2)
@@ -36,7 +43,7 @@ class SlowGroups:
 
 
 class SlowLinks:
-    """Devices on the paths of slow transfers. A culprit may move data slowly as well: one cause."""
+    """Network devices through which data moves slower than before, or than through others."""
 
     name = "slow-link"
     needs = Needs("comm_ops.end_ns", ranks=2)
