@@ -24,7 +24,7 @@ def test_pauses_by_turns_cost_what_steps_are_longer() -> None:
     (one,) = verdicts(by_turns(8, 150))
     assert (one.cause, one.ranks) == ("gc", ())
     assert [seen.method for seen in one.evidence] == ["gc-turns"]
-    assert "by turns" in one.summary
+    assert "in turns" in one.summary
     assert one.lost_fraction is not None and 0.1 <= one.lost_fraction <= 0.25
 
 

@@ -26,7 +26,7 @@ def test_a_rank_without_a_dump_that_all_wait_for(tmp_path: Path) -> None:
     assert (verdict.ranks, verdict.cause, verdict.victims) == ((3,), "unknown", 3)
     assert verdict.confidence == 0.5
     assert "there is no dump of rank 3" in verdict.summary
-    assert verdict.advice.startswith("fetch the dumps of rank 3, or see")
+    assert verdict.advice.startswith("fetch the dumps of rank 3, or check")
 
 
 def test_a_rank_without_a_dump_is_no_culprit_if_another_explains_the_hang(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_longer_copies_are_no_computing() -> None:
 def test_kernels_launched_late_are_the_hosts_fault() -> None:
     verdict = the_verdict(with_odd_rank(*USUAL[:3], Piece("softmax", 10, late_ms=25)))
     assert (verdict.cause, verdict.kernels) == ("host", ())
-    assert "its host being late" in verdict.summary
+    assert "because its host is late" in verdict.summary
 
 
 def test_more_kernels_of_the_usual_length_are_more_work() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stepscope.diagnose.detect.transient import Series, Struck, poisson_tail, struck
+from stepscope.diagnose.detect.transient import Series, SpikingRank, poisson_tail, spiking_ranks
 from stepscope.diagnose.finding import Verdict
 from stepscope.diagnose.run import diagnose
 from stepscope.window import Floats, Ints, Mask
@@ -26,17 +26,17 @@ def own_times(ranks: int = RANKS, steps: int = STEPS, noise: float = 0.05, seed:
 
 def found(
     own: Floats, step_ms: float = STEP_MS, hosts: int = 1, errors: Mask | None = None, **more: bool
-) -> list[Struck]:
+) -> list[SpikingRank]:
     ranks, steps = own.shape
     number: Ints = np.arange(1001, 1001 + steps)
     begins = (np.arange(steps) * step_ms * MS).astype(np.int64)
     units = np.split(np.arange(ranks), hosts)
     counted = np.zeros(own.shape, np.bool_) if errors is None else errors
     series = Series(own, [np.arange(ranks)], number, begins, step_ms * MS, counted)
-    return struck(series, units, TESTS, **more)
+    return spiking_ranks(series, units, TESTS, **more)
 
 
-def test_blows_that_return_to_one_rank() -> None:
+def test_spikes_that_return_on_one_rank() -> None:
     own = own_times()
     own[3, [11, 32, 38, 61, 84]] *= 1.5
     (one,) = found(own)
@@ -44,7 +44,7 @@ def test_blows_that_return_to_one_rank() -> None:
     assert one.effect == pytest.approx(np.log(1.5), abs=0.1)
 
 
-def test_blows_on_any_rank_blame_nobody() -> None:
+def test_spikes_on_any_rank_blame_nobody() -> None:
     own = own_times()
     random = np.random.default_rng(1)
     own[random.integers(RANKS, size=40), random.integers(STEPS, size=40)] *= 1.5
@@ -69,7 +69,7 @@ def test_a_slowness_that_began_five_steps_ago() -> None:
     assert found(own) == []
 
 
-def test_a_passing_disturbance_is_one_blow() -> None:
+def test_a_passing_disturbance_is_one_spike() -> None:
     own = own_times()
     own[3, 40:50] *= 1.3
     assert found(own, lonely=False) == []
@@ -107,7 +107,7 @@ def test_nor_one_of_a_rank_that_logs_in_a_step_in_which_people_do(
     assert [one.row for one in found(own, hosts=8)] == named
 
 
-def test_two_blows_that_meet_errors_of_the_device_are_enough() -> None:
+def test_two_spikes_at_errors_of_the_device_are_enough() -> None:
     own, errors = own_times(), np.zeros((RANKS, STEPS), np.bool_)
     own[3, [11, 61]] *= 1.5
     assert found(own) == []
@@ -115,7 +115,7 @@ def test_two_blows_that_meet_errors_of_the_device_are_enough() -> None:
     assert [(one.row, one.columns) for one in found(own, errors=errors)] == [(3, (11, 61))]
 
 
-def test_errors_that_a_device_counts_all_the_time_meet_blows_by_chance() -> None:
+def test_errors_that_a_device_counts_all_the_time_meet_spikes_by_chance() -> None:
     own, errors = own_times(), np.zeros((RANKS, STEPS), np.bool_)
     own[3, [11, 61]] *= 1.5
     own[8, [20, 40]] *= 1.5
@@ -123,14 +123,14 @@ def test_errors_that_a_device_counts_all_the_time_meet_blows_by_chance() -> None
     assert found(own, errors=errors) == []
 
 
-def test_errors_without_blows_accuse_nobody() -> None:
+def test_errors_without_spikes_accuse_nobody() -> None:
     errors = np.zeros((RANKS, STEPS), np.bool_)
     errors[3, ::9] = True
     assert found(own_times(), errors=errors) == []
 
 
-def test_a_host_is_struck_as_one() -> None:
-    """Its ranks suffer by turns more and less; two blows of all of them alone prove nothing."""
+def test_a_host_spikes_as_one() -> None:
+    """Its ranks suffer more and less in turns; two spikes of all of them alone prove nothing."""
     own = own_times(32)
     columns = [11, 32, 38, 61, 84]
     own[8:12, columns] *= np.random.default_rng(0).uniform(1.5, 4, size=(4, 5))
@@ -139,14 +139,14 @@ def test_a_host_is_struck_as_one() -> None:
 
 def test_a_pair_needs_more_and_looks_at_its_past() -> None:
     own = own_times(2)
-    own[1, ::7] /= 2  # the other's peer is fast at times: nobody is struck
+    own[1, ::7] /= 2  # the other's peer is fast at times: no rank has spikes
     assert found(own) == []
     own = own_times(2)
     own[1, np.random.default_rng(2).choice(STEPS, 15, replace=False)] *= 2
     assert [one.row for one in found(own)] == [1]
 
 
-def test_unknown_values_are_no_blows() -> None:
+def test_unknown_values_are_no_spikes() -> None:
     own = own_times()
     own[2] = np.nan
     own[5, ::3] = np.nan
@@ -224,7 +224,7 @@ def test_what_nobody_waits_for_is_no_verdict() -> None:
     assert diagnose(job).verdicts == ()
 
 
-def test_a_rank_struck_in_one_phase_and_spared_in_others_is_no_culprit() -> None:
+def test_a_rank_with_spikes_in_one_phase_and_spared_in_others_is_no_culprit() -> None:
     """What it takes longer to load, and more, it computes less in these very steps."""
     at = (31, 44, 49, 73, 80, 102)
 
@@ -241,8 +241,8 @@ def test_a_rank_struck_in_one_phase_and_spared_in_others_is_no_culprit() -> None
 
 def test_a_device_whose_memory_is_corrected_in_a_few_steps() -> None:
     """Three steps in eighty prove nothing among four ranks, but for the errors counted in them."""
-    blows = [Fault((2,), "forward-compute", step, step + 1, ms=300) for step in (33, 57, 71)]
-    job = a_job(steps=80, noise=0.01, faults=blows)
+    spikes = [Fault((2,), "forward-compute", step, step + 1, ms=300) for step in (33, 57, 71)]
+    job = a_job(steps=80, noise=0.01, faults=spikes)
     assert not [one for one in diagnose(job).verdicts if one.cause == "compute"]
     begins = {
         int(step): int(at)

@@ -87,7 +87,7 @@ def test_a_rank_that_compiles_now_and_then_is_named_by_summaries_alone() -> None
     longest[np.arange(8) != 5, 1:] += 4.0 * SECOND
     (verdict,) = said(a_job(longest))
     assert verdict.ranks == (5,) and verdict.cause == "host"
-    assert verdict.summary.startswith("rank 5 stands still now and then: all others waited")
+    assert verdict.summary.startswith("rank 5 stalls at times: all others waited")
 
 
 def test_a_kernel_that_took_forty_times_as_long_explains_it() -> None:

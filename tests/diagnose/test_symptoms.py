@@ -49,7 +49,7 @@ def test_a_port_that_goes_down_beside_slow_computing_is_no_cause() -> None:
     verdict = the_verdict(with_event(slow_job(), "nic_port_down", CULPRIT))
     (detail,) = symptoms(verdict)
     assert "nic_port_down" in detail
-    assert verdict.advice.endswith("nic_port_down there is no cause")
+    assert verdict.advice.endswith("nic_port_down on its hosts is not the cause")
     assert verdict.cause != "network"
 
 

@@ -1,9 +1,14 @@
-"""Who is slow where kernels alone tell: ranks that compute longer, groups whose data moves slower.
+"""Slow ranks and slow groups, found by the times of their kernels alone.
 
-Where own times cover the passes of a step, they hold all that a kernel takes, and tell which rank
-is slow. Where nobody recorded phases, or what they waited, the time that a rank's kernels compute
-in a window is judged as `l3` judges one kernel. No own time holds what communication takes: where
-nobody recorded when operators end, kernels alone tell which group is slow.
+Fault: a device that computes slowly, or a group whose data moves slowly, in jobs that recorded no
+phases of the passes, or not when operators end.
+Paper: ARGUS (2026), section 6.2 (level 3), and section 9.2 (case 2) for groups.
+What differs: own times that cover the passes of a step contain all that kernels take and show which
+rank is slow, so `argus-l3` is silent there. Elsewhere the total time that a rank's kernels compute
+in a window is judged as `slow_kernel` judges one kernel. Own times contain no communication, so
+that without the ends of operators only kernels show which group is slow (`slow_group_kernels`).
+Cost: one pass over `kernels` or `kernel_summaries`, and one sort per group and window.
+Cannot see: a fault of most ranks of a group, and what is slow for less than a window.
 """
 
 from __future__ import annotations
@@ -34,14 +39,15 @@ from stepscope.trace import DATA_LOAD, OPTIMIZER
 from stepscope.window import Floats, Ints
 
 BESIDE_PASSES = (DATA_LOAD, OPTIMIZER, OUTSIDE, GAPS)
+"""Phases outside of the passes."""
 CUT = 0.5
-"""Of the usual length: a last window below it is cut short."""
+"""Of the usual length: a last window below it is cut short. Our simulator."""
 OPTIMIZES = ("adam", "sgd", "lamb", "optim", "multi_tensor")
 """Words in the names of kernels that the passes do not run."""
 
 
 class KernelStragglers:
-    """Ranks whose kernels compute longer, where own times do not cover the passes."""
+    """Ranks whose computing kernels take longer than their peers', without recorded passes."""
 
     name = "argus-l3"
     needs = Needs("kernels|kernel_summaries", ranks=2)
@@ -53,7 +59,7 @@ class KernelStragglers:
 
 
 class SlowGroupKernels:
-    """Groups whose data moves slower, where nobody recorded when operators end."""
+    """Groups whose communication kernels take longer than those of equal groups."""
 
     name = "slow-group-kernels"
     needs = Needs("kernels|kernel_summaries", ranks=2)
@@ -66,7 +72,7 @@ class SlowGroupKernels:
 
 
 class KernelStalls:
-    """Ranks that all others waited for now and then, where own times do not cover the passes."""
+    """Ranks that stall for seconds while all others wait, found by the longest kernels alone."""
 
     name = "stall"
     needs = Needs("kernel_summaries.max_ns|kernels", ranks=2)
@@ -123,7 +129,7 @@ def _of_rank(job: Observed, known: Recorded, one: Slower) -> Slowdown:
         "excess_ns": excess_ns, "lost_fraction": lost_fraction, "least_fraction": least,
         "slow_in": extent, "clock": clock,
     }  # fmt: skip
-    detail = (f"its kernels compute {math.exp(one.effect):.2f} times as long per minute as its "
+    detail = (f"its kernels take {math.exp(one.effect):.2f} times as long per minute as its "
               f"peers' (z {one.z:.1f}, noise reaches {one.needed:.1f})")  # fmt: skip
     return Slowdown(
         KernelStragglers.name, cause, detail, (int(job.line.ranks[one.row]),),
@@ -218,9 +224,9 @@ def _group_finding(job: Observed, known: Recorded, one: Shifted) -> SlowLink:
     ranks = tuple(int(job.line.ranks[row]) for row in one.members.rows)
     first, stop = _columns(job, known, one.slower)
     detail = (
-        f"even whoever waits least in {one.members.group} takes {one.ratio:.2f} times as long in "
-        f"{one.kernels[0]} as in equal groups (z {one.slower.z:.1f}, noise reaches "
-        f"{one.slower.needed:.1f}), and all others wait for it in {one.waiting}"
+        f"even the member of {one.members.group} that waits least takes {one.ratio:.2f} times "
+        f"as long in {one.kernels[0]} as in equal groups (z {one.slower.z:.1f}, noise reaches "
+        f"{one.slower.needed:.1f}), and all other ranks wait for it in {one.waiting}"
     )
     where = f"in {one.members.group} than in equal groups"
     lost_fraction, victims = min(one.waited_ns / length, 1.0), known.ranks - len(ranks)

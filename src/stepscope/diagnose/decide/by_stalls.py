@@ -1,6 +1,6 @@
-"""Verdicts on ranks that all others waited for now and then, where kernels alone tell.
+"""Findings on ranks that all others waited for at times, in jobs of which only kernels are known.
 
-Where own times cover the passes, `episodes` finds such a rank in the very step.
+Where own times cover the passes, `transient` finds such a rank in the very step.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from stepscope.window import Floats, Ints
 
 METHOD = "stall"
 MOSTLY = 0.5
-"""Of a wait: an own execution of so much of it explains it."""
+"""Part of a wait that an own execution of the rank must last to explain it. Our simulator."""
 
 
 def stalls(job: Observed, known: Recorded, named: Collection[int]) -> list[Slowdown]:
@@ -53,8 +53,8 @@ def _finding(job: Observed, known: Recorded, one: Stalled) -> Slowdown:
     kernels = tuple(dict.fromkeys(_own(known, one)))
     lost_ns = float(sum(one.waited_ns))
     often = "" if known.windows == 1 else f", in {windows.size} of {known.windows} windows"
-    did = f"an execution of {kernels[0]} took it" if kernels else "its device stood idle"
-    detail = f"all others waited for it for {max(one.waited_ns) / 1e9:.1f} s{often}; {did}"
+    did = f"one execution of {kernels[0]} took that long" if kernels else "its device was idle"
+    detail = f"all others waited {max(one.waited_ns) / 1e9:.1f} s for it{often}; {did}"
     lost_fraction = min(lost_ns / float(known.length_ns.sum()), 1.0)
     # that it is the same rank again is chance in one job of as many as it has ranks
     least = LEAST_COST if windows.size > 1 else LEAST_COST_ONCE
@@ -63,13 +63,13 @@ def _finding(job: Observed, known: Recorded, one: Stalled) -> Slowdown:
         "lost_fraction": lost_fraction, "least_fraction": least,
     }  # fmt: skip
     last = int(windows[-1])
-    plural = "stand" if len(ranks) > 1 else "stands"
+    verb = "stall" if len(ranks) > 1 else "stalls"
     return Slowdown(
         METHOD, "compute" if kernels else "host", detail, ranks, kernels=kernels,
         time_ns=(int(known.begins_ns[windows[0]]),
                  int(known.begins_ns[last] + known.length_ns[last])),
         lost_ns=lost_ns, lost_fraction=lost_fraction, least_fraction=least, score=SCORE,
-        values=values, says=f"{name_ranks(ranks)} {plural} still now and then: {detail}",
+        values=values, says=f"{name_ranks(ranks)} {verb} at times: {detail}",
         decisions=(Decision("last-arrival", True, max(one.waited_ns), None, detail),),
     )  # fmt: skip
 

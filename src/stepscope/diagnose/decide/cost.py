@@ -18,15 +18,17 @@ from stepscope.diagnose.suspect import Suspect
 from stepscope.window import NULL, Floats, Ints, Mask
 
 HALF = 0.5
-"""Of the costliest: who costs less, where all are slow, is measured against somebody slower. And of
-a rank's blows, in which another must be struck as well to share what they cost."""
+"""Of the costliest culprit: where all ranks are slow, one that costs less was compared with a
+slower one. And of a rank's spikes: another rank must have spikes in this part of the same steps to
+share their cost. Our simulator."""
 ABOUT = 10
-"""Steps about a blow whose median tells how long the step would have been."""
+"""Steps around a spike whose median shows how long the step would have been. Our simulator."""
 COVERED = 0.5
-"""Arrivals limit the cost only where they were seen in at least half of the steps in question."""
+"""Arrivals limit the cost only where they were recorded in this part of the steps in question. Our
+simulator."""
 MOST_ALONE = 8
-"""So many culprits, the slowest, are also healed one by one: a replay of ten thousand ranks takes a
-tenth of a second."""
+"""Number of culprits, the slowest first, that are also healed one by one: a replay of ten thousand
+ranks takes a tenth of a second. Our simulator."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ def what_if(job: Observed, culprits: Sequence[Suspect]) -> Cost:
     limits = [_limit(lags, one.columns) for one in culprits]
     healing = _Healing(job, savings(job, culprits))
     lost = healing.lost_ns(healing.savings)
-    parts = [_lost_by_blows(job, one, culprits, limit) if one.spikes
+    parts = [_lost_by_spikes(job, one, culprits, limit) if one.spikes
              else _lost_by(healing, one, culprits, lost, limit)
              for one, limit in zip(culprits, limits, strict=True)]  # fmt: skip
     for one in culprits:
@@ -91,7 +93,7 @@ def _lost_by(
     return _share_of(healing.job, lost_ns, part)
 
 
-def _lost_by_blows(
+def _lost_by_spikes(
     job: Observed, one: Suspect, culprits: Sequence[Suspect], limit: float | None
 ) -> float:
     """The share of the steps since the first blow, or of all where there is but one."""

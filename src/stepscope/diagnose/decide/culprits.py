@@ -11,8 +11,8 @@ from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
 
 MOST = 0.5
-"""Of a rank's blows: where a lasting slowness explains so much of them, it says more. Of two ranks'
-blows: so many in the same steps, and they are of one cause."""
+"""Part of a rank's spikes that a lasting slowness must explain to replace them; and part of two
+ranks' spikes in the same steps from which they have one cause. Our simulator."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def _outweighs(one: Slowdown, other: Slowdown, part: float) -> bool:
 
 def _explained_by(one: Slowdown, kept: Slowdown) -> Slowdown:
     mine, theirs = _suspect(one).whole_ns, _suspect(kept).whole_ns
-    says = f"{kept.method} says more of the same rank"
+    says = f"{kept.method} explains more of the same rank"
     return replace(
         one, decisions=(*one.decisions, Decision("one-per-rank", False, mine, theirs, says))
     )

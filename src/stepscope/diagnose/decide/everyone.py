@@ -12,7 +12,7 @@ from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
 
 MOSTLY = 0.5
-"""A culprit that is slow for half of a rise is there for most of what it costs. Our simulator."""
+"""A culprit that is slow for half of a rise accounts for most of what it costs. Our simulator."""
 
 
 def is_after_effect(

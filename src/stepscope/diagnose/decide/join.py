@@ -18,19 +18,24 @@ from stepscope.diagnose.words.advice import name_ranks
 from stepscope.window import Window
 
 WHOLE = 0.75
-"""So many ranks of a host or replica slow for one cause: it is theirs in common."""
+"""Part of the ranks of a host or replica that must be slow for one cause to be joined. Our
+simulator."""
 SEVERAL = 4
-"""Devices of one host do not go bad by chance at once; two or three may."""
+"""Devices of one host do not become slow by chance at once; two or three may. Our simulator."""
 ALIKE = 2.0
-"""Times the least excess ratio among ranks that something in common slows down."""
+"""Largest ratio between the excess ratios of ranks that one common cause slows down. Our
+simulator."""
 INFERRED = 0.6
-"""Most confidence in strangers that nobody saw, as with transfers that explain a rise."""
+"""Highest score of other processes that were not observed, as with transfers that explain a rise.
+Our simulator."""
 AT_ONCE = 0.9
-"""So much of the time in which any of them is slow. Two faults that begin when they like, and stay,
-meet this in one pair of ten; that they are on one host as well is one in as many as there are."""
-BLOWS_AT_ONCE = 0.5
-"""Of steps in which any of them is struck, as in `culprits`: a light blow may stay unseen on one.
-Two that are struck in half of the steps each share a third of these by chance."""
+"""Part of the time in which any of them is slow, that must be common to two. Two faults that begin
+at random, and stay, meet this in one pair of ten; that they are on one host as well is one in as
+many as there are hosts. Statistics."""
+SPIKES_AT_ONCE = 0.5
+"""The same for steps with spikes, as in `culprits`: a small spike may stay below the limit on one
+rank. Two that have spikes in half of the steps each share a third of these by chance.
+Statistics."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +90,7 @@ def _if_no_chance(part: list[Slowdown]) -> list[list[Slowdown]]:
 def _is_alike(one: Slowdown, other: Slowdown) -> bool:
     """Whether two are slow in the same steps, and in degree as what shares a cause."""
     both, either = len(one.columns & other.columns), len(one.columns | other.columns)
-    least = AT_ONCE if one.spikes is None else BLOWS_AT_ONCE
+    least = AT_ONCE if one.spikes is None else SPIKES_AT_ONCE
     degrees = sorted((each.slowdown or 1.0) - 1 for each in (one, other))
     return both >= least * max(either, 1) and 0 < degrees[1] <= ALIKE * degrees[0]
 
@@ -143,7 +148,7 @@ def _sharing(same: Sequence[Slowdown], host: str) -> Slowdown | None:
         return None
     one = _join(same)
     sure = min(one.score, INFERRED)
-    detail = "all devices of the host are slow alike in all they do, at the clock of their peers"
+    detail = "all devices of the host are equally slow in all they run, at the clock of their peers"
     evidence = Evidence("shared-host", detail, {"devices": len(same)})
     return replace(
         one, cause="contention", score=sure, phase=None, shared_devices=True,
@@ -170,5 +175,5 @@ def _join(same: Sequence[Slowdown]) -> Slowdown:
 
 
 def _joined(ranks: tuple[int, ...]) -> Decision:
-    says = f"{name_ranks(ranks)} share a host or a replica and are slow for one cause: one verdict"
+    says = f"{name_ranks(ranks)} share a host or a replica and are slow for the same cause"
     return Decision("same-cause-together", True, float(len(ranks)), 2.0, says)

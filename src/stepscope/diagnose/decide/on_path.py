@@ -12,9 +12,9 @@ from stepscope.diagnose.graph.critical_path import Path, Share, kernel_shares, s
 from stepscope.diagnose.observed import Observed
 
 NAMED = 3
-"""So many parts of the path are told, the largest first."""
+"""Number of parts of the path that are named, the largest first. Our simulator."""
 LEAST = 0.01
-"""A hundredth of the path is not worth a word."""
+"""Smallest part of the path that is named. Our simulator."""
 
 
 def with_path(job: Observed, verdict: Verdict) -> Verdict:

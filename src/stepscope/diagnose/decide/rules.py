@@ -72,7 +72,7 @@ def weighed(one: Kind) -> Kind:
         least = one.least_fraction
     if isinstance(one, SlowLink) and one.step_share is not None:
         lost = one.step_share
-    says = "nobody knows what it costs"
+    says = "its cost is not known"
     if lost is not None:
         says = f"without it steps would take {100 * lost:.1f} % less; {100 * least:.0f} % is needed"
     decision = Decision(ON_CRITICAL_PATH.name, costs_enough(one), lost, least, says)
@@ -81,13 +81,13 @@ def weighed(one: Kind) -> Kind:
 
 def everyone(one: Slowdown) -> Slowdown:
     """A finding that is let go, since all ranks are slow and others cost more."""
-    says = "all ranks are slow, and healing this one alone would bring back less than half"
+    says = "all ranks are slow, and fixing this one alone would win back less than half as much"
     return replace(one, decisions=(*one.decisions, Decision(EVERYONE.name, False, says=says)))
 
 
 def after_effect(one: Regression) -> Regression:
     """A rise that is let go, since a culprit was slow for most of it."""
-    says = "a culprit is slow for most of this rise, and nothing of its own explains it"
+    says = "a culprit is slow for most of this rise, and no other cause of it was measured"
     decision = Decision(EXPLAINED_BACKWARDS.name, False, says=says)
     return replace(one, decisions=(*one.decisions, decision))
 

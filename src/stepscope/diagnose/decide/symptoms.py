@@ -19,9 +19,10 @@ from stepscope.diagnose.network.counters import raised_counters
 from stepscope.diagnose.observed import Observed
 
 NETWORK = ("nic", "ib", "rdma", "roce", "port", "link")
-"""How names of counters begin that watch adapters and cables."""
+"""Beginnings of the names of counters for adapters and cables."""
 MOSTLY = 0.5
-"""Its own work makes up at least so much of the critical path, and more than all transfers."""
+"""Own work must make up this part of the critical path, and more than all transfers. Our
+simulator."""
 
 
 def with_symptoms(job: Observed, verdict: Verdict) -> Verdict:
@@ -39,12 +40,12 @@ def with_symptoms(job: Observed, verdict: Verdict) -> Verdict:
         return verdict
     named = ", ".join(metrics)
     detail = (
-        f"{named} on its hosts meanwhile: a symptom or chance, for {percent(own)} of the critical "
-        f"path is its own work and {percent(transfers)} all transfers"
+        f"{named} rose on its hosts in the same steps: a symptom or a coincidence, because "
+        f"{percent(own)} of the critical path is its own work and {percent(transfers)} is transfers"
     )
     values: dict[str, Value] = {"metrics": metrics, "own": own, "transfers": transfers}
     evidence = Evidence("symptoms", detail, values)
-    advice = f"{verdict.advice}; {named} there is no cause"
+    advice = f"{verdict.advice}; {named} on its hosts is not the cause"
     return replace(verdict, evidence=(*verdict.evidence, evidence), advice=advice)
 
 

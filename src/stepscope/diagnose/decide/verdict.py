@@ -69,7 +69,7 @@ def _evidence(finding: Finding) -> tuple[Evidence, ...]:
         return (own,)
     if finding.lag_ns is None:
         return (own, *finding.supporting)
-    detail = f"it came last in collectives, by {finding.lag_ns / 1e6:.1f} ms per step"
+    detail = f"it arrived last in collectives, by {finding.lag_ns / 1e6:.1f} ms per step"
     arrival = Evidence("last-arrival", detail, {"lag_ns": finding.lag_ns})
     return (own, arrival, *finding.supporting)
 

@@ -28,7 +28,7 @@ def why_not(job: Observed, rank: int) -> Candidate:
     """A rank that is no candidate, with the gates that it did not pass."""
     if rank not in job.line.ranks:
         known = len(job.line.ranks)
-        says = f"nothing was recorded of rank {rank}; steps or phases of {known} ranks were"
+        says = f"nothing was recorded for rank {rank}; steps or phases of {known} ranks were"
         return _candidate(rank, Decision(rules.OWN_TIME.name, False, says=says))
     row = int(np.searchsorted(job.line.ranks, rank))
     return _candidate(rank, *_own_time(job, row), *_lateness(job, row))

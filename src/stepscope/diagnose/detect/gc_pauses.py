@@ -1,9 +1,9 @@
-"""Garbage collection: pauses the interpreter took, set against an excess.
+"""Garbage collection: the pauses of the interpreter, compared with a rank's excess.
 
 Fault: Python's collector stops one rank, and so all of them, for longer than on its peers.
-Paper: ARGUS (2026), table 6, lists the GC pause as seen by L1 and L5; here pauses are measured, so
-no inference is needed: they explain an excess of which they are at least half.
-`storms` also finds pauses too rare for L2, which trims every fifth step.
+Paper: ARGUS (2026), table 6, lists the GC pause as seen by L1 and L5.
+What differs: pauses are measured, so no inference is needed. They explain an excess of which they
+are at least half. `storms` also finds pauses too rare for L2, which trims every fifth step.
 Cost: one count over the pauses. Cannot see: pauses below the collector's reporting limit.
 """
 
@@ -19,14 +19,15 @@ from stepscope.diagnose.observed import Observed
 from stepscope.window import Floats, Mask
 
 EXPLAINS = 0.5
-"""More than half: nothing else can then explain more."""
+"""More than half of an excess: nothing else can then explain more. Our simulator."""
 STORM_SHARE = 0.05
-"""Share of the step time a rank's extra pauses must cost to be a fault without other evidence;
-a full collection every few hundred steps, as healthy jobs have, stays below 2 %."""
+"""Share of the step time that the extra pauses of a rank must cost to be a fault without other
+evidence. A full collection every few hundred steps, as in healthy jobs, stays below 2 %. Our
+simulator."""
 STORM_STEPS = 10
-"""Pauses in fewer steps are an episode."""
+"""Pauses in fewer steps than this are a passing episode. Our simulator."""
 STORM_RATIO = 3.0
-"""Times the peers' pauses: healthy ranks run one program and collect alike."""
+"""Times the pauses of the peers: healthy ranks run one program and collect alike. Our simulator."""
 
 
 @dataclass(frozen=True)

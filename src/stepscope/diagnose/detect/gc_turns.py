@@ -1,12 +1,12 @@
-"""Ranks that collect garbage by turns: ever another one stops, and all others wait for it.
+"""Ranks that collect garbage in turns: in each step a different one stops, and all others wait.
 
-Fault: Python's collector, left to itself, stops each rank in other steps. Alone none does it often;
-together they lengthen so many steps that it shows.
+Fault: Python's collector, left to itself, stops each rank in different steps. No rank alone does it
+often; together they lengthen so many steps that it shows.
 Papers: EROICA (2026), section 6.1, case 1, found it in stacks; ARGUS (2026), table 6, by L1 and L5.
-Ours: pauses are measured, so what they cost is: in each step the longest pause of any rank, as far
-as the step is longer than steps without pauses are. Where there are none, nothing is said.
+What differs: pauses are measured, and so is their cost: in each step the longest pause of any rank,
+limited by what the step takes longer than steps without pauses. No pauses, no finding.
 Cost: two passes over ranks x steps.
-Cannot see: pauses below the collector's reporting limit; what one rank alone does (`pauses`).
+Cannot see: pauses below the collector's reporting limit; what one rank alone does (`gc_pauses`).
 """
 
 from __future__ import annotations
@@ -23,13 +23,16 @@ from stepscope.diagnose.observed import Observed
 from stepscope.window import Floats
 
 LEAST_STEPS = 5
-"""Fewer are an episode, and so many without a pause are needed to know what a step takes."""
+"""Pauses in fewer steps are an episode; as many steps without a pause are needed to know the usual
+step time. Our simulator."""
 LEAST_SHARE = 0.02
-"""Of the step time since the first pause; rare full collections of healthy ranks stay below it."""
+"""Share of the step time since the first pause that must be lost; rare full collections of healthy
+ranks stay below it. Our simulator."""
 BEYOND = 3.0
-"""Standard deviations of a step that one with a pause must be longer in the median."""
+"""Standard deviations by which steps with a pause must be longer, in the median. Our simulator."""
 OF_OTHERS = 0.5
-"""So much must be left without the rank that pauses most: what one does is not everyone's."""
+"""Part of the loss that must remain without the rank that pauses most: what one rank does is not
+the fault of all. Our simulator."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,7 @@ class _Turns:
 
 
 class GcTurns:
-    """Ranks that collect garbage in turns, so that all of them wait most of the time."""
+    """Ranks that collect garbage in different steps, so that every rank waits for each of them."""
 
     name = "gc-turns"
     needs = Needs("pauses|hardware:gc_collections", ranks=2)
@@ -93,8 +96,8 @@ def _finding(job: Observed, turns: _Turns, ranks: int) -> Regression:
     lost_ns, count = float(turns.lost_ns.sum()), len(turns.columns)
     whole_ns = float(np.nansum(job.line.job_period_ns[first:stop]))
     detail = (
-        f"in {count} of {stop - first} steps one of {ranks} ranks collects garbage, and the step "
-        f"lasts {lost_ns / count / 1e6:.0f} ms longer by it"
+        f"in {count} of {stop - first} steps one of {ranks} ranks collects garbage, which makes "
+        f"the step {lost_ns / count / 1e6:.0f} ms longer"
     )
     return Regression(
         method="gc-turns", cause="gc", detail=detail,

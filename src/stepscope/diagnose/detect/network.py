@@ -1,4 +1,11 @@
-"""Slow places and devices of the network as findings, with the words that describe them."""
+"""Slow groups and network devices as findings, with the sentences that describe them.
+
+Fault: a link, adapter, switch or NVLink that is slow, always or at times.
+Papers: Holmes (2025), section 4.4, and VenusTrace (2025), section 4.
+What differs: see `slow_group` and `slow_link`. Places with a slow rank are left out.
+Cost: one sort of `comm_ops`, and one union of the computing kernels.
+Cannot see: what all groups of a shape suffer from the first step on, and transfers of gloo.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +23,14 @@ from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import HIGHEST_SCORE, SCORE, score
 
 SEEN_OFTEN = 0.01
-"""Confidence grows so much with every step in which a device was slow."""
+"""The score grows by this with every step in which a device was slow. Our simulator."""
 LEAST_NAMED, STANDS_OUT = 0.03, 1.5
-"""No device is named that is less likely, but one that counters set apart: of the adapters of a
-large group, say."""
+"""Devices less likely than the first value are not named, unless the likeliest one exceeds the next
+by the second value, as counters may set apart one adapter of a large group. Our simulator."""
 
 
 class SlowGroups:
-    """Groups in which data moves slower than in equal ones."""
+    """Groups in which data moves slower than in groups of the same shape."""
 
     name = "slow-group"
     needs = Needs("comm_ops.end_ns", ranks=2)
@@ -36,7 +43,7 @@ class SlowGroups:
 
 
 class SlowLinks:
-    """Devices on the paths of slow transfers. A culprit may move data slowly as well: one cause."""
+    """Network devices through which data moves slower than before, or than through others."""
 
     name = "slow-link"
     needs = Needs("comm_ops.end_ns", ranks=2)
@@ -53,7 +60,7 @@ def _group_finding(job: Observed, one: SlowTransfer) -> SlowLink:
     place = f"{one.group} (ranks {', '.join(map(str, one.members))})"
     detail = (
         f"after the last arrival data moves for {one.own_ns / 1e6:.1f} ms per step in {place}, "
-        f"{one.usual_ns / 1e6:.1f} ms in {'others' if one.equals > 1 else 'the other'} like it "
+        f"and {one.usual_ns / 1e6:.1f} ms in {'groups' if one.equals > 1 else 'the group'} like it "
         f"(z {one.z:.1f}, noise reaches {one.needed:.1f})"
     )
     where = f"in {one.group} than in equal groups"
@@ -132,7 +139,7 @@ def _where(link: SlowDevice) -> str:
     if link.ranks:
         return f"at {_ranks(link.ranks)}"
     most = f"{link.place.group} ({_ranks(link.place.members)})"
-    return f"in {most}" if _is_local(link) else f"in {link.slow} groups and pairs, as {most},"
+    return f"in {most}" if _is_local(link) else f"in {link.slow} groups and pairs, such as {most},"
 
 
 def _ranks(ranks: Sequence[int]) -> str:
@@ -142,11 +149,11 @@ def _ranks(ranks: Sequence[int]) -> str:
 
 def _detail(link: SlowDevice, steps: int) -> str:
     text = (
-        f"after the last arrival data moves {link.ratio:.1f} times as long in {link.slow} of "
+        f"after the last arrival data takes {link.ratio:.1f} times as long in {link.slow} of "
         f"{link.through} groups and pairs that use it, in {len(link.columns)} of {steps} steps"
     )
     likely = [f"{one.name} ({100 * chance:.0f} %)" for one, chance in link.suspects]
     text += f"; suspects: {', '.join(likely)}"
     if link.left:
-        text += f"; nobody sends by {link.suspects[0][0].name} any more, but by its neighbour"
-    return text + (f"; counters rose with it: {', '.join(link.signs)}" if link.signs else "")
+        text += f"; its ranks no longer send through {link.suspects[0][0].name}, but its neighbour"
+    return text + (f"; counters that rose with it: {', '.join(link.signs)}" if link.signs else "")

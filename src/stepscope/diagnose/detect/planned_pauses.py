@@ -1,9 +1,9 @@
-"""Long steps that belong to the job: checkpoints and evaluations, which no schedule shows yet.
+"""Long steps that belong to the job: checkpoints and evaluations that show no schedule yet.
 
-What recurs every so many steps `l1.scheduled` sees; of the first or only one it cannot know. Two
-things tell: all ranks together stand between two steps, where frameworks save and evaluate, and not
-in a step; or stacks show a rank to save or evaluate meanwhile.
-Lossy: a job that stalls between steps on all ranks alike is not said to jitter.
+`step_time.scheduled` recognises what recurs every so many steps, but not the first one. Two things
+show it: all ranks together pause between two steps, where frameworks save and evaluate, and not
+within a step; or stacks show that a rank saves or evaluates at that time.
+Cannot see: a fault that stalls all ranks alike between steps; it is taken for a checkpoint.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from stepscope.diagnose.views.stacks import Samples
 from stepscope.window import Floats, Ints, Mask
 
 MOST = 0.8
-"""Of a long step's excess must lie between it and the next."""
+"""Part of a long step's excess that must lie between it and the next step. Our simulator."""
 ALL_RANKS = 0.9
-"""Of the ranks; a few rows may be lost."""
+"""Part of the ranks that must pause; a few rows may be lost. Our simulator."""
 RARE = 0.1
-"""Share of the steps that may be long in this way: nobody saves every few steps."""
+"""Share of the steps that may be long in this way: no job saves every few steps. Our simulator."""
 MEANWHILE = 0.5
-"""Of the time of a long step some rank must be seen to save."""
+"""Part of the time of a long step in which stacks must show a rank saving. Our simulator."""
 SAVING = ("save", "_save", "evaluat", "validat")
-"""How functions that save and evaluate begin. `checkpoint` alone is activation checkpointing."""
+"""Beginnings of the names of functions that save and evaluate. `checkpoint` alone is activation
+checkpointing."""
 
 
 def expected(job: Observed, samples: Samples | None, columns: Ints) -> Mask:

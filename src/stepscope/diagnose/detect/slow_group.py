@@ -1,11 +1,12 @@
-"""Where data moves slower than between equal groups, though everybody has arrived.
+"""Groups in which data moves slower than in equal groups, after all members have arrived.
 
 Fault: a slow link, NIC or switch behind one group, or between two neighbours of a pipeline.
-Papers: Holmes (2025) and VenusTrace (2025), section 4, compare the durations of operators, of which
-waiting is a part. Here only the shortest member of an operator counts: it came last, so it waited
-for nobody, and its duration is no matter of clocks. Compared are groups of one shape (equal
-distances between their ranks, equally spread over hosts if these are known), in the operators of
-equal size that all of them run while they compute nothing; persistence as in `brief`.
+Papers: Holmes (2025) and VenusTrace (2025), section 4, compare the durations of operators, which
+contain waiting.
+What differs: only the shortest member of an operator counts. It arrived last, so it waited for
+nobody, and clocks do not matter. Compared are groups of one shape (equal distances between their
+ranks, equally spread over hosts if these are known), in the operators of equal size that all of
+them run while they compute nothing; persistence as in `straggler_brief`.
 Cost: one sort of `comm_ops`, one union of the computing kernels. Cannot see: what all groups of a
 shape suffer, a job of one group, groups with an unrecorded member, and gloo, whose transfers are
 the work of processors.
@@ -28,15 +29,17 @@ from stepscope.diagnose.views.breakdown import is_computing
 from stepscope.window import NULL, Floats, Ints, Mask, Table, union
 
 ALONE = 0.5
-"""Operators that compute for more than half of the transfer compete with that computation."""
+"""Part of the transfer: operators whose ranks compute for longer beside it compete with that
+computation and do not count. Our simulator."""
 RATIO = 1.5
-"""Half as long again, as for spikes of L1. Ours: there are no labelled traces to fit it to."""
+"""Smallest ratio, half as long again, as for spikes of L1. There are no labelled traces to fit it
+to. Our simulator."""
 RATIO_OF_TWO = 2.0
-"""Two groups have no third one that tells what is usual."""
+"""The same for two groups, which have no third one that shows what is usual. Our simulator."""
 PRESENT = 0.8
-"""Operators must have been seen in so many steps of every group."""
+"""Part of the steps of every group in which an operator must have been recorded. Our simulator."""
 LINK = 2
-"""More ranks than the two ends of a link are not to blame for it."""
+"""A link has two ends: of more members none is named. Our simulator."""
 
 
 @dataclass(frozen=True)

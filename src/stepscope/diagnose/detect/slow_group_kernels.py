@@ -1,17 +1,16 @@
-"""Which group's communication kernels take longer than those of equal groups, while nobody in it
-waits.
+"""Groups whose communication kernels take longer than those of equal groups, without waiting.
 
 Fault: a link of one group: all members take longer, so that no member stands out among them.
 Paper: ARGUS (2026), section 9.2 (case 2): two of eight ranks of one expert-data-parallel group had
-a damaged PCIe link; distances between groups were a hundred times those within, and people told by
-a trace which group was sick and which one waited for it.
-Ours: kernels of communication contain waiting, and a group waits for its last member, who waits for
-nobody (blame rule 2). So a group's time is that of its least member, and is judged among groups of
-one shape as ranks are in `l3`. Whoever waits for the sick group takes longer in another kernel, in
-which that group, arriving last, takes least: this is what the others lose, and without it nothing
-is lost.
+a damaged PCIe link. Distances between groups were a hundred times those within, and people used a
+trace to see which group was slow and which one waited for it.
+What differs: kernels of communication contain waiting, and a group waits for its last member, which
+waits for nobody (blame rule 2). So the time of a group is that of its shortest member, and is
+judged among groups of one shape as ranks are in `slow_kernel`. Ranks that wait for the slow group
+take longer in another kernel, in which that group, arriving last, takes the least: this is what the
+others lose, and without it nothing is lost.
 A last window that is cut short is not judged: where operators of two sizes share a lane its median
-lies between theirs, and moves with what the window was cut to.
+lies between theirs, and moves with the cut.
 Cost: a minimum per lane and group. Cannot see: groups of which there are fewer than four; what is
 slow in all groups; which member it is.
 """
@@ -29,13 +28,13 @@ from stepscope.diagnose.views.kernel_times import KernelTimes
 from stepscope.window import Floats, Ints, Window
 
 RATIO = 1.35
-"""Of 144 healthy simulated jobs of 64 ranks four have a group that `slower` lets pass, at 1.10,
-1.13, 1.18 and 1.23: if the logarithm beyond 1.1 is exponential, of mean 0.05, one job in 2,000 has
-one beyond this."""
+"""Smallest ratio to equal groups. Of 144 healthy simulated jobs of 64 ranks four have a group that
+`slower` lets pass, at 1.10, 1.13, 1.18 and 1.23: if the logarithm beyond 1.1 is exponential, of
+mean 0.05, one job in 2,000 has one beyond this. Our simulator."""
 LEAST_WAIT = 0.25
-"""Each of the others must wait for this part of what they lose in the median: who does not may be
-the one that the group, too, waits for. Innocent groups of simulated jobs with a late rank have no
-such gap, or a negative one."""
+"""Part of the median loss that each of the others must wait: a rank that waits less may be the one
+that the group waits for, too. Innocent groups of simulated jobs with a late rank have no such gap,
+or a negative one. Our simulator."""
 
 
 @dataclass(frozen=True)

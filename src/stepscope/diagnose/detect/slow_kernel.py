@@ -1,18 +1,18 @@
-"""ARGUS level 3: on which rank does a kernel take longer than on ranks that do equal work.
+"""ARGUS level 3: the rank on which a kernel takes longer than on ranks that do equal work.
 
-Fault: a device, or the way to it, on which some kernels or copies run slower than on its peers'.
+Fault: a device, or the path to it, on which some kernels or copies run slower than on its peers'.
 Paper: ARGUS (2026), section 6.2. Symbols: F -> `Mixtures.cdfs`, W1 -> `distance_matrix`, alpha as
 there (`as_published`): a rank is anomalous if its mean distance to all others lies above
 Q3 + alpha (Q3 - Q1).
-Where the default differs: mean distances of healthy ranks are skewed, so that this fence flags one
-rank in twenty per kernel, fast ones as well, any where all others are equal, and none where 30 %
-are slow (algorithm notes, section 4). So: the log-ratio of a typical execution to the median of the
-other members, which has a sign; against the scatter between ranks and between windows, both with a
-floor; its worst stretch of windows must be mostly high, significant over all ranks, kernels and
-windows, large, 1.5 times what any innocent rank shows, and three times what any rank falls short:
-noise has two sides, a fault has one. Mean distances then confirm it: they see
-the whole distribution, which the typical execution does not.
-Cost: one sort per group and window; mean distances in the groups of whoever is suspect.
+What differs: mean distances of healthy ranks are skewed, so that this fence flags one rank in
+twenty per kernel, fast ones as well, any rank where all others are equal, and none where 30 % are
+slow (algorithm notes, section 4). So the default takes the log-ratio of a typical execution to the
+median of the other members, which has a sign, against the scatter between ranks and between
+windows, both with a floor. Its worst stretch of windows must be mostly high, significant over all
+ranks, kernels and windows, large, 1.5 times what any innocent rank shows, and three times what any
+rank falls short: noise has two sides, a fault has one. Mean distances then confirm it: they see the
+whole distribution, which the typical execution does not.
+Cost: one sort per group and window; mean distances in the groups of suspects.
 Cannot see: what is rarer than 1 % of a mode; a fault of most members; communication, which waits.
 """
 
@@ -31,17 +31,21 @@ from stepscope.diagnose.views.kernel_times import KernelTimes
 from stepscope.window import Floats, Ints, Mask
 
 EFFECT = 0.03
-"""Smallest ratio that is believed of several windows (algorithm notes, section 4: no false rank,
-1.05 found always)."""
+"""Smallest ratio that is believed over several windows (algorithm notes, section 4: no false rank,
+1.05 always found). Our simulator."""
 BRIEF_EFFECT = 0.1
-"""And of one or two, which may be an episode: as in `brief`."""
+"""The same over one or two windows, which may be an episode: as in `straggler_brief`. Our
+simulator."""
 LEAST_WINDOWS = 3
-"""What was over sooner was an episode; what still goes on may be young."""
+"""A shorter stretch that is over was an episode; one that still goes on may be young. Our
+simulator."""
 LEAST_GROUP = 4
-"""Of two members either may be the odd one, and of three the slow one is in the others' median."""
+"""Of two members either may be the odd one, and of three the slow one affects the others' median.
+Statistics."""
 BEYOND = 3.0
 """Times what any rank falls short of its peers. Of noise with tails as Student's t of 3 degrees of
-freedom the largest value exceeds the least by so much in one of 28 cases, with 1.5 in one of 4."""
+freedom the largest value exceeds the least by so much in one of 28 cases, with 1.5 in one of 4.
+Statistics."""
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,14 @@
-"""Which device lets data through more slowly than it did, or than its like do, in a job folder.
+"""The network device that moves data slower than it did, or than its equals do, in a job folder.
 
-Fault: a slow adapter, cable, switch or NVLink, for good or now and then; a slow network.
-Papers: Holmes (2025, section 4.4) accuses devices on the ways of slow operators; see `suspicion`
-for what is different here. VenusTrace (2025, section 4) and Holmes compare durations of operators,
-of which waiting is a part; `paces` has the transfer only.
-A place is slow in a step where its transfers took RATIO times what they took in its own fast steps,
-or, if these are slow as well, in those of its equals. Devices explain slow places. A device is
-accused if it was slow in more steps than places are slow for no reason, again and again.
-Cost: one sort of `comm_ops`; ways of places only where one is slow. Cannot see: what is slow from
+Fault: a slow adapter, cable, switch or NVLink, always or at times; a slow network.
+Papers: Holmes (2025), section 4.4, accuses devices on the paths of slow operators; VenusTrace
+(2025), section 4, and Holmes compare durations of operators, which contain waiting.
+What differs: rates contain the transfer only (`network.rates`), and devices are weighed by
+likelihood (`network.likelihood`). A place (a group or a pair) is slow in a step in which its
+transfers took RATIO times what they took in its own fast steps, or, if these are slow as well, in
+those of its equals. Devices explain slow places. A device is accused if it was slow in more steps
+than places are slow for no reason, repeatedly.
+Cost: one sort of `comm_ops`; paths of places only where one is slow. Cannot see: what is slow from
 the first step on in all equals; a single slow episode; how libraries really route; gloo.
 """
 
@@ -38,28 +39,34 @@ from stepscope.diagnose.observed import Observed
 from stepscope.window import Floats, Ints, Mask
 
 FALSE_ALARMS = 1e-3
-"""Share of healthy jobs in which a device may be slow that often by chance, as in L2. Of 840 played
-jobs with Gaussian to Cauchy noise none got a verdict, of 200 in which all places were slow now and
-then four did (docs/methods/slow-link.md)."""
+"""Share of healthy jobs in which a device may be slow that often by chance, as in L2. Of 840
+simulated jobs with Gaussian to Cauchy noise none got a verdict, of 200 in which all places were
+slow at times four did (docs/methods/slow-link.md). Statistics."""
 LASTING, TIMES_PASSING = 10, 3
-"""An episode lasts if it is so many steps long, and so many times as long as any elsewhere that
-passed by itself. Other episodes must be several, or somebody else's traffic passed."""
+"""An episode lasts if it has at least so many steps, and so many times the length of any episode
+elsewhere that passed by itself. Shorter episodes must be several, or they were traffic of other
+jobs. Our simulator."""
 SUREST_RANKS = 0.6
-"""Ranks are named if they are behind the likeliest devices with this probability."""
+"""Ranks are named if they are behind the likeliest devices with this probability. Our simulator."""
 NAMED = 5
-"""So many suspects are kept."""
+"""Number of suspects that are kept. Our simulator."""
 LEAST_LIKELY = 0.005
-"""What is less likely is none; of the adapters of a group of two hundred each is as likely."""
+"""Smallest probability of a suspect; each adapter of a group of two hundred has as much. Our
+simulator."""
 STRAYS = 0.1
-"""Of what a device explains: if more is slow beside it, something else has a part in the cost."""
+"""Of what a device explains: if more is slow beside it, something else contributes to the cost. Our
+simulator."""
 TELLING = 20.0
-"""What it is worth that traffic left an adapter, as a counter of its own: `counters.OWN`."""
+"""Likelihood factor if traffic left an adapter, the same as for a counter of its own
+(`counters.OWN`). Our simulator."""
 WORN, WORN_FOR_A_MOMENT, MOSTLY = ("link", "pcie"), 0.2, 0.5
-"""A cable or a PCIe link that is worn carries all data more slowly. That it holds up single
-transfers, and the others in the same step go as fast as ever, happens when it is trained anew:
-that is rarer, and counted. So it is where most steps have no more than such."""
+"""Likelihood factor against a cable or PCIe link if only single transfers are slow. A worn link
+carries all data more slowly. It holds up single transfers, while others in the same step are as
+fast as usual, only when it is retrained: that is rarer, and counted. The factor applies if most
+slow steps are of this kind. Our simulator."""
 MOST_LINKS = 5
-"""So many devices are looked for one after the other."""
+"""Largest number of slow devices in one job, each explaining what is left by those before. Our
+simulator."""
 
 
 @dataclass(frozen=True)

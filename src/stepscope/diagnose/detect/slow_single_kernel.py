@@ -1,9 +1,12 @@
-"""Level 3 kernel by kernel: each kernel's typical execution against the other ranks'.
+"""ARGUS level 3 kernel by kernel: each kernel's typical execution against the other ranks'.
 
-Runs by `--method argus-l3-kernels` only: the default judges what all kernels of a rank take
-together (`slow_kernel`), which finds the same devices by less work. Mean distances confirm each
-find: they see the whole distribution, which the typical execution does not.
-Paper: ARGUS (2026), section 6.2. Cost: one sort per kernel, group and window.
+Fault: a device on which some kernel runs slower than on its peers'.
+Paper: ARGUS (2026), section 6.2. What differs: as in `slow_kernel`; mean distances between whole
+distributions confirm each find.
+Runs by `--method argus-l3-kernels` only: the default judges all computing kernels of a rank
+together (`decide.by_kernels`), which finds the same devices with less work.
+Cost: one sort per kernel, group and window. Cannot see: kernels that run less than twenty times in
+a window; communication, which waits.
 """
 
 from __future__ import annotations
@@ -24,14 +27,15 @@ from stepscope.diagnose.views.kernel_times import KernelTimes, recorded
 from stepscope.window import Floats, Ints
 
 LEAST_EXECUTIONS = 20
-"""In a window: of fewer the median itself is chance."""
+"""Executions in a window: with fewer the median itself is chance. Statistics."""
 APART = 0.2
-"""Of the effect: by so much a rank lies further from all others than these from one another. If a
-share f of the group is equally slow it is 1 - 2f of the effect: f may be two in five."""
+"""Part of the effect by which a rank must lie further from all others than these from one another.
+If a share f of the group is equally slow it is 1 - 2f of the effect: f may be two in five.
+Statistics."""
 
 
 class SlowSingleKernels:
-    """Ranks on which some computing kernel takes longer than on ranks that do equal work."""
+    """Ranks on which one computing kernel takes longer than on ranks that do equal work."""
 
     name = "argus-l3-kernels"
     needs = Needs("kernels|kernel_summaries", ranks=2)

@@ -25,6 +25,6 @@ def _own_time(method: str, suspect: Suspect) -> Decision:
     where = f" in {suspect.phase}" if suspect.phase else ""
     says = f"{method}: {suspect.slowdown:.2f} times its peers' own time{where}"
     if not suspect.phases:
-        return Decision(OWN_TIME, True, None, None, f"{says}, by garbage collection")
+        return Decision(OWN_TIME, True, None, None, f"{says}, because of garbage collection")
     says += f"; z {suspect.z:.1f}, noise reaches {suspect.needed:.1f}"
     return Decision(OWN_TIME, True, suspect.z, suspect.needed, says)

@@ -1,15 +1,15 @@
-"""Whom all others waited for in a minute: a rare stall, told by the longest kernels alone.
+"""The rank that all others waited for in a minute: rare stalls, by the longest kernels alone.
 
-Fault: a rank, or a host, stands still for seconds, and seldom: it compiles a kernel, say.
+Fault: a rank, or a host, that stands still for seconds, rarely: it compiles a kernel, say.
 Paper: ARGUS (2026), section 9.4 (case 4): a stall of 6 s, forty times what its pass takes, is
 diluted in L2 and L3, and people found it by the maximum of each rank. In summaries of kernels it
-shows in none of that rank, whose device is idle meanwhile, and in no percentile of others.
-Ours: whoever waits does so within a kernel of communication, and all others wait for the rank that
-stands still, while it waits for nobody (blame rule 2). So of the longest executions of such kernels
-in a window one rank's is far below everybody else's: by a second at least, significantly over all
-ranks and windows, and by three times what any other falls short of the usual (as in `l3`).
+shows in no kernel of that rank, whose device is idle, and in no percentile of the others.
+What differs: a rank waits within a kernel of communication, and all others wait for the rank that
+stalls, while it waits for nobody (blame rule 2). So of the longest executions of such kernels in a
+window one rank's is far below all others': by a second at least, significantly over all ranks and
+windows, and by three times what any other falls short of the usual (as in `slow_kernel`).
 The first and the last rank of a job save and log for the others and are not accused; what the first
-of each host does is done by all of them.
+rank of each host does is done by all of them.
 Cost: a sort per window. Cannot see: two ranks that stall in one window, for they wait for each
 other; how often one does; what is shorter than a second.
 """

@@ -1,14 +1,14 @@
-"""ARGUS level 1: when was the job as a whole not itself, by its step times alone.
+"""ARGUS level 1: when the step times of the job as a whole were abnormal.
 
 Fault: spikes (jitter) and a lasting rise (regression) of the step time.
 Paper: ARGUS (2026), section 6.1 and appendix B, "L1". Symbols: W -> `width`, theta -> `ratio`,
-b -> `baseline`, mu_L, mu_R -> `before`, `after`, t -> `split`.
-As published: `published.argus_l1`. Its rules misfire (algorithm notes,
-section 4): with 3 % noise max/min > 1.2 in 36 % of healthy series and at every checkpoint; rare
-spikes hide a step change, and 5 % noise makes 7 % false ones. Hence the default: `jitter` is
-beyond median + 6 MAD outside the job's own schedule, `regression` works on values clipped at 1.3
-times the median, in blocks, against noise whose memory counts.
-A synchronous job has one step series, so this runs once per job and not per rank.
+b -> `baseline`, mu_L, mu_R -> `before`, `after`, t -> `split`. As published: `published.argus_l1`.
+What differs: the published rules misfire (algorithm notes, section 4): with 3 % noise max/min > 1.2
+in 36 % of healthy series and at every checkpoint; rare spikes hide a step change, and 5 % noise
+makes 7 % false ones. Hence the default: `jitter` is beyond median + 6 MAD outside the job's own
+schedule, `regression` works on values clipped at 1.3 times the median, in blocks, against noise
+whose memory counts. A synchronous job has one step series, so this runs once per job and not per
+rank.
 Cost: linear in steps. Cannot see: what was slow from the start, nor who or why.
 """
 
@@ -23,25 +23,29 @@ from stepscope.diagnose.numeric import stats
 from stepscope.window import Floats, Ints, Mask
 
 LEAST_RISE = 1.1
-"""The smallest rise that is a regression. Ours, no paper names one: our simulator."""
+"""Smallest rise that is a regression; no paper names one. Our simulator."""
 SLIGHT_RISE = 1.02
-"""Below two percent nobody would act; a rise up to `LEAST_RISE` counts only with its cause."""
+"""Smallest rise that counts together with its cause: below two percent nobody would act. Our
+simulator."""
 SPIKE_MADS = 6.0
-"""Algorithm notes, section 4: median + 6 MAD raises at most 0.5 % of healthy series."""
+"""Limit of a spike: median + 6 MAD raises at most 0.5 % of healthy series (algorithm notes, section
+4). Our simulator."""
 SPIKE_RATIO = 1.5
-"""A spike less than half a step long is nothing to look after, however tight the series is."""
+"""Smallest ratio of a spike: half a step more, however tight the series is. Our simulator."""
 CLIP = 1.3
-"""Algorithm notes, section 4: clipping at 1.3 medians finds 1.1x below spikes in all series."""
+"""Clipping at 1.3 medians finds 1.1x below spikes in all series (algorithm notes, section 4). Our
+simulator."""
 SEGMENT, LEAST_SEGMENT = 50, 20
 SEGMENT_SHARE = 0.2
 """Segments of 50 steps (algorithm notes), in short windows a fifth of the steps, never below 20:
-four blocks, fewer of which have no scatter to speak of."""
+four blocks; fewer have no scatter to speak of. Our simulator."""
 BLOCK = 5
-"""Steps per block of the change point: memory of the noise shows between blocks."""
+"""Steps per block of the change point: memory of the noise shows between blocks. Our simulator."""
 FALSE_ALARMS = 1e-3
-"""Share of healthy series allowed to show a regression."""
+"""Share of healthy series allowed to show a regression. Statistics."""
 REGULAR = 0.8
-"""So large a part of the slots of a period must be spikes for the spikes to be on schedule."""
+"""Part of the slots of a period that must be spikes for the spikes to be on schedule. Our
+simulator."""
 
 
 @dataclass(frozen=True)

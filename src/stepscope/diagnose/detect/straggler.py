@@ -26,31 +26,36 @@ from stepscope.diagnose.numeric.windows import LEAST_WINDOWS, window_width
 from stepscope.window import Floats, Ints, Mask
 
 LEAST_STEPS = 20
-"""Nor is one of fewer steps, however narrow the windows of a short series are."""
+"""Shortest stretch that counts, however narrow the windows of a short series are. Our simulator."""
 PERSISTENCE = 0.7
-"""k of m: this part of a stretch's windows must show the effect each for itself."""
+"""k of m: this part of the windows of a stretch must show the effect on their own. Our
+simulator."""
 EFFECT = 0.05
-"""Smallest ratio worth a word (algorithm notes, section 4)."""
+"""Smallest ratio worth a verdict (algorithm notes, section 4). Our simulator."""
 NOISY_EFFECT = 0.75
-"""In a noisy job the floor is half a standard deviation of a single step's ratio: differences in
-which processor a rank happened to get last for minutes there, and reach that far."""
+"""In a noisy job the floor is this part of the standard deviation of a single step's ratio. Which
+processor a rank happens to get makes differences there that last for minutes and reach that far.
+Our simulator."""
 INNOCENT_Z = 4.2
-"""z against the noise of the innocent alone, a second look at a rank already picked out. Over 180
-synthetic healthy jobs with 30 to 50 % wandering noise 3.5 let 6 through, 4.2 one, 4.9 one."""
+"""z against the noise of the innocent alone, a second test of a rank already picked out. Over 180
+synthetic healthy jobs with 30 to 50 % wandering noise 3.5 let 6 through, 4.2 one, 4.9 one. Our
+simulator."""
 ABOVE_PAST = 2.5
 PAIR_Z = 1.4
 """In a pair: times its own largest mean elsewhere, and times the z needed. One series instead of
-several, and no innocent majority, ask for more."""
+several, and no innocent majority, require more. Our simulator."""
 ABOVE_PEERS = 1.5
-"""Times the largest excess among the innocent: healthy ranks being exchangeable, the largest of
-four or more rarely exceeds the second by half."""
+"""Times the largest excess among the innocent: healthy ranks are exchangeable, so the largest of
+four or more rarely exceeds the second by half. Statistics."""
 FALSE_ALARMS = 1e-3
-"""Share of healthy jobs allowed to show any straggler, all ranks, phases and stretches together."""
+"""Share of healthy jobs allowed to show any straggler, all ranks, phases and stretches together.
+Statistics."""
 PAD = 0.02
-"""Own times get this share of a step added before ratios are taken: below it they cannot matter."""
+"""Share of a step that is added to own times before ratios are taken: less cannot matter. Our
+simulator."""
 PAD_NS = 1e6
-"""And at least a millisecond, about a time slice: which of two ranks the scheduler lets run first
-makes jobs of few milliseconds per step differ by that for as long as they run."""
+"""And at least a millisecond, about a time slice: which of two ranks the scheduler runs first makes
+jobs of few milliseconds per step differ by that for as long as they run. Our simulator."""
 
 
 @dataclass(frozen=True)
@@ -159,15 +164,15 @@ def measure(own: Floats, groups: Sequence[Ints], period_ns: float, tests: int) -
         Gate("stretch", length * width,
              max(LEAST_WINDOWS * width, LEAST_STEPS) * alike, "steps of the stretch"),
         Gate("persistence", high.sum(axis=1).astype(np.float64), PERSISTENCE * length,
-             "windows of the stretch that are high each for itself"),
+             "windows of the stretch that are high on their own"),
     ]  # fmt: skip
     found = np.logical_and.reduce([gate.passed for gate in gates])
     apart = _stands_out(_innocents(blocks, groups, pad, found), groups, worst)
     sure = _sure_in_pairs(excess, groups, worst, z / needed)
     gates.append(Gate("above-innocent", apart.astype(np.float64), alike,
-                      "above anything that innocent peers do among themselves", False))  # fmt: skip
+                      "above all differences among its innocent peers", False))  # fmt: skip
     gates.append(Gate("pair", sure.astype(np.float64), alike,
-                      "in a pair: above all it does outside of the stretch", False))  # fmt: skip
+                      "in a pair: above its own values outside the stretch", False))  # fmt: skip
     return Measured(worst, z, needed, width, steps - excess.shape[1] * width, tuple(gates))
 
 

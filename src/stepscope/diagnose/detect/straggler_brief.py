@@ -1,13 +1,14 @@
-"""Stragglers in a few steps: what a profiler's trace shows, where L2 would want twenty.
+"""Stragglers in a few steps: what a profiler's trace shows, where L2 needs twenty steps.
 
-Fault: a rank that is slower than its peers in all of the steps that somebody chose to record.
+Fault: a rank that is slower than its peers in all of the recorded steps.
 Paper: none. ARGUS (2026), appendix B, and EROICA (2026), section 4.2, have minutes of steps to look
 at; a trace has three to ten, so there are no windows, no onset and no past to compare with.
-Three questions instead, all of log-ratios to the median of the peers, as in L2: is the median over
-the steps large; is it beyond the noise of single steps (Student, pooled over the peers); and is it
-far from what the peers differ by among themselves. Noise estimated from a handful of ranks says
-little about outliers among ranks, so the last is a ratio and no quantile. The noise is that between
-neighbouring steps: about their own medians a rank's two or three steps scatter by half of it.
+What differs: three questions, all about log-ratios to the median of the peers, as in L2. Is the
+median over the steps large? Is it beyond the noise of single steps (Student, pooled over the
+peers)? Is it far from what the peers differ by among themselves? Noise estimated from a handful of
+ranks says little about outliers among ranks, so the last is a ratio and no quantile. The noise is
+that between neighbouring steps: about their own medians a rank's two or three steps scatter by half
+of it.
 Cost: one pass over ranks and steps. Cannot see: what happened between two traces.
 """
 
@@ -35,34 +36,43 @@ from stepscope.diagnose.numeric import stats
 from stepscope.window import Floats, Ints, Window
 
 MOST_STEPS = LEAST_STEPS
-"""From here on L2 has windows enough."""
+"""With this number of steps L2 has enough windows. Our simulator."""
 LEAST = 2
-"""Of a single step nobody can tell what belongs to the rank and what to the moment."""
+"""A single step does not show what belongs to the rank and what to the moment. Statistics."""
 EFFECT = 0.1
-"""Twice the smallest ratio L2 believes. At 0.15 as many healthy jobs blame somebody (15 of 3,060,
-here 16), and of ranks 15 % slower, among four with 3 % noise, six steps show 22 % and not 70."""
+"""Twice the smallest ratio that L2 believes. At 0.15 as many healthy jobs blame a rank (15 of
+3,060, here 16), and of ranks 15 % slower, among four with 3 % noise, six steps show 22 % and not
+70. Our simulator."""
 PAD = 0.05
-"""Share of a step added before ratios are taken. With L2's 0.02 the scatter of short phases, which
-no mean of ten steps evens out, hid a pause of 50 ms in one of seven real jobs (docs)."""
+"""Share of a step that is added before ratios are taken. With L2's 0.02 the scatter of short
+phases, which no mean of ten steps evens out, hid a pause of 50 ms in one of seven real jobs
+(docs/methods/straggler-brief.md). Measured on real data."""
 PERSISTENCE = 0.8
-"""This part of the steps must show half the effect each for itself: all of four, four of five."""
+"""This part of the steps must show half the effect on their own: all of four, four of five. Our
+simulator."""
 SUSPECTS = 4
-"""One in so many peers may itself be slow: it is no measure of what the innocent differ by."""
+"""One in so many peers may be slow itself, and is not used to measure what the innocent differ by.
+Our simulator."""
 ABOVE_PEERS = 3.0
-"""Times that. Of 3,960 synthetic healthy jobs (docs/methods/straggler-brief.md), 1.5 as in L2
-blames somebody in 3.0 %, 3 in 1.0 %; a rank twice as slow among four with 10 % noise is still found
-in 94 %."""
+"""Times what the innocent differ by. Of 3,960 synthetic healthy jobs
+(docs/methods/straggler-brief.md), 1.5 as in L2 blames a rank in 3.0 %, 3 in 1.0 %; a rank twice as
+slow among four with 10 % noise is still found in 94 %. Our simulator."""
 PEER_ALARMS = 0.01
-"""Among many ranks one strays farther: then as many times as one healthy job in a hundred has."""
+"""Among many ranks one strays farther: then the limit is what one healthy job in a hundred reaches.
+Statistics."""
 USUAL_NOISE = 0.15
-"""Of single steps' ratios: steps that scatter by 10 %, in a pair. Student's quantile for two ranks
-and three steps is 60; hardly a job scatters more than this in which less was seen."""
+"""Noise of single steps' ratios if steps scatter by 10 %, in a pair. Student's quantile for two
+ranks and three steps is 60; hardly a job in which less was observed scatters more than this. Our
+simulator."""
 MEDIAN_ERROR = math.sqrt(math.pi / 2)
-"""Standard error of a median in those of a mean, for a Gaussian and many steps; less for few."""
+"""Standard error of a median in those of a mean, for a Gaussian and many steps; less for few.
+Statistics."""
 PAIR_EFFECT = 0.3
-"""In a pair there are no peers to differ among themselves, and either may be the odd one."""
+"""Smallest ratio in a pair: it has no peers to compare with one another, and either rank may be the
+odd one. Our simulator."""
 ENOUGH = 3
-"""So many ranks in other groups, as are peers of one among four, tell what pairs differ by."""
+"""So many ranks in other groups, as one among four has peers, show what pairs differ by. Our
+simulator."""
 
 
 def applies(window: Window, steps: int) -> bool:
@@ -116,8 +126,8 @@ def measure(own: Floats, groups: Sequence[Ints], period_ns: float, tests: int) -
     gates = (
         Gate("effect", effect, floor, "log-ratio to its peers, in the median over the steps"),
         Gate("noise", z, needed * alike, "standard deviations above its peers"),
-        Gate("persistence", persists, alike, "in most steps high each for itself", False),
-        Gate("above-peers", effect, spread, "what its peers differ by among themselves"),
+        Gate("persistence", persists, alike, "high in most single steps", False),
+        Gate("above-peers", effect, spread, "how much its peers differ among themselves"),
     )
     whole = np.full(rows, own.shape[1], np.int64)
     worst = stats.Stretches(np.zeros(rows, np.int64), whole, effect, whole)

@@ -1,6 +1,12 @@
-"""Ranks that are slow for a while on end: one suspect per rank, with its phase and onset.
+"""Ranks that are slow for a stretch of steps: one suspect per rank, with its phase and onset.
 
-Ranks that are slow now and then come from `transient_ranks`; `decide.culprits` chooses.
+Fault: a rank slower than its peers for twenty steps or more, in all steps of a short trace, or by
+garbage collection.
+Paper: ARGUS (2026), section 6.1 and appendix B, "L2"; table 6 for garbage collection.
+What differs: see `straggler`, `straggler_brief` and `gc_pauses`. What they find in the phases of
+one rank is merged here: the costliest phase gives the range and the certainty.
+Cost: one sort per phase, group and step.
+Cannot see: ranks that are slow in single steps, which `transient_ranks` finds.
 """
 
 from __future__ import annotations
@@ -24,7 +30,8 @@ from stepscope.diagnose.views.unnamed import GAPS, OUTSIDE
 from stepscope.window import Floats, Ints
 
 ONSET_RISE = 0.5
-"""The excess before its onset is less than half of what it is after, or there was no onset."""
+"""The excess before the onset is less than this part of the excess after it, or there was no onset.
+Our simulator."""
 
 
 Look = Callable[[Floats, Sequence[Ints], float, str | None, int], list[Straggler]]
@@ -32,7 +39,7 @@ Look = Callable[[Floats, Sequence[Ints], float, str | None, int], list[Straggler
 
 
 class Stragglers:
-    """Ranks that some phase, or all phases together, show to be slow for a while."""
+    """Ranks that take longer than their peers for many steps, in one phase or in all together."""
 
     name = "argus-l2"
     needs = Needs("phases|comm_ops|steps", ranks=2)
@@ -43,7 +50,7 @@ class Stragglers:
 
 
 class BriefStragglers:
-    """The same in the few steps of a profiler's trace."""
+    """Ranks that take longer than their peers in all steps of a short profiler trace."""
 
     name = "straggler-brief"
     needs = Needs("host_ops", ranks=2)
@@ -54,7 +61,7 @@ class BriefStragglers:
 
 
 class GcStorms:
-    """Ranks whose pauses are too rare for L2 and cost enough all the same."""
+    """Ranks that collect garbage far more than their peers, in steps too rare for `argus-l2`."""
 
     name = "gc-pauses"
     needs = Needs("pauses|hardware:gc_collections", ranks=2)

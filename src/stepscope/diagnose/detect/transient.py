@@ -6,7 +6,7 @@ Papers: ARGUS (2026), section 9.4, where L2 and L3 dilute such spikes in their w
 et al., 2025), section 3.1, which calls them spikes and fluctuations. Neither has a rule for own
 time.
 Ours: own time against peers in the same step, so that what the whole job does cancels. A *blow* is
-an excess beyond noise and large in the step. Healthy jobs have blows, too, on any rank: so a rank
+an excess beyond noise and large in the step. Healthy jobs have spikes, too, on any rank: so a rank
 is struck when it has more of them than Poisson's law allows at the rate of all others, or when one
 blow is so long that it matters by itself and nobody else had anything like it, or when blows meet
 the errors that its own device counts (ARGUS, table 6). What returns on a schedule is the job's
@@ -28,37 +28,44 @@ from stepscope.diagnose.detect.straggler import FALSE_ALARMS, PAD, PAD_NS, log_r
 from stepscope.diagnose.numeric import stats
 from stepscope.window import Floats, Ints, Mask
 
-BLOW_Z = 5.0
-"""Times the noise of a single step. Of Gaussian noise 3 in 10 million values reach as far."""
-BLOW_EFFECT = 0.1
-"""As in `brief`: of single steps twice the smallest ratio that L2 believes of many."""
-BLOW_SHARE = 0.03
-"""Of a typical step: what is shorter costs nothing worth a word however often it strikes."""
+SPIKE_Z = 5.0
+"""Times the noise of a single step. Of Gaussian noise 3 in 10 million values reach as far.
+Statistics."""
+SPIKE_EFFECT = 0.1
+"""Twice the smallest ratio that L2 believes of many steps, as in `straggler_brief`. Our
+simulator."""
+SPIKE_SHARE = 0.03
+"""Of a typical step: what is shorter costs too little for a verdict, however often it occurs. Our
+simulator."""
 ECHO = 0.5
-"""Of several ranks struck in one step those with less than half of the largest excess are let be:
-who waits for the rank that was struck, in ways that nobody recorded, shows less than it."""
+"""If several ranks have a spike in one step, those with less than this part of the largest excess
+are ignored: a rank that waits for the slow one, in ways that were not recorded, shows less. Our
+simulator."""
 MOMENT_NS = 10**9
-"""Blows within about a second are one: so long another program's short job takes a processor."""
+"""Spikes within about a second are one: a short job of another program takes a processor for that
+long. Our simulator."""
 GAP = 2
-"""A step in between that seems well does not make two runs of blows out of one."""
+"""Steps without a spike that do not divide a run of spikes. Our simulator."""
 LASTING = 5
-"""Moments after which a run that goes on is no passing disturbance."""
-LEAST_BLOWS = 3
-"""Two may be chance however rare blows are elsewhere."""
+"""Moments after which a run that goes on is no passing disturbance. Our simulator."""
+LEAST_SPIKES = 3
+"""Two spikes may be chance however rare they are elsewhere. Our simulator."""
 LEAST_WITH_ERRORS = 2
-"""One error and one blow may meet by chance."""
+"""One error and one spike may coincide by chance. Our simulator."""
 SLOTS = 3
-"""So many times a habit must return to be one."""
+"""Times that spikes must return on a schedule to be a habit of the job. Our simulator."""
 ROUND = 10
-"""Steps of such numbers, or the ones before, are where some ranks save, log and evaluate."""
+"""In steps of such numbers, or the ones before, some ranks save, log and evaluate. Our
+simulator."""
 STALL_NS = 10**9
-"""A run that counts alone takes a second longer: less happens to any process on a busy machine."""
+"""A single run that counts takes a second longer: less happens to any process on a busy machine.
+Our simulator."""
 UNLIKE = 5.0
-"""And so many times what any other rank suffers anywhere in the window."""
+"""And so many times the longest run of any other rank in the window. Our simulator."""
 
 
 @dataclass(frozen=True)
-class Struck:
+class SpikingRank:
     """A rank (row of the grid) with blows in some columns."""
 
     row: int
@@ -87,7 +94,9 @@ class Series:
     """`[rank, step]`: where a rank's own device may have counted errors; empty: nobody looked."""
 
 
-def struck(series: Series, units: Sequence[Ints], tests: int, lonely: bool = True) -> list[Struck]:
+def spiking_ranks(
+    series: Series, units: Sequence[Ints], tests: int, lonely: bool = True
+) -> list[SpikingRank]:
     """Ranks that suffer blows which chance does not explain.
 
     Args:
@@ -97,22 +106,22 @@ def struck(series: Series, units: Sequence[Ints], tests: int, lonely: bool = Tru
     """
     if series.period_ns <= 0 or not series.groups or not series.own.size:
         return []
-    blows = _blows(series)
-    if not blows.hit.any():
+    spikes = _find_spikes(series)
+    if not spikes.hit.any():
         return []
     shared = [unit for unit in units if unit.size > 1]
-    found = _too_often(series, blows, shared, tests) if len(shared) > 1 else {}
+    found = _too_often(series, spikes, shared, tests) if len(shared) > 1 else {}
     single = [row for row in np.arange(len(series.own))[:, None] if int(row[0]) not in found]
-    found |= _too_often(series, blows, single, tests)
-    found |= _with_errors(series, blows, tests)
-    often = [blows.of(row, columns, False) for row, columns in sorted(found.items())]
-    alone = _alone(series, blows, shared, _designated(series, units)) if lonely else []
-    return often + [blows.of(row, np.flatnonzero(blows.hit[row]), True)
+    found |= _too_often(series, spikes, single, tests)
+    found |= _with_errors(series, spikes, tests)
+    often = [spikes.of(row, columns, False) for row, columns in sorted(found.items())]
+    alone = _alone(series, spikes, shared, _designated(series, units)) if lonely else []
+    return often + [spikes.of(row, np.flatnonzero(spikes.hit[row]), True)
                     for row in alone if row not in found]  # fmt: skip
 
 
 @dataclass(frozen=True)
-class _Blows:
+class _Spikes:
     """`[rank, step]`: which are struck, log-ratios to the peers, and what they take longer."""
 
     hit: Mask
@@ -137,26 +146,26 @@ class _Blows:
         mine = np.where(hit, self.excess_ns[unit], 0.0).max(axis=0)
         return np.asarray((hit.mean(axis=0) > 0.5) & (mine >= ECHO * self._worst_ns))
 
-    def of(self, row: int, columns: Ints, alone: bool) -> Struck:
+    def of(self, row: int, columns: Ints, alone: bool) -> SpikingRank:
         ratios = self.ratio[row, columns]
-        return Struck(
+        return SpikingRank(
             row, tuple(map(int, columns)), stats.median(ratios), float(ratios.min()) / self.noise,
             self.limit / self.noise, alone,
         )  # fmt: skip
 
 
-def _blows(series: Series) -> _Blows:
+def _find_spikes(series: Series) -> _Spikes:
     pad = max(PAD * series.period_ns, PAD_NS)
     ratio = log_ratios(series.own, series.groups, pad)
     noise = max(stats.sigma(ratio - stats.row_medians(ratio)[:, None]), stats.NOISE_FLOOR)
-    limit = max(float(np.log1p(BLOW_EFFECT)), BLOW_Z * noise)
+    limit = max(float(np.log1p(SPIKE_EFFECT)), SPIKE_Z * noise)
     known = np.where(np.isfinite(ratio), ratio, -np.inf)
     excess = np.nan_to_num((series.own + pad) * -np.expm1(-np.maximum(known, 0.0)))
-    hit = (known >= limit) & (excess >= BLOW_SHARE * series.period_ns)
+    hit = (known >= limit) & (excess >= SPIKE_SHARE * series.period_ns)
     hit &= _above_its_past(series, pad, limit)
     for row in np.flatnonzero(hit.any(axis=1)):
         hit[row] &= ~_habits(series.steps, hit[row])
-    return _Blows(hit, ratio, excess, noise, limit)
+    return _Spikes(hit, ratio, excess, noise, limit)
 
 
 def _above_its_past(series: Series, pad: float, limit: float) -> Mask:
@@ -179,40 +188,40 @@ def _habits(steps: Ints, hit: Mask) -> Mask:
 
 
 def _too_often(
-    series: Series, blows: _Blows, units: Sequence[Ints], tests: int
+    series: Series, spikes: _Spikes, units: Sequence[Ints], tests: int
 ) -> dict[int, Ints]:  # fmt: skip
     """The ranks, and when, of units that are struck more often than the others' rate lets expect.
 
     The worst is judged first; the others' rate is then that of those which remain.
     """
-    struck_ones = [unit for unit in units if blows.rows[unit].any()]
-    hits = [blows.of_unit(unit) for unit in struck_ones]
+    spiking = [unit for unit in units if spikes.rows[unit].any()]
+    hits = [spikes.of_unit(unit) for unit in spiking]
     counts = np.array([_independent(series.begins_ns, hit) for hit in hits], np.int64)
     found: dict[int, Ints] = {}
     rest = int(counts.sum())
     for done, at in enumerate(np.argsort(-counts, kind="stable").tolist()):
         count, others = int(counts[at]), len(units) - done - 1
         rest -= count
-        if count < LEAST_BLOWS or others < 1:
+        if count < LEAST_SPIKES or others < 1:
             break
         if poisson_tail(count, (rest + 1) / others) * tests > FALSE_ALARMS:
             break
-        found |= {int(row): np.flatnonzero(hits[at] & blows.hit[row]) for row in struck_ones[at]
-                  if (hits[at] & blows.hit[row]).any()}  # fmt: skip
+        found |= {int(row): np.flatnonzero(hits[at] & spikes.hit[row]) for row in spiking[at]
+                  if (hits[at] & spikes.hit[row]).any()}  # fmt: skip
     return found
 
 
-def _with_errors(series: Series, blows: _Blows, tests: int) -> dict[int, Ints]:
+def _with_errors(series: Series, spikes: _Spikes, tests: int) -> dict[int, Ints]:
     """The ranks that are struck just when their own devices count errors, and when.
 
     Few blows are enough: chance would have to put them into these few steps of these few ranks.
     """
     found: dict[int, Ints] = {}
-    counted = series.errors.any(axis=1) & blows.rows if series.errors.size else blows.rows[:0]
+    counted = series.errors.any(axis=1) & spikes.rows if series.errors.size else spikes.rows[:0]
     for row in np.flatnonzero(counted).tolist():
-        both = blows.hit[row] & series.errors[row]
-        elsewhere = int(blows.hit.sum() - both.sum()) + 1
-        rate = elsewhere / max(blows.hit.size - int(series.errors[row].sum()), 1)
+        both = spikes.hit[row] & series.errors[row]
+        elsewhere = int(spikes.hit.sum() - both.sum()) + 1
+        rate = elsewhere / max(spikes.hit.size - int(series.errors[row].sum()), 1)
         chance = poisson_tail(int(both.sum()), rate * int(series.errors[row].sum()))
         mine = tests * counted.sum() / len(counted)
         if both.sum() >= LEAST_WITH_ERRORS and chance * mine <= FALSE_ALARMS:
@@ -236,7 +245,7 @@ def _independent(begins_ns: Ints, hit: Mask) -> int:
 
 
 def _runs(begins_ns: Ints, hit: Mask) -> Iterator[Ints]:
-    """Columns of blows, those together that are a step or a moment apart."""
+    """Columns of spikes, those together that are a step or a moment apart."""
     columns = np.flatnonzero(hit)
     if columns.size:
         apart = (np.diff(columns) > GAP) & (np.diff(begins_ns[columns]) > GAP * MOMENT_NS)
@@ -250,27 +259,27 @@ def _designated(series: Series, units: Sequence[Ints]) -> frozenset[int]:
 
 
 def _alone(
-    series: Series, blows: _Blows, units: Sequence[Ints], designated: frozenset[int]
+    series: Series, spikes: _Spikes, units: Sequence[Ints], designated: frozenset[int]
 ) -> Iterator[int]:
     """The ranks of the one unit, or the one rank, that a long blow hit like nobody else."""
-    longest = np.zeros(len(blows.hit))
-    for one in np.flatnonzero(blows.rows).tolist():
-        longest[one] = _longest_ns(series, blows, one)
+    longest = np.zeros(len(spikes.hit))
+    for one in np.flatnonzero(spikes.rows).tolist():
+        longest[one] = _longest_ns(series, spikes, one)
     row = int(np.argmax(longest))
-    hit = blows.hit[row]
+    hit = spikes.hit[row]
     if longest[row] < STALL_NS or (row in designated and _round(series.steps[hit])):
         return
-    mine = (unit for unit in units if row in unit and (blows.of_unit(unit) & hit).any())
+    mine = (unit for unit in units if row in unit and (spikes.of_unit(unit) & hit).any())
     unit = next(mine, np.array([row]))
     others = np.delete(longest, unit)
     if longest[row] >= UNLIKE * others.max(initial=0.0):
-        yield from (int(one) for one in unit if blows.rows[one])
+        yield from (int(one) for one in unit if spikes.rows[one])
 
 
-def _longest_ns(series: Series, blows: _Blows, row: int) -> float:
+def _longest_ns(series: Series, spikes: _Spikes, row: int) -> float:
     """What the worst run of blows of a rank takes longer."""
-    runs = _runs(series.begins_ns, blows.hit[row])
-    return max((float(blows.excess_ns[row, run].sum()) for run in runs), default=0.0)
+    runs = _runs(series.begins_ns, spikes.hit[row])
+    return max((float(spikes.excess_ns[row, run].sum()) for run in runs), default=0.0)
 
 
 def _round(steps: Ints) -> bool:

@@ -1,4 +1,10 @@
-"""From blows to culprits: ranks that are slow now and then, or too recently for L2."""
+"""Ranks that are slow at times, or too recently for L2: one suspect per rank, out of its spikes.
+
+Fault: ECC errors, throttling that comes and goes, a compilation in the middle of a job.
+Papers: ARGUS (2026), section 9.4; Holmes (2025), section 3.1. What differs: see `transient`.
+Cost: one sort per phase, group and step.
+Cannot see: spikes of most of a group at once, or below noise; what happens on a schedule.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +15,7 @@ import numpy as np
 
 from stepscope.diagnose.detect.slowdown import slowdown_of
 from stepscope.diagnose.detect.straggler_ranks import is_brief
-from stepscope.diagnose.detect.transient import Series, Struck, struck
+from stepscope.diagnose.detect.transient import Series, SpikingRank, spiking_ranks
 from stepscope.diagnose.finding import Slowdown
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
@@ -19,13 +25,13 @@ from stepscope.diagnose.views.unnamed import BETWEEN, OUTSIDE, UNNAMED
 from stepscope.window import Floats, Ints
 
 LEAST_STEPS = 10
-"""Of fewer the noise is guesswork."""
+"""With fewer steps the noise cannot be estimated. Our simulator."""
 BY_DESIGN = (OUTSIDE, BETWEEN)
-"""Where a single long blow may be a checkpoint."""
+"""Where a single long spike may be a checkpoint."""
 
 
 class Transients:
-    """Ranks with more transient slowdowns, in some phase or all together, than chance explains."""
+    """Ranks with more transient slowdowns than chance explains, in one phase or all together."""
 
     name = "transient"
     needs = Needs("phases|comm_ops|steps", ranks=2)
@@ -33,14 +39,14 @@ class Transients:
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[Slowdown]:
         if is_brief(job) or len(job.line.steps) - job.line.warm_up < LEAST_STEPS:
             return
-        found: dict[int, list[Struck]] = {}
-        for one in _all_struck(job):
+        found: dict[int, list[SpikingRank]] = {}
+        for one in _all_spiking(job):
             found.setdefault(one.row, []).append(one)
         for row, mine in sorted(found.items()):
             yield slowdown_of(job, self.name, _culprit(job, row, mine))
 
 
-def _all_struck(job: Observed) -> Iterator[Struck]:
+def _all_spiking(job: Observed) -> Iterator[SpikingRank]:
     skip, phases, counted = job.line.warm_up, job.own.phases, job.errors
     tests = len(job.line.ranks) * (len(phases) + 1)
     units = _hosts(job)
@@ -52,7 +58,7 @@ def _all_struck(job: Observed) -> Iterator[Struck]:
             own[:, skip:], job.groups(phase), job.line.steps[skip:],
             job.line.begins_ns[skip:], job.line.typical_ns, counted[:, skip:],
         )  # fmt: skip
-        for one in struck(series, units, tests, phase not in BY_DESIGN):
+        for one in spiking_ranks(series, units, tests, phase not in BY_DESIGN):
             columns = tuple(column + skip for column in one.columns)
             yield replace(one, columns=columns)
 
@@ -71,7 +77,7 @@ def _in_steps(job: Observed) -> Floats:
     return np.where(known, np.nansum(named, axis=0), np.nan)
 
 
-def _culprit(job: Observed, row: int, mine: list[Struck]) -> Suspect:
+def _culprit(job: Observed, row: int, mine: list[SpikingRank]) -> Suspect:
     """Merges what was found of a rank in several phases."""
     surest = max(mine, key=lambda one: one.z - one.needed)
     columns = np.unique(np.concatenate([one.columns for one in mine])).astype(np.int64)

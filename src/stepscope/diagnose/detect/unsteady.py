@@ -1,4 +1,10 @@
-"""ARGUS level 1 as a detector: single long steps that nothing explains, and a lasting rise."""
+"""ARGUS level 1 as a detector: single long steps that nothing explains, and a lasting rise.
+
+Fault: a job whose steps vary, or became longer, whichever rank is to blame.
+Paper: ARGUS (2026), section 6.1 and appendix B, "L1". What differs: see `step_time`; steps in which
+the job saves or evaluates are left out (`planned_pauses`).
+Cost: linear in steps. Cannot see: what was slow from the start, nor who or why.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +25,7 @@ simulator."""
 
 
 class StepTimes:
-    """Whether and when the job as a whole was not itself."""
+    """Single long steps of the whole job that no schedule explains, and a lasting rise."""
 
     name = "argus-l1"
     needs = Needs("steps")
@@ -30,7 +36,7 @@ class StepTimes:
             return
         spikes = unexplained_spikes(job)
         if spikes:
-            detail = f"{len(spikes)} steps are longer than any schedule explains"
+            detail = f"{len(spikes)} steps are long, and no schedule explains them"
             yield Unsteady(self.name, "unknown", detail, spikes=spikes)
         change = step_time.regression(line.job_period_ns[line.warm_up :])
         if change is not None:

@@ -1,14 +1,15 @@
-"""What a rank's main thread did with its excess: computed, waited for a CPU, or slept.
+"""What a rank's main thread did during its excess: computed, waited for a processor, or slept.
 
-Fault: a host that computes more, or does not get the processor, or stands still.
-Paper: ARGUS (2026), table 6, tells CPU contention by "all phases of affected rank slow"; EROICA
-(2026), section 4, by utilisation. Here the processor time of each phase and the scheduler's own
-account of waiting (`run_delay`) are measured. Only the difference to the peers counts: on an
-oversubscribed host everybody waits for a processor. Phases timed on a device have no processor
-time: there a host that waits for a processor counts unless it still runs ahead of its device.
-Strangers are seen on a rank's own processors, or as use of the whole host beyond that of the other
-hosts to which its ranks add nothing.
-Cost: means over a range. Cannot see: time a GPU takes.
+Fault: a host that computes more, or does not get the processor, or blocks.
+Paper: ARGUS (2026), table 6, recognises CPU contention by "all phases of affected rank slow";
+EROICA (2026), section 4, by utilisation.
+What differs: the processor time of each phase and the scheduler's own account of waiting
+(`run_delay`) are measured. Only the difference to the peers counts: on an oversubscribed host all
+threads wait for a processor. Phases timed on a device have no processor time: there a host that
+waits for a processor counts unless it still runs ahead of its device. Other processes show as use
+of a rank's own processors, or as use of the whole host beyond that of the other hosts to which its
+ranks do not add.
+Cost: means over a range. Cannot see: time that a GPU takes.
 """
 
 from __future__ import annotations
@@ -29,15 +30,18 @@ from stepscope.trace import DATA_LOAD
 from stepscope.window import Floats
 
 STARVED = 0.4
-"""Part of the excess that must be waiting for a processor; the rest is what sampling misses."""
+"""Part of the excess that must be waiting for a processor; sampling misses the rest. Our
+simulator."""
 STARVED_SHARE = 0.2
-"""Of all its time beyond its peers: where nothing says what the processor did instead, a main
-thread must wait for it this much. Kernels report a few hundredths where nobody competes."""
+"""Share of all its time, beyond its peers, that a main thread must wait for a processor where it
+was not recorded what the processor did instead. Kernels report a few hundredths where no other
+process competes. Our simulator."""
 CROWDED = 0.25
-"""Of all processors of the host, used beyond the other hosts': data loaders and daemons differ by
-less between hosts of one job."""
+"""Share of all processors of the host, used beyond the other hosts': data loaders and daemons
+differ by less between hosts of one job. Our simulator."""
 SAME_USE = 1.5
-"""Ranks that themselves use half as much again as elsewhere may be what fills their host."""
+"""Ranks that use this many times as much as elsewhere may fill their host themselves. Our
+simulator."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +89,7 @@ class Use:
 
 
 class StarvedProcessor:
-    """A rank that did no more than its peers and waited for a processor."""
+    """A main thread that waits for a processor, and computes no more than its peers do."""
 
     name = "starved-processor"
     causes: tuple[Cause, ...] = ("contention", "host")
@@ -118,13 +122,13 @@ def _evidence(use: Use) -> Evidence:
     if use.computed is not None:
         parts.append(f"{_percent(use.computed)} of the excess is processor time")
     if use.starved is not None:
-        parts.append(f"{_percent(use.starved)} is waiting for a processor beyond its peers")
+        parts.append(f"{_percent(use.starved)} is waiting for a processor beyond its peers'")
     if use.strangers is not None:
-        parts.append(f"strangers take {use.strangers:.1f} cores there")
+        parts.append(f"other processes use {use.strangers:.1f} cores there")
     if use.crowded is not None and use.has_strangers:
-        parts.append(f"{_percent(use.crowded)} of its host is used by others than the job")
+        parts.append(f"{_percent(use.crowded)} of its host is used by processes outside the job")
     if use.ahead is not None:
-        parts.append(f"its host is ahead of its device by {_percent(use.ahead)} of what is usual")
+        parts.append(f"its host leads its device by {_percent(use.ahead)} of the usual time")
     values = {"computed": use.computed, "starved": use.starved, "strangers": use.strangers,
               "crowded": use.crowded, "ahead": use.ahead}  # fmt: skip
     return Evidence("starved-processor", "; ".join(parts), values)

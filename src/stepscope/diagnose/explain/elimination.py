@@ -1,4 +1,12 @@
-"""The cause that is left when nothing measured shows one, by where the time goes (elimination)."""
+"""The cause that is left when nothing measured shows one, by where the time goes.
+
+Fault: any slow rank.
+Paper: none.
+What differs: data loading and experts are causes by their phase. Otherwise most of the excess is
+processor time (`compute`) or not (`host`); without processor times, time outside phases or a late
+host means `host`.
+Cost: means over a range. Cannot see: why the host or the device is slow.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +23,7 @@ from stepscope.trace import DATA_LOAD
 
 
 class Elimination:
-    """The phase, or what the processor did meanwhile, tells the cause."""
+    """The cause that is left when none was measured, by the slow phase and its processor time."""
 
     name = "elimination"
     causes: tuple[Cause, ...] = ("compute", "host", "data_loading", "load_imbalance")

@@ -1,11 +1,12 @@
-"""Which parts of a pass carry a culprit's excess, where phases within passes were recorded.
+"""The parts of a pass that make up a suspect's excess, where phases within passes were recorded.
 
-Fault: experts that get more tokens than others, told from a device that does everything slowly.
+Fault: experts that get more tokens than others, as opposed to a device that is slow in everything.
 Paper: ARGUS (2026), table 6, finds expert imbalance by the spread of `moe_experts`; its case 5
-(section 9.5) shows bad devices by the same phase. What tells them apart there is left to people.
-Ours (blame rule 5): a slow device is slow in attention as well; more tokens lengthen the experts'
-part of a pass only. A device whose clock fell is slow whatever it shows (`clock`).
-Where such phases were not recorded, sums of kernels per minute (`kernel_summaries`) say the same.
+(section 9.5) shows bad devices by the same phase. People have to distinguish the two there.
+What differs (blame rule 5): a slow device is slow in attention as well; more tokens lengthen the
+experts' part of a pass only. A device with a lower clock is slow whatever else it shows
+(`gpu-clock`). Where such phases were not recorded, sums of kernels per minute
+(`kernel_summaries`) are used in the same way.
 Cost: one pass over the rows of `phases`, or of `kernel_summaries`.
 Cannot see: more tokens per expert with neither, or in kernels that do not name their experts.
 """
@@ -29,14 +30,16 @@ from stepscope.window import NULL, Floats, Ints, Table
 EXPERT_KERNELS = ("grouped", "moe", "expert")
 """Words in the names of kernels that experts run: one grouped matrix product serves them all."""
 WHOLE = (DATA_LOAD, FORWARD, BACKWARD, OPTIMIZER)
+"""Phases that are not parts of a pass."""
 MOSTLY = 0.7
 """Part of the excess that lies in the experts' phases: a slow device spreads it by the phases'
-lengths, of which experts have about half."""
+lengths, of which experts have about half. Our simulator."""
 APART = 4.0
-"""And experts are slower by this many times what the rest is, which noise makes a little slow."""
+"""Experts must be slower by this many times the rest, which noise makes a little slow. Our
+simulator."""
 EXPLAIN = 0.1
-"""And all parts together carry so much of the culprit's excess, or it is from elsewhere: forward is
-a third of a step, and no more is to be seen where backward's parts were not recorded."""
+"""All parts together must carry this part of the suspect's excess, or it is from elsewhere: forward
+is a third of a step, and no more shows where backward's parts were not recorded. Our simulator."""
 
 
 @dataclass(frozen=True)

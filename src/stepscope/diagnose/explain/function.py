@@ -1,7 +1,10 @@
 """The function that a suspect's stacks show more often than its peers' do.
 
+Fault: a function, or a just-in-time compiler, that takes one rank longer than the others.
 Paper: ARGUS (2026), section 6.3 (level 5), leaves it to people to compare stacks.
-A function is no reason where the device, and not its host, is known to be what is late.
+What differs: a function is no reason where the device, and not its host, is known to be late.
+Cost: one count over the sampled stacks of the suspect and its peers.
+Cannot see: what runs on a device, and functions too short for the sampler.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ class Compilation:
 
 
 class SlowerFunction:
-    """A function that takes this rank longer than its peers."""
+    """A function that takes this rank longer than its peers, by sampled stacks."""
 
     name = "slow-function"
     causes: tuple[Cause, ...] = ("compute", "host", "data_loading", "load_imbalance")

@@ -1,6 +1,8 @@
-"""Garbage collection that holds one rank up more than its peers.
+"""Garbage collection that pauses one rank for longer than its peers.
 
+Fault: Python's collector runs on one rank longer or more often than on the others.
 Paper: EROICA (2026), section 6.1, case 1, found collections in stacks; here pauses are measured.
+Cost: a mean over the pauses. Cannot see: pauses below the collector's reporting limit.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from stepscope.diagnose.suspect import Suspect
 
 
 class GcPauses:
-    """Pauses beyond the peers' that last as long as half of the excess."""
+    """Garbage collection that takes up at least half of the rank's excess over its peers."""
 
     name = "gc-pauses"
     causes: tuple[Cause, ...] = ("gc",)

@@ -1,12 +1,13 @@
-"""Whether a culprit's device runs at a lower clock than its peers', or is not its alone.
+"""Whether a suspect's GPU runs at a lower clock than its peers', is shared, or counts errors.
 
-Faults: a device that is held down for heat or power, and one on which others compute as well: its
-kernels are slow and its work is equal.
+Fault: a GPU that heat or power holds down, or on which other processes compute as well: its kernels
+are slow and its work is equal.
 Paper: ARGUS (2026), table 6, leaves the clock to people; section 9.5 warns that counters mislead.
-So neither ever accuses a rank: they only tell slow work from more work on a rank that is slow.
 EROICA (2026), appendix B: an idle model's collectives took multiprocessors; people looked for it.
-Cost: means over a range. Cannot see: a bad chip at its full clock; clocks that nobody reads;
-strangers in containers, whose processes the driver does not name to us.
+What differs: counters never accuse a rank. They only distinguish slow work from more work on a rank
+that is slow.
+Cost: means over a range. Cannot see: a bad chip at its full clock; clocks that nobody reads; other
+processes in containers, which the driver does not name to us.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
 
 JUST_THEN = 2.0
-"""Times as often as in all steps: what a device counts all the time explains no slow ones."""
+"""Times as often as in all steps: errors that a device counts all the time explain no slow steps.
+Our simulator."""
 LOW = 0.95
 """Of the peers' clock. Devices under one load differ by two or three steps of 15 in 1980 MHz; five
-percent is the smallest slowdown that is looked for."""
+percent is the smallest slowdown that is looked for. Our simulator."""
 
 
 def relative(job: Observed, row: int, first: int, stop: int) -> float | None:
@@ -55,7 +57,7 @@ def is_low(ratio: float | None) -> bool:
 
 
 class LowClock:
-    """A device that runs at a lower clock than its peers'."""
+    """A GPU that runs at a lower clock than its peers' GPUs."""
 
     name = "gpu-clock"
     causes: tuple[Cause, ...] = ("compute",)
@@ -71,7 +73,7 @@ class LowClock:
 
 
 class SharedGpu:
-    """Other processes that compute on the suspect's device, and not on its peers'."""
+    """Processes outside the job that compute on this rank's GPU, and not on its peers'."""
 
     name = "shared-gpu"
     causes: tuple[Cause, ...] = ("contention",)
@@ -86,7 +88,7 @@ class SharedGpu:
 
 
 class GpuErrors:
-    """A device that counts memory errors just in the slow steps."""
+    """A GPU that counts errors in just the steps in which its rank is slow."""
 
     name = "gpu-errors"
     causes: tuple[Cause, ...] = ("compute",)
@@ -109,7 +111,7 @@ def _clock(speed: float, held_down: float) -> Evidence:
 
 
 def _on_device(processes: float) -> Evidence:
-    detail = "other processes compute on its device, and on those of its peers fewer or none"
+    detail = "other processes compute on its device, and fewer or none on its peers'"
     return Evidence(SharedGpu.name, detail, {"gpu_strangers": processes})
 
 
@@ -120,7 +122,8 @@ def _errors(job: Observed, suspect: Suspect) -> Evidence | None:
     if during == 0 or during < JUST_THEN * always:
         return None
     detail = (
-        f"its device counts errors in {_percent(during)} of these steps, {_percent(always)} of all"
+        f"its device counts errors in {_percent(during)} of these steps, and in "
+        f"{_percent(always)} of all steps"
     )
     return Evidence(GpuErrors.name, detail, {"during": during, "always": always})
 

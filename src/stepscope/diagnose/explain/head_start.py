@@ -1,10 +1,10 @@
-"""How far a host runs ahead of its device: who waits for whom within one rank.
+"""How far a host runs ahead of its device: which of the two waits for the other within one rank.
 
-Fault: a host that is late, so that its device has nothing to do, told from a device that is slow.
+Fault: a host that is late, so that its device has nothing to do, as opposed to a slow device.
 Paper: ARGUS (2026), section 9.4, sees host-side blocking by people looking at sparse launches.
-Ours: a host calls an operator long before its device comes to it, as long as it keeps ahead; a host
-that is late calls it when the device is already idle. So the mean time from call (`enqueue_ns`) to
-beginning (`start_ns`), set against the peers', says which of the two is the bottleneck. Not the
+What differs: a host that keeps ahead calls an operator long before its device comes to it; a late
+host calls it when the device is already idle. So the mean time from call (`enqueue_ns`) to
+beginning (`start_ns`), compared with the peers', shows which of the two is the bottleneck. Not the
 median: where operators follow each other closely, half of them wait for their stream alone.
 Cost: means over the operators of the ranks asked for.
 Cannot see: jobs whose recorder knows the call only, or whose hosts never run ahead (gloo).
@@ -19,9 +19,10 @@ from stepscope.window import NULL, Ints
 
 LATE = 0.25
 """A host with less than a quarter of its peers' head start is late. Of 40 simulated jobs of 64 and
-128 ranks late ones have 0.02 to 0.18 left, and those with a slow device 0.97 and more."""
+128 ranks late ones have 0.02 to 0.18 left, and those with a slow device 0.97 and more. Our
+simulator."""
 LEAST_SHARE = 0.01
-"""Of the step: peers that are hardly ahead themselves tell nothing."""
+"""Share of the step: peers with a smaller head start are no measure. Our simulator."""
 
 
 def relative(job: Observed, row: int, peers: Ints, first: int, stop: int) -> float | None:

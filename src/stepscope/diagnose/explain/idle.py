@@ -3,11 +3,11 @@
 Fault: a device that runs dry because its host is late, and the function that makes it so.
 Paper: ARGUS (2026), section 6.3: "when both compute and communication are simultaneously idle",
 people look for the function that contributes to the stall. No rule is given.
-Ours: samples of the main thread count for as long as they overlap such times, so that what a host
-does beside its busy device is left out, however much it is. The innermost function that carries
-most of what the culprit was idle longer than its peers is named. A function that waits is none.
-Cost: one union of the intervals of the culprit and some of its peers.
-Cannot see: idle times within passes where no kernels were recorded and nothing else tells.
+What differs: samples of the main thread count for as long as they overlap such times, so that what
+a host does beside its busy device is left out, however much it is. The innermost function that
+takes up most of the suspect's additional idle time is named. A function that waits is never named.
+Cost: one union of the intervals of the suspect and some of its peers.
+Cannot see: idle times within passes where no kernels were recorded and nothing else shows them.
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ from stepscope.diagnose.views.stacks import LOADER, SAMPLE_NS, Samples, compiles
 from stepscope.window import NULL, Floats, Ints, Table, Union, union
 
 MOST_PEERS = 8
-"""Enough for a median; each costs a pass over its rows."""
+"""Enough for a median; each costs a pass over its rows. Our simulator."""
 LEAST_SAMPLES = 5
-"""At ten a second half a second: the error of counting is then below a half."""
+"""At ten a second half a second: the error of counting is then below a half. Statistics."""
 CARRIES = 0.5
-"""Of what the culprit was idle longer: a function that carries less explains it not alone."""
+"""Part of the additional idle time: a function with less does not explain it alone. Our
+simulator."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ def _running(job: Observed, rows: Ints, axis: Axis) -> Union | None:
 
 
 class IdleFunction:
-    """The function that kept the host while its device ran dry."""
+    """The function in which the host was while its device had nothing to run."""
 
     name = "idle"
     causes: tuple[Cause, ...] = ("host", "data_loading", "jit_compile")
@@ -139,8 +140,8 @@ def _cause(function: str) -> Cause:
 
 def _evidence(idle: Idle) -> Evidence:
     detail = (
-        f"for {idle.idle_ns / 1e9:.1f} s nothing ran on its device; {idle.mine_ns / 1e9:.1f} s of "
-        f"it its host was in {idle.function}, its peers' {idle.peers_ns / 1e9:.1f} s"
+        f"nothing ran on its device for {idle.idle_ns / 1e9:.1f} s; for {idle.mine_ns / 1e9:.1f} s "
+        f"of these its host was in {idle.function}, its peers' for {idle.peers_ns / 1e9:.1f} s"
     )
     values = {"idle_ns": idle.idle_ns, "function_ns": idle.mine_ns, "peers_ns": idle.peers_ns}
     return Evidence("idle", detail, values)

@@ -1,7 +1,11 @@
-"""Which kernels make a culprit slow.
+"""The kernels that make a suspect slow.
 
-Who is slow is known already; where kernels alone tell, `kernels_alone` finds it out. What copies
-take longer may be hidden behind computation, and accuses nobody by itself.
+Fault: kernels or copies that take longer on one rank than on its peers.
+Paper: ARGUS (2026), section 6.2 (level 3).
+What differs: the rank is known to be slow already, so means are compared, tails included. Where
+kernels alone show who is slow, `decide.by_kernels` finds the rank. Copies that take longer may be
+hidden behind computation, so they accuse nobody by themselves.
+Cost: one pass over the kernels of the suspect's group. Cannot see: which step was slow in a window.
 """
 
 from __future__ import annotations
@@ -26,11 +30,11 @@ from stepscope.window import Ints
 
 METHOD = "slow-kernels"
 NAMED = 3
-"""So many kernels are named, the costliest first."""
+"""Number of kernels that are named, the costliest first. Our simulator."""
 LEAST_SHARE = 0.1
-"""Of what all slower kernels cost: one that costs less is not worth a name."""
+"""Of what all slower kernels cost: one that costs less is not named. Our simulator."""
 MOST = 0.5
-"""Of the excess: if durations explain less, it is more work."""
+"""Of the excess: if durations explain less, it is more work. Our simulator."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +50,11 @@ class Longer:
     def __str__(self) -> str:
         text = f"{self.kernel} takes {self.ratio:.2f}x its peers' time"
         far, near = self.distance_ns / 1e3, self.apart_ns / 1e3
-        return text + f" (mean distance {far:.1f} us, {near:.1f} us among them)"
+        return text + f" (mean distance {far:.1f} us, {near:.1f} us among the peers)"
 
 
 class SlowCopies:
-    """Copies between host and device that take longer, and carry most of the excess."""
+    """Copies between host and device that take longer than on the peers, and most of the excess."""
 
     name = "slow-copies"
     causes: tuple[Cause, ...] = ("memory_copy",)
@@ -73,7 +77,7 @@ class SlowCopies:
 
 
 class SlowKernels:
-    """Kernels that take longer than on the peers, or of which one execution stands out."""
+    """Computing kernels that take longer than on the peers, always or in rare executions."""
 
     name = METHOD
     causes: tuple[Cause, ...] = ("compute",)
@@ -134,7 +138,7 @@ def _stalls(known: _Known, row: int) -> tuple[tuple[str, ...], Evidence] | None:
     if not times_of:
         return None
     names = sorted(times_of, key=lambda name: -times_of[name])[:NAMED]
-    said = [f"{name} takes up to {times_of[name]:.0f}x as long as ever on its peers"
+    said = [f"{name} takes up to {times_of[name]:.0f}x its peers' longest execution"
             for name in names]  # fmt: skip
     values: dict[str, Value] = {name: times_of[name] for name in names}
     return tuple(names), Evidence(METHOD, f"rarely, {'; '.join(said)}", values)

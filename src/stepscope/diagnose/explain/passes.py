@@ -1,10 +1,10 @@
-"""Which parts of a step a culprit's device is slow in: its passes alone, or all that it does.
+"""Which parts of a step a suspect's device is slow in: its passes alone, or all that it does.
 
-Fault: a replica whose samples are longer than the others', told from devices that are slow.
+Fault: a replica whose samples are longer than the others', as opposed to slow devices.
 Paper: EROICA (2026), section 6.2, finds load imbalance by people comparing input sizes; ARGUS
 (2026), section 9.3, reports work that differs by two to three times between samples.
-Ours (blame rule 5): more samples lengthen both passes alike and leave the optimizer, whose work is
-the model's, as it is. A slow device is slow in the optimizer as well.
+What differs (blame rule 5): more samples lengthen both passes alike and leave the optimizer, whose
+work depends on the model only, as it is. A slow device is slow in the optimizer as well.
 Cost: means over a range. Cannot see: a device whose matrix units alone are bad, which looks like
 more samples; so one rank of several that share their samples is never said to have more.
 """
@@ -23,15 +23,15 @@ from stepscope.trace import BACKWARD, FORWARD, OPTIMIZER
 Extent = Literal["passes", "everything", "some"]
 
 ALIKE = 2.0
-"""The excess ratios of the two passes: attention grows faster than the rest of the work with the
-length of samples, in both passes."""
+"""Largest ratio between the excess ratios of the two passes: attention grows faster than the rest
+of the work with the length of samples, in both passes. Our simulator."""
 LEAST = 0.03
-"""A pass that is less slower is not slower."""
+"""A pass with a smaller excess ratio is not slower. Our simulator."""
 MOST = 3.0
-"""ARGUS, section 9.3: samples differ by two to three times between extremes."""
+"""Section 9.3 of ARGUS: samples differ by two to three times between extremes. Paper."""
 UNTOUCHED, TOUCHED = 0.25, 0.5
-"""Parts of the passes' excess ratio below which the optimizer is as fast as ever, and above which
-it is slow like them."""
+"""Parts of the passes' excess ratio: below the first the optimizer is as fast as usual, above the
+second it is slow like the passes. Our simulator."""
 
 
 def extent(job: Observed, one: Suspect) -> Extent:

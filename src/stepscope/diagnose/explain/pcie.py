@@ -1,8 +1,10 @@
-"""A culprit whose link to its host has lost lanes or speed: evidence, and the cause if all fits.
+"""A suspect whose PCIe link has lost lanes or speed: evidence, and the cause if nothing else fits.
 
-Paper: ARGUS (2026), table 6, "PCIe bandwidth degradation", by copies that take longer (`l3`). Where
-nobody recorded copies, a link that was trained at less than its peers' says as much of a rank that
-is slow for no reason that was measured.
+Fault: a PCIe link that was trained at fewer lanes or a lower speed than its peers'.
+Paper: ARGUS (2026), table 6, "PCIe bandwidth degradation", by copies that take longer.
+What differs: the trained speed is read. It is the cause only where no copies were recorded and no
+kernel is slower, because recorded copies show by themselves whether they are slow.
+Cost: means over a range. Cannot see: a link that is slow at its full width and speed.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ KERNELS = ("kernels", "kernel_summaries")
 
 
 class SlowPcieLink:
-    """A link to the host that carries less than its peers'."""
+    """A PCIe link that runs with fewer lanes, or at a lower speed, than its peers' links."""
 
     name = "pcie"
     causes: tuple[Cause, ...] = ("memory_copy",)
@@ -35,7 +37,7 @@ class SlowPcieLink:
         mine, usual = float(link[suspect.row]), stats.median(np.delete(link, suspect.row))
         if not (np.isfinite(mine) and mine < LOST * usual):
             return None
-        detail = f"its link to the host carries {mine:.1f} GB/s, its peers' {usual:.1f}"
+        detail = f"its PCIe link runs at {mine:.1f} GB/s, its peers' at {usual:.1f}"
         evidence = (Evidence("pcie", detail, {"link": mine, "peers": usual}),)
         known = _records_copies(job) or slow_kernels(job, suspect) is not None
         cause: Cause | None = None if known else "memory_copy"

@@ -1,13 +1,14 @@
-"""Whether experts are slow for more tokens, or for their devices: tokens are not made by routing.
+"""Whether experts are slow because of their tokens or their devices: routing creates no tokens.
 
-Fault: devices on which experts run slowly, told from experts that get more tokens (blame rule 5).
+Fault: experts that get more tokens than others, as opposed to devices that run experts slowly.
 Paper: ARGUS (2026), section 9.5: `mlp` is 5.7 times as long on 8 of 32 ranks of an expert group;
-people see that these are bad devices. Experts that are preferred show in the same phase (table 6).
-Ours: routing moves tokens between the ranks of one expert group, so that all of them together have
-as many as ever. Where the slow ones by themselves would need more tokens than the group has, if the
-time of experts is what their tokens take, it is not the tokens.
+people see that these are bad devices. Preferred experts show in the same phase (table 6).
+What differs (blame rule 5): routing moves tokens between the ranks of one expert group, so that all
+of them together have as many as before. If the slow ranks alone would need more tokens than the
+group has, with the time of experts taken as proportional to tokens, tokens are not the cause.
+Cost: one pass over the rows of `phases`, or of `kernel_summaries`.
 Cannot see: slow devices that need no more than all tokens, as one of eight that is 5 times slower;
-a group whose own samples are longer (its attention is longer as well, see `inner`).
+a group whose own samples are longer (its attention is longer as well, see `experts`).
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ from stepscope.diagnose.suspect import Suspect
 from stepscope.window import Floats, Ints
 
 BEYOND = 1.1
-"""Times all tokens of a group. Of many experts whose time scatters by a tenth the sum scatters by
-less; of two, one may have all tokens."""
+"""Times all tokens of a group. The sum over many experts whose times scatter by a tenth scatters by
+less; of two, one may have all tokens. Our simulator."""
 ALSO_SLOW = 0.5
-"""Of the culprit's excess: who has as much is slow like it."""
+"""Of the culprit's excess: ranks with as much count as slow like it. Our simulator."""
 
 
 def too_many(job: Observed, one: Suspect, name: str) -> bool:
@@ -71,7 +72,7 @@ def _group_of(job: Observed, row: int) -> Ints:
 
 
 class MoreTokens:
-    """More tokens for its experts, if nothing else makes its passes longer."""
+    """Experts that get more tokens than others, where nothing else makes the passes longer."""
 
     name = "more-tokens"
     causes: tuple[Cause, ...] = ("load_imbalance",)
@@ -100,6 +101,6 @@ def _evidence(parts: Mapping[str, Part], phase: str) -> Evidence:
     part = parts[phase]
     detail = (
         f"{phase} takes {part.excess_ns / 1e6:.1f} ms per step more than on its peers, and the "
-        "rest of the passes as long: more tokens, not a slower device"
+        "rest of the passes no longer: more tokens, not a slower device"
     )
     return Evidence(MoreTokens.name, detail, {name: one.excess_ns for name, one in parts.items()})

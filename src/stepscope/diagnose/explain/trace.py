@@ -1,12 +1,13 @@
-"""What a culprit does longer than its peers, where a trace shows every kernel or operator.
+"""What takes a suspect longer than its peers, where a trace shows every kernel or operator.
 
 Fault: slow kernels, slow copies, a late host, or more work than the others have.
 Paper: none; the parts are those of `breakdown`. KAIR (2026), section 4, explains a rank by its
-divergent kernels; here their durations and their number are told apart, because more kernels of
-the usual length are more work and no bad device (blame rule 5). What runs in place of a usual
-kernel is none.
+divergent kernels.
+What differs: durations and numbers of kernels are compared separately, because more kernels of the
+usual length are more work and no bad device (blame rule 5). A kernel that runs in place of a usual
+one is not more work.
 Cost: sums over `kernels` or `host_ops`. Cannot see: shapes, so that a matrix product over more rows
-looks like a slower one; and why the host is late, which stacks tell.
+looks like a slower one; and why the host is late, which stacks show.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from stepscope.trace import DATA_LOAD
 from stepscope.window import Floats, Ints, Mask, Strings, Table
 
 MOST = 0.5
-"""A part explains the excess when it carries more than half of it."""
+"""A part explains the excess when it carries more than half of it. Our simulator."""
 NAMED = 3
-"""So many kernels are named, the costliest first."""
+"""Number of kernels that are named, the costliest first. Our simulator."""
 LEAST_SHARE = 0.1
-"""Of the excess: a part or kernel that carries less is not worth a name."""
+"""Of the excess: a part or kernel that carries less is not named. Our simulator."""
 
 _PARTS: dict[str, tuple[Cause, tuple[str, ...]]] = {
     "computing": ("compute", ("compute_ns",)),
@@ -71,14 +72,14 @@ def longer(job: Observed, one: Suspect) -> Longer | None:
     said = ", ".join(f"{value / 1e6:.1f} ms {name}" for name, value in parts.items()
                      if value >= LEAST_SHARE * whole)  # fmt: skip
     values = {f"{name.replace(' ', '_')}_ns": value for name, value in parts.items()}
-    detail = f"per step it spends longer than its peers: {said}"
+    detail = f"per step it spends more time than its peers: {said}"
     if cause != "compute":
         return Longer(cause, (), Evidence(SlowTrace.name, detail, values))
     totals = _totals(job, one)
     more, kernels = _more_work(totals, job, one)
     if more >= MOST:
         cause = "load_imbalance"
-        detail += f"; {_percent(more)} of it is more work, not slower"
+        detail += f"; {_percent(more)} of it is more work, not slower work"
     if kernels:
         detail += f"; mostly in {', '.join(kernels)}"
     on_device = job.window.table("kernels") is not None
@@ -180,7 +181,7 @@ def _new(count: Floats, time: Floats, usual_count: Floats, usual_time: Floats) -
 
 
 class SlowTrace:
-    """What a trace of every operator shows, with the function that stacks in it name."""
+    """Kernels, copies or gaps that take longer than on the peers, in a trace of every operator."""
 
     name = "trace"
     causes: tuple[Cause, ...] = ("compute", "memory_copy", "host", "load_imbalance", "jit_compile")

@@ -1,4 +1,4 @@
-"""What to do about it: next steps for whoever runs the job, one text per cause."""
+"""The advice for each finding: what to do next, one text per cause."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ SLOW: Mapping[Cause, str] = {
     "jit_compile": "find what recompiles (`TORCH_LOGS=recompiles`), mark changing shapes as "
     "dynamic or pad them, and compile before training",
     "load_imbalance": "the hardware is fine: balance the work (expert capacity, auxiliary loss, "
-    "sequence packing) so that {who} does not get more of it",
+    "sequence packing) so that {who} gets no more of it than others",
     "contention": "find the other processes on the processors of {who} (`top`, `pidstat -t 1`) "
-    "and move them, or reserve cores for training by cpuset",
+    "and move them, or reserve cores for training with a cpuset",
     "code": "look at {function}: profile it, and compare with the revision and configuration "
     "before {since}",
     "unknown": "profile one slow step on a few ranks (`py-spy record`, torch.profiler) and "
@@ -33,53 +33,54 @@ SLOW: Mapping[Cause, str] = {
 }  # fmt: skip
 
 IN_FUNCTION = (
-    "see what {function} does on {who} that it does not on a peer: its arguments, the samples it "
+    "check what {function} does on {who} and not on a peer: its arguments, the samples it "
     "gets, conditions on the rank (`py-spy record` both); if the work is equal, the processor is "
     "slower there: check its clocks"
 )
 
 SHARED_DEVICES = (
     "look for other processes on the devices of {who} (`nvidia-smi pmon -c 1`, MPS clients, "
-    "profilers and monitors that run kernels) and move them; nobody was seen, so compare the "
-    "clocks, power limits and driver of that host with another's as well"
+    "profilers and monitors that run kernels) and move them; none was observed, so also compare "
+    "the clocks, power limits and driver of that host with another host's"
 )
 
-STRANGERS = (
+OTHER_GPU_PROCESSES = (
     "find the other processes on the devices of {who} (`nvidia-smi --query-compute-apps=pid,name "
     "--format=csv`, `nvidia-smi pmon -c 1`) and move them"
 )
 
 UNEVEN = (
     "the hardware is fine: balance the work of each step between replicas (sort or pack sequences "
-    "by length, give batches by tokens and not by samples)"
+    "by length, build batches by tokens and not by samples)"
 )
 EXPOSED = (
-    "gradients are no longer reduced beside the backward pass: compare overlap settings, bucket "
+    "the gradient reduction no longer overlaps the backward pass: compare overlap settings, bucket "
     "sizes and streams (`overlap_grad_reduce`, `bucket_cap_mb`, `CUDA_DEVICE_MAX_CONNECTIONS`) "
     "with those before {since}"
 )
 
-SICK_GROUP = (
-    "a collective is as slow as its slowest member, so that it does not tell which one of {group} "
+SLOW_GROUP = (
+    "a collective is as slow as its slowest member, so it does not show which member of {group} "
     "has the slow link: while the job is stopped, halve the group and run an all-reduce benchmark "
     "(`all_reduce_perf` of nccl-tests) on each half, down to pairs; then look at the PCIe link and "
-    "the adapter of who is slow with everybody (`nvidia-smi -q -d PCIE`, `lspci -vv`, `ibstat`)"
+    "the adapter of the rank that is slow with all others (`nvidia-smi -q -d PCIE`, `lspci -vv`, "
+    "`ibstat`)"
 )
 
-COMES_AND_GOES = (
+INTERMITTENT = (
     "watch {who} over these steps: corrected memory errors (`nvidia-smi -q -d ECC`, "
-    "`dmesg | grep -i xid`), reasons of throttling (`nvidia-smi -q -d PERFORMANCE`), and what else "
-    "runs at these times on its host; if it goes on, move it to another device"
+    "`dmesg | grep -i xid`), throttling reasons (`nvidia-smi -q -d PERFORMANCE`), and what else "
+    "runs on its host at these times; if it continues, move it to another device"
 )
 
 STUCK: Mapping[Cause, str] = {
-    "host": "look at the process of {who}: `ps -o stat,wchan`; state T was stopped by a signal "
-    "(`kill -CONT`), D waits for a device, Z or nothing is dead: see its log, dmesg for OOM kills, "
-    "and restart the job without that host if it repeats",
+    "host": "look at the process of {who}: `ps -o stat,wchan`; in state T it was stopped by a "
+    "signal (`kill -CONT`), in D it waits for a device, in Z or if it is gone it died: see its "
+    "log, dmesg for OOM kills, and restart the job without that host if it happens again",
     "network": "all ranks are in the operator and no data moves: check NIC and link state and the "
     "communication library's log (`NCCL_DEBUG=INFO`), then restart",
-    "code": "read the stack of {who} (`py-spy dump --pid`): it is in other code than its peers; "
-    "look for branches on the rank, uneven input and exceptions that were swallowed",
+    "code": "read the stack of {who} (`py-spy dump --pid`): it runs other code than its peers; "
+    "look for branches on the rank, uneven input and swallowed exceptions",
     "data_loading": "{who} waits for its DataLoader: check its workers (`py-spy dump`), the "
     "storage, and whether its shard ended before the others'",
 }
@@ -87,26 +88,26 @@ STUCK_OTHERWISE = (
     "dump the stacks of {who} (`py-spy dump --pid`) and of one waiting rank, and compare where "
     "they are in the program"
 )
-STUCK_UNSEEN = (
-    "fetch the dumps of {who}, or see whether their processes still live: their logs, dmesg for "
-    "OOM kills, `py-spy dump --pid`"
+STUCK_WITHOUT_DUMP = (
+    "fetch the dumps of {who}, or check whether their processes are still alive: their logs, dmesg "
+    "for OOM kills, `py-spy dump --pid`"
 )
 MISMATCH = (
-    "find what makes {who} take another path before {group}: conditions on the rank or the data, "
-    "unequal numbers of batches, parameters used on some ranks only"
+    "find what makes {who} take another code path before {group}: conditions on the rank or the "
+    "data, unequal numbers of batches, parameters used on some ranks only"
 )
 
 
 def advise(finding: Finding) -> str:
-    """The concrete next step for a finding."""
-    unseen = _without_dump(finding)
+    """What to do next about a finding."""
+    undumped = _without_dump(finding)
     if finding.kind == "mismatch":
         text = MISMATCH
     elif finding.kind == "hang":
-        text = STUCK.get(finding.cause, STUCK_UNSEEN if unseen else STUCK_OTHERWISE)
+        text = STUCK.get(finding.cause, STUCK_WITHOUT_DUMP if undumped else STUCK_OTHERWISE)
     else:
         text = _of_slowness(finding)
-    who = unseen or finding.ranks
+    who = undumped or finding.ranks
     return text.format(
         who=name_ranks(who) if who else "the ranks",
         phase=finding.phase or "the slow part",
@@ -125,7 +126,7 @@ def _of_slowness(finding: Finding) -> str:
         case Regression(cause="load_imbalance"):
             return UNEVEN
         case SlowLink(ranks=(), group=str()):
-            return SICK_GROUP
+            return SLOW_GROUP
     return SLOW[finding.cause]
 
 
@@ -133,18 +134,18 @@ def _of_slow_ranks(finding: Slowdown) -> str:
     if finding.shared_devices:
         return SHARED_DEVICES
     if finding.of_gpu:
-        return STRANGERS
+        return OTHER_GPU_PROCESSES
     return _of_compute(finding) if finding.cause == "compute" else SLOW[finding.cause]
 
 
 def _of_compute(finding: Slowdown) -> str:
     if finding.function is not None:
         return IN_FUNCTION
-    return SLOW["compute"] if finding.spikes in (None, finding.of_steps) else COMES_AND_GOES
+    return SLOW["compute"] if finding.spikes in (None, finding.of_steps) else INTERMITTENT
 
 
 def _without_dump(finding: Finding) -> tuple[int, ...]:
-    """The ranks of which only a missing dump could tell, where the others' explain nothing."""
+    """The ranks whose dumps are missing, where the dumps at hand explain nothing."""
     if not isinstance(finding, Stuck):
         return ()
     explained = finding.cause != "unknown" or not set(finding.ranks) <= set(finding.without_dump)

@@ -1,4 +1,4 @@
-"""Each finding as one sentence: who, how much slower, where, why, since when."""
+"""Writes each finding as one sentence: who is slow, by how much, where, why and since when."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from stepscope.diagnose.finding import Finding, Regression, Slowdown, SlowLink, 
 from stepscope.diagnose.words.advice import name_ranks
 
 SLIGHT = 1.1
-"""Below it one digit would say "1.0 times"."""
+"""Below this ratio two digits are shown, because one would read "1.0x"."""
 
 
 def summary(finding: Finding) -> str:
-    """The sentence that people read first."""
+    """The one-sentence summary of a finding, which users read first."""
     match finding:
         case Slowdown():
             return finding.says or _slow_summary(finding)
@@ -49,23 +49,24 @@ def _because(finding: Slowdown) -> str:
     reason = {
         "memory_copy": ", copying between host and device",
         "gc": ", held up by garbage collection",
-        "contention": ", as other processes take the processors",
+        "contention": ", because other processes use the processors",
         "jit_compile": ", compiling",
         "load_imbalance": ", with more work to do",
     }.get(finding.cause, "")
     if finding.of_gpu:
-        reason = ", as other processes compute on its device"
+        reason = ", because other processes compute on its device"
     if finding.shared_devices:
-        reason = ", as something else seems to use the devices"
+        reason = ", because something else seems to use the devices"
     if finding.cause == "host" and finding.function is None:
         traced = any(each.method == "trace" for each in finding.supporting)
-        reason = ", its host being late" if traced else ", waiting for a processor or blocked"
+        reason = ", because its host is late" if traced else ", waiting for a processor or blocked"
     if finding.function is not None:
         reason += f", in {short_frame(finding.function)}"
     return reason
 
 
 def often(spikes: int, steps: int) -> str:
+    """In how many of the steps something happened, as ` in 3 of 40 steps`."""
     if spikes == steps:
         return "" if steps > 1 else " in one step"
     return f" in {spikes} of {steps} steps"
@@ -86,17 +87,17 @@ def _since(finding: Finding) -> str:
 def _everyones_summary(finding: Regression) -> str:
     if finding.paused_steps is not None:
         lost = f"{100 * (1 - 1 / (finding.slowdown or 1.0)):.0f} %"
-        return f"ranks collect garbage by turns, and all lose {lost} of the time{_since(finding)}"
+        return f"ranks collect garbage in turns, and all lose {lost} of the time{_since(finding)}"
     text = f"all ranks take {_times(finding.slowdown).replace('x', '')} times as long per step"
     if finding.function is not None:
         text += f" because of {short_frame(finding.function)}"
     elif finding.cause == "gc":
         text += " because of garbage collection"
     elif finding.cause == "load_imbalance":
-        text += ", waiting for ever another rank that has more work to do"
+        text += ", waiting in each step for a different rank that has more work to do"
     elif finding.exposed is not None:
         who = finding.phase or "computing"
-        text += f", as {who} waits for {finding.exposed} between replicas"
+        text += f", because {who} waits for {finding.exposed} between replicas"
     elif finding.phase is not None:
         text += f", most of it in {finding.phase}"
     return text + _since(finding)
@@ -112,6 +113,6 @@ def _stuck_summary(finding: Stuck) -> str:
 
 
 def short_frame(frame: str) -> str:
-    """`step (/home/me/job/train.py:7)` as `step (train.py:7)`: sentences want names, not paths."""
+    """`step (/home/me/job/train.py:7)` as `step (train.py:7)`: a sentence has no room for paths."""
     function, opened, place = frame.rpartition(" (")
     return f"{function}{opened}{place.rpartition('/')[2]}" if opened else frame

@@ -2,6 +2,7 @@
 
 Paper: ARGUS (2026), section 6.1 and appendix B, "L1". Symbols: W -> `width`, theta -> `ratio`,
 b -> `baseline`, mu_L, mu_R -> `before`, `after`, t -> `split`.
+Fault: spikes (jitter) and a lasting rise (regression) of the step time.
 Runs by `--method argus-l1-published` only. It misfires (algorithm notes, section 4): with 3 % noise
 max/min > 1.2 in 36 % of healthy series and at every checkpoint; rare spikes hide a step change, and
 5 % noise makes 7 % false ones. The default is `detect.step_time`.
@@ -24,15 +25,17 @@ from stepscope.window import Floats, Mask
 WINDOW = 20
 RATIO = 1.2
 """W and theta of the published jitter detector; the paper names none, these are the algorithm
-notes' (section 4)."""
+notes' (section 4). Our simulator."""
 EXCEEDS = 1.1
-"""What "significantly exceeds the baseline" means in the published second phase; ours."""
+"""What "significantly exceeds the baseline" means in the published second phase; the paper names no
+number. Our simulator."""
 LARGEST_SPREAD = 0.1
-"""Largest relative deviation on either side of the change point; the paper names none. Ours."""
+"""Largest relative deviation on either side of the change point; the paper names none. Our
+simulator."""
 
 
 class ArgusL1Published:
-    """Jitter and regression of the step time by the rules of appendix B."""
+    """Jitter and regression of the step time, by the rules that ARGUS publishes."""
 
     name = "argus-l1-published"
     needs = Needs("steps")

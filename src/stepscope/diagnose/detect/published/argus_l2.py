@@ -1,11 +1,13 @@
 """ARGUS level 2 as published: coefficient of variation and z-scores of phase durations.
 
+Fault: ranks that are slow in one phase.
 Paper: ARGUS (2026), section 6.1 and appendix B, "L2". Symbols: G -> a comparison group, x_r -> mean
 duration of rank r, mu_G, sigma_G, CV, z_r as there.
 Runs by `--method argus-l2-published` only. z <= (n-1)/sqrt(n) never reaches 3 in groups of up to
-ten ranks, CV shrinks with 1/sqrt(n), and durations hold waiting, so that victims are named
+ten ranks, CV shrinks with 1/sqrt(n), and durations contain waiting, so that victims are named
 (algorithm notes, section 4). The default is `detect.straggler`.
 Cost: one pass over `phases`, and linear in ranks and phases.
+Cannot see: stragglers in groups of ten ranks or fewer; who only waits.
 """
 
 from __future__ import annotations
@@ -26,13 +28,14 @@ from stepscope.window import Floats, Ints
 Singles = NDArray[np.float32]
 
 BALANCED, SEVERE = 0.02, 0.05
-"""CV levels of appendix B: balanced below, mild imbalance between, severe from the second on."""
+"""CV levels of appendix B: balanced below, mild imbalance between, severe from the second on.
+Paper."""
 PUBLISHED_Z = 3.0
-"""The paper leaves the threshold open; the usual three."""
+"""The paper leaves the threshold open; the usual three. Statistics."""
 
 
 class ArgusL2Published:
-    """Ranks with z > 3 in a phase whose group is severely imbalanced."""
+    """Ranks with z > 3 in a phase whose group is severely imbalanced, as ARGUS publishes it."""
 
     name = "argus-l2-published"
     needs = Needs("phases", ranks=2)

@@ -1,12 +1,15 @@
 """ARGUS level 3 as published: mean Wasserstein-1 distances between ranks, and Tukey's fence.
 
+Fault: ranks on which a kernel's executions are distributed unlike those of all others.
 Paper: ARGUS (2026), section 6.2. Symbols: F -> `Mixtures.cdfs`, W1 -> `mean_distances`, alpha as
 there: a rank is anomalous if its mean distance to all others lies above Q3 + alpha (Q3 - Q1).
 Runs by `--method argus-l3-published` only. Mean distances of healthy ranks are skewed, so that this
 fence flags one rank in twenty per kernel, fast ones as well, any where all others are equal, and
 none where 30 % are slow (algorithm notes, section 4). The default is `detect.slow_kernel`.
-Ours: the paper judges one window that people chose. Here a rank must be anomalous in most windows.
+What differs: the paper judges one window that people chose. Here a rank must be anomalous in most
+windows.
 Cost: a sort per grid point, kernel and window.
+Cannot see: a fault of 30 % of the ranks or more; whether a rank is slow or fast.
 """
 
 from __future__ import annotations
@@ -26,15 +29,16 @@ from stepscope.diagnose.views.kernel_times import KernelTimes, recorded
 from stepscope.window import Floats, Ints
 
 ALPHA = 1.5
-"""Tukey's; the paper names none."""
+"""Tukey's factor; the paper names none. Statistics."""
 PUBLISHED_POINTS = 256
-"""Nor does it name a grid."""
+"""Points of the grid; the paper names none. Our simulator."""
 MOST_WINDOWS = 0.5
-"""Part of the windows in which a rank must be anomalous. Ours: the paper has one window."""
+"""Part of the windows in which a rank must be anomalous; the paper has one window. Our
+simulator."""
 
 
 class ArgusL3Published:
-    """Ranks whose distances to all others lie above the fence for some computing kernel."""
+    """Ranks whose distance to all others lies above Tukey's fence for a kernel, as in ARGUS."""
 
     name = "argus-l3-published"
     needs = Needs("kernels|kernel_summaries", ranks=2)

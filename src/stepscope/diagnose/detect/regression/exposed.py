@@ -1,14 +1,15 @@
-"""Communication that computing used to hide, and now waits for.
+"""Communication that used to overlap with computing, and that computing now waits for.
 
-Fault: gradients that are no longer reduced beside the backward pass, but instead of it.
+Fault: gradients that are no longer reduced during the backward pass, but after it.
 Paper: ARGUS (2026), table 6, "suboptimal comm-compute overlap": L4, people look at a timeline.
-Ours, by passes: the backward passes in which replicas exchange gradients become longer by what the
-exchange in them takes; the other backward passes of the same steps stay as they are, and so do the
-transfers. By waits, where collectors tell how long ranks stood for an operator, for jobs that
-exchange in all passes (FSDP): ranks stand longer while data moves between replicas, which itself
-takes no longer. Until the last member has come they wait for a member, and that is left out.
-Cost: one union, and one matching, of the operators between replicas. Cannot see: what was never
-hidden, and jobs that exchange in all passes where nobody knows how long ranks stand.
+What differs: there are two rules. By passes: the backward passes in which replicas exchange
+gradients become longer by the time of that exchange; the other backward passes of the same steps
+stay as they are, and so do the transfers. By waits, where collectors record how long ranks block on
+an operator, for jobs that exchange in all passes (FSDP): ranks block longer while data moves
+between replicas, which itself takes no longer. Until the last member has arrived they wait for a
+member, and that is left out.
+Cost: one union, and one matching, of the operators between replicas. Cannot see: what never
+overlapped, and jobs that exchange in all passes where it is not known how long ranks block.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from stepscope.window import NULL, Floats, Ints, Mask, Strings, Table, Union, un
 
 BETWEEN_REPLICAS = ("dp", "edp")
 WELL = 0.25
-"""Passes without an exchange may have grown by this part of what the others have."""
+"""Passes without an exchange may have grown by this part of what the others have. Our simulator."""
 PART = 0.5
-"""An exchange explains a growth between half of it and twice of it."""
+"""An exchange explains a growth between half of it and twice of it. Our simulator."""
 
 
 @dataclass(frozen=True)

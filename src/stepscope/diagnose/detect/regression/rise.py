@@ -1,8 +1,8 @@
-"""What rose when the steps of a job became longer, before against after the change.
+"""What rose when the steps of a job became longer: before against after the change.
 
-Paper: ARGUS (2026), L1, tells when; what rose along is left there to L4 and L5, read by people.
-Ours: medians per step of own time, of each phase, of processor time, of the longest pause, and of
-transfers after the last arrival.
+Paper: ARGUS (2026), L1, shows when; people read in L4 and L5 what rose at the same time.
+What differs: medians per step of own time, of each phase, of processor time, of the longest pause,
+and of transfers after the last arrival.
 Cost: medians of arrays at hand. Cannot see: a job slow from the start.
 """
 
@@ -21,9 +21,9 @@ from stepscope.diagnose.views.stacks import STANDS_OUT
 from stepscope.window import Floats
 
 HALF = 0.5
-"""A quantity explains a rise of which it is at least half."""
+"""A quantity explains a rise of which it is at least half. Our simulator."""
 DOMINANT = 0.6
-"""A phase is named when it carries so much of the rise."""
+"""A phase is named when it makes up this part of the rise. Our simulator."""
 
 
 @dataclass(frozen=True)

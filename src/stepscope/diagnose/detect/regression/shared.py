@@ -1,12 +1,12 @@
 """A rise of the step time that all ranks share: blame rule 6, code or configuration, not a rank.
 
-Fault: a function, a phase, the network or the machines got slower for everyone from some step on.
+Fault: a function, a phase, the network or the machines got slower for all ranks from some step on.
 Paper: ARGUS (2026), L1 and case study 1, finds such a regression and leaves its cause to L4 and L5.
-Ours: the rise is set against what rose along (`rise`). Pauses, a function in the stacks of most
-ranks, communication that lost its cover (`exposed`) and unequal work (`uneven`) are direct
-evidence: they count however small the rise is, and where devices hide what hosts do. Where nothing
-that would tell code from a busy machine was recorded, only a rise well beyond the noise is worth a
-verdict.
+What differs: the rise is compared with what rose at the same time (`rise`). Pauses, a function in
+the stacks of most ranks, communication that lost its overlap (`exposed`) and unequal work
+(`uneven`) are direct evidence: they count however small the rise is, and where devices hide what
+hosts do. Where nothing was recorded that distinguishes code from a busy machine, only a rise well
+beyond the noise is worth a verdict.
 Cost: medians of arrays at hand. Cannot see: a job slow from the start (compare with a baseline).
 """
 
@@ -31,17 +31,18 @@ from stepscope.trace import DATA_LOAD
 from stepscope.window import Floats
 
 SHARED = 0.75
-"""This part of the ranks must show the rise in their own time for it to be everyone's."""
+"""Part of the ranks that must show the rise in their own time for it to concern all. Our
+simulator."""
 UNEXPLAINED_RATIO = 2.0
-"""A rise of everything at once, for which nothing was measured as the reason, is most often the
-neighbours on a shared machine: worth a verdict, with little confidence, once steps double."""
+"""A rise of everything at once without a measured reason is most often due to other jobs on a
+shared machine: it is worth a verdict, with a low score, once steps double. Our simulator."""
 BEYOND_NOISE = 1.5
 """Without direct evidence the rise must be so many standard deviations of a single step: shared
-machines get slower by less whenever somebody else starts something."""
+machines get slower by less whenever another job starts. Our simulator."""
 
 
 class SharedRegression:
-    """A rise of the step time, beyond what culprits cost, that all ranks share."""
+    """A lasting rise of the step time that all ranks share, beyond what culprits cost."""
 
     name = "regression"
     needs = Needs("steps", ranks=1)
@@ -122,7 +123,7 @@ def _shown(
     if exposed is not None:
         return _by_exposure(exposed)
     if risen_excess_ns(job, change.split, culprits) >= HALF * rise.step_ns:
-        detail = "; ever another rank has the most to do, in both passes"
+        detail = "; in each step a different rank has the most to do, in both passes"
         return _Reason("load_imbalance", 0.7, None, None, detail, shown=True)
     return None
 

@@ -1,10 +1,10 @@
-"""Steps that became longer because ranks have unequal work, another one the most in every step.
+"""Steps that became longer because ranks have unequal work, in each step a different one the most.
 
 Fault: samples of unequal length that nobody balances between replicas.
 Paper: EROICA (2026), section 6.2, finds it by comparing the inputs of workers; no rule is given.
-Ours (blame rule 5): a step waits for whoever has the most, so it rises by what the largest own
-time in the passes lies above the peers', while the middle stays. It is work and not stalls if who
-is slow in the forward pass of a step is so in its backward pass as well.
+What differs (blame rule 5): a step waits for the rank with the most work, so it rises by how far
+the largest own time in the passes lies above the peers', while the median stays. It is work and not
+stalls if ranks that are slow in the forward pass of a step are slow in its backward pass as well.
 Cost: two sorts per group and step. Cannot see: work unequal from the first step on.
 """
 
@@ -23,10 +23,14 @@ from stepscope.window import Floats, Ints
 
 TOGETHER = 0.5
 """Correlation of a rank's two passes within steps. Of independent noise it is 0 within 0.1 from a
-hundred rank-steps on; of work by the same samples above 0.9 (simulated, 2 % noise)."""
+hundred rank-steps on; of work by the same samples above 0.9 (simulated, 2 % noise). Our
+simulator."""
 LEAST_PAIRS = 100
+"""Rank-steps that a correlation needs: that of independent noise is then 0 within 0.1.
+Statistics."""
 CHANGING = 0.75
-"""No replica has the slowest rank in more of the steps: each of two has it in half of them."""
+"""Largest part of the steps in which one replica may have the slowest rank: each of two has it in
+half of them. Our simulator."""
 
 
 def risen_excess_ns(job: Observed, split: int, culprits: Collection[int] = ()) -> float:
