@@ -67,11 +67,10 @@ def _outweighs(one: Slowdown, other: Slowdown, part: float) -> bool:
 
 
 def _explained_by(one: Slowdown, kept: Slowdown) -> Slowdown:
-    mine, theirs = _suspect(one).whole_ns, _suspect(kept).whole_ns
-    says = f"{kept.method} explains more of the same rank"
-    return replace(
-        one, decisions=(*one.decisions, Decision("one-per-rank", False, mine, theirs, says))
-    )
+    needed = _suspect(kept).whole_ns / (MOST if _suspect(one).spikes else 1.0)
+    says = f"seconds of excess, as {kept.method} explains the same rank"
+    decision = Decision("one-per-rank", False, _suspect(one).whole_ns / 1e9, needed / 1e9, says)
+    return replace(one, decisions=(*one.decisions, decision))
 
 
 def in_common(

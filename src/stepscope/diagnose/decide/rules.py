@@ -57,7 +57,7 @@ RULES = (OWN_TIME, LAST_ARRIVAL, EXPLAINED_BACKWARDS, ON_CRITICAL_PATH, UNEQUAL_
 def arrives_last(lag_ns: float) -> Decision:
     """How much others waited for it alone."""
     says = f"others wait {lag_ns / 1e6:.1f} ms per step for it alone"
-    return Decision(LAST_ARRIVAL.name, lag_ns > 0, lag_ns, None, says, gate=False)
+    return Decision(LAST_ARRIVAL.name, lag_ns > 0, says=says, gate=False)
 
 
 def costs_enough(one: Finding) -> bool:

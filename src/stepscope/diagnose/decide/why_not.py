@@ -8,7 +8,6 @@ Cost: the same as `argus-l2`, for all ranks of each phase.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 
@@ -76,12 +75,15 @@ def _own_time(job: Observed, row: int) -> Iterator[Decision]:
         yield Decision(rules.OWN_TIME.name, False, says=says)
         return
     phase, measured = max(known, key=lambda pair: float(_nearness(pair[1])[row]))
+    place = f" in {phase}, where it came nearest to an alarm"
     for gate in measured.gates:
         value, limit = float(gate.value[row]), float(gate.limit[row])
-        decision = Decision(
-            f"{rules.OWN_TIME.name}/{gate.name}", value >= limit, says=f"{gate.says}, in {phase}"
-        )
-        yield replace(decision, value=value, limit=limit) if gate.is_measure else decision
+        passed, rule = value >= limit, f"{rules.OWN_TIME.name}/{gate.name}"
+        if gate.is_measure:
+            yield Decision(rule, passed, value, limit, gate.says + place)
+            place = ""
+        elif not passed:
+            yield Decision(rule, passed, says=gate.says)
 
 
 def _lateness(job: Observed, row: int) -> Iterator[Decision]:

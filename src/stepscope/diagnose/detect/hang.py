@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from stepscope.diagnose.detect import desync
-from stepscope.diagnose.finding import Cause, Device, Stuck
+from stepscope.diagnose.finding import Cause, Decision, Device, Stuck
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.network.devices import Devices
 from stepscope.diagnose.observed import Observed
@@ -302,6 +302,17 @@ def _finding(
         group=first.group or None, steps=(first.step, first.step) if first.step >= 0 else None,
         time_ns=(first.since_ns, max(state.now_ns, first.since_ns)),
         victims=len(touched - set(ranks)), score=confidence,
+        decisions=tuple(_decisions(state, ranks, why)),
         values={"waiting": waiting, "victims": len(touched - set(ranks)), "op": first.op,
                 "age_ns": state.now_ns - first.since_ns, "step_ns": state.timing.step_ns},
     )  # fmt: skip
+
+
+def _decisions(state: WaitState, ranks: Collection[int], why: str) -> Iterator[Decision]:
+    """How long nothing has moved, and that the culprits are awaited and wait for nobody."""
+    waited = (state.now_ns - state.since_ns) / 1e9
+    step = f"a step takes {state.timing.step_ns / 1e9:.2g} s"
+    yield Decision("no-progress", True, waited, None, f"seconds the others have waited; {step}")
+    if ranks:
+        says = f"{_ranks(sorted(ranks))} is awaited and waits for nobody: {why}"
+        yield Decision("explained-backwards", True, says=says)

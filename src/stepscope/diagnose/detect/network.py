@@ -15,7 +15,7 @@ import numpy as np
 
 from stepscope.diagnose.detect.slow_group import SlowTransfer, slow_transfers
 from stepscope.diagnose.detect.slow_link import SlowDevice, slow_links
-from stepscope.diagnose.finding import Device, SlowLink, Value
+from stepscope.diagnose.finding import Decision, Device, SlowLink, Value
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.network.topology import PathDevice
 from stepscope.diagnose.numeric import stats
@@ -76,6 +76,7 @@ def _group_finding(job: Observed, one: SlowTransfer) -> SlowLink:
         time_ns=line.span_ns(one.first, one.stop), slowdown=one.ratio, lost_ns=lost_ns,
         score=score(one.z - one.needed), where=where, lost_fraction=lost_fraction,
         victims=victims, values=values,
+        decisions=(Decision("slow-group", True, one.z, one.needed, detail),),
     )  # fmt: skip
 
 
@@ -105,7 +106,17 @@ def _link_finding(job: Observed, link: SlowDevice) -> SlowLink:
         lost_fraction=lost_fraction,
         step_share=link.lost_ns / max(stats.median(line.job_period_ns[columns]), 1.0),
         columns=tuple(columns.tolist()), victims=victims, values=values,
+        decisions=tuple(_decisions(link)),
     )  # fmt: skip
+
+
+def _decisions(link: SlowDevice) -> Iterator[Decision]:
+    """That transfers were slow, and how likely each device explains it."""
+    says = f"transfers take so many times as long in {link.slow} of {link.through} groups and pairs"
+    yield Decision("slow-link", True, link.ratio, None, says)
+    for at, (device, probability) in enumerate(link.suspects):
+        says = f"probability that {device.name} explains them"
+        yield Decision("likeliest-device", at == 0, probability, None, says, gate=False)
 
 
 def _is_local(link: SlowDevice) -> bool:
