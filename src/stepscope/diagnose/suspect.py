@@ -53,7 +53,7 @@ class Suspect:
 
     @property
     def at_its_worst(self) -> Suspect:
-        """The suspect in its worst run of spikes only, so that other measurements are not diluted."""
+        """The suspect in its worst run of spikes only, so that measurements are not diluted."""
         if self.worst is None:
             return self
         first, stop = self.worst
