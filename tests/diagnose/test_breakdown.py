@@ -112,7 +112,7 @@ def test_breakdown_counts_as_one_would_by_hand(kernels: list[Kernel]) -> None:
         assert got["compute"] + got["exposed"] + got["copy"] + got["idle"] == got["duration"]
 
 
-def test_idle_time_of_a_stream_is_told_by_the_kernel_that_ends_it() -> None:
+def test_idle_time_of_a_stream_is_found_by_the_kernel_that_ends_it() -> None:
     us = 1000
     kernels = [
         Kernel(0, 0, COMPUTE, 7, 0, 100 * us, 0),

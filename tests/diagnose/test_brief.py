@@ -63,7 +63,7 @@ def a_few_steps(ranks: int, steps: int, *faults: Fault, noise: float = 0.05) -> 
 
 @pytest.mark.parametrize("ranks", [4, 8, 16])
 @pytest.mark.parametrize("steps", [4, 6, 10])
-def test_one_slow_rank_in_its_phase_and_nobody_else(ranks: int, steps: int) -> None:
+def test_one_slow_rank_in_its_phase_and_no_other(ranks: int, steps: int) -> None:
     fault = Fault((1,), "backward-compute", 0, times=2.0)
     found = diagnose(a_few_steps(ranks, steps, fault))
     (verdict,) = found.verdicts
@@ -79,7 +79,7 @@ def test_a_rank_whose_batches_are_late_loads_data() -> None:
 
 
 def test_a_rank_that_sleeps_between_its_operators_has_a_late_host() -> None:
-    """No phase tells of it, so it is as slow as its whole step says."""
+    """No phase contains it, so it is as slow as its whole step."""
     window = a_few_steps(4, 6, Fault((3,), "forward-compute", 0, ms=40))
     cut = {name: _without_sleep(window.tables[name], 3, 40 * MS) for name in ("phases", "host_ops")}
     (verdict,) = diagnose(put(window, **cut)).verdicts
@@ -181,7 +181,7 @@ def test_a_phase_too_short_to_matter_is_let_be() -> None:
 
 @pytest.mark.parametrize("groups", [whole, in_pairs])
 @pytest.mark.parametrize("ranks", [2, 4, 8, 16])
-def test_healthy_jobs_blame_nobody(ranks: int, groups: Groups) -> None:
+def test_healthy_jobs_blame_no_rank(ranks: int, groups: Groups) -> None:
     blamed = [healthy_job_blames(ranks, steps, 0.05, seed, groups)
               for seed in range(15) for steps in (3, 4, 6, 10)]  # fmt: skip
     assert not any(blamed)

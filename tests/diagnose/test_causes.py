@@ -77,7 +77,7 @@ def test_a_host_that_waits_for_a_processor_while_its_device_is_idle() -> None:
     assert "90" not in verdict.summary
 
 
-def test_strangers_on_its_host_are_contention() -> None:
+def test_other_processes_on_its_host_are_contention() -> None:
     job = starved(on_device(a_job(faults=[SLOW]), late=CULPRIT))
     busy = on_two_hosts(job, lambda host: 0.95 if host == "host-001" else 0.05)
     assert the_verdict(busy).cause == "contention"
@@ -85,7 +85,7 @@ def test_strangers_on_its_host_are_contention() -> None:
     assert the_verdict(calm).cause == "host"
 
 
-def test_a_host_that_the_job_itself_fills_has_no_strangers() -> None:
+def test_a_host_that_the_job_itself_fills_has_no_other_processes() -> None:
     job = starved(on_device(a_job(faults=[SLOW]), late=CULPRIT))
     job = with_samples(job, "cpu_util", lambda rank, time: 8.0 if rank == CULPRIT else 1.0)
     busy = on_two_hosts(job, lambda host: 0.95 if host == "host-001" else 0.05)
@@ -270,7 +270,7 @@ def test_ranks_that_cost_little_alone_cost_enough_together() -> None:
     assert verdict.lost_fraction == pytest.approx(0.1, abs=0.02)
 
 
-def test_who_is_late_with_a_culprit_for_operators_nobody_recorded_is_no_alibi() -> None:
+def test_a_rank_late_with_a_culprit_in_unrecorded_operators_is_no_alibi() -> None:
     """Rank 3 waits for rank 2 within the passes, so both come late to what was recorded."""
     job = split_in_two(on_device(a_job(ranks=8, faults=slow_passes((2,), times=2.0))), 4)
     comm = job.tables["comm_ops"]

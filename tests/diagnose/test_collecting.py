@@ -1,4 +1,4 @@
-"""Ranks that collect garbage by turns, in too few steps to shift any median."""
+"""Ranks that collect garbage in turns, in too few steps to shift any median."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def by_turns(ranks: int, ms: float, gc: bool = True) -> list[Fault]:
             for at, step in enumerate(TURNS)]  # fmt: skip
 
 
-def test_pauses_by_turns_cost_what_steps_are_longer() -> None:
+def test_pauses_in_turns_cost_what_steps_take_longer() -> None:
     (one,) = verdicts(by_turns(8, 150))
     assert (one.cause, one.ranks) == ("gc", ())
     assert [seen.method for seen in one.evidence] == ["gc-turns"]

@@ -125,7 +125,7 @@ def pieces(path: Path) -> list[Piece]:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_the_path_is_what_somebody_finds_who_walks_back(seed: int) -> None:
+def test_the_path_is_what_a_backward_walk_finds(seed: int) -> None:
     played = Job2D(5, seed)
     window = played.play(meetings=12)
     assert pieces(critical_path(graph_of(window))) == played.path()
@@ -141,7 +141,7 @@ def test_phases_do_not_matter_where_nothing_else_runs(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_step_played_again(seed: int) -> None:
-    """As recorded if nobody saves anything, and by hand if one rank does."""
+    """As recorded if no rank saves time, and by hand if one does."""
     played = Job2D(5, seed)
     graph = graph_of(played.play(meetings=12))
     replay = Replay.of(graph)

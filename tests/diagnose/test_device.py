@@ -72,7 +72,7 @@ def test_more_kernels_of_the_usual_length_are_more_work() -> None:
     assert "more work, not slower" in why(verdict)
 
 
-def test_so_are_kernels_that_nobody_else_runs() -> None:
+def test_so_are_kernels_that_no_other_rank_runs() -> None:
     verdict = the_verdict(with_odd_rank(*USUAL, Piece("expert", 25)))
     assert (verdict.cause, verdict.kernels) == ("load_imbalance", ("expert",))
 
@@ -136,7 +136,7 @@ def test_without_a_trace_the_plain_cause_stays() -> None:
     assert the_verdict(without(window, "kernels", "host_ops")).cause == "compute"
 
 
-def test_one_rank_has_no_peers_and_nobody_is_accused() -> None:
+def test_one_rank_has_no_peers_and_is_not_accused() -> None:
     found = diagnose(a_trace(lambda rank, step: USUAL, ranks=1))
     assert (found.state, found.verdicts) == ("healthy", ())
     assert any(one.why == "one rank has no peers" for one in found.skipped)

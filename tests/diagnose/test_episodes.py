@@ -44,7 +44,7 @@ def test_spikes_that_return_on_one_rank() -> None:
     assert one.effect == pytest.approx(np.log(1.5), abs=0.1)
 
 
-def test_spikes_on_any_rank_blame_nobody() -> None:
+def test_spikes_on_all_ranks_blame_no_rank() -> None:
     own = own_times()
     random = np.random.default_rng(1)
     own[random.integers(RANKS, size=40), random.integers(STEPS, size=40)] *= 1.5
@@ -75,7 +75,7 @@ def test_a_passing_disturbance_is_one_spike() -> None:
     assert found(own, lonely=False) == []
 
 
-def test_steps_of_a_moment_are_one_blow() -> None:
+def test_steps_of_a_moment_are_one_spike() -> None:
     """Half a second of another program's work slows five steps of a tenth of a second each."""
     own = own_times() / 10
     own[3, -5:] *= 1.5
@@ -123,7 +123,7 @@ def test_errors_that_a_device_counts_all_the_time_meet_spikes_by_chance() -> Non
     assert found(own, errors=errors) == []
 
 
-def test_errors_without_spikes_accuse_nobody() -> None:
+def test_errors_without_spikes_accuse_no_rank() -> None:
     errors = np.zeros((RANKS, STEPS), np.bool_)
     errors[3, ::9] = True
     assert found(own_times(), errors=errors) == []
@@ -181,7 +181,7 @@ def the_verdict(*faults: Fault, steps: int = 120) -> Verdict:
     return verdicts[0]
 
 
-def test_the_verdict_tells_how_often() -> None:
+def test_the_verdict_says_how_often() -> None:
     steps = (31, 44, 49, 73, 80, 102)
     verdict = the_verdict(*(Fault((2,), "backward-compute", at, at + 1, ms=900) for at in steps))
     assert (verdict.ranks, verdict.phase, verdict.steps) == ((2,), "backward-compute", (31, 102))
@@ -201,7 +201,7 @@ def test_a_stall_of_forty_steps() -> None:
 @pytest.mark.parametrize(
     ("function", "named"), [("compile (cute.py:41)", [(2,)]), (None, [])], ids=["measured", "not"]
 )
-def test_one_stall_that_costs_little_is_told_where_its_cause_was_measured(
+def test_one_stall_that_costs_little_is_reported_if_its_cause_was_measured(
     function: str | None, named: list[tuple[int, ...]]
 ) -> None:
     slowly = {phase: 10 * usual for phase, usual in TYPICAL_MS.items()}
@@ -210,7 +210,7 @@ def test_one_stall_that_costs_little_is_told_where_its_cause_was_measured(
     assert [one.ranks for one in diagnose(job).verdicts] == named
 
 
-def test_what_nobody_waits_for_is_no_verdict() -> None:
+def test_a_delay_that_no_rank_waits_for_is_no_verdict() -> None:
     """The rank loads longer now and then, and has less to compute."""
 
     def lighter(own: Floats) -> Floats:

@@ -1,4 +1,4 @@
-"""All ranks get slower together: nobody is blamed, the code is."""
+"""All ranks get slower together: the code is blamed, and no rank."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_a_function_that_only_waits_longer_carries_no_rise() -> None:
     assert all(verdict.function is None for verdict in verdicts)
 
 
-def test_collections_on_ever_changing_ranks_are_gc() -> None:
+def test_collections_on_a_different_rank_each_time_are_gc() -> None:
     turns = [Fault((step % 4,), "forward-compute", step, step + 1, ms=60, gc=True)
              for step in range(100, 200)]  # fmt: skip
     (verdict,) = diagnose(a_job(faults=turns, stacks=False)).verdicts
@@ -143,7 +143,7 @@ def test_collections_on_ever_changing_ranks_are_gc() -> None:
     assert "because of garbage collection" in verdict.summary
 
 
-def test_a_slight_rise_is_told_with_its_cause_or_not_at_all() -> None:
+def test_a_slight_rise_is_reported_with_its_cause_or_not_at_all() -> None:
     slight = Fault(ALL, "forward-compute", 100, ms=6, gc=True)
     job = a_job(noise=0.01, faults=[slight], stacks=False)
     (verdict,) = diagnose(job).verdicts
@@ -169,7 +169,7 @@ def uneven(spread: float, together: bool) -> Callable[[Floats], Floats]:
     return edit
 
 
-def test_samples_of_ever_changing_length() -> None:
+def test_samples_whose_length_changes_each_step() -> None:
     job = a_job(ranks=8, edit=uneven(0.4, together=True), stacks=False)
     (verdict,) = diagnose(job).verdicts
     assert (verdict.cause, verdict.ranks) == ("load_imbalance", ())
@@ -235,7 +235,7 @@ def test_communication_that_computing_no_longer_hides() -> None:
     assert "overlap" in verdict.advice
 
 
-def test_communication_that_was_never_hidden_is_nothing_new() -> None:
+def test_communication_that_never_overlapped_is_no_change() -> None:
     assert diagnose(a_job_that_exchanges(serial_from=0)).verdicts == ()
 
 

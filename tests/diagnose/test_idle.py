@@ -68,7 +68,7 @@ def test_what_a_host_does_beside_its_busy_device_is_no_reason() -> None:
     assert found(a_job(0, COMPILING, beside=True)) is None
 
 
-def test_a_device_that_never_runs_dry_tells_nothing() -> None:
+def test_a_device_that_never_runs_dry_shows_nothing() -> None:
     assert found(a_job(0, COMPILING)) is None
 
 

@@ -99,7 +99,7 @@ def case_2(waits: bool = True) -> Window:
     return a_job_of_kernels(modes, RANKS, expert_groups())
 
 
-def test_a_sick_group_is_named_and_not_those_who_wait_for_it() -> None:
+def test_a_slow_group_is_named_and_not_those_that_wait_for_it() -> None:
     verdict = the_verdict(diagnose(case_2()))
     assert (verdict.cause, verdict.group) == ("network", "edp-3")
     assert set(verdict.kernels) == set(NCCL[1:])
@@ -110,7 +110,7 @@ def test_a_sick_group_is_named_and_not_those_who_wait_for_it() -> None:
     assert "which member of edp-3" in verdict.advice
 
 
-def test_a_sick_group_is_named_beside_phases_too() -> None:
+def test_a_slow_group_is_named_in_a_job_with_phases_too() -> None:
     """Own times hold no communication, so that they tell of no group."""
     kernels = case_2()
     job = without(a_job(ranks=RANKS, steps=300), "comm_ops", "kernel_summaries")
@@ -119,7 +119,7 @@ def test_a_sick_group_is_named_beside_phases_too() -> None:
     assert [one.group for one in diagnose(job).verdicts] == ["edp-3"]
 
 
-def test_slow_ranks_that_wait_for_each_other_are_no_sick_group() -> None:
+def test_slow_ranks_that_wait_for_each_other_are_no_slow_group() -> None:
     times = computing()
     for name in times:
         times[name][[3, 11]] *= 3.0
@@ -142,11 +142,11 @@ def test_slow_neighbours_cost_what_the_slowest_costs() -> None:
     assert verdict.lost_fraction == pytest.approx(0.2 * spent / 60e9, rel=0.1)
 
 
-def test_a_group_that_nobody_waits_for_costs_nothing() -> None:
+def test_a_group_that_no_rank_waits_for_costs_nothing() -> None:
     assert diagnose(case_2(waits=False)).verdicts == ()
 
 
-def test_a_group_that_itself_waits_for_another_is_not_sick() -> None:
+def test_a_group_that_itself_waits_for_another_is_not_slow() -> None:
     """The fifth group's hosts are late, the fourth waits for them, and all others for both."""
     times = {NCCL[1]: healthy(RANKS, WINDOWS, usual_ns=4e6),
              NCCL[0]: healthy(RANKS, WINDOWS, seed=1, usual_ns=2e7)}  # fmt: skip
@@ -156,8 +156,8 @@ def test_a_group_that_itself_waits_for_another_is_not_sick() -> None:
     assert diagnose(a_job_of_kernels(modes, RANKS, expert_groups())).verdicts == ()
 
 
-def test_a_group_whose_member_comes_late_is_not_sick() -> None:
-    """The late one waits for nobody: it takes as long as ever."""
+def test_a_group_whose_member_arrives_late_is_not_slow() -> None:
+    """The late rank waits for no other: it takes as long as usual."""
     times = {NCCL[1]: healthy(RANKS, WINDOWS, usual_ns=4e6),
              NCCL[0]: healthy(RANKS, WINDOWS, seed=1, usual_ns=2e7)}  # fmt: skip
     times[NCCL[1]][11] *= 2.0
@@ -195,7 +195,7 @@ def test_single_executions_tell_as_well() -> None:
     assert verdict.slowdown == pytest.approx(1.5, rel=0.05)
 
 
-def test_where_own_times_tell_kernels_accuse_nobody() -> None:
+def test_kernels_accuse_no_rank_where_own_times_are_known() -> None:
     """A kernel may be slow and its rank none the later."""
     times = computing(ranks=4)
     times["gemm"][2] *= 1.5

@@ -71,7 +71,7 @@ def test_many_groups_at_once_are_as_each_for_itself(
 
 
 @pytest.mark.parametrize("way", [imbalances, imbalances_by_group])
-def test_equal_ranks_and_nobody_are_balanced(
+def test_equal_ranks_and_no_ranks_are_balanced(
     way: Callable[[Singles, Sequence[Ints]], tuple[Singles, Singles]],
 ) -> None:
     cv, z = way(np.full((2, 4), 7.0, np.float32), whole(4))

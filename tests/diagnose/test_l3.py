@@ -103,7 +103,7 @@ def test_below_the_floor_or_of_a_pair_nothing_is_said() -> None:
 
 
 def test_equal_ticks_have_no_scale() -> None:
-    """Where the published fence flags whoever is a tick above the others."""
+    """The published fence flags any rank a tick above the others here."""
     typical = np.full((100, 5), 2100.0)
     typical[:15] = 2132.0
     assert found(typical) == []
@@ -115,7 +115,7 @@ def test_few_executions_tell_nothing() -> None:
     assert found(typical, count=15) == []
 
 
-def test_whoever_did_not_run_it_is_no_peer() -> None:
+def test_a_rank_that_did_not_run_it_is_no_peer() -> None:
     typical = healthy(16)
     typical[5:9] = np.nan
     typical[2] *= 1.5

@@ -47,7 +47,7 @@ def test_a_slow_leaf_is_no_slow_adapter_of_anybody() -> None:
     assert found.ranks == (4, 5, 6, 7)
 
 
-def test_where_all_adapters_are_slow_nobody_is_named() -> None:
+def test_no_adapter_is_named_where_all_are_slow() -> None:
     found = the_verdict(a_wired_job(through(*range(RANKS), times=2.0)))
     assert (found.ranks, found.devices) == ((), ())
     assert "between all hosts" in found.summary
@@ -56,7 +56,7 @@ def test_where_all_adapters_are_slow_nobody_is_named() -> None:
 @pytest.mark.parametrize(
     ("rank", "metric"), [(5, "nic_rx_errors"), (-1, "nic_errors.nic-1")], ids=["rank", "adapter"]
 )
-def test_a_counter_of_errors_tells_an_adapter_from_its_cable(rank: int, metric: str) -> None:
+def test_an_error_counter_distinguishes_adapter_from_cable(rank: int, metric: str) -> None:
     """Counted for a rank, or by a processor for an adapter of its host; now and then earlier too,
     with no rows where nothing is counted."""
     window = a_wired_job(through(5))
@@ -71,7 +71,7 @@ def test_a_counter_of_errors_tells_an_adapter_from_its_cable(rank: int, metric: 
     assert not diagnose(put(a_wired_job(), hardware=errors)).verdicts
 
 
-def test_an_adapters_own_link_that_lost_half_its_lanes_is_told_from_its_cable() -> None:
+def test_an_adapters_link_with_half_its_lanes_is_distinguished_from_its_cable() -> None:
     window = a_wired_job(through(5))
     begins = np.unique(window.tables["steps"].ints("start_ns"))
     rows = [(host, nic, at, 31.5 if (host, nic) == (2, 1) and at >= begins[30] else 63.0)
@@ -121,7 +121,7 @@ def test_of_two_equals_one_must_be_twice_as_slow() -> None:
 
 
 def test_a_group_that_was_never_fast_and_has_no_equal_is_no_alibi() -> None:
-    """Rank 1's own group is slow as well, and nothing tells; that of rank 5 is not looked at."""
+    """Rank 1's own group is slow as well, with no evidence; that of rank 5 is not tested."""
     window = a_wired_job(through(1, since=0))
     comm = window.tables["comm_ops"]
     within = comm.strings("group").equals("dp-0", "dp-1")
@@ -143,14 +143,14 @@ def test_two_slow_adapters_are_two_verdicts() -> None:
     assert sorted(one.ranks for one in found) == [(5,), (10,)]
 
 
-def test_one_episode_of_a_few_steps_accuses_nobody() -> None:
+def test_one_episode_of_a_few_steps_accuses_no_device() -> None:
     def once(members: tuple[int, ...], step: int) -> float:
         return through(5)(members, step) if step < 34 else 1.0
 
     assert not diagnose(a_wired_job(once)).verdicts
 
 
-def test_whoever_waits_for_a_late_member_has_no_slow_network() -> None:
+def test_waiting_for_a_late_member_is_no_slow_network() -> None:
     causes = {one.cause for one in diagnose(a_wired_job(late=(5, 100.0))).verdicts}
     assert "network" not in causes
 
@@ -159,8 +159,8 @@ def test_what_an_overlap_swallows_deserves_no_verdict() -> None:
     assert not diagnose(a_wired_job(through(5), costs=False)).verdicts
 
 
-def test_whoever_computes_all_the_time_waits_for_no_transfer() -> None:
-    """Slow from the first step on, so that no step tells how long steps are without it."""
+def test_a_rank_that_computes_all_the_time_waits_for_no_transfer() -> None:
+    """Slow from the first step on, so that no step shows how long steps are without it."""
     window = a_wired_job(through(5, since=0))
     steps = window.tables["steps"]
     phases = (
@@ -207,7 +207,7 @@ def test_how_likely_something_happens_so_often_by_chance() -> None:
     assert log_tail(5, 10, 0.9) == 0.0
 
 
-def test_episodes_that_passed_are_told_from_one_that_still_goes_on() -> None:
+def test_past_episodes_are_distinguished_from_one_that_goes_on() -> None:
     slow = np.array([[1, 1, 0, 0, 1, 0], [0, 0, 0, 1, 1, 1]], np.bool_)
     runs = Runs.of(slow)
     assert (sorted(runs.length.tolist()), runs.longest, runs.passing) == ([1, 2, 3], 3, 2)

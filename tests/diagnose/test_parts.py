@@ -110,7 +110,7 @@ def test_a_match_column_counts_alone() -> None:
     assert key[0] == key[1] >= 0
 
 
-def test_who_comes_last_and_what_that_alone_costs() -> None:
+def test_which_rank_arrives_last_and_what_that_alone_costs() -> None:
     job = a_job(steps=40, noise=0.0, faults=[Fault((2,), "forward-compute", 0, ms=60)])
     line = timeline(job)
     arrivals = collect_arrivals(job, line)
@@ -151,7 +151,7 @@ def a_pause_between_passes(comm: str, operators: list[tuple[object, ...]]) -> Wi
         pytest.param("blocked_ns", (10 * MS,), id="host"),
     ],
 )
-def test_gaps_between_phases_are_told_from_what_lies_before_and_after(
+def test_gaps_between_phases_are_distinguished_from_times_before_and_after(
     comm: str, times: tuple[int, ...]
 ) -> None:
     operators = [(rank, 0, "dp-0", 0, "AllReduce", -1, START + 55 * MS, *times) for rank in (0, 1)]
@@ -162,7 +162,7 @@ def test_gaps_between_phases_are_told_from_what_lies_before_and_after(
 
 
 def test_a_wait_ends_with_its_operator_however_early_that_was_called() -> None:
-    """Called in forward, waited for in the gap; another ends in backward and blocks nobody."""
+    """Called in forward, waited for in the gap; another ends in backward and blocks no rank."""
     operators = [
         (rank, 0, "dp-0", seq, "AllReduce", -1, START + 20 * MS, START + end * MS, blocked * MS)
         for rank in (0, 1)
@@ -174,7 +174,7 @@ def test_a_wait_ends_with_its_operator_however_early_that_was_called() -> None:
     assert np.allclose(own.own[own.phases.index(OUTSIDE)], 50 * MS)
 
 
-def test_gaps_may_be_waiting_where_stages_hand_over_unseen() -> None:
+def test_gaps_may_be_waiting_where_stage_transfers_are_unrecorded() -> None:
     operators = [(rank, 0, "dp-0", 0, "AllReduce", -1, START, START, START + MS) for rank in (0, 1)]
     window = a_pause_between_passes("start_ns end_ns", [*operators])
     groups = (*window.job.groups, ProcessGroup("pp-0", "pp", (0, 1)))

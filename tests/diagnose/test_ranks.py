@@ -119,7 +119,7 @@ def test_a_rank_without_its_processor() -> None:
     assert (verdict.cause, verdict.ranks, verdict.phase) == ("host", (3,), None)
 
 
-def test_strangers_on_its_processor_are_contention() -> None:
+def test_other_processes_on_its_processor_are_contention() -> None:
     verdict = the_verdict(diagnose(a_pinned_rank(strangers=0.9)))
     assert (verdict.cause, verdict.ranks) == ("contention", (3,))
 
@@ -151,7 +151,7 @@ def test_one_of_two_ranks() -> None:
 
 
 def test_waiting_ranks_look_as_slow_and_are_victims() -> None:
-    """All walls are equal in backward: whoever waits for the culprit leaves with it."""
+    """All durations are equal in backward: ranks that wait for the culprit leave with it."""
     job = a_job(noise=0.02, faults=[Fault((2,), "backward-compute", 100, ms=60)])
     phases = job.tables["phases"]
     late = phases.strings("phase").equals("backward-compute") & (phases.ints("step") > 100)
@@ -162,7 +162,7 @@ def test_waiting_ranks_look_as_slow_and_are_victims() -> None:
 
 
 def test_a_delay_that_costs_nothing_is_no_verdict() -> None:
-    """Rule 4: the rank loads longer and has less to compute, so that nobody waits for it."""
+    """Rule 4: the rank loads longer and has less to compute, so that no rank waits for it."""
 
     def lighter(own: Floats) -> Floats:
         own[2, 2] -= 30 * MS
@@ -203,7 +203,7 @@ def test_without_one_table_the_rest_still_names_the_rank(name: str) -> None:
     assert any(name in skipped.why for skipped in diagnosis.skipped)
 
 
-def test_without_phases_the_time_between_collectives_tells() -> None:
+def test_without_phases_the_time_between_collectives_counts() -> None:
     job = without(a_job(faults=[Fault((2,), "forward-compute", 100, ms=60)]), "phases")
     verdict = the_verdict(diagnose(job))
     assert (verdict.ranks, verdict.phase) == ((2,), None)

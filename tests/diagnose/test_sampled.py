@@ -28,7 +28,7 @@ def mean(one: Sampled, begin: float, end: float) -> Floats:
 EACH_SECOND = samples(*((0, at, 0.9 if at == 5 else 0.1) for at in range(1, 10)), (1, 5, 0.2))
 
 
-def test_a_moment_between_two_samples_is_told_by_the_next_one() -> None:
+def test_a_moment_between_two_samples_is_known_from_the_next_one() -> None:
     assert mean(EACH_SECOND, 4.2, 4.4)[0] == pytest.approx(0.9)
     assert mean(EACH_SECOND, 5.2, 5.4)[0] == pytest.approx(0.1)
 
@@ -37,18 +37,18 @@ def test_samples_count_for_as_long_as_they_tell_of() -> None:
     assert mean(EACH_SECOND, 3.5, 5.0)[0] == pytest.approx((0.5 * 0.1 + 0.9) / 1.5)
 
 
-def test_what_no_sample_tells_of_is_unknown() -> None:
+def test_a_moment_without_a_sample_is_unknown() -> None:
     assert np.isnan(mean(EACH_SECOND, 20, 30)).all()
     assert np.isnan(mean(EACH_SECOND, 2, 3)[1])
     assert mean(EACH_SECOND, 4.5, 4.6)[1] == pytest.approx(0.2)
 
 
-def test_after_a_gap_a_sample_tells_of_a_moment_only() -> None:
+def test_after_a_gap_a_sample_counts_for_a_moment_only() -> None:
     after_gap = samples(*((0, at, 0.1) for at in (1, 2, 3, 4, 60)))
     assert np.isnan(mean(after_gap, 20, 30)[0])
     assert mean(after_gap, 58.5, 59.0)[0] == pytest.approx(0.1)
 
 
-def test_a_counter_that_nobody_took() -> None:
+def test_a_counter_that_was_not_recorded() -> None:
     table = Table({"metric": Strings.of(["load1"]), "ts_ns": np.array([1]), "value": np.ones(1)})
     assert np.isnan(sampled(table, "run_delay", np.array([0]), 2).mean(0, SECOND)).all()

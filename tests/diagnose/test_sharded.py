@@ -1,4 +1,4 @@
-"""Parameters are gathered while passes run: waiting for them is nobody's own time."""
+"""Parameters are gathered while passes run: waiting for them is no rank's own time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rank that stands still for seconds, told by the longest kernels of a minute alone."""
+"""A rank that stalls for seconds, found by the longest kernels of a minute alone."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def said(window: Window) -> list[Verdict]:
     return list(diagnose(window).verdicts)
 
 
-def test_whoever_alone_waits_for_nobody_is_waited_for() -> None:
+def test_the_only_rank_that_does_not_wait_is_waited_for() -> None:
     longest = waits()
     longest[np.arange(8) != 5, 1] += 6.0 * SECOND
     (found,) = stalled(longest, HOSTS)
@@ -75,14 +75,14 @@ def test_where_waits_differ_by_seconds_the_least_is_no_culprit() -> None:
 
 
 @pytest.mark.parametrize("row", [0, 7])
-def test_who_saves_for_the_others_is_let_be(row: int) -> None:
+def test_a_rank_that_saves_for_the_others_is_not_accused(row: int) -> None:
     longest = waits()
     longest[np.arange(8) != row] += 6.0 * SECOND
     assert stalled(longest, HOSTS) == []
 
 
 def test_a_rank_that_compiles_now_and_then_is_named_by_summaries_alone() -> None:
-    """Case 4 of ARGUS: its device is idle meanwhile, and no kernel of its own is any longer."""
+    """Case 4 of ARGUS: its device is idle, and no kernel of its own takes longer."""
     longest = waits()
     longest[np.arange(8) != 5, 1:] += 4.0 * SECOND
     (verdict,) = said(a_job(longest))

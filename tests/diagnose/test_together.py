@@ -1,4 +1,4 @@
-"""Which slow ranks are told of as one: neighbours on a host that went bad at the same time."""
+"""Slow ranks that get one verdict: neighbours on a host that became slow at the same time."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_neighbours_that_go_bad_at_once_are_one_verdict() -> None:
     [slow(9), slow(3, start=40), slow(3, times=3.0)],
     ids=["on another host", "since another step", "to another degree"],
 )
-def test_what_differs_is_told_apart(other: Fault) -> None:
+def test_different_slow_ranks_are_not_joined(other: Fault) -> None:
     assert named(on_hosts(slow(2), other)) == sorted([(2,), other.ranks])
 
 
@@ -47,7 +47,7 @@ def test_of_what_was_there_from_the_start_two_may_be_chance_and_four_are_not() -
     assert named(on_hosts(slow(2, 3, 5, 6, start=0))) == [(2, 3, 5, 6)]
 
 
-def test_the_cost_of_several_is_told_once() -> None:
+def test_the_cost_of_several_is_reported_once() -> None:
     alone = diagnose(on_hosts(slow(2))).verdicts[0].lost_fraction
     both = diagnose(on_hosts(slow(2, 3))).verdicts[0].lost_fraction
     assert alone is not None

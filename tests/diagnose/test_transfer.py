@@ -1,4 +1,4 @@
-"""Data that moves slower in one group than in its equals, and all that looks like it and is not."""
+"""Data that moves slower in one group than in equal ones, and cases that only look like it."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_two_groups_want_more() -> None:
     assert the_network(a_job(PAIRS, slow_in(1, 1.8)))
 
 
-def test_whoever_waits_for_a_late_member_has_no_slow_network() -> None:
+def test_waiting_for_a_late_member_is_no_slow_network() -> None:
     found = diagnose(a_job(FOURS, slow_in(-1), slow_rank=1))
     assert [(one.cause, one.ranks) for one in found.verdicts] == [("compute", (1,))]
 
@@ -202,7 +202,7 @@ def test_a_transfer_beside_computation_competes_with_it() -> None:
     assert not the_network(put(window, kernels=Table({**columns, "kernel": Strings.of(listed)})))
 
 
-def test_an_unrecorded_member_may_be_who_all_wait_for() -> None:
+def test_an_unrecorded_member_may_be_the_one_all_wait_for() -> None:
     def lost(comm: Table) -> Table:
         return comm.take(~(comm.strings("group").equals("dp-1") & (comm.ints("rank") == 6)))
 

@@ -88,7 +88,7 @@ def test_what_was_interrupted_goes_on_with_the_jobs_that_are_not_done(
 ) -> None:
     played: list[str] = []
 
-    def interrupted_once(case: Case, fast: bool) -> Result:
+    def interrupted_once(case: Case, fast: bool, _: object) -> Result:
         played.append(case.id)
         if len(played) == 2:
             raise KeyboardInterrupt
@@ -114,12 +114,14 @@ def test_what_failed_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     """For want of memory, say, beside other work."""
     monkeypatch.setattr(
         "stepscope.evaluate.runner.run_case",
-        lambda case, fast: replace(a_result(case.id), failed="its process died"),
+        lambda case, fast, _: replace(a_result(case.id), failed="its process died"),
     )
     kept = tmp_path / "now.json"
     args = ["evaluate", "--family", "healthy", "--jobs", "1", "--json", str(kept)]
     assert main(args) == 0 and len(read(kept).failed) == 1
-    monkeypatch.setattr("stepscope.evaluate.runner.run_case", lambda case, fast: a_result(case.id))
+    monkeypatch.setattr(
+        "stepscope.evaluate.runner.run_case", lambda case, fast, _: a_result(case.id)
+    )
     assert main([*args, "--resume"]) == 0 and read(kept).failed == ()
 
 

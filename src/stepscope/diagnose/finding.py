@@ -1,6 +1,7 @@
-"""What diagnosis says: findings of single methods, verdicts out of all of them, the diagnosis.
+"""The results of a diagnosis: findings of single methods, verdicts, and the diagnosis itself.
 
-Field for field the JSON of `docs/diagnosis-json.md`; `report` only renders it.
+Verdict and Diagnosis have the fields of the JSON in `docs/diagnosis-json.md`; `report` only renders
+them.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Device:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What one method saw, in one sentence a person can check, and its numbers."""
+    """What one method observed, in a sentence that a person can check, with its numbers."""
 
     method: str
     detail: str
@@ -45,7 +46,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Decision:
-    """One rule applied to one candidate: what it compared, and whether the limit was reached."""
+    """One rule applied to one candidate: the value, its limit, and whether it was reached."""
 
     rule: str
     fired: bool
@@ -53,12 +54,12 @@ class Decision:
     limit: float | None = None
     says: str = ""
     gate: bool = True
-    """Whether a candidate is let go if this did not fire; else it only informs."""
+    """Whether a candidate is rejected if this did not fire; else it only informs."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What one method observed, before blame is decided; with empty `ranks`, about everyone.
+    """What one method found, before blame is decided; empty `ranks` mean all ranks.
 
     `lost_ns` is the time per affected step that would come back (0: not known), `lost_fraction`
     the same as a share of step time, `slowdown` how many times longer than its peers, `victims` how
@@ -72,7 +73,7 @@ class Finding:
     ranks: tuple[int, ...] = ()
     group: str | None = None
     devices: tuple[Device, ...] = ()
-    """Where the method itself says which; else they follow from cause and ranks."""
+    """The devices, if the method itself names them; else they follow from cause and ranks."""
     phase: str | None = None
     function: str | None = None
     kernels: tuple[str, ...] = ()
@@ -96,18 +97,18 @@ class Slowdown(Finding):
     """Ranks that take longer than their peers."""
 
     suspect: Suspect | None = None
-    """Where a method found one rank by its own time: what it costs, and why, is then worked out."""
+    """The rank, if a method found it by its own time; its cost and cause are then determined."""
     supporting: tuple[Evidence, ...] = ()
-    """What supports its cause."""
+    """The evidence for its cause."""
     least_fraction: float = LEAST_COST
-    """The cost below which it is not worth a verdict."""
+    """The least cost that is worth a verdict."""
     lag_ns: float | None = None
     """By how much it arrived last in collectives, per step."""
     spikes: int | None = None
     """In how many of its `of_steps` steps it is slow; None: in all of them."""
     of_steps: int = 0
     clock: float | None = None
-    """Its device's clock over its peers'."""
+    """Its device's clock divided by its peers'."""
     extent: Extent = "some"
     """Which parts of a step it is slow in."""
     of_gpu: bool = False
@@ -117,16 +118,18 @@ class Slowdown(Finding):
     columns: frozenset[int] = frozenset()
     """Steps, or windows, in which it is slow, as numbers within what was judged."""
     costs_alone: bool = False
-    """Whether its cost is what it takes longer itself: of several the others wait for the last."""
+    """Whether its cost is only its own excess: of several ranks, the others wait for the last."""
     has_onset: bool = False
-    """Whether it was well for a part of the time, so that the onsets of two can be compared."""
+    """Whether it was normal for a part of the time, so that the onsets of two can be compared."""
     says: str = ""
     """The summary, where the usual sentence does not fit."""
 
     @property
     def costs_enough(self) -> bool:
-        """Whether it costs the job anything worth a verdict; a cost that is unknown is no reason
-        to be silent where the method itself accuses."""
+        """Whether it costs the job enough for a verdict.
+
+        An unknown cost is enough if the method itself accuses the ranks.
+        """
         if self.lost_fraction is None:
             return self.suspect is None
         return self.lost_fraction >= self.least_fraction
@@ -154,7 +157,7 @@ class Regression(Finding):
     """Steps that take longer on all ranks."""
 
     measured: bool = False
-    """Whether something measured shows the cause; else it follows from what rose along."""
+    """Whether a measurement shows the cause; else it follows from what rose at the same time."""
     exposed: str | None = None
     """The operator that computing now waits for."""
     paused_steps: int | None = None
@@ -163,7 +166,7 @@ class Regression(Finding):
 
 @dataclass(frozen=True)
 class Unsteady(Finding):
-    """The step times of the whole job: single long steps, or a lasting rise. It accuses nobody."""
+    """Single long steps, or a lasting rise, of the whole job's step times. It accuses no rank."""
 
     spikes: tuple[int, ...] = ()
     """Columns of long steps that no schedule explains."""
@@ -179,7 +182,7 @@ class Stuck(Finding):
     unfinished: bool = False
     """Whether members that disagree are still in the operator."""
     without_dump: tuple[int, ...] = ()
-    """Ranks of which only a missing dump could tell."""
+    """Ranks whose state only a missing dump could show."""
 
     @property
     def kind(self) -> Kind:
@@ -188,7 +191,7 @@ class Stuck(Finding):
 
 @dataclass(frozen=True)
 class Candidate:
-    """Somebody who was considered for a verdict, and every rule that was applied on the way."""
+    """A rank, group or all ranks considered for a verdict, with every rule that was applied."""
 
     who: str
     """`rank 7`, `group dp-3`, `all ranks`."""
@@ -199,7 +202,7 @@ class Candidate:
 
     @property
     def ended_by(self) -> Decision | None:
-        """The rule that kept it from a verdict."""
+        """The rule that rejected it; None if it has a verdict."""
         if self.verdict is not None:
             return None
         return next((one for one in self.decisions if one.gate and not one.fired), None)
@@ -207,7 +210,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Verdict:
-    """One culprit: who, why, since when, what it costs, what to do."""
+    """One culprit: which ranks, why, since when, at what cost, and what to do."""
 
     kind: Kind
     cause: Cause
@@ -235,12 +238,12 @@ class Verdict:
     lost_rank_ns: float = 0.0
     """What it cost, in nanoseconds of one rank: a GPU-hour is 3.6e12."""
     stack: tuple[str, ...] = ()
-    """The culprit's call stack, outermost first, where one was caught (hangs)."""
+    """The culprit's call stack, outermost first, where one was sampled (hangs)."""
 
 
 @dataclass(frozen=True)
 class AnomalousWindow:
-    """A range of steps in which the job as a whole was not itself."""
+    """A range of steps in which the job as a whole was abnormal."""
 
     kind: WindowKind
     steps: Span
@@ -258,7 +261,7 @@ class ClockFit:
 
 @dataclass(frozen=True)
 class Skipped:
-    """A method that could not run, and for want of what."""
+    """A method that could not run, and the reason: what data is missing."""
 
     method: str
     why: str
@@ -297,13 +300,13 @@ class RankTime:
 
 @dataclass(frozen=True)
 class Latecomer:
-    """Who made the others wait the most in the collectives of one group and operator."""
+    """The rank that made the others wait most in the collectives of one group and operator."""
 
     group: str
     op: str
     rank: int
     last: int
-    """In how many of them it came last."""
+    """In how many of them it arrived last."""
     operators: int
     caused_ns: int
     """Waiting of all others for this rank alone, per step."""
@@ -332,12 +335,12 @@ class Diagnosis:
     series: StepSeries = StepSeries((), ())
     rank_phases: tuple[RankPhase, ...] = ()
     rank_times: tuple[RankTime, ...] = ()
-    """Only of traces that show every kernel or operator."""
+    """Only for traces that show every kernel or operator."""
     latecomers: tuple[Latecomer, ...] = ()
     limits: tuple[Limit, ...] = ()
     """What limits an average step, the largest first; only of traces, too."""
     candidates: tuple[Candidate, ...] = ()
-    """Everybody who was considered, verdict or not."""
+    """All candidates, with a verdict or without."""
     losses: Mapping[str, int] = field(default_factory=dict)
     """Rows known to be lost, by table."""
     cost: Mapping[str, float] = field(default_factory=dict)

@@ -26,7 +26,7 @@ STRENGTHS: tuple[Strength, ...] = ("measured", "inferred", "residual")
 
 @dataclass(frozen=True, init=False)
 class Needs:
-    """Tables and columns without which a method has nothing to look at.
+    """The tables, columns and ranks that a method cannot run without.
 
     `Needs("phases", "comm_ops.end_ns", "kernels|kernel_summaries", ranks=2)`: a table, a column of
     a table, one of two tables, and at least two ranks. `hardware:sm_clock_mhz` is a metric.
@@ -40,7 +40,7 @@ class Needs:
         object.__setattr__(self, "ranks", ranks)
 
     def missing(self, window: Window) -> str | None:
-        """Why a method that needs this cannot run; None where it can."""
+        """Why a method with these needs cannot run; None where it can."""
         lacking = [one for one in self.wanted if not _has_any(window, one.split("|"))]
         tables = [one for one in lacking if "." not in one and ":" not in one]
         if tables:
@@ -86,19 +86,19 @@ def _described(wanted: str) -> str:
 
 @dataclass(frozen=True)
 class SoFar:
-    """What was decided before a detector runs."""
+    """What has been decided when a detector runs."""
 
     blamed: frozenset[int] = frozenset()
     """Ranks that have a verdict."""
     culprits: tuple[Suspect, ...] = ()
     """The slow ranks among them."""
     lost_ns: Floats = field(default_factory=lambda: np.zeros(0))
-    """What all verdicts so far cost in each step; empty: nothing."""
+    """Time that all verdicts so far cost in each step; empty: none."""
 
 
 @runtime_checkable
 class Detector(Protocol):
-    """Finds who is slow, or stuck, or when the job got slow."""
+    """Finds slow or stuck ranks, slow links, or steps in which the whole job was slow."""
 
     name: str
     """The same id in evidence, `skipped`, `--method` and docs/methods."""
@@ -111,23 +111,23 @@ class Detector(Protocol):
 
 @dataclass(frozen=True)
 class Explained:
-    """Why a suspect is slow, by one explanation; without a cause, evidence only."""
+    """What one explanation says about a suspect: its cause, or only evidence if that is None."""
 
     cause: Cause | None
     strength: Strength
     evidence: tuple[Evidence, ...] = ()
     share: float | None = None
-    """Of the excess, that it explains; None where that cannot be told."""
+    """The part of the excess that it explains; None if not known."""
     needed: float = 0.5
-    """The share from which it explains most of the excess."""
+    """From this share on it counts as explaining most of the excess."""
     function: str | None = None
     kernels: tuple[str, ...] = ()
     phase: str | None = None
-    """A phase that says more than the one in which the rank was found to be slow."""
+    """A phase more specific than the one in which the rank was found to be slow."""
     slowdown: float | None = None
     """How many times longer the rank takes in that phase than its peers."""
     whole_rank: bool = False
-    """Whether the cause concerns all the rank does, so that no phase is to be named."""
+    """Whether the cause concerns all work of the rank, so that no phase is named."""
     proven: bool = False
     """Whether the cause itself was measured, and not only where the time goes."""
     of_gpu: bool = False
@@ -142,7 +142,7 @@ class Explained:
 
 @runtime_checkable
 class Explanation(Protocol):
-    """Says why a suspect is slow."""
+    """Explains why a suspect is slow."""
 
     name: str
     causes: tuple[Cause, ...]

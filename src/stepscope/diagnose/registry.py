@@ -1,4 +1,4 @@
-"""The methods of diagnosis: who finds, and who explains, in the order in which they are asked."""
+"""The methods of diagnosis: detectors and explanations, in the order in which they run."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ DETECTORS: tuple[Detector, ...] = (
 )
 
 BY_STEPS = (*STEP_TIMES, *SLOW_RANKS, *SLOW_NETWORK, *EVERYONE)
-"""Those that compare steps: a job without any has nothing for them."""
+"""Detectors that compare steps: they cannot run on a job without steps."""
 
 PUBLISHED: tuple[Detector, ...] = (
     ArgusL1Published(),
@@ -68,7 +68,7 @@ PUBLISHED: tuple[Detector, ...] = (
     ArgusL3Published(),
     SlowSingleKernels(),
 )
-"""Run only by name: the papers' rules as they are printed, and variants beside the default."""
+"""Detectors that run only by name: the papers' rules as printed, and variants of the default."""
 
 EXPLANATIONS: tuple[Explanation, ...] = (
     GcPauses(),
@@ -113,7 +113,7 @@ def _named(name: str) -> Sequence[Detector]:
 
 
 def explanations(names: Sequence[str]) -> tuple[Explanation, ...]:
-    """All explanations; other people's come first where they are named."""
+    """All explanations; those of other packages come first where they are named."""
     wanted = set(names) - {DEFAULT} - {one.name for one in (*DETECTORS, *PUBLISHED)}
     foreign = [one for one in third_party() if one.name in wanted] if wanted else []
     return (*(one for one in foreign if isinstance(one, Explanation)), *EXPLANATIONS)
@@ -177,7 +177,7 @@ def _line(text: str) -> str:
 
 
 def _cost(text: str) -> str:
-    """What a module's docstring says behind `Cost:`; empty where it says nothing."""
+    """The text after `Cost:` in a module's docstring; empty where there is none."""
     _, found, said = text.partition("Cost: ")
     return _line(said.partition("Cannot see")[0].partition("\n\n")[0]) if found else ""
 

@@ -166,14 +166,14 @@ class _Search:
         return self._keep(found)
 
     def _slow_kernels(self) -> list[Finding]:
-        told: list[Finding] = []
+        slow_kernels: list[Finding] = []
         for detector in registry.SLOW_KERNELS:
-            ranks = frozenset(rank for one in (*self.blamed, *told) for rank in one.ranks)
+            ranks = frozenset(rank for one in (*self.blamed, *slow_kernels) for rank in one.ranks)
             known = self._ask(detector, Finding, ranks)
             slow = [one for one in known if isinstance(one, Slowdown)]
             merged = joined(self.job.window, slow) if detector.name == "argus-l3" else slow
-            told += [*merged, *(one for one in known if not isinstance(one, Slowdown))]
-        return self._keep(told)
+            slow_kernels += [*merged, *(one for one in known if not isinstance(one, Slowdown))]
+        return self._keep(slow_kernels)
 
     def _keep(self, found: Sequence[Kind]) -> list[Kind]:
         """Those that cost enough; the others are let go."""

@@ -21,19 +21,19 @@ class Suspect:
     row: int
     phase: str | None
     phases: tuple[str, ...]
-    """Every phase in which it is slower; none where its pauses alone count."""
+    """Every phase in which it is slower; empty if only its pauses count."""
     first: int
     stop: int
     effect: float
     z: float
     needed: float
     excess_ns: float
-    """Per step, over its phases: what the rank takes longer than its peers."""
+    """Time per step, over its phases, that the rank takes longer than its peers."""
     slowdown: float
     inflated: int
     """How many phases carry a share of the excess."""
     spikes: tuple[int, ...] = ()
-    """The columns in which it is slow, where it is not so in all of them."""
+    """The columns in which it is slow; empty: all from `first` to `stop`."""
     alone: bool = False
     """Whether it is suspected for the length of one spike, and not for how many there are."""
     worst: tuple[int, int] | None = None
@@ -43,7 +43,7 @@ class Suspect:
 
     @property
     def columns(self) -> slice | Ints:
-        """Where it is slow."""
+        """The columns in which it is slow."""
         return np.array(self.spikes, np.int64) if self.spikes else slice(self.first, self.stop)
 
     @property
@@ -53,7 +53,7 @@ class Suspect:
 
     @property
     def at_its_worst(self) -> Suspect:
-        """Only where it is slow, so that what else was measured then is not diluted."""
+        """The suspect in its worst run of spikes only, so that measurements are not diluted."""
         if self.worst is None:
             return self
         first, stop = self.worst

@@ -24,7 +24,7 @@ from stepscope.diagnose.detect.slow_group_kernels import Shifted, groups_of, shi
 from stepscope.diagnose.detect.slow_kernel import EFFECT, LEAST_WINDOWS, Slower, slower
 from stepscope.diagnose.explain import gpu
 from stepscope.diagnose.explain.experts import Part, more_for_experts
-from stepscope.diagnose.explain.kernels import MOST, evidence_of, group_of, longer
+from stepscope.diagnose.explain.kernels import MOST, evidence_of, group_of, longer_kernels
 from stepscope.diagnose.explain.passes import TOUCHED, UNTOUCHED
 from stepscope.diagnose.explain.tokens import exceeds
 from stepscope.diagnose.finding import Cause, Decision, Extent, Slowdown, SlowLink, Span, Value
@@ -67,7 +67,7 @@ class SlowGroupKernels:
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[SlowLink]:
         known = None if _ends_known(job) else recorded_kernels(job)
         if known is not None:
-            for one in _sick_groups(job, known, so_far.blamed):
+            for one in _slow_groups(job, known, so_far.blamed):
                 yield _group_finding(job, known, one)
 
 
@@ -84,7 +84,7 @@ class KernelStalls:
 
 
 def recorded_kernels(job: Observed) -> Recorded | None:
-    """The kernels of all ranks, read once; None where nobody recorded them."""
+    """The kernels of all ranks, read once; None where they were not recorded."""
     if "recorded" not in job.shared:
         job.shared["recorded"] = recorded(job.window, job.line)
     known: Recorded | None = job.shared["recorded"]
@@ -92,12 +92,12 @@ def recorded_kernels(job: Observed) -> Recorded | None:
 
 
 def _covered(job: Observed) -> bool:
-    """Whether own times hold what kernels take."""
+    """Whether own times contain what kernels take."""
     return bool(set(job.own.phases) - set(BESIDE_PASSES))
 
 
 def _ends_known(job: Observed) -> bool:
-    """Whether operators were recorded, of which `links` knows more."""
+    """Whether the ends of operators were recorded, from which `slow_link` finds more."""
     comm = job.window.table("comm_ops")
     return comm is not None and comm.has("end_ns")
 
@@ -110,13 +110,13 @@ def _slow_ranks(job: Observed, known: Recorded, named: Collection[int]) -> list[
 
 
 def _is_several(finding: Slowdown) -> bool:
-    """Whether it lasts, or more than one kernel says so: a slow device is slow in all it runs."""
+    """Whether it lasts, or several kernels show it: a slow device is slow in all it runs."""
     return len(finding.kernels) > 1 or len(finding.columns) >= LEAST_WINDOWS
 
 
 def _of_rank(job: Observed, known: Recorded, one: Slower) -> Slowdown:
     windows, group = np.arange(one.first, one.stop), group_of(job, one.row, None)
-    found = longer(known, group, one.row, windows, is_computing)
+    found = longer_kernels(known, group, one.row, windows, is_computing)
     excess_ns = float(np.nansum(one.usual)) * math.expm1(one.effect)
     lengthened = sum(kernel.lost_ns for kernel in found) >= MOST * excess_ns
     cause = _cause(job, known, group, one) if lengthened else "load_imbalance"
@@ -162,7 +162,7 @@ def _columns(job: Observed, known: Recorded, one: Slower) -> Span:
 
 
 def _cause(job: Observed, known: Recorded, group: Ints, one: Slower) -> Cause:
-    """Of longer executions. If those of experts alone are longer, these may have more tokens."""
+    """The cause of longer executions; those of experts alone may mean more tokens."""
     windows = np.arange(one.first, one.stop)
     parts = _parts(known, group, one.row, windows)
     experts = more_for_experts(parts)
@@ -182,7 +182,7 @@ def _parts(known: Recorded, group: Ints, row: int, windows: Ints) -> dict[str, P
             spent = _spent(times, windows)
             usual = stats.median(spent[group[group != row]])
             before = parts.get(times.kernel, Part(0.0, 0.0))
-            parts[times.kernel] = Part(before.mine_ns + spent[row], before.usual_ns + usual)
+            parts[times.kernel] = Part(before.own_ns + spent[row], before.usual_ns + usual)
     return {name: part for name, part in parts.items() if part.usual_ns > 0}
 
 
@@ -195,7 +195,7 @@ def _extent(known: Recorded, group: Ints, row: int, windows: Ints) -> Extent:
     """As `passes.extent`, by the kernels of the optimizer and all others."""
     parts = _parts(known, group, row, windows)
     rest = {name for name in parts if any(word in name.lower() for word in OPTIMIZES)}
-    ratios = [sum(parts[name].mine_ns for name in some) / sum(parts[name].usual_ns for name in some)
+    ratios = [sum(parts[name].own_ns for name in some) / sum(parts[name].usual_ns for name in some)
               for some in (parts.keys() - rest, rest) if some]  # fmt: skip
     if len(ratios) < 2 or ratios[0] <= 1 + EFFECT:
         return "some"
@@ -203,9 +203,11 @@ def _extent(known: Recorded, group: Ints, row: int, windows: Ints) -> Extent:
     return "everything" if touched >= TOUCHED else "passes" if touched <= UNTOUCHED else "some"
 
 
-def _sick_groups(job: Observed, known: Recorded, guilty: Collection[int]) -> list[Shifted]:
-    """Groups whose data moves slower. Slow members make each other wait, so that nobody in such a
-    group shows how long its data moves."""
+def _slow_groups(job: Observed, known: Recorded, guilty: Collection[int]) -> list[Shifted]:
+    """Groups whose data moves slower, except those with a slow member.
+
+    Slow members make each other wait, so no member of such a group shows how long its data moves.
+    """
     lanes = [times for times in known if is_communicating(times.kernel)]
     slow = set(np.flatnonzero(np.isin(job.line.ranks, list(guilty))).tolist())
     return [one for one in shifted_groups(lanes, groups_of(job.window), _whole(known))

@@ -24,7 +24,7 @@ MOSTLY = 0.5
 
 
 def stalls(job: Observed, known: Recorded, named: Collection[int]) -> list[Slowdown]:
-    """Who stood still, the named ranks aside."""
+    """Ranks that stalled, except those that are already named."""
     longest = _longest(known)
     if longest is None:
         return []
@@ -33,14 +33,14 @@ def stalls(job: Observed, known: Recorded, named: Collection[int]) -> list[Slowd
 
 
 def _longest(known: Recorded) -> Floats | None:
-    """`[rank, window]` of kernels that communicate; None where no longest ones were kept."""
+    """`[rank, window]`: the longest communication kernel; None where none was recorded."""
     kept = [times.longest_ns for times in known if is_communicating(times.kernel)]
-    told = [one for one in kept if one is not None]
-    return np.fmax.reduce(told) if told else None
+    recorded = [one for one in kept if one is not None]
+    return np.fmax.reduce(recorded) if recorded else None
 
 
 def _hosts(job: Observed) -> list[Ints]:
-    """Rows of each host, of several ranks."""
+    """Rows of each host with several ranks."""
     hosts: dict[str, list[int]] = {}
     for row, rank in enumerate(job.line.ranks.tolist()):
         hosts.setdefault(job.window.host_of(rank) or f"rank {rank}", []).append(row)
@@ -56,7 +56,7 @@ def _finding(job: Observed, known: Recorded, one: Stalled) -> Slowdown:
     did = f"one execution of {kernels[0]} took that long" if kernels else "its device was idle"
     detail = f"all others waited {max(one.waited_ns) / 1e9:.1f} s for it{often}; {did}"
     lost_fraction = min(lost_ns / float(known.length_ns.sum()), 1.0)
-    # that it is the same rank again is chance in one job of as many as it has ranks
+    # a second stall hits the same rank by chance in one job of as many as there are ranks
     least = LEAST_COST if windows.size > 1 else LEAST_COST_ONCE
     values: dict[str, Value] = {
         "waited_ns": max(one.waited_ns), "windows": int(windows.size),
@@ -78,6 +78,6 @@ def _own(known: Recorded, one: Stalled) -> Iterator[str]:
     """Computing kernels of which a single execution explains what others waited."""
     for times in known:
         if is_computing(times.kernel) and times.longest_ns is not None:
-            mine = times.longest_ns[np.ix_(one.rows, one.windows)]
-            if np.nan_to_num(mine).max() >= MOSTLY * max(one.waited_ns):
+            own_ns = times.longest_ns[np.ix_(one.rows, one.windows)]
+            if np.nan_to_num(own_ns).max() >= MOSTLY * max(one.waited_ns):
                 yield times.kernel

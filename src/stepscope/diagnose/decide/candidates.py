@@ -1,4 +1,4 @@
-"""Everybody who was considered for a verdict, with the decisions that led there or away."""
+"""All candidates for a verdict, with the decisions that led to one or not."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from stepscope.diagnose.words.advice import name_ranks
 
 
 def candidates(verdicts: Sequence[Verdict], let_go: Sequence[Finding]) -> tuple[Candidate, ...]:
-    """Those with a verdict in its order, then those that were let go."""
+    """Candidates with a verdict in its order, then those that were rejected."""
     accused = [
         Candidate(_who(one), one.ranks, at, one.decisions) for at, one in enumerate(verdicts)
     ]

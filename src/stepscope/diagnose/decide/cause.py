@@ -27,7 +27,7 @@ class Reason:
 
 
 def reason_of(job: Observed, suspect: Suspect, explanations: Sequence[Explanation]) -> Reason:
-    """The cause of one suspect's excess; `unknown` where no explanation applies."""
+    """The best explanation of a suspect's excess; `unknown` where none applies."""
     found = [(one, explained) for one in explanations
              if (explained := one.explain(job, suspect)) is not None]  # fmt: skip
     causes = [(one, explained) for one, explained in found if explained.cause is not None]

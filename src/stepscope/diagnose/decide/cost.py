@@ -1,4 +1,4 @@
-"""What would come back: the steps replayed with the culprits at their peers' speed (rule 4)."""
+"""What culprits cost: the steps are replayed with them at their peers' speed (blame rule 4)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from stepscope.diagnose.decide.held_up import graph_about
-from stepscope.diagnose.decide.savings import Savings, Shrinking, coupled, savings, unseen_groups
+from stepscope.diagnose.decide.savings import Savings, Shrinking, coupled, savings, unrecorded_rows
 from stepscope.diagnose.graph.replay import Replay
 from stepscope.diagnose.graph.step_graph import StepGraph
 from stepscope.diagnose.numeric import stats
@@ -33,20 +33,20 @@ ranks takes a tenth of a second. Our simulator."""
 
 @dataclass(frozen=True)
 class Cost:
-    """`lost_ns` per step for all culprits together, and each one's share of the step time."""
+    """The time lost per step by all culprits together, and each one's share of the step time."""
 
     lost_ns: Floats
     fractions: tuple[float, ...]
     lag_ns: tuple[float | None, ...]
-    """By how much the culprits arrived last, per step of each one; None where not seen."""
+    """By how much the culprits arrived last, per step of each one; None where not recorded."""
 
 
 def accusable(job: Observed, culprits: Sequence[Suspect]) -> list[bool]:
-    """Which may be accused: all, but where all ranks are slow, those whose healing alone would
-    bring something back.
+    """Whether each culprit may be accused.
 
-    Somebody must be well for the others to be compared with. In a job of two ranks a rank that is
-    a little slow in a short phase must not be the alibi of the one that holds up every step.
+    All may, unless all ranks are slow. Then only those may whose healing alone would win back much,
+    because the others were compared with slow ranks. In a job of two ranks a rank that is a little
+    slow in a short phase must not excuse the one that holds up every step.
     """
     if len({one.row for one in culprits}) < len(job.total):
         return [True] * len(culprits)
@@ -55,15 +55,15 @@ def accusable(job: Observed, culprits: Sequence[Suspect]) -> list[bool]:
 
 
 def what_if(job: Observed, culprits: Sequence[Suspect]) -> Cost:
-    """Replaces the culprits' own time by their peers' and asks how much shorter each step gets.
+    """How much shorter each step gets with the culprits' own time replaced by their peers'.
 
-    Steps are replayed by what ranks waited for (`replay`); where nobody recorded that, a step lasts
-    as long as the busiest rank, and what the culprits did not make others wait for in collectives
-    is no loss. Losses keep their sign until they are summed: noise must cancel and not add up. What
-    a rank does now and then needs no replay: there are steps without it.
+    Steps are replayed by what ranks waited for (`replay`). Where that was not recorded, a step
+    lasts as long as its busiest rank, and the loss is limited to what others waited for the
+    culprits in collectives. Losses keep their sign until they are summed: noise must cancel and not
+    add up. Transient slowdowns need no replay, because there are steps without them.
     """
     guilty = np.isin(np.arange(len(job.line.ranks)), [one.row for one in culprits])
-    lags = _lags(job, coupled(unseen_groups(job), guilty))
+    lags = _lags(job, coupled(unrecorded_rows(job), guilty))
     limits = [_limit(lags, one.columns) for one in culprits]
     healing = _Healing(job, savings(job, culprits))
     lost = healing.lost_ns(healing.savings)
@@ -81,7 +81,7 @@ def what_if(job: Observed, culprits: Sequence[Suspect]) -> Cost:
 def _lost_by(
     healing: _Healing, one: Suspect, culprits: Sequence[Suspect], lost: Floats, limit: float | None
 ) -> float:
-    """The share of its steps: its part of what all cost, or what it alone does if that is more."""
+    """A culprit's share of its steps: its part of the joint cost, or its own cost if larger."""
     part = healing.judged(one)
     weight = sum(max(other.excess_ns, 1.0) for other in culprits)
     lost_ns = _sum(one, lost[part]) * max(one.excess_ns, 1.0) / weight
@@ -96,7 +96,7 @@ def _lost_by(
 def _lost_by_spikes(
     job: Observed, one: Suspect, culprits: Sequence[Suspect], limit: float | None
 ) -> float:
-    """The share of the steps since the first blow, or of all where there is but one."""
+    """A culprit's share of the steps since its first spike, or of all if it has only one."""
     lost_ns = min(one.whole_ns, _share(one, culprits) * float(_rise(job, one).sum()))
     lost_ns = lost_ns if limit is None else min(lost_ns, limit)
     return _share_of(job, lost_ns, slice(job.line.warm_up if one.alone else one.first, None))
@@ -118,14 +118,14 @@ class _Healing:
         return {key: saved for key, saved in self.savings.items() if key[0] == one.row}
 
     def lost_ns(self, savings: Savings) -> Floats:
-        """Of each column of the grid: by replay, else by the busiest rank."""
+        """The time lost in each column of the grid: by replay, else by the busiest rank."""
         lost = _of_busiest(self.job, savings)
         if self._replay is None or self._shrinking is None or not savings:
             return lost
         graph = self._replay.graph
         columns, replayed = graph.lanes.columns, self._replayed_ns(savings)
         modelled = float(np.maximum(lost[columns], 0.0).sum())
-        # steps that were not replayed lose as much of what the busiest rank says as those that were
+        # steps that were not replayed are scaled as those that were: replay against busiest rank
         lost = lost * (max(float(replayed.sum()), 0.0) / modelled if modelled > 0 else 1.0)
         lost[columns] = replayed
         return lost
@@ -142,9 +142,9 @@ class _Healing:
         if self._replay is None:
             return np.zeros(0, np.int64)
         graph = self._replay.graph
-        mine = np.zeros(len(self.job.line.steps), np.bool_)
-        mine[one.columns] = True
-        return graph.lanes.columns[mine[graph.lanes.columns]]
+        own_steps = np.zeros(len(self.job.line.steps), np.bool_)
+        own_steps[one.columns] = True
+        return graph.lanes.columns[own_steps[graph.lanes.columns]]
 
     def _replayed_ns(self, savings: Savings) -> Floats:
         assert self._replay is not None and self._shrinking is not None
@@ -172,7 +172,7 @@ def _last(graph: StepGraph, finish_ns: Ints) -> Ints:
 
 
 def _of_busiest(job: Observed, savings: Savings) -> Floats:
-    """Where a step lasts as long as its busiest rank: how much less busy that is once healed."""
+    """The loss if a step lasts as long as its busiest rank: how much less busy it is healed."""
     total = np.nan_to_num(job.total)
     if not len(total):
         return np.zeros(total.shape[1])
@@ -183,18 +183,18 @@ def _of_busiest(job: Observed, savings: Savings) -> Floats:
 
 
 def _share(one: Suspect, culprits: Sequence[Suspect]) -> float:
-    """Its part of the excess of all that were struck in mostly the same steps."""
-    mine = set(one.spikes)
+    """Its part of the excess of all culprits with spikes in mostly the same steps."""
+    own_steps = set(one.spikes)
     whole = sum(other.whole_ns for other in culprits
-                if len(mine & set(other.spikes)) > HALF * len(mine))  # fmt: skip
+                if len(own_steps & set(other.spikes)) > HALF * len(own_steps))  # fmt: skip
     return one.whole_ns / max(whole, one.whole_ns, 1.0)
 
 
 def _sum(one: Suspect, lost: Floats) -> float:
-    """Sum over the steps; without extremes unless the culprit is one for its rare pauses.
+    """Sum over the steps, without extremes unless the culprit has rare pauses.
 
-    Whose inputs are of any length has its turn to be the slowest: what is lost in few of the steps
-    would be lost by any rank.
+    With inputs of different lengths each rank is the slowest in some steps: what is lost in few of
+    the steps would be lost by any rank.
     """
     if not one.phases or not lost.size:
         return float(lost.sum())
@@ -202,7 +202,7 @@ def _sum(one: Suspect, lost: Floats) -> float:
 
 
 def _rise(job: Observed, one: Suspect) -> Floats:
-    """How much longer each step lasted in which a rank was struck, than the steps about it."""
+    """How much longer each step with a spike of the rank lasted than the steps around it."""
     period = job.line.job_period_ns
     other = np.arange(job.line.warm_up, period.size)
     other = other[~np.isin(other, one.spikes) & np.isfinite(period[other])]
@@ -214,7 +214,7 @@ def _rise(job: Observed, one: Suspect) -> Floats:
 
 
 def _lags(job: Observed, guilty: Mask) -> tuple[Floats, Mask] | None:
-    """Waiting the culprits caused per step, and in which steps arrivals were seen at all."""
+    """Waiting that culprits caused per step, and the steps in which arrivals were recorded."""
     if job.arrivals is None or not len(job.line.steps) or guilty.all():
         return None
     columns = len(job.line.steps)

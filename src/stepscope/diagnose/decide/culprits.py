@@ -1,4 +1,4 @@
-"""One suspect per rank, out of all that methods found: lasting, transient, or held up by pauses."""
+"""Chooses one finding per rank from those of all methods: lasting, transient, or by pauses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ranks' spikes in the same steps from which they have one cause. Our simulator.""
 
 @dataclass(frozen=True)
 class Chosen:
-    """The findings that stand for their ranks, and those that others explain."""
+    """The findings that are kept, one per rank, and those that others explain."""
 
     kept: tuple[Slowdown, ...]
     explained: tuple[Slowdown, ...]
@@ -26,8 +26,8 @@ class Chosen:
 def choose(found: Sequence[Slowdown]) -> Chosen:
     """For each rank the finding that explains most of its excess.
 
-    A storm of collections gives way to a lasting slowness that weighs as much, and a lasting
-    slowness to transient ones that weigh more than twice as much.
+    A lasting slowdown replaces a storm of collections with no larger excess. Spikes with more than
+    twice the excess of a lasting slowdown replace it.
     """
     storms = {row(one): one for one in found if _is_storm(one)}
     spiking = {row(one): one for one in found if _suspect(one).spikes}
@@ -76,9 +76,9 @@ def _explained_by(one: Slowdown, kept: Slowdown) -> Slowdown:
 def in_common(
     job: Observed, culprits: Sequence[Suspect], reasons: Sequence[Reason]
 ) -> list[Reason]:
-    """Why each culprit is slow; of ranks of a host that were struck at once, why most of it was.
+    """The reason for each culprit; ranks of a host with spikes at once share the heaviest one.
 
-    Blows that hit a host hit each rank in whatever it happens to do, so that each tells a part.
+    A spike of a host hits each rank in whatever it does at that time, so each shows only a part.
     """
     return [_most_weighty([(other.whole_ns, reason)
                            for other, reason in zip(culprits, reasons, strict=True)
@@ -86,19 +86,19 @@ def in_common(
             for one in culprits]  # fmt: skip
 
 
-def _most_weighty(told: Sequence[tuple[float, Reason]]) -> Reason:
+def _most_weighty(reasons: Sequence[tuple[float, Reason]]) -> Reason:
     """The heaviest reason of the cause that carries most."""
     weight: dict[str, float] = {}
-    for whole_ns, reason in told:
+    for whole_ns, reason in reasons:
         weight[reason.cause] = weight.get(reason.cause, 0.0) + whole_ns
     cause = max(weight, key=lambda one: weight[one])
-    return max((one for one in told if one[1].cause == cause), key=lambda one: one[0])[1]
+    return max((one for one in reasons if one[1].cause == cause), key=lambda one: one[0])[1]
 
 
 def _at_once(job: Observed, one: Suspect, other: Suspect) -> bool:
-    mine, theirs = set(one.spikes), set(other.spikes)
+    spikes, others = set(one.spikes), set(other.spikes)
     host = job.window.host_of(int(job.line.ranks[one.row]))
     return (
-        len(mine & theirs) > MOST * len(mine | theirs) and host is not None
+        len(spikes & others) > MOST * len(spikes | others) and host is not None
         and host == job.window.host_of(int(job.line.ranks[other.row]))
     )  # fmt: skip

@@ -1,9 +1,9 @@
-"""The graph of what some ranks hold up, and of nothing else, so that it has room for more steps.
+"""The step graph of what some ranks hold up, and nothing else, so that it has room for more steps.
 
-Who is slow holds up those it works with on one microbatch, and with them all that these meet in any
-operator, as when gradients are exchanged. What others do among themselves before the first of these
-operators ends is as it would be without it: that is left out, and counts as their own work. Of
-4,096 ranks in pipelines of four stages this makes seven times as many steps of so many rows.
+A slow rank holds up those it works with on one microbatch, and with them all ranks that these meet
+in any operator, as when gradients are exchanged. What others do among themselves before the first
+of these operators ends does not depend on it: that is left out, and counts as their own work. With
+4,096 ranks in pipelines of four stages seven times as many steps fit into the same number of rows.
 Where all parameters are gathered in every pass nothing can be left out.
 """
 
@@ -23,9 +23,9 @@ from stepscope.window import NULL, Ints, Mask, Table, Window
 
 
 def graph_about(job: Observed, rows: Ints) -> StepGraph | None:
-    """The graph to heal these rows of the grid by: of all judged steps, or of more than there were.
+    """The graph for healing these rows of the grid, with all judged steps or as many as fit.
 
-    None where nothing tells who waited for whom.
+    None where it was not recorded who waited for whom.
     """
     judged = np.arange(job.line.warm_up, len(job.line.steps))
     whole, comm = job.graph, job.window.table("comm_ops")
@@ -39,8 +39,8 @@ def graph_about(job: Observed, rows: Ints) -> StepGraph | None:
 
 
 def _held_up(job: Observed, comm: Table, rows: Ints) -> Window:
-    """Operators, and the work about them, of these ranks, of whom they hold up, and of what follows
-    when both meet others."""
+    """Operators and work of these ranks, of those they hold up, and what follows when both meet
+    others."""
     within = job.window.job.groups_of_kind(*BLOCKING_KINDS)
     near = linked(within, frozenset(job.line.ranks[rows].tolist()))
     apart = [group.id for group in job.window.groups if near.isdisjoint(group.ranks)]
@@ -61,15 +61,15 @@ _NEVER = np.iinfo(np.int64).max
 
 @dataclass(frozen=True)
 class _Part:
-    """All that some ranks do, and in each column what others do from some moment on."""
+    """All work of some ranks, and the work of others from some moment of each column on."""
 
     line: Timeline
     near: Ints
     since_ns: Ints
-    """Of each column, and at the end of steps that are not on the grid."""
+    """The moment in each column; the last one is for steps that are not on the grid."""
 
     def begin_with(self, comm: Table) -> None:
-        """The moment is when the first of these operators ends at another rank."""
+        """Sets the moment to when the first of these operators ends at another rank."""
         end = comm.ints("end_ns")
         others = (end != NULL) & ~self._near(comm)
         np.minimum.at(self.since_ns, self.line.columns(comm.ints("step"))[others], end[others])
@@ -85,5 +85,5 @@ class _Part:
 
     @cached_property
     def _is_near(self) -> Mask:
-        """By row of the grid, and at the end for who is not on it."""
+        """By row of the grid; the last one is for ranks that are not on it."""
         return np.append(np.isin(self.line.ranks, self.near), False)

@@ -1,9 +1,9 @@
 """Culprits that have one cause in common: the ranks of a host, or of a replica of the model.
 
-What strikes all ranks of a host is the host's, and what strikes all that share their samples is the
-samples'. Each alone may cost too little for a verdict: they are joined before that is asked. Of
-neighbours on a host, which are not all that is there, one verdict is enough where they are slow
-alike and at the same time: by chance devices do not go bad at once.
+If all ranks of a host are slow, the host is to blame; if all ranks that share their samples are
+slow, the samples are. Each rank alone may cost too little for a verdict, so they are joined before
+costs are judged. Some of the ranks of a host get one verdict if they are equally slow at the same
+time: devices do not become slow at once by chance.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ Statistics."""
 
 @dataclass(frozen=True)
 class _Unit:
-    """What ranks have in common: a host, or one replica of the model where `host` is empty."""
+    """The ranks of one host, or of one replica of the model if `host` is empty."""
 
     ranks: frozenset[int]
     host: str = ""
 
 
 def joined(window: Window, found: Sequence[Slowdown]) -> list[Slowdown]:
-    """The findings with those joined that are one host's or one replica's, the largest first."""
+    """The findings, those of one host or one replica joined, the largest first."""
     left = {rank: one for one in found for rank in one.ranks}
     whole: list[Slowdown] = []
     for unit in _units(window):
@@ -61,19 +61,19 @@ def joined(window: Window, found: Sequence[Slowdown]) -> list[Slowdown]:
 
 
 def _neighbours(window: Window, found: Sequence[Slowdown]) -> list[Slowdown]:
-    """The findings with those joined that some ranks of one host share."""
-    told: list[Slowdown] = []
+    """The findings, those of some ranks of one host joined if they have one origin."""
+    findings: list[Slowdown] = []
     hosts: dict[tuple[str | None, str], list[Slowdown]] = {}
     for one in found:
         host = window.host_of(one.ranks[0])
         hosts.setdefault((host, one.cause), []).append(one)
     for (host, _), same in hosts.items():
-        told += same if host is None else [_join(part) for part in _of_one_origin(same)]
-    return told
+        findings += same if host is None else [_join(part) for part in _of_one_origin(same)]
+    return findings
 
 
 def _of_one_origin(found: Sequence[Slowdown]) -> list[list[Slowdown]]:
-    """Findings in parts, each about what is slow alike and at the same time."""
+    """Findings in parts, each of ranks that are equally slow at the same time."""
     parts: list[list[Slowdown]] = []
     for one in found:
         part = next((part for part in parts if _is_alike(part[0], one)), None)
@@ -82,13 +82,13 @@ def _of_one_origin(found: Sequence[Slowdown]) -> list[list[Slowdown]]:
 
 
 def _if_no_chance(part: list[Slowdown]) -> list[list[Slowdown]]:
-    """Each by itself where a few have been slow all the time: as any other, it may be theirs."""
+    """A part as one, or each alone if a few ranks were slow all the time: that may be chance."""
     together = len(part) >= SEVERAL or part[0].has_onset
     return [part] if together else [[one] for one in part]
 
 
 def _is_alike(one: Slowdown, other: Slowdown) -> bool:
-    """Whether two are slow in the same steps, and in degree as what shares a cause."""
+    """Whether two are slow in the same steps, and by about as much."""
     both, either = len(one.columns & other.columns), len(one.columns | other.columns)
     least = AT_ONCE if one.spikes is None else SPIKES_AT_ONCE
     degrees = sorted((each.slowdown or 1.0) - 1 for each in (one, other))
@@ -97,10 +97,10 @@ def _is_alike(one: Slowdown, other: Slowdown) -> bool:
 
 def _units(window: Window) -> list[_Unit]:
     """Hosts and replicas, by the ranks that were recorded of them; not the job as a whole."""
-    seen = frozenset(window.ranks)
-    units = [_Unit(frozenset(host.ranks) & seen, host.name) for host in window.job.hosts]
+    recorded = frozenset(window.ranks)
+    units = [_Unit(frozenset(host.ranks) & recorded, host.name) for host in window.job.hosts]
     units += [_Unit(ranks) for ranks in replicas(window)]
-    return sorted((one for one in units if one.ranks and one.ranks != seen),
+    return sorted((one for one in units if one.ranks and one.ranks != recorded),
                   key=lambda one: -len(one.ranks))  # fmt: skip
 
 
@@ -110,7 +110,7 @@ def _by_cause(found: Sequence[Slowdown]) -> list[list[Slowdown]]:
 
 
 def _common(same: Sequence[Slowdown], host: str) -> Slowdown | None:
-    """What they are as one; None where being together explains nothing."""
+    """Findings joined into one; None where being together explains nothing."""
     first = same[0]
     if not host:
         return _more_samples(same) if first.cause == "compute" else None
@@ -158,7 +158,7 @@ def _sharing(same: Sequence[Slowdown], host: str) -> Slowdown | None:
 
 
 def _join(same: Sequence[Slowdown]) -> Slowdown:
-    """One finding for several ranks, told by the costliest, that costs what they cost together."""
+    """One finding for several ranks, described by the costliest, with their joint cost."""
     if len(same) == 1:
         return same[0]
     worst = max(same, key=lambda one: one.lost_fraction or 0.0)

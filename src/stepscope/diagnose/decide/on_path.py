@@ -1,4 +1,4 @@
-"""A verdict's part of the critical path, as evidence (ARGUS level 4)."""
+"""Adds a verdict's part of the critical path as evidence (ARGUS level 4)."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ LEAST = 0.01
 
 
 def with_path(job: Observed, verdict: Verdict) -> Verdict:
-    """The verdict with what its ranks, or its transfers, make up of the path in its steps."""
+    """The verdict with the part of the critical path that its ranks or transfers make up."""
     path = path_of(job, verdict)
     if path is None:
         return verdict
-    mine = [one for one in shares(job.window, path) if _is_its(verdict, one)]
-    told = [one for one in _of_a_kind(mine) if one.part >= LEAST][:NAMED]
-    part = sum(one.part for one in mine)
+    own = [one for one in shares(job.window, path) if _is_its(verdict, one)]
+    named = [one for one in _of_a_kind(own) if one.part >= LEAST][:NAMED]
+    part = sum(one.part for one in own)
     text = f"{percent(part)} of the critical path"
-    text += f" ({', '.join(f'{percent(one.part)} {one.what}' for one in told)})" if told else ""
+    text += f" ({', '.join(f'{percent(one.part)} {one.what}' for one in named)})" if named else ""
     steps = np.unique(path.graph.lanes.at(path.lane)).size
     whose = "transfers" if verdict.cause == "network" else "own work"
     detail = f"its {whose} is {text}, over {steps} step{'s' * (steps != 1)}"
@@ -37,7 +37,7 @@ def with_path(job: Observed, verdict: Verdict) -> Verdict:
 
 
 def path_of(job: Observed, verdict: Verdict) -> Path | None:
-    """The paths of the steps it speaks of; None where none is known, or it names nobody."""
+    """The critical paths of its steps; None where none is known, or it names no rank."""
     if verdict.steps is None or verdict.kind != "slowdown" or job.path is None:
         return None
     if not verdict.ranks and verdict.cause != "network":
@@ -65,7 +65,7 @@ def _of_a_kind(found: Sequence[Share]) -> list[Share]:
 
 
 def _kernels(job: Observed, path: Path, verdict: Verdict) -> list[str]:
-    """Of the first culprit, where they carry most of its part."""
+    """The kernels that make up most of the first culprit's part of the path."""
     if not verdict.ranks or verdict.cause == "network":
         return []
     row = int(job.line.rows(np.array(verdict.ranks[:1]))[0])

@@ -1,7 +1,7 @@
 """The six rules of blame: who is a culprit, and who only waits for one (docs/design.md).
 
 Each rule is an object that decisions cite by its name. `fired` says that the rule's limit was
-reached; a candidate is let go by the last rule that was not.
+reached; the last rule that did not fire rejects a candidate.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from stepscope.diagnose.thresholds import LEAST_COST
 
 @dataclass(frozen=True)
 class BlameRule:
-    """One rule: its number in the docs, its name in the trail, and what it says."""
+    """One rule: its number in the docs, its name in decisions, and its text."""
 
     number: int
     name: str
@@ -55,7 +55,7 @@ RULES = (OWN_TIME, LAST_ARRIVAL, EXPLAINED_BACKWARDS, ON_CRITICAL_PATH, UNEQUAL_
 
 
 def arrives_last(lag_ns: float) -> Decision:
-    """How much others waited for it alone."""
+    """The decision on how long others waited for this rank alone."""
     says = f"others wait {lag_ns / 1e6:.1f} ms per step for it alone"
     return Decision(LAST_ARRIVAL.name, lag_ns > 0, says=says, gate=False)
 
@@ -80,20 +80,20 @@ def weighed(one: Kind) -> Kind:
 
 
 def everyone(one: Slowdown) -> Slowdown:
-    """A finding that is let go, since all ranks are slow and others cost more."""
+    """A finding that is rejected because all ranks are slow and others cost more."""
     says = "all ranks are slow, and fixing this one alone would win back less than half as much"
     return replace(one, decisions=(*one.decisions, Decision(EVERYONE.name, False, says=says)))
 
 
 def after_effect(one: Regression) -> Regression:
-    """A rise that is let go, since a culprit was slow for most of it."""
+    """A rise that is rejected because a culprit was slow for most of it."""
     says = "a culprit is slow for most of this rise, and no other cause of it was measured"
     decision = Decision(EXPLAINED_BACKWARDS.name, False, says=says)
     return replace(one, decisions=(*one.decisions, decision))
 
 
 def unequal_work(cause: Cause) -> Decision:
-    """Whether it has more to do, or does the same more slowly."""
+    """The decision on whether a rank has more work, or does the same more slowly."""
     uneven = cause == "load_imbalance"
     says = "it has more work than its peers" if uneven else "nothing shows that it has more work"
     return Decision(UNEQUAL_WORK.name, uneven, says=says, gate=False)

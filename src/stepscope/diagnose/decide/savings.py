@@ -1,4 +1,4 @@
-"""What culprits would not have to do at their peers' speed, and which pieces of a step shrink."""
+"""The time that culprits would save at their peers' speed, and the pieces of a step that shrink."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from stepscope.diagnose.views.unnamed import UNNAMED
 from stepscope.window import NULL, Floats, Ints, Mask
 
 PAUSES, NO_PHASE = "pauses", "no phase"
-"""In place of a phase: pauses, wherever they struck; and all times in no phase together."""
+"""In place of a phase: pauses, in whatever phase; and all times in no phase together."""
 
 Savings = Mapping[tuple[int, str], Floats]
-"""By row of the grid and phase: ns of each column, less than nothing where peers were slower."""
+"""By row of the grid and phase: ns saved in each column, negative where peers were slower."""
 
 
 def savings(job: Observed, culprits: Sequence[Suspect]) -> Savings:
@@ -49,16 +49,17 @@ def _excesses(job: Observed, one: Suspect, guilty: Collection[int]) -> Iterator[
         yield PAUSES, job.pauses[one.row, part] - np.median(others, axis=0)
 
 
-def unseen_groups(job: Observed) -> list[Ints]:
-    """Rows of the grid that meet in operators within passes which nobody recorded."""
+def unrecorded_rows(job: Observed) -> list[Ints]:
+    """Rows of the grid that meet in operators within passes which were not recorded."""
     rows = [job.line.rows(np.array(group.ranks)) for group in unrecorded_groups(job.window)]
     return [members[members >= 0] for members in rows]
 
 
 def coupled(groups: Sequence[Ints], guilty: Mask) -> Mask:
-    """Some ranks and whom they hold up in unseen groups.
+    """Some ranks, and those that they hold up in groups that were not recorded.
 
-    These come late with them into what was recorded, so against each other nobody is late there.
+    All of them arrive late together in recorded operators, so no one of them is late there against
+    another.
     """
     late, before = guilty.copy(), -1
     while int(late.sum()) > before:
@@ -70,7 +71,7 @@ def coupled(groups: Sequence[Ints], guilty: Mask) -> Mask:
 
 @dataclass(frozen=True)
 class Shrinking:
-    """The pieces of a graph that are culprits' own work, or of those whom they hold up unseen."""
+    """The pieces of a graph that are own work of culprits, or of ranks in unrecorded groups."""
 
     job: Observed
     graph: StepGraph
@@ -88,12 +89,12 @@ class Shrinking:
     whole: Mapping[str, Floats]
     """By phase how long it lasts in each lane of the graph."""
     held_up: Mapping[int, Ints]
-    """By culprit whom it holds up unseen."""
+    """By culprit, the rows that it holds up in unrecorded operators."""
 
     @classmethod
     def of(cls, job: Observed, graph: StepGraph, culprits: Sequence[int]) -> Shrinking:
         """The pieces of some rows of the grid."""
-        groups = unseen_groups(job)
+        groups = unrecorded_rows(job)
         held_up = {row: _held_up(groups, len(job.line.ranks), row) for row in culprits}
         lanes = _lanes(graph, np.concatenate([np.array(culprits, np.int64), *held_up.values()]))
         mine = np.zeros(len(graph.lanes), np.bool_)
@@ -116,7 +117,7 @@ class Shrinking:
         return cls(job, graph, rows, lanes, lane, lasted, inside, paused, whole, held_up)
 
     def saved(self, savings: Savings) -> tuple[Ints, Ints]:
-        """What each row of the graph, and each lane at its end, needs not do."""
+        """The time saved in each row of the graph, and in each lane at its end."""
         amount = np.zeros(self.lane.size)
         row, at = self.graph.lanes.row(self.lane), self.graph.lanes.at(self.lane)
         for (who, phase), part in self._parts(savings).items():
@@ -161,7 +162,7 @@ class Shrinking:
         return np.nan_to_num(parts).sum(axis=0) if parts else np.zeros(columns.size)
 
     def _parts_held_up(self, row: int, saved: Floats) -> dict[str, Floats]:
-        """Who waits within its phases waits less by what is saved, as far as it waited."""
+        """The parts saved by a rank that waits within its phases, limited to what it waited."""
         steps = self.graph.lanes.columns.size
         lasted = {
             name: spent[row * steps : (row + 1) * steps] for name, spent in self.whole.items()
@@ -178,7 +179,7 @@ def _held_up(groups: Sequence[Ints], rows: int, row: int) -> Ints:
 
 
 def _lanes(graph: StepGraph, rows: Ints) -> Ints:
-    """Those of some rows of the grid that were run."""
+    """The lanes of some rows of the grid, without steps that were not run."""
     steps = graph.lanes.columns.size
     lanes = (np.unique(rows)[:, None] * steps + np.arange(steps)).ravel()
     run = (graph.begin_ns[lanes] != NULL) & (graph.finish_ns[lanes] != NULL)

@@ -1,4 +1,4 @@
-"""Slow ranks: suspects with their cause and cost become findings about culprits, or are let go.
+"""Turns suspects, with their cause and cost, into findings about culprits, or rejects them.
 
 The six rules of blame (`rules`) are applied here, and every one leaves a `Decision`.
 """
@@ -39,7 +39,7 @@ from stepscope.diagnose.words.summary import often
 
 @dataclass(frozen=True)
 class Judged:
-    """What became of the suspects."""
+    """The outcome for the suspects."""
 
     costly: tuple[Slowdown, ...]
     cheap: tuple[Slowdown, ...]
@@ -54,7 +54,7 @@ def judge(
     cost: Cost,
     explanations: Sequence[Explanation],
 ) -> Judged:
-    """Why each suspect is slow, what it costs, and who is behind one cause with whom."""
+    """Explains each suspect, weighs its cost, and joins those that have one cause."""
     suspects = [one.suspect for one in found if one.suspect is not None]
     reasons = [reason_of(job, one.at_its_worst, explanations) for one in suspects]
     slow = [_slowdown(job, finding, suspect, reason, cost, at)
@@ -102,7 +102,7 @@ def _slowdown(
 
 
 def named_phase(suspect: Suspect) -> str | None:
-    """The phase as people know it; our own pseudo-phases are none."""
+    """The phase that users know; None for times outside of phases."""
     return None if suspect.phase in UNNAMED else suspect.phase
 
 
@@ -131,17 +131,20 @@ def _unequal_work(reason: Reason) -> tuple[Decision, ...]:
     return (rules.unequal_work(reason.cause),)
 
 
-def _least_cost(job: Observed, one: Suspect, proven: bool) -> float:
-    """Of a suspect. Traces have gaps between operators, within a phase and outside as well.
+def _least_cost(job: Observed, suspect: Suspect, proven: bool) -> float:
+    """The least cost of a suspect's verdict.
 
-    What may be noise, or a rank's duty, must cost more, unless its cause was measured.
+    What may be noise, or a duty of the rank, must cost more, unless its cause was measured. Traces
+    have gaps between operators within and outside of phases, so all count alike there.
     """
     if job.window.table("host_ops") is not None:
         return LEAST_COST
-    if one.spikes and (proven or not one.alone) and one.phase != OUTSIDE:
+    if suspect.spikes and (proven or not suspect.alone) and suspect.phase != OUTSIDE:
         return LEAST_COST_REPEATED
     if proven:
         return LEAST_COST
-    if one.spikes and one.phase != OUTSIDE:
+    if suspect.spikes and suspect.phase != OUTSIDE:
         return LEAST_COST_ONCE
-    return {OUTSIDE: LEAST_COST_OUTSIDE, GAPS: LEAST_COST_IN_GAPS}.get(one.phase or "", LEAST_COST)
+    return {OUTSIDE: LEAST_COST_OUTSIDE, GAPS: LEAST_COST_IN_GAPS}.get(
+        suspect.phase or "", LEAST_COST
+    )

@@ -1,9 +1,9 @@
-"""Alarms of the network beside a culprit whose own work holds the job up: symptoms, or chance.
+"""Network alarms on the hosts of a culprit whose own work holds the job up: symptoms, or chance.
 
 Paper: ARGUS (2026), section 9.5: a port that went down on one of the slow hosts was taken for the
-root cause, though all that was slow was computation. An event out of band is no verdict, and where
-the critical path says that the rank's own work, and not its transfers, made the steps long, it is
-said that the event is no cause, so that nobody repairs the network first.
+root cause, though only computation was slow. A counter alone is never a verdict. Where the critical
+path shows that the rank's own work, and not its transfers, made the steps long, the evidence says
+that the event is not the cause, so that nobody repairs the network first.
 Cost: the counters of the verdict's steps.
 """
 
@@ -26,14 +26,14 @@ simulator."""
 
 
 def with_symptoms(job: Observed, verdict: Verdict) -> Verdict:
-    """The verdict with what counters of the network showed on its hosts meanwhile."""
+    """The verdict with the network counters that rose on its hosts in the same steps, if any."""
     path = path_of(job, verdict) if verdict.ranks and verdict.cause != "network" else None
     if path is None or verdict.steps is None:
         return verdict
     whole = max(float(path.lasted_ns.sum()), 1.0)
     rows = path.graph.lanes.row(path.lane)
-    mine = path.own & np.isin(job.line.ranks[rows], verdict.ranks)
-    own = float(path.lasted_ns[mine].sum()) / whole
+    own_work = path.own & np.isin(job.line.ranks[rows], verdict.ranks)
+    own = float(path.lasted_ns[own_work].sum()) / whole
     transfers = float(path.lasted_ns[~path.own].sum()) / whole
     metrics = _alarms(job, verdict) if own >= MOSTLY and own > transfers else []
     if not metrics:
@@ -50,11 +50,11 @@ def with_symptoms(job: Observed, verdict: Verdict) -> Verdict:
 
 
 def _alarms(job: Observed, verdict: Verdict) -> list[str]:
-    """Counters of the network that stood out on the verdict's hosts in its steps."""
+    """Network counters that stood out on the verdict's hosts in its steps."""
     assert verdict.steps is not None
     steps = (job.line.steps >= verdict.steps[0]) & (job.line.steps <= verdict.steps[1])
     ranks = {rank for host in job.window.job.hosts if host.name in verdict.hosts
              for rank in host.ranks} | set(verdict.ranks)  # fmt: skip
-    there = np.isin(job.line.ranks, sorted(ranks))
+    of_hosts = np.isin(job.line.ranks, sorted(ranks))
     return sorted({one.metric for one in raised_counters(job, steps)
-                   if one.metric.startswith(NETWORK) and (one.rows & there).any()})  # fmt: skip
+                   if one.metric.startswith(NETWORK) and (one.rows & of_hosts).any()})  # fmt: skip

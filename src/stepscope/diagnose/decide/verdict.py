@@ -1,4 +1,4 @@
-"""Verdicts: findings as people and programs read them, ranked by what they cost and their score."""
+"""Turns findings into verdicts, and ranks them by cost and score."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _hangs(finding: Finding) -> bool:
 
 
 def _stack(window: Window, finding: Finding) -> tuple[str, ...]:
-    """The last stack of a rank that hangs; of one that called another operator, in dumps only."""
+    """The last stack of a rank that hangs, or that called another operator in a dump."""
     if not isinstance(finding, Stuck) or not finding.ranks:
         return ()
     shown = _hangs(finding) or finding.method == "desync"
@@ -55,7 +55,7 @@ def _lost_fraction(finding: Finding) -> float | None:
 
 
 def _victims(window: Window, finding: Finding) -> int:
-    """Members of the culprits' groups, culprits aside, where the method does not know better."""
+    """The number of ranks that wait: by the method, else the other members of their groups."""
     if finding.victims is not None:
         return finding.victims
     members = {rank for group in window.groups if set(group.ranks) & set(finding.ranks)

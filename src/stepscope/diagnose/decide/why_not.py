@@ -1,7 +1,7 @@
-"""Why a rank was not named: how near each gate of detection it came.
+"""Why a rank was not named: how close it came to each limit of detection.
 
-Candidates carry their own decisions. For any other rank this measures it as the detectors do, in
-the phase in which it came nearest to an alarm.
+Candidates carry their own decisions. Any other rank is measured here as the detectors do, in the
+phase in which it came closest to an alarm.
 Cost: the same as `argus-l2`, for all ranks of each phase.
 """
 
@@ -20,7 +20,7 @@ from stepscope.diagnose.words.advice import name_ranks
 from stepscope.window import Floats
 
 NEAREST = 3
-"""So many ranks that came nearest to an alarm are shown if nobody was a candidate."""
+"""Number of ranks closest to an alarm that are shown if there was no candidate."""
 
 
 def why_not(job: Observed, rank: int) -> Candidate:
@@ -34,7 +34,7 @@ def why_not(job: Observed, rank: int) -> Candidate:
 
 
 def nearest(job: Observed, beside: frozenset[int]) -> list[int]:
-    """The ranks that came nearest to an alarm, candidates aside."""
+    """The ranks that came closest to an alarm, except candidates."""
     best = np.full(len(job.line.ranks), -np.inf)
     for _, measured in _measured(job):
         best = np.fmax(best, _nearness(measured))
@@ -87,7 +87,7 @@ def _own_time(job: Observed, row: int) -> Iterator[Decision]:
 
 
 def _lateness(job: Observed, row: int) -> Iterator[Decision]:
-    """Blame rules 2 and 3: who arrives last without work of its own being longer is a victim."""
+    """Blame rules 2 and 3: a rank that arrives last without longer own work is a victim."""
     if job.arrivals is None or not len(job.line.steps):
         return
     alone = np.arange(len(job.line.ranks)) == row

@@ -67,21 +67,21 @@ def storms(job: Observed) -> list[Storm]:
 def _storm(job: Observed, pauses: Floats, row: int, hits: Mask, skip: int) -> Storm | None:
     hit = np.flatnonzero(hits)
     first, stop = int(hit[0]), int(hit[-1]) + 1
-    mine = float(pauses[row, first:stop].mean())
-    peers = float(np.median(np.delete(pauses[:, first:stop].mean(axis=1), row)))
+    own_ns = float(pauses[row, first:stop].mean())
+    peers_ns = float(np.median(np.delete(pauses[:, first:stop].mean(axis=1), row)))
     period = stats.median(job.line.job_period_ns[skip:])
-    share = (mine - peers) / period if period > 0 else 0.0
-    if share < STORM_SHARE or mine < STORM_RATIO * peers:
+    share = (own_ns - peers_ns) / period if period > 0 else 0.0
+    if share < STORM_SHARE or own_ns < STORM_RATIO * peers_ns:
         return None
-    return Storm(row, skip + first, skip + stop, mine - peers, share)
+    return Storm(row, skip + first, skip + stop, own_ns - peers_ns, share)
 
 
 def risen_pause_ns(
     job: Observed, before: slice, after: slice, culprits: Collection[int] = ()
 ) -> float:
-    """By how much the longest pause among the ranks, but culprits' rows, grew per step.
+    """By how much the longest pause per step grew, among all rows but those of culprits.
 
-    The rank that pauses the most is left out, too: what it alone does is not everyone's.
+    The rank that pauses the most is left out, too: what it alone does does not concern all.
     """
     if job.pauses is None:
         return 0.0

@@ -37,7 +37,7 @@ the fault of all. Our simulator."""
 
 @dataclass(frozen=True)
 class _Turns:
-    """Columns in which somebody paused, and what each lost by it."""
+    """Columns in which some rank paused, and the time that each of these lost."""
 
     columns: tuple[int, ...]
     lost_ns: Floats
@@ -56,7 +56,7 @@ class GcTurns:
 
 
 def find_turns(job: Observed, culprits: Collection[int]) -> Regression | None:
-    """Collections by turns as a finding about all ranks.
+    """Garbage collection in turns, as a finding about all ranks.
 
     Args:
         culprits: rows that have a verdict of their own.
@@ -75,7 +75,7 @@ def find_turns(job: Observed, culprits: Collection[int]) -> Regression | None:
 
 
 def _turns(job: Observed, pauses: Floats) -> _Turns | None:
-    """What pauses of some ranks cost, if enough of them do and it is worth a word."""
+    """What the pauses of some ranks cost; None if they are too few or cost too little."""
     period = job.line.job_period_ns[job.line.warm_up :]
     longest = pauses.max(axis=0, initial=0.0)
     paused = (longest > 0) & np.isfinite(period)

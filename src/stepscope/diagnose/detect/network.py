@@ -120,12 +120,12 @@ def _decisions(link: SlowDevice) -> Iterator[Decision]:
 
 
 def _is_local(link: SlowDevice) -> bool:
-    """Whether one group or pair is slow, and not all that pass a device."""
+    """Whether only one group or pair is slow, of all that use the device."""
     return link.slow == 1
 
 
 def _devices(link: SlowDevice) -> tuple[Device, ...]:
-    """What has a name, and is not one of many as likely."""
+    """The suspects that have a name and are likely enough."""
     likeliest = link.suspects[0][1]
     next_one = link.suspects[1][1] if len(link.suspects) > 1 else 0.0
     least = min(likeliest, LEAST_NAMED) if likeliest >= STANDS_OUT * next_one else LEAST_NAMED

@@ -29,7 +29,7 @@ checkpointing."""
 
 
 def expected(job: Observed, samples: Samples | None, columns: Ints) -> Mask:
-    """Which long steps, given by their columns, belong to the job."""
+    """Which long steps, given by their columns, are planned pauses of the job."""
     if columns.size > max(RARE * len(job.line.steps), 1):
         return np.zeros(columns.size, np.bool_)
     between = _between_steps(job, columns)
@@ -37,7 +37,7 @@ def expected(job: Observed, samples: Samples | None, columns: Ints) -> Mask:
 
 
 def _between_steps(job: Observed, columns: Ints) -> Mask:
-    """Where nearly all ranks took the time after the step's end and before the next's beginning."""
+    """Which columns have their excess between two steps, on nearly all ranks."""
     line = job.line
     after = (line.period_ns - line.duration_ns)[:, columns]
     excess = line.job_period_ns[columns] - line.typical_ns
@@ -57,7 +57,7 @@ def _while_saving(job: Observed, samples: Samples, columns: Ints) -> Mask:
 
 
 def _share(samples: Samples, saving: Floats, inside: Mask) -> float:
-    """The largest part of the time that any rank was seen to save."""
+    """The largest part of the time in which samples show any rank saving."""
     row = samples.row[inside]
     whole = stats.sums(row, samples.weight[inside], 1)
     part = stats.sums(row, saving[inside], 1) / np.maximum(whole, 1.0)

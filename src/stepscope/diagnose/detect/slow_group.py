@@ -67,7 +67,7 @@ class SlowTransfer:
 
 @dataclass(frozen=True)
 class _Operators:
-    """Those that count. `place` numbers `places`, `kind` operators of equal name and size."""
+    """The operators to compare; `place` numbers `places`, `kind` those of equal name and size."""
 
     places: Sequence[Place]
     place: Ints
@@ -91,7 +91,7 @@ def slow_transfers(job: Observed) -> list[SlowTransfer]:
 def _slower(
     job: Observed, operators: _Operators, places: list[int], tests: int
 ) -> Iterator[SlowTransfer]:
-    """Of places that are equals."""
+    """The slow ones among places that are equals."""
     skip = job.line.warm_up
     own = _per_step(operators, places, len(job.line.steps))[:, skip:]
     everybody = [np.arange(len(places))]
@@ -109,7 +109,7 @@ def _slower(
 
 
 def _joined(found: Sequence[SlowTransfer]) -> list[SlowTransfer]:
-    """Slow groups that share one rank or two have one reason: what these are connected by."""
+    """Slow groups that share one rank or two, joined: what connects these is the cause."""
     joined: list[SlowTransfer] = []
     for one in sorted(found, key=lambda one: one.usual_ns - one.own_ns):
         for at, known in enumerate(joined):
@@ -123,7 +123,7 @@ def _joined(found: Sequence[SlowTransfer]) -> list[SlowTransfer]:
 
 
 def _together(known: SlowTransfer, one: SlowTransfer, shared: tuple[int, ...]) -> SlowTransfer:
-    """Both ways of one link cost more than one; whoever two groups share is nearer to the cause."""
+    """Both directions of a link add up; ranks that two groups share are nearer to the cause."""
     if set(known.members) == set(one.members):
         return replace(known, own_ns=known.own_ns + one.own_ns,
                        usual_ns=known.usual_ns + one.usual_ns)  # fmt: skip
@@ -148,13 +148,15 @@ def _per_step(operators: _Operators, places: Sequence[int], columns: int) -> Flo
     """`[place, step]`: transfer of the operators that all the places run, in ns; NaN unknown."""
     row = np.full(len(operators.places), -1)
     row[list(places)] = np.arange(len(places))
-    here = row[operators.place] >= 0
-    kinds, kind = np.unique(operators.kind[here], return_inverse=True)
+    of_place = row[operators.place] >= 0
+    kinds, kind = np.unique(operators.kind[of_place], return_inverse=True)
     shape = (len(places), columns, len(kinds))
-    cell = (row[operators.place[here]] * columns + operators.column[here]) * len(kinds) + kind
+    cell = (row[operators.place[of_place]] * columns + operators.column[of_place]) * len(
+        kinds
+    ) + kind
     size = shape[0] * shape[1] * shape[2]
     count = np.bincount(cell, minlength=size).reshape(shape)
-    total = stats.sums(cell, operators.transfer_ns[here], size).reshape(shape)
+    total = stats.sums(cell, operators.transfer_ns[of_place], size).reshape(shape)
     common = ((count > 0).mean(axis=1) >= PRESENT).all(axis=0)
     if not common.any():
         return np.full(shape[:2], np.nan)
@@ -165,7 +167,7 @@ def _per_step(operators: _Operators, places: Sequence[int], columns: int) -> Flo
 
 
 def _operators(job: Observed) -> _Operators | None:
-    """Operators on devices of which every member was seen, gave as much, and computed nothing."""
+    """Operators on devices that all members recorded, of equal size, beside no computation."""
     window, comm = job.window, job.window.table("comm_ops")
     if window.table("host_ops") is None or window.table("kernels") is None or comm is None:
         return None
@@ -204,7 +206,7 @@ def _gathered(job: Observed, matched: Matched) -> _Operators | None:
 
 
 def _alone(job: Observed, table: Table, transfer: Ints, begins: Ints) -> Mask:
-    """Which operators no member computed beside, while the data moved: before its own end."""
+    """Which operators no member computed beside while the data moved."""
     kernels = job.window.tables["kernels"]
     names = kernels.strings("kernel")
     computing = np.array([is_computing(name) for name in names.values] or [False], np.bool_)

@@ -63,7 +63,7 @@ class Shifted:
 
 
 def groups_of(window: Window) -> list[Members]:
-    """All groups of which every member was recorded, pipelines aside: their members do not meet."""
+    """All groups with every member recorded, except pipelines, whose members do not all meet."""
     at = {rank: row for row, rank in enumerate(window.ranks)}
     stages = window.job.groups_of_kind("pp")
     stage = {rank: place for group in stages for place, rank in enumerate(group.ranks)}
@@ -94,10 +94,10 @@ def shifted_groups(
             for one in slower(least, [np.arange(len(equals))], tests):
                 if one.effect < math.log(RATIO):
                     continue
-                sick = equals[one.row]
-                found.setdefault(sick.group, []).append((lane, one, sick))
-    told = [_told(lanes, longer) for longer in found.values()]
-    kept = sorted((one for one in told if one is not None), key=lambda one: -one.waited_ns)
+                slow = equals[one.row]
+                found.setdefault(slow.group, []).append((lane, one, slow))
+    shifted = [_shifted(lanes, longer) for longer in found.values()]
+    kept = sorted((one for one in shifted if one is not None), key=lambda one: -one.waited_ns)
     return [one for one in kept if not _is_part(one, kept)]
 
 
@@ -111,56 +111,56 @@ def _classes(groups: Sequence[Members]) -> Iterator[list[Members]]:
 
 
 def _least(lane: KernelTimes, equals: Sequence[Members]) -> Floats:
-    """`[group, window]`: what the member takes that waits least; NaN where one did not run it."""
+    """`[group, window]`: time of the member that waits least; NaN where one did not run it."""
     least: Floats = np.stack([lane.typical_ns[one.rows].min(axis=0) for one in equals])
     return least
 
 
-def _told(
+def _shifted(
     lanes: Sequence[KernelTimes], longer: Sequence[tuple[KernelTimes, Slower, Members]]
 ) -> Shifted | None:
-    costs = [float(np.nansum(_counts(lane, one, sick) * one.usual * np.expm1(one.effect)))
-             for lane, one, sick in longer]  # fmt: skip
+    costs = [float(np.nansum(_counts(lane, one, slow) * one.usual * np.expm1(one.effect)))
+             for lane, one, slow in longer]  # fmt: skip
     order = sorted(range(len(longer)), key=lambda at: -costs[at])
-    _, one, sick = longer[order[0]]
+    _, one, slow = longer[order[0]]
     mine = {(lane.kernel, lane.stream) for lane, _, _ in longer}
     others = [lane for lane in lanes if (lane.kernel, lane.stream) not in mine]
-    waits = [(_waited_ns(lane, sick, one), lane.kernel) for lane in others]
+    waits = [(_waited_ns(lane, slow, one), lane.kernel) for lane in others]
     waited, where = max(waits, default=(0.0, ""))
-    if waited <= 0 or not _all_wait(others, sick, one, waited):
+    if waited <= 0 or not _all_wait(others, slow, one, waited):
         return None
     names = dict.fromkeys(longer[at][0].kernel for at in order)
-    return Shifted(sick, tuple(names), one, math.exp(one.effect), where, waited)
+    return Shifted(slow, tuple(names), one, math.exp(one.effect), where, waited)
 
 
-def _counts(lane: KernelTimes, one: Slower, sick: Members) -> Floats:
-    counts: Floats = lane.count[sick.rows, one.first : one.stop].mean(axis=0)
+def _counts(lane: KernelTimes, one: Slower, slow: Members) -> Floats:
+    counts: Floats = lane.count[slow.rows, one.first : one.stop].mean(axis=0)
     return counts
 
 
-def _waited_ns(lane: KernelTimes, sick: Members, one: Slower) -> float:
-    """By how much others are longer in a kernel than every member of the sick group; 0 if not
+def _waited_ns(lane: KernelTimes, slow: Members, one: Slower) -> float:
+    """By how much others take longer in a kernel than all members of the slow group; 0 if not
     clearly so."""
     part = slice(one.first, one.stop)
-    others = np.setdiff1d(np.arange(lane.shape[0]), sick.rows)
+    others = np.setdiff1d(np.arange(lane.shape[0]), slow.rows)
     spent = np.where(lane.count > 0, lane.count * lane.typical_ns, np.nan)[:, part].sum(axis=1)
-    mine, theirs = spent[sick.rows], spent[others][np.isfinite(spent[others])]
-    if not theirs.size or not np.isfinite(mine).all():
+    own_ns, others_ns = spent[slow.rows], spent[others][np.isfinite(spent[others])]
+    if not others_ns.size or not np.isfinite(own_ns).all():
         return 0.0
-    usual = float(np.median(theirs))
-    return usual - float(mine.max()) if usual >= (1 + BRIEF_EFFECT) * float(mine.max()) else 0.0
+    usual = float(np.median(others_ns))
+    return usual - float(own_ns.max()) if usual >= (1 + BRIEF_EFFECT) * float(own_ns.max()) else 0.0
 
 
-def _all_wait(lanes: Sequence[KernelTimes], sick: Members, one: Slower, waited_ns: float) -> bool:
-    """Whether all others are longer in these kernels together than every member of the sick group.
+def _all_wait(lanes: Sequence[KernelTimes], slow: Members, one: Slower, waited_ns: float) -> bool:
+    """Whether all others take longer in these kernels together than all members of the slow group.
 
-    Who waits no more than it does may be the one that both it and they wait for.
+    A rank that waits no more than the group may be the one that all of them wait for.
     """
     part = slice(one.first, one.stop)
     spent = np.sum([np.nan_to_num(lane.count * lane.typical_ns)[:, part].sum(axis=1)
                     for lane in lanes], axis=0)  # fmt: skip
-    others = np.setdiff1d(np.arange(spent.size), sick.rows)
-    least: float = spent[others].min() - spent[sick.rows].max()
+    others = np.setdiff1d(np.arange(spent.size), slow.rows)
+    least: float = spent[others].min() - spent[slow.rows].max()
     return least >= LEAST_WAIT * waited_ns
 
 

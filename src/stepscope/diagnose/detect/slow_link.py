@@ -81,7 +81,7 @@ class SlowDevice:
     """Where it cost the most."""
     slow: int
     through: int
-    """So many of the places that use it were slow."""
+    """Of `through` places that use it, `slow` were slow."""
     columns: Ints
     """The steps in which it was slow."""
     ratio: float
@@ -109,18 +109,18 @@ def slow_links(job: Observed, guilty: Mapping[int, tuple[int, int]]) -> list[Slo
 
 @dataclass(frozen=True)
 class _Case:
-    """What there is to judge by."""
+    """The data that devices are judged by."""
 
     job: Observed
     looked: SlowPlaces
     paths: Paths
     topology: Topology
     requests: Requests | None
-    """Where somebody counted them."""
+    """None where they were not counted."""
 
 
 def _found(case: _Case) -> Iterator[SlowDevice]:
-    """One device after the other, each explaining what the ones before it left."""
+    """Slow devices one after the other, each explaining what those before it did not."""
     cells, paths = case.looked.cells, case.paths
     for _ in range(MOST_LINKS):
         scored = score_devices(paths, cells)
@@ -137,7 +137,7 @@ def _found(case: _Case) -> Iterator[SlowDevice]:
 
 
 def _without(cells: Cells, some: Mask) -> Cells:
-    """As if nobody had seen some of them."""
+    """The cells with some of them marked as unknown."""
     return Cells(cells.known & ~some, cells.slow & ~some, cells.brief)
 
 
@@ -167,10 +167,10 @@ def _slow_link(case: _Case, scored: DeviceScores, explained: Mask) -> SlowDevice
     signs = raised_counters(job, active)
     against = likelihood_factors(job, signs, paths.devices)
     left = _left(case)
-    told = np.log(against) + _outstanding(case, explained) + math.log(TELLING) * left
+    weight = np.log(against) + _outstanding(case, explained) + math.log(TELLING) * left
     if looked.cells.brief[active].mean() > MOSTLY:
-        told += [math.log(WORN_FOR_A_MOMENT) * (one.kind in WORN) for one in paths.devices]
-    chance = probabilities(paths, scored, told)
+        weight += [math.log(WORN_FOR_A_MOMENT) * (one.kind in WORN) for one in paths.devices]
+    chance = probabilities(paths, scored, weight)
     order = np.argsort(-chance, kind="stable")
     best = int(order[0])
     through = paths.places_of([best])
@@ -188,17 +188,17 @@ def _slow_link(case: _Case, scored: DeviceScores, explained: Mask) -> SlowDevice
 
 
 def _left(case: _Case) -> Mask:
-    """Which carriers are adapters whose traffic goes elsewhere now."""
+    """Which devices are adapters whose traffic now goes elsewhere."""
     names = set(case.topology.abandoned.values())
     return np.array([one.kind == "nic" and one.name in names for one in case.paths.devices])
 
 
 def _outstanding(case: _Case, explained: Mask) -> Floats:
-    """What requests in flight say for each carrier."""
+    """Log-likelihood ratio of each device, by its outstanding requests."""
     if case.requests is None:
         return np.zeros(len(case.paths.devices))
-    told = case.requests.evidence_of(slow_periods(case.looked, explained))
-    return told.log_ratios(case.paths.devices, case.topology)
+    weight = case.requests.evidence_of(slow_periods(case.looked, explained))
+    return weight.log_ratios(case.paths.devices, case.topology)
 
 
 def _lost(
@@ -209,7 +209,7 @@ def _lost(
     explained: Mask,
     best: PathDevice,
 ) -> float:
-    """Per step in which the device was slow."""
+    """Time lost per step in which the device was slow."""
     active, slow = np.asarray(explained.any(axis=0)), looked.cells.slow
     calm = (np.arange(active.size) >= job.line.warm_up) & ~slow.any(axis=0)
     others = int((slow & ~explained)[:, active].sum())
@@ -235,7 +235,7 @@ def _excess_ns(looked: SlowPlaces, places: Ints, columns: Ints) -> Floats:
 def _suspects(
     devices: Sequence[PathDevice], chance: Floats
 ) -> tuple[tuple[PathDevice, float], ...]:
-    """The likeliest, ranks of one device together: a host's NVLink has one name."""
+    """The likeliest devices; entries of one name are added: a host's NVLink has one name."""
     total: dict[tuple[str, str], tuple[PathDevice, float]] = {}
     for at in np.argsort(-chance, kind="stable").tolist():
         if chance[at] < LEAST_LIKELY and total:
@@ -248,7 +248,7 @@ def _suspects(
 
 
 def _ranks(job: Observed, devices: Sequence[PathDevice], chance: Floats) -> tuple[int, ...]:
-    """Who is behind whatever it is, if that is clear and not everybody."""
+    """The ranks behind the likeliest devices, if that is clear and not all ranks."""
     behind: dict[tuple[int, ...], float] = {}
     for at in np.flatnonzero(chance >= LEAST_LIKELY).tolist():
         ranks = devices[at].ranks

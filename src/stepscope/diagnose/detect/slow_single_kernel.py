@@ -97,8 +97,8 @@ def slow_kernels(times: KernelTimes, groups: Sequence[Ints], tests: int) -> list
     """
     enough = np.where(times.count >= LEAST_EXECUTIONS, comparable(times, groups), np.nan)
     group_of = {int(row): group for group in groups for row in group}
-    told = [_told(times, one, group_of[one.row]) for one in slower(enough, groups, tests)]
-    return [one for one in told if _is_apart(one)]
+    kernels = [_slow_kernel(times, one, group_of[one.row]) for one in slower(enough, groups, tests)]
+    return [one for one in kernels if _is_apart(one)]
 
 
 def comparable(times: KernelTimes, groups: Sequence[Ints]) -> Floats:
@@ -113,14 +113,14 @@ def comparable(times: KernelTimes, groups: Sequence[Ints]) -> Floats:
     return typical
 
 
-def _told(times: KernelTimes, one: Slower, group: Ints) -> SlowKernel:
+def _slow_kernel(times: KernelTimes, one: Slower, group: Ints) -> SlowKernel:
     part = slice(one.first, one.stop)
-    mine = times.typical_ns[one.row, part]
+    own_ns = times.typical_ns[one.row, part]
     last = one.first + int(np.flatnonzero(np.isfinite(one.usual))[-1])
     distance, apart = distance_of(times, group, one.row, last)
     return SlowKernel(
-        times.kernel, times.stream, one, stats.median(mine), stats.median(one.usual), distance,
-        apart, float(np.nansum(times.count[one.row, part] * (mine - one.usual))),
+        times.kernel, times.stream, one, stats.median(own_ns), stats.median(one.usual), distance,
+        apart, float(np.nansum(times.count[one.row, part] * (own_ns - one.usual))),
     )  # fmt: skip
 
 

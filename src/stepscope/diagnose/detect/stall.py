@@ -39,11 +39,11 @@ class Stalled:
 
 
 def stalled(longest: Floats, units: Sequence[Ints]) -> list[Stalled]:
-    """Who waited for nobody while all others waited.
+    """Ranks that waited for no rank while all others waited.
 
     Args:
         longest: `[rank, window]`, of the kernels that wait, in ns; NaN unknown.
-        units: rows that may stand still together: those of each host.
+        units: rows that may stall together: those of each host.
     """
     found: dict[tuple[int, ...], list[tuple[int, float]]] = {}
     for window, column in enumerate(longest.T):
@@ -66,12 +66,12 @@ def _of_window(
     others = longest[order[len(rows) :]]
     if others.size < LEAST_GROUP - 1:
         return []
-    usual, least, mine = float(np.median(others)), float(others.min()), float(longest[rows].max())
+    usual, least, own_ns = float(np.median(others)), float(others.min()), float(longest[rows].max())
     noise = max(stats.sigma(others), stats.NOISE_FLOOR * usual)
     needed = stats.threshold(FALSE_ALARMS, tests, others.size)
-    stands_out = least - mine >= STALL_NS and usual - mine >= needed * noise
-    stands_out &= usual - mine >= BEYOND * (usual - least)
-    return [(tuple(sorted(rows)), usual - mine)] if stands_out else []
+    stands_out = least - own_ns >= STALL_NS and usual - own_ns >= needed * noise
+    stands_out &= usual - own_ns >= BEYOND * (usual - least)
+    return [(tuple(sorted(rows)), usual - own_ns)] if stands_out else []
 
 
 def _least(order: Ints, units: Sequence[Ints]) -> list[int]:

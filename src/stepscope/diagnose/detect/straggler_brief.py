@@ -93,7 +93,7 @@ def stragglers(
         groups: rows of ranks that do equal work.
         period_ns: the typical step.
         phase: the phase that `own` is of; None: all together.
-        tests: how many ranks and phases are looked at in all.
+        tests: how many ranks and phases are tested in all.
     """
     measured = measure(own, groups, period_ns, tests)
     if measured is None:
@@ -135,7 +135,7 @@ def measure(own: Floats, groups: Sequence[Ints], period_ns: float, tests: int) -
 
 
 def _known(excess: Floats, groups: Sequence[Ints]) -> list[Ints]:
-    """The groups without ranks of which too little is known to judge, or be judged by."""
+    """The groups without ranks that have too few known steps to be compared."""
     steps = np.isfinite(excess).sum(axis=1)
     known = [group[steps[group] >= LEAST] for group in groups]
     return [group for group in known if group.size > 1]
@@ -158,21 +158,22 @@ class _Looked:
 
     @cached_property
     def independent(self) -> int:
-        """Whatever the ranks of a group do, their excesses have one median: that is one less."""
+        """Independent excesses: ranks less one in each group, because they share one median."""
         return sum(len(group) - 1 for group in self.groups)
 
     def surest(self, alarms: float) -> tuple[float, float]:
-        """Noise, and by how many standard errors an effect must exceed it.
+        """The noise, and by how many standard errors an effect must exceed it.
 
-        What was seen, by Student; or `USUAL_NOISE`, if less was seen, as if it were known for sure.
+        Either the observed noise with Student's quantile, or `USUAL_NOISE` as if it were known, if
+        less was observed.
         """
         steps: int = self.excess.shape[1]
-        seen = max(self.noise, float(np.finfo(np.float64).tiny))
+        observed = max(self.noise, float(np.finfo(np.float64).tiny))
         needed = stats.student(1 - alarms, max(self.independent * (steps - 1), 1))
         known = NormalDist().inv_cdf(1 - alarms)
-        if seen <= USUAL_NOISE and USUAL_NOISE * known < seen * needed:
+        if observed <= USUAL_NOISE and USUAL_NOISE * known < observed * needed:
             return USUAL_NOISE, known
-        return seen, needed
+        return observed, needed
 
     def floor(self, group: Ints) -> float:
         """The smallest effect that is believed."""
@@ -181,7 +182,7 @@ class _Looked:
         return max(least, float(np.log1p(PAIR_EFFECT if alone else EFFECT)))
 
     def significance(self, row: int, noise: float) -> tuple[float, float]:
-        """Effect, and in standard errors."""
+        """The effect of a row, and the same in standard errors."""
         effect, steps = float(self.middle[row]), int(np.isfinite(self.excess[row]).sum())
         return effect, effect * math.sqrt(steps) / (MEDIAN_ERROR * noise)
 
@@ -190,7 +191,7 @@ class _Looked:
         return float(np.mean(values > self.middle[row] / 2)) >= PERSISTENCE
 
     def spread(self, group: Ints, row: int) -> float:
-        """How far healthy ranks stray from their peers, the worst one in four left out."""
+        """How far healthy ranks differ from their peers, the worst one in four left out."""
         others = self.middle[group[group != row]]
         own = others - np.median(others) if others.size > 1 else others[:0]
         elsewhere = [self.middle[one] for one in self.groups if one is not group]
@@ -199,7 +200,7 @@ class _Looked:
 
 
 def _above_peers(tests: int) -> float:
-    """Times the spread that the farthest of so many healthy ranks hardly reaches."""
+    """The multiple of the spread that the farthest of so many healthy ranks hardly reaches."""
     normal = NormalDist()
     one_in_suspects = normal.inv_cdf(1 - 0.5 / SUSPECTS)
     return max(ABOVE_PEERS, normal.inv_cdf(1 - PEER_ALARMS / max(tests, 1)) / one_in_suspects)

@@ -72,8 +72,10 @@ class GcStorms:
 
 
 def _merged(job: Observed, method: str, look: Look, least: int) -> Iterator[Slowdown]:
-    """One suspect per rank. Windows round a stretch up: once its onset is found to the step, it
-    may be shorter than `least` steps, which is an episode."""
+    """One suspect per rank, of at least `least` steps.
+
+    Windows round a stretch up: once its onset is found to the step, it may be a short episode.
+    """
     found = _all_stragglers(job, look)
     for row in sorted({one.row for one in found}):
         suspect = _culprit(job, [one for one in found if one.row == row])
@@ -82,7 +84,7 @@ def _merged(job: Observed, method: str, look: Look, least: int) -> Iterator[Slow
 
 
 def _collector(job: Observed, storm: Storm) -> Suspect:
-    """A rank whose pauses are too rare for L2 and cost enough all the same."""
+    """The suspect for a rank whose pauses are too rare for L2 but cost enough."""
     row, part = storm.row, slice(storm.first, storm.stop)
     means = {
         phase: float(np.nan_to_num(job.excess_of(phase, row)[part]).mean())
@@ -113,7 +115,7 @@ def _all_stragglers(job: Observed, look: Look) -> list[Straggler]:
 
 
 def is_brief(job: Observed) -> bool:
-    """Whether a few steps of a trace are all there is to judge by."""
+    """Whether only a few steps of a trace were recorded."""
     return brief.applies(job.window, len(job.line.steps) - job.line.warm_up)
 
 
@@ -121,10 +123,10 @@ def _shift(one: Straggler, columns: int) -> Straggler:
     return replace(one, first=one.first + columns, stop=one.stop + columns)
 
 
-def _culprit(job: Observed, mine: list[Straggler]) -> Suspect:
+def _culprit(job: Observed, found: list[Straggler]) -> Suspect:
     """Merges a rank's stragglers: the costliest gives range and certainty, the excess the phase."""
-    excesses = {one.phase: job.excess_of(one.phase, one.row) for one in mine}
-    main = max(mine, key=lambda one: _sum(excesses[one.phase][one.first : one.stop]))
+    excesses = {one.phase: job.excess_of(one.phase, one.row) for one in found}
+    main = max(found, key=lambda one: _sum(excesses[one.phase][one.first : one.stop]))
     row, stop = main.row, main.stop
     first = main.first
     if not is_brief(job):
@@ -133,16 +135,16 @@ def _culprit(job: Observed, mine: list[Straggler]) -> Suspect:
     whole = None in excesses or not flagged
     shares = _shares(job, row, first, stop, job.own.phases if whole else flagged)
     phase = dominant(shares) if shares else main.phase
-    # nobody knows times outside of phases, so they are no measure of how slow a rank is
+    # times outside of phases are not recorded, so they do not show how slow a rank is
     unnamed = phase in (None, OUTSIDE, GAPS)
     own = job.total if unnamed else job.own.own[job.own.phases.index(phase)]
-    mine_ns = stats.median(own[row, first:stop])
-    theirs_ns = stats.median(job.peer_median(own, phase, row)[first:stop])
+    own_ns = stats.median(own[row, first:stop])
+    peers_ns = stats.median(job.peer_median(own, phase, row)[first:stop])
     carried = sum(shares.values())
     inflated = sum(value >= INFLATED * carried for value in shares.values())
     return Suspect(
         row, phase, tuple(shares), first, stop, main.effect, main.z, main.needed, carried,
-        mine_ns / max(theirs_ns, 1.0), inflated,
+        own_ns / max(peers_ns, 1.0), inflated,
     )  # fmt: skip
 
 
@@ -164,7 +166,7 @@ def _shares(
 
 
 def _onset(series: Floats, one: Straggler, warm_up: int) -> int:
-    """The step from which the excess is there: where two levels fit best up to the stretch's end.
+    """The step at which the excess begins: where two levels fit best up to the stretch's end.
 
     Without a clear rise the rank was slow from the stretch's first window on.
     """

@@ -1,17 +1,17 @@
-"""Ranks that are slow only now and then, or only since a few steps ago.
+"""Ranks that are slow only at times, or only since a few steps ago.
 
 Fault: ECC errors every few steps, throttling that comes and goes, a compilation in the middle of a
 job, one stall that lasts as long as forty steps; and a lasting slowness too young for L2.
 Papers: ARGUS (2026), section 9.4, where L2 and L3 dilute such spikes in their windows; Holmes (Yao
 et al., 2025), section 3.1, which calls them spikes and fluctuations. Neither has a rule for own
 time.
-Ours: own time against peers in the same step, so that what the whole job does cancels. A *blow* is
-an excess beyond noise and large in the step. Healthy jobs have spikes, too, on any rank: so a rank
-is struck when it has more of them than Poisson's law allows at the rate of all others, or when one
-blow is so long that it matters by itself and nobody else had anything like it, or when blows meet
-the errors that its own device counts (ARGUS, table 6). What returns on a schedule is the job's
-habit. A run of blows is one, unless it is still going on.
-Cost: one sort per group and step. Cannot see: blows of most of a group at once, or below noise.
+What differs: own time is compared with peers in the same step, so that what the whole job does
+cancels. A *spike* is an excess beyond noise and large in the step. Healthy jobs have spikes, too,
+on any rank. So a rank is found when it has more of them than Poisson's law allows at the rate of
+all others, when one spike is so long that it matters by itself and no other rank had anything like
+it, or when spikes coincide with errors that its own device counts (ARGUS, table 6). What returns on
+a schedule is a habit of the job. A run of spikes counts as one, unless it is still going on.
+Cost: one sort per group and step. Cannot see: spikes of most of a group at once, or below noise.
 """
 
 from __future__ import annotations
@@ -66,17 +66,17 @@ UNLIKE = 5.0
 
 @dataclass(frozen=True)
 class SpikingRank:
-    """A rank (row of the grid) with blows in some columns."""
+    """A rank (row of the grid) with spikes in some columns."""
 
     row: int
     columns: tuple[int, ...]
     effect: float
     """Median log-ratio to its peers in these columns."""
     z: float
-    """By how many standard deviations of a step the smallest of them exceeds its peers."""
+    """Standard deviations of a step by which the smallest of them exceeds its peers."""
     needed: float
     alone: bool
-    """Whether it is its length that counts, and not how often it strikes."""
+    """Whether the length of one spike counts, and not how many there are."""
 
 
 @dataclass(frozen=True)
@@ -91,18 +91,18 @@ class Series:
     period_ns: float
     """The typical step."""
     errors: Mask = field(default_factory=lambda: np.zeros((0, 0), np.bool_))
-    """`[rank, step]`: where a rank's own device may have counted errors; empty: nobody looked."""
+    """`[rank, step]`: where a rank's own device may have counted errors; empty: not read."""
 
 
 def spiking_ranks(
     series: Series, units: Sequence[Ints], tests: int, lonely: bool = True
 ) -> list[SpikingRank]:
-    """Ranks that suffer blows which chance does not explain.
+    """Ranks with spikes that chance does not explain.
 
     Args:
-        units: rows that may be struck together: those of each host.
-        tests: how many ranks and phases are looked at in all.
-        lonely: whether a single long blow may count.
+        units: rows that may have spikes together: those of each host.
+        tests: how many ranks and phases are tested in all.
+        lonely: whether a single long spike may count.
     """
     if series.period_ns <= 0 or not series.groups or not series.own.size:
         return []
@@ -122,7 +122,7 @@ def spiking_ranks(
 
 @dataclass(frozen=True)
 class _Spikes:
-    """`[rank, step]`: which are struck, log-ratios to the peers, and what they take longer."""
+    """The spikes of all ranks by `[rank, step]`, with log-ratios to the peers and excesses."""
 
     hit: Mask
     ratio: Floats
@@ -132,7 +132,7 @@ class _Spikes:
 
     @cached_property
     def rows(self) -> Mask:
-        """Which ranks are struck at all."""
+        """Which ranks have any spike."""
         return np.asarray(self.hit.any(axis=1))
 
     @cached_property
@@ -141,7 +141,7 @@ class _Spikes:
         return np.asarray(np.where(self.hit, self.excess_ns, 0.0).max(axis=0))
 
     def of_unit(self, unit: Ints) -> Mask:
-        """The steps in which most of these ranks are struck, and are no echo of others."""
+        """The steps in which most of these ranks have a spike that is no echo of others."""
         hit = self.hit[unit]
         mine = np.where(hit, self.excess_ns[unit], 0.0).max(axis=0)
         return np.asarray((hit.mean(axis=0) > 0.5) & (mine >= ECHO * self._worst_ns))
@@ -169,7 +169,7 @@ def _find_spikes(series: Series) -> _Spikes:
 
 
 def _above_its_past(series: Series, pad: float, limit: float) -> Mask:
-    """In a pair, which has no majority: also above what the rank itself takes as a rule."""
+    """In a pair, which has no majority: also above what the rank itself usually takes."""
     above = np.ones(series.own.shape, np.bool_)
     for group in (group for group in series.groups if len(group) == 2):
         own = np.log(series.own[group] + pad)
@@ -178,7 +178,7 @@ def _above_its_past(series: Series, pad: float, limit: float) -> Mask:
 
 
 def _habits(steps: Ints, hit: Mask) -> Mask:
-    """Blows that return on a schedule."""
+    """The spikes that return on a schedule."""
     at = np.flatnonzero(hit)
     habit = scheduled(steps[at], steps)
     found = np.zeros(hit.shape, np.bool_)
@@ -190,9 +190,9 @@ def _habits(steps: Ints, hit: Mask) -> Mask:
 def _too_often(
     series: Series, spikes: _Spikes, units: Sequence[Ints], tests: int
 ) -> dict[int, Ints]:  # fmt: skip
-    """The ranks, and when, of units that are struck more often than the others' rate lets expect.
+    """The ranks, with their columns, of units with more spikes than the others' rate explains.
 
-    The worst is judged first; the others' rate is then that of those which remain.
+    The worst unit is judged first; the rate for the next is that of the remaining units.
     """
     spiking = [unit for unit in units if spikes.rows[unit].any()]
     hits = [spikes.of_unit(unit) for unit in spiking]
@@ -212,9 +212,9 @@ def _too_often(
 
 
 def _with_errors(series: Series, spikes: _Spikes, tests: int) -> dict[int, Ints]:
-    """The ranks that are struck just when their own devices count errors, and when.
+    """The ranks with spikes just when their own devices count errors, with their columns.
 
-    Few blows are enough: chance would have to put them into these few steps of these few ranks.
+    Few spikes are enough: chance would have to put them into these few steps of these few ranks.
     """
     found: dict[int, Ints] = {}
     counted = series.errors.any(axis=1) & spikes.rows if series.errors.size else spikes.rows[:0]
@@ -230,10 +230,10 @@ def _with_errors(series: Series, spikes: _Spikes, tests: int) -> dict[int, Ints]
 
 
 def _independent(begins_ns: Ints, hit: Mask) -> int:
-    """How many blows tell something new: a run of them is one, but one that is still going on.
+    """The number of independent spikes: a run of them is one, unless it is still going on.
 
-    What disturbs a host for a few seconds and is over is one event. A slowness that has lasted for
-    several moments up to now is more, whether or not it will go on.
+    A disturbance of a host for a few seconds is one event. A slowness that has lasted for several
+    moments up to now counts as more, whether or not it will go on.
     """
     runs = list(_runs(begins_ns, hit))
     if not runs:
@@ -245,7 +245,7 @@ def _independent(begins_ns: Ints, hit: Mask) -> int:
 
 
 def _runs(begins_ns: Ints, hit: Mask) -> Iterator[Ints]:
-    """Columns of spikes, those together that are a step or a moment apart."""
+    """Columns of spikes in runs: those that are a step or a moment apart are together."""
     columns = np.flatnonzero(hit)
     if columns.size:
         apart = (np.diff(columns) > GAP) & (np.diff(begins_ns[columns]) > GAP * MOMENT_NS)
@@ -261,7 +261,7 @@ def _designated(series: Series, units: Sequence[Ints]) -> frozenset[int]:
 def _alone(
     series: Series, spikes: _Spikes, units: Sequence[Ints], designated: frozenset[int]
 ) -> Iterator[int]:
-    """The ranks of the one unit, or the one rank, that a long blow hit like nobody else."""
+    """The ranks of the one unit, or the one rank, with a spike far longer than any other's."""
     longest = np.zeros(len(spikes.hit))
     for one in np.flatnonzero(spikes.rows).tolist():
         longest[one] = _longest_ns(series, spikes, one)
@@ -277,7 +277,7 @@ def _alone(
 
 
 def _longest_ns(series: Series, spikes: _Spikes, row: int) -> float:
-    """What the worst run of blows of a rank takes longer."""
+    """The excess of the worst run of spikes of a rank."""
     runs = _runs(series.begins_ns, spikes.hit[row])
     return max((float(spikes.excess_ns[row, run].sum()) for run in runs), default=0.0)
 
@@ -287,7 +287,7 @@ def _round(steps: Ints) -> bool:
 
 
 def poisson_tail(count: int, rate: float) -> float:
-    """The chance of so many events or more where `rate` are expected."""
+    """The probability of `count` events or more where `rate` are expected."""
     term = math.exp(-rate + count * math.log(rate) - math.lgamma(count + 1))
     total, more = 0.0, count
     while term > total * 1e-12:

@@ -42,8 +42,8 @@ class Transients:
         found: dict[int, list[SpikingRank]] = {}
         for one in _all_spiking(job):
             found.setdefault(one.row, []).append(one)
-        for row, mine in sorted(found.items()):
-            yield slowdown_of(job, self.name, _culprit(job, row, mine))
+        for row, spiking in sorted(found.items()):
+            yield slowdown_of(job, self.name, _culprit(job, row, spiking))
 
 
 def _all_spiking(job: Observed) -> Iterator[SpikingRank]:
@@ -77,22 +77,22 @@ def _in_steps(job: Observed) -> Floats:
     return np.where(known, np.nansum(named, axis=0), np.nan)
 
 
-def _culprit(job: Observed, row: int, mine: list[SpikingRank]) -> Suspect:
-    """Merges what was found of a rank in several phases."""
-    surest = max(mine, key=lambda one: one.z - one.needed)
-    columns = np.unique(np.concatenate([one.columns for one in mine])).astype(np.int64)
+def _culprit(job: Observed, row: int, spiking: list[SpikingRank]) -> Suspect:
+    """Merges what was found about a rank in several phases."""
+    surest = max(spiking, key=lambda one: one.z - one.needed)
+    columns = np.unique(np.concatenate([one.columns for one in spiking])).astype(np.int64)
     first, stop = int(columns[0]), int(columns[-1]) + 1
     shares = _shares(job, row, columns)
     worst, worst_ns = _heaviest_run(job, row, columns, tuple(shares))
     phase, carried = dominant(shares), sum(shares.values())
-    # nobody knows times outside of phases, so they are no measure of how slow a rank is
+    # times outside of phases are not recorded, so they do not show how slow a rank is
     own = job.total if phase in (None, *UNNAMED) else job.own.own[job.own.phases.index(phase)]
     theirs = stats.median(job.peer_median(own, phase, row)[columns])
     slowdown = stats.median(own[row, columns]) / max(theirs, 1.0)
     return Suspect(
         row, phase, tuple(shares), first, stop, surest.effect, surest.z, surest.needed,
         carried * columns.size / (stop - first), slowdown, len(shares),
-        tuple(map(int, columns)), all(one.alone for one in mine),
+        tuple(map(int, columns)), all(one.alone for one in spiking),
         worst, worst_ns,
     )  # fmt: skip
 
@@ -109,7 +109,7 @@ def _heaviest_run(
 
 
 def _shares(job: Observed, row: int, columns: Ints) -> dict[str, float]:
-    """Mean excess per blow of the phases that carry a share of it, of the worst in any case."""
+    """Mean excess per spike of the phases that carry a share of it, and always of the worst."""
     means = {phase: float(np.nan_to_num(job.excess_of(phase, row)[columns]).mean())
              for phase in job.own.phases}  # fmt: skip
     whole = sum(max(mean, 0.0) for mean in means.values())

@@ -46,7 +46,7 @@ class StepTimes:
 
 
 def unexplained_spikes(job: Observed) -> tuple[int, ...]:
-    """Columns of long steps that nothing explains, if they cost enough."""
+    """Columns of long steps that no schedule or checkpoint explains, if they cost enough."""
     line = job.line
     series = line.job_period_ns[line.warm_up :]
     spikes = step_time.jitter(series, line.steps[line.warm_up :], WARM_UP_STEPS - line.warm_up)

@@ -46,16 +46,16 @@ simulator."""
 
 @dataclass(frozen=True)
 class Use:
-    """Parts of a culprit's excess, 0 to 1; None where not measured."""
+    """How a suspect spent its excess, in parts of 0 to 1; None where not measured."""
 
     computed: float | None
     starved: float | None
-    strangers: float | None
-    """Cores."""
+    other_processes: float | None
+    """Cores that other processes use on the rank's processors."""
     waiting: float | None = None
     """Share of all its time that it waited for a processor, beyond its peers."""
     crowded: float | None = None
-    """Share of the host's processors in use beyond other hosts', and not by the job."""
+    """Share of the host's processors that processes outside the job use, beyond other hosts'."""
     ahead: float | None = None
     """The host's head start over its device, as a part of its peers'."""
 
@@ -64,9 +64,9 @@ class Use:
         return (self.computed, self.starved, self.ahead) != (None, None, None)
 
     @property
-    def has_strangers(self) -> bool:
-        """Whether somebody else was seen on its processors."""
-        return (self.strangers or 0.0) >= OTHER_PROCESSES or (self.crowded or 0.0) >= CROWDED
+    def has_other_processes(self) -> bool:
+        """Whether other processes were observed on its processors."""
+        return (self.other_processes or 0.0) >= OTHER_PROCESSES or (self.crowded or 0.0) >= CROWDED
 
     @property
     def is_starved(self) -> bool:
@@ -99,7 +99,7 @@ class StarvedProcessor:
         use = use_of_excess(job, suspect)
         if not use.is_starved or suspect.phase == DATA_LOAD:
             return None
-        cause: Cause = "contention" if use.has_strangers else "host"
+        cause: Cause = "contention" if use.has_other_processes else "host"
         return Explained(
             cause, "measured", (_evidence(use),), use.starved, STARVED,
             whole_rank=suspect.inflated > 1, proven=True,
@@ -112,7 +112,7 @@ def of_host(job: Observed, suspect: Suspect) -> bool:
 
 
 def processor_evidence(job: Observed, suspect: Suspect) -> tuple[Evidence, ...]:
-    """What is known of the suspect's use of its processor."""
+    """Evidence on the suspect's use of its processor, if any was measured."""
     use = use_of_excess(job, suspect)
     return (_evidence(use),) if use.is_measured else ()
 
@@ -123,13 +123,13 @@ def _evidence(use: Use) -> Evidence:
         parts.append(f"{_percent(use.computed)} of the excess is processor time")
     if use.starved is not None:
         parts.append(f"{_percent(use.starved)} is waiting for a processor beyond its peers'")
-    if use.strangers is not None:
-        parts.append(f"other processes use {use.strangers:.1f} cores there")
-    if use.crowded is not None and use.has_strangers:
+    if use.other_processes is not None:
+        parts.append(f"other processes use {use.other_processes:.1f} cores there")
+    if use.crowded is not None and use.has_other_processes:
         parts.append(f"{_percent(use.crowded)} of its host is used by processes outside the job")
     if use.ahead is not None:
         parts.append(f"its host leads its device by {_percent(use.ahead)} of the usual time")
-    values = {"computed": use.computed, "starved": use.starved, "strangers": use.strangers,
+    values = {"computed": use.computed, "starved": use.starved, "strangers": use.other_processes,
               "crowded": use.crowded, "ahead": use.ahead}  # fmt: skip
     return Evidence("starved-processor", "; ".join(parts), values)
 
@@ -139,34 +139,34 @@ def _percent(part: float) -> str:
 
 
 def use_of_excess(job: Observed, suspect: Suspect) -> Use:
-    """How the suspect spent what it took longer than its peers."""
+    """How the suspect spent its excess over its peers."""
     return job.once("use", suspect, lambda: _use(job, suspect))
 
 
-def _use(job: Observed, culprit: Suspect) -> Use:
-    waiting = _above_peers(job.hardware("run_delay", culprit.first, culprit.stop), culprit.row)
+def _use(job: Observed, suspect: Suspect) -> Use:
+    waiting = _above_peers(job.hardware("run_delay", suspect.first, suspect.stop), suspect.row)
     return Use(
-        _computed(job, culprit), _starved(job, culprit, waiting), _strangers(job, culprit),
-        waiting, _crowded(job, culprit), _ahead(job, culprit),
+        _computed(job, suspect), _starved(job, suspect, waiting), _other_processes(job, suspect),
+        waiting, _crowded(job, suspect), _ahead(job, suspect),
     )  # fmt: skip
 
 
-def _computed(job: Observed, one: Suspect) -> float | None:
-    if job.processor is None or one.excess_ns <= 0:
+def _computed(job: Observed, suspect: Suspect) -> float | None:
+    if job.processor is None or suspect.excess_ns <= 0:
         return None
-    extra = job.processor[one.row] - job.peer_median(job.processor, one.phase, one.row)
-    extra = extra[one.first : one.stop]
+    extra = job.processor[suspect.row] - job.peer_median(job.processor, suspect.phase, suspect.row)
+    extra = extra[suspect.first : suspect.stop]
     if not np.isfinite(extra).any():
         return None
-    return float(stats.block_means(extra[None], len(extra))[0, 0]) / one.excess_ns
+    return float(stats.block_means(extra[None], len(extra))[0, 0]) / suspect.excess_ns
 
 
-def _starved(job: Observed, one: Suspect, waiting: float | None) -> float | None:
-    """Extra share of its time spent runnable but not running, times its steps, of the excess."""
-    if waiting is None or one.excess_ns <= 0:
+def _starved(job: Observed, suspect: Suspect, waiting: float | None) -> float | None:
+    """Part of the excess in which it was runnable but not running, beyond its peers."""
+    if waiting is None or suspect.excess_ns <= 0:
         return None
-    begin, end = job.line.span_ns(one.first, one.stop)
-    return waiting * (end - begin) / (one.stop - one.first) / one.excess_ns
+    begin, end = job.line.span_ns(suspect.first, suspect.stop)
+    return waiting * (end - begin) / (suspect.stop - suspect.first) / suspect.excess_ns
 
 
 def _above_peers(values: Floats, row: int) -> float | None:
@@ -176,24 +176,24 @@ def _above_peers(values: Floats, row: int) -> float | None:
     return float(values[row]) - stats.median(others)
 
 
-def _strangers(job: Observed, one: Suspect) -> float | None:
-    value = float(job.hardware("stranger_cpu_util", one.first, one.stop)[one.row])
+def _other_processes(job: Observed, suspect: Suspect) -> float | None:
+    value = float(job.hardware("stranger_cpu_util", suspect.first, suspect.stop)[suspect.row])
     return value if np.isfinite(value) else None
 
 
-def _crowded(job: Observed, one: Suspect) -> float | None:
-    """By how much more of its host is in use than of others, while its ranks use no more."""
-    use = job.of_hosts("cpu_util", one.first, one.stop)
-    mine = job.window.host_of(int(job.line.ranks[one.row]))
-    others = [value for host, value in use.items() if host != mine]
-    if mine not in use or not others:
+def _crowded(job: Observed, suspect: Suspect) -> float | None:
+    """The share of its host in use beyond other hosts', unless its own ranks use more."""
+    use = job.of_hosts("cpu_util", suspect.first, suspect.stop)
+    own = job.window.host_of(int(job.line.ranks[suspect.row]))
+    others = [value for host, value in use.items() if host != own]
+    if own not in use or not others:
         return None
-    cores = job.hardware("cpu_util", one.first, one.stop)
-    if cores[one.row] > SAME_USE * stats.median(cores):
+    cores = job.hardware("cpu_util", suspect.first, suspect.stop)
+    if cores[suspect.row] > SAME_USE * stats.median(cores):
         return None
-    return use[mine] - stats.median(np.array(others))
+    return use[own] - stats.median(np.array(others))
 
 
-def _ahead(job: Observed, one: Suspect) -> float | None:
-    others = job.peers_of(one.row, one.phase)
-    return head_start.relative(job, one.row, others, one.first, one.stop)
+def _ahead(job: Observed, suspect: Suspect) -> float | None:
+    others = job.peers_of(suspect.row, suspect.phase)
+    return head_start.relative(job, suspect.row, others, suspect.first, suspect.stop)

@@ -46,56 +46,57 @@ is a third of a step, and no more shows where backward's parts were not recorded
 class Part:
     """One phase within passes: what the culprit and its peers take per step, in ns."""
 
-    mine_ns: float
+    own_ns: float
     usual_ns: float
 
     @property
     def excess_ns(self) -> float:
-        return self.mine_ns - self.usual_ns
+        return self.own_ns - self.usual_ns
 
     @property
     def slowdown(self) -> float:
-        return self.mine_ns / self.usual_ns
+        return self.own_ns / self.usual_ns
 
 
-def parts_of(job: Observed, one: Suspect) -> dict[str, Part]:
+def parts_of(job: Observed, suspect: Suspect) -> dict[str, Part]:
     """The phases within passes in the culprit's steps; none where they were not recorded."""
     rows = _inner_rows(job)
     if rows is None:
         return {}
-    others = job.peers_of(one.row, one.phase)
+    others = job.peers_of(suspect.row, suspect.phase)
     found: dict[str, Part] = {}
     for name in dict.fromkeys(rows.strings("phase").values):
-        means = _means(job, rows.take(rows.strings("phase").equals(name)), one.first, one.stop)
+        means = _means(
+            job, rows.take(rows.strings("phase").equals(name)), suspect.first, suspect.stop
+        )
         usual = stats.median(means[others]) if others.size else 0.0
-        if np.isfinite(means[one.row]) and usual > 0:
-            found[name] = Part(float(means[one.row]), usual)
+        if np.isfinite(means[suspect.row]) and usual > 0:
+            found[name] = Part(float(means[suspect.row]), usual)
     return found
 
 
-def kernels_of(job: Observed, one: Suspect) -> dict[str, Part]:
-    """The same by computing kernels, in the windows that began while the culprit was slow.
+def kernels_of(job: Observed, suspect: Suspect) -> dict[str, Part]:
+    """The computing kernels, in the windows that began while the suspect was slow.
 
     The median stands for the mean of each mode: what is rarer than half of a mode is lost.
     """
-    others = job.peers_of(one.row, one.phase)
+    others = job.peers_of(suspect.row, suspect.phase)
     found: dict[str, Part] = {}
-    for name, total in _spent(job, one, is_computing).items():
+    for name, total in _spent(job, suspect, is_computing).items():
         usual = stats.median(total[others]) if others.size else 0.0
         if usual > 0:
-            found[name] = Part(float(total[one.row]), usual)
+            found[name] = Part(float(total[suspect.row]), usual)
     return found
 
 
-def expert_times(job: Observed, one: Suspect, name: str) -> Floats:
-    """What every rank takes in a phase within passes, or in a kernel, per step of the culprit's;
-    NaN unknown."""
+def expert_times(job: Observed, suspect: Suspect, name: str) -> Floats:
+    """Time per step of every rank in a phase within passes, or in a kernel; NaN unknown."""
     rows = _inner_rows(job)
     if rows is not None:
         rows = rows.take(rows.strings("phase").equals(name))
-        return _means(job, rows, one.first, one.stop)
+        return _means(job, rows, suspect.first, suspect.stop)
     unknown = np.full(len(job.line.ranks), np.nan)
-    return _spent(job, one, lambda kernel: kernel == name).get(name, unknown)
+    return _spent(job, suspect, lambda kernel: kernel == name).get(name, unknown)
 
 
 def more_for_experts(parts: Mapping[str, Part]) -> str | None:
@@ -105,28 +106,28 @@ def more_for_experts(parts: Mapping[str, Part]) -> str | None:
     if not experts or not others:
         return None
     excess = sum(max(part.excess_ns, 0.0) for part in parts.values())
-    theirs = sum(max(parts[name].excess_ns, 0.0) for name in experts)
-    if theirs <= 0 or theirs < MOSTLY * excess:
+    expert_excess = sum(max(parts[name].excess_ns, 0.0) for name in experts)
+    if expert_excess <= 0 or expert_excess < MOSTLY * excess:
         return None
     if _slower(parts[name] for name in experts) < APART * _slower(others):
         return None
     return max(experts, key=lambda name: parts[name].excess_ns)
 
 
-def explain(parts: Mapping[str, Part], one: Suspect) -> bool:
-    """Whether what the parts take longer has to do with why the culprit is slow."""
-    return sum(max(part.excess_ns, 0.0) for part in parts.values()) >= EXPLAIN * one.excess_ns
+def explain(parts: Mapping[str, Part], suspect: Suspect) -> bool:
+    """Whether the excess of the parts is a notable part of the suspect's excess."""
+    return sum(max(part.excess_ns, 0.0) for part in parts.values()) >= EXPLAIN * suspect.excess_ns
 
 
-def _spent(job: Observed, one: Suspect, wanted: Callable[[str], bool]) -> dict[str, Floats]:
-    """Sums of each kernel and rank, per step, in the windows that began while one was slow."""
+def _spent(job: Observed, suspect: Suspect, wanted: Callable[[str], bool]) -> dict[str, Floats]:
+    """Time of each kernel and rank, per step, in the windows that began while it was slow."""
     table = job.window.table("kernel_summaries")
     if table is None or not table.has("window_start_ns", "kernel", "count", "p50_ns"):
         return {}
-    begin, end = job.line.span_ns(one.first, one.stop)
+    begin, end = job.line.span_ns(suspect.first, suspect.stop)
     names, row = table.strings("kernel"), job.line.rows(table.ints("rank"))
     inside = (table.ints("window_start_ns") >= begin) & (table.ints("window_start_ns") < end)
-    spent = table.floats("count") * table.floats("p50_ns") / max(one.stop - one.first, 1)
+    spent = table.floats("count") * table.floats("p50_ns") / max(suspect.stop - suspect.first, 1)
     found = {}
     for name in filter(wanted, names.values):
         rows = inside & names.equals(name) & (row >= 0)
@@ -139,7 +140,7 @@ def _of_experts(name: str) -> bool:
 
 
 def _slower(parts: Iterable[Part]) -> float:
-    """By which part of the usual these are longer."""
+    """The excess of these parts as a part of their usual time."""
     kept = list(parts)
     return max(sum(one.excess_ns for one in kept), 0.0) / sum(one.usual_ns for one in kept)
 

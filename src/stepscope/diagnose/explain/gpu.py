@@ -38,10 +38,10 @@ def relative(job: Observed, row: int, first: int, stop: int) -> float | None:
     return float(clocks[row]) / usual
 
 
-def strangers(job: Observed, row: int, first: int, stop: int) -> float:
-    """By how many more processes outside the job a rank's device is used than its peers' are.
+def other_processes(job: Observed, row: int, first: int, stop: int) -> float:
+    """The number of processes outside the job on a rank's device, beyond that on its peers'.
 
-    A monitor that computes on each device is none: it slows all of them alike.
+    A monitor that computes on each device does not count: it slows all of them alike.
     """
     counts = job.hardware("gpu_strangers", first, stop)
     if not np.isfinite(counts[row]):
@@ -80,7 +80,7 @@ class SharedGpu:
     needs = Needs("hardware:gpu_strangers", ranks=2)
 
     def explain(self, job: Observed, suspect: Suspect) -> Explained | None:
-        processes = strangers(job, suspect.row, suspect.first, suspect.stop)
+        processes = other_processes(job, suspect.row, suspect.first, suspect.stop)
         if processes <= 0 or of_host(job, suspect):
             return None
         evidence = (_on_device(processes), *processor_evidence(job, suspect))
@@ -116,7 +116,7 @@ def _on_device(processes: float) -> Evidence:
 
 
 def _errors(job: Observed, suspect: Suspect) -> Evidence | None:
-    """That its device counts errors just then."""
+    """Evidence that its device counts errors in just these steps."""
     mine = job.errors[suspect.row]
     during, always = float(mine[suspect.columns].mean()), float(mine.mean())
     if during == 0 or during < JUST_THEN * always:

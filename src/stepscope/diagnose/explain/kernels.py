@@ -38,8 +38,8 @@ MOST = 0.5
 
 
 @dataclass(frozen=True)
-class Longer:
-    """A kernel that takes a rank longer in some windows."""
+class LongerKernel:
+    """A kernel that takes a rank longer than its peers in some windows."""
 
     kernel: str
     ratio: float
@@ -64,7 +64,7 @@ class SlowCopies:
         known = _known(job, suspect)
         if known is None or plain_cause(job, suspect)[1] != "residual":
             return None
-        copies = longer(known.recorded, known.group, suspect.row, known.windows, is_copying)
+        copies = longer_kernels(known.recorded, known.group, suspect.row, known.windows, is_copying)
         length_ns = float(known.recorded.length_ns[known.windows].sum())
         steps = length_ns / max(job.line.typical_ns, 1.0)
         share = sum(copy.lost_ns for copy in copies) / max(suspect.excess_ns * steps, 1.0)
@@ -121,16 +121,16 @@ def slow_kernels(job: Observed, suspect: Suspect) -> tuple[tuple[str, ...], Evid
     known = _known(job, suspect)
     if known is None:
         return None
-    found = longer(known.recorded, known.group, suspect.row, known.windows, is_computing)
+    found = longer_kernels(known.recorded, known.group, suspect.row, known.windows, is_computing)
     return (_names(found), evidence_of(found)) if found else _stalls(known, suspect.row)
 
 
-def _names(found: Sequence[Longer]) -> tuple[str, ...]:
+def _names(found: Sequence[LongerKernel]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(one.kernel for one in found))
 
 
 def _stalls(known: _Known, row: int) -> tuple[tuple[str, ...], Evidence] | None:
-    """Kernels of which one execution stands out that no percentile shows."""
+    """Kernels with a single execution that stands out, though no percentile shows it."""
     times_of = {times.kernel: ratio for times in known.recorded
                 if is_computing(times.kernel)
                 and (ratio := _stall(times, known.group, row, known.windows)) >= UNLIKE
@@ -145,7 +145,7 @@ def _stalls(known: _Known, row: int) -> tuple[tuple[str, ...], Evidence] | None:
 
 
 def _stall(times: KernelTimes, group: Ints, row: int, windows: Ints) -> float:
-    """The longest execution over the longest of all peers; 0 where nobody knows."""
+    """The longest execution over the longest of all peers; 0 where it is not known."""
     if times.longest_ns is None:
         return 0.0
     longest = np.nan_to_num(times.longest_ns[:, windows]).max(axis=1)
@@ -153,7 +153,7 @@ def _stall(times: KernelTimes, group: Ints, row: int, windows: Ints) -> float:
     return float(longest[row]) / others if others > 0 else 0.0
 
 
-def evidence_of(found: Sequence[Longer]) -> Evidence:
+def evidence_of(found: Sequence[LongerKernel]) -> Evidence:
     """What these kernels take, against the peers."""
     values: dict[str, Value] = {one.kernel: one.ratio for one in found}
     return Evidence(METHOD, "; ".join(map(str, found)), values)
@@ -165,16 +165,16 @@ def group_of(job: Observed, row: int, phase: str | None) -> Ints:
 
 
 def _during(known: Recorded, span_ns: Span) -> Ints:
-    """Windows that lie in a time with more than half of their length, or else the most of any."""
+    """Windows of which more than half lies in a span, or else those with the largest part."""
     begin, end = known.begins_ns, known.begins_ns + known.length_ns
     part = np.minimum(end, span_ns[1]) - np.maximum(begin, span_ns[0])
     inside = np.flatnonzero(part > known.length_ns / 2)
     return inside if inside.size else np.flatnonzero(part == part.max())
 
 
-def longer(
+def longer_kernels(
     known: Recorded, group: Ints, row: int, windows: Ints, wanted: Callable[[str], bool]
-) -> list[Longer]:
+) -> list[LongerKernel]:
     """The kernels that cost a rank most, of those that are slower on it in some windows."""
     found = [one for times in known if wanted(times.kernel)
              if (one := _compared(times, group, row, windows)) is not None]  # fmt: skip
@@ -183,16 +183,16 @@ def longer(
     return sorted(costly, key=lambda one: -one.lost_ns)[:NAMED]
 
 
-def _compared(times: KernelTimes, group: Ints, row: int, windows: Ints) -> Longer | None:
-    """What its executions take, tails included: who is slow is known already."""
-    mine = times.mean_ns[row, windows]
+def _compared(times: KernelTimes, group: Ints, row: int, windows: Ints) -> LongerKernel | None:
+    """A rank's mean durations, tails included, against its peers'; None if not longer."""
+    own = times.mean_ns[row, windows]
     usual = stats.column_median(times.mean_ns[group[group != row]][:, windows])
-    both = np.isfinite(mine) & np.isfinite(usual)
+    both = np.isfinite(own) & np.isfinite(usual)
     if not both.any():
         return None
-    ratio = float(np.exp(np.log(mine[both] / usual[both]).mean()))
+    ratio = float(np.exp(np.log(own[both] / usual[both]).mean()))
     if ratio < 1 + EFFECT:
         return None
-    lost = float((times.count[row, windows] * (mine - usual))[both].sum())
+    lost = float((times.count[row, windows] * (own - usual))[both].sum())
     apart = distance_of(times, group, row, int(windows[both][-1]))
-    return Longer(times.kernel, ratio, lost, *apart)
+    return LongerKernel(times.kernel, ratio, lost, *apart)

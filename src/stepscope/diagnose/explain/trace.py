@@ -42,8 +42,8 @@ _PARTS: dict[str, tuple[Cause, tuple[str, ...]]] = {
 
 
 @dataclass(frozen=True)
-class Longer:
-    """Why, by the trace, and the kernels that carry it."""
+class Traced:
+    """The cause that a trace shows, and the kernels that carry most of the excess."""
 
     cause: Cause
     kernels: tuple[str, ...]
@@ -59,9 +59,9 @@ class _Totals:
     time_ns: Floats
 
 
-def longer(job: Observed, one: Suspect) -> Longer | None:
-    """What the culprit does longer than its peers; None where no trace shows it."""
-    parts = _parts(job, one)
+def traced_cause(job: Observed, suspect: Suspect) -> Traced | None:
+    """What takes the suspect longer than its peers; None where no trace shows it."""
+    parts = _parts(job, suspect)
     if parts is None or not sum(parts.values()) > 0:
         return None
     whole = sum(parts.values())
@@ -74,9 +74,9 @@ def longer(job: Observed, one: Suspect) -> Longer | None:
     values = {f"{name.replace(' ', '_')}_ns": value for name, value in parts.items()}
     detail = f"per step it spends more time than its peers: {said}"
     if cause != "compute":
-        return Longer(cause, (), Evidence(SlowTrace.name, detail, values))
-    totals = _totals(job, one)
-    more, kernels = _more_work(totals, job, one)
+        return Traced(cause, (), Evidence(SlowTrace.name, detail, values))
+    totals = _totals(job, suspect)
+    more, kernels = _more_work(totals, job, suspect)
     if more >= MOST:
         cause = "load_imbalance"
         detail += f"; {_percent(more)} of it is more work, not slower work"
@@ -84,27 +84,27 @@ def longer(job: Observed, one: Suspect) -> Longer | None:
         detail += f"; mostly in {', '.join(kernels)}"
     on_device = job.window.table("kernels") is not None
     evidence = Evidence(SlowTrace.name, detail, {**values, "more_work": more})
-    return Longer(cause, kernels if on_device else (), evidence)
+    return Traced(cause, kernels if on_device else (), evidence)
 
 
 def _percent(part: float) -> str:
     return f"{100 * min(part, 1.0):.0f} %"
 
 
-def _parts(job: Observed, one: Suspect) -> dict[str, float] | None:
+def _parts(job: Observed, suspect: Suspect) -> dict[str, float] | None:
     """Excess per step of each part over the median of the peers, never negative."""
     found = job.breakdown
     if found is None:
         return None
     steps = found.steps
     row, column = job.line.rows(steps.ints("rank")), job.line.columns(steps.ints("step"))
-    inside = (row >= 0) & (column >= one.first) & (column < one.stop)
+    inside = (row >= 0) & (column >= suspect.first) & (column < suspect.stop)
     out = {}
     for name, (_, columns) in _PARTS.items():
         values = np.sum([steps.floats(column) for column in columns], axis=0)
         mean = _means(row[inside], values[inside], len(job.line.ranks))
-        usual = stats.median(mean[job.peers_of(one.row, one.phase)])
-        out[name] = max(float(mean[one.row]) - usual, 0.0)
+        usual = stats.median(mean[job.peers_of(suspect.row, suspect.phase)])
+        out[name] = max(float(mean[suspect.row]) - usual, 0.0)
     return out if all(np.isfinite(value) for value in out.values()) else None
 
 
@@ -114,10 +114,10 @@ def _means(row: Ints, values: Floats, ranks: int) -> Floats:
     return np.where(count > 0, total / np.maximum(count, 1), np.nan)
 
 
-def _totals(job: Observed, one: Suspect) -> _Totals:
+def _totals(job: Observed, suspect: Suspect) -> _Totals:
     table, names = _work(job)
     row, column = job.line.rows(table.ints("rank")), job.line.columns(table.ints("step"))
-    keep = (row >= 0) & (column >= one.first) & (column < one.stop) & _computes(names)
+    keep = (row >= 0) & (column >= suspect.first) & (column < suspect.stop) & _computes(names)
     shape = (len(job.line.ranks), len(names.values))
     cell = (row * shape[1] + names.codes)[keep]
     duration = table.floats("duration_ns")[keep]
@@ -141,13 +141,12 @@ def _computes(names: Strings) -> Mask:
     return (names.codes >= 0) & chosen[names.codes]
 
 
-def _more_work(totals: _Totals, job: Observed, one: Suspect) -> tuple[float, tuple[str, ...]]:
-    """Which share of the longer computing is work of the usual length that peers have less of, and
-    the names that carry the excess."""
-    peers = job.peers_of(one.row, one.phase)
+def _more_work(totals: _Totals, job: Observed, suspect: Suspect) -> tuple[float, tuple[str, ...]]:
+    """The share of the excess that is more work of the usual length, and the costliest kernels."""
+    peers = job.peers_of(suspect.row, suspect.phase)
     usual_count = np.median(totals.count[peers], axis=0)
     usual_time = np.median(totals.time_ns[peers], axis=0)
-    count, time = totals.count[one.row], totals.time_ns[one.row]
+    count, time = totals.count[suspect.row], totals.time_ns[suspect.row]
     more = _known_more(count, usual_count, usual_time) + _new(count, time, usual_count, usual_time)
     excess = time - usual_time
     whole = float(excess.sum())
@@ -157,16 +156,16 @@ def _more_work(totals: _Totals, job: Observed, one: Suspect) -> tuple[float, tup
 
 
 def _known_more(count: Floats, usual_count: Floats, usual_time: Floats) -> float:
-    """Time of the kernels that it runs more often, less often counting against it."""
+    """Time of the kernels that it runs more often than its peers, less those it runs less often."""
     each = usual_time / np.maximum(usual_count, 1.0)
     return float(((count - usual_count) * each)[usual_count > 0].sum())
 
 
 def _new(count: Floats, time: Floats, usual_count: Floats, usual_time: Floats) -> float:
-    """Time of kernels that nobody else runs, as far as they are more work.
+    """Time of kernels that no peer runs, without those that replace usual ones.
 
-    As many as it lacks of the usual ones stand in their place (another algorithm was chosen): of
-    these only the usual length is work.
+    As many as it lacks of the usual kernels replace them (another algorithm was chosen): of these
+    only the usual length counts as work.
     """
     new = usual_count == 0
     added = float(count[new].sum())
@@ -188,7 +187,7 @@ class SlowTrace:
     needs = Needs("host_ops", ranks=2)
 
     def explain(self, job: Observed, suspect: Suspect) -> Explained | None:
-        traced = None if suspect.phase == DATA_LOAD else longer(job, suspect)
+        traced = None if suspect.phase == DATA_LOAD else traced_cause(job, suspect)
         if traced is None:
             return None
         slow = slow_function(job, suspect)

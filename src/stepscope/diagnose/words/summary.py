@@ -46,20 +46,23 @@ def _slow_summary(finding: Slowdown) -> str:
 
 
 def _because(finding: Slowdown) -> str:
+    whose = "their" if len(finding.ranks) > 1 else "its"
     reason = {
         "memory_copy": ", copying between host and device",
         "gc": ", held up by garbage collection",
-        "contention": ", because other processes use the processors",
+        "contention": f", because other processes use {whose} processors",
         "jit_compile": ", compiling",
         "load_imbalance": ", with more work to do",
     }.get(finding.cause, "")
     if finding.of_gpu:
-        reason = ", because other processes compute on its device"
+        reason = f", because other processes compute on {whose} device" + "s" * (whose == "their")
     if finding.shared_devices:
         reason = ", because something else seems to use the devices"
     if finding.cause == "host" and finding.function is None:
         traced = any(each.method == "trace" for each in finding.supporting)
-        reason = ", because its host is late" if traced else ", waiting for a processor or blocked"
+        reason = (
+            f", because {whose} host is late" if traced else ", waiting for a processor or blocked"
+        )
     if finding.function is not None:
         reason += f", in {short_frame(finding.function)}"
     return reason

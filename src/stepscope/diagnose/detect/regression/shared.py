@@ -73,7 +73,7 @@ def find_everyones(
     change: StepChange,
     culprits: Collection[int] = (),
 ) -> Regression | None:
-    """The regression as a finding about all ranks, if it is theirs and something tells why.
+    """The regression as a finding about all ranks, if they share it and a cause is known.
 
     Args:
         change: of the step times without what the culprits cost.
@@ -96,7 +96,7 @@ class _Reason:
     function: str | None = None
     detail: str = ""
     shown: bool = False
-    """Whether something measured shows it; else it follows from what rose along."""
+    """Whether a measurement shows it; else it follows from what rose at the same time."""
     exposed: str | None = None
     """The operator that computing waits for."""
 
@@ -108,7 +108,7 @@ def _shown(
     change: StepChange,
     culprits: Collection[int],
 ) -> _Reason | None:
-    """The cause that something measured on all or ever-changing ranks shows."""
+    """The cause that a measurement shows, on all ranks or on a different rank in each step."""
     if rise.pause_ns >= EXPLAINS * rise.step_ns:
         return _Reason("gc", 0.9, _named(rise.phase), shown=True)
     if samples is not None and (not culprits or _is_work(rise)):
@@ -138,7 +138,7 @@ def _exposed(job: Observed, split: int, rise: Rise) -> Exposed | None:
 
 
 def _is_work(rise: Rise) -> bool:
-    """Whether the ranks themselves did more: beside a culprit most stacks show who waits for it."""
+    """Whether the ranks themselves did more: with a culprit, most stacks show ranks that wait."""
     own = rise.shared >= SHARED and rise.own_ns >= HALF * rise.step_ns
     return own and (rise.processor_ns is None or rise.processor_ns >= PROCESSOR_TIME * rise.own_ns)
 
@@ -163,7 +163,7 @@ def _named(phase: str | None) -> str | None:
 
 
 def _inferred(job: Observed, rise: Rise, change: StepChange) -> _Reason | None:
-    """The cause by what rose along, without a function or a pause to point at."""
+    """The cause by what rose at the same time, where no function or pause shows it."""
     own = rise.shared >= SHARED and rise.own_ns >= HALF * rise.step_ns
     others = not own and job.own.phases and rise.transfer_ns < HALF * rise.step_ns
     if others or change.ratio < _least_unexplained(job, change):

@@ -36,8 +36,8 @@ half of them. Our simulator."""
 def risen_excess_ns(job: Observed, split: int, culprits: Collection[int] = ()) -> float:
     """By how much more than before the slowest rank of a step is above its peers.
 
-    Rows of culprits, which have a verdict, are left out. 0 where the slowest rank is always of the
-    same replica, or where that is not a matter of its work.
+    Rows of culprits, which have a verdict, are left out. 0 if the slowest rank is mostly in one
+    replica, or if it is not slow in both passes of a step.
     """
     if not {FORWARD, BACKWARD} <= set(job.own.phases):
         return 0.0
@@ -64,7 +64,7 @@ def _excess(own: Floats, groups: list[Ints]) -> Floats:
 
 
 def _changes(job: Observed, excess: Floats) -> bool:
-    """Whether ever another replica of the model has the slowest rank."""
+    """Whether the slowest rank belongs to different replicas of the model in different steps."""
     known = np.isfinite(excess).any(axis=0)
     if not known.any():
         return False
@@ -75,7 +75,7 @@ def _changes(job: Observed, excess: Floats) -> bool:
 
 
 def _together(forward: Floats, backward: Floats, groups: list[Ints]) -> bool:
-    """Whether ranks that are slow in one pass of a step are so in the other."""
+    """Whether ranks that are slow in one pass of a step are slow in the other as well."""
     one, other = (log_ratios(own, groups, 1.0) for own in (forward, backward))
     known = np.isfinite(one) & np.isfinite(other)
     if int(known.sum()) < LEAST_PAIRS:
