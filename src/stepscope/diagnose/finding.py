@@ -114,7 +114,7 @@ class Slowdown(Finding):
     of_gpu: bool = False
     """Whether others compete for its GPU, and not for its host."""
     shared_devices: bool = False
-    """Whether something that nobody observed seems to use all devices of its host."""
+    """Whether something that was not observed seems to use all devices of its host."""
     columns: frozenset[int] = frozenset()
     """Steps, or windows, in which it is slow, as numbers within what was judged."""
     costs_alone: bool = False

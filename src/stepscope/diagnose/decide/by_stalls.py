@@ -75,7 +75,7 @@ def _finding(job: Observed, known: Recorded, one: Stalled) -> Slowdown:
 
 
 def _own(known: Recorded, one: Stalled) -> Iterator[str]:
-    """Computing kernels of which a single execution explains what others waited."""
+    """Computing kernels with a single execution that explains what others waited."""
     for times in known:
         if is_computing(times.kernel) and times.longest_ns is not None:
             own_ns = times.longest_ns[np.ix_(one.rows, one.windows)]

@@ -97,9 +97,9 @@ class Shrinking:
         groups = unrecorded_rows(job)
         held_up = {row: _held_up(groups, len(job.line.ranks), row) for row in culprits}
         lanes = _lanes(graph, np.concatenate([np.array(culprits, np.int64), *held_up.values()]))
-        mine = np.zeros(len(graph.lanes), np.bool_)
-        mine[lanes] = True
-        rows = np.flatnonzero(mine[graph.lane])
+        own_lanes = np.zeros(len(graph.lanes), np.bool_)
+        own_lanes[lanes] = True
+        rows = np.flatnonzero(own_lanes[graph.lane])
         lane = np.concatenate((graph.lane[rows], lanes))
         begin = np.concatenate((graph.since_ns[rows], graph.tail_since_ns[lanes]))
         end = np.concatenate((graph.arrive_ns[rows], graph.finish_ns[lanes]))
@@ -121,8 +121,8 @@ class Shrinking:
         amount = np.zeros(self.lane.size)
         row, at = self.graph.lanes.row(self.lane), self.graph.lanes.at(self.lane)
         for (who, phase), part in self._parts(savings).items():
-            mine = row == who
-            amount[mine] += self._in(phase)[mine] * part[at[mine]]
+            own = row == who
+            amount[own] += self._in(phase)[own] * part[at[own]]
         rows = np.zeros(self.graph.op.size, np.int64)
         ends = np.zeros(len(self.graph.lanes), np.int64)
         rows[self.rows] = np.rint(amount[: self.rows.size])
@@ -143,8 +143,8 @@ class Shrinking:
         columns = self.graph.lanes.columns
         found: dict[tuple[int, str], Floats] = {}
         for row in sorted({row for row, _ in savings}):
-            mine = [saved[columns] for (one, _), saved in savings.items() if one == row]
-            whole = np.maximum(mine, 0.0).sum(axis=0)
+            saved_ns = [saved[columns] for (one, _), saved in savings.items() if one == row]
+            whole = np.maximum(saved_ns, 0.0).sum(axis=0)
             for other in self.held_up[row].tolist():
                 for phase, part in self._parts_held_up(other, whole).items():
                     found[other, phase] = np.maximum(part, found.get((other, phase), 0.0))

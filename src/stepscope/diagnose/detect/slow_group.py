@@ -4,7 +4,7 @@ Fault: a slow link, NIC or switch behind one group, or between two neighbours of
 Papers: Holmes (2025) and VenusTrace (2025), section 4, compare the durations of operators, which
 contain waiting.
 What differs: only the shortest member of an operator counts. It arrived last, so it waited for
-nobody, and clocks do not matter. Compared are groups of one shape (equal distances between their
+no other, and clocks do not matter. Compared are groups of one shape (equal distances between their
 ranks, equally spread over hosts if these are known), in the operators of equal size that all of
 them run while they compute nothing; persistence as in `straggler_brief`.
 Cost: one sort of `comm_ops`, one union of the computing kernels. Cannot see: what all groups of a

@@ -5,7 +5,7 @@ Paper: ARGUS (2026), section 9.2 (case 2): two of eight ranks of one expert-data
 a damaged PCIe link. Distances between groups were a hundred times those within, and people used a
 trace to see which group was slow and which one waited for it.
 What differs: kernels of communication contain waiting, and a group waits for its last member, which
-waits for nobody (blame rule 2). So the time of a group is that of its shortest member, and is
+waits for no rank (blame rule 2). So the time of a group is that of its shortest member, and is
 judged among groups of one shape as ranks are in `slow_kernel`. Ranks that wait for the slow group
 take longer in another kernel, in which that group, arriving last, takes the least: this is what the
 others lose, and without it nothing is lost.
@@ -123,8 +123,8 @@ def _shifted(
              for lane, one, slow in longer]  # fmt: skip
     order = sorted(range(len(longer)), key=lambda at: -costs[at])
     _, one, slow = longer[order[0]]
-    mine = {(lane.kernel, lane.stream) for lane, _, _ in longer}
-    others = [lane for lane in lanes if (lane.kernel, lane.stream) not in mine]
+    slow_lanes = {(lane.kernel, lane.stream) for lane, _, _ in longer}
+    others = [lane for lane in lanes if (lane.kernel, lane.stream) not in slow_lanes]
     waits = [(_waited_ns(lane, slow, one), lane.kernel) for lane in others]
     waited, where = max(waits, default=(0.0, ""))
     if waited <= 0 or not _all_wait(others, slow, one, waited):
@@ -166,5 +166,5 @@ def _all_wait(lanes: Sequence[KernelTimes], slow: Members, one: Slower, waited_n
 
 def _is_part(one: Shifted, found: Sequence[Shifted]) -> bool:
     """Whether a larger group that was found has all its ranks."""
-    mine = set(one.members.rows.tolist())
-    return any(mine < set(other.members.rows.tolist()) for other in found)
+    rows = set(one.members.rows.tolist())
+    return any(rows < set(other.members.rows.tolist()) for other in found)

@@ -5,7 +5,7 @@ Paper: ARGUS (2026), section 9.4 (case 4): a stall of 6 s, forty times what its 
 diluted in L2 and L3, and people found it by the maximum of each rank. In summaries of kernels it
 shows in no kernel of that rank, whose device is idle, and in no percentile of the others.
 What differs: a rank waits within a kernel of communication, and all others wait for the rank that
-stalls, while it waits for nobody (blame rule 2). So of the longest executions of such kernels in a
+stalls, while it waits for no rank (blame rule 2). So of the longest executions of such kernels in a
 window one rank's is far below all others': by a second at least, significantly over all ranks and
 windows, and by three times what any other falls short of the usual (as in `slow_kernel`).
 The first and the last rank of a job save and log for the others and are not accused; what the first

@@ -143,8 +143,8 @@ class _Spikes:
     def of_unit(self, unit: Ints) -> Mask:
         """The steps in which most of these ranks have a spike that is no echo of others."""
         hit = self.hit[unit]
-        mine = np.where(hit, self.excess_ns[unit], 0.0).max(axis=0)
-        return np.asarray((hit.mean(axis=0) > 0.5) & (mine >= ECHO * self._worst_ns))
+        worst_ns = np.where(hit, self.excess_ns[unit], 0.0).max(axis=0)
+        return np.asarray((hit.mean(axis=0) > 0.5) & (worst_ns >= ECHO * self._worst_ns))
 
     def of(self, row: int, columns: Ints, alone: bool) -> SpikingRank:
         ratios = self.ratio[row, columns]
@@ -223,8 +223,8 @@ def _with_errors(series: Series, spikes: _Spikes, tests: int) -> dict[int, Ints]
         elsewhere = int(spikes.hit.sum() - both.sum()) + 1
         rate = elsewhere / max(spikes.hit.size - int(series.errors[row].sum()), 1)
         chance = poisson_tail(int(both.sum()), rate * int(series.errors[row].sum()))
-        mine = tests * counted.sum() / len(counted)
-        if both.sum() >= LEAST_WITH_ERRORS and chance * mine <= FALSE_ALARMS:
+        row_tests = tests * counted.sum() / len(counted)
+        if both.sum() >= LEAST_WITH_ERRORS and chance * row_tests <= FALSE_ALARMS:
             found[row] = np.flatnonzero(both)
     return found
 
@@ -269,8 +269,8 @@ def _alone(
     hit = spikes.hit[row]
     if longest[row] < STALL_NS or (row in designated and _round(series.steps[hit])):
         return
-    mine = (unit for unit in units if row in unit and (spikes.of_unit(unit) & hit).any())
-    unit = next(mine, np.array([row]))
+    own_units = (unit for unit in units if row in unit and (spikes.of_unit(unit) & hit).any())
+    unit = next(own_units, np.array([row]))
     others = np.delete(longest, unit)
     if longest[row] >= UNLIKE * others.max(initial=0.0):
         yield from (int(one) for one in unit if spikes.rows[one])

@@ -87,8 +87,8 @@ def _culprit(job: Observed, row: int, spiking: list[SpikingRank]) -> Suspect:
     phase, carried = dominant(shares), sum(shares.values())
     # times outside of phases are not recorded, so they do not show how slow a rank is
     own = job.total if phase in (None, *UNNAMED) else job.own.own[job.own.phases.index(phase)]
-    theirs = stats.median(job.peer_median(own, phase, row)[columns])
-    slowdown = stats.median(own[row, columns]) / max(theirs, 1.0)
+    peers_ns = stats.median(job.peer_median(own, phase, row)[columns])
+    slowdown = stats.median(own[row, columns]) / max(peers_ns, 1.0)
     return Suspect(
         row, phase, tuple(shares), first, stop, surest.effect, surest.z, surest.needed,
         carried * columns.size / (stop - first), slowdown, len(shares),

@@ -117,8 +117,8 @@ def _on_device(processes: float) -> Evidence:
 
 def _errors(job: Observed, suspect: Suspect) -> Evidence | None:
     """Evidence that its device counts errors in just these steps."""
-    mine = job.errors[suspect.row]
-    during, always = float(mine[suspect.columns].mean()), float(mine.mean())
+    counted = job.errors[suspect.row]
+    during, always = float(counted[suspect.columns].mean()), float(counted.mean())
     if during == 0 or during < JUST_THEN * always:
         return None
     detail = (

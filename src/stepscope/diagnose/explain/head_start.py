@@ -36,7 +36,7 @@ def relative(job: Observed, row: int, peers: Ints, first: int, stop: int) -> flo
 def head_start_ns(job: Observed, rows: Ints, first: int, stop: int) -> float:
     """Mean time from the host's call to the device's beginning; 0 where that was not recorded.
 
-    Longer than a step is no head start: somebody saved or evaluated in between.
+    More than a step does not count: a rank saved or evaluated in between.
     """
     comm = job.window.table("comm_ops")
     if comm is None or not comm.has("start_ns", "step"):

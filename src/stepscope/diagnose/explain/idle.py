@@ -58,14 +58,14 @@ def while_idle(
     part = _while_idle(job, samples, rows, *job.line.span_ns(first, stop))
     if part is None or rows.size < 2:
         return None
-    mine, *others = (_by_function(part, one) for one in rows.tolist())
+    own, *others = (_by_function(part, one) for one in rows.tolist())
     usual = np.median(np.stack(others), axis=0)
-    at = part.deepest(mine - usual)
+    at = part.deepest(own - usual)
     idle_ns = [float(part.weight[part.row == one].sum()) for one in rows.tolist()]
     longer = idle_ns[0] - float(np.median(idle_ns[1:]))
-    if at is None or mine[at] - usual[at] < max(LEAST_SAMPLES * SAMPLE_NS, CARRIES * longer):
+    if at is None or own[at] - usual[at] < max(LEAST_SAMPLES * SAMPLE_NS, CARRIES * longer):
         return None
-    return Idle(part.line_of(at, part.row == row), idle_ns[0], float(mine[at]), float(usual[at]))
+    return Idle(part.line_of(at, part.row == row), idle_ns[0], float(own[at]), float(usual[at]))
 
 
 def _by_function(samples: Samples, row: int) -> Floats:
@@ -93,7 +93,7 @@ def _while_idle(
 
 
 def _running(job: Observed, rows: Ints, axis: Axis) -> Union | None:
-    """When some rows of the grid computed or communicated; None where nothing tells."""
+    """When some rows of the grid computed or communicated; None where it was not recorded."""
 
     def place(table: Table) -> Ints:
         row = job.line.rows(table.ints("rank"))

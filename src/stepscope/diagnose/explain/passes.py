@@ -35,7 +35,7 @@ second it is slow like the passes. Our simulator."""
 
 
 def extent(job: Observed, one: Suspect) -> Extent:
-    """What a culprit's slowness extends to; `some` where the phases do not tell."""
+    """The parts of a step that a suspect is slow in; `some` where the phases do not show it."""
     forward, backward, rest = (_ratio(job, one, name) for name in (FORWARD, BACKWARD, OPTIMIZER))
     if forward is None or backward is None or rest is None:
         return "some"
@@ -55,6 +55,6 @@ def _ratio(job: Observed, one: Suspect, phase: str) -> float | None:
     usual = job.peer_median(own, phase, one.row)
     part = slice(one.first, one.stop)
     width = one.stop - one.first
-    mine = float(stats.block_means(own[one.row, part][None], width)[0, 0])
-    theirs = float(stats.block_means(usual[part][None], width)[0, 0])
-    return mine / theirs if np.isfinite(mine) and theirs > 0 else None
+    own_ns = float(stats.block_means(own[one.row, part][None], width)[0, 0])
+    peers_ns = float(stats.block_means(usual[part][None], width)[0, 0])
+    return own_ns / peers_ns if np.isfinite(own_ns) and peers_ns > 0 else None

@@ -34,11 +34,11 @@ class SlowPcieLink:
 
     def explain(self, job: Observed, suspect: Suspect) -> Explained | None:
         link = job.hardware(METRIC, suspect.first, suspect.stop)
-        mine, usual = float(link[suspect.row]), stats.median(np.delete(link, suspect.row))
-        if not (np.isfinite(mine) and mine < LOST * usual):
+        own, usual = float(link[suspect.row]), stats.median(np.delete(link, suspect.row))
+        if not (np.isfinite(own) and own < LOST * usual):
             return None
-        detail = f"its PCIe link runs at {mine:.1f} GB/s, its peers' at {usual:.1f}"
-        evidence = (Evidence("pcie", detail, {"link": mine, "peers": usual}),)
+        detail = f"its PCIe link runs at {own:.1f} GB/s, its peers' at {usual:.1f}"
+        evidence = (Evidence("pcie", detail, {"link": own, "peers": usual}),)
         known = _records_copies(job) or slow_kernels(job, suspect) is not None
         cause: Cause | None = None if known else "memory_copy"
         context = processor_evidence(job, suspect)
@@ -46,7 +46,7 @@ class SlowPcieLink:
 
 
 def _records_copies(job: Observed) -> bool:
-    """Whether copies were recorded: then they tell themselves whether they are slow."""
+    """Whether copies were recorded, which show by themselves whether they are slow."""
     tables = (job.window.table(name) for name in KERNELS)
     return any(is_copying(kernel) for table in tables if table is not None
                for kernel in table.strings("kernel").values)  # fmt: skip

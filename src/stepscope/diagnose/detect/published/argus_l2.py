@@ -7,7 +7,7 @@ Runs by `--method argus-l2-published` only. z <= (n-1)/sqrt(n) never reaches 3 i
 ten ranks, CV shrinks with 1/sqrt(n), and durations contain waiting, so that victims are named
 (algorithm notes, section 4). The default is `detect.straggler`.
 Cost: one pass over `phases`, and linear in ranks and phases.
-Cannot see: stragglers in groups of ten ranks or fewer; who only waits.
+Cannot see: stragglers in groups of ten ranks or fewer; whether a rank only waits.
 """
 
 from __future__ import annotations
