@@ -237,5 +237,5 @@ def test_all_ranks_of_one_host_of_three_are_that_host() -> None:
 def test_the_evidence_can_be_checked() -> None:
     verdict = the_verdict(diagnose(a_job(faults=[Fault((2,), "backward-compute", 100, ms=60)])))
     methods = [evidence.method for evidence in verdict.evidence]
-    assert methods[:3] == ["argus-l2", "last-arrival", "starved-processor"]
+    assert methods[:3] == ["argus-l2", "last-arrival", "processor-use"]
     assert "100 % of the excess is processor time" not in verdict.evidence[0].detail

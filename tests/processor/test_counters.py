@@ -294,7 +294,7 @@ def test_in_a_processor_they_land_in_the_job_folder(
         assert of_metric(folder, "tensor_active.gpu0").tolist() == [0.02] * 999
         ask = ["counters", "--seconds", "0.1", "--socket", str(socket_path)]
         wait_for(lambda: main(ask) == 0, "end of the window")
-        assert capsys.readouterr().out == "999 samples, 0 more were lost\n"
+        assert capsys.readouterr().out == "999 samples, 0 lost\n"
         wait_for(lambda: periods(folder).count(INTERVAL_NS) == 2 * 999 * METRICS, "all rows")
         rank.close()
         wait_for(lambda: main(ask) == 2, "end of the job")

@@ -43,8 +43,9 @@ def _candidate(one: Candidate, verdicts: Sequence[Verdict]) -> Iterator[str]:
     if one.verdict is not None:
         yield f"{one.who}: named in verdict {one.verdict + 1}, {verdicts[one.verdict].summary}"
     else:
-        ended = one.ended_by
-        yield f"{one.who}: not named" + (f", ended by {ended.rule}" if ended else "")
+        ended, named = one.ended_by, any(set(one.ranks) & set(each.ranks) for each in verdicts)
+        outcome = "another suspicion, let go" if named else "not named"
+        yield f"{one.who}: {outcome}" + (f", ended by {ended.rule}" if ended else "")
     for decision in one.decisions:
         yield f"  {decision_line(decision)}"
 

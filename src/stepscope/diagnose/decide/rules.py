@@ -54,9 +54,9 @@ EVERYONE = BlameRule(
 RULES = (OWN_TIME, LAST_ARRIVAL, EXPLAINED_BACKWARDS, ON_CRITICAL_PATH, UNEQUAL_WORK, EVERYONE)
 
 
-def arrives_last(lag_ns: float) -> Decision:
-    """The decision on how long others waited for this rank alone."""
-    says = f"others wait {lag_ns / 1e6:.1f} ms per step for it alone"
+def arrives_last(lag_ns: float, whom: str = "it alone") -> Decision:
+    """How long the others waited for a rank, or for all suspects."""
+    says = f"others wait {lag_ns / 1e6:.1f} ms per step for {whom}"
     return Decision(LAST_ARRIVAL.name, lag_ns > 0, says=says, gate=False)
 
 

@@ -124,7 +124,7 @@ def _detail(suspect: Suspect) -> str:
 
 
 def _arrives_last(lag: float | None) -> tuple[Decision, ...]:
-    return () if lag is None else (rules.arrives_last(lag),)
+    return () if lag is None else (rules.arrives_last(lag, "all suspects together"),)
 
 
 def _unequal_work(reason: Reason) -> tuple[Decision, ...]:

@@ -131,7 +131,7 @@ def _evidence(use: Use) -> Evidence:
         parts.append(f"its host leads its device by {_percent(use.ahead)} of the usual time")
     values = {"computed": use.computed, "starved": use.starved, "strangers": use.other_processes,
               "crowded": use.crowded, "ahead": use.ahead}  # fmt: skip
-    return Evidence("starved-processor", "; ".join(parts), values)
+    return Evidence("processor-use", "; ".join(parts), values)
 
 
 def _percent(part: float) -> str:
