@@ -320,8 +320,9 @@ def _skipped(job: Observed, found: _Search) -> Iterator[Skipped]:
         yield Skipped("all but desync", "dumps tell what was called, not how long steps took")
         return
     yield from job.own.skipped
-    yield from found.skipped
-    needs = {one.name: one.needs for one in found.explanations}
-    for name, needed in (*needs.items(), (rules.LAST_ARRIVAL.name, rules.LAST_ARRIVAL.needs)):
-        if missing := needed.missing(job.window):
-            yield Skipped(name, missing)
+    missing = {one.method: one.why for one in found.skipped}
+    needs = [(one.name, one.needs) for one in found.explanations]
+    for name, needed in (*needs, (rules.LAST_ARRIVAL.name, rules.LAST_ARRIVAL.needs)):
+        if why := needed.missing(job.window):
+            missing.setdefault(name, why)
+    yield from (Skipped(name, why) for name, why in missing.items())
