@@ -13,7 +13,6 @@ from stepscope.diagnose.decide.by_kernels import (
     SlowGroupKernels,
 )
 from stepscope.diagnose.detect.desync import Desync
-from stepscope.diagnose.detect.gc_turns import GcTurns
 from stepscope.diagnose.detect.hang import Hang
 from stepscope.diagnose.detect.mismatch import Mismatch
 from stepscope.diagnose.detect.network import SlowGroups, SlowLinks
@@ -48,7 +47,9 @@ STEP_TIMES: tuple[Detector, ...] = (StepTimes(),)
 SLOW_RANKS: tuple[Detector, ...] = (Stragglers(), BriefStragglers(), Transients(), GcStorms())
 SLOW_NETWORK: tuple[Detector, ...] = (SlowGroups(), SlowLinks())
 SLOW_KERNELS: tuple[Detector, ...] = (KernelStragglers(), KernelStalls(), SlowGroupKernels())
-EVERYONE: tuple[Detector, ...] = (SharedRegression(), GcTurns())
+EVERYONE: tuple[Detector, ...] = (
+    SharedRegression(),
+)
 
 DETECTORS: tuple[Detector, ...] = (
     *STUCK,

@@ -184,8 +184,8 @@ class _Search:
         return kept
 
     def _everyone(self, lost_ns: Floats, beside: Sequence[Finding]) -> None:
-        """What all ranks share: a rise of the step times, or collections by turns."""
-        shared, turns = registry.EVERYONE
+        """What all ranks share: a rise of the step times, else what other detectors find."""
+        shared, *others = registry.EVERYONE
         rises = self._ask(shared, Regression, lost_ns=lost_ns)
         change = change_without(self.job, lost_ns) if rises else None
         for rise in rises:
@@ -195,8 +195,8 @@ class _Search:
             self.blamed.append(rise)
             if change is not None and not any(one.split is not None for one in self.unsteady):
                 self.unsteady.append(Unsteady(rise.method, rise.cause, "", split=change.split))
-        if not rises:
-            self.blamed += self._ask(turns, Regression)
+        for detector in others if not rises else ():
+            self.blamed += self._ask(detector, Regression)
 
     def _others(self) -> None:
         """Methods of no stage: published forms, and other people's."""
