@@ -13,6 +13,7 @@ from stepscope.diagnose.decide.by_kernels import (
     SlowGroupKernels,
 )
 from stepscope.diagnose.detect.desync import Desync
+from stepscope.diagnose.detect.gc_turns import GcTurns
 from stepscope.diagnose.detect.hang import Hang
 from stepscope.diagnose.detect.mismatch import Mismatch
 from stepscope.diagnose.detect.network import SlowGroups, SlowLinks
@@ -49,6 +50,7 @@ SLOW_NETWORK: tuple[Detector, ...] = (SlowGroups(), SlowLinks())
 SLOW_KERNELS: tuple[Detector, ...] = (KernelStragglers(), KernelStalls(), SlowGroupKernels())
 EVERYONE: tuple[Detector, ...] = (
     SharedRegression(),
+    GcTurns(),
 )
 
 DETECTORS: tuple[Detector, ...] = (

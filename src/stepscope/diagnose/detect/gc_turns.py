@@ -1,0 +1,108 @@
+"""Ranks that collect garbage in turns: in each step a different one stops, and all others wait.
+
+Fault: Python's collector, left to itself, stops each rank in different steps. No rank alone does it
+often; together they lengthen so many steps that it shows.
+Papers: EROICA (2026), section 6.1, case 1, found it in stacks; ARGUS (2026), table 6, by L1 and L5.
+What differs: pauses are measured, and so is their cost: in each step the longest pause of any rank,
+limited by what the step takes longer than steps without pauses. No pauses, no finding.
+Cost: two passes over ranks x steps.
+Cannot see: pauses below the collector's reporting limit; what one rank alone does (`gc_pauses`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.diagnose.finding import Regression
+from stepscope.diagnose.method import Needs, SoFar
+from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.observed import Observed
+from stepscope.window import Floats
+
+LEAST_STEPS = 5
+"""Pauses in fewer steps are an episode; as many steps without a pause are needed to know the usual
+step time. Our simulator."""
+LEAST_SHARE = 0.02
+"""Share of the step time since the first pause that must be lost; rare full collections of healthy
+ranks stay below it. Our simulator."""
+BEYOND = 3.0
+"""Standard deviations by which steps with a pause must be longer, in the median. Our simulator."""
+OF_OTHERS = 0.5
+"""Part of the loss that must remain without the rank that pauses most: what one rank does is not
+the fault of all. Our simulator."""
+
+
+@dataclass(frozen=True)
+class _Turns:
+    """Columns in which some rank paused, and the time that each of these lost."""
+
+    columns: tuple[int, ...]
+    lost_ns: Floats
+
+
+class GcTurns:
+    """Ranks that collect garbage in different steps, so that every rank waits for each of them."""
+
+    name = "gc-turns"
+    needs = Needs("pauses|hardware:gc_collections", ranks=2)
+
+    def detect(self, job: Observed, so_far: SoFar) -> Iterator[Regression]:
+        found = find_turns(job, {one.row for one in so_far.culprits})
+        if found is not None:
+            yield found
+
+
+def find_turns(job: Observed, culprits: Collection[int]) -> Regression | None:
+    """Garbage collection in turns, as a finding about all ranks.
+
+    Args:
+        culprits: rows that have a verdict of their own.
+    """
+    if job.pauses is None:
+        return None
+    pauses = np.delete(job.pauses[:, job.line.warm_up :], sorted(culprits), axis=0)
+    turns = _turns(job, pauses)
+    if len(pauses) < 2 or turns is None:
+        return None
+    alone = np.delete(pauses, int(pauses.sum(axis=1).argmax()), axis=0)
+    left = _turns(job, alone)
+    if left is None or left.lost_ns.sum() < OF_OTHERS * turns.lost_ns.sum():
+        return None
+    return _finding(job, turns, int((pauses > 0).any(axis=1).sum()))
+
+
+def _turns(job: Observed, pauses: Floats) -> _Turns | None:
+    """What the pauses of some ranks cost; None if they are too few or cost too little."""
+    period = job.line.job_period_ns[job.line.warm_up :]
+    longest = pauses.max(axis=0, initial=0.0)
+    paused = (longest > 0) & np.isfinite(period)
+    without = period[(longest == 0) & np.isfinite(period)]
+    if min(int(paused.sum()), without.size) < LEAST_STEPS:
+        return None
+    longer = period[paused] - stats.median(without)
+    lost = np.minimum(longer, longest[paused])
+    noise = max(stats.sigma(without), stats.NOISE_FLOOR * stats.median(without))
+    since = float(np.nansum(period[int(np.flatnonzero(paused)[0]) :]))
+    if stats.median(longer) < BEYOND * noise or lost.sum() < LEAST_SHARE * since:
+        return None
+    return _Turns(tuple(np.flatnonzero(paused) + job.line.warm_up), lost)
+
+
+def _finding(job: Observed, turns: _Turns, ranks: int) -> Regression:
+    first, stop = turns.columns[0], turns.columns[-1] + 1
+    lost_ns, count = float(turns.lost_ns.sum()), len(turns.columns)
+    whole_ns = float(np.nansum(job.line.job_period_ns[first:stop]))
+    detail = (
+        f"in {count} of {stop - first} steps one of {ranks} ranks collects garbage, which makes "
+        f"the step {lost_ns / count / 1e6:.0f} ms longer"
+    )
+    return Regression(
+        method="gc-turns", cause="gc", detail=detail,
+        steps=job.line.span(first, stop), time_ns=job.line.span_ns(first, stop),
+        slowdown=whole_ns / max(whole_ns - lost_ns, 1.0), lost_ns=lost_ns / (stop - first),
+        score=0.9, victims=0, paused_steps=count,
+        values={"paused_steps": count, "ranks_that_pause": ranks},
+    )  # fmt: skip

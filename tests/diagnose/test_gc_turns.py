@@ -1,0 +1,40 @@
+"""Ranks that collect garbage in turns, in too few steps to shift any median."""
+
+from __future__ import annotations
+
+from stepscope.diagnose.finding import Verdict
+from stepscope.diagnose.run import diagnose
+
+from .jobs import Fault, a_job
+
+STEPS = 120
+TURNS = [11, 18, 27, 31, 45, 53, 58, 66, 73, 77, 89, 96, 104, 109]
+
+
+def verdicts(faults: list[Fault]) -> tuple[Verdict, ...]:
+    return diagnose(a_job(ranks=8, steps=STEPS, noise=0.01, faults=faults)).verdicts
+
+
+def by_turns(ranks: int, ms: float, gc: bool = True) -> list[Fault]:
+    return [Fault((at % ranks,), "forward-compute", step, step + 1, ms=ms, gc=gc)
+            for at, step in enumerate(TURNS)]  # fmt: skip
+
+
+def test_pauses_in_turns_cost_what_steps_take_longer() -> None:
+    (one,) = verdicts(by_turns(8, 150))
+    assert (one.cause, one.ranks) == ("gc", ())
+    assert [seen.method for seen in one.evidence] == ["gc-turns"]
+    assert "in turns" in one.summary
+    assert one.lost_fraction is not None and 0.1 <= one.lost_fraction <= 0.25
+
+
+def test_rare_short_ones_are_healthy() -> None:
+    assert not verdicts(by_turns(8, 7))
+
+
+def test_stalls_that_are_no_collections_are_none() -> None:
+    assert not [one for one in verdicts(by_turns(8, 150, gc=False)) if one.cause == "gc"]
+
+
+def test_what_one_rank_does_is_its_own() -> None:
+    assert not [one for one in verdicts(by_turns(1, 150)) if one.cause == "gc" and not one.ranks]
