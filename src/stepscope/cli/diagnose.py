@@ -32,6 +32,56 @@ _EXAMPLES = """Examples:
 """
 
 
+Source = Annotated[
+    str,
+    typer.Argument(
+        metavar="FOLDER_OR_URL",
+        help="A job folder or its URL (s3://…), or a folder of PyTorch profiler traces or of "
+        "Flight Recorder dumps.",
+    ),
+]
+Follow = Annotated[
+    bool,
+    typer.Option("--follow", "-f", help="Keep reading until Ctrl-C; print every change."),
+]
+AsJson = Annotated[
+    bool,
+    typer.Option(
+        "--json",
+        help="Print one JSON object and nothing else; with --follow, one line per change.",
+    ),
+]
+Html = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Also write the report as a self-contained HTML page."),
+]
+Interval = Annotated[
+    float, typer.Option(min=0.1, max=3600, metavar="SECONDS", help="How often --follow reads.")
+]
+Methods = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME",
+        help="Run only this method; may be repeated. `stepscope methods` lists all of them; "
+        "`default` means all that run by default.",
+    ),
+]
+Explain = Annotated[
+    str | None,
+    typer.Option(
+        metavar="[RANK]",
+        help="Also print which rules decided on every candidate, or on one rank: why it was "
+        "named, or why not.",
+    ),
+]
+RemoteWrite = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL",
+        help="With --follow: send state and verdicts to this URL by Prometheus Remote Write.",
+    ),
+]
+
 EVERYBODY = "all"
 """What --explain means without a rank."""
 
@@ -41,55 +91,14 @@ def register(app: typer.Typer) -> None:
 
 
 def diagnose(
-    source: Annotated[
-        str,
-        typer.Argument(
-            metavar="FOLDER_OR_URL",
-            help="A job folder or its URL (s3://…), or a folder of PyTorch profiler traces or of "
-            "Flight Recorder dumps.",
-        ),
-    ],
-    follow: Annotated[
-        bool,
-        typer.Option("--follow", "-f", help="Keep reading until Ctrl-C; print every change."),
-    ] = False,
-    as_json: Annotated[
-        bool,
-        typer.Option(
-            "--json",
-            help="Print one JSON object and nothing else; with --follow, one line per change.",
-        ),
-    ] = False,
-    html: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Also write the report as a self-contained HTML page."),
-    ] = None,
-    interval: Annotated[
-        float, typer.Option(min=0.1, max=3600, metavar="SECONDS", help="How often --follow reads.")
-    ] = 5.0,
-    method: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="Run only this method; may be repeated. `stepscope methods` lists all of them; "
-            "`default` means all that run by default.",
-        ),
-    ] = None,
-    explain: Annotated[
-        str | None,
-        typer.Option(
-            metavar="[RANK]",
-            help="Also print which rules decided on every candidate, or on one rank: why it was "
-            "named, or why not.",
-        ),
-    ] = None,
-    remote_write: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL",
-            help="With --follow: send state and verdicts to this URL by Prometheus Remote Write.",
-        ),
-    ] = None,
+    source: Source,
+    follow: Follow = False,
+    as_json: AsJson = False,
+    html: Html = None,
+    interval: Interval = 5.0,
+    method: Methods = None,
+    explain: Explain = None,
+    remote_write: RemoteWrite = None,
 ) -> int:
     """Find what makes a job slow or stuck: which rank, why, since when, at what cost, what to do.
 

@@ -339,6 +339,8 @@ class Diagnosis:
     latecomers: tuple[Latecomer, ...] = ()
     limits: tuple[Limit, ...] = ()
     """What limits an average step, the largest first; only of traces, too."""
+    methods: tuple[str, ...] = ()
+    """The only methods that ran; empty: all that run by default."""
     candidates: tuple[Candidate, ...] = ()
     """All candidates, with a verdict or without."""
     losses: Mapping[str, int] = field(default_factory=dict)

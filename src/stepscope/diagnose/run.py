@@ -89,6 +89,7 @@ def diagnose(window: Window, settings: Settings = DEFAULT) -> Diagnosis:
         rank_times=times,
         limits=limits(times),
         latecomers=last_arrivals(job),
+        methods=settings.methods,
         candidates=_candidates(job, verdicts, found.let_go, settings.explain),
         losses=_losses(window),
         cost=own_cost(window),

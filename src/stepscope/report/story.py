@@ -94,6 +94,8 @@ def headline(diagnosis: Diagnosis) -> str:
     scope = ", ".join(_scope(diagnosis))
     if diagnosis.outcome == "limited":
         return f"no culprit found in {scope}: {_clause(limits(diagnosis)[0])}"
+    if diagnosis.outcome == "healthy" and diagnosis.methods:
+        return f"nothing found by {', '.join(diagnosis.methods)} alone, in {scope}"
     if diagnosis.outcome == "healthy":
         return f"healthy: no culprit found in {scope}"
     return f"{status(diagnosis)}: the step time changed, but no culprit found in {scope}"
