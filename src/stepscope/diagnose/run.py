@@ -153,6 +153,7 @@ class _Search:
         suspects = _suspects(slow)
         cost = what_if(self.job, suspects)
         judged = judge(self.job, slow, cost, self.explanations)
+        self.job.remembered.clear()  # kernels of all peers, which nobody asks for again
         self.blamed += judged.costly
         self.let_go += judged.cheap
         self.culprits = judged.culprits
