@@ -87,3 +87,4 @@ def test_the_command_lists_all(capsys: pytest.CaptureFixture[str]) -> None:
     for one in (*DETECTORS, *PUBLISHED):
         assert f"  {one.name}" in shown
     assert "cost: " in shown and "(ARGUS)" in shown
+    assert "  6. not-everyone\n" in shown

@@ -36,6 +36,7 @@ def methods() -> int:
     from itertools import groupby
 
     from stepscope.cli.terminal import width
+    from stepscope.diagnose.decide.rules import RULES
     from stepscope.diagnose.registry import listed
 
     for heading, some in groupby(listed(), key=lambda one: one.runs):
@@ -43,6 +44,10 @@ def methods() -> int:
         for one in some:
             print("\n".join(_lines(one, width())))
         print()
+    print("Rules of blame, applied to every candidate")
+    for rule in RULES:
+        print(f"  {rule.number}. {rule.name}")
+        print("\n".join(_indented(rule.says, width())))
     return exits.NOTHING_FOUND
 
 
@@ -50,4 +55,8 @@ def _lines(one: Listed, columns: int) -> Iterator[str]:
     """The method's name and paper, then what it finds, needs and costs."""
     yield f"  {one.name}" + (f"  ({one.paper})" if one.paper else "")
     for text in (one.finds, f"needs {one.needs}", f"cost: {one.cost}" if one.cost else ""):
-        yield from wrap(text, columns, initial_indent="      ", subsequent_indent="      ")
+        yield from _indented(text, columns)
+
+
+def _indented(text: str, columns: int) -> list[str]:
+    return wrap(text, columns, initial_indent="      ", subsequent_indent="      ")
