@@ -21,9 +21,18 @@ class Reason:
 
     cause: Cause
     chosen: Explained
-    evidence: tuple[Evidence, ...]
+    supporting: tuple[Evidence, ...]
+    """Of the chosen explanation, and of those that agree with it."""
     kernels: tuple[str, ...]
     decisions: tuple[Decision, ...]
+    beside: tuple[Evidence, ...] = ()
+    """Evidence about the suspect that is shown whatever the cause is."""
+
+    @property
+    def evidence(self) -> tuple[Evidence, ...]:
+        """All evidence, each method once."""
+        known = {one.method for one in self.supporting}
+        return (*self.supporting, *(one for one in self.beside if one.method not in known))
 
 
 def reason_of(job: Observed, suspect: Suspect, explanations: Sequence[Explanation]) -> Reason:
@@ -37,14 +46,14 @@ def reason_of(job: Observed, suspect: Suspect, explanations: Sequence[Explanatio
     supporting = [explained for one, explained in found if one is not best]
     agreeing = [one for one in supporting if one.agrees and _agrees(one, chosen)]
     kernels = chosen.kernels or next((one.kernels for one in agreeing), ())
-    shown = [*agreeing, *(one for one in supporting if one.always)]
-    evidence = (
-        *chosen.context,
-        *chosen.evidence,
-        *(seen for one in shown for seen in one.evidence),
-    )
+    evidence = (*chosen.context, *chosen.evidence, *_evidence(agreeing))
+    beside = _evidence([one for one in supporting if one.always])
     decisions = tuple(_decision(one, explained, one is best) for one, explained in found)
-    return Reason(chosen.cause or "unknown", chosen, evidence, kernels, decisions)
+    return Reason(chosen.cause or "unknown", chosen, evidence, kernels, decisions, beside)
+
+
+def _evidence(explanations: Sequence[Explained]) -> tuple[Evidence, ...]:
+    return tuple(evidence for one in explanations for evidence in one.evidence)
 
 
 def _order(explained: Explained) -> tuple[int, bool]:

@@ -80,10 +80,11 @@ def in_common(
 
     A spike of a host hits each rank in whatever it does at that time, so each shows only a part.
     """
-    return [_most_weighty([(other.whole_ns, reason)
-                           for other, reason in zip(culprits, reasons, strict=True)
-                           if other is one or _at_once(job, one, other)])
-            for one in culprits]  # fmt: skip
+    shared = [_most_weighty([(other.whole_ns, reason)
+                             for other, reason in zip(culprits, reasons, strict=True)
+                             if other is one or _at_once(job, one, other)])
+              for one in culprits]  # fmt: skip
+    return [replace(one, beside=own.beside) for one, own in zip(shared, reasons, strict=True)]
 
 
 def _most_weighty(reasons: Sequence[tuple[float, Reason]]) -> Reason:
