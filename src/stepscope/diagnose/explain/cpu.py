@@ -26,6 +26,7 @@ from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.thresholds import OTHER_PROCESSES, PROCESSOR_TIME
 from stepscope.diagnose.views.unnamed import GAPS, OUTSIDE
+from stepscope.diagnose.words.numbers import percent
 from stepscope.trace import DATA_LOAD
 from stepscope.window import Floats
 
@@ -120,22 +121,18 @@ def processor_evidence(job: Observed, suspect: Suspect) -> tuple[Evidence, ...]:
 def _evidence(use: Use) -> Evidence:
     parts = []
     if use.computed is not None:
-        parts.append(f"{_percent(use.computed)} of the excess is processor time")
+        parts.append(f"{percent(use.computed)} of the excess is processor time")
     if use.starved is not None:
-        parts.append(f"{_percent(use.starved)} is waiting for a processor beyond its peers'")
+        parts.append(f"{percent(use.starved)} is waiting for a processor beyond its peers'")
     if use.other_processes is not None:
         parts.append(f"other processes use {use.other_processes:.1f} cores there")
     if use.crowded is not None and use.has_other_processes:
-        parts.append(f"{_percent(use.crowded)} of its host is used by processes outside the job")
+        parts.append(f"{percent(use.crowded)} of its host is used by processes outside the job")
     if use.ahead is not None:
-        parts.append(f"its host leads its device by {_percent(use.ahead)} of the usual time")
+        parts.append(f"its host leads its device by {percent(use.ahead)} of the usual time")
     values = {"computed": use.computed, "starved": use.starved, "strangers": use.other_processes,
               "crowded": use.crowded, "ahead": use.ahead}  # fmt: skip
     return Evidence("processor-use", "; ".join(parts), values)
-
-
-def _percent(part: float) -> str:
-    return f"{100 * min(max(part, 0.0), 1.0):.0f} %"
 
 
 def use_of_excess(job: Observed, suspect: Suspect) -> Use:

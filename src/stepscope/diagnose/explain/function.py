@@ -16,6 +16,7 @@ from stepscope.diagnose.method import Explained, Needs
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.views.stacks import SlowFunction, compiles, slower_than_peers
+from stepscope.diagnose.words.numbers import percent
 
 
 class Compilation:
@@ -79,7 +80,7 @@ def evidence_of(slow: SlowFunction) -> Evidence:
     """How often the function was sampled, on the suspect and on its peers."""
     verb = "itself runs" if slow.itself else "is"
     detail = (
-        f"{slow.function} {verb} in {100 * min(max(slow.share, 0.0), 1.0):.0f} % of the samples, "
-        f"{100 * min(max(slow.before, 0.0), 1.0):.0f} % on its peers"
+        f"{slow.function} {verb} in {percent(slow.share)} of the samples, "
+        f"{percent(slow.before)} on its peers"
     )
     return Evidence("slow-function", detail, {"share": slow.share, "peers": slow.before})

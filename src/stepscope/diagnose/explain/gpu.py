@@ -20,6 +20,7 @@ from stepscope.diagnose.method import Explained, Needs
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
+from stepscope.diagnose.words.numbers import percent
 
 JUST_THEN = 2.0
 """Times as often as in all steps: errors that a device counts all the time explain no slow steps.
@@ -104,9 +105,9 @@ class GpuErrors:
 
 def _clock(speed: float, held_down: float) -> Evidence:
     """`held_down`: share of the time in which heat or power held the clock down; NaN unknown."""
-    detail = f"its device runs at {_percent(speed)} of its peers' clock"
+    detail = f"its device runs at {percent(speed)} of its peers' clock"
     if held_down > 0:
-        detail += f", held down by heat or the power supply {_percent(held_down)} of the time"
+        detail += f", held down by heat or the power supply {percent(held_down)} of the time"
     return Evidence(LowClock.name, detail, {"clock": speed})
 
 
@@ -122,11 +123,7 @@ def _errors(job: Observed, suspect: Suspect) -> Evidence | None:
     if during == 0 or during < JUST_THEN * always:
         return None
     detail = (
-        f"its device counts errors in {_percent(during)} of these steps, and in "
-        f"{_percent(always)} of all steps"
+        f"its device counts errors in {percent(during)} of these steps, and in "
+        f"{percent(always)} of all steps"
     )
     return Evidence(GpuErrors.name, detail, {"during": during, "always": always})
-
-
-def _percent(part: float) -> str:
-    return f"{100 * min(max(part, 0.0), 1.0):.0f} %"
