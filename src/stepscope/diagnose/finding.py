@@ -91,6 +91,11 @@ class Finding:
     def kind(self) -> Kind:
         return "slowdown"
 
+    @property
+    def costs_enough(self) -> bool:
+        """Whether it costs the job anything worth a verdict."""
+        return True
+
 
 @dataclass(frozen=True)
 class Slowdown(Finding):
@@ -156,6 +161,8 @@ class SlowLink(Finding):
 class Regression(Finding):
     """Steps that take longer on all ranks."""
 
+    split: int | None = None
+    """The column from which steps take longer; None: they do so now and then."""
     measured: bool = False
     """Whether a measurement shows the cause; else it follows from what rose at the same time."""
     exposed: str | None = None

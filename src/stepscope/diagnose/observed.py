@@ -16,6 +16,7 @@ from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.views.arrivals import Arrivals, collect_arrivals
 from stepscope.diagnose.views.breakdown import Breakdown, breakdown
 from stepscope.diagnose.views.device_errors import errors
+from stepscope.diagnose.views.kernel_times import Recorded, recorded
 from stepscope.diagnose.views.own_time import OwnTime, own_time
 from stepscope.diagnose.views.peers import EXPERT_WORDS, comparison_groups, is_expert
 from stepscope.diagnose.views.samples import Sampled, sampled
@@ -162,9 +163,9 @@ class Observed:
         return {}
 
     @cached_property
-    def shared(self) -> dict[str, Any]:
-        """What several methods read, and only if one of them runs."""
-        return {}
+    def kernels(self) -> Recorded | None:
+        """The kernels of all ranks, or None where they were not recorded."""
+        return recorded(self.window, self.line)
 
     def once(self, what: str, suspect: Suspect, work: Callable[[], Result]) -> Result:
         """The result of some work on a suspect, done at most once."""

@@ -27,7 +27,6 @@ from stepscope.diagnose.decide.symptoms import with_symptoms
 from stepscope.diagnose.decide.verdict import ranked, verdict_of
 from stepscope.diagnose.decide.why_not import nearest, why_not
 from stepscope.diagnose.detect import desync, hang
-from stepscope.diagnose.detect.regression.shared import change_without
 from stepscope.diagnose.finding import (
     AnomalousWindow,
     Candidate,
@@ -180,23 +179,22 @@ class _Search:
     def _keep(self, found: Sequence[Kind]) -> list[Kind]:
         """Those that cost enough; the others are let go."""
         weighed = [rules.weighed(one) for one in found]
-        kept = [one for one in weighed if rules.costs_enough(one)]
+        kept = [one for one in weighed if one.costs_enough]
         self.blamed += kept
-        self.let_go += [one for one in weighed if not rules.costs_enough(one)]
+        self.let_go += [one for one in weighed if not one.costs_enough]
         return kept
 
     def _everyone(self, lost_ns: Floats, beside: Sequence[Finding]) -> None:
         """What all ranks share: a rise of the step times, else what other detectors find."""
         shared, *others = registry.EVERYONE
         rises = self._ask(shared, Regression, lost_ns=lost_ns)
-        change = change_without(self.job, lost_ns) if rises else None
         for rise in rises:
-            if is_after_effect(self.job, rise, change, self.culprits, beside):
+            if is_after_effect(self.job, rise, self.culprits, beside):
                 self.let_go.append(rules.after_effect(rise))
                 continue
             self.blamed.append(rise)
-            if change is not None and not any(one.split is not None for one in self.unsteady):
-                self.unsteady.append(Unsteady(rise.method, rise.cause, "", split=change.split))
+            if not any(one.split is not None for one in self.unsteady):
+                self.unsteady.append(Unsteady(rise.method, rise.cause, "", split=rise.split))
         for detector in others if not rises else ():
             self.blamed += self._ask(detector, Regression)
 

@@ -33,7 +33,7 @@ from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import LEAST_COST, LEAST_COST_ONCE, score
 from stepscope.diagnose.views.breakdown import is_communicating, is_computing
-from stepscope.diagnose.views.kernel_times import KernelTimes, Recorded, recorded
+from stepscope.diagnose.views.kernel_times import KernelTimes, Recorded
 from stepscope.diagnose.views.unnamed import GAPS, OUTSIDE
 from stepscope.trace import DATA_LOAD, OPTIMIZER
 from stepscope.window import Floats, Ints
@@ -53,7 +53,7 @@ class KernelStragglers:
     needs = Needs("kernels|kernel_summaries", ranks=2)
 
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[Slowdown]:
-        known = None if _covered(job) else recorded_kernels(job)
+        known = None if _covered(job) else job.kernels
         if known is not None:
             yield from _slow_ranks(job, known, so_far.blamed)
 
@@ -65,7 +65,7 @@ class SlowGroupKernels:
     needs = Needs("kernels|kernel_summaries", ranks=2)
 
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[SlowLink]:
-        known = None if _ends_known(job) else recorded_kernels(job)
+        known = None if _ends_known(job) else job.kernels
         if known is not None:
             for one in _slow_groups(job, known, so_far.blamed):
                 yield _group_finding(job, known, one)
@@ -78,17 +78,9 @@ class KernelStalls:
     needs = Needs("kernel_summaries.max_ns|kernels", ranks=2)
 
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[Slowdown]:
-        known = None if _covered(job) else recorded_kernels(job)
+        known = None if _covered(job) else job.kernels
         if known is not None:
             yield from stalls(job, known, so_far.blamed)
-
-
-def recorded_kernels(job: Observed) -> Recorded | None:
-    """The kernels of all ranks, read once; None where they were not recorded."""
-    if "recorded" not in job.shared:
-        job.shared["recorded"] = recorded(job.window, job.line)
-    known: Recorded | None = job.shared["recorded"]
-    return known
 
 
 def _covered(job: Observed) -> bool:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from stepscope.diagnose.detect.step_time import StepChange
 from stepscope.diagnose.finding import Finding, Regression, SlowLink, Span
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
@@ -18,7 +17,6 @@ MOSTLY = 0.5
 def is_after_effect(
     job: Observed,
     rise: Regression,
-    change: StepChange | None,
     culprits: Sequence[Suspect],
     beside: Sequence[Finding],
 ) -> bool:
@@ -32,11 +30,11 @@ def is_after_effect(
     Args:
         beside: other findings that deserve a verdict; links count only beside a slow network.
     """
-    if rise.measured or change is None:
+    if rise.measured or rise.split is None:
         return False
     others = [one for one in beside if not _is_link(one) or rise.cause == "network"]
     slow = max((stop - first for first, stop in _stretches(job, culprits, others)), default=0)
-    return slow >= MOSTLY * (len(job.line.steps) - change.split)
+    return slow >= MOSTLY * (len(job.line.steps) - rise.split)
 
 
 def _is_link(one: Finding) -> bool:

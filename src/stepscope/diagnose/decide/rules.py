@@ -60,11 +60,6 @@ def arrives_last(lag_ns: float, whom: str = "it alone") -> Decision:
     return Decision(LAST_ARRIVAL.name, lag_ns > 0, says=says, gate=False)
 
 
-def costs_enough(one: Finding) -> bool:
-    """Whether a finding costs the job anything worth a verdict."""
-    return one.costs_enough if isinstance(one, (Slowdown, SlowLink)) else True
-
-
 def weighed(one: Kind) -> Kind:
     """A finding with the decision on its cost: whether the job would get faster without it."""
     lost, least = one.lost_fraction, LEAST_COST
@@ -75,7 +70,7 @@ def weighed(one: Kind) -> Kind:
     says = "its cost is not known"
     if lost is not None:
         says = f"without it steps would take {100 * lost:.1f} % less; {100 * least:.0f} % is needed"
-    decision = Decision(ON_CRITICAL_PATH.name, costs_enough(one), lost, least, says)
+    decision = Decision(ON_CRITICAL_PATH.name, one.costs_enough, lost, least, says)
     return replace(one, decisions=(*one.decisions, decision))
 
 

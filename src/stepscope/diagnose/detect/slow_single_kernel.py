@@ -23,7 +23,7 @@ from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import score
 from stepscope.diagnose.views.breakdown import is_computing
-from stepscope.diagnose.views.kernel_times import KernelTimes, recorded
+from stepscope.diagnose.views.kernel_times import KernelTimes
 from stepscope.window import Floats, Ints
 
 LEAST_EXECUTIONS = 20
@@ -41,7 +41,7 @@ class SlowSingleKernels:
     needs = Needs("kernels|kernel_summaries", ranks=2)
 
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[Slowdown]:
-        known = recorded(job.window, job.line)
+        known = job.kernels
         if known is None:
             return
         found: dict[int, list[SlowKernel]] = {}

@@ -25,7 +25,7 @@ from stepscope.diagnose.numeric.mixtures import Grid, Mixtures, mean_distances
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import SCORE
 from stepscope.diagnose.views.breakdown import is_computing
-from stepscope.diagnose.views.kernel_times import KernelTimes, recorded
+from stepscope.diagnose.views.kernel_times import KernelTimes
 from stepscope.window import Floats, Ints
 
 ALPHA = 1.5
@@ -44,7 +44,7 @@ class ArgusL3Published:
     needs = Needs("kernels|kernel_summaries", ranks=2)
 
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[Slowdown]:
-        known = recorded(job.window, job.line)
+        known = job.kernels
         if known is None:
             return
         found: dict[int, list[str]] = {}

@@ -48,7 +48,7 @@ class SharedRegression:
     needs = Needs("steps", ranks=1)
 
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[Regression]:
-        change = change_without(job, so_far.lost_ns)
+        change = _change_without(job, so_far.lost_ns)
         if change is None:
             return
         named = {one.row for one in so_far.culprits}
@@ -57,7 +57,7 @@ class SharedRegression:
             yield found
 
 
-def change_without(job: Observed, lost_ns: Floats) -> StepChange | None:
+def _change_without(job: Observed, lost_ns: Floats) -> StepChange | None:
     """The rise of the step times without what culprits cost."""
     line = job.line
     if not len(line.steps):
@@ -205,7 +205,7 @@ def _finding(job: Observed, change: StepChange, rise: Rise, reason: _Reason) -> 
         phase=reason.phase, function=reason.function,
         steps=line.span(change.split, stop), time_ns=line.span_ns(change.split, stop),
         slowdown=change.ratio, lost_ns=rise.step_ns, score=reason.sure,
-        victims=0, measured=reason.shown, exposed=reason.exposed,
+        victims=0, split=change.split, measured=reason.shown, exposed=reason.exposed,
         values={"z": change.z, "own_ns": rise.own_ns, "shared": rise.shared,
                 "processor_ns": rise.processor_ns, "pause_ns": rise.pause_ns,
                 "transfer_ns": rise.transfer_ns, "shown": reason.shown,
