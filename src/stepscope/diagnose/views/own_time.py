@@ -11,24 +11,30 @@ are left out. Module `unnamed` computes the time of a step that is in no phase.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from stepscope.diagnose.finding import Skipped
 from stepscope.diagnose.numeric.intervals import Spans, axis_over, union_of_rows
 from stepscope.diagnose.prepare.matching import arrivals
+from stepscope.diagnose.views.communication import communicates
 from stepscope.diagnose.views.phase_rows import CANONICAL, PhaseRows, nullable, phase_rows
 from stepscope.diagnose.views.timeline import Timeline
+from stepscope.diagnose.views.inferred import Part, Tiles, without_waiting
 from stepscope.diagnose.views.unnamed import (
     BETWEEN,
+    GAPS,
+    OUTSIDE,
+    Named,
     idle_times,
+    is_staged,
     outside_phases,
     uncovered,
     wait_times,
 )
-from stepscope.trace import BACKWARD, FORWARD, OPERATORS
-from stepscope.window import NULL, Floats, Mask, Table, Union, Window, union
+from stepscope.trace import BACKWARD, FORWARD
+from stepscope.window import NULL, Floats, Ints, Mask, Table, Union, Window, union
 
 BLOCKING_KINDS = ("tp", "cp", "ep", "pp", "mp")
 """Groups whose operators come between two pieces of computation, so that the device waits."""
@@ -45,6 +51,8 @@ class OwnTime:
     own: Floats
     cpu: Floats
     skipped: tuple[Skipped, ...] = ()
+    inferred: tuple[str, ...] = ()
+    """Phases from which waiting was taken out that nobody marked (`inferred`)."""
 
     @property
     def total(self) -> Floats:
@@ -60,11 +68,47 @@ def own_time(window: Window, line: Timeline) -> OwnTime:
         return _without_phases(window, line)
     waits = _waited(window, rows)
     names, skipped = _comparable(rows, waits)
-    own = [*rows.grids(np.maximum(rows.duration - waits, 0), names)]
-    cpu = [*_cpu(rows, names)]
-    for name, values in outside_phases(window, rows):
-        names, own, cpu = [*names, name], [*own, values], [*cpu, np.full_like(values, np.nan)]
-    return _bundle(line, names, own, cpu, skipped)
+    own = dict(zip(names, rows.grids(np.maximum(rows.duration - waits, 0), names), strict=True))
+    unnamed = outside_phases(window, rows)
+    inferred: tuple[str, ...] = ()
+    if not _is_marked(window, rows) and not is_staged(window) and window.table("steps") is not None:
+        own, unnamed, inferred = _inferred(window, rows, own)
+    cpu = [*_cpu(rows, names), *(np.full_like(values, np.nan) for _, values in unnamed)]
+    names, times = [*names, *(name for name, _ in unnamed)], [*own.values()]
+    times += [values for _, values in unnamed]
+    return replace(_bundle(line, names, times, cpu, skipped), inferred=inferred)
+
+
+def _is_marked(window: Window, rows: PhaseRows) -> bool:
+    """Whether the collector says which phases contain waiting, or records the operators."""
+    table = rows.table
+    if table.has("waits") or (table.has("wait_ns") and (table.ints("wait_ns") != NULL).any()):
+        return True
+    return window.table("host_ops") is not None or _blocking(window, rows) is not None
+
+
+def _inferred(
+    window: Window, rows: PhaseRows, own: dict[str, Floats]
+) -> tuple[dict[str, Floats], Named, tuple[str, ...]]:
+    """Own times less waiting that ranks mirror, times in no phase, and the phases that waited."""
+    tiles = Tiles.of(rows)
+    gaps, parts = dict(tiles.gaps()), []
+    for name in tiles.in_time():
+        parts.append(Part(name, True, gaps[name]))
+        if name in own or communicates(name):
+            parts.append(Part(name, False, own.get(name, np.zeros_like(gaps[name]))))
+    parts.append(Part(OUTSIDE, True, tiles.tail))
+    meets = [name for name in tiles.in_time() if communicates(name)]
+    typical = rows.line.typical_ns
+    found, inferred = without_waiting(parts, _together(window, rows), (), meets, typical)
+    own = {**own, **{one.phase: one.own for one in found if not one.gap and one.phase in own}}
+    between = sum((one.own for one in found if one.gap), np.zeros_like(tiles.tail))
+    return own, [(GAPS, between)], inferred
+
+
+def _together(window: Window, rows: PhaseRows) -> list[Ints]:
+    """Rows of the ranks that leave together: all do, where gradients are exchanged."""
+    return [np.arange(len(rows.line.ranks))]
 
 
 def _cpu(rows: PhaseRows, names: list[str]) -> Floats:
@@ -118,12 +162,6 @@ def _may_wait(window: Window, rows: PhaseRows) -> Mask:
     if any(len(group.ranks) > 1 for group in window.job.groups_of_kind("tp", "cp", "ep", "mp")):
         names += [FORWARD, BACKWARD]
     return rows.names.equals(*names)
-
-
-def communicates(phase: str) -> bool:
-    """Whether a phase is communication: its name is `<group kind>-<operator>`."""
-    _, _, operator = phase.partition("-")
-    return operator.replace("-", "") in {name.lower() for name in OPERATORS}
 
 
 def _blocking(window: Window, rows: PhaseRows) -> Union | None:

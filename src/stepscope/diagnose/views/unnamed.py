@@ -152,10 +152,11 @@ def _all_waits_recorded(window: Window, comm: Table) -> bool:
     """
     if not comm.has("start_ns", "end_ns"):
         return False
-    return not _is_staged(window) or bool(comm.strings("op").equals(*POINT_TO_POINT).any())
+    return not is_staged(window) or bool(comm.strings("op").equals(*POINT_TO_POINT).any())
 
 
-def _is_staged(window: Window) -> bool:
+def is_staged(window: Window) -> bool:
+    """Whether the model is split into pipeline stages."""
     return any(len(group.ranks) > 1 for group in window.job.groups_of_kind("pp"))
 
 
@@ -168,7 +169,7 @@ def _waiting_kernels(window: Window) -> Table | None:
     names = kernels.strings("kernel")
     waiting = [name for name in names.values if is_communicating(name)]
     between = any(POINT_TO_POINT_KERNEL in name for name in waiting)
-    if not waiting or (_is_staged(window) and not between):
+    if not waiting or (is_staged(window) and not between):
         return None
     return kernels.take(names.equals(*waiting))
 
