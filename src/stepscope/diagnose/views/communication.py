@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 
 _WORD = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
-_WORDS = frozenset(
-    "reduce allreduce gather allgather scatter reducescatter alltoall a2a broadcast bcast barrier "
-    "send recv receive sendrecv comm communicate communication wait waiting sync synchronize nccl"
-    " gloo p2p".split()
-)
+_WORDS = frozenset((
+    "reduce", "allreduce", "gather", "allgather", "scatter", "reducescatter", "alltoall", "a2a",
+    "broadcast", "bcast", "barrier", "send", "recv", "receive", "sendrecv", "p2p", "comm",
+    "communicate", "communication", "wait", "waiting", "sync", "synchronize", "nccl", "gloo",
+))  # fmt: skip
 """Words of operators and of waiting, in lower case."""
-_INPUT = frozenset("data dataloader loader load batch input dataset".split())
+_INPUT = frozenset(("data", "dataloader", "loader", "load", "batch", "input", "dataset"))
 """Words for loading data: waiting for a batch is no waiting for other ranks."""
-_KINDS = frozenset("tp cp dp pp ep edp mp".split())
+_KINDS = frozenset(("tp", "cp", "dp", "pp", "ep", "edp", "mp"))
 """Group kinds that begin the name of a phase of communication (`dp-sync`)."""
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.views.phase_rows import PhaseRows
-from stepscope.window import NULL, Floats, Ints, Mask
+from stepscope.window import NULL, Floats, Ints, Mask, Union
 
 MIRROR = (0.6, 1.4)
 """Minus the slope of a phase that gives back what came before it: 1 without noise. Measured on real
@@ -49,13 +49,12 @@ class Tiles:
     """Outermost rows by rank, step and start."""
     gap: Ints
     """The time before each of these that is in no phase."""
-    took: Ints
-    """The part of each that no earlier phase covers."""
     tail: Floats
     """`[rank, step]`: the time after the last phase."""
 
     @classmethod
-    def of(cls, rows: PhaseRows) -> Tiles:
+    def of(cls, rows: PhaseRows, waiting: Union | None = None) -> Tiles:
+        """Tiles of these rows; `waiting` is when ranks are known to have waited."""
         order = np.flatnonzero(~rows.inner)
         order = order[np.lexsort((rows.begin[order], rows.cell[order]))]
         begin, end, cell = rows.begin[order], rows.end[order], rows.cell[order]
@@ -64,13 +63,12 @@ class Tiles:
         first[1:] = cell[1:] != cell[:-1]
         reach = _running_end(end, cell)
         before = np.where(first, starts.ravel()[cell], np.roll(reach, 1))
-        gap = np.maximum(begin - before, 0)
-        took = np.maximum(end - np.maximum(begin, before), 0)
+        gap = _free(before, begin, waiting)
         tail = np.full(starts.size, np.nan)
         last = np.flatnonzero(np.roll(first, -1))
         stop = starts.ravel()[cell[last]] + np.nan_to_num(period.ravel()[cell[last]])
-        tail[cell[last]] = np.maximum(stop - reach[last], 0)
-        return cls(rows, order, gap, took, tail.reshape(starts.shape))
+        tail[cell[last]] = _free(reach[last], stop.astype(np.int64), waiting)
+        return cls(rows, order, gap, tail.reshape(starts.shape))
 
     def in_time(self) -> list[str]:
         """The phases by their mean start within the step."""
@@ -83,23 +81,30 @@ class Tiles:
         known = [at for at in range(size) if count[at]]
         return [self.rows.names.values[at] for at in sorted(known, key=lambda at: mean[at])]
 
+    @property
+    def _first(self) -> Mask:
+        """Which rows are the first of their rank and step."""
+        cell = self.rows.cell[self.order]
+        first = np.ones(cell.size, np.bool_)
+        first[1:] = cell[1:] != cell[:-1]
+        return first
+
     def gaps(self) -> Iterator[tuple[str, Floats]]:
-        """The time in no phase before each phase, `[rank, step]`; NaN where the step has none."""
-        shape = self.tail.shape
+        """The time in no phase between each phase and the one before, `[rank, step]`; NaN where the
+        step has no phases."""
+        shape, inside = self.tail.shape, ~self._first
         code, cell = self.rows.names.codes[self.order], self.rows.cell[self.order]
         for at, name in enumerate(self.rows.names.values):
-            here = code == at
+            here = (code == at) & inside
             total = stats.sums(cell[here], self.gap[here], self.tail.size).reshape(shape)
             yield name, np.where(np.isfinite(self.tail), total, np.nan)
 
     @property
     def leading(self) -> Floats:
         """The gap before the first phase of each step, `[rank, step]`."""
-        cell = self.rows.cell[self.order]
-        first = np.ones(cell.size, np.bool_)
-        first[1:] = cell[1:] != cell[:-1]
+        first = self._first
         found = np.full(self.tail.size, np.nan)
-        found[cell[first]] = self.gap[first]
+        found[self.rows.cell[self.order][first]] = self.gap[first]
         return found.reshape(self.tail.shape)
 
 
@@ -109,6 +114,12 @@ def _steps(rows: PhaseRows) -> tuple[Ints, Floats]:
     known = line.start_ns != NULL
     start = np.where(known, line.start_ns, rows.axis.origin_ns)
     return rows.axis.at(np.arange(len(line.ranks))[:, None], start), line.period_ns
+
+
+def _free(begin: Ints, end: Ints, waiting: Union | None) -> Ints:
+    """How long each interval is, without known waiting; 0 where it ends before it begins."""
+    end = np.maximum(begin, end)
+    return end - begin - (0 if waiting is None else waiting.within(begin, end))
 
 
 def _running_end(end: Ints, cell: Ints) -> Ints:
@@ -144,11 +155,13 @@ def without_waiting(
         deviation = _deviation(part.own, groups)
         if part.phase not in measured and _mirrors(deviation, late, LEAST_LATE * typical_ns):
             waited = _latest(late, groups) - late
-            part = Part(part.phase, part.gap, np.maximum(part.own - waited, 0.0))
-            deviation, late = _deviation(part.own, groups), _nothing(parts)
+            own = np.maximum(part.own - waited, 0.0)
+            deviation, late = _deviation(own, groups), _nothing(parts)
+            found.append(Part(part.phase, part.gap, own))
             inferred.append(part.phase)
+        else:
+            found.append(part)
         late = late + np.nan_to_num(deviation)
-        found.append(part)
     return found, tuple(dict.fromkeys(inferred))
 
 

@@ -19,9 +19,9 @@ from stepscope.diagnose.finding import Skipped
 from stepscope.diagnose.numeric.intervals import Spans, axis_over, union_of_rows
 from stepscope.diagnose.prepare.matching import arrivals
 from stepscope.diagnose.views.communication import communicates
+from stepscope.diagnose.views.inferred import Part, Tiles, without_waiting
 from stepscope.diagnose.views.phase_rows import CANONICAL, PhaseRows, nullable, phase_rows
 from stepscope.diagnose.views.timeline import Timeline
-from stepscope.diagnose.views.inferred import Part, Tiles, without_waiting
 from stepscope.diagnose.views.unnamed import (
     BETWEEN,
     GAPS,
@@ -32,6 +32,7 @@ from stepscope.diagnose.views.unnamed import (
     outside_phases,
     uncovered,
     wait_times,
+    waiting,
 )
 from stepscope.trace import BACKWARD, FORWARD
 from stepscope.window import NULL, Floats, Ints, Mask, Table, Union, Window, union
@@ -91,8 +92,8 @@ def _inferred(
     window: Window, rows: PhaseRows, own: dict[str, Floats]
 ) -> tuple[dict[str, Floats], Named, tuple[str, ...]]:
     """Own times less waiting that ranks mirror, times in no phase, and the phases that waited."""
-    tiles = Tiles.of(rows)
-    gaps, parts = dict(tiles.gaps()), []
+    tiles = Tiles.of(rows, waiting(window, rows))
+    gaps, parts = dict(tiles.gaps()), [Part(OUTSIDE, True, tiles.leading)]
     for name in tiles.in_time():
         parts.append(Part(name, True, gaps[name]))
         if name in own or communicates(name):
@@ -102,8 +103,10 @@ def _inferred(
     typical = rows.line.typical_ns
     found, inferred = without_waiting(parts, _together(window, rows), (), meets, typical)
     own = {**own, **{one.phase: one.own for one in found if not one.gap and one.phase in own}}
-    between = sum((one.own for one in found if one.gap), np.zeros_like(tiles.tail))
-    return own, [(GAPS, between)], inferred
+    nothing = np.zeros_like(tiles.tail)
+    around = sum((one.own for one in found if one.gap and one.phase == OUTSIDE), nothing)
+    between = sum((one.own for one in found if one.gap and one.phase != OUTSIDE), nothing)
+    return own, [(GAPS, between), (OUTSIDE, around)], inferred
 
 
 def _together(window: Window, rows: PhaseRows) -> list[Ints]:

@@ -51,6 +51,19 @@ def outside_phases(window: Window, rows: PhaseRows) -> Named:
     return [] if waiting is None else _in_two(steps, _busy(steps, waiting, _running))
 
 
+def waiting(window: Window, rows: PhaseRows) -> Union | None:
+    """When ranks were in operators or waited in them, as far as that was recorded."""
+    comm, rank_of = window.table("comm_ops"), rows.line.rows
+    if comm is not None and comm.has("blocked_ns"):
+        return union_of_rows(rows.axis, rank_of(comm.ints("rank")), comm, wait_times)
+    if comm is not None and comm.has("start_ns", "end_ns"):
+        return union_of_rows(rows.axis, rank_of(comm.ints("rank")), comm, _under_way)
+    kernels = _waiting_kernels(window)
+    if kernels is None:
+        return None
+    return union_of_rows(rows.axis, rank_of(kernels.ints("rank")), kernels, _running)
+
+
 def idle_times(window: Window, line: Timeline) -> Named:
     """The same for jobs that recorded only kernels: the time in which no kernel runs."""
     kernels = window.table("kernels")
