@@ -172,6 +172,18 @@ class Regression(Finding):
 
 
 @dataclass(frozen=True)
+class Waste(Finding):
+    """Time that a job loses by its own structure: unequal stages or samples, waiting for data."""
+
+    says: str = ""
+    """The summary."""
+
+    @property
+    def costs_enough(self) -> bool:
+        return (self.lost_fraction or 0.0) >= LEAST_COST
+
+
+@dataclass(frozen=True)
 class Unsteady(Finding):
     """Single long steps, or a lasting rise, of the whole job's step times. It accuses no rank."""
 

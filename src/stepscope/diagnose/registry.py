@@ -15,6 +15,7 @@ from stepscope.diagnose.decide.by_kernels import (
 from stepscope.diagnose.detect.desync import Desync
 from stepscope.diagnose.detect.gc_turns import GcTurns
 from stepscope.diagnose.detect.hang import Hang
+from stepscope.diagnose.detect.imbalance import StageImbalance, UnequalWork
 from stepscope.diagnose.detect.mismatch import Mismatch
 from stepscope.diagnose.detect.network import SlowGroups, SlowLinks
 from stepscope.diagnose.detect.published.argus_l1 import ArgusL1Published
@@ -48,6 +49,7 @@ STEP_TIMES: tuple[Detector, ...] = (StepTimes(),)
 SLOW_RANKS: tuple[Detector, ...] = (Stragglers(), BriefStragglers(), Transients(), GcStorms())
 SLOW_NETWORK: tuple[Detector, ...] = (SlowGroups(), SlowLinks())
 SLOW_KERNELS: tuple[Detector, ...] = (KernelStragglers(), KernelStalls(), SlowGroupKernels())
+STRUCTURE: tuple[Detector, ...] = (StageImbalance(), UnequalWork())
 EVERYONE: tuple[Detector, ...] = (
     SharedRegression(),
     GcTurns(),
@@ -59,10 +61,11 @@ DETECTORS: tuple[Detector, ...] = (
     *SLOW_RANKS,
     *SLOW_NETWORK,
     *SLOW_KERNELS,
+    *STRUCTURE,
     *EVERYONE,
 )
 
-BY_STEPS = (*STEP_TIMES, *SLOW_RANKS, *SLOW_NETWORK, *EVERYONE)
+BY_STEPS = (*STEP_TIMES, *SLOW_RANKS, *SLOW_NETWORK, *STRUCTURE, *EVERYONE)
 """Detectors that compare steps: they cannot run on a job without steps."""
 
 PUBLISHED: tuple[Detector, ...] = (

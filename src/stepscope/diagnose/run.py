@@ -43,6 +43,7 @@ from stepscope.diagnose.finding import (
     Stuck,
     Unsteady,
     Verdict,
+    Waste,
 )
 from stepscope.diagnose.method import Detector, Explanation, SoFar
 from stepscope.diagnose.numeric import stats
@@ -57,6 +58,10 @@ from stepscope.diagnose.prepare.gauges import by_rank
 from stepscope.diagnose.settings import DEFAULT, Settings
 from stepscope.diagnose.suspect import Suspect
 from stepscope.window import Floats, Window
+
+HALF = 0.5
+"""Culprits that cost this part of what unequal work costs explain it: naming them is shorter. Our
+simulator."""
 
 Kind = TypeVar("Kind", bound=Finding)
 
@@ -137,6 +142,7 @@ class _Search:
         for link in network:
             lost_ns[list(link.columns)] += link.lost_ns
         by_kernels = self._slow_kernels()
+        self._structure()
         self._everyone(lost_ns, [*by_kernels, *network])
         self._others()
 
@@ -183,6 +189,14 @@ class _Search:
         self.blamed += kept
         self.let_go += [one for one in weighed if not one.costs_enough]
         return kept
+
+    def _structure(self) -> None:
+        """What the job loses by its own structure, unless culprits account for half of it."""
+        known = sum(one.lost_fraction or 0.0 for one in self.blamed if isinstance(one, Slowdown))
+        for detector in registry.STRUCTURE:
+            found = [one for one in self._ask(detector, Waste)
+                     if known < HALF * (one.lost_fraction or 0.0)]  # fmt: skip
+            self._keep(found)
 
     def _everyone(self, lost_ns: Floats, beside: Sequence[Finding]) -> None:
         """What all ranks share: a rise of the step times, else what other detectors find."""

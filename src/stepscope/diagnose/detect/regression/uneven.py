@@ -47,9 +47,9 @@ def risen_excess_ns(job: Observed, split: int, culprits: Collection[int] = ()) -
         return 0.0
     excess = _excess(forward + backward, groups)
     excess[sorted(culprits)] = np.nan
-    if not _changes(job, excess[:, split:]):
+    if not changes(job, excess[:, split:]):
         return 0.0
-    if not _together(forward[:, split:], backward[:, split:], groups):
+    if not together(forward[:, split:], backward[:, split:], groups):
         return 0.0
     worst = np.nan_to_num(excess, nan=0.0).max(axis=0)
     return stats.median(worst[split:]) - stats.median(worst[job.line.warm_up : split])
@@ -63,7 +63,7 @@ def _excess(own: Floats, groups: list[Ints]) -> Floats:
     return excess
 
 
-def _changes(job: Observed, excess: Floats) -> bool:
+def changes(job: Observed, excess: Floats) -> bool:
     """Whether the slowest rank belongs to different replicas of the model in different steps."""
     known = np.isfinite(excess).any(axis=0)
     if not known.any():
@@ -74,7 +74,7 @@ def _changes(job: Observed, excess: Floats) -> bool:
     return bool(np.bincount(slowest).max() <= CHANGING * slowest.size)
 
 
-def _together(forward: Floats, backward: Floats, groups: list[Ints]) -> bool:
+def together(forward: Floats, backward: Floats, groups: list[Ints]) -> bool:
     """Whether ranks that are slow in one pass of a step are slow in the other as well."""
     one, other = (log_ratios(own, groups, 1.0) for own in (forward, backward))
     known = np.isfinite(one) & np.isfinite(other)

@@ -1,0 +1,72 @@
+"""How long a step takes by what ranks do themselves: the what-if of jobs without a step graph.
+
+Replicas meet at the end of a step, so it lasts as long as its latest replica. Within a replica,
+stages work in turn on one microbatch, and the slowest stage is passed once more for each of the
+other microbatches: (m - 1) times the slowest stage plus the sum of the stages. Ranks of one stage
+(tensor parallel) wait for the slowest of them.
+
+Source: ByteDance, Understanding Stragglers in Large Model Training Using What-if Analysis (OSDI
+2025), replays every operation instead; the formula is that of a 1F1B pipeline (Narayanan et al.,
+2021, section 2.2) with unequal stages.
+Cost: linear in ranks and steps. Cannot see: overlap of communication, interleaved stages.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.views.peers import replicas
+from stepscope.window import Floats, Ints
+
+
+@dataclass(frozen=True)
+class Model:
+    """Where ranks are, and how their work adds up to a step."""
+
+    stage: Ints
+    """By row of the grid, the index in its pipeline."""
+    replica: Ints
+    microbatches: int
+
+    @classmethod
+    def of(cls, job: Observed) -> Model:
+        row = {int(rank): at for at, rank in enumerate(job.line.ranks)}
+        stage, replica = np.zeros(len(row), np.int64), np.zeros(len(row), np.int64)
+        for group in job.window.job.groups_of_kind("pp"):
+            for at, rank in enumerate(group.ranks):
+                if rank in row:
+                    stage[row[rank]] = at
+        for at, ranks in enumerate(replicas(job.window)):
+            replica[[row[int(rank)] for rank in ranks if int(rank) in row]] = at
+        return cls(stage, replica, _microbatches(job))
+
+    @property
+    def staged(self) -> bool:
+        """Whether several stages were recorded."""
+        return bool(self.stage.size) and bool((self.stage != self.stage[0]).any())
+
+    @property
+    def stages(self) -> list[Ints]:
+        """The rows of each stage."""
+        return [np.flatnonzero(self.stage == at) for at in np.unique(self.stage)]
+
+    def step_ns(self, own: Floats) -> Floats:
+        """How long each step takes, of own times `[rank, step]`; unknown ones count as median."""
+        known = np.isfinite(own)
+        typical = np.nanmedian(np.where(known.any(axis=0), own, 0.0), axis=0)
+        work = np.zeros((self.replica.max() + 1, self.stage.max() + 1, own.shape[1]))
+        np.maximum.at(work, (self.replica, self.stage), np.where(known, own, typical))
+        m = self.microbatches
+        each = ((m - 1) * work.max(axis=1) + work.sum(axis=1)) / m
+        return np.asarray(each.max(axis=0))
+
+
+def _microbatches(job: Observed) -> int:
+    known = job.window.job.schedule.microbatches if job.window.job.schedule else 1
+    phases = job.window.table("phases")
+    if phases is not None and phases.has("microbatch") and len(phases):
+        known = max(known, int(phases.ints("microbatch").max()) + 1)
+    return max(known, 1)

@@ -1,0 +1,130 @@
+"""Work that is unequal by the job's own structure, and was so from the first step on.
+
+Fault: a pipeline stage with too much work (its layers, or the loss and its vocabulary); samples of
+unequal length, so that in each step a different rank has the most to do.
+Paper: ByteDance, Understanding Stragglers in Large Model Training Using What-if Analysis (OSDI
+2025), sections 5.1 and 5.3, which replays operations. What differs: the step model of
+`account.model`, and a prior: every job is a little uneven (`account.belief`).
+Cost: a few passes over `[rank, step]`. Cannot see: experts, and stages of interleaved schedules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from stepscope.diagnose.account.belief import LEAST, odds, unusual_bits
+from stepscope.diagnose.account.model import Model
+from stepscope.diagnose.detect.regression.uneven import changes, together
+from stepscope.diagnose.finding import Decision, Waste
+from stepscope.diagnose.method import Needs, SoFar
+from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.observed import Observed
+from stepscope.trace import BACKWARD, FORWARD
+from stepscope.window import Floats, Ints
+
+UNEVEN = 0.1
+"""Stages are cut by whole layers: unevenness by this share is ordinary. Measured on real data."""
+
+
+class StageImbalance:
+    """A pipeline stage with more work than the others, on all of its ranks."""
+
+    name = "stage-imbalance"
+    needs = Needs("phases", ranks=2)
+
+    def detect(self, job: Observed, so_far: SoFar) -> Iterator[Waste]:
+        own = passes(job)
+        model = Model.of(job)
+        if own is None or not model.staged:
+            return
+        own = own[:, job.line.warm_up :]
+        levels = np.array([stats.median(stats.row_medians(own[rows])) for rows in model.stages])
+        at = int(levels.argmax())
+        found = _stage(job, model, own, model.stages[at], levels, at)
+        if found is not None:
+            yield found
+
+
+def _stage(
+    job: Observed, model: Model, own: Floats, rows: Ints, levels: Floats, at: int
+) -> Waste | None:
+    """The stage with most work; balanced, all stages would have the mean of them."""
+    level, others = float(levels[at]), np.delete(levels, at)
+    usual = stats.median(others)
+    if not level > usual > 0:
+        return None
+    spread = max(stats.sigma(others), UNEVEN * usual)
+    bits = (level - usual) / spread / np.log(2) - np.log2(levels.size)
+    even = own.copy()
+    for members, its_level in zip(model.stages, levels, strict=True):
+        even[members] *= float(levels.mean()) / max(float(its_level), 1.0)
+    loss = _loss(job, model, own, even)
+    ranks = tuple(int(rank) for rank in job.line.ranks[rows])
+    stage = int(model.stage[rows[0]])
+    says = f"pipeline stage {stage} has {level / usual:.1f}x the work of the other stages"
+    return _waste(job, StageImbalance.name, ranks, float(bits), loss, level / usual, says)
+
+
+class UnequalWork:
+    """In each step a different rank has the most to do, from the start of the job."""
+
+    name = "unequal-work"
+    needs = Needs("phases", ranks=2)
+
+    def detect(self, job: Observed, so_far: SoFar) -> Iterator[Waste]:
+        parts, model = _two_passes(job), Model.of(job)
+        if parts is None:
+            return
+        skip = job.line.warm_up
+        forward, backward = (part[:, skip:] for part in parts)
+        groups = model.stages
+        own = forward + backward
+        excess = np.full(own.shape, np.nan)
+        even = own.copy()
+        for rows in groups:
+            even[rows] = np.minimum(own[rows], stats.column_median(own[rows]))
+            excess[rows] = own[rows] - stats.column_median(own[rows])
+        if not changes(job, excess) or not together(forward, backward, groups):
+            return
+        loss = _loss(job, model, own, even)
+        slowdown = 1 / max(1 - loss, 0.01)
+        says = "in each step all ranks wait for a different one that has more work to do"
+        yield _waste(job, self.name, (), unusual_bits(loss), loss, slowdown, says)
+
+
+def passes(job: Observed) -> Floats | None:
+    """Own time in the passes, which microbatches go through; None where they are not known."""
+    parts = _two_passes(job)
+    return None if parts is None else parts[0] + parts[1]
+
+
+def _two_passes(job: Observed) -> tuple[Floats, Floats] | None:
+    known = job.own.phases
+    if FORWARD not in known or BACKWARD not in known:
+        return None
+    return job.own.own[known.index(FORWARD)], job.own.own[known.index(BACKWARD)]
+
+
+def _loss(job: Observed, model: Model, own: Floats, healed: Floats) -> float:
+    """The share of the measured step time that would come back."""
+    gain = model.step_ns(own) - model.step_ns(healed)
+    period = job.line.job_period_ns[job.line.warm_up :]
+    whole = float(np.nansum(period))
+    return min(max(float(np.nansum(gain)) / whole, 0.0), 1.0) if whole > 0 else 0.0
+
+
+def _waste(
+    job: Observed, method: str, ranks: tuple[int, ...], bits: float, loss: float,
+    slowdown: float, says: str,
+) -> Waste:  # fmt: skip
+    line, sure = job.line, odds(bits, loss)
+    first, stop = line.warm_up, len(line.steps)
+    decision = Decision("likely", sure >= LEAST, sure, LEAST, f"{bits:.1f} bits of evidence")
+    return Waste(
+        method, "load_imbalance", f"{says}; it costs {100 * loss:.0f} % of the step time", ranks,
+        steps=line.span(first, stop), time_ns=line.span_ns(first, stop), slowdown=slowdown,
+        lost_fraction=loss, score=sure, says=says, victims=len(line.ranks) - len(ranks),
+        values={"bits": bits, "lost_fraction": loss}, decisions=(decision,),
+    )  # fmt: skip
