@@ -102,7 +102,8 @@ def diagnose(
 ) -> int:
     """Find what makes a job slow or stuck: which rank, why, since when, at what cost, what to do.
 
-    Exit status: 0 nothing found, 1 something found, 2 FOLDER_OR_URL cannot be read. With --follow,
+    Exit status: 0 nobody is accused (nothing or only suspects found, or too little recorded), 1
+    somebody or something is, 2 FOLDER_OR_URL cannot be read. With --follow,
     Ctrl-C ends the command with the status of the last diagnosis.
     """
     check_writable(html)
@@ -128,7 +129,8 @@ def diagnose(
 
 
 def found(diagnosis: Diagnosis) -> bool:
-    return bool(diagnosis.verdicts) or diagnosis.state != "healthy"
+    """Whether somebody or something is accused: suspects do not count."""
+    return bool(diagnosis.accused)
 
 
 def with_rank(args: list[str]) -> list[str]:
@@ -174,6 +176,8 @@ def _show(diagnosis: Diagnosis, as_json: bool, html: Path | None) -> None:
     if html is not None:
         write_html(diagnosis, html)
         exits.print_stderr(f"wrote {html}")
+    if diagnosis.unaccounted:
+        exits.print_stderr(f"stepscope: unknown, not healthy: {diagnosis.unaccounted}")
     if as_json:
         print_json(diagnosis, indent=2)
     else:

@@ -11,16 +11,16 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from stepscope.diagnose.suspect import Suspect
-from stepscope.diagnose.thresholds import LEAST_COST
+from stepscope.diagnose.thresholds import LEAST_COST, LEAST_SCORE
 
 Cause = Literal[
     "compute", "memory_copy", "network", "host", "data_loading", "gc", "jit_compile",
     "load_imbalance", "contention", "code", "unknown",
 ]  # fmt: skip
 Kind = Literal["slowdown", "hang", "mismatch"]
-State = Literal["healthy", "jitter", "regression", "both", "slow", "hang"]
+State = Literal["healthy", "jitter", "regression", "both", "slow", "hang", "unknown"]
 WindowKind = Literal["jitter", "regression", "slow", "hang"]
-Outcome = Literal["found", "limited", "healthy", "no data"]
+Outcome = Literal["found", "limited", "healthy", "unknown", "no data"]
 Value = float | int | str | bool | None | list[float] | list[int] | list[str]
 Span = tuple[int, int]
 Extent = Literal["passes", "everything", "some"]
@@ -259,6 +259,33 @@ class Verdict:
     stack: tuple[str, ...] = ()
     """The culprit's call stack, outermost first, where one was sampled (hangs)."""
 
+    @property
+    def is_suspect(self) -> bool:
+        """Whether it is too uncertain to accuse anybody; it does not change the exit status."""
+        return self.confidence < LEAST_SCORE
+
+
+class Entry(NamedTuple):
+    """What one verdict takes of the job's time."""
+
+    verdict: int
+    """Its place among the verdicts."""
+    fraction: float
+    """Of the step time of the whole period."""
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """Where the job's time went: `step_ns` is `needed_ns`, the entries, and what is unexplained."""
+
+    steps: Span
+    step_ns: int
+    """The mean measured step time."""
+    needed_ns: int
+    """What a step would take with every entry healed and nothing unexplained."""
+    lost: tuple[Entry, ...]
+    unexplained_fraction: float
+
 
 @dataclass(frozen=True)
 class AnomalousWindow:
@@ -366,13 +393,24 @@ class Diagnosis:
     """Rows known to be lost, by table."""
     cost: Mapping[str, float] = field(default_factory=dict)
     """What stepscope itself cost: `processor_cpu` in cores and the like."""
+    ledger: Ledger | None = None
+    """Where the time of the steps went; None where no steps were recorded."""
+    unaccounted: str = ""
+    """Why the time cannot be accounted for, if the state is unknown."""
+
+    @property
+    def accused(self) -> tuple[Verdict, ...]:
+        """The verdicts that are more than suspects."""
+        return tuple(one for one in self.verdicts if not one.is_suspect)
 
     @property
     def outcome(self) -> Outcome:
         """What there is to say: a job of no rank, or one that only its own work limits, is neither
         healthy nor has it a culprit."""
-        if self.verdicts or self.state != "healthy":
-            return "found"
         if not self.ranks:
             return "no data"
+        if self.state == "unknown" and not self.verdicts:
+            return "unknown"
+        if self.verdicts or self.state != "healthy":
+            return "found"
         return "limited" if self.limits else "healthy"

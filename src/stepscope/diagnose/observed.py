@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -27,6 +27,11 @@ from stepscope.window import Floats, Ints, Mask, Window
 Result = TypeVar("Result")
 
 
+FAST = 0.25
+"""The quantile of own times that counts as normal: half of the steps may be slow, so the median is
+not. Statistics."""
+
+
 @dataclass(frozen=True)
 class Observed:
     """The data that all methods share; each part is computed once, on first use."""
@@ -44,6 +49,21 @@ class Observed:
     @cached_property
     def total(self) -> Floats:
         return self.own.total
+
+    @cached_property
+    def comparable(self) -> Observed:
+        """The same job with a basis for comparison where no two ranks do the same work.
+
+        In a pipeline of single ranks each is compared with its own past: own times are given on
+        the scale of the median rank, by their fast levels, and all ranks are peers.
+        """
+        if self._equals or len(self.line.ranks) < 2 or not self.own.phases:
+            return self
+        levelled = Observed(self.window)
+        everybody = [np.arange(len(self.line.ranks))]
+        own = _levelled(self.own, self.line.warm_up)
+        vars(levelled).update(line=self.line, own=own, _equals=everybody, _experts=self._experts)
+        return levelled
 
     def groups(self, phase: str | None) -> list[Ints]:
         """Groups of ranks (rows) that do equal work in a phase; None: in all phases together."""
@@ -182,3 +202,13 @@ class Observed:
     @cached_property
     def _rows_of_hardware(self) -> Ints:
         return self.line.rows(self.window.tables["hardware"].ints("rank"))
+
+
+def _levelled(own: OwnTime, warm_up: int) -> OwnTime:
+    """Own times scaled so that every rank's fast level in a phase is that of the median rank."""
+    judged = own.own[:, :, warm_up:]
+    known = np.isfinite(judged).any(axis=2, keepdims=True)
+    fast: Floats = np.nanquantile(np.where(known, judged, 0.0), FAST, axis=2)
+    usual = np.median(fast, axis=1, keepdims=True)
+    scale = np.where(fast > 0, usual / np.maximum(fast, 1.0), 1.0)
+    return replace(own, own=own.own * scale[:, :, None])

@@ -18,8 +18,9 @@ from stepscope.diagnose.decide import rules
 from stepscope.diagnose.decide.candidates import candidates
 from stepscope.diagnose.decide.cost import accusable, what_if
 from stepscope.diagnose.decide.culprits import choose
-from stepscope.diagnose.decide.everyone import is_after_effect
+from stepscope.diagnose.decide.everyone import charged, is_after_effect
 from stepscope.diagnose.decide.join import joined
+from stepscope.diagnose.decide.ledger import ledger
 from stepscope.diagnose.decide.loss import with_loss
 from stepscope.diagnose.decide.on_path import with_path
 from stepscope.diagnose.decide.slow_ranks import judge
@@ -71,7 +72,9 @@ def diagnose(window: Window, settings: Settings = DEFAULT) -> Diagnosis:
     window, dropped = clean(window)
     window, clocks, unaligned = align(device_steps(window))
     job = Observed(by_rank(window))
-    found = _Search(job, registry.chosen(settings.methods), registry.explanations(settings.methods))
+    found = _Search(
+        job.comparable, registry.chosen(settings.methods), registry.explanations(settings.methods)
+    )
     if settings.hangs:
         found.look_for_hangs()
     if settings.slowdowns:
@@ -79,10 +82,12 @@ def diagnose(window: Window, settings: Settings = DEFAULT) -> Diagnosis:
     times, series = rank_times(job), _series(job)
     verdicts = tuple(with_loss(one, len(window.ranks), series)
                      for one in _verdicts(job, found.blamed))  # fmt: skip
+    state = _state(found)
+    unaccounted = _unaccounted(job, settings) if state == "healthy" else ""
     return Diagnosis(
         job_id=window.job.job_id,
         ranks=len(window.ranks),
-        state=_state(found),
+        state="unknown" if unaccounted else state,
         steps=_steps(job),
         windows=_windows(job, found, verdicts),
         verdicts=verdicts,
@@ -97,6 +102,8 @@ def diagnose(window: Window, settings: Settings = DEFAULT) -> Diagnosis:
         candidates=_candidates(job, verdicts, found.let_go, settings.explain),
         losses=_losses(window),
         cost=own_cost(window),
+        ledger=ledger(series, job.line.warm_up, verdicts),
+        unaccounted=unaccounted,
     )
 
 
@@ -205,6 +212,7 @@ class _Search:
         for rise in rises:
             if is_after_effect(self.job, rise, self.culprits, beside):
                 self.let_go.append(rules.after_effect(rise))
+                self.blamed = charged(self.job, rise, self.blamed)
                 continue
             self.blamed.append(rise)
             if not any(one.split is not None for one in self.unsteady):
@@ -272,6 +280,20 @@ def _state(found: _Search) -> State:
     if spikes:
         return "jitter"
     return "slow" if any(one.kind == "slowdown" for one in found.blamed) else "healthy"
+
+
+def _unaccounted(job: Observed, settings: Settings) -> str:
+    """Why a job in which nothing was found may not be called healthy; empty where it may."""
+    if settings.methods and registry.DEFAULT not in settings.methods:
+        return "only some methods were asked for"
+    if not settings.slowdowns or desync.applies(job.window):
+        return ""
+    if not len(job.line.steps):
+        known = job.window.table("comm_ops") is not None or job.window.table("kernels") is not None
+        return "" if known else "no steps were recorded"
+    if not job.own.phases:
+        return "of its steps nothing but their length is known, so waiting cannot be told from work"
+    return ""
 
 
 def _windows(

@@ -28,6 +28,9 @@ LATE_BONUS, CAUSE_BONUS = 0.05, 0.05
 that was measured. It orders verdicts; it is not a probability fitted to labelled jobs. Our
 simulator."""
 
+LEAST_SCORE = 0.5
+"""Below this a verdict is a suspect and accuses nobody. Contract, section 4."""
+
 PROCESSOR_TIME = 0.4
 """Part of an excess that must be processor time to be called computing: on a busy machine a rank
 that computes waits for the processor for up to half of that time. Measured on real data."""

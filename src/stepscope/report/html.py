@@ -53,7 +53,7 @@ def _template() -> Template:
 
 def _mood(diagnosis: Diagnosis) -> str:
     """The colour of the header: `bad`, `good`, or `odd` if neither is certain."""
-    if diagnosis.verdicts:
+    if diagnosis.accused:
         return "bad"
     return "good" if diagnosis.outcome == "healthy" else "odd"
 

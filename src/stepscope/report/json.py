@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from stepscope.diagnose.finding import Candidate, Diagnosis, Verdict
+from stepscope.diagnose.finding import Candidate, Diagnosis, Ledger, Verdict
 from stepscope.report import story
 
 
@@ -26,8 +26,10 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "state": diagnosis.state,
         "outcome": diagnosis.outcome,
         "headline": story.headline(diagnosis),
+        "unaccounted": diagnosis.unaccounted,
         "windows": [_plain(vars(window)) for window in diagnosis.windows],
         "verdicts": [_verdict(verdict) for verdict in diagnosis.verdicts],
+        "ledger": _ledger(diagnosis.ledger),
         "clocks": [_plain(vars(clock)) for clock in diagnosis.clocks],
         "skipped": [_plain(vars(skipped)) for skipped in diagnosis.skipped],
         "rank_times": [_plain(vars(time)) for time in diagnosis.rank_times],
@@ -52,6 +54,12 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
     fields["decisions"] = [vars(decision) for decision in verdict.decisions]
     fields["evidence"] = [vars(evidence) for evidence in verdict.evidence]
     return {key: _plain(fields[key]) for key in _VERDICT_KEYS}
+
+
+def _ledger(ledger: Ledger | None) -> Any:
+    if ledger is None:
+        return None
+    return _plain({**vars(ledger), "lost": [one._asdict() for one in ledger.lost]})
 
 
 def _candidate(one: Candidate) -> dict[str, Any]:

@@ -50,6 +50,11 @@ CAUSES: Mapping[Cause, tuple[str, str]] = {
 }
 """For each cause, its name as used in a sentence and its meaning."""
 
+MOST_ENTRIES = 3
+"""Entries of the ledger that the first line names; the others are summed up."""
+NOTABLE = 0.01
+"""Unexplained time below this share of a step is rounding and noise."""
+
 IN_FUNCTION = "it computes longer, in a function that takes a smaller share of its peers' time"
 
 HANG_CAUSES: Mapping[Cause, tuple[str, str]] = {
@@ -70,6 +75,7 @@ STATES: Mapping[State, str] = {
     "both": "slower, with jitter",
     "slow": "slow",
     "hang": "hang",
+    "unknown": "unknown",
 }
 
 
@@ -88,16 +94,21 @@ class Story:
 def headline(diagnosis: Diagnosis) -> str:
     """The whole diagnosis in one line."""
     if diagnosis.verdicts:
-        return f"{status(diagnosis)}: {diagnosis.verdicts[0].summary}{_and_more(diagnosis)}"
-    if diagnosis.outcome == "no data":
-        return "no data: nothing was recorded"
+        suspect = "" if diagnosis.accused else "suspect, "
+        said = f"{status(diagnosis)}: {diagnosis.verdicts[0].summary}"
+        return suspect + said + _and_more(diagnosis)
     scope = ", ".join(_scope(diagnosis))
-    if diagnosis.outcome == "limited":
-        return f"no culprit found in {scope}: {_clause(limits(diagnosis)[0])}"
-    if diagnosis.outcome == "healthy" and diagnosis.methods:
-        return f"nothing found by {', '.join(diagnosis.methods)} alone, in {scope}"
-    if diagnosis.outcome == "healthy":
-        return f"healthy: no culprit found in {scope}"
+    match diagnosis.outcome:
+        case "no data":
+            return "no data: nothing was recorded"
+        case "limited":
+            return f"no culprit found in {scope}: {_clause(limits(diagnosis)[0])}"
+        case "unknown" if diagnosis.methods:
+            return f"nothing found by {', '.join(diagnosis.methods)} alone, in {scope}"
+        case "unknown":
+            return f"unknown: too little was recorded of {scope}; {diagnosis.unaccounted}"
+        case "healthy":
+            return f"healthy: no culprit found in {scope}"
     return f"{status(diagnosis)}: the step time changed, but no culprit found in {scope}"
 
 
@@ -121,6 +132,33 @@ def _scope(diagnosis: Diagnosis) -> Iterator[str]:
     yield units.count(diagnosis.ranks, "rank")
     if diagnosis.steps is not None:
         yield units.span(diagnosis.steps)
+
+
+def account(diagnosis: Diagnosis) -> str:
+    """The ledger in one line: what a step needs and loses, and to whom; empty without steps."""
+    ledger = diagnosis.ledger
+    if ledger is None:
+        return ""
+    unexplained = ledger.unexplained_fraction * ledger.step_ns
+    lost = [(f"{units.duration(one.fraction * ledger.step_ns)} "
+             f"{_to_whom(diagnosis.verdicts[one.verdict])}")
+            for one in ledger.lost[:MOST_ENTRIES]]  # fmt: skip
+    more = sum(one.fraction for one in ledger.lost[MOST_ENTRIES:])
+    lost += [f"{units.duration(more * ledger.step_ns)} to others"] if more > 0 else []
+    if ledger.unexplained_fraction >= NOTABLE:
+        lost.append(f"{units.duration(unexplained)} unexplained")
+    needs = f"a step needs {units.duration(ledger.needed_ns)}"
+    if not lost:
+        return f"{needs} of the {units.duration(ledger.step_ns)} it takes"
+    return f"{needs}, loses {units.duration(ledger.step_ns - ledger.needed_ns)}: {', '.join(lost)}"
+
+
+def _to_whom(verdict: Verdict) -> str:
+    """`to rank 37`, `to all ranks (network)`."""
+    suspect = "perhaps " if verdict.is_suspect else ""
+    if verdict.ranks:
+        return f"{suspect}to {units.ranks(verdict.ranks)}"
+    return f"{suspect}to {verdict.group or CAUSES[verdict.cause][0]}"
 
 
 def subject(diagnosis: Diagnosis) -> str:

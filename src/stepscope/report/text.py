@@ -68,13 +68,15 @@ def printable(text: str) -> str:
 
 
 def headline_style(diagnosis: Diagnosis) -> str:
-    if diagnosis.verdicts:
+    if diagnosis.accused:
         return "bold red"
     return "bold green" if diagnosis.outcome == "healthy" else "bold yellow"
 
 
 def _report(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
     yield Text(render_headline(diagnosis), style=headline_style(diagnosis))
+    if account := story.account(diagnosis):
+        yield Text(printable(account))
     yield Text(printable(story.subject(diagnosis)), style="dim")
     for number, verdict in enumerate(diagnosis.verdicts, 1):
         yield ""
@@ -88,7 +90,8 @@ def _report(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
 
 def _verdict(verdict: Verdict, diagnosis: Diagnosis, number: int) -> Iterator[RenderableType]:
     if len(diagnosis.verdicts) > 1:
-        yield Text(f"{number}. {printable(verdict.summary)}", style="bold")
+        suspect = "suspect: " if verdict.is_suspect else ""
+        yield Text(f"{number}. {suspect}{printable(verdict.summary)}", style="bold")
     if number <= FULL_VERDICTS:
         yield _fields(_verdict_fields(verdict, diagnosis))
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import math
 
-LEAST = 0.5
-"""Below this a candidate is a suspect and accuses nobody. Contract, section 4."""
 WORTH = 0.015
 """The loss with even odds to be worth a verdict: verdicts start at two percent. Our simulator."""
 ORDINARY, TWICE = 0.05, 1.0

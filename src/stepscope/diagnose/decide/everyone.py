@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from stepscope.diagnose.finding import Finding, Regression, SlowLink, Span
+from stepscope.diagnose.finding import Decision, Finding, Regression, Slowdown, SlowLink, Span
+from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
 
@@ -35,6 +37,37 @@ def is_after_effect(
     others = [one for one in beside if not _is_link(one) or rise.cause == "network"]
     slow = max((stop - first for first, stop in _stretches(job, culprits, others)), default=0)
     return slow >= MOSTLY * (len(job.line.steps) - rise.split)
+
+
+def charged(job: Observed, rise: Regression, blamed: Sequence[Finding]) -> list[Finding]:
+    """The findings, with what is left of the rise added to the cost of those that explain it.
+
+    A model of the step may not know that a starved host also slows its transfers; the measured rise
+    does, and no model may veto it.
+    """
+    assert rise.split is not None
+    usual = stats.median(job.line.job_period_ns[rise.split :])
+    whole = sum(_cost(job, rise, one) for one in blamed)
+    extra = rise.lost_ns / max(usual, 1.0)
+    return [_with_more(one, extra * part / whole) if (part := _cost(job, rise, one)) else one
+            for one in blamed]  # fmt: skip
+
+
+def _cost(job: Observed, rise: Regression, one: Finding) -> float:
+    """What a finding costs that lasts for most of the rise; 0 of others."""
+    if not isinstance(one, (Slowdown, SlowLink)) or one.steps is None or rise.split is None:
+        return 0.0
+    first, last = job.line.columns(np.array(one.steps)).tolist()
+    lasts = last + 1 - max(first, rise.split)
+    explains = lasts >= MOSTLY * (len(job.line.steps) - rise.split)
+    return (one.lost_fraction or 0.0) if explains else 0.0
+
+
+def _with_more(one: Finding, extra: float) -> Finding:
+    lost = min((one.lost_fraction or 0.0) + max(extra, 0.0), 1.0)
+    says = "of the measured rise is added to what the model of the step says it costs"
+    decision = Decision("measured-rise", True, extra, None, says, gate=False)
+    return replace(one, lost_fraction=lost, decisions=(*one.decisions, decision))
 
 
 def _is_link(one: Finding) -> bool:

@@ -75,10 +75,10 @@ def _evidence(finding: Finding) -> tuple[Evidence, ...]:
 
 
 def ranked(verdicts: Sequence[Verdict]) -> tuple[Verdict, ...]:
-    """Hangs and mismatches first, then by expected gain."""
+    """Hangs and mismatches first, then by expected gain; suspects last."""
     return tuple(sorted(verdicts, key=_order))
 
 
-def _order(verdict: Verdict) -> tuple[int, float, tuple[int, ...]]:
+def _order(verdict: Verdict) -> tuple[bool, bool, float, tuple[int, ...]]:
     gain = verdict.confidence * (verdict.lost_fraction or 0.0)
-    return (verdict.kind == "slowdown", -gain, verdict.ranks)
+    return (verdict.is_suspect, verdict.kind == "slowdown", -gain, verdict.ranks)

@@ -14,16 +14,20 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from stepscope.diagnose.account.belief import LEAST, odds, unusual_bits
+from stepscope.diagnose.account.belief import odds, unusual_bits
 from stepscope.diagnose.account.model import Model
 from stepscope.diagnose.detect.regression.uneven import changes, together
 from stepscope.diagnose.finding import Decision, Waste
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.thresholds import LEAST_SCORE
 from stepscope.trace import BACKWARD, FORWARD
 from stepscope.window import Floats, Ints
 
+PARTS = 4
+"""Parts of the steps in each of which a stage must have more work: a change is found by half of
+them. Statistics."""
 UNEVEN = 0.1
 """Stages are cut by whole layers: unevenness by this share is ordinary. Measured on real data."""
 
@@ -40,11 +44,25 @@ class StageImbalance:
         if own is None or not model.staged:
             return
         own = own[:, job.line.warm_up :]
-        levels = np.array([stats.median(stats.row_medians(own[rows])) for rows in model.stages])
+        levels = _steady(own, model.stages)
         at = int(levels.argmax())
         found = _stage(job, model, own, model.stages[at], levels, at)
         if found is not None:
             yield found
+
+
+def _steady(own: Floats, stages: list[Ints]) -> Floats:
+    """The work of each stage, in the part of the steps in which the heaviest exceeds least.
+
+    What became slower on the way is no property of the model.
+    """
+    parts = np.array_split(np.arange(own.shape[1]), PARTS)
+    levels = np.array([[stats.median(stats.row_medians(own[np.ix_(rows, part)])) for rows in stages]
+                       for part in parts if part.size])  # fmt: skip
+    exceeds = levels.max(axis=1) / np.maximum(np.median(levels, axis=1), 1.0)
+    heaviest = np.bincount(levels.argmax(axis=1)).argmax()
+    steady: Floats = levels[int(np.argmin(np.where(levels.argmax(axis=1) == heaviest, exceeds, 0)))]
+    return steady
 
 
 def _stage(
@@ -121,7 +139,9 @@ def _waste(
 ) -> Waste:  # fmt: skip
     line, sure = job.line, odds(bits, loss)
     first, stop = line.warm_up, len(line.steps)
-    decision = Decision("likely", sure >= LEAST, sure, LEAST, f"{bits:.1f} bits of evidence")
+    decision = Decision(
+        "likely", sure >= LEAST_SCORE, sure, LEAST_SCORE, f"{bits:.1f} bits of evidence"
+    )
     return Waste(
         method, "load_imbalance", f"{says}; it costs {100 * loss:.0f} % of the step time", ranks,
         steps=line.span(first, stop), time_ns=line.span_ns(first, stop), slowdown=slowdown,

@@ -145,6 +145,8 @@ def _is_work(rise: Rise) -> bool:
 
 def _by_function(slow: SlowFunction, rise: Rise) -> _Reason:
     cause: Cause = "jit_compile" if compiles(slow.function) else "code"
+    if rise.phase == DATA_LOAD:
+        cause = "data_loading"
     detail = f"; {100 * min(slow.grew, 1):.0f} % of the rise is in {slow.function}"
     return _Reason(cause, 0.9, _named(rise.phase), slow.function, detail, shown=True)
 
