@@ -72,9 +72,8 @@ def diagnose(window: Window, settings: Settings = DEFAULT) -> Diagnosis:
     window, dropped = clean(window)
     window, clocks, unaligned = align(device_steps(window))
     job = Observed(by_rank(window))
-    found = _Search(
-        job.comparable, registry.chosen(settings.methods), registry.explanations(settings.methods)
-    )
+    methods = settings.methods
+    found = _Search(job.comparable, job, registry.chosen(methods), registry.explanations(methods))
     if settings.hangs:
         found.look_for_hangs()
     if settings.slowdowns:
@@ -125,6 +124,9 @@ class _Search:
     """Findings stage by stage: those that deserve a verdict, and those that were let go."""
 
     job: Observed
+    """With a basis for comparison where no two ranks do the same work."""
+    recorded: Observed
+    """As it was recorded: how stages differ is compared on no common scale."""
     detectors: Sequence[Detector]
     explanations: Sequence[Explanation]
     blamed: list[Finding] = field(default_factory=list)
@@ -243,7 +245,8 @@ class _Search:
         ranks = frozenset(rank for one in self.blamed for rank in one.ranks)
         so_far = SoFar(ranks if blamed is None else blamed, self.culprits)
         so_far = so_far if lost_ns is None else replace(so_far, lost_ns=lost_ns)
-        return [one for one in detector.detect(self.job, so_far) if isinstance(one, kind)]
+        job = self.recorded if detector in registry.STRUCTURE else self.job
+        return [one for one in detector.detect(job, so_far) if isinstance(one, kind)]
 
 
 def _suspects(found: Sequence[Slowdown]) -> list[Suspect]:

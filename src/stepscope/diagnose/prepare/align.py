@@ -30,6 +30,10 @@ LEAST_AGREEING, AGREE_NS = 2, 10**6
 """Traces of two or three steps share only this many. Operators that do not belong together, or that
 their members did not leave together, rarely differ twice by the same offset to a millisecond. Our
 simulator."""
+TIGHT, LEAST_TIGHT = 0.25, 40
+"""Clocks are fitted by the quarter of the collectives that moved data for the shortest time, if
+these are enough for a drift: over a slow link ranks leave apart, and that is no difference of
+clocks. Measured on real data (16 ms on 160 ms)."""
 IMPOSSIBLE_NS = 10**6
 IMPOSSIBLE_SHARE = 0.5
 """Clocks differ if a member arrives a millisecond after another left, in most collectives. Our
@@ -148,13 +152,16 @@ def _against(
     other = int(np.argmax(shared))
     if shared[other] < LEAST_AGREEING:
         return None
-    own, theirs = collectives.ends_of(at, other)
+    own, theirs, moved = collectives.ends_of(at, other)
+    tight = moved <= np.quantile(moved, TIGHT)
+    if tight.sum() >= LEAST_TIGHT:
+        own, theirs, moved = own[tight], theirs[tight], moved[tight]
     if own.size < LEAST_SHARED and np.ptp(own - theirs) > AGREE_NS:
         return None
     order = np.argsort(theirs, kind="stable")
     own, theirs = own[order], theirs[order]
     difference = (own - (theirs - lines[other].at(theirs))).astype(np.float64)
-    return line_through(own, difference, collectives.origin_ns)
+    return line_through(own, difference, collectives.origin_ns, float(np.median(moved)))
 
 
 def _shift(table: Table, clocks: _Clocks, lines: Mapping[int, Line]) -> Table:

@@ -49,9 +49,13 @@ def reference(origin_ns: int) -> Line:
     return Line(np.array([NULL]), np.zeros(1), 0.0, origin_ns)
 
 
-def line_through(times: Ints, difference: Floats, origin: int) -> Line:
-    """Fits a line: pieces between jumps, a drift from all pieces, and the offset of each."""
-    cuts = _jumps(difference)
+def line_through(times: Ints, difference: Floats, origin: int, apart_ns: float = 0.0) -> Line:
+    """Fits a line: pieces between jumps, a drift from all pieces, and the offset of each.
+
+    Args:
+        apart_ns: the two sides may have left a collective this far apart: less is no jump.
+    """
+    cuts = _jumps(difference, max(JUMP_NS, apart_ns))
     edges = [0, *cuts, difference.size]
     pieces = [slice(first, stop) for first, stop in itertools.pairwise(edges)]
     drift = _drift(times, difference, pieces)
@@ -61,14 +65,14 @@ def line_through(times: Ints, difference: Floats, origin: int) -> Line:
     return Line(starts, offsets, drift, origin)
 
 
-def _jumps(difference: Floats) -> list[int]:
+def _jumps(difference: Floats, least_ns: float) -> list[int]:
     """Where the difference jumps by more than noise, at most MOST_JUMPS times."""
-    if difference.size < 2 * JUMP_SIDE + 1 or np.ptp(difference) <= JUMP_NS:
+    if difference.size < 2 * JUMP_SIDE + 1 or np.ptp(difference) <= least_ns:
         return []  # medians differ by no more than their values
     side = np.lib.stride_tricks.sliding_window_view(difference, JUMP_SIDE)
     middle = np.sort(side, axis=1)[:, JUMP_SIDE // 2]
     step = np.abs(middle[JUMP_SIDE:] - middle[:-JUMP_SIDE])
-    limit = max(JUMP_NS, JUMP_SIGMAS * stats.sigma(np.diff(difference)))
+    limit = max(least_ns, JUMP_SIGMAS * stats.sigma(np.diff(difference)))
     cuts: list[int] = []
     while len(cuts) < MOST_JUMPS and step.size and step.max() > limit:
         cut = int(np.argmax(step)) + JUMP_SIDE

@@ -46,13 +46,19 @@ class SharedCollectives:
             count[self.clock[self._bounds[operator] : self._bounds[operator + 1]]] += often
         return count
 
-    def ends_of(self, clock: int, other: int) -> tuple[Ints, Ints]:
-        """Ends of the collectives that two clocks share, by either clock."""
+    def ends_of(self, clock: int, other: int) -> tuple[Ints, Ints, Ints]:
+        """Ends of the collectives that two clocks share, by either clock, and how tight these are.
+
+        Whichever side arrived last did not wait, so the shorter stay is close to the time that the
+        data moved: within that time the two sides may have left apart.
+        """
         own, theirs = self._of(clock), self._of(other)
         at = np.searchsorted(self.operator[theirs], self.operator[own])
         theirs = theirs[np.minimum(at, len(theirs) - 1)]
         both: Mask = self.operator[theirs] == self.operator[own]
-        return self.end_ns[own[both]], self.end_ns[theirs[both]]
+        own, theirs = own[both], theirs[both]
+        stay = self.end_ns - self.arrive_ns
+        return self.end_ns[own], self.end_ns[theirs], np.minimum(stay[own], stay[theirs])
 
     def _of(self, clock: int) -> Ints:
         order, bounds = self._by_clock
