@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stepscope.diagnose.operators.liveness import StepTiming
 from stepscope.diagnose.operators.open_ops import OpenOperator, is_finished, open_operators
@@ -72,6 +72,10 @@ class WaitState:
     @property
     def since_ns(self) -> int:
         return min(one.since_ns for one in self.open)
+
+    def as_of(self, until_ns: int) -> WaitState:
+        """The same at an earlier moment."""
+        return replace(self, now_ns=min(self.now_ns, until_ns))
 
 
 def _since(operators: tuple[OpenOperator, ...]) -> dict[int, int]:
