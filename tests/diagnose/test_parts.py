@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.prepare.matching import match
 from stepscope.diagnose.views.arrivals import collect_arrivals
-from stepscope.diagnose.views.own_time import communicates, own_time
+from stepscope.diagnose.views.hidden_waits import communicates
+from stepscope.diagnose.views.own_time import own_time
 from stepscope.diagnose.views.stacks import compiles, function_of, waits
 from stepscope.diagnose.views.timeline import timeline
 from stepscope.diagnose.views.unnamed import GAPS, OUTSIDE

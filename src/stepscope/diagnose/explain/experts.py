@@ -22,7 +22,7 @@ from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.views.breakdown import is_computing
-from stepscope.diagnose.views.own_time import communicates
+from stepscope.diagnose.views.hidden_waits import communicates
 from stepscope.diagnose.views.peers import is_expert
 from stepscope.trace import BACKWARD, DATA_LOAD, FORWARD, OPTIMIZER
 from stepscope.window import NULL, Floats, Ints, Table

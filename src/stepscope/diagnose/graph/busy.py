@@ -15,7 +15,7 @@ import numpy as np
 from stepscope.diagnose.numeric.intervals import Axis
 from stepscope.diagnose.operators.unrecorded import WITHIN_PASSES
 from stepscope.diagnose.views.breakdown import is_computing
-from stepscope.diagnose.views.own_time import communicates
+from stepscope.diagnose.views.hidden_waits import communicates
 from stepscope.diagnose.views.phase_rows import CANONICAL
 from stepscope.diagnose.views.timeline import Timeline
 from stepscope.window import Ints, Mask, Table, Union, Window, union
