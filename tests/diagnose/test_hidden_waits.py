@@ -1,7 +1,7 @@
 """Jobs whose waiting is hidden: devices timed the phases, and no end of an operator was recorded.
 
-Ranks 0 and 2 are one group, and so are 1 and 3. In every pass, rank 0 waits for rank 2 in an operator
-that lasts 100 ms, so that its pass is the longest of all.
+Ranks 0 and 2 are one group, and so are 1 and 3. In every pass, rank 0 waits for rank 2 in an
+operator that lasts 100 ms, so that its pass is the longest of all.
 """
 
 from __future__ import annotations
