@@ -13,9 +13,12 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.nn.parallel import DistributedDataParallel
+
+from tests.collect.gloo_modes import LATE, LATE_SECONDS
 
 SCENES: dict[str, Callable[[], Any]] = {}
 TIMEOUT = timedelta(milliseconds=500)
@@ -269,6 +272,78 @@ def functional_collectives() -> Any:
 @scene
 def distributed_data_parallel() -> Any:
     return train(DistributedDataParallel(network()))
+
+
+class Call(torch.autograd.Function):
+    """Calls a function in backward."""
+
+    @staticmethod
+    def forward(context: Any, rows: Tensor, call: Callable[[], Any]) -> Tensor:
+        context.call = call
+        return rows * 1
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        context.call()
+        return gradients[0], None
+
+
+def reduced(first: Callable[[], Any], last: Callable[[], Any]) -> Tensor:
+    """A gradient under DDP; in backward `first` is called before, `last` after all buckets."""
+    model = DistributedDataParallel(network())
+    rows = Call.apply(mine(16).reshape(2, 8).requires_grad_(), last)
+    Call.apply(model(rows), first).square().mean().backward()
+    gradient = next(model.parameters()).grad
+    assert gradient is not None
+    return gradient
+
+
+def nothing() -> None:
+    pass
+
+
+def queue_callback(call: Callable[[], Any]) -> None:
+    """At the end of this backward."""
+    torch.autograd.Variable._execution_engine.queue_callback(call)
+
+
+def sleep() -> None:
+    time.sleep(LATE_SECONDS)
+
+
+@scene
+def a_late_bucket() -> Any:
+    """One rank goes on alone when all the others have computed everything."""
+    store, rank = dist.distributed_c10d._get_default_store(), dist.get_rank()
+
+    def late() -> None:
+        store.wait([f"computed {other}" for other in range(4) if other != LATE])
+        sleep()
+
+    def others() -> None:
+        queue_callback(lambda: store.set(f"computed {rank}", ""))
+
+    return reduced(late if rank == LATE else others, nothing)
+
+
+@scene
+def a_late_end_of_backward() -> Any:
+    return reduced(nothing, sleep if dist.get_rank() == LATE else nothing)
+
+
+@scene
+def a_callback_after_ddps() -> Any:
+    """The reducer's own callback waits; this one comes later."""
+    call = sleep if dist.get_rank() == LATE else nothing
+    return reduced(nothing, lambda: queue_callback(call))
+
+
+@scene
+def compressed_gradients() -> Any:
+    """Buckets that a hook in Python passes to the backend."""
+    model = DistributedDataParallel(network())
+    model.register_comm_hook(None, fp16_compress_hook)
+    return train(model)
 
 
 @scene

@@ -14,11 +14,16 @@ from stepscope.collect.hooks.operators import OPERATORS
 from stepscope.trace.names import NO_PEER, UNKNOWN_PEER
 from stepscope.wire.records import UNKNOWN, RecordKind
 
-from .gloo_modes import MODES, WORLD
+from .gloo_modes import LATE, LATE_SECONDS, MODES, WORLD
 from .gloo_recording import Recording, record
 
 RANKS = range(WORLD)
 MISTAKES = ("a_mistake_of_the_script", "nobody_sends")
+DDP = (
+    "distributed_data_parallel", "a_late_bucket", "a_late_end_of_backward",
+    "a_callback_after_ddps", "compressed_gradients",
+)  # fmt: skip
+"""Where operators are waited for in C++, unseen."""
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +175,9 @@ def test_an_operator_ends_after_it_began_and_is_told_once(job: Recording) -> Non
         mistakes = [op for name in MISTAKES for op in job.told(name, rank)]
         timed = [op for op in done if op not in mistakes and op.end_ns != UNKNOWN]
         assert all(op.end_ns > op.enqueue_ns for op in timed)
-        assert len(timed) > 0.8 * len(done), "only those nobody waited for have no end"
+        unseen = [op for name in DDP for op in job.told(name, rank)]
+        waited = [op for op in done if op not in unseen]
+        assert len([op for op in waited if op in timed]) > 0.8 * len(waited)
 
 
 def test_kernels_in_cpp_know_every_end_of_ddps_buckets(recording: Recording) -> None:
@@ -186,6 +193,37 @@ def test_ddps_wait_for_its_buckets_is_waiting(job: Recording) -> None:
         phases = job.of(rank).records(RecordKind.PHASE)
         first, second, *_ = [p for p in phases if p.name == "backward-compute"]
         assert 0 < first.fields[3] < first.fields[2] and 0 < second.fields[3] < second.fields[2]
+
+
+def backward(job: Recording, scene: str, rank: int) -> tuple[int, int]:
+    """Own time and waiting of the one backward of a scene."""
+    phases = job.of(rank).records(RecordKind.PHASE)
+    (whole,) = [phase for phase in phases if phase.name == f"scene {scene}"]
+    begin, end = whole.fields[1], whole.fields[1] + whole.fields[2]
+    passes = [phase for phase in phases if phase.name == "backward-compute"]
+    (found,) = [phase for phase in passes if begin <= phase.fields[1] <= end]
+    _, _, duration, waited, *_ = found.fields
+    return duration - waited, waited
+
+
+def test_the_others_wait_for_the_rank_whose_bucket_is_late(job: Recording) -> None:
+    late_ns = int(LATE_SECONDS * 1e9)
+    assert backward(job, "a_late_bucket", LATE)[0] >= late_ns
+    others = [backward(job, "a_late_bucket", rank) for rank in RANKS if rank != LATE]
+    assert all(waited_ns > late_ns / 2 for _, waited_ns in others)
+
+
+@pytest.mark.parametrize("scene", ["a_late_end_of_backward", "a_callback_after_ddps"])
+def test_what_backward_does_after_the_last_bucket_is_no_waiting(job: Recording, scene: str) -> None:
+    own_ns, _ = backward(job, scene, LATE)
+    assert own_ns >= int(LATE_SECONDS * 1e9)
+
+
+def test_buckets_that_a_communication_hook_reduces_are_waited_for(job: Recording) -> None:
+    for rank in RANKS:
+        (scene,) = [phase for phase in job.of(rank).records(RecordKind.PHASE)
+                    if phase.name == "scene compressed_gradients"]  # fmt: skip
+        assert scene.fields[3] > 0
 
 
 def test_a_collective_ends_after_its_last_member_arrived(job: Recording) -> None:

@@ -12,12 +12,15 @@ class Shared(ctypes.Structure):
         ("ordinal", ctypes.c_int64),
         ("blocked_ns", ctypes.c_int64),
         ("last_bucket_ns", ctypes.c_int64),
+        ("computed_ns", ctypes.c_int64),
+        ("reduced_ns", ctypes.c_int64),
         ("enabled", ctypes.c_int64),
         ("main_thread", ctypes.c_int64),
         ("dropped", ctypes.c_int64),
         ("faults", ctypes.c_int64),
         ("calls", ctypes.c_int64),
         ("buckets", ctypes.c_int64),
+        ("reduced", ctypes.c_int64),
     ]
 
     ordinal: int
@@ -26,6 +29,10 @@ class Shared(ctypes.Structure):
     """Total host time that the main thread has spent in waits for communication."""
     last_bucket_ns: int
     """When DDP's reducer last passed a bucket to the backend; 0 after it was waited for."""
+    computed_ns: int
+    """When the backward that called it had computed all gradients; older if that did not happen."""
+    reduced_ns: int
+    """When a bucket was reduced last."""
     enabled: int
     """Whether the library records."""
     main_thread: int
@@ -37,3 +44,10 @@ class Shared(ctypes.Structure):
     """Approximate number of communication operators called; it grows with each call."""
     buckets: int
     """How many of them DDP's reducer called."""
+    reduced: int
+    """How many of those buckets are known to have ended."""
+
+    @property
+    def others(self) -> int:
+        """Operators called by anybody but DDP's reducer."""
+        return self.calls - self.buckets

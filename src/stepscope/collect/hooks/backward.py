@@ -9,8 +9,7 @@ contains the loss, and all host code that the script runs in between. Evaluation
 is in no phase.
 
 Waiting inside backward: DDP's reducer enqueues its buckets from C++, and waits for them at the end
-of backward, where we cannot hook it. The last bucket is enqueued when the last gradient is ready,
-so the time from there to the end of backward is waiting; `collectives` records when that was. On a
+of backward, where we cannot hook it. `collectives` finds out how long that took (`reducer`). On a
 device the stream waits. There a mark is set when all gradients are computed: in a callback of the
 engine that is queued before the reducer's own, which makes the stream wait (`_EngineCallback`).
 """
@@ -44,6 +43,7 @@ class BackwardWatch:
         self._session = session
         self._collectives = collectives
         self._running = False
+        self._others = 0
         self._computed: _EngineCallback | None = None
 
     def around(self, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -67,7 +67,7 @@ class BackwardWatch:
         """Prepares a mark, if DDP's reducer has been active and the device times phases."""
         self._computed = None
         if isinstance(start[4], Mark) and self._session.shared.buckets:
-            self._computed = _EngineCallback(self._session, start[4].stream, start[3])
+            self._computed = _EngineCallback(self._session, start[4].stream)
             self._computed.put_on(args[0] if args else None)
 
     def begin(self) -> Moment | None:
@@ -76,16 +76,19 @@ class BackwardWatch:
         if self._running or threading.get_ident() != session.main_thread or not session.enabled:
             return None
         self._running = session.in_backward = True
+        self._others = session.shared.others
         return session.mark()
 
     @guarded
     def end(self, start: Moment) -> None:
         session = self._session
         self._running = session.in_backward = False
+        only_buckets = session.shared.others == self._others
         if self._collectives is not None:
-            self._collectives.backward_ended(start[0])
+            self._collectives.backward_ended(start[0], only_buckets)
         end, computed = session.mark(), self._computed
         waits_from = None if computed is None else computed.take_off()
+        waits_from = waits_from if only_buckets else None
         session.note(session.phases.backward, session.shared.ordinal, start, end, waits_from)
 
 
@@ -97,10 +100,9 @@ class _EngineCallback:
     gradient is the first one; DDP's reducer queues its own when its last bucket is full.
     """
 
-    def __init__(self, session: Session, stream: Any, calls: int) -> None:
+    def __init__(self, session: Session, stream: Any) -> None:
         self._session = session
         self._stream = stream
-        self._others = calls - session.shared.buckets
         self._handle: Any = None
         self._mark: Place = None
 
@@ -113,11 +115,10 @@ class _EngineCallback:
             self._handle = first.register_hook(self._at_root)
 
     def take_off(self) -> Place:
-        """The mark; None if there is none, or if operators outside the reducer were called."""
+        """The mark; None if there is none."""
         if self._handle is not None:
             self._handle.remove()
-        shared = self._session.shared
-        return self._mark if shared.calls - shared.buckets == self._others else None
+        return self._mark
 
     @guarded
     def _at_root(self, _gradient: Any) -> None:

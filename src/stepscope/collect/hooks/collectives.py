@@ -25,7 +25,7 @@ from stepscope.collect.session import Session
 class OperatorWatch(Protocol):
     """What the C++ hooks and the Python hooks have in common."""
 
-    def backward_ended(self, since_ns: int) -> None:
+    def backward_ended(self, since_ns: int, only_buckets: bool) -> None:
         """A backward that began then is over: DDP waited for its buckets in C++, unseen by us."""
 
 

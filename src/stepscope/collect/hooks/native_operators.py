@@ -7,7 +7,6 @@ the Python kernels these follow the future of every operator, because that needs
 from __future__ import annotations
 
 import ctypes
-import functools
 import struct
 import time
 from pathlib import Path
@@ -17,6 +16,7 @@ from stepscope.collect.guard import faults, guarded
 from stepscope.collect.hooks.groups import GroupRegistry
 from stepscope.collect.hooks.in_flight import BLOCKED_NS, InFlight, Operator, open_deadline_ns
 from stepscope.collect.hooks.operators import OPERATORS, Call
+from stepscope.collect.hooks.reducer import take_wait_ns, watch_reducers
 from stepscope.collect.hooks.work_wait import watch_wait
 from stepscope.collect.native import build
 from stepscope.collect.session import Session
@@ -82,17 +82,15 @@ class NativeWatch:
         address = ctypes.c_void_p.from_address(id(work) + _WORK_AT).value
         self._library.stepscope_waited(address, start_ns, finished)
 
-    def backward_ended(self, since_ns: int) -> None:
+    def backward_ended(self, since_ns: int, only_buckets: bool) -> None:
         """DDP waits for its buckets before backward returns: counts that as blocked."""
-        last_ns = self.shared.last_bucket_ns
-        if last_ns > since_ns:
-            self.shared.blocked_ns += time.monotonic_ns() - last_ns
-            self.shared.last_bucket_ns = 0
+        now = time.monotonic_ns()
+        self.shared.blocked_ns += take_wait_ns(self.shared, since_ns, now, only_buckets)
 
     @guarded
-    def reducer_made(self, model: Any) -> None:
+    def reducer_made(self, group: str) -> None:
         """DDP of a model calls all-reduces from within backward, on this group."""
-        self._library.stepscope_add_reducer(model.process_group.group_name.encode())
+        self._library.stepscope_add_reducer(group.encode())
 
     # --- on the sender's thread --------------------------------------------------------------
 
@@ -193,7 +191,7 @@ def install(session: Session, registry: GroupRegistry) -> NativeWatch | None:
         raise RuntimeError("no operator can be hooked")
     library.stepscope_watch_waits()
     watch_wait(watch.waited)
-    _watch_reducers(watch)
+    watch_reducers(watch.reducer_made)
     return watch
 
 
@@ -231,20 +229,6 @@ def _adopt(session: Session, library: Any) -> Shared:
     theirs.ordinal, theirs.blocked_ns = ours.ordinal, ours.blocked_ns
     theirs.main_thread = session.main_thread or 0
     return theirs
-
-
-def _watch_reducers(watch: NativeWatch) -> None:
-    """Finds groups whose all-reduces inside backward have no wait in Python: those of DDP."""
-    from torch.nn.parallel import DistributedDataParallel
-
-    original = DistributedDataParallel.__init__
-
-    @functools.wraps(original)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-        original(self, *args, **kwargs)
-        watch.reducer_made(self)
-
-    DistributedDataParallel.__init__ = __init__
 
 
 def _or_none(at: int | None) -> int:

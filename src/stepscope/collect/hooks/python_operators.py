@@ -15,7 +15,6 @@ another one.
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections import deque
@@ -26,6 +25,7 @@ from stepscope.collect.guard import guarded, report
 from stepscope.collect.hooks.groups import GroupRegistry
 from stepscope.collect.hooks.in_flight import BLOCKED_NS, InFlight, Operator
 from stepscope.collect.hooks.operators import OPERATORS, Call, address, blocks_host, size_bytes
+from stepscope.collect.hooks.reducer import take_wait_ns, watch_reducers
 from stepscope.collect.hooks.work_wait import watch_wait
 from stepscope.collect.session import Session
 from stepscope.wire.records import UNKNOWN
@@ -35,8 +35,8 @@ FOLLOW_EVERY = 8
 the training thread and costs 60 µs, three times as much as all the rest. All ranks choose the same
 steps, because clocks and transfer times are computed from matching ends."""
 _MOST_IN_FLIGHT = 1024
-_OUR_FRAMES = 3
-"""Our frames from `_called_from_engine` up: `started` and the kernel; then follows the caller."""
+_NO_GRAPH_TASK = -1
+"""What torch returns outside of any backward."""
 
 
 class PythonWatch:
@@ -48,11 +48,16 @@ class PythonWatch:
         self._in_flight = InFlight(session, registry, self._is_over)
         self._by_work: dict[int, Operator] = {}
         self._failed: deque[Operator] = deque()
-        self._last_bucket_ns = 0
+        self._reducers: set[str] = set()
+        self._bucket_works: list[Any] = []
         self._buckets: list[Operator] = []
+        from torch._C import _current_graph_task_id
         from torch._C._distributed_c10d import ProcessGroup, Work
+        from torch.autograd import Variable
 
         self._unbox_group, self._unbox_work = ProcessGroup.unbox, Work.unbox
+        self._engine: Any = Variable._execution_engine
+        self._graph_task = _current_graph_task_id
         self.libraries: list[Any] = []
         """Our kernels; they live as long as this object does."""
 
@@ -64,22 +69,22 @@ class PythonWatch:
             self._give_up_failed()
         session, tensors = self._session, args[call.tensors_at]
         session.shared.calls += 1
-        is_bucket = call.is_async(args) and _called_from_engine()
-        session.shared.buckets += is_bucket
         registry = self._registry
         group = registry.sole() or registry.name(self._unbox_group(args[call.group_at]))
+        is_bucket = self._is_bucket(call, args, group)
+        session.shared.buckets += is_bucket
         size, ordinal = size_bytes(tensors) if call.moves_data else 0, session.shared.ordinal
         op = Operator(call, group, call.peer(args), size, enqueue_ns, ordinal, call.is_async(args))
         if not blocks_host(tensors):
             session.note(self._in_flight.launched, op)
             return
         if is_bucket:
-            self._last_bucket_ns = enqueue_ns
+            self._bucket_called(out, enqueue_ns)
             if ordinal % FOLLOW_EVERY:
                 session.note(self._bucket_begun, op)
                 return
         session.note(self._in_flight.begun, op)
-        self._remember(op, self._unbox_work(out[-1] if isinstance(out, tuple | list) else out))
+        self._remember(op, self._work(out))
         if op.is_async:
             self._follow(op, args[0])
 
@@ -108,12 +113,52 @@ class PythonWatch:
             if at and op.output == at:
                 self._finish(op, now, now - start_ns)
 
-    def backward_ended(self, since_ns: int) -> None:
+    def backward_ended(self, since_ns: int, only_buckets: bool) -> None:
         """DDP waits for its buckets before backward returns: counts that as blocked."""
-        if self._last_bucket_ns > since_ns:
-            self._session.shared.blocked_ns += time.monotonic_ns() - self._last_bucket_ns
-            self._last_bucket_ns = 0
+        shared = self._session.shared
+        if shared.last_bucket_ns > since_ns:
+            now = time.monotonic_ns()
+            shared.blocked_ns += take_wait_ns(shared, since_ns, now, only_buckets)
             self._session.note(self._buckets_ended)
+        self._bucket_works.clear()
+
+    def reducer_made(self, group: str) -> None:
+        """DDP of a model calls all-reduces from within backward, on this group."""
+        self._reducers.add(group)
+
+    def _is_bucket(self, call: Call, args: tuple[Any, ...], group: str) -> bool:
+        in_backward = group in self._reducers and self._graph_task() != _NO_GRAPH_TASK
+        return in_backward and call.is_async(args)
+
+    def _bucket_called(self, out: Any, enqueue_ns: int) -> None:
+        self._session.shared.last_bucket_ns = enqueue_ns
+        self._bucket_works.append(out)
+        self._engine.queue_callback(self._all_computed)
+
+    @guarded
+    def _all_computed(self) -> None:
+        """All gradients are computed. If buckets are still under way, backward waits from now on.
+
+        Only then is a future followed: its callback takes the GIL when nobody needs it.
+        """
+        shared, now = self._session.shared, time.monotonic_ns()
+        if shared.last_bucket_ns <= shared.computed_ns:
+            return  # another reducer's callback was before
+        shared.computed_ns = shared.reduced_ns = now
+        works = [self._work(out) for out in self._bucket_works]
+        under_way = [work for work in works if not work.is_completed()]
+        future = _future(under_way[-1]) if under_way else None
+        if future is not None:
+            future.add_done_callback(self._all_reduced)
+        elif not under_way:
+            shared.reduced = shared.buckets
+
+    def _all_reduced(self, _future: Any) -> None:
+        shared = self._session.shared
+        shared.reduced_ns, shared.reduced = time.monotonic_ns(), shared.buckets
+
+    def _work(self, out: Any) -> Any:
+        return self._unbox_work(out[-1] if isinstance(out, tuple | list) else out)
 
     def _remember(self, op: Operator, work: Any) -> None:
         if len(self._by_work) >= _MOST_IN_FLIGHT:
@@ -191,6 +236,7 @@ def install(session: Session, registry: GroupRegistry) -> PythonWatch:
             library.impl(name, kernel, "BackendSelect", with_keyset=True)
     watch.libraries.append(library)
     watch_wait(watch.waited)
+    watch_reducers(watch.reducer_made)
     _watch_functional_wait(watch)
     return watch
 
@@ -243,16 +289,6 @@ def _future(work: Any) -> Any:
         return work.get_future()
     except RuntimeError:
         return None
-
-
-def _called_from_engine() -> bool:
-    """Whether the autograd engine called the operator from C++, without Python code in between: the
-    frame below ours is the engine's."""
-    try:
-        frame = sys._getframe(_OUR_FRAMES)
-    except ValueError:  # one of the engine's own threads
-        return True
-    return frame.f_code.co_name == "_engine_run_backward"
 
 
 def _has_failed(future: Any) -> bool:

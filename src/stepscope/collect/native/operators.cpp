@@ -21,6 +21,7 @@
 #include <atomic>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -32,8 +33,13 @@
 #include <vector>
 
 namespace torch::autograd {
-// engine.h, which declares this, takes seconds to compile
+// engine.h, which declares these, takes seconds to compile
 TORCH_API int get_current_graph_task_id();
+
+struct TORCH_API Engine {
+    static Engine& get_default_engine();
+    void queue_callback(std::function<void()> callback);
+};
 }  // namespace torch::autograd
 
 // Memory that Python and C++ share (`Shared` in collect/shared.py).
@@ -41,12 +47,15 @@ struct Shared {
     std::atomic<std::int64_t> ordinal;         // optimizer steps so far
     std::atomic<std::int64_t> blocked_ns;      // time the main thread has spent in waits so far
     std::atomic<std::int64_t> last_bucket_ns;  // when DDP's reducer called last; 0: already used
+    std::atomic<std::int64_t> computed_ns;     // when all gradients of these buckets were computed
+    std::atomic<std::int64_t> reduced_ns;      // when a bucket was reduced last
     std::atomic<std::int64_t> enabled;
     std::atomic<std::int64_t> main_thread;  // pthread_self
     std::atomic<std::int64_t> dropped;      // events for which there was no room
     std::atomic<std::int64_t> faults;       // exceptions in our code
     std::atomic<std::int64_t> calls;        // operators called so far
     std::atomic<std::int64_t> buckets;      // how many of them DDP's reducer called
+    std::atomic<std::int64_t> reduced;      // how many of those buckets have ended
 };
 
 // One event; `_EVENT` in hooks/native_operators.py has the same layout.
@@ -362,6 +371,7 @@ class OperatorWatch final : public c10::OperatorKernel {
         if (bucket) {
             event.flags |= kBucket;
             stepscope_shared.last_bucket_ns = event.start_ns;
+            torch::autograd::Engine::get_default_engine().queue_callback(all_computed);
         }
         const std::int64_t serial = recorder().begun(event, work);
         tell_of_first_event();
@@ -376,6 +386,15 @@ class OperatorWatch final : public c10::OperatorKernel {
                recorder().has_reducer(event.group);
     }
 
+    // The engine runs its callbacks in order once a backward is computed. The reducer queues its
+    // own, which waits, after its last bucket, so after all of ours. With several reducers the
+    // first of our callbacks counts; after further buckets (of an outer backward) another one does.
+    static void all_computed() {
+        if (stepscope_shared.last_bucket_ns > stepscope_shared.computed_ns) {
+            stepscope_shared.computed_ns = now_ns();
+        }
+    }
+
     static bool follow(const Event& event, std::int64_t serial, c10d::Work& work) {
         if (!recorder().has_future(event.op, event.group)) return false;
         c10::intrusive_ptr<c10::ivalue::Future> future;
@@ -386,7 +405,12 @@ class OperatorWatch final : public c10::OperatorKernel {
             return false;
         }
         if (!future) return false;
-        future->addCallback([serial](c10::ivalue::Future& done) {
+        const bool bucket = (event.flags & kBucket) != 0;
+        future->addCallback([serial, bucket](c10::ivalue::Future& done) {
+            if (bucket) {
+                stepscope_shared.reduced_ns = now_ns();
+                ++stepscope_shared.reduced;
+            }
             try {
                 recorder().ended(serial, done.hasError());
             } catch (...) {

@@ -36,12 +36,14 @@ from stepscope.diagnose.views.breakdown import is_communicating, is_computing
 from stepscope.diagnose.views.kernel_times import KernelTimes, Recorded
 from stepscope.diagnose.views.unnamed import GAPS, OUTSIDE
 from stepscope.trace import DATA_LOAD, OPTIMIZER
-from stepscope.window import Floats, Ints
+from stepscope.window import NULL, Floats, Ints
 
 BESIDE_PASSES = (DATA_LOAD, OPTIMIZER, OUTSIDE, GAPS)
 """Phases outside of the passes."""
 CUT = 0.5
 """Of the usual length: a last window below it is cut short. Our simulator."""
+MOST_ENDED = 0.5
+"""Ends are known if more than half of all operators have one. Our simulator."""
 OPTIMIZES = ("adam", "sgd", "lamb", "optim", "multi_tensor")
 """Words in the names of kernels that the passes do not run."""
 
@@ -89,9 +91,14 @@ def _covered(job: Observed) -> bool:
 
 
 def _ends_known(job: Observed) -> bool:
-    """Whether the ends of operators were recorded, from which `slow_link` finds more."""
+    """Whether the ends of most operators were recorded, from which `slow_link` finds more.
+
+    On a GPU, hosts see only the ends of the few operators that run on the CPU.
+    """
     comm = job.window.table("comm_ops")
-    return comm is not None and comm.has("end_ns")
+    if comm is None or not comm.has("end_ns"):
+        return False
+    return float((comm.ints("end_ns") != NULL).mean()) > MOST_ENDED
 
 
 def _slow_ranks(job: Observed, known: Recorded, named: Collection[int]) -> list[Slowdown]:

@@ -17,7 +17,7 @@ import numpy as np
 from stepscope.diagnose.graph.step_graph import StepGraph, spread, step_graph
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.operators.unrecorded import linked
-from stepscope.diagnose.views.own_time import BLOCKING_KINDS
+from stepscope.diagnose.views.hidden_waits import BLOCKING_KINDS
 from stepscope.diagnose.views.timeline import Timeline
 from stepscope.window import NULL, Ints, Mask, Table, Window
 

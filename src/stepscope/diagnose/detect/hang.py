@@ -22,6 +22,7 @@ from stepscope.diagnose.finding import Cause, Decision, Device, Stuck
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.network.devices import Devices
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.operators.endings import first_ending, observed_before
 from stepscope.diagnose.operators.liveness import (
     Activity,
     LifeSigns,
@@ -29,7 +30,6 @@ from stepscope.diagnose.operators.liveness import (
     StepTiming,
     now_ns,
     step_timing,
-    while_alive,
 )
 from stepscope.diagnose.operators.open_ops import OpenOperator
 from stepscope.diagnose.operators.requests import StuckConnection, stuck_connection
@@ -46,6 +46,9 @@ OVERDUE_STEPS = 1.0
 STOPPED_STEPS = 0.5
 """A stopped process is reported once it has been stopped, or the others have waited, for half a
 step. That excludes one slow step and a debugger that stops the process briefly. Our simulator."""
+TOGETHER_NS = 10**9
+"""Processes that stop within a second of each other stop together: processes are sampled once a
+second. Of those that stop later, the first ones are the cause. Our simulator."""
 IDLE_STEPS, IDLE_NS = 2.0, 5 * 10**9
 """Timeout for an idle rank. VenusTrace, section 3.3: n = 2. The floor covers one or two missed
 samples in a job with short steps. Paper."""
@@ -85,16 +88,12 @@ def find_hang(window: Window) -> Stuck | None:
     state = read_wait_state(window, now, timing)
     if state is None or not state.open:
         return None
-    window = while_alive(window, state.waiting)
-    liveness = Liveness(window, state.since_ns)
     members = state.roots or frozenset().union(*(one.entered for one in state.open))
-    signs = {rank: liveness.of(rank) for rank in sorted(members)}
-    stopped = _stopped_ranks(liveness, state, signs)
-    if stopped:
-        return _stopped_process(liveness, state, stopped)
-    if _is_progressing(now, timing, LATE_STEPS):
-        return None
-    return _judge(window, liveness, state, signs)
+    ended = first_ending(window, members | state.waiting)
+    if ended is None:
+        return _of_alive(window, state, members)
+    before = _of_alive(observed_before(window, ended), state.as_of(ended), members)
+    return before or _of_stopped(window, state, members)
 
 
 def _is_progressing(now: int, timing: StepTiming, steps: float) -> bool:
@@ -103,25 +102,29 @@ def _is_progressing(now: int, timing: StepTiming, steps: float) -> bool:
     return ended is not None and now - ended <= steps * timing.step_ns
 
 
-def _stopped_ranks(
-    liveness: Liveness, state: WaitState, signs: dict[int, LifeSigns]
-) -> frozenset[int]:
-    """Stopped ranks that are in an open operator or missing from it, if another rank is alive."""
-    stopped = {rank for rank, sign in signs.items() if sign.activity == "stopped"}
-    others = state.waiting - stopped
-    stopped |= {rank for rank in others if liveness.of(rank).activity == "stopped"}
-    return frozenset(stopped) if others - stopped else frozenset()
-
-
-def _stopped_process(liveness: Liveness, state: WaitState, stopped: frozenset[int]) -> Stuck | None:
-    signs = {rank: liveness.of(rank) for rank in sorted(stopped)}
-    since = [sign.stopped_ns for sign in signs.values() if sign.stopped_ns is not None]
-    lasted = max(
-        _waited_ns(liveness, state, stopped), state.now_ns - min(since, default=state.now_ns)
-    )
-    if lasted < STOPPED_STEPS * state.timing.step_ns:
+def _of_alive(window: Window, state: WaitState, members: frozenset[int]) -> Stuck | None:
+    """The hang of a job in which no process has stopped."""
+    if _is_progressing(state.now_ns, state.timing, LATE_STEPS):
         return None
-    return _finding(state, signs, "host", 0.97, "its process is stopped or dead")
+    liveness = Liveness(window, state.since_ns)
+    return _judge(window, liveness, state, {rank: liveness.of(rank) for rank in sorted(members)})
+
+
+def _of_stopped(window: Window, state: WaitState, members: frozenset[int]) -> Stuck | None:
+    """The hang because of the processes that stopped first, while others lived on."""
+    liveness = Liveness(window, state.since_ns)
+    signs = {rank: liveness.of(rank) for rank in sorted(members | state.waiting)}
+    stopped = {rank: sign for rank, sign in signs.items() if sign.stopped_ns is not None}
+    first = min((sign.stopped_ns or 0 for sign in stopped.values()), default=0)
+    culprits = {rank: sign for rank, sign in stopped.items()
+                if (sign.stopped_ns or 0) <= first + TOGETHER_NS}  # fmt: skip
+    others = state.waiting - culprits.keys()
+    if not culprits or not others:
+        return None
+    lived = [alive for rank in others if (alive := signs[rank].alive_ns) is not None]
+    if max(lived, default=state.now_ns) - first < STOPPED_STEPS * state.timing.step_ns:
+        return None
+    return _finding(state, culprits, "host", 0.97, "its process is stopped or dead")
 
 
 def _judge(
@@ -139,9 +142,9 @@ def _judge(
     return _absent(window, state, signs, waited)
 
 
-def _waited_ns(liveness: Liveness, state: WaitState, stopped: frozenset[int] = frozenset()) -> int:
+def _waited_ns(liveness: Liveness, state: WaitState) -> int:
     """Time from the last arrival until a waiting rank was last observed alive."""
-    observed = [liveness.of(rank).alive_ns for rank in state.waiting - stopped]
+    observed = [liveness.of(rank).alive_ns for rank in state.waiting]
     known = [time for time in observed if time is not None]
     until = min(state.now_ns, max(known)) if known else state.now_ns
     return until - state.since_ns

@@ -84,8 +84,7 @@ class _Change:
 
 
 def _rings(job: Observed) -> _Rings | None:
-    best = max((one for one in _each(job)), key=lambda one: float(one.transfer.sum()), default=None)
-    return best
+    return max(_each(job), key=lambda one: float(one.transfer.sum()), default=None)
 
 
 def _each(job: Observed) -> Iterator[_Rings]:

@@ -181,44 +181,18 @@ def _alive(hardware: Table, own: Mask) -> tuple[int | None, int | None]:
     alive = observed | (state & ~halted)
     newest = int(times[state].max()) if state.any() else None
     stopped = newest is not None and bool(halted[state & (times == newest)].any())
-    since = _stopped_since(times, state, halted) if stopped else None
+    since = stopped_since(times, state, halted) if stopped else None
     if since is not None:
         alive &= times < since
     return (int(times[alive].max()) if alive.any() else None), since
 
 
-def _stopped_since(times: Ints, state: Mask, halted: Mask) -> int:
+def stopped_since(times: Ints, state: Mask, halted: Mask) -> int:
     """Since when every sample found the process stopped. A rank whose process was replaced by
     another one may have both states at the same time."""
     running = state & ~halted
     after = int(times[running].max()) if running.any() else NULL
     return int(times[halted & (times >= after)].min())
-
-
-def while_alive(window: Window, waiting: frozenset[int]) -> Window:
-    """The window without hardware samples after the first of the waiting ranks died, if all died.
-
-    A stuck job gets killed. In the end all its ranks are dead, and only earlier samples distinguish
-    the rank that had stopped from those that waited for it.
-    """
-    hardware = window.table("hardware")
-    if hardware is None or not waiting:
-        return window
-    states = hardware.take(hardware.strings("metric").equals("proc_stopped"))
-    sampled = dict(states.per_rank())
-    ends = [_death(sampled[rank]) for rank in waiting if rank in sampled]
-    if len(ends) < len(waiting) or None in ends:
-        return window
-    before = hardware.ints("ts_ns") < min(end for end in ends if end is not None)
-    return replace(window, tables={**window.tables, "hardware": hardware.take(before)})
-
-
-def _death(states: Table) -> int | None:
-    """Since when a process has been stopped for good, or None; given its `proc_stopped` samples."""
-    times, halted = states.ints("ts_ns"), states.floats("value") >= STOPPED
-    if not halted[times == times.max()].any():
-        return None
-    return _stopped_since(times, np.ones(len(times), np.bool_), halted)
 
 
 def latest_stack(window: Window, rank: int) -> tuple[str, ...]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from stepscope.diagnose.operators.liveness import StepTiming
 from stepscope.diagnose.operators.open_ops import OpenOperator, is_finished, open_operators
-from stepscope.window import Window
+from stepscope.diagnose.prepare.host_calls import last_step_end_ns
+from stepscope.window import Mask, Table, Window
 
 _NEVER = 2**63
 
@@ -73,6 +76,10 @@ class WaitState:
     def since_ns(self) -> int:
         return min(one.since_ns for one in self.open)
 
+    def as_of(self, until_ns: int) -> WaitState:
+        """The same at an earlier moment."""
+        return replace(self, now_ns=min(self.now_ns, until_ns))
+
 
 def _since(operators: tuple[OpenOperator, ...]) -> dict[int, int]:
     """When each rank called the first of the given operators in which it waits."""
@@ -89,6 +96,22 @@ def read_wait_state(window: Window, now: int, timing: StepTiming) -> WaitState |
     if comm is None or not (comm.has("end_ns") or comm.has("state")):
         return None
     finished = is_finished(comm)
+    if not finished.all():
+        finished = finished | _without_ends(comm, finished, last_step_end_ns(window))
     if finished.all():
         return None
     return WaitState(open_operators(window, comm, finished), now, timing)
+
+
+def _without_ends(comm: Table, finished: Mask, last_step_ns: int) -> Mask:
+    """Rows of groups of which no end was recorded although steps ended after their first call.
+
+    With NCCL, host calls return at once, and the ends on the device are unknown.
+    """
+    if comm.has("state"):
+        finished = finished | (comm.strings("state").codes >= 0)
+    group = comm.strings("group").codes + 1
+    first = np.full(int(group.max()) + 1, _NEVER - 1)
+    np.minimum.at(first, group, comm.ints("enqueue_ns"))
+    silent = np.bincount(group, weights=finished, minlength=first.size) == 0
+    return np.asarray((silent & (first < last_step_ns))[group])

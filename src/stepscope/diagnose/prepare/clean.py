@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from stepscope.diagnose.finding import Skipped
+from stepscope.diagnose.prepare.host_calls import without_unrecorded_times
 from stepscope.window import NULL, Mask, Table, Window
 
 LONGEST_NS = 10**15
@@ -43,7 +44,7 @@ def clean(window: Window) -> tuple[Window, tuple[Skipped, ...]]:
         if dropped:
             notes.append(Skipped(f"table {name}", f"{dropped} rows with impossible values dropped"))
         tables[name] = table.take(possible) if dropped else table
-    return Window(window.job, tables), tuple(notes)
+    return without_unrecorded_times(Window(window.job, tables)), tuple(notes)
 
 
 def _possible(name: str, table: Table) -> Mask:

@@ -19,6 +19,7 @@ from stepscope.diagnose.finding import Skipped
 from stepscope.diagnose.numeric.intervals import Spans, axis_over, union_of_rows
 from stepscope.diagnose.prepare.matching import arrivals
 from stepscope.diagnose.views.communication import communicates
+from stepscope.diagnose.views.hidden_waits import BLOCKING_KINDS, all_ends_known, hidden
 from stepscope.diagnose.views.inferred import Part, Tiles, without_waiting
 from stepscope.diagnose.views.phase_rows import CANONICAL, PhaseRows, nullable, phase_rows
 from stepscope.diagnose.views.timeline import Timeline
@@ -37,8 +38,6 @@ from stepscope.diagnose.views.unnamed import (
 from stepscope.trace import BACKWARD, FORWARD
 from stepscope.window import NULL, Floats, Ints, Mask, Table, Union, Window, union
 
-BLOCKING_KINDS = ("tp", "cp", "ep", "pp", "mp")
-"""Groups whose operators come between two pieces of computation, so that the device waits."""
 MOSTLY = 0.5
 """A phase is nested, or its waiting time unknown, if that holds for more than half of its rows. Our
 simulator."""
@@ -130,17 +129,26 @@ def _bundle(
 
 
 def _waited(window: Window, rows: PhaseRows) -> Floats:
-    """How long each row waited: as measured, or in blocking operators; NaN if unknown."""
+    """How long each row waited: as measured, or in blocking operators; NaN if unknown.
+
+    It stays unknown in phases of communication, which have no own time.
+    """
     waits = nullable(rows.table, "wait_ns")
-    unknown = np.isnan(waits)
+    unknown = np.isnan(waits) & ~rows.names.equals(*filter(communicates, rows.names.values))
     if unknown.any():
-        blocking = _blocking(window, rows)
-        if blocking is not None:
-            waits[unknown] = blocking.within(rows.begin[unknown], rows.end[unknown])
-        else:
-            waits = np.where(unknown & ~_may_wait(window, rows), 0.0, waits)
+        covered = _in_blocking(window, rows, unknown)
+        covered[hidden(window, rows, covered)] = np.nan
+        waits = np.where(unknown, covered, waits)
     blocked = _blocked(window, rows)
     return waits if blocked is None else np.maximum(waits, blocked.within(rows.begin, rows.end))
+
+
+def _in_blocking(window: Window, rows: PhaseRows, wanted: Mask) -> Floats:
+    """For how long the rank was in recorded blocking operators, in the wanted rows."""
+    covered, blocking = np.zeros(len(rows.rank)), _blocking(window, rows)
+    if blocking is not None:
+        covered[wanted] = blocking.within(rows.begin[wanted], rows.end[wanted])
+    return covered
 
 
 def _blocked(window: Window, rows: PhaseRows) -> Union | None:
@@ -155,16 +163,6 @@ def _blocked(window: Window, rows: PhaseRows) -> Union | None:
     within = {group.id for group in window.groups if group.kind != "pp"}
     comm = comm.take((comm.ints("blocked_ns") > 0) & comm.strings("group").equals(*within))
     return union_of_rows(rows.axis, rows.line.rows(comm.ints("rank")), comm, wait_times)
-
-
-def _may_wait(window: Window, rows: PhaseRows) -> Mask:
-    """Rows that may contain waiting that was not measured."""
-    if rows.table.has("waits"):
-        return np.asarray(rows.table.ints("waits") == 1)
-    names = [name for name in rows.names.values if communicates(name)]
-    if any(len(group.ranks) > 1 for group in window.job.groups_of_kind("tp", "cp", "ep", "mp")):
-        names += [FORWARD, BACKWARD]
-    return rows.names.equals(*names)
 
 
 def _blocking(window: Window, rows: PhaseRows) -> Union | None:
@@ -202,14 +200,14 @@ def _without_phases(window: Window, line: Timeline) -> OwnTime:
     """Own time from operators, else from the time without kernels; `l3` judges kernel durations."""
     comm = window.table("comm_ops")
     if comm is not None and comm.has("end_ns") and len(line.steps):
-        return _between_collectives(comm, line)
+        return _between_collectives(window, comm, line)
     idle = idle_times(window, line)
     missing = Skipped("own time", "no tables phases or comm_ops")
     unknown = [np.full_like(own, np.nan) for _, own in idle]
     return _bundle(line, [name for name, _ in idle], [own for _, own in idle], unknown, [missing])
 
 
-def _between_collectives(comm: Table, line: Timeline) -> OwnTime:
+def _between_collectives(window: Window, comm: Table, line: Timeline) -> OwnTime:
     """The step less the time in which an operator was in progress on the rank."""
     rank, end = line.rows(comm.ints("rank")), comm.ints("end_ns")
     keep = (rank >= 0) & (end != NULL)
@@ -219,4 +217,5 @@ def _between_collectives(comm: Table, line: Timeline) -> OwnTime:
         return _bundle(line, [], [], [], [Skipped("own time", "no operator finished")])
     busy = union(axis.at(rank[keep], begin), axis.at(rank[keep], end[keep]))
     own = uncovered(line, axis, busy)
+    own[~all_ends_known(window, line)] = np.nan
     return _bundle(line, [BETWEEN], [own], [np.full_like(own, np.nan)], [])

@@ -16,6 +16,7 @@ import numpy as np
 from stepscope.diagnose.numeric.intervals import Axis, Spans, union_of_rows
 from stepscope.diagnose.prepare.matching import POINT_TO_POINT, arrivals
 from stepscope.diagnose.views.breakdown import is_communicating
+from stepscope.diagnose.views.hidden_waits import has_hidden_operators
 from stepscope.diagnose.views.phase_rows import PhaseRows, rows_of
 from stepscope.diagnose.views.timeline import Timeline
 from stepscope.window import NULL, Floats, Ints, Mask, Table, Union, Window, union
@@ -43,6 +44,8 @@ def outside_phases(window: Window, rows: PhaseRows) -> Named:
         return _of_a_trace(steps, comm)
     if len(rows.line.ranks) == 1 and comm is None:
         return _in_two(steps, steps.inside)
+    if comm is not None and has_hidden_operators(window, comm):
+        comm = None
     if comm is not None and comm.has("blocked_ns"):
         return _in_two(steps, _busy(steps, comm, wait_times))
     if comm is not None and _all_waits_recorded(window, comm):

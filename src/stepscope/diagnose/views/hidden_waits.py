@@ -1,0 +1,114 @@
+"""Which phases may contain waiting for other ranks that nobody measured.
+
+On a GPU the host's call of an operator returns at once, and the device waits later. If neither the
+wait nor the operator's end on the device was recorded, the time of a phase around it is unknown: a
+rank that waits there looks as slow as the one it waits for. Operators of tensor, context and expert
+parallel groups run within the passes of every microbatch, those of pipelines between them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stepscope.diagnose.views.phase_rows import PhaseRows
+from stepscope.diagnose.views.timeline import Timeline
+from stepscope.trace import DATA_LOAD, OPTIMIZER
+from stepscope.window import NULL, Floats, Ints, Mask, Table, Window, numbered
+
+WITHIN_PASSES = ("tp", "cp", "ep", "mp")
+"""Groups whose operators are called within a pass of one microbatch."""
+BETWEEN_PASSES = ("pp",)
+"""Groups whose operators are called between the passes of microbatches."""
+BLOCKING_KINDS = (*WITHIN_PASSES, *BETWEEN_PASSES)
+"""Groups whose operators come between two pieces of computation, so that the device waits."""
+WAIT_FREE = (DATA_LOAD, OPTIMIZER, "self_attention", "mlp", "moe_experts")
+"""Phases that contain no operators, by their definition."""
+MOSTLY = 0.5
+"""The ends of a group's operators are known if more than half of them are. Our simulator."""
+
+
+def hidden(window: Window, rows: PhaseRows, covered: Floats) -> Mask:
+    """Rows that may contain waiting which recorded operators, that cover so much of them, miss."""
+    within = _all_ends_known(window, rows.line, WITHIN_PASSES)[rows.rank]
+    between = _all_ends_known(window, rows.line, BETWEEN_PASSES)[rows.rank]
+    unknown = ~within | (_is_whole(rows) & ~between)
+    marked = _marks(rows)
+    return np.where(marked >= 0, (marked > 0) & (unknown | (covered <= 0)),
+                    _by_name(window, rows) & unknown)  # fmt: skip
+
+
+def all_ends_known(window: Window, line: Timeline) -> Mask:
+    """Ranks that wait in no group within or between passes whose operators have unknown ends."""
+    return _all_ends_known(window, line, BLOCKING_KINDS)
+
+
+def has_hidden_operators(window: Window, comm: Table) -> bool:
+    """Whether only host calls are known of a group within or between passes: no end, no wait."""
+    groups = {group.id for group in window.job.groups_of_kind(*BLOCKING_KINDS)}
+    comm = comm.take(comm.strings("group").equals(*groups))
+    seen = np.zeros(len(comm), np.bool_)
+    for column in ("end_ns", "blocked_ns"):
+        if comm.has(column):
+            seen |= comm.ints(column) != NULL
+    codes = comm.strings("group").codes
+    return np.setdiff1d(codes, codes[seen]).size > 0
+
+
+def _marks(rows: PhaseRows) -> Floats:
+    """Whether a row may contain waiting, as its recorder said; -1 if it did not say."""
+    if not rows.table.has("waits"):
+        return np.full(len(rows.rank), -1.0)
+    waits = rows.table.ints("waits")
+    return np.where(waits == NULL, -1.0, waits.astype(np.float64))
+
+
+def _by_name(window: Window, rows: PhaseRows) -> Mask:
+    """Rows that may contain waiting, if their recorder did not say so."""
+    calling = ~rows.names.equals(*WAIT_FREE)
+    if _has(window, WITHIN_PASSES):
+        return calling
+    if _has(window, BETWEEN_PASSES):
+        return calling & _is_whole(rows)
+    return np.zeros(len(rows.rank), np.bool_)
+
+
+def _has(window: Window, kinds: tuple[str, ...]) -> bool:
+    return any(len(group.ranks) > 1 for group in window.job.groups_of_kind(*kinds))
+
+
+def _is_whole(rows: PhaseRows) -> Mask:
+    """Rows that are not the pass of one microbatch, and may contain what comes between passes."""
+    if not rows.table.has("microbatch"):
+        return np.ones(len(rows.rank), np.bool_)
+    return np.asarray(rows.table.ints("microbatch") < 0)
+
+
+def _all_ends_known(window: Window, line: Timeline, kinds: tuple[str, ...]) -> Mask:
+    """Ranks, by row of the timeline, of whose groups of these kinds most operators' ends are known.
+
+    A group without any recorded operator counts as unknown.
+    """
+    groups = [group for group in window.job.groups_of_kind(*kinds) if len(group.ranks) > 1]
+    members = [np.asarray(group.ranks, np.int64) for group in groups]
+    rows = line.rows(np.concatenate(members)) if members else np.zeros(0, np.int64)
+    expected = np.bincount(rows[rows >= 0], minlength=len(line.ranks))
+    return np.asarray(_groups_with_ends(window, line, {group.id for group in groups}) >= expected)
+
+
+def _groups_with_ends(window: Window, line: Timeline, groups: set[str]) -> Ints:
+    """In how many of these groups each rank's operators mostly have known ends."""
+    comm = window.table("comm_ops")
+    if comm is None or not comm.has("end_ns") or not groups:
+        return np.zeros(len(line.ranks), np.int64)
+    rank = line.rows(comm.ints("rank"))
+    kept = (rank >= 0) & comm.strings("group").equals(*groups)
+    rank, group = rank[kept], comm.strings("group").codes[kept].astype(np.int64)
+    if not rank.size:
+        return np.zeros(len(line.ranks), np.int64)
+    ended = comm.ints("end_ns")[kept] != NULL
+    pair = numbered(rank, group)
+    share = np.bincount(pair, weights=ended) / np.bincount(pair)
+    of_pair = np.zeros(share.size, np.int64)
+    of_pair[pair] = rank
+    known = np.bincount(of_pair[share > MOSTLY], minlength=len(line.ranks))
+    return known.astype(np.int64)
