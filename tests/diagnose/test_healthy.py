@@ -83,7 +83,7 @@ def test_one_step_or_none() -> None:
     assert diagnose(a_job(steps=1)).verdicts == ()
     empty = Window(a_job(steps=1).job)
     diagnosis = diagnose(empty)
-    assert (diagnosis.state, diagnosis.steps, diagnosis.ranks) == ("healthy", None, 0)
+    assert (diagnosis.state, diagnosis.steps, diagnosis.ranks) == ("unknown", None, 0)
     assert {skipped.method for skipped in diagnosis.skipped} >= {"argus-l1", "argus-l2", "hang"}
 
 

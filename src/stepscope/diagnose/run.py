@@ -151,8 +151,8 @@ class _Search:
         for link in network:
             lost_ns[list(link.columns)] += link.lost_ns
         by_kernels = self._slow_kernels()
-        self._structure()
         self._everyone(lost_ns, [*by_kernels, *network])
+        self._structure()
         self._others()
 
     def _slow_ranks(self) -> Floats:
@@ -202,9 +202,11 @@ class _Search:
     def _structure(self) -> None:
         """What the job loses by its own structure, unless culprits account for half of it."""
         known = sum(one.lost_fraction or 0.0 for one in self.blamed if isinstance(one, Slowdown))
+        rises = {one.cause for one in self.blamed if isinstance(one, Regression)}
         for detector in registry.STRUCTURE:
             found = [one for one in self._ask(detector, Waste)
-                     if known < HALF * (one.lost_fraction or 0.0)]  # fmt: skip
+                     if known < HALF * (one.lost_fraction or 0.0)
+                     and one.cause not in rises]  # fmt: skip
             self._keep(found)
 
     def _everyone(self, lost_ns: Floats, beside: Sequence[Finding]) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from stepscope.diagnose.views.phase_rows import PhaseRows
 from stepscope.diagnose.views.timeline import Timeline
-from stepscope.trace import DATA_LOAD, OPTIMIZER
+from stepscope.trace import DATA_LOAD, OPTIMIZER, ProcessGroup
 from stepscope.window import NULL, Floats, Ints, Mask, Table, Window, numbered
 
 WITHIN_PASSES = ("tp", "cp", "ep", "mp")
@@ -73,7 +73,17 @@ def _by_name(window: Window, rows: PhaseRows) -> Mask:
 
 
 def _has(window: Window, kinds: tuple[str, ...]) -> bool:
-    return any(len(group.ranks) > 1 for group in window.job.groups_of_kind(*kinds))
+    return bool(_groups(window, kinds))
+
+
+def _groups(window: Window, kinds: tuple[str, ...]) -> list[ProcessGroup]:
+    """The groups of these kinds in which a recorded rank can wait for another.
+
+    If only one member was recorded, its times stand for the group's, which wait for no other group.
+    """
+    recorded = frozenset(window.ranks)
+    return [group for group in window.job.groups_of_kind(*kinds)
+            if len(recorded.intersection(group.ranks)) > 1]  # fmt: skip
 
 
 def _is_whole(rows: PhaseRows) -> Mask:
@@ -88,7 +98,7 @@ def _all_ends_known(window: Window, line: Timeline, kinds: tuple[str, ...]) -> M
 
     A group without any recorded operator counts as unknown.
     """
-    groups = [group for group in window.job.groups_of_kind(*kinds) if len(group.ranks) > 1]
+    groups = _groups(window, kinds)
     members = [np.asarray(group.ranks, np.int64) for group in groups]
     rows = line.rows(np.concatenate(members)) if members else np.zeros(0, np.int64)
     expected = np.bincount(rows[rows >= 0], minlength=len(line.ranks))
