@@ -9,6 +9,7 @@ import typer
 
 from stepscope.cli import exits
 from stepscope.cli.output import check_writable, print_json, write_html
+from stepscope.cli.topology import Topology
 from stepscope.errors import UsageError
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ _EXAMPLES = """Examples:
 - `stepscope diagnose stepscope-runs/JOB --follow`: follow a running job
 
 - `stepscope diagnose stepscope-runs/JOB --explain 7`: why rank 7 was named, or why not
+
+- `stepscope diagnose stepscope-runs/JOB --topology /etc/slurm/topology.conf`: name switches, too
 
 - `stepscope diagnose traces/`: PyTorch profiler traces, one `*.json` or `*.json.gz` per rank
 
@@ -98,6 +101,7 @@ def diagnose(
     interval: Interval = 5.0,
     method: Methods = None,
     explain: Explain = None,
+    topology: Topology = None,
     remote_write: RemoteWrite = None,
 ) -> int:
     """Find what makes a job slow or stuck: which rank, why, since when, at what cost, what to do.
@@ -115,11 +119,11 @@ def diagnose(
         from stepscope.cli.follow import follow_job
         from stepscope.cli.series import announcer_to
 
-        last = follow_job(source, interval, as_json, html, announcer_to(remote_write))
+        last = follow_job(source, interval, as_json, html, announcer_to(remote_write), topology)
     else:
         rank = _rank(explain)
         asked = None if explain is None else () if rank is None else (rank,)
-        last = _diagnose_once(source, tuple(method or ()), asked)
+        last = _diagnose_once(source, tuple(method or ()), asked, topology)
         _show(last, as_json, html)
         if explain is not None and not as_json:
             from stepscope.report.trail import render_trail
@@ -153,7 +157,10 @@ def _rank(explain: str | None) -> int | None:
 
 
 def _diagnose_once(
-    source: str, methods: tuple[str, ...], explain: tuple[int, ...] | None
+    source: str,
+    methods: tuple[str, ...],
+    explain: tuple[int, ...] | None,
+    topology: Path | None,
 ) -> Diagnosis:
     from stepscope.diagnose.settings import Settings
     from stepscope.memory import cycles_kept, keep_freed_memory
@@ -167,7 +174,7 @@ def _diagnose_once(
         from stepscope.cli.follow import Watch
         from stepscope.cli.terminal import progress
 
-        watch = Watch(source)
+        watch = Watch(source, topology=topology)
         with progress(f"diagnosing {source}"):
             return watch.look_once(Settings(methods=methods, explain=explain))
 

@@ -18,6 +18,7 @@ from rich.text import Text
 from stepscope.cli import terminal
 from stepscope.cli.output import print_json, write_html
 from stepscope.cli.sources import Recording, open_source
+from stepscope.cli.topology import Placed
 from stepscope.diagnose.finding import Diagnosis
 from stepscope.errors import SourceError, StoreError, UsageError
 from stepscope.report.json import to_json
@@ -54,10 +55,14 @@ class Watch:
     memory.
     """
 
-    def __init__(self, source: str, history: History | None = None) -> None:
+    def __init__(
+        self, source: str, history: History | None = None, topology: Path | None = None
+    ) -> None:
         """With a history, older rows are dropped, so that a long job can be followed."""
         self.source = source
-        self._reader = open_source(source, history)
+        opened = open_source(source, history)
+        self._is_recording = isinstance(opened, Recording)
+        self._reader = opened if topology is None else Placed(opened, topology)
         self._diagnosed_version = -1
         self._warned: set[str] = set()
         self._last: Diagnosis | None = None
@@ -71,7 +76,7 @@ class Watch:
     @property
     def is_recording(self) -> bool:
         """Whether the source is traces or dumps, which do not change."""
-        return isinstance(self._reader, Recording)
+        return self._is_recording
 
     def look(self) -> Diagnosis:
         """Diagnoses the current state; returns the same object while the source has not changed."""
@@ -146,7 +151,7 @@ class Screen(Protocol):
 
 def follow_job(
     source: str, interval: float, as_json: bool, html: Path | None,
-    announcer: Announcer | None = None,
+    announcer: Announcer | None = None, topology: Path | None = None,
 ) -> Diagnosis:  # fmt: skip
     """Follows a job until Ctrl-C; returns the last diagnosis.
 
@@ -159,7 +164,7 @@ def follow_job(
     from stepscope.store.history import History
 
     keep_freed_memory()
-    watch = Watch(source, History())
+    watch = Watch(source, History(), topology)
     if watch.is_recording:
         raise UsageError(f"{source} is a finished recording; leave out --follow")
     with terminal.progress(f"reading {source}"):

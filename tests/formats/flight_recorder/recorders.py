@@ -36,6 +36,8 @@ class Recorder:
     tells_members: bool = True
     entries: list[dict[str, Any]] = field(default_factory=list)
     seqs: dict[tuple[str, bool], int] = field(default_factory=dict)
+    called: dict[str, int] = field(default_factory=dict)
+    """Operators by group, with those that gloo does not record."""
     first_record: int = 0
 
     def call(
@@ -54,13 +56,14 @@ class Recorder:
         number = self.seqs.get((group, p2p), 0) + (not same_seq)
         self.seqs[group, p2p] = number
         record = len(self.entries)
+        self.called[group] = self.called.get(group, 0) + 1
         gloo = self.backend == "gloo"
         time = START + record * MS + self.rank
         done = state == "completed"
         self.entries.append({
             "record_id": record, "pg_id": 0, "process_group": (group, self.groups[group][0]),
             "collective_seq_id": self.seqs.get((group, False), 0),
-            "p2p_seq_id": self.seqs.get((group, True), 0), "op_id": record,
+            "p2p_seq_id": self.seqs.get((group, True), 0), "op_id": self.called[group],
             "profiling_name": f"{self.backend}:{name}", "time_created_ns": time,
             "input_sizes": [list(size)], "input_dtypes": [dtype],
             "output_sizes": [list(size if out is None else out)], "output_dtypes": [dtype],

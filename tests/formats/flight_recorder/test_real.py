@@ -16,13 +16,15 @@ from stepscope.diagnose.finding import Diagnosis
 from stepscope.diagnose.run import diagnose
 from stepscope.formats.flight_recorder import read, recognise
 
-from .gloo_scenes import CULPRIT, WORLD
+from .gloo_scenes import CULPRIT, WORLD, world_of
 
 pytestmark = [
     pytest.mark.real, pytest.mark.skipif(find_spec("torch") is None, reason="needs torch")
 ]  # fmt: skip
 
 REPOSITORY = Path(__file__).parents[3]
+ALL_WAIT = ("sleeps", "grid", "other_operator", "other_size", "skips", "pair_order")
+"""Scenes in which every other rank waits for the culprit; in others some have finished."""
 FORMS = pytest.mark.parametrize("form", ["pickle", "json"])
 
 
@@ -41,7 +43,7 @@ def diagnosis_of(folder: Path) -> Diagnosis:
     assert recognise(folder)
     dumps = read(folder)
     assert not dumps.problems
-    assert dumps.window.job.world_size == WORLD
+    assert dumps.window.job.world_size == world_of(folder.parent.name)
     return diagnose(dumps.window)
 
 
@@ -59,12 +61,22 @@ def test_nothing_is_wrong_with_a_job_that_works(scenes: Path, scene: str, form: 
         ("grid", "hang"),
         ("other_operator", "mismatch"),
         ("other_size", "mismatch"),
+        ("skips", "hang"),
+        ("once_more", "hang"),
+        ("pair_skips", "hang"),
+        ("pair_once_more", "hang"),
+        ("pair_order", "mismatch"),
+        ("pair_other_operator", "mismatch"),
+        ("wrapped", "hang"),
+        ("blocks", "hang"),
+        ("wrong_peer", "hang"),
     ],
 )
 def test_the_faulty_rank_is_named(scenes: Path, scene: str, kind: str, form: str) -> None:
     diagnosis = diagnosis_of(scenes / scene / form)
     (verdict,) = diagnosis.verdicts
-    assert (verdict.kind, verdict.ranks, verdict.victims) == (kind, (CULPRIT,), WORLD - 1)
+    assert (verdict.kind, verdict.ranks) == (kind, (CULPRIT,))
+    assert scene not in ALL_WAIT or verdict.victims == WORLD - 1
     assert diagnosis.state == "hang"
     if form == "json":
         assert verdict.hosts == ("host-17",)  # from the name of the file; JSON has no stacks

@@ -14,9 +14,8 @@ this is handled); what a rank does after its last call.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -31,8 +30,10 @@ from stepscope.diagnose.operators.blocked import (
     until_ns,
 )
 from stepscope.diagnose.operators.calls import Clash, find_clashes
+from stepscope.diagnose.operators.equals import Departure
 from stepscope.diagnose.operators.liveness import latest_stack
 from stepscope.diagnose.operators.progress import Recording
+from stepscope.diagnose.operators.wait_graph import WaitGraph
 from stepscope.diagnose.words.advice import name_ranks
 from stepscope.window import Window
 
@@ -45,6 +46,9 @@ NO_DUMP_CONFIDENCE = 0.5
 """A rank without a dump is more likely stuck than its file lost. Our simulator."""
 EXPIRED_CONFIDENCE, NETWORK_CONFIDENCE = 0.85, 0.6
 """All ranks entered and none completed: after the watchdog timed out, and before. Our simulator."""
+SENDS_UNSEEN_CONFIDENCE = 0.45
+"""Several ranks are absent, and some of them may wait for a send that gloo did not record: they are
+suspects, not culprits. Our choice."""
 MOST_SHOWN = 8
 """Calls listed in one sentence."""
 LIBRARIES = ("/torch/", "/site-packages/", "/dist-packages/", "<frozen")
@@ -76,54 +80,12 @@ def find_desync(window: Window) -> tuple[Stuck, ...]:
     clashes = find_clashes(recording)
     mismatch = _mismatch(graph, clashes[0]) if clashes else None
     hang = None if mismatch is not None and mismatch.unfinished else _hang(graph)
-    if mismatch is not None and hang is not None and mismatch.group == hang.group:
-        hang = None
+    if mismatch is not None and hang is not None:
+        if mismatch.ranks and mismatch.ranks == hang.ranks:  # one fault, and what it led to
+            mismatch, hang = replace(mismatch, unfinished=True, victims=hang.victims), None
+        elif mismatch.group == hang.group:
+            hang = None
     return tuple(one for one in (mismatch, hang) if one is not None)
-
-
-@dataclass(frozen=True)
-class WaitGraph:
-    """All blocked operators, and which rank waits for which."""
-
-    recording: Recording
-    blocked: tuple[Blocked, ...]
-
-    @cached_property
-    def blockers(self) -> Mapping[int, frozenset[int]]:
-        """The ranks that each waiting rank waits for."""
-        found: dict[int, set[int]] = {}
-        for one in self.blocked:
-            for rank in one.waiting:
-                found.setdefault(rank, set()).update(one.blockers - {rank})
-        return {rank: frozenset(held) for rank, held in found.items()}
-
-    @cached_property
-    def waiting(self) -> frozenset[int]:
-        return frozenset(self.blockers)
-
-    @cached_property
-    def roots(self) -> frozenset[int]:
-        """Ranks that others wait for and that do not wait themselves."""
-        held = frozenset().union(*self.blockers.values())
-        late = frozenset().union(*(one.late for one in self.blocked))
-        # a late rank that waits only in operators that no rank blocks is late by itself
-        return held - self.waiting | {rank for rank in late if not self.blockers.get(rank)}
-
-    @property
-    def now_ns(self) -> int:
-        return int(self.recording.comm.ints("enqueue_ns").max())
-
-    def stalled(self) -> tuple[Blocked, ...]:
-        """Operators that no rank blocks, if the recorders would have noticed their end."""
-        states = self.recording.comm.strings("seen").values
-        reports_ends = any(state != "scheduled" for state in states)
-        unblocked = (one for one in self.blocked if not one.blockers and not one.unknown)
-        return tuple(unblocked) if reports_ends or self.recording.expired.any() else ()
-
-    def blocked_by(self, ranks: Iterable[int]) -> tuple[Blocked, ...]:
-        """The operators that these ranks block."""
-        wanted = frozenset(ranks)
-        return tuple(one for one in self.blocked if one.blockers & wanted)
 
 
 def _hang(graph: WaitGraph) -> Stuck | None:
@@ -138,7 +100,13 @@ def _hang(graph: WaitGraph) -> Stuck | None:
 
 
 def _explained(graph: WaitGraph) -> Stuck | None:
-    with_dump = graph.roots & graph.recording.recorded
+    departures = graph.departures()
+    if departures:
+        return _departed(graph, departures)
+    strangers = graph.strangers()
+    if strangers:
+        return _wrong_peer(graph, strangers)
+    with_dump = graph.singled_out & graph.recording.recorded
     if with_dump:
         return _missing(graph, with_dump)
     if graph.roots:
@@ -153,10 +121,10 @@ def _missing(graph: WaitGraph, roots: frozenset[int]) -> Stuck:
     """Ranks whose own dump shows that they did not enter the operator."""
     blocked = graph.blocked_by(roots)
     first = blocked[0]
-    alone = _alone(graph, blocked, roots)
+    alone = graph.lone_caller(blocked, roots)
     if alone is not None:
-        why = (f"rank {alone} waits alone in {first.where}: none of its {len(roots)} peers "
-               "called it")  # fmt: skip
+        peers = f"none of its {len(roots)} peers" if len(roots) > 1 else "no rank in an equal place"
+        why = f"rank {alone} waits alone in {first.where}: {peers} called it"
         return _finding(graph, first, frozenset({alone}), "code", LESS_CONFIDENT, why, whole=True)
     late = roots <= first.late
     if late:
@@ -167,22 +135,36 @@ def _missing(graph: WaitGraph, roots: frozenset[int]) -> Stuck:
     else:
         why = "never entered it"
     confidence = CONFIDENT if len(roots) < len(first.waiting) or first.peer >= 0 else LESS_CONFIDENT
+    recording = graph.recording
+    if len(roots) > 1 and recording.sends_unseen and not recording.records_sends:
+        confidence = SENDS_UNSEEN_CONFIDENCE
     return _finding(
         graph, first, roots, "compute" if late else _cause(graph, roots), confidence, why
     )
 
 
-def _alone(graph: WaitGraph, blocked: tuple[Blocked, ...], roots: frozenset[int]) -> int | None:
-    """The single rank that made a call that none of its peers made, if all of these stopped at the
-    same point before it."""
-    one = blocked[0]
-    if len(blocked) > 1 or len(one.waiting | one.left) != 1:
-        return None
-    if len(roots) < 2 or roots != one.absent:
-        return None
-    lanes = graph.recording.lanes.get(one.group, {})
-    ends = {lanes[rank].last for rank in roots if rank in lanes}
-    return min(one.waiting) if len(ends) == 1 and one.seq == ends.pop() + 1 else None
+def _departed(graph: WaitGraph, departures: list[Departure]) -> Stuck:
+    """Ranks whose calls left the order that ranks with the same program kept."""
+    ranks = frozenset(one.rank for one in departures)
+    where = graph.blocked_by(ranks) or tuple(one for one in graph.blocked if one.waiting & ranks)
+    first, waiting = where[0], graph.waiting - ranks
+    why = "; ".join(one.text for one in departures[:MOST_SHOWN])
+    if waiting:
+        why = f"{_count(waiting)}, in {first.where} and after it: {why}"
+    else:
+        why = f"{_ranks(ranks)} waits alone in {first.where}: {why}"
+    return _finding(
+        graph, first, ranks, "code", CONFIDENT, why, mismatched=not graph.roots, whole=True
+    )
+
+
+def _wrong_peer(graph: WaitGraph, strangers: tuple[Blocked, ...]) -> Stuck:
+    """A send or receive with a rank that was no partner of this one before."""
+    ranks = frozenset().union(*(one.waiting for one in strangers))
+    first = strangers[0]
+    why = (f"{_ranks(ranks)} waits in {first.where}, with which it never exchanged a message "
+           "before")  # fmt: skip
+    return _finding(graph, first, ranks, "code", CONFIDENT, why, whole=True)
 
 
 def _cause(graph: WaitGraph, roots: frozenset[int]) -> Cause:
@@ -222,12 +204,15 @@ def _stalled(graph: WaitGraph, stalled: tuple[Blocked, ...]) -> Stuck:
 def _circle(graph: WaitGraph) -> Stuck:
     """Deadlock: ranks wait for one another because one of them called in a different order."""
     fullest = max(graph.blocked, key=lambda one: (len(one.waiting), -one.since_ns))
-    few = fullest.absent if len(fullest.absent) < len(fullest.waiting) else frozenset()
-    others = [one for one in graph.blocked if one is not fullest and few and few <= one.waiting]
-    same = any(fullest.waiting & one.absent for one in others)
+    here = fullest.absent if len(fullest.absent) < len(fullest.waiting) else frozenset()
+    other = next((one for one in graph.blocked
+                  if one is not fullest and here and here <= one.waiting), fullest)  # fmt: skip
+    there = other.absent & fullest.waiting
+    few, early, late = (here, other, fullest) if len(here) < len(there) else (there, fullest, other)
+    same = bool(there) and len(here) != len(there)
     if same:
-        why = (f"{_ranks(few)} entered {others[0].where} before {fullest.where}, the other ranks "
-               "in the opposite order")  # fmt: skip
+        why = (f"{_ranks(few)} entered {early.where} before {late.where}, the other ranks in the "
+               "opposite order")  # fmt: skip
     else:
         places = ", ".join(one.where for one in graph.blocked[:3])
         why = f"deadlock, ranks wait for one another in {places}"
@@ -246,7 +231,7 @@ def _mismatch(graph: WaitGraph, clash: Clash) -> Stuck:
         method="desync", mismatched=True, cause="code", ranks=tuple(sorted(clash.odd)),
         group=clash.group, function=_function(graph, clash.odd),
         detail=f"members of {clash.group} disagree at operator {clash.seq} in {sides}",
-        time_ns=(begin, max(begin, graph.now_ns)), score=0.95 if clash.odd else 0.8,
+        time_ns=(begin, max(begin, _now_ns(graph))), score=0.95 if clash.odd else 0.8,
         victims=len(victims), unfinished=unfinished,
         values={"members": len(members), "odd": len(clash.odd), "victims": len(victims),
                 "what": clash.what, "unfinished": unfinished, "seq": clash.seq,
@@ -312,6 +297,11 @@ def _finding(
         score=confidence, victims=len(waiting), unfinished=True, without_dump=missing,
         values=values,
     )  # fmt: skip
+
+
+def _now_ns(graph: WaitGraph) -> int:
+    """The newest call of any rank."""
+    return int(graph.recording.comm.ints("enqueue_ns").max())
 
 
 def _members(graph: WaitGraph) -> frozenset[int]:

@@ -113,6 +113,8 @@ class Topology:
         nic, pcie, leaf = self._devices.nic(rank), self._devices.pcie(rank), self._leaf(rank)
         if nic is None:
             yield PathDevice("unknown", f"the connection of rank {rank}", (rank,))
+            if leaf is not None:
+                yield PathDevice("switch", leaf, self._behind_leaf[leaf])
             return
         behind = self._behind_nic[nic]
         if pcie is not None:
@@ -154,8 +156,8 @@ class Topology:
         return Devices(self.window)
 
     def _leaf(self, rank: int) -> str | None:
-        nic = self._devices.nic(rank)
-        return None if nic is None else self._leaf_of.get(nic)
+        nic, host = self._devices.nic(rank), self._devices.host(rank)
+        return self._leaf_of_host.get(host or "") if nic is None else self._leaf_of.get(nic)
 
     @cached_property
     def _leaf_of(self) -> Mapping[str, str]:
@@ -164,6 +166,14 @@ class Topology:
         switches = fabric.switches if fabric is not None else ()
         lowest = min((one.tier for one in switches), default=0)
         return {child: one.name for one in switches if one.tier == lowest for child in one.children}
+
+    @cached_property
+    def _leaf_of_host(self) -> Mapping[str, str]:
+        """The switch that all adapters of a host are connected to, if they are to the same one."""
+        leaves: dict[str, set[str]] = {}
+        for child, leaf in self._leaf_of.items():
+            leaves.setdefault(child.partition("/")[0], set()).add(leaf)
+        return {host: min(found) for host, found in leaves.items() if len(found) == 1}
 
     @cached_property
     def _tops(self) -> Mapping[str, Sequence[str]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.diagnose.operators.progress import Recording
+from stepscope.diagnose.operators.progress import CLOCK_NS, Recording
 from stepscope.window import NULL, Ints
 
 LONGER_PAUSE = 1.5
@@ -22,9 +22,9 @@ which takes longer on a busy host: a wait that seems shorter than this may be sh
 simulator."""
 COPIED_NS = 3600 * 10**9
 """A file written an hour or more after the wait began was copied later. Our simulator."""
-CLOCK_NS = 10**9
-"""Clocks of file systems and processes differ by less. If a dump is older than its entries by more
-than this, its time says nothing about the age of a wait. Our simulator."""
+MANY_MESSAGES = 100
+"""Messages after which a rank has met all its peers, if nothing tells that a step has ended: more
+than a pipeline's first pass has. Our choice."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,8 @@ class Blocked:
     since_ns: int
     peer: int = -1
     """The other rank of a send or receive."""
+    stranger: bool = False
+    """The rank has exchanged messages with others, and never with this peer."""
 
     @property
     def blockers(self) -> frozenset[int]:
@@ -163,7 +165,25 @@ def _pairs(recording: Recording) -> Iterator[Blocked]:
             without_dump=none_known if known else other_end,
             unknown=none_known if conclusive else other_end,
             since_ns=int(recording.comm.ints("enqueue_ns")[row]), peer=peer,
+            stranger=not came and _is_stranger(recording, rank, peer, row),
         )  # fmt: skip
+
+
+def _is_stranger(recording: Recording, rank: int, peer: int, row: int) -> bool:
+    """Whether a rank that knows its peers by now waits for another one.
+
+    In the first step every peer is new. A collective between its messages, or many of them, tell
+    that a rank is beyond that.
+    """
+    comm = recording.comm
+    record, peers = comm.ints("record"), comm.ints("peer")
+    before = (comm.ints("rank") == rank) & (record < record[row])
+    messages = before & recording.p2p & (peers >= 0)
+    theirs = recording.p2p & (comm.ints("rank") == peer) & (peers == rank)
+    if not messages.any() or (messages & (peers == peer)).any() or theirs.any():
+        return False
+    collectives = before & ~recording.p2p & (record > record[messages].min())
+    return bool(collectives.any()) or int(messages.sum()) >= MANY_MESSAGES
 
 
 def _met(recording: Recording, rank: int, peer: int, rows: Ints, row: int, other: Ints) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.diagnose.numeric.stats import varies
+from stepscope.diagnose.operators.equals import equal_lanes
 from stepscope.diagnose.operators.progress import Recording
 from stepscope.window import NULL, Ints, Mask, Table
 
@@ -67,8 +68,8 @@ def _first(recording: Recording, group: str) -> Clash | None:
     at = int(np.argmax(wrong))
     what = next(name for name, mask in reasons.items() if mask[at])
     calls = rows[begins[at] : begins[at + 1] if at + 1 < begins.size else None]
-    return Clash(group, int(seqs[at]), what, calls, _odd(comm, calls, what),
-                 int(comm.ints("enqueue_ns")[calls].max()))  # fmt: skip
+    odd = _odd(comm, calls, what) or _odd_by_equals(recording, group, int(seqs[at]), calls, what)
+    return Clash(group, int(seqs[at]), what, calls, odd, int(comm.ints("enqueue_ns")[calls].max()))
 
 
 def _numbered_apart(recording: Recording, group: str, wrong: int, count: int) -> bool:
@@ -131,17 +132,38 @@ def _unbalanced(part: Table, begins: Ints) -> Mask:
 
 def _odd(comm: Table, rows: Ints, what: str) -> frozenset[int]:
     """The ranks whose call differs from the most common one, if they are fewer than half."""
+    values = _values(comm, rows, what)
+    common = max(set(values), key=lambda value: (values.count(value), str(value)))
+    odd = _others(comm, rows, values, common)
+    return odd if len(odd) < len(rows) / 2 else frozenset()
+
+
+def _odd_by_equals(
+    recording: Recording, group: str, seq: int, rows: Ints, what: str
+) -> frozenset[int]:
+    """The ranks that differ from what all equal groups called here, if others do not."""
+    lanes = equal_lanes(recording, group)
+    equal = np.array([row for one in lanes if (row := one.row_of(seq)) is not None], np.int64)
+    called = set(_values(recording.comm, equal, what)) if equal.size else set()
+    values = _values(recording.comm, rows, what)
+    if len(called) != 1 or not called <= set(values):
+        return frozenset()
+    return _others(recording.comm, rows, values, called.pop())
+
+
+def _values(comm: Table, rows: Ints, what: str) -> list[object]:
+    """What calls are compared by."""
     part = comm.take(rows)
     numel, dtype = compared(part)
     kinds = [part.strings("op")[at] or part.strings("call")[at] for at in range(len(part))]
-    given = part.ints("given")
     values = {"operator": kinds, "size": numel.tolist(), "dtype": dtype.tolist()}[what]
-    if what == "size" and len(set(values)) == 1:
-        values = given.tolist()
-    common = max(set(values), key=lambda value: (values.count(value), str(value)))
-    ranks = part.ints("rank")
-    odd = frozenset(int(r) for r, v in zip(ranks, values, strict=True) if v != common)
-    return odd if len(odd) < len(rows) / 2 else frozenset()
+    same = what == "size" and len(set(values)) == 1
+    return list(part.ints("given").tolist() if same else values)
+
+
+def _others(comm: Table, rows: Ints, values: list[object], value: object) -> frozenset[int]:
+    ranks = comm.ints("rank")[rows]
+    return frozenset(int(r) for r, v in zip(ranks, values, strict=True) if v != value)
 
 
 def _odd_pairs(recording: Recording) -> Iterator[Clash]:

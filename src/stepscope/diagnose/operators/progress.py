@@ -16,6 +16,10 @@ from stepscope.diagnose.prepare.matching import POINT_TO_POINT, SYNCHRONIZING
 from stepscope.trace import ProcessGroup
 from stepscope.window import Ints, Mask, Strings, Table, Window
 
+CLOCK_NS = 10**9
+"""Clocks of file systems, hosts and processes differ by less. If a dump is older than its entries
+by more than this, its time says nothing about the age of a wait. Our simulator."""
+
 
 @dataclass(frozen=True)
 class Lane:
@@ -89,6 +93,22 @@ class Recording:
         return has_state
 
     @cached_property
+    def reports_ends(self) -> bool:
+        """Whether the recorder follows operators until they end, as NCCL's does."""
+        states = self.comm.strings("seen")
+        return any(state != "scheduled" for state in states.values)
+
+    @cached_property
+    def records_sends(self) -> bool:
+        """Whether sends and receives are in the dumps; gloo's are not."""
+        return self.reports_ends or bool(self.p2p.any())
+
+    @cached_property
+    def sends_unseen(self) -> bool:
+        """Whether the running numbers show that operators were called which nobody recorded."""
+        return bool((self.comm.ints("unrecorded") > 0).any())
+
+    @cached_property
     def expired(self) -> Mask:
         """Rows on which the watchdog timed out: retired, but never completed."""
         return self.comm.mask("retired") & ~self.ended
@@ -156,17 +176,30 @@ class Recording:
         lanes = frozenset(self.lanes.get(group, {}))
         return lanes | frozenset(known.ranks) if known is not None else lanes
 
-    def silence_counts(self, rank: int, group: str) -> bool:
-        """Whether the absence of a rank's calls in a group means that it made none."""
-        return rank in self.lanes.get(group, {}) or rank not in self.wrapped
+    def silence_counts(self, rank: int, group: str, since_ns: int | None = None) -> bool:
+        """Whether the absence of a rank's calls in a group means that it made none.
+
+        A wrapped ring tells only of the time that it covers: calls since `since_ns`.
+        """
+        if rank in self.lanes.get(group, {}) or rank not in self.wrapped:
+            return True
+        return since_ns is not None and self.oldest_ns[rank] + CLOCK_NS <= since_ns
+
+    @cached_property
+    def oldest_ns(self) -> Mapping[int, int]:
+        """The time of each rank's oldest entry."""
+        return {rank: int(rows.ints("enqueue_ns").min()) for rank, rows in self.comm.per_rank()}
 
     def absent(self, group: str, seq: int) -> frozenset[int]:
         """Members whose dump shows that they have not entered an operator."""
         lanes = self.lanes.get(group, {})
         candidates = (self.members(group) & self.recorded) - self.outdated
+        rows = [row for lane in lanes.values() if (row := lane.row_of(seq)) is not None]
+        since_ns = int(self.comm.ints("enqueue_ns")[rows].min()) if rows else None
         return frozenset(
             rank for rank in candidates
-            if (lanes[rank].last < seq if rank in lanes else self.silence_counts(rank, group))
+            if (lanes[rank].last < seq if rank in lanes
+                else self.silence_counts(rank, group, since_ns))
         )  # fmt: skip
 
 

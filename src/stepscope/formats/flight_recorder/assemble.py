@@ -11,6 +11,8 @@ beyond the contract:
     seen, retired   state and retirement as recorded. Gloo never records more than `scheduled`, but
                     retires operators that have ended or failed: such rows are `done`
     record          the recorder's running number; a rank that begins above 0 lost older entries
+    unrecorded      operators without an entry that the rank called in the group since its previous
+                    entry there, by the recorder's own count: gloo's sends and receives
     timeout_ms      after which the operator fails; 0 if unknown
     dumped_ns       modification time of the file: the dump was written then or, if copied, before
 """
@@ -31,6 +33,7 @@ from stepscope.window import NULL, Column, Strings, Table, Window
 COLUMNS = (
     "rank", "group", "seq", "op", "peer", "bytes", "enqueue_ns", "state", "call", "given", "taken",
     "dtype_given", "dtype_taken", "shape", "seen", "retired", "record", "timeout_ms", "dumped_ns",
+    "unrecorded",
 )  # fmt: skip
 TEXTS = ("group", "op", "state", "call", "dtype_given", "dtype_taken", "shape", "seen")
 FAITHFUL = ("nccl", "ncclx", "rccl", "rcclx", "xccl", "hccl", "mccl")
@@ -67,6 +70,7 @@ def _rows(
 ) -> Iterator[tuple[Any, ...]]:
     dumped_ns = _changed_ns(file)
     sent: dict[str, int] = {}
+    counted: dict[str, int] = {}
     for entry in dump.entries:
         group = groups.by_name[rank, entry.group]
         seq = entry.seq
@@ -78,8 +82,16 @@ def _rows(
             entry.created_ns, _state(entry, retires), entry.call, _or_null(_numel(entry.given)),
             _or_null(_numel(entry.taken)), entry.given.dtype, entry.taken.dtype,
             counts.shape or entry.taken.shape, entry.seen, entry.retired, entry.record,
-            entry.timeout_ms, dumped_ns,
+            entry.timeout_ms, dumped_ns, _unrecorded(entry, counted),
         )  # fmt: skip
+
+
+def _unrecorded(entry: Entry, counted: dict[str, int]) -> int:
+    """The operators since the group's previous entry; 0 of backends that record all of them."""
+    before, counted[entry.group] = counted.get(entry.group, 0), entry.op_id
+    if entry.backend in FAITHFUL or not 0 < before < entry.op_id:
+        return 0
+    return entry.op_id - before - 1
 
 
 def _changed_ns(file: Found) -> int:

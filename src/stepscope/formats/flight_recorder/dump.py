@@ -86,6 +86,9 @@ class Entry:
     created_ns: int
     timeout_ms: int
     is_p2p: bool
+    op_id: int = 0
+    """Counts all operators of the group on this rank, also those that are not recorded; 0 if
+    unknown."""
 
 
 @dataclass(frozen=True)
@@ -155,6 +158,7 @@ def _entry(data: Mapping[str, Any], at: int, sizes: dict[object, Tensors]) -> En
         seen=_state(data), retired=data.get("retired") is True, created_ns=_created(data),
         timeout_ms=_int(data.get("timeout_ms")),
         is_p2p=p2p if isinstance(p2p, bool) else op in ("Send", "Recv"),
+        op_id=_int(data.get("op_id")),
     )  # fmt: skip
 
 

@@ -10,6 +10,8 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from stepscope.processor.hardware.tcp import TcpSegments
+
 PROC = Path("/proc")
 _MOST_BYTES = 1 << 17
 """Enough for a host of a thousand CPUs; the rest of `stat` is not needed."""
@@ -32,6 +34,7 @@ class Machine:
         )
         self._times = _processors(_read(self._stat))
         self._bytes = _network(_read(self._interfaces))
+        self._tcp = TcpSegments(proc)
 
     def sample(self, elapsed: float) -> Iterator[tuple[str, float]]:
         """CPU and network use since the last sample, and the current load and memory.
@@ -48,10 +51,12 @@ class Machine:
         if elapsed > 0:
             yield "nic_rx_bytes_per_s", (self._bytes[0] - before[0]) / elapsed
             yield "nic_tx_bytes_per_s", (self._bytes[1] - before[1]) / elapsed
+        yield from self._tcp.sample(elapsed)
 
     def close(self) -> None:
         for file in (self._stat, self._memory, self._interfaces):
             os.close(file)
+        self._tcp.close()
 
     def _busy(self) -> Iterator[tuple[str, float]]:
         """CPU utilisation; not of a CPU that came online since the last sample."""

@@ -5,8 +5,9 @@ thread was runnable but waited for a CPU), `proc_stopped` (1 while the process i
 and `gpu_index` (the GPU it computes on). If a rank waits much for its CPU, also `allowed_cpus` and
 `stranger_cpu_util` (cores that processes outside the job use on the CPUs this rank may run on).
 Per host (rank -1): `cpu_util` (0 to 1), `cpu_util.core<N>`, `load1`, `mem_available_bytes`,
-`nic_rx_bytes_per_s`, `nic_tx_bytes_per_s` and metrics of RDMA ports. If there are GPUs, also NVML's
-metrics and `gpu_strangers.gpu<N>` (processes outside the job that compute on that GPU).
+`nic_rx_bytes_per_s`, `nic_tx_bytes_per_s`, `tcp_out_segs_per_s`, `tcp_retrans_per_s` and metrics of
+RDMA ports. If there are GPUs, also NVML's metrics and `gpu_strangers.gpu<N>` (processes outside the
+job that compute on that GPU).
 """
 
 from __future__ import annotations

@@ -1,0 +1,104 @@
+"""Which rank waits for which, over all blocked operators of flight recorder dumps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from stepscope.diagnose.operators.blocked import Blocked
+from stepscope.diagnose.operators.equals import (
+    Departure,
+    equal_lanes,
+    families,
+    find_departures,
+)
+from stepscope.diagnose.operators.progress import Recording
+
+
+@dataclass(frozen=True)
+class WaitGraph:
+    """All blocked operators, and which rank waits for which."""
+
+    recording: Recording
+    blocked: tuple[Blocked, ...]
+
+    @cached_property
+    def blockers(self) -> Mapping[int, frozenset[int]]:
+        """The ranks that each waiting rank waits for."""
+        found: dict[int, set[int]] = {}
+        for one in self.blocked:
+            for rank in one.waiting:
+                found.setdefault(rank, set()).update(one.blockers - {rank})
+        return {rank: frozenset(held) for rank, held in found.items()}
+
+    @cached_property
+    def waiting(self) -> frozenset[int]:
+        return frozenset(self.blockers)
+
+    @cached_property
+    def roots(self) -> frozenset[int]:
+        """Ranks that others wait for and that do not wait themselves."""
+        held = frozenset().union(*self.blockers.values())
+        late = frozenset().union(*(one.late for one in self.blocked))
+        # a late rank that waits only in operators that no rank blocks is late by itself
+        return held - self.waiting | {rank for rank in late if not self.blockers.get(rank)}
+
+    @cached_property
+    def singled_out(self) -> frozenset[int]:
+        """The roots, or those of them that are absent by themselves.
+
+        If sends are not recorded, a rank that waits for one looks absent. Then it is absent
+        together with its whole group, while the partners of the rank that stopped wait for it.
+        """
+        if self.recording.records_sends or len(self.roots) < 2:
+            return self.roots
+        found = (self._alone_in(family) for family in families(self.recording))
+        return min((few for few in found if few), key=len, default=self.roots)
+
+    def _alone_in(self, family: list[str]) -> frozenset[int]:
+        """The roots that a partner in a group of this family waits for, if all other roots are
+        absent from it with their whole group."""
+        few = frozenset().union(*(one.blockers for one in self.blocked if one.group in family))
+        others = self.roots - few
+        groups = [self.recording.members(group) & self.recording.recorded for group in family]
+        in_unison = frozenset().union(*(group for group in groups if group <= others))
+        return few & self.roots if others <= in_unison else frozenset()
+
+    def departures(self) -> list[Departure]:
+        """How those ranks left the common order of calls that may have caused the hang: roots,
+        lone callers, and all ranks that wait for one another in a circle."""
+        lone = (one.waiting for one in self.blocked if len(one.waiting) <= len(one.absent))
+        suspects = self.roots.union(*lone) if self.roots else self.waiting
+        return find_departures(self.recording, suspects & self.recording.recorded)
+
+    def strangers(self) -> tuple[Blocked, ...]:
+        """Sends and receives whose peer the rank never exchanged a message with before."""
+        return tuple(one for one in self.blocked if one.stranger)
+
+    def stalled(self) -> tuple[Blocked, ...]:
+        """Operators that no rank blocks, if the recorders would have noticed their end."""
+        unblocked = (one for one in self.blocked if not one.blockers and not one.unknown)
+        ends_known = self.recording.reports_ends or self.recording.expired.any()
+        return tuple(unblocked) if ends_known else ()
+
+    def blocked_by(self, ranks: Iterable[int]) -> tuple[Blocked, ...]:
+        """The operators that these ranks block."""
+        wanted = frozenset(ranks)
+        return tuple(one for one in self.blocked if one.blockers & wanted)
+
+    def lone_caller(self, blocked: tuple[Blocked, ...], roots: frozenset[int]) -> int | None:
+        """The single rank that made a call that none of its peers made, if all of these stopped at
+        the same point before it."""
+        one = blocked[0]
+        if len(blocked) > 1 or len(one.waiting | one.left) != 1 or roots != one.absent:
+            return None
+        lanes = self.recording.lanes.get(one.group, {})
+        ends = {lanes[rank].last for rank in roots if rank in lanes}
+        if len(roots) < 2:  # of two ranks neither is odd, unless equal groups show it
+            equal = equal_lanes(self.recording, one.group)
+            ends |= {lane.last for lane in equal}
+            sends_known = self.recording.records_sends or not self.recording.sends_unseen
+            if len(equal) < 2 or not sends_known or self.waiting != one.waiting:
+                return None
+        return min(one.waiting) if ends == {one.seq - 1} else None
