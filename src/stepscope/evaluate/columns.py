@@ -77,7 +77,7 @@ def lasts(name: str, table: Table) -> tuple[Ints, Ints]:
 
 
 def of_ranks(table: Table, ranks: Mask) -> Mask:
-    """The rows of the chosen ranks, and those that belong to no rank; `ranks` is indexed by rank."""
+    """The rows of the chosen ranks, and those of no rank; `ranks` is indexed by rank."""
     rank = table.ints("rank")
     known = np.clip(rank, 0, len(ranks) - 1)
     chosen: Mask = (rank < 0) | (ranks[known] & (rank < len(ranks)))

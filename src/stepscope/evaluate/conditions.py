@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from stepscope.errors import UsageError
 from stepscope.evaluate.collectors import COLLECTORS, TOPOLOGY, collected
-from stepscope.evaluate.strip import STRIPS, Context
+from stepscope.evaluate.strip import FIVE_STEPS, STRIPS, Context
 from stepscope.window import Window
 
 EVERYTHING = "everything"
@@ -35,6 +35,11 @@ class Condition:
             plus = "; the user supplies the switches" if self.topology else ""
             return COLLECTORS[self.collectors].help + plus
         return "; ".join(STRIPS[one].help for one in self.strips) or "nothing is removed"
+
+    @property
+    def cuts_steps(self) -> bool:
+        """Whether it removes steps, and with them perhaps the fault."""
+        return FIVE_STEPS in self.strips
 
     def apply(self, window: Window, context: Context) -> Window:
         """The job under this condition."""

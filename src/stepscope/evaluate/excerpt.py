@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stepscope.evaluate.columns import lasts
-from stepscope.window import NULL, Ints, Mask, Table, Window, distinct
+from stepscope.window import NULL, Mask, Table, Window, distinct
 
 BEFORE = 2
 """Steps that are kept before the first one with a fault."""
@@ -32,20 +32,21 @@ def around(window: Window, step: int | None, count: int) -> Window:
 
 def numbers(window: Window, step: int | None, count: int) -> range | None:
     """The numbers of the steps that `around` keeps; None if the recording has no steps."""
-    first, last = first_and_last(window)
-    if last is None:
+    known = first_and_last(window)
+    if known is None:
         return None
+    first, last = known
     begin = last - count + 1 if step is None else step - BEFORE
     begin = max(min(begin, last - count + 1), first)
     return range(begin, begin + count)
 
 
-def first_and_last(window: Window) -> tuple[int, int | None]:
-    """The numbers of the first and last step; the last is None if there are none."""
+def first_and_last(window: Window) -> tuple[int, int] | None:
+    """The numbers of the first and the last step; None if the recording has none."""
     found = [table.ints("step") for name in NUMBERED if (table := window.table(name))]
     steps = distinct(np.concatenate([np.zeros(0, np.int64), *found]))
     steps = steps[steps != NULL]
-    return (int(steps[0]), int(steps[-1])) if steps.size else (0, None)
+    return (int(steps[0]), int(steps[-1])) if steps.size else None
 
 
 @dataclass(frozen=True)
@@ -69,22 +70,18 @@ class _Spans:
 
 
 def _spans(window: Window, chosen: range) -> _Spans:
-    last = first_and_last(window)[1]
-    is_last = last is not None and chosen.stop > last
-    parts = [(table.ints("rank")[rows], start[rows], end[rows])
-             for name in ("steps", "phases") if (table := window.table(name))
-             for rows in (_of(table, chosen),)
-             for start, end in (lasts(name, table),)]  # fmt: skip
-    rank, start, end = (np.concatenate([np.zeros(0, np.int64), *some])
-                        for some in zip(*parts, strict=True)) if parts else (_NONE,) * 3  # fmt: skip
-    found = {one: (int(start[rank == one].min()),
-                   FOREVER if is_last else int(end[rank == one].max()))
-             for one in distinct(rank).tolist()}  # fmt: skip
-    begins, ends = [one for one, _ in found.values()], [one for _, one in found.values()]
-    return _Spans(found, min(begins, default=0), max(ends, default=FOREVER))
-
-
-_NONE: Ints = np.zeros(0, np.int64)
+    known = first_and_last(window)
+    is_last = known is not None and chosen.stop > known[1]
+    found: dict[int, tuple[int, int]] = {}
+    for name in ("steps", "phases"):
+        table = window.table(name)
+        for rank, rows in table.take(_of(table, chosen)).per_rank() if table else ():
+            start, end = lasts(name, rows)
+            before = found.get(rank, (FOREVER, 0))
+            until = FOREVER if is_last else max(before[1], int(end.max()))
+            found[rank] = (min(before[0], int(start.min())), until)
+    begins, ends = zip(*found.values(), strict=True) if found else ((0,), (FOREVER,))
+    return _Spans(found, min(begins), max(ends))
 
 
 def _cut(name: str, table: Table, chosen: range, spans: _Spans) -> Table:

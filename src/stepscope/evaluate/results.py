@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.errors import FormatError, SourceError, UsageError
+from stepscope.evaluate.reliability import reliability
 from stepscope.evaluate.runner import ReportedVerdict, Result
 from stepscope.evaluate.score import Score
 
@@ -28,6 +29,8 @@ class Results:
     """Rows whose fault fits none of the suite's jobs."""
     missing: int = 0
     """Jobs that were not run because the run was interrupted."""
+    conditions: tuple[str, ...] = ()
+    """Under which conditions each job was diagnosed; empty: only as it is."""
 
     @property
     def failed(self) -> tuple[Result, ...]:
@@ -40,7 +43,8 @@ def write(results: Results, file: Path) -> None:
     Raises:
         UsageError: the file cannot be written.
     """
-    body = {"schema": SCHEMA, **asdict(results)}
+    confidence = [one.to_json() for one in reliability(results.results)]
+    body = {"schema": SCHEMA, **asdict(results), "reliability": confidence}
     try:
         beside = file.with_name(f".{file.name}.part")
         beside.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
@@ -71,7 +75,7 @@ def _results(body: Mapping[str, Any]) -> Results:
     results = tuple(_result(one) for one in body["results"])
     return Results(str(body["suite"]), bool(body["fast"]), tuple(body["seeds"]),
                    str(body["version"]), results, tuple(body["unfit"]),
-                   int(body.get("missing", 0)))  # fmt: skip
+                   int(body.get("missing", 0)), tuple(body.get("conditions", ())))  # fmt: skip
 
 
 def _result(body: Mapping[str, Any]) -> Result:

@@ -27,6 +27,7 @@ from stepscope.window import Ints, Mask, Strings, Table, Window
 MILLISECOND_NS = 1_000_000
 PARTS = ("self_attention", "mlp", "moe_experts")
 """Phases inside passes: loggers print the passes, so that their durations add up."""
+FIVE_STEPS = "five-steps"
 STEPS = 5
 """Steps that `five-steps` keeps: as many as a short profile has."""
 
@@ -204,7 +205,7 @@ STRIPS: Mapping[str, Strip] = {
               _foreign_names),
         Strip("half-ranks", "every second rank was not recorded", _half_ranks),
         Strip("rounded-1ms", "all times are rounded to 1 ms", _rounded),
-        Strip("five-steps", "five steps: two before the fault begins and three with it, or the "
+        Strip(FIVE_STEPS, "five steps: two before the fault begins and three with it, or the "
               "last five of a healthy job", _five_steps),
     )
 }  # fmt: skip
