@@ -46,23 +46,23 @@ class Collectors:
 def _hooks(window: Window) -> Window:
     """Calls without times on the device, and phases that the device timed."""
     window = without_tables(window, "transfers", "kernels", "kernel_summaries")
-    return _processor(_phases_by_device(_timed(window, _never)))
+    return _processor(_timed(_phases_by_device(window), _never))
 
 
 def _cupti(window: Window) -> Window:
     """Kernels only as summaries; without NCCL's operators, none can be assigned to a call."""
     window = without_tables(window, "transfers", "kernels")
-    return _processor(_phases_by_device(_timed(window, _never)))
+    return _processor(_timed(_phases_by_device(window), _never))
 
 
 def _nccl(window: Window) -> Window:
     window = without_tables(window, "kernels", "kernel_summaries")
-    return _processor(_phases_by_device(_timed(_transfers(window), _sampled)))
+    return _processor(_timed(_phases_by_device(_transfers(window)), _sampled))
 
 
 def _all(window: Window) -> Window:
-    window = _timed(_transfers(without_tables(window, "kernels")), _every)
-    return _processor(_phases_by_device(window))
+    window = _transfers(without_tables(window, "kernels"))
+    return _processor(_timed(_phases_by_device(window), _every))
 
 
 def _kineto(window: Window) -> Window:
@@ -162,7 +162,7 @@ def _phases_by_device(window: Window) -> Window:
     if phases is None or not phases.has("wait_ns"):
         return window
     called, reduced = _called(window, phases)
-    tail = reduced & (called == reduced) & phases.strings("phase").equals(BACKWARD)
+    tail = (reduced > 0) & (called == reduced) & phases.strings("phase").equals(BACKWARD)
     wait = np.where(called == 0, 0, np.where(tail, phases.ints("wait_ns"), NULL))
     phases = phases.with_column("wait_ns", wait).with_column("waits", wait != 0)
     return with_tables(window, {"phases": phases})
@@ -178,13 +178,15 @@ def _called(window: Window, phases: Table) -> tuple[Ints, Ints]:
     kinds = [group.kind if group else "" for group in map(window.job.group, words.values)]
     of_data = np.array([*(kind in REDUCED for kind in kinds), False])[words.codes]
     bucket = of_data & operators.strings("op").equals("AllReduce")
-    called = operators.ints("enqueue_ns") != NULL
-    return _count(phases, operators.take(called)), _count(phases, operators.take(called & bucket))
+    return _count(phases, operators), _count(phases, operators.take(bucket))
 
 
 def _count(phases: Table, operators: Table) -> Ints:
-    """How many of the operators were called within each phase of their rank."""
-    calls = {rank: np.sort(some.ints("enqueue_ns")) for rank, some in operators.per_rank()}
+    """How many of the operators were in each phase of their rank: called or begun in it, because
+    the host may be ahead of the device."""
+    names = [name for name in ("enqueue_ns", "start_ns") if operators.has(name)]
+    moments = {rank: [np.sort(some.ints(name)) for name in names]
+               for rank, some in operators.per_rank()}  # fmt: skip
     found = np.zeros(len(phases), np.int64)
     rank = phases.ints("rank")
     order = np.argsort(rank, kind="stable")
@@ -193,8 +195,9 @@ def _count(phases: Table, operators: Table) -> Ints:
     end = start + phases.ints("duration_ns")
     for first, stop in pairwise(edges.tolist()):
         rows = order[first:stop]
-        moments = calls.get(int(rank[rows[0]]), np.zeros(0, np.int64))
-        found[rows] = np.searchsorted(moments, end[rows]) - np.searchsorted(moments, start[rows])
+        for some in moments.get(int(rank[rows[0]]), ()):
+            inside = np.searchsorted(some, end[rows]) - np.searchsorted(some, start[rows])
+            found[rows] = np.maximum(found[rows], inside)
     return found
 
 

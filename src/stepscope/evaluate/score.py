@@ -176,7 +176,10 @@ def _complete(
 ) -> bool:  # fmt: skip
     named = {rank for verdict in verdicts for rank in verdict.ranks}
     return all(
-        (any(names_culprit(fault, job, one) for one in verdicts) and named >= _recorded(set(fault.ranks), job))
+        (
+            any(names_culprit(fault, job, one) for one in verdicts)
+            and named >= _recorded(set(fault.ranks), job)
+        )
         or any(_names_group(fault, job, one) for one in verdicts)
         or (bool(fault.devices) and _devices(fault) <= set(map(_first_device, verdicts)))
         for fault in costly
