@@ -56,7 +56,7 @@ def test_conditions_are_counted_apart() -> None:
     loud = replace(healthy, score=replace(healthy.score, alarms=1), condition="no-kernels")
     whole, less = tallies([a_result(), a_silent(), healthy, loud, a_silent(cost=0.05)])
     assert (whole.condition, whole.jobs, whole.exact, whole.healthy) == ("everything", 2, 1, 1)
-    assert (less.called_healthy, less.missed, less.healthy_accused) == (1, 1, 1)
+    assert (less.called_healthy, less.large, less.missed, less.healthy_accused) == (1, 1, 1, 1)
 
 
 def test_reliability_counts_verdicts_by_what_they_state() -> None:

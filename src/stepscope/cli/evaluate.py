@@ -94,7 +94,7 @@ Source = Annotated[
     _flag("Run nothing; show the results in a --json file.", _RUN, "--from", metavar="FILE"),
 ]
 Json = Annotated[
-    Path | None, _flag("Write results, updated after every job.", _SHOW, metavar="FILE")
+    Path | None, _flag("Write results, updated as jobs finish.", _SHOW, metavar="FILE")
 ]
 Resume = Annotated[
     bool,
@@ -293,7 +293,7 @@ def _run(
     from stepscope.cli.terminal import count_progress
     from stepscope.diagnose.settings import Settings
     from stepscope.evaluate import SUITES, run
-    from stepscope.evaluate.results import write
+    from stepscope.evaluate.results import Keeper
     from stepscope.evaluate.runner import result_ids
 
     chosen, fast = selection.of(name), fast or not SUITES[name].by_wire
@@ -306,9 +306,11 @@ def _run(
     def combined(new: Sequence[Result]) -> Results:
         return _combine(name, selection.numbers(name), fast, [*kept, *new], chosen, conditions)
 
+    keeper = None if file is None else Keeper(file)
+
     def keep(new: Sequence[Result]) -> None:
-        if file is not None:
-            write(combined(new), file)
+        if keeper is not None:
+            keeper.keep(combined(new))
 
     workers = min(jobs or os.cpu_count() or 1, len(cases) or 1)
     title = f"{name}: {len(cases)} simulated jobs" + (f", {method} alone" if method else "")

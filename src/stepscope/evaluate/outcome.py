@@ -56,6 +56,8 @@ class Tally:
     """Nothing was said about a fault that costs at most `LARGE_COST`."""
     called_healthy: int
     """Nothing was said about a fault that costs more."""
+    large: int
+    """Jobs with a fault that costs more than `LARGE_COST`."""
     accused: int
     """Jobs with a fault, costly or not, in which an innocent rank was named."""
     healthy: int
@@ -89,6 +91,7 @@ def _tally(name: str, results: Sequence[Result]) -> Tally:
         count["inexact"], count["suspect"],
         sum(one.score.suspected for one in results if outcome(one) == "suspect"),
         count["unknown"], count["missed"], count["called healthy"],
+        sum((one.cost or 0.0) > LARGE_COST for one in results),
         sum(one.score.accused > 0 for one in results if not is_healthy(one)),
         len(healthy), sum(one.score.alarms > 0 for one in healthy),
         sum(one.unrecorded for one in results), sum(bool(one.failed) for one in results),

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from stepscope.errors import FormatError, SourceError, UsageError
+from stepscope.evaluate.outcome import tallies
 from stepscope.evaluate.reliability import reliability
 from stepscope.evaluate.runner import ReportedVerdict, Result
 from stepscope.evaluate.score import Score
 
 SCHEMA = 1
+WRITING = 0.05
+"""Thousands of results take a second to write, which is as long as a small job takes to run."""
 
 
 @dataclass(frozen=True)
@@ -44,13 +49,31 @@ def write(results: Results, file: Path) -> None:
         UsageError: the file cannot be written.
     """
     confidence = [one.to_json() for one in reliability(results.results)]
-    body = {"schema": SCHEMA, **asdict(results), "reliability": confidence}
+    counts = [asdict(one) for one in tallies(results.results)] if results.conditions else []
+    body = {"schema": SCHEMA, **asdict(results), "tallies": counts, "reliability": confidence}
     try:
         beside = file.with_name(f".{file.name}.part")
         beside.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
         beside.replace(file)  # if we are killed while writing, the old file is still whole
     except OSError as error:
         raise UsageError(f"cannot write {file}: {error.strerror}") from error
+
+
+class Keeper:
+    """Writes results to a file while there are ever more of them, for a small share of the time."""
+
+    def __init__(self, file: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self._file, self._clock = file, clock
+        self._next_s = -math.inf
+
+    def keep(self, results: Results) -> None:
+        """Writes the results, unless writing would take more than `WRITING` of the time."""
+        began_s = self._clock()
+        if began_s < self._next_s:
+            return
+        write(results, self._file)
+        done_s = self._clock()
+        self._next_s = done_s + (done_s - began_s) / WRITING
 
 
 def read(file: Path) -> Results:

@@ -19,7 +19,7 @@ MIN_COST = 0.02
 MIN_SHARE_OF_RANKS = 0.5
 """Share of the ranks behind a shared device that a verdict must name: fewer are some victims."""
 CERTAIN = 0.5
-"""A verdict below this confidence is a suspect (docs/diagnosis-json.md): it neither finds anybody
+"""A verdict below this confidence is a suspect (docs/evaluation.md): it neither finds anybody
 nor accuses anybody."""
 SHARED = ("host", "cpu", "switch")
 """Types of devices that several ranks share."""
