@@ -75,6 +75,16 @@ def test_a_job_that_came_out_worse_is_named() -> None:
     assert "gpu_slow / 16 ranks: found yes -> no" in render_changes(found)
 
 
+def test_a_job_that_loses_much_and_is_called_healthy_came_out_worse() -> None:
+    told = a_result(found=False)
+    silent = replace(told, said=(), state="healthy", cost=0.2)
+    found = compare(some(replace(told, cost=0.2)), some(silent))
+    assert [(one.better, one.what) for one in found.changes] == [
+        (False, "called healthy no -> yes"),
+    ]
+    assert not compare(some(told), some(replace(silent, cost=0.1))).changes
+
+
 def test_jobs_of_one_file_only_are_counted() -> None:
     found = compare(some(a_result()), some(HEALTHY))
     assert (found.common, found.only_before, found.only_after) == (0, 1, 1)

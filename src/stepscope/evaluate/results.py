@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.errors import FormatError, SourceError, UsageError
-from stepscope.evaluate.outcome import tallies
+from stepscope.evaluate.outcome import outcome, tallies
 from stepscope.evaluate.reliability import reliability
 from stepscope.evaluate.runner import ReportedVerdict, Result
 from stepscope.evaluate.score import Score
@@ -144,7 +144,11 @@ def compare(before: Results, after: Results) -> Comparison:
 
 
 def _changes(before: Result, after: Result) -> Sequence[Change]:
-    changes = _differences(before.score, after.score, after.id)
+    changes = [*_differences(before.score, after.score, after.id)]
+    silent = [outcome(one) == "called healthy" for one in (before, after)]
+    if silent[0] != silent[1]:
+        what = f"called healthy {_yes(silent[0])} -> {_yes(silent[1])}"
+        changes.append(Change(after.id, silent[0], what))
     if bool(before.failed) == bool(after.failed):
         return changes
     what = f"failed: {after.failed}" if after.failed else "no longer failed"
