@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from stepscope.evaluate.collectors import COLLECTORS, EVERY_NS, SAMPLED_NS, collected
+from stepscope.evaluate.columns import with_tables
 from stepscope.window import NULL, Table, Window
 from tests.evaluate.jobs import a_job
 
@@ -85,6 +86,16 @@ def test_the_device_may_have_waited_where_an_operator_was_called() -> None:
     assert (wait[names.equals("forward-compute", "backward-compute")] == NULL).all()
     assert (wait[names.equals("data-load")] == 0).all()
     assert (phases.mask("waits") == (wait != 0)).all()
+
+
+def test_a_pass_may_have_waited_although_its_operators_were_not_recorded() -> None:
+    """As in large simulated jobs."""
+    whole = recorded()
+    operators = whole.tables["comm_ops"]
+    across = operators.take(operators.strings("group").equals("dp-0"))
+    phases = collected(with_tables(whole, {"comm_ops": across}), "hooks").tables["phases"]
+    wait = phases.ints("wait_ns")
+    assert (wait[phases.strings("phase").equals("forward-compute")] == NULL).all()
 
 
 def test_a_trace_knows_how_long_phases_waited_and_nothing_of_what_never_ended() -> None:

@@ -163,7 +163,10 @@ def _phases_by_device(window: Window) -> Window:
         return window
     called, reduced = _called(window, phases)
     tail = (reduced > 0) & (called == reduced) & phases.strings("phase").equals(BACKWARD)
-    wait = np.where(called == 0, 0, np.where(tail, phases.ints("wait_ns"), NULL))
+    # of large jobs the simulator does not record the operators inside of passes
+    known = phases.mask("waits") if phases.has("waits") else phases.ints("wait_ns") != 0
+    none = (called == 0) & ~known
+    wait = np.where(none, 0, np.where(tail, phases.ints("wait_ns"), NULL))
     phases = phases.with_column("wait_ns", wait).with_column("waits", wait != 0)
     return with_tables(window, {"phases": phases})
 
