@@ -152,7 +152,12 @@ _EVERY = {"--strip": _ALL, "--collectors": "hooks,cupti,nccl,all,all+topology,ki
 
 
 def with_names(args: list[str]) -> list[str]:
-    """Arguments in which `--strip` and `--collectors` always have a value."""
+    """Arguments in which `--strip` and `--collectors` always have a value.
+
+    Another command's arguments are left alone: `run` has those of somebody's script.
+    """
+    if next((one for one in args if not one.startswith("-")), "") != "evaluate":
+        return args
     given: list[str] = []
     for one, following in zip_longest(args, args[1:], fillvalue="-"):
         given.append(one)
