@@ -36,7 +36,7 @@ def a_verdict(
     *ranks: int, cause: Any = "compute", kind: Any = "slowdown", device: str = ""
 ) -> Verdict:
     devices = (Device("gpu", device, 0.9),) if device else ()
-    return Verdict(kind, cause, "slow", "move it", ranks=ranks, devices=devices)
+    return Verdict(kind, cause, "slow", "move it", ranks=ranks, devices=devices, confidence=0.9)
 
 
 def a_diagnosis(*verdicts: Verdict) -> Diagnosis:

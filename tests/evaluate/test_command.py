@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 
 from stepscope.cli import main
+from stepscope.cli.evaluate import _conditions, with_names
 from stepscope.evaluate import SUITES, Case, Result
+from stepscope.evaluate.collectors import COLLECTORS
 from stepscope.evaluate.results import read
+from stepscope.evaluate.strip import STRIPS
 from stepscope.evaluate.suites import SMOKE
 from tests.evaluate.jobs import a_result
 
@@ -39,6 +42,61 @@ def test_scores_are_printed_written_and_compared(
 def test_a_healthy_job_is_scored_without_the_wire(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["evaluate", "--fast", "--family", "healthy", "--jobs", "1"]) == 0
     assert "straight from the simulator" in capsys.readouterr().out
+
+
+def test_each_job_is_diagnosed_again_with_less_data(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, page = tmp_path / "now.json", tmp_path / "page.md"
+    page.write_text("<!-- less data: smoke -->\n<!-- end less data: smoke -->\n")
+    args = ["evaluate", "--fast", "--family", "stuck_loader", "--jobs", "1", "--json", str(file),
+            "--strip", "no-kernels,no-stacks+no-hardware", "--collectors", "all+topology",
+            "--publish", str(page), "--html", str(tmp_path / "now.html")]  # fmt: skip
+    assert main(args) == 0
+    text = capsys.readouterr().out
+    assert "1 simulated job, each diagnosed 4 times (1 seed)" in text
+    names = ("everything", "no-kernels", "no-stacks+no-hardware", "by all+topology")
+    assert all(f"\n{name} " in text for name in names)
+    assert "Verdicts by stated confidence" in text
+    assert all(f"| {name} | 1 | 1 |" in page.read_text() for name in names)
+    assert "With less data" in (tmp_path / "now.html").read_text()
+    found = read(file)
+    assert found.conditions == names
+    assert [one.condition for one in found.results] == ["", *names[1:]]
+    assert len({one.id for one in found.results}) == 4
+
+
+def test_without_a_name_every_strip_and_set_is_meant() -> None:
+    assert with_names(["evaluate", "--strip", "--fast"]) == [
+        "evaluate", "--strip", "all", "--fast",
+    ]  # fmt: skip
+    given = with_names(["-v", "evaluate", "--strip", "half-ranks", "--collectors"])
+    assert given[:-1] == ["-v", "evaluate", "--strip", "half-ranks", "--collectors"]
+    (_, *conditions) = _conditions("all", given[-1])
+    assert {one.name for one in conditions} >= {*STRIPS, "by all", "by all+topology", "by kineto"}
+
+
+def test_the_arguments_of_a_script_are_its_own() -> None:
+    args = ["run", "--", "python", "evaluate", "--strip", "--fast"]
+    assert with_names(args) == args
+
+
+def test_the_list_describes_every_strip_and_set(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", "--list"]) == 0
+    text = capsys.readouterr().out
+    every = [(one.name, one.help) for one in STRIPS.values()]
+    for name, help in (*every, *((one.name, one.help) for one in COLLECTORS.values())):
+        assert any(line.split() == [name, *help.split()] for line in text.splitlines())
+
+
+def test_more_conditions_continue_an_earlier_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    args = ["evaluate", "--fast", "--family", "healthy", "--seeds", "1", "--jobs", "1",
+            "--json", str(tmp_path / "now.json"), "--resume"]  # fmt: skip
+    assert main([*args, "--strip", "five-steps"]) == 0
+    assert main([*args, "--strip", "no-groups"]) == 0
+    assert [one.condition for one in read(tmp_path / "now.json").results] == ["", "no-groups"]
 
 
 def test_other_seeds_are_other_jobs(tmp_path: Path) -> None:
@@ -88,11 +146,11 @@ def test_what_was_interrupted_goes_on_with_the_jobs_that_are_not_done(
 ) -> None:
     played: list[str] = []
 
-    def interrupted_once(case: Case, fast: bool, _: object) -> Result:
+    def interrupted_once(case: Case, *_: object) -> tuple[Result, ...]:
         played.append(case.id)
         if len(played) == 2:
             raise KeyboardInterrupt
-        return a_result(case.id)
+        return (a_result(case.id),)
 
     monkeypatch.setattr("stepscope.evaluate.runner.run_case", interrupted_once)
     kept = tmp_path / "now.json"
@@ -114,14 +172,12 @@ def test_what_failed_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     """For want of memory, say, beside other work."""
     monkeypatch.setattr(
         "stepscope.evaluate.runner.run_case",
-        lambda case, fast, _: replace(a_result(case.id), failed="its process died"),
+        lambda case, *_: (replace(a_result(case.id), failed="its process died"),),
     )
     kept = tmp_path / "now.json"
     args = ["evaluate", "--family", "healthy", "--jobs", "1", "--json", str(kept)]
     assert main(args) == 0 and len(read(kept).failed) == 1
-    monkeypatch.setattr(
-        "stepscope.evaluate.runner.run_case", lambda case, fast, _: a_result(case.id)
-    )
+    monkeypatch.setattr("stepscope.evaluate.runner.run_case", lambda case, *_: (a_result(case.id),))
     assert main([*args, "--resume"]) == 0 and read(kept).failed == ()
 
 
@@ -135,6 +191,10 @@ def test_what_failed_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         (["--family", "gpu_hot"], "unknown fault gpu_hot"),
         (["--from", "none.json"], "cannot read none.json"),
         (["--resume"], "--resume needs --json FILE"),
+        (["--strip", "no-kernels,no-luck"], "unknown strip no-luck; known: no-wait-marks, "),
+        (["--collectors", "dcgm"], "unknown set of collectors dcgm; known: hooks, "),
+        (["--collectors", "all+wishes"], "unknown addition to collectors wishes; known: topology"),
+        (["--strip", "--method", "gc-turns"], "--method scores whole jobs"),
     ],
 )
 def test_what_makes_no_sense_is_said(

@@ -12,7 +12,7 @@ from stepscope.evaluate import papers, table
 from stepscope.evaluate.intervals import Confusion, Rate
 from stepscope.evaluate.page import render_page
 from stepscope.evaluate.publish import publish, put
-from stepscope.evaluate.results import Results, compare, read, write
+from stepscope.evaluate.results import Keeper, Results, compare, read, write
 from stepscope.evaluate.runner import Result
 from stepscope.evaluate.text import render, render_changes
 from tests.evaluate.jobs import a_result
@@ -73,6 +73,16 @@ def test_a_job_that_came_out_worse_is_named() -> None:
         (False, "found yes -> no"), (False, "innocent ranks 0 -> 1"),
     ]  # fmt: skip
     assert "gpu_slow / 16 ranks: found yes -> no" in render_changes(found)
+
+
+def test_a_job_that_loses_much_and_is_called_healthy_came_out_worse() -> None:
+    told = a_result(found=False)
+    silent = replace(told, said=(), state="healthy", cost=0.2)
+    found = compare(some(replace(told, cost=0.2)), some(silent))
+    assert [(one.better, one.what) for one in found.changes] == [
+        (False, "called healthy no -> yes"),
+    ]
+    assert not compare(some(told), some(replace(silent, cost=0.1))).changes
 
 
 def test_jobs_of_one_file_only_are_counted() -> None:
@@ -161,3 +171,13 @@ def test_several_sizes_are_told_apart_with_what_was_said_of_healthy_jobs() -> No
     assert (small.what, large.what) == ("16 ranks", "4,096 ranks")
     assert "false alarms on healthy jobs 50 % (1 of 2;" in small.ours
     assert "healthy" not in large.ours
+
+
+def test_writing_takes_a_small_share_of_the_time(tmp_path: Path) -> None:
+    moments = iter([0.0, 1.0, 20.0, 22.0, 23.0])
+    keeper = Keeper(tmp_path / "now.json", lambda: next(moments))
+    kept = []
+    for number in range(3):
+        keeper.keep(replace(some(), missing=number))
+        kept.append(read(tmp_path / "now.json").missing)
+    assert kept == [0, 0, 2]

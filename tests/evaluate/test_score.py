@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from stepscope.diagnose.finding import Verdict
-from stepscope.evaluate.score import score
+from stepscope.evaluate.score import is_right, score
 from stepscope.simulate import FaultTruth
 from stepscope.trace import ProcessGroup
 from tests.evaluate.jobs import JOB, a_diagnosis, a_fault, a_truth, a_verdict
@@ -107,3 +107,36 @@ def test_a_hang_is_found_by_its_rank() -> None:
     wrong = score(a_truth(HANG), JOB, a_diagnosis(a_verdict(kind="hang")))
     assert (right.said_hang, right.found_hang) == (True, True)
     assert (wrong.said_hang, wrong.found_hang) == (True, False)
+
+
+def a_suspect(*ranks: int) -> Verdict:
+    return replace(a_verdict(*ranks), confidence=0.49)
+
+
+def test_a_suspect_neither_finds_nor_accuses() -> None:
+    one = score(a_truth(a_fault((3,))), JOB, a_diagnosis(a_suspect(8), a_suspect(3)))
+    assert (one.found, one.accused, one.suspects, one.suspected) == (False, 0, 2, False)
+    one = score(a_truth(a_fault((3,))), JOB, a_diagnosis(a_suspect(3), a_verdict(3)))
+    assert (one.found, one.accused, one.suspects, one.suspected) == (True, 0, 1, True)
+    assert score(a_truth(), JOB, a_diagnosis(a_suspect(8))).alarms == 0
+
+
+def test_a_culprit_that_nobody_recorded_may_stay_unnamed() -> None:
+    job, truth = replace(JOB, recorded_ranks=(0, 2, 4, 6)), a_truth(a_fault((3,)))
+    assert score(truth, job, a_diagnosis(a_verdict())).found
+    assert score(truth, job, a_diagnosis(a_verdict(3))).found
+    wrong = score(truth, job, a_diagnosis(a_verdict(2)))
+    assert (wrong.found, wrong.accused) == (False, 1)
+
+
+def test_of_a_shared_device_only_recorded_ranks_can_be_named() -> None:
+    half = replace(JOB, recorded_ranks=(4, 12))
+    assert not score(a_truth(HOST), JOB, a_diagnosis(a_verdict(4))).found
+    one = score(a_truth(HOST), half, a_diagnosis(a_verdict(4)))
+    assert (one.found, one.complete) == (True, True)
+
+
+def test_a_verdict_about_a_cheap_fault_is_right_all_the_same() -> None:
+    cheap = a_truth(a_fault((3,), lost_fraction=0.01))
+    assert is_right(cheap, JOB, a_verdict(3)) and not is_right(cheap, JOB, a_verdict(4))
+    assert not is_right(a_truth(a_fault((3,), steps=None)), JOB, a_verdict(3))

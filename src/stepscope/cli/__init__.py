@@ -63,6 +63,7 @@ def build_app() -> typer.Typer:
 def _invoke(app: Callable[..., object], args: Sequence[str] | None) -> int:
     """A command that returns None instead of an exit status has succeeded."""
     given = diagnose.with_rank(list(sys.argv[1:] if args is None else args))
+    given = evaluate.with_names(given)
     status = app(given, prog_name="stepscope", standalone_mode=False)
     return status if isinstance(status, int) else exits.NOTHING_FOUND
 

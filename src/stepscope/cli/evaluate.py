@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +16,7 @@ from stepscope.errors import UsageError
 
 if TYPE_CHECKING:
     from stepscope.evaluate import Chosen, Result
+    from stepscope.evaluate.conditions import Condition
     from stepscope.evaluate.results import Results
 
 _RUN, _SHOW = "Which jobs to run", "What to do with the scores"
@@ -31,6 +33,10 @@ _EXAMPLES = """Examples:
 - `stepscope evaluate --suite argus --ranks 64 --fast --seeds 1`: ARGUS' faults at one size
 
 - `stepscope evaluate --fast --method argus-l2-published`: a published form beside the default
+
+- `stepscope evaluate --suite standard --fast --strip no-kernels,half-ranks`: with less data
+
+- `stepscope evaluate --fast --strip --collectors`: every kind of missing data; `--list` has them
 
 - `stepscope evaluate --from now.json --html now.html`: show earlier scores again
 
@@ -88,7 +94,7 @@ Source = Annotated[
     _flag("Run nothing; show the results in a --json file.", _RUN, "--from", metavar="FILE"),
 ]
 Json = Annotated[
-    Path | None, _flag("Write results, updated after every job.", _SHOW, metavar="FILE")
+    Path | None, _flag("Write results, updated as jobs finish.", _SHOW, metavar="FILE")
 ]
 Resume = Annotated[
     bool,
@@ -108,6 +114,25 @@ Compare = Annotated[
 ]
 
 
+Strip = Annotated[
+    str | None,
+    _flag(
+        "Diagnose each job again with less data: some of the names that `--list` describes, "
+        "separated by commas; `a+b` removes both at once. `all`, or no NAME: each of them.",
+        _RUN, "--strip", metavar="[NAME,…]",
+    ),
+]  # fmt: skip
+Collectors = Annotated[
+    str | None,
+    _flag(
+        "Diagnose each job again with only the data that these collectors write: `hooks`, `cupti`, "
+        "`nccl`, `all`, `kineto`; `all+topology` with the switches. No NAME: each of them.",
+        _RUN, "--collectors", metavar="[NAME,…]",
+    ),
+]  # fmt: skip
+List = Annotated[
+    bool, _flag("Run nothing; list suites, strips and sets of collectors.", _SHOW, "--list")
+]
 Methods = Annotated[
     list[str] | None,
     _flag(
@@ -122,11 +147,31 @@ def register(app: typer.Typer) -> None:
     app.command("evaluate", epilog=_EXAMPLES)(evaluate)
 
 
+_EVERY = {"--strip": _ALL, "--collectors": "hooks,cupti,nccl,all,all+topology,kineto"}
+"""What these options mean without a value."""
+
+
+def with_names(args: list[str]) -> list[str]:
+    """Arguments in which `--strip` and `--collectors` always have a value.
+
+    Another command's arguments are left alone: `run` has those of somebody's script.
+    """
+    if next((one for one in args if not one.startswith("-")), "") != "evaluate":
+        return args
+    given: list[str] = []
+    for one, following in zip_longest(args, args[1:], fillvalue="-"):
+        given.append(one)
+        if one in _EVERY and following.startswith("-"):
+            given.append(_EVERY[one])
+    return given
+
+
 def evaluate(
     suite: SuiteName = "smoke", family: Families = None, ranks: Ranks = None, seeds: Seeds = 0,
     first_seed: FirstSeed = 0, fast: Fast = False, jobs: Jobs = 0, source: Source = None,
     resume: Resume = False, json: Json = None, html: Html = None, publish: Publish = None,
-    compare: Compare = None, method: Methods = None,
+    compare: Compare = None, method: Methods = None, strip: Strip = None,
+    collectors: Collectors = None, list_all: List = False,
 ) -> int:  # fmt: skip
     """Score diagnosis against simulated jobs whose faults are known.
 
@@ -139,23 +184,32 @@ def evaluate(
     finished jobs; --resume runs the remaining ones. With `--suite all`, --json and --html write one
     file per suite: `now.smoke.json`, …
 
+    With --strip or --collectors, each job is diagnosed again with less data. A verdict may then
+    become a suspect or unknown. It must not accuse an innocent rank, nor call a job healthy that
+    loses more than 10 %. The table counts both.
+
     Exit status: 0 done, 1 some job regressed (with --compare), 2 the command line is invalid,
     130 interrupted.
     """
+    if list_all:
+        return _list()
     if compare is not None:
         return _compare(*compare)
     if source is not None:
         return _show(_read(source), json, html, publish)
     from stepscope.evaluate.text import render_methods
 
-    names, methods = _names(suite, publish), _known(method or ())
+    conditions = _conditions(strip, collectors)
+    names, methods = _names(suite, publish, bool(conditions)), _known(method or ())
+    if conditions and methods:
+        raise UsageError("--method scores whole jobs: leave out --strip and --collectors")
     if resume and json is None:
         raise UsageError("--resume needs --json FILE, the results to continue")
     for name in names:
         beside = f".{name}" if len(names) > 1 else ""
         file = _with_suffix(json, beside)
         selection = _Selection(tuple(family or ()), tuple(ranks or ()), seeds, first_seed)
-        results = _run(name, selection, fast, jobs, file, resume)
+        results = _run(name, selection, fast, jobs, file, resume, conditions=conditions)
         if results.missing:
             _show(results, file)
             return exits.INTERRUPTED
@@ -168,6 +222,24 @@ def evaluate(
     return exits.NOTHING_FOUND
 
 
+def _list() -> int:
+    from stepscope.evaluate import SUITES
+    from stepscope.evaluate.conditions import listing
+
+    wide = max(map(len, SUITES))
+    lines = [f"  {name.ljust(wide)}  {suite.help}" for name, suite in SUITES.items()]
+    print("\n".join(["--suite:", *lines, "", listing()]), end="")
+    return exits.NOTHING_FOUND
+
+
+def _conditions(strip: str | None, collectors: str | None) -> tuple[Condition, ...]:
+    """Nothing, or the jobs as they are and under each of these conditions."""
+    from stepscope.evaluate.conditions import WHOLE, as_collected, stripped
+
+    chosen = (*stripped(strip or ""), *as_collected(collectors or ""))
+    return (WHOLE, *chosen) if chosen else ()
+
+
 def _known(methods: Sequence[str]) -> tuple[str, ...]:
     """The methods to score; a wrong name is reported before hours of simulation."""
     if methods:
@@ -177,17 +249,17 @@ def _known(methods: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(methods))
 
 
-def _names(suite: str, publish: Path | None) -> Sequence[str]:
+def _names(suite: str, publish: Path | None, less_data: bool) -> Sequence[str]:
     """The suites to run, after a check that their tables can be published."""
     from stepscope.evaluate import SUITES
-    from stepscope.evaluate.publish import check_room
+    from stepscope.evaluate.publish import check_room, place_of
 
     if suite != _ALL and suite not in SUITES:
         raise UsageError(f"unknown suite {suite}; known: {', '.join(SUITES)}, {_ALL}")
     names = tuple(SUITES) if suite == _ALL else (suite,)
     if publish is not None:
         for name in names:
-            check_room(publish, name)
+            check_room(publish, place_of(name, less_data))
     return names
 
 
@@ -220,32 +292,38 @@ class _Selection:
 
 def _run(
     name: str, selection: _Selection, fast: bool, jobs: int, file: Path | None, resume: bool,
-    method: str | None = None,
+    method: str | None = None, conditions: tuple[Condition, ...] = (),
 ) -> Results:  # fmt: skip
     """All results of a suite, including earlier ones; the file is updated after every job."""
     from stepscope.cli.terminal import count_progress
     from stepscope.diagnose.settings import Settings
     from stepscope.evaluate import SUITES, run
-    from stepscope.evaluate.results import write
+    from stepscope.evaluate.results import Keeper
+    from stepscope.evaluate.runner import result_ids
 
     chosen, fast = selection.of(name), fast or not SUITES[name].by_wire
     before = _before(name, fast, file) if resume and file is not None else ()
     done = {result.id for result in before}
-    cases = [case for case in chosen.cases if case.id not in done]
+    cases = [case for case in chosen.cases if not done.issuperset(result_ids(case, conditions))]
+    again = {id for case in cases for id in result_ids(case, conditions)}
+    kept = [result for result in before if result.id not in again]
 
     def combined(new: Sequence[Result]) -> Results:
-        return _combine(name, selection.numbers(name), fast, [*before, *new], chosen)
+        return _combine(name, selection.numbers(name), fast, [*kept, *new], chosen, conditions)
+
+    keeper = None if file is None else Keeper(file)
 
     def keep(new: Sequence[Result]) -> None:
-        if file is not None:
-            write(combined(new), file)
+        if keeper is not None:
+            keeper.keep(combined(new))
 
     workers = min(jobs or os.cpu_count() or 1, len(cases) or 1)
     title = f"{name}: {len(cases)} simulated jobs" + (f", {method} alone" if method else "")
     settings = Settings(methods=(method,) if method else ())
     with count_progress(title) as advance:
         return combined(run(
-            cases, fast=fast, jobs=workers, progress=advance, keep=keep, settings=settings
+            cases, fast=fast, jobs=workers, progress=advance, keep=keep, settings=settings,
+            conditions=conditions,
         ))  # fmt: skip
 
 
@@ -263,17 +341,21 @@ def _before(name: str, fast: bool, file: Path) -> Sequence[Result]:
 
 
 def _combine(
-    name: str, seeds: tuple[int, ...], fast: bool, results: Sequence[Result], chosen: Chosen
+    name: str, seeds: tuple[int, ...], fast: bool, results: Sequence[Result], chosen: Chosen,
+    conditions: tuple[Condition, ...],
 ) -> Results:  # fmt: skip
     """The results in the order of the suite, and the number of jobs without a result."""
     import stepscope
     from stepscope.evaluate.results import Results
+    from stepscope.evaluate.runner import result_ids
 
-    order = {case.id: at for at, case in enumerate(chosen.cases)}
-    found = sorted(results, key=lambda result: order.get(result.id, len(order)))
-    missing = len(order.keys() - {result.id for result in found})
-    return Results(name, fast, seeds, stepscope.__version__, tuple(found),
-                   chosen.unfit, missing)  # fmt: skip
+    ids = [result_ids(case, conditions) for case in chosen.cases]
+    order = {id: at for at, id in enumerate(id for some in ids for id in some)}
+    found = sorted((one for one in results if one.id in order), key=lambda one: order[one.id])
+    there = {one.id for one in found}
+    missing = sum(not there.issuperset(some) for some in ids)
+    return Results(name, fast, seeds, stepscope.__version__, tuple(found), chosen.unfit, missing,
+                   tuple(one.name for one in conditions))  # fmt: skip
 
 
 def _read(file: Path) -> Results:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from stepscope.evaluate import chart, table
+from stepscope.evaluate import chart, less_data, table
 from stepscope.evaluate.results import Results
 from stepscope.evaluate.score import Score
 from stepscope.evaluate.text import HEAD, about, cells, sections
@@ -16,7 +16,8 @@ def render_page(results: Results) -> str:
         loader=PackageLoader("stepscope.evaluate"), autoescape=True, trim_blocks=True,
         lstrip_blocks=True, undefined=StrictUndefined,
     )  # fmt: skip
-    rows = [*table.rows(results.results), table.total(results.results)]
+    some = [one for one in results.results if not one.condition]
+    rows = [*table.rows(some), table.total(some)]
     charts = {
         "Culprit first": chart.rates(rows, lambda row: row.found),
         "Cause right": chart.rates(rows, lambda row: row.cause),
@@ -27,14 +28,23 @@ def render_page(results: Results) -> str:
         "Jobs with innocent ranks accused": chart.rates(
             rows, lambda row: row.accused, wanted=False
         ),
-        "Culprit first, by size": chart.sizes(chart.by_ranks(results.results)),
-        "Jobs by number of steps from onset to verdict": chart.looks(results.results),
+        "Culprit first, by size": chart.sizes(chart.by_ranks(some)),
+        "Jobs by number of steps from onset to verdict": chart.looks(some),
     }
     return environment.get_template("evaluation.html.j2").render(
         about=about(results), charts={name: one for name, one in charts.items() if one},
-        head=HEAD, lines=[cells(row) for row in rows], sections=sections(results),
+        head=HEAD, lines=[cells(row) for row in rows], sections=sections(some),
+        tables=_tables(results),
         wrong=[one for one in results.results if one.failed or is_wrong(one.score)],
     )  # fmt: skip
+
+
+def _tables(results: Results) -> dict[str, list[tuple[str, ...]]]:
+    """More tables, each with its head as the first line."""
+    found = {less_data.RELIABILITY: less_data.by_confidence(results.results)}
+    if results.conditions:
+        found = {"With less data": less_data.lines(results.results), **found}
+    return found
 
 
 def is_wrong(score: Score) -> bool:

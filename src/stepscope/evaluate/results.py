@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from stepscope.errors import FormatError, SourceError, UsageError
+from stepscope.evaluate.outcome import outcome, tallies
+from stepscope.evaluate.reliability import reliability
 from stepscope.evaluate.runner import ReportedVerdict, Result
 from stepscope.evaluate.score import Score
 
 SCHEMA = 1
+WRITING = 0.05
+"""Thousands of results take a second to write, which is as long as a small job takes to run."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +34,8 @@ class Results:
     """Rows whose fault fits none of the suite's jobs."""
     missing: int = 0
     """Jobs that were not run because the run was interrupted."""
+    conditions: tuple[str, ...] = ()
+    """Under which conditions each job was diagnosed; empty: only as it is."""
 
     @property
     def failed(self) -> tuple[Result, ...]:
@@ -40,13 +48,32 @@ def write(results: Results, file: Path) -> None:
     Raises:
         UsageError: the file cannot be written.
     """
-    body = {"schema": SCHEMA, **asdict(results)}
+    confidence = [one.to_json() for one in reliability(results.results)]
+    counts = [asdict(one) for one in tallies(results.results)] if results.conditions else []
+    body = {"schema": SCHEMA, **asdict(results), "tallies": counts, "reliability": confidence}
     try:
         beside = file.with_name(f".{file.name}.part")
         beside.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
         beside.replace(file)  # if we are killed while writing, the old file is still whole
     except OSError as error:
         raise UsageError(f"cannot write {file}: {error.strerror}") from error
+
+
+class Keeper:
+    """Writes results to a file while there are ever more of them, for a small share of the time."""
+
+    def __init__(self, file: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self._file, self._clock = file, clock
+        self._next_s = -math.inf
+
+    def keep(self, results: Results) -> None:
+        """Writes the results, unless writing would take more than `WRITING` of the time."""
+        began_s = self._clock()
+        if began_s < self._next_s:
+            return
+        write(results, self._file)
+        done_s = self._clock()
+        self._next_s = done_s + (done_s - began_s) / WRITING
 
 
 def read(file: Path) -> Results:
@@ -71,7 +98,7 @@ def _results(body: Mapping[str, Any]) -> Results:
     results = tuple(_result(one) for one in body["results"])
     return Results(str(body["suite"]), bool(body["fast"]), tuple(body["seeds"]),
                    str(body["version"]), results, tuple(body["unfit"]),
-                   int(body.get("missing", 0)))  # fmt: skip
+                   int(body.get("missing", 0)), tuple(body.get("conditions", ())))  # fmt: skip
 
 
 def _result(body: Mapping[str, Any]) -> Result:
@@ -117,7 +144,11 @@ def compare(before: Results, after: Results) -> Comparison:
 
 
 def _changes(before: Result, after: Result) -> Sequence[Change]:
-    changes = _differences(before.score, after.score, after.id)
+    changes = [*_differences(before.score, after.score, after.id)]
+    silent = [outcome(one) == "called healthy" for one in (before, after)]
+    if silent[0] != silent[1]:
+        what = f"called healthy {_yes(silent[0])} -> {_yes(silent[1])}"
+        changes.append(Change(after.id, silent[0], what))
     if bool(before.failed) == bool(after.failed):
         return changes
     what = f"failed: {after.failed}" if after.failed else "no longer failed"

@@ -18,6 +18,9 @@ MIN_COST = 0.02
 """Diagnosis promises no verdict for less than two percent of the step time."""
 MIN_SHARE_OF_RANKS = 0.5
 """Share of the ranks behind a shared device that a verdict must name: fewer are some victims."""
+CERTAIN = 0.5
+"""A verdict below this confidence is a suspect (docs/evaluation.md): it neither finds anybody
+nor accuses anybody."""
 SHARED = ("host", "cpu", "switch")
 """Types of devices that several ranks share."""
 
@@ -44,20 +47,37 @@ class Score:
     said_hang: bool = False
     found_hang: bool = False
     """The first verdict of kind hang names a culprit of the hang and no innocent rank."""
+    suspects: int = 0
+    """Verdicts that are only suspects."""
+    suspected: bool = False
+    """Whether the first suspect is a culprit, and nobody else."""
 
 
 def score(truth: Truth, job: Job, diagnosis: Diagnosis) -> Score:
-    """Scores a diagnosis."""
+    """Scores a diagnosis. Suspects are counted, and otherwise ignored."""
     costly = [fault for fault in truth.faults if is_costly(fault)]
-    verdicts = diagnosis.verdicts
+    verdicts = accusations(diagnosis)
+    suspects = [one for one in diagnosis.verdicts if one.confidence < CERTAIN]
     stuck = [fault for fault in costly if fault.kind == "hang"]
     said = [verdict for verdict in verdicts if verdict.kind == "hang"]
     known = Score(
         bool(costly), bool(stuck), 0 if costly else len(verdicts),
         accused=len(_accused(truth, job, verdicts)), said_hang=bool(said),
         found_hang=any(names_culprit(fault, job, one) for fault in stuck for one in said[:1]),
+        suspects=len(suspects),
+        suspected=any(names_culprit(fault, job, one) for fault in costly for one in suspects[:1]),
     )  # fmt: skip
     return _with_culprits(known, costly, job, verdicts) if costly else known
+
+
+def accusations(diagnosis: Diagnosis) -> tuple[Verdict, ...]:
+    """The verdicts that are more than suspects."""
+    return tuple(one for one in diagnosis.verdicts if one.confidence >= CERTAIN)
+
+
+def is_right(truth: Truth, job: Job, verdict: Verdict) -> bool:
+    """Whether a verdict names a culprit of a fault that was there, however little it cost."""
+    return any(names_culprit(fault, job, verdict) for fault in truth.faults if fault.steps)
 
 
 def is_costly(fault: FaultTruth) -> bool:
@@ -70,7 +90,7 @@ def is_costly(fault: FaultTruth) -> bool:
 def is_found(truth: Truth, job: Job, diagnosis: Diagnosis) -> bool:
     """Whether the first verdict names a culprit."""
     costly = [fault for fault in truth.faults if is_costly(fault)]
-    first = diagnosis.verdicts[:1]
+    first = accusations(diagnosis)[:1]
     return any(names_culprit(fault, job, one) for fault in costly for one in first)
 
 
@@ -79,7 +99,8 @@ def names_culprit(fault: FaultTruth, job: Job, verdict: Verdict) -> bool:
 
     For a device that ranks share, the verdict must name the device or most of the ranks behind it.
     For a fault of all ranks or of a different rank each time, it must name no rank (or the device,
-    if there is one). If the truth is a group, the group is accepted too.
+    if there is one). If the truth is a group, the group is accepted too. If none of the culprits
+    was recorded (`Job.recorded_ranks`), it may name nobody.
     """
     if (fault.kind == "hang") != (verdict.kind == "hang"):
         return False
@@ -88,10 +109,16 @@ def names_culprit(fault: FaultTruth, job: Job, verdict: Verdict) -> bool:
     named, guilty = set(verdict.ranks), set(fault.ranks)
     if not guilty:
         return not named and not fault.devices
+    if not _recorded(guilty, job):
+        return named <= guilty
     if not named or not named <= guilty:
         return False
-    units = _shared_units(fault, job)
+    units = [_recorded(unit, job) for unit in _shared_units(fault, job)]
     return not units or any(len(named & unit) >= MIN_SHARE_OF_RANKS * len(unit) for unit in units)
+
+
+def _recorded(ranks: set[int], job: Job) -> set[int]:
+    return ranks if job.recorded_ranks is None else ranks & set(job.recorded_ranks)
 
 
 def _names_group(fault: FaultTruth, job: Job, verdict: Verdict) -> bool:
@@ -149,7 +176,10 @@ def _complete(
 ) -> bool:  # fmt: skip
     named = {rank for verdict in verdicts for rank in verdict.ranks}
     return all(
-        (any(names_culprit(fault, job, one) for one in verdicts) and named >= set(fault.ranks))
+        (
+            any(names_culprit(fault, job, one) for one in verdicts)
+            and named >= _recorded(set(fault.ranks), job)
+        )
         or any(_names_group(fault, job, one) for one in verdicts)
         or (bool(fault.devices) and _devices(fault) <= set(map(_first_device, verdicts)))
         for fault in costly

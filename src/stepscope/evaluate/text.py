@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from stepscope.evaluate import papers, table
+from stepscope.evaluate import less_data, papers, table
 from stepscope.evaluate.intervals import Median, Rate
 from stepscope.evaluate.results import Comparison, Results
+from stepscope.evaluate.runner import Result
 from stepscope.evaluate.table import Measure, Row
 
 HEAD = ("fault", "jobs", "costly", "culprit first", "all culprits", "cause", "device",
@@ -19,11 +20,16 @@ _MOST_CHANGES = 40
 
 
 def render(results: Results) -> str:
-    """All scores of a run: the table, hangs, and the papers' measures."""
-    parts = [f"{about(results)}\n", _aligned([HEAD, *map(cells, _rows(results))])]
-    for title, measures in sections(results):
-        lines = [_COMPARED, *((one.what, one.ours, one.theirs) for one in measures)]
-        parts.append(f"\n{title}\n{_aligned(lines)}")
+    """All scores of a run: the table, hangs, the papers' measures, and reliability."""
+    parts = [f"{about(results)}\n"]
+    if results.conditions:
+        parts.append(aligned(less_data.lines(results.results)))
+    else:
+        parts.append(aligned([HEAD, *map(cells, _rows(results))]))
+        for title, measures in sections(results.results):
+            lines = [_COMPARED, *((one.what, one.ours, one.theirs) for one in measures)]
+            parts.append(f"\n{title}\n{aligned(lines)}")
+    parts.append(f"\n{less_data.RELIABILITY}\n{aligned(less_data.by_confidence(results.results))}")
     if results.failed:
         failed = [f"  {one.id}: {one.failed}\n" for one in results.failed]
         parts += [f"\n{_FAILED}\n", *failed]
@@ -36,7 +42,7 @@ def render_methods(default: Results, others: Mapping[str, Results]) -> str:
     """The scores of methods that ran alone on the same jobs, beside the default's."""
     rows = [_METHODS_HEAD, _method_row("default", default)]
     rows += [_method_row(name, results) for name, results in others.items()]
-    return f"Methods alone, beside the default, on the same jobs\n{_aligned(rows)}"
+    return f"Methods alone, beside the default, on the same jobs\n{aligned(rows)}"
 
 
 def _method_row(name: str, results: Results) -> tuple[str, ...]:
@@ -49,14 +55,26 @@ def _method_row(name: str, results: Results) -> tuple[str, ...]:
 
 def markdown(results: Results) -> str:
     """The same as Markdown, for the documentation."""
+    if results.conditions:
+        return _markdown_of_conditions(results)
     rows = [cells(row, short=True) for row in _rows(results)]
-    found = [about(results), "", *_markdown([_SHORT_HEAD, *rows])]
-    for title, measures in sections(results):
+    found = [about(results), "", *in_markdown([_SHORT_HEAD, *rows])]
+    for title, measures in sections(results.results):
         lines = [(m.what, m.ours, m.theirs) for m in measures]
-        found += ["", f"**{title}**", "", *_markdown([_COMPARED, *lines])]
+        found += ["", f"**{title}**", "", *in_markdown([_COMPARED, *lines])]
+    found += ["", f"**{less_data.RELIABILITY}**", "",
+              *in_markdown(less_data.by_confidence(results.results))]  # fmt: skip
     if results.failed:
         found += ["", _FAILED, "",
                   *(f"- {one.id}: `{one.failed}`" for one in results.failed)]  # fmt: skip
+    return "\n".join(found) + "\n"
+
+
+def _markdown_of_conditions(results: Results) -> str:
+    some = results.results
+    found = [about(results), "", *in_markdown(less_data.lines(some, short=True)), "",
+             f"**{less_data.RELIABILITY}**", "",
+             *in_markdown(less_data.by_confidence(some))]  # fmt: skip
     return "\n".join(found) + "\n"
 
 
@@ -76,9 +94,8 @@ def render_changes(comparison: Comparison) -> str:
     return "\n".join(lines) + "\n"
 
 
-def sections(results: Results) -> list[tuple[str, list[Measure]]]:
+def sections(some: Sequence[Result]) -> list[tuple[str, list[Measure]]]:
     """Hangs, and each paper's measures; a section without data is left out."""
-    some = results.results
     hangs = [
         Measure("reported as a hang", table.f1_in_words(table.hangs_reported(some)), NOTHING),
         Measure("with the right rank", table.f1_in_words(table.hangs_found(some)), NOTHING),
@@ -144,8 +161,11 @@ def about(results: Results) -> str:
     source = "straight from the simulator" if results.fast else "via wire, processor and store"
     missing = _count(results.missing, "job")
     rest = f"; interrupted, {missing} not run" if results.missing else ""
-    return (f"Suite {results.suite}, {_count(len(results.results), 'simulated job')} "
-            f"({_count(len(results.seeds), 'seed')}), {source}; "
+    times = max(len(results.conditions), 1)
+    each = f", each diagnosed {times} times" if times > 1 else ""
+    jobs = _count(len(results.results) // times, "simulated job")
+    seeds = _count(len(results.seeds), "seed")
+    return (f"Suite {results.suite}, {jobs}{each} ({seeds}), {source}; "
             f"stepscope {results.version}{rest}")  # fmt: skip
 
 
@@ -154,7 +174,8 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'s' * (number != 1)}"
 
 
-def _aligned(lines: Sequence[tuple[str, ...]]) -> str:
+def aligned(lines: Sequence[tuple[str, ...]]) -> str:
+    """A table in plain text."""
     widths = [max(len(line[at]) for line in lines) for at in range(len(lines[0]))]
     return "".join(
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
@@ -163,6 +184,7 @@ def _aligned(lines: Sequence[tuple[str, ...]]) -> str:
     )
 
 
-def _markdown(lines: Sequence[tuple[str, ...]]) -> list[str]:
+def in_markdown(lines: Sequence[tuple[str, ...]]) -> list[str]:
+    """The lines of a table in Markdown."""
     head, *rest = [f"| {' | '.join(line)} |" for line in lines]
     return [head, "|" + "---|" * len(lines[0]), *rest]
