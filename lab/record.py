@@ -95,7 +95,7 @@ class Running:
 
 def _is_launcher(process: psutil.Process) -> bool:
     line = process.cmdline()
-    return str(LAUNCHER) in line and "stepscope" not in line
+    return str(LAUNCHER) in line and "stepscope.cli" not in line
 
 
 def record(case: Case, out: Path, *options: str) -> Path:
@@ -117,7 +117,7 @@ def record(case: Case, out: Path, *options: str) -> Path:
 def _start(running: Running, folder: Path, options: tuple[str, ...]) -> None:
     job = running.job
     command = [
-        sys.executable, "-m", "stepscope", "run", "--no-traces", "--store", str(folder),
+        sys.executable, "-m", "stepscope.cli", "run", "--no-traces", "--store", str(folder),
         "--job", "job", *options, "--", "nice", "-n", str(RANK_NICE), sys.executable, str(LAUNCHER),
         "--fork", str(job.per_host), str(SCRIPTS / job.script), *job.arguments(),
     ]  # fmt: skip

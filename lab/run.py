@@ -37,7 +37,8 @@ def _parser() -> argparse.ArgumentParser:
 def chosen(arguments: argparse.Namespace) -> list[Case]:
     """The cases that the command line asks for, seed by seed."""
     if arguments.healthy:
-        every = [scenarios.healthy(k, n) for n in range(shapes.SHAPES) for k in shapes.KINDS]
+        seeds = range(arguments.seed, arguments.seed + arguments.seeds)
+        every = [scenarios.healthy(kind, seed) for seed in seeds for kind in shapes.KINDS]
         return [c for c in every if _matches(c.scenario, arguments.names)]
     return [
         case

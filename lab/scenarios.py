@@ -48,12 +48,11 @@ def case(scenario: str, seed: int) -> Case:
 def twin(of: Case) -> Case:
     """The healthy run of the same job."""
     number = int(of.job.name.rpartition("-")[2])
-    return Case(f"healthy-{of.job.name}", "healthy", number, of.job, ())
+    return healthy(of.job.kind, number)
 
 
-def healthy(kind: str, number: int) -> Case:
-    job = shapes.job(kind, number)
-    return Case(f"healthy-{job.name}", "healthy", number, job, ())
+def healthy(kind: str, seed: int) -> Case:
+    return Case(f"healthy-{kind}", kind, seed, shapes.job(kind, seed % shapes.SHAPES), ())
 
 
 # --- drawing ----------------------------------------------------------------------------------------

@@ -26,6 +26,10 @@ class Job:
     tensor: int = 1
 
     @property
+    def kind(self) -> str:
+        return self.name.rpartition("-")[0]
+
+    @property
     def world(self) -> int:
         return self.hosts * self.per_host
 
