@@ -10,7 +10,7 @@ import signal
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from lab.shapes import Job
+from lab.shapes import Job, Option
 
 Condition = dict[str, Any]
 
@@ -55,6 +55,10 @@ class Fault:
 
     def conditions(self) -> list[Condition]:
         return []
+
+    def options(self) -> dict[str, Option]:
+        """Of the script, where they are what is wrong."""
+        return {}
 
     def begin(self, machine: Machine) -> None:
         """Nothing to do from outside."""
@@ -261,6 +265,34 @@ class UnevenLengths(Fault):
         return Expected(((),), ("load_imbalance",))
 
 
+@dataclass(frozen=True)
+class PopularExpert(Fault):
+    """One expert draws more tokens than the others. Every rank has one expert."""
+
+    rank: int
+    factor: float
+
+    def conditions(self) -> list[Condition]:
+        return self._condition("popular-expert", layer=self.rank, factor=self.factor)
+
+    def expected(self, job: Job) -> Expected:
+        return Expected(((self.rank,),), ("load_imbalance",))
+
+
+@dataclass(frozen=True)
+class HeavyStage(Fault):
+    """One pipeline stage has more layers than the others: an option of the script, from the start."""
+
+    stage: int
+    layers: int
+
+    def options(self) -> dict[str, Option]:
+        return {"heavy-stage": self.stage, "heavy-layers": self.layers}
+
+    def expected(self, job: Job) -> Expected:
+        return Expected((tuple(job.ranks_of_stage(self.stage)),), ("load_imbalance", "code"))
+
+
 # --- hosts and links, from outside ------------------------------------------------------------------
 
 
@@ -379,3 +411,31 @@ class LinkGone(Hang):
     def expected(self, job: Job) -> Expected:
         return Expected((tuple(job.ranks_on(self.host)),), ("network", "unknown"), "hang")
 
+
+@dataclass(frozen=True)
+class WrongOrder(Hang):
+    """One rank averages the loss before its backward pass, all others after the step."""
+
+    rank: int
+
+    def conditions(self) -> list[Condition]:
+        return self._condition("wrong-order", ranks=[self.rank])
+
+    def options(self) -> dict[str, Option]:
+        return {"reduce-loss": 1}
+
+    def expected(self, job: Job) -> Expected:
+        return Expected(((self.rank,),), ("code", "unknown"), "hang")
+
+
+@dataclass(frozen=True)
+class UnpostedReceive(Hang):
+    """One stage leaves out a receive: what was sent to it is never taken."""
+
+    rank: int
+
+    def conditions(self) -> list[Condition]:
+        return self._condition("skip-receive", ranks=[self.rank])
+
+    def expected(self, job: Job) -> Expected:
+        return Expected(((self.rank,),), ("code", "unknown"), "hang")

@@ -109,17 +109,17 @@ def record(case: Case, out: Path, *options: str) -> Path:
         cluster = stack.enter_context(Cluster(case.job.hosts, case.job.rate_mbit))
         running = Running(cluster, case.job, output)
         stack.enter_context(_ending(running))
-        _start(running, folder, options)
+        _start(running, case, folder, options)
         _attend(running, case, folder / "steps.csv")
     return folder
 
 
-def _start(running: Running, folder: Path, options: tuple[str, ...]) -> None:
-    job = running.job
+def _start(running: Running, case: Case, folder: Path, options: tuple[str, ...]) -> None:
+    job = case.job
     command = [
         sys.executable, "-m", "stepscope.cli", "run", "--no-traces", "--store", str(folder),
         "--job", "job", *options, "--", "nice", "-n", str(RANK_NICE), sys.executable, str(LAUNCHER),
-        "--fork", str(job.per_host), str(SCRIPTS / job.script), *job.arguments(),
+        "--fork", str(job.per_host), str(SCRIPTS / job.script), *job.arguments(case.seed),
     ]  # fmt: skip
     for number, host in enumerate(running.cluster.hosts):
         environment = _environment(job, folder, number)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import zlib
 from collections.abc import Callable
@@ -35,14 +36,22 @@ class Case:
 
 
 def names() -> list[str]:
-    return list(_SCENARIOS)
+    return [f"{kind}-{what}" for kind, whats in _SCENARIOS.items() for what in whats]
 
 
 def case(scenario: str, seed: int) -> Case:
-    kind, family, draw = _SCENARIOS[scenario]
+    kind, what = _split(scenario)
     generator = random.Random(f"{scenario}/{seed}")
     job = shapes.job(kind, generator.randrange(shapes.SHAPES))
-    return Case(scenario, family, seed, job, tuple(draw(generator, job)))
+    drawn = tuple(_DRAWS[what][1](generator, job))
+    wrong = {key: value for fault in drawn for key, value in fault.options().items()}
+    job = dataclasses.replace(job, options=job.options | wrong)
+    return Case(scenario, _DRAWS[what][0], seed, job, drawn)
+
+
+def _split(scenario: str) -> tuple[str, str]:
+    return next((kind, what) for kind, whats in _SCENARIOS.items() for what in whats
+                if f"{kind}-{what}" == scenario)  # fmt: skip
 
 
 def twin(of: Case) -> Case:
@@ -52,7 +61,7 @@ def twin(of: Case) -> Case:
 
 
 def healthy(kind: str, seed: int) -> Case:
-    return Case(f"healthy-{kind}", kind, seed, shapes.job(kind, seed % shapes.SHAPES), ())
+    return Case(f"healthy-{kind}", "healthy", seed, shapes.job(kind, seed % shapes.SHAPES), ())
 
 
 # --- drawing ----------------------------------------------------------------------------------------
@@ -87,12 +96,16 @@ def _device(draw: random.Random, job: Job) -> list[Fault]:
     return [faults.SlowDevice(_when(draw, job), _rank(draw, job), draw.uniform(1.25, 2.2))]
 
 
-def _layer(place: str) -> Draw:
+def _layer(place: float) -> Draw:
+    """Of the layers that the rank has, the one at this share of their number."""
+
     def drawn(draw: random.Random, job: Job) -> list[Fault]:
-        layer = {"early": 0, "middle": job.layers // 2, "last": job.layers - 1}[place]
-        passes = draw.choice(["layer", "forward", "backward"])
         when, rank = _when(draw, job), _rank(draw, job)
-        return [faults.SlowLayer(when, rank, layer, draw.uniform(3.5, 7.0), passes)]
+        layers = job.layers_of(rank)
+        layer = layers[min(int(place * len(layers)), len(layers) - 1)]
+        passes, factor = draw.choice(["layer", "forward", "backward"]), draw.uniform(1.5, 2.5)
+        one_of = len(layers) * (3 if passes == "forward" else 1.5 if passes == "backward" else 1)
+        return [faults.SlowLayer(when, rank, layer, 1 + (factor - 1) * one_of / 1.5, passes)]
 
     return drawn
 
@@ -108,9 +121,13 @@ def _optimizer(draw: random.Random, job: Job) -> list[Fault]:
 
 def _loader(draw: random.Random, job: Job) -> list[Fault]:
     when, seconds = _when(draw, job), draw.uniform(0.03, 0.12)
-    if draw.random() < 0.7:
-        return [faults.SlowLoader(when, (_rank(draw, job),), seconds + _hidden(job))]
-    return [faults.SlowLoader(when, (), seconds + _hidden(job))]
+    if job.stages > 1:
+        rank = draw.choice(job.ranks_of_stage(0))  # the others read nothing
+    elif draw.random() < 0.7:
+        rank = _rank(draw, job)
+    else:
+        return [faults.SlowLoader(when, (), seconds + _hidden(job))]
+    return [faults.SlowLoader(when, (rank,), seconds + _hidden(job))]
 
 
 def _hidden(job: Job) -> float:
@@ -128,7 +145,7 @@ def _loss(draw: random.Random, job: Job) -> list[Fault]:
 
 
 def _quota(draw: random.Random, job: Job) -> list[Fault]:
-    return [faults.Quota(_when(draw, job), _host(draw, job), draw.uniform(0.12, 0.25))]
+    return [faults.Quota(_when(draw, job), _host(draw, job), job.per_host * draw.uniform(0.16, 0.24))]
 
 
 def _others(draw: random.Random, job: Job) -> list[Fault]:
@@ -180,30 +197,103 @@ def _gone(draw: random.Random, job: Job) -> list[Fault]:
     return [faults.LinkGone(_midway(draw, job), _host(draw, job))]
 
 
-_SCENARIOS: dict[str, tuple[str, str, Draw]] = {
-    "ddp-device": ("ddp", "compute", _device),
-    "ddp-link": ("ddp", "network", _link),
-    "ddp-loader": ("ddp", "loader", _loader),
-    "ddp-quota": ("ddp", "host", _quota),
-    "ddp-stopped": ("ddp", "hang", _stopped),
-    "ddp-early-layer": ("ddp", "compute", _layer("early")),
-    "ddp-middle-layer": ("ddp", "compute", _layer("middle")),
-    "ddp-last-layer": ("ddp", "compute", _layer("last")),
-    "ddp-late-backward": ("ddp", "compute", _late_backward),
-    "ddp-optimizer": ("ddp", "compute", _optimizer),
-    "ddp-loss": ("ddp", "network", _loss),
-    "ddp-others": ("ddp", "host", _others),
-    "ddp-gc": ("ddp", "host", _garbage),
-    "ddp-host-work": ("ddp", "host", _host_work),
-    "ddp-function": ("ddp", "code", _function),
-    "ddp-sync": ("ddp", "code", _sync),
-    "ddp-stalls": ("ddp", "jitter", _stalls),
-    "ddp-jitter": ("ddp", "jitter", _jitter),
-    "ddp-stuck-loader": ("ddp", "hang", _stuck),
-    "ddp-link-gone": ("ddp", "hang", _gone),
-    "accumulated-device": ("accumulated", "compute", _device),
-    "accumulated-loader": ("accumulated", "loader", _loader),
-    "lengths-sequences": ("lengths", "imbalance", _sequences),
-    "lengths-uneven": ("lengths", "imbalance", _uneven),
-    "lengths-device": ("lengths", "compute", _device),
+def _wrong_order(draw: random.Random, job: Job) -> list[Fault]:
+    return [faults.WrongOrder(_midway(draw, job), _rank(draw, job))]
+
+
+def _no_receive(draw: random.Random, job: Job) -> list[Fault]:
+    receivers = [rank for rank in range(job.world) if job.stage_of(rank) > 0]
+    return [faults.UnpostedReceive(_midway(draw, job), draw.choice(receivers))]
+
+
+def _expert(draw: random.Random, job: Job) -> list[Fault]:
+    return [faults.PopularExpert(_when(draw, job), _rank(draw, job), draw.uniform(2.0, 4.0))]
+
+
+def _heavy_stage(draw: random.Random, job: Job) -> list[Fault]:
+    return [faults.HeavyStage(When(), draw.randrange(job.stages), draw.choice([1, 2]))]
+
+
+_SINGLE: tuple[Draw, ...] = (_device, _loader, _link, _garbage, _jitter)
+"""Of which pairs are made: each can be told from the others."""
+
+
+def _one_after_the_other(draw: random.Random, job: Job) -> list[Fault]:
+    first, second = (choice(draw, job)[0] for choice in draw.sample(_SINGLE, 2))
+    begin, change = int(0.3 * job.steps), int(0.62 * job.steps)
+    return [
+        dataclasses.replace(first, when=When(begin, change)),
+        dataclasses.replace(second, when=When(change + 5, None)),
+    ]
+
+
+def _at_once(draw: random.Random, job: Job) -> list[Fault]:
+    """A slow rank, and something that all suffer from beside it: neither hides the other."""
+    when = _midway(draw, job)
+    rank = _device(draw, job)[0]
+    other = draw.choice([_link, _sync])(draw, job)[0]
+    return [dataclasses.replace(rank, when=when), dataclasses.replace(other, when=when)]
+
+
+_DRAWS: dict[str, tuple[str, Draw]] = {
+    "device": ("compute", _device),
+    "early-layer": ("compute", _layer(0.0)),
+    "middle-layer": ("compute", _layer(0.5)),
+    "last-layer": ("compute", _layer(1.0)),
+    "late-backward": ("compute", _late_backward),
+    "optimizer": ("compute", _optimizer),
+    "link": ("network", _link),
+    "loss": ("network", _loss),
+    "loader": ("loader", _loader),
+    "quota": ("host", _quota),
+    "others": ("host", _others),
+    "gc": ("host", _garbage),
+    "host-work": ("host", _host_work),
+    "function": ("code", _function),
+    "sync": ("code", _sync),
+    "stalls": ("jitter", _stalls),
+    "jitter": ("jitter", _jitter),
+    "sequences": ("imbalance", _sequences),
+    "uneven": ("imbalance", _uneven),
+    "expert": ("imbalance", _expert),
+    "heavy-stage": ("imbalance", _heavy_stage),
+    "stopped": ("hang", _stopped),
+    "stuck-loader": ("hang", _stuck),
+    "link-gone": ("hang", _gone),
+    "wrong-order": ("hang", _wrong_order),
+    "no-receive": ("hang", _no_receive),
+    "in-turn": ("pair", _one_after_the_other),
+    "at-once": ("pair", _at_once),
 }
+
+_SCENARIOS: dict[str, tuple[str, ...]] = {
+    "ddp": (
+        "device", "link", "loader", "quota", "stopped", "early-layer", "middle-layer",
+        "last-layer", "late-backward", "optimizer", "loss", "others", "gc", "host-work",
+        "function", "sync", "stalls", "jitter", "stuck-loader", "link-gone", "wrong-order",
+        "in-turn", "at-once",
+    ),
+    "accumulated": ("device", "loader", "last-layer", "link", "function", "gc", "jitter"),
+    "lengths": ("sequences", "uneven", "device", "link", "function"),
+    "fsdp": (
+        "device", "link", "early-layer", "last-layer", "optimizer", "loader", "quota", "others",
+        "gc", "function", "sync", "stalls", "jitter", "stopped", "stuck-loader", "link-gone",
+        "wrong-order", "in-turn", "at-once",
+    ),
+    "tensor": (
+        "device", "link", "middle-layer", "optimizer", "loader", "quota", "gc", "sync", "stalls",
+        "stopped", "link-gone", "in-turn",
+    ),
+    "pipeline": (
+        "device", "link", "last-layer", "loader", "quota", "gc", "heavy-stage", "sync", "stalls",
+        "stopped", "link-gone", "in-turn",
+    ),
+    "own-pipeline": (
+        "device", "link", "early-layer", "loader", "quota", "gc", "heavy-stage", "jitter",
+        "stopped", "no-receive", "link-gone", "in-turn", "at-once",
+    ),
+    "experts": (
+        "device", "expert", "link", "loader", "quota", "gc", "function", "jitter", "stopped",
+        "link-gone", "in-turn",
+    ),
+}  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,9 +71,16 @@ def _cost(case: Case, times: dict[int, int], twin: dict[int, int] | None) -> dic
         assert twin is not None
         healthy = _ordinary(case.job, twin).values()
         needed = sum(healthy) / len(healthy)
-    faulty = [ns for step, ns in ordinary.items() if _struck(case, step)]
-    lost = 1 - needed / (sum(faulty) / len(faulty))
-    return {"needed_ns": round(needed), "lost": round(lost, 4), "worth": lost >= WORTH}
+    each = [_lost(needed, ordinary, [fault]) for fault in case.faults]
+    return {
+        "needed_ns": round(needed), "lost": _lost(needed, ordinary, case.faults),
+        "lost_each": each, "worth": min(each) >= WORTH,
+    }  # fmt: skip
+
+
+def _lost(needed: float, ordinary: dict[int, int], faults: Sequence[Fault]) -> float:
+    struck = [ns for step, ns in ordinary.items() if _struck(faults, step)]
+    return round(1 - needed / (sum(struck) / len(struck)), 4)
 
 
 def _ordinary(job: Job, times: dict[int, int]) -> dict[int, int]:
@@ -85,8 +93,8 @@ def _ordinary(job: Job, times: dict[int, int]) -> dict[int, int]:
     }  # fmt: skip
 
 
-def _struck(case: Case, step: int) -> bool:
-    spans = [fault.when for fault in case.faults]
+def _struck(faults: Sequence[Fault], step: int) -> bool:
+    spans = [fault.when for fault in faults]
     return any(w.first <= step and (w.last is None or step <= w.last) for w in spans)
 
 

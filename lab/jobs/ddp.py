@@ -27,24 +27,11 @@ def train(arguments: argparse.Namespace) -> None:
     rank = dist.get_rank()
     torch.manual_seed(arguments.seed)
     condition = conditions.read(rank)
-    device = Device(condition, arguments.seed * 1000 + rank)
+    device = Device(condition, arguments.seed * 1000 + rank, arguments.noise)
     model = DistributedDataParallel(network(device, arguments), bucket_cap_mb=0.5)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    optimizer.register_step_pre_hook(
-        lambda *_: device.run(
-            arguments.optimizer_ms / 1000 * condition.factor("optimizer")
-        )
-    )
+    optimizer = loop.optimizer_of(model, device, arguments)
     habits = loop.Habits(arguments, condition)
-    batches = iter(
-        inputs.loader(
-            inputs.Shards(
-                condition, arguments.steps * arguments.accumulate, arguments.accumulate,
-                arguments.width, arguments.loader_ms / 1000, rank, arguments.length_spread,
-            ),
-            arguments.workers,
-        )
-    )  # fmt: skip
+    batches = inputs.batches(arguments, condition, rank, arguments.accumulate)
     for step in loop.Steps(condition, arguments.steps):
         loss = torch.zeros(())
         for micro in range(arguments.accumulate):
@@ -53,9 +40,8 @@ def train(arguments: argparse.Namespace) -> None:
             last = micro == arguments.accumulate - 1
             with contextlib.nullcontext() if last else model.no_sync():
                 loss = model(rows).square().mean()
+                habits.before_backward(loss)
                 loss.backward()
-        if condition.holds("wrong-order"):
-            dist.broadcast(loss.detach(), src=0)
         optimizer.step()
         optimizer.zero_grad()
         habits.after_step(step, loss, model)

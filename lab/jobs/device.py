@@ -14,16 +14,15 @@ from torch import Tensor, nn
 
 from lab.jobs.conditions import Conditions
 
-NOISE = 0.02
-"""Kernels of one shape differ by about this much from run to run."""
 
 
 class Device:
     """Takes time, and more of it where conditions say so."""
 
-    def __init__(self, conditions: Conditions, seed: int) -> None:
+    def __init__(self, conditions: Conditions, seed: int, noise: float) -> None:
         self.conditions = conditions
         self.load = 1.0
+        self.noise = noise
         self._random = random.Random(seed)
 
     def run(self, seconds: float) -> None:
@@ -31,7 +30,10 @@ class Device:
         slower = self.conditions.factor("device")
         if self.conditions.holds("jitter") and self._random.random() < 0.3:
             slower *= 1 + self._random.expovariate(1 / self.conditions.seconds("jitter"))
-        time.sleep(seconds * slower * self._random.uniform(1 - NOISE, 1 + NOISE))
+        time.sleep(seconds * slower * self._random.uniform(1 - self.noise, 1 + self.noise))
+
+    def step_optimizer(self, seconds: float) -> None:
+        self.run(seconds * self.conditions.factor("optimizer"))
 
     def run_layer(self, index: int, direction: str, seconds: float) -> None:
         slower = self.conditions.factor("layer", index) * self.conditions.factor(direction, index)
@@ -42,31 +44,30 @@ class _OnDevice(torch.autograd.Function):
     """Passes activations and gradients on once the device is done with them."""
 
     @staticmethod
-    def forward(ctx: Any, activations: Tensor, layer: Layer) -> Tensor:
-        ctx.layer = layer
-        layer.compute_forward()
+    def forward(ctx: Any, activations: Tensor, module: Compute) -> Tensor:
+        ctx.module = module
+        ctx.load = module.device.load
+        module.compute_forward()
         return activations.view_as(activations)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        ctx.layer.compute_backward()
+        ctx.module.device.load = ctx.load
+        ctx.module.compute_backward()
         return gradient, None
 
 
-class Layer(nn.Module):
-    """A linear layer whose two passes take device time. Backward takes it before the gradients of
-    the weights are there, as on a device."""
+class Compute(nn.Module):
+    """Takes device time in both passes, twice as much in backward."""
 
-    def __init__(self, device: Device, index: int, width: int, seconds: float) -> None:
+    def __init__(self, device: Device, index: int, seconds: float) -> None:
         super().__init__()
         self.device = device
         self.index = index
         self.seconds = seconds
-        self.weights = nn.Linear(width, width)
 
     def forward(self, activations: Tensor) -> Tensor:
-        product = torch.relu(self.weights(activations))
-        result: Tensor = _OnDevice.apply(product, self)
+        result: Tensor = _OnDevice.apply(activations, self)
         return result
 
     def compute_forward(self) -> None:
@@ -76,21 +77,32 @@ class Layer(nn.Module):
         self.device.run_layer(self.index, "backward", 2 * self.seconds)
 
 
+class Layer(nn.Module):
+    """A linear layer. Backward takes its time before the gradients of the weights are there, as on
+    a device."""
+
+    def __init__(self, device: Device, index: int, width: int, seconds: float) -> None:
+        super().__init__()
+        self.weights = nn.Linear(width, width)
+        self.compute = Compute(device, index, seconds)
+
+    def forward(self, activations: Tensor) -> Tensor:
+        result: Tensor = self.compute(torch.relu(self.weights(activations)))
+        return result
+
+
+STEM = -1
+"""The index of what lies before the first layer."""
+
+
 class Stem(nn.Module):
     """What lies before the first weights. Its backward pass comes after the last gradient of a
     weight: nothing is left to hide it behind."""
 
     def __init__(self, device: Device, seconds: float) -> None:
         super().__init__()
-        self.device = device
-        self.seconds = seconds
+        self.compute = Compute(device, STEM, seconds)
 
     def forward(self, rows: Tensor) -> Tensor:
-        result: Tensor = _OnDevice.apply(rows.requires_grad_(), self)
+        result: Tensor = self.compute(rows.requires_grad_())
         return result
-
-    def compute_forward(self) -> None:
-        self.device.run_layer(-1, "forward", self.seconds)
-
-    def compute_backward(self) -> None:
-        self.device.run_layer(-1, "backward", self.seconds)

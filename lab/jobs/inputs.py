@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import random
 import threading
 import time
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -14,7 +16,7 @@ from lab.jobs.conditions import Conditions
 
 
 class Shards(Dataset[Tensor]):
-    """One item is the batch of one (micro-)step of this rank."""
+    """One item is the batch of one micro-batch of this replica."""
 
     def __init__(
         self, conditions: Conditions, batches: int, per_step: int, width: int, seconds: float,
@@ -65,3 +67,14 @@ def loader(shards: Shards, workers: int) -> DataLoader[Tensor]:
     if workers == 0:
         return DataLoader(shards, batch_size=None)
     return DataLoader(shards, batch_size=None, num_workers=workers, multiprocessing_context="fork")
+
+
+def batches(
+    arguments: argparse.Namespace, conditions: Conditions, replica: int, per_step: int = 1
+) -> Iterator[Tensor]:
+    """This replica's batches, `per_step` of them for each step."""
+    shards = Shards(
+        conditions, arguments.steps * per_step, per_step, arguments.width,
+        arguments.loader_ms / 1000, replica, arguments.length_spread,
+    )  # fmt: skip
+    return iter(loader(shards, arguments.workers))

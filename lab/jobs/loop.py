@@ -13,9 +13,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from lab.jobs.conditions import Conditions
+from lab.jobs.device import Device
 
 
 def options(description: str | None) -> argparse.ArgumentParser:
@@ -28,13 +30,23 @@ def options(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--layer-ms", type=float, default=6.0, help="forward; backward is twice it")
     parser.add_argument("--loader-ms", type=float, default=6.0)
     parser.add_argument("--optimizer-ms", type=float, default=6.0)
+    parser.add_argument("--noise", type=float, default=0.02, help="of device times, as a share")
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--accumulate", type=int, default=1)
     parser.add_argument("--length-spread", type=float, default=0.0)
     parser.add_argument("--checkpoint-every", type=int, default=0)
     parser.add_argument("--evaluate-every", type=int, default=0)
+    parser.add_argument("--reduce-loss", type=int, default=0, help="1: every step")
     parser.add_argument("--log-every", type=int, default=0)
     return parser
+
+
+def optimizer_of(model: nn.Module, device: Device, arguments: argparse.Namespace) -> Optimizer:
+    """AdamW that takes device time."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    seconds = arguments.optimizer_ms / 1000
+    optimizer.register_step_pre_hook(lambda *_: device.step_optimizer(seconds))
+    return optimizer
 
 
 class Steps:
@@ -63,6 +75,7 @@ class Habits:
         self.arguments = arguments
         self.conditions = conditions
         self.history: list[list[int]] = []
+        self.metrics = dist.new_group() if arguments.reduce_loss else None
 
     def before_forward(self, rows: Tensor) -> Tensor:
         """The input pipeline's last part, which runs in the main process."""
@@ -72,7 +85,19 @@ class Habits:
             build_attention_mask(self.conditions.seconds("host-work"))
         return rows
 
+    def before_backward(self, loss: Tensor) -> None:
+        """Where the loss is not averaged, except by mistake."""
+        if self.conditions.holds("wrong-order"):
+            self.average(loss)
+
+    def average(self, loss: Tensor) -> None:
+        """The mean loss of all ranks, for the log."""
+        if self.metrics is not None:
+            dist.all_reduce(loss.detach().clone(), group=self.metrics)
+
     def after_step(self, step: int, loss: Tensor, model: Any) -> None:
+        if not self.conditions.holds("wrong-order"):
+            self.average(loss)
         if self.conditions.holds("sync"):
             log_gradient_norms(self.conditions.seconds("sync"))
         if self.conditions.holds("gc"):
