@@ -308,6 +308,16 @@ class OnHost(Fault):
     def _its_ranks(self, job: Job) -> tuple[tuple[int, ...], ...]:
         return (tuple(job.ranks_on(self.host)),)
 
+    def _behind_its_link(self, job: Job) -> tuple[tuple[int, ...], ...]:
+        return behind_link(self.host, job)
+
+
+def behind_link(host: int, job: Job) -> tuple[tuple[int, ...], ...]:
+    """Between two hosts alone, nothing says which of the two has the bad link."""
+    if job.hosts > 2:
+        return (tuple(job.ranks_on(host)),)
+    return (tuple(job.ranks_on(0)), tuple(job.ranks_on(1)), tuple(range(job.world)))
+
 
 @dataclass(frozen=True)
 class SlowLink(OnHost):
@@ -319,7 +329,7 @@ class SlowLink(OnHost):
         machine.set_rate(self.host, self.mbit)
 
     def expected(self, job: Job) -> Expected:
-        return Expected(self._its_ranks(job), ("network",))
+        return Expected(self._behind_its_link(job), ("network",))
 
 
 @dataclass(frozen=True)
@@ -332,7 +342,7 @@ class LostPackets(OnHost):
         machine.lose_packets(self.host, self.share)
 
     def expected(self, job: Job) -> Expected:
-        return Expected(self._its_ranks(job), ("network",))
+        return Expected(self._behind_its_link(job), ("network",))
 
 
 @dataclass(frozen=True)
@@ -409,7 +419,7 @@ class LinkGone(Hang):
         machine.lose_packets(self.host, 1.0)
 
     def expected(self, job: Job) -> Expected:
-        return Expected((tuple(job.ranks_on(self.host)),), ("network", "unknown"), "hang")
+        return Expected(behind_link(self.host, job), ("network", "unknown"), "hang")
 
 
 @dataclass(frozen=True)

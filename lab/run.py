@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
+import json
+import shlex
+import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
-from lab import record, scenarios, shapes, truth
+from lab import record, scenarios, shapes, table, truth
 from lab.hosts import NotPermitted, check
 from lab.scenarios import Case
+from lab.score import Score, judge, judge_each
+from lab.table import Result
+
+DIAGNOSE = f"{sys.executable} -m stepscope.cli diagnose {{source}} --json"
 
 
 def main(words: list[str] | None = None) -> int:
@@ -31,7 +39,23 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--healthy", action="store_true", help="healthy jobs of every shape instead")
     run.add_argument("--held-out", action="store_true", help="the third kept for the end instead")
     run.add_argument("--missing", action="store_true", help="only what is not in the folder yet")
+    run.add_argument("--run", default=DIAGNOSE, help="a command with {source} in it")
+    score = commands.add_parser("score", help="diagnose recorded jobs again, and score")
+    score.set_defaults(command=_score)
+    score.add_argument("folder", type=Path, help="where they were recorded")
+    score.add_argument("names", nargs="*", help="scenarios, with wildcards; default: all")
+    score.add_argument("--run", default=DIAGNOSE, help="a command with {source} in it")
+    score.add_argument("--held-out", action="store_true", help="the third kept for the end instead")
+    score.add_argument("--everything", action="store_true", help="both")
+    score.add_argument("--write", type=Path, help="the table, to this file")
+    listing = commands.add_parser("list", help="names of the scenarios")
+    listing.set_defaults(command=_list)
     return parser
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    print("\n".join(scenarios.names()))
+    return 0
 
 
 def chosen(arguments: argparse.Namespace) -> list[Case]:
@@ -61,12 +85,18 @@ def _run(arguments: argparse.Namespace) -> int:
         print(f"skipped: hosts cannot be made here: {why}")
         return 0
     cases = chosen(arguments)
+    results: list[Result] = []
     failed = 0
     for number, case in enumerate(cases, 1):
-        done = (arguments.out / case.name / "truth.json").exists()
-        if not (arguments.missing and done):
+        folder = arguments.out / case.name
+        if not (arguments.missing and (folder / "truth.json").exists()):
             print(f"[{number}/{len(cases)}] {case.name}: ", end="", flush=True)
-            failed += not _record(case, arguments.out)
+            if not _record(case, arguments.out):
+                failed += 1
+                continue
+        results.append(_scored(folder, arguments.run))
+        print(table.row(results[-1]), flush=True)
+    print(f"\n{table.totals(results)}")
     return 1 if failed else 0
 
 
@@ -82,13 +112,39 @@ def _record(case: Case, out: Path) -> bool:
     except (record.Failed, NotPermitted) as why:
         print(f"FAILED: {why}")
         return False
-    print(f"{time.monotonic() - began:.0f} s, {_cost_of(found)}")
-    sys.stdout.flush()
+    small = "" if found.get("worth", True) else ", costs too little to count"
+    print(f"{found['steps']} steps in {time.monotonic() - began:.0f} s{small}")
     return True
 
 
-def _cost_of(found: dict[str, object]) -> str:
-    if "lost" not in found:
-        return f"{found['steps']} steps"
-    small = "" if found["worth"] else ", TOO LITTLE TO COUNT"
-    return f"{found['steps']} steps, fault costs {float(str(found['lost'])):.0%}{small}"
+def _score(arguments: argparse.Namespace) -> int:
+    folders = sorted(path.parent for path in arguments.folder.glob("*/truth.json"))
+    results = []
+    print(table.HEAD)
+    for folder in folders:
+        known = json.loads((folder / "truth.json").read_text())
+        if _matches(known["scenario"], arguments.names) and _wanted(known, arguments):
+            results.append(_scored(folder, arguments.run))
+            print(table.row(results[-1]), flush=True)
+    text = table.totals(results)
+    print(f"\n{text}")
+    if arguments.write:
+        arguments.write.write_text(text + "\n")
+    return 0
+
+
+def _wanted(known: dict[str, Any], arguments: argparse.Namespace) -> bool:
+    return arguments.everything or known["held_out"] == arguments.held_out
+
+
+def _scored(folder: Path, command: str) -> Result:
+    """Diagnoses a recorded job, in a process of its own, and compares with its truth."""
+    known = json.loads((folder / "truth.json").read_text())
+    words = [word.replace("{source}", str(folder / "job")) for word in shlex.split(command)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode not in (0, 1):
+        last = done.stderr.strip().splitlines()[-1:] or ["no message"]
+        return Result(known, Score(passed=False, remark=f"exit {done.returncode}: {last[0]}"), [])
+    verdicts = json.loads(done.stdout)["verdicts"]
+    score = judge(known, verdicts, truth.step_times(folder))
+    return Result(known, score, judge_each(known, verdicts))
