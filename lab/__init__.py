@@ -1,1 +1,1 @@
-"""A cluster in a box: real training jobs on several network namespaces, with faults of known truth."""
+"""A cluster in a box: real training jobs on hosts made of namespaces, with known faults."""

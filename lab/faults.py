@@ -76,7 +76,7 @@ class Fault:
         return [{"what": what, **span, **values}]
 
 
-# --- one rank's device ------------------------------------------------------------------------------
+# --- one rank's device ---------------------------------------------------------------------------
 
 COMPUTE = ("compute", "host")
 """A rank that takes longer in its passes. Without a GPU nothing shows whether its device or its
@@ -107,9 +107,7 @@ class SlowLayer(Fault):
     passes: str = "layer"
 
     def conditions(self) -> list[Condition]:
-        return self._condition(
-            self.passes, ranks=[self.rank], layer=self.layer, factor=self.factor
-        )
+        return self._condition(self.passes, ranks=[self.rank], layer=self.layer, factor=self.factor)
 
     def expected(self, job: Job) -> Expected:
         return Expected(((self.rank,),), COMPUTE)
@@ -131,7 +129,7 @@ class SlowOptimizer(Fault):
 
 @dataclass(frozen=True)
 class Jitter(Fault):
-    """Three tenths of one rank's kernels take longer, each by another factor."""
+    """Three tenths of one rank's kernels take longer, each by a different factor."""
 
     rank: int
     mean: float
@@ -152,15 +150,13 @@ class Stalls(Fault):
     every: int
 
     def conditions(self) -> list[Condition]:
-        return self._condition(
-            "stall", ranks=[self.rank], seconds=self.seconds, every=self.every
-        )
+        return self._condition("stall", ranks=[self.rank], seconds=self.seconds, every=self.every)
 
     def expected(self, job: Job) -> Expected:
         return Expected(((self.rank,),), ("host", "code", "compute", "unknown"))
 
 
-# --- one rank's host process ------------------------------------------------------------------------
+# --- one rank's host process ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -206,7 +202,7 @@ class HostWork(Fault):
         return Expected(((self.rank,),), ("host", "code"))
 
 
-# --- everybody's code -------------------------------------------------------------------------------
+# --- everybody's code ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -235,7 +231,7 @@ class BlockingSync(Fault):
         return Expected(((),), ("code",))
 
 
-# --- unequal work -----------------------------------------------------------------------------------
+# --- unequal work --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -281,7 +277,7 @@ class PopularExpert(Fault):
 
 @dataclass(frozen=True)
 class HeavyStage(Fault):
-    """One pipeline stage has more layers than the others: an option of the script, from the start."""
+    """One pipeline stage has more layers than the others, from the start."""
 
     stage: int
     layers: int
@@ -293,7 +289,7 @@ class HeavyStage(Fault):
         return Expected((tuple(job.ranks_of_stage(self.stage)),), ("load_imbalance", "code"))
 
 
-# --- hosts and links, from outside ------------------------------------------------------------------
+# --- hosts and links, from outside ---------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -371,7 +367,7 @@ class OtherProcesses(OnHost):
         return Expected(self._its_ranks(job), ("contention", "host"))
 
 
-# --- hangs ------------------------------------------------------------------------------------------
+# --- hangs ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -33,10 +33,11 @@ touch "$1/up"
 trap : TERM INT
 while :; do sleep 3600 & wait $!; done
 """
+_CLOCK = Path(__file__).with_name("clock.c")
 _NEEDED = ("unshare", "nsenter", "setpriv", "ip", "tc", "iptables")
 
 
-class NotPermitted(Exception):
+class NotPermittedError(Exception):
     """Hosts cannot be made here; the message says why."""
 
 
@@ -49,16 +50,17 @@ class Host:
     pid: int
     folder: Path
     groups: Groups
+    clock: dict[str, str]
 
     def enter(self, *command: str) -> list[str]:
         """The command line that runs a command on this host."""
-        return [*self.groups.joining(self.name),
-                "nsenter", "-t", str(self.pid), "--net", "--uts", "--mount", "--pid", *command]  # fmt: skip
+        inside = ["nsenter", "-t", str(self.pid), "--net", "--uts", "--mount", "--pid"]
+        return [*self.groups.joining(self.name), *inside, *command]
 
     def environment(self) -> dict[str, str]:
         """What differs from host to host."""
         return {"TMPDIR": str(self.folder / "tmp"), "XDG_RUNTIME_DIR": str(self.folder / "run"),
-                "HOSTNAME": self.name}  # fmt: skip
+                "HOSTNAME": self.name, **self.clock}  # fmt: skip
 
     def start(
         self, command: Sequence[str], environment: Mapping[str, str], output: IO[bytes]
@@ -76,6 +78,7 @@ class Cluster:
 
     count: int
     rate_mbit: float
+    clocks_ms: Sequence[float] = ()
     folder: Path = field(init=False)
     hosts: list[Host] = field(default_factory=list)
     _groups: Groups = field(init=False)
@@ -130,15 +133,15 @@ class Cluster:
         _call(*_in_network(self._switch), "ip", "link", "set", "switch", "up")
         names = [f"host-{number}" for number in range(self.count)]
         addresses = [f"10.77.0.{number + 1}" for number in range(self.count)]
-        known = "".join(f"{address} {name}\n" for address, name in zip(addresses, names, strict=True))
-        self.hosts = [
-            self._made(name, address, known)
-            for name, address in zip(names, addresses, strict=True)
-        ]
+        known = "".join(
+            f"{address} {name}\n" for address, name in zip(addresses, names, strict=True)
+        )
+        of_hosts = zip(names, addresses, self._clocks(), strict=True)
+        self.hosts = [self._made(name, address, known, clock) for name, address, clock in of_hosts]
         for host in self.hosts:
             self._plug_in(host)
 
-    def _made(self, name: str, address: str, known: str) -> Host:
+    def _made(self, name: str, address: str, known: str, clock: dict[str, str]) -> Host:
         folder = self.folder / name
         for part in ("tmp", "run"):
             (folder / part).mkdir(parents=True)
@@ -149,7 +152,7 @@ class Cluster:
         process = _first_process(*unshared, "bash", "-c", _HOST, name, str(folder), name)
         self._processes.append(process)
         _await((folder / "up").exists, name)
-        return Host(name, address, _child(process.pid), folder, self._groups)
+        return Host(name, address, _child(process.pid), folder, self._groups, clock)
 
     def _plug_in(self, host: Host) -> None:
         _call("ip", "link", "add", host.name, "netns", str(self._switch),
@@ -159,6 +162,15 @@ class Cluster:
         _call(*inside, "ip", "address", "add", f"{host.address}/24", "dev", "eth0")
         _call(*inside, "ip", "link", "set", "eth0", "up")
         self.set_rate(host, self.rate_mbit)
+
+    def _clocks(self) -> list[dict[str, str]]:
+        """The environment that sets each host's wall clock apart from ours."""
+        if not any(self.clocks_ms):
+            return [{}] * self.count
+        library = self.folder / "clock.so"
+        _call("cc", "-O2", "-shared", "-fPIC", "-o", str(library), str(_CLOCK), "-ldl")
+        shifts = [round(ms * 1_000_000) for ms in self.clocks_ms]
+        return [{"LD_PRELOAD": str(library), "LAB_CLOCK_NS": str(shift)} for shift in shifts]
 
     def _remove(self) -> None:
         for process in self._processes:
@@ -170,19 +182,23 @@ class Cluster:
 
 
 def check() -> None:
-    """Raises NotPermitted unless hosts can be made here."""
+    """Raises NotPermittedError unless hosts can be made here."""
     missing = [name for name in _NEEDED if shutil.which(name) is None]
     if missing:
-        raise NotPermitted(f"{', '.join(missing)} not found (Debian: iproute2, iptables, util-linux)")
+        raise NotPermittedError(
+            f"{', '.join(missing)} not found (Debian: iproute2, iptables, util-linux)"
+        )
     flags = ["--net", "--uts", "--pid", "--mount", "--fork", "--mount-proc"]
     trial = "ip link set lo up && tc qdisc add dev lo root tbf rate 1gbit burst 64k latency 50ms"
     tried = subprocess.run(
         ["unshare", *flags, "sh", "-c", trial], capture_output=True, text=True, check=False
     )
     if tried.returncode:
-        raise NotPermitted(tried.stderr.strip().splitlines()[-1] if tried.stderr else "unshare failed")
+        raise NotPermittedError(
+            tried.stderr.strip().splitlines()[-1] if tried.stderr else "unshare failed"
+        )
     if not Groups.are_there():
-        raise NotPermitted("no control group of processors can be made")
+        raise NotPermittedError("no control group of processors can be made")
 
 
 def remove_leftovers() -> None:
@@ -227,11 +243,11 @@ def _await(ready: object, what: str) -> None:
     until = time.monotonic() + 10
     while not ready():
         if time.monotonic() > until:
-            raise NotPermitted(f"{what} did not come up in 10 s")
+            raise NotPermittedError(f"{what} did not come up in 10 s")
         time.sleep(0.01)
 
 
 def _call(*command: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise NotPermitted(f"{' '.join(command)}: {done.stderr.strip()}")
+        raise NotPermittedError(f"{' '.join(command)}: {done.stderr.strip()}")

@@ -1,4 +1,4 @@
-"""Runs one case: every host under its own `stepscope run`, faults at their steps, one job folder."""
+"""Runs one case: every host under its own `stepscope run`, and faults at their steps."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LIMIT_SECONDS = 240.0
 _BUSY = "while True: sum(range(10000))"
 
 
-class Failed(Exception):
+class FailedError(Exception):
     """A job that did not do what its scenario says."""
 
 
@@ -106,7 +106,9 @@ def record(case: Case, out: Path, *options: str) -> Path:
     conditions = [row for fault in case.faults for row in fault.conditions()]
     (folder / "conditions.json").write_text(json.dumps(conditions, indent=1))
     with (folder / "output.log").open("wb") as output, ExitStack() as stack:
-        cluster = stack.enter_context(Cluster(case.job.hosts, case.job.rate_mbit))
+        cluster = stack.enter_context(
+            Cluster(case.job.hosts, case.job.rate_mbit, case.job.clocks_ms)
+        )
         running = Running(cluster, case.job, output)
         stack.enter_context(_ending(running))
         _start(running, case, folder, options)
@@ -155,7 +157,7 @@ def _attend(running: Running, case: Case, steps: Path) -> None:
     ending = False
     while not running.ended():
         if time.monotonic() > until:
-            raise Failed(f"{case.name}: not over after {LIMIT_SECONDS:.0f} s; see output.log")
+            raise FailedError(f"{case.name}: not over after {LIMIT_SECONDS:.0f} s; see output.log")
         step, age = _progress(steps)
         for fault in [f for f in waiting if step >= f.when.first]:
             fault.begin(running)
@@ -174,11 +176,11 @@ def _attend(running: Running, case: Case, steps: Path) -> None:
 def _check_statuses(running: Running, case: Case, hang: bool) -> None:
     statuses = [process.returncode for process in running.processes]
     if not hang and any(statuses):
-        raise Failed(f"{case.name}: exit statuses {statuses}; see output.log")
+        raise FailedError(f"{case.name}: exit statuses {statuses}; see output.log")
 
 
 def _progress(steps: Path) -> tuple[int, float]:
-    """The step that rank 0 is in (−1: before the first), and for how many seconds."""
+    """The step that rank 0 is in (-1: before the first), and for how many seconds."""
     try:
         with steps.open("rb") as file:
             file.seek(max(0, steps.stat().st_size - 200))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lab import record, scenarios, shapes, table, truth
-from lab.hosts import NotPermitted, check
+from lab.hosts import NotPermittedError, check
 from lab.scenarios import Case
 from lab.score import Score, judge, judge_each
 from lab.table import Result
@@ -81,7 +81,7 @@ def _matches(name: str, patterns: list[str]) -> bool:
 def _run(arguments: argparse.Namespace) -> int:
     try:
         check()
-    except NotPermitted as why:
+    except NotPermittedError as why:
         print(f"skipped: hosts cannot be made here: {why}")
         return 0
     cases = chosen(arguments)
@@ -109,7 +109,7 @@ def _record(case: Case, out: Path) -> bool:
             truth.write(twin, record.record(twin, out), None)
         folder = record.record(case, out)
         found = truth.write(case, folder, out / twin.name if twin else None)
-    except (record.Failed, NotPermitted) as why:
+    except (record.FailedError, NotPermittedError) as why:
         print(f"FAILED: {why}")
         return False
     small = "" if found.get("worth", True) else ", costs too little to count"
@@ -134,7 +134,7 @@ def _score(arguments: argparse.Namespace) -> int:
 
 
 def _wanted(known: dict[str, Any], arguments: argparse.Namespace) -> bool:
-    return arguments.everything or known["held_out"] == arguments.held_out
+    return bool(arguments.everything or known["held_out"] == arguments.held_out)
 
 
 def _scored(folder: Path, command: str) -> Result:

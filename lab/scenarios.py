@@ -64,7 +64,7 @@ def healthy(kind: str, seed: int) -> Case:
     return Case(f"healthy-{kind}", "healthy", seed, shapes.job(kind, seed % shapes.SHAPES), ())
 
 
-# --- drawing ----------------------------------------------------------------------------------------
+# --- drawing -------------------------------------------------------------------------------------
 
 
 def _when(draw: random.Random, job: Job) -> When:
@@ -145,7 +145,9 @@ def _loss(draw: random.Random, job: Job) -> list[Fault]:
 
 
 def _quota(draw: random.Random, job: Job) -> list[Fault]:
-    return [faults.Quota(_when(draw, job), _host(draw, job), job.per_host * draw.uniform(0.16, 0.24))]
+    return [
+        faults.Quota(_when(draw, job), _host(draw, job), job.per_host * draw.uniform(0.16, 0.24))
+    ]
 
 
 def _others(draw: random.Random, job: Job) -> list[Fault]:

@@ -62,7 +62,9 @@ def judge(truth: Mapping[str, Any], verdicts: Sequence[Verdict], times: Mapping[
 
 def judge_each(truth: Mapping[str, Any], verdicts: Sequence[Verdict]) -> list[Said]:
     """Every verdict by itself: whom it names and for what."""
-    return [Said(confidence(v), any(_is_of(fault, v) for fault in truth["faults"])) for v in verdicts]
+    return [
+        Said(confidence(v), any(_is_of(fault, v) for fault in truth["faults"])) for v in verdicts
+    ]
 
 
 def confidence(verdict: Verdict) -> float:
@@ -118,7 +120,7 @@ def _loss_right(
 ) -> bool:
     span = _span(verdict, times)
     said = sum(v.get("lost_fraction") or 0.0 for v in every if _overlap(_span(v, times), span))
-    return abs(said - true_loss(truth, span, times)) <= LOSS_SLACK
+    return bool(abs(said - true_loss(truth, span, times)) <= LOSS_SLACK)
 
 
 def true_loss(truth: Mapping[str, Any], span: tuple[int, int], times: Mapping[int, int]) -> float:
@@ -151,9 +153,7 @@ def _ranks(verdicts: Sequence[Verdict]) -> set[int]:
     return {int(rank) for verdict in verdicts for rank in verdict["ranks"]}
 
 
-def _remark(
-    accusing: Sequence[Verdict], sure: Sequence[Verdict], culprit: bool
-) -> str:
+def _remark(accusing: Sequence[Verdict], sure: Sequence[Verdict], culprit: bool) -> str:
     if culprit:
         return ""
     return _described(accusing or sure) or "finds nothing"
@@ -161,5 +161,6 @@ def _remark(
 
 def _described(verdicts: Sequence[Verdict]) -> str:
     return ", ".join(
-        f"{v['cause']} {sorted(v['ranks']) or 'nobody'} at {confidence(v):.2f}" for v in verdicts[:3]
+        f"{v['cause']} {sorted(v['ranks']) or 'nobody'} at {confidence(v):.2f}"
+        for v in verdicts[:3]
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from dataclasses import dataclass, field
 Option = int | float | str
 
 SHAPES = 3
-"""Of each kind of job: few, so that a fault from the first step finds a healthy twin on the disk."""
+"""Of each kind of job: few, so that a fault from the first step finds its healthy twin recorded."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class Job:
     rate_mbit: float
     options: dict[str, Option] = field(default_factory=dict)
     stages: int = 1
+    clocks_ms: tuple[float, ...] = ()
 
     @property
     def kind(self) -> str:
@@ -62,7 +64,11 @@ class Job:
 def job(kind: str, number: int) -> Job:
     """Shape `number` of a kind of job."""
     draw = random.Random(f"shape/{kind}/{number}")
-    return _KINDS[kind](f"{kind}-{number}", draw)
+    drawn = _KINDS[kind](f"{kind}-{number}", draw)
+    if draw.random() < 0.5:
+        return drawn
+    clocks = tuple(round(draw.uniform(-20, 20), 1) for _ in range(drawn.hosts))
+    return dataclasses.replace(drawn, clocks_ms=clocks)
 
 
 def _common(draw: random.Random) -> dict[str, Option]:
@@ -115,6 +121,7 @@ def _tensor(name: str, draw: random.Random) -> Job:
         "layers": 3,
         "layer-ms": round(draw.uniform(9.0, 13.0), 1),
         "tensor": draw.choice([2, 4]),
+        "sequences": 4,
     }
     return Job(name, "tensor.py", 4, 2, 110, 600.0, options)
 
@@ -127,6 +134,8 @@ def _pipelined(script: str) -> Callable[[str, random.Random], Job]:
             "layers": 2 * stages,
             "layer-ms": round(draw.uniform(16.0, 22.0), 1),
             "microbatches": draw.choice([8, 8, 16]),
+            "width": 128,
+            "stream": 4096,
         }
         return Job(name, script, 4, 2, 120, 400.0, options, stages=stages)
 
@@ -138,6 +147,7 @@ def _experts(name: str, draw: random.Random) -> Job:
         "layers": 3,
         "layer-ms": round(draw.uniform(10.0, 14.0), 1),
         "width": 128,
+        "stream": 512,
     }
     return Job(name, "experts.py", 4, 2, 120, 400.0, options)
 

@@ -61,14 +61,14 @@ def _lines(results: Sequence[Result], label: Callable[[dict[str, Any]], str]) ->
 def _line(name: str, results: Sequence[Result]) -> str:
     scores = [result.score for result in results]
     accused = sum(bool(score.accused) for score in scores)
-    parts = [name, str(len(scores)), _share(s.culprit for s in scores),
-             _share(s.cause for s in scores), _share(s.lost for s in scores), str(accused)]  # fmt: skip
-    return "| " + " | ".join(parts) + " |"
+    culprit, cause = _share(s.culprit for s in scores), _share(s.cause for s in scores)
+    lost = _share(s.lost for s in scores)
+    return f"| {name} | {len(scores)} | {culprit} | {cause} | {lost} | {accused} |"
 
 
 def _share(marks: Iterable[bool | None]) -> str:
     known = [mark for mark in marks if mark is not None]
-    return f"{sum(known)} of {len(known)}" if known else "–"
+    return f"{sum(known)} of {len(known)}" if known else "-"
 
 
 def _reliability(results: Sequence[Result]) -> str:

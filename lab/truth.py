@@ -55,9 +55,11 @@ def needs_twin(case: Case) -> bool:
 def _described(fault: Fault, job: Job) -> dict[str, Any]:
     expected = fault.expected(job)
     ranks = [list(accepted) for accepted in expected.ranks]
-    return {"type": type(fault).__name__, **dataclasses.asdict(fault), "kind": expected.kind,
-            "ranks": ranks, "causes": list(expected.causes),
-            "hosts": sorted({f"host-{job.host_of(r)}" for accepted in ranks for r in accepted})}  # fmt: skip
+    hosts = sorted({f"host-{job.host_of(rank)}" for accepted in ranks for rank in accepted})
+    return {
+        "type": type(fault).__name__, **dataclasses.asdict(fault), "kind": expected.kind,
+        "ranks": ranks, "causes": list(expected.causes), "hosts": hosts,
+    }  # fmt: skip
 
 
 def _cost(case: Case, times: dict[int, int], twin: dict[int, int] | None) -> dict[str, Any]:
@@ -103,7 +105,9 @@ def _expect(case: Case, truth: dict[str, Any]) -> dict[str, Any]:
     if not case.faults:
         return {"type": "healthy", "states": ["healthy"]}
     described = truth["faults"]
-    accepted = [sorted(set().union(*choice)) for choice in _choices([f["ranks"] for f in described])]
+    accepted = [
+        sorted(set().union(*choice)) for choice in _choices([f["ranks"] for f in described])
+    ]
     expect: dict[str, Any] = {
         "type": "culprit" if all(accepted) else "spread",
         "kind": described[0]["kind"], "ranks": accepted,

@@ -1,6 +1,6 @@
 """Data parallel training, with gradient accumulation and sequences of different lengths if asked.
 
-    torchrun … ddp.py --steps 150 --accumulate 4 --length-spread 0.1
+torchrun … ddp.py --steps 150 --accumulate 4 --length-spread 0.1
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ def train(arguments: argparse.Namespace) -> None:
             evaluate(model.module, arguments)
 
 
-@torch.no_grad()
 def evaluate(model: nn.Module, arguments: argparse.Namespace) -> Tensor:
     total = torch.zeros(1)
-    for _ in range(3):
-        total += model(torch.randn(inputs.TOKENS, arguments.width)).square().mean()
+    with torch.no_grad():
+        for _ in range(3):
+            total += model(torch.randn(inputs.TOKENS, arguments.width)).square().mean()
     dist.all_reduce(total)
     return total
 

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from lab.jobs.conditions import Conditions
 
 
-
 class Device:
     """Takes time, and more of it where conditions say so."""
 
@@ -89,6 +88,20 @@ class Layer(nn.Module):
     def forward(self, activations: Tensor) -> Tensor:
         result: Tensor = self.compute(torch.relu(self.weights(activations)))
         return result
+
+
+class Wide(nn.Module):
+    """A layer that changes the first columns of its input: what is passed on is large, the product
+    is small."""
+
+    def __init__(self, layer: nn.Module, width: int) -> None:
+        super().__init__()
+        self.layer = layer
+        self.width = width
+
+    def forward(self, rows: Tensor) -> Tensor:
+        changed = self.layer(rows[:, : self.width])
+        return torch.cat([changed, rows[:, self.width :]], dim=1)
 
 
 STEM = -1

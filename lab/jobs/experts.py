@@ -1,6 +1,6 @@
 """A mixture of experts: tokens go to the ranks of their experts and back, in every layer.
 
-    torchrun … experts.py --layers 4
+torchrun … experts.py --layers 4
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from lab.jobs import conditions, inputs, loop
 from lab.jobs.conditions import Conditions
-from lab.jobs.device import Compute, Device, Layer
+from lab.jobs.device import Compute, Device, Layer, Wide
 
 
 class Router:
@@ -51,12 +51,14 @@ class Expert(nn.Module):
 class MixtureLayer(nn.Module):
     """A dense layer, and experts on all ranks."""
 
-    def __init__(self, device: Device, router: Router, index: int, width: int, seconds: float) -> None:
+    def __init__(
+        self, device: Device, router: Router, index: int, width: int, seconds: float
+    ) -> None:
         super().__init__()
         self.device = device
         self.router = router
-        self.dense = Layer(device, index, width, seconds / 2)
-        self.expert = Expert(device, index, width, seconds / 2)
+        self.dense = Wide(Layer(device, index, width, seconds / 2), width)
+        self.expert = Wide(Expert(device, index, width, seconds / 2), width)
 
     def forward(self, tokens: Tensor) -> Tensor:
         self.device.load = len(tokens) / inputs.TOKENS
@@ -96,7 +98,7 @@ def train(arguments: argparse.Namespace) -> None:
     dense = DistributedDataParallel(model)
     optimizer = loop.optimizer_of(dense, device, arguments)
     habits = loop.Habits(arguments, condition)
-    batches = inputs.batches(arguments, condition, rank)
+    batches = inputs.batches(arguments, condition, rank, width=arguments.stream)
     for step in loop.Steps(condition, arguments.steps):
         rows = habits.before_forward(next(batches))
         loss = dense(rows).square().mean()
@@ -108,7 +110,9 @@ def train(arguments: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    arguments = loop.options(__doc__).parse_args()
+    parser = loop.options(__doc__)
+    parser.add_argument("--stream", type=int, default=256, help="columns of what is exchanged")
+    arguments = parser.parse_args()
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     train(arguments)

@@ -1,6 +1,6 @@
 """Fully sharded data parallel training (FSDP2): every layer is gathered before it computes.
 
-    torchrun … fsdp.py --steps 120
+torchrun … fsdp.py --steps 120
 """
 
 from __future__ import annotations

@@ -70,11 +70,15 @@ def loader(shards: Shards, workers: int) -> DataLoader[Tensor]:
 
 
 def batches(
-    arguments: argparse.Namespace, conditions: Conditions, replica: int, per_step: int = 1
+    arguments: argparse.Namespace,
+    conditions: Conditions,
+    replica: int,
+    per_step: int = 1,
+    width: int | None = None,
 ) -> Iterator[Tensor]:
     """This replica's batches, `per_step` of them for each step."""
     shards = Shards(
-        conditions, arguments.steps * per_step, per_step, arguments.width,
+        conditions, arguments.steps * per_step, per_step, width or arguments.width,
         arguments.loader_ms / 1000, replica, arguments.length_spread,
     )  # fmt: skip
     return iter(loader(shards, arguments.workers))

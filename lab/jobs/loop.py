@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import os
 import tempfile
@@ -57,15 +58,17 @@ class Steps:
         self.count = count
         path = os.environ.get("LAB_STEPS")
         writes = path and dist.get_rank() == 0
-        self._file = Path(path).open("w", buffering=1) if path and writes else None
+        self._log = Path(path) if path and writes else None
 
     def __iter__(self) -> Iterator[int]:
-        for step in range(self.count):
-            self.conditions.step = step
-            began = time.perf_counter_ns()
-            yield step
-            if self._file is not None:
-                self._file.write(f"{step},{began},{time.perf_counter_ns()}\n")
+        with contextlib.ExitStack() as stack:
+            log = stack.enter_context(self._log.open("w", buffering=1)) if self._log else None
+            for step in range(self.count):
+                self.conditions.step = step
+                began = time.perf_counter_ns()
+                yield step
+                if log is not None:
+                    log.write(f"{step},{began},{time.perf_counter_ns()}\n")
 
 
 class Habits:

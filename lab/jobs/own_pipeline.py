@@ -1,6 +1,6 @@
-"""Pipeline × data parallel training with a 1F1B schedule written by hand.
+"""Pipeline and data parallel training with a 1F1B schedule written by hand.
 
-    torchrun … own_pipeline.py --stages 4 --microbatches 8
+torchrun … own_pipeline.py --stages 4 --microbatches 8
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Pipeline:
         self.after = ranks[self.stage + 1] if self.stage + 1 < len(ranks) else None
         self.warm_up = min(len(ranks) - 1 - self.stage, arguments.microbatches)
         self.microbatches = arguments.microbatches
-        self.shape = (inputs.TOKENS // arguments.microbatches, arguments.width)
+        self.shape = (inputs.TOKENS // arguments.microbatches, arguments.stream)
         self.condition = condition
         self.under_way: deque[tuple[Tensor, Tensor]] = deque()
         self.sending: list[Any] = []
@@ -109,7 +109,7 @@ def train(arguments: argparse.Namespace) -> None:
     pipeline = Pipeline(module, mesh["pp"].get_group(), arguments, condition)
     optimizer = loop.optimizer_of(module, device, arguments)
     habits = loop.Habits(arguments, condition)
-    batches = inputs.batches(arguments, condition, replica)
+    batches = inputs.batches(arguments, condition, replica, width=arguments.stream)
     for step in loop.Steps(condition, arguments.steps):
         rows = habits.before_forward(next(batches)) if index == 0 else None
         loss = pipeline.step(rows)

@@ -1,6 +1,6 @@
-"""Pipeline × data parallel training with PyTorch's own 1F1B schedule.
+"""Pipeline and data parallel training with PyTorch's own 1F1B schedule.
 
-    torchrun … pipeline.py --stages 4 --microbatches 8
+torchrun … pipeline.py --stages 4 --microbatches 8
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ def train(arguments: argparse.Namespace) -> None:
     schedule = Schedule1F1B(stage, arguments.microbatches, loss_fn=stages.loss_of)
     optimizer = loop.optimizer_of(module, device, arguments)
     habits = loop.Habits(arguments, condition)
-    batches = inputs.batches(arguments, condition, replica)
+    batches = inputs.batches(arguments, condition, replica, width=arguments.stream)
     for step in loop.Steps(condition, arguments.steps):
         losses: list[torch.Tensor] = []
         if index == 0:
             schedule.step(habits.before_forward(next(batches)))
         elif index == arguments.stages - 1:
-            target = torch.zeros(inputs.TOKENS, arguments.width)
+            target = torch.zeros(inputs.TOKENS, arguments.stream)
             schedule.step(target=target, losses=losses)
         else:
             schedule.step()

@@ -10,13 +10,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from lab.jobs import loop
-from lab.jobs.device import Device, Layer
+from lab.jobs.device import Device, Layer, Wide
 
 
 def options(description: str | None) -> argparse.ArgumentParser:
     parser = loop.options(description)
     parser.add_argument("--stages", type=int, default=4)
     parser.add_argument("--microbatches", type=int, default=8)
+    parser.add_argument("--stream", type=int, default=256, help="columns of what stages pass on")
     parser.add_argument("--heavy-stage", type=int, default=-1, help="has more layers than others")
     parser.add_argument("--heavy-layers", type=int, default=0, help="how many more")
     return parser
@@ -32,7 +33,8 @@ def layers_of(stage: int, arguments: argparse.Namespace) -> range:
 def stage_module(device: Device, stage: int, arguments: argparse.Namespace) -> nn.Module:
     seconds = arguments.layer_ms / 1000 / arguments.microbatches
     indices = layers_of(stage, arguments)
-    return nn.Sequential(*[Layer(device, i, arguments.width, seconds) for i in indices])
+    width = arguments.width
+    return nn.Sequential(*[Wide(Layer(device, i, width, seconds), width) for i in indices])
 
 
 def average_gradients(module: nn.Module, group: Any) -> None:
@@ -43,7 +45,9 @@ def average_gradients(module: nn.Module, group: Any) -> None:
     gradients = [p.grad for p in module.parameters() if p.grad is not None]
     together = torch.cat([gradient.flatten() for gradient in gradients])
     dist.all_reduce(together, group=group)
-    for gradient, part in zip(gradients, together.split([g.numel() for g in gradients]), strict=True):
+    for gradient, part in zip(
+        gradients, together.split([g.numel() for g in gradients]), strict=True
+    ):
         gradient.copy_(part.view_as(gradient) / replicas)
 
 

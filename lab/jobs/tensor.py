@@ -1,6 +1,6 @@
 """Tensor parallel blocks within groups of ranks, sharded data parallel across them.
 
-    torchrun … tensor.py --tensor 4
+torchrun … tensor.py --tensor 4
 """
 
 from __future__ import annotations
@@ -40,9 +40,7 @@ class Block(nn.Module):
 def parallel(device: Device, arguments: argparse.Namespace, mesh: Any) -> nn.Module:
     seconds = arguments.layer_ms / 1000
     width = arguments.width // 2
-    model = nn.Sequential(
-        *[Block(device, i, width, seconds) for i in range(arguments.layers)]
-    )
+    model = nn.Sequential(*[Block(device, i, width, seconds) for i in range(arguments.layers)])
     for block in model:
         plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}
         parallelize_module(block, mesh["tp"], plan)
@@ -65,6 +63,7 @@ def train(arguments: argparse.Namespace) -> None:
     batches = inputs.batches(arguments, condition, replica)
     for step in loop.Steps(condition, arguments.steps):
         rows = habits.before_forward(next(batches))[:, : arguments.width // 2]
+        rows = rows.repeat(arguments.sequences, 1)
         loss = model(rows).square().mean()
         habits.before_backward(loss)
         loss.backward()
@@ -76,6 +75,7 @@ def train(arguments: argparse.Namespace) -> None:
 def main() -> None:
     parser = loop.options(__doc__)
     parser.add_argument("--tensor", type=int, default=2, help="ranks that share each block")
+    parser.add_argument("--sequences", type=int, default=1, help="of one batch")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
