@@ -177,6 +177,8 @@ class Cluster:
             process.kill()
         for process in self._processes:
             process.wait()
+        for host in self.hosts:
+            _await(lambda pid=host.pid: not Path("/proc", str(pid)).exists(), f"{host.name}'s end")
         self._groups.remove()
         shutil.rmtree(self.folder, ignore_errors=True)
 

@@ -40,6 +40,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--held-out", action="store_true", help="the third kept for the end instead")
     run.add_argument("--missing", action="store_true", help="only what is not in the folder yet")
     run.add_argument("--run", default=DIAGNOSE, help="a command with {source} in it")
+    run.add_argument("--record-only", action="store_true", help="do not diagnose")
     score = commands.add_parser("score", help="diagnose recorded jobs again, and score")
     score.set_defaults(command=_score)
     score.add_argument("folder", type=Path, help="where they were recorded")
@@ -94,9 +95,11 @@ def _run(arguments: argparse.Namespace) -> int:
             if not _record(case, arguments.out):
                 failed += 1
                 continue
-        results.append(_scored(folder, arguments.run))
-        print(table.row(results[-1]), flush=True)
-    print(f"\n{table.totals(results)}")
+        if not arguments.record_only:
+            results.append(_scored(folder, arguments.run))
+            print(table.row(results[-1]), flush=True)
+    if results:
+        print(f"\n{table.totals(results)}")
     return 1 if failed else 0
 
 

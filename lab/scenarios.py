@@ -136,8 +136,9 @@ def _hidden(job: Job) -> float:
 
 
 def _link(draw: random.Random, job: Job) -> list[Fault]:
-    mbit = job.rate_mbit / draw.uniform(3.0, 6.0)
-    return [faults.SlowLink(_when(draw, job), _host(draw, job), mbit)]
+    # stages pass on less than replicas, and the fewer stages the more of them share a link
+    times = draw.uniform(3.0, 6.0) * max(1.0, job.stages / 3)
+    return [faults.SlowLink(_when(draw, job), _host(draw, job), job.rate_mbit / times)]
 
 
 def _loss(draw: random.Random, job: Job) -> list[Fault]:
@@ -146,7 +147,7 @@ def _loss(draw: random.Random, job: Job) -> list[Fault]:
 
 def _quota(draw: random.Random, job: Job) -> list[Fault]:
     return [
-        faults.Quota(_when(draw, job), _host(draw, job), job.per_host * draw.uniform(0.16, 0.24))
+        faults.Quota(_when(draw, job), _host(draw, job), job.per_host * draw.uniform(0.09, 0.14))
     ]
 
 

@@ -121,9 +121,9 @@ def _tensor(name: str, draw: random.Random) -> Job:
         "layers": 3,
         "layer-ms": round(draw.uniform(9.0, 13.0), 1),
         "tensor": draw.choice([2, 4]),
-        "sequences": 4,
+        "sequences": 6,
     }
-    return Job(name, "tensor.py", 4, 2, 110, 600.0, options)
+    return Job(name, "tensor.py", 4, 2, 110, 300.0, options)
 
 
 def _pipelined(script: str) -> Callable[[str, random.Random], Job]:
