@@ -2,7 +2,7 @@
 # make test    install everything the tests need, and run them
 # make lint    ruff, mypy --strict, the import rules, clang-format
 # make wheel   test the built wheel in its own environment: 3 minutes
-# make lab     run jobs with faults on hosts made of namespaces, as root: an hour; see docs/lab.md
+# make lab     run jobs with faults on hosts made of namespaces, as root: 80 minutes; see docs/lab.md
 # make bench   measure the overhead in the trainer
 
 PYTHON ?= python3

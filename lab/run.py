@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from lab import record, scenarios, shapes, table, truth
+from lab import record, scenarios, table, truth
 from lab.hosts import NotPermittedError, check
 from lab.scenarios import Case
 from lab.score import Score, judge, judge_each
@@ -35,8 +35,8 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("names", nargs="*", help="scenarios, with wildcards; default: all")
     run.add_argument("--seed", type=int, default=0, help="the first seed")
     run.add_argument("--seeds", type=int, default=1, help="how many")
+    run.add_argument("--family", action="append", default=[], help="of faults: compute, hang, …")
     run.add_argument("--out", type=Path, default=Path("stepscope-runs/lab"))
-    run.add_argument("--healthy", action="store_true", help="healthy jobs of every shape instead")
     run.add_argument("--held-out", action="store_true", help="the third kept for the end instead")
     run.add_argument("--missing", action="store_true", help="only what is not in the folder yet")
     run.add_argument("--run", default=DIAGNOSE, help="a command with {source} in it")
@@ -45,6 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     score.set_defaults(command=_score)
     score.add_argument("folder", type=Path, help="where they were recorded")
     score.add_argument("names", nargs="*", help="scenarios, with wildcards; default: all")
+    score.add_argument("--family", action="append", default=[], help="of faults: compute, hang, …")
     score.add_argument("--run", default=DIAGNOSE, help="a command with {source} in it")
     score.add_argument("--held-out", action="store_true", help="the third kept for the end instead")
     score.add_argument("--everything", action="store_true", help="both")
@@ -61,10 +62,6 @@ def _list(arguments: argparse.Namespace) -> int:
 
 def chosen(arguments: argparse.Namespace) -> list[Case]:
     """The cases that the command line asks for, seed by seed."""
-    if arguments.healthy:
-        seeds = range(arguments.seed, arguments.seed + arguments.seeds)
-        every = [scenarios.healthy(kind, seed) for seed in seeds for kind in shapes.KINDS]
-        return [c for c in every if _matches(c.scenario, arguments.names)]
     return [
         case
         for seed in range(arguments.seed, arguments.seed + arguments.seeds)
@@ -72,6 +69,7 @@ def chosen(arguments: argparse.Namespace) -> list[Case]:
         if _matches(name, arguments.names)
         for case in [scenarios.case(name, seed)]
         if case.held_out == arguments.held_out
+        and (not arguments.family or case.family in arguments.family)
     ]
 
 
@@ -137,7 +135,9 @@ def _score(arguments: argparse.Namespace) -> int:
 
 
 def _wanted(known: dict[str, Any], arguments: argparse.Namespace) -> bool:
-    return bool(arguments.everything or known["held_out"] == arguments.held_out)
+    of_family = not arguments.family or known["family"] in arguments.family
+    part = arguments.everything or known["held_out"] == arguments.held_out
+    return bool(of_family and part)
 
 
 def _scored(folder: Path, command: str) -> Result:
