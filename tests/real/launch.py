@@ -30,7 +30,7 @@ from pathlib import Path
 def main(ranks: int, command: list[str], forked: bool) -> int:
     start = _forked(command) if forked else _executed(command)
     first = int(os.environ.get("FIRST_RANK", "0"))
-    job = {} if "MASTER_ADDR" in os.environ else _alone(ranks)
+    job = {} if "FIRST_RANK" in os.environ else _alone(ranks)
     pids = [
         start({**job, "RANK": str(first + local), "LOCAL_RANK": str(local)})
         for local in range(ranks)
