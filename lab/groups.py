@@ -43,6 +43,8 @@ class Groups:
 
     def make(self, host: str) -> None:
         if not self._folder.exists():
+            if self._v2:
+                (_V2 / "cgroup.subtree_control").write_text("+cpu")
             self._folder.mkdir()
             for file, value in _WEIGHT.items():
                 if (self._folder / file).exists():

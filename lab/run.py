@@ -23,8 +23,12 @@ DIAGNOSE = f"{sys.executable} -m stepscope.cli diagnose {{source}} --json"
 
 def main(words: list[str] | None = None) -> int:
     arguments = _parser().parse_args(words)
-    command: int = arguments.command(arguments)
-    return command
+    try:
+        status: int = arguments.command(arguments)
+    except KeyboardInterrupt:
+        print("\nstopped; what was recorded stays")
+        return 130
+    return status
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -237,10 +237,10 @@ def _one_after_the_other(draw: random.Random, job: Job) -> list[Fault]:
 
 
 def _at_once(draw: random.Random, job: Job) -> list[Fault]:
-    """A slow rank, and something that all suffer from beside it: neither hides the other."""
+    """A slow rank, and code that is slow on all: where nothing overlaps it, so that both cost."""
     when = _midway(draw, job)
     rank = _device(draw, job)[0]
-    other = draw.choice([_link, _sync])(draw, job)[0]
+    other = draw.choice([_sync] if job.stages > 1 else [_sync, _function])(draw, job)[0]
     return [dataclasses.replace(rank, when=when), dataclasses.replace(other, when=when)]
 
 
