@@ -8,7 +8,7 @@
 #include <sys/time.h>
 #include <time.h>
 
-typedef int (*clock_function)(clockid_t, struct timespec *);
+typedef int (*clock_function)(clockid_t, struct timespec*);
 
 static const long long SECOND = 1000000000;
 
@@ -16,7 +16,7 @@ static long long now_ns(void) {
     static clock_function real;
     static long long shift;
     if (!real) {
-        const char *text = getenv("LAB_CLOCK_NS");
+        const char* text = getenv("LAB_CLOCK_NS");
         shift = text ? atoll(text) : 0;
         real = (clock_function)dlsym(RTLD_NEXT, "clock_gettime");
     }
@@ -25,7 +25,7 @@ static long long now_ns(void) {
     return now.tv_sec * SECOND + now.tv_nsec + shift;
 }
 
-int clock_gettime(clockid_t clock, struct timespec *now) {
+int clock_gettime(clockid_t clock, struct timespec* now) {
     if (clock != CLOCK_REALTIME) {
         static clock_function real;
         if (!real) real = (clock_function)dlsym(RTLD_NEXT, "clock_gettime");
@@ -37,7 +37,7 @@ int clock_gettime(clockid_t clock, struct timespec *now) {
     return 0;
 }
 
-int gettimeofday(struct timeval *restrict now, void *restrict zone) {
+int gettimeofday(struct timeval* restrict now, void* restrict zone) {
     (void)zone;
     long long ns = now_ns();
     now->tv_sec = ns / SECOND;
@@ -45,7 +45,7 @@ int gettimeofday(struct timeval *restrict now, void *restrict zone) {
     return 0;
 }
 
-time_t time(time_t *now) {
+time_t time(time_t* now) {
     time_t seconds = now_ns() / SECOND;
     if (now) *now = seconds;
     return seconds;

@@ -109,9 +109,9 @@ def _layer(place: float) -> Draw:
         when, rank = _when(draw, job), _rank(draw, job)
         layers = job.layers_of(rank)
         layer = layers[min(int(place * len(layers)), len(layers) - 1)]
-        passes, factor = draw.choice(["layer", "forward", "backward"]), draw.uniform(1.5, 2.5)
+        passes, factor = draw.choice(["layer", "forward", "backward"]), draw.uniform(1.4, 2.2)
         one_of = len(layers) * (3 if passes == "forward" else 1.5 if passes == "backward" else 1)
-        return [faults.SlowLayer(when, rank, layer, 1 + (factor - 1) * one_of / 1.5, passes)]
+        return [faults.SlowLayer(when, rank, layer, 1 + (factor - 1) * one_of, passes)]
 
     return drawn
 
