@@ -2,6 +2,7 @@
 # make test    install everything the tests need, and run them
 # make lint    ruff, mypy --strict, the import rules, clang-format
 # make wheel   test the built wheel in its own environment: 3 minutes
+# make lab     run jobs with faults on hosts made of namespaces, as root: 80 minutes; see docs/lab.md
 # make bench   measure the overhead in the trainer
 
 PYTHON ?= python3
@@ -9,7 +10,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 BUILD := pyproject.toml setup.py constraints.txt $(wildcard native/*/*)
 
-.PHONY: demo test lint wheel bench clean
+.PHONY: demo test lint wheel lab bench clean
 
 demo: .venv/.demo
 	PATH="$(CURDIR)/$(BIN):$$PATH" OMP_NUM_THREADS=1 stepscope run --html stepscope-runs/demo.html -- \
@@ -23,7 +24,7 @@ test: .venv/.test
 	@$(BIN)/stepscope prepare > /dev/null 2>&1 &
 	$(BIN)/python -m pytest -m "not alone" --numprocesses auto --maxprocesses 4 \
 		--dist loadfile --no-loadscope-reorder
-	$(BIN)/python -m pytest -m alone tests/real
+	$(BIN)/python -m pytest -m alone tests/real tests/lab
 
 lint: .venv/.lint
 	$(BIN)/ruff check .
@@ -35,6 +36,9 @@ lint: .venv/.lint
 
 wheel:
 	.ci/wheel
+
+lab: .venv/.test
+	$(BIN)/python -m lab run --out stepscope-runs/lab
 
 bench: .venv/.demo
 	$(BIN)/python benchmarks/overhead.py

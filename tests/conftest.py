@@ -29,9 +29,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     them come long ones that start none, while what real jobs load is compiled."""
     items.sort(key=_turn)
     astray = [item.nodeid for item in items if item.get_closest_marker("alone")
-              and item.path.parent.name != "real"]  # fmt: skip
+              and item.path.parent.name not in ("real", "lab")]  # fmt: skip
     if astray:
-        raise pytest.UsageError(f"make test looks for tests marked alone in tests/real: {astray}")
+        known = "tests/real and tests/lab"
+        raise pytest.UsageError(f"make test looks for tests marked alone in {known}: {astray}")
 
 
 def _turn(item: pytest.Item) -> int:

@@ -1,0 +1,1 @@
+"""Training scripts in plain PyTorch, as users write them."""

@@ -1,0 +1,132 @@
+"""What is true about a recorded case: who, and what it cost by rank 0's own clock."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lab.faults import Fault
+from lab.scenarios import Case
+from lab.shapes import Job
+
+WARM_UP = 5
+"""First steps, which allocate and connect."""
+WORTH = 0.05
+"""A fault that costs less is no case: nobody could be expected to find it."""
+SLACK = 0.1
+"""Between the loss that is named and the measured one."""
+
+
+def step_times(folder: Path) -> dict[int, int]:
+    """Nanoseconds of each step that rank 0 finished."""
+    times = {}
+    for line in (folder / "steps.csv").read_text().splitlines():
+        step, began, ended = map(int, line.split(","))
+        times[step] = ended - began
+    return times
+
+
+def write(case: Case, folder: Path, twin: Path | None) -> dict[str, Any]:
+    """Writes `truth.json` beside the job; `twin` is the healthy run of the same job, if needed."""
+    truth: dict[str, Any] = {
+        "id": case.name, "scenario": case.scenario, "family": case.family, "seed": case.seed,
+        "held_out": case.held_out, "job": dataclasses.asdict(case.job),
+        "faults": [_described(fault, case.job) for fault in case.faults],
+    }  # fmt: skip
+    times = step_times(folder)
+    truth["steps"] = len(times)
+    if case.faults and not case.faults[0].hangs:
+        truth |= _cost(case, times, step_times(twin) if twin else None)
+    elif case.faults:
+        truth["hung_after"] = max(times, default=-1)
+    truth["expect"] = _expect(case, truth)
+    (folder / "truth.json").write_text(json.dumps(truth, indent=1) + "\n")
+    return truth
+
+
+def needs_twin(case: Case) -> bool:
+    """Whether nothing before the fault says what a step takes without it."""
+    return any(not fault.hangs and fault.when.first == 0 for fault in case.faults)
+
+
+def _described(fault: Fault, job: Job) -> dict[str, Any]:
+    expected = fault.expected(job)
+    ranks = [list(accepted) for accepted in expected.ranks]
+    hosts = sorted({f"host-{job.host_of(rank)}" for accepted in ranks for rank in accepted})
+    return {
+        "type": type(fault).__name__, **dataclasses.asdict(fault), "kind": expected.kind,
+        "ranks": ranks, "causes": list(expected.causes), "hosts": hosts,
+    }  # fmt: skip
+
+
+def _cost(case: Case, times: dict[int, int], twin: dict[int, int] | None) -> dict[str, Any]:
+    """What a step takes without faults, and the share of the faulty steps that they cost."""
+    ordinary = _ordinary(case.job, times)
+    first = min(fault.when.first for fault in case.faults)
+    if first > 0:
+        before = [ns for step, ns in ordinary.items() if step < first]
+        needed = sum(before) / len(before)
+    else:
+        assert twin is not None
+        healthy = _ordinary(case.job, twin).values()
+        needed = sum(healthy) / len(healthy)
+    each = [_lost(needed, ordinary, [fault]) for fault in case.faults]
+    return {
+        "needed_ns": round(needed), "lost": _lost(needed, ordinary, case.faults),
+        "lost_each": each, "worth": min(each) >= WORTH,
+    }  # fmt: skip
+
+
+def _lost(needed: float, ordinary: dict[int, int], faults: Sequence[Fault]) -> float:
+    struck = [ns for step, ns in ordinary.items() if _struck(faults, step)]
+    return round(1 - needed / (sum(struck) / len(struck)), 4)
+
+
+def _ordinary(job: Job, times: dict[int, int]) -> dict[int, int]:
+    """Without warm-up, checkpoints and evaluations, which healthy and faulty steps have alike."""
+    save, judge = (int(job.options.get(f"{what}-every", 0)) for what in ("checkpoint", "evaluate"))
+    return {
+        step: ns for step, ns in times.items()
+        if step >= WARM_UP and not (save and step % save == save - 1)
+        and not (judge and step % judge == 0)
+    }  # fmt: skip
+
+
+def _struck(faults: Sequence[Fault], step: int) -> bool:
+    spans = [fault.when for fault in faults]
+    return any(w.first <= step and (w.last is None or step <= w.last) for w in spans)
+
+
+def _expect(case: Case, truth: dict[str, Any]) -> dict[str, Any]:
+    """In the form that scorers of other people's jobs use."""
+    if not case.faults:
+        return {"type": "healthy", "states": ["healthy"]}
+    described = truth["faults"]
+    accepted = [
+        sorted(set().union(*choice)) for choice in _choices([f["ranks"] for f in described])
+    ]
+    expect: dict[str, Any] = {
+        "type": "culprit" if all(accepted) else "spread",
+        "kind": described[0]["kind"], "ranks": accepted,
+        "hosts": sorted({host for fault in described for host in fault["hosts"]}),
+        "causes": sorted({cause for fault in described for cause in fault["causes"]}),
+    }  # fmt: skip
+    if expect["type"] == "spread":
+        expect["min_ranks"] = case.job.world
+    last = max(f["when"]["last"] or case.job.steps - 1 for f in described)
+    if described[0]["kind"] == "slowdown":
+        expect["steps"] = [min(f["when"]["first"] for f in described), last]
+        expect["steps_slack"] = 10
+        expect["lost"] = [round(truth["lost"] - SLACK, 3), round(truth["lost"] + SLACK, 3)]
+    return expect
+
+
+def _choices(options: list[list[list[int]]]) -> list[list[list[int]]]:
+    """One accepted set of each fault, in all combinations."""
+    chosen: list[list[list[int]]] = [[]]
+    for accepted in options:
+        chosen = [[*before, ranks] for before in chosen for ranks in accepted]
+    return chosen

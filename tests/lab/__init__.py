@@ -1,0 +1,1 @@
+"""Tests of the lab: jobs on hosts in a box."""

@@ -1,0 +1,102 @@
+"""Scenarios are drawn by seed: the same seed the same job, and every fault has its place in it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lab import scenarios, shapes, truth
+from lab.jobs import conditions
+from lab.scenarios import Case
+
+CASES = [scenarios.case(name, seed) for name in scenarios.names() for seed in range(4)]
+
+
+def test_a_seed_says_everything() -> None:
+    again = [scenarios.case(name, seed) for name in scenarios.names() for seed in range(4)]
+    assert again == CASES
+
+
+def test_a_third_is_held_out() -> None:
+    share = sum(case.held_out for case in CASES) / len(CASES)
+    assert share == pytest.approx(1 / 3, abs=0.08)
+
+
+def test_culprits_are_ranks_of_the_job() -> None:
+    for case in CASES:
+        for fault in case.faults:
+            for ranks in fault.expected(case.job).ranks:
+                assert set(ranks) <= set(range(case.job.world)), case.name
+
+
+def test_faults_begin_and_end_within_the_job() -> None:
+    for case in CASES:
+        for fault in case.faults:
+            assert 0 <= fault.when.first < case.job.steps - 20, case.name
+            assert fault.when.last is None or fault.when.last < case.job.steps, case.name
+
+
+def test_a_healthy_twin_differs_by_the_fault_alone() -> None:
+    case = scenarios.case("own-pipeline-heavy-stage", 0)
+    twin = scenarios.twin(case)
+    assert twin.job.name == case.job.name
+    assert twin.faults == ()
+    assert "heavy-stage" in case.job.options
+    assert "heavy-stage" not in twin.job.options
+
+
+def test_every_kind_of_job_has_several_shapes() -> None:
+    for kind in shapes.KINDS:
+        drawn = {str(shapes.job(kind, number)) for number in range(shapes.SHAPES)}
+        assert len(drawn) == shapes.SHAPES
+
+
+def test_conditions_reach_the_ranks_that_they_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [{"what": "device", "ranks": [2], "first": 10, "last": 19, "factor": 3.0}]
+    (tmp_path / "conditions.json").write_text(json.dumps(rows))
+    monkeypatch.setenv("LAB_CONDITIONS", str(tmp_path / "conditions.json"))
+    factors = []
+    for rank, step in ((2, 9), (2, 10), (2, 19), (2, 20), (1, 10)):
+        mine = conditions.read(rank)
+        mine.step = step
+        factors.append(mine.factor("device"))
+    assert factors == [1.0, 3.0, 3.0, 1.0, 1.0]
+
+
+def recorded(folder: Path, step_ns: list[int]) -> Path:
+    folder.mkdir(exist_ok=True)
+    lines = [f"{step},0,{ns}\n" for step, ns in enumerate(step_ns)]
+    (folder / "steps.csv").write_text("".join(lines))
+    return folder
+
+
+def midway(seed: int = 0) -> Case:
+    """The first case whose fault begins in the middle and lasts."""
+    case = scenarios.case("fsdp-device", seed)
+    when = case.faults[0].when
+    return case if when.first > 0 and when.last is None else midway(seed + 1)
+
+
+def test_the_cost_of_a_fault_is_that_of_its_steps(tmp_path: Path) -> None:
+    case = midway()
+    first = case.faults[0].when.first
+    times = [100] * first + [150] * (case.job.steps - first)
+    found = truth.write(case, recorded(tmp_path / "job", times), None)
+    assert found["needed_ns"] == 100
+    assert found["lost"] == pytest.approx(1 / 3, abs=1e-3)
+    assert found["worth"]
+    assert found["expect"]["steps"] == [first, case.job.steps - 1]
+    assert json.loads((tmp_path / "job" / "truth.json").read_text())["lost"] == found["lost"]
+
+
+def test_a_fault_from_the_start_is_compared_with_the_healthy_twin(tmp_path: Path) -> None:
+    case = scenarios.case("own-pipeline-heavy-stage", 0)
+    assert truth.needs_twin(case)
+    twin = recorded(tmp_path / "twin", [98] * case.job.steps)
+    found = truth.write(case, recorded(tmp_path / "job", [100] * case.job.steps), twin)
+    assert found["lost"] == pytest.approx(0.02, abs=1e-3)
+    assert not found["worth"]
