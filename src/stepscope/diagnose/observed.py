@@ -50,6 +50,11 @@ class Observed:
     def total(self) -> Floats:
         return self.own.total
 
+    def adapter_of(self, host: str) -> str:
+        """The local name of a host's network adapter, `nic` where it is not known."""
+        found = next((one for one in self.window.job.hosts if one.name == host), None)
+        return found.nics[0] if found is not None and found.nics else "nic"
+
     @cached_property
     def comparable(self) -> Observed:
         """The same job with a basis for comparison where no two ranks do the same work.

@@ -13,6 +13,7 @@ from stepscope.diagnose.decide.by_kernels import (
     SlowGroupKernels,
 )
 from stepscope.diagnose.detect.desync import Desync
+from stepscope.diagnose.detect.edge_times import EdgeTimes
 from stepscope.diagnose.detect.gc_turns import GcTurns
 from stepscope.diagnose.detect.hang import Hang
 from stepscope.diagnose.detect.imbalance import StageImbalance, UnequalWork
@@ -48,7 +49,7 @@ PAPERS = ("ARGUS", "EROICA", "Holmes", "VenusTrace", "KAIR")
 STUCK: tuple[Detector, ...] = (Desync(), Mismatch(), Hang())
 STEP_TIMES: tuple[Detector, ...] = (StepTimes(),)
 SLOW_RANKS: tuple[Detector, ...] = (Stragglers(), BriefStragglers(), Transients(), GcStorms())
-SLOW_NETWORK: tuple[Detector, ...] = (SlowGroups(), SlowLinks(), RingEnds())
+SLOW_NETWORK: tuple[Detector, ...] = (SlowGroups(), SlowLinks(), RingEnds(), EdgeTimes())
 SLOW_KERNELS: tuple[Detector, ...] = (KernelStragglers(), KernelStalls(), SlowGroupKernels())
 STRUCTURE: tuple[Detector, ...] = (StageImbalance(), UnequalWork())
 EVERYONE: tuple[Detector, ...] = (

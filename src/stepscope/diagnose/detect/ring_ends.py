@@ -178,7 +178,7 @@ def _finding(job: Observed, rings: _Rings, change: _Change, votes: _Votes) -> Sl
         f"ends last in {100 * share:.0f} % of {votes.operators} operators, "
         f"by {votes.late_ns / 1e6:.1f} ms"
     )
-    devices = tuple(Device("nic", f"{name}/{_adapter(job, name)}", round(float(part), 3))
+    devices = tuple(Device("nic", f"{name}/{job.adapter_of(name)}", round(float(part), 3))
                     for name, part in zip(votes.hosts, votes.share, strict=True)
                     if part >= LEAST_SPREAD)  # fmt: skip
     return SlowLink(
@@ -192,8 +192,3 @@ def _finding(job: Observed, rings: _Rings, change: _Change, votes: _Votes) -> Sl
         values={"share": share, "operators": votes.operators, "late_ns": votes.late_ns},
         decisions=(Decision("ring-ends", True, ratio, LONGER, detail),),
     )  # fmt: skip
-
-
-def _adapter(job: Observed, host: str) -> str:
-    found = next((one for one in job.window.job.hosts if one.name == host), None)
-    return found.nics[0] if found is not None and found.nics else "nic"
