@@ -41,7 +41,7 @@ def test_a_healthy_job() -> None:
     found = said(SAMPLES["healthy"]())
     assert found.pop("stepscope_state state=healthy") == 1
     assert found.pop("stepscope_verdicts") == 0
-    assert set(found.values()) == {0} and len(found) == 5
+    assert set(found.values()) == {0} and len(found) == 6
 
 
 def test_a_hang_names_rank_and_cause() -> None:

@@ -133,8 +133,8 @@ def diagnose(
 
 
 def found(diagnosis: Diagnosis) -> bool:
-    """Whether somebody or something is accused: suspects do not count."""
-    return bool(diagnosis.accused)
+    """Whether somebody or something is accused, or the job hangs: suspects do not count."""
+    return bool(diagnosis.accused) or diagnosis.state == "hang"
 
 
 def with_rank(args: list[str]) -> list[str]:

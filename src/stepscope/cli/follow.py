@@ -131,7 +131,7 @@ class Watch:
         if self._last is None:
             return hang
         others = (verdict for verdict in self._last.verdicts if verdict.kind != "hang")
-        return replace(self._last, state="hang", verdicts=(*hang.verdicts, *others))
+        return replace(self._last.with_verdicts((*hang.verdicts, *others)), state="hang")
 
     def _warn(self) -> None:
         """Logs each problem of the source once, not at every diagnosis."""

@@ -16,7 +16,6 @@ import sys
 import termios
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -155,7 +154,7 @@ class Live:
             if verdict.kind != "slowdown" or identity(verdict) in self._previous
         )
         self._previous = {identity(verdict) for verdict in diagnosis.verdicts}
-        return replace(diagnosis, verdicts=kept)
+        return diagnosis.with_verdicts(kept)
 
     def _show(self, diagnosis: Diagnosis) -> None:
         self._screen.show(diagnosis)

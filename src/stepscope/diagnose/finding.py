@@ -7,7 +7,7 @@ them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 from stepscope.diagnose.suspect import Suspect
@@ -397,6 +397,21 @@ class Diagnosis:
     """Where the time of the steps went; None where no steps were recorded."""
     unaccounted: str = ""
     """Why the time cannot be accounted for, if the state is unknown."""
+
+    def with_verdicts(self, verdicts: tuple[Verdict, ...]) -> Diagnosis:
+        """The diagnosis with other verdicts; the ledger no longer explains what these lack."""
+        return replace(self, verdicts=verdicts, ledger=self._ledger_of(verdicts))
+
+    def _ledger_of(self, verdicts: tuple[Verdict, ...]) -> Ledger | None:
+        if self.ledger is None:
+            return None
+        kept = [(verdicts.index(self.verdicts[one.verdict]), one.fraction)
+                for one in self.ledger.lost if self.verdicts[one.verdict] in verdicts]  # fmt: skip
+        dropped = sum(one.fraction for one in self.ledger.lost) - sum(part for _, part in kept)
+        return replace(
+            self.ledger, lost=tuple(Entry(at, part) for at, part in kept),
+            unexplained_fraction=self.ledger.unexplained_fraction + max(dropped, 0.0),
+        )  # fmt: skip
 
     @property
     def accused(self) -> tuple[Verdict, ...]:
