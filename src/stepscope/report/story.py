@@ -97,7 +97,10 @@ def headline(diagnosis: Diagnosis) -> str:
         suspect = "" if diagnosis.accused else "suspect, "
         said = f"{status(diagnosis)}: {diagnosis.verdicts[0].summary}"
         return suspect + said + _and_more(diagnosis)
-    scope = ", ".join(_scope(diagnosis))
+    return _without_verdict(diagnosis, ", ".join(_scope(diagnosis)))
+
+
+def _without_verdict(diagnosis: Diagnosis, scope: str) -> str:
     match diagnosis.outcome:
         case "no data":
             return "no data: nothing was recorded"

@@ -113,7 +113,7 @@ def _sends(job: Observed) -> _Sends | None:
 
 
 def _edges(job: Observed, sends: _Sends, split: int | None) -> list[_Edge]:
-    """All edges; their usual time is their own before the change, without one that of the others."""
+    """All edges; usual is their own time before the change, without one that of the others."""
     found: list[_Edge] = []
     number = sends.source * (int(sends.target.max(initial=0)) + 1) + sends.target
     for edge in np.unique(number):

@@ -37,6 +37,8 @@ from stepscope.window import Floats, Ints, Window
 
 MOST_STEPS = LEAST_STEPS
 """With this number of steps L2 has enough windows. Our simulator."""
+LEAST_OF_A_JOB = 3
+"""Outside of traces, two steps may both be a pause that other jobs cause. Our simulator."""
 LEAST = 2
 """A single step does not show what belongs to the rank and what to the moment. Statistics."""
 EFFECT = 0.1
@@ -75,12 +77,9 @@ ENOUGH = 3
 simulator."""
 
 
-def applies(window: Window, steps: int) -> bool:
-    """Whether this is a trace of few steps; the first steps of a live job are warming up instead.
-
-    Only profilers record single operators of the host.
-    """
-    return LEAST <= steps < MOST_STEPS and window.table("host_ops") is not None
+def applies(steps: int, is_trace: bool) -> bool:
+    """Whether so few steps are judged that L2 has no windows."""
+    return (LEAST if is_trace else LEAST_OF_A_JOB) <= steps < MOST_STEPS
 
 
 def stragglers(
@@ -98,8 +97,9 @@ def stragglers(
     measured = measure(own, groups, period_ns, tests)
     if measured is None:
         return []
+    worst = measured.worst
     return [
-        Straggler(int(row), phase, 0, own.shape[1], float(measured.worst.mean[row]),
+        Straggler(int(row), phase, int(worst.first[row]), own.shape[1], float(worst.mean[row]),
                   float(measured.z[row]), measured.needed)
         for row in np.concatenate([np.zeros(0, np.int64), *groups])
         if measured.found[row]

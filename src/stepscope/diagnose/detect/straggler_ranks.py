@@ -53,7 +53,7 @@ class BriefStragglers:
     """Ranks that take longer than their peers in all steps of a short profiler trace."""
 
     name = "straggler-brief"
-    needs = Needs("host_ops", ranks=2)
+    needs = Needs("phases|comm_ops|steps", ranks=2)
 
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[Slowdown]:
         if is_brief(job):
@@ -116,7 +116,7 @@ def _all_stragglers(job: Observed, look: Look) -> list[Straggler]:
 
 def is_brief(job: Observed) -> bool:
     """Whether only a few steps of a trace were recorded."""
-    return brief.applies(job.window, len(job.line.steps) - job.line.warm_up)
+    return brief.applies(len(job.line.steps) - job.line.warm_up, job.line.is_trace)
 
 
 def _shift(one: Straggler, columns: int) -> Straggler:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -16,6 +16,9 @@ WARM_UP_STEPS = 5
 4). Our simulator."""
 WARM_UP_SHARE = 0.1
 """In a short window at most this share of the steps counts as warm-up. Our simulator."""
+FIRST_SHARE, FEW_STEPS = 0.34, 20
+"""Of fewer than twenty steps from the very start of a job, a third is warm-up: two of six. Our
+simulator."""
 LONGEST_PERIOD = 1000
 """If a step starts this many median steps after the previous one, the clock jumped, or it is
 another run. Our simulator."""
@@ -29,6 +32,8 @@ class Timeline:
     steps: Ints
     start_ns: Ints
     duration_ns: Floats
+    is_trace: bool = False
+    """Whether a profiler recorded them: it is started when the job has warmed up."""
 
     @cached_property
     def period_ns(self) -> Floats:
@@ -54,7 +59,10 @@ class Timeline:
     @cached_property
     def warm_up(self) -> int:
         """The number of first columns that are warm-up and not judged."""
-        return min(WARM_UP_STEPS, int(len(self.steps) * WARM_UP_SHARE))
+        share = WARM_UP_SHARE
+        if not self.is_trace and len(self.steps) and self.steps[0] < WARM_UP_STEPS:
+            share = FIRST_SHARE if len(self.steps) < FEW_STEPS else share
+        return min(WARM_UP_STEPS, int(len(self.steps) * share))
 
     @cached_property
     def typical_ns(self) -> float:
@@ -118,7 +126,8 @@ def timeline(window: Window) -> Timeline:
         if table is not None and table.has("step", begin):
             table = table.take((table.ints("step") >= 0) & (table.ints("rank") >= 0))
             if len(table):
-                return _grid(ranks, table, table.ints(begin))
+                grid = _grid(ranks, table, table.ints(begin))
+                return replace(grid, is_trace=window.table("host_ops") is not None)
     return Timeline(ranks, np.zeros(0, np.int64), *_empty(len(ranks)))
 
 
