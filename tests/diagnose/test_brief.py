@@ -207,7 +207,24 @@ def test_the_first_steps_of_a_live_job_are_not_judged_so() -> None:
     assert not diagnose(without(job, "host_ops")).verdicts
 
 
-@pytest.mark.parametrize(("steps", "does"), [(1, False), (2, True), (19, True), (20, False)])
+@pytest.mark.parametrize(
+    ("times", "least", "most"), [(1.5, 0.4, 0.5), (2.5, 0.5, 0.7), (5.0, 0.6, 0.9)]
+)
+def test_a_single_step_is_judged_with_less_confidence(
+    times: float, least: float, most: float
+) -> None:
+    fault = Fault((1,), "backward-compute", 0, times=times)
+    (verdict,) = diagnose(a_few_steps(4, 1, fault, noise=0.02)).verdicts
+    assert (verdict.ranks, verdict.phase) == ((1,), "backward-compute")
+    assert least <= verdict.confidence < most
+
+
+def test_a_single_healthy_step_blames_nobody() -> None:
+    for ranks in (2, 4, 8):
+        assert diagnose(a_few_steps(ranks, 1)).verdicts == ()
+
+
+@pytest.mark.parametrize(("steps", "does"), [(0, False), (1, True), (19, True), (20, False)])
 def test_it_looks_at_traces_of_few_steps(steps: int, does: bool) -> None:
     assert brief.applies(a_few_steps(2, 4), steps) is does
 

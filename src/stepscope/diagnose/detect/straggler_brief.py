@@ -37,8 +37,13 @@ from stepscope.window import Floats, Ints, Window
 
 MOST_STEPS = LEAST_STEPS
 """With this number of steps L2 has enough windows. Our simulator."""
-LEAST = 2
-"""A single step does not show what belongs to the rank and what to the moment. Statistics."""
+SEVERAL = 2
+"""Steps from which the noise of single steps is known. Statistics."""
+ONE_STEP_SIGMAS = 11.0
+"""In standard errors of `USUAL_NOISE`, how far above its peers a rank must be in a single step to
+be as certain as at the alarm limit of several. One step does not show what belongs to the rank and
+what to the moment: at half as much again as its peers a rank is a suspect, from twice as much on
+more likely the culprit than not. Our choice."""
 EFFECT = 0.1
 """Twice the smallest ratio that L2 believes. At 0.15 as many healthy jobs blame a rank (15 of
 3,060, here 16), and of ranks 15 % slower, among four with 3 % noise, six steps show 22 % and not
@@ -60,6 +65,9 @@ slow among four with 10 % noise is still found in 94 %. Our simulator."""
 PEER_ALARMS = 0.01
 """Among many ranks one strays farther: then the limit is what one healthy job in a hundred reaches.
 Statistics."""
+ONE_STEP_EFFECT = 0.3
+"""Smallest ratio in a single step, where a moment's delay looks the same: that of a pair. Our
+choice."""
 USUAL_NOISE = 0.15
 """Noise of single steps' ratios if steps scatter by 10 %, in a pair. Student's quantile for two
 ranks and three steps is 60; hardly a job in which less was observed scatters more than this. Our
@@ -80,7 +88,7 @@ def applies(window: Window, steps: int) -> bool:
 
     Only profilers record single operators of the host.
     """
-    return LEAST <= steps < MOST_STEPS and window.table("host_ops") is not None
+    return 1 <= steps < MOST_STEPS and window.table("host_ops") is not None
 
 
 def stragglers(
@@ -107,25 +115,26 @@ def stragglers(
 
 
 def measure(own: Floats, groups: Sequence[Ints], period_ns: float, tests: int) -> Measured | None:
-    """How far each rank's own time exceeds its peers' throughout; None in a single step."""
-    if period_ns <= 0 or own.shape[1] < LEAST:
+    """How far each rank's own time exceeds its peers' throughout; None without steps."""
+    if period_ns <= 0 or not own.shape[1]:
         return None
     pad = max(PAD * period_ns, PAD_NS)
     excess = log_ratios(own, groups, pad)
     looked = _Looked(excess, _known(excess, groups), stats.row_medians(excess))
     noise, needed = looked.surest(FALSE_ALARMS / max(tests, 1))
+    alarm = needed if own.shape[1] >= SEVERAL else 0.0  # one step: as certain as it is
     above, rows = _above_peers(tests), len(own)
     effect, z, floor, persists, spread = (np.full(rows, np.nan) for _ in range(5))
     for group in looked.groups:
         for row in group:
             effect[row], z[row] = looked.significance(row, noise)
             floor[row], persists[row] = looked.floor(group), looked.persists(row)
-            if effect[row] >= floor[row] and z[row] >= needed and persists[row]:
+            if effect[row] >= floor[row] and z[row] >= alarm and persists[row]:
                 spread[row] = above * looked.spread(group, row)  # expensive: a sort of all ranks
     alike = np.ones(rows)
     gates = (
         Gate("effect", effect, floor, "log-ratio to its peers, in the median over the steps"),
-        Gate("noise", z, needed * alike, "standard deviations above its peers"),
+        Gate("noise", z, alarm * alike, "standard deviations above its peers"),
         Gate("persistence", persists, alike, "high in most single steps", False),
         Gate("above-peers", effect, spread, "how much its peers differ among themselves"),
     )
@@ -137,7 +146,7 @@ def measure(own: Floats, groups: Sequence[Ints], period_ns: float, tests: int) -
 def _known(excess: Floats, groups: Sequence[Ints]) -> list[Ints]:
     """The groups without ranks that have too few known steps to be compared."""
     steps = np.isfinite(excess).sum(axis=1)
-    known = [group[steps[group] >= LEAST] for group in groups]
+    known = [group[steps[group] >= min(SEVERAL, excess.shape[1])] for group in groups]
     return [group for group in known if group.size > 1]
 
 
@@ -152,7 +161,7 @@ class _Looked:
     @cached_property
     def noise(self) -> float:
         """Of single steps, pooled over all groups."""
-        if not self.groups:
+        if not self.groups or self.excess.shape[1] < SEVERAL:
             return 0.0
         return stats.step_noise(self.excess[np.concatenate(self.groups)])
 
@@ -168,6 +177,8 @@ class _Looked:
         less was observed.
         """
         steps: int = self.excess.shape[1]
+        if steps < SEVERAL:
+            return USUAL_NOISE, ONE_STEP_SIGMAS
         observed = max(self.noise, float(np.finfo(np.float64).tiny))
         needed = stats.student(1 - alarms, max(self.independent * (steps - 1), 1))
         known = NormalDist().inv_cdf(1 - alarms)
@@ -179,12 +190,14 @@ class _Looked:
         """The smallest effect that is believed."""
         least = effect_floor(self.noise)
         alone = group.size == 2 and self.independent - 1 < ENOUGH
-        return max(least, float(np.log1p(PAIR_EFFECT if alone else EFFECT)))
+        single = ONE_STEP_EFFECT if self.excess.shape[1] < SEVERAL else EFFECT
+        return max(least, float(np.log1p(PAIR_EFFECT if alone else single)))
 
     def significance(self, row: int, noise: float) -> tuple[float, float]:
         """The effect of a row, and the same in standard errors."""
         effect, steps = float(self.middle[row]), int(np.isfinite(self.excess[row]).sum())
-        return effect, effect * math.sqrt(steps) / (MEDIAN_ERROR * noise)
+        error = MEDIAN_ERROR if steps >= SEVERAL else 1.0
+        return effect, effect * math.sqrt(steps) / (error * noise)
 
     def persists(self, row: int) -> bool:
         values = self.excess[row][np.isfinite(self.excess[row])]
