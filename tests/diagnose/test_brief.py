@@ -201,15 +201,47 @@ def test_a_healthy_trace_is_silence(ranks: int) -> None:
         assert (found.state, found.verdicts) == ("healthy", ())
 
 
-def test_the_first_steps_of_a_live_job_are_not_judged_so() -> None:
+def test_the_first_steps_of_a_live_job_are_warm_up() -> None:
+    """Of eight steps from the very start two are not judged; a trace may begin anywhere."""
     job = a_few_steps(4, 8, Fault((1,), "backward-compute", 0, times=2.0))
     assert diagnose(job).verdicts
-    assert not diagnose(without(job, "host_ops")).verdicts
+    assert diagnose(without(job, "host_ops")).verdicts
+    slow_at_first = a_few_steps(4, 8, Fault((1,), "backward-compute", 0, 2, times=2.0))
+    assert not diagnose(without(slow_at_first, "host_ops")).verdicts
 
 
-@pytest.mark.parametrize(("steps", "does"), [(1, False), (2, True), (19, True), (20, False)])
+@pytest.mark.parametrize(
+    ("times", "least", "most"), [(1.5, 0.4, 0.5), (2.5, 0.5, 0.7), (5.0, 0.6, 0.9)]
+)
+def test_a_single_step_is_judged_with_less_confidence(
+    times: float, least: float, most: float
+) -> None:
+    fault = Fault((1,), "backward-compute", 0, times=times)
+    (verdict,) = diagnose(a_few_steps(4, 1, fault, noise=0.02)).verdicts
+    assert (verdict.ranks, verdict.phase) == ((1,), "backward-compute")
+    assert least <= verdict.confidence < most
+
+
+def test_a_single_healthy_step_blames_nobody() -> None:
+    for ranks in (2, 4, 8):
+        assert diagnose(a_few_steps(ranks, 1)).verdicts == ()
+
+
+@pytest.mark.parametrize(("steps", "does"), [(0, False), (1, True), (19, True), (20, False)])
 def test_it_looks_at_traces_of_few_steps(steps: int, does: bool) -> None:
-    assert brief.applies(a_few_steps(2, 4), steps) is does
+    assert brief.applies(steps, is_trace=True) is does
+
+
+@pytest.mark.parametrize(("steps", "does"), [(2, False), (3, True), (19, True), (20, False)])
+def test_it_looks_at_jobs_of_few_steps(steps: int, does: bool) -> None:
+    assert brief.applies(steps, is_trace=False) is does
+
+
+def test_seven_steps_of_twice_the_time_after_seven_of_once_are_found() -> None:
+    fault = Fault((2,), "backward-compute", 12, times=2.0)
+    (verdict,) = diagnose(a_job(ranks=4, steps=19, faults=[fault])).verdicts
+    assert verdict.ranks == (2,)
+    assert verdict.steps is not None and verdict.steps[0] == 12
 
 
 @settings(deadline=None, max_examples=60)

@@ -24,6 +24,7 @@ from stepscope.diagnose.detect.published.argus_l2 import ArgusL2Published
 from stepscope.diagnose.detect.published.argus_l3 import ArgusL3Published
 from stepscope.diagnose.detect.regression.shared import SharedRegression
 from stepscope.diagnose.detect.ring_ends import RingEnds
+from stepscope.diagnose.detect.slow_loader import SlowLoader
 from stepscope.diagnose.detect.slow_single_kernel import SlowSingleKernels
 from stepscope.diagnose.detect.straggler_ranks import BriefStragglers, GcStorms, Stragglers
 from stepscope.diagnose.detect.transient_ranks import Transients
@@ -50,7 +51,12 @@ STUCK: tuple[Detector, ...] = (Desync(), Mismatch(), Hang())
 STEP_TIMES: tuple[Detector, ...] = (StepTimes(),)
 SLOW_RANKS: tuple[Detector, ...] = (Stragglers(), BriefStragglers(), Transients(), GcStorms())
 SLOW_NETWORK: tuple[Detector, ...] = (SlowGroups(), SlowLinks(), RingEnds(), EdgeTimes())
-SLOW_KERNELS: tuple[Detector, ...] = (KernelStragglers(), KernelStalls(), SlowGroupKernels())
+SLOW_KERNELS: tuple[Detector, ...] = (
+    KernelStragglers(),
+    KernelStalls(),
+    SlowGroupKernels(),
+    SlowLoader(),
+)
 STRUCTURE: tuple[Detector, ...] = (StageImbalance(), UnequalWork())
 EVERYONE: tuple[Detector, ...] = (
     SharedRegression(),

@@ -60,6 +60,8 @@ from stepscope.diagnose.settings import DEFAULT, Settings
 from stepscope.diagnose.suspect import Suspect
 from stepscope.window import Floats, Window
 
+FEW_STEPS = 10
+"""In fewer steps no change of the step time can be told from noise. Statistics (`step_time`)."""
 HALF = 0.5
 """Culprits that cost this part of what unequal work costs explain it: naming them is shorter. Our
 simulator."""
@@ -296,6 +298,9 @@ def _unaccounted(job: Observed, settings: Settings) -> str:
     if not len(job.line.steps):
         known = job.window.table("comm_ops") is not None or job.window.table("kernels") is not None
         return "" if known else "no steps were recorded"
+    judged = len(job.line.steps) - job.line.warm_up
+    if judged < FEW_STEPS and not job.line.is_trace:
+        return f"only {judged} steps were judged, and whether they were faster before is unknown"
     if not job.own.phases:
         return "of its steps nothing but their length is known, so waiting cannot be told from work"
     return ""

@@ -3,7 +3,7 @@
     python -m tests.formats.flight_recorder.gloo_scenes FOLDER
 
 All scenes run at once, forked from one process: importing torch is what takes long. Every rank
-dumps three seconds after the last of its job began, whatever it is doing then, as a pickle and as
+dumps six seconds after the last of its job began, whatever it is doing then, as a pickle and as
 JSON, and goes when all have dumped: what it left would fail in the recorders of the others. A rank
 that gets more than it expects is killed by gloo and leaves no dump.
 """
@@ -22,9 +22,9 @@ WORLD = 4
 CULPRIT = 2
 FAULTY_STEP = 5
 STEPS = 10
-DUMPS_AFTER_SECONDS = 3.0
+DUMPS_AFTER_SECONDS = 6.0  # 72 processes start, and a wait must be a second old
 LIVE_SECONDS = 0.02
-WAITS_SECONDS = 10.0  # for ranks that gloo may have killed
+WAITS_SECONDS = 20.0  # for ranks that gloo may have killed
 
 
 def healthy(dist: Any, torch: Any, rank: int) -> None:

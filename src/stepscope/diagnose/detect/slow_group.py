@@ -79,7 +79,7 @@ class _Operators:
 def slow_transfers(job: Observed) -> list[SlowTransfer]:
     """Every place that is persistently slower than its equals, the costliest first."""
     operators = _operators(job)
-    if operators is None or not len(job.line.steps):
+    if operators is None or len(job.line.steps) < brief.SEVERAL:
         return []
     classes = _classes(operators.places)
     tests = sum(map(len, classes))

@@ -33,14 +33,19 @@ from stepscope.diagnose.detect.straggler import (
     log_ratios,
 )
 from stepscope.diagnose.numeric import stats
-from stepscope.window import Floats, Ints, Window
+from stepscope.window import Floats, Ints
 
 MOST_STEPS = LEAST_STEPS
 """With this number of steps L2 has enough windows. Our simulator."""
 LEAST_OF_A_JOB = 3
 """Outside of traces, two steps may both be a pause that other jobs cause. Our simulator."""
-LEAST = 2
-"""A single step does not show what belongs to the rank and what to the moment. Statistics."""
+SEVERAL = 2
+"""Steps from which the noise of single steps is known. Statistics."""
+ONE_STEP_SIGMAS = 11.0
+"""In standard errors of `USUAL_NOISE`, how far above its peers a rank must be in a single step to
+be as certain as at the alarm limit of several. One step does not show what belongs to the rank and
+what to the moment: at half as much again as its peers a rank is a suspect, from twice as much on
+more likely the culprit than not. Our choice."""
 EFFECT = 0.1
 """Twice the smallest ratio that L2 believes. At 0.15 as many healthy jobs blame a rank (15 of
 3,060, here 16), and of ranks 15 % slower, among four with 3 % noise, six steps show 22 % and not
@@ -52,6 +57,9 @@ phases, which no mean of ten steps evens out, hid a pause of 50 ms in one of sev
 PERSISTENCE = 0.8
 """This part of the steps must show half the effect on their own: all of four, four of five. Our
 simulator."""
+NORMAL_BEFORE = 0.5
+"""A rank became slow if it was above its peers by less than this part of it before. Our
+simulator."""
 SUSPECTS = 4
 """One in so many peers may be slow itself, and is not used to measure what the innocent differ by.
 Our simulator."""
@@ -62,6 +70,9 @@ slow among four with 10 % noise is still found in 94 %. Our simulator."""
 PEER_ALARMS = 0.01
 """Among many ranks one strays farther: then the limit is what one healthy job in a hundred reaches.
 Statistics."""
+ONE_STEP_EFFECT = 0.3
+"""Smallest ratio in a single step, where a moment's delay looks the same: that of a pair. Our
+choice."""
 USUAL_NOISE = 0.15
 """Noise of single steps' ratios if steps scatter by 10 %, in a pair. Student's quantile for two
 ranks and three steps is 60; hardly a job in which less was observed scatters more than this. Our
@@ -79,7 +90,7 @@ simulator."""
 
 def applies(steps: int, is_trace: bool) -> bool:
     """Whether so few steps are judged that L2 has no windows."""
-    return (LEAST if is_trace else LEAST_OF_A_JOB) <= steps < MOST_STEPS
+    return (1 if is_trace else LEAST_OF_A_JOB) <= steps < MOST_STEPS
 
 
 def stragglers(
@@ -107,37 +118,68 @@ def stragglers(
 
 
 def measure(own: Floats, groups: Sequence[Ints], period_ns: float, tests: int) -> Measured | None:
-    """How far each rank's own time exceeds its peers' throughout; None in a single step."""
-    if period_ns <= 0 or own.shape[1] < LEAST:
+    """How far each rank's own time exceeds its peers', throughout or since some step.
+
+    None without steps.
+    """
+    steps = own.shape[1]
+    if period_ns <= 0 or not steps:
         return None
-    pad = max(PAD * period_ns, PAD_NS)
-    excess = log_ratios(own, groups, pad)
+    excess = log_ratios(own, groups, max(PAD * period_ns, PAD_NS))
+    first = _onsets(excess)
+    since = np.where(np.arange(steps) >= first[:, None], excess, np.nan)
     looked = _Looked(excess, _known(excess, groups), stats.row_medians(excess))
-    noise, needed = looked.surest(FALSE_ALARMS / max(tests, 1))
-    above, rows = _above_peers(tests), len(own)
-    effect, z, floor, persists, spread = (np.full(rows, np.nan) for _ in range(5))
+    effect = np.where(first > 0, stats.row_medians(since), looked.middle)
+    alarms = FALSE_ALARMS / max(tests, 1)
+    noise, needed = looked.surest(alarms)
+    z = _significance(effect, since, noise)
+    limit = np.where(first > 0, looked.surest(alarms / steps)[1], needed)
+    limit = limit if steps >= SEVERAL else np.zeros(len(own))  # one step: as certain as it is
+    floor, persists, spread = (np.full(len(own), np.nan) for _ in range(3))
+    above = _above_peers(tests)
     for group in looked.groups:
-        for row in group:
-            effect[row], z[row] = looked.significance(row, noise)
-            floor[row], persists[row] = looked.floor(group), looked.persists(row)
-            if effect[row] >= floor[row] and z[row] >= needed and persists[row]:
-                spread[row] = above * looked.spread(group, row)  # expensive: a sort of all ranks
-    alike = np.ones(rows)
+        floor[group] = looked.floor(group)
+        for row in group[(effect[group] >= floor[group]) & (z[group] >= limit[group])]:
+            persists[row] = _persists(since[row])
+            spread[row] = above * looked.spread(group, row)  # expensive: a sort of all ranks
     gates = (
-        Gate("effect", effect, floor, "log-ratio to its peers, in the median over the steps"),
-        Gate("noise", z, needed * alike, "standard deviations above its peers"),
-        Gate("persistence", persists, alike, "high in most single steps", False),
+        Gate("effect", effect, floor, "log-ratio to its peers, in the median of its steps"),
+        Gate("noise", z, limit, "standard deviations above its peers"),
+        Gate("persistence", persists, np.ones(len(own)), "high in most single steps", False),
         Gate("above-peers", effect, spread, "how much its peers differ among themselves"),
     )
-    whole = np.full(rows, own.shape[1], np.int64)
-    worst = stats.Stretches(np.zeros(rows, np.int64), whole, effect, whole)
+    stop = np.full(len(own), steps, np.int64)
+    worst = stats.Stretches(first, stop, effect, stop - first)
     return Measured(worst, z, needed, 1, 0, gates)
+
+
+def _onsets(excess: Floats) -> Ints:
+    """For each row the column from which it is high, if it was normal before; 0 of others.
+
+    Every step since is above every step before, as noise does not order them.
+    """
+    rows, steps = excess.shape
+    splits = np.arange(LEAST_OF_A_JOB, steps - LEAST_OF_A_JOB + 1)
+    if not splits.size:
+        return np.zeros(rows, np.int64)
+    total = np.cumsum(np.nan_to_num(excess), axis=1)
+    before = total[:, splits - 1] / splits
+    after = (total[:, -1:] - total[:, splits - 1]) / (steps - splits)
+    rise = (after - before) * np.sqrt(splits * (steps - splits))
+    best = rise.argmax(axis=1)[:, None]
+    low, high = (np.take_along_axis(part, best, axis=1)[:, 0] for part in (before, after))
+    first = splits[best[:, 0]]
+    later = np.arange(steps) >= first[:, None]
+    least = np.where(later & np.isfinite(excess), excess, np.inf).min(axis=1)
+    most = np.where(~later & np.isfinite(excess), excess, -np.inf).max(axis=1)
+    rose = (low < NORMAL_BEFORE * high) & (high >= np.log1p(PAIR_EFFECT)) & (least > most)
+    return np.where(rose, first, 0)
 
 
 def _known(excess: Floats, groups: Sequence[Ints]) -> list[Ints]:
     """The groups without ranks that have too few known steps to be compared."""
     steps = np.isfinite(excess).sum(axis=1)
-    known = [group[steps[group] >= LEAST] for group in groups]
+    known = [group[steps[group] >= min(SEVERAL, excess.shape[1])] for group in groups]
     return [group for group in known if group.size > 1]
 
 
@@ -152,7 +194,7 @@ class _Looked:
     @cached_property
     def noise(self) -> float:
         """Of single steps, pooled over all groups."""
-        if not self.groups:
+        if not self.groups or self.excess.shape[1] < SEVERAL:
             return 0.0
         return stats.step_noise(self.excess[np.concatenate(self.groups)])
 
@@ -168,6 +210,8 @@ class _Looked:
         less was observed.
         """
         steps: int = self.excess.shape[1]
+        if steps < SEVERAL:
+            return USUAL_NOISE, ONE_STEP_SIGMAS
         observed = max(self.noise, float(np.finfo(np.float64).tiny))
         needed = stats.student(1 - alarms, max(self.independent * (steps - 1), 1))
         known = NormalDist().inv_cdf(1 - alarms)
@@ -179,16 +223,8 @@ class _Looked:
         """The smallest effect that is believed."""
         least = effect_floor(self.noise)
         alone = group.size == 2 and self.independent - 1 < ENOUGH
-        return max(least, float(np.log1p(PAIR_EFFECT if alone else EFFECT)))
-
-    def significance(self, row: int, noise: float) -> tuple[float, float]:
-        """The effect of a row, and the same in standard errors."""
-        effect, steps = float(self.middle[row]), int(np.isfinite(self.excess[row]).sum())
-        return effect, effect * math.sqrt(steps) / (MEDIAN_ERROR * noise)
-
-    def persists(self, row: int) -> bool:
-        values = self.excess[row][np.isfinite(self.excess[row])]
-        return float(np.mean(values > self.middle[row] / 2)) >= PERSISTENCE
+        single = ONE_STEP_EFFECT if self.excess.shape[1] < SEVERAL else EFFECT
+        return max(least, float(np.log1p(PAIR_EFFECT if alone else single)))
 
     def spread(self, group: Ints, row: int) -> float:
         """How far healthy ranks differ from their peers, the worst one in four left out."""
@@ -197,6 +233,19 @@ class _Looked:
         elsewhere = [self.middle[one] for one in self.groups if one is not group]
         strays = np.sort(np.abs(np.concatenate((own, *elsewhere))))
         return float(strays[-1 - strays.size // SUSPECTS]) if strays.size else 0.0
+
+
+def _significance(effect: Floats, since: Floats, noise: float) -> Floats:
+    """The effect of each row in standard errors."""
+    steps = np.isfinite(since).sum(axis=1)
+    error = np.where(steps >= SEVERAL, MEDIAN_ERROR, 1.0)
+    return np.asarray(effect * np.sqrt(steps) / (error * noise))
+
+
+def _persists(since: Floats) -> float:
+    """1 if most of the known steps are high on their own, else 0."""
+    values = since[np.isfinite(since)]
+    return float(np.mean(values > np.median(values) / 2) >= PERSISTENCE)
 
 
 def _above_peers(tests: int) -> float:
