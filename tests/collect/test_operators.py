@@ -189,10 +189,14 @@ def test_kernels_in_cpp_know_every_end_of_ddps_buckets(recording: Recording) -> 
 
 
 def test_ddps_wait_for_its_buckets_is_waiting(job: Recording) -> None:
+    """The last rank to compute its gradients need not wait."""
+    waited = []
     for rank in RANKS:
         phases = job.of(rank).records(RecordKind.PHASE)
         first, second, *_ = [p for p in phases if p.name == "backward-compute"]
-        assert 0 < first.fields[3] < first.fields[2] and 0 < second.fields[3] < second.fields[2]
+        assert first.fields[3] < first.fields[2] and second.fields[3] < second.fields[2]
+        waited += [first.fields[3], second.fields[3]]
+    assert min(waited) >= 0 and max(waited) > 0
 
 
 def backward(job: Recording, scene: str, rank: int) -> tuple[int, int]:
