@@ -18,6 +18,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+import stepscope
 from tests.collect.gloo_modes import LATE, LATE_SECONDS
 
 SCENES: dict[str, Callable[[], Any]] = {}
@@ -336,6 +337,20 @@ def a_callback_after_ddps() -> Any:
     """The reducer's own callback waits; this one comes later."""
     call = sleep if dist.get_rank() == LATE else nothing
     return reduced(nothing, lambda: queue_callback(call))
+
+
+@scene
+def buffers() -> Any:
+    """DDP broadcasts those of the first rank in every forward."""
+    model = DistributedDataParallel(nn.Sequential(network(), nn.BatchNorm1d(8)))
+    store, rows = dist.distributed_c10d._get_default_store(), mine(16).reshape(2, 8)
+    if dist.get_rank():
+        store.set(f"forward {dist.get_rank()}", "")
+    else:
+        store.wait([f"forward {other}" for other in (1, 2, 3)])
+        sleep()
+    with stepscope.phase("forward"):
+        return model(rows)
 
 
 @scene

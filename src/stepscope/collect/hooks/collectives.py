@@ -19,6 +19,7 @@ from typing import Protocol
 from stepscope.collect.guard import report
 from stepscope.collect.hooks import native_operators, python_operators
 from stepscope.collect.hooks.groups import GroupRegistry
+from stepscope.collect.hooks.work_wait import watch_broadcasts
 from stepscope.collect.session import Session
 
 
@@ -35,6 +36,7 @@ def install(session: Session, registry: GroupRegistry) -> OperatorWatch:
     Raises:
         AttributeError, RuntimeError: this torch has no such operators or no such dispatcher call.
     """
+    watch_broadcasts(session)
     try:
         watch = native_operators.install(session, registry)
         if watch is not None:
