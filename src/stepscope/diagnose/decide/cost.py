@@ -26,6 +26,11 @@ ABOUT = 10
 COVERED = 0.5
 """Arrivals limit the cost only where they were recorded in this part of the steps in question. Our
 simulator."""
+LEAST_EITHER, BEYOND = 8, 5.0
+"""Steps while a rank is slow, and while it is not, and standard errors by which the former must be
+longer. Statistics."""
+MEDIAN_ERROR = 1.25
+"""Standard error of a median in those of a mean. Statistics."""
 MOST_ALONE = 8
 """Number of culprits, the slowest first, that are also healed one by one: a replay of ten thousand
 ranks takes a tenth of a second. Our simulator."""
@@ -90,7 +95,31 @@ def _lost_by(
         lost_ns = max(lost_ns, _sum(one, healing.lost_ns(healing.of(one))[part]))
     if limit is not None and not healing.replays(one):
         lost_ns = min(lost_ns, limit)
-    return _share_of(healing.job, lost_ns, part)
+    share = _share_of(healing.job, lost_ns, part)
+    measured = _measured_ns(healing.job, one) * max(one.excess_ns, 1.0) / weight
+    return max(share, _share_of(healing.job, measured * _count(one, healing.job), one.columns))
+
+
+def _count(one: Suspect, job: Observed) -> int:
+    return np.arange(len(job.line.steps))[one.columns].size
+
+
+def _measured_ns(job: Observed, one: Suspect) -> float:
+    """How much longer steps were, per step, while the rank was slow than while it was not.
+
+    At most its own excess; 0 where it was always slow, or steps did not get longer beyond noise.
+    No model may veto it: an edge may be missing from a graph.
+    """
+    period, inside = job.line.job_period_ns, np.zeros(len(job.line.steps), np.bool_)
+    inside[one.columns] = True
+    judged = (np.arange(period.size) >= job.line.warm_up) & np.isfinite(period)
+    slow, usual = period[judged & inside], period[judged & ~inside]
+    if min(slow.size, usual.size) < LEAST_EITHER:
+        return 0.0
+    rise = stats.median(slow) - stats.median(usual)
+    error = MEDIAN_ERROR * np.hypot(stats.sigma(slow) / np.sqrt(slow.size),
+                                    stats.sigma(usual) / np.sqrt(usual.size))  # fmt: skip
+    return float(min(rise, one.excess_ns)) if rise > BEYOND * error else 0.0
 
 
 def _lost_by_spikes(

@@ -174,10 +174,11 @@ def _inferred(job: Observed, rise: Rise, change: StepChange) -> _Reason | None:
         return _Reason("network", 0.6, _named(rise.phase))
     if rise.phase == DATA_LOAD:
         return _Reason("data_loading", 0.7, rise.phase)
-    if rise.processor_ns is not None and rise.processor_ns < PROCESSOR_TIME * rise.own_ns:
+    starved = rise.processor_ns is not None and rise.processor_ns < PROCESSOR_TIME * rise.own_ns
+    if starved and rise.phase is None:
         return _of_busy_machines(job, rise, change)
-    if rise.phase is not None:
-        return _Reason("code", 0.5, _named(rise.phase))
+    if rise.phase is not None:  # a busy machine would slow down all phases alike
+        return _Reason("code", 0.55, _named(rise.phase))
     return _Reason("unknown", 0.3) if change.ratio >= UNEXPLAINED_RATIO else None
 
 
