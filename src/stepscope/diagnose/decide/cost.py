@@ -96,19 +96,19 @@ def _lost_by(
     if limit is not None and not healing.replays(one):
         lost_ns = min(lost_ns, limit)
     share = _share_of(healing.job, lost_ns, part)
-    measured = _measured_ns(healing.job, one) * max(one.excess_ns, 1.0) / weight
-    return max(share, _share_of(healing.job, measured * _count(one, healing.job), one.columns))
-
-
-def _count(one: Suspect, job: Observed) -> int:
-    return np.arange(len(job.line.steps))[one.columns].size
+    steps = np.arange(len(healing.job.line.steps))[one.columns].size
+    if limit is not None and limit < HALF * one.excess_ns * steps:
+        return share  # nobody waited for it
+    measured = _measured_ns(healing.job, one) * steps * max(one.excess_ns, 1.0) / weight
+    return max(share, _share_of(healing.job, measured, one.columns))
 
 
 def _measured_ns(job: Observed, one: Suspect) -> float:
     """How much longer steps were, per step, while the rank was slow than while it was not.
 
-    At most its own excess; 0 where it was always slow, or steps did not get longer beyond noise.
-    No model may veto it: an edge may be missing from a graph.
+    At most its own excess; 0 where it was always slow, where steps did not get longer beyond noise,
+    or by more than twice its excess, which has another reason. No model may veto it: an edge may be
+    missing from a graph.
     """
     period, inside = job.line.job_period_ns, np.zeros(len(job.line.steps), np.bool_)
     inside[one.columns] = True
@@ -119,7 +119,8 @@ def _measured_ns(job: Observed, one: Suspect) -> float:
     rise = stats.median(slow) - stats.median(usual)
     error = MEDIAN_ERROR * np.hypot(stats.sigma(slow) / np.sqrt(slow.size),
                                     stats.sigma(usual) / np.sqrt(usual.size))  # fmt: skip
-    return float(min(rise, one.excess_ns)) if rise > BEYOND * error else 0.0
+    explains = rise > BEYOND * error and one.excess_ns >= HALF * rise
+    return float(min(rise, one.excess_ns)) if explains else 0.0
 
 
 def _lost_by_spikes(

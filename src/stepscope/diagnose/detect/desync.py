@@ -37,7 +37,10 @@ from stepscope.diagnose.operators.wait_graph import WaitGraph
 from stepscope.diagnose.words.advice import name_ranks
 from stepscope.window import Window
 
-COLUMNS = ("state", "call", "seen", "retired", "record", "given", "taken", "dumped_ns")
+COLUMNS = (
+    "state", "call", "seen", "retired", "record", "given", "taken", "dtype_given", "dtype_taken",
+    "dumped_ns",
+)  # fmt: skip
 """Columns that only flight recorder dumps have."""
 CONFIDENT, LESS_CONFIDENT = 0.9, 0.6
 """Confidence if fewer ranks are missing than wait; and if at least as many are missing, or if the

@@ -21,6 +21,7 @@ import numpy as np
 from stepscope.diagnose.detect import step_time
 from stepscope.diagnose.finding import Decision, Device, SlowLink
 from stepscope.diagnose.method import Needs, SoFar
+from stepscope.diagnose.network.slow_edges import on_devices
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.prepare.matching import POINT_TO_POINT, arrivals, match
@@ -48,7 +49,7 @@ class EdgeTimes:
 
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[SlowLink]:
         sends = _sends(job)
-        if sends is None or so_far.culprits:
+        if sends is None or so_far.culprits or on_devices(job):
             return
         change = step_time.regression(job.line.job_period_ns[job.line.warm_up :])
         split = None if change is None else change.split + job.line.warm_up

@@ -21,6 +21,7 @@ import numpy as np
 from stepscope.diagnose.detect import step_time
 from stepscope.diagnose.finding import Decision, Device, SlowLink
 from stepscope.diagnose.method import Needs, SoFar
+from stepscope.diagnose.network.slow_edges import on_devices
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.prepare.matching import SYNCHRONIZING, arrivals, match
@@ -50,7 +51,7 @@ class RingEnds:
 
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[SlowLink]:
         rings = _rings(job)
-        if rings is None or so_far.culprits:
+        if rings is None or so_far.culprits or on_devices(job):
             return
         change = _slower(job, rings)
         if change is None:

@@ -68,7 +68,7 @@ def find_slow_places(job: Observed, guilty: Mapping[int, tuple[int, int]]) -> Sl
     Args:
         guilty: ranks that are slow themselves, and in which columns.
     """
-    if not _on_devices(job):
+    if not on_devices(job):
         return None
     if len(job.line.steps) - job.line.warm_up < LEAST_STEPS:
         return None
@@ -151,7 +151,7 @@ def _few_are_slow(rates: Rates, times: Floats) -> Mask:
     return np.asarray(2 * slow < all_of_them).reshape(shape)
 
 
-def _on_devices(job: Observed) -> bool:
+def on_devices(job: Observed) -> bool:
     """Whether the recording shows that the job runs on devices."""
     if any(job.window.table(name) is not None for name in ON_DEVICES):
         return True
