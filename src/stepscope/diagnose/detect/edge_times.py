@@ -48,8 +48,10 @@ class EdgeTimes:
     needs = Needs("comm_ops.end_ns", "comm_ops.peer", ranks=2)
 
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[SlowLink]:
+        if so_far.culprits or on_devices(job):
+            return
         sends = _sends(job)
-        if sends is None or so_far.culprits or on_devices(job):
+        if sends is None:
             return
         change = step_time.regression(job.line.job_period_ns[job.line.warm_up :])
         split = None if change is None else change.split + job.line.warm_up

@@ -50,11 +50,9 @@ class RingEnds:
     needs = Needs("comm_ops.end_ns", ranks=LEAST_MEMBERS)
 
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[SlowLink]:
-        rings = _rings(job)
-        if rings is None or so_far.culprits or on_devices(job):
-            return
-        change = _slower(job, rings)
-        if change is None:
+        rings = None if so_far.culprits or on_devices(job) else _rings(job)
+        change = None if rings is None else _slower(job, rings)
+        if rings is None or change is None:
             return
         votes = _votes(job, rings, change)
         if votes is not None:

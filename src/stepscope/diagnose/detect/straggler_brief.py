@@ -108,12 +108,12 @@ def stragglers(
     measured = measure(own, groups, period_ns, tests)
     if measured is None:
         return []
-    worst = measured.worst
+    worst, found = measured.worst, measured.found
     return [
         Straggler(int(row), phase, int(worst.first[row]), own.shape[1], float(worst.mean[row]),
                   float(measured.z[row]), measured.needed)
         for row in np.concatenate([np.zeros(0, np.int64), *groups])
-        if measured.found[row]
+        if found[row]
     ]  # fmt: skip
 
 

@@ -57,8 +57,8 @@ class SharedCollectives:
         theirs = theirs[np.minimum(at, len(theirs) - 1)]
         both: Mask = self.operator[theirs] == self.operator[own]
         own, theirs = own[both], theirs[both]
-        stay = self.end_ns - self.arrive_ns
-        return self.end_ns[own], self.end_ns[theirs], np.minimum(stay[own], stay[theirs])
+        stay = [self.end_ns[side] - self.arrive_ns[side] for side in (own, theirs)]
+        return self.end_ns[own], self.end_ns[theirs], np.minimum(*stay)
 
     def _of(self, clock: int) -> Ints:
         order, bounds = self._by_clock
