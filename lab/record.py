@@ -54,7 +54,8 @@ class Running:
         self.cluster.lose_packets(self._host(host), share)
 
     def set_quota(self, host: int, processors: float) -> None:
-        self._host(host).groups.set_quota(host=self._host(host).name, processors=processors)
+        limited = self._host(host)
+        limited.groups.set_quota(limited.name, processors)
 
     def start_others(self, host: int, processes: int) -> None:
         """As important to the kernel as the ranks are, like on a host where nobody is nice."""
