@@ -87,7 +87,7 @@ def test_the_cost_of_a_fault_is_that_of_its_steps(tmp_path: Path) -> None:
     times = [100] * first + [150] * (case.job.steps - first)
     found = truth.write(case, recorded(tmp_path / "job", times), None)
     assert found["needed_ns"] == 100
-    assert found["lost"] == pytest.approx(1 / 3, abs=1e-3)
+    assert found["lost"] == found["lost_mean"] == pytest.approx(1 / 3, abs=1e-3)
     assert found["worth"]
     assert found["expect"]["steps"] == [first, case.job.steps - 1]
     assert json.loads((tmp_path / "job" / "truth.json").read_text())["lost"] == found["lost"]
