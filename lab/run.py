@@ -88,6 +88,8 @@ def _run(arguments: argparse.Namespace) -> int:
         print(f"skipped: hosts cannot be made here: {why}")
         return 0
     cases = chosen(arguments)
+    if not cases:
+        print("no such case, or it is held out (--held-out); see python -m lab list")
     results: list[Result] = []
     failed = 0
     for number, case in enumerate(cases, 1):
