@@ -112,7 +112,7 @@ def _record(case: Case, out: Path) -> bool:
     began = time.monotonic()
     try:
         twin = scenarios.twin(case) if truth.needs_twin(case) else None
-        if twin is not None and not (out / twin.name / "truth.json").exists():
+        if twin is not None and not truth.is_recorded(twin, out / twin.name):
             truth.write(twin, record.record(twin, out), None)
         folder = record.record(case, out)
         found = truth.write(case, folder, out / twin.name if twin else None)

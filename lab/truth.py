@@ -52,6 +52,15 @@ def needs_twin(case: Case) -> bool:
     return any(not fault.hangs and fault.when.first == 0 for fault in case.faults)
 
 
+def is_recorded(case: Case, folder: Path) -> bool:
+    """Whether a folder holds this very case, not one that was drawn by earlier code."""
+    path = folder / "truth.json"
+    if not path.exists():
+        return False
+    job = json.loads(json.dumps(dataclasses.asdict(case.job)))
+    return bool(json.loads(path.read_text())["job"] == job)
+
+
 def _described(fault: Fault, job: Job) -> dict[str, Any]:
     expected = fault.expected(job)
     ranks = [list(accepted) for accepted in expected.ranks]

@@ -97,6 +97,9 @@ def test_a_fault_from_the_start_is_compared_with_the_healthy_twin(tmp_path: Path
     case = scenarios.case("own-pipeline-heavy-stage", 0)
     assert truth.needs_twin(case)
     twin = recorded(tmp_path / "twin", [98] * case.job.steps)
+    truth.write(scenarios.twin(case), twin, None)
+    assert truth.is_recorded(scenarios.twin(case), twin)
+    assert not truth.is_recorded(case, twin)
     found = truth.write(case, recorded(tmp_path / "job", [100] * case.job.steps), twin)
     assert found["lost"] == pytest.approx(0.02, abs=1e-3)
     assert not found["worth"]
