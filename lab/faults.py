@@ -53,6 +53,11 @@ class Fault:
     def hangs(self) -> bool:
         return False
 
+    @property
+    def steady(self) -> bool:
+        """Whether it costs about the same in every step."""
+        return True
+
     def conditions(self) -> list[Condition]:
         return []
 
@@ -137,6 +142,10 @@ class Jitter(Fault):
     def conditions(self) -> list[Condition]:
         return self._condition("jitter", ranks=[self.rank], seconds=self.mean)
 
+    @property
+    def steady(self) -> bool:
+        return False
+
     def expected(self, job: Job) -> Expected:
         return Expected(((self.rank,),), COMPUTE)
 
@@ -151,6 +160,10 @@ class Stalls(Fault):
 
     def conditions(self) -> list[Condition]:
         return self._condition("stall", ranks=[self.rank], seconds=self.seconds, every=self.every)
+
+    @property
+    def steady(self) -> bool:
+        return False
 
     def expected(self, job: Job) -> Expected:
         return Expected(((self.rank,),), ("host", "code", "compute", "unknown"))
@@ -257,6 +270,10 @@ class UnevenLengths(Fault):
     def conditions(self) -> list[Condition]:
         return self._condition("uneven-lengths", seconds=self.spread)
 
+    @property
+    def steady(self) -> bool:
+        return False
+
     def expected(self, job: Job) -> Expected:
         return Expected(((),), ("load_imbalance",))
 
@@ -337,6 +354,10 @@ class LostPackets(OnHost):
     def begin(self, machine: Machine) -> None:
         machine.lose_packets(self.host, self.share)
 
+    @property
+    def steady(self) -> bool:
+        return False
+
     def expected(self, job: Job) -> Expected:
         return Expected(self._behind_its_link(job), ("network",))
 
@@ -350,6 +371,10 @@ class Quota(OnHost):
     def begin(self, machine: Machine) -> None:
         machine.set_quota(self.host, self.processors)
 
+    @property
+    def steady(self) -> bool:
+        return False
+
     def expected(self, job: Job) -> Expected:
         return Expected(self._its_ranks(job), ("host", "contention"))
 
@@ -362,6 +387,10 @@ class OtherProcesses(OnHost):
 
     def begin(self, machine: Machine) -> None:
         machine.start_others(self.host, self.processes)
+
+    @property
+    def steady(self) -> bool:
+        return False
 
     def expected(self, job: Job) -> Expected:
         return Expected(self._its_ranks(job), ("contention", "host"))

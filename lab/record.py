@@ -54,7 +54,8 @@ class Running:
         self.cluster.lose_packets(self._host(host), share)
 
     def set_quota(self, host: int, processors: float) -> None:
-        self._host(host).groups.set_quota(host=self._host(host).name, processors=processors)
+        limited = self._host(host)
+        limited.groups.set_quota(limited.name, processors)
 
     def start_others(self, host: int, processes: int) -> None:
         """As important to the kernel as the ranks are, like on a host where nobody is nice."""
@@ -135,6 +136,7 @@ def _environment(job: Job, folder: Path, host: int) -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1",
         "WORLD_SIZE": str(job.world), "FIRST_RANK": str(host * job.per_host),
         "MASTER_ADDR": "host-0", "MASTER_PORT": "29500", "GLOO_SOCKET_IFNAME": "eth0",
+        "XDG_STATE_HOME": str(folder),
         "LAB_CONDITIONS": str(folder / "conditions.json"), "LAB_STEPS": str(folder / "steps.csv"),
     }  # fmt: skip
 
@@ -170,13 +172,11 @@ def _attend(running: Running, case: Case, steps: Path) -> None:
             running.end()
             ending = True
         time.sleep(0.01)
-    _check_statuses(running, case, hang)
-
-
-def _check_statuses(running: Running, case: Case, hang: bool) -> None:
-    statuses = [process.returncode for process in running.processes]
-    if not hang and any(statuses):
+    if not hang and _progress(steps)[0] < case.job.steps:
+        statuses = [process.returncode for process in running.processes]
         raise FailedError(f"{case.name}: exit statuses {statuses}; see output.log")
+    if b"internal error" in (steps.parent / "output.log").read_bytes():
+        print("stepscope failed, see output.log; ", end="", flush=True)
 
 
 def _progress(steps: Path) -> tuple[int, float]:

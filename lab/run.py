@@ -88,6 +88,8 @@ def _run(arguments: argparse.Namespace) -> int:
         print(f"skipped: hosts cannot be made here: {why}")
         return 0
     cases = chosen(arguments)
+    if not cases:
+        print("no such case, or it is held out (--held-out); see python -m lab list")
     results: list[Result] = []
     failed = 0
     for number, case in enumerate(cases, 1):
@@ -110,7 +112,7 @@ def _record(case: Case, out: Path) -> bool:
     began = time.monotonic()
     try:
         twin = scenarios.twin(case) if truth.needs_twin(case) else None
-        if twin is not None and not (out / twin.name / "truth.json").exists():
+        if twin is not None and not truth.is_recorded(twin, out / twin.name):
             truth.write(twin, record.record(twin, out), None)
         folder = record.record(case, out)
         found = truth.write(case, folder, out / twin.name if twin else None)

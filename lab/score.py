@@ -125,11 +125,15 @@ def _loss_right(
 
 def true_loss(truth: Mapping[str, Any], span: tuple[int, int], times: Mapping[int, int]) -> float:
     """The share of the time of these steps that the faults cost."""
-    windows = [fault["when"] for fault in truth["faults"]]
     within = {step: ns for step, ns in times.items() if span[0] <= step <= span[1]}
-    struck = [ns for step, ns in within.items() if any(_in(window, step) for window in windows)]
-    lost = sum(struck) - len(struck) * truth["needed_ns"]
+    lost = sum(ns * _share_lost(truth, step) for step, ns in within.items())
     return lost / sum(within.values()) if within else 0.0
+
+
+def _share_lost(truth: Mapping[str, Any], step: int) -> float:
+    """Of one step. What faults at the same time cost was measured together."""
+    costs = zip(truth["faults"], truth["lost_each"], strict=True)
+    return max((cost for fault, cost in costs if _in(fault["when"], step)), default=0.0)
 
 
 def _in(window: Mapping[str, Any], step: int) -> bool:

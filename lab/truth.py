@@ -52,6 +52,15 @@ def needs_twin(case: Case) -> bool:
     return any(not fault.hangs and fault.when.first == 0 for fault in case.faults)
 
 
+def is_recorded(case: Case, folder: Path) -> bool:
+    """Whether a folder holds this very case, not one that was drawn by earlier code."""
+    path = folder / "truth.json"
+    if not path.exists():
+        return False
+    job = json.loads(json.dumps(dataclasses.asdict(case.job)))
+    return bool(json.loads(path.read_text())["job"] == job)
+
+
 def _described(fault: Fault, job: Job) -> dict[str, Any]:
     expected = fault.expected(job)
     ranks = [list(accepted) for accepted in expected.ranks]
@@ -67,22 +76,33 @@ def _cost(case: Case, times: dict[int, int], twin: dict[int, int] | None) -> dic
     ordinary = _ordinary(case.job, times)
     first = min(fault.when.first for fault in case.faults)
     if first > 0:
-        before = [ns for step, ns in ordinary.items() if step < first]
-        needed = sum(before) / len(before)
+        healthy = [ns for step, ns in ordinary.items() if step < first]
     else:
         assert twin is not None
-        healthy = _ordinary(case.job, twin).values()
-        needed = sum(healthy) / len(healthy)
-    each = [_lost(needed, ordinary, [fault]) for fault in case.faults]
+        healthy = list(_ordinary(case.job, twin).values())
+    each = [_lost(healthy, ordinary, [fault], fault.steady) for fault in case.faults]
+    steady = all(fault.steady for fault in case.faults)
     return {
-        "needed_ns": round(needed), "lost": _lost(needed, ordinary, case.faults),
-        "lost_each": each, "worth": min(each) >= WORTH,
+        "needed_ns": round(_typical(healthy, steady)), "lost_each": each,
+        "lost": _lost(healthy, ordinary, case.faults, steady),
+        "lost_mean": _lost(healthy, ordinary, case.faults, steady=False),
+        "worth": min(each) >= WORTH,
     }  # fmt: skip
 
 
-def _lost(needed: float, ordinary: dict[int, int], faults: Sequence[Fault]) -> float:
+def _lost(
+    healthy: list[int], ordinary: dict[int, int], faults: Sequence[Fault], steady: bool
+) -> float:
     struck = [ns for step, ns in ordinary.items() if _struck(faults, step)]
-    return round(1 - needed / (sum(struck) / len(struck)), 4)
+    return round(1 - _typical(healthy, steady) / _typical(struck, steady), 4)
+
+
+def _typical(times: list[int], steady: bool) -> float:
+    """The lower quartile of what is alike in every step, for other work on this machine makes
+    some of them longer; the mean of what is not."""
+    if steady:
+        return sorted(times)[len(times) // 4]
+    return sum(times) / len(times)
 
 
 def _ordinary(job: Job, times: dict[int, int]) -> dict[int, int]:

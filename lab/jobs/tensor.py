@@ -28,9 +28,9 @@ class Block(nn.Module):
 
     def __init__(self, device: Device, index: int, width: int, seconds: float) -> None:
         super().__init__()
-        self.up = nn.Linear(width, 4 * width)
+        self.up = nn.Linear(width, 2 * width)
         self.compute = Compute(device, index, seconds)
-        self.down = nn.Linear(4 * width, width)
+        self.down = nn.Linear(2 * width, width)
 
     def forward(self, activations: Tensor) -> Tensor:
         result: Tensor = self.down(self.compute(self.up(activations)))

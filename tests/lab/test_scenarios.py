@@ -87,7 +87,7 @@ def test_the_cost_of_a_fault_is_that_of_its_steps(tmp_path: Path) -> None:
     times = [100] * first + [150] * (case.job.steps - first)
     found = truth.write(case, recorded(tmp_path / "job", times), None)
     assert found["needed_ns"] == 100
-    assert found["lost"] == pytest.approx(1 / 3, abs=1e-3)
+    assert found["lost"] == found["lost_mean"] == pytest.approx(1 / 3, abs=1e-3)
     assert found["worth"]
     assert found["expect"]["steps"] == [first, case.job.steps - 1]
     assert json.loads((tmp_path / "job" / "truth.json").read_text())["lost"] == found["lost"]
@@ -97,6 +97,9 @@ def test_a_fault_from_the_start_is_compared_with_the_healthy_twin(tmp_path: Path
     case = scenarios.case("own-pipeline-heavy-stage", 0)
     assert truth.needs_twin(case)
     twin = recorded(tmp_path / "twin", [98] * case.job.steps)
+    truth.write(scenarios.twin(case), twin, None)
+    assert truth.is_recorded(scenarios.twin(case), twin)
+    assert not truth.is_recorded(case, twin)
     found = truth.write(case, recorded(tmp_path / "job", [100] * case.job.steps), twin)
     assert found["lost"] == pytest.approx(0.02, abs=1e-3)
     assert not found["worth"]

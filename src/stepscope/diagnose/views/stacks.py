@@ -157,7 +157,7 @@ class Samples:
         function = self.pair_function[order][np.repeat(begins[stack], many) + into]
         cell = np.repeat(row, many) * len(self.functions) + function
         total = stats.sums(cell, np.repeat(weight, many), rows * len(self.functions))
-        return total.reshape(rows, -1)
+        return total.reshape(rows, len(self.functions))
 
     def working(self, chosen: Mask) -> tuple[Floats, float]:
         """`shares` without the time in which ranks waited for one another or for a device.
