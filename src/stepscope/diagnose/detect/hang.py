@@ -32,6 +32,7 @@ from stepscope.diagnose.operators.liveness import (
     step_timing,
 )
 from stepscope.diagnose.operators.open_ops import OpenOperator
+from stepscope.diagnose.operators.own_order import departed
 from stepscope.diagnose.operators.requests import StuckConnection, stuck_connection
 from stepscope.diagnose.operators.standstill import cause_of
 from stepscope.diagnose.operators.unrecorded import coupled_with, not_blocked_by_others
@@ -63,6 +64,9 @@ LONGER_PAUSE = 1.5
 REQUESTS_CONFIDENCE = 0.8
 """Outstanding requests identify the connection, but not which of its two ends is at fault. Our
 simulator."""
+ALONE_CONFIDENCE = 0.7
+"""Of ranks that wait in a circle, the few in an operator that most did not call are at fault: most
+run the right program. Our simulator."""
 STARTING_NS = 300 * 10**9
 """Before the first step, one rank may download, tokenise or compile while the others wait for it:
 five minutes. Our simulator."""
@@ -134,7 +138,7 @@ def _judge(
     if not state.incomplete:
         return _nobody_missing(window, state, waited)
     if not state.roots and state.stalled is None:
-        return _circle(state, waited)
+        return _circle(window, state, waited)
     if not state.roots and state.stalled is not None:
         return _stalled_transfer(window, state, state.stalled, waited)
     if waited <= max(allowed_ns(sign.activity, state.timing) for sign in signs.values()):
@@ -212,11 +216,17 @@ def _devices_between(window: Window, stalled: OpenOperator) -> tuple[Device, ...
     return tuple(Device("nic", nic, 0.7 / len(nics)) for nic in nics)
 
 
-def _circle(state: WaitState, waited: int) -> Stuck | None:
+def _circle(window: Window, state: WaitState, waited: int) -> Stuck | None:
     """Deadlock: every absent rank waits in another open operator."""
     if waited <= allowed_ns("idle", state.timing):
         return None
-    why = "deadlock, its members called their operators in different orders"
+    why = "deadlock, members called their operators in different orders"
+    comm = window.tables["comm_ops"]
+    odd = departed(comm, state.circle)
+    if odd and odd < state.circle:
+        return _finding(state, odd, "code", 0.9, f"{why}, not those of its earlier steps")
+    if state.alone:
+        return _finding(state, state.alone, "code", ALONE_CONFIDENCE, f"{why}, alone in its own")
     return _finding(state, (), "code", 0.7, why)
 
 
