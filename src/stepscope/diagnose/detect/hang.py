@@ -22,6 +22,7 @@ from stepscope.diagnose.finding import Cause, Decision, Device, Stuck
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.network.devices import Devices
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.operators.carried import cut_off
 from stepscope.diagnose.operators.endings import first_ending, observed_before
 from stepscope.diagnose.operators.liveness import (
     Activity,
@@ -67,6 +68,9 @@ simulator."""
 ALONE_CONFIDENCE = 0.7
 """Of ranks that wait in a circle, the few in an operator that most did not call are at fault: most
 run the right program. Our simulator."""
+CUT_OFF_CONFIDENCE = 0.75
+"""That a host moves nothing while its neighbour moves data identifies the host, but not whether its
+adapter, its cable or the switch's port is at fault; it may have had little to move. Our lab."""
 STARTING_NS = 300 * 10**9
 """Before the first step, one rank may download, tokenise or compile while the others wait for it:
 five minutes. Our simulator."""
@@ -188,9 +192,23 @@ def _stalled_transfer(
         return _stuck_requests(window, state, stuck, stalled)
     source = f" from rank {stalled.sender}" if stalled.sender >= 0 else ""
     why = f"all members entered it, but no data arrives{source}"
+    if host := cut_off(window, stalled):
+        return _cut_off(window, state, stalled, host, why)
     finding = _finding(state, (), "network", 0.7, why, stalled)
     point_to_point = stalled.op in POINT_TO_POINT
     return replace(finding, devices=_devices_between(window, stalled) if point_to_point else ())
+
+
+def _cut_off(
+    window: Window, state: WaitState, stalled: OpenOperator, host: str, why: str
+) -> Stuck:
+    """Data still moves at one end of the stalled transfer, and none at the other."""
+    ranks = tuple(rank for rank in window.ranks if window.host_of(rank) == host)
+    why += f", and none has moved to or from {host} since"
+    finding = _finding(state, ranks, "network", CUT_OFF_CONFIDENCE, why, stalled)
+    nic = Devices(window).nic(next(rank for rank in stalled.entered if rank in ranks))
+    devices = () if nic is None else (Device("nic", nic, CUT_OFF_CONFIDENCE),)
+    return replace(finding, devices=devices)
 
 
 def _stuck_requests(
