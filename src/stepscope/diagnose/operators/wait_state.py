@@ -8,12 +8,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stepscope.diagnose.operators.endings import while_all_ran
-from stepscope.diagnose.operators.liveness import Liveness, StepTiming
+from stepscope.diagnose.operators.calls_only import unanswered
+from stepscope.diagnose.operators.liveness import (
+    Liveness,
+    StepTiming,
+    last_alive_ns,
+    last_progress_ns,
+)
 from stepscope.diagnose.operators.open_ops import OpenOperator, is_finished, open_operators
 from stepscope.diagnose.operators.standstill import innermost, waits_for_device
 from stepscope.diagnose.prepare.host_calls import last_step_end_ns
 from stepscope.diagnose.views.stacks import LOADER, is_torchs, waits
-from stepscope.window import Mask, Table, Window
+from stepscope.window import NULL, Mask, Table, Window
 
 _NEVER = 2**63
 
@@ -25,6 +31,8 @@ class WaitState:
     open: tuple[OpenOperator, ...]
     now_ns: int
     timing: StepTiming
+    by_calls: bool = False
+    """Whether only the hosts' calls are known, and not that anybody waits in them."""
     held: frozenset[int] = frozenset()
     """Ranks whose host waits in an operator that all members entered."""
 
@@ -108,17 +116,38 @@ def _since(operators: tuple[OpenOperator, ...]) -> dict[int, int]:
 
 
 def read_wait_state(window: Window, now: int, timing: StepTiming) -> WaitState | None:
-    """The open operators of a window; None if there are none, or if no ends were recorded."""
+    """The open operators of a window, by their ends or by calls alone; None if there are none."""
     comm = window.table("comm_ops")
-    if comm is None or not (comm.has("end_ns") or comm.has("state")):
+    if comm is None:
         return None
+    state = WaitState(_open(window, comm), now, timing)
+    if not state.open:
+        return _by_calls(window, comm, state)
+    return replace(state, held=_held(window, comm, state)) if state.incomplete else state
+
+
+def _open(window: Window, comm: Table) -> tuple[OpenOperator, ...]:
+    if not (comm.has("end_ns") or comm.has("state")):
+        return ()
     finished = is_finished(comm)
     if not finished.all():
         finished = finished | _without_ends(comm, finished, last_step_end_ns(window))
-    if finished.all():
+    return () if finished.all() else open_operators(window, comm, finished)
+
+
+def _by_calls(window: Window, comm: Table, state: WaitState) -> WaitState | None:
+    """What calls alone show, as far as the processes were observed to live on without a call."""
+    last_step_ns = last_step_end_ns(window)
+    alive_ns = last_alive_ns(window)
+    if last_step_ns == NULL or alive_ns is None:
         return None
-    state = WaitState(open_operators(window, comm, finished), now, timing)
-    return replace(state, held=_held(window, comm, state)) if state.incomplete else state
+    until_ns = min(state.now_ns, alive_ns)
+    progress_ns = last_progress_ns(window)
+    found = unanswered(window, comm, last_step_ns)
+    if not found or until_ns <= progress_ns:
+        return None
+    found = tuple(replace(one, since_ns=max(one.since_ns, progress_ns)) for one in found)
+    return replace(state, open=found, now_ns=until_ns, by_calls=True)
 
 
 def _held(window: Window, comm: Table, state: WaitState) -> frozenset[int]:
