@@ -229,9 +229,7 @@ def _stalled_transfer(
     return replace(finding, devices=_devices_between(window, stalled) if point_to_point else ())
 
 
-def _cut_off(
-    window: Window, state: WaitState, stalled: OpenOperator, host: str, why: str
-) -> Stuck:
+def _cut_off(window: Window, state: WaitState, stalled: OpenOperator, host: str, why: str) -> Stuck:
     """Data still moves at one end of the stalled transfer, and none at the other."""
     ranks = tuple(rank for rank in window.ranks if window.host_of(rank) == host)
     why += f", and none has moved to or from {host} since"
