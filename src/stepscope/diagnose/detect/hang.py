@@ -22,21 +22,25 @@ from stepscope.diagnose.finding import Cause, Decision, Device, Stuck
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.network.devices import Devices
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.operators.carried import cut_off
 from stepscope.diagnose.operators.endings import first_ending, observed_before
 from stepscope.diagnose.operators.liveness import (
     Activity,
     LifeSigns,
     Liveness,
     StepTiming,
+    is_saving,
     now_ns,
     step_timing,
 )
 from stepscope.diagnose.operators.open_ops import OpenOperator
+from stepscope.diagnose.operators.own_order import departed
 from stepscope.diagnose.operators.requests import StuckConnection, stuck_connection
-from stepscope.diagnose.operators.standstill import cause_of
+from stepscope.diagnose.operators.standstill import cause_of, innermost, waits_for_device
 from stepscope.diagnose.operators.unrecorded import coupled_with, not_blocked_by_others
 from stepscope.diagnose.operators.wait_state import WaitState, read_wait_state
 from stepscope.diagnose.prepare.matching import POINT_TO_POINT
+from stepscope.diagnose.views.stacks import waits
 from stepscope.window import Window
 
 LATE_STEPS = 1.5
@@ -62,6 +66,23 @@ LONGER_PAUSE = 1.5
 """The timeout is at least 1.5 times the longest pause between steps so far. Our simulator."""
 REQUESTS_CONFIDENCE = 0.8
 """Outstanding requests identify the connection, but not which of its two ends is at fault. Our
+simulator."""
+ALONE_CONFIDENCE = 0.7
+"""Of ranks that wait in a circle, the few in an operator that most did not call are at fault: most
+run the right program. Our simulator."""
+CUT_OFF_CONFIDENCE = 0.75
+"""That a host moves nothing while its neighbour moves data identifies the host, but not whether its
+adapter, its cable or the switch's port is at fault; it may have had little to move. Our lab."""
+CALLS_STEPS, CALLS_NS = 10.0, 30 * 10**9
+"""Timeout if only calls are known and all ranks made the same: twice and three times that of a
+busy rank, because long work of all devices looks alike. Our simulator."""
+CALLS_CONFIDENCE = 0.6
+"""That nothing ended is inferred from calls, steps and stacks. Our simulator."""
+BEHIND = 0.5
+"""If more than half of the ranks made fewer calls, those with more are no majority. Our
+simulator."""
+BEHIND_CONFIDENCE, UNSEEN_CONFIDENCE = 0.8, 0.4
+"""Of a host that made fewer calls, with and without a stack that shows what it does instead. Our
 simulator."""
 STARTING_NS = 300 * 10**9
 """Before the first step, one rank may download, tokenise or compile while the others wait for it:
@@ -134,7 +155,7 @@ def _judge(
     if not state.incomplete:
         return _nobody_missing(window, state, waited)
     if not state.roots and state.stalled is None:
-        return _circle(state, waited)
+        return _circle(window, state, waited)
     if not state.roots and state.stalled is not None:
         return _stalled_transfer(window, state, state.stalled, waited)
     if waited <= max(allowed_ns(sign.activity, state.timing) for sign in signs.values()):
@@ -162,15 +183,32 @@ def allowed_ns(activity: Activity, timing: StepTiming) -> float:
 
 def _nobody_missing(window: Window, state: WaitState, waited: int) -> Stuck | None:
     """All members entered and some cannot leave: no data moves."""
-    if waited <= allowed_ns("unknown", state.timing):
+    if waited <= allowed_ns("unknown", state.timing) or (
+            state.by_calls and waited <= _allowed_of_all(window, state)):  # fmt: skip
         return None
     stuck = stuck_connection(window, state.waiting)
-    if stuck is not None:
+    # a single receiver may not have reached the transfer: calls do not show how far devices got
+    if stuck is not None and (not state.by_calls or len(stuck.peers) > 1):
         return _stuck_requests(window, state, stuck)
+    if state.by_calls:
+        why = "all ranks made the same calls, and their devices finish nothing"
+        if stuck is not None:
+            why += f"; {stuck.requests} network requests of rank {stuck.rank} never completed"
+        return _finding(state, (), "unknown", CALLS_CONFIDENCE, why)
     recorded = window.job.recorded_ranks
     partial = recorded is not None and len(recorded) < window.job.world_size
     why = "all members entered it and none completed it"
     return _finding(state, (), "unknown" if partial else "network", 0.5 if partial else 0.7, why)
+
+
+def _allowed_of_all(window: Window, state: WaitState) -> float:
+    """How long all ranks may do nothing but wait for their devices, or something else."""
+    liveness = Liveness(window, state.since_ns)
+    stacks = [liveness.of(rank).stack for rank in sorted(state.waiting)]
+    if all(stacks) and not any(is_saving(one) for one in stacks) and all(
+            waits_for_device(one) or waits(innermost(one)) for one in stacks):  # fmt: skip
+        return max(CALLS_STEPS * state.timing.step_ns, CALLS_NS)
+    return allowed_ns("saving", state.timing)
 
 
 def _stalled_transfer(
@@ -184,9 +222,21 @@ def _stalled_transfer(
         return _stuck_requests(window, state, stuck, stalled)
     source = f" from rank {stalled.sender}" if stalled.sender >= 0 else ""
     why = f"all members entered it, but no data arrives{source}"
+    if host := cut_off(window, stalled):
+        return _cut_off(window, state, stalled, host, why)
     finding = _finding(state, (), "network", 0.7, why, stalled)
     point_to_point = stalled.op in POINT_TO_POINT
     return replace(finding, devices=_devices_between(window, stalled) if point_to_point else ())
+
+
+def _cut_off(window: Window, state: WaitState, stalled: OpenOperator, host: str, why: str) -> Stuck:
+    """Data still moves at one end of the stalled transfer, and none at the other."""
+    ranks = tuple(rank for rank in window.ranks if window.host_of(rank) == host)
+    why += f", and none has moved to or from {host} since"
+    finding = _finding(state, ranks, "network", CUT_OFF_CONFIDENCE, why, stalled)
+    nic = Devices(window).nic(next(rank for rank in stalled.entered if rank in ranks))
+    devices = () if nic is None else (Device("nic", nic, CUT_OFF_CONFIDENCE),)
+    return replace(finding, devices=devices)
 
 
 def _stuck_requests(
@@ -212,11 +262,17 @@ def _devices_between(window: Window, stalled: OpenOperator) -> tuple[Device, ...
     return tuple(Device("nic", nic, 0.7 / len(nics)) for nic in nics)
 
 
-def _circle(state: WaitState, waited: int) -> Stuck | None:
+def _circle(window: Window, state: WaitState, waited: int) -> Stuck | None:
     """Deadlock: every absent rank waits in another open operator."""
     if waited <= allowed_ns("idle", state.timing):
         return None
-    why = "deadlock, its members called their operators in different orders"
+    why = "deadlock, members called their operators in different orders"
+    comm = window.tables["comm_ops"]
+    odd = departed(comm, state.circle)
+    if odd and odd < state.circle:
+        return _finding(state, odd, "code", 0.9, f"{why}, not those of its earlier steps")
+    if state.alone:
+        return _finding(state, state.alone, "code", ALONE_CONFIDENCE, f"{why}, alone in its own")
     return _finding(state, (), "code", 0.7, why)
 
 
@@ -230,6 +286,8 @@ def _absent(
     known = {rank: sign for rank, sign in signs.items() if rank not in unobserved}
     unreached = frozenset().union(*(one.unreached for one in state.open))
     free = not_blocked_by_others(window, known, unreached)
+    if state.by_calls:
+        return _behind(window, state, known, free)
     if not free or known.keys() <= unreached:
         stalled = _stalled_with(window, state, frozenset(known))
         if stalled is None:
@@ -243,6 +301,22 @@ def _absent(
         why = "its host waits for its device, where a kernel does not end"
         return _finding(state, known, cause, 0.7, why)
     return _finding(state, known, cause, confidence, _activity_text(activities))
+
+
+def _behind(
+    window: Window, state: WaitState, signs: dict[int, LifeSigns], free: frozenset[int]
+) -> Stuck:
+    """Some hosts made fewer calls than their peers. One that waits for its device is held up, too,
+    and one whose stack is unknown may be."""
+    free = frozenset(rank for rank in free if not waits_for_device(signs[rank].stack))
+    if not free or len(free) > BEHIND * len(window.ranks):
+        why = "no host makes calls, and those that made fewer wait for their devices"
+        return _finding(state, (), "unknown", CALLS_CONFIDENCE, why)
+    known = {rank: signs[rank] for rank in sorted(free)}
+    cause = cause_of(window, tuple(known.items()), state.since_ns)
+    seen = all(sign.stack for sign in known.values())
+    confidence = BEHIND_CONFIDENCE if seen else UNSEEN_CONFIDENCE
+    return _finding(state, known, cause, confidence, "its host made fewer calls than the others'")
 
 
 def _stalled_with(window: Window, state: WaitState, ranks: frozenset[int]) -> OpenOperator | None:

@@ -26,6 +26,27 @@ def first_ending(window: Window, ranks: Collection[int]) -> int | None:
     return min((end for end in ends if end is not None), default=None)
 
 
+def while_all_ran(window: Window) -> Window:
+    """The window as observed until the first process of all was last seen running.
+
+    It ended after that sample, and what others were sampled in afterwards may be their own ending.
+    """
+    hardware = window.table("hardware")
+    if hardware is None:
+        return window
+    states = hardware.take(hardware.strings("metric").equals("proc_stopped"))
+    ran = [_last_running(own, end) for _, own in states.per_rank()
+           if (end := _ending(own)) is not None]  # fmt: skip
+    return observed_before(window, min(ran) + 1) if ran else window
+
+
+def _last_running(states: Table, ended_ns: int) -> int:
+    """The newest sample that found a process running, or its ending if there is none."""
+    times = states.ints("ts_ns")
+    before = times[times < ended_ns]
+    return int(before.max()) if before.size else ended_ns
+
+
 def _ending(states: Table) -> int | None:
     """Since when a process has been stopped for good, or None; given its `proc_stopped` samples."""
     times, halted = states.ints("ts_ns"), states.floats("value") >= STOPPED

@@ -187,6 +187,35 @@ def _alive(hardware: Table, own: Mask) -> tuple[int | None, int | None]:
     return (int(times[alive].max()) if alive.any() else None), since
 
 
+def last_alive_ns(window: Window) -> int | None:
+    """When a process of any rank was last sampled alive, by counters or by its stack."""
+    times = []
+    if (hardware := window.table("hardware")) is not None:
+        metric = hardware.strings("metric")
+        halted = metric.equals("proc_stopped") & (hardware.floats("value") >= STOPPED)
+        seen = (hardware.ints("rank") >= 0) & ~halted & ~metric.equals(*INFERRED)
+        times += [hardware.ints("ts_ns")[seen]]
+    if (stacks := window.table("stacks")) is not None:
+        times += [stacks.ints("start_ns") + stacks.ints("duration_ns")]
+    newest = max((int(one.max()) for one in times if one.size), default=NULL)
+    return None if newest == NULL else newest
+
+
+def last_progress_ns(window: Window) -> int:
+    """When any rank last did what shows that its step goes on: a call, a phase, a kernel."""
+    newest = NULL
+    for name in ("steps", "phases", "comm_ops", "kernels", "kernel_summaries"):
+        table = window.table(name)
+        if table is None or not len(table):
+            continue
+        for column in ("enqueue_ns", "start_ns", "end_ns", "window_start_ns"):
+            if table.has(column):
+                newest = max(newest, int(table.ints(column).max()))
+        if table.has("start_ns", "duration_ns"):
+            newest = max(newest, int((table.ints("start_ns") + table.ints("duration_ns")).max()))
+    return newest
+
+
 def stopped_since(times: Ints, state: Mask, halted: Mask) -> int:
     """Since when every sample found the process stopped. A rank whose process was replaced by
     another one may have both states at the same time."""

@@ -14,7 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
-from stepscope.diagnose.prepare.matching import POINT_TO_POINT, match
+from stepscope.diagnose.prepare.matching import POINT_TO_POINT, Matched, match
 from stepscope.trace import NO_PEER
 from stepscope.window import NULL, Ints, Mask, Rows, Table, Window
 
@@ -52,6 +52,7 @@ def is_finished(comm: Table) -> Mask:
 def open_operators(window: Window, comm: Table, finished: Mask) -> tuple[OpenOperator, ...]:
     """All open operators, in the order of their first calls."""
     matched = match(comm)
+    finished = finished | _received(comm, matched, finished)
     waits = ~finished & ~_overtaken(comm, finished) & (matched.key >= 0)
     on_device = waits & _started(comm)
     # an operator that no device has reached blocks no rank, unless device times are unknown
@@ -62,6 +63,15 @@ def open_operators(window: Window, comm: Table, finished: Mask) -> tuple[OpenOpe
     open_rows = _OpenRows(comm.take(rows), matched.key[rows], matched.p2p[rows], finished[rows])
     reader = _Reader(window, comm, open_rows, _LaterCalls.of(comm, open_rows))
     return tuple(sorted(reader.all(), key=lambda one: min(one.called_ns.values())))
+
+
+def _received(comm: Table, matched: Matched, finished: Mask) -> Mask:
+    """Sends whose data has arrived. With gloo, their own end shows only once somebody waits."""
+    sends = comm.strings("op").equals("Send")
+    ended = np.zeros(int(matched.key.max(initial=-1)) + 2, np.bool_)  # the last is for no operator
+    ended[matched.key[finished & matched.p2p & ~sends]] = True
+    ended[-1] = False
+    return np.asarray(sends & ended[matched.key])
 
 
 def _overtaken(comm: Table, finished: Mask) -> Mask:

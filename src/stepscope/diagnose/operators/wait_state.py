@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from stepscope.diagnose.operators.liveness import StepTiming
+from stepscope.diagnose.operators.endings import while_all_ran
+from stepscope.diagnose.operators.calls_only import unanswered
+from stepscope.diagnose.operators.liveness import (
+    Liveness,
+    StepTiming,
+    last_alive_ns,
+    last_progress_ns,
+)
 from stepscope.diagnose.operators.open_ops import OpenOperator, is_finished, open_operators
+from stepscope.diagnose.operators.standstill import innermost, waits_for_device
 from stepscope.diagnose.prepare.host_calls import last_step_end_ns
-from stepscope.window import Mask, Table, Window
+from stepscope.diagnose.views.stacks import LOADER, is_torchs, waits
+from stepscope.window import NULL, Mask, Table, Window
 
 _NEVER = 2**63
 
@@ -21,6 +31,10 @@ class WaitState:
     open: tuple[OpenOperator, ...]
     now_ns: int
     timing: StepTiming
+    by_calls: bool = False
+    """Whether only the hosts' calls are known, and not that anybody waits in them."""
+    held: frozenset[int] = frozenset()
+    """Ranks whose host waits in an operator that all members entered."""
 
     @property
     def waiting(self) -> frozenset[int]:
@@ -53,18 +67,29 @@ class WaitState:
 
     @property
     def _behind_stalled(self) -> frozenset[int]:
-        """Ranks whose device has not reached an operator because an earlier transfer is stalled.
+        """Ranks that have not reached an operator because an earlier transfer is stalled.
 
-        Their hosts may have made no further calls, because a host synchronizes with its device now
-        and then.
+        Their devices have not, though their hosts called it, or their hosts wait for the transfer.
         """
         stalled_since = _since(self.complete)
-        return frozenset(
+        unreached = frozenset(
             rank
             for one in self.incomplete
             for rank in one.unreached
             if stalled_since.get(rank, _NEVER) <= one.called_ns[rank]
         )
+        return unreached | self.held
+
+    @property
+    def circle(self) -> frozenset[int]:
+        """Ranks that wait, and that others wait for."""
+        return frozenset().union(*(one.absent for one in self.incomplete)) & self.waiting
+
+    @property
+    def alone(self) -> frozenset[int]:
+        """The only ranks in an operator from which most of its members are absent."""
+        lone = {one.entered for one in self.incomplete if len(one.entered) < len(one.absent)}
+        return next(iter(lone)) if len(lone) == 1 else frozenset()
 
     @property
     def stalled(self) -> OpenOperator | None:
@@ -91,16 +116,65 @@ def _since(operators: tuple[OpenOperator, ...]) -> dict[int, int]:
 
 
 def read_wait_state(window: Window, now: int, timing: StepTiming) -> WaitState | None:
-    """The open operators of a window; None if there are none, or if no ends were recorded."""
+    """The open operators of a window, by their ends or by calls alone; None if there are none."""
     comm = window.table("comm_ops")
-    if comm is None or not (comm.has("end_ns") or comm.has("state")):
+    if comm is None:
         return None
+    state = WaitState(_open(window, comm), now, timing)
+    if not state.open:
+        return _by_calls(window, comm, state)
+    return replace(state, held=_held(window, comm, state)) if state.incomplete else state
+
+
+def _open(window: Window, comm: Table) -> tuple[OpenOperator, ...]:
+    if not (comm.has("end_ns") or comm.has("state")):
+        return ()
     finished = is_finished(comm)
     if not finished.all():
         finished = finished | _without_ends(comm, finished, last_step_end_ns(window))
-    if finished.all():
+    return () if finished.all() else open_operators(window, comm, finished)
+
+
+def _by_calls(window: Window, comm: Table, state: WaitState) -> WaitState | None:
+    """What calls alone show, as far as the processes were observed to live on without a call."""
+    last_step_ns = last_step_end_ns(window)
+    alive_ns = last_alive_ns(window)
+    if last_step_ns == NULL or alive_ns is None:
         return None
-    return WaitState(open_operators(window, comm, finished), now, timing)
+    until_ns = min(state.now_ns, alive_ns)
+    progress_ns = last_progress_ns(window)
+    found = unanswered(window, comm, last_step_ns)
+    if not found or until_ns <= progress_ns:
+        return None
+    found = tuple(replace(one, since_ns=max(one.since_ns, progress_ns)) for one in found)
+    return replace(state, open=found, now_ns=until_ns, by_calls=True)
+
+
+def _held(window: Window, comm: Table, state: WaitState) -> frozenset[int]:
+    """Ranks that made their last call for a stalled operator, and wait by their stacks, if known."""
+    since = _last_calls(state.complete)
+    own = comm.take(np.isin(comm.ints("rank"), sorted(since)))
+    last = {rank for rank, calls in own.per_rank()
+            if int(calls.ints("enqueue_ns").max()) <= since[rank]}  # fmt: skip
+    liveness = Liveness(while_all_ran(window), state.since_ns) if last else None
+    return frozenset(rank for rank in last if liveness and _may_wait(liveness.of(rank).stack))
+
+
+def _may_wait(stack: tuple[str, ...]) -> bool:
+    """Whether a host with this stack may wait for others; C++ that waits is within torch."""
+    frame = innermost(stack)
+    if any(LOADER in one.lower() for one in stack):
+        return False
+    return not frame or waits(frame) or waits_for_device(stack) or is_torchs(frame)
+
+
+def _last_calls(operators: Iterable[OpenOperator]) -> dict[int, int]:
+    """When each rank called the last of the given operators in which it waits."""
+    last: dict[int, int] = {}
+    for one in operators:
+        for rank in one.waiting:
+            last[rank] = max(last.get(rank, one.called_ns[rank]), one.called_ns[rank])
+    return last
 
 
 def _without_ends(comm: Table, finished: Mask, last_step_ns: int) -> Mask:

@@ -1,0 +1,138 @@
+"""Hangs in which every rank waits: which of them called something out of order, or left it out."""
+
+from __future__ import annotations
+
+import pytest
+
+from stepscope.diagnose.run import find_hang
+from stepscope.trace import Host, Job, ProcessGroup
+from stepscope.window import NULL, Table, Window
+
+from .jobs import START, a_table
+from .test_hang import SECOND, the_hang
+
+Row = tuple[int, int, str, int, str, int, float, float | None]
+WORLD = (ProcessGroup("grads", "dp", (0, 1, 2, 3)), ProcessGroup("loss", "world", (0, 1, 2, 3)))
+PIPELINE = (ProcessGroup("pp", "pp", (0, 1)), ProcessGroup("loss", "world", (0, 1)))
+HUNG = 8
+
+
+def calls(*rows: Row) -> Table:
+    """(rank, step, group, seq, operator, peer, second of the call, second of the end or None)."""
+    return a_table("rank step group seq op peer enqueue_ns end_ns", [
+        (rank, step, group, seq, op, peer, START + int(begin * SECOND),
+         NULL if end is None else START + int(end * SECOND))
+        for rank, step, group, seq, op, peer, begin, end in rows
+    ])  # fmt: skip
+
+
+def a_job(rows: list[Row], groups: tuple[ProcessGroup, ...], hosts: int = 1) -> Window:
+    """Steps of a second, recorded for a minute after the last of them."""
+    ranks = tuple(sorted({rank for group in groups for rank in group.ranks}))
+    size = len(ranks) // hosts
+    machines = tuple(Host(f"h{at}", ranks[at * size : (at + 1) * size]) for at in range(hosts))
+    job = Job("circle", len(ranks), machines, groups=groups,
+              observed_until_ns=START + (HUNG + 60) * SECOND)  # fmt: skip
+    steps = a_table(
+        "rank step start_ns duration_ns",
+        [(rank, step, START + step * SECOND, SECOND) for rank in ranks for step in range(HUNG)],
+    )
+    return Window(job, {"comm_ops": calls(*rows), "steps": steps})
+
+
+def averaged(rank: int, step: int, order: str = "gl", ended: bool = True) -> list[Row]:
+    """The calls of a step in data parallel training: gradients, then the loss."""
+    names = {"g": "grads", "l": "loss"}
+    return [(rank, step, names[word], step, "AllReduce", -1, step + 0.2 + at / 10,
+             step + 0.5 if ended else None) for at, word in enumerate(order)]  # fmt: skip
+
+
+def test_the_rank_that_called_in_another_order_than_before_is_named() -> None:
+    rows = [row for step in range(HUNG) for rank in range(4) for row in averaged(rank, step)]
+    for rank in range(4):
+        rows += averaged(rank, HUNG, "l" if rank == 2 else "g", ended=False)
+    verdict = the_hang(find_hang(a_job(rows, WORLD)))
+    assert (verdict.ranks, verdict.cause, verdict.confidence) == ((2,), "code", 0.9)
+
+
+def test_of_two_ranks_the_one_that_kept_its_order_is_innocent() -> None:
+    groups = tuple(ProcessGroup(one.id, one.kind, (0, 1)) for one in WORLD)
+    rows = [row for step in range(HUNG) for rank in range(2) for row in averaged(rank, step)]
+    rows += [*averaged(0, HUNG, "l", ended=False), *averaged(1, HUNG, "g", ended=False)]
+    assert the_hang(find_hang(a_job(rows, groups))).ranks == (0,)
+
+
+def test_where_the_order_always_varied_only_the_lone_caller_is_odd() -> None:
+    """Each rank had steps in both orders: of four, the one that differs from the others."""
+    rows = []
+    for step in range(HUNG):
+        order = ("gl", "lg", "ggl", "gll", "lgg", "llg", "lgl", "glg")[step]
+        rows += [row for rank in range(4) for row in averaged(rank, step, order)]
+    for rank in range(4):
+        rows += averaged(rank, HUNG, "l" if rank == 2 else "g", ended=False)
+    verdict = the_hang(find_hang(a_job(_numbered(rows), WORLD)))
+    assert (verdict.ranks, verdict.confidence) == ((2,), 0.7)
+
+
+def _numbered(rows: list[Row]) -> list[Row]:
+    """Sequence numbers that count each rank's calls in each group."""
+    count: dict[tuple[int, str], int] = {}
+    found = []
+    for rank, step, group, _, *rest in rows:
+        seq = count[rank, group] = count.get((rank, group), -1) + 1
+        found.append((rank, step, group, seq, *rest))
+    return found  # type: ignore[return-value]
+
+
+def piped(step: int, received: int = 2, ended: bool = True) -> list[Row]:
+    """Rank 0 sends two microbatches to rank 1, which receives some; both then average the loss."""
+    end = step + 0.5
+    rows: list[Row] = [(0, step, "pp", step * 2 + at, "Send", 1, step + 0.1 + at / 10,
+                        end if at < received else None) for at in range(2)]  # fmt: skip
+    rows += [(1, step, "pp", step * 2 + at, "Recv", 0, step + 0.2 + at / 10, end)
+             for at in range(received)]  # fmt: skip
+    rows += [(rank, step, "loss", step, "AllReduce", -1, step + 0.6, end if ended else None)
+             for rank in ((0, 1) if received == 2 else (1,))]  # fmt: skip
+    return rows
+
+
+def test_the_rank_that_left_out_a_receive_is_named_and_not_the_sender() -> None:
+    """It went on to the loss, where it waits for the sender."""
+    rows = [row for step in range(HUNG) for row in piped(step)] + piped(HUNG, 1, ended=False)
+    verdict = the_hang(find_hang(a_job(rows, PIPELINE)))
+    assert (verdict.ranks, verdict.cause) == ((1,), "code")
+
+
+def test_a_send_that_was_received_is_over_though_nobody_saw_its_end() -> None:
+    """With gloo, the end of a send shows only when the sender waits for it."""
+    rows = [row for step in range(HUNG) for row in piped(step)]
+    unseen = [(*row[:7], None) if row[4] == "Send" else row for row in rows]
+    assert find_hang(a_job(unseen, PIPELINE)) is None  # type: ignore[arg-type]
+
+
+STAGES = (ProcessGroup("pp", "pp", (0, 1, 2, 3)),)
+
+
+def sent(source: int, step: int, begin: float, end: float | None, got: float | None) -> list[Row]:
+    return [
+        (source, step, "pp", step, "Send", source + 1, step + begin, end and step + end),
+        (source + 1, step, "pp", step, "Recv", source, step + begin, got and step + got),
+    ]
+
+
+@pytest.mark.parametrize("later", [True, False])
+def test_the_host_at_the_end_of_a_stalled_send_that_moves_nothing_else_is_cut_off(
+    later: bool,
+) -> None:
+    """Rank 1 sends to rank 2 in vain. Its host still receives from rank 0's; then it is not to
+    blame. Rank 3 waits for rank 2, which waits for the data."""
+    rows = [row for step in range(HUNG) for at in range(3)
+            for row in sent(at, step, 0.1 * at, 0.1 * at + 0.05, 0.1 * at + 0.05)]  # fmt: skip
+    rows += sent(0, HUNG, 0.0, 0.05, 0.05)
+    rows += sent(1, HUNG, 0.1, 0.15, None)
+    rows += [(3, HUNG, "pp", HUNG, "Recv", 2, HUNG + 0.1, None)]
+    if later:
+        rows += sent(0, HUNG + 1, 0.0, 0.05, 0.05)
+    verdict = the_hang(find_hang(a_job(rows, STAGES, hosts=4)))
+    assert verdict.cause == "network"
+    assert verdict.ranks == ((2,) if later else ())
