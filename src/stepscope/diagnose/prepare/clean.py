@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from stepscope.diagnose.finding import Skipped
+from stepscope.diagnose.prepare.call_times import with_call_times
 from stepscope.diagnose.prepare.host_calls import without_unrecorded_times
 from stepscope.window import NULL, Mask, Table, Window
 
@@ -35,6 +36,8 @@ def clean(window: Window) -> tuple[Window, tuple[Skipped, ...]]:
     tables: dict[str, Table] = {}
     notes: list[Skipped] = []
     for name, table in window.tables.items():
+        if name == "comm_ops":
+            table = with_call_times(table)
         missing = [column for column in REQUIRED.get(name, ("rank",)) if not table.has(column)]
         if missing:
             notes.append(Skipped(f"table {name}", f"no column {', '.join(missing)}"))
