@@ -41,7 +41,6 @@ from stepscope.diagnose.views.unnamed import (
     wait_times,
     waiting,
 )
-from stepscope.trace import BACKWARD, FORWARD
 from stepscope.window import NULL, Floats, Ints, Mask, Table, Union, Window, union
 
 MOSTLY = 0.5
@@ -198,8 +197,9 @@ def _comparable(rows: PhaseRows, waits: Floats) -> tuple[list[str], list[Skipped
     names: list[str] = []
     skipped: list[Skipped] = []
     unknown, nested = rows.shares(np.isnan(waits)), rows.shares(rows.inner)
-    passes = unknown.keys() & {FORWARD, BACKWARD}
-    for name in (*CANONICAL, *sorted(unknown.keys() - set(CANONICAL))):
+    passes = rows.passes
+    others = sorted(unknown.keys() - set(CANONICAL), key=lambda one: (nested[one], one))
+    for name in (*CANONICAL, *others):
         if name not in unknown or communicates(name):
             continue
         if unknown[name] > MOSTLY:
