@@ -8,6 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from stepscope.diagnose.finding import Skipped
+from stepscope.diagnose.prepare.call_times import with_call_times
+from stepscope.diagnose.prepare.groups import with_groups
 from stepscope.diagnose.prepare.host_calls import without_unrecorded_times
 from stepscope.window import NULL, Mask, Table, Window
 
@@ -31,10 +33,14 @@ REQUIRED = {
 
 
 def clean(window: Window) -> tuple[Window, tuple[Skipped, ...]]:
-    """The window without impossible rows and unusable tables, and a note on each omission."""
+    """The window without impossible rows and unusable tables, and a note on each omission.
+
+    Groups that the job does not list are those that called operators.
+    """
     tables: dict[str, Table] = {}
     notes: list[Skipped] = []
-    for name, table in window.tables.items():
+    for name, stored in window.tables.items():
+        table = with_call_times(stored) if name == "comm_ops" else stored
         missing = [column for column in REQUIRED.get(name, ("rank",)) if not table.has(column)]
         if missing:
             notes.append(Skipped(f"table {name}", f"no column {', '.join(missing)}"))
@@ -44,7 +50,8 @@ def clean(window: Window) -> tuple[Window, tuple[Skipped, ...]]:
         if dropped:
             notes.append(Skipped(f"table {name}", f"{dropped} rows with impossible values dropped"))
         tables[name] = table.take(possible) if dropped else table
-    return without_unrecorded_times(Window(window.job, tables)), tuple(notes)
+    window = without_unrecorded_times(Window(window.job, tables))
+    return with_groups(window), tuple(notes)
 
 
 def _possible(name: str, table: Table) -> Mask:

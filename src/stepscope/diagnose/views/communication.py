@@ -8,7 +8,8 @@ _WORD = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
 _WORDS = frozenset((
     "reduce", "allreduce", "gather", "allgather", "scatter", "reducescatter", "alltoall", "a2a",
     "broadcast", "bcast", "barrier", "send", "recv", "receive", "sendrecv", "p2p", "comm",
-    "communicate", "communication", "wait", "waiting", "sync", "synchronize", "nccl", "gloo",
+    "communicate", "communication", "exchange", "wait", "waiting", "sync",
+    "synchronize", "nccl", "gloo",
 ))  # fmt: skip
 """Words of operators and of waiting, in lower case."""
 _INPUT = frozenset(("data", "dataloader", "loader", "load", "batch", "input", "dataset"))

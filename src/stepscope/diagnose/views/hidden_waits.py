@@ -31,7 +31,7 @@ def hidden(window: Window, rows: PhaseRows, covered: Floats) -> Mask:
     """Rows that may contain waiting which recorded operators, that cover so much of them, miss."""
     within = _all_ends_known(window, rows.line, WITHIN_PASSES)[rows.rank]
     between = _all_ends_known(window, rows.line, BETWEEN_PASSES)[rows.rank]
-    unknown = ~within | (_is_whole(rows) & ~between)
+    unknown = ~within | (is_whole(rows) & ~between)
     marked = _marks(rows)
     return np.where(marked >= 0, (marked > 0) & (unknown | (covered <= 0)),
                     _by_name(window, rows) & unknown)  # fmt: skip
@@ -68,7 +68,7 @@ def _by_name(window: Window, rows: PhaseRows) -> Mask:
     if _has(window, WITHIN_PASSES):
         return calling
     if _has(window, BETWEEN_PASSES):
-        return calling & _is_whole(rows)
+        return calling & is_whole(rows)
     return np.zeros(len(rows.rank), np.bool_)
 
 
@@ -86,7 +86,7 @@ def _groups(window: Window, kinds: tuple[str, ...]) -> list[ProcessGroup]:
             if len(recorded.intersection(group.ranks)) > 1]  # fmt: skip
 
 
-def _is_whole(rows: PhaseRows) -> Mask:
+def is_whole(rows: PhaseRows) -> Mask:
     """Rows that are not the pass of one microbatch, and may contain what comes between passes."""
     if not rows.table.has("microbatch"):
         return np.ones(len(rows.rank), np.bool_)

@@ -19,7 +19,13 @@ from stepscope.diagnose.finding import Skipped
 from stepscope.diagnose.numeric.intervals import Spans, axis_over, union_of_rows
 from stepscope.diagnose.prepare.matching import arrivals
 from stepscope.diagnose.views.communication import communicates
-from stepscope.diagnose.views.hidden_waits import BLOCKING_KINDS, all_ends_known, hidden
+from stepscope.diagnose.views.hidden_waits import (
+    BLOCKING_KINDS,
+    WITHIN_PASSES,
+    all_ends_known,
+    hidden,
+    is_whole,
+)
 from stepscope.diagnose.views.inferred import Part, Tiles, without_waiting
 from stepscope.diagnose.views.phase_rows import CANONICAL, PhaseRows, nullable, phase_rows
 from stepscope.diagnose.views.timeline import Timeline
@@ -35,7 +41,6 @@ from stepscope.diagnose.views.unnamed import (
     wait_times,
     waiting,
 )
-from stepscope.trace import BACKWARD, FORWARD
 from stepscope.window import NULL, Floats, Ints, Mask, Table, Union, Window, union
 
 MOSTLY = 0.5
@@ -84,7 +89,9 @@ def _is_marked(window: Window, rows: PhaseRows) -> bool:
     table = rows.table
     if table.has("waits") or (table.has("wait_ns") and (table.ints("wait_ns") != NULL).any()):
         return True
-    return window.table("host_ops") is not None or _blocking(window, rows) is not None
+    return (
+        window.table("host_ops") is not None or _blocking(window, rows, BLOCKING_KINDS) is not None
+    )
 
 
 def _inferred(
@@ -144,10 +151,16 @@ def _waited(window: Window, rows: PhaseRows) -> Floats:
 
 
 def _in_blocking(window: Window, rows: PhaseRows, wanted: Mask) -> Floats:
-    """For how long the rank was in recorded blocking operators, in the wanted rows."""
-    covered, blocking = np.zeros(len(rows.rank)), _blocking(window, rows)
-    if blocking is not None:
-        covered[wanted] = blocking.within(rows.begin[wanted], rows.end[wanted])
+    """For how long the rank was in recorded blocking operators, in the wanted rows.
+
+    The pass of one microbatch begins when its input is there. An operator between stages that is
+    under way during it was called ahead for another microbatch, and nobody waits in it.
+    """
+    covered, whole = np.zeros(len(rows.rank)), is_whole(rows)
+    for part, kinds in ((wanted & whole, BLOCKING_KINDS), (wanted & ~whole, WITHIN_PASSES)):
+        blocking = _blocking(window, rows, kinds) if part.any() else None
+        if blocking is not None:
+            covered[part] = blocking.within(rows.begin[part], rows.end[part])
     return covered
 
 
@@ -165,16 +178,16 @@ def _blocked(window: Window, rows: PhaseRows) -> Union | None:
     return union_of_rows(rows.axis, rows.line.rows(comm.ints("rank")), comm, wait_times)
 
 
-def _blocking(window: Window, rows: PhaseRows) -> Union | None:
-    """The intervals in which a rank was in a blocking operator, if these were recorded."""
+def _blocking(window: Window, rows: PhaseRows, kinds: tuple[str, ...]) -> Union | None:
+    """When a rank was in an operator of these kinds of groups, if these were recorded."""
     comm = window.table("comm_ops")
-    kinds = {group.id for group in window.job.groups_of_kind(*BLOCKING_KINDS)}
-    if comm is None or not comm.has("end_ns") or not kinds:
+    groups = {group.id for group in window.job.groups_of_kind(*kinds)}
+    if comm is None or not comm.has("end_ns") or not groups:
         return None
 
     def spans(part: Table) -> Spans:
         end = part.ints("end_ns")
-        return arrivals(part), end, part.strings("group").equals(*kinds) & (end != NULL)
+        return arrivals(part), end, part.strings("group").equals(*groups) & (end != NULL)
 
     return union_of_rows(rows.axis, rows.line.rows(comm.ints("rank")), comm, spans)
 
@@ -184,8 +197,9 @@ def _comparable(rows: PhaseRows, waits: Floats) -> tuple[list[str], list[Skipped
     names: list[str] = []
     skipped: list[Skipped] = []
     unknown, nested = rows.shares(np.isnan(waits)), rows.shares(rows.inner)
-    passes = unknown.keys() & {FORWARD, BACKWARD}
-    for name in (*CANONICAL, *sorted(unknown.keys() - set(CANONICAL))):
+    passes = rows.passes
+    others = sorted(unknown.keys() - set(CANONICAL), key=lambda one: (nested[one], one))
+    for name in (*CANONICAL, *others):
         if name not in unknown or communicates(name):
             continue
         if unknown[name] > MOSTLY:

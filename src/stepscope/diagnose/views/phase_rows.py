@@ -14,6 +14,9 @@ from stepscope.trace import BACKWARD, DATA_LOAD, FORWARD, OPTIMIZER
 from stepscope.window import NULL, Floats, Ints, Mask, Strings, Table, Window, union
 
 CANONICAL = (DATA_LOAD, FORWARD, BACKWARD, OPTIMIZER)
+WHOLE = 0.9
+"""A row of this share of the step time is the step under another name, in which all phases are.
+Our simulator."""
 
 
 @dataclass(frozen=True)
@@ -45,13 +48,49 @@ class PhaseRows:
 
     @cached_property
     def inner(self) -> Mask:
-        """Rows of non-canonical phases whose middle is inside a canonical phase."""
+        """Rows of non-canonical phases that are nested in others.
+
+        These are rows whose middle is inside a canonical phase. Where the passes have names of
+        another program, they are rows inside of a longer row that is not the whole step.
+        """
         canonical = self.names.equals(*CANONICAL)
         others = np.flatnonzero(~canonical)
         middle = self.begin[others] + self.duration[others] // 2
         inner = np.zeros(canonical.size, np.bool_)
         inner[others] = union(self.begin[canonical], self.end[canonical]).holds(middle)
+        if not self.has_passes:
+            inner[others] |= self._contained[others]
         return inner
+
+    @property
+    def has_passes(self) -> bool:
+        """Whether any pass has the contract's name."""
+        return bool(self.names.equals(FORWARD, BACKWARD).any())
+
+    @property
+    def passes(self) -> frozenset[str]:
+        """Phases that may contain others: the passes, or those in which others are nested."""
+        if self.has_passes:
+            return frozenset((FORWARD, BACKWARD))
+        around = self._around[self._around >= 0]
+        codes = self.names.codes[around[~self._contained[around]]]
+        return frozenset(self.names.values[code] for code in np.unique(codes).tolist())
+
+    @property
+    def _contained(self) -> Mask:
+        return np.asarray(self._around >= 0)
+
+    @cached_property
+    def _around(self) -> Ints:
+        """For each row, one that begins no later and ends no earlier; -1 if there is none."""
+        parts = np.flatnonzero((self.duration < WHOLE * self.line.typical_ns) & (self.duration > 0))
+        order = parts[np.lexsort((-self.end[parts], self.begin[parts]))]
+        end, around = self.end[order], np.full(len(self.rank), -1)
+        reach = np.maximum.accumulate(end)
+        furthest = np.maximum.accumulate(np.where(end >= reach, np.arange(order.size), 0))
+        inside = np.flatnonzero(end[1:] <= reach[:-1]) + 1
+        around[order[inside]] = order[furthest[inside - 1]]
+        return around
 
     def shares(self, rows: Mask) -> dict[str, float]:
         """The share of each phase's rows that is among the given ones."""

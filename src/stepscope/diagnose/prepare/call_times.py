@@ -1,0 +1,49 @@
+"""Stand-ins for host calls of operators that nobody recorded.
+
+Where only device times were recorded, `enqueue_ns` is null or absent. The operator was called no
+later than it started, so `start_ns` stands in. An operator that never started is behind all that
+its rank's device did start: the last of these starts stands in, which keeps the order of what ranks
+wait in. A row without any time that is known to be finished stays without a call.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stepscope.window import NULL, Ints, Mask, Table
+
+CALL, START, END = "enqueue_ns", "start_ns", "end_ns"
+
+
+def with_call_times(comm: Table) -> Table:
+    """The operators with an `enqueue_ns` in every row for which any time is known."""
+    if not comm.has(START) or not (comm.has(CALL) or len(comm)):
+        return comm
+    if not comm.has(CALL):
+        return comm.with_column(CALL, _behind(comm, comm.ints(START)))
+    if not any(bool((part.ints(CALL) == NULL).any()) for _, part in comm.parts()):
+        return comm
+    call = np.where(comm.ints(CALL) == NULL, comm.ints(START), comm.ints(CALL))
+    return comm.with_column(CALL, _behind(comm, call))
+
+
+def _behind(comm: Table, call: Ints) -> Ints:
+    """The calls, and for operators that never started the last known one of their rank."""
+    rows = np.flatnonzero((call == NULL) & _unfinished(comm))
+    if not rows.size or not comm.has("rank"):
+        return call
+    rank = np.maximum(comm.ints("rank"), -1) + 1
+    last = np.full(int(rank.max()) + 1, NULL)
+    np.maximum.at(last, rank, call)
+    filled = call.copy()
+    filled[rows] = last[rank[rows]]
+    return filled
+
+
+def _unfinished(comm: Table) -> Mask:
+    never = np.ones(len(comm), np.bool_)
+    if comm.has(END):
+        never &= comm.ints(END) == NULL
+    if comm.has("state"):
+        never &= ~comm.strings("state").equals("done")
+    return never

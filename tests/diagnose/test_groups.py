@@ -1,0 +1,65 @@
+"""Groups that no job.json lists, from who calls operators together."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from stepscope.diagnose.prepare.clean import clean
+from stepscope.diagnose.run import diagnose
+from stepscope.simulate import Scenario, simulate
+from stepscope.simulate.parse import parse_fault
+from stepscope.simulate.scenario import Parallelism, Workload
+from stepscope.trace import Job
+from stepscope.window import Strings, Window
+
+from .jobs import MS, START, a_table, put
+
+LAYOUTS = [
+    Parallelism(tp=2, pp=2), Parallelism(tp=2, pp=4, chunks=2), Parallelism(tp=2, pp=2, ep=2),
+    Parallelism(tp=2), Parallelism(pp=4), Parallelism(tp=2, pp=2, sharding="fsdp"),
+]  # fmt: skip
+
+
+def unlisted(job: Window) -> Window:
+    """The job without groups, whose names in `comm_ops` say nothing."""
+    comm = job.tables["comm_ops"]
+    names = comm.strings("group")
+    opaque = Strings(names.codes, tuple(f"0x{at:04x}" for at in range(len(names.values))))
+    bare = replace(job.job, groups=(), parallelism={}, schedule=None)
+    return put(Window(bare, job.tables), comm_ops=comm.with_column("group", opaque))
+
+
+def groups(job: Window) -> list[tuple[str, tuple[int, ...]]]:
+    return sorted((one.kind, one.ranks) for one in job.job.groups if len(one.ranks) > 1)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_groups_are_who_calls_together_and_stages_who_sends_first(layout: Parallelism) -> None:
+    workload = Workload("moe" if layout.ep > 1 else "dense")
+    scenario = Scenario(ranks=16, steps=4, parallelism=layout, workload=workload, detail="normal")
+    job = simulate(scenario).window
+    assert groups(clean(unlisted(job))[0]) == groups(job)
+
+
+def test_names_that_begin_with_a_kind_are_believed() -> None:
+    rows = [(rank, 0, f"cp-{rank // 2}", seq, "AllReduce", START + seq * MS)
+            for rank in range(4) for seq in range(3)]  # fmt: skip
+    window = Window(Job("named", 4), {"comm_ops": a_table("rank step group seq op enqueue_ns",
+                                                          rows)})  # fmt: skip
+    assert groups(clean(window)[0]) == [("cp", (0, 1)), ("cp", (2, 3))]
+
+
+def test_one_group_alone_is_the_job_as_it_is() -> None:
+    rows = [(rank, 0, "0x1", 0, "AllReduce", START) for rank in (0, 1)]
+    window = Window(Job("one", 3), {"comm_ops": a_table("rank step group seq op enqueue_ns", rows)})
+    assert clean(window)[0].job.groups == ()
+
+
+def test_a_slow_rank_is_found_where_no_groups_are_listed() -> None:
+    fault = parse_fault("gpu_slow:rank=5,factor=1.5")
+    scenario = Scenario(ranks=16, steps=30, parallelism=LAYOUTS[0], faults=(fault,),
+                        detail="normal")  # fmt: skip
+    job = simulate(scenario).window
+    assert [one.ranks for one in diagnose(unlisted(job)).verdicts] == [(5,)]
