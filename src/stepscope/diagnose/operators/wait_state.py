@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from stepscope.diagnose.operators.endings import while_all_ran
 from stepscope.diagnose.operators.calls_only import unanswered
+from stepscope.diagnose.operators.endings import while_all_ran
 from stepscope.diagnose.operators.liveness import (
     Liveness,
     StepTiming,
@@ -151,7 +151,7 @@ def _by_calls(window: Window, comm: Table, state: WaitState) -> WaitState | None
 
 
 def _held(window: Window, comm: Table, state: WaitState) -> frozenset[int]:
-    """Ranks that made their last call for a stalled operator, and wait by their stacks, if known."""
+    """Ranks that made their last call for a stalled operator and wait, by their stacks if known."""
     since = _last_calls(state.complete)
     own = comm.take(np.isin(comm.ints("rank"), sorted(since)))
     last = {rank for rank, calls in own.per_rank()
