@@ -34,7 +34,9 @@ def departed(comm: Table, ranks: Collection[int]) -> frozenset[int]:
 
 def _departs(calls: Table) -> bool:
     steps = _by_step(calls)
-    *earlier, last = steps if steps else [()]
+    if not steps:
+        return False
+    *earlier, last = steps
     if len(earlier) < KNOWN_STEPS or not _repeats(earlier):
         return False
     return not any(one[: len(last)] == last for one in earlier)
