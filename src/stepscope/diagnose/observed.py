@@ -22,6 +22,7 @@ from stepscope.diagnose.views.peers import EXPERT_WORDS, comparison_groups, is_e
 from stepscope.diagnose.views.samples import Sampled, sampled
 from stepscope.diagnose.views.stacks import Samples, read_samples
 from stepscope.diagnose.views.timeline import Timeline, timeline
+from stepscope.trace import TABLES
 from stepscope.window import Floats, Ints, Mask, Window
 
 Result = TypeVar("Result")
@@ -49,6 +50,16 @@ class Observed:
     @cached_property
     def total(self) -> Floats:
         return self.own.total
+
+    def until(self, column: int) -> Observed:
+        """The same job before a column: nothing that happened from its begin on."""
+        end_ns = int(self.line.begins_ns[column])
+        tables = {}
+        for name, table in self.window.tables.items():
+            time = TABLES[name].time if name in TABLES else None
+            known = time is not None and table.has(time)
+            tables[name] = table.take(table.ints(time) < end_ns) if known and time else table
+        return Observed(replace(self.window, tables=tables))
 
     def adapter_of(self, host: str) -> str:
         """The local name of a host's network adapter, `nic` where it is not known."""

@@ -43,6 +43,10 @@ BLOCK = 5
 """Steps per block of the change point: memory of the noise shows between blocks. Our simulator."""
 FALSE_ALARMS = 1e-3
 """Share of healthy series allowed to show a regression. Statistics."""
+FAST = 0.25
+"""The quantile of step times that counts as normal. Statistics."""
+LEAST_BLOCKS = 6
+"""Two blocks of an episode, and four of usual steps around it. Statistics."""
 REGULAR = 0.8
 """Part of the slots of a period that must be spikes for the spikes to be on schedule. Our
 simulator."""
@@ -116,6 +120,33 @@ def regression(series: Floats, least: float = LEAST_RISE) -> StepChange | None:
     if before <= 0 or after < least * before:
         return None
     return StepChange(column, after / before, before, after, z)
+
+
+def episode(series: Floats, least: float = LEAST_RISE) -> tuple[StepChange, int] | None:
+    """The longest costly range of longer steps that ended again, and the column after its last."""
+    fast = float(np.nanquantile(series, FAST)) if np.isfinite(series).any() else 0.0
+    count = len(series) // BLOCK
+    if fast <= 0 or count < LEAST_BLOCKS:
+        return None
+    lead, allowed = len(series) - count * BLOCK, math.log(least) / 2
+    blocks = stats.block_means(np.log(np.maximum(series, fast / 100) / fast)[None], BLOCK)
+    blocks = blocks - np.nanmedian(blocks[blocks <= np.nanmedian(blocks)])
+    worst = stats.worst_stretch(blocks, allowed)
+    first, stop = int(worst.first[0]), int(worst.stop[0])
+    inside = blocks[0, first:stop]
+    if not 2 <= stop - first < count - 2 or float(np.mean(inside > allowed)) < REGULAR:
+        return None
+    z = float(worst.mean[0]) / float(stats.pooled_noise(blocks, allowed).of_mean(worst.length)[0])
+    if z < stats.threshold(FALSE_ALARMS, count * count, count):
+        return None
+    begin, end = lead + first * BLOCK, lead + stop * BLOCK
+    before, after = (
+        stats.median(np.delete(series, np.s_[begin:end])),
+        stats.median(series[begin:end]),
+    )
+    if before <= 0 or after < least * before:
+        return None
+    return StepChange(begin, after / before, before, after, z), end
 
 
 def _significance(blocks: Floats, split: int) -> float:

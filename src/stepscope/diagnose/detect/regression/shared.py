@@ -19,7 +19,13 @@ from stepscope.diagnose.detect.gc_pauses import EXPLAINS
 from stepscope.diagnose.detect.regression.exposed import Exposed, longer_waited_for, newly_exposed
 from stepscope.diagnose.detect.regression.rise import HALF, Rise, shared_rise
 from stepscope.diagnose.detect.regression.uneven import risen_excess_ns
-from stepscope.diagnose.detect.step_time import LEAST_RISE, SLIGHT_RISE, StepChange, regression
+from stepscope.diagnose.detect.step_time import (
+    LEAST_RISE,
+    SLIGHT_RISE,
+    StepChange,
+    episode,
+    regression,
+)
 from stepscope.diagnose.finding import Cause, Regression
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
@@ -50,7 +56,10 @@ class SharedRegression:
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[Regression]:
         change = _change_without(job, so_far.lost_ns)
         if change is None:
-            return
+            passed = _episode_without(job, so_far.lost_ns)
+            if passed is None:
+                return
+            change, job = passed[0], job.until(passed[1])
         named = {one.row for one in so_far.culprits}
         found = find_everyones(job, job.samples, change, named)
         if found is not None:
@@ -59,12 +68,20 @@ class SharedRegression:
 
 def _change_without(job: Observed, lost_ns: Floats) -> StepChange | None:
     """The rise of the step times without what culprits cost."""
-    line = job.line
-    if not len(line.steps):
-        return None
-    healed = line.job_period_ns - lost_ns if lost_ns.size else line.job_period_ns
-    change = regression(healed[line.warm_up :], SLIGHT_RISE)
-    return None if change is None else replace(change, split=change.split + line.warm_up)
+    skip = job.line.warm_up
+    change = regression(_healed(job, lost_ns)[skip:], SLIGHT_RISE)
+    return None if change is None else replace(change, split=change.split + skip)
+
+
+def _episode_without(job: Observed, lost_ns: Floats) -> tuple[StepChange, int] | None:
+    """The same of a rise that ended again, and the column after its last."""
+    skip = job.line.warm_up
+    found = episode(_healed(job, lost_ns)[skip:])
+    return found and (replace(found[0], split=found[0].split + skip), found[1] + skip)
+
+
+def _healed(job: Observed, lost_ns: Floats) -> Floats:
+    return job.line.job_period_ns - lost_ns if lost_ns.size else job.line.job_period_ns
 
 
 def find_everyones(
