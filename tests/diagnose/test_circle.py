@@ -107,7 +107,7 @@ def test_a_send_that_was_received_is_over_though_nobody_saw_its_end() -> None:
     """With gloo, the end of a send shows only when the sender waits for it."""
     rows = [row for step in range(HUNG) for row in piped(step)]
     unseen = [(*row[:7], None) if row[4] == "Send" else row for row in rows]
-    assert find_hang(a_job(unseen, PIPELINE)) is None  # type: ignore[arg-type]
+    assert find_hang(a_job(unseen, PIPELINE)) is None
 
 
 STAGES = (ProcessGroup("pp", "pp", (0, 1, 2, 3)),)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from stepscope.diagnose.operators.endings import while_all_ran
 from stepscope.diagnose.operators.calls_only import unanswered
+from stepscope.diagnose.operators.endings import while_all_ran
 from stepscope.diagnose.operators.liveness import (
     Liveness,
     StepTiming,
