@@ -239,9 +239,9 @@ def _of_host(window: Window, state: WaitState, about: OpenOperator, host: str, w
     """No data moves to or from one host, and the ranks behind its link are named."""
     ranks = tuple(rank for rank in window.ranks if window.host_of(rank) == host)
     finding = _finding(state, ranks, "network", CUT_OFF_CONFIDENCE, why, about)
-    nic = Devices(window).nic(next(rank for rank in ranks if rank in about.entered))
-    devices = () if nic is None else (Device("nic", nic, CUT_OFF_CONFIDENCE),)
-    return replace(finding, devices=devices)
+    nics = next(one.nics for one in window.job.hosts if one.name == host)
+    likely = CUT_OFF_CONFIDENCE / max(len(nics), 1)
+    return replace(finding, devices=tuple(Device("nic", f"{host}/{nic}", likely) for nic in nics))
 
 
 def _stuck_requests(
@@ -279,9 +279,7 @@ def _circle(window: Window, state: WaitState, waited: int) -> Stuck | None:
     if odd:
         why = "it left the order of calls of its earlier steps" if confidence == 0.9 else (
             "it alone called what the others did not call")  # fmt: skip
-        missed = min(
-            (one for one in state.incomplete if one.absent & odd), key=lambda one: one.since_ns
-        )
+        missed = next(one for one in state.incomplete if one.absent & odd)
         return _finding(state, odd, "code", confidence, why, missed)
     return _finding(state, (), "code", 0.7, why)
 

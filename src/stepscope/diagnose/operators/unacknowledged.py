@@ -53,7 +53,9 @@ def _neighbours(window: Window, stuck: OpenOperator) -> Mapping[str, set[str]]:
     group = window.job.group(stuck.group)
     if group is not None:
         ranks = list(group.ranks)
-    hosts = [window.host_of(rank) or "" for rank in ranks]
+    hosts = [host for rank in ranks if (host := window.host_of(rank)) is not None]
+    if len(hosts) < len(ranks):
+        return {}
     found: dict[str, set[str]] = {host: set() for host in hosts}
     everyone = stuck.op == "AllToAll"
     for at, host in enumerate(hosts):
