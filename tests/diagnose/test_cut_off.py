@@ -15,6 +15,7 @@ from .test_hang import SECOND, the_hang
 
 AGAIN = (0, 0, 0, 2, 0, 2, 0, 0, 3, 0)
 """Segments sent again, in each second after the hang."""
+MORE = tuple(3 * count for count in AGAIN)
 LATE = (3, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 """What had been lost before it."""
 ARRIVES = (900, 0, 0, 120, 0, 120, 0, 0, 180, 0)
@@ -56,6 +57,12 @@ def a_job(
         pytest.param(a_job(6, {0: AGAIN, 4: AGAIN}), 5, id="both neighbours of six"),
         pytest.param(a_job(4, {1: AGAIN, 3: AGAIN}, {0: NOISE, 2: ARRIVES}), 2, id="it receives"),
         pytest.param(a_job(4, {0: AGAIN, 2: AGAIN, 3: AGAIN}, op="AllToAll"), 1, id="all others"),
+        pytest.param(
+            a_job(4, {0: AGAIN, 1: AGAIN, 2: AGAIN, 3: MORE}, op="AllToAll"),
+            3,
+            id="and to all others",
+        ),
+        pytest.param(a_job(3, {0: AGAIN, 1: MORE, 2: AGAIN}), 1, id="and to both"),
     ],
 )
 def test_the_host_whose_neighbours_send_again_is_cut_off(job: Window, host: int) -> None:
