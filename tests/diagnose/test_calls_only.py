@@ -22,6 +22,7 @@ PER_STEP = 4
 DEVICE = "train (train.py:5);step (adam.py:9);synchronize (streams.py:92)"
 LOADER = "train (train.py:4);__next__ (dataloader.py:708);get (queue.py:170)"
 SAVES = "train (train.py:7);save_checkpoint (train.py:70);write (zip.py:4)"
+EVALUATES = "train (train.py:8);evaluate (train.py:60);synchronize (streams.py:92)"
 SENDS = "train (train.py:5);recv_forward (p2p.py:401)"
 
 
@@ -125,6 +126,7 @@ def test_without_a_stack_the_rank_with_fewer_calls_is_a_suspect() -> None:
         pytest.param(Play(stacks=waiting(), finished=True), id="finished, processes live on"),
         pytest.param(Play(stacks=waiting(r0=SAVES)), id="one saves"),
         pytest.param(Play(stacks=dict.fromkeys(range(4), SAVES)), id="all save"),
+        pytest.param(Play(stacks=dict.fromkeys(range(4), EVALUATES)), id="all evaluate"),
         pytest.param(Play(), id="no stacks: they may save"),
         pytest.param(Play((0, PER_STEP, PER_STEP, PER_STEP), waiting(r0=SAVES)), id="rank 0 saves"),
     ],

@@ -19,6 +19,7 @@ from stepscope.diagnose.detect.hang import Hang
 from stepscope.diagnose.detect.imbalance import StageImbalance, UnequalWork
 from stepscope.diagnose.detect.mismatch import Mismatch
 from stepscope.diagnose.detect.network import SlowGroups, SlowLinks
+from stepscope.diagnose.detect.own_past import OwnPast
 from stepscope.diagnose.detect.published.argus_l1 import ArgusL1Published
 from stepscope.diagnose.detect.published.argus_l2 import ArgusL2Published
 from stepscope.diagnose.detect.published.argus_l3 import ArgusL3Published
@@ -49,7 +50,13 @@ PAPERS = ("ARGUS", "EROICA", "Holmes", "VenusTrace", "KAIR")
 
 STUCK: tuple[Detector, ...] = (Desync(), Mismatch(), Hang())
 STEP_TIMES: tuple[Detector, ...] = (StepTimes(),)
-SLOW_RANKS: tuple[Detector, ...] = (Stragglers(), BriefStragglers(), Transients(), GcStorms())
+SLOW_RANKS: tuple[Detector, ...] = (
+    Stragglers(),
+    BriefStragglers(),
+    Transients(),
+    GcStorms(),
+    OwnPast(),
+)
 SLOW_NETWORK: tuple[Detector, ...] = (SlowGroups(), SlowLinks(), RingEnds(), EdgeTimes())
 SLOW_KERNELS: tuple[Detector, ...] = (
     KernelStragglers(),

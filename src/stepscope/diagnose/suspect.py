@@ -40,6 +40,8 @@ class Suspect:
     """The run of spike columns with most of the excess: the first, and the one after the last."""
     worst_ns: float = 0.0
     """Its excess per step there."""
+    by_past: bool = False
+    """Whether it was compared with its own past, because nobody else does the same work."""
 
     @property
     def columns(self) -> slice | Ints:

@@ -97,7 +97,7 @@ def _lost_by(
         lost_ns = min(lost_ns, limit)
     share = _share_of(healing.job, lost_ns, part)
     steps = np.arange(len(healing.job.line.steps))[one.columns].size
-    if limit is not None and limit < HALF * one.excess_ns * steps:
+    if not one.by_past and limit is not None and limit < HALF * one.excess_ns * steps:
         return share  # nobody waited for it
     measured = _measured_ns(healing.job, one) * steps * max(one.excess_ns, 1.0) / weight
     return max(share, _share_of(healing.job, measured, one.columns))

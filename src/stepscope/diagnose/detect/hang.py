@@ -37,6 +37,7 @@ from stepscope.diagnose.operators.open_ops import OpenOperator
 from stepscope.diagnose.operators.own_order import departed
 from stepscope.diagnose.operators.requests import StuckConnection, stuck_connection
 from stepscope.diagnose.operators.standstill import cause_of, innermost, waits_for_device
+from stepscope.diagnose.operators.unacknowledged import unreached_host
 from stepscope.diagnose.operators.unrecorded import coupled_with, not_blocked_by_others
 from stepscope.diagnose.operators.wait_state import WaitState, read_wait_state
 from stepscope.diagnose.prepare.matching import POINT_TO_POINT
@@ -195,6 +196,10 @@ def _nobody_missing(window: Window, state: WaitState, waited: int) -> Stuck | No
         if stuck is not None:
             why += f"; {stuck.requests} network requests of rank {stuck.rank} never completed"
         return _finding(state, (), "unknown", CALLS_CONFIDENCE, why)
+    first = min(state.open, key=lambda one: one.since_ns)
+    if host := unreached_host(window, first, state.since_ns):
+        why = f"all members entered it, and what its neighbours send to {host} stays unanswered"
+        return _of_host(window, state, first, host, why)
     recorded = window.job.recorded_ranks
     partial = recorded is not None and len(recorded) < window.job.world_size
     why = "all members entered it and none completed it"
@@ -223,20 +228,20 @@ def _stalled_transfer(
     source = f" from rank {stalled.sender}" if stalled.sender >= 0 else ""
     why = f"all members entered it, but no data arrives{source}"
     if host := cut_off(window, stalled):
-        return _cut_off(window, state, stalled, host, why)
+        why += f", and none has moved to or from {host} since"
+        return _of_host(window, state, stalled, host, why)
     finding = _finding(state, (), "network", 0.7, why, stalled)
     point_to_point = stalled.op in POINT_TO_POINT
     return replace(finding, devices=_devices_between(window, stalled) if point_to_point else ())
 
 
-def _cut_off(window: Window, state: WaitState, stalled: OpenOperator, host: str, why: str) -> Stuck:
-    """Data still moves at one end of the stalled transfer, and none at the other."""
+def _of_host(window: Window, state: WaitState, about: OpenOperator, host: str, why: str) -> Stuck:
+    """No data moves to or from one host, and the ranks behind its link are named."""
     ranks = tuple(rank for rank in window.ranks if window.host_of(rank) == host)
-    why += f", and none has moved to or from {host} since"
-    finding = _finding(state, ranks, "network", CUT_OFF_CONFIDENCE, why, stalled)
-    nic = Devices(window).nic(next(rank for rank in stalled.entered if rank in ranks))
-    devices = () if nic is None else (Device("nic", nic, CUT_OFF_CONFIDENCE),)
-    return replace(finding, devices=devices)
+    finding = _finding(state, ranks, "network", CUT_OFF_CONFIDENCE, why, about)
+    nics = next(one.nics for one in window.job.hosts if one.name == host)
+    likely = CUT_OFF_CONFIDENCE / max(len(nics), 1)
+    return replace(finding, devices=tuple(Device("nic", f"{host}/{nic}", likely) for nic in nics))
 
 
 def _stuck_requests(
@@ -268,11 +273,14 @@ def _circle(window: Window, state: WaitState, waited: int) -> Stuck | None:
         return None
     why = "deadlock, members called their operators in different orders"
     comm = window.tables["comm_ops"]
-    odd = departed(comm, state.circle)
-    if odd and odd < state.circle:
-        return _finding(state, odd, "code", 0.9, f"{why}, not those of its earlier steps")
-    if state.alone:
-        return _finding(state, state.alone, "code", ALONE_CONFIDENCE, f"{why}, alone in its own")
+    odd, confidence = departed(comm, state.circle), 0.9
+    if not odd or odd == state.circle:
+        odd, confidence = state.alone, ALONE_CONFIDENCE
+    if odd:
+        why = "it left the order of calls of its earlier steps" if confidence == 0.9 else (
+            "it alone called what the others did not call")  # fmt: skip
+        missed = next(one for one in state.incomplete if one.absent & odd)
+        return _finding(state, odd, "code", confidence, why, missed)
     return _finding(state, (), "code", 0.7, why)
 
 

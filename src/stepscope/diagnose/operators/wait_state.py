@@ -151,7 +151,7 @@ def _by_calls(window: Window, comm: Table, state: WaitState) -> WaitState | None
 
 
 def _held(window: Window, comm: Table, state: WaitState) -> frozenset[int]:
-    """Ranks that made their last call for a stalled operator and wait, by their stacks if known."""
+    """Ranks that called a stalled operator last, and wait according to their stacks, if known."""
     since = _last_calls(state.complete)
     own = comm.take(np.isin(comm.ints("rank"), sorted(since)))
     last = {rank for rank, calls in own.per_rank()

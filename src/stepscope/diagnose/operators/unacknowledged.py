@@ -1,0 +1,120 @@
+"""The host that nobody reaches, by the hosts whose segments stay unacknowledged in a hang.
+
+TCP sends again, at growing intervals, what was not acknowledged. Where all ranks wait in one
+operator and its data does not move, nothing else is sent, so hosts that still retransmit are those
+that talk to the host that is cut off: its neighbours in the ring, or all others in an all-to-all.
+It retransmits to all of them itself, or nothing if its adapter is down or it had nothing to send.
+If two hosts have these neighbours, it is the one whose adapter receives what they send, and which
+sends no answer.
+Paper: none; seen in real jobs over cut links in our lab.
+Cost: the samples of hosts after the hang began. Cannot see: NCCL over RDMA, links within a host,
+and which of two hosts it is if a switch drops the data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.diagnose.operators.open_ops import OpenOperator
+from stepscope.window import Floats, Ints, Table, Window
+
+RETRANSMITTED, RECEIVED, SENT = "tcp_retrans_per_s", "nic_rx_bytes_per_s", "nic_tx_bytes_per_s"
+SETTLED_NS = 500_000_000
+"""What was lost in ordinary traffic is sent again within a few round trips, hence well before
+this. Measured in our lab."""
+TIMES = 2
+"""A host that retransmits twice has a peer that does not answer; once may be a late loss. Measured
+in our lab."""
+SEVERAL = 1.5
+"""A host that reaches nobody has two neighbours at least, and sends twice as much again as one that
+misses one peer. Half of the difference suffices. Measured in our lab: three times, for three."""
+CLEARLY = 2.0
+"""The host that receives what others send again receives at least twice what the other one does,
+and twice what it sends. Measured in our lab: four times, beside neighbour discovery."""
+
+
+def unreached_host(window: Window, stuck: OpenOperator, since_ns: int) -> str | None:
+    """The one host whose neighbours, and nobody else, send again and again; None if unclear."""
+    neighbours = _neighbours(window, stuck)
+    if len(neighbours) < 3:
+        return None
+    repeated = {}
+    for host in neighbours:
+        samples = _after(window, RETRANSMITTED, host, since_ns)
+        if samples is None:
+            return None
+        repeated[host] = samples.total if samples.positive >= TIMES else 0.0
+    possible = [host for host, near in neighbours.items() if _explains(host, near, repeated)]
+    if len(possible) > 1:
+        possible = _receiving(window, possible, since_ns)
+    return possible[0] if len(possible) == 1 else None
+
+
+def _explains(host: str, near: set[str], repeated: Mapping[str, float]) -> bool:
+    """Whether this host being cut off explains who sends again: its neighbours do, each to it, and
+    it does not, or does to each of them."""
+    others = {one for one, count in repeated.items() if count > 0 and one != host}
+    most = max((repeated[one] for one in others), default=0.0)
+    return others == near and (repeated[host] == 0 or repeated[host] >= SEVERAL * most)
+
+
+def _neighbours(window: Window, stuck: OpenOperator) -> Mapping[str, set[str]]:
+    """The other hosts that each host of an operator exchanges data with."""
+    ranks = sorted(stuck.entered)
+    group = window.job.group(stuck.group)
+    if group is not None:
+        ranks = list(group.ranks)
+    hosts = [host for rank in ranks if (host := window.host_of(rank)) is not None]
+    if len(hosts) < len(ranks):
+        return {}
+    found: dict[str, set[str]] = {host: set() for host in hosts}
+    everyone = stuck.op == "AllToAll"
+    for at, host in enumerate(hosts):
+        near = hosts if everyone else (hosts[at - 1], hosts[(at + 1) % len(hosts)])
+        found[host] |= {one for one in near if one != host}
+    return found
+
+
+@dataclass(frozen=True)
+class _Samples:
+    """One host's samples of a rate that cover only time after the hang began."""
+
+    positive: int
+    """How many are above zero."""
+    total: float
+
+
+def _after(window: Window, metric: str, host: str, since_ns: int) -> _Samples | None:
+    hardware = window.table("hardware")
+    if hardware is None:
+        return None
+    own = hardware.take(hardware.strings("metric").equals(metric)
+                        & hardware.strings("host").equals(host))  # fmt: skip
+    times, rates = _in_order(own)
+    if times.size < 2:
+        return None
+    late = times[:-1] >= since_ns + SETTLED_NS
+    rates, seconds = rates[1:][late], np.diff(times)[late] / 1e9
+    return _Samples(int((rates > 0).sum()), float((rates * seconds).sum()))
+
+
+def _in_order(own: Table) -> tuple[Ints, Floats]:
+    order = np.argsort(own.ints("ts_ns"), kind="stable")
+    return own.ints("ts_ns")[order], own.floats("value")[order]
+
+
+def _receiving(window: Window, hosts: list[str], since_ns: int) -> list[str]:
+    """The one of these hosts whose adapter receives clearly more than the others' and answers
+    nothing, if there is one."""
+    moved = {}
+    for host in hosts:
+        got, sent = (_after(window, one, host, since_ns) for one in (RECEIVED, SENT))
+        if got is None or sent is None:
+            return []
+        moved[host] = got.total, sent.total
+    most, next_most = sorted(hosts, key=lambda host: -moved[host][0])[:2]
+    clearly = moved[most][0] > CLEARLY * max(moved[next_most][0], moved[most][1])
+    return [most] if clearly else []
