@@ -216,9 +216,8 @@ def test_blocking_operators_are_taken_out_where_waiting_was_not_measured() -> No
 
 def test_a_phase_that_may_have_waited_is_left_out() -> None:
     job = Job("tp", 2, (Host("h", (0, 1)),), groups=(ProcessGroup("tp-0", "tp", (0, 1)),))
-    rows = [row for rank in (0, 1)
-            for row in ((rank, 0, "forward-compute", START, 100 * MS),
-                        (rank, 0, "mlp", START + MS, 40 * MS))]  # fmt: skip
+    lengths = (("forward-compute", 100), ("mlp", 40))
+    rows = [(rank, 0, name, START, length * MS) for rank in (0, 1) for name, length in lengths]
     phases = a_table("rank step phase start_ns duration_ns", rows)
     window = Window(job, {"phases": phases})
     own = own_time(window, timeline(window))

@@ -7,7 +7,7 @@ import pytest
 
 from stepscope.diagnose.views.own_time import OwnTime, own_time
 from stepscope.diagnose.views.timeline import timeline
-from stepscope.trace import FORWARD, Host, Job, ProcessGroup
+from stepscope.trace import BACKWARD, FORWARD, Host, Job, ProcessGroup
 from stepscope.window import Table, Window
 
 from .jobs import MS, START, a_table
@@ -78,3 +78,31 @@ def test_a_phase_around_the_whole_step_hides_no_phase() -> None:
 def test_communication_under_another_name_is_no_own_time(name: str) -> None:
     window = foreign_passes(model_fwd=100, **{name: 40})
     assert name not in own_time(window, timeline(window)).phases
+
+
+def sharded(gathers: int, **known: int) -> Window:
+    """Two ranks with forward and backward, whose marked waiting does not include gathers."""
+    job = Job("fsdp", 2, (Host("h", (0, 1)),), groups=(ProcessGroup("dp-0", "dp", (0, 1)),))
+    phases, operators = [], []
+    for step in range(STEPS):
+        at = START + step * STEP_MS * MS
+        for rank in (0, 1):
+            phases += [(rank, step, FORWARD, at, 90 * MS, 0),
+                       (rank, step, BACKWARD, at + 100 * MS, 190 * MS, 0)]  # fmt: skip
+            operators += [(rank, step, "dp-0", step * gathers + one, "AllGather", at,
+                           *known.values()) for one in range(gathers)]  # fmt: skip
+    columns = " ".join(("rank step group seq op enqueue_ns", *known))
+    return Window(job, {
+        "steps": steps(2), "comm_ops": a_table(columns, operators),
+        "phases": a_table("rank step phase start_ns duration_ns wait_ns", phases),
+    })  # fmt: skip
+
+
+@pytest.mark.parametrize(("window", "known"), [
+    (sharded(gathers=2), False), (sharded(gathers=1), True),
+    (sharded(gathers=2, blocked_ns=5), True),
+])  # fmt: skip
+def test_passes_that_gather_parameters_for_an_unknown_time_are_left_out(
+    window: Window, known: bool
+) -> None:
+    assert (BACKWARD in own_time(window, timeline(window)).phases) is known

@@ -53,6 +53,8 @@ class Observed:
 
     def until(self, column: int) -> Observed:
         """The same job before a column: nothing that happened from its begin on."""
+        if column >= len(self.line.steps):
+            return self
         end_ns = int(self.line.begins_ns[column])
         tables = {}
         for name, table in self.window.tables.items():
@@ -223,8 +225,9 @@ class Observed:
 def _levelled(own: OwnTime, warm_up: int) -> OwnTime:
     """Own times scaled so that every rank's fast level in a phase is that of the median rank."""
     judged = own.own[:, :, warm_up:]
-    known = np.isfinite(judged).any(axis=2, keepdims=True)
-    fast: Floats = np.nanquantile(np.where(known, judged, 0.0), FAST, axis=2)
-    usual = np.median(fast, axis=1, keepdims=True)
+    known: Mask = np.asarray(np.isfinite(judged).any(axis=2))
+    fast: Floats = np.nanquantile(np.where(known[:, :, None], judged, 0.0), FAST, axis=2)
+    fast = np.where(known, fast, np.nan)
+    usual = np.stack([stats.column_median(levels[:, None]) for levels in fast])
     scale = np.where(fast > 0, usual / np.maximum(fast, 1.0), 1.0)
     return replace(own, own=own.own * scale[:, :, None])

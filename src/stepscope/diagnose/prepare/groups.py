@@ -134,10 +134,14 @@ class _Calls:
             return []
         rank, peer = sends.ints("rank"), sends.ints("peer")
         known = (rank >= 0) & (peer >= 0)
-        names = {int(a): sends.strings("group")[int(at)] or "pp"
-                 for at, a in zip(np.flatnonzero(known), rank[known], strict=True)}  # fmt: skip
-        first, sent = _first_calls(sends.take(known))
-        linked = _components(rank[known], peer[known])
+        sends, rank, peer = sends.take(known), rank[known], peer[known]
+        if not len(sends):
+            return []
+        callers, at = np.unique(rank, return_index=True)
+        group = sends.strings("group")
+        names = {int(one): group[int(row)] or "pp" for one, row in zip(callers, at, strict=True)}
+        first, sent = _first_calls(sends)
+        linked = _components(rank, peer)
         several = len({names.get(one[0], "pp") for one in linked}) < len(linked)
         return [
             ProcessGroup(f"{names.get(ranks[0], 'pp')}{f'/{at}' if several else ''}", "pp",

@@ -54,6 +54,33 @@ def has_hidden_operators(window: Window, comm: Table) -> bool:
     return np.setdiff1d(codes, codes[seen]).size > 0
 
 
+def gathering(window: Window, rows: PhaseRows) -> Mask:
+    """Rows in which ranks may wait for parameters, if neither waits nor ends of gathers are known.
+
+    Measured waiting need not include it. Parameters are gathered within passes (FSDP) if each pass
+    of a step has a gather of its own; what is updated once (ZeRO-1) is gathered less often.
+    """
+    comm, nobody = window.table("comm_ops"), np.zeros(len(rows.rank), np.bool_)
+    if comm is None or not comm.has("step"):
+        return nobody
+    blocking = {group.id for group in window.job.groups_of_kind(*BLOCKING_KINDS)}
+    gathers = comm.strings("op").equals("AllGather") & ~comm.strings("group").equals(*blocking)
+    gathers &= (comm.ints("step") >= 0) & (comm.ints("rank") >= 0)
+    known = (comm.ints(name)[gathers] != NULL for name in ("end_ns", "blocked_ns")
+             if comm.has(name))  # fmt: skip
+    if not gathers.any() or any(column.any() for column in known):
+        return nobody
+    passes = rows.names.equals(*rows.passes)
+    enough = _per_step(rows.rank[passes], rows.column[passes])
+    often = _per_step(comm.ints("rank")[gathers], comm.ints("step")[gathers]) >= enough
+    return passes if often and enough else nobody
+
+
+def _per_step(rank: Ints, step: Ints) -> float:
+    """How many rows a rank typically has in a step."""
+    return float(np.median(np.bincount(numbered(rank, step)))) if rank.size else 0.0
+
+
 def _marks(rows: PhaseRows) -> Floats:
     """Whether a row may contain waiting, as its recorder said; -1 if it did not say."""
     if not rows.table.has("waits"):

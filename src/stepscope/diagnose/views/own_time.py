@@ -23,6 +23,7 @@ from stepscope.diagnose.views.hidden_waits import (
     BLOCKING_KINDS,
     WITHIN_PASSES,
     all_ends_known,
+    gathering,
     hidden,
     is_whole,
 )
@@ -146,6 +147,7 @@ def _waited(window: Window, rows: PhaseRows) -> Floats:
         covered = _in_blocking(window, rows, unknown)
         covered[hidden(window, rows, covered)] = np.nan
         waits = np.where(unknown, covered, waits)
+    waits = np.where(gathering(window, rows), np.nan, waits)
     blocked = _blocked(window, rows)
     return waits if blocked is None else np.maximum(waits, blocked.within(rows.begin, rows.end))
 
