@@ -164,6 +164,8 @@ def _with_replicas_of_experts(groups: list[ProcessGroup]) -> list[ProcessGroup]:
 
 def _lists(pairs: Ints, wide: int) -> dict[int, tuple[int, ...]]:
     """The second of each pair, by the first; a pair is `first * wide + second`."""
+    if not pairs.size:
+        return {}
     first, second = pairs // wide, pairs % wide
     codes, starts = np.unique(first, return_index=True)
     return {int(code): tuple(part.tolist())
