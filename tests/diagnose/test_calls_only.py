@@ -126,9 +126,9 @@ def test_without_a_stack_the_rank_with_fewer_calls_is_a_suspect() -> None:
         pytest.param(Play(stacks=waiting(), finished=True), id="finished, processes live on"),
         pytest.param(Play(stacks=waiting(r0=SAVES)), id="one saves"),
         pytest.param(Play(stacks=dict.fromkeys(range(4), SAVES)), id="all save"),
-        pytest.param(Play(stacks=dict.fromkeys(range(4), EVALUATES)), id="all evaluate"),
         pytest.param(Play(), id="no stacks: they may save"),
         pytest.param(Play((0, PER_STEP, PER_STEP, PER_STEP), waiting(r0=SAVES)), id="rank 0 saves"),
+        pytest.param(Play(stacks=dict.fromkeys(range(4), EVALUATES)), id="all evaluate"),
     ],
 )
 def test_it_is_no_hang(play: Play) -> None:

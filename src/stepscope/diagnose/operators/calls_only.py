@@ -43,13 +43,15 @@ def _ends_unknown(comm: Table, last_step_ns: int) -> bool:
 def _of_groups(window: Window, comm: Table, last_step_ns: int) -> Iterator[OpenOperator]:
     together = comm.take(~comm.strings("op").equals(*POINT_TO_POINT))
     words = together.strings("group")
-    for code, name in enumerate(words.values):
-        known = window.job.group(name)
+    order = np.argsort(words.codes, kind="stable")
+    codes, begins = np.unique(words.codes[order], return_index=True)
+    for code, rows in zip(codes.tolist(), np.split(order, begins[1:]), strict=False):
+        known = window.job.group(words.values[code]) if code >= 0 else None
         if known is None or len(known.ranks) < 2:
             continue
-        calls = together.take(words.codes == code)
-        if len(calls) and set(calls.ints("rank").tolist()) == set(known.ranks):
-            yield from _of_group(_Calls.of(calls), name, last_step_ns)
+        calls = together.take(rows)
+        if set(calls.ints("rank").tolist()) == set(known.ranks):
+            yield from _of_group(_Calls.of(calls), known.id, last_step_ns)
 
 
 @dataclass(frozen=True)

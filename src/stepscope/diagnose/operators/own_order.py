@@ -34,10 +34,10 @@ def departed(comm: Table, ranks: Collection[int]) -> frozenset[int]:
 
 def _departs(calls: Table) -> bool:
     steps = _by_step(calls)
-    if len(steps) <= KNOWN_STEPS:
+    if not steps:
         return False
-    earlier, last = steps[:-1], steps[-1]
-    if not _repeats(earlier):
+    *earlier, last = steps
+    if len(earlier) < KNOWN_STEPS or not _repeats(earlier):
         return False
     return not any(one[: len(last)] == last for one in earlier)
 

@@ -21,6 +21,10 @@ from stepscope.diagnose.prepare.host_calls import last_step_end_ns
 from stepscope.diagnose.views.stacks import LOADER, is_torchs, waits
 from stepscope.window import NULL, Mask, Table, Window
 
+SILENT_STEPS = 0.5
+"""Calls are compared once no rank has made one for half a step, as for a stopped process in `hang`.
+Our simulator."""
+
 _NEVER = 2**63
 
 
@@ -137,21 +141,21 @@ def _open(window: Window, comm: Table) -> tuple[OpenOperator, ...]:
 
 def _by_calls(window: Window, comm: Table, state: WaitState) -> WaitState | None:
     """What calls alone show, as far as the processes were observed to live on without a call."""
-    last_step_ns = last_step_end_ns(window)
-    alive_ns = last_alive_ns(window)
+    last_step_ns, alive_ns = last_step_end_ns(window), last_alive_ns(window)
     if last_step_ns == NULL or alive_ns is None:
         return None
-    until_ns = min(state.now_ns, alive_ns)
-    progress_ns = last_progress_ns(window)
+    until_ns, progress_ns = min(state.now_ns, alive_ns), last_progress_ns(window)
+    if until_ns - progress_ns <= SILENT_STEPS * state.timing.step_ns:
+        return None  # of a job that runs, the calls need not be compared
     found = unanswered(window, comm, last_step_ns)
-    if not found or until_ns <= progress_ns:
+    if not found:
         return None
     found = tuple(replace(one, since_ns=max(one.since_ns, progress_ns)) for one in found)
     return replace(state, open=found, now_ns=until_ns, by_calls=True)
 
 
 def _held(window: Window, comm: Table, state: WaitState) -> frozenset[int]:
-    """Ranks that called a stalled operator last, and wait according to their stacks, if known."""
+    """Ranks that made their last call for a stalled operator and wait, by their stacks if known."""
     since = _last_calls(state.complete)
     own = comm.take(np.isin(comm.ints("rank"), sorted(since)))
     last = {rank for rank, calls in own.per_rank()
