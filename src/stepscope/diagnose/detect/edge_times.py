@@ -140,8 +140,11 @@ def _level(took_ns: Floats) -> float:
 
 
 def _against_others(edges: Sequence[_Edge]) -> list[_Edge]:
-    levels = np.array([one.took_ns for one in edges])
-    return [_Edge(one.source, one.target, one.ranks, one.took_ns,
+    """Each edge by the mean of both directions, in which a difference of clocks cancels."""
+    known = {one.ranks: one.took_ns for one in edges}
+    levels = np.array([(one.took_ns + known.get(one.ranks[::-1], one.took_ns)) / 2
+                       for one in edges])  # fmt: skip
+    return [_Edge(one.source, one.target, one.ranks, float(levels[at]),
                   float(np.median(np.delete(levels, at))), one.per_step)
             for at, one in enumerate(edges) if len(edges) > 2]  # fmt: skip
 
