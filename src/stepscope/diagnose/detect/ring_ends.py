@@ -185,7 +185,7 @@ def _finding(job: Observed, rings: _Rings, change: _Change, votes: _Votes) -> Sl
         steps=line.span(change.split, len(line.steps)),
         time_ns=line.span_ns(change.split, len(line.steps)), slowdown=ratio,
         lost_ns=max(after - before, 0.0), lost_fraction=max(1 - before / max(after, 1.0), 0.0),
-        score=min(0.5 + share / 2, HIGHEST_SCORE), where=f"through {host} than before",
+        score=min(share, HIGHEST_SCORE), where=f"through {host} than before",
         columns=tuple(range(change.split, len(line.steps))),
         victims=len(job.window.ranks) - len(ranks),
         values={"share": share, "operators": votes.operators, "late_ns": votes.late_ns},
