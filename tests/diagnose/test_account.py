@@ -14,7 +14,7 @@ from stepscope.diagnose.finding import StepSeries, Verdict
 from stepscope.diagnose.run import diagnose
 from stepscope.diagnose.views.own_time import own_time
 from stepscope.diagnose.views.timeline import timeline
-from stepscope.trace import Host, Job, ProcessGroup
+from stepscope.trace import BACKWARD, FORWARD, Host, Job, ProcessGroup
 from stepscope.window import Floats, Window
 
 from .jobs import MS, START, a_table
@@ -22,10 +22,13 @@ from .jobs import MS, START, a_table
 shares = st.floats(0.0, 1.0)
 
 
-def spell(replica: list[list[float]], microbatches: int) -> float:
-    """The oracle: each microbatch passes the stages in turn, and the slowest is never idle."""
-    each = [work / microbatches for work in (max(stage) for stage in zip(*replica, strict=True))]
-    return sum(each) + (microbatches - 1) * max(each)
+def spell(stages: list[float], microbatches: int) -> float:
+    """The oracle: microbatches go through the stages in turn, one at a time in each."""
+    done = [0.0] * (len(stages) + 1)
+    for _ in range(microbatches):
+        for at, work in enumerate(stages):
+            done[at + 1] = max(done[at], done[at + 1]) + work / microbatches
+    return done[-1]
 
 
 @given(st.lists(st.lists(st.floats(1, 100), min_size=3, max_size=3), min_size=1, max_size=4),
@@ -33,7 +36,7 @@ def spell(replica: list[list[float]], microbatches: int) -> float:
 def test_a_step_lasts_as_long_as_its_latest_replica(work: list[list[float]], m: int) -> None:
     own = np.array(work).reshape(-1, 1)
     stage, replica = np.tile(np.arange(3), len(work)), np.repeat(np.arange(len(work)), 3)
-    expected = max(spell([one], m) for one in work)
+    expected = max(spell(one, m) for one in work)
     assert Model(stage, replica, m).step_ns(own)[0] == pytest.approx(expected)
 
 
@@ -66,8 +69,8 @@ def logged(late_ms: Floats) -> Window:
     random = np.random.default_rng(3)
     rows, step_rows, now = [], [], START
     for step in range(steps):
-        load = (2 + random.random(ranks)) * MS
-        begin = now + (load + late_ms[:, step] * MS).astype(np.int64)
+        load: Floats = (2 + random.random(ranks)) * MS
+        begin = now + np.asarray(load + late_ms[:, step] * MS, np.int64)
         end = int(begin.max()) + 60 * MS
         for rank in range(ranks):
             rows.append((rank, step, "fetch", now, int(load[rank])))
@@ -116,9 +119,7 @@ def piped(factor: float, since: int = 0) -> Window:
         for rank in range(6):
             at = now
             for batch in range(4):
-                for phase, took in zip(
-                    ("forward-compute", "backward-compute"), work[rank, batch], strict=True
-                ):
+                for phase, took in zip((FORWARD, BACKWARD), work[rank, batch], strict=True):
                     rows.append((rank, step, phase, batch, at, int(took)))
                     at += int(took)
             steps.append((rank, step, now, 200 * MS))
