@@ -69,7 +69,7 @@ def logged(late_ms: Floats) -> Window:
     random = np.random.default_rng(3)
     rows, step_rows, now = [], [], START
     for step in range(steps):
-        load: Floats = (2 + random.random(ranks)) * MS
+        load = np.asarray(2 + random.random(ranks)) * MS
         begin = now + np.asarray(load + late_ms[:, step] * MS, np.int64)
         end = int(begin.max()) + 60 * MS
         for rank in range(ranks):
