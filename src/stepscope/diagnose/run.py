@@ -170,7 +170,8 @@ class _Search:
         cost = what_if(self.job, suspects)
         judged = judge(self.job, slow, cost, self.explanations)
         self.job.remembered.clear()  # kernels of all peers, which nobody asks for again
-        self.blamed += judged.costly
+        own, costly = self.job.own, judged.costly
+        self.blamed += costly if own.marked else rules.without_echoes(costly, bool(own.inferred))
         self.let_go += judged.cheap
         self.culprits = judged.culprits
         if len(self.culprits) == len(suspects):  # mostly so, and what they cost is known

@@ -59,6 +59,8 @@ class OwnTime:
     skipped: tuple[Skipped, ...] = ()
     inferred: tuple[str, ...] = ()
     """Phases from which waiting was taken out that nobody marked (`inferred`)."""
+    marked: bool = True
+    """Whether the recorder marked waiting, or measured it."""
 
     @property
     def total(self) -> Floats:
@@ -82,17 +84,21 @@ def own_time(window: Window, line: Timeline) -> OwnTime:
     cpu = [*_cpu(rows, names), *(np.full_like(values, np.nan) for _, values in unnamed)]
     names, times = [*names, *(name for name, _ in unnamed)], [*own.values()]
     times += [values for _, values in unnamed]
-    return replace(_bundle(line, names, times, cpu, skipped), inferred=inferred)
+    whole = _bundle(line, names, times, cpu, skipped)
+    return replace(whole, inferred=inferred, marked=_marks_waiting(window, rows))
 
 
 def _is_marked(window: Window, rows: PhaseRows) -> bool:
     """Whether the collector says which phases contain waiting, or records the operators."""
+    blocking = _blocking(window, rows, BLOCKING_KINDS) is not None
+    return _marks_waiting(window, rows) or blocking
+
+
+def _marks_waiting(window: Window, rows: PhaseRows) -> bool:
     table = rows.table
     if table.has("waits") or (table.has("wait_ns") and (table.ints("wait_ns") != NULL).any()):
         return True
-    return (
-        window.table("host_ops") is not None or _blocking(window, rows, BLOCKING_KINDS) is not None
-    )
+    return window.table("host_ops") is not None
 
 
 def _inferred(
