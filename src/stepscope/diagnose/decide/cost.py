@@ -15,6 +15,7 @@ from stepscope.diagnose.graph.step_graph import StepGraph
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
+from stepscope.diagnose.views.unnamed import is_staged
 from stepscope.window import NULL, Floats, Ints, Mask
 
 HALF = 0.5
@@ -97,7 +98,8 @@ def _lost_by(
         lost_ns = min(lost_ns, limit)
     share = _share_of(healing.job, lost_ns, part)
     steps = np.arange(len(healing.job.line.steps))[one.columns].size
-    if not one.by_past and limit is not None and limit < HALF * one.excess_ns * steps:
+    shown = not one.by_past and limit is not None and not is_staged(healing.job.window)
+    if shown and limit is not None and limit < HALF * one.excess_ns * steps:
         return share  # nobody waited for it
     measured = _measured_ns(healing.job, one) * steps * max(one.excess_ns, 1.0) / weight
     return max(share, _share_of(healing.job, measured, one.columns))
