@@ -15,7 +15,7 @@ from stepscope.diagnose.graph.step_graph import StepGraph
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
-from stepscope.diagnose.views.unnamed import UNNAMED, is_staged
+from stepscope.diagnose.views.unnamed import OUTSIDE, is_staged
 from stepscope.window import NULL, Floats, Ints, Mask
 
 HALF = 0.5
@@ -98,7 +98,7 @@ def _lost_by(
         lost_ns = min(lost_ns, limit)
     share = _share_of(healing.job, lost_ns, part)
     steps = np.arange(len(healing.job.line.steps))[one.columns].size
-    unseen = is_staged(healing.job.window) and (one.phase in UNNAMED or not one.phases)
+    unseen = is_staged(healing.job.window) and (one.phase == OUTSIDE or not one.phases)
     if limit is not None and not (one.by_past or unseen) and limit < HALF * one.excess_ns * steps:
         return share  # nobody waited for it
     measured = _measured_ns(healing.job, one) * steps * max(one.excess_ns, 1.0) / weight
