@@ -102,8 +102,8 @@ def _stepscope(
 
     - `stepscope diagnose traces/`
 
-    Exit status: 0 nothing found, 1 something found, 2 the source cannot be read or the command
-    line is invalid, 3 an internal error of stepscope.
+    Exit status: 0 nobody is accused, 1 somebody or something is, 2 the source cannot be read or the
+    command line is invalid, 3 an internal error of stepscope.
     """
     logs.configure(verbose)
     if context.invoked_subcommand is None:
