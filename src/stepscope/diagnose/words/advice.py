@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from stepscope.diagnose.finding import Cause, Finding, Regression, Slowdown, SlowLink, Stuck
+from stepscope.diagnose.finding import Cause, Finding, Regression, Slowdown, SlowLink, Stuck, Waste
 
 SLOW: Mapping[Cause, str] = {
     "compute": "compare what {who} executes in {phase} with a peer: `py-spy record` its process, "
@@ -23,7 +23,7 @@ SLOW: Mapping[Cause, str] = {
     "jit_compile": "find what recompiles (`TORCH_LOGS=recompiles`), mark changing shapes as "
     "dynamic or pad them, and compile before training",
     "load_imbalance": "the hardware is fine: balance the work (expert capacity, auxiliary loss, "
-    "sequence packing) so that {who} gets no more of it than others",
+    "sequence packing) so that no rank gets more of it than others",
     "contention": "find the other processes on the processors of {who} (`top`, `pidstat -t 1`) "
     "and move them, or reserve cores for training with a cpuset",
     "code": "look at {function}: profile it, and compare with the revision and configuration "
@@ -52,6 +52,11 @@ OTHER_GPU_PROCESSES = (
 UNEVEN = (
     "the hardware is fine: balance the work of each step between replicas (sort or pack sequences "
     "by length, build batches by tokens and not by samples)"
+)
+STAGE = (
+    "move layers from this stage to others, and count the embedding and the loss as layers; if no "
+    "other pipeline has the same stage, make sure first that the device of {who} is as fast as the "
+    "others"
 )
 EXPOSED = (
     "the gradient reduction no longer overlaps the backward pass: compare overlap settings, bucket "
@@ -125,6 +130,8 @@ def _of_slowness(finding: Finding) -> str:
             return EXPOSED
         case Regression(cause="load_imbalance"):
             return UNEVEN
+        case Waste(cause="load_imbalance"):
+            return STAGE if finding.ranks else UNEVEN
         case SlowLink(ranks=(), group=str()):
             return SLOW_GROUP
     return SLOW[finding.cause]
