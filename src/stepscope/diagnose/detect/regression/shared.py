@@ -28,6 +28,7 @@ from stepscope.diagnose.detect.step_time import (
 )
 from stepscope.diagnose.finding import Cause, Regression
 from stepscope.diagnose.method import Needs, SoFar
+from stepscope.diagnose.network.slow_edges import on_devices
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import OTHER_PROCESSES, PROCESSOR_TIME
@@ -42,6 +43,10 @@ simulator."""
 UNEXPLAINED_RATIO = 2.0
 """A rise of everything at once without a measured reason is most often due to other jobs on a
 shared machine: it is worth a verdict, with a low score, once steps double. Our simulator."""
+ON_PROCESSORS = 1.2
+"""Where processors move the data, a busy machine does that, too, more slowly: a smaller rise of all
+transfers at once shows nothing about the network. Measured on real data (a healthy job beside other
+work: 1.1)."""
 BEYOND_NOISE = 1.5
 """Without direct evidence the rise must be so many standard deviations of a single step: shared
 machines get slower by less whenever another job starts. Our simulator."""
@@ -188,7 +193,8 @@ def _inferred(job: Observed, rise: Rise, change: StepChange) -> _Reason | None:
     if others or change.ratio < _least_unexplained(job, change):
         return None  # some ranks got slower and the others waited, or it is within the noise
     if rise.transfer_ns >= HALF * rise.step_ns:
-        return _Reason("network", 0.6, _named(rise.phase))
+        busy = change.ratio < ON_PROCESSORS and not on_devices(job)
+        return None if busy else _Reason("network", 0.6, _named(rise.phase))
     if rise.phase == DATA_LOAD:
         return _Reason("data_loading", 0.7, rise.phase)
     starved = rise.processor_ns is not None and rise.processor_ns < PROCESSOR_TIME * rise.own_ns
