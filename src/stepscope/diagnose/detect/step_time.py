@@ -134,7 +134,8 @@ def episode(series: Floats, least: float = LEAST_RISE) -> tuple[StepChange, int]
     worst = stats.worst_stretch(blocks, allowed)
     first, stop = int(worst.first[0]), int(worst.stop[0])
     inside = blocks[0, first:stop]
-    if not 2 <= stop - first < count - 2 or float(np.mean(inside > allowed)) < REGULAR:
+    usual_around = first >= 2 and count - stop >= 2
+    if stop - first < 2 or not usual_around or float(np.mean(inside > allowed)) < REGULAR:
         return None
     z = float(worst.mean[0]) / float(stats.pooled_noise(blocks, allowed).of_mean(worst.length)[0])
     if z < stats.threshold(FALSE_ALARMS, count * count, count):

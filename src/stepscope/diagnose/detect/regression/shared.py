@@ -43,6 +43,8 @@ simulator."""
 UNEXPLAINED_RATIO = 2.0
 """A rise of everything at once without a measured reason is most often due to other jobs on a
 shared machine: it is worth a verdict, with a low score, once steps double. Our simulator."""
+OF_THE_JOB: tuple[Cause, ...] = ("code", "data_loading", "gc", "jit_compile", "load_imbalance")
+"""Causes of a rise that ended again: a busy machine or network comes and goes by itself."""
 ON_PROCESSORS = 1.2
 """Where processors move the data, a busy machine does that, too, more slowly: a smaller rise of all
 transfers at once shows nothing about the network. Measured on real data (a healthy job beside other
@@ -59,7 +61,7 @@ class SharedRegression:
     needs = Needs("steps", ranks=1)
 
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[Regression]:
-        change = _change_without(job, so_far.lost_ns)
+        change, passed = _change_without(job, so_far.lost_ns), None
         if change is None:
             passed = _episode_without(job, so_far.lost_ns)
             if passed is None:
@@ -67,7 +69,7 @@ class SharedRegression:
             change, job = passed[0], job.until(passed[1])
         named = {one.row for one in so_far.culprits}
         found = find_everyones(job, job.samples, change, named)
-        if found is not None:
+        if found is not None and (passed is None or found.cause in OF_THE_JOB):
             yield found
 
 
