@@ -7,6 +7,7 @@ those of a host or a link are begun and ended from outside, when rank 0 has writ
 from __future__ import annotations
 
 import signal
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -44,7 +45,7 @@ class When:
 
 
 @dataclass(frozen=True)
-class Fault:
+class Fault(ABC):
     """The part that all share."""
 
     when: When
@@ -65,14 +66,15 @@ class Fault:
         """Of the script, where they are what is wrong."""
         return {}
 
-    def begin(self, machine: Machine) -> None:
+    def begin(self, machine: Machine) -> None:  # noqa: B027 (most faults are in the script)
         """Nothing to do from outside."""
 
-    def end(self, machine: Machine) -> None:
+    def end(self, machine: Machine) -> None:  # noqa: B027
         """Nothing to undo from outside."""
 
+    @abstractmethod
     def expected(self, job: Job) -> Expected:
-        raise NotImplementedError
+        """Whom a diagnosis has to name, and for what."""
 
     def _condition(self, what: str, **values: Any) -> list[Condition]:
         span: Condition = {"first": self.when.first}

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from lab.jobs import conditions, inputs, loop
+from lab.jobs import inputs, loop
 from lab.jobs.device import Device, Layer, Stem
 
 
@@ -25,9 +25,7 @@ def network(device: Device, arguments: argparse.Namespace) -> nn.Module:
 
 def train(arguments: argparse.Namespace) -> None:
     rank = dist.get_rank()
-    torch.manual_seed(arguments.seed)
-    condition = conditions.read(rank)
-    device = Device(condition, arguments.seed * 1000 + rank, arguments.noise)
+    condition, device = loop.prepared(arguments, rank)
     model = DistributedDataParallel(network(device, arguments), bucket_cap_mb=0.5)
     optimizer = loop.optimizer_of(model, device, arguments)
     habits = loop.Habits(arguments, condition)
@@ -59,11 +57,7 @@ def evaluate(model: nn.Module, arguments: argparse.Namespace) -> Tensor:
 
 
 def main() -> None:
-    arguments = loop.options(__doc__).parse_args()
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    train(arguments)
-    dist.destroy_process_group()
+    loop.run(train, loop.options(__doc__).parse_args())
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.distributed.nn.functional import all_to_all_single
 from torch.nn.parallel import DistributedDataParallel
 
-from lab.jobs import conditions, inputs, loop
+from lab.jobs import inputs, loop
 from lab.jobs.conditions import Conditions
 from lab.jobs.device import Compute, Device, Layer, Wide
 
@@ -82,9 +82,7 @@ def exchange(tokens: Tensor, sent: list[int], got: list[int]) -> Tensor:
 
 def train(arguments: argparse.Namespace) -> None:
     rank, world = dist.get_rank(), dist.get_world_size()
-    torch.manual_seed(arguments.seed)
-    condition = conditions.read(rank)
-    device = Device(condition, arguments.seed * 1000 + rank, arguments.noise)
+    condition, device = loop.prepared(arguments, rank)
     router = Router(world, condition, arguments.seed * 1000 + rank)
     seconds = arguments.layer_ms / 1000
     model = nn.Sequential(
@@ -112,11 +110,7 @@ def train(arguments: argparse.Namespace) -> None:
 def main() -> None:
     parser = loop.options(__doc__)
     parser.add_argument("--stream", type=int, default=256, help="columns of what is exchanged")
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    train(arguments)
-    dist.destroy_process_group()
+    loop.run(train, parser.parse_args())
 
 
 if __name__ == "__main__":

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import argparse
 
-import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from lab.jobs import conditions, inputs, loop
+from lab.jobs import inputs, loop
 from lab.jobs.device import Device, Layer
 
 
@@ -31,9 +30,7 @@ def sharded(device: Device, arguments: argparse.Namespace) -> nn.Module:
 
 def train(arguments: argparse.Namespace) -> None:
     rank = dist.get_rank()
-    torch.manual_seed(arguments.seed)
-    condition = conditions.read(rank)
-    device = Device(condition, arguments.seed * 1000 + rank, arguments.noise)
+    condition, device = loop.prepared(arguments, rank)
     model = sharded(device, arguments)
     optimizer = loop.optimizer_of(model, device, arguments)
     habits = loop.Habits(arguments, condition)
@@ -50,11 +47,7 @@ def train(arguments: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    arguments = loop.options(__doc__).parse_args()
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    train(arguments)
-    dist.destroy_process_group()
+    loop.run(train, loop.options(__doc__).parse_args())
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import gc
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from lab.jobs import conditions
 from lab.jobs.conditions import Conditions
 from lab.jobs.device import Device
 
@@ -40,6 +41,21 @@ def options(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--reduce-loss", type=int, default=0, help="1: every step")
     parser.add_argument("--log-every", type=int, default=0)
     return parser
+
+
+def run(train: Callable[[argparse.Namespace], None], arguments: argparse.Namespace) -> None:
+    """Trains in a process group over gloo."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    train(arguments)
+    dist.destroy_process_group()
+
+
+def prepared(arguments: argparse.Namespace, rank: int) -> tuple[Conditions, Device]:
+    """What is wrong with this rank, and its device; seeds what is drawn at random."""
+    torch.manual_seed(arguments.seed)
+    condition = conditions.read(rank)
+    return condition, Device(condition, arguments.seed * 1000 + rank, arguments.noise)
 
 
 def optimizer_of(model: nn.Module, device: Device, arguments: argparse.Namespace) -> Optimizer:

@@ -12,15 +12,12 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
-from lab.jobs import conditions, inputs, loop, stages
-from lab.jobs.device import Device
+from lab.jobs import inputs, loop, stages
 
 
 def train(arguments: argparse.Namespace) -> None:
     rank, world = dist.get_rank(), dist.get_world_size()
-    torch.manual_seed(arguments.seed)
-    condition = conditions.read(rank)
-    device = Device(condition, arguments.seed * 1000 + rank, arguments.noise)
+    condition, device = loop.prepared(arguments, rank)
     shape = (arguments.stages, world // arguments.stages)
     mesh = init_device_mesh("cpu", shape, mesh_dim_names=("pp", "dp"))
     index, replica = mesh["pp"].get_local_rank(), mesh["dp"].get_local_rank()
@@ -50,11 +47,7 @@ def train(arguments: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    arguments = stages.options(__doc__).parse_args()
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    train(arguments)
-    dist.destroy_process_group()
+    loop.run(train, stages.options(__doc__).parse_args())
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -19,7 +18,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from lab.jobs import conditions, inputs, loop
+from lab.jobs import inputs, loop
 from lab.jobs.device import Compute, Device
 
 
@@ -51,9 +50,7 @@ def parallel(device: Device, arguments: argparse.Namespace, mesh: Any) -> nn.Mod
 
 def train(arguments: argparse.Namespace) -> None:
     rank, world = dist.get_rank(), dist.get_world_size()
-    torch.manual_seed(arguments.seed)
-    condition = conditions.read(rank)
-    device = Device(condition, arguments.seed * 1000 + rank, arguments.noise)
+    condition, device = loop.prepared(arguments, rank)
     shape = (world // arguments.tensor, arguments.tensor)
     mesh = init_device_mesh("cpu", shape, mesh_dim_names=("dp", "tp"))
     model = parallel(device, arguments, mesh)
@@ -76,11 +73,7 @@ def main() -> None:
     parser = loop.options(__doc__)
     parser.add_argument("--tensor", type=int, default=2, help="ranks that share each block")
     parser.add_argument("--sequences", type=int, default=1, help="of one batch")
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    train(arguments)
-    dist.destroy_process_group()
+    loop.run(train, parser.parse_args())
 
 
 if __name__ == "__main__":

@@ -180,7 +180,7 @@ class Waste(Finding):
 
     @property
     def costs_enough(self) -> bool:
-        """Every job has some of it, so it is told only where it is likely more than usual."""
+        """Every job has some of it, so it is reported only where it is likely more than usual."""
         return (self.lost_fraction or 0.0) >= LEAST_COST and self.score >= LEAST_SCORE
 
 

@@ -13,6 +13,7 @@ from stepscope.diagnose.graph.critical_path import Path, critical_path
 from stepscope.diagnose.graph.step_graph import StepGraph, spread, step_graph
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.suspect import Suspect
+from stepscope.diagnose.thresholds import FAST
 from stepscope.diagnose.views.arrivals import Arrivals, collect_arrivals
 from stepscope.diagnose.views.breakdown import Breakdown, breakdown
 from stepscope.diagnose.views.device_errors import errors
@@ -26,11 +27,6 @@ from stepscope.trace import TABLES
 from stepscope.window import Floats, Ints, Mask, Window
 
 Result = TypeVar("Result")
-
-
-FAST = 0.25
-"""The quantile of own times that counts as normal: half of the steps may be slow, so the median is
-not. Statistics."""
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ from stepscope.diagnose.suspect import Suspect
 from stepscope.window import Floats, Window
 
 FEW_STEPS = 10
-"""In fewer steps no change of the step time can be told from noise. Statistics (`step_time`)."""
+"""In fewer steps no change of the step time stands out from noise. Statistics (`step_time`)."""
 HALF = 0.5
 """Culprits that cost this part of what unequal work costs explain it: naming them is shorter. Our
 simulator."""
@@ -303,7 +303,7 @@ def _unaccounted(job: Observed, settings: Settings) -> str:
     if judged < FEW_STEPS and not job.line.is_trace:
         return f"only {judged} steps were judged, and whether they were faster before is unknown"
     if not job.own.phases:
-        return "of its steps nothing but their length is known, so waiting cannot be told from work"
+        return "only the length of its steps is known, so waiting cannot be distinguished from work"
     return ""
 
 

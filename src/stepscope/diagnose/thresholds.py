@@ -28,6 +28,10 @@ LATE_BONUS, CAUSE_BONUS = 0.05, 0.05
 that was measured. It orders verdicts; it is not a probability fitted to labelled jobs. Our
 simulator."""
 
+FAST = 0.25
+"""The quantile of times that counts as normal: half of the steps may be slow, so the median is not.
+Statistics."""
+
 LEAST_SCORE = 0.5
 """Below this a verdict is a suspect and accuses nobody. Contract, section 4."""
 

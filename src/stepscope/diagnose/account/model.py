@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.views.peers import replicas
+from stepscope.diagnose.views.peers import replicas, stages
 from stepscope.window import Floats, Ints
 
 
@@ -35,10 +35,9 @@ class Model:
     def of(cls, job: Observed) -> Model:
         row = {int(rank): at for at, rank in enumerate(job.line.ranks)}
         stage, replica = np.zeros(len(row), np.int64), np.zeros(len(row), np.int64)
-        for group in job.window.job.groups_of_kind("pp"):
-            for at, rank in enumerate(group.ranks):
-                if rank in row:
-                    stage[row[rank]] = at
+        for rank, at in stages(job.window).items():
+            if rank in row:
+                stage[row[rank]] = at
         for at, ranks in enumerate(replicas(job.window)):
             replica[[row[int(rank)] for rank in ranks if int(rank) in row]] = at
         return cls(stage, replica, _microbatches(job))

@@ -12,11 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from stepscope.diagnose.finding import Entry, Ledger, StepSeries, Verdict
+from stepscope.diagnose.thresholds import FAST
 from stepscope.window import Floats, Ints
-
-FAST = 0.25
-"""The quantile of step times that counts as normal: half of the steps may be slow, so the median is
-not. Statistics."""
 
 
 def ledger(series: StepSeries, warm_up: int, verdicts: Sequence[Verdict]) -> Ledger | None:

@@ -16,13 +16,12 @@ import numpy as np
 
 from stepscope.diagnose.account.belief import odds, unusual_bits
 from stepscope.diagnose.account.model import Model
-from stepscope.diagnose.detect.regression.uneven import changes, together
+from stepscope.diagnose.detect.regression.uneven import changes, together, two_passes
 from stepscope.diagnose.finding import Decision, Waste
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import LEAST_SCORE
-from stepscope.trace import BACKWARD, FORWARD
 from stepscope.window import Floats, Ints
 
 PARTS = 4
@@ -39,11 +38,10 @@ class StageImbalance:
     needs = Needs("phases", ranks=2)
 
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[Waste]:
-        own = passes(job)
-        model = Model.of(job)
-        if own is None or not model.staged:
+        passes, model = two_passes(job), Model.of(job)
+        if passes is None or not model.staged:
             return
-        own = own[:, job.line.warm_up :]
+        own = (passes[0] + passes[1])[:, job.line.warm_up :]
         levels = _steady(own, model.stages)
         at = int(levels.argmax())
         found = _stage(job, model, own, model.stages[at], levels, at)
@@ -92,7 +90,7 @@ class UnequalWork:
     needs = Needs("phases", ranks=2)
 
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[Waste]:
-        parts, model = _two_passes(job), Model.of(job)
+        parts, model = two_passes(job), Model.of(job)
         if parts is None:
             return
         skip = job.line.warm_up
@@ -110,19 +108,6 @@ class UnequalWork:
         slowdown = 1 / max(1 - loss, 0.01)
         says = "in each step all ranks wait for a different one that has more work to do"
         yield _waste(job, self.name, (), unusual_bits(loss), loss, slowdown, says)
-
-
-def passes(job: Observed) -> Floats | None:
-    """Own time in the passes, which microbatches go through; None where they are not known."""
-    parts = _two_passes(job)
-    return None if parts is None else parts[0] + parts[1]
-
-
-def _two_passes(job: Observed) -> tuple[Floats, Floats] | None:
-    known = job.own.phases
-    if FORWARD not in known or BACKWARD not in known:
-        return None
-    return job.own.own[known.index(FORWARD)], job.own.own[known.index(BACKWARD)]
 
 
 def _loss(job: Observed, model: Model, own: Floats, healed: Floats) -> float:

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from stepscope.diagnose.detect import step_time
+from stepscope.diagnose.detect.regression.rise import risen
 from stepscope.diagnose.detect.slowdown import slowdown_of
 from stepscope.diagnose.finding import Slowdown
 from stepscope.diagnose.method import Needs, SoFar
@@ -40,22 +41,17 @@ class OwnPast:
         if change is None or len(job.line.ranks) < 2:
             return
         split, step_ns = change.split + skip, change.after_ns - change.before_ns
-        total = _risen(job.total, skip, split)
+        before, after = slice(skip, split), slice(split, None)
+        total = np.nan_to_num(risen(job.total, before, after))
         row = int(np.argmax(total))
         others = np.delete(total, row)
         if total[row] < HALF * step_ns or others.max() >= HALF * total[row]:
             return
         for phase, own in zip(job.own.phases, job.own.own, strict=True):
             alone = np.isfinite(own).any(axis=1).sum() == 1
-            rise = float(_risen(own, skip, split)[row])
+            rise = float(np.nan_to_num(risen(own, before, after))[row])
             if alone and rise >= HALF * step_ns:
                 yield slowdown_of(job, self.name, _suspect(job, own, row, phase, split, rise))
-
-
-def _risen(own: Floats, skip: int, split: int) -> Floats:
-    """Median after less median before, rank by rank; 0 where either is unknown."""
-    after, before = stats.row_medians(own[:, split:]), stats.row_medians(own[:, skip:split])
-    return np.nan_to_num(after - before)
 
 
 def _suspect(

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.thresholds import FAST
 from stepscope.window import Floats, Ints, Mask
 
 LEAST_RISE = 1.1
@@ -43,8 +44,6 @@ BLOCK = 5
 """Steps per block of the change point: memory of the noise shows between blocks. Our simulator."""
 FALSE_ALARMS = 1e-3
 """Share of healthy series allowed to show a regression. Statistics."""
-FAST = 0.25
-"""The quantile of step times that counts as normal. Statistics."""
 LEAST_BLOCKS = 6
 """Two blocks of an episode, and four of usual steps around it. Statistics."""
 REGULAR = 0.8

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stepscope.diagnose.views.peers import stages
 from stepscope.trace import ProcessGroup
 from stepscope.window import Ints, Table, Window
 
@@ -73,8 +74,7 @@ def find_places(window: Window, names: Sequence[str], ends: Ends) -> tuple[list[
     known = {group.id: group for group in window.groups}
     where = _Location(
         {rank: host.name for host in window.job.hosts for rank in host.ranks},
-        {rank: stage for group in window.job.groups_of_kind("pp")
-         for stage, rank in enumerate(group.ranks)},
+        stages(window),
     )  # fmt: skip
     places = [
         _place(

@@ -2,9 +2,8 @@
 
 In a group that leaves together, what one rank is late by comes back as the others' surplus: a phase
 whose deviation from the peers is the opposite of what came before it contains waiting. The phases
-of a step, and the gaps before them, are walked in order of time; the waiting of a mirrored phase is
-by how much the rank was earlier than the last one (`../shared/notes/diagnosis-next.md`, principle
-1, gave the idea). Phases whose waiting was measured are left as they are.
+of a step, and the gaps before them, are walked in order of time. In a mirrored phase a rank waited
+for as long as it was earlier than the last one.
 
 Cost: one sort of the phase rows, and a few passes over `[rank, step]` for each phase.
 Cannot see: waiting in pipelines, whose gaps are bubbles and whose stages do not leave together.
@@ -59,8 +58,7 @@ class Tiles:
         order = order[np.lexsort((rows.begin[order], rows.cell[order]))]
         begin, end, cell = rows.begin[order], rows.end[order], rows.cell[order]
         starts, period = _steps(rows)
-        first = np.ones(order.size, np.bool_)
-        first[1:] = cell[1:] != cell[:-1]
+        first = _first_of_each(cell)
         reach = _running_end(end, cell)
         before = np.where(first, starts.ravel()[cell], np.roll(reach, 1))
         gap = _free(before, begin, waiting)
@@ -84,10 +82,7 @@ class Tiles:
     @property
     def _first(self) -> Mask:
         """Which rows are the first of their rank and step."""
-        cell = self.rows.cell[self.order]
-        first = np.ones(cell.size, np.bool_)
-        first[1:] = cell[1:] != cell[:-1]
-        return first
+        return _first_of_each(self.rows.cell[self.order])
 
     def gaps(self) -> Iterator[tuple[str, Floats]]:
         """The time in no phase between each phase and the one before, `[rank, step]`; NaN where the
@@ -106,6 +101,12 @@ class Tiles:
         found = np.full(self.tail.size, np.nan)
         found[self.rows.cell[self.order][first]] = self.gap[first]
         return found.reshape(self.tail.shape)
+
+
+def _first_of_each(cell: Ints) -> Mask:
+    first = np.ones(cell.size, np.bool_)
+    first[1:] = cell[1:] != cell[:-1]
+    return first
 
 
 def _steps(rows: PhaseRows) -> tuple[Ints, Floats]:
@@ -135,7 +136,6 @@ def _running_end(end: Ints, cell: Ints) -> Ints:
 def without_waiting(
     parts: Sequence[Part],
     groups: Sequence[Ints],
-    measured: Collection[str],
     meets: Collection[str],
     typical_ns: float,
 ) -> tuple[list[Part], tuple[str, ...]]:
@@ -143,8 +143,7 @@ def without_waiting(
 
     Args:
         groups: ranks that leave together and do equal work.
-        measured: phases whose waiting is known.
-        meets: phases after which all ranks are level: communication, and measured waiting.
+        meets: phases after which all ranks are level.
     """
     late, found, inferred = _nothing(parts), [], []
     for part in parts:
@@ -153,7 +152,7 @@ def without_waiting(
             found.append(part)
             continue
         deviation = _deviation(part.own, groups)
-        if part.phase not in measured and _mirrors(deviation, late, LEAST_LATE * typical_ns):
+        if _mirrors(deviation, late, LEAST_LATE * typical_ns):
             waited = _latest(late, groups) - late
             own = np.maximum(part.own - waited, 0.0)
             deviation, late = _deviation(own, groups), _nothing(parts)

@@ -42,7 +42,7 @@ from stepscope.diagnose.views.unnamed import (
     wait_times,
     waiting,
 )
-from stepscope.window import NULL, Floats, Ints, Mask, Table, Union, Window, union
+from stepscope.window import NULL, Floats, Mask, Table, Union, Window, union
 
 MOSTLY = 0.5
 """A phase is nested, or its waiting time unknown, if that holds for more than half of its rows. Our
@@ -114,17 +114,13 @@ def _inferred(
     parts.append(Part(OUTSIDE, True, tiles.tail))
     meets = [name for name in tiles.in_time() if communicates(name)]
     typical = rows.line.typical_ns
-    found, inferred = without_waiting(parts, _together(window, rows), (), meets, typical)
+    everybody = [np.arange(len(rows.line.ranks))]  # gradients are exchanged among all
+    found, inferred = without_waiting(parts, everybody, meets, typical)
     own = {**own, **{one.phase: one.own for one in found if not one.gap and one.phase in own}}
     nothing = np.zeros_like(tiles.tail)
     around = sum((one.own for one in found if one.gap and one.phase == OUTSIDE), nothing)
     between = sum((one.own for one in found if one.gap and one.phase != OUTSIDE), nothing)
     return own, [(GAPS, between), (OUTSIDE, around)], inferred
-
-
-def _together(window: Window, rows: PhaseRows) -> list[Ints]:
-    """Rows of the ranks that leave together: all do, where gradients are exchanged."""
-    return [np.arange(len(rows.line.ranks))]
 
 
 def _cpu(rows: PhaseRows, names: list[str]) -> Floats:

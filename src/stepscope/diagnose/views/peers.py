@@ -47,10 +47,15 @@ def replicas(window: Window) -> list[frozenset[int]]:
     return list(dict.fromkeys(of.values()))
 
 
+def stages(window: Window) -> dict[int, int]:
+    """The pipeline stage of each rank that has one."""
+    pipelines = window.job.groups_of_kind("pp")
+    return {rank: at for group in pipelines for at, rank in enumerate(group.ranks)}
+
+
 def across_stages(window: Window) -> frozenset[str]:
     """Groups whose members are in several pipeline stages, and so do unequal work."""
-    pipelines = window.job.groups_of_kind("pp")
-    stage = {rank: at for group in pipelines for at, rank in enumerate(group.ranks)}
+    stage = stages(window)
     return frozenset(
         group.id for group in window.groups
         if len({stage.get(rank, 0) for rank in group.ranks}) > 1

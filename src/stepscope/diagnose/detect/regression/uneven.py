@@ -39,12 +39,10 @@ def risen_excess_ns(job: Observed, split: int, culprits: Collection[int] = ()) -
     Rows of culprits, which have a verdict, are left out. 0 if the slowest rank is mostly in one
     replica, or if it is not slow in both passes of a step.
     """
-    if not {FORWARD, BACKWARD} <= set(job.own.phases):
+    passes, groups = two_passes(job), job.groups(FORWARD)
+    if passes is None or not groups:
         return 0.0
-    forward, backward = (job.own.own[job.own.phases.index(name)] for name in (FORWARD, BACKWARD))
-    groups = job.groups(FORWARD)
-    if not groups:
-        return 0.0
+    forward, backward = passes
     excess = _excess(forward + backward, groups)
     excess[sorted(culprits)] = np.nan
     if not changes(job, excess[:, split:]):
@@ -53,6 +51,14 @@ def risen_excess_ns(job: Observed, split: int, culprits: Collection[int] = ()) -
         return 0.0
     worst = np.nan_to_num(excess, nan=0.0).max(axis=0)
     return stats.median(worst[split:]) - stats.median(worst[job.line.warm_up : split])
+
+
+def two_passes(job: Observed) -> tuple[Floats, Floats] | None:
+    """Own time in the forward and the backward pass; None where they are not known."""
+    known = job.own.phases
+    if FORWARD not in known or BACKWARD not in known:
+        return None
+    return job.own.own[known.index(FORWARD)], job.own.own[known.index(BACKWARD)]
 
 
 def _excess(own: Floats, groups: list[Ints]) -> Floats:
