@@ -33,13 +33,8 @@ bool Connection::open() noexcept {
         return false;
     }
     packet_ = 0;
-    socket_.store(fresh);
+    socket_.open(fresh);
     return true;
-}
-
-void Connection::close() noexcept {
-    const int open = socket_.exchange(-1);
-    if (open >= 0) ::close(open);
 }
 
 Sent Connection::send(Packet kind, const void* payload, std::size_t bytes, std::size_t records,
@@ -56,7 +51,7 @@ Sent Connection::send(Packet kind, const void* payload, std::size_t bytes, std::
     message.msg_iov = parts;
     message.msg_iovlen = 2;
     // without MSG_NOSIGNAL, a dead processor would end the training by SIGPIPE
-    if (::sendmsg(socket_.load(), &message, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0) {
+    if (::sendmsg(socket_.number(), &message, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0) {
         ++packet_;
         return Sent::yes;
     }
@@ -65,7 +60,7 @@ Sent Connection::send(Packet kind, const void* payload, std::size_t bytes, std::
 
 Sent Connection::hear(std::string& payload) {
     char data[sizeof(Header) + MOST_HEARD_BYTES];
-    const ssize_t size = ::recv(socket_.load(), data, sizeof data, MSG_DONTWAIT);
+    const ssize_t size = ::recv(socket_.number(), data, sizeof data, MSG_DONTWAIT);
     if (size < 0) return try_later() ? Sent::later : Sent::broken;
     if (size == 0) return Sent::broken;
     Header header{};

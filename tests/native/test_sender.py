@@ -107,6 +107,22 @@ def test_a_forked_child_is_silent(listener: Listener, start: Start, driver: Path
     assert not listener.has_visitor()
 
 
+def test_a_script_that_closes_all_descriptors_keeps_its_own(
+    listener: Listener, start: Start, driver: Path
+) -> None:
+    process = start(driver)
+    process.ask("start", "cupti", 1024)
+    process.ask("kernels", 1, 10)
+    listener.accept().read_until(rows(10))
+    process.ask("take")
+    process.ask("kernels", 1, 7)
+    assert kernels(listener.accept().read_until(rows(7))) == 7
+    assert process.numbers("fork") == [0]
+    process.ask("stop")
+    assert process.ask("taken") == "untouched"
+    process.end()
+
+
 def test_what_is_left_at_the_end_is_sent(listener: Listener, start: Start, driver: Path) -> None:
     process = start(driver)
     process.ask("start", "cupti", 1024)

@@ -16,6 +16,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from stepscope.collect.descriptors import OwnSocket
 from stepscope.collect.guard import guarded
 from stepscope.wire.control import encode_parent
 from stepscope.wire.frames import PacketKind, pack
@@ -49,7 +50,7 @@ class _Children:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._line: socket.socket | None = None
+        self._line: OwnSocket | None = None
 
     @guarded
     def watch(self) -> None:
@@ -64,21 +65,18 @@ class _Children:
         for _ in range(2):
             try:
                 self._line = self._line or self._connected()
-                self._line.send(packet)
+                self._line.get().send(packet, socket.MSG_NOSIGNAL)
             except OSError:
                 self._hang_up()
             else:
                 return
 
-    def _connected(self) -> socket.socket:
+    def _connected(self) -> OwnSocket:
         line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        own = OwnSocket(line)
         line.settimeout(_SEND_SECONDS)
-        try:
-            line.connect(self._path)
-        except OSError:
-            line.close()
-            raise
-        return line
+        line.connect(self._path)
+        return own
 
     def _hang_up(self) -> None:
         if self._line is not None:
