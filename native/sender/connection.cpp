@@ -17,6 +17,14 @@ constexpr std::uint16_t VERSION = 1;
 // A request of the processor is one line.
 constexpr std::size_t MOST_HEARD_BYTES = 4096;
 
+// Whether this user or root listens there, as in src/stepscope/wire/peer.py.
+bool is_own_users(int connected) {
+    ucred peer{};
+    socklen_t size = sizeof peer;
+    if (::getsockopt(connected, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return false;
+    return peer.uid == geteuid() || peer.uid == 0;
+}
+
 bool try_later() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
 
 }  // namespace
@@ -28,7 +36,9 @@ bool Connection::open() noexcept {
     std::memcpy(address.sun_path, path_.data(), path_.size());
     const int fresh = ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fresh < 0) return false;
-    if (::connect(fresh, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+    const bool is_connected =
+        ::connect(fresh, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+    if (!is_connected || !is_own_users(fresh)) {
         ::close(fresh);
         return false;
     }

@@ -14,6 +14,7 @@ from stepscope.collect import identity
 from stepscope.wire.frames import Hello, PacketKind, pack
 from stepscope.wire.records import RecordKind
 from tests.collect.listener import Heard, Listener, rows
+from tests.processor.impostor import as_root, impostor, received
 
 from .conftest import Start
 from .driver import environment
@@ -211,4 +212,16 @@ def test_it_hears_what_the_processor_asks(listener: Listener, start: Start, driv
     while (answer := process.ask("heard")) in ("|-1", '{"hurry_seconds": 2.0}|-1'):
         pass
     assert answer == '{"events": 5}|5'
+    process.end()
+
+
+@as_root
+def test_a_native_producer_tells_another_users_process_nothing(
+    socket_path: Path, start: Start, driver: Path
+) -> None:
+    process = start(driver)
+    with impostor(socket_path) as listens:
+        process.ask("start", "cupti", 16)
+        process.ask("kernels", 1, 3)
+        assert received(listens) == 0
     process.end()

@@ -16,6 +16,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from stepscope.collect.connection import connect
 from stepscope.collect.descriptors import OwnSocket
 from stepscope.collect.guard import guarded
 from stepscope.wire.control import encode_parent
@@ -64,19 +65,12 @@ class _Children:
         packet = pack(PacketKind.CONTROL, encode_parent(os.getpid(), stopped), os.getpid(), 0)
         for _ in range(2):
             try:
-                self._line = self._line or self._connected()
+                self._line = self._line or connect(self._path, _SEND_SECONDS)
                 self._line.get().send(packet, socket.MSG_NOSIGNAL)
             except OSError:
                 self._hang_up()
             else:
                 return
-
-    def _connected(self) -> OwnSocket:
-        line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        own = OwnSocket(line)
-        line.settimeout(_SEND_SECONDS)
-        line.connect(self._path)
-        return own
 
     def _hang_up(self) -> None:
         if self._line is not None:

@@ -18,6 +18,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from stepscope.collect.connection import connect
 from stepscope.collect.descriptors import OwnSocket, Wake
 from stepscope.collect.guard import Tally, guarded, report
 from stepscope.wire.control import decode_hurry
@@ -253,13 +254,9 @@ class Sender:
         if now < self._retry_at:
             return None
         self._retry_at = now + RECONNECT_SECONDS
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        own = OwnSocket(sock)
         try:
-            sock.setblocking(False)
-            sock.connect(self._path)
+            own = connect(self._path, timeout=0.0)
         except OSError:
-            own.close()
             return None
         self._packet = 0
         self._urgent.clear()
