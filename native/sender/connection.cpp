@@ -17,6 +17,14 @@ constexpr std::uint16_t VERSION = 1;
 // A request of the processor is one line.
 constexpr std::size_t MOST_HEARD_BYTES = 4096;
 
+// Whether this user or root listens there, as in src/stepscope/wire/peer.py.
+bool is_own_users(int connected) {
+    ucred peer{};
+    socklen_t size = sizeof peer;
+    if (::getsockopt(connected, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return false;
+    return peer.uid == geteuid() || peer.uid == 0;
+}
+
 bool try_later() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
 
 }  // namespace
@@ -28,18 +36,15 @@ bool Connection::open() noexcept {
     std::memcpy(address.sun_path, path_.data(), path_.size());
     const int fresh = ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fresh < 0) return false;
-    if (::connect(fresh, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+    const bool is_connected =
+        ::connect(fresh, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+    if (!is_connected || !is_own_users(fresh)) {
         ::close(fresh);
         return false;
     }
     packet_ = 0;
-    socket_.store(fresh);
+    socket_.open(fresh);
     return true;
-}
-
-void Connection::close() noexcept {
-    const int open = socket_.exchange(-1);
-    if (open >= 0) ::close(open);
 }
 
 Sent Connection::send(Packet kind, const void* payload, std::size_t bytes, std::size_t records,
@@ -56,7 +61,7 @@ Sent Connection::send(Packet kind, const void* payload, std::size_t bytes, std::
     message.msg_iov = parts;
     message.msg_iovlen = 2;
     // without MSG_NOSIGNAL, a dead processor would end the training by SIGPIPE
-    if (::sendmsg(socket_.load(), &message, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0) {
+    if (::sendmsg(socket_.number(), &message, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0) {
         ++packet_;
         return Sent::yes;
     }
@@ -65,7 +70,7 @@ Sent Connection::send(Packet kind, const void* payload, std::size_t bytes, std::
 
 Sent Connection::hear(std::string& payload) {
     char data[sizeof(Header) + MOST_HEARD_BYTES];
-    const ssize_t size = ::recv(socket_.load(), data, sizeof data, MSG_DONTWAIT);
+    const ssize_t size = ::recv(socket_.number(), data, sizeof data, MSG_DONTWAIT);
     if (size < 0) return try_later() ? Sent::later : Sent::broken;
     if (size == 0) return Sent::broken;
     Header header{};

@@ -1,11 +1,11 @@
 // Packets on a socket, in the format of src/stepscope/wire/frames.py. Nothing here blocks.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <string>
 
+#include "descriptor.hpp"
 #include "record.hpp"
 
 namespace stepscope {
@@ -32,10 +32,10 @@ class Connection {
  public:
     explicit Connection(std::string path) : path_(std::move(path)) {}
 
-    bool is_open() const noexcept { return socket_.load() >= 0; }
-    int descriptor() const noexcept { return socket_.load(); }
+    bool is_open() const noexcept { return socket_.number() >= 0; }
+    int descriptor() const noexcept { return socket_.number(); }
     bool open() noexcept;
-    void close() noexcept;
+    void close() noexcept { socket_.close(); }
     // In a forked child: drops the parent's connection without closing it for the parent.
     void abandon() noexcept { close(); }
     Sent send(Packet kind, const void* payload, std::size_t bytes, std::size_t records,
@@ -45,7 +45,7 @@ class Connection {
 
  private:
     std::string path_;
-    std::atomic<int> socket_{-1};
+    Descriptor socket_;
     std::uint64_t packet_ = 0;
 };
 

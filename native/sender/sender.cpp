@@ -3,7 +3,6 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -103,7 +102,7 @@ bool Sender::launch() {
         pthread_atfork(nullptr, nullptr, in_child);
         std::atexit(at_exit);
     });
-    wake_ = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    wake_.poll();
     const SignalsBlocked blocked;
     try {
         thread_ = std::thread([this] { run(); });
@@ -160,13 +159,13 @@ void Sender::count(std::string_view metric, std::int64_t value) noexcept {
 }
 
 void Sender::wake() noexcept {
-    if (!is_silent()) eventfd_write(wake_, 1);
+    if (!is_silent()) wake_.set();
 }
 
 void Sender::stop() noexcept {
     if (ended_) return;
     stopping_ = true;
-    eventfd_write(wake_, 1);
+    wake_.set();
     const std::int64_t until = now_ns() + EXIT_NS + EXIT_NS / 10;
     while (!ended_ && now_ns() < until) pause_ms(1);
     silent_ = true;
@@ -193,15 +192,12 @@ void Sender::run() noexcept {
 // Waits until it is time for a look, the processor has sent something or has room again, or we are
 // to stop.
 void Sender::wait() {
-    const bool is_open = connection_.is_open();
     const short wanted = clogged_ ? POLLIN | POLLOUT : POLLIN;
-    pollfd looked[2] = {{wake_, POLLIN, 0}, {connection_.descriptor(), wanted, 0}};
-    const int ready = ::poll(looked, is_open ? 2 : 1, LOOK_MS);
-    if (ready <= 0) return;
-    eventfd_t times = 0;
-    // the script closed our descriptor, which can no longer wake us
-    if (looked[0].revents != 0 && eventfd_read(wake_, &times) != 0) pause_ms(LOOK_MS);
-    if (is_open && (looked[1].revents & ~POLLOUT) != 0) listen();
+    // poll ignores the number -1
+    pollfd looked[2] = {{wake_.poll(), POLLIN, 0}, {connection_.descriptor(), wanted, 0}};
+    if (::poll(looked, 2, LOOK_MS) <= 0) return;
+    if (looked[0].revents != 0) wake_.heard();
+    if ((looked[1].revents & ~POLLOUT) != 0) listen();
 }
 
 void Sender::listen() {
@@ -214,7 +210,10 @@ void Sender::listen() {
 void Sender::turn(bool is_last) {
     if (options_.before_send != nullptr) options_.before_send(is_last);
     clogged_ = false;
-    if (!connection_.is_open() && !connect()) return;
+    if (!connection_.is_open()) {
+        if (introduced_) disconnect();  // the script has closed our socket
+        if (!connect()) return;
+    }
     if (!introduced_ && !introduce()) return;
     while (send_batch()) {
     }

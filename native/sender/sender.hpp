@@ -18,6 +18,7 @@
 
 #include "clock.hpp"
 #include "connection.hpp"
+#include "descriptor.hpp"
 #include "identity.hpp"
 #include "losses.hpp"
 #include "names.hpp"
@@ -101,7 +102,7 @@ class Sender {
     std::atomic<bool> silent_{false};
     std::atomic<bool> stopping_{false};
     std::atomic<bool> ended_{false};
-    int wake_ = -1;
+    Wake wake_;
     std::thread thread_;
 
     // used by the sender's thread only

@@ -37,7 +37,6 @@ def test_a_started_processor_gets_the_options(
 
     answers = iter([False, True])
     monkeypatch.setattr("subprocess.Popen", popen)
-    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
     monkeypatch.setattr(HostProcessor, "_answers", lambda _: next(answers))
     monkeypatch.setattr(HostProcessor, "_wait", lambda _: None)
     HostProcessor(tmp_path / "p.sock", SETTINGS.options()).ensure()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import threading
@@ -199,29 +198,6 @@ def test_what_is_no_request_is_a_fault_of_ours_and_harms_nobody(
     _wait_for(lambda: guard.faults.value > faults)
     _phases(session, 1)
     peer.read_until(rows(2))
-
-
-def test_a_script_that_closes_all_descriptors_keeps_no_processor_busy(session: Session) -> None:
-    """The thread would find the closed one ready for ever."""
-    waits = _counted_waits(session)
-    _phases(session, 1)
-    os.close(session._sender._wake)
-    _wait_for(lambda: len(waits) > 3)
-    assert max(Counter(round(at, 2) for at in waits).values()) <= 3, "one per look of 10 ms"
-    session.close()
-
-
-def _counted_waits(session: Session) -> list[float]:
-    """When each wait of the sender began."""
-    waits: list[float] = []
-    wait = session._sender._wait
-
-    def counted(seconds: float) -> None:
-        waits.append(time.monotonic())
-        wait(seconds)
-
-    session._sender._wait = counted  # type: ignore[method-assign]
-    return waits
 
 
 def _wait_for(condition: Callable[[], bool]) -> None:

@@ -1,5 +1,6 @@
 // What a driver does through `native/sender`, as its owner asks: see `driver.cpp`.
 
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -91,6 +92,33 @@ void fork_child() {
     std::printf("%d\n", status);
 }
 
+// Pairs of sockets that took the numbers of the sender's descriptors.
+std::vector<int> taken;
+
+void take_descriptors() {
+    for (int number = 3; number < 256; ++number) close(number);
+    for (int at = 0; at < 20; ++at) {
+        int pair[2];
+        if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0, pair) != 0) std::abort();
+        for (const int end : pair) {
+            taken.push_back(end);
+            if (send(end, "theirs", 6, 0) != 6) std::abort();
+        }
+    }
+    std::puts("taken");
+}
+
+// Whether each end still has just what the other has sent.
+void tell_taken() {
+    bool is_untouched = true;
+    for (const int end : taken) {
+        char data[8];
+        is_untouched = is_untouched && recv(end, data, sizeof data, 0) == 6;
+        is_untouched = is_untouched && recv(end, data, sizeof data, 0) == -1;
+    }
+    std::puts(is_untouched ? "untouched" : "touched");
+}
+
 void tell_heard() {
     const std::lock_guard<std::mutex> hold(heard_mutex);
     std::printf("%s|%" PRId64 "\n", heard.c_str(), number_in(heard, "events", UNKNOWN));
@@ -109,6 +137,8 @@ void obey_sender(const std::string& order, const char* words) {
     if (order == "kernels") put_from_threads(words);
     if (order == "names") name_many(words);
     if (order == "fork") fork_child();
+    if (order == "take") take_descriptors();
+    if (order == "taken") tell_taken();
     if (order == "heard") tell_heard();
     if (order == "now") std::printf("%" PRId64 "\n", now_ns());
     if (order == "stop") stop();

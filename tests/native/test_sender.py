@@ -14,6 +14,7 @@ from stepscope.collect import identity
 from stepscope.wire.frames import Hello, PacketKind, pack
 from stepscope.wire.records import RecordKind
 from tests.collect.listener import Heard, Listener, rows
+from tests.processor.impostor import as_root, impostor, received
 
 from .conftest import Start
 from .driver import environment
@@ -107,6 +108,22 @@ def test_a_forked_child_is_silent(listener: Listener, start: Start, driver: Path
     assert not listener.has_visitor()
 
 
+def test_a_script_that_closes_all_descriptors_keeps_its_own(
+    listener: Listener, start: Start, driver: Path
+) -> None:
+    process = start(driver)
+    process.ask("start", "cupti", 1024)
+    process.ask("kernels", 1, 10)
+    listener.accept().read_until(rows(10))
+    process.ask("take")
+    process.ask("kernels", 1, 7)
+    assert kernels(listener.accept().read_until(rows(7))) == 7
+    assert process.numbers("fork") == [0]
+    process.ask("stop")
+    assert process.ask("taken") == "untouched"
+    process.end()
+
+
 def test_what_is_left_at_the_end_is_sent(listener: Listener, start: Start, driver: Path) -> None:
     process = start(driver)
     process.ask("start", "cupti", 1024)
@@ -195,4 +212,16 @@ def test_it_hears_what_the_processor_asks(listener: Listener, start: Start, driv
     while (answer := process.ask("heard")) in ("|-1", '{"hurry_seconds": 2.0}|-1'):
         pass
     assert answer == '{"events": 5}|5'
+    process.end()
+
+
+@as_root
+def test_a_native_producer_tells_another_users_process_nothing(
+    socket_path: Path, start: Start, driver: Path
+) -> None:
+    process = start(driver)
+    with impostor(socket_path) as listens:
+        process.ask("start", "cupti", 16)
+        process.ask("kernels", 1, 3)
+        assert received(listens) == 0
     process.end()

@@ -9,16 +9,17 @@ import shlex
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import IO
 
 import stepscope
-from stepscope.cli.request import request
+from stepscope.cli.request import connect, request
 from stepscope.collect import identity
 from stepscope.errors import StoreError, UsageError, WireError
+from stepscope.processor.sockets.private import make_private, open_private
 from stepscope.wire.control import decode_flushed, encode_flush
 
 logger = logging.getLogger(__name__)
@@ -65,15 +66,17 @@ class HostProcessor:
         self.path = path
         self._options = options
         self._process: subprocess.Popen[bytes] | None = None
-        self._log = Path(tempfile.gettempdir()) / f"stepscope-processor-{os.getuid()}.log"
+        self._log = path.with_suffix(".log")
         self._started_at = self._checked_at = 0.0
 
     def ensure(self) -> None:
         """Starts a processor if none answers.
 
         Raises:
-            UsageError: it does not start; the message names its log.
+            UsageError: it does not start, and the message names its log; or another user has
+                access to the socket's folder, or listens there.
         """
+        make_private(self.path)
         if not self._answers():
             self._start()
             self._wait()
@@ -92,9 +95,12 @@ class HostProcessor:
             return
         self._checked_at = time.monotonic()
         starting = self._process is not None and self._process.poll() is None
-        if not starting and not self._answers():
-            logger.warning("the processor is gone (log: %s); starting another", self._log)
-            self._start()
+        try:
+            if not starting and not self._answers():
+                logger.warning("the processor is gone (log: %s); starting another", self._log)
+                self._start()
+        except (OSError, UsageError) as error:
+            logger.warning("cannot start another processor: %s", error)
 
     def flush(self, job: str) -> None:
         """Has the processor store all remaining rows of a job, before the final report.
@@ -114,7 +120,7 @@ class HostProcessor:
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
                 connection.settimeout(2)
-                connection.connect(str(self.path))
+                connect(connection, self.path)
         except OSError:
             return False
         return True
@@ -125,12 +131,18 @@ class HostProcessor:
             "--socket", str(self.path), "--exit-when-idle", *self._options,
         ]  # fmt: skip
         logger.info("starting %s", shlex.join(command))
-        with self._log.open("ab") as log:
+        with self._opened_log() as log:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 start_new_session=True,
             )  # fmt: skip
         self._started_at = time.monotonic()
+
+    def _opened_log(self) -> IO[bytes]:
+        try:
+            return os.fdopen(open_private(self._log, os.O_WRONLY | os.O_APPEND), "ab")
+        except OSError as error:
+            raise UsageError(f"cannot write {self._log}: {error.strerror}") from error
 
     def _wait(self) -> None:
         assert self._process is not None

@@ -8,6 +8,8 @@ import socket
 import time
 from pathlib import Path
 
+from stepscope.cli.request import connect
+from stepscope.errors import UsageError
 from stepscope.wire.control import encode_follow
 from stepscope.wire.frames import MAX_PACKET_BYTES, PacketKind, pack
 
@@ -63,9 +65,9 @@ class Notifications:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             connection.setblocking(False)
-            connection.connect(str(self._path))
+            connect(connection, self._path)
             connection.send(pack(PacketKind.CONTROL, encode_follow(self._job), os.getpid(), 0))
-        except OSError as error:
+        except (OSError, UsageError) as error:
             logger.debug("no notifications from %s: %s", self._path, error)
             connection.close()
             return None

@@ -41,7 +41,7 @@ _EXAMPLES = """Examples:
 
 - `stepscope simulate --fault hang:rank=5,from=9 --live --out practice`: in real time
 
-- `stepscope simulate --live --socket /tmp/s.sock --out practice`: through a processor
+- `stepscope simulate --live --socket /tmp/mine/s.sock --out practice`: through a processor
 
 - `stepscope simulate --list-faults`: list all faults
 """

@@ -16,6 +16,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from stepscope.collect.connection import connect
+from stepscope.collect.descriptors import OwnSocket
 from stepscope.collect.guard import guarded
 from stepscope.wire.control import encode_parent
 from stepscope.wire.frames import PacketKind, pack
@@ -49,7 +51,7 @@ class _Children:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._line: socket.socket | None = None
+        self._line: OwnSocket | None = None
 
     @guarded
     def watch(self) -> None:
@@ -63,22 +65,12 @@ class _Children:
         packet = pack(PacketKind.CONTROL, encode_parent(os.getpid(), stopped), os.getpid(), 0)
         for _ in range(2):
             try:
-                self._line = self._line or self._connected()
-                self._line.send(packet)
+                self._line = self._line or connect(self._path, _SEND_SECONDS)
+                self._line.get().send(packet, socket.MSG_NOSIGNAL)
             except OSError:
                 self._hang_up()
             else:
                 return
-
-    def _connected(self) -> socket.socket:
-        line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        line.settimeout(_SEND_SECONDS)
-        try:
-            line.connect(self._path)
-        except OSError:
-            line.close()
-            raise
-        return line
 
     def _hang_up(self) -> None:
         if self._line is not None:

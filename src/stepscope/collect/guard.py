@@ -39,11 +39,15 @@ def report(where: str, error: BaseException) -> None:
     faults.add()
     if os.environ.get(RAISE_VARIABLE):
         raise error
-    if where not in _seen:
-        _seen.add(where)
+    say_once(where, f"stepscope: internal fault in {where}, collecting less: {error!r}")
+
+
+def say_once(about: str, text: str) -> None:
+    """Writes one line to standard error, once per subject."""
+    if about not in _seen:
+        _seen.add(about)
         with contextlib.suppress(Exception):  # stderr is closed, or a pipe that nobody reads
-            text = f"stepscope: internal fault in {where}, collecting less: {error!r}\n"
-            sys.stderr.write(text)
+            sys.stderr.write(f"{text}\n")
 
 
 def guarded(function: Callable[P, R]) -> Callable[P, R | None]:

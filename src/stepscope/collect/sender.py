@@ -9,7 +9,6 @@ the others to send sooner ("hurry").
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
 import socket
@@ -19,6 +18,8 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from stepscope.collect.connection import connect
+from stepscope.collect.descriptors import OwnSocket, Wake
 from stepscope.collect.guard import Tally, guarded, report
 from stepscope.wire.control import decode_hurry
 from stepscope.wire.frames import MAX_PACKET_BYTES, MAX_RECORDS, AtRisk, PacketKind, pack
@@ -138,7 +139,7 @@ class Sender:
         self._introduce = introduce
         self._before_flush = before_flush
         self._busy = busy
-        self._socket: socket.socket | None = None
+        self._socket: OwnSocket | None = None
         self._packet = 0
         self._dropped_told = 0
         self._retry_at = 0.0
@@ -146,7 +147,7 @@ class Sender:
         self._named: list[tuple[int, bytes]] = []
         self._named_ns = 0
         self._urgent: deque[tuple[PacketKind, bytes]] = deque()
-        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._wake = Wake()
         self._hurried_until = 0.0
         self._stop = False
         self.cpu_ns = 0
@@ -168,8 +169,7 @@ class Sender:
     def close(self) -> None:
         """Sends what is left, for at most a second, and stops."""
         self._stop = True
-        with contextlib.suppress(OSError):  # a script may close descriptors that it did not open
-            os.eventfd_write(self._wake, 1)
+        self._wake.set()
         if self._thread.is_alive():
             self._thread.join(EXIT_SECONDS)
 
@@ -188,25 +188,33 @@ class Sender:
                 self.cpu_ns = time.thread_time_ns()
         self._finish(time.monotonic() + EXIT_SECONDS)
         self._disconnect()
+        self._wake.close()
 
     @guarded
     def _wait(self, seconds: float) -> None:
         """Waits for the timeout, a packet from the processor, or the request to stop."""
+        wake, line = self._wake.descriptor, self._line()
         poll = select.poll()
-        poll.register(self._wake, select.POLLIN)
-        if self._socket is not None:
-            poll.register(self._socket, select.POLLIN)
-        ready = {descriptor for descriptor, _ in poll.poll(seconds * 1e3)}
-        if ready - {self._wake}:
+        for number in (wake, line):
+            if number is not None:
+                poll.register(number, select.POLLIN)
+        ready = {number for number, _ in poll.poll(seconds * 1e3)}
+        if line in ready:
             self._listen()
         elif ready and not self._stop:
-            time.sleep(seconds)  # the script closed our descriptor, which can no longer wake us
+            time.sleep(seconds)  # the script has just closed our descriptor
+
+    def _line(self) -> int | None:
+        """The descriptor of the connection, if there is one that the script has not closed."""
+        if self._socket is not None and self._socket.descriptor is None:
+            self._disconnect()
+        return None if self._socket is None else self._socket.descriptor
 
     def _listen(self) -> None:
         """Handles packets from the processor, or notices that it has gone."""
         assert self._socket is not None
         try:
-            data = self._socket.recv(MAX_PACKET_BYTES, socket.MSG_DONTWAIT)
+            data = self._socket.get().recv(MAX_PACKET_BYTES, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return
         except OSError:
@@ -241,23 +249,20 @@ class Sender:
         except OSError:
             self._disconnect()
 
-    def _connect(self) -> socket.socket | None:
+    def _connect(self) -> OwnSocket | None:
         now = time.monotonic()
         if now < self._retry_at:
             return None
         self._retry_at = now + RECONNECT_SECONDS
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            sock.setblocking(False)
-            sock.connect(self._path)
+            own = connect(self._path, timeout=0.0)
         except OSError:
-            sock.close()
             return None
         self._packet = 0
         self._urgent.clear()
         # in front of packets that other threads have queued meanwhile: the hello must be first
         self._urgent.extendleft(reversed(self._introduce(self._at_risk())))
-        return sock
+        return own
 
     def _disconnect(self) -> None:
         """A processor that died soon after we sent the rows at risk may not have stored them."""
@@ -292,7 +297,7 @@ class Sender:
             kind, payload, pid=os.getpid(), packet=self._packet, count=count,
             dropped=dropped - self._dropped_told,
         )  # fmt: skip
-        self._socket.send(packet, _SEND_FLAGS)
+        self._socket.get().send(packet, _SEND_FLAGS)
         self._packet += 1
         self._dropped_told = dropped
 

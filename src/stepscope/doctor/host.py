@@ -54,7 +54,7 @@ def socket(machine: Machine) -> Check:
     path, folder = machine.socket, _nearest(machine.socket.parent)
     if len(os.fsencode(path)) > LONGEST_SOCKET:
         return subject.blocked(
-            f"{path} is too long", "stepscope run --socket /tmp/stepscope.sock …"
+            f"{path} is too long", "stepscope run --socket /tmp/mine/stepscope.sock …"
         )
     if not os.access(folder, os.W_OK | os.X_OK):
         return subject.blocked(

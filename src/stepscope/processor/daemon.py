@@ -66,6 +66,7 @@ from stepscope.wire.control import (
     encode_relayed,
 )
 from stepscope.wire.frames import MAX_PACKET_BYTES, PacketKind, pack
+from stepscope.wire.peer import other_user
 
 logger = logging.getLogger(__name__)
 
@@ -212,7 +213,12 @@ class Processor:
             except OSError as error:  # the peer disconnected, or too many files are open
                 logger.debug("no new connection: %s", error)
                 return
-            self._serve(connection)
+            user = other_user(connection)
+            if user is None:
+                self._serve(connection)
+            else:
+                connection.close()
+                self._log_refusal(f"it comes from {user}")
 
     def _serve(self, connection: socket.socket) -> None:
         connection.setblocking(False)
@@ -349,11 +355,14 @@ class Processor:
         return True
 
     def _refuse(self, it: Refuse) -> None:
-        """Closes a connection. One that retries every second is logged as a warning only once."""
-        first = it.why not in self._refused and len(self._refused) < _MOST_REFUSALS
-        self._refused.add(it.why)
-        logger.log(logging.WARNING if first else logging.DEBUG, "closing a connection: %s", it.why)
+        self._log_refusal(it.why)
         self._hang_up(it.connection)
+
+    def _log_refusal(self, why: str) -> None:
+        """A connection that is retried every second is logged as a warning only once."""
+        first = why not in self._refused and len(self._refused) < _MOST_REFUSALS
+        self._refused.add(why)
+        logger.log(logging.WARNING if first else logging.DEBUG, "closing a connection: %s", why)
 
     _handlers: dict[type, Callable[[Processor, Any], None]] = {  # noqa: RUF012 - never written
         Append: _append,

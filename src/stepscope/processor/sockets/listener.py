@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import socket
 from pathlib import Path
 from typing import IO
 
 from stepscope.errors import UsageError
+from stepscope.processor.sockets.private import make_private, open_private
 
 BACKLOG = 256
 """Pending connections; a producer that finds the queue full tries again in a second."""
@@ -31,9 +33,9 @@ def take_lock(path: Path) -> IO[str]:
             f"cannot listen on {path}: a socket's path has at most {_LONGEST_SOCKET_PATH} bytes; "
             "try a shorter --socket"
         )
+    make_private(path)
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = path.with_suffix(".lock").open("w", encoding="ascii")
+        lock = os.fdopen(open_private(path.with_suffix(".lock"), os.O_RDWR), "w", encoding="ascii")
     except OSError as error:
         raise UsageError(f"cannot listen on {path}: {error.strerror}; try --socket") from error
     try:
