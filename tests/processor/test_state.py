@@ -76,7 +76,7 @@ def story() -> Story:
 
 def test_a_rank_introduces_itself() -> None:
     story = Story(rank=1)
-    known, watch = story.begin(), Watch("job-1", 1, story.rank.pid, story.rank.pid)
+    known, watch = story.begin(), Watch("job-1", 1, story.rank.pid, story.rank.pid, "host-0")
 
     assert only(Watch, known) == [watch]
     (job,) = only(JobKnown, known)

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import IO
@@ -20,7 +21,8 @@ from stepscope.cli.request import connect, request
 from stepscope.collect import identity
 from stepscope.errors import StoreError, UsageError, WireError
 from stepscope.processor.sockets.private import make_private, open_private
-from stepscope.wire.control import decode_flushed, encode_flush
+from stepscope.wire.control import decode_flushed, encode_exited, encode_flush
+from stepscope.wire.frames import PacketKind, pack
 
 logger = logging.getLogger(__name__)
 
@@ -115,6 +117,13 @@ class HostProcessor:
             raise StoreError(message) from error
         if trouble is not None:
             raise StoreError(trouble)
+
+    def exited(self, pid: int, returncode: int) -> None:
+        """Tells the processor how the command ended, which only its parent knows for sure."""
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
+            line.settimeout(_CHECK_SECONDS)
+            line.connect(str(self.path))
+            line.send(pack(PacketKind.CONTROL, encode_exited(pid, returncode), os.getpid(), 0))
 
     def _answers(self) -> bool:
         try:

@@ -140,6 +140,7 @@ def _monitor(command: list[str], env: dict[str, str], live: Live, processor: Hos
             processor.keep()
     finally:
         live.stop()
+    processor.exited(process.pid, process.returncode)
     return process.returncode
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import atexit
 import itertools
 import os
+import sys
 import threading
 import time
 from collections import deque
@@ -25,6 +26,7 @@ from stepscope.collect.device.marks import Between, Marks
 from stepscope.collect.phases import Moment, Phases
 from stepscope.collect.sender import QUEUE_RECORDS, RecordQueue, Sender, leave_child_alone
 from stepscope.collect.shared import Shared
+from stepscope.wire.control import Leaving, encode_leaving
 from stepscope.wire.frames import (
     AtRisk,
     GroupInfo,
@@ -198,6 +200,7 @@ class Session:
     def close(self) -> None:
         self._closing = True
         if self.started and self.enabled:
+            self._sender.say(*_goodbye())
             self._sender.close()
 
     def _start(self) -> None:
@@ -267,7 +270,8 @@ class Session:
         names = {id: text for text, id in dict(self._names).items()}
         told = Names(names, tuple(self._groups), dict(self._parallelism))
         packets = [(PacketKind.HELLO, encode_hello(hello))]
-        return packets + [(PacketKind.NAMES, payload) for payload in encode_names(told)]
+        packets += [(PacketKind.NAMES, payload) for payload in encode_names(told)]
+        return [*packets, _goodbye()] if self._closing else packets
 
 
 def _quietly(task: Callable[[], R | None]) -> R | None:
@@ -277,6 +281,19 @@ def _quietly(task: Callable[[], R | None]) -> R | None:
     except Exception as error:  # noqa: BLE001 - the guest's promise
         guard.report(task.__qualname__, error)
         return None
+
+
+def _goodbye() -> tuple[PacketKind, bytes]:
+    """The message that this process ends by itself, and by which exception, if any did."""
+    error: BaseException | None = getattr(sys, "last_value", None)
+    return PacketKind.CONTROL, encode_leaving(Leaving(None if error is None else _named(error)))
+
+
+def _named(error: BaseException) -> str:
+    try:
+        return _short(f"{type(error).__name__}: {error}".split("\n", 1)[0])
+    except Exception:  # noqa: BLE001 - its own __str__ may fail
+        return type(error).__name__
 
 
 def _short(text: str) -> str:

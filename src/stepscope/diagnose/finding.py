@@ -23,6 +23,7 @@ WindowKind = Literal["jitter", "regression", "slow", "hang"]
 Outcome = Literal["found", "limited", "healthy", "unknown", "no data"]
 Value = float | int | str | bool | None | list[float] | list[int] | list[str]
 Span = tuple[int, int]
+Ended = Literal["", "out of memory", "killed", "crashed", "failed"]
 Extent = Literal["passes", "everything", "some"]
 
 
@@ -203,6 +204,10 @@ class Stuck(Finding):
     """Whether members that disagree are still in the operator."""
     without_dump: tuple[int, ...] = ()
     """Ranks whose state only a missing dump could show."""
+    ended: Ended = ""
+    """How the processes of the ranks ended, if that is what happened."""
+    says: str = ""
+    """The summary, where the usual sentence does not fit."""
 
     @property
     def kind(self) -> Kind:
@@ -259,6 +264,8 @@ class Verdict:
     """What it cost, in nanoseconds of one rank: a GPU-hour is 3.6e12."""
     stack: tuple[str, ...] = ()
     """The culprit's call stack, outermost first, where one was sampled (hangs)."""
+    ended: Ended = ""
+    """How the culprit's process ended, if that is what happened."""
 
     @property
     def is_suspect(self) -> bool:

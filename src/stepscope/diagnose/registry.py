@@ -30,6 +30,7 @@ from stepscope.diagnose.detect.slow_single_kernel import SlowSingleKernels
 from stepscope.diagnose.detect.straggler_ranks import BriefStragglers, GcStorms, Stragglers
 from stepscope.diagnose.detect.transient_ranks import Transients
 from stepscope.diagnose.detect.unsteady import StepTimes
+from stepscope.diagnose.detect.vanished import Vanished
 from stepscope.diagnose.explain.cpu import StarvedProcessor
 from stepscope.diagnose.explain.elimination import Elimination
 from stepscope.diagnose.explain.function import Compilation, SlowerFunction
@@ -48,7 +49,7 @@ DEFAULT, GROUP = "default", "stepscope.methods"
 
 PAPERS = ("ARGUS", "EROICA", "Holmes", "VenusTrace", "KAIR")
 
-STUCK: tuple[Detector, ...] = (Desync(), Mismatch(), Hang())
+STUCK: tuple[Detector, ...] = (Vanished(), Desync(), Mismatch(), Hang())
 STEP_TIMES: tuple[Detector, ...] = (StepTimes(),)
 SLOW_RANKS: tuple[Detector, ...] = (
     Stragglers(),

@@ -27,7 +27,7 @@ from stepscope.diagnose.decide.slow_ranks import judge
 from stepscope.diagnose.decide.symptoms import with_symptoms
 from stepscope.diagnose.decide.verdict import ranked, verdict_of
 from stepscope.diagnose.decide.why_not import nearest, why_not
-from stepscope.diagnose.detect import desync, hang
+from stepscope.diagnose.detect import desync, hang, vanished
 from stepscope.diagnose.finding import (
     AnomalousWindow,
     Candidate,
@@ -113,7 +113,7 @@ def find_hang(window: Window, settings: Settings = DEFAULT) -> Diagnosis | None:
     if not settings.hangs:
         return None
     window, _ = clean(window)
-    finding = hang.find_hang(window)
+    finding = vanished.find_vanished(window) or hang.find_hang(window)
     if finding is None:
         return None
     verdict = with_loss(verdict_of(window, finding), len(window.ranks), StepSeries((), ()))
@@ -138,11 +138,12 @@ class _Search:
     skipped: list[Skipped] = field(default_factory=list)
 
     def look_for_hangs(self) -> None:
-        """A mismatch explains the hang it causes."""
+        """A process that ended, or a mismatch, explains the hang it causes."""
         found = [one for detector in registry.STUCK for one in self._ask(detector, Stuck)]
         mismatched = {one.group for one in found if one.mismatched and one.method != "desync"}
+        ended = any(one.ended for one in found)
         for one in found:
-            explained = one.method == "hang" and one.group in mismatched
+            explained = one.method == "hang" and (ended or one.group in mismatched)
             (self.let_go if explained else self.blamed).append(one)
 
     def look_for_slowness(self) -> None:

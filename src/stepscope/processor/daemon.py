@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import select
 import selectors
 import signal
 import socket
@@ -27,9 +26,11 @@ from stepscope.processor.folders.upkeep import Upkeep
 from stepscope.processor.hardware.sampler import adapters
 from stepscope.processor.instructions import (
     Append,
+    Exited,
     Follow,
     Instruction,
     JobKnown,
+    Left,
     OpenOps,
     Parent,
     Refuse,
@@ -42,6 +43,7 @@ from stepscope.processor.instructions import (
 )
 from stepscope.processor.records.normalise import Rows
 from stepscope.processor.reporting.reporter import Reporting
+from stepscope.processor.sampling.exits import Exits
 from stepscope.processor.sampling.stopped import StoppedProcesses
 from stepscope.processor.sampling.watcher import OutsideWatcher
 from stepscope.processor.settings import Settings
@@ -110,6 +112,7 @@ class Processor:
         self._stalls = Stalls()
         self._stalled_jobs: set[str] = set()  # jobs that were reported as stalled
         self._stopped = StoppedProcesses()
+        self._exits = Exits()
         self._stopped_before: dict[str, frozenset[int]] = {}
         self._parents: dict[int, int] = {}
 
@@ -130,8 +133,9 @@ class Processor:
             for key, _ in self._ready():
                 if key.fileobj is self._listener:
                     self._accept()
-                else:
+                elif key.fd in self._connections:  # not yet read to its end for another's sake
                     self._read(key.fd)
+            self._note_exits()
             self._tick()
             self._do_duties()
         self._close()
@@ -144,14 +148,14 @@ class Processor:
         """Waits for readable sockets.
 
         While producers send little and no process is stopped, their packets are read together at
-        the next tick, or as soon as a launcher reports a stopped process.
+        the next tick, or as soon as a process ends or a launcher reports a stopped one.
         """
         now = time.monotonic()
         if not self._connections:
             return self._selector.select(timeout=LONGEST_SECONDS)
         if self._stopped_before or self._load.is_busy(now):
             return self._selector.select(timeout=self._tick_seconds)
-        select.select(self._parents, (), (), max(self._tick_at - now, 0.0))
+        self._exits.wait(self._parents, max(self._tick_at - now, 0.0))
         return self._selector.select(timeout=0)
 
     def _tick(self) -> None:
@@ -180,6 +184,12 @@ class Processor:
 
     def _hurry(self, job: str) -> None:
         self._relay(Relay(tuple(self._state.connections(job)), encode_hurry(HURRY)))
+
+    def _note_exits(self, *, at_once: bool = False) -> None:
+        """Stores how processes ended as soon as it is known, and not with the next rows."""
+        for job, rows in self._exits.look(at_once=at_once):
+            self._store(job, "exits", rows)
+            self._jobs.hurry(job)
 
     def _do_duties(self) -> None:
         if time.monotonic() < self._duties_at:
@@ -303,10 +313,19 @@ class Processor:
     def _watch(self, it: Watch) -> None:
         self._watcher.watch(it)
         self._stopped.watch(it.job, it.pid)
+        self._exits.watch(it)
 
     def _unwatch(self, it: Unwatch) -> None:
         self._watcher.unwatch(it)
         self._stopped.unwatch(it.pid)
+        if not self._stop:  # else it is we who leave
+            self._exits.hung_up(it)
+
+    def _left(self, it: Left) -> None:
+        self._exits.announced(it)
+
+    def _exited(self, it: Exited) -> None:
+        self._exits.reported(it)
 
     def _stalled(self, it: Stalled) -> None:
         """Samples the processes, and records that it did: a hang is detected by time that passes
@@ -318,6 +337,9 @@ class Processor:
         self._jobs.hurry(it.job)
 
     def _store_now(self, it: StoreNow) -> None:
+        for fd in self._state.connections(it.job):  # the last words of processes that have ended
+            self._read(fd)
+        self._note_exits(at_once=True)
         line = self._connections[it.connection].dup()
         threading.Thread(target=self._flush_for, args=(it.job, line), daemon=True).start()
 
@@ -370,6 +392,8 @@ class Processor:
         JobKnown: _job_known,
         Watch: _watch,
         Unwatch: _unwatch,
+        Left: _left,
+        Exited: _exited,
         Refuse: _refuse,
         Stalled: _stalled,
         StoreNow: _store_now,
@@ -386,6 +410,8 @@ class Processor:
                 if not self._read(fd):
                     break
             self._hang_up(fd)
+        self._note_exits(at_once=True)
+        self._exits.close()
         self._upkeep.close()
         self._counters.close()
         self._watcher.close()

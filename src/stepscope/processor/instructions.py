@@ -45,6 +45,7 @@ class Watch:
     rank: int
     pid: int
     thread_id: int
+    host: str = ""
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,23 @@ class Unwatch:
     job: str
     rank: int
     pid: int
+
+
+@dataclass(frozen=True)
+class Left:
+    """A rank's process announced that it ends by itself, and which exception ends it, if any."""
+
+    job: str
+    pid: int
+    error: str | None
+
+
+@dataclass(frozen=True)
+class Exited:
+    """The parent of a process reports how it ended: a status, or minus a signal."""
+
+    pid: int
+    returncode: int
 
 
 @dataclass(frozen=True)
@@ -134,6 +152,8 @@ Instruction = (
     | JobKnown
     | Watch
     | Unwatch
+    | Left
+    | Exited
     | Refuse
     | StoreNow
     | Follow

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from stepscope.diagnose.finding import Cause, Diagnosis, State, Verdict
+from stepscope.diagnose.finding import Cause, Diagnosis, Ended, State, Verdict
 from stepscope.report import units
 
 CAUSES: Mapping[Cause, tuple[str, str]] = {
@@ -65,6 +65,14 @@ HANG_CAUSES: Mapping[Cause, tuple[str, str]] = {
     "data_loading": ("data loading", "this rank still waits for its next batch"),
 }
 """The causes whose meaning differs for a hang."""
+
+ENDED: Mapping[Ended, tuple[str, str]] = {
+    "out of memory": ("out of memory", "the kernel killed its process to free memory"),
+    "killed": ("killed process", "its process was ended from outside; nobody recorded why"),
+    "crashed": ("crashed process", "a fault in native code, a device or memory ended its process"),
+    "failed": ("failed process", "an error in its code ended its process"),
+}
+"""How a process ended, in the place of its cause."""
 
 MISMATCH = "members of the group call operators that differ in kind, size, data type or order"
 
@@ -194,12 +202,14 @@ def score(verdict: Verdict) -> str:
 
 
 def knows_cause(verdict: Verdict) -> bool:
-    return verdict.cause != "unknown"
+    return verdict.cause != "unknown" or bool(verdict.ended)
 
 
 def meaning_of(verdict: Verdict) -> tuple[str, str]:
     """The name of the cause and its meaning for this kind of verdict."""
     name, meaning = CAUSES[verdict.cause]
+    if verdict.ended:
+        return ENDED[verdict.ended]
     if verdict.kind == "mismatch":
         return name, MISMATCH
     if verdict.cause == "compute" and verdict.kind == "slowdown" and verdict.function is not None:

@@ -23,6 +23,7 @@ _SPARE: Mapping[str, str] = {
     "stacks": "thread active gil",
     "hardware": "rank host",
     "losses": "rank",
+    "exits": "host pid status signal announced reason detail",
     "patterns": "kind",
     "pauses": "step",
 }

@@ -81,6 +81,12 @@ TABLES: Mapping[str, TableSpec] = {
         ),
         _spec("losses", "table:str start_ns:int64 end_ns:int64 rows:int64"),
         _spec(
+            "exits",
+            "host:str pid:int64 ts_ns:int64 status:int64 signal:int64 announced:bool reason:str "
+            "detail:str",
+            time="ts_ns",
+        ),
+        _spec(
             "patterns",
             "window_start_ns:int64 window_ns:int64 function:str kind:str beta:double mu:double "
             "sigma:double",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stepscope.errors import WireError
-from stepscope.wire.frames import PacketKind, unpack
+from stepscope.wire.frames import MAX_TEXT, PacketKind, unpack
 
 AS_USUAL = 1 << 16
 """A value outside NCCL's event bits: resets the plugin to the events that it watches by default."""
@@ -158,6 +158,49 @@ def decode_parent(payload: memoryview) -> tuple[int, bool] | None:
     if not isinstance(parent, int) or isinstance(parent, bool):
         return None
     return parent, said.get("stopped") is not None
+
+
+@dataclass(frozen=True)
+class Leaving:
+    """A rank's message that its process ends by itself, with the exception that ends it."""
+
+    error: str | None = None
+
+
+def encode_leaving(leaving: Leaving) -> bytes:
+    """The last message of a rank; a process that is killed cannot send it."""
+    error = leaving.error
+    return json.dumps({"leaving": True, "error": error and error[:MAX_TEXT]}).encode()
+
+
+def decode_leaving(payload: memoryview) -> Leaving | None:
+    """Why the rank's process ends; None if it is another request."""
+    try:
+        said = _object(payload)
+    except WireError:
+        return None
+    error = said.get("error")
+    if said.get("leaving") is not True:
+        return None
+    return Leaving(error[:MAX_TEXT] if isinstance(error, str) else None)
+
+
+def encode_exited(pid: int, returncode: int) -> bytes:
+    """A parent's message that a child has exited, as `subprocess` reports it: a status, or minus
+    the signal that killed it."""
+    return json.dumps({"exited": pid, "returncode": returncode}).encode()
+
+
+def decode_exited(payload: memoryview) -> tuple[int, int] | None:
+    """The pid and its return code; None if it is another request."""
+    try:
+        said = _object(payload)
+    except WireError:
+        return None
+    pid, returncode = said.get("exited"), said.get("returncode")
+    if type(pid) is not int or type(returncode) is not int:
+        return None
+    return (pid, returncode) if 0 < pid < 1 << 31 and abs(returncode) < 1 << 31 else None
 
 
 def encode_stored(job: str) -> bytes:

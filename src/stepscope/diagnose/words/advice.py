@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from stepscope.diagnose.finding import Cause, Finding, Regression, Slowdown, SlowLink, Stuck, Waste
+from stepscope.diagnose.finding import (
+    Cause,
+    Ended,
+    Finding,
+    Regression,
+    Slowdown,
+    SlowLink,
+    Stuck,
+    Waste,
+)
 
 SLOW: Mapping[Cause, str] = {
     "compute": "compare what {who} executes in {phase} with a peer: `py-spy record` its process, "
@@ -89,6 +98,17 @@ STUCK: Mapping[Cause, str] = {
     "data_loading": "{who} waits for its DataLoader: check its workers (`py-spy dump`), the "
     "storage, and whether its shard ended before the others'",
 }
+ENDED: Mapping[Ended, str] = {
+    "out of memory": "compare the memory limit of the host or container of {who} (`free`, "
+    "`memory.max`) with what its processes use: fewer DataLoader workers, less prefetching and "
+    "caching; see `dmesg` for what else used memory, and restart",
+    "killed": "find out who killed the process of {who}: its log, the scheduler's log, `dmesg` "
+    "(out of memory, Xid) and limits of the container; then restart",
+    "crashed": "see the log of {who} and its core dump (`coredumpctl`, `PYTHONFAULTHANDLER=1`); if "
+    "it happens again in another place on the same host, suspect its memory or device",
+    "failed": "read the traceback in the log of {who}; the errors of the other ranks follow from "
+    "it",
+}
 STUCK_OTHERWISE = (
     "dump the stacks of {who} (`py-spy dump --pid`) and of one waiting rank, and compare where "
     "they are in the program"
@@ -108,6 +128,8 @@ def advise(finding: Finding) -> str:
     undumped = _without_dump(finding)
     if finding.kind == "mismatch":
         text = MISMATCH
+    elif isinstance(finding, Stuck) and finding.ended:
+        text = ENDED[finding.ended]
     elif finding.kind == "hang":
         text = STUCK.get(finding.cause, STUCK_WITHOUT_DUMP if undumped else STUCK_OTHERWISE)
     else:

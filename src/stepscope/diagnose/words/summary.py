@@ -109,8 +109,8 @@ def _everyones_summary(finding: Regression) -> str:
 
 
 def _stuck_summary(finding: Stuck) -> str:
-    if finding.kind == "mismatch":
-        return finding.detail
+    if finding.says or finding.kind == "mismatch":
+        return finding.says or finding.detail
     if not finding.ranks:
         return f"the job hangs: {finding.detail}"
     verb = "hang" if len(finding.ranks) > 1 else "hangs"

@@ -15,9 +15,11 @@ import numpy as np
 from stepscope.errors import WireError
 from stepscope.processor.instructions import (
     Append,
+    Exited,
     Follow,
     Instruction,
     JobKnown,
+    Left,
     OpenOps,
     Parent,
     Refuse,
@@ -42,8 +44,10 @@ from stepscope.trace import Host, Job, ProcessGroup
 from stepscope.wire.control import (
     decode_counters,
     decode_events,
+    decode_exited,
     decode_flush,
     decode_follow,
+    decode_leaving,
     decode_parent,
 )
 from stepscope.wire.frames import (
@@ -203,7 +207,7 @@ class HostState:
             out.append(Append(hello.job, "losses", observed.losses(rank, hello.at_risk, offset)))
         if is_native(hello):
             return out
-        return [*out, Watch(hello.job, hello.rank, hello.pid, hello.thread_id)]
+        return [*out, Watch(hello.job, hello.rank, hello.pid, hello.thread_id, hello.host)]
 
     def _link(self, new: Producer) -> None:
         """Links the producers of one process."""
@@ -237,7 +241,7 @@ class HostState:
         return [self._job_known(hello.job, hello.store)] if is_new else []
 
     def _asked(self, connection: int, payload: memoryview) -> Instruction:
-        """Decodes a request of `stepscope run` or a launcher into an instruction."""
+        """Decodes a message of `stepscope run`, a launcher or a rank into an instruction."""
         if (job := decode_flush(payload)) is not None:
             return StoreNow(connection, job)
         if (job := decode_follow(payload)) is not None:
@@ -249,8 +253,17 @@ class HostState:
             return Relay(tuple(plugins), bytes(payload), connection)
         if (counters := decode_counters(payload)) is not None:
             return SampleCounters(connection, *counters)
+        return self._told(connection, payload)
+
+    def _told(self, connection: int, payload: memoryview) -> Instruction:
+        """Decodes what a launcher or a rank says about processes."""
         if (parent := decode_parent(payload)) is not None:
             return Parent(connection, *parent)
+        if (exited := decode_exited(payload)) is not None:
+            return Exited(*exited)
+        producer, leaving = self.producers.get(connection), decode_leaving(payload)
+        if leaving is not None and producer is not None:
+            return Left(producer.hello.job, producer.hello.pid, leaving.error)
         raise WireError("an unknown request")
 
     def _is_back(self, producer: Producer) -> bool:

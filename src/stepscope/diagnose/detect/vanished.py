@@ -1,0 +1,238 @@
+"""A rank whose process ended before the others': killed, crashed, or stopped by an exception.
+
+Fault: the out-of-memory killer, a crash, an uncaught exception, a kill by hand.
+Ours: no paper. The first process that ended badly is the culprit. Launchers then terminate the
+others (SIGTERM), and the others' operators fail because their peer is gone; neither is a culprit.
+Cost: the rows of `exits`, one for each process that ended.
+Cannot see: processes that ended while no processor ran on their host, and how a process ended whose
+parent was faster than the processor in reading its status.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from stepscope.diagnose.detect import hang
+from stepscope.diagnose.finding import Cause, Decision, Ended, Stuck
+from stepscope.diagnose.method import Needs, SoFar
+from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.operators.endings import observed_before
+from stepscope.diagnose.operators.liveness import last_progress_ns
+from stepscope.diagnose.words.advice import name_ranks
+from stepscope.window import NULL, Table, Window
+
+TOGETHER_NS = hang.TOGETHER_NS
+"""All processes that the same signal ends within a second were ended by somebody outside the job,
+for example by the scheduler."""
+CONFIDENCE = 0.97
+"""As of a stopped process (`hang`): the kernel itself says how the process ended."""
+UNKNOWN_CONFIDENCE = 0.6
+"""That it ended first and without a word is known, and not how. Our judgement."""
+ASKED_TO_END = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+"""Signals of launchers, schedulers and terminals, which end a job on purpose."""
+ECHOES = (
+    "connection closed", "connection reset", "connection refused", "connection was likely closed",
+    "broken pipe", "remote process", "remote worker", "remoteerror", "timed out", "timeout",
+    "keyboardinterrupt", "signalexception",
+)  # fmt: skip
+"""Words of gloo, NCCL, torch.distributed and Python in exceptions because somebody else ended or
+hangs, or because a signal asked the process to end."""
+
+
+@dataclass(frozen=True)
+class Exit:
+    """How the process of one rank ended."""
+
+    rank: int
+    ts_ns: int
+    status: int | None
+    signal: int | None
+    announced: bool
+    reason: str
+    detail: str
+
+    @property
+    def is_echo(self) -> bool:
+        """Whether it ended because of another process, or was asked to end."""
+        text = self.detail.lower()
+        return any(word in text for word in ECHOES) or self.signal in ASKED_TO_END
+
+    @property
+    def is_normal(self) -> bool:
+        """Whether it ended by itself and without an error. A process that crashes after its last
+        words has done its work."""
+        if self.announced:
+            return not self.reason and not self.status
+        return self.status == 0
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether it ended without a word, and nobody knows how."""
+        return not self.announced and self.status is None and self.signal is None
+
+
+class Vanished:
+    """Ranks whose processes were killed, crashed or failed while the others still worked."""
+
+    name = "vanished"
+    needs = Needs()
+
+    def detect(self, job: Observed, so_far: SoFar) -> Iterator[Stuck]:
+        found = find_vanished(job.window)
+        if found is not None:
+            yield found
+
+
+def find_vanished(window: Window) -> Stuck | None:
+    """The processes that ended first, or None if the job ended normally, or hung before."""
+    table = window.table("exits")
+    if table is None:
+        return None
+    exits = [one for one in _exits(table) if not _is_back(window, one)]
+    culprits = _culprits(window, exits)
+    if not culprits or _hung_before(window, exits[0].ts_ns):
+        return None
+    return _finding(window, culprits, exits)
+
+
+def _exits(table: Table) -> list[Exit]:
+    """The last exit of each rank, in the order of time."""
+    texts = table.strings("reason"), table.strings("detail")
+    last: dict[int, Exit] = {}
+    for row in table.ints("ts_ns").argsort(kind="stable").tolist():
+        rank = int(table.ints("rank")[row])
+        if rank >= 0:
+            reason, detail = (column[row] or "" for column in texts)
+            last[rank] = Exit(rank, int(table.ints("ts_ns")[row]), _known(table, "status", row),
+                              _signal(table, row), bool(table.mask("announced")[row]),
+                              reason, detail)  # fmt: skip
+    return sorted(last.values(), key=lambda one: one.ts_ns)
+
+
+def _known(table: Table, column: str, row: int) -> int | None:
+    value = int(table.ints(column)[row])
+    return None if value == NULL else value
+
+
+def _signal(table: Table, row: int) -> int | None:
+    """The signal that ended it; shells report it as a status above 128."""
+    status, number = (_known(table, name, row) for name in ("status", "signal"))
+    if number is None and status is not None and 128 < status <= 128 + signal.NSIG:
+        return status - 128
+    return number
+
+
+def _is_back(window: Window, one: Exit) -> bool:
+    """Whether another process took the rank's place: a launcher started it again."""
+    for name in ("steps", "phases", "comm_ops"):
+        table = window.table(name)
+        time = "enqueue_ns" if name == "comm_ops" else "start_ns"
+        if table is not None and table.has(time):
+            own = table.ints(time)[table.ints("rank") == one.rank]
+            if own.size and int(own.max()) > one.ts_ns:
+                return True
+    return False
+
+
+def _culprits(window: Window, exits: Sequence[Exit]) -> list[Exit]:
+    """The first processes that ended badly and for no reason outside of them."""
+    own = [one for one in exits if not one.is_normal and not one.is_echo]
+    own = [one for one in own if not one.is_unknown] or own
+    if not own or _ended_from_outside(window, exits):
+        return []
+    first = own[0]
+    if first.is_unknown and _outlived_ns(window, exits, first) < TOGETHER_NS:
+        return []
+    return [one for one in own if one.ts_ns == first.ts_ns]
+
+
+def _ended_from_outside(window: Window, exits: Sequence[Exit]) -> bool:
+    """Whether one signal ended all processes of the job at once."""
+    numbers = {one.signal for one in exits}
+    if len(exits) < 2 or len(exits) < len(window.ranks) or len(numbers) > 1 or None in numbers:
+        return False
+    if any(one.reason == "out of memory" for one in exits):
+        return False
+    return exits[-1].ts_ns - exits[0].ts_ns <= TOGETHER_NS
+
+
+def _outlived_ns(window: Window, exits: Sequence[Exit], first: Exit) -> int:
+    """For how long others were still there."""
+    newest = max(one.ts_ns for one in exits)
+    alive = set(window.ranks) - {one.rank for one in exits}
+    return max(newest, last_progress_ns(window) if alive else NULL) - first.ts_ns
+
+
+def _hung_before(window: Window, until_ns: int) -> bool:
+    """Whether the job hung already when the first process ended: killing it is what one does."""
+    tables = {name: table for name, table in window.tables.items() if name != "exits"}
+    return hang.find_hang(observed_before(replace(window, tables=tables), until_ns)) is not None
+
+
+def _finding(window: Window, culprits: Sequence[Exit], exits: Sequence[Exit]) -> Stuck:
+    first = culprits[0]
+    ranks = tuple(sorted(one.rank for one in culprits))
+    how, ended, cause = _how(first)
+    step = _step(window, first)
+    says = f"{name_ranks(ranks)} {how.format(was='were' if len(ranks) > 1 else 'was')}"
+    says += "" if step is None else f" in step {step}"
+    victims = len(set(window.ranks) - set(ranks))
+    says += _fate(exits, ranks, victims)
+    score = UNKNOWN_CONFIDENCE if first.is_unknown else CONFIDENCE
+    return Stuck(
+        method="vanished", cause=cause, detail=first.detail or says, ranks=ranks,
+        steps=None if step is None else (step, step),
+        time_ns=(first.ts_ns, max(one.ts_ns for one in exits)), victims=victims, score=score,
+        decisions=(Decision("earliest-cause", True, says=f"{name_ranks(ranks)} ended first"),),
+        values={"status": first.status, "signal": first.signal, "announced": first.announced},
+        says=says, ended=ended,
+    )  # fmt: skip
+
+
+def _how(one: Exit) -> tuple[str, Ended, Cause]:
+    """What happened to the process, in words and by kind, and the cause."""
+    if one.reason == "out of memory":
+        return "{was} killed (SIGKILL, out of memory)", "out of memory", "host"
+    if one.reason:
+        name = one.detail.partition(":")[0]
+        return f"ended with an exception ({name})", "failed", "code"
+    if one.signal is not None:
+        name = _name(one.signal)
+        killed = one.signal == signal.SIGKILL
+        return (f"{{was}} killed ({name})", "killed", "unknown") if killed else (
+            f"crashed ({name})", "crashed", "unknown")  # fmt: skip
+    if one.status is not None:
+        return f"exited with status {one.status}", "failed", "code"
+    return "vanished; how the process ended is unknown", "killed", "unknown"
+
+
+def _name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _step(window: Window, one: Exit) -> int | None:
+    """The step in which the job was, after the last that any rank completed: what a process did in
+    its last moments may not have been sent."""
+    steps = window.table("steps")
+    if steps is None or not steps.has("step"):
+        return None
+    before = steps.ints("step")[steps.ints("start_ns") <= one.ts_ns]
+    return int(before.max()) + 1 if before.size else None
+
+
+def _fate(exits: Sequence[Exit], culprits: Sequence[int], victims: int) -> str:
+    """What became of the others."""
+    others = [one for one in exits if one.rank not in culprits]
+    if not victims:
+        return ""
+    if len(others) < victims:
+        left = victims - len(others)
+        return f"; {left} other rank{'s' * (left > 1)} did not end"
+    if all(one.signal is not None for one in others):
+        return "; the others were terminated"
+    return "; the others ended after it"

@@ -1,0 +1,122 @@
+"""Ranks whose processes ended: who was first, and when nobody is to blame."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import pytest
+
+from stepscope.diagnose.finding import Verdict
+from stepscope.diagnose.run import diagnose, find_hang
+from stepscope.window import NULL, Strings, Table, Window
+
+from .jobs import MS, a_job, a_table, put
+from .test_hang import a_stuck_job, stopped
+
+RESET = "RuntimeError: [pair.cc:537] Read error [10.0.0.1]:1: Connection reset by peer"
+KILLED = {"signal": int(signal.SIGKILL)}
+OUT_OF_MEMORY = {**KILLED, "reason": "out of memory", "detail": "Out of memory: Killed process 7"}
+RAISED = {"status": 1, "announced": True, "reason": "exception", "detail": "ValueError: no"}
+LOST_ITS_PEER = {**RAISED, "detail": RESET}
+TERMINATED = {"signal": int(signal.SIGTERM)}
+INTERRUPTED = {
+    **RAISED,
+    "status": None,
+    "signal": int(signal.SIGINT),
+    "detail": "KeyboardInterrupt",
+}
+NORMAL = {"status": 0, "announced": True}
+UNKNOWN: dict[str, Any] = {}
+
+
+def exits(job: Window, *ends: tuple[int, int, dict[str, Any]]) -> Window:
+    """The job, with (rank, ms after the last step, how) of each process that ended."""
+    last = _end(job)
+    rows = []
+    for rank, ms, how in ends:
+        numbers = [NULL if how.get(name) is None else how[name] for name in ("status", "signal")]
+        rows.append([rank, 100 + rank, last + ms * MS, *numbers, how.get("announced", False)])
+    table = a_table("rank pid ts_ns status signal announced", rows)
+    texts = {name: Strings.of([how.get(name) for _, _, how in ends])
+             for name in ("reason", "detail", "host")}  # fmt: skip
+    return put(job, exits=Table({**table.columns, **texts}))
+
+
+def _end(job: Window) -> int:
+    steps = job.tables["steps"]
+    return int((steps.ints("start_ns") + steps.ints("duration_ns")).max())
+
+
+def the_verdict(job: Window) -> Verdict:
+    (verdict,) = diagnose(job).verdicts
+    quick = find_hang(job)
+    assert quick is not None
+    assert quick.verdicts[0].summary == verdict.summary
+    assert (verdict.kind, verdict.confidence > 0.5) == ("hang", True)
+    return verdict
+
+
+JOB = a_job(steps=40, noise=0.05)
+
+
+@pytest.mark.parametrize(
+    ("how", "cause", "says"),
+    [
+        (OUT_OF_MEMORY, "host", "rank 3 was killed (SIGKILL, out of memory) in step 40"),
+        (KILLED, "unknown", "rank 3 was killed (SIGKILL) in step 40"),
+        ({"signal": 11}, "unknown", "rank 3 crashed (SIGSEGV) in step 40"),
+        (RAISED, "code", "rank 3 ended with an exception (ValueError) in step 40"),
+        ({"status": 7}, "code", "rank 3 exited with status 7 in step 40"),
+        ({"status": 137}, "unknown", "rank 3 was killed (SIGKILL) in step 40"),
+    ],
+)
+def test_the_first_to_end_is_named(how: dict[str, Any], cause: str, says: str) -> None:
+    """The launcher then terminates the others."""
+    ends = [(rank, 300, TERMINATED) for rank in (0, 1, 2)]
+    verdict = the_verdict(exits(JOB, (3, 100, how), *ends))
+    assert (verdict.ranks, verdict.cause, verdict.victims) == ((3,), cause, 3)
+    assert verdict.summary == f"{says}; the others were terminated"
+
+
+def test_ranks_that_lost_their_peer_are_victims_even_if_they_seem_to_be_first() -> None:
+    """Freeing the memory of a killed process takes longer than an exception of its peer."""
+    others = [(rank, 90, LOST_ITS_PEER) for rank in (0, 1, 2)]
+    assert the_verdict(exits(JOB, (3, 100, KILLED), *others)).ranks == (3,)
+
+
+def test_a_rank_that_vanished_is_named_while_the_others_still_wait() -> None:
+    verdict = the_verdict(exits(JOB, (3, 100, KILLED)))
+    assert verdict.summary == "rank 3 was killed (SIGKILL) in step 40; 3 other ranks did not end"
+
+
+@pytest.mark.parametrize("how", [NORMAL, TERMINATED, INTERRUPTED, KILLED, UNKNOWN])
+def test_a_job_that_ended_as_a_whole_accuses_nobody(how: dict[str, Any]) -> None:
+    """Normally, by Ctrl-C, or by the scheduler."""
+    ended = exits(JOB, *((rank, 100 + rank, how) for rank in range(4)))
+    assert diagnose(ended).verdicts == ()
+
+
+def test_a_process_without_a_trace_is_named_if_the_others_outlived_it() -> None:
+    others = [(rank, 5000, TERMINATED) for rank in (0, 1, 2)]
+    verdict = the_verdict(exits(JOB, (3, 100, UNKNOWN), *others))
+    assert verdict.ranks == (3,)
+    assert verdict.confidence < 0.97
+
+
+def test_a_rank_that_was_started_again_has_not_vanished() -> None:
+    again = exits(JOB, (3, -1000, KILLED))
+    assert diagnose(again).verdicts == ()
+
+
+def test_who_kills_a_job_that_hangs_is_not_its_fault() -> None:
+    """The rank on which the others waited is, not the one whose watchdog aborted first."""
+    hangs = a_stuck_job(seconds=20)
+    killed = exits(hangs, *((rank, 100_000 + rank, {"signal": 6}) for rank in (0, 1)))
+    (verdict,) = diagnose(killed).verdicts
+    assert (verdict.ranks, verdict.summary.split()[2]) == ((2,), "hangs:")
+
+
+def test_the_end_of_a_process_explains_the_hang_that_it_causes() -> None:
+    killed = exits(stopped(a_stuck_job(seconds=2.5)), (2, 1, KILLED))
+    assert the_verdict(killed).ended == "killed"
