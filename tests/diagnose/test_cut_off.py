@@ -63,6 +63,7 @@ def a_job(
             id="and to all others",
         ),
         pytest.param(a_job(3, {0: AGAIN, 1: MORE, 2: AGAIN}), 1, id="and to both"),
+        pytest.param(a_job(2, {0: AGAIN, 1: AGAIN}, {0: NOISE, 1: ARRIVES}), 1, id="of two"),
     ],
 )
 def test_the_host_whose_neighbours_send_again_is_cut_off(job: Window, host: int) -> None:

@@ -15,6 +15,7 @@ from stepscope.diagnose.graph.step_graph import StepGraph
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
+from stepscope.diagnose.thresholds import FAST
 from stepscope.diagnose.views.unnamed import OUTSIDE, is_staged
 from stepscope.window import NULL, Floats, Ints, Mask
 
@@ -70,7 +71,7 @@ def what_if(job: Observed, culprits: Sequence[Suspect]) -> Cost:
     """
     guilty = np.isin(np.arange(len(job.line.ranks)), [one.row for one in culprits])
     lags = _lags(job, coupled(unrecorded_rows(job), guilty))
-    limits = [_limit(lags, one.columns) for one in culprits]
+    limits = [_limit(lags, _felt(job, one)) for one in culprits]
     healing = _Healing(job, savings(job, culprits))
     lost = healing.lost_ns(healing.savings)
     parts = [_lost_by_spikes(job, one, culprits, limit) if one.spikes
@@ -99,30 +100,35 @@ def _lost_by(
     share = _share_of(healing.job, lost_ns, part)
     steps = np.arange(len(healing.job.line.steps))[one.columns].size
     unseen = is_staged(healing.job.window) and (one.phase == OUTSIDE or not one.phases)
+    least_ns, most_ns = _measured_ns(healing.job, one, culprits)
+    share = min(share, _share_of(healing.job, most_ns * steps, one.columns))
     if limit is not None and not (one.by_past or unseen) and limit < HALF * one.excess_ns * steps:
         return share  # nobody waited for it
-    measured = _measured_ns(healing.job, one) * steps * max(one.excess_ns, 1.0) / weight
+    measured = least_ns * steps * max(one.excess_ns, 1.0) / weight
     return max(share, _share_of(healing.job, measured, one.columns))
 
 
-def _measured_ns(job: Observed, one: Suspect) -> float:
-    """How much longer steps were, per step, while the rank was slow than while it was not.
+def _measured_ns(job: Observed, one: Suspect, culprits: Sequence[Suspect]) -> tuple[float, float]:
+    """At least and at most how much longer steps were while the rank was slow, per step.
 
-    At most its own excess; 0 where it was always slow, where steps did not get longer beyond noise,
-    or by more than twice its excess, which has another reason. No model may veto it: an edge may be
-    missing from a graph.
+    No model may veto it: an edge may be missing from a graph, or overlap. At least the rise of the
+    median, but not above the rank's own excess; 0 where it was always slow, where steps did not get
+    longer beyond noise, or by more than twice its excess, which has another reason. At most the
+    rise above the fast steps without any culprit; no limit where there are none.
     """
-    period, inside = job.line.job_period_ns, np.zeros(len(job.line.steps), np.bool_)
-    inside[one.columns] = True
-    judged = (np.arange(period.size) >= job.line.warm_up) & np.isfinite(period)
-    slow, usual = period[judged & inside], period[judged & ~inside]
+    period, columns = job.line.job_period_ns, np.arange(len(job.line.steps))
+    judged = (columns >= job.line.warm_up) & np.isfinite(period)
+    inside = np.isin(columns, columns[one.columns])
+    others = np.isin(columns, np.concatenate([columns[other.columns] for other in culprits]))
+    slow, usual = period[judged & inside], period[judged & ~others]
     if min(slow.size, usual.size) < LEAST_EITHER:
-        return 0.0
+        return 0.0, np.inf
     rise = stats.median(slow) - stats.median(usual)
     error = MEDIAN_ERROR * np.hypot(stats.sigma(slow) / np.sqrt(slow.size),
                                     stats.sigma(usual) / np.sqrt(usual.size))  # fmt: skip
     explains = rise > BEYOND * error and one.excess_ns >= HALF * rise
-    return float(min(rise, one.excess_ns)) if explains else 0.0
+    most = max(float(slow.mean()) - float(np.quantile(usual, FAST)), 0.0)
+    return float(min(rise, one.excess_ns)) if explains else 0.0, most
 
 
 def _lost_by_spikes(
@@ -234,15 +240,22 @@ def _sum(one: Suspect, lost: Floats) -> float:
 
 
 def _rise(job: Observed, one: Suspect) -> Floats:
-    """How much longer each step with a spike of the rank lasted than the steps around it."""
-    period = job.line.job_period_ns
+    """How much longer each step with a spike of the rank lasted than the steps around it.
+
+    What delays a rank at the end of a step makes the others wait in the next one, so that counts,
+    too, unless it has a spike of its own.
+    """
+    period, spikes = job.line.job_period_ns, np.array(one.spikes)
+    after = np.minimum(spikes + 1, period.size - 1)
+    beside = ~np.isin(after, spikes)
     other = np.arange(job.line.warm_up, period.size)
-    other = other[~np.isin(other, one.spikes) & np.isfinite(period[other])]
+    other = other[~np.isin(other, np.union1d(spikes, after)) & np.isfinite(period[other])]
     if not other.size:
-        return np.full(len(one.spikes), one.whole_ns / len(one.spikes))
-    near = [other[np.argsort(np.abs(other - at), kind="stable")[:ABOUT]] for at in one.spikes]
-    usual = [float(np.median(period[those])) for those in near]
-    return np.asarray(np.nan_to_num(period[list(one.spikes)] - np.array(usual)))
+        return np.full(spikes.size, one.whole_ns / spikes.size)
+    near = [other[np.argsort(np.abs(other - at), kind="stable")[:ABOUT]] for at in spikes]
+    usual = np.array([float(np.median(period[those])) for those in near])
+    later = np.where(beside, np.nan_to_num(period[after] - usual), 0.0)
+    return np.asarray(np.nan_to_num(period[spikes] - usual) + later)
 
 
 def _lags(job: Observed, guilty: Mask) -> tuple[Floats, Mask] | None:
@@ -253,6 +266,14 @@ def _lags(job: Observed, guilty: Mask) -> tuple[Floats, Mask] | None:
     covered = np.zeros(columns, np.bool_)
     covered[job.arrivals.step[job.arrivals.step >= 0]] = True
     return job.arrivals.lag_of(guilty, columns), covered
+
+
+def _felt(job: Observed, one: Suspect) -> slice | Ints:
+    """The columns in which others may wait for it: after a spike, the next one as well."""
+    if not one.spikes:
+        return one.columns
+    spikes = np.array(one.spikes)
+    return np.union1d(spikes, np.minimum(spikes + 1, len(job.line.steps) - 1))
 
 
 def _limit(lags: tuple[Floats, Mask] | None, part: slice | Ints) -> float | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,21 +25,29 @@ Savings = Mapping[tuple[int, str], Floats]
 
 def savings(job: Observed, culprits: Sequence[Suspect]) -> Savings:
     """Own time of each culprit beyond its innocent peers', in its slow phases and columns."""
-    guilty = {one.row for one in culprits}
     found: dict[tuple[int, str], Floats] = {}
     for one in culprits:
-        for phase, saved in _excesses(job, one, guilty):
+        for phase, saved in _excesses(job, one, culprits):
             key = one.row, NO_PHASE if phase in UNNAMED else phase
             found.setdefault(key, np.zeros(len(job.line.steps)))[one.columns] += saved
     return found
 
 
-def _excesses(job: Observed, one: Suspect, guilty: Collection[int]) -> Iterator[tuple[str, Floats]]:
-    """Of each slow phase, or of pauses, in the culprit's columns."""
+def _excesses(
+    job: Observed, one: Suspect, culprits: Sequence[Suspect]
+) -> Iterator[tuple[str, Floats]]:
+    """Of each slow phase, or of pauses, in the culprit's columns.
+
+    A peer that is slow in another phase is as good as any; one that is slow in the same is better
+    than none.
+    """
     part = one.columns
     for phase in one.phases:
-        well = [row for row in job.peers_of(one.row, phase).tolist() if row not in guilty]
-        if well:
+        peers = job.peers_of(one.row, phase)
+        guilty = [other.row for other in culprits if phase in other.phases]
+        well = peers[~np.isin(peers, guilty)]
+        well = well if well.size else peers
+        if well.size:
             own = job.own.own[job.own.phases.index(phase)]
             yield phase, np.nan_to_num(own[one.row, part] - stats.column_median(own[well][:, part]))
     if not one.phases and one.phase is not None:

@@ -134,8 +134,9 @@ def _unequal_work(reason: Reason) -> tuple[Decision, ...]:
 def _least_cost(job: Observed, suspect: Suspect, proven: bool) -> float:
     """The least cost of a suspect's verdict.
 
-    What may be noise, or a duty of the rank, must cost more, unless its cause was measured. Traces
-    have gaps between operators within and outside of phases, so all count alike there.
+    What may be noise, or a duty of the rank, must cost more, unless its cause was measured; alone
+    only the first and the last rank have duties. Traces have gaps between operators within and
+    outside of phases, so all count alike there.
     """
     if job.window.table("host_ops") is not None:
         return LEAST_COST
@@ -143,8 +144,12 @@ def _least_cost(job: Observed, suspect: Suspect, proven: bool) -> float:
         return LEAST_COST_REPEATED
     if proven:
         return LEAST_COST
-    if suspect.spikes and suspect.phase != OUTSIDE:
+    if suspect.spikes and (suspect.phase != OUTSIDE or _has_no_duty(job, suspect)):
         return LEAST_COST_ONCE
     return {OUTSIDE: LEAST_COST_OUTSIDE, GAPS: LEAST_COST_IN_GAPS}.get(
         suspect.phase or "", LEAST_COST
     )
+
+
+def _has_no_duty(job: Observed, suspect: Suspect) -> bool:
+    return not suspect.alone and suspect.row not in (0, len(job.line.ranks) - 1)

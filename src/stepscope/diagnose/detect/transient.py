@@ -9,8 +9,9 @@ What differs: own time is compared with peers in the same step, so that what the
 cancels. A *spike* is an excess beyond noise and large in the step. Healthy jobs have spikes, too,
 on any rank. So a rank is found when it has more of them than Poisson's law allows at the rate of
 all others, when one spike is so long that it matters by itself and no other rank had anything like
-it, or when spikes coincide with errors that its own device counts (ARGUS, table 6). What returns on
-a schedule is a habit of the job. A run of spikes counts as one, unless it is still going on.
+it (`long_stalls` for several), or when spikes coincide with errors that its own device counts
+(ARGUS, table 6). Duties of single ranks are left out (`habits`). A run of spikes counts as one,
+unless it is still going on.
 Cost: one sort per group and step. Cannot see: spikes of most of a group at once, or below noise.
 """
 
@@ -23,7 +24,8 @@ from functools import cached_property
 
 import numpy as np
 
-from stepscope.diagnose.detect.step_time import scheduled
+from stepscope.diagnose.detect.habits import habits
+from stepscope.diagnose.detect.long_stalls import chance
 from stepscope.diagnose.detect.straggler import FALSE_ALARMS, PAD, PAD_NS, log_ratios
 from stepscope.diagnose.numeric import stats
 from stepscope.window import Floats, Ints, Mask
@@ -52,8 +54,6 @@ LEAST_SPIKES = 3
 """Two spikes may be chance however rare they are elsewhere. Our simulator."""
 LEAST_WITH_ERRORS = 2
 """One error and one spike may coincide by chance. Our simulator."""
-SLOTS = 3
-"""Times that spikes must return on a schedule to be a habit of the job. Our simulator."""
 ROUND = 10
 """In steps of such numbers, or the ones before, some ranks save, log and evaluate. Our
 simulator."""
@@ -106,7 +106,7 @@ def spiking_ranks(
     """
     if series.period_ns <= 0 or not series.groups or not series.own.size:
         return []
-    spikes = _find_spikes(series)
+    spikes = _find_spikes(series, units)
     if not spikes.hit.any():
         return []
     shared = [unit for unit in units if unit.size > 1]
@@ -114,6 +114,7 @@ def spiking_ranks(
     single = [row for row in np.arange(len(series.own))[:, None] if int(row[0]) not in found]
     found |= _too_often(series, spikes, single, tests)
     found |= _with_errors(series, spikes, tests)
+    found = _far_longer(series, spikes, tests) | found
     often = [spikes.of(row, columns, False) for row, columns in sorted(found.items())]
     alone = _alone(series, spikes, shared, _designated(series, units)) if lonely else []
     return often + [spikes.of(row, np.flatnonzero(spikes.hit[row]), True)
@@ -154,7 +155,7 @@ class _Spikes:
         )  # fmt: skip
 
 
-def _find_spikes(series: Series) -> _Spikes:
+def _find_spikes(series: Series, units: Sequence[Ints]) -> _Spikes:
     pad = max(PAD * series.period_ns, PAD_NS)
     ratio = log_ratios(series.own, series.groups, pad)
     noise = max(stats.sigma(ratio - stats.row_medians(ratio)[:, None]), stats.NOISE_FLOOR)
@@ -163,9 +164,7 @@ def _find_spikes(series: Series) -> _Spikes:
     excess = np.nan_to_num((series.own + pad) * -np.expm1(-np.maximum(known, 0.0)))
     hit = (known >= limit) & (excess >= SPIKE_SHARE * series.period_ns)
     hit &= _above_its_past(series, pad, limit)
-    for row in np.flatnonzero(hit.any(axis=1)):
-        hit[row] &= ~_habits(series.steps, hit[row])
-    return _Spikes(hit, ratio, excess, noise, limit)
+    return _Spikes(hit & ~habits(series.steps, hit, units), ratio, excess, noise, limit)
 
 
 def _above_its_past(series: Series, pad: float, limit: float) -> Mask:
@@ -175,16 +174,6 @@ def _above_its_past(series: Series, pad: float, limit: float) -> Mask:
         own = np.log(series.own[group] + pad)
         above[group] = own - stats.row_medians(own)[:, None] >= limit
     return above
-
-
-def _habits(steps: Ints, hit: Mask) -> Mask:
-    """The spikes that return on a schedule."""
-    at = np.flatnonzero(hit)
-    habit = scheduled(steps[at], steps)
-    found = np.zeros(hit.shape, np.bool_)
-    if habit.sum() >= SLOTS:
-        found[at[habit]] = True
-    return found
 
 
 def _too_often(
@@ -229,6 +218,20 @@ def _with_errors(series: Series, spikes: _Spikes, tests: int) -> dict[int, Ints]
     return found
 
 
+def _far_longer(series: Series, spikes: _Spikes, tests: int) -> dict[int, Ints]:
+    """The rank, with its columns, that alone has runs of spikes far longer than any other's."""
+    lengths = {
+        row: _lengths_ns(series, spikes, row) for row in np.flatnonzero(spikes.rows).tolist()
+    }
+    found: dict[int, Ints] = {}
+    for row, own_ns in lengths.items():
+        others = [other for at, other in lengths.items() if at != row]
+        longest = np.array([other.max(initial=0.0) for other in others])
+        if chance(own_ns, longest, len(spikes.hit)) * tests <= FALSE_ALARMS:
+            found[row] = np.flatnonzero(spikes.hit[row])
+    return found
+
+
 def _independent(begins_ns: Ints, hit: Mask) -> int:
     """The number of independent spikes: a run of them is one, unless it is still going on.
 
@@ -264,7 +267,7 @@ def _alone(
     """The ranks of the one unit, or the one rank, with a spike far longer than any other's."""
     longest = np.zeros(len(spikes.hit))
     for one in np.flatnonzero(spikes.rows).tolist():
-        longest[one] = _longest_ns(series, spikes, one)
+        longest[one] = _lengths_ns(series, spikes, one).max(initial=0.0)
     row = int(np.argmax(longest))
     hit = spikes.hit[row]
     if longest[row] < STALL_NS or (row in designated and _round(series.steps[hit])):
@@ -276,10 +279,10 @@ def _alone(
         yield from (int(one) for one in unit if spikes.rows[one])
 
 
-def _longest_ns(series: Series, spikes: _Spikes, row: int) -> float:
-    """The excess of the worst run of spikes of a rank."""
+def _lengths_ns(series: Series, spikes: _Spikes, row: int) -> Floats:
+    """The excess of each run of spikes of a rank."""
     runs = _runs(series.begins_ns, spikes.hit[row])
-    return max((float(spikes.excess_ns[row, run].sum()) for run in runs), default=0.0)
+    return np.array([float(spikes.excess_ns[row, run].sum()) for run in runs])
 
 
 def _round(steps: Ints) -> bool:

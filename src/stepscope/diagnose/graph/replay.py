@@ -74,7 +74,8 @@ class Replay:
             arrive = since + own[part]
             begins = self.operators[first_op[level] : first_op[level + 1] + 1] - part.start
             last = np.repeat(np.maximum.reduceat(arrive, begins[:-1]), np.diff(begins))
-            end[part] = np.where(waits[part], last, arrive) + transfer[part]
+            moved = np.where(waits[part], last, arrive) + transfer[part]
+            end[part] = np.maximum(moved, arrive)
         return end
 
 

@@ -24,7 +24,7 @@ import numpy as np
 from stepscope.diagnose.graph.busy import AT_ONCE_NS, Lanes, busy, waited_at_end
 from stepscope.diagnose.numeric.intervals import Axis, axis_over
 from stepscope.diagnose.operators.unrecorded import WITHIN_PASSES
-from stepscope.diagnose.prepare.matching import arrivals, match
+from stepscope.diagnose.prepare.matching import SYNCHRONIZING, arrivals, match
 from stepscope.diagnose.views.timeline import Timeline
 from stepscope.window import NULL, Ints, Mask, Table, Window, stable_order
 
@@ -32,7 +32,8 @@ MOST_ROWS = 700_000
 """Rows of `comm_ops`: about two steps of ten thousand ranks, or a hundred of sixty-four ranks."""
 NOTED_LATE = 0.5
 """If an operator's end was recorded after the wait for it had ended, but late by no more than this
-share of the wait, the end of the wait counts instead. Our simulator."""
+share of the wait, the end of the wait counts instead. So does the last arrival if it was recorded
+after that end. Our simulator."""
 BEGIN = -1
 """Instead of a row: the start of the step."""
 
@@ -48,6 +49,7 @@ class StepGraph:
     """The number of each row's operator."""
     arrive_ns: Ints
     end_ns: Ints
+    """The arrival, where the end is unknown."""
     before: Ints
     """The row whose end each row followed, or `BEGIN`."""
     begin_ns: Ints
@@ -75,8 +77,15 @@ class StepGraph:
 
     @cached_property
     def waits(self) -> Mask:
-        """Rows that waited for all members; a row that ended before the last arrival did not."""
-        return self.end_ns >= self.last_arrival_ns[self.op]
+        """Rows that waited for all members; a row that ended before the last arrival did not.
+
+        Clocks of hosts are aligned to a millisecond or so. A receive, or a member of a collective,
+        cannot end before the last arrival, so if it seems to, by less than it waited, it did wait.
+        """
+        late = self.last_arrival_ns[self.op] - self.end_ns
+        bound = self.comm.strings("op").equals("Recv", *SYNCHRONIZING)
+        by_clocks = bound & (late <= NOTED_LATE * (self.end_ns - self.arrive_ns))
+        return np.asarray((late <= 0) | by_clocks)
 
     @cached_property
     def holder(self) -> Ints:
@@ -89,8 +98,9 @@ class StepGraph:
 
     @cached_property
     def transfer_ns(self) -> Ints:
-        """From the last arrival to each row's end."""
-        return np.asarray(np.maximum(self.end_ns - self.arrive_ns[self.holder], 0))
+        """From the last arrival to each row's end; below 0 where clocks disagree."""
+        took = self.end_ns - self.arrive_ns[self.holder]
+        return np.asarray(np.where(self.waits, took, np.maximum(took, 0)))
 
     @cached_property
     def since_ns(self) -> Ints:
@@ -121,11 +131,12 @@ def step_graph(window: Window, line: Timeline, columns: Ints) -> StepGraph | Non
         return None
     lanes = Lanes(line, columns)
     lane = lanes.of(comm)
-    known = (lane >= 0) & (comm.ints("end_ns") != NULL)
+    known = (lane >= 0) & _took_place(comm)
     comm, lane = comm.take(known), lane[known]
     begin, finish = _steps(line, columns)
     arrive = arrivals(comm)
-    end = _as_waited_for(window, lanes, lane, arrive, comm.ints("end_ns"))
+    ended = np.where(comm.ints("end_ns") == NULL, arrive, comm.ints("end_ns"))
+    end = _as_waited_for(window, lanes, lane, arrive, ended)
     axis = axis_over(len(lanes), arrive, end, begin[begin != NULL], finish[finish != NULL])
     if axis is None or not lane.size:
         return None
@@ -133,6 +144,17 @@ def step_graph(window: Window, line: Timeline, columns: Ints) -> StepGraph | Non
     before = gates.before(lane, arrive)
     last = gates.before(np.arange(len(lanes)), np.where(finish == NULL, begin, finish))
     return StepGraph(lanes, comm, lane, _operators(comm), arrive, end, before, begin, finish, last)
+
+
+def _took_place(comm: Table) -> Mask:
+    """Rows that ended, and those of which only the call is known: nobody waited for their end.
+
+    Gloo notes no end of a send that nobody waits for, but its receive cannot end before it began.
+    """
+    sent, called = comm.strings("op").equals("Send"), arrivals(comm) != NULL
+    if comm.has("state"):
+        sent = sent | comm.strings("state").equals("done")
+    return np.asarray((comm.ints("end_ns") != NULL) | (sent & called))
 
 
 def spread(window: Window, line: Timeline, columns: Ints) -> Ints:

@@ -4,8 +4,8 @@ TCP sends again, at growing intervals, what was not acknowledged. Where all rank
 operator and its data does not move, nothing else is sent, so hosts that still retransmit are those
 that talk to the host that is cut off: its neighbours in the ring, or all others in an all-to-all.
 It retransmits to all of them itself, or nothing if its adapter is down or it had nothing to send.
-If two hosts have these neighbours, it is the one whose adapter receives what they send, and which
-sends no answer.
+If two hosts have these neighbours, or there are only two, it is the one whose adapter receives what
+the others send, and which sends no answer.
 Paper: none; seen in real jobs over cut links in our lab.
 Cost: the samples of hosts after the hang began. Cannot see: NCCL over RDMA, links within a host,
 and which of two hosts it is if a switch drops the data.
@@ -39,7 +39,7 @@ and twice what it sends. Measured in our lab: four times, beside neighbour disco
 def unreached_host(window: Window, stuck: OpenOperator, since_ns: int) -> str | None:
     """The one host whose neighbours, and nobody else, send again and again; None if unclear."""
     neighbours = _neighbours(window, stuck)
-    if len(neighbours) < 3:
+    if len(neighbours) < 2:
         return None
     repeated = {}
     for host in neighbours:
@@ -48,6 +48,8 @@ def unreached_host(window: Window, stuck: OpenOperator, since_ns: int) -> str | 
             return None
         repeated[host] = samples.total if samples.positive >= TIMES else 0.0
     possible = [host for host, near in neighbours.items() if _explains(host, near, repeated)]
+    if len(neighbours) == 2 and any(repeated.values()):
+        possible = list(neighbours)
     if len(possible) > 1:
         possible = _receiving(window, possible, since_ns)
     return possible[0] if len(possible) == 1 else None

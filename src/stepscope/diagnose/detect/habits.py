@@ -1,0 +1,52 @@
+"""Slow steps of single ranks that belong to the job: one rank saves, logs or evaluates for all.
+
+A schedule alone excuses nobody: a fault may recur every twenty steps as well. The first rank and
+the last one have such duties, at round intervals; others have them together with ranks of other
+hosts, as when the first rank of each host saves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from stepscope.diagnose.detect.step_time import scheduled
+from stepscope.window import Ints, Mask
+
+SLOTS = 3
+"""Times that spikes must return on a schedule to be a habit of the job. Our simulator."""
+ROUND_BY = 5
+"""People choose intervals that this divides, or powers of two. Our choice."""
+MOSTLY = 0.5
+"""Part of the slots in which a rank of another host must have a spike, too. Our simulator."""
+
+
+def habits(steps: Ints, hit: Mask, units: Sequence[Ints]) -> Mask:
+    """The spikes, of `hit` by `[rank, step]`, that are duties of their ranks.
+
+    Args:
+        units: rows of each host.
+    """
+    found = np.zeros(hit.shape, np.bool_)
+    for row in np.flatnonzero(hit.any(axis=1)).tolist():
+        at = np.flatnonzero(hit[row])
+        slots = at[scheduled(steps[at], steps)]
+        if slots.size < SLOTS:
+            continue
+        on_duty = row in (0, len(hit) - 1) and _is_round(steps[slots])
+        if on_duty or _has_company(hit[:, slots], row, units):
+            found[row, slots] = True
+    return found
+
+
+def _is_round(steps: Ints) -> bool:
+    interval = int(np.gcd.reduce(np.diff(steps)))
+    return interval % ROUND_BY == 0 or interval & (interval - 1) == 0
+
+
+def _has_company(hit: Mask, row: int, units: Sequence[Ints]) -> bool:
+    """Whether some rank of another host has spikes in most of these columns."""
+    own_host = next((unit for unit in units if row in unit), np.array([row]))
+    others = np.delete(hit, own_host, axis=0)
+    return bool(others.size) and bool((others.mean(axis=1) > MOSTLY).any())

@@ -1,0 +1,36 @@
+"""Ranks whose few pauses are far longer than any other rank's: by length, where count says little.
+
+Every process on a busy machine pauses at times, seldom and for long. How long is estimated from the
+job itself: no rank may be blamed for a pause as long as any of the others', nor for one below the
+longest that healthy jobs showed. Lengths are taken to have the heavy tail of such pauses.
+Source: order statistics of Pareto's law.
+Cannot see: two ranks that both have long pauses; pauses shorter than `HICCUP_NS`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stepscope.window import Floats
+
+HICCUP_NS = 4 * 10**8
+"""The longest pause of healthy processes on a busy machine. Measured in our lab."""
+TAIL = 2.0
+"""Exponent of Pareto's law: of pauses twice as long there are a quarter as many. Its variance is
+the largest that a sample can still estimate. Statistics."""
+SEVERAL = 2
+"""One long pause may be anything. Statistics."""
+
+
+def chance(own_ns: Floats, others_ns: Floats, ranks: int) -> float:
+    """How likely it is that one of the ranks has pauses of such lengths by chance, and no other.
+
+    All that are longer than any other rank's hit one and the same rank, and each of them is that
+    much longer.
+    """
+    usual = max(float(others_ns.max(initial=0.0)), HICCUP_NS)
+    longer = own_ns[own_ns > usual]
+    if longer.size < SEVERAL:
+        return 1.0
+    tails = float(np.prod((usual / longer) ** TAIL))
+    return tails * float(ranks) ** (1 - longer.size)

@@ -1,0 +1,57 @@
+"""Few pauses, each far longer than any other rank's, and whose duty pauses are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from stepscope.diagnose.detect.habits import habits
+from stepscope.diagnose.detect.long_stalls import chance
+from stepscope.diagnose.run import diagnose
+
+from .jobs import Fault, a_job
+
+LIMIT = 1e-5
+"""What is left of one false alarm in a thousand jobs after a hundred tests."""
+HOSTS = [np.array([0, 1]), np.array([2, 3]), np.array([4, 5])]
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "says"),
+    [
+        pytest.param([1.2, 1.3, 1.2, 1.3], [0.3, 0.2], "fault", id="four of a second"),
+        pytest.param([0.7] * 6, [0.3, 0.2], "fault", id="six of less"),
+        pytest.param([9.0], [0.3], "chance", id="a single one"),
+        pytest.param([1.2, 1.3, 1.2], [1.0, 0.2], "chance", id="another has one like it"),
+        pytest.param([0.3] * 9, [0.01], "chance", id="what any process has"),
+    ],
+)
+def test_how_long_pauses_are_weighs(own: list[float], others: list[float], says: str) -> None:
+    likely = chance(1e9 * np.array(own), 1e9 * np.array(others), ranks=8)
+    assert (likely < LIMIT) == (says == "fault")
+
+
+@pytest.mark.parametrize(
+    ("rows", "every", "excused"),
+    [
+        pytest.param([0], 20, True, id="the first rank saves"),
+        pytest.param([0], 16, True, id="at powers of two"),
+        pytest.param([0], 17, False, id="but not at odd intervals"),
+        pytest.param([2], 20, False, id="another rank has no such duty"),
+        pytest.param([0, 2, 4], 17, True, id="but one of each host may"),
+        pytest.param([2, 3], 20, False, id="nor has one host"),
+    ],
+)
+def test_a_schedule_excuses_those_on_duty(rows: list[int], every: int, excused: bool) -> None:
+    hit = np.zeros((6, 100), np.bool_)
+    hit[rows, ::every] = True
+    found = habits(np.arange(100), hit, HOSTS)[rows, :][:, ::every]
+    assert bool(found.all()) == excused
+
+
+def test_a_rank_that_stands_still_every_so_many_steps() -> None:
+    """Its stalls cost a tenth of the time; the others wait for it in the next step."""
+    stalls = Fault((2,), "optimizer", 0, ms=1200, every=40, computes=False)
+    (verdict,) = diagnose(a_job(ranks=8, noise=0.1, faults=[stalls])).verdicts
+    assert verdict.ranks == (2,)
+    assert verdict.lost_fraction is not None and verdict.lost_fraction > 0.1
