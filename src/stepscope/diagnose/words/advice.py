@@ -58,6 +58,11 @@ STAGE = (
     "other pipeline has the same stage, make sure first that the device of {who} is as fast as the "
     "others"
 )
+BESIDE_TRAINING = (
+    "all ranks stand still while {function} runs: call it less often, or move it to a thread or a "
+    "worker of the DataLoader; if it waits for the device (`.item()`, `synchronize`), log such "
+    "numbers every hundred steps"
+)
 EXPOSED = (
     "the gradient reduction no longer overlaps the backward pass: compare overlap settings, bucket "
     "sizes and streams (`overlap_grad_reduce`, `bucket_cap_mb`, `CUDA_DEVICE_MAX_CONNECTIONS`) "
@@ -130,11 +135,17 @@ def _of_slowness(finding: Finding) -> str:
             return EXPOSED
         case Regression(cause="load_imbalance"):
             return UNEVEN
-        case Waste(cause="load_imbalance"):
-            return STAGE if finding.ranks else UNEVEN
+        case Waste():
+            return _of_waste(finding)
         case SlowLink(ranks=(), group=str()):
             return SLOW_GROUP
     return SLOW[finding.cause]
+
+
+def _of_waste(finding: Waste) -> str:
+    if finding.cause == "load_imbalance":
+        return STAGE if finding.ranks else UNEVEN
+    return BESIDE_TRAINING if finding.cause == "code" else SLOW[finding.cause]
 
 
 def _of_slow_ranks(finding: Slowdown) -> str:
