@@ -40,6 +40,7 @@ from stepscope.diagnose.explain.gpu import GpuErrors, LowClock, SharedGpu
 from stepscope.diagnose.explain.idle import IdleFunction
 from stepscope.diagnose.explain.kernels import SlowCopies, SlowKernels
 from stepscope.diagnose.explain.pcie import SlowPcieLink
+from stepscope.diagnose.explain.quota import CpuQuota
 from stepscope.diagnose.explain.tokens import MoreTokens
 from stepscope.diagnose.explain.trace import SlowTrace
 from stepscope.diagnose.method import Detector, Explanation
@@ -98,6 +99,7 @@ PUBLISHED: tuple[Detector, ...] = (
 EXPLANATIONS: tuple[Explanation, ...] = (
     GcPauses(),
     SlowTrace(),
+    CpuQuota(),
     StarvedProcessor(),
     LowClock(),
     SharedGpu(),

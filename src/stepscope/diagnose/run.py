@@ -24,6 +24,7 @@ from stepscope.diagnose.decide.ledger import ledger
 from stepscope.diagnose.decide.loss import with_loss
 from stepscope.diagnose.decide.on_path import with_path
 from stepscope.diagnose.decide.slow_ranks import judge
+from stepscope.diagnose.decide.starved import with_measured_loss
 from stepscope.diagnose.decide.symptoms import with_symptoms
 from stepscope.diagnose.decide.verdict import ranked, verdict_of
 from stepscope.diagnose.decide.why_not import nearest, why_not
@@ -156,6 +157,7 @@ class _Search:
         self._everyone(lost_ns, [*by_kernels, *network])
         self._structure()
         self._wasted()
+        self.blamed = with_measured_loss(self.job, self.blamed)
         self._others()
 
     def _slow_ranks(self) -> Floats:

@@ -38,6 +38,11 @@ IN_FUNCTION = (
     "slower there: check its clocks"
 )
 
+QUOTA = (
+    "raise or remove the quota of processor time of {who}: `cpu.max` of its control group and its "
+    "parents, in Kubernetes the CPU limit of the pod, with Docker `--cpus`, in a systemd unit "
+    "`CPUQuota`; until then, fewer threads (`OMP_NUM_THREADS`, workers) leave more for training"
+)
 SHARED_DEVICES = (
     "look for other processes on the devices of {who} (`nvidia-smi pmon -c 1`, MPS clients, "
     "profilers and monitors that run kernels) and move them; none was observed, so also compare "
@@ -153,6 +158,8 @@ def _of_slow_ranks(finding: Slowdown) -> str:
         return SHARED_DEVICES
     if finding.of_gpu:
         return OTHER_GPU_PROCESSES
+    if any(one.method == "cpu-quota" for one in finding.supporting):
+        return QUOTA
     return _of_compute(finding) if finding.cause == "compute" else SLOW[finding.cause]
 
 
