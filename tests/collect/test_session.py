@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -104,6 +105,24 @@ def test_a_forked_child_is_silent_and_holds_nothing_open(
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert {header.pid for header in heard.headers} == {os.getpid()}
     assert [record.name for record in heard.records()] == ["work", "work"]
+
+
+def test_a_rank_that_its_launcher_forked_names_its_own_main_thread(
+    new_session: Callable[[], Session], listener: Listener
+) -> None:
+    """`threading` may still know the launcher's: the time it waited for a CPU would be missing."""
+    child = os.fork()
+    if child == 0:
+        os.environ[identity.OWNER_VARIABLE] = str(os.getpid())
+        _phase(new_session())
+        while True:
+            time.sleep(1)
+    try:
+        (hello,) = listener.accept().read_until(rows(1)).hellos
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert (hello.pid, hello.thread_id) == (child, child)
 
 
 def test_phases_of_ones_own(installed: Session, listener: Listener) -> None:

@@ -120,9 +120,12 @@ class HostProcessor:
 
     def exited(self, pid: int, returncode: int) -> None:
         """Tells the processor how the command ended, which only its parent knows for sure."""
-        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
+        with (
+            suppress(OSError, UsageError),
+            socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line,
+        ):
             line.settimeout(_CHECK_SECONDS)
-            line.connect(str(self.path))
+            connect(line, self.path)
             line.send(pack(PacketKind.CONTROL, encode_exited(pid, returncode), os.getpid(), 0))
 
     def _answers(self) -> bool:

@@ -264,7 +264,7 @@ class Session:
         rank, world = found or (self.who.rank, self.who.world_size)
         hello = Hello(
             self.who.job, self.who.store, self.who.host, rank, world, self.who.local_rank,
-            os.getpid(), threading.main_thread().native_id or 0,
+            os.getpid(), os.getpid(),  # of a forked process `threading` knows its parent's thread
             self._wall_ns, self._mono_ns, self.who.attempt, at_risk,
         )  # fmt: skip
         names = {id: text for text, id in dict(self._names).items()}

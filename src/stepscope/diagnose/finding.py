@@ -119,6 +119,8 @@ class Slowdown(Finding):
     """Which parts of a step it is slow in."""
     of_gpu: bool = False
     """Whether others compete for its GPU, and not for its host."""
+    beside: tuple[int, ...] = ()
+    """All ranks of the host that the same cause slows down, where that was measured."""
     shared_devices: bool = False
     """Whether something that was not observed seems to use all devices of its host."""
     columns: frozenset[int] = frozenset()

@@ -132,6 +132,8 @@ class Explained:
     """Whether the cause itself was measured, and not only where the time goes."""
     of_gpu: bool = False
     """Whether others compete for the GPU, and not for the host."""
+    beside: tuple[int, ...] = ()
+    """All ranks of the host that the same cause slows down, where that was measured."""
     context: tuple[Evidence, ...] = ()
     """Evidence that is shown only with the chosen explanation."""
     agrees: bool = False

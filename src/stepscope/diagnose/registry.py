@@ -25,11 +25,13 @@ from stepscope.diagnose.detect.published.argus_l2 import ArgusL2Published
 from stepscope.diagnose.detect.published.argus_l3 import ArgusL3Published
 from stepscope.diagnose.detect.regression.shared import SharedRegression
 from stepscope.diagnose.detect.ring_ends import RingEnds
+from stepscope.diagnose.detect.shared_loading import SharedLoading
 from stepscope.diagnose.detect.slow_loader import SlowLoader
 from stepscope.diagnose.detect.slow_single_kernel import SlowSingleKernels
 from stepscope.diagnose.detect.straggler_ranks import BriefStragglers, GcStorms, Stragglers
 from stepscope.diagnose.detect.transient_ranks import Transients
 from stepscope.diagnose.detect.unsteady import StepTimes
+from stepscope.diagnose.detect.user_code import UserCode
 from stepscope.diagnose.detect.vanished import Vanished
 from stepscope.diagnose.explain.cpu import StarvedProcessor
 from stepscope.diagnose.explain.elimination import Elimination
@@ -39,6 +41,7 @@ from stepscope.diagnose.explain.gpu import GpuErrors, LowClock, SharedGpu
 from stepscope.diagnose.explain.idle import IdleFunction
 from stepscope.diagnose.explain.kernels import SlowCopies, SlowKernels
 from stepscope.diagnose.explain.pcie import SlowPcieLink
+from stepscope.diagnose.explain.quota import CpuQuota
 from stepscope.diagnose.explain.tokens import MoreTokens
 from stepscope.diagnose.explain.trace import SlowTrace
 from stepscope.diagnose.method import Detector, Explanation
@@ -70,6 +73,7 @@ EVERYONE: tuple[Detector, ...] = (
     SharedRegression(),
     GcTurns(),
 )
+WASTED: tuple[Detector, ...] = (SharedLoading(), UserCode())
 
 DETECTORS: tuple[Detector, ...] = (
     *STUCK,
@@ -79,9 +83,10 @@ DETECTORS: tuple[Detector, ...] = (
     *SLOW_KERNELS,
     *STRUCTURE,
     *EVERYONE,
+    *WASTED,
 )
 
-BY_STEPS = (*STEP_TIMES, *SLOW_RANKS, *SLOW_NETWORK, *STRUCTURE, *EVERYONE)
+BY_STEPS = (*STEP_TIMES, *SLOW_RANKS, *SLOW_NETWORK, *STRUCTURE, *EVERYONE, *WASTED)
 """Detectors that compare steps: they cannot run on a job without steps."""
 
 PUBLISHED: tuple[Detector, ...] = (
@@ -95,6 +100,7 @@ PUBLISHED: tuple[Detector, ...] = (
 EXPLANATIONS: tuple[Explanation, ...] = (
     GcPauses(),
     SlowTrace(),
+    CpuQuota(),
     StarvedProcessor(),
     LowClock(),
     SharedGpu(),

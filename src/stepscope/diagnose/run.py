@@ -24,6 +24,7 @@ from stepscope.diagnose.decide.ledger import ledger
 from stepscope.diagnose.decide.loss import with_loss
 from stepscope.diagnose.decide.on_path import with_path
 from stepscope.diagnose.decide.slow_ranks import judge
+from stepscope.diagnose.decide.starved import with_measured_loss
 from stepscope.diagnose.decide.symptoms import with_symptoms
 from stepscope.diagnose.decide.verdict import ranked, verdict_of
 from stepscope.diagnose.decide.why_not import nearest, why_not
@@ -156,6 +157,8 @@ class _Search:
         by_kernels = self._slow_kernels()
         self._everyone(lost_ns, [*by_kernels, *network])
         self._structure()
+        self._wasted()
+        self.blamed = with_measured_loss(self.job, self.blamed)
         self._others()
 
     def _slow_ranks(self) -> Floats:
@@ -213,6 +216,13 @@ class _Search:
                      and one.cause not in rises]  # fmt: skip
             self._keep(found)
 
+    def _wasted(self) -> None:
+        """What all ranks spend beside training, unless it is known: as a rise, or of a rank."""
+        known = {(one.cause, one.ranks) for one in self.blamed}
+        for detector in registry.WASTED:
+            found = self._ask(detector, Waste)
+            self._keep([one for one in found if (one.cause, one.ranks) not in known])
+
     def _everyone(self, lost_ns: Floats, beside: Sequence[Finding]) -> None:
         """What all ranks share: a rise of the step times, else what other detectors find."""
         shared, *others = registry.EVERYONE
@@ -251,7 +261,8 @@ class _Search:
         ranks = frozenset(rank for one in self.blamed for rank in one.ranks)
         so_far = SoFar(ranks if blamed is None else blamed, self.culprits)
         so_far = so_far if lost_ns is None else replace(so_far, lost_ns=lost_ns)
-        job = self.recorded if detector in registry.STRUCTURE else self.job
+        as_recorded = (*registry.STRUCTURE, *registry.WASTED)
+        job = self.recorded if detector in as_recorded else self.job
         return [one for one in detector.detect(job, so_far) if isinstance(one, kind)]
 
 

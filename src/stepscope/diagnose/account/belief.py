@@ -26,7 +26,7 @@ def odds(bits: float, loss: float) -> float:
     return real / (1 + (WORTH / max(loss, 1e-9)) ** 2)
 
 
-def unusual_bits(loss: float) -> float:
+def unusual_bits(loss: float, ordinary: float = ORDINARY) -> float:
     """Evidence that a loss of a kind that every job has some of is more than the usual."""
-    doublings = math.log2(max(loss / ORDINARY, 1.0)) / TWICE
+    doublings = math.log2(max(loss / ordinary, 1.0)) / TWICE
     return doublings**2 / 2 / math.log(2) - 2

@@ -51,8 +51,8 @@ class _Unit:
 
 def joined(window: Window, found: Sequence[Slowdown]) -> list[Slowdown]:
     """The findings, those of one host or one replica joined, the largest first."""
-    left = {rank: one for one in found for rank in one.ranks}
-    whole: list[Slowdown] = []
+    whole = _with_all_beside(window, found)
+    left = {rank: one for one in found if not one.beside for rank in one.ranks}
     for unit in _units(window):
         for cause in _by_cause([left[rank] for rank in sorted(unit.ranks) if rank in left]):
             same = _of_one_size(cause)
@@ -62,6 +62,32 @@ def joined(window: Window, found: Sequence[Slowdown]) -> list[Slowdown]:
                     whole.append(one)
                     left = {rank: slow for rank, slow in left.items() if slow not in same}
     return [*whole, *_neighbours(window, list(left.values()))]
+
+
+def _with_all_beside(window: Window, found: Sequence[Slowdown]) -> list[Slowdown]:
+    """What a measured cause slows down on a host, as one: its ranks may be late in turns."""
+    hosts: dict[str | None, list[Slowdown]] = {}
+    for one in found:
+        if one.beside:
+            hosts.setdefault(window.host_of(one.ranks[0]), []).append(one)
+    return [replace(_over_all_steps(same), ranks=tuple(sorted(_all_beside(same))))
+            for same in hosts.values()]  # fmt: skip
+
+
+def _all_beside(same: Sequence[Slowdown]) -> set[int]:
+    return {rank for one in same for rank in (*one.ranks, *one.beside)}
+
+
+def _over_all_steps(same: Sequence[Slowdown]) -> Slowdown:
+    spans = [one.steps for one in same if one.steps is not None]
+    times = [one.time_ns for one in same if one.time_ns is not None]
+    first, last = zip(*spans, strict=True) if spans else ((), ())
+    begin, end = zip(*times, strict=True) if times else ((), ())
+    return replace(
+        _join(same), columns=frozenset().union(*(one.columns for one in same)),
+        steps=(min(first), max(last)) if first else None,
+        time_ns=(min(begin), max(end)) if begin else None,
+    )  # fmt: skip
 
 
 def _neighbours(window: Window, found: Sequence[Slowdown]) -> list[Slowdown]:

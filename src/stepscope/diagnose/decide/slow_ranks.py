@@ -94,6 +94,7 @@ def _slowdown(
         lost_fraction=share, least_fraction=least, score=_score(suspect, lag, reason),
         values=values, supporting=reason.evidence, lag_ns=lag, spikes=spikes,
         of_steps=suspect.stop - suspect.first, clock=clock, extent=extent, of_gpu=chosen.of_gpu,
+        beside=chosen.beside,
         columns=frozenset(np.arange(len(line.steps))[suspect.columns].tolist()),
         has_onset=bool(suspect.spikes) or suspect.first > line.warm_up,
         decisions=(*found.decisions, *_arrives_last(lag), *reason.decisions,

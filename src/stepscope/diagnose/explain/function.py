@@ -49,8 +49,18 @@ class SlowerFunction:
             return None
         evidence = (*processor_evidence(job, suspect), evidence_of(slow))
         cause, strength = plain_cause(job, suspect)
+        if cause == "compute" and _is_users(job, suspect, slow):
+            cause = "host"
         strength = "inferred" if strength == "residual" else strength
         return Explained(cause, strength, evidence, function=slow.function)
+
+
+def _is_users(job: Observed, suspect: Suspect, slow: SlowFunction) -> bool:
+    """Whether it is code of the user's own, outside of all that trains, which no device runs."""
+    samples = job.samples
+    if samples is None:
+        return False
+    return samples.is_beside_training(slow.function, samples.row == suspect.row)
 
 
 def _function_of_host(job: Observed, suspect: Suspect) -> SlowFunction | None:

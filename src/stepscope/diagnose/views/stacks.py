@@ -61,6 +61,16 @@ PATTERNS = ("/re.py", "/re/", "sre_compile")
 """Paths in which `compile` means regular expressions."""
 
 
+MODULES = "torch/nn/modules/"
+TRAINING = (
+    "torch/nn/", "torch/autograd/", "torch/optim/", "torch/distributed/", "torch/_tensor.py",
+    "torch/utils/data/", "torch/_dynamo/", "torch/amp/", "stepscope/collect/", LOADER,
+)  # fmt: skip
+"""Paths of what a training step is made of; other parts of PyTorch are called by users."""
+INSTALLED = ("/lib/python3", "torch/")
+"""Paths of code that is not the user's own."""
+
+
 @dataclass(frozen=True)
 class SlowFunction:
     """A function that takes a larger share of the time than on peers, or than before."""
@@ -182,6 +192,29 @@ class Samples:
         """The total weight of the stacks in which each function occurs."""
         return stats.sums(self.pair_function, weight[self.pair_stack], len(self.functions))
 
+    @property
+    def shows_modules(self) -> bool:
+        """Whether stacks show the framework's modules, so that other code is the user's own."""
+        return any(MODULES in name for name in self.functions)
+
+    @cached_property
+    def beside_training(self) -> Mask:
+        """Stacks in which no function belongs to a training step."""
+        trains = np.array([any(path in name for path in TRAINING) for name in self.functions],
+                          np.bool_)  # fmt: skip
+        found = np.ones(self.stacks, np.bool_)
+        found[self.pair_stack[trains[self.pair_function]]] = False
+        return found
+
+    def is_beside_training(self, frame: str, chosen: Mask) -> bool:
+        """Whether most of the chosen samples in a function are of the user's own code."""
+        inside = np.zeros(self.stacks, np.bool_)
+        names = np.array([function_of(line) == function_of(frame) for line in self.lines])
+        inside[self.pair_stack[names[self.pair_line]]] = True
+        weight = np.where(inside[self.code[chosen]], self.weight[chosen], 0.0)
+        own = weight[self.beside_training[self.code[chosen]]].sum()
+        return self.shows_modules and bool(2 * own > weight.sum())
+
     @cached_property
     def _waiting(self) -> Mask:
         """Stacks whose innermost function waits for ranks or devices; not those in data loaders."""
@@ -264,6 +297,11 @@ def waits(frame: str) -> bool:
 def is_torchs(function: str) -> bool:
     """Whether a function is part of PyTorch."""
     return "/torch/" in function or "(torch/" in function
+
+
+def is_users(function: str) -> bool:
+    """Whether a function is neither PyTorch's nor of another installed package."""
+    return not any(path in function for path in INSTALLED)
 
 
 def compiles(function: str) -> bool:

@@ -47,6 +47,11 @@ IN_FUNCTION = (
     "slower there: check its clocks"
 )
 
+QUOTA = (
+    "raise or remove the quota of processor time of {who}: `cpu.max` of its control group and its "
+    "parents, in Kubernetes the CPU limit of the pod, with Docker `--cpus`, in a systemd unit "
+    "`CPUQuota`; until then, fewer threads (`OMP_NUM_THREADS`, workers) leave more for training"
+)
 SHARED_DEVICES = (
     "look for other processes on the devices of {who} (`nvidia-smi pmon -c 1`, MPS clients, "
     "profilers and monitors that run kernels) and move them; none was observed, so also compare "
@@ -66,6 +71,11 @@ STAGE = (
     "move layers from this stage to others, and count the embedding and the loss as layers; if no "
     "other pipeline has the same stage, make sure first that the device of {who} is as fast as the "
     "others"
+)
+BESIDE_TRAINING = (
+    "all ranks stand still while {function} runs: call it less often, or move it to a thread or a "
+    "worker of the DataLoader; if it waits for the device (`.item()`, `synchronize`), log such "
+    "numbers every hundred steps"
 )
 EXPOSED = (
     "the gradient reduction no longer overlaps the backward pass: compare overlap settings, bucket "
@@ -152,11 +162,17 @@ def _of_slowness(finding: Finding) -> str:
             return EXPOSED
         case Regression(cause="load_imbalance"):
             return UNEVEN
-        case Waste(cause="load_imbalance"):
-            return STAGE if finding.ranks else UNEVEN
+        case Waste():
+            return _of_waste(finding)
         case SlowLink(ranks=(), group=str()):
             return SLOW_GROUP
     return SLOW[finding.cause]
+
+
+def _of_waste(finding: Waste) -> str:
+    if finding.cause == "load_imbalance":
+        return STAGE if finding.ranks else UNEVEN
+    return BESIDE_TRAINING if finding.cause == "code" else SLOW[finding.cause]
 
 
 def _of_slow_ranks(finding: Slowdown) -> str:
@@ -164,6 +180,8 @@ def _of_slow_ranks(finding: Slowdown) -> str:
         return SHARED_DEVICES
     if finding.of_gpu:
         return OTHER_GPU_PROCESSES
+    if any(one.method == "cpu-quota" for one in finding.supporting):
+        return QUOTA
     return _of_compute(finding) if finding.cause == "compute" else SLOW[finding.cause]
 
 

@@ -65,6 +65,8 @@ def _because(finding: Slowdown) -> str:
         reason = (
             f", because {whose} host is late" if traced else ", waiting for a processor or blocked"
         )
+        if any(each.method == "cpu-quota" for each in finding.supporting):
+            reason = f", because a quota limits {whose} processor time"
     if finding.function is not None:
         reason += f", in {short_frame(finding.function)}"
     return reason

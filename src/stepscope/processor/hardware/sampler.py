@@ -1,8 +1,9 @@
 """Samples hardware counters of the host and of every rank's process, from /proc, NVML and sysfs.
 
 Per rank: `cpu_util` (cores used by the process), `run_delay` (share of the time that the main
-thread was runnable but waited for a CPU), `proc_stopped` (1 while the process is stopped or gone)
-and `gpu_index` (the GPU it computes on). If a rank waits much for its CPU, also `allowed_cpus` and
+thread was runnable but waited for a CPU), `cpu_throttled` (share of the time in which a quota kept
+its control group from running), `proc_stopped` (1 while the process is stopped or gone) and
+`gpu_index` (the GPU it computes on). If a rank waits much for its CPU, also `allowed_cpus` and
 `stranger_cpu_util` (cores that processes outside the job use on the CPUs this rank may run on).
 Per host (rank -1): `cpu_util` (0 to 1), `cpu_util.core<N>`, `load1`, `mem_available_bytes`,
 `nic_rx_bytes_per_s`, `nic_tx_bytes_per_s`, `tcp_out_segs_per_s`, `tcp_retrans_per_s` and metrics of
@@ -24,6 +25,7 @@ from stepscope.processor.hardware.nvml import Gpus
 from stepscope.processor.hardware.other_processes import OtherProcesses
 from stepscope.processor.hardware.ports import Ports, rdma_adapters
 from stepscope.processor.hardware.proc import ProcessFiles
+from stepscope.processor.hardware.quota import Quotas
 from stepscope.processor.records.normalise import Rows
 
 LOOK_FROM_RUN_DELAY = 0.2
@@ -84,6 +86,7 @@ class HardwareSampler:
         self._watched: dict[int, _Watched] = {}
         self._stopped: set[int] = set()
         self._machine, self._gpus, self._ports = Machine(), Gpus(), Ports()
+        self._quotas = Quotas()
         self._last: float | None = None
         self._looked_at_gpus = -GPU_USERS_SECONDS
         self._other_processes = OtherProcesses(self._family)
@@ -106,6 +109,7 @@ class HardwareSampler:
         try:
             process = psutil.Process(pid)
             self._watched[pid] = _Watched(job, rank, process, ProcessFiles(pid, thread_id))
+            self._quotas.watch(pid)
         except (psutil.Error, OSError):
             return
 
@@ -113,6 +117,7 @@ class HardwareSampler:
         watched = self._watched.pop(pid, None)
         if watched is not None:
             watched.files.close()
+        self._quotas.unwatch(pid)
         self._stopped.discard(pid)
 
     def close(self) -> None:
@@ -123,6 +128,7 @@ class HardwareSampler:
     def sample(self) -> Sampled:
         """One sample of everything."""
         now, elapsed, there = time.time_ns(), self._elapsed(), self._users_of_gpus()
+        self._quotas.look(elapsed)
         of_gpus = list(self._gpus.sample())
         of_host = [*self._host_samples(elapsed), *self._others_on_gpus(there)]
         of_host += [(_HOST_LEVEL, one.metric, one.value) for one in of_gpus]
@@ -183,9 +189,14 @@ class HardwareSampler:
             if look.stopped:
                 return [(rank, "proc_stopped", 1.0), (rank, "cpu_util", 0.0)]
             cpu = self._cpu_samples(watched, look.cpu_seconds, elapsed)
-            return [(rank, "proc_stopped", 0.0), *cpu]
+            return [(rank, "proc_stopped", 0.0), *self._throttled(watched), *cpu]
         except (psutil.Error, OSError):
             return [(rank, "proc_stopped", 1.0)]
+
+    def _throttled(self, watched: _Watched) -> Iterator[Sample]:
+        share = self._quotas.throttled(watched.process.pid)
+        if share is not None:
+            yield watched.rank, "cpu_throttled", share
 
     def _cpu_samples(self, watched: _Watched, cpu: float, elapsed: float) -> Iterator[Sample]:
         delay = watched.files.run_delay_ns()

@@ -1,0 +1,152 @@
+"""Time that every rank of a job spends at once beside training: how much, and in which steps.
+
+All ranks leave a step together, so what each of them spends, all lose: the least of any rank. Every
+job has a little of it, so it has no right level; it must cost clearly more than is ordinary
+(`account.belief`), or be there in a part of the steps alone.
+Cost: two cumulative sums over the steps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.diagnose.account.belief import odds, unusual_bits
+from stepscope.diagnose.finding import Cause, Decision, Waste
+from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.numeric.intervals import axis_over
+from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.thresholds import FAST, LEAST_SCORE
+from stepscope.diagnose.views.timeline import Timeline
+from stepscope.diagnose.views.unnamed import uncovered
+from stepscope.window import NULL, Floats, Ints, Mask, union
+
+WITHIN = 5
+"""Steps that are looked at together. Our simulator."""
+LONGER = 1.2
+"""A step that takes so many times as long as its neighbours is no measure of the usual. Measured on
+real data (the lab's evaluations take 0.4 of a step)."""
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """The steps in which all ranks spend most time beside training."""
+
+    first: int
+    stop: int
+    lost_ns: float
+    """Per step, beyond what is spent in the other steps."""
+    loss: float
+    """The same as a share of these steps."""
+    bits: float
+    """Evidence that it is more than the usual."""
+
+
+def by_all(own: Floats) -> Floats:
+    """Of `[rank, step]`, the time that all known ranks spend in each step."""
+    known = np.isfinite(own)
+    least = np.where(known, own, np.inf).min(axis=0, initial=np.inf)
+    return np.where(np.isfinite(least), least, np.nan)
+
+
+def idle_of_devices(job: Observed) -> Floats | None:
+    """How long each device runs no kernel, `[rank, step]`; None where nothing shows it.
+
+    A job without devices computes on its hosts: whatever these do beside training is lost.
+    """
+    shape = (len(job.line.ranks), len(job.line.steps))
+    kernels = job.window.table("kernels")
+    if kernels is None:
+        gpus = any(host.gpus for host in job.window.job.hosts)
+        return None if gpus or job.window.table("kernel_summaries") else np.full(shape, np.inf)
+    start, row = kernels.ints("start_ns"), job.line.rows(kernels.ints("rank"))
+    return job.line.period_ns - covered(job.line, row, start, start + kernels.ints("duration_ns"))
+
+
+def covered(line: Timeline, row: Ints, start: Ints, end: Ints) -> Floats:
+    """How much of each step some intervals of ranks cover, `[rank, step]`; NaN if unknown."""
+    known = line.start_ns[line.start_ns != NULL]
+    axis = axis_over(len(line.ranks), start, end, known)
+    if axis is None:
+        return np.full(line.period_ns.shape, np.nan)
+    kept = row >= 0
+    busy = union(axis.at(row[kept], start[kept]), axis.at(row[kept], end[kept]))
+    return line.period_ns - uncovered(line, axis, busy)
+
+
+def stretch(job: Observed, spent: Floats, ordinary: float) -> Stretch | None:
+    """Where the job spends most beyond the ordinary share of its steps; None: nowhere.
+
+    Args:
+        spent: by all ranks in each step, in ns.
+    """
+    skip = job.line.warm_up
+    period = job.line.job_period_ns[skip:]
+    share = np.where(_usual(period), spent[skip:] / np.maximum(period, 1.0), np.nan)
+    if np.isfinite(share).sum() < WITHIN:
+        return None
+    worst = stats.worst_stretch(_over_neighbours(share, np.nanmean)[None], ordinary)
+    first, stop = int(worst.first[0]), int(worst.stop[0])
+    if stop - first < WITHIN or worst.mean[0] <= ordinary:
+        return None
+    inside, outside = share[first:stop], np.concatenate((share[:first], share[stop:]))
+    change = _bits_of_change(_in_blocks(inside), _in_blocks(outside))
+    loss = float(np.nanmean(inside)) - (float(np.nanmean(outside)) if change > 0 else 0.0)
+    lost_ns = loss * stats.median(period[first:stop])
+    bits = max(change, unusual_bits(loss, ordinary))
+    return Stretch(first + skip, stop + skip, lost_ns, loss, bits)
+
+
+def _usual(period: Floats) -> Mask:
+    """Steps that take no longer than their neighbours: an evaluation or a checkpoint is planned."""
+    usual: Mask = period <= LONGER * _over_neighbours(period, np.nanmedian)
+    return usual
+
+
+def _over_neighbours(values: Floats, middle: Callable[..., Floats]) -> Floats:
+    """The mean or median of each step and its neighbours, of which some may be unknown."""
+    padded = np.pad(values, WITHIN // 2, mode="edge")
+    around = np.lib.stride_tricks.sliding_window_view(padded, WITHIN)
+    known = np.isfinite(around).any(axis=1)
+    found: Floats = np.full(values.size, np.nan)
+    found[known] = middle(around[known], axis=1)
+    return found
+
+
+def _in_blocks(share: Floats) -> Floats:
+    """The means of blocks of steps: samples of stacks are too few for single ones."""
+    known = share[np.isfinite(share)]
+    blocks = known[: known.size // WITHIN * WITHIN].reshape(-1, WITHIN)
+    return np.asarray(blocks.mean(axis=1))
+
+
+def _bits_of_change(inside: Floats, outside: Floats) -> float:
+    """Evidence that blocks inside differ from those outside, less the bits to name both ends.
+
+    By chance a block lies beyond the others' quartile once in four times: two bits each.
+    """
+    least = min(inside.size, outside.size)
+    if not least or np.quantile(inside, FAST) <= np.quantile(outside, 1 - FAST):
+        return 0.0
+    return max(2.0 * least - 2 * math.log2(inside.size + outside.size), 0.0)
+
+
+def found(
+    job: Observed, method: str, cause: Cause, part: Stretch, loss: float, says: str, detail: str,
+    ranks: tuple[int, ...] = (), phase: str | None = None, function: str | None = None,
+) -> Waste:  # fmt: skip
+    """The finding about a stretch, of which `loss` is explained."""
+    line, sure = job.line, odds(part.bits, loss)
+    likely = Decision(
+        "likely", sure >= LEAST_SCORE, sure, LEAST_SCORE, f"{part.bits:.1f} bits of evidence"
+    )
+    return Waste(
+        method, cause, detail, ranks, phase=phase, function=function,
+        steps=line.span(part.first, part.stop), time_ns=line.span_ns(part.first, part.stop),
+        slowdown=1 / max(1 - loss, 0.01), lost_ns=part.lost_ns, lost_fraction=loss, score=sure,
+        victims=len(line.ranks) - len(ranks) if ranks else 0, says=says,
+        values={"bits": part.bits, "lost_fraction": loss}, decisions=(likely,),
+    )  # fmt: skip

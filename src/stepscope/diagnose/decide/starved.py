@@ -1,0 +1,65 @@
+"""What a host that gets too little processor time costs: as measured, where a model says less.
+
+Such a host is slow in its part of every transfer, too, which is nobody's own time. Where its steps
+have others beside them, before or after, the difference is what it costs. No model may veto that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from stepscope.diagnose.finding import Cause, Decision, Finding, Slowdown, Stuck
+from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.observed import Observed
+from stepscope.window import Mask
+
+LEAST_STEPS = 5
+"""Steps on either side that a difference needs. Our simulator."""
+STARVED: tuple[Cause, ...] = ("host", "contention")
+
+
+def with_measured_loss(job: Observed, blamed: Sequence[Finding]) -> list[Finding]:
+    """The findings; those of starved hosts with what the steps take longer, if that is more."""
+    slow = [one for one in blamed if not isinstance(one, Stuck) and one.steps is not None]
+    spans = {id(one): _columns(job, one) for one in slow}
+    warm_up: Mask = np.arange(len(job.line.steps)) < job.line.warm_up
+    usual: Mask = ~np.logical_or.reduce([*spans.values(), warm_up])
+    return [_measured(job, one, spans[id(one)], usual)
+            if _is_starved_host(job, one) and not _overlaps(spans, one) else one
+            for one in blamed]  # fmt: skip
+
+
+def _columns(job: Observed, one: Finding) -> Mask:
+    assert one.steps is not None
+    steps = job.line.steps
+    return np.asarray((steps >= one.steps[0]) & (steps <= one.steps[1]))
+
+
+def _is_starved_host(job: Observed, one: Finding) -> bool:
+    """Whether all recorded ranks of one host are slow, and not by what they run."""
+    if not isinstance(one, Slowdown) or one.cause not in STARVED or one.steps is None:
+        return False
+    hosts = {job.window.host_of(rank) for rank in one.ranks}
+    there = [int(rank) for rank in job.line.ranks if job.window.host_of(int(rank)) in hosts]
+    return len(hosts) == 1 and one.spikes is None and len(there) > 1 and {*there} == {*one.ranks}
+
+
+def _overlaps(spans: dict[int, Mask], one: Finding) -> bool:
+    own = spans[id(one)]
+    return any(bool((own & other).any()) for key, other in spans.items() if key != id(one))
+
+
+def _measured(job: Observed, one: Finding, inside: Mask, usual: Mask) -> Finding:
+    period = job.line.job_period_ns
+    here, elsewhere = (period[part & np.isfinite(period)] for part in (inside, usual))
+    if min(here.size, elsewhere.size) < LEAST_STEPS:
+        return one
+    loss = 1.0 - stats.median(elsewhere) / max(float(here.mean()), 1.0)
+    if loss <= (one.lost_fraction or 0.0):
+        return one
+    says = "of the step time is what its steps take longer than the others, its transfers included"
+    decision = Decision("measured-rise", True, loss, one.lost_fraction, says, gate=False)
+    return replace(one, lost_fraction=loss, decisions=(*one.decisions, decision))

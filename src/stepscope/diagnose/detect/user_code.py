@@ -1,0 +1,117 @@
+"""A function of the user's own that takes time on all ranks, while training stands still.
+
+Fault: a function of the input pipeline, a number that is read from the device in every step,
+logging, an unplanned checkpoint: from the first step on, or for a part of the job.
+Paper: ARGUS (2026), section 6.3 (level 5), leaves it to people to read stacks.
+Ours: a call stack that passes through no part of the framework that trains (modules, autograd,
+optimizers, collectives, data loaders) is the user's own code. Ranks wait for one another, so what
+all spend there is lost by all (`account.waste`). Phases do not show it: forward begins when the
+batch is there. The innermost function that holds most of that time on most of the ranks is named.
+Cost: one pass over the stacks. Cannot see: what runs beside a busy device, functions that a model's
+own modules call, jobs on GPUs whose kernels were not recorded, stacks without paths of PyTorch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.diagnose.account import waste
+from stepscope.diagnose.finding import Waste
+from stepscope.diagnose.method import Needs, SoFar
+from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.views.stacks import CARRIES, LEAST_NS, Samples, is_users
+from stepscope.diagnose.words.numbers import percent
+from stepscope.diagnose.words.summary import short_frame
+from stepscope.window import Floats, Mask
+
+ORDINARY = 0.02
+"""Share of a step that ranks usually spend in code of their own. Measured on real data (the lab's
+healthy jobs: below 0.01)."""
+HOLDS = 0.5
+"""Part of the user's own code that one function must hold to be named. Our choice."""
+MOST_RANKS = 0.75
+"""Part of the sampled ranks that must show the function. Our simulator."""
+
+
+@dataclass(frozen=True)
+class _Function:
+    frame: str
+    share: float
+    """Of the time, on the median rank."""
+
+
+class UserCode:
+    """A function of the user's own that takes time on all ranks, beside training."""
+
+    name = "user-code"
+    needs = Needs("stacks", "steps", ranks=2)
+
+    def detect(self, job: Observed, so_far: SoFar) -> Iterator[Waste]:
+        samples = job.samples
+        spent = None if samples is None else _spent(job, samples)
+        part = None if spent is None else waste.stretch(job, spent, ORDINARY)
+        if samples is None or part is None:
+            return
+        begin, end = job.line.span_ns(part.first, part.stop)
+        span = (samples.time_ns >= begin) & (samples.time_ns < end)
+        function = _function(samples, span, part.loss)
+        if function is not None:
+            yield _found(job, part, function)
+
+
+def _spent(job: Observed, samples: Samples) -> Floats | None:
+    """By ranks in their own code, in each step, while their devices idle; None if not known.
+
+    The rank with most of it is left out: what one rank does is not the code of all.
+    """
+    idle = waste.idle_of_devices(job)
+    own = samples.beside_training[samples.code]
+    if idle is None or not samples.shows_modules:
+        return None
+    start, row = samples.time_ns[own], samples.row[own]
+    end = start + samples.weight[own].astype(np.int64)
+    spent = np.minimum(waste.covered(job.line, row, start, end), idle)
+    most = int(np.argmax(np.nansum(spent, axis=1)))
+    others: Floats = np.delete(spent, most, axis=0)
+    sampled = np.isin(np.delete(np.arange(len(spent)), most), samples.row)
+    return others[sampled].mean(axis=0) if sampled.any() else None
+
+
+def _function(samples: Samples, span: Mask, loss: float) -> _Function | None:
+    """The innermost function of the user's own with most of the time that is lost."""
+    own = span & samples.beside_training[samples.code]
+    rows = np.unique(samples.row[span])
+    inside, own_ns = samples.shares_of(rows, own)
+    time_ns = stats.sums(samples.row[span], samples.weight[span], 0)[rows]
+    if time_ns.sum() < LEAST_NS:
+        return None
+    shares = inside * (own_ns / np.maximum(time_ns, 1.0))[:, None]
+    usual = np.median(shares, axis=0)
+    fits = usual >= HOLDS * loss
+    fits &= (shares >= HOLDS * usual).mean(axis=0) >= MOST_RANKS
+    fits &= [is_users(name) for name in samples.functions]
+    if not fits.any():
+        return None
+    within = np.where(fits, usual, 0.0)
+    carrying = np.flatnonzero(within >= CARRIES * within.max())
+    at = int(carrying[np.argmax(samples.depth[carrying])])
+    return _Function(samples.line_of(at, own), float(usual[at]))
+
+
+def _found(job: Observed, part: waste.Stretch, function: _Function) -> Waste:
+    loss = min(part.loss, function.share)
+    where = short_frame(function.frame)
+    says = f"all ranks spend {percent(loss)} of their steps in {where}"
+    if part.first > job.line.warm_up:
+        says += f" from step {job.line.steps[part.first]}"
+    detail = (
+        f"{function.frame} is in {percent(function.share)} of the samples, outside of all that "
+        f"trains; the ranks' own code takes {part.lost_ns / 1e6:.1f} ms per step"
+    )
+    return waste.found(
+        job, UserCode.name, "code", part, loss, says, detail, function=function.frame
+    )

@@ -1,0 +1,92 @@
+"""Hosts whose ranks may use little processor time: who is named, and what it costs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from stepscope.diagnose.decide.starved import with_measured_loss
+from stepscope.diagnose.finding import Finding, Slowdown, Verdict
+from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.run import diagnose
+from stepscope.trace import Host
+from stepscope.window import Strings, Window
+
+from .jobs import Fault, a_job, put, with_samples
+
+
+def on_two_hosts(window: Window, *throttled: int) -> Window:
+    """Ranks 0 and 1, and ranks 2 and 3, share a host; a quota stops some ranks half of the time."""
+    hosts = (Host("host-000", (0, 1)), Host("host-001", (2, 3)))
+    window = replace(window, job=replace(window.job, hosts=hosts))
+    hardware = window.tables["hardware"]
+    metrics = hardware.strings("metric")
+    renamed = tuple("cpu_throttled" if one == "run_delay" else one for one in metrics.values)
+    window = put(window, hardware=hardware.with_column("metric", Strings(metrics.codes, renamed)))
+    return with_samples(window, "cpu_throttled", lambda rank, _: 0.5 * (rank in throttled))
+
+
+def the_verdict(window: Window) -> Verdict:
+    (verdict,) = diagnose(window).verdicts
+    return verdict
+
+
+def test_a_quota_is_said_to_be_one_and_what_to_do() -> None:
+    slow = Fault((2, 3), None, 50, times=1.6, computes=False)
+    verdict = the_verdict(on_two_hosts(a_job(faults=[slow]), 2, 3))
+    assert (verdict.cause, verdict.ranks, verdict.hosts) == ("host", (2, 3), ("host-001",))
+    assert "a quota limits their processor time" in verdict.summary
+    assert "cpu.max" in verdict.advice
+    assert "cpu-quota" in {one.method for one in verdict.evidence}
+
+
+def test_the_host_is_named_with_all_ranks_that_the_quota_stops() -> None:
+    slow = Fault((2,), None, 50, times=1.6, computes=False)
+    assert the_verdict(on_two_hosts(a_job(faults=[slow]), 2, 3)).ranks == (2, 3)
+
+
+def test_its_ranks_may_be_late_in_turns() -> None:
+    first = Fault((2,), None, 50, 110, times=1.6, computes=False)
+    second = Fault((3,), None, 110, times=1.6, computes=False)
+    verdict = the_verdict(on_two_hosts(a_job(faults=[first, second]), 2, 3))
+    assert (verdict.ranks, verdict.cause) == ((2, 3), "host")
+    assert verdict.steps is not None and verdict.steps[0] < 60 and verdict.steps[1] == 199
+
+
+def test_a_quota_that_stops_all_ranks_alike_explains_no_slow_one() -> None:
+    slow = Fault((2,), None, 50, times=1.6)
+    verdict = the_verdict(on_two_hosts(a_job(faults=[slow]), 0, 1, 2, 3))
+    assert verdict.ranks == (2,)
+    assert "quota" not in verdict.summary
+
+
+def observed() -> Observed:
+    """Steps 60 to 109 take twice as long."""
+    longer = Fault((0, 1, 2, 3), None, 60, 110, times=2.0)
+    return Observed(on_two_hosts(a_job(noise=0.02, faults=[longer])))
+
+
+def starved(*ranks: int, **changed: object) -> Slowdown:
+    found = Slowdown("argus-l2", "host", "", ranks=ranks, steps=(60, 109), lost_fraction=0.1)
+    return replace(found, **changed)  # type: ignore[arg-type]
+
+
+def test_what_a_starved_host_costs_is_measured_where_other_steps_show_it() -> None:
+    (found,) = with_measured_loss(observed(), [starved(2, 3)])
+    assert found.lost_fraction == pytest.approx(0.5, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    "findings",
+    [
+        [starved(2)],
+        [starved(2, 3, cause="compute")],
+        [starved(2, 3), Finding("slow-link", "network", "", steps=(80, 120))],
+        [starved(2, 3, steps=(5, 199))],
+        [starved(2, 3, lost_fraction=0.6)],
+    ],
+)
+def test_other_costs_stay_as_they_are(findings: list[Finding]) -> None:
+    """One rank, its device, beside something else, in all steps, or more than was measured."""
+    assert with_measured_loss(observed(), findings) == findings

@@ -1,0 +1,107 @@
+"""What all ranks spend beside training: a function of the user's own, waiting for data."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from stepscope.diagnose.finding import Verdict
+from stepscope.diagnose.run import diagnose
+from stepscope.trace import DATA_LOAD
+from stepscope.window import Strings, Window
+
+from .jobs import LOOP, Fault, a_job, put
+
+ALL = (0, 1, 2, 3)
+USUAL_MS = 88.0
+"""A step of the job without faults, with what its last transfer takes."""
+FORWARD = "forward (model.py:31)"
+MODULE = "Module._call_impl (/usr/lib/python3.11/site-packages/torch/nn/modules/module.py:1789)"
+NORMS = "log_norms (metrics.py:8)"
+
+
+def logging_norms(ms: float, first: int = 0, stop: int = 10**9, every: int = 1) -> list[Fault]:
+    """All ranks compute norms for their log after the optimizer's step."""
+    return [Fault(ALL, "optimizer", first, stop, ms, every=every, function=LOOP)]
+
+
+def with_paths(window: Window, modules: str = MODULE) -> Window:
+    """With the paths that real stacks have: forward passes run in modules of PyTorch."""
+    stacks = window.tables["stacks"]
+    frames = stacks.strings("frames")
+    renamed = [value.replace(FORWARD, f"{modules};{FORWARD}").replace(LOOP, f"{LOOP};{NORMS}")
+               for value in frames.values]  # fmt: skip
+    return put(window, stacks=stacks.with_column("frames", Strings(frames.codes, tuple(renamed))))
+
+
+def verdicts(window: Window) -> tuple[Verdict, ...]:
+    return diagnose(window).verdicts
+
+
+def test_a_function_of_ones_own_that_holds_all_ranks_from_the_first_step() -> None:
+    (verdict,) = verdicts(with_paths(a_job(noise=0.02, faults=logging_norms(20.0))))
+    assert (verdict.cause, verdict.ranks, verdict.function) == ("code", (), NORMS)
+    assert verdict.lost_fraction == pytest.approx(20 / (20 + USUAL_MS), abs=0.03)
+    assert verdict.evidence[0].method == "user-code" and "metrics.py:8" in verdict.summary
+    assert "log such numbers" in verdict.advice
+
+
+def test_a_function_of_ones_own_that_holds_all_ranks_for_a_part_of_the_job() -> None:
+    (verdict,) = verdicts(with_paths(a_job(noise=0.02, faults=logging_norms(20.0, 60, 110))))
+    assert (verdict.cause, verdict.ranks, verdict.function) == ("code", (), NORMS)
+    assert verdict.steps is not None
+    assert np.abs(np.array(verdict.steps) - (60, 109)).max() <= 3
+
+
+@pytest.mark.parametrize("ms", [0.0, 3.0])
+def test_a_little_code_of_ones_own_is_ordinary(ms: float) -> None:
+    assert verdicts(with_paths(a_job(noise=0.02, faults=logging_norms(ms)))) == ()
+
+
+def test_what_is_done_every_twenty_steps_is_planned() -> None:
+    evaluation = logging_norms(300.0, first=10, every=20)
+    assert not [one for one in verdicts(with_paths(a_job(noise=0.02, faults=evaluation)))
+                if one.evidence[0].method == "user-code"]  # fmt: skip
+
+
+def test_where_stacks_do_not_show_modules_a_function_may_be_the_model() -> None:
+    window = with_paths(a_job(noise=0.02, faults=logging_norms(20.0)), modules="call (layers.py:3)")
+    assert verdicts(window) == ()
+
+
+def test_beside_a_gpu_of_which_nothing_was_recorded_a_function_may_cost_nothing() -> None:
+    window = with_paths(a_job(noise=0.02, faults=logging_norms(20.0)))
+    hosts = tuple(replace(host, gpus=("GPU-0",)) for host in window.job.hosts)
+    assert verdicts(replace(window, job=replace(window.job, hosts=hosts))) == ()
+
+
+def test_what_one_rank_does_is_its_own_and_is_late_on_its_host() -> None:
+    one = [replace(logging_norms(20.0)[0], ranks=(2,))]
+    (verdict,) = verdicts(with_paths(a_job(noise=0.02, faults=one)))
+    assert (verdict.cause, verdict.ranks, verdict.function) == ("host", (2,), NORMS)
+
+
+def test_loading_that_holds_all_ranks_from_the_first_step() -> None:
+    loading = [Fault(ALL, DATA_LOAD, 0, ms=40.0, computes=False)]
+    (verdict,) = verdicts(a_job(noise=0.02, faults=loading))
+    assert (verdict.cause, verdict.ranks, verdict.phase) == ("data_loading", (), DATA_LOAD)
+    assert verdict.lost_fraction == pytest.approx(41 / (40 + USUAL_MS), abs=0.03)
+    assert verdict.evidence[0].method == "shared-loading"
+    assert "more workers" in verdict.advice
+
+
+def test_loading_that_takes_a_few_percent_is_ordinary() -> None:
+    assert verdicts(a_job(noise=0.02, faults=[Fault(ALL, DATA_LOAD, 0, ms=4.0)])) == ()
+
+
+def test_loading_that_holds_all_ranks_for_a_part_of_the_job() -> None:
+    loading = [Fault(ALL, DATA_LOAD, 60, 110, ms=25.0, computes=False)]
+    found = verdicts(a_job(noise=0.02, faults=loading))
+    assert [(one.cause, one.ranks) for one in found] == [("data_loading", ())]
+
+
+def test_one_slow_loader_is_its_own() -> None:
+    found = verdicts(a_job(noise=0.02, faults=[Fault((1,), DATA_LOAD, 0, ms=40.0)]))
+    assert [(one.cause, one.ranks) for one in found] == [("data_loading", (1,))]
