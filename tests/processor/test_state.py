@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import pytest
@@ -340,3 +342,55 @@ def test_any_bytes_are_refused(packets: list[bytes]) -> None:
     story = Story()
     for data in packets:
         assert _refusal(story.send(data)) != ""
+
+
+def test_a_rank_that_another_live_process_claims_is_refused_and_counted() -> None:
+    live = {5, 6, 7}
+    state = HostState(live.__contains__)
+    first, second = Story(0, state, 5), Story(0, state, 6)
+    first.begin()
+    second.rank.pid += 1
+    out = second.begin()
+    assert [type(it) for it in out] == [Append, Refuse]
+    (row,) = appended(out, "hardware")
+    assert row["metric"] == ["rank_claims_refused"] and row["value"] == [1.0]
+    assert [type(it) for it in second.begin()] == [Refuse], "it retries every second"
+    (note,) = state.claims.notes("job-1")
+    assert "rank 0 was claimed by 2 live processes" in note and str(second.rank.pid) in note
+    assert state.claims.notes("other") == ()
+    assert list(state.producers) == [5]
+
+    live.remove(5)
+    assert [type(it) for it in second.begin()] == [JobKnown, OpenOps, Watch]
+
+
+def test_native_producers_do_not_claim_ranks() -> None:
+    state = HostState()
+    Story(0, state, 5).begin()
+    other = Story(0, state, 6)
+    other.rank.pid, other.rank.source = other.rank.pid + 1, "cupti"
+    assert not only(Refuse, other.begin())
+
+
+def test_a_world_larger_than_any_is_refused() -> None:
+    """NCCL's plugin would make a list of all its ranks."""
+    story = Story()
+    story.rank.world_size = 1 << 30
+    assert only(Refuse, story.begin())
+
+
+def test_a_connection_cannot_announce_more_members_than_fit_in_memory(story: Story) -> None:
+    """A packet of 300 bytes could announce gigabytes; so could many of a few bytes."""
+    half = [[0, 1 << 19, 1]]
+    groups = [{"id": f"dp-{at}", "kind": "dp", "ranks": half} for at in range(3)]
+
+    def announced(*some: Mapping[str, object]) -> list[Instruction]:
+        payload = json.dumps({"groups": some}).encode()
+        return story.send(pack(PacketKind.NAMES, payload, 1, 0))
+
+    (refusal,) = announced(*groups)
+    assert isinstance(refusal, Refuse) and "1048576" in refusal.why
+    assert not only(Refuse, announced(groups[0]))
+    assert not only(Refuse, announced(groups[1]))
+    assert not only(Refuse, announced(groups[1])), "the same group again"
+    assert only(Refuse, announced(groups[2]))

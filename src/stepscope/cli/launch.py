@@ -21,7 +21,7 @@ from stepscope.cli.request import connect, request
 from stepscope.collect import identity
 from stepscope.errors import StoreError, UsageError, WireError
 from stepscope.processor.sockets.private import make_private, open_private
-from stepscope.wire.control import decode_flushed, encode_exited, encode_flush
+from stepscope.wire.control import decode_flushed, decode_notes, encode_exited, encode_flush
 from stepscope.wire.frames import PacketKind, pack
 
 logger = logging.getLogger(__name__)
@@ -104,19 +104,23 @@ class HostProcessor:
         except (OSError, UsageError) as error:
             logger.warning("cannot start another processor: %s", error)
 
-    def flush(self, job: str) -> None:
+    def flush(self, job: str) -> tuple[str, ...]:
         """Has the processor store all remaining rows of a job, before the final report.
+
+        Returns lines about what the recording lacks.
 
         Raises:
             StoreError: the processor could not store them, or did not confirm it in time.
         """
         try:
-            trouble = decode_flushed(request(self.path, encode_flush(job), _FLUSH_SECONDS))
+            answer = request(self.path, encode_flush(job), _FLUSH_SECONDS)
+            trouble, notes = decode_flushed(answer), decode_notes(answer)
         except (OSError, WireError) as error:
             message = f"the processor did not store the last rows of {job}: {error}"
             raise StoreError(message) from error
         if trouble is not None:
-            raise StoreError(trouble)
+            raise StoreError("; ".join((trouble, *notes)))
+        return notes
 
     def exited(self, pid: int, returncode: int) -> None:
         """Tells the processor how the command ended, which only its parent knows for sure."""

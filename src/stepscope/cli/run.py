@@ -113,10 +113,12 @@ def run(
     processor.ensure()
     env = launch.environment(os.environ, name, root, processor.path) | libraries
     notifications = Notifications(processor.path, name)
-    live = Live(root, name, lambda: _try_flush(processor, name), announcer, notifications)
+    live = Live(root, name, lambda: _ask_for_stacks(processor, name), announcer, notifications)
     status = _monitor(command, env, live, processor)
-    _try_flush(processor, name)
+    notes = _try_flush(processor, name)
     live.report(html)
+    for note in notes:
+        exits.print_stderr(note)
     if announcer is not None:
         announcer.close()
     return status if status >= 0 else 128 - status
@@ -144,12 +146,17 @@ def _monitor(command: list[str], env: dict[str, str], live: Live, processor: Hos
     return process.returncode
 
 
-def _try_flush(processor: HostProcessor, job: str) -> None:
-    """Prints a failure and goes on: the report covers what was stored."""
+def _try_flush(processor: HostProcessor, job: str) -> tuple[str, ...]:
+    """Returns what the recording lacks: the report covers what was stored."""
     try:
-        processor.flush(job)
+        return processor.flush(job)
     except StepscopeError as error:
-        exits.print_stderr(str(error))
+        return (str(error),)
+
+
+def _ask_for_stacks(processor: HostProcessor, job: str) -> None:
+    """Has pending samples stored; a failure is reported at the end."""
+    _try_flush(processor, job)
 
 
 def _start(command: list[str], env: dict[str, str], output: int | None) -> subprocess.Popen[bytes]:

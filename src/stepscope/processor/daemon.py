@@ -68,7 +68,7 @@ from stepscope.wire.control import (
     encode_relayed,
 )
 from stepscope.wire.frames import MAX_PACKET_BYTES, PacketKind, pack
-from stepscope.wire.peer import other_user
+from stepscope.wire.peer import is_running, other_user
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ class Processor:
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._connections: dict[int, socket.socket] = {}
-        self._state = HostState()
+        self._state = HostState(self._is_live)
         self._followers = Followers()
         self._jobs = JobFolders(self._host, settings, self._followers.notify)
         self._watcher = OutsideWatcher(self._host, settings, self._store)
@@ -255,6 +255,12 @@ class Processor:
                 return False
         return True
 
+    def _is_live(self, fd: int) -> bool:
+        """Whether a process still holds the other end, which may not have been read to its end."""
+        poll = select.poll()
+        poll.register(fd, 0)
+        return not poll.poll(0) and is_running(self._connections[fd])
+
     def _hang_up(self, fd: int) -> None:
         connection = self._connections.pop(fd, None)
         if connection is not None:
@@ -264,11 +270,12 @@ class Processor:
             connection.close()
             self._carry_out(self._state.disconnected(fd))
 
-    def _flush_for(self, job: str, line: socket.socket) -> None:
+    def _flush_for(self, job: str, notes: tuple[str, ...], line: socket.socket) -> None:
         """Stores everything of a job, then replies. Runs on a thread: producers must not wait."""
         self._watcher.finish(job, timeout=4.0)
         trouble = self._jobs.flush(job, timeout=10.0)
-        reply = pack(PacketKind.CONTROL, encode_flushed(job, trouble), os.getpid(), 0)
+        answer = encode_flushed(job, trouble, (*notes, *self._jobs.notes(job)))
+        reply = pack(PacketKind.CONTROL, answer, os.getpid(), 0)
         try:
             line.send(reply)
         except OSError:
@@ -341,7 +348,8 @@ class Processor:
             self._read(fd)
         self._note_exits(at_once=True)
         line = self._connections[it.connection].dup()
-        threading.Thread(target=self._flush_for, args=(it.job, line), daemon=True).start()
+        arguments = (it.job, self._state.claims.notes(it.job), line)
+        threading.Thread(target=self._flush_for, args=arguments, daemon=True).start()
 
     def _follow(self, it: Follow) -> None:
         self._followers.add(it.job, self._connections[it.connection])

@@ -17,6 +17,8 @@ AS_USUAL = 1 << 16
 """A value outside NCCL's event bits: resets the plugin to the events that it watches by default."""
 MOST_COUNTERS_HZ, MOST_COUNTERS_SECONDS = 10_000, 600
 """Limits of counter sampling: beyond them, GPU buffers overflow and job folders get too large."""
+_MOST_NOTES = 10
+"""In a reply, so that it fits into a packet."""
 _LONGEST_SECONDS = 60.0
 """Requests for longer are capped: frequent checks cost the training time."""
 
@@ -208,9 +210,16 @@ def encode_stored(job: str) -> bytes:
     return json.dumps({"stored": job}).encode()
 
 
-def encode_flushed(job: str, trouble: str | None) -> bytes:
-    """The reply to a flush: stored, or the reason why not."""
-    return json.dumps({"flushed": job, "trouble": trouble}).encode()
+def encode_flushed(job: str, trouble: str | None, notes: tuple[str, ...] = ()) -> bytes:
+    """The reply to a flush: stored, or the reason why not, and what is missing in the recording."""
+    more = {"notes": [note[:MAX_TEXT] for note in notes[:_MOST_NOTES]]} if notes else {}
+    return json.dumps({"flushed": job, "trouble": trouble, **more}).encode()
+
+
+def decode_notes(payload: memoryview) -> tuple[str, ...]:
+    """From the reply to a flush: what is missing in the recording, one line each."""
+    notes = _object(payload).get("notes", [])
+    return tuple(str(note) for note in notes) if isinstance(notes, list) else ()
 
 
 def decode_flushed(payload: memoryview) -> str | None:

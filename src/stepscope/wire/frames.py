@@ -38,8 +38,9 @@ MAX_PAYLOAD_BYTES = MAX_PACKET_BYTES - HEADER.size
 MAX_RECORDS = MAX_PAYLOAD_BYTES // RECORD_BYTES
 MAX_TEXT = 4096
 """Most characters in one string: a job, a store, a name."""
-_MAX_MEMBERS = 1 << 20
-"""Most ranks of one group: two numbers could encode more than fit in memory."""
+MAX_MEMBERS = 1 << 20
+"""Most ranks of all groups in one packet, or of one connection: few numbers could encode more than
+fit in memory. Ten thousand ranks in a hundred groups each fit."""
 _MAX_NUMBER = (1 << 31) - 1
 MAX_TIME_NS = 1 << 61
 """Largest time in a record: the sum of two and of a clock's offset still fits 64 bits."""
@@ -188,7 +189,7 @@ def decode_hello(payload: memoryview) -> Hello:
             store=_text(body["store"]),
             host=_text(body["host"]),
             rank=_number(body["rank"]),
-            world_size=_number(body["world_size"]),
+            world_size=_number(body["world_size"], MAX_MEMBERS),
             local_rank=_number(body["local_rank"]),
             pid=_number(body["pid"]),
             thread_id=_number(body["thread_id"]),
@@ -208,10 +209,7 @@ def decode_names(payload: memoryview) -> Names:
     try:
         return Names(
             {_number(int(id)): _text(name) for id, name in body.get("names", {}).items()},
-            tuple(
-                GroupInfo(_text(group["id"]), _text(group["kind"]), _ranks_of(group["ranks"]))
-                for group in body.get("groups", ())
-            ),
+            _groups_of(body.get("groups", ())),
             {_text(key): _number(size) for key, size in body.get("parallelism", {}).items()},
         )
     except (LookupError, TypeError, ValueError, AttributeError) as error:
@@ -270,15 +268,26 @@ def _runs_of(ranks: Iterable[int]) -> list[list[int]]:
     return runs
 
 
-def _ranks_of(runs: Any) -> tuple[int, ...]:
+def _groups_of(groups: Any) -> tuple[GroupInfo, ...]:
+    out: list[GroupInfo] = []
+    room = MAX_MEMBERS
+    for group in groups:
+        ranks = _ranks_of(group["ranks"], room)
+        room -= len(ranks)
+        out.append(GroupInfo(_text(group["id"]), _text(group["kind"]), ranks))
+    return tuple(out)
+
+
+def _ranks_of(runs: Any, room: int) -> tuple[int, ...]:
+    """The ranks in these runs, whose number is checked before they are made."""
     ranks: list[int] = []
     for first, count, stride in runs:
         if type(stride) is not int or abs(stride) > _MAX_NUMBER:
             raise TypeError(f"{stride!r:.40} is not a stride")
-        start, length = _number(first), _number(count, _MAX_MEMBERS)
+        start, length = _number(first), _number(count, MAX_MEMBERS)
+        if len(ranks) + length > room:
+            raise ValueError(f"groups of more than {MAX_MEMBERS} ranks together")
         ranks += (_number(start + at * stride) for at in range(length))
-        if len(ranks) > _MAX_MEMBERS:
-            raise ValueError(f"a group of more than {_MAX_MEMBERS} ranks")
     return tuple(ranks)
 
 

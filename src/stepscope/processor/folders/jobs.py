@@ -137,6 +137,14 @@ class JobFolders:
             return f"nothing was recorded of {job}"
         return folder.status.error if done else f"{folder.location} does not respond"
 
+    def notes(self, job: str) -> tuple[str, ...]:
+        """What of a job is not in its store, in one line."""
+        folder = self._folders.get(job)
+        if folder is None or not (folder.status.dropped_rows or folder.status.error):
+            return ()
+        lost, waiting = folder.status.dropped_rows, folder.status.pending_rows
+        return (f"{folder.location} lacks {lost} lost rows, and {waiting} that still wait",)
+
     def close(self) -> None:
         self._stop = True
         self._wake.set()

@@ -7,7 +7,7 @@ The same events always give the same instructions.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Set
 from dataclasses import replace
 
 import numpy as np
@@ -36,6 +36,7 @@ from stepscope.processor.records.normalise import Records, Rows
 from stepscope.processor.records.record_kinds import Kinds
 from stepscope.processor.records.tables import together
 from stepscope.processor.state import joining, observed
+from stepscope.processor.state.claims import ClaimedError, Claims
 from stepscope.processor.state.kernels import KernelSums, NewRows
 from stepscope.processor.state.natives import NCCL, is_native, process_of
 from stepscope.processor.state.producer import OpenKey, Producer
@@ -71,7 +72,9 @@ MOST_KERNELS = 1 << 16
 class HostState:
     """All producers of this host, by connection."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_live: Callable[[int], bool] = lambda _: True) -> None:
+        """`is_live` tells whether the process at the other end of a connection still lives."""
+        self.claims = Claims(is_live)
         self.producers: dict[int, Producer] = {}
         self._gone: list[Producer] = []
         self._leaving: list[Producer] = []
@@ -192,8 +195,15 @@ class HostState:
         self._gone = [producer for producer in self._gone if producer.hello.job != job]
         self._leaving = [producer for producer in self._leaving if producer.hello.job != job]
         self._sums.pop(job, None)
+        self.claims.forget(job)
 
     def _hello(self, connection: int, hello: Hello) -> list[Instruction]:
+        try:
+            self.claims.check(connection, hello, self.producers)
+        except ClaimedError as error:
+            refused = self.claims.refused(hello)
+            row = [] if refused is None else [Append(hello.job, "hardware", refused)]
+            return [*row, Refuse(connection, str(error))]
         out = self.disconnected(connection)  # the same connection changed hello before
         self.producers[connection] = Producer(hello)
         self._gone = [p for p in self._gone if _identity(p.hello) != _identity(hello)]
@@ -220,6 +230,7 @@ class HostState:
 
     def _names(self, producer: Producer, payload: memoryview) -> list[Instruction]:
         new = decode_names(payload)
+        producer.check_room(new)
         producer.names.update(new.names)
         if producer.is_native:
             return self._communicators(producer, new.names.values())

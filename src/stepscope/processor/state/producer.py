@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from stepscope.errors import WireError
 from stepscope.processor.operators.communicators import Members
 from stepscope.processor.operators.joiner import Joiner
 from stepscope.processor.records.normalise import Records, Translation
@@ -14,7 +15,7 @@ from stepscope.processor.records.record_kinds import Kinds
 from stepscope.processor.state.natives import StepEnds, is_native, with_ordinals
 from stepscope.processor.state.steps import ON_THE_WAY_NS, StepTracker
 from stepscope.window import NULL, Ints
-from stepscope.wire.frames import GroupInfo, Hello
+from stepscope.wire.frames import MAX_MEMBERS, GroupInfo, Hello, Names
 from stepscope.wire.records import COMM_DONE, UNKNOWN
 
 PATIENT_STEPS = 0.5
@@ -27,6 +28,9 @@ USUAL_STEPS = 2.0
 """And in any case after this many steps, whatever was usual."""
 _USUAL_PACKETS = 16
 """The packets that the usual duration is taken from: eight seconds."""
+
+MOST_NAMES = 1 << 17
+"""Names of one connection. Python's hooks stop at 10,000; a large job has some thousand kernels."""
 
 OpenKey = tuple[int, int, bool]
 """Key of an outstanding operator: group, number in it, and whether it is point-to-point."""
@@ -87,6 +91,16 @@ class Producer:
         """For how long an operator may be outstanding before the job counts as stalled."""
         step_ns, usual_ns = self.tracker.average_ns, max(self.lasted_ns, default=0)
         return max(PATIENT_STEPS * step_ns, min(USUAL_TIMES * usual_ns, USUAL_STEPS * step_ns))
+
+    def check_room(self, new: Names) -> None:
+        """Raises WireError if a connection announces more than any job has."""
+        groups = self.groups | {group.id: group for group in new.groups}
+        members = sum(len(group.ranks) for group in groups.values())
+        if members > MAX_MEMBERS:
+            raise WireError(f"{members} members of groups, at most {MAX_MEMBERS} are allowed")
+        names = len(self.names.keys() | new.names.keys())
+        if names > MOST_NAMES:
+            raise WireError(f"{names} names, at most {MOST_NAMES} are allowed")
 
     def note_durations(self, comm: Records) -> None:
         """Learns how long operators usually are outstanding."""
