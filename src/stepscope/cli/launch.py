@@ -17,6 +17,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import stepscope
+from stepscope.cli.deaths import Death
 from stepscope.cli.request import request
 from stepscope.collect import identity
 from stepscope.errors import StoreError, UsageError, WireError
@@ -69,6 +70,7 @@ class HostProcessor:
         self._process: subprocess.Popen[bytes] | None = None
         self._log = Path(tempfile.gettempdir()) / f"stepscope-processor-{os.getuid()}.log"
         self._started_at = self._checked_at = 0.0
+        self._deaths: list[Death] = []
 
     def ensure(self) -> None:
         """Starts a processor if none answers.
@@ -96,7 +98,24 @@ class HostProcessor:
         starting = self._process is not None and self._process.poll() is None
         if not starting and not self._answers():
             logger.warning("the processor is gone (log: %s); starting another", self._log)
+            self._note_death()
             self._start()
+
+    def deaths(self) -> Sequence[Death]:
+        """Processors that died, also just now, since the last call."""
+        if self._process is not None and self._process.poll() is not None:
+            self._note_death()
+            self._process = None
+        deaths, self._deaths = self._deaths, []
+        return deaths
+
+    def _note_death(self) -> None:
+        """One that is idle exits by itself, with status 0; one that is replaced has died."""
+        ours = self._process
+        if ours is None:
+            self._deaths.append(Death(time.time_ns()))
+        elif ours.poll() != 0:
+            self._deaths.append(Death(time.time_ns(), ours.pid, ours.poll()))
 
     def flush(self, job: str) -> None:
         """Has the processor store all remaining rows of a job, before the final report.
