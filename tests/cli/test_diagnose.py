@@ -28,7 +28,7 @@ def run(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize(
     ("source", "status"),
-    [("sample:healthy", 0), ("sample:empty", 0), ("sample:slow_rank", 1), ("sample:hang", 1),
+    [("sample:healthy", 0), ("sample:empty", 2), ("sample:slow_rank", 1), ("sample:hang", 1),
      ("broken:/nowhere", 2), ("bug:", 3)],
 )  # fmt: skip
 def test_exit_status(source: str, status: int) -> None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from stepscope.cli import deaths, main
 from stepscope.cli.launch import HostProcessor
 from stepscope.processor.settings import Settings
 
@@ -51,3 +56,35 @@ def test_a_running_processor_keeps_its_options(
     assert caplog.text == ""
     HostProcessor(tmp_path / "p.sock", SETTINGS.options()).ensure()
     assert "a processor is already running" in caplog.text and "--keep-gb 2.5" in caplog.text
+
+
+def test_a_processor_that_was_killed_is_noted_once(socket_path: Path, tmp_path: Path) -> None:
+    """Also one that left nothing else behind: no data is no healthy job."""
+    processor = HostProcessor(socket_path)
+    processor.ensure()
+    started = processor._process
+    assert started is not None and not processor.deaths()
+    started.kill()
+    started.wait()
+    (death,) = processor.deaths()
+    assert not processor.deaths()
+    assert (death.pid, death.returncode) == (started.pid, -signal.SIGKILL)
+    deaths.note(death, str(tmp_path), "job")
+    command = [sys.executable, "-m", "stepscope", "diagnose", str(tmp_path / "job"), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()[-1:]
+    assert line.startswith("stepscope: no data: nothing was recorded in ")
+    assert "killed (SIGKILL) at " in line
+
+
+def test_the_diagnosis_names_the_recorder_that_died(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["simulate", "--ranks", "4", "--steps", "20", "--out", str(tmp_path / "job")]) == 0
+    deaths.note(deaths.Death(1_766_000_000 * 10**9, 7, -9), str(tmp_path), "job")
+    capsys.readouterr()
+    main(["diagnose", str(tmp_path / "job"), "--json"])
+    skipped = json.loads(capsys.readouterr().out)["skipped"]
+    (dead,) = (one for one in skipped if one["method"].startswith("recorder on "))
+    assert dead["why"].startswith("killed (SIGKILL) at 2025-12-17 19:33:20 UTC")

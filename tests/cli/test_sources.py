@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from stepscope.cli import main
+from stepscope.formats import walking
 
 from .recordings import write_dumps, write_traces
 
@@ -154,3 +155,21 @@ def test_a_file_of_a_job_folder(tmp_path: Path, capsys: Capture) -> None:
     capsys.readouterr()
     [file] = (tmp_path / "store" / "traces" / "steps").rglob("*.parquet")
     assert "to diagnose a job, name its folder" in complaint(file, capsys)
+
+
+def test_only_files_with_contents_are_read(tmp_path: Path, capsys: Capture) -> None:
+    """A pipe keeps a reader waiting for ever, and so do some files below /proc, of size 0."""
+    os.mkfifo(tmp_path / "trace_rank_0.json")
+    complaint(tmp_path, capsys)
+    complaint(tmp_path / "trace_rank_0.json", capsys)
+    complaint("/proc/self/fdinfo", capsys)
+    complaint("/proc/self/maps", capsys)
+
+
+def test_a_folder_of_everything_is_no_recording(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(walking, "MOST_FILES", 3)
+    for number in range(4):
+        (tmp_path / f"{number}.txt").write_text("x")
+    assert "has more than 3 files" in complaint(tmp_path, capsys)

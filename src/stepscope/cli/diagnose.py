@@ -10,7 +10,7 @@ import typer
 from stepscope.cli import exits
 from stepscope.cli.output import check_writable, print_json, write_html
 from stepscope.cli.topology import Topology
-from stepscope.errors import UsageError
+from stepscope.errors import SourceError, UsageError
 
 if TYPE_CHECKING:
     from stepscope.diagnose.finding import Diagnosis
@@ -124,12 +124,21 @@ def diagnose(
         rank = _rank(explain)
         asked = None if explain is None else () if rank is None else (rank,)
         last = _diagnose_once(source, tuple(method or ()), asked, topology)
+        if last.outcome == "no data":
+            raise SourceError(_no_data(source, last))
         _show(last, as_json, html)
         if explain is not None and not as_json:
             from stepscope.report.trail import render_trail
 
             print("\n" + render_trail(last, rank), end="")
     return exits.FOUND if found(last) else exits.NOTHING_FOUND
+
+
+def _no_data(source: str, diagnosis: Diagnosis) -> str:
+    """That nothing was recorded, and which recorder died, if that is known."""
+    dead = "; ".join(f"the {one.method} {one.why.partition(';')[0]}" for one in diagnosis.skipped
+                     if one.method.startswith("recorder on "))  # fmt: skip
+    return f"no data: nothing was recorded in {source}" + (f"; {dead}" if dead else "")
 
 
 def found(diagnosis: Diagnosis) -> bool:

@@ -17,6 +17,7 @@ import typer
 
 import stepscope
 from stepscope.errors import StepscopeError
+from stepscope.report.plain import printable
 
 NOTHING_FOUND = 0
 FOUND = 1
@@ -55,7 +56,7 @@ def guarded(command: Callable[[], int]) -> int:
 
 def print_stderr(message: str) -> None:
     """Prints the message as one line on stderr, even if it contains line breaks."""
-    print(f"stepscope: {' '.join(message.split())}", file=sys.stderr)
+    print(f"stepscope: {printable(' '.join(message.split()))}", file=sys.stderr)
 
 
 def _message(error: Exception) -> str:

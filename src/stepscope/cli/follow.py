@@ -88,7 +88,7 @@ class Watch:
         self._warn()
         self._past = self._past or Past()
         if self._last is None or self._reader.version != self._diagnosed_version:
-            self._last = self._past.joined(diagnose(window))
+            self._last = self._with_unread(self._past.joined(diagnose(window)))
             self._diagnosed_version = self._reader.version
             self._cpu_seconds = time.process_time() - cpu_start
             self._diagnosed_at = time.monotonic()
@@ -108,7 +108,14 @@ class Watch:
         from stepscope.diagnose.run import diagnose
         from stepscope.diagnose.settings import Settings
 
-        return diagnose(self._read(), settings or Settings())
+        return self._with_unread(diagnose(self._read(), settings or Settings()))
+
+    def _with_unread(self, diagnosis: Diagnosis) -> Diagnosis:
+        """The diagnosis, which also says what of the source was not read."""
+        from stepscope.diagnose.finding import Skipped
+
+        unread = (Skipped("reading", " ".join(one.split())) for one in self._reader.problems)
+        return replace(diagnosis, skipped=(*diagnosis.skipped, *unread))
 
     def _read(self) -> Window:
         window = self._reader.read()

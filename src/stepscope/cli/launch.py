@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO
 
 import stepscope
+from stepscope.cli.deaths import Death
 from stepscope.cli.request import connect, request
 from stepscope.collect import identity
 from stepscope.errors import StoreError, UsageError, WireError
@@ -70,6 +71,8 @@ class HostProcessor:
         self._process: subprocess.Popen[bytes] | None = None
         self._log = path.with_suffix(".log")
         self._started_at = self._checked_at = 0.0
+        self._deaths: list[Death] = []
+        self._dead: int | None = None
 
     def ensure(self) -> None:
         """Starts a processor if none answers.
@@ -100,9 +103,26 @@ class HostProcessor:
         try:
             if not starting and not self._answers():
                 logger.warning("the processor is gone (log: %s); starting another", self._log)
+                self._note_death()
                 self._start()
         except (OSError, UsageError) as error:
             logger.warning("cannot start another processor: %s", error)
+
+    def deaths(self) -> Sequence[Death]:
+        """Processors that died, also just now, since the last call."""
+        if self._process is not None and self._process.poll() is not None:
+            self._note_death()
+        deaths, self._deaths = self._deaths, []
+        return deaths
+
+    def _note_death(self) -> None:
+        """One that is idle exits by itself, with status 0; one that is replaced has died."""
+        ours = self._process
+        if ours is None:
+            self._deaths.append(Death(time.time_ns()))
+        elif ours.poll() != 0 and ours.pid != self._dead:
+            self._dead = ours.pid
+            self._deaths.append(Death(time.time_ns(), ours.pid, ours.poll()))
 
     def flush(self, job: str) -> tuple[str, ...]:
         """Has the processor store all remaining rows of a job, before the final report.

@@ -31,6 +31,7 @@ from stepscope.cli.waiting import wait_for
 from stepscope.diagnose.finding import Diagnosis
 from stepscope.errors import StepscopeError
 from stepscope.report import story
+from stepscope.report.plain import printable
 from stepscope.report.series import buckets, sparkline
 from stepscope.report.text import headline_style, render_headline, render_text
 from stepscope.report.units import count, duration
@@ -307,8 +308,8 @@ class _Terminal:
         yield Text(encodable(sparkline(points)), no_wrap=True)
         yield Text(f"stepscope: {status(diagnosis)}", style=headline_style(diagnosis), no_wrap=True)
         for verdict in diagnosis.verdicts[:2]:
-            yield Text(f"  {verdict.summary}")
-            yield Text(f"  do next: {verdict.advice}", style="dim")
+            yield Text(f"  {printable(verdict.summary)}")
+            yield Text(f"  do next: {printable(verdict.advice)}", style="dim")
 
 
 def status(diagnosis: Diagnosis) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import logging
 
+from stepscope.report.plain import printable
+
 _LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
 
 
@@ -26,4 +28,4 @@ class _LowerCaseWarnings(logging.Formatter):
         if record.levelno == logging.WARNING:
             record = copy.copy(record)
             record.levelname = "warning"
-        return super().format(record)
+        return printable(super().format(record), kept="\n")

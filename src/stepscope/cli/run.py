@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -114,8 +115,9 @@ def run(
     env = launch.environment(os.environ, name, root, processor.path) | libraries
     notifications = Notifications(processor.path, name)
     live = Live(root, name, lambda: _ask_for_stacks(processor, name), announcer, notifications)
-    status = _monitor(command, env, live, processor)
+    status = _monitor(command, env, live, processor, lambda: _note_deaths(processor, root, name))
     notes = _try_flush(processor, name)
+    _note_deaths(processor, root, name)
     live.report(html)
     for note in notes:
         exits.print_stderr(note)
@@ -133,17 +135,30 @@ def _warn_if_no_counters() -> None:
         exits.print_stderr(f"counters will probably not be sampled: {trouble}")
 
 
-def _monitor(command: list[str], env: dict[str, str], live: Live, processor: HostProcessor) -> int:
+def _monitor(
+    command: list[str], env: dict[str, str], live: Live, processor: HostProcessor,
+    note_deaths: Callable[[], None],
+) -> int:  # fmt: skip
     """Monitors the command until it exits; returns its exit status."""
     process = _start(command, env, live.output)
     _forward_signals(process)
     try:
         while not live.wait(process):
             processor.keep()
+            note_deaths()
     finally:
         live.stop()
     processor.exited(process.pid, process.returncode)
     return process.returncode
+
+
+def _note_deaths(processor: HostProcessor, root: str, job: str) -> None:
+    """Says, and writes down in the job folder, which processor died and when."""
+    from stepscope.cli import deaths
+
+    for death in processor.deaths():
+        exits.print_stderr(f"{death}: what ranks did in the seconds before may be missing")
+        deaths.note(death, root, job)
 
 
 def _try_flush(processor: HostProcessor, job: str) -> tuple[str, ...]:

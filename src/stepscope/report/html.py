@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from functools import lru_cache
+from importlib import resources
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from stepscope.diagnose.finding import Diagnosis
 from stepscope.report import heatmap, story, tiles, trail, units
 from stepscope.report.chart import range_of, step_chart
+from stepscope.report.plain import printable
 from stepscope.report.rank_map import culprit_ranks, rank_map, time_map
 from stepscope.report.text import CLOCK_FLOOR_NS, LAST_ARRIVALS
+
+STYLE = "templates/report.css"
 
 
 def render_html(diagnosis: Diagnosis) -> str:
@@ -26,10 +32,22 @@ def render_html(diagnosis: Diagnosis) -> str:
         title=_title(diagnosis),
         mood=_mood(diagnosis),
         max_candidates=trail.MAX_CANDIDATES,
+        style=_style(),
+        policy=_policy(),
         clocks=[clock for clock in diagnosis.clocks if abs(clock.offset_ns) >= CLOCK_FLOOR_NS],
     )
-    # names, such as file names, may contain lone surrogates, which UTF-8 cannot encode
-    return page.encode("utf-8", "replace").decode("utf-8")
+    return printable(page, kept="\n\t")
+
+
+@lru_cache(maxsize=1)
+def _style() -> str:
+    return "\n" + resources.files("stepscope.report").joinpath(STYLE).read_text(encoding="utf-8")
+
+
+def _policy() -> str:
+    """What browsers may do with the page: show it, with our own style; run and load nothing."""
+    digest = base64.b64encode(hashlib.sha256(_style().encode()).digest()).decode()
+    return f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
 
 
 @lru_cache(maxsize=1)

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from stepscope.diagnose.finding import Diagnosis
 from stepscope.report import units
+from stepscope.report.plain import printable
 from stepscope.report.rank_map import RankMap, culprit_ranks, named_phases, rank_map, time_map
 
 ALL_RANKS = 16
@@ -88,7 +89,8 @@ def _empty(phases: tuple[str, ...]) -> Table:
     )  # fmt: skip
     table.add_column("rank", justify="right")
     for phase in phases:
-        table.add_column(Text(phase), justify="right", overflow="ellipsis", max_width=_COLUMN)
+        name = Text(printable(phase))
+        table.add_column(name, justify="right", overflow="ellipsis", max_width=_COLUMN)
     return table
 
 

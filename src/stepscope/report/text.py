@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import unicodedata
 from collections.abc import Iterable, Iterator
 
 from rich.console import Console, Group, RenderableType
@@ -13,6 +12,7 @@ from rich.text import Text
 
 from stepscope.diagnose.finding import Diagnosis, Verdict
 from stepscope.report import story, units
+from stepscope.report.plain import printable
 from stepscope.report.rank_table import rank_tables
 from stepscope.report.series import BLOCKS, buckets, sparkline
 
@@ -60,11 +60,6 @@ def render_headline(diagnosis: Diagnosis) -> str:
 def to_ascii(text: str) -> str:
     """The same text in ASCII, with the same columns."""
     return text.translate(_ASCII).encode("ascii", "replace").decode("ascii")
-
-
-def printable(text: str) -> str:
-    """Replaces control characters, because names come from training scripts."""
-    return "".join("�" if unicodedata.category(c) in ("Cc", "Cs") else c for c in text)
 
 
 def headline_style(diagnosis: Diagnosis) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from stepscope.diagnose.finding import Candidate, Decision, Diagnosis, Verdict
+from stepscope.report.plain import printable
 
 MAX_CANDIDATES = 12
 """Candidates shown without a request for a rank; further ones are counted."""
@@ -18,7 +19,7 @@ def render_trail(diagnosis: Diagnosis, rank: int | None = None) -> str:
         lines += ["", *_candidate(one, diagnosis.verdicts)]
     if len(wanted) > MAX_CANDIDATES:
         lines += ["", f"{len(wanted) - MAX_CANDIDATES} more candidates: ask for one by its rank"]
-    return "\n".join(lines) + "\n"
+    return printable("\n".join(lines) + "\n", kept="\n")
 
 
 def decision_line(one: Decision) -> str:

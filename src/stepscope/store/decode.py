@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from stepscope.errors import FormatError
+from stepscope.store.bounds import check_rows
 from stepscope.store.encode import ARROW_TYPES
 from stepscope.trace import TABLES, TableSpec
 
@@ -74,6 +75,7 @@ def essential_columns(spec: TableSpec) -> set[str]:
 def _read(spec: TableSpec, data: bytes, keys: Mapping[str, str]) -> dict[str, Any]:
     try:
         file = _opened(data, [])
+        check_rows(file.metadata.num_rows, len(data))
         names = _checked(spec, file.schema_arrow.names, keys)
         plain = [name for name in names if spec.columns[name] == "str" and _is_plain(file, name)]
         if plain:  # another program's file; ours mark coded columns and are opened only once

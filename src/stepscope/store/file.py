@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from stepscope.errors import FormatError
+from stepscope.store import bounds
 from stepscope.store.decode import approximate_rows
 from stepscope.store.fragments import parse_job
 from stepscope.store.history import Beginning
@@ -32,6 +33,8 @@ class StoredFile:
     claims: Claims | None = None
     share: Share | None = WHOLE
     count: int | None = None
+    left_out: int = 0
+    """Rows of impossible ranks among those that count."""
 
     @property
     def table(self) -> str:
@@ -52,11 +55,12 @@ class StoredFile:
         if data is None or share is None:
             return
         try:
-            self.rows = counting_rows(self.table, self.entry.path, data, share)
+            rows = counting_rows(self.table, self.entry.path, data, share)
         except FormatError as error:
             self.problem = str(error)
         else:
-            self.count = share.skip + self.rows.num_rows if not share.without else None
+            self.count = share.skip + rows.num_rows if not share.without else None
+            self.rows, self.left_out = bounds.within(rows)
 
     @property
     def approximate_rows(self) -> int:
@@ -75,12 +79,15 @@ class StoredFile:
 
 def read_file(location: Location, entry: Entry) -> StoredFile | None:
     """Reads a file; None if it is gone."""
+    is_table = entry.path.partition("/")[0] in TABLES
+    if not is_table and entry.size_bytes > bounds.MOST_JOB_BYTES:
+        return StoredFile(entry, problem=f"has {entry.size_bytes} bytes; no job has so many ranks")
     data = location.get(entry.path)
     if data is None:
         return None
     if is_merged(entry.path):
         return _merged(entry, data)
-    if entry.path.partition("/")[0] in TABLES:
+    if is_table:
         return StoredFile(entry, data)
     try:
         return StoredFile(entry, job=parse_job(data))

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from stepscope.errors import FormatError
+from stepscope.store.bounds import check_job
 from stepscope.store.layout import JOB_FILE, TOPOLOGY, fragment_path
 from stepscope.store.location import Entry, Location
 from stepscope.store.topology import merge_jobs
@@ -66,7 +67,7 @@ def parse_job(data: bytes) -> Job:
         FormatError: it is not JSON, or a required key is missing or of the wrong kind.
     """
     try:
-        return Job.from_json(json.loads(data))
+        return check_job(Job.from_json(json.loads(data)))
     except KeyError as cause:
         raise FormatError(f"lacks the key {cause}") from None
     except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as cause:

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from stepscope.errors import FormatError, SourceError
 from stepscope.store.assemble import assembled
+from stepscope.store.bounds import MOST_RANKS
 from stepscope.store.file import StoredFile, read_file
 from stepscope.store.history import History, beginning, gained_until_s, needed_since_s
 from stepscope.store.layout import JOB_FILE, TOPOLOGY, is_growing, is_merged
@@ -192,6 +193,8 @@ class JobReader:
         for name in TABLES:
             self._build_table(name, keep)
         self.problems = [f"{p}: {f.problem}" for p, f in self._files.items() if f.problem]
+        self.problems += [f"{path}: {file.left_out} rows of ranks from {MOST_RANKS} on left out"
+                          for path, file in self._files.items() if file.left_out]  # fmt: skip
         self._refuse_if_nothing_is_usable()
         tables = {name: built for name, (_, built) in self._tables.items() if len(built)}
         return Window(self._job(tables), tables)

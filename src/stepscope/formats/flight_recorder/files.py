@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import re
 import zlib
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from typing import Any
 
 from stepscope.errors import FormatError, SourceError
 from stepscope.formats.flight_recorder.plain import loads
+from stepscope.formats.walking import files_below, has_contents
 
 MOST_BYTES = 64 << 20
 """Most uncompressed bytes of a dump: 20,000 entries with stacks take a quarter of it."""
@@ -65,19 +65,14 @@ def walk(folder: Path) -> Iterator[Path]:
     if folder.is_file():
         yield folder
         return
-    for root, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(names):
-            path = Path(root, name)
-            if not name.startswith(".") and path.is_file():
-                yield path
+    yield from files_below(folder)
 
 
 def recognise(path: Path) -> bool:
     """Whether some of the first files below a path are dumps; reads only their first bytes."""
     try:
         return any(_has_marks(head_of(one)) for one in islice(walk(path), LOOKED_AT))
-    except OSError:
+    except (OSError, SourceError):
         return False
 
 
@@ -105,6 +100,8 @@ def _is_profiled(head: bytes) -> bool:
 
 def head_of(path: Path) -> bytes:
     """The first bytes, uncompressed; empty if they cannot be read."""
+    if not has_contents(path):
+        return b""
     try:
         with path.open("rb") as file:
             head = file.read(HEAD_BYTES)
@@ -153,7 +150,7 @@ def load(path: Path) -> Any:
         FormatError: empty, cut off, too large, or neither pickle nor JSON.
         SourceError: it cannot be read.
     """
-    data = _bytes(path)
+    data = _bytes(path) if has_contents(path) else b""
     if not data:
         raise FormatError("empty")
     return _json(data) if data.lstrip()[:1] in (b"{", b"[") else loads(data)

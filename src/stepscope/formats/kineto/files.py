@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from stepscope.errors import SourceError
 from stepscope.formats.kineto.contents import Contents
+from stepscope.formats.walking import files_below, has_contents
 
 _LOOK_BYTES = 1 << 16
 SUFFIXES = (".json", ".json.gz")
@@ -48,14 +48,8 @@ def trace_files(source: Path) -> list[Path]:
 
 
 def _below(folder: Path) -> Iterator[Path]:
-    """JSON files, without hidden ones; links to folders are not followed, as they may be cyclic."""
-    for root, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        for name in names:
-            if name.endswith(SUFFIXES) and not name.startswith("."):
-                path = Path(root, name)
-                if path.is_file():
-                    yield path
+    """JSON files, without hidden ones."""
+    return (path for path in files_below(folder) if path.name.endswith(SUFFIXES))
 
 
 def display_name(path: Path, source: Path) -> str:
@@ -80,6 +74,8 @@ def named_so(path: Path) -> bool:
 
 
 def _recognised(path: Path) -> bool:
+    if not has_contents(path):
+        return False
     text = next(iter(Contents(path)), b"")[:_LOOK_BYTES]
     if not re.match(_BEGINS, text):
         return False
