@@ -27,11 +27,11 @@ def logging_norms(ms: float, first: int = 0, stop: int = 10**9, every: int = 1) 
     return [Fault(ALL, "optimizer", first, stop, ms, every=every, function=LOOP)]
 
 
-def with_paths(window: Window, modules: str = MODULE) -> Window:
+def with_paths(window: Window, modules: str = MODULE, function: str = NORMS) -> Window:
     """With the paths that real stacks have: forward passes run in modules of PyTorch."""
     stacks = window.tables["stacks"]
     frames = stacks.strings("frames")
-    renamed = [value.replace(FORWARD, f"{modules};{FORWARD}").replace(LOOP, f"{LOOP};{NORMS}")
+    renamed = [value.replace(FORWARD, f"{modules};{FORWARD}").replace(LOOP, f"{LOOP};{function}")
                for value in frames.values]  # fmt: skip
     return put(window, stacks=stacks.with_column("frames", Strings(frames.codes, tuple(renamed))))
 
@@ -53,6 +53,14 @@ def test_a_function_of_ones_own_that_holds_all_ranks_for_a_part_of_the_job() -> 
     assert (verdict.cause, verdict.ranks, verdict.function) == ("code", (), NORMS)
     assert verdict.steps is not None
     assert np.abs(np.array(verdict.steps) - (60, 109)).max() <= 3
+
+
+def test_a_function_that_waits_for_the_device_explains_the_rise_it_causes() -> None:
+    waiting = "synchronize (metrics.py:12)"
+    window = with_paths(a_job(noise=0.02, faults=logging_norms(25.0, 80)), function=waiting)
+    (verdict,) = verdicts(window)
+    assert (verdict.cause, verdict.ranks, verdict.function) == ("code", (), waiting)
+    assert verdict.steps is not None and abs(verdict.steps[0] - 80) <= 3
 
 
 @pytest.mark.parametrize("ms", [0.0, 3.0])

@@ -40,6 +40,7 @@ from stepscope.diagnose.explain.gc_pauses import GcPauses
 from stepscope.diagnose.explain.gpu import GpuErrors, LowClock, SharedGpu
 from stepscope.diagnose.explain.idle import IdleFunction
 from stepscope.diagnose.explain.kernels import SlowCopies, SlowKernels
+from stepscope.diagnose.explain.more_data import MoreData
 from stepscope.diagnose.explain.pcie import SlowPcieLink
 from stepscope.diagnose.explain.quota import CpuQuota
 from stepscope.diagnose.explain.tokens import MoreTokens
@@ -106,6 +107,7 @@ EXPLANATIONS: tuple[Explanation, ...] = (
     SharedGpu(),
     GpuErrors(),
     MoreTokens(),
+    MoreData(),
     Compilation(),
     SlowCopies(),
     SlowerFunction(),

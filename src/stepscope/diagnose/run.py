@@ -218,11 +218,18 @@ class _Search:
             self._keep(found)
 
     def _wasted(self) -> None:
-        """What all ranks spend beside training, unless it is known: as a rise, or of a rank."""
-        known = {(one.cause, one.ranks) for one in self.blamed}
+        """What all ranks spend beside training, unless it is known: as a rise, or of a rank.
+
+        Of a rise whose function is not known, it says more than that.
+        """
         for detector in registry.WASTED:
-            found = self._ask(detector, Waste)
-            self._keep([one for one in found if (one.cause, one.ranks) not in known])
+            for one in self._keep(self._ask(detector, Waste)):
+                same = [other for other in self.blamed if other is not one
+                        and (other.cause, other.ranks) == (one.cause, one.ranks)]  # fmt: skip
+                more = one.function is not None and not any(other.function for other in same)
+                dropped = same if more else [one] if same else []
+                self.blamed = [other for other in self.blamed if other not in dropped]
+                self.let_go += [rules.same_cause(other) for other in dropped]
 
     def _everyone(self, lost_ns: Floats, beside: Sequence[Finding]) -> None:
         """What all ranks share: a rise of the step times, else what other detectors find."""

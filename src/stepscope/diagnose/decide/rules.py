@@ -118,6 +118,13 @@ def _overlap(one: Slowdown, other: Slowdown) -> bool:
     return one.steps[0] <= other.steps[1] and other.steps[0] <= one.steps[1]
 
 
+def same_cause(one: Kind) -> Kind:
+    """A finding that is rejected because another one says more about the same cause."""
+    says = "another finding names the same ranks and the same cause"
+    decision = Decision(EXPLAINED_BACKWARDS.name, False, says=says)
+    return replace(one, decisions=(*one.decisions, decision))
+
+
 def after_effect(one: Regression) -> Regression:
     """A rise that is rejected because a culprit was slow for most of it."""
     says = "a culprit is slow for most of this rise, and no other cause of it was measured"

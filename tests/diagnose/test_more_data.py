@@ -1,0 +1,42 @@
+"""A rank whose expert is popular: more bytes in all-to-all show more work."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stepscope.diagnose.finding import Verdict
+from stepscope.diagnose.run import diagnose
+from stepscope.window import Strings, Window
+
+from .jobs import Fault, a_job, put
+
+SLOW = Fault((2,), "forward-compute", 60, ms=30.0)
+
+
+def exchanging(popular: int | None) -> Window:
+    """The operators are exchanges between experts; from step 60 on one rank moves twice as much."""
+    window = a_job(faults=[SLOW])
+    comm = window.tables["comm_ops"]
+    more = (comm.ints("rank") == popular) & (comm.ints("step") >= 60)
+    size = np.where(more, 2, 1) * comm.ints("bytes")
+    comm = comm.with_column("op", Strings.of(["AllToAll"] * len(comm))).with_column("bytes", size)
+    return put(window, comm_ops=comm)
+
+
+def the_verdict(window: Window) -> Verdict:
+    (verdict,) = diagnose(window).verdicts
+    return verdict
+
+
+def test_a_rank_with_more_tokens_has_more_work() -> None:
+    verdict = the_verdict(exchanging(popular=2))
+    assert (verdict.cause, verdict.ranks) == ("load_imbalance", (2,))
+    assert any("2.0 times as many bytes" in one.detail for one in verdict.evidence)
+
+
+def test_a_rank_with_as_many_tokens_as_its_peers_is_slow() -> None:
+    assert the_verdict(exchanging(popular=None)).cause == "compute"
+
+
+def test_more_tokens_on_another_rank_explain_nothing() -> None:
+    assert the_verdict(exchanging(popular=1)).cause == "compute"
