@@ -13,7 +13,6 @@ from stepscope.diagnose.decide.by_kernels import (
     SlowGroupKernels,
 )
 from stepscope.diagnose.detect.desync import Desync
-from stepscope.diagnose.detect.edge_times import EdgeTimes
 from stepscope.diagnose.detect.gc_turns import GcTurns
 from stepscope.diagnose.detect.hang import Hang
 from stepscope.diagnose.detect.imbalance import StageImbalance, UnequalWork
@@ -24,10 +23,10 @@ from stepscope.diagnose.detect.published.argus_l1 import ArgusL1Published
 from stepscope.diagnose.detect.published.argus_l2 import ArgusL2Published
 from stepscope.diagnose.detect.published.argus_l3 import ArgusL3Published
 from stepscope.diagnose.detect.regression.shared import SharedRegression
-from stepscope.diagnose.detect.ring_ends import RingEnds
 from stepscope.diagnose.detect.shared_loading import SharedLoading
 from stepscope.diagnose.detect.slow_loader import SlowLoader
 from stepscope.diagnose.detect.slow_single_kernel import SlowSingleKernels
+from stepscope.diagnose.detect.slow_transfers import SlowTransfers
 from stepscope.diagnose.detect.straggler_ranks import BriefStragglers, GcStorms, Stragglers
 from stepscope.diagnose.detect.transient_ranks import Transients
 from stepscope.diagnose.detect.unsteady import StepTimes
@@ -62,7 +61,7 @@ SLOW_RANKS: tuple[Detector, ...] = (
     GcStorms(),
     OwnPast(),
 )
-SLOW_NETWORK: tuple[Detector, ...] = (SlowGroups(), SlowLinks(), RingEnds(), EdgeTimes())
+SLOW_NETWORK: tuple[Detector, ...] = (SlowGroups(), SlowLinks(), SlowTransfers())
 SLOW_KERNELS: tuple[Detector, ...] = (
     KernelStragglers(),
     KernelStalls(),

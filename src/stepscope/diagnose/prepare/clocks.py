@@ -46,7 +46,12 @@ class Line:
 
 def reference(origin_ns: int) -> Line:
     """The line of the reference clock itself."""
-    return Line(np.array([NULL]), np.zeros(1), 0.0, origin_ns)
+    return constant(0.0, origin_ns)
+
+
+def constant(offset_ns: float, origin_ns: int) -> Line:
+    """A clock that is always as far from the reference."""
+    return Line(np.array([NULL]), np.array([offset_ns]), 0.0, origin_ns)
 
 
 def line_through(times: Ints, difference: Floats, origin: int, apart_ns: float = 0.0) -> Line:

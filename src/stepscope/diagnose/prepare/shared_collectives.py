@@ -20,6 +20,24 @@ _SPREAD = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9)
 
 
 @dataclass(frozen=True)
+class Both:
+    """When each of two clocks says that the collectives they share began and ended."""
+
+    own_end_ns: Ints
+    their_end_ns: Ints
+    own_arrive_ns: Ints
+    their_arrive_ns: Ints
+
+    @property
+    def moved_ns(self) -> Ints:
+        """How tight each is. Whichever side arrived last did not wait, so the shorter stay is close
+        to the time that the data moved: within that time the two sides may have left apart."""
+        own, theirs = self.own_end_ns - self.own_arrive_ns, self.their_end_ns - self.their_arrive_ns
+        moved: Ints = np.minimum(own, theirs)
+        return moved
+
+
+@dataclass(frozen=True)
 class SharedCollectives:
     """One entry per collective and clock that took part, collective by collective."""
 
@@ -46,19 +64,16 @@ class SharedCollectives:
             count[self.clock[self._bounds[operator] : self._bounds[operator + 1]]] += often
         return count
 
-    def ends_of(self, clock: int, other: int) -> tuple[Ints, Ints, Ints]:
-        """Ends of the collectives that two clocks share, by either clock, and how tight these are.
-
-        Whichever side arrived last did not wait, so the shorter stay is close to the time that the
-        data moved: within that time the two sides may have left apart.
-        """
+    def both(self, clock: int, other: int) -> Both:
+        """The collectives that two clocks share, by either clock."""
         own, theirs = self._of(clock), self._of(other)
         at = np.searchsorted(self.operator[theirs], self.operator[own])
         theirs = theirs[np.minimum(at, len(theirs) - 1)]
         both: Mask = self.operator[theirs] == self.operator[own]
         own, theirs = own[both], theirs[both]
-        stay = [self.end_ns[side] - self.arrive_ns[side] for side in (own, theirs)]
-        return self.end_ns[own], self.end_ns[theirs], np.minimum(*stay)
+        return Both(
+            self.end_ns[own], self.end_ns[theirs], self.arrive_ns[own], self.arrive_ns[theirs]
+        )
 
     def _of(self, clock: int) -> Ints:
         order, bounds = self._by_clock

@@ -45,10 +45,6 @@ UNEXPLAINED_RATIO = 2.0
 shared machine: it is worth a verdict, with a low score, once steps double. Our simulator."""
 OF_THE_JOB: tuple[Cause, ...] = ("code", "data_loading", "gc", "jit_compile", "load_imbalance")
 """Causes of a rise that ended again: a busy machine or network comes and goes by itself."""
-ON_PROCESSORS = 1.2
-"""Where processors move the data, a busy machine does that, too, more slowly: a smaller rise of all
-transfers at once shows nothing about the network. Measured on real data (a healthy job beside other
-work: 1.1)."""
 BEYOND_NOISE = 1.5
 """Without direct evidence the rise must be so many standard deviations of a single step: shared
 machines get slower by less whenever another job starts. Our simulator."""
@@ -195,8 +191,8 @@ def _inferred(job: Observed, rise: Rise, change: StepChange) -> _Reason | None:
     if others or change.ratio < _least_unexplained(job, change):
         return None  # some ranks got slower and the others waited, or it is within the noise
     if rise.transfer_ns >= HALF * rise.step_ns:
-        busy = change.ratio < ON_PROCESSORS and not on_devices(job)
-        return None if busy else _Reason("network", 0.6, _named(rise.phase))
+        # over TCP, slow_transfers has judged them: a busy machine moves data more slowly, too
+        return _Reason("network", 0.6, _named(rise.phase)) if on_devices(job) else None
     if rise.phase == DATA_LOAD:
         return _Reason("data_loading", 0.7, rise.phase)
     starved = rise.processor_ns is not None and rise.processor_ns < PROCESSOR_TIME * rise.own_ns

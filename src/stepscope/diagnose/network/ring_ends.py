@@ -1,0 +1,157 @@
+"""Whose link a ring waits for, by who ends when.
+
+Paper: none. Data goes round a ring piece by piece, and all pieces pass the slow hop. The ends of
+one collective then spread over the ranks like a triangle: last are the ranks about the slow host,
+first those at the other side of the ring, one piece earlier with every hop. Healthy, all ranks end
+within milliseconds. In an all-to-all the ranks of the slow host themselves end last.
+Ends are compared with the same rank's ends in faster steps, so that clocks need not agree; where
+the link was never faster, with the ends of other ranks on the same host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.diagnose.network.transfers import LEAST, Transfers
+from stepscope.diagnose.numeric import stats
+from stepscope.window import Floats, Ints, Mask
+
+LEAST_HOSTS = 3
+"""Of two hosts in a ring each is before and behind the slow link."""
+SPREAD, CHANCE_SPREAD = 0.05, 0.02
+"""Part of the transfer by which ends must spread, and a standard deviation of what they do by
+chance: measured on real data 0.1 to 0.3 with a slow host, and 0 to 0.03 without."""
+MUCH = 10.0
+"""More evidence that somebody is slow changes nothing."""
+SLOWEST = 0.2
+"""Lost packets hold up some transfers by a timeout, and most not at all. Statistics."""
+LONG = 0.5
+"""Collectives that take less than this part of the longest show delays of calls, not of data."""
+SURE = 5.0
+"""Standard errors by which ends must spread: less than one false alarm in a million. Statistics."""
+
+
+@dataclass(frozen=True)
+class RingEnds:
+    """What the ends of one kind of collective say."""
+
+    place: int
+    weight: Mapping[str, float]
+    """Log-likelihood of each host, relative to ends that spread by chance."""
+    somebody: float
+    """Log-likelihood that any of them is slow."""
+    spread_ns: float
+
+
+def ring_ends(
+    moved: Transfers, now: Mask, usual: Mask | None, least_ns: float
+) -> list[RingEnds]:  # fmt: skip
+    """The collectives over several hosts whose ends spread; of each place the costliest kind.
+
+    Args:
+        now: columns to judge.
+        usual: columns to compare with; None if there are none.
+        least_ns: what the ends must spread by in a step, over all its operators.
+    """
+    judged = now[moved.column]
+    least = least_ns * int(now.sum())
+    total = stats.sums(moved.place[judged], moved.took_ns[judged], len(moved.places))
+    rings = [at for at, hosts in enumerate(moved.hosts) if len(set(hosts)) >= LEAST_HOSTS]
+    longest = max((float(total[at]) for at in rings), default=0.0)
+    found = [_of_place(moved, at, now, usual, least) for at in rings if total[at] > LONG * longest]
+    return [one for one in found if one is not None]
+
+
+def ends_of_slowest(moved: Transfers, now: Mask) -> Mapping[str, float]:
+    """The same of the slowest transfers of the costliest ring alone, where data was lost in some;
+    empty where there is no ring."""
+    rings = [at for at, hosts in enumerate(moved.hosts) if len(set(hosts)) >= LEAST_HOSTS]
+    here = np.flatnonzero(np.isin(moved.place, rings) & now[moved.column])
+    if here.size < LEAST:
+        return {}
+    at = int(stats.sums(moved.place[here], moved.took_ns[here], 0).argmax())
+    here = here[moved.place[here] == at]
+    slowest = here[moved.took_ns[here] > np.quantile(moved.took_ns[here], 1 - SLOWEST)]
+    late = _late(moved, slowest, len(moved.hosts[at])).mean(axis=0)
+    return dict(_weights(late, moved.hosts[at], apart=True, spreading=False))
+
+
+def _of_place(
+    moved: Transfers, at: int, now: Mask, usual: Mask | None, least_ns: float
+) -> RingEnds | None:
+    """What the ends of the kind that takes most time say."""
+    here = np.flatnonzero((moved.place == at) & now[moved.column])
+    if here.size < LEAST:
+        return None
+    kind = int(stats.sums(moved.kind[here], moved.took_ns[here], 0).argmax())
+    here = here[moved.kind[here] == kind]
+    late = _late(moved, here, len(moved.places[at].members))
+    if usual is not None:
+        alike = (moved.place == at) & (moved.kind == kind) & usual[moved.column]
+        before = _late(moved, np.flatnonzero(alike), late.shape[1])
+        if len(before) < LEAST:
+            return None
+        late = late - np.median(before, axis=0)
+    if len(late) < LEAST:
+        return None
+    typical = np.median(late, axis=0)
+    error = max(stats.sigma(one) for one in late.T) / np.sqrt(len(late))
+    spread, took = float(np.ptp(typical)), float(np.median(moved.took_ns[here]))
+    if spread < max(SPREAD * took, SURE * error, least_ns / len(late)):
+        return None
+    hosts = moved.hosts[at]
+    apart = usual is not None or len(set(hosts)) == len(hosts)
+    weight = dict(_weights(typical, hosts, apart, moved.ops[kind] == "AllToAll"))
+    return RingEnds(at, weight, min((spread / took / CHANCE_SPREAD) ** 2 / 2, MUCH), spread)
+
+
+def _late(moved: Transfers, operators: Ints, members: int) -> Floats:
+    """`[operator, member]`: its end after the median member's, members in order of their ranks."""
+    rows = moved.begins[operators][:, None] + np.arange(members)
+    rank, end = moved.rank[rows], moved.end_ns[rows]
+    end = np.take_along_axis(end, np.argsort(rank, axis=1), axis=1)
+    late: Floats = (end - np.median(end, axis=1)[:, None]).astype(np.float64)
+    return late
+
+
+def _weights(
+    late: Floats, hosts: Sequence[str], apart: bool, spreading: bool
+) -> Iterator[tuple[str, float]]:
+    """The log-likelihood of each host: how much of the ends its shape explains."""
+    seen = _centred(late, hosts, apart)
+    freedom = len(hosts) - (1 if apart else len(set(hosts)))
+    for host in dict.fromkeys(hosts):
+        shape = _own(hosts, host) if spreading else _triangle(hosts, host)
+        shape = _centred(shape, hosts, apart)
+        norm = float(np.linalg.norm(shape) * np.linalg.norm(seen))
+        alike = max(float(shape @ seen) / norm, 0.0) if norm else 0.0
+        yield host, -freedom / 2 * float(np.log(max(1 - alike**2, NEVER_EXACT)))
+
+
+NEVER_EXACT = 0.05
+"""Rings share wires and processors: no shape explains more of the ends. Measured on real data."""
+
+
+def _triangle(hosts: Sequence[str], slow: str) -> Floats:
+    """How late members end: the less, the farther they are from the middle of the slow host and
+    the member before it."""
+    own = [at for at, host in enumerate(hosts) if host == slow]
+    middle = (own[0] - 1 + own[-1]) / 2
+    away = np.abs(np.arange(len(hosts)) - middle)
+    return np.asarray(-np.minimum(away, len(hosts) - away))
+
+
+def _own(hosts: Sequence[str], slow: str) -> Floats:
+    return np.array([float(host == slow) for host in hosts])
+
+
+def _centred(values: Floats, hosts: Sequence[str], apart: bool) -> Floats:
+    """Without the mean; of each host, where their clocks may differ."""
+    if apart:
+        return np.asarray(values - values.mean())
+    number = np.unique(hosts, return_inverse=True)[1]
+    means = np.bincount(number, values) / np.bincount(number)
+    return np.asarray(values - means[number])
