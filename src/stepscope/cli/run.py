@@ -96,6 +96,7 @@ def run(
     from stepscope.cli.notifications import Notifications
     from stepscope.cli.prepare import prepare_for
     from stepscope.cli.series import announcer_to
+    from stepscope.cli.unrecorded import why_unrecorded
     from stepscope.processor.settings import Settings, default_socket
 
     libraries = variables(native)
@@ -110,6 +111,9 @@ def run(
     )  # fmt: skip
     processor = launch.HostProcessor(socket or default_socket(), settings.options())
     announcer = announcer_to(remote_write)
+    hidden = why_unrecorded(command)
+    if hidden is not None:
+        exits.print_stderr(hidden)
     prepare_for(command, os.environ)
     processor.ensure()
     env = launch.environment(os.environ, name, root, processor.path) | libraries

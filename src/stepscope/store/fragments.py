@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 from stepscope.errors import FormatError
 from stepscope.store.bounds import check_job
@@ -22,6 +23,12 @@ def publish(location: Location, host: str, job: Job, before: Job | None) -> None
     location.put(fragment_path(host), job_bytes(job))
     if before is None or replace(job, observed_until_ns=before.observed_until_ns) != before:
         rebuild(location)
+
+
+def is_deleted(location: Location) -> bool:
+    """Whether a job.json that was written has gone: somebody deleted the folder meanwhile. Asked of
+    local folders only, since in a bucket every flush would cost a request."""
+    return location.is_local and not Path(location.url, JOB_FILE).exists()
 
 
 def rebuild(location: Location) -> None:

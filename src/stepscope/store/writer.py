@@ -19,7 +19,7 @@ import pyarrow as pa
 from stepscope.errors import StepscopeError, StoreError
 from stepscope.store.buffer import Chunks, Loss, Replacement, TableBuffer, concat
 from stepscope.store.encode import PACKED, QUICK, Rows, arrow_table, parquet_bytes
-from stepscope.store.fragments import publish
+from stepscope.store.fragments import is_deleted, publish
 from stepscope.store.layout import file_name, safe_name, table_folder
 from stepscope.store.location import Location
 from stepscope.trace import Job
@@ -191,6 +191,8 @@ class JobWriter:
 
     def _store(self, snapshot: _Snapshot) -> None:
         """Stores growing files before replacements, as `replace` requires."""
+        if self._job_stored is not None and is_deleted(self.location):
+            self._job_stored = None
         if snapshot.job is not None and snapshot.job != self._job_stored:
             publish(self.location, self.host, snapshot.job, self._job_stored)
             self._job_stored = snapshot.job
