@@ -48,7 +48,9 @@ class MoreData:
 
 def _exchanged(job: Observed, suspect: Suspect) -> Floats:
     """Bytes of each rank in the steps in which the suspect is slow."""
-    comm = job.window.tables["comm_ops"]
+    comm = job.window.table("comm_ops")
+    if comm is None or not comm.has("bytes"):
+        return np.zeros(len(job.line.ranks))
     row, column = job.line.rows(comm.ints("rank")), job.line.columns(comm.ints("step"))
     chosen = np.zeros(len(job.line.steps) + 1, np.bool_)  # the last one stands for no step
     chosen[: len(job.line.steps)][suspect.columns] = True
