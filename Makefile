@@ -3,6 +3,7 @@
 # make lint    ruff, mypy --strict, the import rules, clang-format
 # make wheel   test the built wheel in its own environment: 3 minutes
 # make lab     run jobs with faults on hosts made of namespaces, as root: 80 minutes; see docs/lab.md
+# make fuzz    feed mutated inputs to every parser of foreign bytes: a minute
 # make bench   measure the overhead in the trainer
 
 PYTHON ?= python3
@@ -15,7 +16,7 @@ BUILD := pyproject.toml setup.py constraints.txt $(wildcard native/*/*)
 AGAIN = { echo "once more, one at a time: what failed" >&2; \
 	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none -m $(1); }
 
-.PHONY: demo test lint wheel lab bench clean
+.PHONY: demo test lint wheel lab fuzz bench clean
 
 demo: .venv/.demo
 	PATH="$(CURDIR)/$(BIN):$$PATH" OMP_NUM_THREADS=1 stepscope run --html stepscope-runs/demo.html -- \
@@ -45,6 +46,13 @@ wheel:
 lab: .venv/.test
 	$(BIN)/python -m lab run --out stepscope-runs/lab
 
+# limits are those of a hung or leaking parser, not of a busy machine
+fuzz: .venv/.fuzz
+	for target in $$($(BIN)/python -m tests.fuzz); do \
+		$(BIN)/python -m tests.fuzz $$target -max_total_time=6 -timeout=60 -rss_limit_mb=4096 \
+			-verbosity=0 -print_final_stats=0 || exit 1; \
+	done
+
 bench: .venv/.demo
 	$(BIN)/python benchmarks/overhead.py
 
@@ -64,6 +72,10 @@ clean:
 .venv/.test: .venv/.demo
 	@echo "installing what the tests need into .venv"
 	$(PIP) -e ".[test,torch]"
+	touch $@
+
+.venv/.fuzz: .venv/.test
+	$(PIP) -e ".[fuzz]"
 	touch $@
 
 .venv/.lint: .venv/.test

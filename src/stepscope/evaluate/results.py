@@ -88,7 +88,14 @@ def read(file: Path) -> Results:
         return _results(body)
     except OSError as error:
         raise SourceError(f"cannot read {file}: {error.strerror}") from error
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (
+        KeyError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ) as error:
         raise FormatError(f"{file} is no file of `stepscope evaluate --json`: {error}") from error
 
 
