@@ -128,6 +128,8 @@ class Slowdown(Finding):
     """Whether it was normal for a part of the time, so that the onsets of two can be compared."""
     says: str = ""
     """The summary, where the usual sentence does not fit."""
+    lost_of: Span | None = None
+    """The steps of whose time `lost_fraction` is a share, if these are not `steps`."""
 
     @property
     def costs_enough(self) -> bool:
@@ -259,6 +261,8 @@ class Verdict:
     """What it cost, in nanoseconds of one rank: a GPU-hour is 3.6e12."""
     stack: tuple[str, ...] = ()
     """The culprit's call stack, outermost first, where one was sampled (hangs)."""
+    lost_of: Span | None = None
+    """The steps of whose time `lost_fraction` is a share, if these are not `steps`."""
 
     @property
     def is_suspect(self) -> bool:

@@ -33,6 +33,7 @@ def verdict_of(window: Window, finding: Finding) -> Verdict:
         slowdown=finding.slowdown, lost_fraction=_lost_fraction(finding),
         confidence=round(finding.score, 3), victims=_victims(window, finding),
         evidence=_evidence(finding), decisions=finding.decisions, stack=stack,
+        lost_of=finding.lost_of if isinstance(finding, Slowdown) else None,
     )  # fmt: skip
 
 
