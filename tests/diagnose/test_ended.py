@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from stepscope.diagnose.run import find_hang
 from stepscope.window import Window
 
-from .jobs import put, with_samples
+from .jobs import put, with_samples, without
 from .test_hang import CULPRIT, SECOND, a_stuck_job, joined, missed_ns, the_hang
 
 LONG = 40.0
@@ -79,3 +81,17 @@ def test_ranks_that_stop_together_are_culprits_together() -> None:
     """A host was frozen: rank 3 in an operator, rank 2 before it."""
     job = ended(a_stuck_job(LONG), r2=2, r3=2.5)
     assert the_hang(find_hang(job)).ranks == (2, 3)
+
+
+@pytest.mark.parametrize("host_is_sampled", [True, False])
+def test_samples_that_end_with_a_hang_are_no_sign_of_life(host_is_sampled: bool) -> None:
+    """A recorder that was cut off reads nothing more; one that goes on would see the processes."""
+    job = a_stuck_job(seconds=40)
+    cut = missed_ns(job) + SECOND // 10
+    hardware = job.tables["hardware"]
+    kept = hardware.ints("ts_ns") < cut
+    if host_is_sampled:
+        kept |= hardware.ints("rank") < 0
+    known = replace(job.job, observed_until_ns=cut + 40 * SECOND)
+    cut_off = without(replace(put(job, hardware=hardware.take(kept)), job=known), "stacks")
+    assert (find_hang(cut_off) is None) == host_is_sampled

@@ -131,6 +131,8 @@ class Slowdown(Finding):
     """Whether it was normal for a part of the time, so that the onsets of two can be compared."""
     says: str = ""
     """The summary, where the usual sentence does not fit."""
+    lost_of: Span | None = None
+    """The steps of whose time `lost_fraction` is a share, if these are not `steps`."""
 
     @property
     def costs_enough(self) -> bool:
@@ -268,6 +270,8 @@ class Verdict:
     """The culprit's call stack, outermost first, where one was sampled (hangs)."""
     ended: Ended = ""
     """How the culprit's process ended, if that is what happened."""
+    lost_of: Span | None = None
+    """The steps of whose time `lost_fraction` is a share, if these are not `steps`."""
 
     @property
     def is_suspect(self) -> bool:

@@ -29,11 +29,13 @@ from stepscope.diagnose.decide.symptoms import with_symptoms
 from stepscope.diagnose.decide.verdict import ranked, verdict_of
 from stepscope.diagnose.decide.why_not import nearest, why_not
 from stepscope.diagnose.detect import desync, hang, vanished
+from stepscope.diagnose.detect.planned_pauses import planned_steps
 from stepscope.diagnose.finding import (
     AnomalousWindow,
     Candidate,
     Diagnosis,
     Finding,
+    Ledger,
     RankPhase,
     Regression,
     Skipped,
@@ -67,6 +69,8 @@ FEW_STEPS = 10
 HALF = 0.5
 """Culprits that cost this part of what unequal work costs explain it: naming them is shorter. Our
 simulator."""
+MOST_UNEXPLAINED = 0.1
+"""A job that loses more than this to nobody knows what is not called healthy. Contract."""
 
 Kind = TypeVar("Kind", bound=Finding)
 
@@ -86,7 +90,11 @@ def diagnose(window: Window, settings: Settings = DEFAULT) -> Diagnosis:
     verdicts = tuple(with_loss(one, len(window.ranks), series)
                      for one in _verdicts(job, found.blamed))  # fmt: skip
     state = _state(found)
-    unaccounted = _unaccounted(job, settings) if state == "healthy" else ""
+    planned = planned_steps(job) - _struck(job, found.blamed)
+    known = ledger(series, job.line.warm_up, verdicts, planned)
+    unaccounted = ""
+    if state == "healthy":
+        unaccounted = _unaccounted(job, settings) or _unexplained(known)
     return Diagnosis(
         job_id=window.job.job_id,
         ranks=len(window.ranks),
@@ -105,7 +113,7 @@ def diagnose(window: Window, settings: Settings = DEFAULT) -> Diagnosis:
         candidates=_candidates(job, verdicts, found.let_go, settings.explain),
         losses=_losses(window),
         cost=own_cost(window),
-        ledger=ledger(series, job.line.warm_up, verdicts),
+        ledger=known,
         unaccounted=unaccounted,
     )
 
@@ -325,6 +333,23 @@ def _unaccounted(job: Observed, settings: Settings) -> str:
     if not job.own.phases:
         return "only the length of its steps is known, so waiting cannot be distinguished from work"
     return ""
+
+
+def _unexplained(known: Ledger | None) -> str:
+    """The same of a job of which enough was recorded, but which loses too much to nobody knows
+    what."""
+    if known is None or known.unexplained_fraction <= MOST_UNEXPLAINED:
+        return ""
+    lost = 100 * known.unexplained_fraction
+    return f"{lost:.0f} % of the step time is lost, and nothing recorded explains it"
+
+
+def _struck(job: Observed, blamed: Sequence[Finding]) -> frozenset[int]:
+    """Steps that were long because of a rank with a verdict, and the ones after them, which no
+    schedule of the job excuses."""
+    at = {column + more for one in blamed if isinstance(one, Slowdown) and one.spikes
+          for column in one.columns for more in (0, 1)}  # fmt: skip
+    return frozenset(int(job.line.steps[column]) for column in at if column < len(job.line.steps))
 
 
 def _windows(

@@ -137,7 +137,12 @@ def _lost_by_spikes(
     """A culprit's share of the steps since its first spike, or of all if it has only one."""
     lost_ns = min(one.whole_ns, _share(one, culprits) * float(_rise(job, one).sum()))
     lost_ns = lost_ns if limit is None else min(lost_ns, limit)
-    return _share_of(job, lost_ns, slice(job.line.warm_up if one.alone else one.first, None))
+    return _share_of(job, lost_ns, since_first_spike(job, one))
+
+
+def since_first_spike(job: Observed, one: Suspect) -> slice:
+    """The columns whose time a rank with spikes takes a share of: all, if it has only one."""
+    return slice(job.line.warm_up if one.alone else one.first, len(job.line.steps))
 
 
 def _share_of(job: Observed, lost_ns: float, steps: slice | Ints) -> float:

@@ -12,11 +12,11 @@ import numpy as np
 
 from stepscope.diagnose.decide import rules
 from stepscope.diagnose.decide.cause import Reason, reason_of
-from stepscope.diagnose.decide.cost import Cost
+from stepscope.diagnose.decide.cost import Cost, since_first_spike
 from stepscope.diagnose.decide.culprits import in_common
 from stepscope.diagnose.decide.join import joined
 from stepscope.diagnose.explain import gpu, passes
-from stepscope.diagnose.finding import Decision, Slowdown, Value
+from stepscope.diagnose.finding import Decision, Slowdown, Span, Value
 from stepscope.diagnose.method import Explanation
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
@@ -97,9 +97,17 @@ def _slowdown(
         beside=chosen.beside,
         columns=frozenset(np.arange(len(line.steps))[suspect.columns].tolist()),
         has_onset=bool(suspect.spikes) or suspect.first > line.warm_up,
+        lost_of=_lost_of(job, suspect),
         decisions=(*found.decisions, *_arrives_last(lag), *reason.decisions,
                    *_unequal_work(reason)),
     )  # fmt: skip
+
+
+def _lost_of(job: Observed, suspect: Suspect) -> Span | None:
+    if not suspect.spikes:
+        return None
+    part = since_first_spike(job, suspect)
+    return job.line.span(part.start, part.stop)
 
 
 def named_phase(suspect: Suspect) -> str | None:

@@ -34,6 +34,7 @@ def verdict_of(window: Window, finding: Finding) -> Verdict:
         confidence=round(finding.score, 3), victims=_victims(window, finding),
         evidence=_evidence(finding), decisions=finding.decisions, stack=stack,
         ended=finding.ended if isinstance(finding, Stuck) else "",
+        lost_of=finding.lost_of if isinstance(finding, Slowdown) else None,
     )  # fmt: skip
 
 

@@ -165,11 +165,16 @@ def _judge(
 
 
 def _waited_ns(liveness: Liveness, state: WaitState) -> int:
-    """Time from the last arrival until a waiting rank was last observed alive."""
+    """Time from the last arrival until a waiting rank was last observed alive.
+
+    Samples that end while those of the hosts end as well, before now, only say that nobody took
+    any: the rank may have waited on.
+    """
     observed = [liveness.of(rank).alive_ns for rank in state.waiting]
     known = [time for time in observed if time is not None]
-    until = min(state.now_ns, max(known)) if known else state.now_ns
-    return until - state.since_ns
+    if not known or not liveness.sampled_after(max(known)):
+        return state.now_ns - state.since_ns
+    return min(state.now_ns, max(known)) - state.since_ns
 
 
 def allowed_ns(activity: Activity, timing: StepTiming) -> float:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from stepscope.diagnose.detect.habits import SLOTS
+from stepscope.diagnose.detect.step_time import long_steps, scheduled
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.views.stacks import Samples
@@ -26,6 +28,18 @@ MEANWHILE = 0.5
 SAVING = ("save", "_save", "evaluat", "validat")
 """Beginnings of the names of functions that save and evaluate. `checkpoint` alone is activation
 checkpointing."""
+
+
+def planned_steps(job: Observed) -> frozenset[int]:
+    """The long steps that the job's schedule, or what it does in them, shows to be by design."""
+    line = job.line
+    series, steps = line.job_period_ns[line.warm_up :], line.steps[line.warm_up :]
+    if not steps.size:
+        return frozenset()
+    long = long_steps(series)
+    planned = scheduled(steps[long], steps) if long.size >= SLOTS else np.zeros(long.size, np.bool_)
+    planned |= expected(job, job.samples, long + line.warm_up)
+    return frozenset(int(step) for step in steps[long[planned]])
 
 
 def expected(job: Observed, samples: Samples | None, columns: Ints) -> Mask:

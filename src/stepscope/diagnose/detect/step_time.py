@@ -77,12 +77,18 @@ def jitter(series: Floats, steps: Ints, warming: int = 0) -> Spikes:
     An unbroken run of spikes among the first `warming` steps is the job's start and no jitter.
     """
     baseline = stats.median(series)
-    spread = max(stats.sigma(series), stats.NOISE_FLOOR * baseline)
-    limit = max(baseline + SPIKE_MADS * spread, SPIKE_RATIO * baseline)
-    spikes = np.flatnonzero(np.nan_to_num(series) > limit)
+    spikes = long_steps(series)
     spikes = spikes[(spikes != np.arange(spikes.size)) | (spikes >= warming)]
     spikes = spikes[~scheduled(steps[spikes], steps)] if baseline > 0 else spikes[:0]
     return Spikes(spikes, baseline, float((series[spikes] - baseline).sum()))
+
+
+def long_steps(series: Floats) -> Ints:
+    """Columns beyond median + 6 MAD."""
+    baseline = stats.median(series)
+    spread = max(stats.sigma(series), stats.NOISE_FLOOR * baseline)
+    limit = max(baseline + SPIKE_MADS * spread, SPIKE_RATIO * baseline)
+    return np.flatnonzero(np.nan_to_num(series) > limit)
 
 
 def scheduled(spikes: Ints, steps: Ints) -> Mask:

@@ -32,6 +32,8 @@ EXPECTED_NS = 10**9
 simulator."""
 INFERRED = ("steps_blocked",)
 """Metrics that a processor infers because a rank sent nothing; it did not look at the process."""
+SAMPLED_NS = 2 * 10**9
+"""Processes are sampled once a second at least: after two, somebody else's samples are later."""
 WARM_UP = 3
 """The first gaps between steps contain compilation and loading and do not count. Our simulator."""
 
@@ -143,6 +145,15 @@ class Liveness:
             alone = replace(self._window, tables=tables)
             self._signs[rank] = _signs_of(alone, rank, self._since_ns)
         return self._signs[rank]
+
+    def sampled_after(self, time_ns: int) -> bool:
+        """Whether counters, of hosts or processes, were still read well after this moment."""
+        hardware = self._window.table("hardware")
+        if hardware is None:
+            return False
+        seen = ~hardware.strings("metric").equals(*INFERRED)
+        newest = int(hardware.ints("ts_ns")[seen].max(initial=NULL))
+        return newest > time_ns + SAMPLED_NS
 
     @cached_property
     def _by_rank(self) -> dict[str, dict[int, Table]]:
