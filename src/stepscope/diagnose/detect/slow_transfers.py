@@ -171,7 +171,9 @@ def _case(job: Observed, moved: Transfers, span: _Span) -> _Case:
 def _finding(job: Observed, moved: Transfers, case: _Case) -> SlowLink:
     slow = case.found.slowness
     at = int(slow.excess_ns.argmax())
-    ratio = slow.took_ns[at] / max(slow.usual_ns[at], 1.0) if slow.excess_ns[at] > 0 else None
+    ratio = (
+        float(slow.took_ns[at] / max(slow.usual_ns[at], 1.0)) if slow.excess_ns[at] > 0 else None
+    )
     detail = _detail(moved, case)
     return _link(job, case.span, case.named, case.sure * case.chance, case.share, case.found,
                  detail, ratio)  # fmt: skip
