@@ -42,6 +42,8 @@ CLEAR = 0.6
 """A host is named if it is to blame with this probability, as in `slow_link`."""
 SURE = 2.0
 """Standard errors by which steps must take longer where lost packets were counted. Statistics."""
+MOST_HOSTS = 32
+"""Of this many hosts each is asked when its transfers got longer: a millisecond each. Measured."""
 LIKELY = 0.03
 """Less likely devices are not named, as in `network`."""
 
@@ -139,8 +141,10 @@ def _order(case: _Case) -> float:
 
 def _changes(job: Observed, moved: Transfers, judged: Mask) -> Iterator[_Span]:
     """Where transfers, or steps, took longer than in other columns."""
-    columns = np.flatnonzero(judged)
-    for series in (moved.per_step(judged.size), job.line.job_period_ns):
+    columns, count = np.flatnonzero(judged), judged.size
+    hosts = [host.name for host in job.window.job.hosts][:MOST_HOSTS]
+    each = (moved.per_step(count, host) for host in ("", *hosts))
+    for series in (job.line.job_period_ns, *each):
         change = step_time.regression(series[columns])
         if change is not None:
             yield _span(judged, columns[change.split], judged.size)
@@ -167,7 +171,9 @@ def _case(job: Observed, moved: Transfers, span: _Span) -> _Case:
 def _finding(job: Observed, moved: Transfers, case: _Case) -> SlowLink:
     slow = case.found.slowness
     at = int(slow.excess_ns.argmax())
-    ratio = slow.took_ns[at] / max(slow.usual_ns[at], 1.0) if slow.excess_ns[at] > 0 else None
+    ratio = (
+        float(slow.took_ns[at] / max(slow.usual_ns[at], 1.0)) if slow.excess_ns[at] > 0 else None
+    )
     detail = _detail(moved, case)
     return _link(job, case.span, case.named, case.sure * case.chance, case.share, case.found,
                  detail, ratio)  # fmt: skip

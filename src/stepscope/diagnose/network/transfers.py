@@ -56,9 +56,11 @@ class Transfers:
         """`[place]`: whether it has members on several hosts."""
         return np.array([len(set(one)) > 1 for one in self.hosts], np.bool_)
 
-    def per_step(self, columns: int) -> Floats:
-        """Time that data between hosts moved in each step, summed over the operators."""
-        kept = self.between[self.place]
+    def per_step(self, columns: int, host: str = "") -> Floats:
+        """Time that data between hosts, or to and from one, moved in each step, summed over the
+        operators."""
+        wanted = [not host or host in hosts for hosts in self.hosts]
+        kept = (self.between & np.array(wanted, np.bool_))[self.place]
         return stats.sums(self.column[kept], self.took_ns[kept], columns)
 
     def levels(self, columns: Mask) -> Levels:

@@ -1,0 +1,158 @@
+"""Whose link is slow over TCP: by transfers of groups and pairs, and by who ends when in a ring."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from stepscope.diagnose.detect.slow_transfers import SlowTransfers
+from stepscope.diagnose.finding import SlowLink
+from stepscope.diagnose.method import SoFar
+from stepscope.diagnose.network.slow_hosts import suspects
+from stepscope.diagnose.network.transfers import Transfers, transfers
+from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.prepare.align import align
+from stepscope.trace import Host, Job, ProcessGroup
+from stepscope.window import Strings, Table, Window
+
+MS = 1_000_000
+STEPS, PERIOD = 100, 200 * MS
+HOSTS = tuple(Host(f"host-{at}", (2 * at, 2 * at + 1), nics=("eth0",)) for at in range(4))
+RANKS = tuple(range(8))
+RING = ProcessGroup("dp-0", "dp", RANKS)
+PIPELINES = tuple(ProcessGroup(f"pp-{at}", "pp", RANKS[at::2]) for at in range(2))
+
+
+@dataclass
+class Rows:
+    """Operators as a recorder writes them, and the clocks of the hosts."""
+
+    random: np.random.Generator
+    ahead_ms: tuple[float, ...] = (0.0,) * 4
+
+    def __post_init__(self) -> None:
+        self.rows: list[tuple[int, int, str, int, str, int, int, int]] = []
+
+    def add(self, rank: int, step: int, group: str, seq: int, op: str, peer: int, begin: float,
+            end: float) -> None:  # fmt: skip
+        ahead = self.ahead_ms[rank // 2] * MS
+        self.rows.append((rank, step, group, seq, op, peer, round(begin + ahead),
+                          round(end + ahead)))  # fmt: skip
+
+    def window(self, groups: tuple[ProcessGroup, ...], period: np.ndarray) -> Window:
+        names = ("rank", "step", "group", "seq", "op", "peer", "start_ns", "end_ns")
+        columns = dict(zip(names, map(list, zip(*self.rows, strict=True)), strict=True))
+        comm = Table({
+            name: Strings.of(columns[name]) if name in ("group", "op") else np.array(columns[name])
+            for name in names
+        } | {"enqueue_ns": np.array(columns["start_ns"])})  # fmt: skip
+        start = np.concatenate(([0], np.cumsum(period)[:-1])).astype(np.int64)
+        ahead = np.repeat([round(one * MS) for one in self.ahead_ms], 2)
+        steps = Table({
+            "rank": np.repeat(RANKS, STEPS), "step": np.tile(np.arange(STEPS), 8),
+            "start_ns": (start + ahead[:, None]).ravel(),
+            "duration_ns": np.tile(period.astype(np.int64), 8),
+        })  # fmt: skip
+        return Window(Job("job", 8, hosts=HOSTS, groups=groups), {"comm_ops": comm, "steps": steps})
+
+
+def a_ring(slow: int | None, since: int, spread: float = 0.28) -> Window:
+    """Three all-reduces in every step; from a step on one host's link is three times as slow."""
+    rows = Rows(np.random.default_rng(1))
+    period = np.full(STEPS, float(PERIOD)) * rows.random.normal(1, 0.01, STEPS)
+    away = np.abs(np.arange(8) - (2 * (slow or 0)))
+    late = -np.minimum(away, 8 - away)
+    for step in range(STEPS):
+        is_slow = slow is not None and step >= since
+        period[step] += 3 * 60 * MS * is_slow
+        begin = float(period[:step].sum())
+        for seq in range(3):
+            took = (90.0 if is_slow else 30.0) * rows.random.normal(1, 0.05)
+            arrive = begin + rows.random.uniform(0, 5, 8) * MS
+            for rank in RANKS:
+                end = took + rows.random.normal(0, 0.5) + is_slow * spread * took * late[rank] / 4
+                rows.add(rank, step, "dp-0", 3 * step + seq, "AllReduce", -1, arrive[rank],
+                         arrive.max() + end * MS)  # fmt: skip
+            begin = arrive.max() + 1.2 * took * MS
+    return rows.window((RING,), period)
+
+
+def pipelines(
+    slow: int | None, since: int = 50, ahead_ms: tuple[float, ...] = (0.0,) * 4
+) -> Window:
+    """Two pipelines over four hosts without any collective; sends pass on 8 microbatches."""
+    rows = Rows(np.random.default_rng(2), ahead_ms)
+    period = np.full(STEPS, float(PERIOD)) * rows.random.normal(1, 0.01, STEPS)
+    for step in range(STEPS):
+        is_slow = slow is not None and step >= since
+        period[step] += 8 * 15 * MS * is_slow
+        begin = float(period[:step].sum())
+        for group in PIPELINES:
+            for source, target in (*zip(group.ranks, group.ranks[1:], strict=False),
+                                   *zip(group.ranks[1:], group.ranks, strict=False)):  # fmt: skip
+                passes = slow in (source // 2, target // 2)
+                for seq in range(8):
+                    at = begin + 20.0 * seq * MS
+                    took = (18.0 if is_slow and passes else 1.0) * rows.random.normal(1, 0.05)
+                    numbers = 16 * step + seq
+                    rows.add(source, step, group.id, numbers, "Send", target, at, at + took * MS)
+                    rows.add(target, step, group.id, numbers, "Recv", source,
+                             at - 2 * MS, at + took * MS)  # fmt: skip
+    return rows.window(PIPELINES, period)
+
+
+def found_in(job: Window) -> list[SlowLink]:
+    """What the detector says of a job in which no rank is slow for reasons of its own."""
+    aligned, _, _ = align(job)
+    return [one for one in SlowTransfers().detect(Observed(aligned), SoFar()) if one.score >= 0.5]
+
+
+def moved(job: Window) -> tuple[Observed, Transfers]:
+    seen = Observed(job)
+    found = transfers(seen)
+    assert found is not None
+    return seen, found
+
+
+def test_a_host_whose_link_gets_slow_is_named_by_the_ends_of_its_ring() -> None:
+    (link,) = found_in(a_ring(slow=2, since=50))
+    assert link.ranks == (4, 5)
+    assert link.devices[0].name == "host-2/eth0"
+    assert link.lost_fraction is not None
+    assert abs(link.lost_fraction - 180 / 380) < 0.1
+
+
+def test_a_link_that_was_always_slow_is_named_though_clocks_differ() -> None:
+    (link,) = found_in(a_ring(slow=1, since=0))
+    assert link.ranks == (2, 3)
+
+
+def test_a_healthy_ring_accuses_nobody() -> None:
+    assert found_in(a_ring(slow=None, since=0)) == []
+
+
+def test_in_pipelines_the_host_all_of_whose_connections_are_slow_is_named() -> None:
+    (link,) = found_in(pipelines(slow=1))
+    assert link.ranks == (2, 3)
+    assert found_in(pipelines(slow=None)) == []
+
+
+def test_a_pipeline_that_was_always_slow_is_compared_with_its_equals() -> None:
+    (link,) = found_in(pipelines(slow=3, since=0))
+    assert link.ranks == (6, 7)
+
+
+def test_all_transfers_a_little_slower_are_a_busy_machine() -> None:
+    seen, found = moved(a_ring(slow=None, since=0))
+    late = np.arange(STEPS) >= 50
+    busy = replace(found, took_ns=found.took_ns * np.where(late[found.column], 1.12, 1.0))
+    judged = np.arange(STEPS) >= seen.line.warm_up
+    assert suspects(busy, judged & late, judged & ~late, 0.02 * PERIOD).bits < 1
+
+
+def test_clocks_without_collectives_are_aligned_by_sends_in_both_directions() -> None:
+    ahead = (0.0, 15.0, -8.0, 120.0)
+    _, clocks, skipped = align(pipelines(slow=None, ahead_ms=ahead))
+    assert skipped == ()
+    assert [round(one.offset_ns / MS) for one in clocks] == [0, 15, -8, 120]
