@@ -37,7 +37,7 @@ lint: .venv/.lint
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/clang-format --dry-run -Werror $(wildcard native/*/*.?pp tests/native/*.cpp benchmarks/*.cpp) \
+	$(BIN)/clang-format --dry-run -Werror $(wildcard native/*/*.?pp tests/native/*.cpp tests/fuzz/*.cpp benchmarks/*.cpp) \
 		src/stepscope/collect/native/*.cpp
 
 wheel:
@@ -49,9 +49,13 @@ lab: .venv/.test
 # limits are those of a hung or leaking parser, not of a busy machine
 fuzz: .venv/.fuzz
 	for target in $$($(BIN)/python -m tests.fuzz); do \
-		$(BIN)/python -m tests.fuzz $$target -max_total_time=6 -timeout=60 -rss_limit_mb=4096 \
+		$(BIN)/python -m tests.fuzz $$target -max_total_time=4 -timeout=60 -rss_limit_mb=4096 \
 			-verbosity=0 -print_final_stats=0 || exit 1; \
 	done
+	$(CXX) -std=c++17 -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all \
+		-I native/src -o .venv/scanner tests/fuzz/scanner.cpp $(wildcard native/src/*.cpp)
+	$(BIN)/python -m tests.fuzz kineto --events > .venv/events
+	.venv/scanner 6 $$(date +%s) .venv/events
 
 bench: .venv/.demo
 	$(BIN)/python benchmarks/overhead.py

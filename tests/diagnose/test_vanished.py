@@ -79,6 +79,12 @@ def test_the_first_to_end_is_named(how: dict[str, Any], cause: str, says: str) -
     assert verdict.summary == f"{says}; the others were terminated"
 
 
+def test_memory_belongs_to_the_host() -> None:
+    verdict = the_verdict(exits(JOB, (3, 100, OUT_OF_MEMORY), (0, 300, TERMINATED)))
+    (host,) = verdict.hosts
+    assert [(device.type, device.name) for device in verdict.devices] == [("host", host)]
+
+
 def test_ranks_that_lost_their_peer_are_victims_even_if_they_seem_to_be_first() -> None:
     """Freeing the memory of a killed process takes longer than an exception of its peer."""
     others = [(rank, 90, LOST_ITS_PEER) for rank in (0, 1, 2)]

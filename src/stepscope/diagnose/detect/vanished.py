@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from stepscope.diagnose.detect import hang
-from stepscope.diagnose.finding import Cause, Decision, Ended, Stuck
+from stepscope.diagnose.finding import Cause, Decision, Device, Ended, Stuck
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.operators.endings import observed_before
@@ -183,12 +183,19 @@ def _finding(window: Window, culprits: Sequence[Exit], exits: Sequence[Exit]) ->
     score = UNKNOWN_CONFIDENCE if first.is_unknown else CONFIDENCE
     return Stuck(
         method="vanished", cause=cause, detail=first.detail or says, ranks=ranks,
+        devices=_devices(window, ranks, cause),
         steps=None if step is None else (step, step),
         time_ns=(first.ts_ns, max(one.ts_ns for one in exits)), victims=victims, score=score,
         decisions=(Decision("earliest-cause", True, says=f"{name_ranks(ranks)} ended first"),),
         values={"status": first.status, "signal": first.signal, "announced": first.announced},
         says=says, ended=ended,
     )  # fmt: skip
+
+
+def _devices(window: Window, ranks: Sequence[int], cause: Cause) -> tuple[Device, ...]:
+    """The hosts whose memory ran out; no device is known to be at fault otherwise."""
+    hosts = dict.fromkeys(window.host_of(rank) for rank in ranks if cause == "host")
+    return tuple(Device("host", host, CONFIDENCE) for host in hosts if host is not None)
 
 
 def _how(one: Exit) -> tuple[str, Ended, Cause]:
