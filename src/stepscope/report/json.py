@@ -45,6 +45,7 @@ _VERDICT_KEYS = (
     "kind", "cause", "ranks", "hosts", "group", "devices", "phase", "kernels", "function",
     "steps", "time_ns", "slowdown", "lost_fraction", "confidence", "victims", "summary",
     "advice", "evidence", "decisions", "lasted_ns", "lost_rank_ns", "stack",
+    "lost_of",
 )  # fmt: skip
 
 
