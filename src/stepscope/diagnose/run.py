@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import repeat
+from statistics import NormalDist
 from typing import TypeVar
 
 import numpy as np
@@ -62,6 +63,7 @@ from stepscope.diagnose.prepare.device_steps import device_steps
 from stepscope.diagnose.prepare.gauges import by_rank
 from stepscope.diagnose.settings import DEFAULT, Settings
 from stepscope.diagnose.suspect import Suspect
+from stepscope.diagnose.thresholds import FAST
 from stepscope.window import Floats, Window
 
 FEW_STEPS = 10
@@ -94,7 +96,7 @@ def diagnose(window: Window, settings: Settings = DEFAULT) -> Diagnosis:
     known = ledger(series, job.line.warm_up, verdicts, planned)
     unaccounted = ""
     if state == "healthy":
-        unaccounted = _unaccounted(job, settings) or _unexplained(known)
+        unaccounted = _unaccounted(job, settings) or _unexplained(job, known)
     return Diagnosis(
         job_id=window.job.job_id,
         ranks=len(window.ranks),
@@ -335,13 +337,17 @@ def _unaccounted(job: Observed, settings: Settings) -> str:
     return ""
 
 
-def _unexplained(known: Ledger | None) -> str:
+def _unexplained(job: Observed, known: Ledger | None) -> str:
     """The same of a job of which enough was recorded, but which loses too much to nobody knows
-    what."""
-    if known is None or known.unexplained_fraction <= MOST_UNEXPLAINED:
+    what: more than the scatter from one step to the next lies above its own lower quartile."""
+    period = job.line.job_period_ns[job.line.warm_up :]
+    if known is None or period.size < FEW_STEPS:
         return ""
-    lost = 100 * known.unexplained_fraction
-    return f"{lost:.0f} % of the step time is lost, and nothing recorded explains it"
+    scatter = stats.sigma(np.diff(period)) / np.sqrt(2) / max(known.step_ns, 1)
+    lost = known.unexplained_fraction
+    if lost <= MOST_UNEXPLAINED + NormalDist().inv_cdf(1 - FAST) * scatter:
+        return ""
+    return f"{100 * lost:.0f} % of the step time is lost, and nothing recorded explains it"
 
 
 def _struck(job: Observed, blamed: Sequence[Finding]) -> frozenset[int]:

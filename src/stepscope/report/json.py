@@ -44,7 +44,7 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
 _VERDICT_KEYS = (
     "kind", "cause", "ranks", "hosts", "group", "devices", "phase", "kernels", "function",
     "steps", "time_ns", "slowdown", "lost_fraction", "confidence", "victims", "summary",
-    "advice", "evidence", "decisions", "lasted_ns", "lost_rank_ns", "stack", "ended",
+    "advice", "evidence", "decisions", "lasted_ns", "lost_rank_ns", "stack", "ended", "lost_of",
 )  # fmt: skip
 
 

@@ -60,6 +60,8 @@ simulator."""
 STALL_NS = 10**9
 """A single run that counts takes a second longer: less happens to any process on a busy machine.
 Our simulator."""
+MOSTLY = 0.5
+"""Part of a rank's spikes that its host must share to have a stall together. Our simulator."""
 UNLIKE = 5.0
 """And so many times the longest run of any other rank in the window. Our simulator."""
 
@@ -272,7 +274,9 @@ def _alone(
     hit = spikes.hit[row]
     if longest[row] < STALL_NS or (row in designated and _round(series.steps[hit])):
         return
-    own_units = (unit for unit in units if row in unit and (spikes.of_unit(unit) & hit).any())
+    own_units = (
+        unit for unit in units if row in unit and spikes.of_unit(unit)[hit].mean() > MOSTLY
+    )
     unit = next(own_units, np.array([row]))
     others = np.delete(longest, unit)
     if longest[row] >= UNLIKE * others.max(initial=0.0):
