@@ -33,7 +33,7 @@ class MoreData:
     needs = Needs("comm_ops.bytes", ranks=2)
 
     def explain(self, job: Observed, suspect: Suspect) -> Explained | None:
-        if suspect.phase == DATA_LOAD:
+        if suspect.phase == DATA_LOAD or self.needs.missing(job.window):
             return None
         moved = job.once("moved", suspect, lambda: _exchanged(job, suspect))
         others = job.peers_of(suspect.row, suspect.phase)
