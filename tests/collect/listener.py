@@ -67,7 +67,7 @@ class Heard:
             self.hellos.append(decode_hello(payload))
         elif header.kind == PacketKind.NAMES:
             self.told.append(decode_names(payload))
-        else:
+        elif header.kind == PacketKind.RECORDS:
             self.rows += records(payload)
 
     @property

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.wire.frames import (
+    MAX_MEMBERS,
     MAX_PAYLOAD_BYTES,
     AtRisk,
     GroupInfo,
@@ -34,8 +35,10 @@ _record = st.tuples(
     st.sampled_from(RecordKind), st.integers(0, 0xFFFF), st.integers(0, 0xFFFFFFFF), *[_int64] * 7
 )
 _risk = st.builds(AtRisk, _time, _time, st.dictionaries(_text, _number, max_size=3))
+_world = st.integers(0, MAX_MEMBERS)
 _hello = st.builds(
-    Hello, *[_text] * 3, *[_number] * 5, _time, _time, _number, st.none() | _risk, _text
+    Hello, *[_text] * 3, _number, _world, *[_number] * 3, _time, _time, _number,
+    st.none() | _risk, _text,
 )  # fmt: skip
 _group = st.builds(GroupInfo, _text, _text, st.lists(_number, max_size=30).map(tuple))
 _names = st.builds(
