@@ -77,15 +77,18 @@ def covered(line: Timeline, row: Ints, start: Ints, end: Ints) -> Floats:
     return line.period_ns - uncovered(line, axis, busy)
 
 
-def stretch(job: Observed, spent: Floats, ordinary: float) -> Stretch | None:
+def stretch(job: Observed, spent: Floats, ordinary: float, planned: bool = True) -> Stretch | None:
     """Where the job spends most beyond the ordinary share of its steps; None: nowhere.
 
     Args:
         spent: by all ranks in each step, in ns.
+        planned: whether what makes a single step long may be planned.
     """
     skip = job.line.warm_up
     period = job.line.job_period_ns[skip:]
-    share = np.where(_usual(period), spent[skip:] / np.maximum(period, 1.0), np.nan)
+    share = spent[skip:] / np.maximum(period, 1.0)
+    if planned:
+        share = np.where(_usual(period), share, np.nan)
     if np.isfinite(share).sum() < WITHIN:
         return None
     worst = stats.worst_stretch(_over_neighbours(share, np.nanmean)[None], ordinary)

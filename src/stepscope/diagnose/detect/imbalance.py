@@ -10,11 +10,12 @@ Cost: a few passes over `[rank, step]`. Cannot see: experts, and stages of inter
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from stepscope.diagnose.account.belief import odds, unusual_bits
+from stepscope.diagnose.account import waste
+from stepscope.diagnose.account.belief import ORDINARY, odds
 from stepscope.diagnose.account.model import Model
 from stepscope.diagnose.detect.regression.uneven import changes, together, two_passes
 from stepscope.diagnose.finding import Decision, Waste
@@ -22,11 +23,17 @@ from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import LEAST_SCORE
+from stepscope.diagnose.views.unnamed import BETWEEN
 from stepscope.window import Floats, Ints
 
 PARTS = 4
 """Parts of the steps in each of which a stage must have more work: a change is found by half of
 them. Statistics."""
+BOTH_WAYS = 0.25
+"""Unequal work makes some ranks faster than the median, too, by this part of what it adds to
+others: lengths are skewed, stalls are all on one side. Statistics."""
+FASTEST = 0.1
+"""The quantile of steps in which lengths happened to be nearly equal. Our choice."""
 UNEVEN = 0.1
 """Stages are cut by whole layers: unevenness by this share is ordinary. Measured on real data."""
 
@@ -84,30 +91,57 @@ def _stage(
 
 
 class UnequalWork:
-    """In each step a different rank has the most to do, from the start of the job."""
+    """In each step a different rank has the most to do, from the start or for a part of the job."""
 
     name = "unequal-work"
-    needs = Needs("phases", ranks=2)
+    needs = Needs("steps", ranks=2)
 
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[Waste]:
-        parts, model = two_passes(job), Model.of(job)
+        parts, model = _work(job), Model.of(job)
         if parts is None:
             return
-        skip = job.line.warm_up
-        forward, backward = (part[:, skip:] for part in parts)
-        groups = model.stages
-        own = forward + backward
-        excess = np.full(own.shape, np.nan)
-        even = own.copy()
-        for rows in groups:
-            even[rows] = np.minimum(own[rows], stats.column_median(own[rows]))
-            excess[rows] = own[rows] - stats.column_median(own[rows])
-        if not changes(job, excess) or not together(forward, backward, groups):
+        own = np.asarray(sum(parts))
+        excess, even = np.full(own.shape, np.nan), own.copy()
+        for rows in model.stages:
+            middle = stats.column_median(own[rows])
+            even[rows], excess[rows] = np.minimum(own[rows], middle), own[rows] - middle
+        gain = np.maximum(model.step_ns(own) - model.step_ns(even), 0.0)
+        if len(parts) == 1:
+            gain = np.minimum(gain, _above_fastest(job))
+        part = waste.stretch(job, gain, ORDINARY, planned=False)
+        if part is None:
             return
-        loss = _loss(job, model, own, even)
-        slowdown = 1 / max(1 - loss, 0.01)
+        inside = slice(part.first, part.stop)
+        if not changes(job, excess[:, inside]):
+            return
+        if not _is_work([one[:, inside] for one in parts], excess[:, inside], model.stages):
+            return
         says = "in each step all ranks wait for a different one that has more work to do"
-        yield _waste(job, self.name, (), unusual_bits(loss), loss, slowdown, says)
+        detail = f"{says}; it costs {100 * part.loss:.0f} % of the step time"
+        yield waste.found(job, self.name, "load_imbalance", part, part.loss, says, detail)
+
+
+def _work(job: Observed) -> tuple[Floats, ...] | None:
+    """Own time in two passes, or between collectives; None where neither is known."""
+    if BETWEEN in job.own.phases:
+        return (job.own.own[job.own.phases.index(BETWEEN)],)
+    return two_passes(job)
+
+
+def _above_fastest(job: Observed) -> Floats:
+    """By how much each step is longer than the fastest: operators may hide computing, and then what
+    lies between them says nothing about the length of a step."""
+    period = job.line.job_period_ns
+    return np.maximum(period - np.nanquantile(period[job.line.warm_up :], FASTEST), 0.0)
+
+
+def _is_work(parts: Sequence[Floats], excess: Floats, groups: list[Ints]) -> bool:
+    """Whether ranks have unequal work: stalls make no rank faster, and hit one pass of a step."""
+    if len(parts) == 2:
+        return together(parts[0], parts[1], groups)
+    known = np.isfinite(excess).any(axis=0)
+    above, below = np.nanmax(excess[:, known], axis=0), -np.nanmin(excess[:, known], axis=0)
+    return stats.median(below) >= BOTH_WAYS * stats.median(above) > 0
 
 
 def _loss(job: Observed, model: Model, own: Floats, healed: Floats) -> float:

@@ -18,7 +18,8 @@ from stepscope.diagnose.detect.straggler import log_ratios
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.views.peers import replicas
-from stepscope.trace import BACKWARD, FORWARD
+from stepscope.diagnose.views.unnamed import UNNAMED
+from stepscope.trace import BACKWARD, DATA_LOAD, FORWARD, OPTIMIZER
 from stepscope.window import Floats, Ints
 
 TOGETHER = 0.5
@@ -54,11 +55,18 @@ def risen_excess_ns(job: Observed, split: int, culprits: Collection[int] = ()) -
 
 
 def two_passes(job: Observed) -> tuple[Floats, Floats] | None:
-    """Own time in the forward and the backward pass; None where they are not known."""
+    """Own time in the forward and the backward pass; None where they are not known.
+
+    Under other names they are the two phases with the most own time.
+    """
     known = job.own.phases
-    if FORWARD not in known or BACKWARD not in known:
+    if FORWARD in known and BACKWARD in known:
+        return job.own.own[known.index(FORWARD)], job.own.own[known.index(BACKWARD)]
+    named = [at for at, phase in enumerate(known) if phase not in (*UNNAMED, DATA_LOAD, OPTIMIZER)]
+    largest = sorted(named, key=lambda at: -float(np.nansum(job.own.own[at])))[:2]
+    if len(largest) < 2:
         return None
-    return job.own.own[known.index(FORWARD)], job.own.own[known.index(BACKWARD)]
+    return job.own.own[largest[0]], job.own.own[largest[1]]
 
 
 def _excess(own: Floats, groups: list[Ints]) -> Floats:

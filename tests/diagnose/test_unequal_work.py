@@ -1,0 +1,77 @@
+"""Samples of unequal length in each step: under any names, for a part of the job, by operators."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from stepscope.diagnose.run import diagnose
+from stepscope.trace import Host, Job
+from stepscope.window import Floats, Table, Window
+
+from .jobs import MS, START, a_table
+
+RANKS, STEPS = 8, 80
+
+
+def lengths(spread: float, first: int = 0, stop: int = STEPS) -> Floats:
+    """By how much longer the samples of each rank are in each step, `[rank, step]`."""
+    drawn = np.random.default_rng(4).normal(size=(RANKS, STEPS))
+    noise = np.random.default_rng(5).normal(size=(RANKS, STEPS))
+    inside = (np.arange(STEPS) >= first) & (np.arange(STEPS) < stop)
+    factors: Floats = np.exp(np.where(inside, spread * drawn, 0.01 * noise))
+    return factors
+
+
+def stalls(ms: float) -> Floats:
+    """As factors: in each step another rank is held up."""
+    factors = np.ones((RANKS, STEPS))
+    factors[np.random.default_rng(6).integers(0, RANKS, STEPS), np.arange(STEPS)] += ms / 60
+    return factors
+
+
+def played(factors: Floats, by_operators: bool = False) -> Window:
+    """Rows of a collector that calls its phases `f` and `b`, or records only the collectives."""
+    phases, comm, steps, now = [], [], [], START
+    for step in range(STEPS):
+        took = (60 * MS * factors[:, step]).astype(np.int64)
+        end = int((now + took).max()) + 5 * MS
+        for rank in range(RANKS):
+            middle, met = now + int(took[rank]) // 3, now + int(took[rank])
+            phases += [
+                (rank, step, "f", now, middle - now),
+                (rank, step, "b", middle, met - middle),
+            ]
+            comm.append((rank, step, "dp-0", step, "AllReduce", -1, met, met, end))
+            steps.append((rank, step, now, end - now))
+        now = end
+    tables: dict[str, Table] = {"steps": a_table("rank step start_ns duration_ns", steps)}
+    if by_operators:
+        names = "rank step group seq op peer enqueue_ns start_ns end_ns"
+        tables["comm_ops"] = a_table(names, comm)
+    else:
+        tables["phases"] = a_table("rank step phase start_ns duration_ns", phases)
+    return Window(Job("uneven", RANKS, (Host("h", tuple(range(RANKS))),)), tables)
+
+
+@pytest.mark.parametrize("by_operators", [False, True])
+def test_lengths_that_change_in_each_step_are_found_from_the_first_step(by_operators: bool) -> None:
+    (verdict,) = diagnose(played(lengths(0.4), by_operators)).verdicts
+    assert (verdict.cause, verdict.ranks) == ("load_imbalance", ())
+    assert verdict.lost_fraction is not None and 0.2 < verdict.lost_fraction < 0.6
+
+
+def test_lengths_that_change_for_a_part_of_the_job() -> None:
+    (verdict,) = diagnose(played(lengths(0.4, 40, 70))).verdicts
+    assert (verdict.cause, verdict.ranks) == ("load_imbalance", ())
+    assert verdict.steps is not None
+    assert np.abs(np.array(verdict.steps) - (40, 69)).max() <= 3
+
+
+def test_a_rank_that_stalls_makes_no_other_rank_faster() -> None:
+    found = diagnose(played(stalls(40), by_operators=True)).verdicts
+    assert all(one.cause != "load_imbalance" for one in found)
+
+
+def test_slightly_unequal_lengths_are_ordinary() -> None:
+    assert diagnose(played(lengths(0.04))).verdicts == ()
