@@ -14,6 +14,7 @@ import pytest
 from stepscope.cli import deaths, main
 from stepscope.cli.launch import HostProcessor
 from stepscope.processor.settings import Settings
+from stepscope.store import JobWriter, job_location
 
 SETTINGS = Settings(
     sample_stacks=False, traces=False, keep_kernels=True,
@@ -88,3 +89,30 @@ def test_the_diagnosis_names_the_recorder_that_died(
     skipped = json.loads(capsys.readouterr().out)["skipped"]
     (dead,) = (one for one in skipped if one["method"].startswith("recorder on "))
     assert dead["why"].startswith("killed (SIGKILL) at 2025-12-17 19:33:20 UTC")
+
+
+def test_the_diagnosis_says_which_ranks_other_processes_claimed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As processors count them: every new one that is refused is one more."""
+    assert main(["simulate", "--ranks", "4", "--steps", "20", "--out", str(tmp_path / "job")]) == 0
+    claims = [(1, 1), (2, 1), (3, 1), (3, 2)]
+    writer = JobWriter(job_location(str(tmp_path), "job"), "host-000")
+    writer.append("hardware", {
+        "rank": [rank for rank, _ in claims], "host": ["host-000"] * 4,
+        "metric": ["rank_claims_refused"] * 4, "ts_ns": [1_766_000_000 * 10**9] * 4,
+        "value": [float(count) for _, count in claims],
+    })  # fmt: skip
+    assert writer.close().ok
+    capsys.readouterr()
+    main(["diagnose", str(tmp_path / "job"), "--json"])
+    printed = capsys.readouterr()
+    refused = {one["method"]: one["why"] for one in json.loads(printed.out)["skipped"]
+               if one["method"].startswith("rank ")}  # fmt: skip
+    assert list(refused) == ["rank 1", "rank 2", "rank 3"]
+    assert refused["rank 3"].startswith("also claimed by 2 other live processes, not recorded")
+    once, twice = (line for line in printed.err.splitlines() if "also claimed by" in line)
+    assert once.startswith("stepscope: warning: rank 1, rank 2: also claimed by 1 other live")
+    assert twice.startswith("stepscope: warning: rank 3: also claimed by 2 other")
+    main(["diagnose", str(tmp_path / "job")])
+    assert "rank 3: also claimed by 2 other live processes" in capsys.readouterr().out

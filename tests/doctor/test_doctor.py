@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 from stepscope.cli import main
 from stepscope.cli.counters import why_not
 from stepscope.doctor import Check, Machine, State, checks, examine
+from stepscope.processor.sockets.listener import LONGEST_SOCKET_PATH
 
 Answer = Callable[[Machine], Machine]
 
@@ -51,6 +54,11 @@ def server(laptop: Machine) -> Machine:
 def write(root: Path, path: str, text: str) -> None:
     (root / path).parent.mkdir(parents=True, exist_ok=True)
     (root / path).write_text(text)
+
+
+def move_behind_a_link(folder: Path) -> None:
+    folder.rename(folder.with_name("elsewhere"))
+    folder.symlink_to("elsewhere")
 
 
 def look(machine: Machine) -> dict[str, Check]:
@@ -131,6 +139,40 @@ def test_a_gpu_without_a_driver_is_trouble(laptop: Machine) -> None:
 def test_permission_to_inspect_ranks(laptop: Machine, scope: str, state: str) -> None:
     write(laptop.root, "proc/sys/kernel/yama/ptrace_scope", scope)
     assert look(laptop)["stacks"].state == state
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said", "advised"),
+    [
+        (lambda folder: folder.chmod(0o750), "(mode 750)", "chmod 700 "),
+        (lambda folder: os.chown(folder, 12345, 12345), "belongs to user 12345", "remove it"),
+        (move_behind_a_link, "is a symbolic link", "name the folder itself"),
+        (lambda folder: (folder.rmdir(), folder.touch()), "is no folder", "remove it"),
+    ],
+)
+def test_the_socket_needs_a_folder_without_other_users(
+    laptop: Machine, tmp_path: Path, spoil: Callable[[Path], None], said: str, advised: str
+) -> None:
+    folder = tmp_path / "sockets"
+    machine = replace(laptop, socket=folder / "p.sock")
+    assert states(machine)["socket"] is State.WORKS, "it will be created"
+    folder.mkdir(mode=0o700)
+    assert states(machine)["socket"] is State.WORKS
+    try:
+        spoil(folder)
+    except PermissionError:
+        pytest.skip("only root can give a folder to another user")
+    check = look(machine)["socket"]
+    assert check.state is State.BLOCKED and said in check.found
+    assert check.advice is not None and advised in check.advice and "--socket" in check.advice
+
+
+def test_a_socket_path_that_the_processor_refuses_is_too_long(laptop: Machine) -> None:
+    folder = f"{tempfile.gettempdir()}/"
+    longest = folder + "x" * (LONGEST_SOCKET_PATH - len(folder) - len("/p.sock")) + "/p.sock"
+    assert states(replace(laptop, socket=Path(longest)))["socket"] is State.WORKS
+    longer = Path(folder + "x" + longest.removeprefix(folder))
+    assert states(replace(laptop, socket=longer))["socket"] is State.BLOCKED
 
 
 def test_a_capability_makes_up_for_a_strict_setting(laptop: Machine) -> None:

@@ -193,10 +193,22 @@ def _show(diagnosis: Diagnosis, as_json: bool, html: Path | None) -> None:
         write_html(diagnosis, html)
         exits.print_stderr(f"wrote {html}")
     if diagnosis.unaccounted:
-        exits.print_stderr(f"stepscope: unknown, not healthy: {diagnosis.unaccounted}")
+        exits.print_stderr(f"unknown, not healthy: {diagnosis.unaccounted}")
+    _warn_of_claims(diagnosis)
     if as_json:
         print_json(diagnosis, indent=2)
     else:
         from stepscope.cli.terminal import print_report
 
         print_report(diagnosis)
+
+
+def _warn_of_claims(diagnosis: Diagnosis) -> None:
+    """Says which ranks are those of one process although several ran as them."""
+    from stepscope.diagnose.overview.recorders import CLAIMED
+    from stepscope.report.story import skipped_by_reason
+    from stepscope.report.units import names
+
+    for why, ranks in skipped_by_reason(diagnosis).items():
+        if why.startswith(CLAIMED):
+            exits.print_stderr(f"warning: {names(ranks)}: {why}")

@@ -56,7 +56,7 @@ from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.overview.limits import limits
 from stepscope.diagnose.overview.overview import last_arrivals, rank_times
 from stepscope.diagnose.overview.own_cost import own_cost
-from stepscope.diagnose.overview.recorders import dead_recorders
+from stepscope.diagnose.overview.recorders import not_recorded
 from stepscope.diagnose.prepare.align import align
 from stepscope.diagnose.prepare.clean import clean
 from stepscope.diagnose.prepare.device_steps import device_steps
@@ -105,7 +105,7 @@ def diagnose(window: Window, settings: Settings = DEFAULT) -> Diagnosis:
         windows=_windows(job, found, verdicts),
         verdicts=verdicts,
         clocks=clocks,
-        skipped=(*dropped, *unaligned, *dead_recorders(window), *_skipped(job, found)),
+        skipped=(*dropped, *unaligned, *not_recorded(window), *_skipped(job, found)),
         series=series,
         rank_phases=tuple(_rank_phases(job)),
         rank_times=times,

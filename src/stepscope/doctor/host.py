@@ -8,12 +8,12 @@ from pathlib import Path
 from stepscope.doctor.finding import Check, Subject
 from stepscope.doctor.machine import SYS_PTRACE, Machine
 from stepscope.processor.hardware.ports import ACTIVE
+from stepscope.processor.sockets.listener import LONGEST_SOCKET_PATH
+from stepscope.processor.sockets.private import trouble_of
 
 GB = 10**9
 LEAST_FREE_BYTES = GB
 """One rank records several hundred MB per day."""
-LONGEST_SOCKET = 107
-"""Length of sun_path in unix(7), without the final null byte."""
 _PTRACE_ADMIN_ONLY, _PTRACE_DISABLED = 2, 3
 """Values of /proc/sys/kernel/yama/ptrace_scope; 3 cannot be changed until the next boot."""
 
@@ -50,12 +50,17 @@ def stacks(machine: Machine) -> Check:
 
 
 def socket(machine: Machine) -> Check:
+    """Checks that its folder is this user's alone; one that does not exist is created like that."""
     subject = Subject("socket", "the connection from ranks to the processor")
     path, folder = machine.socket, _nearest(machine.socket.parent)
-    if len(os.fsencode(path)) > LONGEST_SOCKET:
+    if len(os.fsencode(path)) > LONGEST_SOCKET_PATH:
         return subject.blocked(
             f"{path} is too long", "stepscope run --socket /tmp/mine/stepscope.sock …"
         )
+    trouble = trouble_of(path.parent) if os.path.lexists(path.parent) else None
+    if trouble is not None:
+        advice = f"{trouble.advice}, or stepscope run --socket PATH …, in a folder with mode 0700"
+        return subject.blocked(f"{trouble.found}: nothing would be recorded", advice)
     if not os.access(folder, os.W_OK | os.X_OK):
         return subject.blocked(
             f"no permission to write to {folder}",

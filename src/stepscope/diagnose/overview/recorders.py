@@ -1,4 +1,4 @@
-"""Recorders that died while the job ran: what their ranks did in these seconds may be missing."""
+"""What recorders did not record: they died while the job ran, or refused a process."""
 
 from __future__ import annotations
 
@@ -9,8 +9,17 @@ from datetime import datetime, timezone
 from stepscope.diagnose.finding import Skipped
 from stepscope.window import NULL, Table, Window
 
+CLAIMED = "also claimed by "
+"""How the reason begins if several live processes claimed a rank."""
+_REFUSED = "rank_claims_refused"
 
-def dead_recorders(window: Window) -> Iterator[Skipped]:
+
+def not_recorded(window: Window) -> Iterator[Skipped]:
+    yield from _dead_recorders(window)
+    yield from _refused_processes(window)
+
+
+def _dead_recorders(window: Window) -> Iterator[Skipped]:
     """One note for each processor whose death is recorded in `exits`."""
     table = window.table("exits")
     if table is None:
@@ -20,6 +29,21 @@ def dead_recorders(window: Window) -> Iterator[Skipped]:
         moment = datetime.fromtimestamp(int(table.ints("ts_ns")[row]) / 1e9, timezone.utc)
         why = f"{_how(table, row)} at {moment:%Y-%m-%d %H:%M:%S} UTC; rows of the seconds before "
         yield Skipped(f"recorder on {host or 'a host'}", why + "may be missing")
+
+
+def _refused_processes(window: Window) -> Iterator[Skipped]:
+    """One note for each rank that more than one live process claimed at the same time."""
+    table = window.table("hardware")
+    if table is None:
+        return
+    rows = table.take(table.strings("metric").equals(_REFUSED) & (table.ints("rank") >= 0))
+    most: dict[int, float] = {}
+    for rank, number in zip(rows.ints("rank").tolist(), rows.floats("value"), strict=True):
+        most[rank] = max(number, most.get(rank, 1.0))
+    for rank, number in sorted(most.items()):
+        others = "1 other live process" if number <= 1 else f"{number:.0f} other live processes"
+        why = f"{CLAIMED}{others}, not recorded; two runs under one job name, or a rank started "
+        yield Skipped(f"rank {rank}", why + "twice")
 
 
 def _how(table: Table, row: int) -> str:

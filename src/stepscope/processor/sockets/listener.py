@@ -13,7 +13,7 @@ from stepscope.processor.sockets.private import make_private, open_private
 
 BACKLOG = 256
 """Pending connections; a producer that finds the queue full tries again in a second."""
-_LONGEST_SOCKET_PATH = 100
+LONGEST_SOCKET_PATH = 100
 """sun_path holds 108 bytes; the rest is for the suffix of the lock file."""
 
 
@@ -28,9 +28,9 @@ def take_lock(path: Path) -> IO[str]:
         AlreadyRunningError: another processor holds it.
         UsageError: the socket cannot be created there.
     """
-    if len(str(path).encode()) > _LONGEST_SOCKET_PATH:
+    if len(str(path).encode()) > LONGEST_SOCKET_PATH:
         raise UsageError(
-            f"cannot listen on {path}: a socket's path has at most {_LONGEST_SOCKET_PATH} bytes; "
+            f"cannot listen on {path}: a socket's path has at most {LONGEST_SOCKET_PATH} bytes; "
             "try a shorter --socket"
         )
     make_private(path)

@@ -9,8 +9,16 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
+from typing import NamedTuple
 
 from stepscope.errors import UsageError
+
+
+class Trouble(NamedTuple):
+    """What is wrong with a folder, and what to do about it."""
+
+    found: str
+    advice: str
 
 
 def make_private(socket: Path) -> None:
@@ -22,12 +30,12 @@ def make_private(socket: Path) -> None:
     folder = socket.parent
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = folder.lstat()
+        trouble = trouble_of(folder)
     except OSError as error:
         raise UsageError(f"cannot listen on {socket}: {error.strerror}; try --socket") from error
-    trouble = _trouble(folder, found)
     if trouble is not None:
-        raise UsageError(f"cannot listen on {socket}: {trouble}, or choose another --socket")
+        message = f"{trouble.found}; {trouble.advice}, or choose another --socket"
+        raise UsageError(f"cannot listen on {socket}: {message}")
 
 
 def open_private(path: Path, flags: int) -> int:
@@ -39,13 +47,22 @@ def open_private(path: Path, flags: int) -> int:
     return os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
 
-def _trouble(folder: Path, found: os.stat_result) -> str | None:
-    """What is wrong and what to do; None if the folder is ours alone."""
+def trouble_of(folder: Path) -> Trouble | None:
+    """Why an existing folder is not private; None if it is ours alone.
+
+    Raises:
+        OSError: it does not exist, or cannot be examined.
+    """
+    found = folder.lstat()
     if stat.S_ISLNK(found.st_mode):
-        return f"{folder} is a symbolic link; name the folder itself"
+        return Trouble(f"{folder} is a symbolic link", "name the folder itself")
+    if not stat.S_ISDIR(found.st_mode):
+        return Trouble(f"{folder} is no folder", "remove it")
     if found.st_uid != os.geteuid():
-        return f"{folder} belongs to user {found.st_uid}; remove it"
-    if stat.S_IMODE(found.st_mode) & 0o077:
-        mode = stat.S_IMODE(found.st_mode)
-        return f"other users have access to {folder} (mode {mode:o}); chmod 700 {folder}"
+        return Trouble(f"{folder} belongs to user {found.st_uid}", "remove it")
+    mode = stat.S_IMODE(found.st_mode)
+    if mode & 0o077:
+        return Trouble(
+            f"other users have access to {folder} (mode {mode:o})", f"chmod 700 {folder}"
+        )
     return None
