@@ -19,7 +19,7 @@ from stepscope.trace import Job
 from stepscope.window import Window
 from stepscope.wire.frames import MAX_PACKET_BYTES, PacketKind, pack, unpack
 
-PATIENCE_SECONDS = 15.0
+PATIENCE_SECONDS = 60.0
 """Nothing is measured by it: what takes longer hangs."""
 
 
