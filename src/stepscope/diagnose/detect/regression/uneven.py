@@ -14,11 +14,12 @@ from collections.abc import Collection
 
 import numpy as np
 
+from stepscope.diagnose.account.work import two_passes
 from stepscope.diagnose.detect.straggler import log_ratios
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.views.peers import replicas
-from stepscope.trace import BACKWARD, FORWARD
+from stepscope.trace import FORWARD
 from stepscope.window import Floats, Ints
 
 TOGETHER = 0.5
@@ -51,14 +52,6 @@ def risen_excess_ns(job: Observed, split: int, culprits: Collection[int] = ()) -
         return 0.0
     worst = np.nan_to_num(excess, nan=0.0).max(axis=0)
     return stats.median(worst[split:]) - stats.median(worst[job.line.warm_up : split])
-
-
-def two_passes(job: Observed) -> tuple[Floats, Floats] | None:
-    """Own time in the forward and the backward pass; None where they are not known."""
-    known = job.own.phases
-    if FORWARD not in known or BACKWARD not in known:
-        return None
-    return job.own.own[known.index(FORWARD)], job.own.own[known.index(BACKWARD)]
 
 
 def _excess(own: Floats, groups: list[Ints]) -> Floats:
