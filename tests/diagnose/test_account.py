@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -14,8 +16,9 @@ from stepscope.diagnose.finding import StepSeries, Verdict
 from stepscope.diagnose.run import diagnose
 from stepscope.diagnose.views.own_time import own_time
 from stepscope.diagnose.views.timeline import timeline
-from stepscope.trace import BACKWARD, FORWARD, Host, Job, ProcessGroup
-from stepscope.window import Floats, Window
+from stepscope.diagnose.views.unnamed import OUTSIDE
+from stepscope.trace import BACKWARD, FORWARD, Host, Job, ProcessGroup, Schedule
+from stepscope.window import Floats, Strings, Table, Window
 
 from .jobs import MS, START, a_table
 
@@ -97,6 +100,33 @@ def test_waiting_that_nobody_marked_is_inferred() -> None:
     assert verdict.lost_fraction == pytest.approx(40 / 104, abs=0.05)
 
 
+def test_steps_whose_rows_were_lost_are_no_time_of_their_own() -> None:
+    window = logged(np.random.default_rng(0).random((4, 60)) * 2)
+    steps = window.tables["steps"]
+    lost = (steps.ints("rank") == 2) & (abs(steps.ints("step") - 35) < 5)
+    window = Window(window.job, {**window.tables, "steps": steps.take(~lost)})
+    own = own_time(window, timeline(window))
+    outside = own.own[own.phases.index(OUTSIDE)]
+    assert np.isnan(outside[2, 31:40]).all() and np.isfinite(outside[1]).all()
+    assert diagnose(window).verdicts == ()
+
+
+@pytest.mark.parametrize("name", ["data", "iter_time/batch_gen", "epoch.batch_fetch"])
+def test_loading_is_known_by_the_names_that_frameworks_give_it(name: str) -> None:
+    late = np.random.default_rng(0).random((4, 60)) * 2
+    late[2, 20:] += 40
+    window = logged(late)
+    phases = window.tables["phases"]
+    codes = phases.strings("phase")
+    names = tuple(name if one == "fetch" else one for one in codes.values)
+    slow = (phases.ints("rank") == 2) & codes.equals("fetch") & (phases.ints("step") >= 20)
+    duration = phases.ints("duration_ns") + np.where(slow, 40 * MS, 0)
+    phases = phases.with_column("phase", Strings(codes.codes, names))
+    phases = phases.with_column("duration_ns", duration)
+    (verdict,) = diagnose(Window(window.job, {**window.tables, "phases": phases})).verdicts
+    assert (verdict.ranks, verdict.cause, verdict.phase) == ((2,), "data_loading", name)
+
+
 def test_nobody_late_is_healthy() -> None:
     diagnosis = diagnose(logged(np.random.default_rng(0).random((4, 60)) * 2))
     assert (diagnosis.state, diagnosis.verdicts) == ("healthy", ())
@@ -136,6 +166,25 @@ def test_a_stage_with_too_much_work_is_imbalance_and_no_slow_device() -> None:
     (verdict,) = diagnose(piped(1.5)).verdicts
     assert (verdict.cause, verdict.ranks) == ("load_imbalance", (2, 5))
     assert verdict.evidence[0].method == "stage-imbalance"
+
+
+def in_kernels(factor: float) -> Window:
+    """The same job as `piped`, of which only kernels and steps were recorded."""
+    window = piped(factor)
+    phases = window.tables["phases"]
+    names = np.zeros(len(phases), np.int32)
+    kernels = Table({
+        **{name: phases.ints(name) for name in ("rank", "step", "start_ns", "duration_ns")},
+        "kernel": Strings(names, ("gemm_bf16_nt",)), "stream": np.full(len(phases), 7),
+    })  # fmt: skip
+    job = replace(window.job, schedule=Schedule("1f1b", 4))
+    return Window(job, {"kernels": kernels, "steps": window.tables["steps"]})
+
+
+def test_kernels_alone_show_a_stage_with_too_much_work() -> None:
+    (verdict,) = diagnose(in_kernels(1.5)).verdicts
+    assert (verdict.cause, verdict.ranks) == ("load_imbalance", (2, 5))
+    assert diagnose(in_kernels(1.02)).verdicts == ()
 
 
 def test_stages_that_are_a_little_uneven_are_ordinary() -> None:

@@ -34,7 +34,7 @@ from stepscope.diagnose.detect.user_code import UserCode
 from stepscope.diagnose.detect.vanished import Vanished
 from stepscope.diagnose.explain.cpu import StarvedProcessor
 from stepscope.diagnose.explain.elimination import Elimination
-from stepscope.diagnose.explain.function import Compilation, SlowerFunction
+from stepscope.diagnose.explain.function import Collecting, Compilation, SlowerFunction
 from stepscope.diagnose.explain.gc_pauses import GcPauses
 from stepscope.diagnose.explain.gpu import GpuErrors, LowClock, SharedGpu
 from stepscope.diagnose.explain.idle import IdleFunction
@@ -107,6 +107,7 @@ EXPLANATIONS: tuple[Explanation, ...] = (
     GpuErrors(),
     MoreTokens(),
     MoreData(),
+    Collecting(),
     Compilation(),
     SlowCopies(),
     SlowerFunction(),

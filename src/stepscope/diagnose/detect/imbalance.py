@@ -17,7 +17,8 @@ import numpy as np
 from stepscope.diagnose.account import waste
 from stepscope.diagnose.account.belief import ORDINARY, odds
 from stepscope.diagnose.account.model import Model
-from stepscope.diagnose.detect.regression.uneven import changes, together, two_passes
+from stepscope.diagnose.account.work import Work, two_passes, work
+from stepscope.diagnose.detect.regression.uneven import changes, together
 from stepscope.diagnose.finding import Decision, Waste
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
@@ -42,16 +43,15 @@ class StageImbalance:
     """A pipeline stage with more work than the others, on all of its ranks."""
 
     name = "stage-imbalance"
-    needs = Needs("phases", ranks=2)
+    needs = Needs("phases|kernels|kernel_summaries|comm_ops", ranks=2)
 
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[Waste]:
-        passes, model = two_passes(job), Model.of(job)
-        if passes is None or not model.staged:
+        known, model = work(job), Model.of(job)
+        if known is None or not model.staged or not len(job.line.steps):
             return
-        own = (passes[0] + passes[1])[:, job.line.warm_up :]
-        levels = _steady(own, model.stages)
+        levels = _steady(known.own, model.stages)
         at = int(levels.argmax())
-        found = _stage(job, model, own, model.stages[at], levels, at)
+        found = _stage(job, model, known, model.stages[at], levels, at)
         if found is not None:
             yield found
 
@@ -71,7 +71,7 @@ def _steady(own: Floats, stages: list[Ints]) -> Floats:
 
 
 def _stage(
-    job: Observed, model: Model, own: Floats, rows: Ints, levels: Floats, at: int
+    job: Observed, model: Model, known: Work, rows: Ints, levels: Floats, at: int
 ) -> Waste | None:
     """The stage with most work; balanced, all stages would have the mean of them."""
     level, others = float(levels[at]), np.delete(levels, at)
@@ -80,10 +80,10 @@ def _stage(
         return None
     spread = max(stats.sigma(others), UNEVEN * usual)
     bits = (level - usual) / spread / np.log(2) - np.log2(levels.size)
-    even = own.copy()
+    even = known.own.copy()
     for members, its_level in zip(model.stages, levels, strict=True):
         even[members] *= float(levels.mean()) / max(float(its_level), 1.0)
-    loss = _loss(job, model, own, even)
+    loss = _loss(model, known, even)
     ranks = tuple(int(rank) for rank in job.line.ranks[rows])
     stage = int(model.stage[rows[0]])
     says = f"pipeline stage {stage} has {level / usual:.1f}x the work of the other stages"
@@ -144,11 +144,10 @@ def _is_work(parts: Sequence[Floats], excess: Floats, groups: list[Ints]) -> boo
     return stats.median(below) >= BOTH_WAYS * stats.median(above) > 0
 
 
-def _loss(job: Observed, model: Model, own: Floats, healed: Floats) -> float:
+def _loss(model: Model, known: Work, healed: Floats) -> float:
     """The share of the measured step time that would come back."""
-    gain = model.step_ns(own) - model.step_ns(healed)
-    period = job.line.job_period_ns[job.line.warm_up :]
-    whole = float(np.nansum(period))
+    gain = model.step_ns(known.own) - model.step_ns(healed)
+    whole = float(np.nansum(known.lasted_ns))
     return min(max(float(np.nansum(gain)) / whole, 0.0), 1.0) if whole > 0 else 0.0
 
 

@@ -25,9 +25,9 @@ from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.thresholds import OTHER_PROCESSES, PROCESSOR_TIME
+from stepscope.diagnose.views.communication import loads
 from stepscope.diagnose.views.unnamed import GAPS, OUTSIDE
 from stepscope.diagnose.words.numbers import percent
-from stepscope.trace import DATA_LOAD
 from stepscope.window import Floats
 
 STARVED = 0.4
@@ -98,7 +98,7 @@ class StarvedProcessor:
 
     def explain(self, job: Observed, suspect: Suspect) -> Explained | None:
         use = use_of_excess(job, suspect)
-        if not use.is_starved or suspect.phase == DATA_LOAD:
+        if not use.is_starved or loads(suspect.phase):
             return None
         cause: Cause = "contention" if use.has_other_processes else "host"
         return Explained(
@@ -109,7 +109,8 @@ class StarvedProcessor:
 
 def of_host(job: Observed, suspect: Suspect) -> bool:
     """Whether the excess is its host's time, so that its device cannot be the reason."""
-    return suspect.phase in (DATA_LOAD, GAPS, OUTSIDE) or use_of_excess(job, suspect).is_late
+    beside = suspect.phase in (GAPS, OUTSIDE) or loads(suspect.phase)
+    return beside or use_of_excess(job, suspect).is_late
 
 
 def processor_evidence(job: Observed, suspect: Suspect) -> tuple[Evidence, ...]:

@@ -17,9 +17,9 @@ from stepscope.diagnose.method import Explained, Needs, Strength
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.thresholds import PROCESSOR_TIME
+from stepscope.diagnose.views.communication import loads
 from stepscope.diagnose.views.peers import is_expert
 from stepscope.diagnose.views.unnamed import GAPS, OUTSIDE
-from stepscope.trace import DATA_LOAD
 
 
 class Elimination:
@@ -36,7 +36,7 @@ class Elimination:
 
 def plain_cause(job: Observed, suspect: Suspect) -> tuple[Cause, Strength]:
     """What the suspect's phase, or else its use of the processor, says of the cause."""
-    if suspect.phase == DATA_LOAD:
+    if loads(suspect.phase):
         return "data_loading", "measured"
     if suspect.phase and is_expert(suspect.phase) and any(job.window.job.groups_of_kind("ep")):
         if not tokens.too_many(job, suspect, suspect.phase):

@@ -1,6 +1,7 @@
 """The function that a suspect's stacks show more often than its peers' do.
 
-Fault: a function, or a just-in-time compiler, that takes one rank longer than the others.
+Fault: a function, a just-in-time compiler or garbage collection that takes one rank longer than the
+others.
 Paper: ARGUS (2026), section 6.3 (level 5), leaves it to people to compare stacks.
 What differs: a function is no reason where the device, and not its host, is known to be late.
 Cost: one count over the sampled stacks of the suspect and its peers.
@@ -9,14 +10,24 @@ Cannot see: what runs on a device, and functions too short for the sampler.
 
 from __future__ import annotations
 
+import numpy as np
+
 from stepscope.diagnose.explain.cpu import of_host, processor_evidence, use_of_excess
 from stepscope.diagnose.explain.elimination import plain_cause
 from stepscope.diagnose.finding import Cause, Evidence
 from stepscope.diagnose.method import Explained, Needs
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
-from stepscope.diagnose.views.stacks import SlowFunction, compiles, slower_than_peers
+from stepscope.diagnose.views.stacks import (
+    LEAST_NS,
+    Samples,
+    SlowFunction,
+    collects,
+    compiles,
+    slower_than_peers,
+)
 from stepscope.diagnose.words.numbers import percent
+from stepscope.window import Mask
 
 
 class Compilation:
@@ -34,6 +45,21 @@ class Compilation:
         return Explained(
             "jit_compile", "measured", evidence, function=slow.function, proven=True
         )  # fmt: skip
+
+
+class Collecting:
+    """Garbage collection that sampled stacks show on this rank and not on its peers."""
+
+    name = "collecting"
+    causes: tuple[Cause, ...] = ("gc",)
+    needs = Needs("stacks")
+
+    def explain(self, job: Observed, suspect: Suspect) -> Explained | None:
+        slow = slow_function(job, suspect)
+        if slow is None or not collects(slow.function):
+            return None
+        evidence = (*processor_evidence(job, suspect), evidence_of(slow))
+        return Explained("gc", "measured", evidence, function=slow.function, proven=True)
 
 
 class SlowerFunction:
@@ -79,11 +105,25 @@ def _slow_function(job: Observed, suspect: Suspect) -> SlowFunction | None:
     samples = job.samples
     if samples is None:
         return None
-    begin, end = job.line.span_ns(suspect.first, suspect.stop)
-    span = (samples.time_ns >= begin) & (samples.time_ns < end)
+    span, lasted_ns = _when(job, samples, suspect)
     others = job.peers_of(suspect.row, suspect.phase).tolist()
-    excess = suspect.whole_ns / max(end - begin, 1)
+    excess = suspect.whole_ns / max(lasted_ns, 1.0)
     return slower_than_peers(samples, suspect.row, others, span, excess)
+
+
+def _when(job: Observed, samples: Samples, suspect: Suspect) -> tuple[Mask, float]:
+    """The samples of its slow steps, and how long these were; of its range if they are too short.
+
+    What takes a rank a second in every fifth step is rare in all of them together.
+    """
+    slow = np.isin(
+        job.line.column_at(samples.time_ns), np.arange(len(job.line.steps))[suspect.columns]
+    )
+    lasted_ns = float(np.nansum(job.line.job_period_ns[suspect.columns]))
+    if suspect.spikes and lasted_ns >= LEAST_NS:
+        return slow, lasted_ns
+    begin, end = job.line.span_ns(suspect.first, suspect.stop)
+    return (samples.time_ns >= begin) & (samples.time_ns < end), float(end - begin)
 
 
 def evidence_of(slow: SlowFunction) -> Evidence:

@@ -17,7 +17,7 @@ from stepscope.diagnose.method import Explained, Needs
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
-from stepscope.trace import DATA_LOAD
+from stepscope.diagnose.views.communication import loads
 from stepscope.window import NULL, Floats, Ints
 
 LEAST = 1.2
@@ -33,7 +33,7 @@ class MoreData:
     needs = Needs("comm_ops.bytes", ranks=2)
 
     def explain(self, job: Observed, suspect: Suspect) -> Explained | None:
-        if suspect.phase == DATA_LOAD or self.needs.missing(job.window):
+        if loads(suspect.phase) or self.needs.missing(job.window):
             return None
         moved = job.once("moved", suspect, lambda: _exchanged(job, suspect))
         others = job.peers_of(suspect.row, suspect.phase)

@@ -23,8 +23,8 @@ from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.views.breakdown import is_computing
+from stepscope.diagnose.views.communication import loads
 from stepscope.diagnose.views.stacks import compiles
-from stepscope.trace import DATA_LOAD
 from stepscope.window import Floats, Ints, Mask, Strings, Table
 
 MOST = 0.5
@@ -187,7 +187,7 @@ class SlowTrace:
     needs = Needs("host_ops", ranks=2)
 
     def explain(self, job: Observed, suspect: Suspect) -> Explained | None:
-        traced = None if suspect.phase == DATA_LOAD else traced_cause(job, suspect)
+        traced = None if loads(suspect.phase) else traced_cause(job, suspect)
         if traced is None:
             return None
         slow = slow_function(job, suspect)

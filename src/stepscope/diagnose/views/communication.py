@@ -1,4 +1,4 @@
-"""Whether a phase is communication, by its name: the contract's, or a common word for it."""
+"""What a phase does, by its name: the contract's, or common words for it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,13 @@ _WORDS = frozenset((
 """Words of operators and of waiting, in lower case."""
 _INPUT = frozenset(("data", "dataloader", "loader", "load", "batch", "input", "dataset"))
 """Words for loading data: waiting for a batch is no waiting for other ranks."""
+_SOURCES = frozenset(("data", "dataloader", "dataloading", "dataset", "loader"))
+_SAMPLES = frozenset(("batch", "batches", "input", "inputs", "sample", "samples"))
+_FETCHES = frozenset((
+    "fetch", "gen", "generate", "generator", "get", "load", "next", "read", "wait",
+))  # fmt: skip
+"""Words that say that a phase loads data: one of the first, or of both others. `input` alone may be
+a layer's."""
 _KINDS = frozenset(("tp", "cp", "dp", "pp", "ep", "edp", "mp"))
 """Group kinds that begin the name of a phase of communication (`dp-sync`)."""
 
@@ -26,7 +33,26 @@ def communicates(phase: str) -> bool:
     >>> communicates("forward-backward"), communicates("wait_for_batch")
     (False, False)
     """
-    words = [word.lower() for word in _WORD.findall(phase)]
+    words = _words(phase)
     if not _INPUT.isdisjoint(words):
         return False
     return not _WORDS.isdisjoint(words) or (len(words) > 1 and words[0] in _KINDS)
+
+
+def loads(phase: str | None) -> bool:
+    """Whether a phase loads data, as frameworks call it.
+
+    >>> loads("data-load"), loads("iter_time/batch_gen"), loads("dataloader_next")
+    (True, True, True)
+    >>> loads("batch_norm"), loads("data_parallel_sync"), loads(None)
+    (False, False, False)
+    """
+    words = frozenset(_words(phase or ""))
+    if "parallel" in words:
+        return False
+    fetched = not (_SAMPLES.isdisjoint(words) or _FETCHES.isdisjoint(words))
+    return fetched or not _SOURCES.isdisjoint(words)
+
+
+def _words(phase: str) -> list[str]:
+    return [word.lower() for word in _WORD.findall(phase)]

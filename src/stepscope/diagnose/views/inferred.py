@@ -46,10 +46,10 @@ class Tiles:
     rows: PhaseRows
     order: Ints
     """Outermost rows by rank, step and start."""
-    gap: Ints
-    """The time before each of these that is in no phase."""
+    gap: Floats
+    """The time before each of these that is in no phase; NaN where its step was not recorded."""
     tail: Floats
-    """`[rank, step]`: the time after the last phase."""
+    """`[rank, step]`: the time after the last phase; NaN likewise."""
 
     @classmethod
     def of(cls, rows: PhaseRows, waiting: Union | None = None) -> Tiles:
@@ -58,14 +58,16 @@ class Tiles:
         order = order[np.lexsort((rows.begin[order], rows.cell[order]))]
         begin, end, cell = rows.begin[order], rows.end[order], rows.cell[order]
         starts, period = _steps(rows)
+        known = ((rows.line.start_ns != NULL) & np.isfinite(period)).ravel()[cell]
         first = _first_of_each(cell)
         reach = _running_end(end, cell)
         before = np.where(first, starts.ravel()[cell], np.roll(reach, 1))
-        gap = _free(before, begin, waiting)
+        gap = np.where(known, _free(before, begin, waiting), np.nan)
         tail = np.full(starts.size, np.nan)
         last = np.flatnonzero(np.roll(first, -1))
         stop = starts.ravel()[cell[last]] + np.nan_to_num(period.ravel()[cell[last]])
-        tail[cell[last]] = _free(reach[last], stop.astype(np.int64), waiting)
+        after = _free(reach[last], stop.astype(np.int64), waiting)
+        tail[cell[last]] = np.where(known[last], after, np.nan)
         return cls(rows, order, gap, tail.reshape(starts.shape))
 
     def in_time(self) -> list[str]:

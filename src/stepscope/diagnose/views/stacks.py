@@ -16,6 +16,7 @@ functions with only a few samples.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -61,6 +62,7 @@ PATTERNS = ("/re.py", "/re/", "sre_compile")
 """Paths in which `compile` means regular expressions."""
 
 
+_WORD = re.compile("[a-z]+")
 MODULES = "torch/nn/modules/"
 TRAINING = (
     "torch/nn/", "torch/autograd/", "torch/optim/", "torch/distributed/", "torch/_tensor.py",
@@ -310,6 +312,20 @@ def compiles(function: str) -> bool:
     return any(word in function for word in COMPILES) or (
         name.startswith("compile") and not any(word in function for word in PATTERNS)
     )
+
+
+def collects(function: str) -> bool:
+    """Whether the function is named after garbage collection: `gc.collect`, `gc_collect`.
+
+    >>> collects("gc_collect (memory.py)"), collects("collect (gc_utils.py)")
+    (True, True)
+    >>> collects("collect (metrics.py)")
+    False
+    """
+    name, _, where = function.partition(" ")
+    words = _WORD.findall(name.lower()), _WORD.findall(where.lower())
+    collecting = any(word.startswith("collect") for word in words[0])
+    return (collecting and "gc" in (*words[0], *words[1])) or "garbage" in words[0]
 
 
 def slower_than_peers(

@@ -14,12 +14,12 @@ from collections.abc import Collection
 
 import numpy as np
 
+from stepscope.diagnose.account.work import two_passes
 from stepscope.diagnose.detect.straggler import log_ratios
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.views.peers import replicas
-from stepscope.diagnose.views.unnamed import UNNAMED
-from stepscope.trace import BACKWARD, DATA_LOAD, FORWARD, OPTIMIZER
+from stepscope.trace import FORWARD
 from stepscope.window import Floats, Ints
 
 TOGETHER = 0.5
@@ -52,21 +52,6 @@ def risen_excess_ns(job: Observed, split: int, culprits: Collection[int] = ()) -
         return 0.0
     worst = np.nan_to_num(excess, nan=0.0).max(axis=0)
     return stats.median(worst[split:]) - stats.median(worst[job.line.warm_up : split])
-
-
-def two_passes(job: Observed) -> tuple[Floats, Floats] | None:
-    """Own time in the forward and the backward pass; None where they are not known.
-
-    Under other names they are the two phases with the most own time.
-    """
-    known = job.own.phases
-    if FORWARD in known and BACKWARD in known:
-        return job.own.own[known.index(FORWARD)], job.own.own[known.index(BACKWARD)]
-    named = [at for at, phase in enumerate(known) if phase not in (*UNNAMED, DATA_LOAD, OPTIMIZER)]
-    largest = sorted(named, key=lambda at: -float(np.nansum(job.own.own[at])))[:2]
-    if len(largest) < 2:
-        return None
-    return job.own.own[largest[0]], job.own.own[largest[1]]
 
 
 def _excess(own: Floats, groups: list[Ints]) -> Floats:

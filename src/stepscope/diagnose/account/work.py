@@ -1,0 +1,59 @@
+"""How much ranks worked, by the best that was recorded: passes, kernels, or time between operators.
+
+The passes are own time by step. A profiler or a kernel recorder shows the compute kernels of each
+window. Where only operators were recorded, sends and receives among them, what is left of a step is
+work.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.prepare.matching import POINT_TO_POINT
+from stepscope.diagnose.views.breakdown import is_computing
+from stepscope.diagnose.views.unnamed import BETWEEN, UNNAMED
+from stepscope.trace import BACKWARD, DATA_LOAD, FORWARD, OPTIMIZER
+from stepscope.window import Floats
+
+
+@dataclass(frozen=True)
+class Work:
+    """Work of `[rank, part]` in ns, and how long each part of the job lasted."""
+
+    own: Floats
+    lasted_ns: Floats
+
+
+def work(job: Observed) -> Work | None:
+    """The work of all ranks without warm-up; None where waiting cannot be told from it."""
+    skip, passes = job.line.warm_up, two_passes(job)
+    lasted = job.line.job_period_ns[skip:]
+    if passes is not None:
+        return Work((passes[0] + passes[1])[:, skip:], lasted)
+    if job.kernels is not None:
+        return Work(job.kernels.spent_ns(is_computing), job.kernels.length_ns)
+    comm = job.window.table("comm_ops")
+    if comm is None or BETWEEN not in job.own.phases:
+        return None
+    if not comm.strings("op").equals(*POINT_TO_POINT).any():
+        return None
+    own = job.own.own[job.own.phases.index(BETWEEN), :, skip:]
+    return Work(np.asarray(own), lasted)
+
+
+def two_passes(job: Observed) -> tuple[Floats, Floats] | None:
+    """Own time in the forward and the backward pass; None where they are not known.
+
+    Under other names they are the two phases with the most own time.
+    """
+    known = job.own.phases
+    if FORWARD in known and BACKWARD in known:
+        return job.own.own[known.index(FORWARD)], job.own.own[known.index(BACKWARD)]
+    named = [at for at, phase in enumerate(known) if phase not in (*UNNAMED, DATA_LOAD, OPTIMIZER)]
+    largest = sorted(named, key=lambda at: -float(np.nansum(job.own.own[at])))[:2]
+    if len(largest) < 2:
+        return None
+    return job.own.own[largest[0]], job.own.own[largest[1]]
