@@ -16,14 +16,14 @@ pytestmark = pytest.mark.real
 
 
 def await_verdict(jobs: Jobs, name: str, seconds: float = 60.0) -> dict[str, Any]:
-    """Asks again and again, as an operator would; the first verdict."""
+    """Asks again and again, as an operator would, once there is something; the first verdict."""
+    jobs.await_steps(name)
     until = time.monotonic() + seconds
     while time.monotonic() < until:
-        if (jobs.folder(name) / "job.json").exists():
-            _, diagnosis = diagnose(jobs.folder(name))
-            if diagnosis["verdicts"]:
-                verdict: dict[str, Any] = diagnosis["verdicts"][0]
-                return verdict
+        _, diagnosis = diagnose(jobs.folder(name))
+        if diagnosis["verdicts"]:
+            verdict: dict[str, Any] = diagnosis["verdicts"][0]
+            return verdict
         time.sleep(0.5)
     raise AssertionError(f"no verdict about {name} in {seconds} s")
 
