@@ -13,17 +13,24 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stepscope.diagnose.account.model import Model
 from stepscope.diagnose.detect.gc_pauses import risen_pause_ns
 from stepscope.diagnose.detect.step_time import StepChange
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.views.stacks import STANDS_OUT
+from stepscope.diagnose.views.unnamed import UNNAMED
+from stepscope.trace import DATA_LOAD
 from stepscope.window import Floats
 
 HALF = 0.5
 """A quantity explains a rise of which it is at least half. Our simulator."""
 DOMINANT = 0.6
 """A phase is named when it makes up this part of the rise. Our simulator."""
+NOTABLE = 0.01
+"""Shorter phases, as parts of a rank's own time, show nothing about the machine. Our choice."""
+UNCHANGED = 0.25
+"""A phase stays as it is if it grows by at most this part of the relative rise. As in `exposed`."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +41,12 @@ class Rise:
     own_ns: float
     shared: float
     """Part of the ranks whose own time rose by half as much as the median rank's."""
+    modelled_ns: float
+    """By how much longer a step becomes by that: in pipelines, bubbles grow with the work."""
+    own_ratio: float
+    """Of own times, after to before."""
+    selective: bool
+    """Whether some phase takes no longer than before: a busy machine slows down all of them."""
     phase: str | None
     processor_ns: float | None
     pause_ns: float
@@ -47,11 +60,16 @@ def shared_rise(job: Observed, change: StepChange, culprits: Collection[int] = (
     typical = stats.median(own)
     known = own[np.isfinite(own)]
     shared = float((known >= HALF * typical).mean()) if known.size and typical > 0 else 0.0
+    usual = stats.median(job.total[:, before])
+    ratio = 1 + typical / usual if usual > 0 else 1.0
     processor = None if job.processor is None else risen(job.processor, before, after)
     return Rise(
         change.after_ns - change.before_ns,
         typical,
         shared,
+        max(typical, _modelled(job, before, after)),
+        ratio,
+        _is_selective(job, before, after, ratio),
         _phase(job, before, after, typical),
         None if processor is None else stats.median(processor),
         risen_pause_ns(job, before, after, culprits),
@@ -62,6 +80,27 @@ def shared_rise(job: Observed, change: StepChange, culprits: Collection[int] = (
 def risen(values: Floats, before: slice, after: slice) -> Floats:
     """Median after less median before, rank by rank."""
     return stats.column_median(values[:, after].T) - stats.column_median(values[:, before].T)
+
+
+def _modelled(job: Observed, before: slice, after: slice) -> float:
+    """The rise of the step time of a pipeline, by what its stages do themselves."""
+    model = Model.of(job)
+    if not model.staged or not job.own.phases:
+        return 0.0
+    step = model.step_ns(job.total)
+    return stats.median(step[after]) - stats.median(step[before])
+
+
+def _is_selective(job: Observed, before: slice, after: slice, ratio: float) -> bool:
+    """Whether a phase that is no loading and not too short takes as long as before."""
+    whole = stats.median(job.total[:, before])
+    for phase, own in zip(job.own.phases, job.own.own, strict=True):
+        usual = stats.median(own[:, before])
+        if phase in (*UNNAMED, DATA_LOAD) or not usual >= NOTABLE * whole:
+            continue
+        if stats.median(risen(own, before, after)) <= UNCHANGED * (ratio - 1) * usual:
+            return True
+    return False
 
 
 def _phase(job: Observed, before: slice, after: slice, whole: float) -> str | None:

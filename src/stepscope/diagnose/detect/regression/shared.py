@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from stepscope.diagnose.detect.gc_pauses import EXPLAINS
 from stepscope.diagnose.detect.regression.exposed import Exposed, longer_waited_for, newly_exposed
-from stepscope.diagnose.detect.regression.rise import HALF, Rise, shared_rise
+from stepscope.diagnose.detect.regression.rise import HALF, UNCHANGED, Rise, shared_rise
 from stepscope.diagnose.detect.regression.uneven import risen_excess_ns
 from stepscope.diagnose.detect.step_time import (
     LEAST_RISE,
@@ -186,19 +186,20 @@ def _named(phase: str | None) -> str | None:
 
 def _inferred(job: Observed, rise: Rise, change: StepChange) -> _Reason | None:
     """The cause by what rose at the same time, where no function or pause shows it."""
-    own = rise.shared >= SHARED and rise.own_ns >= HALF * rise.step_ns
+    own = rise.shared >= SHARED and rise.modelled_ns >= HALF * rise.step_ns
     others = not own and job.own.phases and rise.transfer_ns < HALF * rise.step_ns
     if others or change.ratio < _least_unexplained(job, change):
         return None  # some ranks got slower and the others waited, or it is within the noise
     if rise.transfer_ns >= HALF * rise.step_ns:
-        # over TCP, slow_transfers has judged them: a busy machine moves data more slowly, too
-        return _Reason("network", 0.6, _named(rise.phase)) if on_devices(job) else None
+        # over TCP, a busy machine moves data more slowly, too; but then it also computes so
+        calm = rise.own_ratio - 1 <= UNCHANGED * (change.ratio - 1)
+        return _Reason("network", 0.6, _named(rise.phase)) if calm or on_devices(job) else None
     if rise.phase == DATA_LOAD:
         return _Reason("data_loading", 0.7, rise.phase)
     starved = rise.processor_ns is not None and rise.processor_ns < PROCESSOR_TIME * rise.own_ns
     if starved and rise.phase is None:
         return _of_busy_machines(job, rise, change)
-    if rise.phase is not None:  # a busy machine would slow down all phases alike
+    if rise.phase is not None or rise.selective:  # a busy machine slows down all phases alike
         return _Reason("code", 0.55, _named(rise.phase))
     return _Reason("unknown", 0.3) if change.ratio >= UNEXPLAINED_RATIO else None
 
