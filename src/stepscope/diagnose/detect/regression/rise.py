@@ -67,7 +67,7 @@ def shared_rise(job: Observed, change: StepChange, culprits: Collection[int] = (
         change.after_ns - change.before_ns,
         typical,
         shared,
-        max(typical, _modelled(job, before, after)),
+        max(typical, _modelled(job, before, after, culprits)),
         ratio,
         _is_selective(job, before, after, ratio),
         _phase(job, before, after, typical),
@@ -82,12 +82,15 @@ def risen(values: Floats, before: slice, after: slice) -> Floats:
     return stats.column_median(values[:, after].T) - stats.column_median(values[:, before].T)
 
 
-def _modelled(job: Observed, before: slice, after: slice) -> float:
-    """The rise of the step time of a pipeline, by what its stages do themselves."""
+def _modelled(job: Observed, before: slice, after: slice, culprits: Collection[int] = ()) -> float:
+    """The rise of the step time of a pipeline, by what its stages but the culprits do."""
     model = Model.of(job)
     if not model.staged or not job.own.phases:
         return 0.0
-    step = model.step_ns(job.total)
+    total = job.total.copy()
+    for row in culprits:
+        total[row, after] = stats.median(total[row, before])
+    step = model.step_ns(total)
     return stats.median(step[after]) - stats.median(step[before])
 
 
