@@ -217,7 +217,7 @@ def test_a_foreign_table_says_what_it_lacks(tmp_path: Path) -> None:
         JobReader(str(tmp_path)).refresh()
     assert str(error.value) == (
         f"no table of {tmp_path} can be used: "
-        "steps/a.parquet lacks duration_ns, start_ns, step of table steps; it has began, rank"
+        "steps/a.parquet lacks duration_ns, step of table steps; it has began, rank"
     )
 
 

@@ -8,6 +8,8 @@ from datetime import datetime, timezone
 from stepscope.diagnose.finding import Span
 
 SCALES = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1, "ns"))
+FIRST_WALL_CLOCK_NS = 946_684_800 * 10**9
+"""The year 2000: no earlier time is a date. The age of the programs recorded."""
 
 
 def duration(ns: float) -> str:
@@ -58,7 +60,12 @@ def size(count: float) -> str:
 
 
 def moment(ns: int) -> str:
-    """A wall-clock time, in UTC because hosts and readers may be in different time zones."""
+    """A wall-clock time, in UTC because hosts and readers may be in different time zones.
+
+    Clocks that count from a start, of the machine or of the recording, give `5 min on its clock`.
+    """
+    if ns < FIRST_WALL_CLOCK_NS:
+        return f"{duration(ns)} on its clock"
     return datetime.fromtimestamp(ns / 1e9, tz=timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 

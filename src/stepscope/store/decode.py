@@ -16,7 +16,8 @@ from stepscope.store.encode import ARROW_TYPES
 from stepscope.trace import TABLES, TableSpec
 
 _SPARE: Mapping[str, str] = {
-    "phases": "step microbatch",
+    "steps": "start_ns",
+    "phases": "step microbatch start_ns",
     "kernels": "step stream",
     "kernel_summaries": "stream cluster",
     "comm_ops": "step peer bytes enqueue_ns",

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from stepscope.diagnose.finding import Decision, Slowdown
+from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
+from stepscope.diagnose.views.unnamed import UNNAMED
+from stepscope.window import Ints
 
 OWN_TIME = "own-time"
 """The name of blame rule 1 (`decide.rules`)."""
@@ -19,6 +22,22 @@ def slowdown_of(job: Observed, method: str, suspect: Suspect) -> Slowdown:
         time_ns=line.span_ns(suspect.first, suspect.stop), slowdown=suspect.slowdown,
         lost_ns=suspect.excess_ns, suspect=suspect, decisions=(_own_time(method, suspect),),
     )  # fmt: skip
+
+
+def slowdown_in(
+    job: Observed, row: int, phase: str | None, columns: slice | Ints, excess_ns: float
+) -> float:
+    """How many times as long as its peers the rank takes in the phase.
+
+    Excess in no phase, or in no single one, is compared with all that its peers do: times outside
+    of phases are not recorded, and what the rank takes longer there may be waiting of its peers'.
+    """
+    if phase in (None, *UNNAMED):
+        peers_ns = stats.median(job.peer_median(job.total, phase, row)[columns])
+        return 1 + excess_ns / max(peers_ns, 1.0)
+    own = job.own.own[job.own.phases.index(phase)]
+    peers_ns = stats.median(job.peer_median(own, phase, row)[columns])
+    return stats.median(own[row, columns]) / max(peers_ns, 1.0)
 
 
 def _own_time(method: str, suspect: Suspect) -> Decision:

@@ -18,7 +18,7 @@ import numpy as np
 
 from stepscope.diagnose.detect import straggler_brief as brief
 from stepscope.diagnose.detect.gc_pauses import Storm, storms
-from stepscope.diagnose.detect.slowdown import slowdown_of
+from stepscope.diagnose.detect.slowdown import slowdown_in, slowdown_of
 from stepscope.diagnose.detect.straggler import LEAST_STEPS, Straggler, stragglers
 from stepscope.diagnose.finding import Slowdown
 from stepscope.diagnose.method import Needs, SoFar
@@ -26,7 +26,6 @@ from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.windows import window_width
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import DOMINANT, INFLATED, Suspect, dominant
-from stepscope.diagnose.views.unnamed import GAPS, OUTSIDE
 from stepscope.window import Floats, Ints
 
 ONSET_RISE = 0.5
@@ -135,16 +134,12 @@ def _culprit(job: Observed, found: list[Straggler]) -> Suspect:
     whole = None in excesses or not flagged
     shares = _shares(job, row, first, stop, job.own.phases if whole else flagged)
     phase = dominant(shares) if shares else main.phase
-    # times outside of phases are not recorded, so they do not show how slow a rank is
-    unnamed = phase in (None, OUTSIDE, GAPS)
-    own = job.total if unnamed else job.own.own[job.own.phases.index(phase)]
-    own_ns = stats.median(own[row, first:stop])
-    peers_ns = stats.median(job.peer_median(own, phase, row)[first:stop])
     carried = sum(shares.values())
+    slowdown = slowdown_in(job, row, phase, slice(first, stop), carried)
     inflated = sum(value >= INFLATED * carried for value in shares.values())
     return Suspect(
         row, phase, tuple(shares), first, stop, main.effect, main.z, main.needed, carried,
-        own_ns / max(peers_ns, 1.0), inflated,
+        slowdown, inflated,
     )  # fmt: skip
 
 

@@ -13,15 +13,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from stepscope.diagnose.detect.slowdown import slowdown_of
+from stepscope.diagnose.detect.slowdown import slowdown_in, slowdown_of
 from stepscope.diagnose.detect.straggler_ranks import is_brief
 from stepscope.diagnose.detect.transient import Series, SpikingRank, spiking_ranks
 from stepscope.diagnose.finding import Slowdown
 from stepscope.diagnose.method import Needs, SoFar
-from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import INFLATED, Suspect, dominant
-from stepscope.diagnose.views.unnamed import BETWEEN, OUTSIDE, UNNAMED
+from stepscope.diagnose.views.unnamed import BETWEEN, OUTSIDE
 from stepscope.window import Floats, Ints
 
 LEAST_STEPS = 10
@@ -85,10 +84,7 @@ def _culprit(job: Observed, row: int, spiking: list[SpikingRank]) -> Suspect:
     shares = _shares(job, row, columns)
     worst, worst_ns = _heaviest_run(job, row, columns, tuple(shares))
     phase, carried = dominant(shares), sum(shares.values())
-    # times outside of phases are not recorded, so they do not show how slow a rank is
-    own = job.total if phase in (None, *UNNAMED) else job.own.own[job.own.phases.index(phase)]
-    peers_ns = stats.median(job.peer_median(own, phase, row)[columns])
-    slowdown = stats.median(own[row, columns]) / max(peers_ns, 1.0)
+    slowdown = slowdown_in(job, row, phase, columns, carried)
     return Suspect(
         row, phase, tuple(shares), first, stop, surest.effect, surest.z, surest.needed,
         carried * columns.size / (stop - first), slowdown, len(shares),

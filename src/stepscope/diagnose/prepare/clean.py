@@ -9,15 +9,11 @@ import numpy as np
 
 from stepscope.diagnose.finding import Skipped
 from stepscope.diagnose.prepare.call_times import with_call_times
+from stepscope.diagnose.prepare.durations import LATEST_NS, LONGEST_NS, laid_out
 from stepscope.diagnose.prepare.groups import with_groups
 from stepscope.diagnose.prepare.host_calls import without_unrecorded_times
 from stepscope.window import NULL, Mask, Table, Window
 
-LONGEST_NS = 10**15
-"""No step, phase or operator lasts eleven days: the clock jumped between its start and end. Our
-simulator."""
-LATEST_NS = 4 * 10**18
-"""The year 2096; the sum of two later times would overflow int64."""
 TIMES = ("start_ns", "end_ns", "enqueue_ns", "ts_ns", "window_start_ns")
 DURATIONS = ("duration_ns", "window_ns", "wait_ns", "cpu_ns", "blocked_ns")
 REQUIRED = {
@@ -39,7 +35,8 @@ def clean(window: Window) -> tuple[Window, tuple[Skipped, ...]]:
     Groups that the job does not list are those that called operators.
     """
     tables: dict[str, Table] = {}
-    notes: list[Skipped] = []
+    window, untimed = laid_out(window)
+    notes = [*untimed]
     for name, stored in window.tables.items():
         table = with_call_times(stored) if name == "comm_ops" else stored
         missing = [column for column in REQUIRED.get(name, ("rank",)) if not table.has(column)]

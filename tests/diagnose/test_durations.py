@@ -1,0 +1,84 @@
+"""Loggers that know how long things took, but not when."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from stepscope.diagnose.prepare.durations import laid_out
+from stepscope.diagnose.run import diagnose
+from stepscope.window import NULL, Strings, Table, Window
+
+from .jobs import MS, Fault, a_job
+
+ORDER_ASSUMED = "no times, only durations: order assumed"
+
+
+def without_times(window: Window, null: bool = False) -> Window:
+    """Steps and phases in the order in which they were recorded, without when; nothing else."""
+    tables = {}
+    for name in ("steps", "phases"):
+        kept = {
+            key: column for key, column in window.tables[name].columns.items()
+            if key not in ("start_ns", "waits", "wait_ns", "cpu_ns")
+        }  # fmt: skip
+        if null:
+            kept["start_ns"] = np.full(len(window.tables[name]), NULL)
+        tables[name] = Table(kept)
+    return Window(window.job, tables)
+
+
+@pytest.mark.parametrize("null", [False, True])
+def test_the_slow_rank_is_named_without_times(null: bool) -> None:
+    job = a_job(faults=[Fault((2,), "forward-compute", 60, times=2.0)])
+    found = diagnose(without_times(job, null))
+    assert [verdict.ranks for verdict in found.verdicts] == [(2,)]
+    assert found.verdicts[0].phase == "forward-compute"
+    notes = [note.method for note in found.skipped if note.why == ORDER_ASSUMED]
+    assert notes == ["times of steps", "times of phases"]
+
+
+def test_a_healthy_job_stays_healthy() -> None:
+    assert diagnose(without_times(a_job())).verdicts == ()
+
+
+def test_phases_alone_make_the_steps() -> None:
+    job = without_times(a_job(faults=[Fault((2,), "forward-compute", 60, times=2.0)]))
+    found = diagnose(Window(job.job, {"phases": job.tables["phases"]}))
+    assert [verdict.ranks for verdict in found.verdicts] == [(2,)]
+
+
+def test_ranks_begin_a_step_together_and_phases_follow_one_another() -> None:
+    steps = Table({
+        "rank": np.array([0, 1, 0, 1]), "step": np.array([4, 4, 5, 5]),
+        "duration_ns": np.array([10, 12, 11, 11]) * MS,
+    })  # fmt: skip
+    phases = Table({
+        "rank": np.array([1, 1, 0]), "step": np.array([5, 5, 5]),
+        "phase": Strings.of(["fwd", "bwd", "fwd"]), "duration_ns": np.array([3, 4, 5]) * MS,
+    })  # fmt: skip
+    window, _ = laid_out(Window(a_job(2, 2).job, {"steps": steps, "phases": phases}))
+    begins = window.tables["steps"].ints("start_ns")
+    assert (begins - begins[0]).tolist() == [0, 0, 12 * MS, 12 * MS]
+    starts = window.tables["phases"].ints("start_ns") - begins[2]
+    assert starts.tolist() == [0, 3 * MS, 0]
+
+
+def test_recorded_times_are_left_as_they_are() -> None:
+    job = a_job(2, 10)
+    window, notes = laid_out(job)
+    assert window.tables == job.tables and not notes
+
+
+def test_impossible_durations_and_phases_of_unknown_steps_do_no_harm() -> None:
+    job = without_times(a_job(2, 10))
+    steps, phases = job.tables["steps"], job.tables["phases"]
+    lasted = steps.ints("duration_ns").copy()
+    lasted[:2] = NULL, 2**62
+    number = phases.ints("step").copy()
+    number[::7] = 10**12
+    tables = {
+        "steps": steps.with_column("duration_ns", lasted),
+        "phases": phases.with_column("step", number),
+    }
+    diagnose(Window(job.job, tables))
