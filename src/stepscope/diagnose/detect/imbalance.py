@@ -24,6 +24,7 @@ from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import LEAST_SCORE
+from stepscope.diagnose.views.hidden_waits import WITHIN_PASSES
 from stepscope.diagnose.views.unnamed import BETWEEN
 from stepscope.window import Floats, Ints
 
@@ -47,13 +48,22 @@ class StageImbalance:
 
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[Waste]:
         known, model = work(job), Model.of(job)
-        if known is None or not model.staged or not len(job.line.steps):
+        if known is None or not model.staged or not len(job.line.steps) or _is_partial(job):
             return
         levels = _steady(known.own, model.stages)
         at = int(levels.argmax())
         found = _stage(job, model, known, model.stages[at], levels, at)
         if found is not None:
             yield found
+
+
+def _is_partial(job: Observed) -> bool:
+    """Whether a part of the work of some stages was taken for waiting.
+
+    Between operators, the first stage's last backward passes have no send that shows when they end;
+    collectives within the passes do.
+    """
+    return BETWEEN in job.own.phases and not job.window.job.groups_of_kind(*WITHIN_PASSES)
 
 
 def _steady(own: Floats, stages: list[Ints]) -> Floats:

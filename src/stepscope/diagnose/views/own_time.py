@@ -18,6 +18,7 @@ import numpy as np
 from stepscope.diagnose.finding import Skipped
 from stepscope.diagnose.numeric.intervals import Spans, axis_over, union_of_rows
 from stepscope.diagnose.prepare.matching import arrivals
+from stepscope.diagnose.views.awaited import awaited_since
 from stepscope.diagnose.views.communication import communicates
 from stepscope.diagnose.views.hidden_waits import (
     BLOCKING_KINDS,
@@ -229,11 +230,15 @@ def _between_collectives(window: Window, comm: Table, line: Timeline) -> OwnTime
     """The step less the time in which an operator was in progress on the rank."""
     rank, end = line.rows(comm.ints("rank")), comm.ints("end_ns")
     keep = (rank >= 0) & (end != NULL)
-    begin = arrivals(comm)[keep]
-    axis = axis_over(len(line.ranks), begin, end[keep], line.begins_ns)
+    comm, rank, end = comm.take(keep), rank[keep], end[keep]
+    begin = arrivals(comm)
+    axis = axis_over(len(line.ranks), begin, end, line.begins_ns)
     if axis is None or not keep.any():
         return _bundle(line, [], [], [], [Skipped("own time", "no operator finished")])
-    busy = union(axis.at(rank[keep], begin), axis.at(rank[keep], end[keep]))
+    groups = (group.id for group in window.job.groups_of_kind(*WITHIN_PASSES))
+    computed = comm.strings("op").equals("Send") | comm.strings("group").equals(*groups)
+    since = awaited_since(comm, rank, begin, end, axis, computed)
+    busy = union(since, axis.at(rank, end))
     own = uncovered(line, axis, busy)
     own[~all_ends_known(window, line)] = np.nan
     return _bundle(line, [BETWEEN], [own], [np.full_like(own, np.nan)], [])

@@ -1,0 +1,72 @@
+"""Receives that are posted ahead: when a rank of a pipeline really waits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from stepscope.diagnose.numeric.intervals import axis_over
+from stepscope.diagnose.prepare.clean import clean
+from stepscope.diagnose.views.awaited import awaited_since
+from stepscope.diagnose.views.own_time import own_time
+from stepscope.diagnose.views.timeline import timeline
+from stepscope.simulate import Scenario, simulate
+from stepscope.simulate.scenario import Parallelism
+from stepscope.window import Ints, Strings, Table, Window
+
+MIDDLE = [  # called, starts, ends: one stage between two others, with one pass each way
+    ("Recv", 0, 0, 45),
+    ("Recv", 6, 45, 60),  # posted ahead: in progress while the first is computed until 89
+    ("Send", 7, 89, 90),
+    ("Send", 8, 130, 131),
+    ("Recv", 9, 45, 348),  # the gradients, awaited since the last send
+    ("Send", 10, 430, 431),
+]
+
+
+def since(rows: list[tuple[str, int, int, int]], called: Ints) -> list[int]:
+    begin, end = (np.array([row[at] for row in rows], np.int64) for at in (2, 3))
+    comm = Table({"op": Strings.of([row[0] for row in rows]), "enqueue_ns": called})
+    axis = axis_over(1, begin, end)
+    assert axis is not None
+    rank = np.zeros(len(rows), np.int64)
+    found = awaited_since(comm, rank, begin, end, axis, comm.strings("op").equals("Send"))
+    return [int(value) for value in found + axis.origin_ns]
+
+
+def test_a_receive_is_awaited_since_what_the_program_does_before_it() -> None:
+    called = np.array([row[1] for row in MIDDLE])
+    assert since(MIDDLE, called) == [0, 45, 89, 130, 130, 430]
+
+
+def test_a_receive_that_ends_during_computation_is_not_awaited() -> None:
+    rows = [("Send", 0, 20, 21), ("Send", 1, 70, 71), ("Recv", 2, 5, 60)]
+    assert since(rows, np.array([0, 1, 2])) == [20, 70, 60]
+
+
+def test_without_host_calls_the_ends_give_the_order() -> None:
+    begin = np.array([row[2] for row in MIDDLE])
+    assert since(MIDDLE, begin) == [0, 45, 89, 130, 130, 430]
+
+
+@pytest.fixture(scope="module")
+def pipeline() -> Window:
+    """Eight ranks in four stages, two replicas, without tensor parallelism."""
+    scenario = Scenario(ranks=8, steps=16, seed=5, parallelism=Parallelism(pp=4))
+    return clean(simulate(scenario).window)[0]
+
+
+def own_ms(window: Window) -> Ints:
+    found = own_time(window, timeline(window)).total[:, 6:]
+    return np.round(np.nanmedian(found, axis=1) / 1e6).astype(np.int64)
+
+
+def test_own_time_between_operators_is_that_of_the_phases(pipeline: Window) -> None:
+    comm = {name: column for name, column in pipeline.tables["comm_ops"].columns.items()
+            if name != "blocked_ns"}  # fmt: skip
+    steps = pipeline.tables["steps"]
+    bare = Window(pipeline.job, {"steps": steps, "comm_ops": Table(comm)})
+    true, found = own_ms(pipeline), own_ms(bare)
+    later = slice(2, None)
+    assert np.abs(found[later] / true[later] - 1).max() < 0.05
+    assert (found[:2] < true[:2]).all(), "nothing shows when the first stage's last passes end"
