@@ -70,3 +70,13 @@ def test_own_time_between_operators_is_that_of_the_phases(pipeline: Window) -> N
     later = slice(2, None)
     assert np.abs(found[later] / true[later] - 1).max() < 0.05
     assert (found[:2] < true[:2]).all(), "nothing shows when the first stage's last passes end"
+
+
+def test_nobody_knows_own_time_without_host_calls(pipeline: Window) -> None:
+    comm = {name: column for name, column in pipeline.tables["comm_ops"].columns.items()
+            if name not in ("blocked_ns", "enqueue_ns")}  # fmt: skip
+    bare, _ = clean(Window(pipeline.job, {"steps": pipeline.tables["steps"],
+                                          "comm_ops": Table(comm)}))  # fmt: skip
+    found = own_time(bare, timeline(bare))
+    assert not found.phases
+    assert "posted ahead" in found.skipped[0].why

@@ -7,17 +7,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.diagnose.graph.covers import GC, pause_covers, phase_covers
+from stepscope.diagnose.graph.covers import GC, pause_covers
+from stepscope.diagnose.graph.pieces import Pieces
 from stepscope.diagnose.graph.step_graph import StepGraph
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.operators.unrecorded import unrecorded_groups
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.views.unnamed import UNNAMED
-from stepscope.window import NULL, Floats, Ints, Mask
+from stepscope.window import Floats, Ints, Mask
 
 PAUSES, NO_PHASE = "pauses", "no phase"
 """In place of a phase: pauses, in whatever phase; and all times in no phase together."""
+
+FEW_PEERS = 8
+"""The nearest peers whose pieces of a step tell where a culprit takes longer. Our choice."""
 
 Savings = Mapping[tuple[int, str], Floats]
 """By row of the grid and phase: ns saved in each column, negative where peers were slower."""
@@ -82,20 +86,9 @@ class Shrinking:
     """The pieces of a graph that are own work of culprits, or of ranks in unrecorded groups."""
 
     job: Observed
-    graph: StepGraph
-    rows: Ints
-    """Of the graph, one piece each."""
-    lanes: Ints
-    """The ends of these are pieces as well."""
-    lane: Ints
-    """Of all pieces."""
-    lasted: Floats
-    inside: Mapping[str, Floats]
-    """By phase, how much of each piece lies in it."""
+    pieces: Pieces
     paused: Floats
     """How much of each piece its rank paused."""
-    whole: Mapping[str, Floats]
-    """By phase how long it lasts in each lane of the graph."""
     held_up: Mapping[int, Ints]
     """By culprit, the rows that it holds up in unrecorded operators."""
 
@@ -104,51 +97,59 @@ class Shrinking:
         """The pieces of some rows of the grid."""
         groups = unrecorded_rows(job)
         held_up = {row: _held_up(groups, len(job.line.ranks), row) for row in culprits}
-        lanes = _lanes(graph, np.concatenate([np.array(culprits, np.int64), *held_up.values()]))
-        own_lanes = np.zeros(len(graph.lanes), np.bool_)
-        own_lanes[lanes] = True
-        rows = np.flatnonzero(own_lanes[graph.lane])
-        lane = np.concatenate((graph.lane[rows], lanes))
-        begin = np.concatenate((graph.since_ns[rows], graph.tail_since_ns[lanes]))
-        end = np.concatenate((graph.arrive_ns[rows], graph.finish_ns[lanes]))
-        covers = phase_covers(job.window, graph.lanes, lanes)
-        inside: Mapping[str, Floats] = {}
-        whole: dict[str, Floats] = {}
-        if covers is not None:
-            inside = covers.within(lane, begin, end)
-            long = covers.within(lanes, graph.begin_ns[lanes], graph.finish_ns[lanes])
-            for name, spent in long.items():
-                whole[name] = stats.sums(lanes, spent, len(graph.lanes))
-        lasted = np.maximum(end - begin, 0).astype(np.float64)
+        rows = np.concatenate([np.array(culprits, np.int64), *held_up.values()])
+        pieces = Pieces.of(job.window, graph, rows)
         pauses = pause_covers(job.window, graph.lanes)
-        paused = np.zeros(lane.size) if pauses is None else pauses.within(lane, begin, end)[GC]
-        return cls(job, graph, rows, lanes, lane, lasted, inside, paused, whole, held_up)
+        paused = np.zeros(pieces.lane.size)
+        if pauses is not None:
+            paused = pauses.within(pieces.lane, pieces.begin_ns, pieces.end_ns)[GC]
+        return cls(job, pieces, paused, held_up)
 
     def saved(self, savings: Savings) -> tuple[Ints, Ints]:
         """The time saved in each row of the graph, and in each lane at its end."""
-        amount = np.zeros(self.lane.size)
-        row, at = self.graph.lanes.row(self.lane), self.graph.lanes.at(self.lane)
+        pieces = self.pieces
+        amount = np.zeros(pieces.lane.size)
         for (who, phase), part in self._parts(savings).items():
-            own = row == who
-            amount[own] += self._in(phase)[own] * part[at[own]]
-        rows = np.zeros(self.graph.op.size, np.int64)
-        ends = np.zeros(len(self.graph.lanes), np.int64)
-        rows[self.rows] = np.rint(amount[: self.rows.size])
-        ends[self.lanes] = np.rint(amount[self.rows.size :])
+            own = pieces.row == who
+            evenly = self._in(phase)[own] * part[pieces.at[own]]
+            slow = phase == NO_PHASE and (who, phase) in savings
+            amount[own] += self._where_longer(who, own, evenly) if slow else evenly
+        graph, count = pieces.graph, pieces.rows.size
+        rows = np.zeros(graph.op.size, np.int64)
+        ends = np.zeros(len(graph.lanes), np.int64)
+        rows[pieces.rows] = np.rint(amount[:count])
+        ends[pieces.lanes] = np.rint(amount[count:])
         return rows, ends
+
+    def _where_longer(self, who: int, own: Mask, evenly: Floats) -> Floats:
+        """The same savings in the pieces in which the rank takes longer than its peers.
+
+        Time in no phase is of many kinds: what waits for data at the start of a step does nothing
+        else at its end.
+        """
+        peers = self.job.peers_of(who, None)
+        peers = peers[np.argsort(np.abs(peers - who), kind="stable")[:FEW_PEERS]]
+        if not peers.size:
+            return evenly
+        others = Pieces.of(self.job.window, self.pieces.graph, peers)
+        beyond, at = self.pieces.unnamed_beyond(others)[own], self.pieces.at[own]
+        columns = self.pieces.graph.lanes.columns.size
+        wanted, found = stats.sums(at, evenly, columns), stats.sums(at, beyond, columns)
+        scale = np.where(found > 0, wanted / np.maximum(found, 1.0), 0.0)[at]
+        placed = np.minimum(beyond * scale, self.pieces.unnamed_ns[own])
+        return np.where((wanted > 0)[at] & (found > 0)[at], placed, evenly)
 
     def _in(self, phase: str) -> Floats:
         """How much of each piece a phase takes."""
-        nothing = np.zeros(self.lane.size)
         if phase == PAUSES:
             return self.paused
         if phase == NO_PHASE:
-            return np.asarray(np.maximum(self.lasted - sum(self.inside.values(), nothing), 0.0))
-        return self.inside.get(phase, nothing)
+            return self.pieces.unnamed_ns
+        return self.pieces.inside.get(phase, np.zeros(self.pieces.lane.size))
 
     def _parts(self, savings: Savings) -> dict[tuple[int, str], Floats]:
         """By row and phase the part of it that is saved in each column of the graph."""
-        columns = self.graph.lanes.columns
+        columns = self.pieces.graph.lanes.columns
         found: dict[tuple[int, str], Floats] = {}
         for row in sorted({row for row, _ in savings}):
             saved_ns = [saved[columns] for (one, _), saved in savings.items() if one == row]
@@ -162,7 +163,7 @@ class Shrinking:
 
     def _own(self, row: int, phase: str) -> Floats:
         """Of each column of the graph."""
-        columns, known = self.graph.lanes.columns, self.job.own
+        columns, known = self.pieces.graph.lanes.columns, self.job.own
         if phase == PAUSES and self.job.pauses is not None:
             return np.asarray(self.job.pauses[row, columns])
         parts = [own[row, columns] for name, own in zip(known.phases, known.own, strict=True)
@@ -171,9 +172,10 @@ class Shrinking:
 
     def _parts_held_up(self, row: int, saved: Floats) -> dict[str, Floats]:
         """The parts saved by a rank that waits within its phases, limited to what it waited."""
-        steps = self.graph.lanes.columns.size
+        steps = self.pieces.graph.lanes.columns.size
         lasted = {
-            name: spent[row * steps : (row + 1) * steps] for name, spent in self.whole.items()
+            name: spent[row * steps : (row + 1) * steps]
+            for name, spent in self.pieces.whole.items()
         }
         waited = {name: np.maximum(spent - self._own(row, name), 0.0)
                   for name, spent in lasted.items()}  # fmt: skip
@@ -184,14 +186,6 @@ class Shrinking:
 def _held_up(groups: Sequence[Ints], rows: int, row: int) -> Ints:
     guilty = np.arange(rows) == row
     return np.flatnonzero(coupled(groups, guilty) & ~guilty)
-
-
-def _lanes(graph: StepGraph, rows: Ints) -> Ints:
-    """The lanes of some rows of the grid, without steps that were not run."""
-    steps = graph.lanes.columns.size
-    lanes = (np.unique(rows)[:, None] * steps + np.arange(steps)).ravel()
-    run = (graph.begin_ns[lanes] != NULL) & (graph.finish_ns[lanes] != NULL)
-    return np.asarray(lanes[run])
 
 
 def _divided(part: Floats, whole: Floats) -> Floats:

@@ -6,7 +6,9 @@ program does before the receive. What it sends shows that: a send starts when it
 So does every collective within the passes.
 
 The program's order is the order of host calls. If these were not recorded, operators are taken in
-the order in which they ended, which counts too much as waiting, for all members of a stage alike.
+the order in which they ended. That is true where collectives within the passes show how far a rank
+has computed. Without these nobody knows (`order_known`): a receive that ended during computation
+would count as waiting, and the rank whose input came late as the slowest.
 """
 
 from __future__ import annotations
@@ -15,6 +17,18 @@ import numpy as np
 
 from stepscope.diagnose.numeric.intervals import Axis
 from stepscope.window import Ints, Mask, Table
+
+
+def order_known(comm: Table, begin: Ints, within: Mask) -> bool:
+    """Whether it can be told since when receives were awaited.
+
+    Args:
+        begin: arrivals of all rows in ns.
+        within: operators within passes.
+    """
+    if not comm.strings("op").equals("Recv").any():
+        return True
+    return bool(within.any() or (comm.ints("enqueue_ns") < begin).any())
 
 
 def awaited_since(

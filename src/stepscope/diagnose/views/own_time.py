@@ -18,7 +18,7 @@ import numpy as np
 from stepscope.diagnose.finding import Skipped
 from stepscope.diagnose.numeric.intervals import Spans, axis_over, union_of_rows
 from stepscope.diagnose.prepare.matching import arrivals
-from stepscope.diagnose.views.awaited import awaited_since
+from stepscope.diagnose.views.awaited import awaited_since, order_known
 from stepscope.diagnose.views.communication import communicates
 from stepscope.diagnose.views.hidden_waits import (
     BLOCKING_KINDS,
@@ -236,7 +236,11 @@ def _between_collectives(window: Window, comm: Table, line: Timeline) -> OwnTime
     if axis is None or not keep.any():
         return _bundle(line, [], [], [], [Skipped("own time", "no operator finished")])
     groups = (group.id for group in window.job.groups_of_kind(*WITHIN_PASSES))
-    computed = comm.strings("op").equals("Send") | comm.strings("group").equals(*groups)
+    within = comm.strings("group").equals(*groups)
+    if not order_known(comm, begin, within):
+        why = "receives were posted ahead, and no host calls tell since when they were awaited"
+        return _bundle(line, [], [], [], [Skipped("own time", why)])
+    computed = comm.strings("op").equals("Send") | within
     since = awaited_since(comm, rank, begin, end, axis, computed)
     busy = union(since, axis.at(rank, end))
     own = uncovered(line, axis, busy)

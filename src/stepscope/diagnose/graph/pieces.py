@@ -1,0 +1,99 @@
+"""Pieces of own work: what lies between the operators on lanes of a graph, and at their end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from stepscope.diagnose.graph.covers import phase_covers
+from stepscope.diagnose.graph.step_graph import StepGraph
+from stepscope.diagnose.numeric import stats
+from stepscope.window import NULL, Floats, Ints, Window
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """One piece before each row of the chosen lanes, then one at the end of each lane."""
+
+    graph: StepGraph
+    rows: Ints
+    """Of the graph."""
+    lanes: Ints
+    lane: Ints
+    """Of all pieces."""
+    begin_ns: Ints
+    end_ns: Ints
+    inside: Mapping[str, Floats]
+    """By phase, how much of each piece lies in it; empty if phases were not recorded."""
+    whole: Mapping[str, Floats]
+    """By phase how long it lasts in each lane of the graph."""
+
+    @classmethod
+    def of(cls, window: Window, graph: StepGraph, ranks: Ints) -> Pieces:
+        """The pieces of some rows of the grid."""
+        lanes = _lanes(graph, ranks)
+        chosen = np.zeros(len(graph.lanes), np.bool_)
+        chosen[lanes] = True
+        rows = np.flatnonzero(chosen[graph.lane])
+        lane = np.concatenate((graph.lane[rows], lanes))
+        begin = np.concatenate((graph.since_ns[rows], graph.tail_since_ns[lanes]))
+        end = np.concatenate((graph.arrive_ns[rows], graph.finish_ns[lanes]))
+        covers = phase_covers(window, graph.lanes, lanes)
+        inside: Mapping[str, Floats] = {}
+        whole: dict[str, Floats] = {}
+        if covers is not None:
+            inside = covers.within(lane, begin, end)
+            long = covers.within(lanes, graph.begin_ns[lanes], graph.finish_ns[lanes])
+            whole = {name: stats.sums(lanes, spent, len(graph.lanes))
+                     for name, spent in long.items()}  # fmt: skip
+        return cls(graph, rows, lanes, lane, begin, end, inside, whole)
+
+    @property
+    def row(self) -> Ints:
+        """Of the grid, for each piece."""
+        return self.graph.lanes.row(self.lane)
+
+    @property
+    def at(self) -> Ints:
+        """The column of the graph, for each piece."""
+        return self.graph.lanes.at(self.lane)
+
+    @cached_property
+    def unnamed_ns(self) -> Floats:
+        """How much of each piece lies in no phase."""
+        lasted = np.maximum(self.end_ns - self.begin_ns, 0).astype(np.float64)
+        named = sum(self.inside.values(), np.zeros(self.lane.size))
+        return np.asarray(np.maximum(lasted - named, 0.0))
+
+    @cached_property
+    def place(self) -> Ints:
+        """The place of each piece within its lane, from 0 in order of time."""
+        order = np.lexsort((self.end_ns, self.lane))
+        lane = self.lane[order]
+        new = np.flatnonzero(np.diff(lane, prepend=-1) != 0)
+        counts = np.diff(np.append(new, lane.size))
+        place = np.empty(lane.size, np.int64)
+        place[order] = np.arange(lane.size) - np.repeat(new, counts)
+        return place
+
+    def unnamed_beyond(self, peers: Pieces) -> Floats:
+        """How much longer each piece is in no phase than the same piece of its peers, in ns; 0
+        where they have no such piece."""
+        long = int(max(self.place.max(initial=0), peers.place.max(initial=0))) + 1
+        columns = self.graph.lanes.columns.size
+        others = np.unique(peers.row)
+        grid = np.full((others.size, columns * long), np.nan)
+        grid[np.searchsorted(others, peers.row), peers.at * long + peers.place] = peers.unnamed_ns
+        usual = stats.column_median(grid)[self.at * long + self.place]
+        return np.asarray(np.maximum(np.nan_to_num(self.unnamed_ns - usual), 0.0))
+
+
+def _lanes(graph: StepGraph, rows: Ints) -> Ints:
+    """The lanes of some rows of the grid, without steps that were not run."""
+    steps = graph.lanes.columns.size
+    lanes = (np.unique(rows)[:, None] * steps + np.arange(steps)).ravel()
+    run = (graph.begin_ns[lanes] != NULL) & (graph.finish_ns[lanes] != NULL)
+    return np.asarray(lanes[run])
