@@ -108,13 +108,14 @@ class Room:
     @contextmanager
     def job(
         self, name: str, store: Path | str | None = None, env: dict[str, str] | None = None,
-        forks: int = 0,
+        forks: int = 0, pause: float = 0.05,
     ) -> Iterator[Job]:  # fmt: skip
         """Runs until the block ends; then its outcome is noted."""
         url = str(store or self.folder / "store")
         ours = [str(BIN / "stepscope"), "run", "--store", url, "--job", name,
                 "--socket", str(self.socket_path), "--"]  # fmt: skip
-        job = self.start(name, url, ours, ["--forks", str(forks)], env or {})
+        options = ["--forks", str(forks), "--pause", str(pause)]
+        job = self.start(name, url, ours, options, env or {})
         try:
             yield job
             job.finish()

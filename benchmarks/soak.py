@@ -1,0 +1,116 @@
+"""Hours of recording: whether memory, threads or open files of anything of ours grow.
+
+    python -m benchmarks.soak [--hours 2] [--ranks 16] [--pause 1] [--out soak.csv]
+
+Runs the job of `chaos_train.py` under `stepscope run` and notes every minute what the processor,
+`stepscope run` and all ranks hold: private memory (USS), threads, open files. In the end the last
+fifth of the time is compared with the second: the first is warm-up. Exit status 1: something grew
+by more than `GROWTH`, or the training's losses or exit status were not its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import astuple, dataclass, fields
+from pathlib import Path
+
+import psutil
+
+from benchmarks.chaos_jobs import STATUS, Job, Room
+
+GROWTH = 0.02
+"""Share by which nothing may grow over three fifths of the time. Our choice: above the scatter of
+single minutes."""
+EVERY_SECONDS = 60.0
+PARTS = 5
+LEAST = 2 * PARTS
+"""Samples without which no fifth has a median."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What some processes hold together, `seconds` after the start."""
+
+    seconds: float
+    who: str
+    private_mb: float
+    threads: int
+    files: int
+    processes: int
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--hours", type=float, default=2.0)
+    parser.add_argument("--ranks", type=int, default=16)
+    parser.add_argument("--pause", type=float, default=1.0, help="seconds of sleep in every step")
+    parser.add_argument("--out", type=Path, default=Path("soak.csv"), help="where samples go")
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory(prefix="soak-") as folder:
+        room = Room(Path(folder), options.ranks, 0)
+        with room.job("soak", pause=options.pause) as job:
+            job.stored()
+            samples = list(_watched(room, job, options.hours * 3600, options.out))
+        plain = room.plain(len(room.outcomes[0].losses))
+    return _report(samples, room.outcomes[0].faults(plain, options.ranks))
+
+
+def _watched(room: Room, job: Job, seconds: float, out: Path) -> Iterator[Sample]:
+    """Samples until the time is up or the job ends; each is written at once."""
+    began = time.monotonic()
+    with out.open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(field.name for field in fields(Sample))
+        for minute in range(int(seconds / EVERY_SECONDS)):
+            print(f"\rminute {minute} of {seconds / EVERY_SECONDS:.0f}", end="", file=sys.stderr)
+            time.sleep(EVERY_SECONDS)
+            if job.process.poll() is not None:
+                return
+            for sample in _samples(room, job, time.monotonic() - began):
+                rows.writerow(astuple(sample))
+                file.flush()
+                yield sample
+
+
+def _samples(room: Room, job: Job, seconds: float) -> Iterator[Sample]:
+    runner = psutil.Process(job.process.pid)
+    ranks = [one for one in runner.children(recursive=True)
+             if any("chaos_train" in word for word in one.cmdline())]  # fmt: skip
+    for who, processes in (("processor", [room.processor()]), ("run", [runner]), ("ranks", ranks)):
+        yield _held(seconds, who, processes)
+
+
+def _held(seconds: float, who: str, processes: Sequence[psutil.Process]) -> Sample:
+    memory = sum(one.memory_full_info().uss for one in processes) / 1e6
+    threads = sum(one.num_threads() for one in processes)
+    files = sum(one.num_fds() for one in processes)
+    return Sample(round(seconds, 1), who, round(memory, 2), threads, files, len(processes))
+
+
+def _report(samples: Sequence[Sample], faults: Sequence[str]) -> int:
+    """Prints how much everything grew; the exit status."""
+    grew = list(faults)
+    for who in dict.fromkeys(one.who for one in samples):
+        own = [one for one in samples if one.who == who]
+        if len(own) < LEAST:
+            grew.append(f"only {len(own)} samples of {who}")
+            continue
+        fifth = len(own) // PARTS
+        for name in ("private_mb", "threads", "files"):
+            second, last = (statistics.median(getattr(one, name) for one in part)
+                            for part in (own[fifth : 2 * fifth], own[-fifth:]))  # fmt: skip
+            print(f"{who:10} {name:11} {second:10.1f} -> {last:10.1f}  {last / second - 1:+.1%}")
+            if last > second * (1 + GROWTH):
+                grew.append(f"{name} of {who} grew")
+    print("; ".join(grew) or f"nothing grew; the losses and the exit status {STATUS} are the job's")
+    return 1 if grew else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
