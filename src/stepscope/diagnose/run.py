@@ -19,6 +19,7 @@ from stepscope.diagnose.decide import rules
 from stepscope.diagnose.decide.candidates import candidates
 from stepscope.diagnose.decide.cost import accusable, what_if
 from stepscope.diagnose.decide.culprits import choose
+from stepscope.diagnose.decide.echoes import without_echoes
 from stepscope.diagnose.decide.everyone import charged, is_after_effect
 from stepscope.diagnose.decide.join import joined
 from stepscope.diagnose.decide.ledger import ledger
@@ -185,8 +186,7 @@ class _Search:
         cost = what_if(self.job, suspects)
         judged = judge(self.job, slow, cost, self.explanations)
         self.job.remembered.clear()  # kernels of all peers, which nobody asks for again
-        own, costly = self.job.own, judged.costly
-        self.blamed += costly if own.marked else rules.without_echoes(costly, bool(own.inferred))
+        self.blamed += without_echoes(self.job, judged.costly)
         self.let_go += judged.cheap
         self.culprits = judged.culprits
         if len(self.culprits) == len(suspects):  # mostly so, and what they cost is known

@@ -6,7 +6,6 @@ reached; the last rule that did not fire rejects a candidate.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -24,10 +23,6 @@ class BlameRule:
     says: str
     needs: Needs = field(default_factory=Needs)
 
-
-ECHO, ECHO_SCORE = 0.5, 0.45
-"""Where waiting was not marked, less than half of another culprit's excess may be its echo, and
-makes no more than a suspect. Our simulator."""
 
 Kind = TypeVar("Kind", bound=Finding)
 
@@ -83,39 +78,6 @@ def everyone(one: Slowdown) -> Slowdown:
     """A finding that is rejected because all ranks are slow and others cost more."""
     says = "all ranks are slow, and fixing this one alone would win back less than half as much"
     return replace(one, decisions=(*one.decisions, Decision(EVERYONE.name, False, says=says)))
-
-
-def without_echoes(found: Sequence[Slowdown], inferred: bool) -> list[Slowdown]:
-    """Where waiting was not marked: ranks that may only echo another culprit become suspects.
-
-    What holds up its neighbours comes back as a part of its own excess, in the same steps. Of two
-    with about the same excess either may be the echo, unless waiting could be inferred.
-    """
-    return [_echo(one, beside) if (beside := _stronger(one, found, inferred)) else one
-            for one in found]  # fmt: skip
-
-
-def _stronger(one: Slowdown, found: Sequence[Slowdown], inferred: bool) -> Slowdown | None:
-    """The finding that this one may echo."""
-    least = one.lost_ns * (1 / ECHO if inferred else ECHO)
-    others = [other for other in found
-              if other is not one and other.lost_ns > least and _overlap(one, other)]  # fmt: skip
-    return max(others, key=lambda other: other.lost_ns, default=None)
-
-
-def _echo(one: Slowdown, beside: Slowdown) -> Slowdown:
-    says = "times this excess has another culprit in the same steps; waiting was not marked"
-    decision = Decision(
-        EXPLAINED_BACKWARDS.name, False, beside.lost_ns / max(one.lost_ns, 1.0), 1 / ECHO, says,
-        gate=False,
-    )  # fmt: skip
-    return replace(one, score=min(one.score, ECHO_SCORE), decisions=(*one.decisions, decision))
-
-
-def _overlap(one: Slowdown, other: Slowdown) -> bool:
-    if one.steps is None or other.steps is None:
-        return True
-    return one.steps[0] <= other.steps[1] and other.steps[0] <= one.steps[1]
 
 
 def same_cause(one: Kind) -> Kind:

@@ -72,12 +72,18 @@ def _steady(own: Floats, stages: list[Ints]) -> Floats:
     What became slower on the way is no property of the model.
     """
     parts = np.array_split(np.arange(own.shape[1]), PARTS)
-    levels = np.array([[stats.median(stats.row_medians(own[np.ix_(rows, part)])) for rows in stages]
+    levels = np.array([[_of_most(stats.row_medians(own[np.ix_(rows, part)])) for rows in stages]
                        for part in parts if part.size])  # fmt: skip
     exceeds = levels.max(axis=1) / np.maximum(np.median(levels, axis=1), 1.0)
     heaviest = np.bincount(levels.argmax(axis=1)).argmax()
     steady: Floats = levels[int(np.argmin(np.where(levels.argmax(axis=1) == heaviest, exceeds, 0)))]
     return steady
+
+
+def _of_most(own: Floats) -> float:
+    """What more than half of the ranks of a stage take; of two the less: the other may be slow."""
+    known = np.sort(own[np.isfinite(own)])
+    return float(known[(known.size - 1) // 2]) if known.size else 0.0
 
 
 def _stage(

@@ -48,7 +48,7 @@ def outside_phases(window: Window, rows: PhaseRows) -> Named:
         comm = None
     if comm is not None and comm.has("blocked_ns"):
         return _in_two(steps, _busy(steps, comm, wait_times))
-    if comm is not None and _all_waits_recorded(window, comm):
+    if comm is not None and all_waits_recorded(window, comm):
         return _in_two(steps, _busy(steps, comm, _under_way))
     waiting = _waiting_kernels(window)
     return [] if waiting is None else _in_two(steps, _busy(steps, waiting, _running))
@@ -160,7 +160,7 @@ def wait_times(comm: Table) -> Spans:
     return end - blocked, end, blocked > 0
 
 
-def _all_waits_recorded(window: Window, comm: Table) -> bool:
+def all_waits_recorded(window: Window, comm: Table) -> bool:
     """Whether devices wait only in recorded operators.
 
     If transfers between pipeline stages are not recorded, a gap may be a stage that waits for its

@@ -1,0 +1,105 @@
+"""Ranks that may only echo another culprit (blame rule 3), where waiting was not marked.
+
+What holds up its neighbours comes back as a part of its own excess, in the same steps. Of two with
+about the same excess either may be the echo. A rank is no echo if its excess lies outside of all
+operators: there nobody waits for others. Cost: one union of the operators of a culprit and a few of
+its peers. Cannot see: waiting in operators that were not recorded; then no rank is cleared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from stepscope.diagnose.decide.rules import EXPLAINED_BACKWARDS
+from stepscope.diagnose.finding import Decision, Slowdown
+from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.operators.unrecorded import unrecorded_groups
+from stepscope.diagnose.suspect import Suspect
+from stepscope.diagnose.views.phase_rows import phase_rows
+from stepscope.diagnose.views.unnamed import UNNAMED, all_waits_recorded, waiting
+from stepscope.window import Ints, Window
+
+ECHO, ECHO_SCORE = 0.5, 0.45
+"""Less than half of another culprit's excess may be its echo, and makes no more than a suspect. Nor
+is it cleared by less than the other half outside of operators. Our simulator."""
+FEW_PEERS = 8
+"""The nearest peers whose time outside of operators a rank's is compared with. Our choice."""
+
+
+def without_echoes(job: Observed, found: Sequence[Slowdown]) -> list[Slowdown]:
+    """The same findings; ranks that may only echo another culprit are suspects."""
+    if job.own.marked or len(found) < 2:
+        return list(found)
+    return [_echo(one, beside) if (beside := _stronger(one, found, bool(job.own.inferred)))
+            and not _outside_operators(job, one.suspect) else one for one in found]  # fmt: skip
+
+
+def _stronger(one: Slowdown, found: Sequence[Slowdown], inferred: bool) -> Slowdown | None:
+    """The finding that this one may echo; where waiting was inferred, a much larger one."""
+    least = one.lost_ns * (1 / ECHO if inferred else ECHO)
+    others = [other for other in found
+              if other is not one and other.lost_ns > least and _overlap(one, other)]  # fmt: skip
+    return max(others, key=lambda other: other.lost_ns, default=None)
+
+
+def _echo(one: Slowdown, beside: Slowdown) -> Slowdown:
+    says = "times this excess has another culprit in the same steps; waiting was not marked"
+    decision = Decision(
+        EXPLAINED_BACKWARDS.name, False, beside.lost_ns / max(one.lost_ns, 1.0), 1 / ECHO, says,
+        gate=False,
+    )  # fmt: skip
+    return replace(one, score=min(one.score, ECHO_SCORE), decisions=(*one.decisions, decision))
+
+
+def _overlap(one: Slowdown, other: Slowdown) -> bool:
+    if one.steps is None or other.steps is None:
+        return True
+    return one.steps[0] <= other.steps[1] and other.steps[0] <= one.steps[1]
+
+
+def _outside_operators(job: Observed, suspect: Suspect | None) -> bool:
+    """Whether most of a rank's excess lies where none of its operators was in progress."""
+    comm = job.window.table("comm_ops")
+    if suspect is None or comm is None or not all_waits_recorded(job.window, comm):
+        return False
+    if unrecorded_groups(job.window):
+        return False
+    peers = job.peers_of(suspect.row, suspect.phase)
+    peers = peers[np.argsort(np.abs(peers - suspect.row), kind="stable")[:FEW_PEERS]]
+    outside_ns = sum(_excess(job, phase, suspect) for phase in suspect.phases if phase in UNNAMED)
+    named = [phase for phase in suspect.phases if phase not in UNNAMED]
+    if named and peers.size:
+        outside_ns += _excess_in(job, named, suspect, peers)
+    return outside_ns >= (1 - ECHO) * suspect.excess_ns
+
+
+def _excess(job: Observed, phase: str, suspect: Suspect) -> float:
+    """In no phase, where operators do not count."""
+    return float(np.nan_to_num(job.excess_of(phase, suspect.row)[suspect.columns]).mean())
+
+
+def _excess_in(job: Observed, phases: list[str], suspect: Suspect, peers: Ints) -> float:
+    """How much longer than its peers the rank is in these phases, but in no operator, per step."""
+    part = _of_ranks(job, np.append(peers, suspect.row))
+    rows = phase_rows(part, job.line)
+    busy = None if rows is None else waiting(part, rows)
+    if rows is None or busy is None:
+        return 0.0
+    spent = (rows.duration - busy.within(rows.begin, rows.end)).astype(np.float64)
+    spent_in = rows.grids(spent, phases)[:, :, suspect.columns]
+    excess = [one[suspect.row] - stats.column_median(one[peers]) for one in spent_in]
+    return float(np.nan_to_num(excess).sum(axis=0).mean())
+
+
+def _of_ranks(job: Observed, rows: Ints) -> Window:
+    """The phases and operators of some rows of the grid."""
+    ranks, tables = job.line.ranks[rows], {}
+    for name in ("phases", "comm_ops"):
+        table = job.window.table(name)
+        if table is not None:
+            tables[name] = table.take(np.isin(table.ints("rank"), ranks))
+    return Window(job.window.job, tables)
