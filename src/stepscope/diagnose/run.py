@@ -334,7 +334,19 @@ def _unaccounted(job: Observed, settings: Settings) -> str:
         return f"only {judged} steps were judged, and whether they were faster before is unknown"
     if not job.own.phases:
         return "only the length of its steps is known, so waiting cannot be distinguished from work"
-    return ""
+    return _hidden(job)
+
+
+def _hidden(job: Observed) -> str:
+    """The same of a job whose steps mostly lie in phases with waiting that nobody measured."""
+    comm = job.window.table("comm_ops")
+    if not job.own.hidden or job.kernels is not None or (comm is not None and comm.has("end_ns")):
+        return ""
+    period = job.line.job_period_ns[job.line.warm_up :]
+    known = stats.median(job.total[:, job.line.warm_up :]) / max(stats.median(period), 1.0)
+    if known >= HALF:
+        return ""
+    return f"{100 * (1 - known):.0f} % of a step may be waiting, which nobody measured"
 
 
 def _unexplained(job: Observed, known: Ledger | None) -> str:

@@ -12,6 +12,7 @@ from stepscope.diagnose.decide.held_up import graph_about
 from stepscope.diagnose.decide.savings import Savings, Shrinking, coupled, savings, unrecorded_rows
 from stepscope.diagnose.graph.replay import Replay
 from stepscope.diagnose.graph.step_graph import StepGraph
+from stepscope.diagnose.network.slow_edges import on_devices
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
@@ -264,13 +265,25 @@ def _rise(job: Observed, one: Suspect) -> Floats:
 
 
 def _lags(job: Observed, guilty: Mask) -> tuple[Floats, Mask] | None:
-    """Waiting that culprits caused per step, and the steps in which arrivals were recorded."""
+    """Waiting that culprits caused per step, and the steps in which arrivals were recorded.
+
+    Calls of hosts that run ahead of their devices say nothing about when the devices arrived.
+    """
     if job.arrivals is None or not len(job.line.steps) or guilty.all():
+        return None
+    if on_devices(job) and not _starts_known(job):
         return None
     columns = len(job.line.steps)
     covered = np.zeros(columns, np.bool_)
     covered[job.arrivals.step[job.arrivals.step >= 0]] = True
     return job.arrivals.lag_of(guilty, columns), covered
+
+
+def _starts_known(job: Observed) -> bool:
+    comm = job.window.table("comm_ops")
+    if comm is None or not comm.has("start_ns"):
+        return False
+    return bool((comm.ints("start_ns") != NULL).any())
 
 
 def _felt(job: Observed, one: Suspect) -> slice | Ints:

@@ -48,6 +48,7 @@ from stepscope.window import NULL, Floats, Mask, Table, Union, Window, union
 MOSTLY = 0.5
 """A phase is nested, or its waiting time unknown, if that holds for more than half of its rows. Our
 simulator."""
+HIDDEN = "it may contain waiting that was not measured"
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,11 @@ class OwnTime:
     """Phases from which waiting was taken out that nobody marked (`inferred`)."""
     marked: bool = True
     """Whether the recorder marked waiting, or measured it."""
+
+    @property
+    def hidden(self) -> bool:
+        """Whether some phase is left out because of waiting that was not measured."""
+        return any(one.why == HIDDEN for one in self.skipped)
 
     @property
     def total(self) -> Floats:
@@ -208,8 +214,7 @@ def _comparable(rows: PhaseRows, waits: Floats) -> tuple[list[str], list[Skipped
         if name not in unknown or communicates(name):
             continue
         if unknown[name] > MOSTLY:
-            why = "it may contain waiting that was not measured"
-            skipped.append(Skipped(f"own time of {name}", why))
+            skipped.append(Skipped(f"own time of {name}", HIDDEN))
         elif nested[name] <= MOSTLY or not passes.intersection(names):
             names.append(name)  # a nested phase replaces a parent of unknown own time
     return names, skipped
