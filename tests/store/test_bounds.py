@@ -55,3 +55,38 @@ def test_impossible_numbers_in_a_description_are_refused(
     (tmp_path / "job.json").write_text(text)
     with pytest.raises(FormatError, match=r"job\.json"):
         JobReader(str(tmp_path)).read()
+
+
+def test_row_groups_that_do_not_add_up_to_the_file_are_refused() -> None:
+    """Fuzzing found a kilobyte whose only group declares 95 billion rows: 16 GB to read it."""
+    bounds.check_row_groups(7, [3, 4])
+    bounds.check_row_groups(0, [])
+    with pytest.raises(FormatError, match="declares 7 rows, but its row groups 95405667967"):
+        bounds.check_row_groups(7, [95_405_667_967])
+    with pytest.raises(FormatError, match="row groups"):
+        bounds.check_row_groups(7, [8, -1])
+
+
+def test_a_file_whose_row_group_declares_too_much_is_a_problem_of_that_file(tmp_path: Path) -> None:
+    put_parquet(tmp_path / "steps/good.parquet", steps(1))
+    honest = tmp_path / "steps/bad.parquet"
+    put_parquet(honest, steps(*range(12_345)))
+    honest.write_bytes(_with_rows_of_its_group(honest.read_bytes(), 12_345, 95_405_667_967))
+    reader = JobReader(str(tmp_path))
+    assert reader.read().tables["steps"].ints("step").tolist() == [1]
+    assert any("its row groups 95405667967" in problem for problem in reader.problems)
+
+
+def _with_rows_of_its_group(data: bytes, rows: int, declared: int) -> bytes:
+    """The file with another number of rows in its only row group: the last place in the footer
+    (Thrift, compact protocol) that says it."""
+    length = int.from_bytes(data[-8:-4], "little")
+    body, footer = data[: -8 - length], data[-8 - length : -8]
+    before, _, after = footer.rpartition(_varint(2 * rows))
+    footer = before + _varint(2 * declared) + after
+    return body + footer + len(footer).to_bytes(4, "little") + b"PAR1"
+
+
+def _varint(number: int) -> bytes:
+    low, high = number % 128, number // 128
+    return bytes([low | 128]) + _varint(high) if high else bytes([low])

@@ -7,7 +7,7 @@ reported.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -43,6 +43,15 @@ def check_rows(rows: int, size_bytes: int) -> None:
     most = MOST_ROWS_PER_BYTE * size_bytes + ROWS_IN_ANY_FILE
     if not 0 <= rows <= most:
         raise FormatError(f"declares {rows} rows in {size_bytes} bytes; at most {most} are read")
+
+
+def check_row_groups(declared: int, groups: Sequence[int]) -> None:
+    """Raises FormatError: the file's row groups do not add up to the rows that it declares.
+
+    Arrow reserves memory for the rows of a group before it reads any.
+    """
+    if min(groups, default=0) < 0 or sum(groups) != declared:
+        raise FormatError(f"declares {declared} rows, but its row groups {sum(groups)}")
 
 
 def check_job(job: Job) -> Job:

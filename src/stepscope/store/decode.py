@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from stepscope.errors import FormatError
-from stepscope.store.bounds import check_rows
+from stepscope.store.bounds import check_row_groups, check_rows
 from stepscope.store.encode import ARROW_TYPES
 from stepscope.trace import TABLES, TableSpec
 
@@ -77,6 +77,7 @@ def _read(spec: TableSpec, data: bytes, keys: Mapping[str, str]) -> dict[str, An
     try:
         file = _opened(data, [])
         check_rows(file.metadata.num_rows, len(data))
+        check_row_groups(file.metadata.num_rows, _row_groups(file))
         names = _checked(spec, file.schema_arrow.names, keys)
         plain = [name for name in names if spec.columns[name] == "str" and _is_plain(file, name)]
         if plain:  # another program's file; ours mark coded columns and are opened only once
@@ -99,6 +100,12 @@ def _opened(data: bytes, coded: list[str]) -> pq.ParquetFile:
         page_checksum_verification=True,
         pre_buffer=False,  # it is in memory already
     )
+
+
+def _row_groups(file: pq.ParquetFile) -> list[int]:
+    """The rows that each group declares. Nothing else of a group is looked at: pyarrow crashes on
+    the columns of damaged metadata."""
+    return [file.metadata.row_group(one).num_rows for one in range(file.metadata.num_row_groups)]
 
 
 def _is_plain(file: pq.ParquetFile, name: str) -> bool:
