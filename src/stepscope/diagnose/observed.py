@@ -64,12 +64,14 @@ class Observed:
         found = next((one for one in self.window.job.hosts if one.name == host), None)
         return found.nics[0] if found is not None and found.nics else "nic"
 
-    @cached_property
+    @property
     def comparable(self) -> Observed:
         """The same job with a basis for comparison where no two ranks do the same work.
 
         In a pipeline of single ranks each is compared with its own past: own times are given on
         the scale of the median rank, by their fast levels, and all ranks are peers.
+
+        Not cached: an object that refers to itself outlives the diagnosis, with all its tables.
         """
         if self._equals or len(self.line.ranks) < 2 or not self.own.phases:
             return self
