@@ -113,3 +113,33 @@ def test_a_socket_that_a_killed_processor_left_is_taken_over(own_daemon: Daemon)
     own_daemon.start()
 
     assert own_daemon.is_alive
+
+
+def test_a_socket_that_somebody_deletes_is_there_again(own_daemon: Daemon, tmp_path: Path) -> None:
+    """Cleaners of temporary folders do, and producers that start later would find none."""
+    producer = Producer(job="job", store=str(tmp_path))
+    own_daemon.path.unlink()
+    wait_for(own_daemon.path.exists, "socket")
+    own_daemon.path.unlink()
+    own_daemon.path.with_suffix(".lock").unlink()
+    wait_for(own_daemon.path.exists, "socket without a lock file")
+    with own_daemon.connect(producer.hello(), producer.tell("forward-compute")) as line:
+        line.send(producer.packet(producer.phase("forward-compute")))
+        wait_for(lambda: list((tmp_path / "job").glob("topology/*")) != [], "job")
+    assert own_daemon.terminate() == 0
+    assert ints(tmp_path / "job", "phases", "rank") == [0]
+    assert not own_daemon.path.exists()
+
+
+def test_a_processor_that_ends_leaves_the_socket_of_the_next_one(own_daemon: Daemon) -> None:
+    """The folder was deleted and a second processor was started before the first had ended."""
+    first = own_daemon.process
+    first.send_signal(signal.SIGSTOP)
+    own_daemon.path.unlink()
+    own_daemon.path.with_suffix(".lock").unlink()
+    own_daemon.start()
+    first.send_signal(signal.SIGCONT)
+    first.send_signal(signal.SIGTERM)
+    assert first.wait(PATIENCE_SECONDS) == 0
+    with own_daemon.connect():
+        assert own_daemon.is_alive

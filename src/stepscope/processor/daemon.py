@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection, Iterable
 from types import FrameType
 from typing import Any
 
+from stepscope.errors import UsageError
 from stepscope.processor.counters.sampler import Wanted
 from stepscope.processor.counters.windows import Sink, Windows
 from stepscope.processor.folders.jobs import JobFolders
@@ -49,7 +50,7 @@ from stepscope.processor.sampling.stopped import StoppedProcesses
 from stepscope.processor.sampling.watcher import OutsideWatcher
 from stepscope.processor.settings import Settings
 from stepscope.processor.sockets.followers import Followers
-from stepscope.processor.sockets.listener import BACKLOG, listen, take_lock
+from stepscope.processor.sockets.listener import BACKLOG, Listener
 from stepscope.processor.sockets.polling import (
     LONGEST_SECONDS,
     SHORTEST_SECONDS,
@@ -82,7 +83,7 @@ long. If steps take longer, their ordinary checks, ten a second, are early enoug
 _PACKETS_PER_TURN = 64
 _LAST_TURNS = 16
 """More than a socket buffers. A producer that never pauses must not prevent shutdown."""
-_MOST_REFUSALS = 100
+_MOST_LOGGED = 100
 
 
 class Processor:
@@ -92,10 +93,9 @@ class Processor:
         self._settings = settings
         self._host = host_name()
         self._reporting = Reporting(self._host, settings.remote_write)
-        self._lock_file = take_lock(settings.socket)
-        self._listener = listen(settings.socket)
+        self._listener = Listener(settings.socket)
         self._selector = selectors.DefaultSelector()
-        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._selector.register(self._listener.socket, selectors.EVENT_READ)
         self._connections: dict[int, socket.socket] = {}
         self._state = HostState(self._is_live)
         self._followers = Followers()
@@ -105,7 +105,7 @@ class Processor:
         self._upkeep = Upkeep(self._host, settings.keep_options(), self._jobs.folders)
         self._nics = adapters()
         self._stop = False
-        self._refused: set[str] = set()
+        self._logged: set[str] = set()
         self._busy_at = time.monotonic()
         self._load = Load()
         self._tick_at, self._tick_seconds = 0.0, SHORTEST_SECONDS
@@ -132,7 +132,7 @@ class Processor:
         logger.info("processor of %s listens on %s", self._host, self._settings.socket)
         while not self._stop and not self._idle():
             for key, _ in self._ready():
-                if key.fileobj is self._listener:
+                if key.fileobj is self._listener.socket:
                     self._accept()
                 elif key.fd in self._connections:  # not yet read to its end for another's sake
                     self._read(key.fd)
@@ -197,9 +197,23 @@ class Processor:
             return
         self._duties_at = time.monotonic() + _DUTY_SECONDS
         self._carry_out(self._state.tick(time.time_ns()))
+        self._listen_again()
         self._retire()
         self._upkeep.turn()
         self._reporting.turn()
+
+    def _listen_again(self) -> None:
+        """Listens on a new socket if the file of ours was deleted."""
+        before = self._listener.socket
+        try:
+            if not self._listener.renew():
+                return
+        except UsageError as error:
+            self._log_once(f"cannot listen again: {error}")
+            return
+        self._selector.unregister(before)
+        self._selector.register(self._listener.socket, selectors.EVENT_READ)
+        logger.warning("%s was deleted; listening there again", self._settings.socket)
 
     def _retire(self) -> None:
         """Drops the state of jobs that have ended: a processor may run for months."""
@@ -218,7 +232,7 @@ class Processor:
         """Accepts all pending connections: the ranks of a host connect at the same time."""
         for _ in range(BACKLOG):
             try:
-                connection, _ = self._listener.accept()
+                connection, _ = self._listener.socket.accept()
             except BlockingIOError:
                 return
             except OSError as error:  # the peer disconnected, or too many files are open
@@ -391,9 +405,12 @@ class Processor:
 
     def _log_refusal(self, why: str) -> None:
         """A connection that is retried every second is logged as a warning only once."""
-        first = why not in self._refused and len(self._refused) < _MOST_REFUSALS
-        self._refused.add(why)
-        logger.log(logging.WARNING if first else logging.DEBUG, "closing a connection: %s", why)
+        self._log_once(f"closing a connection: {why}")
+
+    def _log_once(self, message: str) -> None:
+        first = message not in self._logged and len(self._logged) < _MOST_LOGGED
+        self._logged.add(message)
+        logger.log(logging.WARNING if first else logging.DEBUG, "%s", message)
 
     _handlers: dict[type, Callable[[Processor, Any], None]] = {  # noqa: RUF012 - never written
         Append: _append,
@@ -428,8 +445,6 @@ class Processor:
         self._jobs.close()
         self._reporting.close()
         self._listener.close()
-        self._settings.socket.unlink(missing_ok=True)
-        self._lock_file.close()
         logger.info("processor of %s stopped", self._host)
 
 

@@ -46,7 +46,58 @@ def take_lock(path: Path) -> IO[str]:
     return lock
 
 
-def listen(path: Path) -> socket.socket:
+class Listener:
+    """The socket with its lock, held until `close`."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises what `take_lock` raises."""
+        self._path = path
+        self._lock = take_lock(path)
+        self._lock_file = _identity(path.with_suffix(".lock"))
+        self.socket = _listen(path)
+        self._file = _identity(path)
+
+    def renew(self) -> bool:
+        """Listens again if the socket's file was deleted; True: `socket` is another one now.
+
+        Cleaners of temporary folders delete sockets, and producers that start later would find
+        none. Nothing is done where another processor listens in the meantime.
+
+        Raises:
+            UsageError: the socket cannot be created again.
+        """
+        if _identity(self._path) is not None:
+            return False
+        if _identity(self._path.with_suffix(".lock")) != self._lock_file:
+            self._take_lock_again()
+        self.socket.close()
+        self.socket = _listen(self._path)
+        self._file = _identity(self._path)
+        return True
+
+    def _take_lock_again(self) -> None:
+        lock = take_lock(self._path)
+        self._lock.close()
+        self._lock, self._lock_file = lock, _identity(self._path.with_suffix(".lock"))
+
+    def close(self) -> None:
+        """Deletes the socket's file, unless it is another processor's."""
+        self.socket.close()
+        if _identity(self._path) == self._file:
+            self._path.unlink(missing_ok=True)
+        self._lock.close()
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Which file is there; None: none."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _listen(path: Path) -> socket.socket:
     """Creates the socket that producers connect to, accessible to its owner only."""
     path.unlink(missing_ok=True)  # left by a processor that was killed; we hold its lock
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
