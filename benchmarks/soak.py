@@ -11,6 +11,7 @@ by more than `GROWTH`, or the training's losses or exit status were not its own.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import statistics
 import sys
@@ -80,10 +81,16 @@ def _watched(room: Room, job: Job, seconds: float, out: Path) -> Iterator[Sample
 
 def _samples(room: Room, job: Job, seconds: float) -> Iterator[Sample]:
     runner = psutil.Process(job.process.pid)
-    ranks = [one for one in runner.children(recursive=True)
-             if any("chaos_train" in word for word in one.cmdline())]  # fmt: skip
+    ranks = [one for one in runner.children(recursive=True) if _trains(one)]
     for who, processes in (("processor", [room.processor()]), ("run", [runner]), ("ranks", ranks)):
         yield _held(seconds, who, processes)
+
+
+def _trains(process: psutil.Process) -> bool:
+    """Whether it is a rank, or one of its loaders; false for one that ends just now."""
+    with contextlib.suppress(psutil.Error):
+        return any("chaos_train" in word for word in process.cmdline())
+    return False
 
 
 def _held(seconds: float, who: str, processes: Sequence[psutil.Process]) -> Sample:
