@@ -61,10 +61,11 @@ def gathering(window: Window, rows: PhaseRows) -> Mask:
     Measured waiting need not include it.
     """
     gathers = gathers_within(window, rows)
-    if gathers is None or any((gathers.ints(name) != NULL).any()
-                              for name in ("end_ns", "blocked_ns") if gathers.has(name)):  # fmt: skip
+    if gathers is None:
         return np.zeros(len(rows.rank), np.bool_)
-    return rows.names.equals(*rows.passes)
+    known = ((gathers.ints(name) != NULL).any() for name in ("end_ns", "blocked_ns")
+             if gathers.has(name))  # fmt: skip
+    return rows.names.equals(*rows.passes) & (not any(known))
 
 
 def gathers_within(window: Window, rows: PhaseRows) -> Table | None:

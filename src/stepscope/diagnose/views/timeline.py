@@ -127,6 +127,8 @@ def timeline(window: Window) -> Timeline:
             table = table.take((table.ints("step") >= 0) & (table.ints("rank") >= 0))
             if len(table):
                 grid = _grid(ranks, table, table.ints(begin))
+                if name == "comm_ops":
+                    grid = _from_last_end(grid)
                 return replace(grid, is_trace=window.table("host_ops") is not None)
     return Timeline(ranks, np.zeros(0, np.int64), *_empty(len(ranks)))
 
@@ -147,6 +149,18 @@ def _grid(ranks: Ints, table: Table, start: Ints) -> Timeline:
     duration = np.where(known, np.where(known, last, 0) - np.where(known, first, 0), np.nan)
     first = np.where(known, first, NULL)
     return Timeline(ranks, steps, first.reshape(shape), duration.reshape(shape))
+
+
+def _from_last_end(grid: Timeline) -> Timeline:
+    """Each step begins where the rank's last operator of the step before ended: what is computed
+    before the first operator of a step belongs to it."""
+    start, lasted = grid.start_ns, grid.duration_ns
+    before = np.where(np.isfinite(lasted), start + np.nan_to_num(lasted).astype(np.int64), NULL)
+    known = (before[:, :-1] != NULL) & (start[:, 1:] != NULL) & (np.diff(grid.steps) == 1)
+    ahead = np.where(known, start[:, 1:] - before[:, :-1], 0).clip(0)
+    ahead = np.pad(ahead, ((0, 0), (1, 0)))
+    return replace(grid, start_ns=np.where(start == NULL, NULL, start - ahead),
+                   duration_ns=lasted + ahead)  # fmt: skip
 
 
 def _ends(table: Table, start: Ints) -> Ints:

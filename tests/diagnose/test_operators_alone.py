@@ -1,0 +1,44 @@
+"""Jobs of which only the calls of operators and their ends were recorded."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from stepscope.diagnose.run import diagnose
+from stepscope.diagnose.views.timeline import timeline
+from stepscope.trace import Job, ProcessGroup
+from stepscope.window import Window
+
+from .jobs import MS, START, a_table
+
+RANKS, STEPS, SLOW, LATE_MS = 8, 120, 5, 30
+
+
+def operators_alone() -> Window:
+    """One rank computes 130 ms before its first operator of each step, the others 100 ms."""
+    random, rows, now = np.random.default_rng(0), [], np.full(RANKS, float(START))
+    for step in range(STEPS):
+        for seq, work_ms in ((2 * step, 100), (2 * step + 1, 10)):
+            own = work_ms * random.lognormal(0, 0.01, RANKS)
+            own[SLOW] += LATE_MS if work_ms > 10 else 0
+            called = now + own * MS
+            now = np.full(RANKS, called.max() + 2 * MS)
+            rows += [(rank, step, "dp-0", seq, "AllReduce", -1, int(called[rank]), int(now[rank]))
+                     for rank in range(RANKS)]  # fmt: skip
+    job = Job("calls", RANKS, groups=(ProcessGroup("dp-0", "dp", tuple(range(RANKS))),))
+    return Window(job, {"comm_ops": a_table("rank step group seq op peer enqueue_ns end_ns", rows)})
+
+
+def test_work_before_the_first_operator_of_a_step_belongs_to_that_step() -> None:
+    line = timeline(operators_alone())
+    durations = line.duration_ns[:, 1:] / MS
+    assert np.median(durations) == pytest.approx(100 + LATE_MS + 10 + 4, rel=0.05)
+    assert (np.ptp(line.start_ns[:, 1:], axis=0) == 0).all(), "all begin when the operator ended"
+
+
+def test_a_rank_that_is_late_from_the_first_step_on_is_named() -> None:
+    """Its lateness was in no step, so that a replay without it took as long."""
+    (verdict,) = diagnose(operators_alone()).verdicts
+    assert verdict.ranks == (SLOW,)
+    assert verdict.lost_fraction == pytest.approx(LATE_MS / (100 + LATE_MS + 14), abs=0.03)
