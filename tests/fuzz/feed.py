@@ -11,23 +11,22 @@ import sys
 
 import atheris
 
+from tests.fuzz.mutate import in_place, other_json
+
 with atheris.instrument_imports(include=["stepscope", "tests.fuzz"]):
     from tests.fuzz.targets import TARGETS
 
 
-MOST_CHANGES = 4
-
-
 def mutated(data: bytes, most_bytes: int, seed: int) -> bytes:
-    """Every second input keeps its length: an insertion makes a file with offsets in it unreadable,
-    and what lies behind the check of that would never be reached."""
+    """A third each: libFuzzer's changes, other bytes in place, and other values in JSON."""
     chance = random.Random(seed)
-    if not data or chance.random() < 0.5:
-        return bytes(atheris.Mutate(data, most_bytes))
-    changed = bytearray(data)
-    for _ in range(1 + chance.randrange(MOST_CHANGES)):
-        changed[chance.randrange(len(changed))] = chance.randrange(256)
-    return bytes(changed)
+    way = chance.randrange(3) if data else 0
+    changed = None
+    if way == 1:
+        changed = other_json(data, chance)
+    if way == 2 or (way == 1 and changed is None):
+        changed = in_place(data, chance)
+    return changed[:most_bytes] if changed is not None else bytes(atheris.Mutate(data, most_bytes))
 
 
 def main() -> None:

@@ -12,6 +12,7 @@ from stepscope.errors import FormatError
 from stepscope.evaluate import results
 
 from . import corpus
+from .mutate import in_place, other_json
 from .targets import TARGETS
 
 INFINITE = (
@@ -27,16 +28,15 @@ FOUND = [
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_samples_and_what_little_is_wrong_with_them(name: str) -> None:
-    """Cut off, compressed, and with single bytes changed."""
+    """Cut off, compressed, and with bytes or values of JSON changed."""
     target, change = TARGETS[name], random.Random(name)
     samples = target.samples()
     for sample in samples:
         for data in (sample, sample[: len(sample) // 2], gzip.compress(sample)):
             target.parse(data)
         for _ in range(1 + 50 // len(samples)):
-            changed = bytearray(sample)
-            changed[change.randrange(len(changed))] = change.randrange(256)
-            target.parse(bytes(changed))
+            target.parse(in_place(sample, change))
+            target.parse(other_json(sample, change) or b"")
     target.parse(b"")
 
 
