@@ -11,6 +11,8 @@ import pytest
 from stepscope.errors import FormatError
 from stepscope.evaluate import results
 
+from . import corpus
+from .mutate import in_place, other_json
 from .targets import TARGETS
 
 INFINITE = (
@@ -26,16 +28,37 @@ FOUND = [
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_samples_and_what_little_is_wrong_with_them(name: str) -> None:
-    """Cut off, compressed, and with single bytes changed."""
+    """Cut off, compressed, and with bytes or values of JSON changed."""
     target, change = TARGETS[name], random.Random(name)
-    sample = target.sample()
-    inputs = [b"", sample, sample[: len(sample) // 2], gzip.compress(sample)]
-    for _ in range(50):
-        changed = bytearray(sample)
-        changed[change.randrange(len(changed))] = change.randrange(256)
-        inputs.append(bytes(changed))
+    samples = target.samples()
+    for sample in samples:
+        for data in (sample, sample[: len(sample) // 2], gzip.compress(sample)):
+            target.parse(data)
+        for _ in range(1 + 50 // len(samples)):
+            target.parse(in_place(sample, change))
+            target.parse(other_json(sample, change) or b"")
+    target.parse(b"")
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_inputs_kept_from_earlier_runs(name: str) -> None:
+    inputs = list(corpus.kept(name))
+    assert inputs, "python -m tests.fuzz TARGET --keep makes them"
     for data in inputs:
-        target.parse(data)
+        TARGETS[name].parse(data)
+
+
+def test_an_archive_holds_the_smallest_inputs_that_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(corpus, "ARCHIVES", tmp_path)
+    monkeypatch.setattr(corpus, "MOST_BYTES", 5_000)
+    inputs = [random.Random(size).randbytes(size) for size in (4_000, 10, 2_000, 10)]
+    assert corpus.keep("job", inputs) == 2
+    assert list(corpus.kept("job")) == [inputs[1], inputs[2]]
+    first = (tmp_path / "job.tar.xz").read_bytes()
+    corpus.keep("job", reversed(inputs))
+    assert (tmp_path / "job.tar.xz").read_bytes() == first
 
 
 @pytest.mark.parametrize(("name", "data"), FOUND)

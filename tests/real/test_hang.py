@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
-from .conftest import Jobs, diagnose, kill_tree, says
+from .conftest import Jobs, diagnose, says
 
 pytestmark = pytest.mark.real
 
@@ -47,13 +47,17 @@ def test_a_stopped_rank_is_the_culprit_and_its_waiting_peers_are_not(jobs: Jobs)
     assert all(verdict["kind"] != "hang" for verdict in diagnosis["verdicts"]), "it went on"
 
 
-def test_a_killed_rank_leaves_a_readable_folder_and_the_launchers_status(jobs: Jobs) -> None:
+def test_a_killed_rank_is_named_under_torchrun_which_ends_the_others(jobs: Jobs) -> None:
     launch = jobs.torchrun(2, "train.py", "--pause", "0.1", "--scenes", "none:200")
     process = jobs.start("killed", *launch)
     jobs.await_steps("killed")
-    workers = [p for p in psutil.Process(process.pid).children(True) if "RANK" in p.environ()]
-    kill_tree(workers[0].pid)
+    family = psutil.Process(process.pid).children(recursive=True)
+    victim = next(one for one in family if one.environ().get("RANK") == "1")
+    victim.kill()
     finished = jobs.finish("killed", process)
     assert finished.status == 1, "torchrun's own status"
-    _, diagnosis = diagnose(finished.folder)
-    assert diagnosis["ranks"] == 2
+    status, diagnosis = diagnose(finished.folder)
+    assert (status, diagnosis["ranks"]) == (1, 2)
+    (verdict,) = diagnosis["verdicts"]
+    assert (verdict["kind"], verdict["ranks"], verdict["cause"]) == ("hang", [1], "unknown")
+    assert "rank 1 was killed (SIGKILL)" in finished.stderr

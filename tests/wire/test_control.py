@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from stepscope.errors import WireError
 from stepscope.wire.control import (
     Hurry,
+    decode_counted,
+    decode_counters,
     decode_flush,
     decode_flushed,
     decode_follow,
@@ -23,6 +25,9 @@ from stepscope.wire.control import (
     encode_parent,
 )
 from stepscope.wire.frames import PacketKind, pack
+
+HUGE = "9" * 400
+"""An integer that JSON has and that no float holds."""
 
 
 def _asked(payload: bytes, kind: PacketKind = PacketKind.CONTROL) -> Hurry:
@@ -38,7 +43,7 @@ def test_a_processor_of_another_version_may_ask_for_what_we_do_not_know() -> Non
     assert _asked(b'{"sample": "kernels"}') == Hurry(0.0)
 
 
-@pytest.mark.parametrize("seconds", ["-1", "1e400", "600"])
+@pytest.mark.parametrize("seconds", ["-1", "1e400", "600", HUGE])
 def test_the_duration_of_a_hurry_is_limited(seconds: str) -> None:
     assert 0.0 <= _asked(f'{{"hurry_seconds": {seconds}}}'.encode()).seconds <= 60.0
 
@@ -91,6 +96,18 @@ def test_the_reply_has_the_reason_of_a_failure(job: str, trouble: str | None) ->
 def test_what_is_no_answer_is_refused(payload: bytes) -> None:
     with pytest.raises(WireError):
         decode_flushed(memoryview(payload))
+
+
+def test_a_rate_that_no_float_holds_is_no_request() -> None:
+    asked = f'{{"counters_hz": {HUGE}, "seconds": 1}}'.encode()
+    assert decode_counters(memoryview(asked)) is None
+
+
+@pytest.mark.parametrize("samples", ["Infinity", "NaN"])
+def test_a_count_without_bound_is_no_answer(samples: str) -> None:
+    said = f'{{"counted": {{"samples": {samples}, "lost": 0, "troubles": []}}}}'
+    with pytest.raises(WireError):
+        decode_counted(memoryview(said.encode()))
 
 
 @pytest.mark.parametrize("stopped", [None, 7])

@@ -46,9 +46,10 @@ def decode_hurry(data: bytes) -> Hurry:
     if header.kind != PacketKind.CONTROL:
         raise WireError(f"a {header.kind.name} packet sent to a producer")
     seconds = _object(payload).get("hurry_seconds", 0.0)
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or math.isnan(seconds):
+    if type(seconds) not in (int, float) or (type(seconds) is float and math.isnan(seconds)):
         raise WireError("hurry_seconds is not a number")
-    return Hurry(min(max(float(seconds), 0.0), _LONGEST_SECONDS))
+    # capped first: no float holds an integer of 400 digits
+    return Hurry(float(min(max(seconds, 0.0), _LONGEST_SECONDS)))
 
 
 def encode_flush(job: str) -> bytes:
@@ -118,7 +119,7 @@ def decode_counters(payload: memoryview) -> tuple[float, float] | None:
     try:
         said = _object(payload)
         hz, seconds = float(said["counters_hz"]), float(said["seconds"])
-    except (WireError, KeyError, TypeError, ValueError):
+    except (WireError, KeyError, TypeError, ValueError, OverflowError):
         return None
     sensible = 1 <= hz <= MOST_COUNTERS_HZ and 0 < seconds <= MOST_COUNTERS_SECONDS
     return (hz, seconds) if sensible else None
@@ -140,7 +141,7 @@ def decode_counted(payload: memoryview) -> Counted:
         said = _object(payload)["counted"]
         troubles = tuple(str(one) for one in said["troubles"])
         return Counted(int(said["samples"]), int(said["lost"]), troubles)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise WireError("not a reply to a request to sample counters") from error
 
 
