@@ -91,6 +91,11 @@ def test_the_diagnosis_names_the_recorder_that_died(
     assert dead["why"].startswith("killed (SIGKILL) at 2025-12-17 19:33:20 UTC")
 
 
+def test_a_signal_without_a_name_has_a_number() -> None:
+    death = deaths.Death(1_766_000_000 * 10**9, 7, -35)
+    assert "was killed (signal 35)" in str(death), "most real-time signals have none"
+
+
 def test_the_diagnosis_says_which_ranks_other_processes_claimed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -32,6 +32,6 @@ def test_what_was_computed_is_freed_with_the_diagnosis(job: Callable[[], Window]
     try:
         diagnose(window)
         find_hang(window)
-        assert not [one for one in gc.get_objects() if isinstance(one, Observed)]
+        assert not [one for one in gc.get_objects() if type(one) is Observed]
     finally:
         gc.enable()

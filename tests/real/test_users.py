@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,9 +80,15 @@ def ended(process: subprocess.Popen[str]) -> tuple[str, str]:
 
 
 @pytest.fixture
-def users(tmp_path: Path) -> Iterator[list[User]]:
-    tmp_path.chmod(0o1777)
-    users = [User(64_001, tmp_path / "ann", ranks=2), User(64_002, tmp_path / "bob", ranks=3)]
+def users() -> Iterator[list[User]]:
+    """In a folder with a short name: the path of a socket has at most a hundred bytes."""
+    with tempfile.TemporaryDirectory(prefix="sscp-") as folder:
+        yield from _users(Path(folder))
+
+
+def _users(folder: Path) -> Iterator[list[User]]:
+    folder.chmod(0o1777)
+    users = [User(64_001, folder / "ann", ranks=2), User(64_002, folder / "bob", ranks=3)]
     for user in users:
         user.home.mkdir(mode=0o700)
         os.chown(user.home, user.number, user.number)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from stepscope.trace.signals import signal_name
 
 if TYPE_CHECKING:
     from stepscope.processor.records.normalise import Rows
@@ -36,7 +37,7 @@ class Death:
             return "vanished"
         if self.returncode >= 0:
             return f"exited with status {self.returncode}"
-        return f"was killed ({signal.Signals(-self.returncode).name})"
+        return f"was killed ({signal_name(-self.returncode)})"
 
     def row(self, host: str) -> Rows:
         code = self.returncode

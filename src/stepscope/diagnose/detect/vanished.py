@@ -21,6 +21,7 @@ from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.operators.endings import observed_before
 from stepscope.diagnose.operators.liveness import last_progress_ns
 from stepscope.diagnose.words.advice import name_ranks
+from stepscope.trace.signals import signal_name
 from stepscope.window import NULL, Table, Window
 
 TOGETHER_NS = hang.TOGETHER_NS
@@ -206,20 +207,13 @@ def _how(one: Exit) -> tuple[str, Ended, Cause]:
         name = one.detail.partition(":")[0]
         return f"ended with an exception ({name})", "failed", "code"
     if one.signal is not None:
-        name = _name(one.signal)
+        name = signal_name(one.signal)
         killed = one.signal == signal.SIGKILL
         return (f"{{was}} killed ({name})", "killed", "unknown") if killed else (
             f"crashed ({name})", "crashed", "unknown")  # fmt: skip
     if one.status is not None:
         return f"exited with status {one.status}", "failed", "code"
     return "vanished; how the process ended is unknown", "killed", "unknown"
-
-
-def _name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def _step(window: Window, one: Exit) -> int | None:

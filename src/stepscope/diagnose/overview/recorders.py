@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator
 from datetime import datetime, timezone
 
 from stepscope.diagnose.finding import Skipped
+from stepscope.trace.signals import signal_name
 from stepscope.window import NULL, Table, Window
 
 CLAIMED = "also claimed by "
@@ -49,6 +49,5 @@ def _refused_processes(window: Window) -> Iterator[Skipped]:
 def _how(table: Table, row: int) -> str:
     number, status = (int(table.ints(name)[row]) for name in ("signal", "status"))
     if number != NULL:
-        known = number in signal.valid_signals()
-        return f"killed ({signal.Signals(number).name if known else f'signal {number}'})"
+        return f"killed ({signal_name(number)})"
     return "vanished" if status == NULL else f"exited with status {status}"

@@ -1,9 +1,10 @@
-"""Since when a rank has waited in a receive from its neighbour in the pipeline.
+"""Since when a rank has waited in an operator: other operators that it reaches show how far it is.
 
 Receives are posted ahead: on the device's communication stream they are in progress while the rank
 still computes what comes before them. A rank waits for its input only when it has finished what its
 program does before the receive. What it sends shows that: a send starts when its data was computed.
-So does every collective within the passes.
+So does every collective within the passes. For the same reason a rank does not wait in one that is
+in progress beside them, as those of data parallel groups are, until it reaches no other one.
 
 The program's order is the order of host calls. If these were not recorded, operators are taken in
 the order in which they ended. That is true where collectives within the passes show how far a rank
@@ -17,6 +18,10 @@ import numpy as np
 
 from stepscope.diagnose.numeric.intervals import Axis
 from stepscope.window import Ints, Mask, Table
+
+MAYBE_AFTER = 1 / 3
+"""In this last part of an operator another one may begin that followed it: ends are noted late by
+up to half of the wait (`step_graph.NOTED_LATE`). Our simulator."""
 
 
 def order_known(comm: Table, begin: Ints, within: Mask) -> bool:
@@ -44,8 +49,10 @@ def awaited_since(
         axis: places times of all ranks.
         proofs: operators that start when the computation before them has finished.
     """
-    first, last = axis.at(rank, begin), axis.at(rank, end)
     receives = comm.strings("op").equals("Recv")
+    first, last = axis.at(rank, begin), axis.at(rank, end)
+    calls = begin <= comm.ints("enqueue_ns")  # a host that is blocked calls nothing
+    first = np.where(receives, first, _last_call(first, last, (proofs | calls) & ~receives))
     if not receives.any():
         return first
     called = comm.ints("enqueue_ns")
@@ -54,3 +61,17 @@ def awaited_since(
     computed = np.empty_like(first)
     computed[order] = np.maximum.accumulate(reached[order])
     return np.where(receives, np.clip(computed, first, last), first)
+
+
+def _last_call(first: Ints, last: Ints, proofs: Mask) -> Ints:
+    """When the last operator began while each one was in progress; its own begin if none did.
+
+    A rank that reaches another operator computes beside the one in progress. One that is reached at
+    the very end of another may have followed it: threads note ends late.
+    """
+    places = np.sort(first[proofs])
+    if not places.size:
+        return first
+    until = last - np.asarray((last - first) * MAYBE_AFTER, np.int64)
+    at = np.searchsorted(places, until) - 1
+    return np.where(at >= 0, np.maximum(first, places[at.clip(0)]), first)
