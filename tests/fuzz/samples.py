@@ -12,7 +12,17 @@ from typing import Any
 
 from stepscope.trace import TABLES
 from stepscope.wire import control
-from stepscope.wire.frames import HEADER, PacketKind, pack
+from stepscope.wire.frames import (
+    HEADER,
+    AtRisk,
+    GroupInfo,
+    Hello,
+    Names,
+    PacketKind,
+    encode_hello,
+    encode_names,
+    pack,
+)
 from tests.formats.flight_recorder import recorders
 from tests.formats.kineto import traces
 
@@ -77,7 +87,6 @@ _VALUES: Mapping[str, list[Any]] = {
 def connections() -> list[bytes]:
     """Of Python with names, groups and records of all kinds, of native producers, with requests,
     and after a broken one."""
-    from stepscope.wire.frames import AtRisk, GroupInfo, Hello, Names, encode_hello, encode_names
     from stepscope.wire.records import RECORD
 
     def sent(hello: Hello, names: Names, *requests: bytes) -> bytes:
@@ -109,6 +118,8 @@ def connections() -> list[bytes]:
 
 
 def requests() -> list[bytes]:
+    said = Hello("j", "s", "h", 0, 2, 0, 1, 1, 9, 9, 1, AtRisk(1, 9, {"steps": 2}))
+    (names,) = encode_names(Names({0: "a"}, (GroupInfo("0", "dp", (0, 1, 7)),), {"dp": 2}))
     hurry = control.encode_hurry(control.Hurry(1.5))
     return [
         control.encode_exited(7, -9), control.encode_flush("j"), control.encode_follow("j"),
@@ -116,7 +127,7 @@ def requests() -> list[bytes]:
         control.encode_counters(10.0, 2.0), control.encode_counted(control.Counted(5, 1, ("x",))),
         control.encode_parent(3, 4), control.encode_leaving(control.Leaving("E: f")),
         control.encode_stored("j"), control.encode_flushed("j", "disk full", ("a note",)),
-        hurry, pack(PacketKind.CONTROL, hurry, 1, 0),
+        hurry, pack(PacketKind.CONTROL, hurry, 1, 0), encode_hello(said), names,
     ]  # fmt: skip
 
 
@@ -173,16 +184,17 @@ def kineto_traces() -> list[bytes]:
 TOPOLOGIES: Sequence[bytes] = (
     b"SwitchName=s0 Nodes=n[0-3]\nSwitchName=s1 Switches=s0",
     b"""# two tiers
-SWITCHNAME=leaf-[0-1] nodes=n[00-15,20],m7 LinkSpeed=9
+SWITCHNAME=leaf-0 nodes=n[00-15,20],m7 LinkSpeed=9
+SwitchName=leaf-1 Nodes=n[16-19]
 SwitchName=top \\
- Switches=leaf-0,leaf-1
+ Switches=leaf-[0-1]
 """,
     b"BlockName=b0 Nodes=n[0-3]\nBlockSizes=4",
     b"""switches:
   - switch: leaf-0
     nodes: n[01-16]
   - switch: spine
-    children: leaf-[0-1]
+    children: leaf-[0]
 """,
     b"""[{"topology": "t", "cluster_default": true,
        "tree": {"switches": [{"switch": "s", "nodes": "n[1-2]"}]}}]""",
@@ -214,7 +226,8 @@ from = 50
 
 
 def results() -> list[bytes]:
-    verdict = {"ranks": [1], "devices": ["h/gpu0"]}
+    verdict = {"kind": "straggler", "cause": "hardware", "ranks": [1], "devices": ["h/gpu0"],
+               "summary": "rank 1 is slow", "confidence": 0.9, "right": True}  # fmt: skip
     result = {
         "id": "a", "row": "r", "family": "f", "ranks": 4, "dimensions": 1, "seed": 1,
         "fault": "gpu_slow", "slowdown": 1.5, "state": "s", "said": [], "steps_to_verdict": None,

@@ -16,6 +16,7 @@ from stepscope.store.decode import approximate_rows, decode
 from stepscope.store.fragments import parse_job
 from stepscope.trace import TABLES
 from stepscope.wire import control
+from stepscope.wire.frames import decode_hello, decode_names
 from tests.fuzz import samples
 
 _NOW_NS = 1_766_000_000_000_000_000
@@ -63,14 +64,14 @@ def packets(data: bytes) -> None:
 
 
 def requests(data: bytes) -> None:
-    """Requests and replies."""
+    """Requests and replies, and what ranks say first."""
     view = memoryview(data)
     for read in (control.decode_flush, control.decode_follow, control.decode_events,
                  control.decode_counters, control.decode_parent, control.decode_leaving,
                  control.decode_exited):  # fmt: skip
         read(view)
     for answer in (control.decode_relayed, control.decode_counted, control.decode_flushed,
-                   control.decode_notes):  # fmt: skip
+                   control.decode_notes, decode_hello, decode_names):  # fmt: skip
         with contextlib.suppress(WireError):
             answer(view)
     with contextlib.suppress(WireError):

@@ -19,9 +19,14 @@ INFINITE = (
     b'{"schema": 1, "results": [], "suite": "", "fast": 1, "seeds": [], "version": "",'
     b' "unfit": [], "missing": Infinity}'
 )
+TRACE_OF_RANK_LIST = (
+    b'{"distributedInfo": {"rank": [], "world_size": {}}, "traceEvents": [{"ph": "X",'
+    b' "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 1, "dur": 5}]}'
+)
 FOUND = [
     ("results", INFINITE),
     ("results", b"[" * 100_000),
+    ("kineto", TRACE_OF_RANK_LIST),
     ("job", b'{"job_id": "", "world_size": Infinity}'),
 ]
 

@@ -125,10 +125,11 @@ def _third(values: Any) -> int:
     return int(third) if third.isdecimal() and len(third) < 8 else NULL
 
 
-def whole(value: Number) -> int:
+def whole(value: Any) -> int:
+    """The whole number that a value of JSON is, or spells; NULL if it is none or inexact."""
     try:
         return int(value) if value is not None and abs(float(value)) < 2**53 else NULL
-    except (ValueError, OverflowError):
+    except (TypeError, ValueError, OverflowError):
         return NULL
 
 
