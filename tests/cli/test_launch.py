@@ -79,6 +79,26 @@ def test_a_processor_that_was_killed_is_noted_once(socket_path: Path, tmp_path: 
     assert "killed (SIGKILL) at " in line
 
 
+def test_of_two_commands_that_start_at_once_the_slower_notes_no_death(socket_path: Path) -> None:
+    """Each started a processor before either answered; one of them is enough."""
+    faster, slower = HostProcessor(socket_path), HostProcessor(socket_path)
+    faster.ensure()
+    slower._start()
+    slower._wait()
+    serving, superseded = faster._process, slower._process
+    assert serving is not None and superseded is not None
+    superseded.wait()
+    assert not slower.deaths() and not faster.deaths()
+    serving.kill()
+    serving.wait()
+    slower.keep()
+    (death,) = slower.deaths()
+    assert death.returncode is None, "what became of another command's processor is unknown"
+    assert slower._process is not None
+    slower._process.terminate()
+    slower._process.wait()
+
+
 def test_the_diagnosis_names_the_recorder_that_died(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -18,6 +18,7 @@ from typing import IO
 
 import stepscope
 from stepscope.cli.deaths import Death
+from stepscope.cli.processor import SUPERSEDED
 from stepscope.cli.request import connect, request
 from stepscope.collect import identity
 from stepscope.errors import StoreError, UsageError, WireError
@@ -99,6 +100,7 @@ class HostProcessor:
         if time.monotonic() - self._checked_at < _CHECK_SECONDS:
             return
         self._checked_at = time.monotonic()
+        self._forget_superseded()
         starting = self._process is not None and self._process.poll() is None
         try:
             if not starting and not self._answers():
@@ -110,6 +112,7 @@ class HostProcessor:
 
     def deaths(self) -> Sequence[Death]:
         """Processors that died, also just now, since the last call."""
+        self._forget_superseded()
         if self._process is not None and self._process.poll() is not None:
             self._note_death()
         deaths, self._deaths = self._deaths, []
@@ -123,6 +126,11 @@ class HostProcessor:
         elif ours.poll() != 0 and ours.pid != self._dead:
             self._dead = ours.pid
             self._deaths.append(Death(time.time_ns(), ours.pid, ours.poll()))
+
+    def _forget_superseded(self) -> None:
+        """Commands that start at once each start a processor, and all but one of those exit."""
+        if self._process is not None and self._process.poll() == SUPERSEDED:
+            self._process = None
 
     def flush(self, job: str) -> tuple[str, ...]:
         """Has the processor store all remaining rows of a job, before the final report.
@@ -181,9 +189,11 @@ class HostProcessor:
             raise UsageError(f"cannot write {self._log}: {error.strerror}") from error
 
     def _wait(self) -> None:
-        assert self._process is not None
         while not self._answers():
-            if self._process.poll() is not None and not self._answers():
+            status = None if self._process is None else self._process.poll()
+            if status == SUPERSEDED:
+                self._process = None
+            elif status is not None and not self._answers():
                 raise UsageError(f"the processor did not start; see its log {self._log}")
             if time.monotonic() - self._started_at > _START_SECONDS:
                 raise UsageError(f"the processor does not answer; see its log {self._log}")

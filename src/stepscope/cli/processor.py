@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +11,11 @@ import typer
 from stepscope.cli.compact import KeepGb, KeepHours
 from stepscope.processor.settings import COUNTERS_SECONDS
 from stepscope.wire.control import MOST_COUNTERS_HZ, MOST_COUNTERS_SECONDS
+
+logger = logging.getLogger(__name__)
+
+SUPERSEDED = 4
+"""Exit status of a processor with `--exit-when-idle` that is not needed: another one listens."""
 
 RemoteWrite = Annotated[
     str | None,
@@ -75,20 +81,26 @@ def processor(
     """
     from stepscope.processor.daemon import serve
     from stepscope.processor.settings import Settings, default_socket
+    from stepscope.processor.sockets.listener import AlreadyRunningError
 
-    serve(
-        Settings(
-            socket=socket or default_socket(),
-            flush_seconds=flush_seconds,
-            exit_when_idle=exit_when_idle,
-            sample_stacks=stacks,
-            traces=traces,
-            keep_kernels=kernels,
-            keep_hours=keep_hours,
-            keep_gb=keep_gb,
-            remote_write=remote_write,
-            counters_hz=counters,
-            counters_seconds=counters_seconds,
-        )
+    settings = Settings(
+        socket=socket or default_socket(),
+        flush_seconds=flush_seconds,
+        exit_when_idle=exit_when_idle,
+        sample_stacks=stacks,
+        traces=traces,
+        keep_kernels=kernels,
+        keep_hours=keep_hours,
+        keep_gb=keep_gb,
+        remote_write=remote_write,
+        counters_hz=counters,
+        counters_seconds=counters_seconds,
     )
+    try:
+        serve(settings)
+    except AlreadyRunningError as error:
+        if not exit_when_idle:
+            raise
+        logger.info("%s: this one is not needed", error)
+        return SUPERSEDED
     return 0
