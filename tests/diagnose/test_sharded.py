@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -41,19 +39,3 @@ def test_a_pass_is_own_but_for_the_wait_for_parameters(
     found = own_time(window, timeline(window))
     forward = found.own[found.phases.index("forward-compute")]
     assert np.round(forward[:, 0] / MS).tolist() == [own, 100]
-
-
-def test_ends_of_gathers_tell_how_long_a_marked_pass_waited() -> None:
-    """A recorder that only says that passes may wait: what is left is own time of both."""
-    window = a_pass(0, 0)
-    rows = [(rank, 0, "forward-compute", START, 100 * MS, 1) for rank in (0, 1)]
-    gathers = [(rank, 0, "dp-0", 0, "AllGather", -1, START, called, START + 60 * MS)
-               for rank, called in ((0, START + 10 * MS), (1, START + 50 * MS))]  # fmt: skip
-    window = replace(window, tables={
-        **window.tables,
-        "phases": a_table("rank step phase start_ns duration_ns waits", rows),
-        "comm_ops": a_table("rank step group seq op peer enqueue_ns start_ns end_ns", gathers),
-    })  # fmt: skip
-    found = own_time(window, timeline(window))
-    forward = found.own[found.phases.index("forward-compute")]
-    assert np.round(forward[:, 0] / MS).tolist() == [50, 90]

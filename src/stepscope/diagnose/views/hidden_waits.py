@@ -58,34 +58,23 @@ def has_hidden_operators(window: Window, comm: Table) -> bool:
 def gathering(window: Window, rows: PhaseRows) -> Mask:
     """Rows in which ranks may wait for parameters, if neither waits nor ends of gathers are known.
 
-    Measured waiting need not include it.
+    Measured waiting need not include it. Parameters are gathered within passes (FSDP) if each pass
+    of a step has a gather of its own; what is updated once (ZeRO-1) is gathered less often.
     """
-    gathers = gathers_within(window, rows)
-    if gathers is None:
-        return np.zeros(len(rows.rank), np.bool_)
-    known = ((gathers.ints(name) != NULL).any() for name in ("end_ns", "blocked_ns")
-             if gathers.has(name))  # fmt: skip
-    return rows.names.equals(*rows.passes) & (not any(known))
-
-
-def gathers_within(window: Window, rows: PhaseRows) -> Table | None:
-    """The operators that gather parameters, if they are called within passes; else None.
-
-    Parameters are gathered within passes (FSDP) if each pass of a step has a gather of its own;
-    what is updated once (ZeRO-1) is gathered less often.
-    """
-    comm = window.table("comm_ops")
+    comm, nobody = window.table("comm_ops"), np.zeros(len(rows.rank), np.bool_)
     if comm is None or not comm.has("step"):
-        return None
+        return nobody
     blocking = {group.id for group in window.job.groups_of_kind(*BLOCKING_KINDS)}
     gathers = comm.strings("op").equals("AllGather") & ~comm.strings("group").equals(*blocking)
     gathers &= (comm.ints("step") >= 0) & (comm.ints("rank") >= 0)
-    if not gathers.any():
-        return None
+    known = (comm.ints(name)[gathers] != NULL for name in ("end_ns", "blocked_ns")
+             if comm.has(name))  # fmt: skip
+    if not gathers.any() or any(column.any() for column in known):
+        return nobody
     passes = rows.names.equals(*rows.passes)
     enough = _per_step(rows.rank[passes], rows.column[passes])
     often = _per_step(comm.ints("rank")[gathers], comm.ints("step")[gathers]) >= enough
-    return comm.take(gathers) if often and enough else None
+    return passes if often and enough else nobody
 
 
 def _per_step(rank: Ints, step: Ints) -> float:

@@ -25,7 +25,6 @@ from stepscope.diagnose.views.hidden_waits import (
     WITHIN_PASSES,
     all_ends_known,
     gathering,
-    gathers_within,
     hidden,
     is_whole,
 )
@@ -173,29 +172,7 @@ def _in_blocking(window: Window, rows: PhaseRows, wanted: Mask) -> Floats:
         blocking = _blocking(window, rows, kinds) if part.any() else None
         if blocking is not None:
             covered[part] = blocking.within(rows.begin[part], rows.end[part])
-    gathers = _gathers(window, rows)
-    if gathers is not None:
-        part = wanted & rows.names.equals(*rows.passes)
-        within = gathers.within(rows.begin[part], rows.end[part])
-        covered[part] = np.minimum(covered[part] + within, rows.duration[part])
     return covered
-
-
-def _gathers(window: Window, rows: PhaseRows) -> Union | None:
-    """When a rank was in an operator that gathers parameters for its passes.
-
-    Gathers ahead overlap with computation, so that too much is subtracted; but more where a rank
-    waits for another, never more from that other.
-    """
-    comm = gathers_within(window, rows)
-    if comm is None or not comm.has("end_ns"):
-        return None
-    return union_of_rows(rows.axis, rows.line.rows(comm.ints("rank")), comm, _in_progress)
-
-
-def _in_progress(part: Table) -> Spans:
-    end = part.ints("end_ns")
-    return arrivals(part), end, end != NULL
 
 
 def _blocked(window: Window, rows: PhaseRows) -> Union | None:
