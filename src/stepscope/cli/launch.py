@@ -190,10 +190,9 @@ class HostProcessor:
 
     def _wait(self) -> None:
         while not self._answers():
-            status = None if self._process is None else self._process.poll()
-            if status == SUPERSEDED:
-                self._process = None
-            elif status is not None and not self._answers():
+            self._forget_superseded()
+            exited = self._process is not None and self._process.poll() is not None
+            if exited and not self._answers():
                 raise UsageError(f"the processor did not start; see its log {self._log}")
             if time.monotonic() - self._started_at > _START_SECONDS:
                 raise UsageError(f"the processor does not answer; see its log {self._log}")

@@ -53,7 +53,6 @@ class Listener:
         """Raises what `take_lock` raises."""
         self._path = path
         self._lock = take_lock(path)
-        self._lock_file = _identity(path.with_suffix(".lock"))
         self.socket = _listen(path)
         self._file = _identity(path)
 
@@ -68,17 +67,13 @@ class Listener:
         """
         if _identity(self._path) is not None:
             return False
-        if _identity(self._path.with_suffix(".lock")) != self._lock_file:
-            self._take_lock_again()
+        if _identity(self._path.with_suffix(".lock")) != _identity(self._lock.fileno()):
+            before, self._lock = self._lock, take_lock(self._path)
+            before.close()
         self.socket.close()
         self.socket = _listen(self._path)
         self._file = _identity(self._path)
         return True
-
-    def _take_lock_again(self) -> None:
-        lock = take_lock(self._path)
-        self._lock.close()
-        self._lock, self._lock_file = lock, _identity(self._path.with_suffix(".lock"))
 
     def close(self) -> None:
         """Deletes the socket's file, unless it is another processor's."""
@@ -88,10 +83,10 @@ class Listener:
         self._lock.close()
 
 
-def _identity(path: Path) -> tuple[int, int] | None:
-    """Which file is there; None: none."""
+def _identity(file: Path | int) -> tuple[int, int] | None:
+    """Which file is at a path, or open as a descriptor; None: none."""
     try:
-        found = path.lstat()
+        found = os.fstat(file) if isinstance(file, int) else file.lstat()
     except OSError:
         return None
     return found.st_dev, found.st_ino
