@@ -13,8 +13,9 @@ eventfd or a pipe would not do: all eventfds share an inode, and `write` works o
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
+
+from stepscope.wire.files import identity
 
 _WAKE_FLAGS = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 
@@ -28,13 +29,13 @@ class OwnSocket:
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
-        self._identity = _identity(sock.fileno())
+        self._identity = identity(sock.fileno())
 
     @property
     def descriptor(self) -> int | None:
         """The number, to poll it; None if it is no longer ours."""
         number = self._socket.fileno()
-        return number if number >= 0 and _identity(number) == self._identity else None
+        return number if number >= 0 and identity(number) == self._identity else None
 
     def get(self) -> socket.socket:
         """The socket, for one use.
@@ -86,12 +87,3 @@ class Wake:
 def _pair() -> tuple[OwnSocket, OwnSocket]:
     one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     return OwnSocket(one), OwnSocket(other)
-
-
-def _identity(number: int) -> tuple[int, int] | None:
-    """Device and inode; None if the number is closed."""
-    try:
-        found = os.fstat(number)
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino

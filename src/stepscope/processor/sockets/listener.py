@@ -10,6 +10,7 @@ from typing import IO
 
 from stepscope.errors import UsageError
 from stepscope.processor.sockets.private import make_private, open_private
+from stepscope.wire.files import identity
 
 BACKLOG = 256
 """Pending connections; a producer that finds the queue full tries again in a second."""
@@ -54,7 +55,7 @@ class Listener:
         self._path = path
         self._lock = take_lock(path)
         self.socket = _listen(path)
-        self._file = _identity(path)
+        self._file = identity(path)
 
     def renew(self) -> bool:
         """Listens again if the socket's file was deleted; True: `socket` is another one now.
@@ -65,31 +66,22 @@ class Listener:
         Raises:
             UsageError: the socket cannot be created again.
         """
-        if _identity(self._path) is not None:
+        if identity(self._path) is not None:
             return False
-        if _identity(self._path.with_suffix(".lock")) != _identity(self._lock.fileno()):
+        if identity(self._path.with_suffix(".lock")) != identity(self._lock.fileno()):
             before, self._lock = self._lock, take_lock(self._path)
             before.close()
         self.socket.close()
         self.socket = _listen(self._path)
-        self._file = _identity(self._path)
+        self._file = identity(self._path)
         return True
 
     def close(self) -> None:
         """Deletes the socket's file, unless it is another processor's."""
         self.socket.close()
-        if _identity(self._path) == self._file:
+        if identity(self._path) == self._file:
             self._path.unlink(missing_ok=True)
         self._lock.close()
-
-
-def _identity(file: Path | int) -> tuple[int, int] | None:
-    """Which file is at a path, or open as a descriptor; None: none."""
-    try:
-        found = os.fstat(file) if isinstance(file, int) else file.lstat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
 
 
 def _listen(path: Path) -> socket.socket:
