@@ -4,7 +4,8 @@ Fault: a rank that stopped, died, sleeps, loops or took a different branch; a ne
 data.
 Paper: VenusTrace (Jiao et al., 2025), section 3.3, algorithm 1: T_i > n * T_batch, n = 2, then the
 rank with missing calls. EROICA (2026), section 4.1, calls a job blocked after five step times.
-T_i -> time that the waiting ranks have waited, T_batch -> `StepTiming.step_ns`, n -> IDLE_STEPS.
+T_i -> time that the waiting ranks have waited, T_batch -> `StepTiming.step_ns`,
+n -> `timeouts.IDLE_STEPS`.
 Where we differ: a single timeout is too long for a stopped process and too short for a rank that
 writes a checkpoint, so the timeout depends on what the absent rank is observed to do. The culprit
 is a rank that is absent from an operator and does not itself wait in another open operator.
@@ -18,6 +19,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from stepscope.diagnose.detect import desync
+from stepscope.diagnose.detect.hang_by_rows import find_silence
 from stepscope.diagnose.finding import Cause, Decision, Device, Stuck
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.network.devices import Devices
@@ -37,6 +39,7 @@ from stepscope.diagnose.operators.open_ops import OpenOperator
 from stepscope.diagnose.operators.own_order import departed
 from stepscope.diagnose.operators.requests import StuckConnection, stuck_connection
 from stepscope.diagnose.operators.standstill import cause_of, innermost, waits_for_device
+from stepscope.diagnose.operators.timeouts import CALLS_NS, CALLS_STEPS, allowed_ns
 from stepscope.diagnose.operators.unacknowledged import unreached_host
 from stepscope.diagnose.operators.unrecorded import coupled_with, not_blocked_by_others
 from stepscope.diagnose.operators.wait_state import WaitState, read_wait_state
@@ -54,17 +57,6 @@ step. That excludes one slow step and a debugger that stops the process briefly.
 TOGETHER_NS = 10**9
 """Processes that stop within a second of each other stop together: processes are sampled once a
 second. Of those that stop later, the first ones are the cause. Our simulator."""
-IDLE_STEPS, IDLE_NS = 2.0, 5 * 10**9
-"""Timeout for an idle rank. VenusTrace, section 3.3: n = 2. The floor covers one or two missed
-samples in a job with short steps. Paper."""
-BUSY_STEPS, BUSY_NS = 5.0, 10 * 10**9
-"""Timeout for a busy rank. EROICA, section 4.1: five step times. The floor covers evaluation and
-compilation. Paper."""
-SAVING_NS = 120 * 10**9
-"""Timeout for a rank that saves, evaluates or compiles: two minutes, because writing a large
-checkpoint takes that long. Our simulator."""
-LONGER_PAUSE = 1.5
-"""The timeout is at least 1.5 times the longest pause between steps so far. Our simulator."""
 REQUESTS_CONFIDENCE = 0.8
 """Outstanding requests identify the connection, but not which of its two ends is at fault. Our
 simulator."""
@@ -74,9 +66,6 @@ run the right program. Our simulator."""
 CUT_OFF_CONFIDENCE = 0.75
 """That a host moves nothing while its neighbour moves data identifies the host, but not whether its
 adapter, its cable or the switch's port is at fault; it may have had little to move. Our lab."""
-CALLS_STEPS, CALLS_NS = 10.0, 30 * 10**9
-"""Timeout if only calls are known and all ranks made the same: twice and three times that of a
-busy rank, because long work of all devices looks alike. Our simulator."""
 CALLS_CONFIDENCE = 0.6
 """That nothing ended is inferred from calls, steps and stacks. Our simulator."""
 BEHIND = 0.5
@@ -85,16 +74,13 @@ simulator."""
 BEHIND_CONFIDENCE, UNSEEN_CONFIDENCE = 0.8, 0.4
 """Of a host that made fewer calls, with and without a stack that shows what it does instead. Our
 simulator."""
-STARTING_NS = 300 * 10**9
-"""Before the first step, one rank may download, tokenise or compile while the others wait for it:
-five minutes. Our simulator."""
 
 
 class Hang:
     """Operators that will not finish, and the ranks that the others wait for."""
 
     name = "hang"
-    needs = Needs("comm_ops")
+    needs = Needs("comm_ops|phases|kernels|steps")
 
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[Stuck]:
         found = None if desync.applies(job.window) else find_hang(job.window)
@@ -109,7 +95,7 @@ def find_hang(window: Window) -> Stuck | None:
         return None
     state = read_wait_state(window, now, timing)
     if state is None or not state.open:
-        return None
+        return find_silence(window)
     members = state.roots or frozenset().union(*(one.entered for one in state.open))
     ended = first_ending(window, members | state.waiting)
     if ended is None:
@@ -175,16 +161,6 @@ def _waited_ns(liveness: Liveness, state: WaitState) -> int:
     if not known or not liveness.sampled_after(max(known)):
         return state.now_ns - state.since_ns
     return min(state.now_ns, max(known)) - state.since_ns
-
-
-def allowed_ns(activity: Activity, timing: StepTiming) -> float:
-    """How long others may wait for a rank with this activity before it counts as a hang."""
-    pause = LONGER_PAUSE * timing.longest_gap_ns if timing.started else STARTING_NS
-    if activity == "idle":
-        return max(IDLE_STEPS * timing.step_ns, IDLE_NS, pause)
-    if activity == "saving":
-        return max(BUSY_STEPS * timing.step_ns, SAVING_NS, pause)
-    return max(BUSY_STEPS * timing.step_ns, BUSY_NS, pause)
 
 
 def _nobody_missing(window: Window, state: WaitState, waited: int) -> Stuck | None:
@@ -284,7 +260,7 @@ def _circle(window: Window, state: WaitState, waited: int) -> Stuck | None:
     if odd:
         why = "it left the order of calls of its earlier steps" if confidence == 0.9 else (
             "it alone called what the others did not call")  # fmt: skip
-        missed = next(one for one in state.incomplete if one.absent & odd)
+        missed = next((one for one in state.incomplete if one.absent & odd), None)
         return _finding(state, odd, "code", confidence, why, missed)
     return _finding(state, (), "code", 0.7, why)
 

@@ -34,6 +34,8 @@ INFERRED = ("steps_blocked",)
 """Metrics that a processor infers because a rank sent nothing; it did not look at the process."""
 SAMPLED_NS = 2 * 10**9
 """Processes are sampled once a second at least: after two, somebody else's samples are later."""
+PROGRESS = ("steps", "phases", "comm_ops", "kernels", "kernel_summaries")
+"""Tables whose rows show that a rank's step goes on."""
 WARM_UP = 3
 """The first gaps between steps contain compilation and loading and do not count. Our simulator."""
 
@@ -212,18 +214,50 @@ def last_alive_ns(window: Window) -> int | None:
     return None if newest == NULL else newest
 
 
+def watched_until_ns(window: Window) -> int | None:
+    """Until when it was watched that no rank made progress; None if nobody watched.
+
+    Processes that are sampled no more may have ended, and samples of hosts go on without them.
+    """
+    hardware, newest = window.table("hardware"), now_ns(window)
+    alive = last_alive_ns(window)
+    if hardware is not None and (hardware.ints("rank") >= 0).any():
+        until = alive if newest is None or alive is None else min(alive, newest)
+    elif window.job.observed_until_ns is not None:
+        until = window.job.observed_until_ns
+    else:
+        until = max((time for time in (alive, _losses_ns(window)) if time is not None),
+                    default=None)  # fmt: skip
+    exits = window.table("exits")
+    if until is None or exits is None or not len(exits):
+        return until
+    return min(until, int(exits.ints("ts_ns").min()))
+
+
+def _losses_ns(window: Window, *tables: str) -> int | None:
+    """When the newest loss of rows ended: of these tables, or of those that show no progress."""
+    losses = window.table("losses")
+    if losses is None:
+        return None
+    wanted = losses.strings("table").equals(*(tables or PROGRESS))
+    times = losses.ints("end_ns")[wanted if tables else ~wanted]
+    return int(times.max()) if times.size else None
+
+
 def last_progress_ns(window: Window) -> int:
-    """When any rank last did what shows that its step goes on: a call, a phase, a kernel."""
-    newest = NULL
-    for name in ("steps", "phases", "comm_ops", "kernels", "kernel_summaries"):
+    """When any rank last did what shows that its step goes on: a call, a phase, a kernel. Rows of
+    these that were lost may have shown it, too."""
+    newest = _losses_ns(window, *PROGRESS) or NULL
+    for name in PROGRESS:
         table = window.table(name)
         if table is None or not len(table):
             continue
         for column in ("enqueue_ns", "start_ns", "end_ns", "window_start_ns"):
             if table.has(column):
                 newest = max(newest, int(table.ints(column).max()))
-        if table.has("start_ns", "duration_ns"):
-            newest = max(newest, int((table.ints("start_ns") + table.ints("duration_ns")).max()))
+        for begin, length in (("start_ns", "duration_ns"), ("window_start_ns", "window_ns")):
+            if table.has(begin, length):
+                newest = max(newest, int((table.ints(begin) + table.ints(length)).max()))
     return newest
 
 

@@ -1,0 +1,187 @@
+"""How far each rank got, by the rows that it wrote: phases, calls, kernels or steps.
+
+A row is written when its phase has ended, so what a rank is in now is the first of the rows that it
+wrote in each step before and has not written in this one. Only rows that the rank wrote in all of
+its newest complete steps are expected.
+Cost: the rows of the newest steps, rank by rank.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.diagnose.operators.liveness import StepTiming
+from stepscope.diagnose.views.communication import communicates
+from stepscope.window import NULL, Ints, Table, Window
+
+NEWEST = 4
+"""Steps that are read: the unfinished one, one that some ranks are behind, and two to compare with.
+Our choice."""
+LEAST_STEPS = 3
+"""Of fewer steps nothing shows how long they take, nor what is usual in them. Statistics."""
+
+Row = tuple[str, int]
+"""A phase and its microbatch (-1: none), or the name of an operator or a kernel."""
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a rank is: in which step, and what it has still to do there."""
+
+    rank: int
+    step: int
+    """The step after the last one that it completed."""
+    expected: tuple[Row, ...]
+    """What it did in each step before, in the usual order."""
+    missing: tuple[Row, ...]
+    """What of that it has not ended in this one."""
+    has_begun: bool
+    """Whether it ended anything in that step."""
+
+    @property
+    def work(self) -> tuple[Row, ...]:
+        """What is missing besides communication, in which ranks wait for one another; all that is
+        missing where only calls of operators are known, which do not wait."""
+        if all(is_exchange(name) for name, _ in self.expected):
+            return self.missing
+        return tuple(one for one in self.missing if not is_exchange(one[0]))
+
+    def has_ended(self, row: Row, step: int) -> bool:
+        return self.step > step or (self.step == step and row not in self.missing)
+
+
+@dataclass(frozen=True)
+class Positions:
+    """The positions of all recorded ranks, and how long steps took."""
+
+    of: dict[int, Position]
+    timing: StepTiming
+
+
+def is_exchange(name: str) -> bool:
+    """Whether a phase, kernel or operator moves data between ranks."""
+    return communicates(name) or "nccl" in name.lower()
+
+
+def positions(window: Window) -> Positions | None:
+    """How far each rank got; None if too few steps were recorded to tell."""
+    source = _source(window)
+    if source is None:
+        return None
+    table, name = source
+    begins = _begins(table)
+    gaps = np.diff(begins).astype(np.float64)
+    gaps = gaps[gaps > 0]
+    if begins.size < LEAST_STEPS or not gaps.size:
+        return None
+    newest = int(table.ints("step").max())
+    table = table.take(table.ints("step") > newest - NEWEST)
+    complete = _complete(window, newest - NEWEST)
+    found = {rank: _position(rank, own, name, complete.get(rank, -1))
+             for rank, own in table.per_rank() if rank >= 0}  # fmt: skip
+    timing = StepTiming(float(np.median(gaps)), float(gaps[1:].max(initial=0.0)), None)
+    return Positions(found, timing)
+
+
+_SOURCES = (("phases", "phase"), ("comm_ops", "op"), ("kernels", "kernel"), ("steps", ""))
+"""Tables by how well they show where a rank is, and the column with names."""
+
+
+def _source(window: Window) -> tuple[Table, str] | None:
+    """The best table that reaches as far as any: some are recorded for a part of the time only."""
+    known = [(_usable(window, table), name) for table, name in _SOURCES]
+    tables = [(table, name) for table, name in known if table is not None and len(table)]
+    newest = max((int(table.ints("step").max()) for table, _ in tables), default=0)
+    return next((one for one in tables if int(one[0].ints("step").max()) >= newest - 1), None)
+
+
+def _usable(window: Window, name: str) -> Table | None:
+    table = window.table(name)
+    if table is None or not table.has("step") or not table.has(_begin(name)):
+        return None
+    kept = (table.ints("step") >= 0) & (table.ints("rank") >= 0)
+    if name == "comm_ops" and table.has("end_ns") and (table.ints("end_ns") != NULL).any():
+        kept &= table.ints("end_ns") != NULL
+    return table if kept.all() else table.take(kept)
+
+
+def _begin(name: str) -> str:
+    return "enqueue_ns" if name == "comm_ops" else "start_ns"
+
+
+def _ends(table: Table) -> Ints:
+    """When each row ended: a phase, an operator, or the call of one."""
+    if table.has("enqueue_ns", "seq"):
+        end = table.ints("end_ns") if table.has("end_ns") else np.full(len(table), NULL)
+        return np.where(end == NULL, table.ints("enqueue_ns"), end)
+    return table.ints("start_ns") + table.ints("duration_ns")
+
+
+def _begins(table: Table) -> Ints:
+    """When each step began on its first rank."""
+    begin = table.ints("enqueue_ns" if table.has("enqueue_ns", "seq") else "start_ns")
+    _, at = np.unique(table.ints("step"), return_inverse=True)
+    first = np.full(int(at.max()) + 1, np.iinfo(np.int64).max)
+    np.minimum.at(first, at, begin)
+    return first
+
+
+def _complete(window: Window, since: int) -> dict[int, int]:
+    """The newest step of each rank that table `steps` has."""
+    steps = window.table("steps")
+    if steps is None or not steps.has("step"):
+        return {}
+    steps = steps.take(steps.ints("step") > since)
+    return {rank: int(own.ints("step").max()) for rank, own in steps.per_rank()}
+
+
+def _position(rank: int, own: Table, name: str, complete: int) -> Position:
+    newest = int(own.ints("step").max())
+    rows = dict(_by_step(own, name))
+    expected = _expected([rows[step] for step in sorted(rows) if step < newest])
+    done = Counter(rows[newest])
+    missing = tuple(_not_yet(expected, done))
+    if complete >= newest or (not missing and complete < 0):
+        return Position(rank, max(newest, complete) + 1, expected, expected, has_begun=False)
+    return Position(rank, newest, expected, missing, has_begun=True)
+
+
+def _by_step(own: Table, name: str) -> Iterator[tuple[int, list[Row]]]:
+    """The rows of each step in the order of their ends."""
+    step, end = own.ints("step"), _ends(own)
+    parts = own.ints("microbatch").tolist() if own.has("microbatch") else [-1] * len(own)
+    if name:
+        words = own.strings(name)
+        names = [words.values[code] if code >= 0 else "" for code in words.codes.tolist()]
+    order = np.lexsort((end, step))
+    cuts = np.flatnonzero(np.diff(step[order])) + 1
+    for part in np.split(order, cuts):
+        yield int(step[part[0]]), [(names[at], parts[at]) for at in part.tolist()] if name else []
+
+
+def _expected(steps: Sequence[list[Row]]) -> tuple[Row, ...]:
+    """What is in all of these steps, in the order of the last."""
+    if not steps:
+        return ()
+    common = Counter(steps[-1])
+    for one in steps[:-1]:
+        common &= Counter(one)
+    kept: list[Row] = []
+    for row in steps[-1]:
+        if common[row] > 0:
+            common[row] -= 1
+            kept.append(row)
+    return tuple(kept)
+
+
+def _not_yet(expected: Sequence[Row], done: Counter[Row]) -> Iterator[Row]:
+    left = done.copy()
+    for row in expected:
+        if left[row] > 0:
+            left[row] -= 1
+        else:
+            yield row

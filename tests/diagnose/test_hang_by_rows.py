@@ -1,0 +1,145 @@
+"""Hangs of jobs of which no operator was recorded: rows of phases, kernels, calls or steps end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from stepscope.diagnose.finding import Verdict
+from stepscope.diagnose.run import diagnose, find_hang
+from stepscope.evaluate.columns import only_tables, without_columns
+from stepscope.simulate.parse import parse_fault
+from stepscope.simulate.run import simulate
+from stepscope.simulate.scenario import Parallelism, Scenario
+from stepscope.window import Window
+
+from .jobs import a_job, a_table, put
+from .test_hang import CULPRIT, SECOND, a_stuck_job, missed_ns, the_hang
+
+DATA, PIPELINE = Parallelism(), Parallelism(pp=4)
+TENSOR = Parallelism(tp=4)
+
+
+def watched(job: Window, *tables: str, seconds: float) -> Window:
+    """Only some tables of the job, and when it was last looked at, after its last phase."""
+    phases = job.tables["phases"]
+    last = int((phases.ints("start_ns") + phases.ints("duration_ns")).max())
+    until_ns = last + int(seconds * SECOND)
+    return Window(replace(job.job, observed_until_ns=until_ns), only_tables(job, *tables).tables)
+
+
+def simulated(*faults: str, parallelism: Parallelism = DATA, ranks: int = 16) -> Window:
+    """A simulated job that hangs in step 12 and is watched for a minute after that."""
+    known = tuple(map(parse_fault, faults))
+    return simulate(Scenario(ranks=ranks, steps=14, seed=3, parallelism=parallelism,
+                             faults=known, detail="full")).window  # fmt: skip
+
+
+def hang_of(job: Window, *tables: str) -> Verdict:
+    """The hang, and no other verdicts, which a slow rank has, too."""
+    found = diagnose(only_tables(job, *tables))
+    hangs = tuple(one for one in found.verdicts if one.kind == "hang")
+    return the_hang(replace(found, verdicts=hangs))
+
+
+def test_by_phases_alone_the_rank_that_has_not_ended_what_others_have_is_named() -> None:
+    job = watched(a_stuck_job(seconds=30), "phases", seconds=29)
+    for found in (find_hang(job), diagnose(job)):
+        verdict = the_hang(found)
+        assert (verdict.ranks, verdict.cause, verdict.victims) == ((CULPRIT,), "unknown", 3)
+        assert "forward-compute" in verdict.summary
+
+
+def test_a_rank_that_never_got_its_batch_is_stuck_in_its_loader() -> None:
+    job = simulated("stuck_loader:rank=6,from=12")
+    for tables in (("phases",), ("steps", "phases")):
+        verdict = hang_of(job, *tables)
+        assert (verdict.ranks, verdict.cause) == ((6,), "data_loading")
+
+
+@pytest.mark.parametrize("table", ["phases", "kernels", "comm_ops"])
+def test_each_table_alone_shows_who_is_behind_though_a_rank_was_slow_before(table: str) -> None:
+    job = simulated("gpu_slow:rank=3,from=6", "hang:rank=5,from=12,at=host")
+    job = without_columns(job, "comm_ops", "start_ns", "end_ns", "state", "blocked_ns")
+    assert hang_of(job, table).ranks == (5,)
+    assert hang_of(job, table, "steps").ranks == (5,)
+
+
+def test_two_ranks_that_stopped_are_both_named() -> None:
+    job = simulated("hang:rank=5,from=12,at=host", "hang:rank=9,from=12,at=host")
+    assert hang_of(job, "phases").ranks == (5, 9)
+
+
+def test_where_all_wait_in_one_transfer_the_job_hangs_and_nobody_is_named() -> None:
+    verdict = hang_of(simulated("hang:rank=5,from=12,at=transfer"), "phases")
+    assert (verdict.ranks, verdict.cause) == ((), "unknown")
+    assert verdict.confidence >= 0.5
+
+
+def test_of_steps_alone_only_that_they_ended_is_known() -> None:
+    verdict = hang_of(simulated("hang:rank=5,from=12,at=host"), "steps")
+    assert verdict.ranks == ()
+    assert verdict.is_suspect
+    assert hang_of(simulated("hang:rank=5,from=12,at=host"), "steps", "stacks").ranks == (5,)
+
+
+def test_in_a_pipeline_the_rank_that_has_its_input_is_suspected_until_its_stack_is_known() -> None:
+    job = simulated("hang:rank=6,from=12,at=host", parallelism=PIPELINE)
+    alone = hang_of(job, "phases")
+    assert (alone.ranks, alone.is_suspect) == ((6,), True)
+    assert not hang_of(job, "phases", "stacks").is_suspect
+    received = simulated("missing_recv:rank=6,from=12", parallelism=PIPELINE)
+    assert hang_of(received, "phases").ranks == (6,)
+
+
+def test_ranks_that_share_layers_stop_together_and_only_a_stack_distinguishes_them() -> None:
+    job = simulated("hang:rank=5,from=12,at=host", parallelism=TENSOR)
+    assert hang_of(job, "phases").ranks == ()
+    assert hang_of(job, "phases", "stacks").ranks == (5,)
+
+
+def test_silence_of_a_rank_that_was_not_recorded_means_nothing() -> None:
+    job = simulated("hang:rank=5,from=12,at=host")
+    even = {name: table.take(table.ints("rank") % 2 == 0) for name, table in job.tables.items()}
+    half = Window(replace(job.job, recorded_ranks=tuple(range(0, 16, 2))), even)
+    assert hang_of(half, "phases").ranks == ()
+
+
+@pytest.mark.parametrize("tables", [("phases",), ("steps",), ("steps", "phases")])
+def test_a_job_that_ended_or_whose_step_goes_on_does_not_hang(tables: tuple[str, ...]) -> None:
+    job = a_job(steps=30)
+    assert find_hang(only_tables(job, *tables)) is None, "nobody watched"
+    for seconds in (0.05, 2.0, 9.0):
+        assert find_hang(watched(job, *tables, seconds=seconds)) is None
+    late = a_stuck_job(seconds=1)
+    assert find_hang(watched(late, *tables, seconds=3)) is None
+
+
+def test_a_long_checkpoint_or_an_evaluation_at_the_end_is_no_hang() -> None:
+    job = a_job(steps=30)
+    end = int((job.tables["steps"].ints("start_ns")).max()) + SECOND
+    saving = a_table("rank thread start_ns duration_ns frames", [
+        (rank, "MainThread", end, 90 * SECOND,
+         "train (train.py:9);save_checkpoint (train.py:70)" if rank == 0 else
+         "train (train.py:9);barrier (distributed.py:5)") for rank in range(4)
+    ])  # fmt: skip
+    assert find_hang(put(watched(job, "steps", "phases", seconds=90), stacks=saving)) is None
+
+
+def test_a_job_that_paused_as_long_before_may_pause_again() -> None:
+    job = a_stuck_job(seconds=30)
+    phases = job.tables["phases"]
+    later = phases.ints("step") >= 20
+    moved = phases.with_column("start_ns", phases.ints("start_ns") + later * 40 * SECOND)
+    assert find_hang(watched(put(job, phases=moved), "phases", seconds=45)) is None
+    assert find_hang(watched(put(job, phases=moved), "phases", seconds=75)) is not None
+
+
+def test_rows_that_were_lost_may_have_shown_progress() -> None:
+    job = watched(a_stuck_job(seconds=30), "phases", seconds=29)
+    since = missed_ns(a_stuck_job(seconds=30))
+    lost = a_table(
+        "rank table start_ns end_ns rows", [(0, "phases", since, since + 25 * SECOND, 9)]
+    )
+    assert find_hang(put(job, losses=lost)) is None
