@@ -24,6 +24,7 @@ from stepscope.diagnose.detect.published.argus_l2 import ArgusL2Published
 from stepscope.diagnose.detect.published.argus_l3 import ArgusL3Published
 from stepscope.diagnose.detect.regression.shared import SharedRegression
 from stepscope.diagnose.detect.shared_loading import SharedLoading
+from stepscope.diagnose.detect.slow_exchange import SlowExchange
 from stepscope.diagnose.detect.slow_loader import SlowLoader
 from stepscope.diagnose.detect.slow_single_kernel import SlowSingleKernels
 from stepscope.diagnose.detect.slow_transfers import SlowTransfers
@@ -61,7 +62,7 @@ SLOW_RANKS: tuple[Detector, ...] = (
     GcStorms(),
     OwnPast(),
 )
-SLOW_NETWORK: tuple[Detector, ...] = (SlowGroups(), SlowLinks(), SlowTransfers())
+SLOW_NETWORK: tuple[Detector, ...] = (SlowGroups(), SlowLinks(), SlowTransfers(), SlowExchange())
 SLOW_KERNELS: tuple[Detector, ...] = (
     KernelStragglers(),
     KernelStalls(),

@@ -2,14 +2,14 @@
 
 Fault: a link, adapter, switch or NVLink that is slow, always or at times.
 Papers: Holmes (2025), section 4.4, and VenusTrace (2025), section 4.
-What differs: see `slow_group` and `slow_link`. Places with a slow rank are left out.
+What differs: see `slow_group` and `slow_link`. Devices of slow ranks are left out.
 Cost: one sort of `comm_ops`, and one union of the computing kernels.
 Cannot see: what all groups of a shape suffer from the first step on, and transfers of gloo.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -36,9 +36,9 @@ class SlowGroups:
     needs = Needs("comm_ops.end_ns", ranks=2)
 
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[SlowLink]:
-        guilty = {int(job.line.ranks[one.row]) for one in so_far.culprits}
+        guilty = _guilty(job, so_far)
         for slow in slow_transfers(job):
-            if guilty.isdisjoint(slow.members):
+            if not _is_slow_with(slow, guilty):
                 yield _group_finding(job, slow)
 
 
@@ -49,9 +49,30 @@ class SlowLinks:
     needs = Needs("comm_ops.end_ns", ranks=2)
 
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[SlowLink]:
-        guilty = {int(job.line.ranks[one.row]): (one.first, one.stop) for one in so_far.culprits}
+        guilty = _guilty(job, so_far)
         for link in slow_links(job, guilty):
-            yield _link_finding(job, link)
+            if not _is_of_culprits(link, guilty.keys()):
+                yield _link_finding(job, link)
+
+
+def _guilty(job: Observed, so_far: SoFar) -> dict[int, tuple[int, int]]:
+    """Ranks that are slow themselves, and in which columns."""
+    return {int(job.line.ranks[one.row]): (one.first, one.stop) for one in so_far.culprits}
+
+
+def _is_slow_with(slow: SlowTransfer, guilty: Mapping[int, tuple[int, int]]) -> bool:
+    """Whether a group is slower than its equals only while a member is slow itself: a device that
+    is slow computes and moves data slowly."""
+    spans = [guilty[rank] for rank in slow.members if rank in guilty]
+    return any(first <= slow.first and slow.stop <= stop for first, stop in spans)
+
+
+def _is_of_culprits(link: SlowDevice, guilty: Collection[int]) -> bool:
+    """Whether the device belongs to ranks that are slow themselves: whoever shares its GPU or its
+    processors with other processes moves data slowly, too. What all members of a group wait for
+    after the last of them has arrived is no fault of that one."""
+    behind = link.ranks or link.suspects[0][0].ranks
+    return bool(behind) and set(behind) <= set(guilty)
 
 
 def _group_finding(job: Observed, one: SlowTransfer) -> SlowLink:

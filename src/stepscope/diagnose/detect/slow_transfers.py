@@ -57,7 +57,7 @@ class SlowTransfers:
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[SlowLink]:
         if on_devices(job) or len({host.name for host in job.window.job.hosts}) < 2:
             return
-        moved, judged = transfers(job), _judged(job, so_far)
+        moved, judged = transfers(job), np.arange(len(job.line.steps)) >= job.line.warm_up
         if moved is None or not _is_worth_it(job, moved, judged):
             return
         lost = _lossy(job, moved, judged)
@@ -68,7 +68,9 @@ class SlowTransfers:
         best = max(changed, key=_order, default=None)
         if best is None or best.sure < LEAST_SCORE:
             best = _case(job, moved, _Span(judged, None))
-        if best.sure >= LEAST_SCORE and (best.named or best.span.usual is not None):
+        if best.sure < LEAST_SCORE or not (best.named or best.span.usual is not None):
+            return
+        if not _is_of_culprits(job, so_far, best):
             yield _finding(job, moved, best)
 
 
@@ -93,12 +95,14 @@ class _Case:
     sure: float
 
 
-def _judged(job: Observed, so_far: SoFar) -> Mask:
-    """Columns after the warm-up in which no rank is slow for reasons of its own."""
-    judged = np.arange(len(job.line.steps)) >= job.line.warm_up
-    for one in so_far.culprits:
-        judged[one.first : one.stop] = False
-    return judged
+def _is_of_culprits(job: Observed, so_far: SoFar, case: _Case) -> bool:
+    """Whether processors of slow ranks, which move the data as well, explain that it is slow: on
+    their hosts, or everywhere from the step on in which they got slow."""
+    ranks = [int(job.line.ranks[one.row]) for one in so_far.culprits]
+    if set(case.named).intersection(map(job.window.host_of, ranks)):
+        return True
+    first = int(case.span.now.argmax())
+    return any(abs(max(one.first, job.line.warm_up) - first) <= LEAST for one in so_far.culprits)
 
 
 def _is_worth_it(job: Observed, moved: Transfers, judged: Mask) -> bool:

@@ -78,7 +78,8 @@ def find_slow_places(job: Observed, guilty: Mapping[int, tuple[int, int]]) -> Sl
     rates = measure_rates(job)
     if rates is None:
         return None
-    slowness = _without_guilty(job, rates, guilty)
+    slowness = rates.slowness
+    slowness[:, : job.line.warm_up] = np.nan
     classes = _classes(job, rates)
     noise = _noise(slowness, classes)
     fast = _fast(slowness, classes, noise)
@@ -107,18 +108,6 @@ def slow_periods(looked: SlowPlaces, cells: Mask) -> Iterator[SlowPeriods]:
         place = looked.rates.places[int(single.place[at[0]])]
         ended = np.minimum(until[at], np.append(since[at][1:], until[at][-1:]))
         yield SlowPeriods(place.members, place.is_pair, since[at], ended, looked.times[at])
-
-
-def _without_guilty(
-    job: Observed, rates: Rates, guilty: Mapping[int, tuple[int, int]]
-) -> Floats:  # fmt: skip
-    """The slowness of each place, without warm-up and steps in which a member is slow itself."""
-    slowness = rates.slowness
-    slowness[:, : job.line.warm_up] = np.nan
-    for at, place in enumerate(rates.places):
-        for rank in guilty.keys() & set(place.members):
-            slowness[at, slice(*guilty[rank])] = np.nan
-    return slowness
 
 
 def _held_up(

@@ -1,0 +1,66 @@
+"""A slow network beside slow ranks, and by phases of communication alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from stepscope.diagnose.finding import Verdict
+from stepscope.diagnose.run import diagnose
+from stepscope.evaluate.columns import only_tables, without_columns
+from stepscope.simulate.parse import parse_fault
+from stepscope.simulate.run import simulate
+from stepscope.simulate.scenario import Parallelism, Scenario
+from stepscope.window import Window
+
+DATA = Parallelism(microbatches=1)
+NETWORK, GPU = "fabric_slow:from=20,factor=20", "gpu_slow:rank=5,factor=1.25"
+
+
+def simulated(*faults: str, parallelism: Parallelism = DATA) -> Window:
+    known = tuple(map(parse_fault, faults))
+    return simulate(Scenario(ranks=16, steps=60, seed=2, parallelism=parallelism,
+                             faults=known)).window  # fmt: skip
+
+
+def verdicts(job: Window) -> list[Verdict]:
+    return list(diagnose(job).verdicts)
+
+
+def named(job: Window) -> list[tuple[str, tuple[int, ...]]]:
+    return [(one.cause, one.ranks) for one in verdicts(job)]
+
+
+def logged(job: Window) -> Window:
+    """Only steps and phases, of which nothing says what in them is waiting."""
+    return without_columns(only_tables(job, "steps", "phases"), "phases", "waits", "wait_ns")
+
+
+def test_a_network_that_is_slow_for_all_is_no_fault_of_a_rank_that_is_slow_beside_it() -> None:
+    job = simulated(NETWORK, GPU)
+    assert named(job) == [("network", ()), ("compute", (5,))]
+    network, rank = verdicts(job)
+    assert (network.lost_fraction or 0) > 8 * (rank.lost_fraction or 0)
+
+
+def test_a_slow_adapter_in_the_group_of_a_slow_rank_is_named_beside_it() -> None:
+    tensor = Parallelism(tp=4, microbatches=1, sharding="fsdp")
+    job = simulated("nic_slow:rank=9,from=20,factor=6", GPU, parallelism=tensor)
+    assert named(job) == [("network", (9,)), ("compute", (5,))]
+
+
+@pytest.mark.parametrize("sharding", ["zero1", "fsdp"])
+def test_phases_of_communication_alone_show_a_slower_network(sharding: str) -> None:
+    layout = Parallelism(microbatches=1, sharding=sharding)  # type: ignore[arg-type]
+    (network,) = verdicts(logged(simulated(NETWORK, parallelism=layout)))
+    assert (network.cause, network.ranks, network.group) == ("network", (), None)
+    assert network.steps is not None
+    assert abs(network.steps[0] - 20) <= 1
+
+
+def test_a_slow_rank_does_not_hide_it_and_takes_no_blame_for_it() -> None:
+    assert named(logged(simulated(NETWORK, GPU))) == [("network", ()), ("compute", (5,))]
+
+
+def test_a_slow_rank_alone_is_no_slow_network() -> None:
+    assert named(logged(simulated("gpu_slow:rank=5,factor=1.25,from=20"))) == [("compute", (5,))]
+    assert named(logged(simulated())) == []
