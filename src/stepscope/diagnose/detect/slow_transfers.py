@@ -27,7 +27,7 @@ from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.network.packet_loss import packet_loss, whose_link
 from stepscope.diagnose.network.slow_edges import on_devices
 from stepscope.diagnose.network.slow_hosts import NOTHING, Suspects, suspects
-from stepscope.diagnose.network.transfers import LEAST, Transfers, transfers
+from stepscope.diagnose.network.transfers import LEAST, Transfers, adapters_of, transfers
 from stepscope.diagnose.network.what_if import lost_ns
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
@@ -99,7 +99,8 @@ def _is_of_culprits(job: Observed, so_far: SoFar, case: _Case) -> bool:
     """Whether processors of slow ranks, which move the data as well, explain that it is slow: on
     their hosts, or everywhere from the step on in which they got slow."""
     ranks = [int(job.line.ranks[one.row]) for one in so_far.culprits]
-    if set(case.named).intersection(map(job.window.host_of, ranks)):
+    named = {name.partition("/")[0] for name in case.named}
+    if named.intersection(map(job.window.host_of, ranks)):
         return True
     first = int(case.span.now.argmax())
     return any(abs(max(one.first, job.line.warm_up) - first) <= LEAST for one in so_far.culprits)
@@ -188,7 +189,7 @@ def _link(
     found: Suspects, detail: str, ratio: float | None,
 ) -> SlowLink:  # fmt: skip
     line, columns = job.line, np.flatnonzero(span.now)
-    ranks = tuple(rank for rank in job.window.ranks if job.window.host_of(rank) in named)
+    ranks = _behind(job, named)
     first, stop = int(columns[0]), int(columns[-1]) + 1
     than = "before" if span.usual is not None else "elsewhere"
     where = f"through {' or '.join(named)}" if named else "between all hosts"
@@ -204,6 +205,13 @@ def _link(
     )  # fmt: skip
 
 
+def _behind(job: Observed, named: tuple[str, ...]) -> tuple[int, ...]:
+    """The ranks of hosts, and those that use adapters."""
+    adapter = {rank: name for one in job.window.job.hosts for rank, name in adapters_of(one)}
+    return tuple(rank for rank in job.window.ranks
+                 if job.window.host_of(rank) in named or adapter.get(rank) in named)  # fmt: skip
+
+
 def _named(found: Suspects) -> tuple[tuple[str, ...], float]:
     """The hosts to name, and how likely they are: one, the two ends of a link, or none."""
     order = np.argsort(-found.chance, kind="stable")
@@ -213,7 +221,10 @@ def _named(found: Suspects) -> tuple[tuple[str, ...], float]:
     two = tuple(sorted({*best, *found.who[order[1]]}))
     both = float(sum(chance for one, chance in zip(found.who, found.chance, strict=True)
                      if one and set(one) <= set(two)))  # fmt: skip
-    return (two, both) if len(two) == 2 and both >= CLEAR else ((), 1.0)
+    if len(two) != 2 or both < CLEAR:
+        return (), 1.0
+    nested = two[1].startswith(f"{two[0]}/")  # a host, and one of its adapters
+    return (best, both) if nested else (two, both)
 
 
 def _devices(job: Observed, found: Suspects) -> tuple[Device, ...]:
@@ -223,7 +234,7 @@ def _devices(job: Observed, found: Suspects) -> tuple[Device, ...]:
 
 
 def _device(job: Observed, who: tuple[str, ...], chance: float) -> Device:
-    ends = [f"{name}/{job.adapter_of(name)}" for name in who]
+    ends = [name if "/" in name else f"{name}/{job.adapter_of(name)}" for name in who]
     return Device("nic" if len(ends) == 1 else "link", "--".join(ends), chance)
 
 

@@ -11,9 +11,9 @@ from stepscope.diagnose.views.peers import stages
 from stepscope.trace import ProcessGroup
 from stepscope.window import Ints, Table, Window
 
-COMPARED = ("AllReduce", "AllGather", "ReduceScatter", "Send", "Recv")
-"""Operators whose transfer times are compared. An AllToAll may be uneven by design, and the members
-of a Broadcast may leave early."""
+COMPARED = ("AllReduce", "AllGather", "ReduceScatter", "AllToAll", "Send", "Recv")
+"""Operators whose transfer times are compared, if all members move as many bytes: an AllToAll may
+be uneven by design. The members of a Broadcast may leave early."""
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ def ends_of_slowest(moved: Transfers, now: Mask) -> Mapping[str, float]:
     here = here[moved.place[here] == at]
     slowest = here[moved.took_ns[here] > np.quantile(moved.took_ns[here], 1 - SLOWEST)]
     late = _late(moved, slowest, len(moved.hosts[at])).mean(axis=0)
-    return dict(_weights(late, moved.hosts[at], apart=True, spreading=False))
+    return dict(_weights(late, moved, at, apart=True, spreading=False))
 
 
 def _of_place(
@@ -104,7 +104,7 @@ def _of_place(
         return None
     hosts = moved.hosts[at]
     apart = usual is not None or len(set(hosts)) == len(hosts)
-    weight = dict(_weights(typical, hosts, apart, moved.ops[kind] == "AllToAll"))
+    weight = dict(_weights(typical, moved, at, apart, moved.ops[kind] == "AllToAll"))
     return RingEnds(at, weight, min((spread / took / CHANCE_SPREAD) ** 2 / 2, MUCH), spread)
 
 
@@ -118,34 +118,61 @@ def _late(moved: Transfers, operators: Ints, members: int) -> Floats:
 
 
 def _weights(
-    late: Floats, hosts: Sequence[str], apart: bool, spreading: bool
+    late: Floats, moved: Transfers, place: int, apart: bool, spreading: bool
 ) -> Iterator[tuple[str, float]]:
     """The log-likelihood of each host: how much of the ends its shape explains."""
+    hosts, adapters = moved.hosts[place], moved.adapters[place]
     seen = _centred(late, hosts, apart)
     freedom = len(hosts) - (1 if apart else len(set(hosts)))
-    for host in dict.fromkeys(hosts):
-        shape = _own(hosts, host) if spreading else _triangle(hosts, host)
-        shape = _centred(shape, hosts, apart)
-        norm = float(np.linalg.norm(shape) * np.linalg.norm(seen))
-        alike = max(float(shape @ seen) / norm, 0.0) if norm else 0.0
-        yield host, -freedom / 2 * float(np.log(max(1 - alike**2, NEVER_EXACT)))
+    for names, middles in ((hosts, _host_middles), (adapters, _adapter_middles)):
+        for name in dict.fromkeys(name for name in names if name):
+            own = [at for at, one in enumerate(names) if one == name]
+            shapes = [_members(len(hosts), own)] if spreading else [
+                _triangle(len(hosts), one) for one in middles(hosts, adapters, own)]  # fmt: skip
+            alike = max((_alike(_centred(one, hosts, apart), seen) for one in shapes), default=0.0)
+            yield name, -freedom / 2 * float(np.log(max(1 - alike**2, NEVER_EXACT)))
+
+
+def _members(count: int, own: Sequence[int]) -> Floats:
+    return np.isin(np.arange(count), own).astype(np.float64)
+
+
+def _alike(shape: Floats, seen: Floats) -> float:
+    """The part of the ends that a shape explains, as a correlation; 0 if it is the opposite."""
+    norm = float(np.linalg.norm(shape) * np.linalg.norm(seen))
+    return max(float(shape @ seen) / norm, 0.0) if norm else 0.0
 
 
 NEVER_EXACT = 0.05
 """Rings share wires and processors: no shape explains more of the ends. Measured on real data."""
 
 
-def _triangle(hosts: Sequence[str], slow: str) -> Floats:
-    """How late members end: the less, the farther they are from the middle of the slow host and
-    the member before it."""
-    own = [at for at, host in enumerate(hosts) if host == slow]
-    middle = (own[0] - 1 + own[-1]) / 2
-    away = np.abs(np.arange(len(hosts)) - middle)
-    return np.asarray(-np.minimum(away, len(hosts) - away))
+def _host_middles(hosts: Sequence[str], adapters: Sequence[str], own: Sequence[int]) -> list[float]:
+    """Where ends peak if a host is slow: about the hop into it (as measured), or about the middle
+    of its members, if the hop out of it is as slow.
+
+    If these go through two adapters, either alone may be slow: then one host is as likely as its
+    neighbour.
+    """
+    middles = [(own[0] - 1 + own[-1]) / 2, (own[0] + own[-1]) / 2]
+    if adapters[own[0]] != adapters[own[-1]]:
+        middles += [own[0] - 0.5, own[-1] + 0.5]
+    return middles
 
 
-def _own(hosts: Sequence[str], slow: str) -> Floats:
-    return np.array([float(host == slow) for host in hosts])
+def _adapter_middles(
+    hosts: Sequence[str], adapters: Sequence[str], own: Sequence[int]
+) -> list[float]:
+    """The same of one of several adapters of a host: the middle of the hops that pass it."""
+    hops = [at - 0.5 for at in own if hosts[at - 1] != hosts[at]]
+    hops += [at + 0.5 for at in own if hosts[(at + 1) % len(hosts)] != hosts[at]]
+    return [sum(hops) / len(hops)] if hops else []
+
+
+def _triangle(members: int, middle: float) -> Floats:
+    """How late members end: the less, the farther they are from the slow hop."""
+    away = np.abs(np.arange(members) - middle)
+    return np.asarray(-np.minimum(away, members - away))
 
 
 def _centred(values: Floats, hosts: Sequence[str], apart: bool) -> Floats:

@@ -43,6 +43,9 @@ PATH = 0.1
 """What lies between two hosts, or between all of them, is that much less often slow than an adapter
 or its cable: it has no parts of its own but switches. Our estimate; Holmes (2025), section 3.1,
 names links and adapters."""
+ADAPTER = 0.3
+"""One of several adapters of a host is that much less likely: over TCP, mostly all ranks use one.
+Our estimate."""
 FAST = 0.25
 """The quantile of equal places that is usual: half of them may share a slow host. Statistics."""
 
@@ -65,7 +68,8 @@ NOTHING = Slowness(np.zeros(0), 1.0, np.zeros(0), np.zeros(0), np.zeros(0))
 
 @dataclass(frozen=True)
 class Suspects:
-    """Hosts, pairs of hosts (two names), or the whole network (none) by probability."""
+    """Hosts, single adapters (`host/nic`), pairs of hosts (two names), or the whole network (none)
+    by probability."""
 
     who: Sequence[tuple[str, ...]]
     chance: Floats
@@ -100,7 +104,9 @@ def suspects(
 
 
 def _prior(who: tuple[str, ...]) -> float:
-    return 0.0 if len(who) == 1 else float(np.log(PATH))
+    if len(who) == 1:
+        return float(np.log(ADAPTER)) if "/" in who[0] else 0.0
+    return float(np.log(PATH))
 
 
 def _of_ends(ends: Sequence[RingEnds], who: tuple[str, ...]) -> float:
@@ -108,10 +114,12 @@ def _of_ends(ends: Sequence[RingEnds], who: tuple[str, ...]) -> float:
 
 
 def _hypotheses(moved: Transfers) -> Iterator[tuple[str, ...]]:
-    """Every host, every two hosts with a connection of their own, and the network as a whole."""
+    """Every host and adapter, every two hosts with a connection of their own, and the network as a
+    whole."""
     between = [set(moved.hosts[at]) for at in np.flatnonzero(moved.between).tolist()]
     names = sorted(set().union(*between)) if between else []
     yield from ((name,) for name in names)
+    yield from ((name,) for name in sorted(set().union(*moved.adapters) - {""}))
     if len(names) > 2:
         pairs = {tuple(sorted(one)) for one in between if len(one) == 2}
         yield from (two for two in combinations(names, 2) if two in pairs)
@@ -122,6 +130,8 @@ def _passes(moved: Transfers, at: int, who: tuple[str, ...]) -> bool:
     hosts = set(moved.hosts[at])
     if len(hosts) < 2:
         return False
+    if len(who) == 1 and "/" in who[0]:
+        return who[0] in moved.adapters[at]
     return hosts == set(who) if len(who) == 2 else hosts >= set(who)
 
 

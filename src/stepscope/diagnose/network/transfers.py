@@ -7,7 +7,7 @@ left is the time that the data itself took, and whatever held it up.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -18,6 +18,7 @@ from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.prepare.align import IMPOSSIBLE_NS
 from stepscope.diagnose.prepare.matching import POINT_TO_POINT, SYNCHRONIZING, arrivals, match
+from stepscope.trace import Host
 from stepscope.window import NULL, Floats, Ints, Mask, Table
 
 FASTER_HALF = 0.25
@@ -36,6 +37,8 @@ class Transfers:
     places: Sequence[Place]
     hosts: Sequence[tuple[str, ...]]
     """Of the members of each place, in order of their ranks."""
+    adapters: Sequence[tuple[str, ...]]
+    """The same with their adapters, `host/nic`, where hosts have several; empty elsewhere."""
     place: Ints
     kind: Ints
     """One number for each operator name and size."""
@@ -126,12 +129,20 @@ def _gathered(job: Observed, table: Table, begins: Ints) -> Transfers | None:
         begins, end = np.cumsum(size) - size, end[rows]
         left, took = left[possible], took[possible]
     host = {rank: one.name for one in job.window.job.hosts for rank in one.ranks}
+    adapter = {rank: name for one in job.window.job.hosts for rank, name in adapters_of(one)}
     kind, ops = _kinds(table, begins)
     return Transfers(
         places, [tuple(host.get(rank, "") for rank in sorted(one.members)) for one in places],
+        [tuple(adapter.get(rank, "") for rank in sorted(one.members)) for one in places],
         place, kind, ops, job.line.columns(table.ints("step")[begins]),
         np.maximum(took, 0).astype(np.float64), left, begins, table.ints("rank"), end,
     )  # fmt: skip
+
+
+def adapters_of(host: Host) -> Iterator[tuple[int, str]]:
+    """The adapter of each rank, by its share of the host's, if there are several."""
+    for at, rank in enumerate(host.ranks if len(host.nics) > 1 else ()):
+        yield rank, f"{host.name}/{host.nics[at * len(host.nics) // len(host.ranks)]}"
 
 
 def _left(table: Table, begins: Ints, end: Ints) -> Ints:
