@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from stepscope.diagnose.detect import hang
+from stepscope.diagnose.detect.hang_by_rows import BETWEEN
 from stepscope.diagnose.finding import Cause, Decision, Device, Ended, Stuck
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.observed import Observed
@@ -169,7 +170,8 @@ def _outlived_ns(window: Window, exits: Sequence[Exit], first: Exit) -> int:
 def _hung_before(window: Window, until_ns: int) -> bool:
     """Whether the job hung already when the first process ended: killing it is what one does."""
     tables = {name: table for name, table in window.tables.items() if name != "exits"}
-    return hang.find_hang(observed_before(replace(window, tables=tables), until_ns)) is not None
+    found = hang.find_hang(observed_before(replace(window, tables=tables), until_ns))
+    return found is not None and found.score > BETWEEN
 
 
 def _finding(window: Window, culprits: Sequence[Exit], exits: Sequence[Exit]) -> Stuck:
