@@ -255,9 +255,8 @@ def last_progress_ns(window: Window) -> int:
         for column in ("enqueue_ns", "start_ns", "end_ns", "window_start_ns"):
             if table.has(column):
                 newest = max(newest, int(table.ints(column).max()))
-        for begin, length in (("start_ns", "duration_ns"), ("window_start_ns", "window_ns")):
-            if table.has(begin, length):
-                newest = max(newest, int((table.ints(begin) + table.ints(length)).max()))
+        if table.has("start_ns", "duration_ns"):
+            newest = max(newest, int((table.ints("start_ns") + table.ints("duration_ns")).max()))
     return newest
 
 
