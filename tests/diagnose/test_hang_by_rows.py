@@ -12,9 +12,10 @@ from stepscope.evaluate.columns import only_tables, without_columns
 from stepscope.simulate.parse import parse_fault
 from stepscope.simulate.run import simulate
 from stepscope.simulate.scenario import Parallelism, Scenario
+from stepscope.trace import Host, Job
 from stepscope.window import Window
 
-from .jobs import a_job, a_table, put
+from .jobs import MS, START, a_job, a_table, put
 from .test_hang import CULPRIT, SECOND, a_stuck_job, missed_ns, the_hang
 
 DATA, PIPELINE = Parallelism(), Parallelism(pp=4)
@@ -82,6 +83,27 @@ def test_of_steps_alone_only_that_they_ended_is_known() -> None:
     assert verdict.ranks == ()
     assert verdict.is_suspect
     assert hang_of(simulated("hang:rank=5,from=12,at=host"), "steps", "stacks").ranks == (5,)
+
+
+@pytest.mark.parametrize("logs", [True, False])
+def test_a_host_that_waits_in_each_step_where_it_stopped_now_is_only_a_suspect(logs: bool) -> None:
+    """Rank 0 logs the loss after its second call, so it may just wait for a device."""
+    calls = [
+        (rank, step, "dp-0", 4 * step + at, "AllReduce", -1,
+         START + step * SECOND + (at * 100 + 500 * (logs and rank == 0 and at > 1)) * MS)
+        for step in range(6) for rank in range(4)
+        for at in range(2 if (rank, step) == (0, 5) else 4)
+    ]  # fmt: skip
+    table = a_table("rank step group seq op peer enqueue_ns", calls)
+    job = Job("nccl", 4, (Host("h", (0, 1, 2, 3)),), observed_until_ns=START + 60 * SECOND)
+    verdict = the_hang(find_hang(Window(job, {"comm_ops": table})))
+    assert (verdict.ranks, verdict.is_suspect) == ((0,), logs)
+
+
+def test_devices_that_started_an_operator_are_ahead_of_the_one_that_did_not() -> None:
+    job = simulated("hang:rank=5,from=12,at=forward")
+    job = without_columns(job, "comm_ops", "end_ns", "state", "blocked_ns")
+    assert hang_of(job, "comm_ops").ranks == (5,)
 
 
 def test_in_a_pipeline_the_rank_that_has_its_input_is_suspected_until_its_stack_is_known() -> None:

@@ -12,6 +12,8 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from stepscope.diagnose.operators.positions import Position, Row
 from stepscope.diagnose.operators.standstill import innermost, waits_for_device
 from stepscope.diagnose.operators.unrecorded import WITHIN_PASSES, linked
@@ -22,6 +24,9 @@ from stepscope.window import Window
 
 MOST = 0.5
 """Of all ranks: if more stand elsewhere, they are no exception. As `hang.BEHIND`."""
+
+LONGER, NOTABLE_NS = 2.0, 10**6
+"""A host that pauses twice as long as its peers, and a millisecond more, waits. Our choice."""
 
 Stacks = Mapping[int, Sequence[str]]
 
@@ -53,7 +58,8 @@ def holders(window: Window, found: Mapping[int, Position], stacks: Stacks) -> Ho
         return NOBODY
     if _is_shared(window, chosen) or (not roots and _are_linked(window, chosen)):
         return Holders(chosen, f"one of ranks {_listed(chosen)} is behind the others", clear=False)
-    return Holders(chosen, _why(found, chosen), clear=not sent)
+    clear = not sent and not any(_pauses_there(found, rank) for rank in chosen)
+    return Holders(chosen, _why(found, chosen), clear=clear)
 
 
 def elsewhere(stacks: Stacks, ranks: Collection[int]) -> frozenset[int]:
@@ -126,6 +132,15 @@ def _source(group: ProcessGroup, at: int, one: Position) -> int | None:
         return None
     there = at - 1 if phase == FORWARD else at + 1
     return group.ranks[there] if 0 <= there < len(group.ranks) else group.ranks[at]
+
+
+def _pauses_there(found: Mapping[int, Position], rank: int) -> bool:
+    """Whether a host does nothing at this place in each step, and others do not: it may wait for
+    its device there, to log a loss."""
+    at = found[rank].done
+    peers = [one.pause_ns[at] for one in found.values() if one.rank != rank and at in one.pause_ns]
+    own = found[rank].pause_ns.get(at, 0)
+    return bool(peers) and own > LONGER * float(np.median(peers)) + NOTABLE_NS
 
 
 def _is_shared(window: Window, ranks: frozenset[int]) -> bool:

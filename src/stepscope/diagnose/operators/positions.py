@@ -9,14 +9,14 @@ Cost: the rows of the newest steps, rank by rank.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from stepscope.diagnose.operators.liveness import StepTiming
 from stepscope.diagnose.views.communication import communicates
-from stepscope.window import NULL, Ints, Table, Window
+from stepscope.window import NULL, Ints, Rows, Table, Window
 
 NEWEST = 4
 """Steps that are read: the unfinished one, one that some ranks are behind, and two to compare with.
@@ -41,6 +41,9 @@ class Position:
     """What of that it has not ended in this one."""
     has_begun: bool
     """Whether it ended anything in that step."""
+    pause_ns: Mapping[int, int]
+    """How long it did nothing before each row of its last complete step, by the row's number;
+    only where hosts' calls are all that is known."""
 
     @property
     def work(self) -> tuple[Row, ...]:
@@ -49,6 +52,11 @@ class Position:
         if all(is_exchange(name) for name, _ in self.expected):
             return self.missing
         return tuple(one for one in self.missing if not is_exchange(one[0]))
+
+    @property
+    def done(self) -> int:
+        """How many of the expected rows it has ended."""
+        return len(self.expected) - len(self.missing)
 
     def has_ended(self, row: Row, step: int) -> bool:
         return self.step > step or (self.step == step and row not in self.missing)
@@ -81,7 +89,8 @@ def positions(window: Window) -> Positions | None:
     newest = int(table.ints("step").max())
     table = table.take(table.ints("step") > newest - NEWEST)
     complete = _complete(window, newest - NEWEST)
-    found = {rank: _position(rank, own, name, complete.get(rank, -1))
+    by_calls = table.has("seq") and bool((table.ints(REACHED) == table.ints("enqueue_ns")).all())
+    found = {rank: _position(rank, own, name, complete.get(rank, -1), by_calls)
              for rank, own in table.per_rank() if rank >= 0}  # fmt: skip
     timing = StepTiming(float(np.median(gaps)), float(gaps[1:].max(initial=0.0)), None)
     return Positions(found, timing)
@@ -89,6 +98,10 @@ def positions(window: Window) -> Positions | None:
 
 _SOURCES = (("phases", "phase"), ("comm_ops", "op"), ("kernels", "kernel"), ("steps", ""))
 """Tables by how well they show where a rank is, and the column with names."""
+
+
+REACHED = "reached_ns"
+"""A column for when a rank got there: when a phase or an operator ended, or was called."""
 
 
 def _source(window: Window) -> tuple[Table, str] | None:
@@ -100,25 +113,24 @@ def _source(window: Window) -> tuple[Table, str] | None:
 
 
 def _usable(window: Window, name: str) -> Table | None:
+    """The rows of a table that have a rank and a step, and that ended."""
     table = window.table(name)
-    if table is None or not table.has("step") or not table.has(_begin(name)):
+    if table is None or not table.has("step", "enqueue_ns" if name == "comm_ops" else "start_ns"):
         return None
-    kept = (table.ints("step") >= 0) & (table.ints("rank") >= 0)
-    if name == "comm_ops" and table.has("end_ns") and (table.ints("end_ns") != NULL).any():
-        kept &= table.ints("end_ns") != NULL
-    return table if kept.all() else table.take(kept)
+    if name != "comm_ops":
+        reached = table.ints("start_ns") + table.ints("duration_ns")
+    else:
+        reached = table.ints(_reached(window, table))
+    kept = (table.ints("step") >= 0) & (table.ints("rank") >= 0) & (reached != NULL)
+    return table.with_column(REACHED, reached).take(kept)
 
 
-def _begin(name: str) -> str:
-    return "enqueue_ns" if name == "comm_ops" else "start_ns"
-
-
-def _ends(table: Table) -> Ints:
-    """When each row ended: a phase, an operator, or the call of one."""
-    if table.has("enqueue_ns", "seq"):
-        end = table.ints("end_ns") if table.has("end_ns") else np.full(len(table), NULL)
-        return np.where(end == NULL, table.ints("enqueue_ns"), end)
-    return table.ints("start_ns") + table.ints("duration_ns")
+def _reached(window: Window, comm: Table) -> str:
+    """The column that shows how far ranks got: ends, else calls; or starts on devices, but not in
+    pipelines, where receives start before anybody sends."""
+    columns = ["end_ns"] if window.job.groups_of_kind("pp") else ["end_ns", "start_ns"]
+    known = (one for one in columns if comm.has(one) and (comm.ints(one) != NULL).any())
+    return next(known, "enqueue_ns")
 
 
 def _begins(table: Table) -> Ints:
@@ -139,28 +151,33 @@ def _complete(window: Window, since: int) -> dict[int, int]:
     return {rank: int(own.ints("step").max()) for rank, own in steps.per_rank()}
 
 
-def _position(rank: int, own: Table, name: str, complete: int) -> Position:
-    newest = int(own.ints("step").max())
-    rows = dict(_by_step(own, name))
-    expected = _expected([rows[step] for step in sorted(rows) if step < newest])
-    done = Counter(rows[newest])
-    missing = tuple(_not_yet(expected, done))
+def _position(rank: int, own: Table, name: str, complete: int, by_calls: bool) -> Position:
+    steps = dict(_by_step(own))
+    newest, before = max(steps), sorted(steps)[:-1]
+    expected = _expected([_rows(own, name, steps[step]) for step in before])
+    missing = tuple(_not_yet(expected, Counter(_rows(own, name, steps[newest]))))
+    pauses = np.diff(own.ints(REACHED)[steps[before[-1]]]).tolist() if before and by_calls else []
+    pause_ns = dict(enumerate(pauses, 1))
     if complete >= newest or (not missing and complete < 0):
-        return Position(rank, max(newest, complete) + 1, expected, expected, has_begun=False)
-    return Position(rank, newest, expected, missing, has_begun=True)
+        return Position(rank, max(newest, complete) + 1, expected, expected, False, pause_ns)
+    return Position(rank, newest, expected, missing, True, pause_ns)
 
 
-def _by_step(own: Table, name: str) -> Iterator[tuple[int, list[Row]]]:
+def _by_step(own: Table) -> Iterator[tuple[int, Rows]]:
     """The rows of each step in the order of their ends."""
-    step, end = own.ints("step"), _ends(own)
-    parts = own.ints("microbatch").tolist() if own.has("microbatch") else [-1] * len(own)
-    if name:
-        words = own.strings(name)
-        names = [words.values[code] if code >= 0 else "" for code in words.codes.tolist()]
-    order = np.lexsort((end, step))
-    cuts = np.flatnonzero(np.diff(step[order])) + 1
-    for part in np.split(order, cuts):
-        yield int(step[part[0]]), [(names[at], parts[at]) for at in part.tolist()] if name else []
+    step = own.ints("step")
+    order = np.lexsort((own.ints(REACHED), step))
+    for part in np.split(order, np.flatnonzero(np.diff(step[order])) + 1):
+        yield int(step[part[0]]), part
+
+
+def _rows(own: Table, name: str, rows: Rows) -> list[Row]:
+    if not name:
+        return []
+    words = own.strings(name)
+    names = [words.values[code] if code >= 0 else "" for code in words.codes[rows].tolist()]
+    parts = own.ints("microbatch")[rows].tolist() if own.has("microbatch") else [-1] * len(names)
+    return list(zip(names, parts, strict=True))
 
 
 def _expected(steps: Sequence[list[Row]]) -> tuple[Row, ...]:
