@@ -57,6 +57,13 @@ def test_phases_of_communication_alone_show_a_slower_network(sharding: str) -> N
     assert abs(network.steps[0] - 20) <= 1
 
 
+def test_a_group_that_was_always_slower_than_its_equals_is_named_by_phases_alone() -> None:
+    tensor = Parallelism(tp=4, microbatches=1)
+    (network,) = verdicts(logged(simulated("nic_slow:rank=9,factor=20", parallelism=tensor)))
+    assert (network.cause, network.ranks, network.group) == ("network", (), "dp-1")
+    assert verdicts(logged(simulated(parallelism=tensor))) == []
+
+
 def test_a_slow_rank_does_not_hide_it_and_takes_no_blame_for_it() -> None:
     assert named(logged(simulated(NETWORK, GPU))) == [("network", ()), ("compute", (5,))]
 

@@ -25,6 +25,7 @@ from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import LEAST_COST
 from stepscope.diagnose.views.communication import communicates, loads
+from stepscope.diagnose.views.peers import stages
 from stepscope.diagnose.views.phase_rows import PhaseRows, phase_rows
 from stepscope.window import Floats
 
@@ -37,6 +38,11 @@ NOTABLE = 0.05
 """Shorter phases, as parts of a step, show nothing about the machine. Our choice."""
 SHARED = 0.5
 """Groups that rise by half of the largest rise share it. As in `regression.rise`."""
+RATIO, RATIO_OF_TWO = 1.5, 2.0
+"""A group that takes 1.5 times as long as its equals is slow, twice as long as its only equal. As
+in `slow_group`."""
+MOST_STEPS, LEAST_STEPS = 0.8, 10
+"""In so many of the steps, of ten at least. As in `slow_group`."""
 _SENDS = re.compile("send|recv|receive|p2p", re.IGNORECASE)
 
 
@@ -53,6 +59,8 @@ class SlowExchange:
         change = _change(job, exchanges)
         if change is not None:
             yield from _findings(job, exchanges, change)
+        else:
+            yield from _slower_than_equals(job, exchanges)
 
 
 @dataclass(frozen=True)
@@ -159,6 +167,43 @@ def _findings(
     yield _finding(job, change, slow[0] if alone else None, ratio, lost, rises)
 
 
+def _slower_than_equals(job: Observed, exchanges: Sequence[_Exchange]) -> Iterator[SlowLink]:
+    """Groups that were always slower than those of their kind, size, stages and spread over hosts.
+
+    Experts are not compared, because what they exchange may be uneven by design.
+    """
+    stage, alike = stages(job.window), dict[tuple[object, ...], list[_Exchange]]()
+    for one in exchanges:
+        group = job.window.job.group(one.group)
+        if group is not None and one.kind not in ("ep", "edp"):
+            hosts = len({job.window.host_of(rank) for rank in group.ranks})
+            where = tuple(sorted({stage.get(rank, 0) for rank in group.ranks}))
+            alike.setdefault((one.kind, len(group.ranks), hosts, where), []).append(one)
+    for equals in alike.values():
+        for one in equals if len(equals) > 1 else ():
+            found = _slower(job, one, [other for other in equals if other is not one])
+            if found is not None:
+                yield found
+
+
+def _slower(job: Observed, one: _Exchange, others: Sequence[_Exchange]) -> SlowLink | None:
+    judged = slice(job.line.warm_up, None)
+    usual = stats.column_median(np.array([other.took_ns for other in others]))[judged]
+    took, period = one.took_ns[judged], stats.median(job.line.job_period_ns[judged])
+    limit = RATIO if len(others) > 1 else RATIO_OF_TWO
+    lost = stats.median(took) - stats.median(usual)
+    if took.size < LEAST_STEPS or lost < LEAST_COST * period or (
+            np.mean(took > limit * usual) < MOST_STEPS):  # fmt: skip
+        return None
+    ratio = stats.median(took) / max(stats.median(usual), 1.0)
+    detail = (
+        f"the rank that arrives last spends {ratio:.1f} times as long in phases of communication "
+        f"of {one.group} as in those of {len(others)} equal groups"
+    )
+    return _link(job, _Change(job.line.warm_up, len(job.line.steps)), one.group,
+                 f"in {one.group} than in equal groups", ratio, lost, period, detail)  # fmt: skip
+
+
 def _everything_rises(job: Observed, change: _Change, ratio: float) -> bool:
     """Whether no phase of work takes as long as ever: a busy machine slows down all of them.
 
@@ -193,12 +238,19 @@ def _finding(
         f"as {'before' if ends else 'at other times'}, {max(rises.values()) / 1e6:.1f} ms per step"
     )
     where = f"in {group} than before" if group else "between all ranks than before"
-    share = min(lost_ns / max(period, 1.0), 1.0)
+    return _link(job, change, group, where, ratio, lost_ns, period, detail)
+
+
+def _link(
+    job: Observed, change: _Change, group: str | None, where: str, ratio: float, lost_ns: float,
+    period: float, detail: str,
+) -> SlowLink:  # fmt: skip
+    line = job.line
     return SlowLink(
         method="slow-exchange", cause="network", detail=detail, group=group,
         steps=line.span(change.first, change.stop), time_ns=line.span_ns(change.first, change.stop),
-        slowdown=ratio, lost_ns=lost_ns, lost_fraction=share, score=CONFIDENCE, where=where,
-        columns=tuple(range(change.first, change.stop)), victims=len(line.ranks),
-        values={"lost_ns": lost_ns, "ratio": ratio},
+        slowdown=ratio, lost_ns=lost_ns, lost_fraction=min(lost_ns / max(period, 1.0), 1.0),
+        score=CONFIDENCE, where=where, columns=tuple(range(change.first, change.stop)),
+        victims=len(line.ranks), values={"lost_ns": lost_ns, "ratio": ratio},
         decisions=(Decision("slow-exchange", True, ratio, step_time.LEAST_RISE, detail),),
     )  # fmt: skip
