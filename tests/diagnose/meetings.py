@@ -16,6 +16,9 @@ from stepscope.window import Floats, Window
 
 from .jobs import MS, START, a_table
 
+BETWEEN_MS = 0.02
+"""Time between two phases."""
+
 Piece = tuple[float, str | None]
 
 
@@ -59,6 +62,7 @@ def a_job_that_meets(
     for step in range(steps):
         before = clock.copy()
         for one in program:
+            clock = clock + BETWEEN_MS * MS
             start = clock.copy()
             for at, (work, meets) in enumerate(one.pieces):
                 own = work * MS * np.exp(random.normal(scale=noise, size=ranks))

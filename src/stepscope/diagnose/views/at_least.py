@@ -9,7 +9,10 @@ Only ranks of one host have one clock. Where no other member of a group is on a 
 have waited for one that fell behind on another host by as much, so this does not count. Ranks that
 entered a phase late leave it late, which is no work in it.
 
-Cost: one sort of the rows of these phases, two minima per group. Cannot see: a rank that takes
+Where every phase begins to the nanosecond where another ended, the starts were made up from
+durations. Then nobody knows in which order ranks passed through phases, and nothing is certain.
+
+Cost: two sorts of the phase rows, two minima per group. Cannot see: a rank that takes
 longer before the last meeting of a phase, ranks that are alone on their hosts, and pipelines, whose
 stages run different programs.
 """
@@ -31,12 +34,22 @@ def own_at_least(window: Window, rows: PhaseRows, hidden: Collection[str]) -> di
 
     Phases are left out in which no rank falls behind by enough to matter.
     """
+    if _made_up(rows):
+        return {}
     nested = rows.shares(rows.inner)
     phases = [name for name in hidden if nested[name] <= MOSTLY]
     known = rows.grids(_certain(window, rows, rows.names.equals(*phases)), phases)
     floor_ns = LEAST_LATE * rows.line.typical_ns
     return {name: values for name, values in zip(phases, known, strict=True)
             if ((values > floor_ns).sum(axis=1) >= LEAST_CELLS).any()}  # fmt: skip
+
+
+def _made_up(rows: PhaseRows) -> bool:
+    """Whether no time lies between any two phases of a step."""
+    outer = np.flatnonzero(~rows.inner)
+    outer = outer[np.lexsort((rows.begin[outer], rows.cell[outer]))]
+    follows = rows.cell[outer[1:]] == rows.cell[outer[:-1]]
+    return bool((rows.begin[outer[1:]] == rows.end[outer[:-1]])[follows].all())
 
 
 def _certain(window: Window, rows: PhaseRows, wanted: Mask) -> Floats:

@@ -13,7 +13,7 @@ import numpy as np
 from stepscope.diagnose.views.communication import loads
 from stepscope.diagnose.views.phase_rows import PhaseRows
 from stepscope.diagnose.views.timeline import Timeline
-from stepscope.trace import DATA_LOAD, OPTIMIZER, ProcessGroup
+from stepscope.trace import OPTIMIZER, ProcessGroup
 from stepscope.window import NULL, Floats, Ints, Mask, Table, Window, numbered
 
 WITHIN_PASSES = ("tp", "cp", "ep", "mp")
@@ -22,9 +22,8 @@ BETWEEN_PASSES = ("pp",)
 """Groups whose operators are called between the passes of microbatches."""
 BLOCKING_KINDS = (*WITHIN_PASSES, *BETWEEN_PASSES)
 """Groups whose operators come between two pieces of computation, so that the device waits."""
-WAIT_FREE = (DATA_LOAD, OPTIMIZER, "self_attention", "mlp", "moe_experts")
-"""Phases that contain no operators, by their definition. Data loading under another name may send
-batches to the other members of a `tp` group."""
+WAIT_FREE = (OPTIMIZER, "self_attention", "mlp", "moe_experts")
+"""Phases that contain no operators, by their definition, beside those that load data."""
 MOSTLY = 0.5
 """The ends of a group's operators are known if more than half of them are. Our simulator."""
 
@@ -93,11 +92,12 @@ def _marks(rows: PhaseRows) -> Floats:
 
 def _by_name(window: Window, rows: PhaseRows) -> Mask:
     """Rows that may contain waiting, if their recorder did not say so."""
-    calling = ~rows.names.equals(*WAIT_FREE)
+    free = (*WAIT_FREE, *filter(loads, rows.names.values))
+    calling = ~rows.names.equals(*free)
     if _has(window, WITHIN_PASSES):
         return calling
     if _has(window, BETWEEN_PASSES):
-        return calling & is_whole(rows) & ~rows.names.equals(*filter(loads, rows.names.values))
+        return calling & is_whole(rows)
     return np.zeros(len(rows.rank), np.bool_)
 
 

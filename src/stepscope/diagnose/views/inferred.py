@@ -20,6 +20,7 @@ import numpy as np
 
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.views.communication import communicates
+from stepscope.diagnose.views.hidden_waits import WITHIN_PASSES
 from stepscope.diagnose.views.meetings import Meeting, joined, late_starts, levelled_by, meetings
 from stepscope.diagnose.views.phase_rows import PhaseRows
 from stepscope.diagnose.views.tiles import Part, Tiles
@@ -93,6 +94,21 @@ def without_waiting(walk: Walk, peers: Sequence[Ints]) -> Inferred:
             own = _at_most_usual(own, peers) if part.gap else own
         found.append(replace(part, own=own))
     return Inferred(found, tuple(dict.fromkeys(waited)), tuple(dict.fromkeys(shared)))
+
+
+def without_shared_excess(own: Floats, ways: Sequence[Meeting]) -> Floats:
+    """Own time in a phase less what all members of a group within a replica take longer alike.
+
+    Step by step, the member that takes the shortest is compared with those of other groups. What it
+    takes longer may be waiting in all members but one, and nobody knows in which.
+    """
+    for groups in (one.groups for one in ways if one.kind in WITHIN_PASSES and len(one.groups) > 1):
+        least = np.stack([own[group].min(axis=0) for group in groups])
+        shared = np.maximum(np.nan_to_num(least - stats.column_median(least)), 0.0)
+        own = own.copy()
+        for group, excess in zip(groups, shared, strict=True):
+            own[group] -= excess
+    return own
 
 
 def _late_at_start(

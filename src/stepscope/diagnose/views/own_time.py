@@ -20,7 +20,7 @@ from stepscope.diagnose.numeric.intervals import Spans, axis_over, union_of_rows
 from stepscope.diagnose.prepare.matching import arrivals
 from stepscope.diagnose.views.at_least import own_at_least
 from stepscope.diagnose.views.awaited import awaited_since, order_known
-from stepscope.diagnose.views.communication import communicates
+from stepscope.diagnose.views.communication import communicates, loads
 from stepscope.diagnose.views.hidden_waits import (
     BLOCKING_KINDS,
     WITHIN_PASSES,
@@ -29,7 +29,7 @@ from stepscope.diagnose.views.hidden_waits import (
     hidden,
     is_whole,
 )
-from stepscope.diagnose.views.inferred import Walk, without_waiting
+from stepscope.diagnose.views.inferred import Walk, without_shared_excess, without_waiting
 from stepscope.diagnose.views.peers import comparison_groups
 from stepscope.diagnose.views.phase_rows import CANONICAL, MOSTLY, PhaseRows, nullable, phase_rows
 from stepscope.diagnose.views.timeline import Timeline
@@ -44,6 +44,7 @@ from stepscope.diagnose.views.unnamed import (
     uncovered,
     wait_times,
 )
+from stepscope.trace import DATA_LOAD
 from stepscope.window import NULL, Floats, Mask, Table, Union, Window, union
 
 HIDDEN = "it may contain waiting that was not measured"
@@ -121,7 +122,8 @@ def _inferred(
     parts = [one for one in found.parts if not one.gap]
     own = {**own, **{one.phase: one.own for one in parts if one.phase in own}}
     shared = tuple(name for name in found.shared if name in own)
-    own = {name: values for name, values in own.items() if name not in shared}
+    own = {name: without_shared_excess(values, walk.ways) if _may_broadcast(name) else values
+           for name, values in own.items() if name not in shared}  # fmt: skip
     if not is_staged(window):
         nothing = np.zeros(walk.late.shape)
         gaps = [one for one in found.parts if one.gap]
@@ -129,6 +131,11 @@ def _inferred(
         between = sum((one.own for one in gaps if one.phase != OUTSIDE), nothing)
         unnamed = [(GAPS, between), (OUTSIDE, around)]
     return own, unnamed, found.waited, shared
+
+
+def _may_broadcast(phase: str) -> bool:
+    """Whether one member of a `tp` group may load for all in a phase. The contract's does not."""
+    return loads(phase) and phase != DATA_LOAD
 
 
 def _cpu(rows: PhaseRows, names: list[str]) -> Floats:
