@@ -20,6 +20,7 @@ from stepscope.diagnose.numeric.intervals import Spans, axis_over, union_of_rows
 from stepscope.diagnose.prepare.matching import arrivals
 from stepscope.diagnose.views.at_least import own_at_least
 from stepscope.diagnose.views.awaited import awaited_since, order_known
+from stepscope.diagnose.views.common_work import common_work
 from stepscope.diagnose.views.communication import communicates, loads
 from stepscope.diagnose.views.hidden_waits import (
     BLOCKING_KINDS,
@@ -91,7 +92,7 @@ def own_time(window: Window, line: Timeline) -> OwnTime:
         skipped += [Skipped(f"{OF}{name}", HIDDEN) for name in shared]
     if skipped and not is_staged(window) and window.table("host_ops") is None:
         hidden = [one.method.removeprefix(OF) for one in skipped]
-        own |= own_at_least(window, rows, hidden)
+        own |= _in_part(own_at_least(window, rows, hidden), common_work(window, rows, hidden))
     cpu = [*_cpu(rows, list(own)), *(np.full_like(values, np.nan) for _, values in unnamed)]
     names, times = [*own, *(name for name, _ in unnamed)], [*own.values()]
     times += [values for _, values in unnamed]
@@ -136,6 +137,12 @@ def _inferred(
 def _may_broadcast(phase: str) -> bool:
     """Whether one member of a `tp` group may load for all in a phase. The contract's does not."""
     return loads(phase) and phase != DATA_LOAD
+
+
+def _in_part(certain: dict[str, Floats], common: dict[str, Floats]) -> dict[str, Floats]:
+    """What is known of hidden phases: what all peers do, and what a rank does behind the others."""
+    both = {name: common[name] + np.nan_to_num(certain[name]) for name in common.keys() & certain}
+    return {**certain, **common, **both}
 
 
 def _cpu(rows: PhaseRows, names: list[str]) -> Floats:
