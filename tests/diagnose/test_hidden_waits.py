@@ -132,3 +132,13 @@ def test_time_in_no_phase_is_unknown_if_it_may_be_waiting(kind: str, column: str
     empty = np.full(len(table), NULL)
     table = table.with_column("start_ns", empty).with_column(column, empty)
     assert not {GAPS, OUTSIDE} & set(own(put(a_job(kind), comm_ops=table)).phases)
+
+
+def test_time_in_no_phase_is_unknown_if_only_some_moments_of_operators_were_recorded() -> None:
+    table = operators("dp", ended=True)
+    for share, known in ((1.0, True), (0.1, False)):
+        recorded = np.arange(len(table)) < share * len(table)
+        ended = table.with_column("end_ns", np.where(recorded, table.ints("end_ns"), NULL))
+        ended = ended.with_column("start_ns", np.where(recorded, table.ints("enqueue_ns"), NULL))
+        job = put(a_job("dp"), comm_ops=ended)
+        assert (GAPS in own(job).phases) is known

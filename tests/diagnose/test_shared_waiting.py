@@ -116,3 +116,43 @@ def test_the_clock_of_one_process_that_is_off_is_no_lateness(ms: float) -> None:
 def test_healthy_jobs_accuse_nobody(noise: float, seed: int) -> None:
     for program, groups, ranks in ((data_parallel(), REPLICAS, 8), (tensor_parallel(), TENSOR, 16)):
         assert blamed(a_job_that_meets(program, groups, ranks, noise=noise, seed=seed)) == []
+
+
+def hidden(per_host: int) -> Window:
+    """Devices timed the passes, which gather parameters; the culprit stays behind after that."""
+    program = [phase("forward-compute", (20, "world"), (40, None)),
+               phase("backward-compute", (80, "world"))]  # fmt: skip
+    window = a_job_that_meets(program, REPLICAS, 8, noise=0.01)
+    phases, steps = window.tables["phases"], window.tables["steps"]
+    behind = (phases.ints("rank") == CULPRIT) & phases.strings("phase").equals("forward-compute")
+    longer = np.where(behind, 20 * MS, 0)
+    phases = phases.with_column("duration_ns", phases.ints("duration_ns") + longer)
+    phases = phases.with_column("waits", np.ones(len(phases), np.int64))
+    hosts = tuple(Host(f"h{at}", tuple(range(at, at + per_host))) for at in range(0, 8, per_host))
+    return Window(replace(window.job, hosts=hosts), {"steps": steps, "phases": phases})
+
+
+def test_a_rank_that_leaves_a_hidden_phase_after_the_others_worked_there_itself() -> None:
+    window = hidden(per_host=4)
+    assert "forward-compute" in {
+        one.method.removeprefix("own time of ") for one in own(window).skipped
+    }
+    assert of(window, "forward-compute").round(-1).tolist() == [0] * 5 + [20] + [0] * 2
+
+
+def test_nothing_is_certain_of_ranks_that_share_no_clock() -> None:
+    assert "forward-compute" not in own(hidden(per_host=1)).phases
+
+
+def test_nothing_is_certain_where_starts_were_made_up() -> None:
+    window = hidden(per_host=4)
+    phases = window.tables["phases"]
+    order = np.lexsort((phases.ints("start_ns"), phases.ints("step"), phases.ints("rank")))
+    phases = phases.take(order)
+    starts = phases.ints("start_ns").copy()
+    second = phases.strings("phase").equals("backward-compute")
+    starts[second] = (starts + phases.ints("duration_ns"))[np.flatnonzero(second) - 1]
+    assert (
+        "forward-compute"
+        not in own(put(window, phases=phases.with_column("start_ns", starts))).phases
+    )
