@@ -12,7 +12,10 @@ from stepscope.diagnose.views.own_time import own_time
 from stepscope.diagnose.views.timeline import timeline
 from stepscope.simulate import Scenario, simulate
 from stepscope.simulate.scenario import Parallelism
+from stepscope.trace import Host, Job, ProcessGroup
 from stepscope.window import Ints, Strings, Table, Window
+
+from .jobs import MS, START, a_table
 
 MIDDLE = [  # called, starts, ends: one stage between two others, with one pass each way
     ("Recv", 0, 0, 45),
@@ -80,3 +83,40 @@ def test_nobody_knows_own_time_without_host_calls(pipeline: Window) -> None:
     found = own_time(bare, timeline(bare))
     assert not found.phases
     assert "posted ahead" in found.skipped[0].why
+
+
+def tensor_and_sharded(columns: str) -> Window:
+    """Rank 1 computes for 60 ms, the others for 20 ms, before they reduce activations in `tp`.
+
+    While rank 0 waits there for rank 1, its device gathers the next parameters on another stream.
+    """
+    pairs = {"tp": ((0, 1), (2, 3)), "dp": ((0, 2), (1, 3))}
+    groups = tuple(ProcessGroup(f"{kind}-{at}", kind, pair)
+                   for kind, both in pairs.items() for at, pair in enumerate(both))  # fmt: skip
+    steps, rows = [], []
+    for step in range(12):
+        begin = START + step * 100 * MS
+        for rank in range(4):
+            steps.append((rank, step, begin, 100 * MS))
+            reached = begin + (60 if rank == 1 else 20) * MS
+            left = begin + (61 if rank < 2 else 21) * MS
+            for name, group, start, end in (
+                ("AllReduce", f"tp-{rank // 2}", reached, left),
+                ("AllGather", f"dp-{rank % 2}", begin + 40 * MS, begin + 42 * MS),
+                ("ReduceScatter", f"dp-{rank % 2}", begin + 80 * MS, begin + 100 * MS),
+            ):
+                seq = 2 * step + (name == "ReduceScatter")
+                known = {"enqueue_ns": begin, "start_ns": start, "end_ns": end}
+                rows.append((rank, step, group, seq, name, *map(known.get, columns.split())))
+    job = Job("sharded", 4, (Host("h", (0, 1, 2, 3)),), groups=groups)
+    comm = a_table(f"rank step group seq op {columns}", rows)
+    window = Window(
+        job, {"steps": a_table("rank step start_ns duration_ns", steps), "comm_ops": comm}
+    )
+    return clean(window)[0]
+
+
+@pytest.mark.parametrize("columns", ["start_ns end_ns", "enqueue_ns start_ns end_ns"])
+def test_a_gather_on_another_stream_does_not_show_that_a_rank_computes(columns: str) -> None:
+    own = own_ms(tensor_and_sharded(columns))
+    assert own[1] - own[0] == 60 - 20 - 2, "the gather of 2 ms is no own time of rank 1 either"

@@ -1,7 +1,8 @@
 """Jobs whose waiting is hidden: devices timed the phases, and no end of an operator was recorded.
 
-Ranks 0 and 2 are one group, and so are 1 and 3. In every pass, rank 0 waits for rank 2 in an
-operator that lasts 100 ms, so that its pass is the longest of all.
+Ranks 0 and 2 are one group, and so are 1 and 3, each on a host with a clock of its own. In every
+pass, rank 0 waits for rank 2 in an operator that lasts 100 ms, so that its pass is the longest of
+all.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ def a_job(kind: str, phases: str = "waits wait_ns", name: str = "forward-compute
     """Pairs of ranks of one kind of group, and data parallelism across them."""
     pairs = tuple(ProcessGroup(f"{kind}-{at}", kind, (at, at + 2)) for at in (0, 1))
     across = tuple(ProcessGroup(f"dp-{at}", "dp", (at, at + 1)) for at in (0, 2))
-    job = Job("hidden", RANKS, (Host("h", tuple(range(RANKS))),), groups=(*pairs, *across))
+    hosts = tuple(Host(f"h{rank}", (rank,)) for rank in range(RANKS))
+    job = Job("hidden", RANKS, hosts, groups=(*pairs, *across))
     told: dict[str, object] = {"waits": 1, "wait_ns": NULL, "microbatch": 0}
     columns = phases.split()
     rows, steps = [], []
@@ -130,3 +132,13 @@ def test_time_in_no_phase_is_unknown_if_it_may_be_waiting(kind: str, column: str
     empty = np.full(len(table), NULL)
     table = table.with_column("start_ns", empty).with_column(column, empty)
     assert not {GAPS, OUTSIDE} & set(own(put(a_job(kind), comm_ops=table)).phases)
+
+
+def test_time_in_no_phase_is_unknown_if_only_some_moments_of_operators_were_recorded() -> None:
+    table = operators("dp", ended=True)
+    for share, known in ((1.0, True), (0.1, False)):
+        recorded = np.arange(len(table)) < share * len(table)
+        ended = table.with_column("end_ns", np.where(recorded, table.ints("end_ns"), NULL))
+        ended = ended.with_column("start_ns", np.where(recorded, table.ints("enqueue_ns"), NULL))
+        job = put(a_job("dp"), comm_ops=ended)
+        assert (GAPS in own(job).phases) is known

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -39,3 +41,21 @@ def test_a_pass_is_own_but_for_the_wait_for_parameters(
     found = own_time(window, timeline(window))
     forward = found.own[found.phases.index("forward-compute")]
     assert np.round(forward[:, 0] / MS).tolist() == [own, 100]
+
+
+def test_the_least_of_all_ranks_outside_of_gathers_is_what_all_compute() -> None:
+    """A recorder that only says that passes may wait. Both ranks get the same: rank 1 gathers for
+    10 ms and rank 0 for 50 ms, and nobody knows how long it waited there."""
+    window = a_pass(0, 0)
+    rows = [(rank, 0, "forward-compute", START, 100 * MS, 1) for rank in (0, 1)]
+    gathers = [(rank, 0, "dp-0", 0, "AllGather", -1, START, begun, START + 60 * MS)
+               for rank, begun in ((0, START + 10 * MS), (1, START + 50 * MS))]  # fmt: skip
+    window = replace(window, tables={
+        **window.tables,
+        "phases": a_table("rank step phase start_ns duration_ns waits", rows),
+        "comm_ops": a_table("rank step group seq op peer enqueue_ns start_ns end_ns", gathers),
+    })  # fmt: skip
+    found = own_time(window, timeline(window))
+    forward = found.own[found.phases.index("forward-compute")]
+    assert np.round(forward[:, 0] / MS).tolist() == [50, 50]
+    assert found.hidden, "which is not the own time of either"

@@ -4,6 +4,9 @@ Where only device times were recorded, `enqueue_ns` is null or absent. The opera
 later than it started, so `start_ns` stands in. An operator that never started is behind all that
 its rank's device did start: the last of these starts stands in, which keeps the order of what ranks
 wait in. A row without any time that is known to be finished stays without a call.
+
+A stand-in says nothing about the host: column `has_call`, added where any stands in, tells which
+rows have a call of their own.
 """
 
 from __future__ import annotations
@@ -13,6 +16,8 @@ import numpy as np
 from stepscope.window import NULL, Ints, Mask, Table
 
 CALL, START, END = "enqueue_ns", "start_ns", "end_ns"
+HAS_CALL = "has_call"
+"""1 if a row's call was recorded, 0 if another time stands in. No collector writes it."""
 
 
 def with_call_times(comm: Table) -> Table:
@@ -20,11 +25,20 @@ def with_call_times(comm: Table) -> Table:
     if not comm.has(START) or not (comm.has(CALL) or len(comm)):
         return comm
     if not comm.has(CALL):
-        return comm.with_column(CALL, _behind(comm, comm.ints(START)))
-    if not any(bool((part.ints(CALL) == NULL).any()) for _, part in comm.parts()):
+        comm = comm.with_column(CALL, np.full(len(comm), NULL))
+    elif not any(bool((part.ints(CALL) == NULL).any()) for _, part in comm.parts()):
         return comm
-    call = np.where(comm.ints(CALL) == NULL, comm.ints(START), comm.ints(CALL))
+    known = comm.ints(CALL) != NULL
+    call = np.where(known, comm.ints(CALL), comm.ints(START))
+    comm = comm.with_column(HAS_CALL, known.astype(np.int64))
     return comm.with_column(CALL, _behind(comm, call))
+
+
+def recorded_calls(comm: Table) -> Mask:
+    """Rows whose host call was recorded."""
+    if not comm.has(HAS_CALL):
+        return np.ones(len(comm), np.bool_)
+    return np.asarray(comm.ints(HAS_CALL) > 0)
 
 
 def _behind(comm: Table, call: Ints) -> Ints:

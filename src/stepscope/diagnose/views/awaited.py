@@ -17,6 +17,7 @@ from __future__ import annotations
 import numpy as np
 
 from stepscope.diagnose.numeric.intervals import Axis
+from stepscope.diagnose.prepare.call_times import recorded_calls
 from stepscope.window import Ints, Mask, Table
 
 MAYBE_AFTER = 1 / 3
@@ -52,6 +53,7 @@ def awaited_since(
     receives = comm.strings("op").equals("Recv")
     first, last = axis.at(rank, begin), axis.at(rank, end)
     calls = begin <= comm.ints("enqueue_ns")  # a host that is blocked calls nothing
+    calls &= recorded_calls(comm)  # a device starts operators on several streams beside each other
     first = np.where(receives, first, _last_call(first, last, (proofs | calls) & ~receives))
     if not receives.any():
         return first

@@ -39,6 +39,16 @@ def communicates(phase: str) -> bool:
     return not _WORDS.isdisjoint(words) or (len(words) > 1 and words[0] in _KINDS)
 
 
+def group_kind(phase: str) -> str | None:
+    """The kind of the groups that a phase of communication is named for; None: it does not say.
+
+    >>> group_kind("tp-allgather"), group_kind("grad_all_reduce")
+    ('tp', None)
+    """
+    first = next(iter(_words(phase)), None)
+    return first if first in _KINDS else None
+
+
 def loads(phase: str | None) -> bool:
     """Whether a phase loads data, as frameworks call it.
 

@@ -1,24 +1,31 @@
 """Waiting that nobody marked, inferred from how ranks mirror each other.
 
-In a group that leaves together, what one rank is late by comes back as the others' surplus: a phase
-whose deviation from the peers is the opposite of what came before it contains waiting. The phases
-of a step, and the gaps before them, are walked in order of time. In a mirrored phase a rank waited
-for as long as it was earlier than the last one.
+Ranks that wait for each other leave together, so what one rank is late by comes back as the others'
+surplus: a phase whose deviation from the peers is the opposite of what came before it contains
+waiting. The parts of a step are walked in order of time, from how late each rank began the step.
+In a mirrored phase a rank waited for as long as it was earlier than the last one. Each kind of
+group is asked, because in some phases only a part of the ranks wait for each other.
 
-Cost: one sort of the phase rows, and a few passes over `[rank, step]` for each phase.
-Cannot see: waiting in pipelines, whose gaps are bubbles and whose stages do not leave together.
+Cost: a few passes over `[rank, step]` for each phase and kind of group.
+Cannot see: which member of a group took long in a phase in which only the group waits for itself.
+In pipelines, waiting between stages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.views.communication import communicates
+from stepscope.diagnose.views.hidden_waits import WITHIN_PASSES
+from stepscope.diagnose.views.meetings import Meeting, joined, late_starts, levelled_by, meetings
 from stepscope.diagnose.views.phase_rows import PhaseRows
-from stepscope.window import NULL, Floats, Ints, Mask, Union
+from stepscope.diagnose.views.tiles import Part, Tiles
+from stepscope.diagnose.views.unnamed import waiting
+from stepscope.window import Floats, Ints, Mask, Window
 
 MIRROR = (0.6, 1.4)
 """Minus the slope of a phase that gives back what came before it: 1 without noise. Measured on real
@@ -31,147 +38,99 @@ a hundred cases. Statistics (binomial)."""
 
 
 @dataclass(frozen=True)
-class Part:
-    """A phase, or the time before it that is in no phase, of all ranks and steps in ns."""
+class Walk:
+    """A step as parts in order of time, and which ranks may wait for each other in them."""
 
-    phase: str
-    gap: bool
-    own: Floats
+    rows: PhaseRows
+    parts: list[Part]
+    ways: list[Meeting]
+    """The widest first."""
+    late: Floats
+    """By how much each rank begins each step late, `[rank, step]` in ns."""
+    floor_ns: float
+    """Less lateness shows nothing."""
+
+    @classmethod
+    def of(cls, window: Window, rows: PhaseRows, own: Mapping[str, Floats]) -> Walk:
+        """The steps of these rows, with the own time of phases as far as it is known."""
+        parts = Tiles.of(rows, waiting(window, rows)).parts(own)
+        ways, floor_ns = meetings(window), LEAST_LATE * rows.line.typical_ns
+        late = _late_at_start(parts, ways, late_starts(window, rows.line), floor_ns)
+        return cls(rows, parts, ways, late, floor_ns)
 
 
 @dataclass(frozen=True)
-class Tiles:
-    """The phases of every step with the gaps before them, in order of time."""
+class Inferred:
+    """The parts of a step less waiting that nobody marked."""
 
-    rows: PhaseRows
-    order: Ints
-    """Outermost rows by rank, step and start."""
-    gap: Floats
-    """The time before each of these that is in no phase; NaN where its step was not recorded."""
-    tail: Floats
-    """`[rank, step]`: the time after the last phase; NaN likewise."""
-
-    @classmethod
-    def of(cls, rows: PhaseRows, waiting: Union | None = None) -> Tiles:
-        """Tiles of these rows; `waiting` is when ranks are known to have waited."""
-        order = np.flatnonzero(~rows.inner)
-        order = order[np.lexsort((rows.begin[order], rows.cell[order]))]
-        begin, end, cell = rows.begin[order], rows.end[order], rows.cell[order]
-        starts, period = _steps(rows)
-        known = ((rows.line.start_ns != NULL) & np.isfinite(period)).ravel()[cell]
-        first = _first_of_each(cell)
-        reach = _running_end(end, cell)
-        before = np.where(first, starts.ravel()[cell], np.roll(reach, 1))
-        gap = np.where(known, _free(before, begin, waiting), np.nan)
-        tail = np.full(starts.size, np.nan)
-        last = np.flatnonzero(np.roll(first, -1))
-        stop = starts.ravel()[cell[last]] + np.nan_to_num(period.ravel()[cell[last]])
-        after = _free(reach[last], stop.astype(np.int64), waiting)
-        tail[cell[last]] = np.where(known[last], after, np.nan)
-        return cls(rows, order, gap, tail.reshape(starts.shape))
-
-    def in_time(self) -> list[str]:
-        """The phases by their mean start within the step."""
-        starts, _ = _steps(self.rows)
-        offset = self.rows.begin[self.order] - starts.ravel()[self.rows.cell[self.order]]
-        code = self.rows.names.codes[self.order]
-        size = len(self.rows.names.values)
-        count = np.bincount(code, minlength=size)
-        mean = np.bincount(code, weights=offset, minlength=size) / np.maximum(count, 1)
-        known = [at for at in range(size) if count[at]]
-        return [self.rows.names.values[at] for at in sorted(known, key=lambda at: mean[at])]
-
-    @property
-    def _first(self) -> Mask:
-        """Which rows are the first of their rank and step."""
-        return _first_of_each(self.rows.cell[self.order])
-
-    def gaps(self) -> Iterator[tuple[str, Floats]]:
-        """The time in no phase between each phase and the one before, `[rank, step]`; NaN where the
-        step has no phases."""
-        shape, inside = self.tail.shape, ~self._first
-        code, cell = self.rows.names.codes[self.order], self.rows.cell[self.order]
-        for at, name in enumerate(self.rows.names.values):
-            here = (code == at) & inside
-            total = stats.sums(cell[here], self.gap[here], self.tail.size).reshape(shape)
-            yield name, np.where(np.isfinite(self.tail), total, np.nan)
-
-    @property
-    def leading(self) -> Floats:
-        """The gap before the first phase of each step, `[rank, step]`."""
-        first = self._first
-        found = np.full(self.tail.size, np.nan)
-        found[self.rows.cell[self.order][first]] = self.gap[first]
-        return found.reshape(self.tail.shape)
+    parts: list[Part]
+    waited: tuple[str, ...]
+    """Phases in which ranks waited."""
+    shared: tuple[str, ...]
+    """Those of them in which only a part of the peers waited for each other. What such a group
+    takes longer than the others is the time of one member, and nobody knows of which."""
 
 
-def _first_of_each(cell: Ints) -> Mask:
-    first = np.ones(cell.size, np.bool_)
-    first[1:] = cell[1:] != cell[:-1]
-    return first
-
-
-def _steps(rows: PhaseRows) -> tuple[Ints, Floats]:
-    """Where each step starts on the axis, and how long it lasts."""
-    line = rows.line
-    known = line.start_ns != NULL
-    start = np.where(known, line.start_ns, rows.axis.origin_ns)
-    return rows.axis.at(np.arange(len(line.ranks))[:, None], start), line.period_ns
-
-
-def _free(begin: Ints, end: Ints, waiting: Union | None) -> Ints:
-    """How long each interval is, without known waiting; 0 where it ends before it begins."""
-    end = np.maximum(begin, end)
-    return end - begin - (0 if waiting is None else waiting.within(begin, end))
-
-
-def _running_end(end: Ints, cell: Ints) -> Ints:
-    """The latest end so far within each rank and step; rows are in order."""
-    base = int(end.min(initial=0))
-    span = int(end.max(initial=0)) - base + 1
-    number = np.cumsum(np.r_[0, np.diff(cell) != 0])
-    if number.size and (int(number[-1]) + 1) * span >= np.iinfo(np.int64).max:
-        return end
-    return np.asarray(np.maximum.accumulate(end - base + number * span) - number * span + base)
-
-
-def without_waiting(
-    parts: Sequence[Part],
-    groups: Sequence[Ints],
-    meets: Collection[str],
-    typical_ns: float,
-) -> tuple[list[Part], tuple[str, ...]]:
-    """The parts of a step, in order of time, less inferred waiting; and the phases that hold it.
-
-    Args:
-        groups: ranks that leave together and do equal work.
-        meets: phases after which all ranks are level.
-    """
-    late, found, inferred = _nothing(parts), [], []
-    for part in parts:
-        if part.phase in meets and not part.gap:
-            late = _nothing(parts)
+def without_waiting(walk: Walk, peers: Sequence[Ints]) -> Inferred:
+    """The parts of a step less inferred waiting; `peers` are ranks that do equal work."""
+    found: list[Part] = []
+    waited: list[str] = []
+    shared: list[str] = []
+    late, ways = walk.late, walk.ways
+    for part in walk.parts:
+        if not part.gap and communicates(part.phase):
+            level = levelled_by(part.phase, ways)
+            late = late + _longer(part.own) if level is None else _latest(late, level.groups)
             found.append(part)
             continue
-        deviation = _deviation(part.own, groups)
-        if _mirrors(deviation, late, LEAST_LATE * typical_ns):
-            waited = _latest(late, groups) - late
-            own = np.maximum(part.own - waited, 0.0)
-            deviation, late = _deviation(own, groups), _nothing(parts)
-            found.append(Part(part.phase, part.gap, own))
-            inferred.append(part.phase)
-        else:
-            found.append(part)
-        late = late + np.nan_to_num(deviation)
-    return found, tuple(dict.fromkeys(inferred))
+        together = joined(_mirrored_by(part, ways, late, walk.floor_ns))
+        last = _latest(late, together)
+        own = np.maximum(part.own - (last - late), 0.0)
+        late = last + _longer(own)
+        if together:
+            waited.append(part.phase)
+        if together and not _cover(together, peers):
+            shared.append(part.phase)
+            own = _at_most_usual(own, peers) if part.gap else own
+        found.append(replace(part, own=own))
+    return Inferred(found, tuple(dict.fromkeys(waited)), tuple(dict.fromkeys(shared)))
 
 
-def _nothing(parts: Sequence[Part]) -> Floats:
-    return np.zeros(parts[0].own.shape) if parts else np.zeros((0, 0))
+def without_shared_excess(own: Floats, ways: Sequence[Meeting]) -> Floats:
+    """Own time in a phase less what all members of a group within a replica take longer alike.
+
+    Step by step, the member that takes the shortest is compared with those of other groups. What it
+    takes longer may be waiting in all members but one, and nobody knows in which.
+    """
+    for groups in (one.groups for one in ways if one.kind in WITHIN_PASSES and len(one.groups) > 1):
+        least = np.stack([own[group].min(axis=0) for group in groups])
+        shared = np.maximum(np.nan_to_num(least - stats.column_median(least)), 0.0)
+        own = own.copy()
+        for group, excess in zip(groups, shared, strict=True):
+            own[group] -= excess
+    return own
+
+
+def _late_at_start(
+    parts: Sequence[Part], ways: Sequence[Meeting], candidates: Sequence[Floats], floor_ns: float
+) -> Floats:
+    """By how much each rank begins each step late: what clocks say, if a phase gives it back.
+
+    Otherwise clocks may differ, and all ranks are taken to begin together.
+    """
+    for late in candidates:
+        if any(_mirrored_by(part, ways, late, floor_ns) for part in parts):
+            return late
+    return np.zeros_like(parts[0].own)
+
+
+def _longer(own: Floats) -> Floats:
+    """How much longer than the median rank, step by step; 0 where unknown."""
+    return np.nan_to_num(own - stats.column_median(own))
 
 
 def _deviation(own: Floats, groups: Sequence[Ints]) -> Floats:
-    """From the median of the group, step by step."""
+    """From the median of the group, step by step; 0 in no group."""
     found = np.zeros_like(own)
     for rows in groups:
         found[rows] = own[rows] - stats.column_median(own[rows])
@@ -184,6 +143,31 @@ def _latest(late: Floats, groups: Sequence[Ints]) -> Floats:
     for rows in groups:
         found[rows] = late[rows].max(axis=0)
     return found
+
+
+def _cover(together: Sequence[Ints], peers: Sequence[Ints]) -> bool:
+    """Whether all peers of every rank waited for each other."""
+    return all(any(np.isin(group, one).all() for one in together) for group in peers)
+
+
+def _at_most_usual(own: Floats, peers: Sequence[Ints]) -> Floats:
+    """No more than the median of the peers."""
+    found = own.copy()
+    for rows in peers:
+        found[rows] = np.fmin(own[rows], stats.column_median(own[rows]))
+    return found
+
+
+def _mirrored_by(
+    part: Part, ways: Sequence[Meeting], late: Floats, floor_ns: float
+) -> list[Meeting]:
+    """The ranks that gave back in this part what they were late by; the widest alone if it did."""
+    found = [
+        one
+        for one in ways
+        if _mirrors(_deviation(part.own, one.groups), _deviation(late, one.groups), floor_ns)
+    ]
+    return found[:1] if found and found[0] is ways[0] else found  # fmt: skip
 
 
 def _mirrors(deviation: Floats, late: Floats, floor_ns: float) -> bool:

@@ -18,8 +18,10 @@ import numpy as np
 from stepscope.diagnose.finding import Skipped
 from stepscope.diagnose.numeric.intervals import Spans, axis_over, union_of_rows
 from stepscope.diagnose.prepare.matching import arrivals
+from stepscope.diagnose.views.at_least import own_at_least
 from stepscope.diagnose.views.awaited import awaited_since, order_known
-from stepscope.diagnose.views.communication import communicates
+from stepscope.diagnose.views.common_work import common_work
+from stepscope.diagnose.views.communication import communicates, loads
 from stepscope.diagnose.views.hidden_waits import (
     BLOCKING_KINDS,
     WITHIN_PASSES,
@@ -28,8 +30,9 @@ from stepscope.diagnose.views.hidden_waits import (
     hidden,
     is_whole,
 )
-from stepscope.diagnose.views.inferred import Part, Tiles, without_waiting
-from stepscope.diagnose.views.phase_rows import CANONICAL, PhaseRows, nullable, phase_rows
+from stepscope.diagnose.views.inferred import Walk, without_shared_excess, without_waiting
+from stepscope.diagnose.views.peers import comparison_groups
+from stepscope.diagnose.views.phase_rows import CANONICAL, MOSTLY, PhaseRows, nullable, phase_rows
 from stepscope.diagnose.views.timeline import Timeline
 from stepscope.diagnose.views.unnamed import (
     BETWEEN,
@@ -41,14 +44,12 @@ from stepscope.diagnose.views.unnamed import (
     outside_phases,
     uncovered,
     wait_times,
-    waiting,
 )
+from stepscope.trace import DATA_LOAD
 from stepscope.window import NULL, Floats, Mask, Table, Union, Window, union
 
-MOSTLY = 0.5
-"""A phase is nested, or its waiting time unknown, if that holds for more than half of its rows. Our
-simulator."""
 HIDDEN = "it may contain waiting that was not measured"
+OF = "own time of "
 
 
 @dataclass(frozen=True)
@@ -86,10 +87,14 @@ def own_time(window: Window, line: Timeline) -> OwnTime:
     own = dict(zip(names, rows.grids(np.maximum(rows.duration - waits, 0), names), strict=True))
     unnamed = outside_phases(window, rows)
     inferred: tuple[str, ...] = ()
-    if not _is_marked(window, rows) and not is_staged(window) and window.table("steps") is not None:
-        own, unnamed, inferred = _inferred(window, rows, own)
-    cpu = [*_cpu(rows, names), *(np.full_like(values, np.nan) for _, values in unnamed)]
-    names, times = [*names, *(name for name, _ in unnamed)], [*own.values()]
+    if not _is_marked(window, rows) and window.table("steps") is not None:
+        own, unnamed, inferred, shared = _inferred(window, rows, own, unnamed)
+        skipped += [Skipped(f"{OF}{name}", HIDDEN) for name in shared]
+    if skipped and not is_staged(window) and window.table("host_ops") is None:
+        hidden = [one.method.removeprefix(OF) for one in skipped]
+        own |= _in_part(own_at_least(window, rows, hidden), common_work(window, rows, hidden))
+    cpu = [*_cpu(rows, list(own)), *(np.full_like(values, np.nan) for _, values in unnamed)]
+    names, times = [*own, *(name for name, _ in unnamed)], [*own.values()]
     times += [values for _, values in unnamed]
     whole = _bundle(line, names, times, cpu, skipped)
     return replace(whole, inferred=inferred, marked=_marks_waiting(window, rows))
@@ -109,25 +114,35 @@ def _marks_waiting(window: Window, rows: PhaseRows) -> bool:
 
 
 def _inferred(
-    window: Window, rows: PhaseRows, own: dict[str, Floats]
-) -> tuple[dict[str, Floats], Named, tuple[str, ...]]:
-    """Own times less waiting that ranks mirror, times in no phase, and the phases that waited."""
-    tiles = Tiles.of(rows, waiting(window, rows))
-    gaps, parts = dict(tiles.gaps()), [Part(OUTSIDE, True, tiles.leading)]
-    for name in tiles.in_time():
-        parts.append(Part(name, True, gaps[name]))
-        if name in own or communicates(name):
-            parts.append(Part(name, False, own.get(name, np.zeros_like(gaps[name]))))
-    parts.append(Part(OUTSIDE, True, tiles.tail))
-    meets = [name for name in tiles.in_time() if communicates(name)]
-    typical = rows.line.typical_ns
-    everybody = [np.arange(len(rows.line.ranks))]  # gradients are exchanged among all
-    found, inferred = without_waiting(parts, everybody, meets, typical)
-    own = {**own, **{one.phase: one.own for one in found if not one.gap and one.phase in own}}
-    nothing = np.zeros_like(tiles.tail)
-    around = sum((one.own for one in found if one.gap and one.phase == OUTSIDE), nothing)
-    between = sum((one.own for one in found if one.gap and one.phase != OUTSIDE), nothing)
-    return own, [(GAPS, between), (OUTSIDE, around)], inferred
+    window: Window, rows: PhaseRows, own: dict[str, Floats], unnamed: Named
+) -> tuple[dict[str, Floats], Named, tuple[str, ...], tuple[str, ...]]:
+    """Own times less waiting that ranks mirror, times in no phase, the phases that waited, and
+    those in which only a part of the peers waited for each other."""
+    walk = Walk.of(window, rows, own)
+    found = without_waiting(walk, comparison_groups(window, None))
+    parts = [one for one in found.parts if not one.gap]
+    own = {**own, **{one.phase: one.own for one in parts if one.phase in own}}
+    shared = tuple(name for name in found.shared if name in own)
+    own = {name: without_shared_excess(values, walk.ways) if _may_broadcast(name) else values
+           for name, values in own.items() if name not in shared}  # fmt: skip
+    if not is_staged(window):
+        nothing = np.zeros(walk.late.shape)
+        gaps = [one for one in found.parts if one.gap]
+        around = sum((one.own for one in gaps if one.phase == OUTSIDE), nothing)
+        between = sum((one.own for one in gaps if one.phase != OUTSIDE), nothing)
+        unnamed = [(GAPS, between), (OUTSIDE, around)]
+    return own, unnamed, found.waited, shared
+
+
+def _may_broadcast(phase: str) -> bool:
+    """Whether one member of a `tp` group may load for all in a phase. The contract's does not."""
+    return loads(phase) and phase != DATA_LOAD
+
+
+def _in_part(certain: dict[str, Floats], common: dict[str, Floats]) -> dict[str, Floats]:
+    """What is known of hidden phases: what all peers do, and what a rank does behind the others."""
+    both = {name: common[name] + np.nan_to_num(certain[name]) for name in common.keys() & certain}
+    return {**certain, **common, **both}
 
 
 def _cpu(rows: PhaseRows, names: list[str]) -> Floats:
@@ -214,7 +229,7 @@ def _comparable(rows: PhaseRows, waits: Floats) -> tuple[list[str], list[Skipped
         if name not in unknown or communicates(name):
             continue
         if unknown[name] > MOSTLY:
-            skipped.append(Skipped(f"own time of {name}", HIDDEN))
+            skipped.append(Skipped(f"{OF}{name}", HIDDEN))
         elif nested[name] <= MOSTLY or not passes.intersection(names):
             names.append(name)  # a nested phase replaces a parent of unknown own time
     return names, skipped

@@ -3,6 +3,8 @@ table 3)."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from stepscope.window import Ints, Window
@@ -27,7 +29,7 @@ def comparison_groups(window: Window, phase: str | None) -> list[Ints]:
         if kind == "world" and staged:
             continue
         members = [g.ranks for g in window.groups if g.kind == kind]
-        groups = _disjoint([[at[rank] for rank in ranks if rank in at] for ranks in members])
+        groups = disjoint([[at[rank] for rank in ranks if rank in at] for ranks in members])
         if groups:
             return groups
     return [] if staged or len(at) < 2 else [np.arange(len(at))]
@@ -62,8 +64,8 @@ def across_stages(window: Window) -> frozenset[str]:
     )  # fmt: skip
 
 
-def _disjoint(groups: list[list[int]]) -> list[Ints]:
-    """Disjoint groups of at least two ranks, the largest first."""
+def disjoint(groups: Sequence[Sequence[int]]) -> list[Ints]:
+    """The groups of at least two ranks that share none with a larger one, the largest first."""
     taken: set[int] = set()
     chosen: list[Ints] = []
     for group in sorted(groups, key=len, reverse=True):

@@ -14,6 +14,9 @@ from stepscope.trace import BACKWARD, DATA_LOAD, FORWARD, OPTIMIZER
 from stepscope.window import NULL, Floats, Ints, Mask, Strings, Table, Window, union
 
 CANONICAL = (DATA_LOAD, FORWARD, BACKWARD, OPTIMIZER)
+MOSTLY = 0.5
+"""A phase is nested, or its waiting time unknown, if that holds for more than half of its rows. Our
+simulator."""
 WHOLE = 0.9
 """A row of this share of the step time is the step under another name, in which all phases are.
 Our simulator."""

@@ -17,7 +17,7 @@ from stepscope.diagnose.numeric.intervals import Axis, Spans, union_of_rows
 from stepscope.diagnose.prepare.matching import POINT_TO_POINT, arrivals
 from stepscope.diagnose.views.breakdown import is_communicating
 from stepscope.diagnose.views.hidden_waits import has_hidden_operators
-from stepscope.diagnose.views.phase_rows import PhaseRows, rows_of
+from stepscope.diagnose.views.phase_rows import MOSTLY, PhaseRows, rows_of
 from stepscope.diagnose.views.timeline import Timeline
 from stepscope.window import NULL, Floats, Ints, Mask, Table, Union, Window, union
 
@@ -164,9 +164,11 @@ def all_waits_recorded(window: Window, comm: Table) -> bool:
     """Whether devices wait only in recorded operators.
 
     If transfers between pipeline stages are not recorded, a gap may be a stage that waits for its
-    neighbour.
+    neighbour. If most ends are unknown, because only some moments were recorded, it may be any.
     """
     if not comm.has("start_ns", "end_ns"):
+        return False
+    if len(comm) and float((comm.ints("end_ns") != NULL).mean()) <= MOSTLY:
         return False
     return not is_staged(window) or bool(comm.strings("op").equals(*POINT_TO_POINT).any())
 

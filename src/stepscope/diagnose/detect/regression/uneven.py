@@ -77,6 +77,6 @@ def together(forward: Floats, backward: Floats, groups: list[Ints]) -> bool:
     """Whether ranks that are slow in one pass of a step are slow in the other as well."""
     one, other = (log_ratios(own, groups, 1.0) for own in (forward, backward))
     known = np.isfinite(one) & np.isfinite(other)
-    if int(known.sum()) < LEAST_PAIRS:
-        return False
+    if int(known.sum()) < LEAST_PAIRS or not (one[known].any() and other[known].any()):
+        return False  # ranks that differ in no step have no work in common
     return float(np.corrcoef(one[known], other[known])[0, 1]) >= TOGETHER

@@ -1,0 +1,133 @@
+"""The phases of a step and the time between them, in order of time, as parts that cover it all.
+
+Cost: one sort of the phase rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.views.phase_rows import PhaseRows
+from stepscope.diagnose.views.unnamed import OUTSIDE
+from stepscope.window import NULL, Floats, Ints, Mask, Union
+
+
+@dataclass(frozen=True)
+class Part:
+    """A phase, or the time before it that is in no phase, of all ranks and steps in ns."""
+
+    phase: str
+    gap: bool
+    own: Floats
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """The phases of every step with the gaps before them, in order of time."""
+
+    rows: PhaseRows
+    order: Ints
+    """Outermost rows by rank, step and start."""
+    gap: Floats
+    """The time before each of these that is in no phase; NaN where its step was not recorded."""
+    tail: Floats
+    """`[rank, step]`: the time after the last phase; NaN likewise."""
+
+    @classmethod
+    def of(cls, rows: PhaseRows, waiting: Union | None = None) -> Tiles:
+        """Tiles of these rows; `waiting` is when ranks are known to have waited."""
+        order = np.flatnonzero(~rows.inner)
+        order = order[np.lexsort((rows.begin[order], rows.cell[order]))]
+        begin, end, cell = rows.begin[order], rows.end[order], rows.cell[order]
+        starts, period = _steps(rows)
+        known = ((rows.line.start_ns != NULL) & np.isfinite(period)).ravel()[cell]
+        first = _first_of_each(cell)
+        reach = _running_end(end, cell)
+        before = np.where(first, starts.ravel()[cell], np.roll(reach, 1))
+        gap = np.where(known, _free(before, begin, waiting), np.nan)
+        tail = np.full(starts.size, np.nan)
+        last = np.flatnonzero(np.roll(first, -1))
+        stop = starts.ravel()[cell[last]] + np.nan_to_num(period.ravel()[cell[last]])
+        after = _free(reach[last], stop.astype(np.int64), waiting)
+        tail[cell[last]] = np.where(known[last], after, np.nan)
+        return cls(rows, order, gap, tail.reshape(starts.shape))
+
+    def in_time(self) -> list[str]:
+        """The phases by their mean start within the step."""
+        starts, _ = _steps(self.rows)
+        offset = self.rows.begin[self.order] - starts.ravel()[self.rows.cell[self.order]]
+        code = self.rows.names.codes[self.order]
+        size = len(self.rows.names.values)
+        count = np.bincount(code, minlength=size)
+        mean = np.bincount(code, weights=offset, minlength=size) / np.maximum(count, 1)
+        known = [at for at in range(size) if count[at]]
+        return [self.rows.names.values[at] for at in sorted(known, key=lambda at: mean[at])]
+
+    def parts(self, own: Mapping[str, Floats]) -> list[Part]:
+        """All parts of a step, phases with their own time where it is known, else whole."""
+        names, gaps = self.in_time(), dict(self.gaps())
+        others = [name for name in names if name not in own]
+        known = dict(
+            zip(others, self.rows.grids(self.rows.duration.astype(np.float64), others), strict=True)
+        )
+        known.update(own)
+        inside = [part for name in names for part in
+                  (Part(name, True, gaps[name]), Part(name, False, known[name]))]  # fmt: skip
+        return [Part(OUTSIDE, True, self.leading), *inside, Part(OUTSIDE, True, self.tail)]
+
+    @property
+    def _first(self) -> Mask:
+        """Which rows are the first of their rank and step."""
+        return _first_of_each(self.rows.cell[self.order])
+
+    def gaps(self) -> Iterator[tuple[str, Floats]]:
+        """The time in no phase between each phase and the one before, `[rank, step]`; NaN where the
+        step has no phases."""
+        shape, inside = self.tail.shape, ~self._first
+        code, cell = self.rows.names.codes[self.order], self.rows.cell[self.order]
+        for at, name in enumerate(self.rows.names.values):
+            here = (code == at) & inside
+            total = stats.sums(cell[here], self.gap[here], self.tail.size).reshape(shape)
+            yield name, np.where(np.isfinite(self.tail), total, np.nan)
+
+    @property
+    def leading(self) -> Floats:
+        """The gap before the first phase of each step, `[rank, step]`."""
+        first = self._first
+        found = np.full(self.tail.size, np.nan)
+        found[self.rows.cell[self.order][first]] = self.gap[first]
+        return found.reshape(self.tail.shape)
+
+
+def _first_of_each(cell: Ints) -> Mask:
+    first = np.ones(cell.size, np.bool_)
+    first[1:] = cell[1:] != cell[:-1]
+    return first
+
+
+def _steps(rows: PhaseRows) -> tuple[Ints, Floats]:
+    """Where each step starts on the axis, and how long it lasts."""
+    line = rows.line
+    known = line.start_ns != NULL
+    start = np.where(known, line.start_ns, rows.axis.origin_ns)
+    return rows.axis.at(np.arange(len(line.ranks))[:, None], start), line.period_ns
+
+
+def _free(begin: Ints, end: Ints, waiting: Union | None) -> Ints:
+    """How long each interval is, without known waiting; 0 where it ends before it begins."""
+    end = np.maximum(begin, end)
+    return end - begin - (0 if waiting is None else waiting.within(begin, end))
+
+
+def _running_end(end: Ints, cell: Ints) -> Ints:
+    """The latest end so far within each rank and step; rows are in order."""
+    base = int(end.min(initial=0))
+    span = int(end.max(initial=0)) - base + 1
+    number = np.cumsum(np.r_[0, np.diff(cell) != 0])
+    if number.size and (int(number[-1]) + 1) * span >= np.iinfo(np.int64).max:
+        return end
+    return np.asarray(np.maximum.accumulate(end - base + number * span) - number * span + base)
