@@ -26,6 +26,8 @@ TRAIN = REPOSITORY / "benchmarks" / "chaos_train.py"
 STATUS = 7
 """The script's own: none that a launcher or a signal would give."""
 PATIENCE_SECONDS = 600.0
+PLAIN_SECONDS = 3600.0
+"""Hours of steps are repeated without pauses by the plain job, on a host that others may load."""
 SAID = re.compile(r"missing|lost|dropped|gone|refused|not store|cannot|no response|unreachable")
 
 
@@ -126,7 +128,7 @@ class Room:
     def plain(self, steps: int) -> list[str]:
         """The losses without stepscope."""
         job = self.start("plain", "", [], ["--steps", str(steps), "--pause", "0"], {})
-        job.process.wait(PATIENCE_SECONDS)
+        job.process.wait(PLAIN_SECONDS)
         return job.losses
 
     def start(

@@ -73,10 +73,11 @@ def _watched(room: Room, job: Job, seconds: float, out: Path) -> Iterator[Sample
             time.sleep(EVERY_SECONDS)
             if job.process.poll() is not None:
                 return
-            for sample in _samples(room, job, time.monotonic() - began):
-                rows.writerow(astuple(sample))
-                file.flush()
-                yield sample
+            with contextlib.suppress(psutil.Error):  # a process that ends just now: the next minute
+                for sample in _samples(room, job, time.monotonic() - began):
+                    rows.writerow(astuple(sample))
+                    file.flush()
+                    yield sample
 
 
 def _samples(room: Room, job: Job, seconds: float) -> Iterator[Sample]:
