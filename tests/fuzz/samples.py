@@ -87,18 +87,13 @@ _VALUES: Mapping[str, list[Any]] = {
 def connections() -> list[bytes]:
     """Of Python with names, groups and records of all kinds, of native producers, with requests,
     and after a broken one."""
-    from stepscope.wire.records import RECORD
 
     def sent(hello: Hello, names: Names, *requests: bytes) -> bytes:
         (named,) = encode_names(names)
-        records = b"".join(
-            RECORD.pack(kind, flags, 3, 0, 1, 2, 3, 4, 5, 6)
-            for kind in range(1, 8) for flags in (0, 1)
-        )  # fmt: skip
         packets = [
             pack(PacketKind.HELLO, encode_hello(hello), 1, 0),
             pack(PacketKind.NAMES, named, 1, 1),
-            pack(PacketKind.RECORDS, records, 1, 2, count=14, dropped=1),
+            pack(PacketKind.RECORDS, records(), 1, 2, count=14, dropped=1),
             *(pack(PacketKind.CONTROL, one, 1, 3 + at) for at, one in enumerate(requests)),
         ]
         assert all(len(one) >= HEADER.size for one in packets)
@@ -115,6 +110,16 @@ def connections() -> list[bytes]:
         sent(replace(hello, source="nccl"), Names(names), control.encode_follow("j")),
         sent(replace(hello, source="cupti"), Names(names), control.encode_flush("j")),
     ]  # fmt: skip
+
+
+def records() -> bytes:
+    """Fourteen, of all kinds."""
+    from stepscope.wire.records import RECORD
+
+    return b"".join(
+        RECORD.pack(kind, flags, 3, 0, 1, 2, 3, 4, 5, 6)
+        for kind in range(1, 8) for flags in (0, 1)
+    )  # fmt: skip
 
 
 def requests() -> list[bytes]:

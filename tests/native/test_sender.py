@@ -49,6 +49,16 @@ def test_it_says_who_it_is_as_python_does(listener: Listener, start: Start, driv
     process.end()
 
 
+def test_a_rank_that_no_world_could_hold_is_none(
+    listener: Listener, start: Start, driver: Path
+) -> None:
+    process = start(driver, RANK=str(2**31 - 1), SLURM_PROCID="3")
+    process.ask("start", "cupti", 16)
+    (hello,) = listener.accept().read_until(lambda heard: bool(heard.hellos)).hellos
+    assert (hello.rank, hello.world_size) == (3, 4)
+    process.end()
+
+
 @pytest.mark.parametrize(
     "env", [{"STEPSCOPE_SOCKET": ""}, {"STEPSCOPE_OWNER": "1"}], ids=["nobody asked", "a child"]
 )
