@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -161,9 +162,13 @@ def test_a_repeated_invalid_connection_is_logged_once(daemon: Daemon) -> None:
     assert len(daemon.log_of("magic is 0x20656874")) == 1
 
 
-def test_many_silent_connections(daemon: Daemon) -> None:
-    for _ in range(50):
-        daemon.connect().close()
+def test_ranks_are_served_beside_500_silent_connections(daemon: Daemon, tmp_path: Path) -> None:
+    producer, packets = _rank(tmp_path, "served")
+    with contextlib.ExitStack() as held:
+        for _ in range(500):
+            held.enter_context(daemon.connect())
+        with daemon.connect(*packets, _trained(producer)):
+            wait_for(lambda: len(ints(tmp_path / "served", "steps", "step")) == 12, "steps")
     assert daemon.is_alive
 
 
