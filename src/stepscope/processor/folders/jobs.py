@@ -25,6 +25,10 @@ RETIRE_SECONDS = 600.0
 """A job without producers for ten minutes has ended; until then it may be restarting."""
 _IDLE_SECONDS = 60.0
 """The pause while there is no job."""
+_UNHEARD = (
+    ": no process that imports torch reported; Python's -I, -E and -S, and a PYTHONPATH that a "
+    "script sets, hide stepscope's start-up"
+)
 NO_OPEN_OPS: Rows = {column: [] for column in TABLES["comm_ops"].columns}
 
 
@@ -134,7 +138,7 @@ class JobFolders:
             done = self._turn.wait_for(lambda: self._turns >= wanted or self._poke(), timeout)
         folder = self._folders.get(job)
         if folder is None:
-            return f"nothing was recorded of {job}"
+            return f"nothing was recorded of {job}" + ("" if job in self._stores else _UNHEARD)
         return folder.status.error if done else f"{folder.location} does not respond"
 
     def notes(self, job: str) -> tuple[str, ...]:
