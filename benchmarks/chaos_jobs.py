@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from unittest import mock
 
 import psutil
 
@@ -188,7 +189,8 @@ def outcome(job: Job, env: dict[str, str]) -> Outcome:
         command, check=False, capture_output=True, text=True, env=os.environ | env
     )
     (job.folder / "diagnosis").write_text(done.stdout + done.stderr)
-    stored, counted = rows(url) if "://" not in url else (0, 0)
+    with mock.patch.dict(os.environ, env):
+        stored, counted = rows(url)
     said = [line for line in job.stderr.splitlines() if SAID.search(line)]
     return Outcome(
         job.name, job.losses, job.process.returncode, done.returncode, stored, counted, said
