@@ -64,7 +64,14 @@ def killed(room: Room) -> None:
 
 def kill(victim: psutil.Process) -> None:
     victim.kill()
-    wait_for(lambda: not victim.is_running() or victim.status() == "zombie", "death")
+    wait_for(lambda: is_dead(victim), "death")
+
+
+def is_dead(victim: psutil.Process) -> bool:
+    try:
+        return victim.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 def slow(room: Room) -> None:
