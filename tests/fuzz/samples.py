@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import io
 import json
@@ -29,7 +30,7 @@ from tests.formats.kineto import traces
 
 def tables() -> list[bytes]:
     """Parquet files: every table as we write it, and all its columns plain, without checksums; then
-    steps as other programs write them. A first byte says which table it is."""
+    steps as other programs write them, and merged ones. A first byte says which table it is."""
     from stepscope.store.encode import arrow_table, parquet_bytes
 
     made = []
@@ -37,7 +38,11 @@ def tables() -> list[bytes]:
         rows = {column: _VALUES[kind] for column, kind in spec.columns.items()}
         table = arrow_table(name, rows)
         made += [bytes([number]) + parquet_bytes(table), bytes([number]) + _written(table)]
-    return made + [b"\0" + data for data in _foreign_steps()]
+    merged = bytes([128 + list(TABLES).index("steps")])
+    return [
+        *made, *(b"\0" + data for data in _foreign_steps()),
+        *(merged + merged_file(claims) for claims in CLAIMS),
+    ]  # fmt: skip
 
 
 def _foreign_steps() -> list[bytes]:
@@ -75,6 +80,29 @@ def _written(table: Any, **options: Any) -> bytes:
     sink = io.BytesIO()
     pq.write_table(table, sink, **{"compression": "none", **options})
     return sink.getvalue()
+
+
+MERGED = "sorted/together/20260101T000000Z-20260101T000100Z-0123abcd.parquet"
+CLAIMS: Sequence[bytes] = (
+    b'{"rows":{"steps/recorder=a/0.parquet":1,"steps/recorder=b/0.parquet":1},"stands_for":[]}',
+    b'{"rows":{"a":2,"b":0},"stands_for":["steps/sorted/together/0.parquet"]}',
+)
+_TWO_STEPS = {"rank": [0, 1], "step": [1, 1], "start_ns": [5, 6], "duration_ns": [7, 8]}
+
+
+def merged_file(claims: bytes) -> bytes:
+    """Two rows, of the first and of the second file in the claims."""
+    import pyarrow as pa
+
+    table = pa.table({**_TWO_STEPS, "merged_from": pa.array([0, 1], pa.int32())})
+    return _written(table.replace_schema_metadata({b"stepscope.merged": claims}))
+
+
+@functools.cache
+def small_file() -> bytes:
+    import pyarrow as pa
+
+    return _written(pa.table(_TWO_STEPS))
 
 
 _VALUES: Mapping[str, list[Any]] = {
