@@ -59,7 +59,7 @@ def killed(room: Room) -> None:
             victim = room.processor()
             time.sleep(random.uniform(0, 5))
             kill(victim)
-        job.trains()
+        job.trains(600)  # until there is another one, which hears what may be lost
 
 
 def kill(victim: psutil.Process) -> None:

@@ -43,6 +43,10 @@ class Recent {
         Counts rows;
     };
 
+    Counts rows() const;
+
+    // All that a hello has named is one element, so that processors that die again and again do
+    // not fill the memory.
     std::vector<Sent> sent_, named_;
     std::int64_t named_ns_ = 0;
 };

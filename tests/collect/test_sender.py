@@ -18,7 +18,11 @@ from stepscope.collect.hooks.in_flight import (
     OPEN_AFTER_NS,
     open_deadline_ns,
 )
+from stepscope.collect.sender import AT_RISK_NS
 from stepscope.collect.session import Session
+from stepscope.processor.operators.joiner import KERNEL_DELAY_NS, PLUGIN_DELAY_NS
+from stepscope.processor.settings import Settings
+from stepscope.processor.state.host_state import HOLD_NS, KERNELS_NS
 from stepscope.wire.control import Hurry, encode_hurry
 from stepscope.wire.frames import GroupInfo, PacketKind, pack
 from stepscope.wire.records import RecordKind
@@ -93,6 +97,29 @@ def test_rows_are_named_again_to_who_follows_a_processor_that_died_at_once(
         peer = listener.accept()
         (hello,) = peer.read_until(lambda heard: bool(heard.hellos)).hellos
         assert hello.at_risk is not None and hello.at_risk.rows == {"phases": 4}
+
+
+def test_rows_of_several_processors_that_died_at_once_are_summed_up(
+    session: Session, listener: Listener
+) -> None:
+    """None of them had the time to write down what its predecessors had lost."""
+    sent = 0
+    for count in (4, 3, 2):
+        _phases(session, count)
+        peer = listener.accept()
+        heard = peer.read_until(rows(count))
+        assert (heard.hellos[0].at_risk is not None) == bool(sent)
+        peer.close()
+        sent += count
+    (hello,) = listener.accept().read_until(lambda heard: bool(heard.hellos)).hellos
+    assert hello.at_risk is not None and hello.at_risk.rows == {"phases": sent}
+
+
+def test_rows_are_at_risk_for_longer_than_a_processor_keeps_them() -> None:
+    longest = max(HOLD_NS, KERNELS_NS, PLUGIN_DELAY_NS, KERNEL_DELAY_NS) / 1e9
+    settings = Settings()
+    longest += max(settings.flush_seconds, settings.remote_flush_seconds)
+    assert longest * 1e9 < AT_RISK_NS
 
 
 def _without_room(session: Session) -> threading.Event:
@@ -210,7 +237,11 @@ def _wait_for(condition: Callable[[], bool]) -> None:
 _CHILD = """
 import signal, sys
 from stepscope.collect.identity import Identity
+from stepscope.collect.sender import AT_RISK_NS
 from stepscope.collect.session import Session
+from stepscope.processor.operators.joiner import KERNEL_DELAY_NS, PLUGIN_DELAY_NS
+from stepscope.processor.settings import Settings
+from stepscope.processor.state.host_state import HOLD_NS, KERNELS_NS
 
 signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # as command-line scripts like to do
 session = Session(sys.argv[1], Identity("job", "", "host"))

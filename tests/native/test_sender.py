@@ -181,6 +181,10 @@ def test_a_processor_that_died_is_told_what_may_be_lost(
 
     (hello,) = heard.hellos
     assert hello.at_risk is not None and dict(hello.at_risk.rows) == {"kernels": 12}
+
+    second.close()  # at once, so it may not have stored that
+    (hello,) = listener.accept().read_until(lambda heard: bool(heard.hellos)).hellos
+    assert hello.at_risk is not None and dict(hello.at_risk.rows) == {"kernels": 15}
     assert "thread 0" in heard.names.values(), "names are told anew"
     process.end()
 

@@ -34,8 +34,9 @@ HURRIED_LOOK_SECONDS = 0.01
 FLUSH_SECONDS = 0.5
 """A busy rank waits at least this long: a flush costs as much as the records of three steps."""
 RECONNECT_SECONDS = 1.0
-AT_RISK_NS = 3_000_000_000
-"""The processor stores at least this often; younger rows may be lost if it dies."""
+AT_RISK_NS = 15_000_000_000
+"""Younger rows may be lost if the processor dies: it holds some for 8 s (`KERNEL_DELAY_NS`), stores
+at least every 5 s, and may take 2 s to write."""
 EXIT_SECONDS = 1.0
 _EXIT_TURN_SECONDS = 0.01
 # a script may have restored SIGPIPE's default action: a dead processor would then end the training
@@ -144,8 +145,9 @@ class Sender:
         self._dropped_told = 0
         self._retry_at = 0.0
         self._recent: deque[tuple[int, bytes]] = deque()
-        self._named: list[tuple[int, bytes]] = []
+        self._named: AtRisk | None = None
         self._named_ns = 0
+        self._unstored: AtRisk | None = None
         self._urgent: deque[tuple[PacketKind, bytes]] = deque()
         self._wake = Wake()
         self._hurried_until = 0.0
@@ -265,13 +267,13 @@ class Sender:
         return own
 
     def _disconnect(self) -> None:
-        """A processor that died soon after we sent the rows at risk may not have stored them."""
+        """A processor that died soon after we named the rows at risk may not have stored that."""
         if self._socket is not None:
             self._socket.close()
         self._socket = None
         if time.monotonic_ns() - self._named_ns < AT_RISK_NS:
-            self._recent.extendleft(reversed(self._named))
-        self._named.clear()
+            self._unstored = _together(self._unstored, self._named)
+        self._named = None
 
     def _send_all(self) -> None:
         while self._urgent:
@@ -279,7 +281,8 @@ class Sender:
             self._send(kind, payload)
             self._urgent.popleft()
             if kind == PacketKind.HELLO:  # it reports the rows at risk
-                self._named, self._named_ns = list(self._recent), time.monotonic_ns()
+                self._named, self._named_ns = self._at_risk(), time.monotonic_ns()
+                self._unstored = None
                 self._recent.clear()
         while records := self._queue.take(MAX_RECORDS):
             payload = b"".join(records)
@@ -310,12 +313,19 @@ class Sender:
 
     def _at_risk(self) -> AtRisk | None:
         if not self._recent:
-            return None
+            return self._unstored
         kinds = Counter(b"".join(kinds for _, kinds in self._recent))
         rows: Counter[str] = Counter()
         for kind, count in kinds.items():
             rows[TABLE_OF_KIND[RecordKind(kind)]] += count
-        return AtRisk(self._recent[0][0], self._recent[-1][0], rows)
+        return _together(self._unstored, AtRisk(self._recent[0][0], self._recent[-1][0], rows))
+
+
+def _together(earlier: AtRisk | None, later: AtRisk | None) -> AtRisk | None:
+    if earlier is None or later is None:
+        return earlier or later
+    rows = Counter(earlier.rows) + Counter(later.rows)
+    return AtRisk(earlier.start_ns, later.end_ns, rows)
 
 
 def leave_child_alone(disable: Callable[[], None]) -> None:
