@@ -49,17 +49,14 @@ void Recent::sent(const Record* records, std::size_t count, std::int64_t now_ns)
     while (sent_.front().end_ns < now_ns - AT_RISK_NS) sent_.erase(sent_.begin());
 }
 
-void Recent::named(std::int64_t now_ns) {
+void Recent::named() {
     named_.clear();
     if (!sent_.empty()) named_.push_back({sent_.front().start_ns, sent_.back().end_ns, rows()});
     sent_.clear();
-    named_ns_ = now_ns;
 }
 
-void Recent::disconnected(std::int64_t now_ns) {
-    if (now_ns - named_ns_ < AT_RISK_NS) {
-        sent_.insert(sent_.begin(), named_.begin(), named_.end());
-    }
+void Recent::disconnected() {
+    sent_.insert(sent_.begin(), named_.begin(), named_.end());
     named_.clear();
 }
 

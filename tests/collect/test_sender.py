@@ -23,7 +23,7 @@ from stepscope.collect.session import Session
 from stepscope.processor.operators.joiner import KERNEL_DELAY_NS, PLUGIN_DELAY_NS
 from stepscope.processor.settings import Settings
 from stepscope.processor.state.host_state import HOLD_NS, KERNELS_NS
-from stepscope.wire.control import Hurry, encode_hurry
+from stepscope.wire.control import Hurry, encode_hurry, encode_losses_stored
 from stepscope.wire.frames import GroupInfo, PacketKind, pack
 from stepscope.wire.records import RecordKind
 
@@ -113,6 +113,23 @@ def test_rows_of_several_processors_that_died_at_once_are_summed_up(
         sent += count
     (hello,) = listener.accept().read_until(lambda heard: bool(heard.hellos)).hellos
     assert hello.at_risk is not None and hello.at_risk.rows == {"phases": sent}
+
+
+def test_what_a_processor_has_stored_as_lost_is_not_named_again(
+    session: Session, listener: Listener
+) -> None:
+    _phases(session, 4)
+    peer = listener.accept()
+    peer.read_until(rows(4))
+    peer.close()
+    second = listener.accept()
+    second.read_until(lambda heard: bool(heard.hellos))
+    second.connection.send(pack(PacketKind.CONTROL, encode_losses_stored(), 1, 0))
+    _phases(session, 1)
+    second.read_until(rows(1))
+    second.close()
+    (hello,) = listener.accept().read_until(lambda heard: bool(heard.hellos)).hellos
+    assert hello.at_risk is not None and hello.at_risk.rows == {"phases": 1}
 
 
 def test_rows_are_at_risk_for_longer_than_a_processor_keeps_them() -> None:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from stepscope.wire.control import encode_losses_stored
 from tests.fuzz import samples
 
 HERE = Path(__file__).parent
@@ -49,7 +50,7 @@ def heard() -> list[bytes]:
         (b"", b"", b"", b"3", b"", b"", b"s3://b/j", b"3\xc3\xa9\xf0\x9f\x9a\x80"),
         (b"2147483647", b"2147483647", b"2147483647"),
     )
-    requests = [json.dumps({"watch": "j", "nccl_events": 65536}).encode()]
+    requests = [json.dumps({"watch": "j", "nccl_events": 65536}).encode(), encode_losses_stored()]
     words = [b"python3", b"-X", b"dev", b"-m", b"torch.distributed.run", b"train.py"]
     return [*(b"\0".join([*some, *words]) for some in variables), *requests, samples.records()]
 

@@ -153,14 +153,16 @@ def records() -> bytes:
 def requests() -> list[bytes]:
     said = Hello("j", "s", "h", 0, 2, 0, 1, 1, 9, 9, 1, AtRisk(1, 9, {"steps": 2}))
     (names,) = encode_names(Names({0: "a"}, (GroupInfo("0", "dp", (0, 1, 7)),), {"dp": 2}))
-    hurry = control.encode_hurry(control.Hurry(1.5))
+    hurry, confirmed = control.encode_hurry(control.Hurry(1.5)), control.encode_losses_stored()
     return [
         control.encode_exited(7, -9), control.encode_flush("j"), control.encode_follow("j"),
         control.encode_events("j", 3), control.encode_relayed(2),
         control.encode_counters(10.0, 2.0), control.encode_counted(control.Counted(5, 1, ("x",))),
         control.encode_parent(3, 4), control.encode_leaving(control.Leaving("E: f")),
         control.encode_stored("j"), control.encode_flushed("j", "disk full", ("a note",)),
-        hurry, pack(PacketKind.CONTROL, hurry, 1, 0), encode_hello(said), names,
+        *(one for payload in (hurry, confirmed)
+          for one in (payload, pack(PacketKind.CONTROL, payload, 1, 0))),
+        encode_hello(said), names,
     ]  # fmt: skip
 
 

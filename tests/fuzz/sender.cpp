@@ -130,7 +130,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     static Talk talk;
     const std::string text(reinterpret_cast<const char*>(data), size);
     stepscope::number_in(talk.heard(text), "nccl_events", -1);
-    stepscope::number_in(talk.heard(packet(text)), "nccl_events", -1);
+    const std::string request = talk.heard(packet(text));
+    for (const char* key : {"nccl_events", "losses_stored"}) stepscope::number_in(request, key, -1);
     const std::vector<std::string> command_line = without_variables(words_of(text));
     const stepscope::Identity who = stepscope::from_environment();
     require(who.rank >= 0 && who.world_size > who.rank);

@@ -94,6 +94,7 @@ def requests(data: bytes) -> None:
             answer(view)
     with contextlib.suppress(WireError):
         control.decode_hurry(data)
+        control.decode_losses_stored(data)
 
 
 def dump(data: bytes) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from stepscope.collect import identity
+from stepscope.wire.control import encode_losses_stored
 from stepscope.wire.frames import Hello, PacketKind, pack
 from stepscope.wire.records import RecordKind
 from tests.collect.listener import Heard, Listener, rows
@@ -183,8 +184,16 @@ def test_a_processor_that_died_is_told_what_may_be_lost(
     assert hello.at_risk is not None and dict(hello.at_risk.rows) == {"kernels": 12}
 
     second.close()  # at once, so it may not have stored that
-    (hello,) = listener.accept().read_until(lambda heard: bool(heard.hellos)).hellos
+    third = listener.accept()
+    (hello,) = third.read_until(lambda heard: bool(heard.hellos)).hellos
     assert hello.at_risk is not None and dict(hello.at_risk.rows) == {"kernels": 15}
+
+    third.connection.send(pack(PacketKind.CONTROL, encode_losses_stored(), 1, 0))
+    process.ask("kernels", 1, 1)
+    third.read_until(rows(1))
+    third.close()
+    (hello,) = listener.accept().read_until(lambda heard: bool(heard.hellos)).hellos
+    assert hello.at_risk is not None and dict(hello.at_risk.rows) == {"kernels": 1}
     assert "thread 0" in heard.names.values(), "names are told anew"
     process.end()
 

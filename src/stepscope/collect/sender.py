@@ -3,7 +3,8 @@
 The training thread only appends to the queue. If it is full, records are dropped and counted by
 table. The sender's thread wakes a few times a second, never blocks on the socket, and reconnects
 for as long as the process lives. What it sent just before a connection broke may not have been
-stored, so the next hello reports those rows as at risk. When a rank has stopped, the processor asks
+stored, so the next hello reports those rows as at risk, and each one after it until a processor
+confirms that it has stored that. When a rank has stopped, the processor asks
 the others to send sooner ("hurry").
 """
 
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 from stepscope.collect.connection import connect
 from stepscope.collect.descriptors import OwnSocket, Wake
 from stepscope.collect.guard import Tally, guarded, report
-from stepscope.wire.control import decode_hurry
+from stepscope.wire.control import decode_hurry, decode_losses_stored
 from stepscope.wire.frames import MAX_PACKET_BYTES, MAX_RECORDS, AtRisk, PacketKind, pack
 from stepscope.wire.records import RECORD, TABLE_OF_KIND, RecordKind
 
@@ -146,7 +147,6 @@ class Sender:
         self._retry_at = 0.0
         self._recent: deque[tuple[int, bytes]] = deque()
         self._named: AtRisk | None = None
-        self._named_ns = 0
         self._unstored: AtRisk | None = None
         self._urgent: deque[tuple[PacketKind, bytes]] = deque()
         self._wake = Wake()
@@ -221,10 +221,12 @@ class Sender:
             return
         except OSError:
             data = b""
-        if data:
-            self._hurried_until = time.monotonic() + decode_hurry(data).seconds
-        else:
+        if not data:
             self._disconnect()
+        elif decode_losses_stored(data):
+            self._named = None
+        else:
+            self._hurried_until = time.monotonic() + decode_hurry(data).seconds
 
     def _finish(self, deadline: float) -> None:
         """Sends the last records, which may need more room than the socket has at once."""
@@ -267,13 +269,11 @@ class Sender:
         return own
 
     def _disconnect(self) -> None:
-        """A processor that died soon after we named the rows at risk may not have stored that."""
+        """A processor that has not confirmed which rows are lost is not the last to hear of it."""
         if self._socket is not None:
             self._socket.close()
         self._socket = None
-        if time.monotonic_ns() - self._named_ns < AT_RISK_NS:
-            self._unstored = _together(self._unstored, self._named)
-        self._named = None
+        self._unstored, self._named = _together(self._unstored, self._named), None
 
     def _send_all(self) -> None:
         while self._urgent:
@@ -281,8 +281,7 @@ class Sender:
             self._send(kind, payload)
             self._urgent.popleft()
             if kind == PacketKind.HELLO:  # it reports the rows at risk
-                self._named, self._named_ns = self._at_risk(), time.monotonic_ns()
-                self._unstored = None
+                self._named, self._unstored = self._at_risk(), None
                 self._recent.clear()
         while records := self._queue.take(MAX_RECORDS):
             payload = b"".join(records)

@@ -47,6 +47,7 @@ class JobFolders:
         self._done: list[JobFolder] = []
         self._due: dict[str, float] = {}
         self._hurried: set[str] = set()
+        self._once_stored: dict[str, list[Callable[[], None]]] = {}
         self._lived_at: dict[str, float] = {}
         self._lock = threading.Lock()
         self._wake = threading.Event()
@@ -98,6 +99,7 @@ class JobFolders:
             for job in gone:
                 self._done.append(self._folders.pop(job))
                 self._due.pop(job, None)
+                self._once_stored.pop(job, None)
         for job in gone:
             del self._stores[job], self._lived_at[job]
         if gone:
@@ -129,6 +131,13 @@ class JobFolders:
                 self._due[job] = 0.0
                 self._hurried.add(job)
         self._wake.set()
+
+    def once_stored(self, job: str, then: Callable[[], None]) -> None:
+        """Calls it, on another thread, once everything appended so far is stored, which is at once
+        if the store can be written."""
+        with self._lock:
+            self._once_stored.setdefault(job, []).append(then)
+        self.hurry(job)
 
     def flush(self, job: str, timeout: float) -> str | None:
         """Stores everything of a job; returns a message if that did not succeed in time."""
@@ -183,12 +192,22 @@ class JobFolders:
                     self._due[job] = time.monotonic() + self._flush_seconds(folder)
                 hurried = job in self._hurried
                 self._hurried.discard(job)
+                waiting = self._once_stored.pop(job, [])
             folder.store()
             self._stored(job)
+            self._call(job, waiting, folder)
             folder.draw(put_off=hurried)  # another request may follow, which drawing would delay
         with self._turn:
             self._turns += 1
             self._turn.notify_all()
+
+    def _call(self, job: str, waiting: list[Callable[[], None]], folder: JobFolder) -> None:
+        if folder.status.ok:
+            for then in waiting:
+                then()
+        elif waiting:
+            with self._lock:
+                self._once_stored.setdefault(job, []).extend(waiting)
 
     def _flush_seconds(self, folder: JobFolder) -> float:
         local = folder.location.is_local
