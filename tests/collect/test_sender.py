@@ -25,7 +25,7 @@ from stepscope.processor.settings import Settings
 from stepscope.processor.state.host_state import HOLD_NS, KERNELS_NS
 from stepscope.wire.control import Hurry, encode_hurry, encode_losses_stored
 from stepscope.wire.frames import GroupInfo, PacketKind, pack
-from stepscope.wire.records import RecordKind
+from stepscope.wire.records import EventKind, RecordKind
 
 from .listener import PATIENCE_SECONDS, Heard, Listener, Peer, rows
 
@@ -68,6 +68,21 @@ def test_rows_that_may_have_died_with_a_processor_are_named(
     assert dict(hello.at_risk.rows) == {"phases": 5, "comm_ops": 1}
     assert before.mono_ns <= hello.at_risk.start_ns <= hello.at_risk.end_ns
     assert (hello.wall_ns, hello.mono_ns) == (before.wall_ns, before.mono_ns)
+
+
+@pytest.mark.parametrize(("loads", "optimizers", "steps"), [(8, 2, 2), (0, 3, 3), (4, 0, 4)])
+def test_steps_at_risk_are_counted_by_their_ends(
+    session: Session, listener: Listener, loads: int, optimizers: int, steps: int
+) -> None:
+    """Of a step with several batches; without a loader; without an optimizer."""
+    for kind, count in ((EventKind.LOAD, loads), (EventKind.OPTIMIZER, optimizers)):
+        for _ in range(count):
+            session.emit(RecordKind.EVENT, kind, session.name("call"), 1, 1)
+    peer = listener.accept()
+    peer.read_until(rows(loads + optimizers))
+    peer.close()
+    (hello,) = listener.accept().read_until(lambda heard: bool(heard.hellos)).hellos
+    assert hello.at_risk is not None and hello.at_risk.rows == {"steps": steps}
 
 
 def test_rows_stay_at_risk_until_somebody_heard_of_it(session: Session, listener: Listener) -> None:

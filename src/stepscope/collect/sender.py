@@ -24,7 +24,7 @@ from stepscope.collect.descriptors import OwnSocket, Wake
 from stepscope.collect.guard import Tally, guarded, report
 from stepscope.wire.control import decode_hurry, decode_losses_stored
 from stepscope.wire.frames import MAX_PACKET_BYTES, MAX_RECORDS, AtRisk, PacketKind, pack
-from stepscope.wire.records import RECORD, TABLE_OF_KIND, RecordKind
+from stepscope.wire.records import RECORD, TABLE_OF_KIND, EventKind, RecordKind
 
 QUEUE_RECORDS = 65_536
 """4 MiB of records: enough for minutes of an ordinary job while the processor is away."""
@@ -145,7 +145,7 @@ class Sender:
         self._packet = 0
         self._dropped_told = 0
         self._retry_at = 0.0
-        self._recent: deque[tuple[int, bytes]] = deque()
+        self._recent: deque[tuple[int, bytes, bytes]] = deque()
         self._named: AtRisk | None = None
         self._unstored: AtRisk | None = None
         self._urgent: deque[tuple[PacketKind, bytes]] = deque()
@@ -304,20 +304,34 @@ class Sender:
         self._dropped_told = dropped
 
     def _remember(self, payload: bytes) -> None:
-        """Remembers the first byte of each record, which is its kind."""
+        """Remembers each record's kind and flags, one byte of each."""
         now = time.monotonic_ns()
-        self._recent.append((now, payload[:: RECORD.size]))
+        self._recent.append((now, payload[:: RECORD.size], payload[2 :: RECORD.size]))
         while self._recent[0][0] < now - AT_RISK_NS:
             self._recent.popleft()
 
     def _at_risk(self) -> AtRisk | None:
         if not self._recent:
             return self._unstored
-        kinds = Counter(b"".join(kinds for _, kinds in self._recent))
-        rows: Counter[str] = Counter()
-        for kind, count in kinds.items():
+        sent: Counter[tuple[int, int]] = Counter()
+        for _, kinds, flags in self._recent:
+            sent.update(zip(kinds, flags, strict=True))
+        risk = AtRisk(self._recent[0][0], self._recent[-1][0], _rows(sent))
+        return _together(self._unstored, risk)
+
+
+def _rows(sent: Counter[tuple[int, int]]) -> Counter[str]:
+    """Rows by table of what was sent, by kind and flags.
+
+    A step has several events: a call of an optimizer ends it or, where none is called, a batch
+    begins it. So two optimizers make the count too high.
+    """
+    rows: Counter[str] = Counter()
+    ends_steps = (RecordKind.EVENT, EventKind.OPTIMIZER) in sent
+    for (kind, flags), count in sent.items():
+        if kind != RecordKind.EVENT or (flags == EventKind.OPTIMIZER) == ends_steps:
             rows[TABLE_OF_KIND[RecordKind(kind)]] += count
-        return _together(self._unstored, AtRisk(self._recent[0][0], self._recent[-1][0], rows))
+    return rows
 
 
 def _together(earlier: AtRisk | None, later: AtRisk | None) -> AtRisk | None:
