@@ -46,19 +46,12 @@ wheel:
 lab: .venv/.test
 	$(BIN)/python -m lab run --out stepscope-runs/lab
 
-SANITIZED := $(CXX) -std=c++17 -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -I native/src
 # limits are those of a hung or leaking parser, not of a busy machine
 fuzz: .venv/.fuzz
 	for target in $$($(BIN)/python -m tests.fuzz); do \
 		$(BIN)/python -m tests.fuzz $$target -max_total_time=4 -timeout=60 -rss_limit_mb=4096 \
 			-verbosity=0 -print_final_stats=0 || exit 1; \
 	done
-	$(SANITIZED) -o .venv/scanner tests/fuzz/scanner.cpp $(wildcard native/src/*.cpp)
-	$(BIN)/python -m tests.fuzz kineto --events > .venv/events
-	.venv/scanner 6 $$(date +%s) .venv/events
-	$(SANITIZED) -o .venv/sender tests/fuzz/sender.cpp native/src/records.cpp native/cupti/selection.cpp \
-		$(addprefix native/sender/,connection.cpp descriptor.cpp identity.cpp names.cpp text.cpp)
-	.venv/sender 6 $$(date +%s)
 
 bench: .venv/.demo
 	$(BIN)/python benchmarks/overhead.py

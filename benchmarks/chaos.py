@@ -1,20 +1,21 @@
 """Nothing that happens to stepscope changes the training that it records: a list of disasters.
 
-    python -m benchmarks.chaos [--kills 20] [--ranks 2] [--only killed disk_full …]
+    python -m benchmarks.chaos [--kills 100] [--ranks 2] [--only killed disk_full …]
 
 Every case runs the same deterministic job (`chaos_train.py`) under `stepscope run`, and does
 something to the processor, its socket, its clock or its store. Afterwards the losses must be those
 of a plain run, bit by bit, and the exit status must be the script's own; `stepscope diagnose` must
 read the folder, or say that there is nothing to read; and rows that are missing must be counted in
 table `losses`, or `stepscope run` must have said that some are. Full and read-only disks need root,
-jumps of the clock need libfaketime; without them these cases are skipped. Exit status 1: some case
-failed. `--keep` keeps the folders and what was printed.
+jumps of the clock need libfaketime, a slow bucket needs moto; without them these cases are skipped.
+Exit status 1: some case failed. `--keep` keeps the folders and what was printed.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import logging
 import os
 import random
 import shutil
@@ -24,15 +25,19 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from benchmarks.chaos_jobs import BIN, Outcome, Room, wait_for
 
+ANSWER_SECONDS = 2.0
+"""Of a slow bucket: a request that usually takes a hundredth of it. Our choice."""
 TROUBLE_SECONDS = 10.0
 """How long a disaster lasts: some flushes, attempts to connect and checks of `stepscope run`."""
 
@@ -54,12 +59,19 @@ def killed(room: Room) -> None:
             victim = room.processor()
             time.sleep(random.uniform(0, 5))
             kill(victim)
-        job.trains()
+        job.trains(600)  # until there is another one, which hears what may be lost
 
 
 def kill(victim: psutil.Process) -> None:
     victim.kill()
-    wait_for(lambda: not victim.is_running() or victim.status() == "zombie", "death")
+    wait_for(lambda: is_dead(victim), "death")
+
+
+def is_dead(victim: psutil.Process) -> bool:
+    try:
+        return victim.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 def slow(room: Room) -> None:
@@ -158,14 +170,51 @@ class _Refuses(BaseHTTPRequestHandler):
 
 @contextmanager
 def refusing_server() -> Iterator[dict[str, str]]:
-    """The variables with which stepscope takes it for a bucket."""
+    """It is taken for a bucket."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Refuses)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield {
-        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.server_address[1]}", "AWS_REGION": "here",
+    yield bucket_at(server.server_address[1])
+    server.shutdown()
+
+
+def bucket_slow(room: Room) -> None:
+    """Each answer takes seconds, also while the job is diagnosed."""
+    with slow_server() as env, room.job("bucket_slow", "s3://runs/team", env) as job:
+        job.trains(400)
+
+
+@contextmanager
+def slow_server() -> Iterator[dict[str, str]]:
+    """A bucket in memory, and the variables with which stepscope finds it."""
+    try:
+        from moto.server import DomainDispatcherApplication, create_backend_app
+        from werkzeug.serving import make_server
+    except ImportError as error:
+        raise SkippedError("needs moto (pip install moto[server])") from error
+    bucket = DomainDispatcherApplication(create_backend_app)
+
+    def answer(*request: Any) -> Any:
+        time.sleep(ANSWER_SECONDS)
+        return bucket(*request)
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = make_server("127.0.0.1", 0, answer, threaded=True)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    env = bucket_at(server.server_port)
+    made = urllib.request.Request(f"{env['AWS_ENDPOINT_URL']}/runs", b"", method="PUT")
+    made.add_header(
+        "Authorization", "AWS4-HMAC-SHA256 Credential=key/20260101/us-east-1/s3/aws4_request"
+    )
+    urllib.request.urlopen(made).close()
+    yield env
+    server.shutdown()
+
+
+def bucket_at(port: int) -> dict[str, str]:
+    return {
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}", "AWS_REGION": "us-east-1",
         "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret",
     }  # fmt: skip
-    server.shutdown()
 
 
 def fork_storm(room: Room) -> None:
@@ -222,14 +271,14 @@ def two_jobs(room: Room) -> None:
 
 CASES: Sequence[Callable[[Room], None]] = (
     nothing, killed, slow, deleted, disk_full, disk_stays_full, read_only, never_writable,
-    bucket_refuses, fork_storm, idle_connections, garbage, clock_jumps, two_jobs,
+    bucket_refuses, bucket_slow, fork_storm, idle_connections, garbage, clock_jumps, two_jobs,
 )  # fmt: skip
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     names = [case.__name__ for case in CASES]
-    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--only", nargs="+", choices=names, default=names)
     parser.add_argument("--keep", action="store_true")

@@ -13,7 +13,8 @@ namespace {
 
 using Keys = std::initializer_list<const char*>;
 constexpr int ABSENT = -1;
-constexpr long LARGEST = 2147483647;  // the same limit as in frames.py
+// So that a world that is larger than any rank fits an int; a processor refuses far smaller ones.
+constexpr long LARGEST = 2147483646;
 
 const char* text_of(const char* key) {
     const char* text = std::getenv(key);

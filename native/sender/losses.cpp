@@ -6,8 +6,8 @@
 namespace stepscope {
 namespace {
 
-// As in collect/sender.py: the processor stores what it got at least this often.
-constexpr std::int64_t AT_RISK_NS = 3 * SECOND_NS;
+// As in collect/sender.py: younger rows may not have been stored.
+constexpr std::int64_t AT_RISK_NS = 15 * SECOND_NS;
 // Packets closer together than this are remembered as one, which keeps the list short.
 constexpr std::int64_t TOGETHER_NS = SECOND_NS / 10;
 
@@ -49,27 +49,29 @@ void Recent::sent(const Record* records, std::size_t count, std::int64_t now_ns)
     while (sent_.front().end_ns < now_ns - AT_RISK_NS) sent_.erase(sent_.begin());
 }
 
-void Recent::named(std::int64_t now_ns) {
-    named_.swap(sent_);
+void Recent::named() {
+    named_.clear();
+    if (!sent_.empty()) named_.push_back({sent_.front().start_ns, sent_.back().end_ns, rows()});
     sent_.clear();
-    named_ns_ = now_ns;
 }
 
-void Recent::disconnected(std::int64_t now_ns) {
-    if (now_ns - named_ns_ < AT_RISK_NS) {
-        sent_.insert(sent_.begin(), named_.begin(), named_.end());
-    }
+void Recent::disconnected() {
+    sent_.insert(sent_.begin(), named_.begin(), named_.end());
     named_.clear();
+}
+
+Counts Recent::rows() const {
+    Counts sum{};
+    for (const Sent& one : sent_) {
+        for (std::size_t kind = 0; kind < KINDS; ++kind) sum[kind] += one.rows[kind];
+    }
+    return sum;
 }
 
 std::string Recent::at_risk() const {
     if (sent_.empty()) return "";
-    Counts rows{};
-    for (const Sent& one : sent_) {
-        for (std::size_t kind = 0; kind < KINDS; ++kind) rows[kind] += one.rows[kind];
-    }
     return ",\"at_risk\":{\"start_ns\":" + std::to_string(sent_.front().start_ns) +
-           ",\"end_ns\":" + std::to_string(sent_.back().end_ns) + ",\"rows\":" + rows_json(rows) +
+           ",\"end_ns\":" + std::to_string(sent_.back().end_ns) + ",\"rows\":" + rows_json(rows()) +
            "}";
 }
 

@@ -31,9 +31,11 @@ class Recent {
  public:
     void sent(const Record* records, std::size_t count, std::int64_t now_ns);
     // Called when a hello has reported them.
-    void named(std::int64_t now_ns);
+    void named();
+    // The processor has stored what the hello reported.
+    void confirmed() { named_.clear(); }
     // The processor that was told last may have died before it stored that.
-    void disconnected(std::int64_t now_ns);
+    void disconnected();
     // The field `at_risk` of a hello, with a leading comma; empty if no rows are at risk.
     std::string at_risk() const;
 
@@ -43,8 +45,11 @@ class Recent {
         Counts rows;
     };
 
+    Counts rows() const;
+
+    // All that a hello has named is one element, so that processors that die again and again do
+    // not fill the memory.
     std::vector<Sent> sent_, named_;
-    std::int64_t named_ns_ = 0;
 };
 
 }  // namespace stepscope

@@ -9,6 +9,8 @@
 #include <mutex>
 #include <system_error>
 
+#include "text.hpp"
+
 namespace stepscope {
 namespace {
 
@@ -204,6 +206,7 @@ void Sender::listen() {
     std::string json;
     const Sent heard = connection_.hear(json);
     if (heard == Sent::broken) disconnect();
+    if (number_in(json, "losses_stored", 0) == 1) recent_.confirmed();
     if (!json.empty() && options_.asked != nullptr) options_.asked(json);
 }
 
@@ -242,7 +245,7 @@ bool Sender::connect() {
 
 void Sender::disconnect() {
     connection_.close();
-    recent_.disconnected(now_ns());
+    recent_.disconnected();
     introduced_ = false;
     names_told_ = 0;
 }
@@ -250,7 +253,7 @@ void Sender::disconnect() {
 bool Sender::introduce() {
     const std::string hello = hello_of(who_, options_.source, clocks_) + recent_.at_risk() + "}";
     if (!said(connection_.send(Packet::hello, hello.data(), hello.size(), 0, 0))) return false;
-    recent_.named(now_ns());
+    recent_.named();
     introduced_ = true;
     return true;
 }

@@ -164,6 +164,7 @@ def test_only_files_with_contents_are_read(tmp_path: Path, capsys: Capture) -> N
     complaint(tmp_path / "trace_rank_0.json", capsys)
     complaint("/proc/self/fdinfo", capsys)
     complaint("/proc/self/maps", capsys)
+    complaint("/proc", capsys)
 
 
 def test_a_folder_of_everything_is_no_recording(

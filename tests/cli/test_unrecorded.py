@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -31,9 +32,24 @@ def test_a_command_that_does_not(command: str) -> None:
     assert why_unrecorded(command.split()) is None
 
 
-def test_run_says_so_in_one_line(socket_path: Path, tmp_path: Path) -> None:
+def run(socket_path: Path, store: Path, *command: str) -> str:
+    """What `stepscope run` says of a command that trains unseen."""
     ours = [sys.executable, "-m", "stepscope.cli", "run", "--socket", str(socket_path)]
-    trains = ["--store", str(tmp_path), "--", sys.executable, "-I", "-c", "print('trained')"]
+    trains = ["--store", str(store), "--", *command]
     done = subprocess.run([*ours, *trains], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "trained\n")
-    assert done.stderr.count("nothing can be recorded: `python -I` ignores PYTHONPATH") == 1
+    return done.stderr
+
+
+def test_run_says_so_in_one_line(socket_path: Path, tmp_path: Path) -> None:
+    said = run(socket_path, tmp_path, sys.executable, "-I", "-c", "print('trained')")
+    assert said.count("nothing can be recorded: `python -I` ignores PYTHONPATH") == 1
+
+
+def test_of_a_script_that_does_it_the_reason_is_guessed_at_the_end(
+    socket_path: Path, tmp_path: Path
+) -> None:
+    script = f"{shlex.quote(sys.executable)} -E -c \"print('trained')\""
+    said = run(socket_path, tmp_path, "sh", "-c", script)
+    (line,) = (line for line in said.splitlines() if "nothing was recorded of " in line)
+    assert "Python's -I, -E and -S, and a PYTHONPATH that a script sets" in line

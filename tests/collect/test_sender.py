@@ -18,10 +18,14 @@ from stepscope.collect.hooks.in_flight import (
     OPEN_AFTER_NS,
     open_deadline_ns,
 )
+from stepscope.collect.sender import AT_RISK_NS
 from stepscope.collect.session import Session
-from stepscope.wire.control import Hurry, encode_hurry
+from stepscope.processor.operators.joiner import KERNEL_DELAY_NS, PLUGIN_DELAY_NS
+from stepscope.processor.settings import Settings
+from stepscope.processor.state.host_state import HOLD_NS, KERNELS_NS
+from stepscope.wire.control import Hurry, encode_hurry, encode_losses_stored
 from stepscope.wire.frames import GroupInfo, PacketKind, pack
-from stepscope.wire.records import RecordKind
+from stepscope.wire.records import EventKind, RecordKind
 
 from .listener import PATIENCE_SECONDS, Heard, Listener, Peer, rows
 
@@ -66,6 +70,21 @@ def test_rows_that_may_have_died_with_a_processor_are_named(
     assert (hello.wall_ns, hello.mono_ns) == (before.wall_ns, before.mono_ns)
 
 
+@pytest.mark.parametrize(("loads", "optimizers", "steps"), [(8, 2, 2), (0, 3, 3), (4, 0, 4)])
+def test_steps_at_risk_are_counted_by_their_ends(
+    session: Session, listener: Listener, loads: int, optimizers: int, steps: int
+) -> None:
+    """Of a step with several batches; without a loader; without an optimizer."""
+    for kind, count in ((EventKind.LOAD, loads), (EventKind.OPTIMIZER, optimizers)):
+        for _ in range(count):
+            session.emit(RecordKind.EVENT, kind, session.name("call"), 1, 1)
+    peer = listener.accept()
+    peer.read_until(rows(loads + optimizers))
+    peer.close()
+    (hello,) = listener.accept().read_until(lambda heard: bool(heard.hellos)).hellos
+    assert hello.at_risk is not None and hello.at_risk.rows == {"steps": steps}
+
+
 def test_rows_stay_at_risk_until_somebody_heard_of_it(session: Session, listener: Listener) -> None:
     """A processor that dies before it read the hello has not recorded the loss."""
     _phases(session, 4)
@@ -93,6 +112,46 @@ def test_rows_are_named_again_to_who_follows_a_processor_that_died_at_once(
         peer = listener.accept()
         (hello,) = peer.read_until(lambda heard: bool(heard.hellos)).hellos
         assert hello.at_risk is not None and hello.at_risk.rows == {"phases": 4}
+
+
+def test_rows_of_several_processors_that_died_at_once_are_summed_up(
+    session: Session, listener: Listener
+) -> None:
+    """None of them had the time to write down what its predecessors had lost."""
+    sent = 0
+    for count in (4, 3, 2):
+        _phases(session, count)
+        peer = listener.accept()
+        heard = peer.read_until(rows(count))
+        assert (heard.hellos[0].at_risk is not None) == bool(sent)
+        peer.close()
+        sent += count
+    (hello,) = listener.accept().read_until(lambda heard: bool(heard.hellos)).hellos
+    assert hello.at_risk is not None and hello.at_risk.rows == {"phases": sent}
+
+
+def test_what_a_processor_has_stored_as_lost_is_not_named_again(
+    session: Session, listener: Listener
+) -> None:
+    _phases(session, 4)
+    peer = listener.accept()
+    peer.read_until(rows(4))
+    peer.close()
+    second = listener.accept()
+    second.read_until(lambda heard: bool(heard.hellos))
+    second.connection.send(pack(PacketKind.CONTROL, encode_losses_stored(), 1, 0))
+    _phases(session, 1)
+    second.read_until(rows(1))
+    second.close()
+    (hello,) = listener.accept().read_until(lambda heard: bool(heard.hellos)).hellos
+    assert hello.at_risk is not None and hello.at_risk.rows == {"phases": 1}
+
+
+def test_rows_are_at_risk_for_longer_than_a_processor_keeps_them() -> None:
+    longest = max(HOLD_NS, KERNELS_NS, PLUGIN_DELAY_NS, KERNEL_DELAY_NS) / 1e9
+    settings = Settings()
+    longest += max(settings.flush_seconds, settings.remote_flush_seconds)
+    assert longest * 1e9 < AT_RISK_NS
 
 
 def _without_room(session: Session) -> threading.Event:
@@ -210,7 +269,11 @@ def _wait_for(condition: Callable[[], bool]) -> None:
 _CHILD = """
 import signal, sys
 from stepscope.collect.identity import Identity
+from stepscope.collect.sender import AT_RISK_NS
 from stepscope.collect.session import Session
+from stepscope.processor.operators.joiner import KERNEL_DELAY_NS, PLUGIN_DELAY_NS
+from stepscope.processor.settings import Settings
+from stepscope.processor.state.host_state import HOLD_NS, KERNELS_NS
 
 signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # as command-line scripts like to do
 session = Session(sys.argv[1], Identity("job", "", "host"))

@@ -12,8 +12,6 @@ import tarfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from tests.fuzz.targets import TARGETS
-
 ARCHIVES = Path(__file__).parent / "corpus"
 MOST_BYTES = 100_000
 """Of one archive. What does not fit is left out, beginning with the largest inputs."""
@@ -53,7 +51,7 @@ def archived(inputs: Iterable[bytes]) -> bytes:
     return packed.getvalue()
 
 
-def unpack(name: str, folder: Path) -> None:
+def unpack(name: str, samples: Iterable[bytes], folder: Path) -> None:
     """Writes all inputs that a target starts from, as files for libFuzzer."""
-    for number, data in enumerate([*TARGETS[name].samples(), *kept(name)]):
+    for number, data in enumerate([*samples, *kept(name)]):
         (folder / f"{number:04}").write_bytes(data)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import io
 import json
@@ -29,7 +30,7 @@ from tests.formats.kineto import traces
 
 def tables() -> list[bytes]:
     """Parquet files: every table as we write it, and all its columns plain, without checksums; then
-    steps as other programs write them. A first byte says which table it is."""
+    steps as other programs write them, and merged ones. A first byte says which table it is."""
     from stepscope.store.encode import arrow_table, parquet_bytes
 
     made = []
@@ -37,7 +38,11 @@ def tables() -> list[bytes]:
         rows = {column: _VALUES[kind] for column, kind in spec.columns.items()}
         table = arrow_table(name, rows)
         made += [bytes([number]) + parquet_bytes(table), bytes([number]) + _written(table)]
-    return made + [b"\0" + data for data in _foreign_steps()]
+    merged = bytes([128 + list(TABLES).index("steps")])
+    return [
+        *made, *(b"\0" + data for data in _foreign_steps()),
+        *(merged + merged_file(claims) for claims in CLAIMS),
+    ]  # fmt: skip
 
 
 def _foreign_steps() -> list[bytes]:
@@ -77,6 +82,29 @@ def _written(table: Any, **options: Any) -> bytes:
     return sink.getvalue()
 
 
+MERGED = "sorted/together/20260101T000000Z-20260101T000100Z-0123abcd.parquet"
+CLAIMS: Sequence[bytes] = (
+    b'{"rows":{"steps/recorder=a/0.parquet":1,"steps/recorder=b/0.parquet":1},"stands_for":[]}',
+    b'{"rows":{"a":2,"b":0},"stands_for":["steps/sorted/together/0.parquet"]}',
+)
+_TWO_STEPS = {"rank": [0, 1], "step": [1, 1], "start_ns": [5, 6], "duration_ns": [7, 8]}
+
+
+def merged_file(claims: bytes) -> bytes:
+    """Two rows, of the first and of the second file in the claims."""
+    import pyarrow as pa
+
+    table = pa.table({**_TWO_STEPS, "merged_from": pa.array([0, 1], pa.int32())})
+    return _written(table.replace_schema_metadata({b"stepscope.merged": claims}))
+
+
+@functools.cache
+def small_file() -> bytes:
+    import pyarrow as pa
+
+    return _written(pa.table(_TWO_STEPS))
+
+
 _VALUES: Mapping[str, list[Any]] = {
     "int64": [3, None, 1_700_000_000_000_000_000, 3], "int32": [0, 1, 0, 7],
     "bool": [True, False, None, True], "double": [0.5, None, 1e300, -0.0],
@@ -87,18 +115,13 @@ _VALUES: Mapping[str, list[Any]] = {
 def connections() -> list[bytes]:
     """Of Python with names, groups and records of all kinds, of native producers, with requests,
     and after a broken one."""
-    from stepscope.wire.records import RECORD
 
     def sent(hello: Hello, names: Names, *requests: bytes) -> bytes:
         (named,) = encode_names(names)
-        records = b"".join(
-            RECORD.pack(kind, flags, 3, 0, 1, 2, 3, 4, 5, 6)
-            for kind in range(1, 8) for flags in (0, 1)
-        )  # fmt: skip
         packets = [
             pack(PacketKind.HELLO, encode_hello(hello), 1, 0),
             pack(PacketKind.NAMES, named, 1, 1),
-            pack(PacketKind.RECORDS, records, 1, 2, count=14, dropped=1),
+            pack(PacketKind.RECORDS, records(), 1, 2, count=14, dropped=1),
             *(pack(PacketKind.CONTROL, one, 1, 3 + at) for at, one in enumerate(requests)),
         ]
         assert all(len(one) >= HEADER.size for one in packets)
@@ -117,17 +140,29 @@ def connections() -> list[bytes]:
     ]  # fmt: skip
 
 
+def records() -> bytes:
+    """Fourteen, of all kinds."""
+    from stepscope.wire.records import RECORD
+
+    return b"".join(
+        RECORD.pack(kind, flags, 3, 0, 1, 2, 3, 4, 5, 6)
+        for kind in range(1, 8) for flags in (0, 1)
+    )  # fmt: skip
+
+
 def requests() -> list[bytes]:
     said = Hello("j", "s", "h", 0, 2, 0, 1, 1, 9, 9, 1, AtRisk(1, 9, {"steps": 2}))
     (names,) = encode_names(Names({0: "a"}, (GroupInfo("0", "dp", (0, 1, 7)),), {"dp": 2}))
-    hurry = control.encode_hurry(control.Hurry(1.5))
+    hurry, confirmed = control.encode_hurry(control.Hurry(1.5)), control.encode_losses_stored()
     return [
         control.encode_exited(7, -9), control.encode_flush("j"), control.encode_follow("j"),
         control.encode_events("j", 3), control.encode_relayed(2),
         control.encode_counters(10.0, 2.0), control.encode_counted(control.Counted(5, 1, ("x",))),
         control.encode_parent(3, 4), control.encode_leaving(control.Leaving("E: f")),
         control.encode_stored("j"), control.encode_flushed("j", "disk full", ("a note",)),
-        hurry, pack(PacketKind.CONTROL, hurry, 1, 0), encode_hello(said), names,
+        *(one for payload in (hurry, confirmed)
+          for one in (payload, pack(PacketKind.CONTROL, payload, 1, 0))),
+        encode_hello(said), names,
     ]  # fmt: skip
 
 

@@ -1,37 +1,44 @@
-// Feeds mutated traces to the scanner, which reads bytes of others, under sanitizers.
+// Fuzzes the scanner of traces, whose bytes are others', and the packing of rows.
 //
-//     scanner SECONDS SEED FILE_OF_EVENTS
+//     0             1           2
+//     | piece size  | row width | the events of a trace, after the opening bracket …
+//     (both less one)
 #include "scanner.hpp"
 
+#include <algorithm>
+
 #include "deflate.hpp"
-#include "mutation.hpp"
 
 using stepscope::Kind;
 using stepscope::Scanner;
-using stepscope::fuzz::below;
 
 namespace {
 
-void parse(const std::string& text) {
+// Pieces of one size, so that chunks end anywhere within an event.
+void scan(std::string_view events, std::size_t piece) {
     Scanner scanner(
         {{"kernel", Kind::device}, {"cpu_op", Kind::cpu}, {"user_annotation", Kind::mark}},
         {"nccl:"});
-    for (std::size_t at = 0; at < text.size();) {
-        const std::string piece = text.substr(at, 1 + below(text.size()));  // ends are checked
-        at += piece.size();
-        if (!scanner.feed(piece)) break;
+    for (std::size_t at = 0; at < events.size(); at += piece) {
+        // a copy of its own, so that the sanitizer sees a read behind its end
+        if (!scanner.feed(std::string(events.substr(at, piece)))) break;
     }
     scanner.finish();
     for (std::size_t kind = 0; kind < stepscope::KINDS; ++kind)
         stepscope::in_order(scanner.table(static_cast<Kind>(kind)));
-    if (!text.empty()) stepscope::deflate_rows(text, 1);
+}
+
+void pack(std::string_view data, std::size_t row) {
+    const std::size_t rows = data.size() / row;
+    if (rows > 0) stepscope::deflate_rows(std::string(data.substr(0, rows * row)), row);
 }
 
 }  // namespace
 
-int main(int count, char** given) {
-    if (count != 4) return 2;
-    std::ifstream file(given[3], std::ios::binary);
-    const std::string sample{std::istreambuf_iterator<char>(file), {}};
-    stepscope::fuzz::feed(given[1], given[2], sample, parse);
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+    if (size < 2) return 0;
+    const std::string_view text(reinterpret_cast<const char*>(data + 2), size - 2);
+    scan(text, 1 + std::size_t{data[0]});
+    pack(text, 1 + std::size_t{data[1]});
+    return 0;
 }

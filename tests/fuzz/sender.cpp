@@ -1,14 +1,15 @@
-// Feeds mutated bytes to the code inside of ranks that reads bytes of others, under sanitizers:
-// packets of the processor, variables of launchers, command lines, names of kernels; and to the
-// check of records, with which the processor reads packets of ranks.
-//
-//     sender SECONDS SEED
+// Fuzzes the code inside of ranks that reads bytes of others: packets of the processor, variables
+// of launchers, command lines, names of kernels; and the check of records, with which the processor
+// reads packets of ranks. Each is given the whole input. Words in it are ended by zeros; the first
+// ones are the variables' values, empty for one that is not set.
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdio>
 #include <cstdlib>
-#include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "../../native/cupti/selection.hpp"
@@ -16,21 +17,16 @@
 #include "../../native/sender/identity.hpp"
 #include "../../native/sender/names.hpp"
 #include "../../native/sender/text.hpp"
-#include "mutation.hpp"
 #include "records.hpp"
 
 using stepscope::Connection;
 using stepscope::Header;
 using stepscope::Packet;
-using stepscope::fuzz::below;
 
 namespace {
 
 constexpr std::uint32_t MAGIC = 0x70635353;
 constexpr std::int64_t LIMIT = std::int64_t{1} << 61;
-const std::string SAMPLE = std::string("{\"watch\": \"j\", \"nccl_events\": 65536}") + '\0' +
-                           "python3" + '\0' + "-X" + '\0' + "dev" + '\0' + "-m" + '\0' +
-                           "torch.distributed.run" + '\0' + "3\xC3\xA9\xF0\x9F\x9A\x80";
 
 void require(bool holds) {
     if (!holds) std::abort();
@@ -43,16 +39,13 @@ class Talk {
         sockaddr_un address{};
         address.sun_family = AF_UNIX;
         std::snprintf(address.sun_path, sizeof address.sun_path, "%s/socket", folder_.c_str());
-        listening_ = ::socket(AF_UNIX, SOCK_SEQPACKET, 0);
+        const int listening = ::socket(AF_UNIX, SOCK_SEQPACKET, 0);
         const auto* bound = reinterpret_cast<const sockaddr*>(&address);
-        require(::bind(listening_, bound, sizeof address) == 0 && ::listen(listening_, 1) == 0);
+        require(::bind(listening, bound, sizeof address) == 0 && ::listen(listening, 1) == 0);
         require(connection_.open());
-        other_ = ::accept(listening_, nullptr, nullptr);
-    }
-    ~Talk() {
-        ::close(other_);
-        ::close(listening_);
-        ::unlink((folder_ + "/socket").c_str());
+        other_ = ::accept(listening, nullptr, nullptr);
+        ::close(listening);
+        ::unlink(address.sun_path);
         ::rmdir(folder_.c_str());
     }
 
@@ -73,7 +66,7 @@ class Talk {
 
     std::string folder_;
     Connection connection_;
-    int listening_ = -1, other_ = -1;
+    int other_ = -1;
 };
 
 std::string packet(const std::string& payload) {
@@ -81,7 +74,7 @@ std::string packet(const std::string& payload) {
     return std::string(reinterpret_cast<const char*>(&header), sizeof header) + payload;
 }
 
-std::vector<std::string> words(const std::string& text) {
+std::vector<std::string> words_of(const std::string& text) {
     std::vector<std::string> found;
     for (std::size_t at = 0; at < text.size();) {
         const std::size_t end = std::min(text.find('\0', at), text.size());
@@ -91,40 +84,60 @@ std::vector<std::string> words(const std::string& text) {
     return found;
 }
 
-void as_environment(const std::vector<std::string>& values) {
-    static const char* const keys[] = {"RANK",           "WORLD_SIZE",      "STEPSCOPE_JOB",
-                                       "STEPSCOPE_HOST", "STEPSCOPE_OWNER", "SLURM_PROCID"};
+// Makes the first words the whole environment, and returns the others. setenv would keep every
+// value that there ever was.
+std::vector<std::string> without_variables(const std::vector<std::string>& words) {
+    static const char* const keys[] = {"RANK",
+                                       "WORLD_SIZE",
+                                       "LOCAL_RANK",
+                                       "SLURM_PROCID",
+                                       "TORCHELASTIC_RESTART_COUNT",
+                                       "STEPSCOPE_JOB",
+                                       "STEPSCOPE_STORE",
+                                       "STEPSCOPE_HOST",
+                                       "STEPSCOPE_SOCKET",
+                                       "STEPSCOPE_OWNER",
+                                       "STEPSCOPE_CUPTI_OWNER"};
+    static std::vector<std::string> lines;
+    static std::vector<char*> pointers;
+    lines.clear();
+    pointers.clear();
+    std::size_t at = 0;
     for (const char* key : keys) {
-        const std::string& value = values.empty() ? std::string() : values[below(values.size())];
-        below(3) == 0 ? ::unsetenv(key) : ::setenv(key, value.c_str(), 1);
+        if (at == words.size()) break;
+        if (!words[at].empty()) lines.push_back(std::string(key) + '=' + words[at]);
+        ++at;
     }
-    ::setenv("STEPSCOPE_SOCKET", "/nowhere", 1);
+    for (std::string& line : lines) pointers.push_back(line.data());
+    pointers.push_back(nullptr);
+    environ = pointers.data();
+    return {words.begin() + static_cast<std::ptrdiff_t>(at), words.end()};
 }
 
-void parse(Talk& talk, const std::string& text) {
-    const std::string heard = talk.heard(below(2) == 0 ? packet(text) : text);
-    stepscope::number_in(heard, "nccl_events", -1);
-    const std::vector<std::string> found = words(text);
-    as_environment(found);
-    const stepscope::Identity who = stepscope::from_environment();
-    require(who.rank >= 0 && who.world_size > who.rank);
-    require(stepscope::hello_of(who, "nccl", {1, 2}).front() == '{');
-    stepscope::cupti::refusal(found);
+void name(const std::vector<std::string>& words) {
     stepscope::Names names;
-    for (const std::string& word : found) names.number(word);
+    for (const std::string& word : words) names.number(word);
     for (std::size_t first = 0; first < names.size();) {
         const std::size_t before = first;
         names.told_from(first, stepscope::MOST_PAYLOAD_BYTES);
         require(first > before);
     }
-    stepscope::survey(text, LIMIT);
 }
 
 }  // namespace
 
-int main(int count, char** given) {
-    if (count != 3) return 2;
-    Talk talk;
-    stepscope::fuzz::feed(given[1], given[2], SAMPLE,
-                          [&](const std::string& text) { parse(talk, text); });
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+    static Talk talk;
+    const std::string text(reinterpret_cast<const char*>(data), size);
+    stepscope::number_in(talk.heard(text), "nccl_events", -1);
+    const std::string request = talk.heard(packet(text));
+    for (const char* key : {"nccl_events", "losses_stored"}) stepscope::number_in(request, key, -1);
+    const std::vector<std::string> command_line = without_variables(words_of(text));
+    const stepscope::Identity who = stepscope::from_environment();
+    require(who.rank >= 0 && who.world_size > who.rank);
+    require(stepscope::hello_of(who, "nccl", {1, 2}).front() == '{');
+    stepscope::cupti::refusal(command_line);
+    name(command_line);
+    stepscope::survey(text, LIMIT);
+    return 0;
 }

@@ -14,6 +14,8 @@ from stepscope.processor.state.host_state import HostState
 from stepscope.store.bounds import within
 from stepscope.store.decode import approximate_rows, decode
 from stepscope.store.fragments import parse_job
+from stepscope.store.merged import claims_in, counting_rows, shares
+from stepscope.store.merging import merge, piece_in
 from stepscope.trace import TABLES
 from stepscope.wire import control
 from stepscope.wire.frames import decode_hello, decode_names
@@ -45,11 +47,27 @@ def job(data: bytes) -> None:
 
 
 def parquet(data: bytes) -> None:
-    """A table; the first byte says which."""
-    table = list(TABLES)[data[0] % len(TABLES)] if data else "steps"
-    approximate_rows(data[1:])
+    """A table; the first byte says which, and from 128 on that it is a merged file."""
+    first, file = (data[0], data[1:]) if data else (0, b"")
+    table = list(TABLES)[first % 128 % len(TABLES)]
+    approximate_rows(file)
     with contextlib.suppress(FormatError):
-        within(decode(table, data[1:]))
+        if first < 128:
+            within(decode(table, file))
+        else:
+            piece_in(f"{table}/{samples.MERGED}", file)
+
+
+def claims(data: bytes) -> None:
+    """What the metadata of a merged file says, and merging it with a small one."""
+    small, path = "steps/recorder=a/0.parquet", f"steps/{samples.MERGED}"
+    with contextlib.suppress(FormatError):
+        file = samples.merged_file(data)
+        found = claims_in(file)
+        for share in shares([small, path, *found.rows], {path: found}).values():
+            counting_rows("steps", path, file, share)
+        pieces = [piece_in(path, file), piece_in(small, samples.small_file())]
+        merge("steps", [one for one in pieces if one is not None])
 
 
 def packets(data: bytes) -> None:
@@ -76,6 +94,7 @@ def requests(data: bytes) -> None:
             answer(view)
     with contextlib.suppress(WireError):
         control.decode_hurry(data)
+        control.decode_losses_stored(data)
 
 
 def dump(data: bytes) -> None:
@@ -137,6 +156,7 @@ def scenario(data: bytes) -> None:
 TARGETS: Mapping[str, Target] = {
     "job": Target(job, lambda: [samples.a_job()]),
     "parquet": Target(parquet, samples.tables),
+    "claims": Target(claims, lambda: samples.CLAIMS),
     "packets": Target(packets, samples.connections),
     "requests": Target(requests, samples.requests),
     "dump": Target(dump, samples.dumps),

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from stepscope.collect import identity
+from stepscope.wire.control import encode_losses_stored
 from stepscope.wire.frames import Hello, PacketKind, pack
 from stepscope.wire.records import RecordKind
 from tests.collect.listener import Heard, Listener, rows
@@ -46,6 +47,16 @@ def test_it_says_who_it_is_as_python_does(listener: Listener, start: Start, driv
         **who, pid=pid, thread_id=pid, wall_ns=clocks[0], mono_ns=clocks[1], source="cupti"
     )
     assert hello.wall_ns > hello.mono_ns > 0
+    process.end()
+
+
+def test_a_rank_that_no_world_could_hold_is_none(
+    listener: Listener, start: Start, driver: Path
+) -> None:
+    process = start(driver, RANK=str(2**31 - 1), SLURM_PROCID="3")
+    process.ask("start", "cupti", 16)
+    (hello,) = listener.accept().read_until(lambda heard: bool(heard.hellos)).hellos
+    assert (hello.rank, hello.world_size) == (3, 4)
     process.end()
 
 
@@ -171,6 +182,18 @@ def test_a_processor_that_died_is_told_what_may_be_lost(
 
     (hello,) = heard.hellos
     assert hello.at_risk is not None and dict(hello.at_risk.rows) == {"kernels": 12}
+
+    second.close()  # at once, so it may not have stored that
+    third = listener.accept()
+    (hello,) = third.read_until(lambda heard: bool(heard.hellos)).hellos
+    assert hello.at_risk is not None and dict(hello.at_risk.rows) == {"kernels": 15}
+
+    third.connection.send(pack(PacketKind.CONTROL, encode_losses_stored(), 1, 0))
+    process.ask("kernels", 1, 1)
+    third.read_until(rows(1))
+    third.close()
+    (hello,) = listener.accept().read_until(lambda heard: bool(heard.hellos)).hellos
+    assert hello.at_risk is not None and dict(hello.at_risk.rows) == {"kernels": 1}
     assert "thread 0" in heard.names.values(), "names are told anew"
     process.end()
 

@@ -70,8 +70,8 @@ class Daemon:
 
     def connect(self, *packets: bytes) -> socket.socket:
         line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        line.settimeout(PATIENCE_SECONDS)
         line.connect(str(self.path))
+        line.settimeout(PATIENCE_SECONDS)
         for packet in packets:
             line.send(packet)
         return line

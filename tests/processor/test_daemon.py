@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import select
 import signal
 import subprocess
 import threading
@@ -13,8 +15,8 @@ import pytest
 from stepscope.processor.daemon import Processor
 from stepscope.processor.settings import Settings
 from stepscope.trace import Host, ProcessGroup
-from stepscope.wire.control import decode_hurry, encode_parent
-from stepscope.wire.frames import MAX_PACKET_BYTES, GroupInfo, PacketKind, pack
+from stepscope.wire.control import decode_hurry, decode_losses_stored, encode_parent
+from stepscope.wire.frames import MAX_PACKET_BYTES, AtRisk, GroupInfo, PacketKind, pack
 
 from .daemons import Daemon, command, ints, read, strings, wait_for
 from .producers import OFFSET_NS, Producer
@@ -101,9 +103,27 @@ def test_a_flush_is_answered_when_everything_is_stored(daemon: Daemon, tmp_path:
 
 
 def test_a_flush_of_an_unknown_job_is_answered_too(daemon: Daemon) -> None:
-    assert daemon.flush("no such job") == {
-        "flushed": "no such job", "trouble": "nothing was recorded of no such job",
-    }  # fmt: skip
+    answer = daemon.flush("no such job")
+    assert answer["flushed"] == "no such job"
+    assert answer["trouble"].startswith("nothing was recorded of no such job: no process that")
+
+
+def test_losses_are_stored_at_once_and_that_is_confirmed(daemon: Daemon, tmp_path: Path) -> None:
+    """A rank names them to every next processor until one has."""
+    producer = Producer(job="lost", store=str(tmp_path))
+    with daemon.connect(producer.hello(AtRisk(10, 20, {"phases": 3}))) as line:
+        assert decode_losses_stored(line.recv(MAX_PACKET_BYTES))
+        assert ints(tmp_path / "lost", "losses", "rows") == [3]
+
+
+def test_losses_that_cannot_be_stored_are_not_confirmed(daemon: Daemon, tmp_path: Path) -> None:
+    (tmp_path / "lost").write_text("a file where the job's folder should be")
+    producer = Producer(job="lost", store=str(tmp_path))
+    with daemon.connect(producer.hello(AtRisk(10, 20, {"phases": 3}))) as line:
+        assert daemon.flush("lost")["trouble"]
+        assert not select.select([line], [], [], 0)[0]
+        (tmp_path / "lost").unlink()
+        assert decode_losses_stored(line.recv(MAX_PACKET_BYTES)), "once the store is there"
 
 
 def test_the_list_of_outstanding_operators_is_replaced_and_removed(
@@ -161,9 +181,13 @@ def test_a_repeated_invalid_connection_is_logged_once(daemon: Daemon) -> None:
     assert len(daemon.log_of("magic is 0x20656874")) == 1
 
 
-def test_many_silent_connections(daemon: Daemon) -> None:
-    for _ in range(50):
-        daemon.connect().close()
+def test_ranks_are_served_beside_500_silent_connections(daemon: Daemon, tmp_path: Path) -> None:
+    producer, packets = _rank(tmp_path, "served")
+    with contextlib.ExitStack() as held:
+        for _ in range(500):
+            held.enter_context(daemon.connect())
+        with daemon.connect(*packets, _trained(producer)):
+            wait_for(lambda: len(ints(tmp_path / "served", "steps", "step")) == 12, "steps")
     assert daemon.is_alive
 
 

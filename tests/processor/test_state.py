@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from stepscope.processor.instructions import (
     Append,
+    Confirm,
     Instruction,
     JobKnown,
     OpenOps,
@@ -268,6 +269,8 @@ def test_rows_at_risk_are_losses() -> None:
             "rows": [3, 2],
         }
     ]
+    (confirm,) = only(Confirm, out)
+    assert out.index(confirm) > [type(it) for it in out].index(Append), "once that is stored"
 
 
 def test_counters_are_hardware_and_dropped_rows_are_losses(story: Story) -> None:

@@ -60,4 +60,5 @@ def test_a_killed_rank_is_named_under_torchrun_which_ends_the_others(jobs: Jobs)
     assert (status, diagnosis["ranks"]) == (1, 2)
     (verdict,) = diagnosis["verdicts"]
     assert (verdict["kind"], verdict["ranks"], verdict["cause"]) == ("hang", [1], "unknown")
+    assert any("main (" in frame for frame in verdict["stack"]), "its last one"
     assert "rank 1 was killed (SIGKILL)" in finished.stderr

@@ -3,7 +3,8 @@
 The training thread only appends to the queue. If it is full, records are dropped and counted by
 table. The sender's thread wakes a few times a second, never blocks on the socket, and reconnects
 for as long as the process lives. What it sent just before a connection broke may not have been
-stored, so the next hello reports those rows as at risk. When a rank has stopped, the processor asks
+stored, so the next hello reports those rows as at risk, and each one after it until a processor
+confirms that it has stored that. When a rank has stopped, the processor asks
 the others to send sooner ("hurry").
 """
 
@@ -21,9 +22,9 @@ from dataclasses import dataclass
 from stepscope.collect.connection import connect
 from stepscope.collect.descriptors import OwnSocket, Wake
 from stepscope.collect.guard import Tally, guarded, report
-from stepscope.wire.control import decode_hurry
+from stepscope.wire.control import decode_hurry, decode_losses_stored
 from stepscope.wire.frames import MAX_PACKET_BYTES, MAX_RECORDS, AtRisk, PacketKind, pack
-from stepscope.wire.records import RECORD, TABLE_OF_KIND, RecordKind
+from stepscope.wire.records import RECORD, TABLE_OF_KIND, EventKind, RecordKind
 
 QUEUE_RECORDS = 65_536
 """4 MiB of records: enough for minutes of an ordinary job while the processor is away."""
@@ -34,8 +35,9 @@ HURRIED_LOOK_SECONDS = 0.01
 FLUSH_SECONDS = 0.5
 """A busy rank waits at least this long: a flush costs as much as the records of three steps."""
 RECONNECT_SECONDS = 1.0
-AT_RISK_NS = 3_000_000_000
-"""The processor stores at least this often; younger rows may be lost if it dies."""
+AT_RISK_NS = 15_000_000_000
+"""Younger rows may be lost if the processor dies: it holds some for 8 s (`KERNEL_DELAY_NS`), stores
+at least every 5 s, and may take 2 s to write."""
 EXIT_SECONDS = 1.0
 _EXIT_TURN_SECONDS = 0.01
 # a script may have restored SIGPIPE's default action: a dead processor would then end the training
@@ -143,9 +145,9 @@ class Sender:
         self._packet = 0
         self._dropped_told = 0
         self._retry_at = 0.0
-        self._recent: deque[tuple[int, bytes]] = deque()
-        self._named: list[tuple[int, bytes]] = []
-        self._named_ns = 0
+        self._recent: deque[tuple[int, bytes, bytes]] = deque()
+        self._named: AtRisk | None = None
+        self._unstored: AtRisk | None = None
         self._urgent: deque[tuple[PacketKind, bytes]] = deque()
         self._wake = Wake()
         self._hurried_until = 0.0
@@ -219,10 +221,12 @@ class Sender:
             return
         except OSError:
             data = b""
-        if data:
-            self._hurried_until = time.monotonic() + decode_hurry(data).seconds
-        else:
+        if not data:
             self._disconnect()
+        elif decode_losses_stored(data):
+            self._named = None
+        else:
+            self._hurried_until = time.monotonic() + decode_hurry(data).seconds
 
     def _finish(self, deadline: float) -> None:
         """Sends the last records, which may need more room than the socket has at once."""
@@ -265,13 +269,11 @@ class Sender:
         return own
 
     def _disconnect(self) -> None:
-        """A processor that died soon after we sent the rows at risk may not have stored them."""
+        """A processor that has not confirmed which rows are lost is not the last to hear of it."""
         if self._socket is not None:
             self._socket.close()
         self._socket = None
-        if time.monotonic_ns() - self._named_ns < AT_RISK_NS:
-            self._recent.extendleft(reversed(self._named))
-        self._named.clear()
+        self._unstored, self._named = _together(self._unstored, self._named), None
 
     def _send_all(self) -> None:
         while self._urgent:
@@ -279,7 +281,7 @@ class Sender:
             self._send(kind, payload)
             self._urgent.popleft()
             if kind == PacketKind.HELLO:  # it reports the rows at risk
-                self._named, self._named_ns = list(self._recent), time.monotonic_ns()
+                self._named, self._unstored = self._at_risk(), None
                 self._recent.clear()
         while records := self._queue.take(MAX_RECORDS):
             payload = b"".join(records)
@@ -302,20 +304,41 @@ class Sender:
         self._dropped_told = dropped
 
     def _remember(self, payload: bytes) -> None:
-        """Remembers the first byte of each record, which is its kind."""
+        """Remembers each record's kind and flags, one byte of each."""
         now = time.monotonic_ns()
-        self._recent.append((now, payload[:: RECORD.size]))
+        self._recent.append((now, payload[:: RECORD.size], payload[2 :: RECORD.size]))
         while self._recent[0][0] < now - AT_RISK_NS:
             self._recent.popleft()
 
     def _at_risk(self) -> AtRisk | None:
         if not self._recent:
-            return None
-        kinds = Counter(b"".join(kinds for _, kinds in self._recent))
-        rows: Counter[str] = Counter()
-        for kind, count in kinds.items():
+            return self._unstored
+        sent: Counter[tuple[int, int]] = Counter()
+        for _, kinds, flags in self._recent:
+            sent.update(zip(kinds, flags, strict=True))
+        risk = AtRisk(self._recent[0][0], self._recent[-1][0], _rows(sent))
+        return _together(self._unstored, risk)
+
+
+def _rows(sent: Counter[tuple[int, int]]) -> Counter[str]:
+    """Rows by table of what was sent, by kind and flags.
+
+    A step has several events: a call of an optimizer ends it or, where none is called, a batch
+    begins it. So two optimizers make the count too high.
+    """
+    rows: Counter[str] = Counter()
+    ends_steps = (RecordKind.EVENT, EventKind.OPTIMIZER) in sent
+    for (kind, flags), count in sent.items():
+        if kind != RecordKind.EVENT or (flags == EventKind.OPTIMIZER) == ends_steps:
             rows[TABLE_OF_KIND[RecordKind(kind)]] += count
-        return AtRisk(self._recent[0][0], self._recent[-1][0], rows)
+    return rows
+
+
+def _together(earlier: AtRisk | None, later: AtRisk | None) -> AtRisk | None:
+    if earlier is None or later is None:
+        return earlier or later
+    rows = Counter(earlier.rows) + Counter(later.rows)
+    return AtRisk(earlier.start_ns, later.end_ns, rows)
 
 
 def leave_child_alone(disable: Callable[[], None]) -> None:

@@ -28,6 +28,7 @@ from stepscope.processor.folders.upkeep import Upkeep
 from stepscope.processor.hardware.sampler import adapters
 from stepscope.processor.instructions import (
     Append,
+    Confirm,
     Exited,
     Follow,
     Instruction,
@@ -67,6 +68,7 @@ from stepscope.wire.control import (
     encode_counted,
     encode_flushed,
     encode_hurry,
+    encode_losses_stored,
     encode_relayed,
 )
 from stepscope.wire.frames import MAX_PACKET_BYTES, PacketKind, pack
@@ -307,6 +309,15 @@ class Processor:
         if it.table == "steps":
             self._counters.stepped(it.job, it.rows["step"])
 
+    def _confirm(self, it: Confirm) -> None:
+        line = self._connections[it.connection]
+
+        def confirm() -> None:
+            with contextlib.suppress(OSError):  # it is gone: it names them again
+                line.send(pack(PacketKind.CONTROL, encode_losses_stored(), os.getpid(), 0))
+
+        self._jobs.once_stored(it.job, confirm)
+
     def _store(self, job: str, table: str, rows: Rows) -> None:
         self._jobs.append(job, table, rows)
         self._reporting.note(job, table, rows)
@@ -414,6 +425,7 @@ class Processor:
 
     _handlers: dict[type, Callable[[Processor, Any], None]] = {  # noqa: RUF012 - never written
         Append: _append,
+        Confirm: _confirm,
         OpenOps: _open_ops,
         JobKnown: _job_known,
         Watch: _watch,

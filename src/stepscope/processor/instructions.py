@@ -21,6 +21,14 @@ class Append:
 
 
 @dataclass(frozen=True)
+class Confirm:
+    """Once everything appended so far is stored, confirm to a producer that its losses are."""
+
+    connection: int
+    job: str
+
+
+@dataclass(frozen=True)
 class OpenOps:
     """All outstanding operators of a job on this host; replaces the previous list."""
 
@@ -148,6 +156,7 @@ class SampleCounters:
 Instruction = (
     Stalled
     | Append
+    | Confirm
     | OpenOps
     | JobKnown
     | Watch

@@ -33,6 +33,7 @@ COLUMN = "merged_from"
 """An index into the claims, int32."""
 _KEY = b"stepscope.merged"
 """Key of the claims, as JSON, in the Parquet file's metadata."""
+_MOST_ROWS = (1 << 63) - 1
 _TRAILER = struct.Struct("<I4s")
 _USUAL_FOOTER = 1 << 16
 """Large enough for the claims of a thousand files."""
@@ -70,11 +71,26 @@ def claims_in(data: bytes) -> Claims:
         FormatError: it has no readable claims.
     """
     try:
-        said = json.loads((pq.read_metadata(pa.BufferReader(data)).metadata or {})[_KEY])
-        rows = {str(path): int(count) for path, count in said["rows"].items()}
-        return Claims(rows, frozenset(map(str, said["stands_for"])))
-    except (pa.ArrowException, OSError, LookupError, TypeError, ValueError, AttributeError):
+        return claims_of((pq.read_metadata(pa.BufferReader(data)).metadata or {})[_KEY])
+    except (pa.ArrowException, OSError, LookupError, ValueError):
         raise FormatError("is named like a merged file but has no readable claims") from None
+
+
+def claims_of(text: bytes) -> Claims:
+    """Reads what a merged file's metadata says.
+
+    Raises:
+        ValueError: it is not as `Claims` writes it, or has numbers that count no rows.
+    """
+    try:
+        said = json.loads(text)
+        rows = {str(path): int(count) for path, count in said["rows"].items()}
+        stands_for = frozenset(map(str, said["stands_for"]))
+    except (LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as cause:
+        raise ValueError(str(cause)) from None
+    if not all(0 <= count <= _MOST_ROWS for count in rows.values()):
+        raise ValueError("impossible numbers of rows")
+    return Claims(rows, stands_for)
 
 
 def stored_claims(location: Location, entry: Entry) -> Claims | None:
@@ -129,18 +145,21 @@ def counting_rows(table: str, path: str, data: bytes, share: Share) -> pa.Table:
     """
     rows = decode(table, data, hive_keys(path)).slice(share.skip)
     if share.without:
-        rows = rows.filter(pa.array(~np.isin(origins(data), list(share.without))))
+        origin = origins(data, rows.num_rows)
+        rows = rows.filter(pa.array(~np.isin(origin, list(share.without))))
     return rows
 
 
-def origins(data: bytes) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """The index of the claim that each row of a merged file belongs to.
+def origins(data: bytes, rows: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """The index of the claim that each of its `rows` belongs to, in a merged file.
 
     Raises:
-        FormatError: it has no such column.
+        FormatError: it has no such column, or not one index per row.
     """
     try:
         column: Any = pq.read_table(pa.BufferReader(data), columns=[COLUMN])[COLUMN]
-        return np.asarray(column.to_numpy(), np.int64)
+        if pa.types.is_integer(column.type) and not column.null_count and len(column) == rows:
+            return np.asarray(column.to_numpy(), np.int64)
     except (pa.ArrowException, OSError, LookupError, TypeError, ValueError):
-        raise FormatError(f"is a merged file without a usable column {COLUMN}") from None
+        pass
+    raise FormatError(f"is a merged file without a usable column {COLUMN}")

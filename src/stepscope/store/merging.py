@@ -39,20 +39,32 @@ def piece_of(location: Location, path: str) -> Piece | None:
     """Reads a file; None if it is gone, damaged, or has unknown columns."""
     data = location.get(path)
     try:
-        return None if data is None else _piece(path, data)
+        return None if data is None else piece_in(path, data)
     except FormatError:
         return None
 
 
-def _piece(path: str, data: bytes) -> Piece | None:
+def piece_in(path: str, data: bytes) -> Piece | None:
+    """What a file's bytes hold; None if there are unknown columns, which would be lost.
+
+    Raises:
+        FormatError: it is damaged.
+    """
     table = path.partition("/")[0]
     rows = decode(table, data, hive_keys(path))
     known = {*TABLES[table].columns, COLUMN}
     if not known.issuperset(pq.read_schema(pa.BufferReader(data)).names):
         return None
     if is_merged(path):
-        return Piece(path, rows, claims_in(data), origins(data))
+        return Piece(path, rows, *_sources(data, rows.num_rows))
     return Piece(path, rows, None, np.zeros(rows.num_rows, np.int64))
+
+
+def _sources(data: bytes, rows: int) -> tuple[Claims, NDArray[np.int64]]:
+    claims, origin = claims_in(data), origins(data, rows)
+    if rows and not 0 <= origin.min() <= origin.max() < len(claims.rows):
+        raise FormatError("is a merged file with rows of files that it does not claim")
+    return claims, origin
 
 
 def merge(table: str, pieces: Sequence[Piece]) -> pa.Table:

@@ -42,14 +42,25 @@ def decode_hurry(data: bytes) -> Hurry:
     Raises:
         WireError: it is not a packet, or its payload is not a JSON object.
     """
-    header, payload = unpack(data)
-    if header.kind != PacketKind.CONTROL:
-        raise WireError(f"a {header.kind.name} packet sent to a producer")
-    seconds = _object(payload).get("hurry_seconds", 0.0)
+    seconds = _for_producer(data).get("hurry_seconds", 0.0)
     if type(seconds) not in (int, float) or (type(seconds) is float and math.isnan(seconds)):
         raise WireError("hurry_seconds is not a number")
     # capped first: no float holds an integer of 400 digits
     return Hurry(float(min(max(seconds, 0.0), _LONGEST_SECONDS)))
+
+
+def encode_losses_stored() -> bytes:
+    """The confirmation that the rows which a producer's hello named as lost are stored as such."""
+    return json.dumps({"losses_stored": 1}).encode()
+
+
+def decode_losses_stored(data: bytes) -> bool:
+    """Whether a packet for a producer is this confirmation.
+
+    Raises:
+        WireError: as `decode_hurry`.
+    """
+    return _for_producer(data).get("losses_stored") == 1
 
 
 def encode_flush(job: str) -> bytes:
@@ -234,6 +245,13 @@ def decode_flushed(payload: memoryview) -> str | None:
         raise WireError("not a reply to a request to store a job")
     trouble = answer.get("trouble")
     return None if trouble is None else str(trouble)
+
+
+def _for_producer(data: bytes) -> dict[str, Any]:
+    header, payload = unpack(data)
+    if header.kind != PacketKind.CONTROL:
+        raise WireError(f"a {header.kind.name} packet sent to a producer")
+    return _object(payload)
 
 
 def _object(payload: memoryview) -> dict[str, Any]:

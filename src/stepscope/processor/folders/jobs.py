@@ -25,6 +25,10 @@ RETIRE_SECONDS = 600.0
 """A job without producers for ten minutes has ended; until then it may be restarting."""
 _IDLE_SECONDS = 60.0
 """The pause while there is no job."""
+_UNHEARD = (
+    ": no process that imports torch reported; Python's -I, -E and -S, and a PYTHONPATH that a "
+    "script sets, hide stepscope's start-up"
+)
 NO_OPEN_OPS: Rows = {column: [] for column in TABLES["comm_ops"].columns}
 
 
@@ -43,6 +47,7 @@ class JobFolders:
         self._done: list[JobFolder] = []
         self._due: dict[str, float] = {}
         self._hurried: set[str] = set()
+        self._once_stored: dict[str, list[Callable[[], None]]] = {}
         self._lived_at: dict[str, float] = {}
         self._lock = threading.Lock()
         self._wake = threading.Event()
@@ -94,6 +99,7 @@ class JobFolders:
             for job in gone:
                 self._done.append(self._folders.pop(job))
                 self._due.pop(job, None)
+                self._once_stored.pop(job, None)
         for job in gone:
             del self._stores[job], self._lived_at[job]
         if gone:
@@ -126,6 +132,13 @@ class JobFolders:
                 self._hurried.add(job)
         self._wake.set()
 
+    def once_stored(self, job: str, then: Callable[[], None]) -> None:
+        """Calls it, on another thread, once everything appended so far is stored, which is at once
+        if the store can be written."""
+        with self._lock:
+            self._once_stored.setdefault(job, []).append(then)
+        self.hurry(job)
+
     def flush(self, job: str, timeout: float) -> str | None:
         """Stores everything of a job; returns a message if that did not succeed in time."""
         with self._turn:
@@ -134,7 +147,7 @@ class JobFolders:
             done = self._turn.wait_for(lambda: self._turns >= wanted or self._poke(), timeout)
         folder = self._folders.get(job)
         if folder is None:
-            return f"nothing was recorded of {job}"
+            return f"nothing was recorded of {job}" + ("" if job in self._stores else _UNHEARD)
         return folder.status.error if done else f"{folder.location} does not respond"
 
     def notes(self, job: str) -> tuple[str, ...]:
@@ -179,12 +192,22 @@ class JobFolders:
                     self._due[job] = time.monotonic() + self._flush_seconds(folder)
                 hurried = job in self._hurried
                 self._hurried.discard(job)
+                waiting = self._once_stored.pop(job, [])
             folder.store()
             self._stored(job)
+            self._call(job, waiting, folder)
             folder.draw(put_off=hurried)  # another request may follow, which drawing would delay
         with self._turn:
             self._turns += 1
             self._turn.notify_all()
+
+    def _call(self, job: str, waiting: list[Callable[[], None]], folder: JobFolder) -> None:
+        if folder.status.ok:
+            for then in waiting:
+                then()
+        elif waiting:
+            with self._lock:
+                self._once_stored.setdefault(job, []).extend(waiting)
 
     def _flush_seconds(self, folder: JobFolder) -> float:
         local = folder.location.is_local

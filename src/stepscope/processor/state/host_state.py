@@ -15,6 +15,7 @@ import numpy as np
 from stepscope.errors import WireError
 from stepscope.processor.instructions import (
     Append,
+    Confirm,
     Exited,
     Follow,
     Instruction,
@@ -215,6 +216,7 @@ class HostState:
             offset = hello.wall_ns - hello.mono_ns
             rank = self.producers[connection].rank
             out.append(Append(hello.job, "losses", observed.losses(rank, hello.at_risk, offset)))
+            out.append(Confirm(connection, hello.job))
         if is_native(hello):
             return out
         return [*out, Watch(hello.job, hello.rank, hello.pid, hello.thread_id, hello.host)]
