@@ -16,6 +16,7 @@ from stepscope.diagnose.detect.desync import Desync
 from stepscope.diagnose.detect.gc_turns import GcTurns
 from stepscope.diagnose.detect.hang import Hang
 from stepscope.diagnose.detect.imbalance import StageImbalance, UnequalWork
+from stepscope.diagnose.detect.lasting_ranks import LastingRanks
 from stepscope.diagnose.detect.mismatch import Mismatch
 from stepscope.diagnose.detect.network import SlowGroups, SlowLinks
 from stepscope.diagnose.detect.own_past import OwnPast
@@ -62,6 +63,8 @@ SLOW_RANKS: tuple[Detector, ...] = (
     GcStorms(),
     OwnPast(),
 )
+RANKS_BY_NAME: tuple[Detector, ...] = (LastingRanks(),)
+"""Detectors of slow ranks that run only by name; what they find is explained and weighed, too."""
 SLOW_NETWORK: tuple[Detector, ...] = (SlowGroups(), SlowLinks(), SlowTransfers(), SlowExchange())
 SLOW_KERNELS: tuple[Detector, ...] = (
     KernelStragglers(),
@@ -95,6 +98,7 @@ PUBLISHED: tuple[Detector, ...] = (
     ArgusL2Published(),
     ArgusL3Published(),
     SlowSingleKernels(),
+    *RANKS_BY_NAME,
 )
 """Detectors that run only by name: the papers' rules as printed, and variants of the default."""
 

@@ -175,7 +175,11 @@ class _Search:
 
     def _slow_ranks(self) -> Floats:
         """Ranks that take longer than their peers; what they cost in each step."""
-        found = [one for detector in registry.SLOW_RANKS for one in self._ask(detector, Slowdown)]
+        found = [
+            one
+            for detector in (*registry.SLOW_RANKS, *registry.RANKS_BY_NAME)
+            for one in self._ask(detector, Slowdown)
+        ]
         chosen = choose(found)
         self.let_go += chosen.explained
         allowed = accusable(self.job, _suspects(chosen.kept))
@@ -258,7 +262,7 @@ class _Search:
 
     def _others(self) -> None:
         """Methods of no stage: published forms, and other people's."""
-        known = {one.name for one in registry.DETECTORS}
+        known = {one.name for one in (*registry.DETECTORS, *registry.RANKS_BY_NAME)}
         for detector in (one for one in self.detectors if one.name not in known):
             found = self._ask(detector, Finding)
             self.unsteady += [one for one in found if isinstance(one, Unsteady)]

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.numeric.peers import above_peers
 from stepscope.diagnose.numeric.windows import LEAST_WINDOWS, window_width
 from stepscope.window import Floats, Ints, Mask
 
@@ -75,13 +76,7 @@ class Straggler:
 
 def log_ratios(own: Floats, groups: Sequence[Ints], pad_ns: float) -> Floats:
     """Log-ratio of every rank's own time to the median of its peers, column by column."""
-    logs = np.log(own + pad_ns)
-    ratios = np.full(own.shape, np.nan)
-    for size in sorted({len(group) for group in groups}):
-        members = np.stack([group for group in groups if len(group) == size])
-        values = logs[members]
-        ratios[members] = values - stats.leave_one_out_median(values)
-    return ratios
+    return above_peers(np.log(own + pad_ns), groups)
 
 
 @dataclass(frozen=True)
