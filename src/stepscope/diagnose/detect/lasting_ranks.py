@@ -4,8 +4,8 @@ Fault: a rank slower than its peers throughout, or in a stretch of steps.
 Paper: none; see `lasting`, which has one score in bits instead of the gates of `argus-l2`. It runs
 by name, beside the default, until it has been judged on as many real jobs. What it finds in the
 phases of one rank is merged here: the costliest phase gives the range and the evidence.
-Cost: see `lasting`, once for each phase. Cannot see: ranks that are slow in single steps
-(`transient`).
+Cost: a selection per group and step, and a few cumulative sums, for each phase.
+Cannot see: ranks that are slow in single steps (`transient`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ simulator."""
 
 
 class LastingRanks:
-    """Ranks that take longer than their peers for several steps, in one phase or all together."""
+    """Ranks that take longer than their peers, by evidence in bits instead of limits."""
 
     name = "lasting"
     needs = Needs("phases|comm_ops|steps", ranks=2)
