@@ -4,7 +4,7 @@
 
 Runs the job of `chaos_train.py` under `stepscope run` and notes every minute what the processor,
 `stepscope run` and all ranks hold: private memory (USS), threads, open files. In the end the last
-quarter of the time is compared with the third: before, everything fills, since the live diagnosis
+fifth of the time is compared with the third: before, everything fills, since the live diagnosis
 keeps half an hour of rows. Exit status 1: something grew by more than `GROWTH`, or the training's
 losses or exit status were not its own.
 """
@@ -30,11 +30,10 @@ GROWTH = 0.02
 """Share by which nothing may grow over half of the time. Our choice: above the scatter of single
 minutes."""
 EVERY_SECONDS = 60.0
-PARTS, WARM = 4, 2
-"""The quarters of the time, and how many of them are not compared: of two hours the first, in which
-lists with a limit fill and files are merged for the first time."""
+PARTS, WARM = 5, 2
+"""The fifths of the time, and how many of them are not compared: of two hours, 48 minutes."""
 LEAST = 2 * PARTS
-"""Samples without which no quarter has a median."""
+"""Samples without which no fifth has a median."""
 
 
 @dataclass(frozen=True)
@@ -112,10 +111,10 @@ def _report(samples: Sequence[Sample], faults: Sequence[str]) -> int:
         if len(own) < LEAST:
             grew.append(f"only {len(own)} samples of {who}")
             continue
-        quarter = len(own) // PARTS
+        fifth = len(own) // PARTS
         for name in ("private_mb", "threads", "files"):
-            warm = _median(own[WARM * quarter : (WARM + 1) * quarter], name)
-            last = _median(own[-quarter:], name)
+            warm = _median(own[WARM * fifth : (WARM + 1) * fifth], name)
+            last = _median(own[-fifth:], name)
             print(f"{who:10} {name:11} {warm:10.1f} -> {last:10.1f}  {last / warm - 1:+.1%}")
             if last > warm * (1 + GROWTH):
                 grew.append(f"{name} of {who} grew")
