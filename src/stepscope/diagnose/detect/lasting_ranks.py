@@ -16,10 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.diagnose.detect.lasting import Lasting, lasting
-from stepscope.diagnose.detect.slowdown import slowdown_in, slowdown_of
+from stepscope.diagnose.detect.slowdown import shares_of, slowdown_in, slowdown_of
 from stepscope.diagnose.finding import Slowdown
 from stepscope.diagnose.method import Needs, SoFar
-from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import INFLATED, Suspect, dominant
 from stepscope.window import Floats
@@ -80,7 +79,7 @@ def _suspect(job: Observed, found: Sequence[_Slow]) -> Suspect:
     row, first, stop = main.row, main.first, main.stop
     flagged = tuple(one.phase for one in found if one.phase is not None)
     whole = len(flagged) < len(found) or not flagged
-    shares = _shares(job, row, first, stop, job.own.phases if whole else flagged)
+    shares = shares_of(job, row, first, stop, job.own.phases if whole else flagged)
     phase = dominant(shares) if shares else main.phase
     carried = sum(shares.values())
     slowdown = slowdown_in(job, row, phase, slice(first, stop), carried)
@@ -90,16 +89,3 @@ def _suspect(job: Observed, found: Sequence[_Slow]) -> Suspect:
         row, phase, tuple(shares), first, stop, float(np.log(slowdown)), bits, LEAST_BITS, carried,
         slowdown, inflated,
     )  # fmt: skip
-
-
-def _shares(
-    job: Observed, row: int, first: int, stop: int, phases: Sequence[str]
-) -> dict[str, float]:
-    """Mean excess per step of each of the phases in which the rank has any."""
-    shares = {}
-    for phase in phases:
-        values = job.excess_of(phase, row)[first:stop]
-        typical = float(stats.block_means(values[None], max(len(values), 1))[0].sum())
-        if np.isfinite(typical) and typical > 0:
-            shares[phase] = typical
-    return shares

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
+
 from stepscope.diagnose.finding import Decision, Slowdown
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
@@ -38,6 +42,19 @@ def slowdown_in(
     own = job.own.own[job.own.phases.index(phase)]
     peers_ns = stats.median(job.peer_median(own, phase, row)[columns])
     return stats.median(own[row, columns]) / max(peers_ns, 1.0)
+
+
+def shares_of(
+    job: Observed, row: int, first: int, stop: int, phases: Sequence[str]
+) -> dict[str, float]:
+    """Mean excess per step of each of the phases in which the rank has any."""
+    shares = {}
+    for phase in phases:
+        values = job.excess_of(phase, row)[first:stop]
+        typical = float(stats.block_means(values[None], max(len(values), 1))[0].sum())
+        if np.isfinite(typical) and typical > 0:
+            shares[phase] = typical
+    return shares
 
 
 def _own_time(method: str, suspect: Suspect) -> Decision:

@@ -18,7 +18,7 @@ import numpy as np
 
 from stepscope.diagnose.detect import straggler_brief as brief
 from stepscope.diagnose.detect.gc_pauses import Storm, storms
-from stepscope.diagnose.detect.slowdown import slowdown_in, slowdown_of
+from stepscope.diagnose.detect.slowdown import shares_of, slowdown_in, slowdown_of
 from stepscope.diagnose.detect.straggler import LEAST_STEPS, Straggler, stragglers
 from stepscope.diagnose.finding import Slowdown
 from stepscope.diagnose.method import Needs, SoFar
@@ -132,7 +132,7 @@ def _culprit(job: Observed, found: list[Straggler]) -> Suspect:
         first = _onset(excesses[main.phase], main, job.line.warm_up)
     flagged = tuple(one for one in excesses if one is not None)
     whole = None in excesses or not flagged
-    shares = _shares(job, row, first, stop, job.own.phases if whole else flagged)
+    shares = shares_of(job, row, first, stop, job.own.phases if whole else flagged)
     phase = dominant(shares) if shares else main.phase
     carried = sum(shares.values())
     slowdown = slowdown_in(job, row, phase, slice(first, stop), carried)
@@ -145,19 +145,6 @@ def _culprit(job: Observed, found: list[Straggler]) -> Suspect:
 
 def _sum(values: Floats) -> float:
     return float(np.nansum(values))
-
-
-def _shares(
-    job: Observed, row: int, first: int, stop: int, phases: Sequence[str]
-) -> dict[str, float]:
-    """Mean excess per step of each of the phases in which the rank has any."""
-    shares = {}
-    for phase in phases:
-        values = job.excess_of(phase, row)[first:stop]
-        typical = float(stats.block_means(values[None], max(len(values), 1))[0].sum())
-        if np.isfinite(typical) and typical > 0:
-            shares[phase] = typical
-    return shares
 
 
 def _onset(series: Floats, one: Straggler, warm_up: int) -> int:
