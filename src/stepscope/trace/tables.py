@@ -91,6 +91,8 @@ TABLES: Mapping[str, TableSpec] = {
             "window_start_ns:int64 window_ns:int64 function:str kind:str beta:double mu:double "
             "sigma:double",
             time="window_start_ns",
+            optional="location:str caller:str thread:str resource:str calls:int64 "
+            "first_step:int64 last_step:int64",
         ),
         _spec("host_ops", "step:int64 name:str thread:int64 start_ns:int64 duration_ns:int64"),
         _spec("pauses", "step:int64 kind:str start_ns:int64 duration_ns:int64"),
