@@ -92,13 +92,16 @@ def decode_profiled(payload: memoryview) -> Profiled | None:
     if said is None:
         return None
     try:
-        numbers = [_whole(said[key]) for key in ("first_ordinal", "last_ordinal")]
-        times = [_whole(said[key]) for key in ("start_ns", "end_ns")]
         trouble = said.get("trouble")
         return Profiled(
-            _text(said["window"]), _text(said["path"], most=4096), *numbers, *times,
+            window=_text(said["window"]),
+            path=_text(said["path"], most=4096),
+            first_ordinal=_whole(said["first_ordinal"]),
+            last_ordinal=_whole(said["last_ordinal"]),
+            start_ns=_whole(said["start_ns"]),
+            end_ns=_whole(said["end_ns"]),
             trouble=None if trouble is None else str(trouble)[:MAX_TEXT],
-        )  # fmt: skip
+        )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise WireError("a reply to a request to profile without its steps or times") from error
 
