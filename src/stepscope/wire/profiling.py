@@ -32,7 +32,7 @@ class ProfileOrder:
     """Asks all processors of a job to have its ranks profile the same steps, both included."""
 
     window: str
-    """The name of the window. It is part of file names: letters, digits, and, not in front, `._-`."""
+    """Its name. It is part of file names: letters, digits and, but not in front, `._-`."""
     first_step: int
     """The first step that is profiled; negative: begin at once (the job is stuck)."""
     last_step: int
