@@ -45,7 +45,8 @@ def test_an_order_in_a_job_folder_is_read_as_it_was_written() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [{"window": "../job"}, {"window": ".."}, {"window": ""}, {"window": "w" * 101},
-     {"ranks": [-1]}, {"ranks": 3}, {"ranks": ["0"]}, {"ranks": [0] * 100_001}, {"seconds": math.inf}, {"seconds": "x"},
+     {"ranks": [-1]}, {"ranks": 3}, {"ranks": ["0"]}, {"ranks": [0] * 100_001},
+     {"seconds": math.inf}, {"seconds": "x"},
      {"last_step": 99}, {"why": "fun"}, {"why": []}, {"asked_ns": True}],
 )  # fmt: skip
 def test_an_order_that_makes_no_sense_is_refused(wrong: dict[str, object]) -> None:
