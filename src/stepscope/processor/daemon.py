@@ -36,6 +36,7 @@ from stepscope.processor.instructions import (
     Left,
     OpenOps,
     Parent,
+    RankProfiled,
     Refuse,
     Relay,
     SampleCounters,
@@ -393,6 +394,10 @@ class Processor:
                 it.requester, pack(PacketKind.CONTROL, encode_relayed(reached), os.getpid(), 0)
             )
 
+    def _profiled(self, it: RankProfiled) -> None:
+        what = it.reply.trouble or f"steps {it.first_step} to {it.last_step}"
+        logger.info("rank %d of %s, profile %s: %s", it.rank, it.job, it.reply.window, what)
+
     def _sample_counters(self, it: SampleCounters) -> None:
         line = self._connections[it.connection].dup()
 
@@ -439,6 +444,7 @@ class Processor:
         Parent: _parent,
         Relay: _relay,
         SampleCounters: _sample_counters,
+        RankProfiled: _profiled,
     }
 
     def _close(self) -> None:
