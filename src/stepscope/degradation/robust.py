@@ -81,12 +81,17 @@ def rise(units: Floats) -> Rise | None:
     means = tens.mean(axis=1)
     lasts = (tens[-1] > WINDOWS[0][1]).sum() >= PERSISTENT
     windows = [one for one in WINDOWS if lasts or one[0] > TEN]
-    found = (_risen(means, units // TEN, least) for units, least in windows)
+    single = _spread(tens.ravel(), 1) / np.sqrt(TEN)
+    found = (_risen(means, single, units // TEN, least) for units, least in windows)
     return next((one for one in found if one is not None), None)
 
 
-def _risen(means: Floats, width: int, least: float) -> Rise | None:
-    """Compares the newest window of so many means with all earlier ones."""
+def _risen(means: Floats, noise: float, width: int, least: float) -> Rise | None:
+    """Compares the newest window of so many means with all earlier ones.
+
+    `noise` is that of one mean if units are independent. Where little came before, neither what is
+    usual nor the noise is well known.
+    """
     before = means[:-width]
     earlier = before[before.size % width :].reshape(-1, width).mean(axis=1)
     if earlier.size < LEAST_UNITS / TEN:
@@ -94,7 +99,9 @@ def _risen(means: Floats, width: int, least: float) -> Rise | None:
     newest = float(means[-width:].mean())
     ratio = newest / float(np.quantile(earlier, USUAL))
     above = newest - float(np.quantile(earlier, OFTEN))
-    if ratio < least or above < LIMIT * _noise(before, width):
+    known = max(_noise(before, width), noise / np.sqrt(width))
+    unsure = np.sqrt(1 + width / before.size) * (1 + LEAST_UNITS / TEN / before.size)
+    if ratio < least or above < LIMIT * known * unsure:
         return None
     return Rise(ratio, width * TEN)
 
@@ -107,7 +114,7 @@ def _noise(means: Floats, width: int) -> float:
         blocks = means[means.size % together :].reshape(-1, together).mean(axis=1)
         if together == 1 or (together <= width and blocks.size > TEN):
             found += [_spread(blocks, lag) * np.sqrt(together / width) for lag in LAGS]
-    return max(found) * float(np.sqrt(1 + width / means.size))
+    return max(found)
 
 
 def _spread(values: Floats, lag: int) -> float:
