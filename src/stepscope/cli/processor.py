@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from stepscope.cli.compact import KeepGb, KeepHours
-from stepscope.processor.settings import COUNTERS_SECONDS
+from stepscope.processor.settings import COUNTERS_SECONDS, PROFILE_GB
 from stepscope.wire.control import MOST_COUNTERS_HZ, MOST_COUNTERS_SECONDS
 
 logger = logging.getLogger(__name__)
@@ -48,6 +49,27 @@ CountersSeconds = Annotated[
 ]
 
 
+class Profile(str, Enum):
+    """When all ranks profile the same steps."""
+
+    AUTO = "auto"
+    OFF = "off"
+
+
+ProfileWhen = Annotated[
+    Profile,
+    typer.Option(
+        "--profile",
+        help="Have all ranks profile a few steps when the job becomes slower or stuck (auto), or "
+        "only by `stepscope profile` (off).",
+    ),
+]
+ProfileGb = Annotated[
+    float,
+    typer.Option(min=0, help="Limit of the traces of these profiles, per host and job, in GB."),
+]
+
+
 def register(app: typer.Typer) -> None:
     app.command("processor")(processor)
 
@@ -73,6 +95,8 @@ def processor(
     remote_write: RemoteWrite = None,
     counters: Counters = None,
     counters_seconds: CountersSeconds = COUNTERS_SECONDS,
+    profile: ProfileWhen = Profile.AUTO,
+    profile_gb: ProfileGb = PROFILE_GB,
 ) -> int:
     """Serve the ranks of this host: receive their records, sample them from outside, store both.
 
@@ -95,6 +119,8 @@ def processor(
         remote_write=remote_write,
         counters_hz=counters,
         counters_seconds=counters_seconds,
+        profile=profile is Profile.AUTO,
+        profile_gb=profile_gb,
     )
     try:
         serve(settings)

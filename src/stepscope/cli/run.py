@@ -19,12 +19,15 @@ from stepscope.cli.processor import (
     Counters,
     CountersSeconds,
     Kernels,
+    Profile,
+    ProfileGb,
+    ProfileWhen,
     RemoteWrite,
     Stacks,
     Traces,
 )
 from stepscope.errors import StepscopeError, UsageError
-from stepscope.processor.settings import COUNTERS_SECONDS
+from stepscope.processor.settings import COUNTERS_SECONDS, PROFILE_GB
 
 if TYPE_CHECKING:
     from stepscope.cli.launch import HostProcessor
@@ -85,6 +88,8 @@ def run(
     native: Native = None,
     counters: Counters = None,
     counters_seconds: CountersSeconds = COUNTERS_SECONDS,
+    profile: ProfileWhen = Profile.AUTO,
+    profile_gb: ProfileGb = PROFILE_GB,
 ) -> int:
     """Run a training command, unchanged, and report what makes it slow while it runs.
 
@@ -108,6 +113,7 @@ def run(
         sample_stacks=stacks, traces=traces, keep_kernels=kernels,
         keep_hours=keep_hours, keep_gb=keep_gb, remote_write=remote_write,
         counters_hz=counters, counters_seconds=counters_seconds,
+        profile=profile is Profile.AUTO, profile_gb=profile_gb,
     )  # fmt: skip
     processor = launch.HostProcessor(socket or default_socket(), settings.options())
     announcer = announcer_to(remote_write)

@@ -17,6 +17,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -34,6 +35,7 @@ from stepscope.processor.instructions import (
     Instruction,
     JobKnown,
     Left,
+    NotProfiled,
     OpenOps,
     Parent,
     RankProfiled,
@@ -44,7 +46,9 @@ from stepscope.processor.instructions import (
     StoreNow,
     Unwatch,
     Watch,
+    WriteOrder,
 )
+from stepscope.processor.profiling.profiles import Profiles
 from stepscope.processor.records.normalise import Rows
 from stepscope.processor.reporting.reporter import Reporting
 from stepscope.processor.sampling.exits import Exits
@@ -60,7 +64,9 @@ from stepscope.processor.sockets.polling import (
     tick_seconds,
 )
 from stepscope.processor.state.host_state import HostState, with_devices
+from stepscope.processor.state.orders import Timing
 from stepscope.processor.state.stalls import Stalls
+from stepscope.processor.state.windows import Windows as ProfileWindows
 from stepscope.trace import Host
 from stepscope.trace.host import host_name
 from stepscope.wire.control import (
@@ -100,9 +106,10 @@ class Processor:
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener.socket, selectors.EVENT_READ)
         self._connections: dict[int, socket.socket] = {}
-        self._state = HostState(self._is_live)
         self._followers = Followers()
         self._jobs = JobFolders(self._host, settings, self._followers.notify)
+        self._profiles = Profiles(self._host, settings, self._store, self._jobs.folders)
+        self._state = HostState(self._is_live, self._profile_windows())
         self._watcher = OutsideWatcher(self._host, settings, self._store)
         self._counters = self._windows()
         self._upkeep = Upkeep(self._host, settings.keep_options(), self._jobs.folders)
@@ -129,6 +136,17 @@ class Processor:
             self._state.jobs, self._jobs.record, self._jobs.hurry, self._watcher.leave_counters
         )
         return Windows(self._host, len(self._watcher.gpus), wanted, sink)
+
+    def _profile_windows(self) -> ProfileWindows:
+        return ProfileWindows(self._host, self, time.monotonic, automatic=self._settings.profile)
+
+    def timing(self, job: str, world_size: int) -> Timing:
+        """How long orders of a job take to reach all of its hosts."""
+        return Timing.of(is_local=self._profiles.is_local(job), world_size=world_size)
+
+    def folder(self, job: str) -> Path | None:
+        """Where ranks of a job write traces."""
+        return self._profiles.folder(job)
 
     def run(self) -> None:
         """Serves until SIGTERM, SIGINT or the idle timeout, then stores what is left."""
@@ -200,10 +218,17 @@ class Processor:
             return
         self._duties_at = time.monotonic() + _DUTY_SECONDS
         self._carry_out(self._state.tick(time.time_ns()))
+        self._read_orders()
         self._listen_again()
         self._retire()
         self._upkeep.turn()
         self._reporting.turn()
+
+    def _read_orders(self) -> None:
+        polls = {job: self.timing(job, self._state.world_size(job)).poll_s
+                 for job in self._state.jobs()}  # fmt: skip
+        for listed in self._profiles.turn(polls):
+            self._state.orders_listed(listed.job, listed.new, listed.began_s)
 
     def _listen_again(self) -> None:
         """Listens on a new socket if the file of ours was deleted."""
@@ -224,6 +249,7 @@ class Processor:
             self._state.forget(job)
             self._reporting.forget(job)
             self._counters.forget(job)
+            self._profiles.forget(job)
 
     def _idle(self) -> bool:
         if self._connections:
@@ -394,9 +420,15 @@ class Processor:
                 it.requester, pack(PacketKind.CONTROL, encode_relayed(reached), os.getpid(), 0)
             )
 
+    def _write_order(self, it: WriteOrder) -> None:
+        self._profiles.write(it)
+
     def _profiled(self, it: RankProfiled) -> None:
-        what = it.reply.trouble or f"steps {it.first_step} to {it.last_step}"
-        logger.info("rank %d of %s, profile %s: %s", it.rank, it.job, it.reply.window, what)
+        self._profiles.profiled(it, self._state.order_of(it))
+        self._jobs.hurry(it.job)
+
+    def _not_profiled(self, it: NotProfiled) -> None:
+        self._profiles.missing(it)
 
     def _sample_counters(self, it: SampleCounters) -> None:
         line = self._connections[it.connection].dup()
@@ -444,7 +476,9 @@ class Processor:
         Parent: _parent,
         Relay: _relay,
         SampleCounters: _sample_counters,
+        WriteOrder: _write_order,
         RankProfiled: _profiled,
+        NotProfiled: _not_profiled,
     }
 
     def _close(self) -> None:
@@ -458,6 +492,7 @@ class Processor:
         self._exits.close()
         self._upkeep.close()
         self._counters.close()
+        self._profiles.close()
         self._watcher.close()
         self._stopped.close()
         self._jobs.close()

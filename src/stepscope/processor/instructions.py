@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from stepscope.processor.records.normalise import Rows
 from stepscope.trace import Job
-from stepscope.wire.profiling import Profiled
+from stepscope.wire.profiling import Profiled, ProfileOrder
 
 _HOST_LEVEL = -1
 
@@ -160,6 +160,25 @@ class RankProfiled:
 
 
 @dataclass(frozen=True)
+class WriteOrder:
+    """Put an order to profile some steps where all processors of a job read it."""
+
+    job: str
+    order: ProfileOrder
+
+
+@dataclass(frozen=True)
+class NotProfiled:
+    """A rank was to profile some steps and has not, as far as is known."""
+
+    job: str
+    host: str
+    rank: int
+    order: ProfileOrder
+    trouble: str
+
+
+@dataclass(frozen=True)
 class SampleCounters:
     """Sample counters of this host's GPUs for a while and send the requester the result."""
 
@@ -184,5 +203,7 @@ Instruction = (
     | Parent
     | Relay
     | RankProfiled
+    | WriteOrder
+    | NotProfiled
     | SampleCounters
 )

@@ -11,6 +11,9 @@ SOCKET_NAME = "processor.sock"
 COUNTERS_SECONDS = 20.0
 """The length of a profiling window of EROICA (section 4.1)."""
 
+PROFILE_GB = 2.0
+"""Traces kept per host and job: a window of eight ranks takes some hundred MB. Our choice."""
+
 
 def default_socket() -> Path:
     """The default socket: one per user and host, accessible to that user only."""
@@ -37,6 +40,9 @@ class Settings:
         remote_write: URL that series are sent to; None: they are not sent.
         counters_hz: sampling rate of GPU counters in windows; None: they are not sampled.
         counters_seconds: length of such a window.
+        profile: whether all ranks profile a few steps when their job becomes slower or stuck; by
+            hand they do so in any case.
+        profile_gb: size limit of the traces of these profiles, per host and job; 10⁹ bytes each.
     """
 
     socket: Path = field(default_factory=default_socket)
@@ -53,6 +59,8 @@ class Settings:
     remote_write: str | None = None
     counters_hz: float | None = None
     counters_seconds: float = COUNTERS_SECONDS
+    profile: bool = True
+    profile_gb: float = PROFILE_GB
 
     def keep_options(self) -> list[str]:
         """The retention options of `stepscope compact` for these settings."""
@@ -62,7 +70,14 @@ class Settings:
     def options(self) -> list[str]:
         """The options of `stepscope processor` for these settings."""
         remote = [] if self.remote_write is None else ["--remote-write", self.remote_write]
-        return self._record_options() + self._counters_options() + self.keep_options() + remote
+        some = self._record_options() + self._counters_options() + self._profile_options()
+        return some + self.keep_options() + remote
+
+    def _profile_options(self) -> list[str]:
+        off = [] if self.profile else ["--profile", "off"]
+        return off + (
+            [] if self.profile_gb == PROFILE_GB else ["--profile-gb", str(self.profile_gb)]
+        )
 
     def _counters_options(self) -> list[str]:
         if self.counters_hz is None:

@@ -5,6 +5,8 @@
     <root>/<job>/<table>/recorder=<host>/<file>.parquet      rows that this host recorded
     <root>/<job>/<table>/sorted/recorder=<host>/….parquet    several of them, merged by this host
     <root>/<job>/<table>/sorted/together/….parquet           the same of several hosts
+    <root>/<job>/control/profile-<window>.json               what all processors are asked to do
+    <root>/<job>/torch-traces/host=<host>/<window>/…         what profilers of its ranks wrote
 
 The Hive key is `recorder`, not `host`, because the table `hardware` has a column `host`: a query
 engine that reads keys as columns would find two, possibly contradicting ones.
@@ -26,6 +28,7 @@ PARTITION_KEY = "recorder"
 SORTED = "sorted"
 """Sorts after `recorder=…` in a listing by name, as `listing` needs."""
 TRACES = "traces"
+CONTROL = "control"
 
 _MOMENT = "%Y%m%dT%H%M%SZ"
 _GROWING = re.compile(r"/(\d{8}T\d{6}Z)-[0-9a-f]{8}-\d{6}\.parquet$")
@@ -69,6 +72,11 @@ def trace_folder(rank: int) -> str:
 def host_trace_folder(host: str) -> str:
     """The folder of the Perfetto traces of a host's counters."""
     return f"{TRACES}/host={safe_name(host)}"
+
+
+def torch_trace_folder(host: str) -> str:
+    """The folder of a host's traces by torch.profiler. They stay on the host: a bucket has none."""
+    return f"torch-traces/host={safe_name(host)}"
 
 
 def trace_name(start_s: float, session: str) -> str:

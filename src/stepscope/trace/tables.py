@@ -94,6 +94,11 @@ TABLES: Mapping[str, TableSpec] = {
             optional="location:str caller:str thread:str resource:str calls:int64 "
             "first_step:int64 last_step:int64",
         ),
+        _spec(
+            "profiles",
+            "host:str window:str why:str first_step:int64 last_step:int64 start_ns:int64 "
+            "duration_ns:int64 trace:str trouble:str",
+        ),
         _spec("host_ops", "step:int64 name:str thread:int64 start_ns:int64 duration_ns:int64"),
         _spec("pauses", "step:int64 kind:str start_ns:int64 duration_ns:int64"),
     )

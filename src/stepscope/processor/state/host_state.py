@@ -23,6 +23,7 @@ from stepscope.processor.instructions import (
     Left,
     OpenOps,
     Parent,
+    RankProfiled,
     Refuse,
     Relay,
     SampleCounters,
@@ -42,6 +43,7 @@ from stepscope.processor.state.kernels import KernelSums, NewRows
 from stepscope.processor.state.natives import NCCL, is_native, process_of
 from stepscope.processor.state.producer import OpenKey, Producer
 from stepscope.processor.state.steps import Event, Step
+from stepscope.processor.state.windows import Windows
 from stepscope.trace import Host, Job, ProcessGroup
 from stepscope.wire.control import (
     decode_counters,
@@ -60,7 +62,7 @@ from stepscope.wire.frames import (
     decode_names,
     unpack,
 )
-from stepscope.wire.profiling import decode_profiled
+from stepscope.wire.profiling import ProfileOrder, decode_profiled
 from stepscope.wire.records import COMM_OPEN, RECORD_BYTES, EventKind, RecordKind
 
 HOLD_NS = 5_000_000_000
@@ -74,9 +76,13 @@ MOST_KERNELS = 1 << 16
 class HostState:
     """All producers of this host, by connection."""
 
-    def __init__(self, is_live: Callable[[int], bool] = lambda _: True) -> None:
-        """`is_live` tells whether the process at the other end of a connection still lives."""
+    def __init__(
+        self, is_live: Callable[[int], bool] = lambda _: True, windows: Windows | None = None
+    ) -> None:
+        """`is_live` tells whether the process at the other end of a connection still lives;
+        without `windows` no steps are profiled."""
         self.claims = Claims(is_live)
+        self.windows = windows
         self.producers: dict[int, Producer] = {}
         self._gone: list[Producer] = []
         self._leaving: list[Producer] = []
@@ -114,6 +120,8 @@ class HostState:
         if producer is None:
             return []
         out = [*self._release(producer), *self._report_kernels(producer), *self._leave(producer)]
+        if self.windows is not None:
+            self.windows.left(producer)
         if producer.open_ops and not self._is_back(producer):
             self._gone.append(producer)
         hello = producer.hello
@@ -136,6 +144,8 @@ class HostState:
             out += joining.joined_rows(producer, now_ns)
         for job, sums in self._sums.items():
             out += _appended(job, sums.tick(self._oldest_kernels_ns(job, now_ns)))
+        if self.windows is not None:
+            out += self.windows.tick(self, now_ns)
         return out
 
     def _leave(self, producer: Producer) -> list[Instruction]:
@@ -192,12 +202,28 @@ class HostState:
                 outstanding[producer.hello.host] += len(producer.open_ops)
         return Stalled(job, outstanding)
 
+    def orders_listed(self, job: str, new: Iterable[ProfileOrder], listed_s: float) -> None:
+        """Takes orders to profile some steps that are new in the job's folder."""
+        if self.windows is not None:
+            self.windows.listed(job, new, listed_s)
+
+    def order_of(self, it: RankProfiled) -> ProfileOrder | None:
+        """The order that a rank has carried out."""
+        return None if self.windows is None else self.windows.order_of(it.job, it.reply.window)
+
+    def world_size(self, job: str) -> int:
+        """The number of ranks of a job with live producers."""
+        sizes = (p.identity.world_size for p in self.producers.values() if p.hello.job == job)
+        return max(sizes, default=1)
+
     def forget(self, job: str) -> None:
         """Drops what finished producers of a job left."""
         self._gone = [producer for producer in self._gone if producer.hello.job != job]
         self._leaving = [producer for producer in self._leaving if producer.hello.job != job]
         self._sums.pop(job, None)
         self.claims.forget(job)
+        if self.windows is not None:
+            self.windows.forget(job)
 
     def _hello(self, connection: int, hello: Hello) -> list[Instruction]:
         try:
@@ -279,7 +305,10 @@ class HostState:
         if leaving is not None and producer is not None:
             return Left(producer.hello.job, producer.hello.pid, leaving.error)
         if producer is not None and (reply := decode_profiled(payload)) is not None:
-            return profiling.profiled(producer, reply)
+            done = profiling.profiled(producer, reply)
+            if self.windows is not None:
+                self.windows.profiled(done)
+            return done
         raise WireError("an unknown request")
 
     def _is_back(self, producer: Producer) -> bool:
@@ -334,6 +363,8 @@ class HostState:
             yield from observed.finished(producer, kinds, records)
         if steps:
             yield Append(producer.hello.job, "steps", observed.step_rows(producer, steps))
+            if self.windows is not None:
+                self.windows.stepped(producer, steps)
         # last: a finished operator must be in its table before it leaves the outstanding ones
         if kinds & record_kinds.COMMS:
             yield from self._open(producer, records)

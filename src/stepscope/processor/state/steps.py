@@ -122,6 +122,11 @@ class StepTracker:
         return bool(self._durations) and silence > BLOCKED_AFTER * self.average_ns
 
     @property
+    def last_event_ns(self) -> int:
+        """When the newest event ended, by the clock of its process; 0 before the first."""
+        return self._last_event_ns
+
+    @property
     def average_ns(self) -> float:
         """Average duration of the recent steps; 0 before the first."""
         return self._average_ns

@@ -1,0 +1,224 @@
+"""Windows in which all ranks of a job profile the same steps: ordered when the job degrades.
+
+Each job has a `Pace` (is it slower than it was?) and `Orders` (what do all processors agree on?).
+What is decided goes out as instructions: write an order, ask these ranks, note who did not profile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+from zlib import crc32
+
+from stepscope.processor.instructions import (
+    Instruction,
+    NotProfiled,
+    RankProfiled,
+    Relay,
+    WriteOrder,
+)
+from stepscope.processor.state import orders, profiling
+from stepscope.processor.state.orders import Orders, Timing
+from stepscope.processor.state.pace import Pace
+from stepscope.processor.state.steps import Step
+from stepscope.wire.profiling import ProfileOrder, Why
+
+if TYPE_CHECKING:
+    from stepscope.processor.state.host_state import HostState
+    from stepscope.processor.state.producer import Producer
+
+REPLY_SECONDS = 180.0
+"""After the end of a window for a rank to write its trace; EROICA, section 6.4: about 20 s. Nine
+times that, our choice."""
+WRITING_SECONDS = 30.0
+"""For an order to appear in its folder; then another may be written. Our choice."""
+LATE_SECONDS = 600.0
+"""Orders that are older were seen by a processor that began later, and are no news. Our choice."""
+TOO_LATE = "the order reached this host after its first step"
+NO_REPLY = "the rank did not reply"
+GONE = "the rank's process ended"
+
+
+class Places(Protocol):
+    """Where the jobs are, which only the daemon knows."""
+
+    def timing(self, job: str, world_size: int) -> Timing: ...
+
+    def folder(self, job: str) -> Path | None:
+        """Where ranks write their traces; None: the job is not recorded."""
+        ...
+
+
+@dataclass
+class _Asked:
+    """A window whose ranks were asked, or should have been."""
+
+    order: ProfileOrder
+    until_s: float
+    ranks: set[int]
+    trouble: str
+
+
+@dataclass
+class _Job:
+    pace: Pace = field(default_factory=Pace)
+    orders: Orders = field(default_factory=Orders)
+    wanted: Why | None = None
+    wanted_s: float = 0.0
+    written_s: float = -WRITING_SECONDS
+    blocked_step: int = -2
+    """The step after which a blockage was noticed: each is one reason, however long it lasts."""
+    asked: dict[str, _Asked] = field(default_factory=dict)
+
+
+class Windows:
+    """The windows of all jobs on this host."""
+
+    def __init__(
+        self, host: str, places: Places, clock: Callable[[], float], *, automatic: bool
+    ) -> None:
+        """`automatic`: whether windows are also ordered when a job degrades, not only by hand."""
+        self._host, self._places, self._clock = host, places, clock
+        self._automatic = automatic
+        self._jobs: dict[str, _Job] = {}
+
+    def stepped(self, producer: Producer, steps: list[Step]) -> None:
+        """A rank has finished steps."""
+        job = self._job(producer.hello.job)
+        if job.pace.add(producer.rank, producer.offset_ns, steps) is not None:
+            self._want(job, "degradation")
+
+    def left(self, producer: Producer) -> None:
+        """A rank has disconnected."""
+        if producer.hello.job in self._jobs and not producer.is_native:
+            self._jobs[producer.hello.job].pace.leave(producer.rank)
+
+    def listed(self, job: str, new: Iterable[ProfileOrder], listed_s: float) -> None:
+        """Takes what is new in a job's folder of orders, and when that was listed."""
+        self._job(job).orders.see(new, listed_s)
+
+    def profiled(self, it: RankProfiled) -> None:
+        """A rank has replied."""
+        asked = self._job(it.job).asked.get(it.reply.window)
+        if asked is not None:
+            asked.ranks.discard(it.rank)
+
+    def forget(self, job: str) -> None:
+        self._jobs.pop(job, None)
+
+    def order_of(self, job: str, window: str) -> ProfileOrder | None:
+        """What was asked of the ranks here."""
+        asked = self._jobs[job].asked.get(window) if job in self._jobs else None
+        return None if asked is None else asked.order
+
+    def tick(self, state: HostState, now_ns: int) -> list[Instruction]:
+        """What is to be done now."""
+        out: list[Instruction] = []
+        for name in state.jobs():
+            job, ranks = self._job(name), _ranks(state, name)
+            if ranks:
+                self._notice_blockage(job, ranks, now_ns)
+                out += self._write(name, job, ranks, now_ns)
+                out += self._obey(state, name, job, ranks, now_ns)
+            out += self._overdue(name, job, ranks)
+        return out
+
+    def _job(self, name: str) -> _Job:
+        return self._jobs.setdefault(name, _Job())
+
+    def _want(self, job: _Job, why: Why) -> None:
+        if self._automatic and job.wanted is None:
+            job.wanted, job.wanted_s = why, self._clock()
+
+    def _notice_blockage(self, job: _Job, ranks: Sequence[Producer], now_ns: int) -> None:
+        trackers = [one.tracker for one in ranks]
+        average_s = max(one.average_ns for one in trackers) / 1e9
+        silent_ns = [now_ns - one.offset_ns - one.tracker.last_event_ns for one in ranks]
+        now = job.pace.now
+        if now is None or now.step == job.blocked_step:
+            return
+        if min(silent_ns) / 1e9 > job.pace.patience_s(average_s):
+            job.blocked_step = now.step
+            self._want(job, "stall" if any(one.open_ops for one in ranks) else "blockage")
+
+    def _write(
+        self, name: str, job: _Job, ranks: Sequence[Producer], now_ns: int
+    ) -> Iterator[Instruction]:
+        """Orders a window if one is wanted and there is none; hosts other than that of rank 0
+        leave it time to do so."""
+        why, now = job.wanted, job.pace.now
+        if why is None or now is None:
+            return
+        world_size = ranks[0].hello.world_size
+        timing = self._places.timing(name, world_size)
+        here = [one.rank for one in ranks]
+        waited_s = self._clock() - job.wanted_s
+        if waited_s < (0.0 if 0 in here else self._turn_s(timing)):
+            return
+        job.wanted = None
+        recently = self._clock() - job.written_s < WRITING_SECONDS
+        if recently or job.orders.is_pending(now.step, now_ns):
+            return
+        if not job.orders.may_write(why, now_ns):
+            return
+        job.written_s = self._clock()
+        chosen = orders.ranks_to_profile(world_size, here, f"{name} {now.step}")
+        where = now if why == "degradation" else None
+        yield WriteOrder(name, orders.order(why, where, timing, self._host, chosen, now_ns))
+
+    def _turn_s(self, timing: Timing) -> float:
+        """Until then the host of rank 0 has written an order if it wants one, too. Thousands of
+        others do not write theirs at once."""
+        return timing.settle_s * (1 + crc32(self._host.encode()) / 2**32)
+
+    def _obey(
+        self, state: HostState, name: str, job: _Job, ranks: Sequence[Producer], now_ns: int
+    ) -> Iterator[Instruction]:
+        """Asks ranks for the windows that all processors have agreed on."""
+        folder, now = self._places.folder(name), job.pace.now
+        if folder is None or any(one.tracker.sequence is None for one in ranks):
+            return
+        step = -1 if now is None else now.step
+        timing = self._places.timing(name, ranks[0].hello.world_size)
+        decided = job.orders.decided(step, timing.settle_s, now_ns)
+        for one in decided:
+            order = one.order
+            wanted = {p.rank for p in ranks if not order.ranks or p.rank in order.ranks}
+            if one.fate == "late":
+                if now_ns - order.asked_ns < LATE_SECONDS * 1e9:
+                    self._await(job, order, wanted, TOO_LATE)
+                continue
+            self._await(job, order, wanted, NO_REPLY)
+            if order.first_step >= 0:
+                job.pace.leave_out(order.first_step, order.last_step)
+            for at, payload in profiling.requests_for(
+                state, name, order.first_step, order.last_step, wanted, order.seconds,
+                order.window, folder,
+            ) if wanted else ():  # fmt: skip
+                yield Relay((at,), payload)
+
+    def _await(self, job: _Job, order: ProfileOrder, ranks: set[int], trouble: str) -> None:
+        now = job.pace.now
+        begins_s = 0.0
+        if now is not None and order.first_step > now.step:
+            begins_s = (order.first_step - now.step) * now.slow_step_s
+        until_s = self._clock() + begins_s + order.seconds + REPLY_SECONDS
+        job.asked[order.window] = _Asked(order, until_s, ranks, trouble)
+
+    def _overdue(self, name: str, job: _Job, here: Collection[Producer]) -> Iterator[Instruction]:
+        """Ranks that have not replied in time."""
+        for asked in list(job.asked.values()):
+            if self._clock() < asked.until_s:
+                continue
+            del job.asked[asked.order.window]
+            live = {one.rank for one in here}
+            for rank in sorted(asked.ranks):
+                trouble = asked.trouble if rank in live or asked.trouble == TOO_LATE else GONE
+                yield NotProfiled(name, self._host, rank, asked.order, trouble)
+
+
+def _ranks(state: HostState, job: str) -> list[Producer]:
+    """The ranks of a job that are connected, by their Python producers."""
+    return [one for one in state.producers.values() if one.hello.job == job and not one.is_native]
