@@ -25,7 +25,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from stepscope.errors import SourceError, StepscopeError, UsageError
 from stepscope.patterns.activity import Activity, Span
@@ -162,8 +161,8 @@ def _with_unknown(rows: pa.Table) -> Any:
     schema: Any = rows.schema
     for at, column in enumerate(schema):
         if pa.types.is_boolean(column.type):
-            known: Any = pc.fill_null(pc.cast(rows.column(at), pa.int8()), -1)
-            rows = rows.set_column(at, column.name, known)
+            known: Any = rows.column(at).cast(pa.int8())
+            rows = rows.set_column(at, column.name, known.fill_null(-1))
     return rows
 
 

@@ -96,12 +96,12 @@ def _weights(stacks: Table, span: Span) -> Floats:
     """
     start, length = stacks.ints("start_ns"), stacks.ints("duration_ns")
     end = start + np.maximum(length, 0)
-    inside = np.minimum(end, span.end_ns) - np.maximum(start, span.start_ns)
+    inside: Ints = np.minimum(end, span.end_ns) - np.maximum(start, span.start_ns)
     if (length > 0).any():
-        return np.maximum(inside, 0).astype(np.float64)
+        return np.maximum(inside, 0) / 1
     within: Mask = (start >= span.start_ns) & (start < span.end_ns)
     moments = np.unique(start[within]).size
-    return within * (span.length_ns / max(moments, 1))
+    return np.where(within, span.length_ns, 0) / max(moments, 1)
 
 
 def _flags(stacks: Table, name: str) -> Ints:
