@@ -36,7 +36,7 @@ def stacks(path: Path, rank: int = 3) -> Path:
 
 def run(out: Path, *words: str | Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     assert main([*map(str, words), "--out", str(out)]) == 0
-    table = pa.ipc.open_stream(out).read_all()
+    table = pa.ipc.open_stream(out.read_bytes()).read_all()
     assert table.column_names == [*TABLES["patterns"].columns]
     return table.to_pylist(), json.loads(table.schema.metadata[LEFT_OUT.encode()])
 

@@ -25,7 +25,7 @@ calls = st.lists(
 
 def times(classes: list[list[Call]], functions: int, start: int, end: int) -> list[int]:
     found = critical_ns(tuple(map(columns, classes)), functions, start, end)
-    return np.frombuffer(found, np.int64).tolist()
+    return [int(one) for one in np.frombuffer(found, np.int64)]
 
 
 def test_the_critical_path_of_figure_9() -> None:

@@ -33,7 +33,7 @@ from stepscope.patterns.rows import Patterns, kept, table_of
 from stepscope.patterns.sampled import sampled_patterns, training_use
 from stepscope.patterns.summary import patterns_of
 from stepscope.patterns.use import Series
-from stepscope.window import NULL, Table
+from stepscope.window import NULL, Column, Strings, Table
 
 LEFT_OUT = "stepscope.left_out"
 
@@ -120,8 +120,11 @@ def _steps(given: argparse.Namespace, trace: _Trace | None) -> tuple[int, int]:
 
 def _span(given: argparse.Namespace, trace: _Trace | None, stacks: Table | None) -> Span:
     start, end = given.window_start_ns, given.window_end_ns
-    whole = trace.span if trace else _sampled_span(stacks)
-    span = Span(whole.start_ns if start is None else start, whole.end_ns if end is None else end)
+    if start is None or end is None:
+        whole = trace.span if trace else _sampled_span(stacks)
+        start = whole.start_ns if start is None else start
+        end = whole.end_ns if end is None else end
+    span = Span(start, end)
     if span.length_ns <= 0:
         raise UsageError(f"the window ends at {span.end_ns}, before it begins at {span.start_ns}")
     return span
@@ -143,8 +146,7 @@ def _read_trace(path: Path) -> _Trace:
 
 
 def _read_table(name: str, path: Path) -> Table:
-    """The rows of a Parquet file; bools that are null are -1."""
-    from stepscope.store.assemble import assemble
+    """The rows of a Parquet file."""
     from stepscope.store.decode import decode
 
     try:
@@ -153,17 +155,21 @@ def _read_table(name: str, path: Path) -> Table:
         raise SourceError(f"cannot read {path}: {error.strerror}") from None
     except SourceError as error:
         raise SourceError(f"{path} {error}") from None
-    return assemble(name, [_with_unknown(rows)])
+    rows = rows.unify_dictionaries().combine_chunks()
+    return Table({one: _column(rows[one]) for one in rows.column_names})
 
 
-def _with_unknown(rows: pa.Table) -> Any:
-    """Bools as numbers, -1 for null, which would become false."""
-    schema: Any = rows.schema
-    for at, column in enumerate(schema):
-        if pa.types.is_boolean(column.type):
-            known: Any = rows.column(at).cast(pa.int8())
-            rows = rows.set_column(at, column.name, known.fill_null(-1))
-    return rows
+def _column(rows: Any) -> Column:
+    """Numbers that are null are NULL, bools -1: one that is unknown is not false."""
+    values: Any = rows.combine_chunks()
+    if pa.types.is_dictionary(values.type):
+        codes = values.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+        return Strings(codes.astype(np.int32), tuple(map(str, values.dictionary.to_pylist())))
+    if pa.types.is_floating(values.type):
+        return np.asarray(values.to_numpy(zero_copy_only=False), np.float64)
+    unknown = -1 if pa.types.is_boolean(values.type) else NULL
+    numbers = values.cast(pa.int64()).fill_null(unknown).to_numpy(zero_copy_only=False)
+    return np.asarray(numbers, np.int64)
 
 
 def _own(table: Table, rank: int) -> Table:
