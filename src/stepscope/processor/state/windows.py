@@ -154,19 +154,21 @@ class Windows:
         world_size = ranks[0].hello.world_size
         timing = self._places.timing(name, world_size)
         here = [one.rank for one in ranks]
-        waited_s = self._clock() - job.wanted_s
-        if waited_s < (0.0 if 0 in here else self._turn_s(timing)):
+        if not self._may_write(job, why, now.step, now_ns):
+            job.wanted = None
+            return
+        if self._clock() - job.wanted_s < (0.0 if 0 in here else self._turn_s(timing)):
             return
         job.wanted = None
-        recently = self._clock() - job.written_s < WRITING_SECONDS
-        if recently or job.orders.is_pending(now.step, now_ns):
-            return
-        if not job.orders.may_write(why, now_ns):
-            return
         job.written_s = self._clock()
         chosen = orders.ranks_to_profile(world_size, here, f"{name} {now.step}")
         where = now if why == "degradation" else None
         yield WriteOrder(name, orders.order(why, where, timing, self._host, chosen, now_ns))
+
+    def _may_write(self, job: _Job, why: Why, step: int, now_ns: int) -> bool:
+        recently = self._clock() - job.written_s < WRITING_SECONDS
+        pending = recently or job.orders.is_pending(step, now_ns)
+        return not pending and job.orders.may_write(why, now_ns)
 
     def _turn_s(self, timing: Timing) -> float:
         """Until then the host of rank 0 has written an order if it wants one, too. Thousands of

@@ -1,0 +1,237 @@
+"""From slow steps to requests to ranks: packets in, instructions out, with a clock of our own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from stepscope.processor.instructions import Instruction, NotProfiled, Relay, WriteOrder
+from stepscope.processor.state.host_state import HostState
+from stepscope.processor.state.orders import Timing
+from stepscope.processor.state.windows import (
+    GONE,
+    NO_REPLY,
+    REPLY_SECONDS,
+    TOO_LATE,
+    WRITING_SECONDS,
+    Windows,
+)
+from stepscope.wire.frames import PacketKind, pack
+from stepscope.wire.profiling import (
+    Profiled,
+    ProfileOrder,
+    RankProfile,
+    decode_profile,
+    encode_profiled,
+)
+
+from .producers import MS, OFFSET_NS, Producer
+
+FOLDER = Path("/traces")
+
+
+@dataclass
+class Store:
+    """Orders in the folder of the job, and when they are visible."""
+
+    orders: list[ProfileOrder] = field(default_factory=list)
+
+
+class HereOnly:
+    def timing(self, _job: str, world_size: int) -> Timing:
+        return Timing.of(is_local=True, world_size=world_size)
+
+    def folder(self, _job: str) -> Path | None:
+        return FOLDER
+
+
+class Host:
+    """A processor's state, its ranks, and its look at the store, once a second."""
+
+    def __init__(self, store: Store, name: str, *ranks: int, automatic: bool = True) -> None:
+        self.store, self.name = store, name
+        self.now_s = 0.0
+        self.state = HostState(
+            windows=Windows(name, HereOnly(), lambda: self.now_s, automatic=automatic)
+        )
+        self.ranks = [Producer(rank, world_size=4, host=name) for rank in ranks]
+        self.asked: list[tuple[int, RankProfile]] = []
+        self.missing: list[NotProfiled] = []
+        for at, rank in enumerate(self.ranks):
+            self.state.packet(at, rank.hello(), OFFSET_NS)
+            self.state.packet(at, rank.tell("loader", "optimizer"), OFFSET_NS)
+
+    def train(self, step_s: float) -> None:
+        """One step, and what the processor does meanwhile."""
+        for at, rank in enumerate(self.ranks):
+            records = rank.iteration(compute_ns=round(step_s * 1e9) - 10 * MS)
+            self._do(self.state.packet(at, rank.packet(*records), self.now_ns))
+        self.wait(step_s)
+
+    def wait(self, seconds: float) -> None:
+        until = self.now_s + seconds
+        while self.now_s < until:
+            self.now_s = min(self.now_s + 0.25, until)
+            if self.now_s % 1.0 < 0.25:
+                self.state.orders_listed("job-1", list(self.store.orders), self.now_s)
+            self._do(self.state.tick(self.now_ns))
+
+    @property
+    def now_ns(self) -> int:
+        return OFFSET_NS + round(self.now_s * 1e9)
+
+    def reply(self, at: int, trouble: str | None = None) -> None:
+        ((_, request),) = [one for one in self.asked if one[0] == at]
+        said = Profiled(request.window, request.path, request.first_ordinal,
+                        request.last_ordinal, self.now_ns, self.now_ns, trouble)  # fmt: skip
+        packet = pack(PacketKind.CONTROL, encode_profiled(said), 1, 0)
+        self._do(self.state.packet(at, packet, self.now_ns))
+
+    def _do(self, instructions: list[Instruction]) -> None:
+        for it in instructions:
+            if isinstance(it, WriteOrder):
+                self.store.orders.append(it.order)
+            if isinstance(it, NotProfiled):
+                self.missing.append(it)
+            if isinstance(it, Relay):
+                request = decode_profile(memoryview(it.payload))
+                assert request is not None
+                self.asked += [(at, request) for at in it.connections]
+
+
+def two_hosts(automatic: bool = True) -> Iterator[Host]:
+    store = Store()
+    yield Host(store, "host-0", 0, 1, automatic=automatic)
+    yield Host(store, "host-1", 2, 3, automatic=automatic)
+
+
+def train(hosts: list[Host], steps: int, step_s: float = 1.0) -> None:
+    for _ in range(steps):
+        for host in hosts:
+            host.train(step_s)
+
+
+def slowed_down() -> list[Host]:
+    """Two hosts whose job has just become slower, and has asked for a window."""
+    hosts = list(two_hosts())
+    train(hosts, 100)
+    assert hosts[0].store.orders == []
+    train(hosts, 14, 1.5)
+    return hosts
+
+
+def test_all_ranks_of_two_hosts_are_asked_for_the_same_steps() -> None:
+    hosts = slowed_down()
+    train(hosts, 20, 1.5)
+    (order,) = hosts[0].store.orders
+    assert (order.why, order.ranks) == ("degradation", ())
+    asked = [one for host in hosts for _, one in host.asked]
+    assert {one.first_ordinal for one in asked} == {order.first_step}
+    assert {one.last_ordinal for one in asked} == {order.last_step}
+    assert sorted(one.path for one in asked) == [
+        f"/traces/{order.window}/rank{rank}.json.gz" for rank in range(4)
+    ]
+
+
+def test_every_rank_is_asked_before_the_first_step_begins() -> None:
+    hosts = slowed_down()
+    while not all(len(host.asked) == 2 for host in hosts):
+        train(hosts, 1, 1.5)
+    (order,) = hosts[0].store.orders
+    assert hosts[0].ranks[0].ordinal <= order.first_step
+
+
+def test_what_is_still_slow_is_profiled_once_in_a_while() -> None:
+    hosts = slowed_down()
+    train(hosts, 300, 1.5)
+    assert len(hosts[0].store.orders) == 1
+    train(hosts, 100, 2.5)
+    later = [one for one in hosts[0].store.orders if one.first_step > 400]
+    assert later, "it became slower again, and the cool-down is over"
+    assert len({request.window for host in hosts for _, request in host.asked}) == 2
+
+
+def test_switched_off_nothing_is_detected_but_orders_are_obeyed() -> None:
+    hosts = list(two_hosts(automatic=False))
+    train(hosts, 100)
+    train(hosts, 50, 1.5)
+    assert hosts[0].store.orders == []
+    by_hand = ProfileOrder("w", 200, 219, (1, 2), 20.0, "user", hosts[0].now_ns)
+    hosts[0].store.orders.append(by_hand)
+    train(hosts, 5)
+    assert [len(host.asked) for host in hosts] == [1, 1]
+    assert [at for host in hosts for at, _ in host.asked] == [1, 0], "only the ranks it names"
+
+
+def test_a_job_that_stands_still_is_profiled_at_once() -> None:
+    hosts = list(two_hosts())
+    train(hosts, 50)
+    for host in hosts:
+        host.wait(29.0)
+    assert hosts[0].store.orders == []
+    for host in hosts:
+        host.wait(10.0)
+    for host in hosts:
+        host.wait(10.0)
+    (order,) = hosts[0].store.orders
+    assert (order.why, order.first_step) == ("blockage", -1)
+    assert [one.first_ordinal for host in hosts for _, one in host.asked] == [-1] * 4
+    for host in hosts:
+        host.wait(3_000.0)
+    assert len(hosts[0].store.orders) == 1, "one blockage, one window"
+
+
+def test_ranks_that_do_not_reply_are_noted() -> None:
+    hosts = slowed_down()
+    train(hosts, 10, 1.5)
+    hosts[0].reply(0)
+    hosts[0].reply(1, "another profiler is active")
+    hosts[1].state.disconnected(1)
+    for host in hosts:
+        host.wait(REPLY_SECONDS + 60)
+    assert hosts[0].missing == [], "a reply that says why is one"
+    assert [(it.rank, it.trouble) for it in hosts[1].missing] == [(2, NO_REPLY), (3, GONE)]
+
+
+def test_an_order_that_comes_too_late_is_noted() -> None:
+    hosts = list(two_hosts())
+    train(hosts, 60)
+    late = ProfileOrder("w", 55, 74, (), 20.0, "degradation", hosts[0].now_ns)
+    hosts[0].store.orders.append(late)
+    train(hosts[:1], 5)
+    assert hosts[0].asked == []
+    hosts[0].wait(REPLY_SECONDS + 60)
+    missing = [it.trouble for it in hosts[0].missing if it.order.window == "w"]
+    assert missing == [TOO_LATE] * 2
+
+
+def test_a_processor_that_was_restarted_ignores_what_is_over() -> None:
+    hosts = slowed_down()
+    train(hosts, 40, 1.5)
+    again = Host(hosts[0].store, "host-0", 0, 1)
+    again.now_s = hosts[0].now_s + 700.0
+    for rank, before in zip(again.ranks, hosts[0].ranks, strict=True):
+        rank.ordinal, rank.now_ns = before.ordinal, before.now_ns + 700_000 * MS
+    train([again], 30)
+    assert (again.asked, again.missing) == ([], [])
+
+
+def test_an_order_that_cannot_be_written_is_tried_again() -> None:
+    hosts = list(two_hosts())
+    hosts[0].store = Store()  # host-0 writes somewhere else, and reads it nowhere
+    train(hosts, 100)
+    lost = hosts[0].store.orders
+    hosts[0].store.orders = lost
+    for _ in range(60):
+        hosts[0].train(1.5)
+        del lost[:-1]
+    assert lost and hosts[0].now_s > WRITING_SECONDS
+
+
+def test_a_job_that_has_ended_is_forgotten() -> None:
+    hosts = slowed_down()
+    for host in hosts:
+        host.state.forget("job-1")
+        train([host], 5)
+    assert len(hosts[0].store.orders) == 1
