@@ -39,8 +39,9 @@ def command(path: Path, *options: str) -> list[str]:
 class Daemon:
     """`stepscope processor`."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *options: str, **environment: str) -> None:
         self.path = path
+        self._options, self._environment = options, environment
         self._log = path.with_suffix(".log")
         self.start()
 
@@ -48,8 +49,9 @@ class Daemon:
         env = {k: v for k, v in os.environ.items() if not k.startswith("STEPSCOPE_")}
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(
-                command(self.path, "--flush-seconds", "0.1"), stderr=log, env=env
-            )
+                command(self.path, "--flush-seconds", "0.1", *self._options),
+                stderr=log, env=env | self._environment,
+            )  # fmt: skip
         wait_for(self._answers, "processor")
 
     def _answers(self) -> bool:

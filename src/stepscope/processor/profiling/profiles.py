@@ -108,10 +108,8 @@ class Profiles:
             logger.warning("rank %d has not profiled: %s", it.rank, reply.trouble)
             return
         logger.info("rank %d has profiled steps %d to %d", it.rank, it.first_step, it.last_step)
-        options = (
-            "--window-start-ns", str(reply.start_ns), "--window-end-ns", str(reply.end_ns),
-            "--first-step", str(it.first_step), "--last-step", str(it.last_step),
-        )  # fmt: skip
+        # the window is that of the trace: its clock need not be ours
+        options = ("--first-step", str(it.first_step), "--last-step", str(it.last_step))
         task = Task(it.job, it.rank, Path(reply.path), options)
         self._waiting[task] = rows
         self._summaries.add(task)
@@ -136,7 +134,9 @@ class Profiles:
 
     def _summarized(self, task: Task, rows: Rows, trouble: str | None) -> None:
         about = dict(self._waiting.pop(task))
-        if trouble is None and rows.get("rank"):
+        if trouble is None and not rows.get("rank"):
+            trouble = "its trace has no function that is on the critical path"
+        if trouble is None:
             self._store(task.job, "patterns", rows)
         if trouble is not None:
             logger.warning("rank %d: %s", task.rank, trouble)
