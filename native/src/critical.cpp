@@ -9,6 +9,8 @@ namespace {
 
 constexpr std::int64_t LAST = std::numeric_limits<std::int64_t>::max();
 
+std::size_t place(std::int64_t stack) { return static_cast<std::size_t>(stack); }
+
 void check(const Spans& events, std::size_t at) {
     if (events.end[at] < events.start[at] || (at > 0 && events.start[at] < events.start[at - 1]))
         throw std::invalid_argument("events are not in order of time");
@@ -17,6 +19,7 @@ void check(const Spans& events, std::size_t at) {
 }  // namespace
 
 Innermost::Innermost(const Spans& calls) : keys_(calls.size) {
+    segments_.reserve(2 * calls.size);  // memory is used only where it is written
     for (std::size_t at = 0; at < calls.size; ++at) {
         check(calls, at);
         end_before(calls.start[at]);
@@ -47,22 +50,25 @@ void Innermost::run_until(std::int64_t time) {
 
 void Innermost::enter(std::int64_t end, std::int64_t of) {
     const std::int64_t stack = stack_of(running_.empty() ? NO_PARENT : running_.back().stack, of);
-    stacks_[static_cast<std::size_t>(stack)].calls += 1;
+    stacks_[place(stack)].calls += 1;
     running_.push_back({end, stack});
 }
 
 std::int64_t Innermost::stack_of(std::int64_t parent, std::int64_t of) {
-    if (parent != NO_PARENT) {  // loops call the same function again and again
-        const std::int64_t latest = latest_[static_cast<std::size_t>(parent)];
-        if (latest >= 0 && stacks_[static_cast<std::size_t>(latest)].of == of) return latest;
+    const std::int64_t latest = parent == NO_PARENT ? -1 : links_[place(parent)].latest_child;
+    for (const std::int64_t guess : {latest, latest < 0 ? latest : links_[place(latest)].next}) {
+        if (guess < 0 || stacks_[place(guess)].of != of) continue;
+        links_[place(parent)].latest_child = guess;
+        return guess;
     }
     std::uint32_t code = 0;
     keys_.codes(0, &parent, &of, 1, &code);
     if (code == stacks_.size()) {
         stacks_.push_back({parent, of, 0});
-        latest_.push_back(-1);
+        links_.push_back({-1, -1});
     }
-    if (parent != NO_PARENT) latest_[static_cast<std::size_t>(parent)] = code;
+    if (latest >= 0) links_[place(latest)].next = code;
+    if (parent != NO_PARENT) links_[place(parent)].latest_child = code;
     return code;
 }
 

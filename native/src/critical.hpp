@@ -48,6 +48,11 @@ class Innermost {
     struct Running {
         std::int64_t end, stack;
     };
+    // Programs call the same functions in the same order, so most lookups are guesses.
+    struct Link {
+        std::int64_t latest_child;  // entered last; -1: none
+        std::int64_t next;          // the sibling that was entered after it
+    };
     void end_before(std::int64_t time);
     void run_until(std::int64_t time);
     void enter(std::int64_t end, std::int64_t of);
@@ -58,7 +63,7 @@ class Innermost {
     std::vector<Running> running_;
     std::vector<Segment> segments_;
     std::vector<Stack> stacks_;
-    std::vector<std::int64_t> latest_;  // of each stack, the child that was entered last
+    std::vector<Link> links_;  // of each stack
 };
 
 class Critical {

@@ -19,7 +19,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -99,12 +99,13 @@ def _patterns(given: argparse.Namespace) -> tuple[Patterns, tuple[int, int]]:
     use += phase_series(_read_table("phases", given.phases), given.rank) if given.phases else []
     if given.counters:
         use += counter_series(_read_table("hardware", given.counters), given.rank)
-    rows = [] if trace is None else patterns_of(trace.activity, span, _some(use))
+    found = patterns_of(trace.activity, span, _some(use)) if trace else Patterns(span, ())
     if stacks is not None:
-        rows += sampled_patterns(stacks, span, training=trace is None)
+        sampled = sampled_patterns(stacks, span, training=trace is None)
+        found = replace(found, rows=(*found.rows, *sampled))
     for problem in trace.problems if trace else ():
         sys.stderr.write(f"note: {given.trace}: {' '.join(problem.split())}\n")
-    return kept(span, rows), _steps(given, trace)
+    return kept(found), _steps(given, trace)
 
 
 def _some(use: Sequence[Series]) -> list[Series]:

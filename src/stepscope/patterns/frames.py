@@ -78,6 +78,7 @@ def traced(name: str) -> Frame:
     >>> traced("nn.Module: Linear_12").function
     'nn.Module: Linear'
     """
+    name = name[: 4 * LONGEST_NAME]
     parts = _TRACED.match(name)
     if parts is None:
         return Frame(_INSTANCE.sub(r"\1", _ADDRESS.sub("", name))[:LONGEST_NAME])
@@ -90,7 +91,7 @@ def stacked(text: str) -> Frame:
     >>> stacked("load (data.py:12)")
     Frame(function='load', file='data.py', line=12)
     """
-    parts = _STACKED.match(text)
+    parts = _STACKED.match(text[: 4 * LONGEST_NAME])
     return Frame(text[:LONGEST_NAME]) if parts is None else _frame(parts)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,7 +44,7 @@ class Pattern:
 
 @dataclass(frozen=True)
 class Patterns:
-    """The patterns of a window that are kept, and what is left out."""
+    """The patterns of a window, and what is left out."""
 
     span: Span
     rows: tuple[Pattern, ...]
@@ -55,18 +54,20 @@ class Patterns:
     """The sum of their shares of the window."""
 
 
-def kept(span: Span, patterns: Iterable[Pattern]) -> Patterns:
+def kept(found: Patterns) -> Patterns:
     """The patterns with the largest shares, within the limits."""
-    ordered = sorted(patterns, key=lambda one: (-one.beta, one.function, one.caller or ""))
-    rows: list[Pattern] = []
-    size = 0
+    ordered = sorted(found.rows, key=lambda one: (-one.beta, one.function, one.caller or ""))
+    size, number = 0, 0
     for one in ordered:
         size += one.size_bytes
         if one.beta < LEAST_BETA or size > MOST_BYTES:
             break
-        rows.append(one)
-    rest = ordered[len(rows) :]
-    return Patterns(span, tuple(rows), len(rest), sum(one.beta for one in rest))
+        number += 1
+    rest = ordered[number:]
+    return Patterns(
+        found.span, tuple(ordered[:number]), found.left_out + len(rest),
+        found.left_out_beta + sum(one.beta for one in rest),
+    )  # fmt: skip
 
 
 def table_of(patterns: Patterns, first_step: int = NULL, last_step: int = NULL) -> Table:

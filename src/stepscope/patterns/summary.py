@@ -81,11 +81,11 @@ class _Lanes:
 
 def summarize(activity: Activity, span: Span, use: Sequence[Series] = ()) -> Patterns:
     """The patterns of a rank in a window that are worth keeping."""
-    return kept(span, patterns_of(activity, span, use))
+    return kept(patterns_of(activity, span, use))
 
 
-def patterns_of(activity: Activity, span: Span, use: Sequence[Series] = ()) -> list[Pattern]:
-    """The patterns of all functions on the critical path.
+def patterns_of(activity: Activity, span: Span, use: Sequence[Series] = ()) -> Patterns:
+    """The patterns of all functions that are not too short, in any order.
 
     Args:
         use: samples of resources in order of time, the best of a resource first.
@@ -94,11 +94,13 @@ def patterns_of(activity: Activity, span: Span, use: Sequence[Series] = ()) -> l
     lanes = _lanes(activity.within(span), numbers)
     beta = _beta(lanes, activity.has_device, len(numbers.name), span)
     measured = _measured(lanes, numbers, use)
-    callers = _Callers(lanes, beta, span)
-    return [
+    callers = _Callers(lanes, beta)
+    rows = [
         _pattern(number, numbers, float(beta[number]), lanes, measured, callers)
-        for number in np.flatnonzero(beta > 0).tolist()
+        for number in np.flatnonzero(beta >= LEAST_BETA).tolist()
     ]
+    short = beta[(beta > 0) & (beta < LEAST_BETA)]
+    return Patterns(span, tuple(rows), short.size, float(short.sum()))
 
 
 def _lanes(activity: Activity, numbers: _Numbers) -> _Lanes:
@@ -195,7 +197,7 @@ def _measured(lanes: _Lanes, numbers: _Numbers, use: Sequence[Series]) -> dict[s
 class _Callers:
     """The function of the user's code that most often runs what has no caller of its own."""
 
-    def __init__(self, lanes: _Lanes, beta: Floats, span: Span) -> None:
+    def __init__(self, lanes: _Lanes, beta: Floats) -> None:
         self._of: dict[int, str] = {}
         functions, python, lane = lanes.functions, lanes.python, lanes.own_operators
         if functions is None or not lane.start_ns.size:
