@@ -39,6 +39,7 @@ def _install(new: Session) -> None:
         frameworks,
         garbage,
         groups,
+        kineto,
         modules,
     )
     from stepscope.collect.hooks import optimizer as optimizer_hook
@@ -59,6 +60,7 @@ def _install(new: Session) -> None:
         _try("pipelines", lambda: frameworks.install(new, backwards))
     _try("garbage collector", lambda: garbage.install(new))
     _try("profiler", profiler_hook.install)
+    _try("profiling windows", lambda: kineto.install(new))
     _try("device times", lambda: cuda.install(new))
     _try("parts of models", lambda: modules.install(new))
 
