@@ -395,6 +395,7 @@ class Processor:
             )
 
     def _profiled(self, it: RankProfiled) -> None:
+        self._watcher.as_usual(it.pid)
         what = it.reply.trouble or f"steps {it.first_step} to {it.last_step}"
         logger.info("rank %d of %s, profile %s: %s", it.rank, it.job, it.reply.window, what)
 
