@@ -21,7 +21,8 @@ from torch.utils.data import DataLoader, TensorDataset
 def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    print(f"rank {dist.get_rank()} {train(int(sys.argv[1]))}", flush=True)
+    sys.stdout.write(f"rank {dist.get_rank()} {train(int(sys.argv[1]))}\n")  # not in two parts
+    sys.stdout.flush()
     dist.destroy_process_group()
 
 
