@@ -50,7 +50,7 @@ def test_what_one_processor_writes_another_reads(board: Board, tmp_path: Path) -
     other = Board("host-1")
     other.watch({"job": Place(Location.parse(str(tmp_path)), 0.02)})
     try:
-        board.write("job", ORDER)
+        board.write(Location.parse(str(tmp_path)), ORDER)
         assert first(board) == first(other) == [ORDER]
         time.sleep(0.1)
         assert all(listed.new == () for listed in board.listed()), "once"
@@ -80,7 +80,7 @@ def test_a_store_that_is_gone_is_said_once(
     board: Board, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "control").write_text("a file where a folder should be")
-    board.write("job", ORDER)
+    board.write(Location.parse(str(tmp_path)), ORDER)
     wait_for(lambda: "no synchronized profile" in caplog.text, "warning")
     time.sleep(0.2)
     assert caplog.text.count("orders to profile are not read") <= 1
@@ -95,7 +95,7 @@ def test_old_orders_of_this_host_are_deleted(board: Board, tmp_path: Path) -> No
     theirs = put(tmp_path, ProfileOrder("a-host-1", 1, 2, (), 20.0, "stall", 5_000))
     for path in (ours, theirs):
         os.utime(path, (time.time() - KEPT_SECONDS - 60,) * 2)
-    board.write("job", ORDER)
+    board.write(Location.parse(str(tmp_path)), ORDER)
     wait_for(lambda: not ours.exists(), "deletion")
     assert theirs.exists()
     assert decode_order((tmp_path / order_name(ORDER.window)).read_bytes()) == ORDER
@@ -106,6 +106,5 @@ def test_jobs_that_have_ended_are_not_looked_at(board: Board, tmp_path: Path) ->
     time.sleep(0.1)
     board.listed()
     put(tmp_path, ORDER)
-    board.write("job", ORDER)
     time.sleep(0.1)
     assert board.listed() == []

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stepscope.processor.instructions import Instruction, NotProfiled, Relay, WriteOrder
+from stepscope.processor.instructions import Instruction, NotProfiled, ProfileRanks, WriteOrder
 from stepscope.processor.state.host_state import HostState
 from stepscope.processor.state.orders import Timing
 from stepscope.processor.state.windows import (
@@ -94,10 +94,11 @@ class Host:
                 self.store.orders.append(it.order)
             if isinstance(it, NotProfiled):
                 self.missing.append(it)
-            if isinstance(it, Relay):
-                request = decode_profile(memoryview(it.payload))
-                assert request is not None
-                self.asked += [(at, request) for at in it.connections]
+            if isinstance(it, ProfileRanks):
+                for at, payload in it.requests:
+                    request = decode_profile(memoryview(payload))
+                    assert request is not None
+                    self.asked.append((at, request))
 
 
 def two_hosts(automatic: bool = True) -> Iterator[Host]:

@@ -29,6 +29,7 @@ from stepscope.cli import (
     methods,
     prepare,
     processor,
+    profile,
     run,
     simulate,
     trace,
@@ -37,7 +38,7 @@ from stepscope.cli import (
 
 COMMANDS: tuple[ModuleType, ...] = (
     run, diagnose, methods, doctor, trace, import_, simulate, evaluate, compact, prepare, processor,
-    watch, counters,
+    watch, counters, profile,
 )  # fmt: skip
 """In the order in which the help page lists them."""
 

@@ -38,6 +38,7 @@ from stepscope.processor.instructions import (
     NotProfiled,
     OpenOps,
     Parent,
+    ProfileRanks,
     RankProfiled,
     Refuse,
     Relay,
@@ -89,6 +90,8 @@ checked at every tick: that cost as much as the tick itself."""
 HURRY = Hurry(2.0)
 """Once a process has stopped, the other producers report outstanding operators immediately for this
 long. If steps take longer, their ordinary checks, ten a second, are early enough."""
+_AHEAD_SECONDS = 30.0
+"""A window begins at most this long after ranks were asked for it, or nobody samples it closely."""
 _PACKETS_PER_TURN = 64
 _LAST_TURNS = 16
 """More than a socket buffers. A producer that never pauses must not prevent shutdown."""
@@ -423,7 +426,17 @@ class Processor:
     def _write_order(self, it: WriteOrder) -> None:
         self._profiles.write(it)
 
+    def _profile_ranks(self, it: ProfileRanks) -> None:
+        reached = [
+            at
+            for at, payload in it.requests
+            if self._send(at, pack(PacketKind.CONTROL, payload, os.getpid(), 0))
+        ]
+        pids = [self._state.producers[at].hello.pid for at in reached]
+        self._watcher.closely(pids, it.seconds + _AHEAD_SECONDS)
+
     def _profiled(self, it: RankProfiled) -> None:
+        self._watcher.as_usual(it.pid)
         self._profiles.profiled(it, self._state.order_of(it))
         self._jobs.hurry(it.job)
 
@@ -477,6 +490,7 @@ class Processor:
         Relay: _relay,
         SampleCounters: _sample_counters,
         WriteOrder: _write_order,
+        ProfileRanks: _profile_ranks,
         RankProfiled: _profiled,
         NotProfiled: _not_profiled,
     }

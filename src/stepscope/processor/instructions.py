@@ -146,6 +146,16 @@ class Relay:
 
 
 @dataclass(frozen=True)
+class ProfileRanks:
+    """Send ranks requests to profile (`state.profiling.requests_for`), and sample them closely."""
+
+    requests: tuple[tuple[int, bytes], ...]
+    """Connections, and what to send to each."""
+    seconds: float
+    """How long the window may last."""
+
+
+@dataclass(frozen=True)
 class RankProfiled:
     """A rank has profiled what it was asked for, or reports why it has not."""
 
@@ -202,6 +212,7 @@ Instruction = (
     | Follow
     | Parent
     | Relay
+    | ProfileRanks
     | RankProfiled
     | WriteOrder
     | NotProfiled

@@ -79,12 +79,10 @@ class Board:
             self._wake.set()
         self._places = dict(places)
 
-    def write(self, job: str, order: ProfileOrder) -> None:
-        """Has an order written; it is read as others are."""
-        place = self._places.get(job)
-        if place is not None:
-            self._to_write.put((place.location, order))
-            self._wake.set()
+    def write(self, location: Location, order: ProfileOrder) -> None:
+        """Has an order written into a job's folder; it is read as others are."""
+        self._to_write.put((location, order))
+        self._wake.set()
 
     def listed(self) -> list[Listed]:
         """What was read since the last call."""

@@ -90,7 +90,9 @@ class Profiles:
         return listed
 
     def write(self, it: WriteOrder) -> None:
-        self._board.write(it.job, it.order)
+        known = self._job(it.job)
+        if known is not None:
+            self._board.write(known.location, it.order)
 
     def profiled(self, it: RankProfiled, order: ProfileOrder | None) -> None:
         """A rank has written its trace, or reports why not."""

@@ -15,8 +15,8 @@ from zlib import crc32
 from stepscope.processor.instructions import (
     Instruction,
     NotProfiled,
+    ProfileRanks,
     RankProfiled,
-    Relay,
     WriteOrder,
 )
 from stepscope.processor.state import orders, profiling
@@ -195,11 +195,11 @@ class Windows:
             self._await(job, order, wanted, NO_REPLY)
             if order.first_step >= 0:
                 job.pace.leave_out(order.first_step, order.last_step)
-            for at, payload in profiling.requests_for(
+            requests = profiling.requests_for(
                 state, name, order.first_step, order.last_step, wanted, order.seconds,
                 order.window, folder,
-            ) if wanted else ():  # fmt: skip
-                yield Relay((at,), payload)
+            ) if wanted else []  # fmt: skip
+            yield ProfileRanks(tuple(requests), order.seconds)
 
     def _await(self, job: _Job, order: ProfileOrder, ranks: set[int], trouble: str) -> None:
         now = job.pace.now
