@@ -1,4 +1,4 @@
-"""The passes of a real pipeline over gloo, as its four ranks see them: which microbatch each was of."""
+"""Which microbatch each pass of a real pipeline over gloo was of, as its four ranks see it."""
 
 from __future__ import annotations
 
