@@ -11,12 +11,13 @@ Cannot see: a rank that stands still between its last pass and its next step.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 
 import numpy as np
 
 from stepscope.diagnose.finding import Place
-from stepscope.diagnose.operators.positions import Position, Row, positions
+from stepscope.diagnose.operators.positions import Position, positions
 from stepscope.diagnose.views.communication import loads
 from stepscope.diagnose.views.pipeline import is_wave
 from stepscope.trace import BACKWARD, FORWARD, WEIGHT
@@ -26,48 +27,55 @@ PASSES = (FORWARD, BACKWARD, WEIGHT)
 NAMED = 4
 """Ranks whose places a sentence has room for. Our choice."""
 
-_WORDS = {FORWARD: "forward pass", BACKWARD: "backward pass", WEIGHT: "backward pass for weights"}
+PASS_WORDS = {
+    FORWARD: "forward pass",
+    BACKWARD: "backward pass",
+    WEIGHT: "backward pass for weights",
+}
 
 
 def places(window: Window, ranks: Collection[int]) -> tuple[Place, ...]:
     """Where each of these ranks stands still, as far as its passes show that."""
+    found = located(window, ranks)
+    wave = is_wave(window) if found else False
+    known = ((one, ahead(window, one, wave)) for _, one in sorted(found.items()))
+    return tuple(left[0] for one, left in known if left and not loads(one.work[0][0]))
+
+
+def located(window: Window, ranks: Collection[int]) -> dict[int, Position]:
+    """How far each of these ranks got in its passes; empty if microbatches are not known."""
     phases = window.table("phases")
     if phases is None or not phases.has("microbatch", "step", "start_ns", "duration_ns"):
-        return ()
+        return {}
     theirs = {name: table.take(np.isin(table.ints("rank"), list(ranks)))
               for name in ("phases", "steps")
               if (table := window.table(name)) is not None}  # fmt: skip
     found = positions(Window(window.job, theirs))
-    if found is None:
-        return ()
-    wave = is_wave(window)
-    return tuple(place for _, one in sorted(found.of.items())
-                 if (place := _place(window, one, wave)) is not None)  # fmt: skip
+    return {} if found is None else found.of
 
 
-def _place(window: Window, one: Position, wave: bool) -> Place | None:
-    left = one.work
-    if not left or loads(left[0][0]):
-        return None
-    ahead = [row for row in left if row[0] in PASSES]
-    if not ahead or ahead[0][1] < 0:
-        return None
-    phase, microbatch = ahead[0]
-    stage = _stage(window, one, ahead, wave)
-    return Place(one.rank, phase, stage, microbatch, 1 + max(at for _, at in one.expected))
+def ahead(window: Window, one: Position, wave: bool) -> tuple[Place, ...]:
+    """The passes that a rank has still to end in its step, in its order, with their stages.
 
-
-def _stage(window: Window, one: Position, ahead: Sequence[Row], wave: bool) -> int | None:
-    """The stage of the first pass ahead; a rank may have several."""
-    groups = [group for group in window.job.groups_of_kind("pp") if one.rank in group.ranks]
-    if not groups:
-        return None
-    stages, at = len(groups[0].ranks), groups[0].ranks.index(one.rank)
-    left, of_each = ahead.count(ahead[0]), one.expected.count(ahead[0])
-    chunks = one.expected.count((FORWARD, ahead[0][1]))
-    before = of_each - left
-    chunk = before if ahead[0][0] == FORWARD else max(chunks - 1 - before, 0)
-    return stage_of(at, chunk, stages, wave)
+    Of the passes of one kind and microbatch the first ones have ended; forward is in the order of
+    the stages, and backward in reverse.
+    """
+    left = [row for row in one.missing if row[0] in PASSES and row[1] >= 0]
+    group = next((group for group in window.job.groups_of_kind("pp") if one.rank in group.ranks),
+                 None)  # fmt: skip
+    number, of_each = 1 + max((at for _, at in one.expected), default=0), Counter(one.expected)
+    still = Counter(left)
+    out: list[Place] = []
+    for row in left:
+        stage = None
+        if group is not None:
+            chunk = of_each[row] - still[row]
+            if row[0] != FORWARD:
+                chunk = max(of_each[FORWARD, row[1]] - 1 - chunk, 0)
+            stage = stage_of(group.ranks.index(one.rank), chunk, len(group.ranks), wave)
+        still[row] -= 1
+        out.append(Place(one.rank, row[0], stage, row[1], number))
+    return tuple(out)
 
 
 def stage_of(at: int, chunk: int, stages: int, wave: bool) -> int:
@@ -87,4 +95,4 @@ def in_words(found: Sequence[Place]) -> str:
 def _words(one: Place) -> str:
     of = f" of microbatch {one.microbatch}" if one.microbatches > 1 else ""
     stage = "" if one.stage is None else f" in stage {one.stage}"
-    return f"in the {_WORDS[one.phase]}{of}{stage}"
+    return f"in the {PASS_WORDS[one.phase]}{of}{stage}"
