@@ -46,7 +46,7 @@ class VenusTrace:
     """Passes that are late and lengthen steps, and passes that never end, by their trace graph."""
 
     name = "venustrace"
-    needs = Needs("phases.microbatch", "phases.step")
+    needs = Needs("phases")
 
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[Finding]:
         yield from stuck(job, self.name)

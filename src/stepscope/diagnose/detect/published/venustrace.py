@@ -47,7 +47,7 @@ class VenusTracePublished:
     """The first pass that never ends, and critical passes of 1.5 times their time, as published."""
 
     name = "venustrace-published"
-    needs = Needs("phases.microbatch", "phases.step")
+    needs = Needs("phases")
 
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[Finding]:
         yield from first_incomplete(job, self.name)
