@@ -64,7 +64,8 @@ def stuck(job: Observed, name: str) -> Iterator[Stuck]:
         yield Stuck(
             name, one.cause, f"{why}, {one.words}" if one.places else why, one.ranks,
             steps=(found.step, found.step), time_ns=(found.since_ns, found.until_ns),
-            score=HANG_SCORE if len(one.ranks) == 1 else SEVERAL_SCORE, places=one.places,
+            score=HANG_SCORE if len(one.ranks) == 1 else SEVERAL_SCORE,
+            group=one.group, places=one.places,
             decisions=(Decision(name, True, (found.until_ns - found.since_ns) / 1e9, None, why),),
         )  # fmt: skip
 

@@ -54,6 +54,8 @@ class Held:
     ranks: tuple[int, ...]
     places: tuple[Place, ...]
     cause: Cause
+    group: str | None = None
+    """The group whose data does not move."""
 
     @property
     def words(self) -> str:
@@ -175,7 +177,7 @@ def _data_that_does_not_move(window: Window, state: WaitState | None) -> Iterato
     stuck = stuck_connection(window, state.waiting)
     first = min(state.complete, key=lambda one: one.since_ns)
     ranks = (stuck.rank,) if stuck is not None else (first.sender,) if first.sender >= 0 else ()
-    yield Held(ranks, (), "network")
+    yield Held(ranks, (), "network", first.group or None)
 
 
 def _together(window: Window, ranks: Sequence[int]) -> list[tuple[int, ...]]:
