@@ -23,6 +23,7 @@ from stepscope.diagnose.detect.own_past import OwnPast
 from stepscope.diagnose.detect.published.argus_l1 import ArgusL1Published
 from stepscope.diagnose.detect.published.argus_l2 import ArgusL2Published
 from stepscope.diagnose.detect.published.argus_l3 import ArgusL3Published
+from stepscope.diagnose.detect.published.kair import KairPublished
 from stepscope.diagnose.detect.published.venustrace import VenusTracePublished
 from stepscope.diagnose.detect.regression.shared import SharedRegression
 from stepscope.diagnose.detect.shared_loading import SharedLoading
@@ -103,6 +104,7 @@ PUBLISHED: tuple[Detector, ...] = (
     *RANKS_BY_NAME,
     VenusTrace(),
     VenusTracePublished(),
+    KairPublished(),
 )
 """Detectors that run only by name: the papers' rules as printed, and variants of the default."""
 
