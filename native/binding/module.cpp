@@ -11,6 +11,7 @@
 #include "distances.hpp"
 #include "encoding.hpp"
 #include "levels.hpp"
+#include "passes.hpp"
 #include "python.hpp"
 
 namespace {
@@ -266,7 +267,8 @@ int fill(PyObject* module) {
     const int failed = PyModule_AddObjectRef(module, "Scanner", type);
     Py_DECREF(type);
     if (failed != 0 || add_compression(module) < 0 || add_encoding(module) < 0) return -1;
-    return add_distances(module) < 0 ? -1 : add_levels(module);
+    if (add_distances(module) < 0 || add_levels(module) < 0) return -1;
+    return add_passes(module);
 }
 
 PyModuleDef_Slot SLOTS[] = {

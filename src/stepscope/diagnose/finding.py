@@ -46,6 +46,21 @@ class Evidence:
 
 
 @dataclass(frozen=True)
+class Place:
+    """Where a rank that hangs is in the schedule of its pipeline."""
+
+    rank: int
+    phase: str
+    """`forward-compute`, `backward-compute` or `backward-weight`."""
+    stage: int | None
+    """From 0; of interleaved stages, the one in which it is. None: there is no pipeline."""
+    microbatch: int
+    """From 0."""
+    microbatches: int
+    """Of a step."""
+
+
+@dataclass(frozen=True)
 class Decision:
     """One rule applied to one candidate: the value, its limit, and whether it was reached."""
 
@@ -212,6 +227,8 @@ class Stuck(Finding):
     """How the processes of the ranks ended, if that is what happened."""
     says: str = ""
     """The summary, where the usual sentence does not fit."""
+    places: tuple[Place, ...] = ()
+    """Where the ranks are in the schedule, as far as that is known."""
 
     @property
     def kind(self) -> Kind:
@@ -272,6 +289,8 @@ class Verdict:
     """How the culprit's process ended, if that is what happened."""
     lost_of: Span | None = None
     """The steps of whose time `lost_fraction` is a share, if these are not `steps`."""
+    places: tuple[Place, ...] = ()
+    """Where in the schedule the ranks hang, as far as that is known."""
 
     @property
     def is_suspect(self) -> bool:

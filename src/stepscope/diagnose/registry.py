@@ -23,6 +23,8 @@ from stepscope.diagnose.detect.own_past import OwnPast
 from stepscope.diagnose.detect.published.argus_l1 import ArgusL1Published
 from stepscope.diagnose.detect.published.argus_l2 import ArgusL2Published
 from stepscope.diagnose.detect.published.argus_l3 import ArgusL3Published
+from stepscope.diagnose.detect.published.kair import KairPublished
+from stepscope.diagnose.detect.published.venustrace import VenusTracePublished
 from stepscope.diagnose.detect.regression.shared import SharedRegression
 from stepscope.diagnose.detect.shared_loading import SharedLoading
 from stepscope.diagnose.detect.slow_exchange import SlowExchange
@@ -34,6 +36,7 @@ from stepscope.diagnose.detect.transient_ranks import Transients
 from stepscope.diagnose.detect.unsteady import StepTimes
 from stepscope.diagnose.detect.user_code import UserCode
 from stepscope.diagnose.detect.vanished import Vanished
+from stepscope.diagnose.detect.venustrace import VenusTrace
 from stepscope.diagnose.explain.cpu import StarvedProcessor
 from stepscope.diagnose.explain.elimination import Elimination
 from stepscope.diagnose.explain.function import Collecting, Compilation, SlowerFunction
@@ -99,6 +102,9 @@ PUBLISHED: tuple[Detector, ...] = (
     ArgusL3Published(),
     SlowSingleKernels(),
     *RANKS_BY_NAME,
+    VenusTrace(),
+    VenusTracePublished(),
+    KairPublished(),
 )
 """Detectors that run only by name: the papers' rules as printed, and variants of the default."""
 
