@@ -12,6 +12,7 @@
 #include "encoding.hpp"
 #include "levels.hpp"
 #include "passes.hpp"
+#include "patterns.hpp"
 #include "python.hpp"
 
 namespace {
@@ -268,7 +269,8 @@ int fill(PyObject* module) {
     Py_DECREF(type);
     if (failed != 0 || add_compression(module) < 0 || add_encoding(module) < 0) return -1;
     if (add_distances(module) < 0 || add_levels(module) < 0) return -1;
-    return add_passes(module);
+    if (add_passes(module) < 0) return -1;
+    return add_patterns(module);
 }
 
 PyModuleDef_Slot SLOTS[] = {

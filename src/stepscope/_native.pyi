@@ -227,3 +227,54 @@ def mean_divergences(values: bytes, points: int, /) -> bytes:
     Raises:
         ValueError: there are no whole rows, or a value is below 0.
     """
+
+def innermost(start: bytes, end: bytes, of: bytes, /) -> tuple[bytes, bytes]:
+    """Who runs at any time of one thread: of the calls that run, the one that started last.
+
+    Args:
+        start: int64, in order; of calls that start together, the longest comes first.
+        end: int64.
+        of: the function of each call, int32.
+
+    Returns disjoint segments in order, of three int64 each: start, end and call stack; and the
+    call stacks, of three int64 each: the stack of the caller (-1: none), the function, and how
+    often it was called. Callers come before what they call.
+
+    Raises:
+        ValueError: columns do not fit together, or calls are not in order.
+    """
+
+def critical_ns(
+    classes: tuple[tuple[bytes, bytes, bytes], ...], functions: int, start: int, end: int, /
+) -> bytes:
+    """The time of each function in which nothing of a higher class runs, an int64 per function.
+
+    Args:
+        classes: the highest first; of each, start and end of its events (int64) and their
+            functions (int32), in order of start.
+        functions: their number.
+        start: only time from here counts,
+        end: up to here.
+
+    Raises:
+        ValueError: columns do not fit together, or events are not in order.
+    """
+
+def busiest(
+    use: bytes, begin: bytes, end: bytes, share: float, least: float, /
+) -> tuple[bytes, bytes]:
+    """The critical duration of each execution, and the use of the resource in it.
+
+    Args:
+        use: float64, a resource's samples.
+        begin: int64, the first sample of each execution,
+        end: and the one after its last.
+        share: of the execution's use that its critical duration has at least; above one half.
+        least: use up to this counts as zero.
+
+    Returns the first sample of each critical duration and the one after its last, int64; and the
+    mean and the standard deviation in it, float64, not a number without samples.
+
+    Raises:
+        ValueError: an execution is not within the samples.
+    """

@@ -15,7 +15,7 @@ from stepscope.window import NULL, Strings, Table
 
 Values = Sequence[Any] | NDArray[Any] | Strings
 Rows = Mapping[str, Values]
-"""Column name to values; null is None in a list, `NULL` in an array of integers."""
+"""Column name to values; null is None in a list, `NULL` and not a number in an array."""
 
 ARROW_TYPES: Mapping[str, Any] = {
     "int64": pa.int64(),
@@ -65,6 +65,8 @@ def _array(values: Values, kind: str) -> Any:
     mask = None
     if isinstance(values, np.ndarray) and values.dtype == np.int64:
         mask = values == NULL
+    elif isinstance(values, np.ndarray) and values.dtype == np.float64:
+        mask = np.isnan(values)
     return pa.array(values, ARROW_TYPES[kind], mask=mask)
 
 

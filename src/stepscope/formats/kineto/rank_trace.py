@@ -16,6 +16,7 @@ from stepscope.formats.kineto.contents import Advance, Contents
 from stepscope.formats.kineto.document import Document
 from stepscope.formats.kineto.groups import process_group
 from stepscope.formats.kineto.names import PROFILER_STEP
+from stepscope.formats.kineto.patterns import activity, patterns, step_numbers, window
 from stepscope.formats.kineto.phases import busy_host, phases, waited
 from stepscope.formats.kineto.plain import plain
 from stepscope.formats.kineto.recording import Recording, recording, scanner
@@ -23,10 +24,11 @@ from stepscope.formats.kineto.spans import ends, named, outermost
 from stepscope.formats.kineto.stacks import stacks
 from stepscope.formats.kineto.steps import Steps, find_steps
 from stepscope.formats.limits import MOST_RANKS
+from stepscope.patterns import Activity, Span
 from stepscope.trace import ProcessGroup
 from stepscope.window import NULL, Column, Ints, Strings, Table
 
-_TIMES = ("start_ns", "end_ns", "enqueue_ns")
+_TIMES = ("start_ns", "end_ns", "enqueue_ns", "window_start_ns")
 _LATEST_NS = 2**62
 _GUESSED = "some collectives lack their group; those of one stream or thread are taken as one group"
 
@@ -67,6 +69,32 @@ def read_file(path: Path, advance: Advance = lambda _: None) -> RankTrace:
         FormatError: it has nothing that can be used.
         SourceError: it cannot be read.
     """
+    return _rank_trace(path, *_read(path, advance))
+
+
+@dataclass(frozen=True)
+class RankActivity:
+    """The events of one file, for the patterns of its functions; times are since 1970."""
+
+    activity: Activity
+    span: Span
+    steps: tuple[int, int] | None
+    """The numbers of the first and the last step."""
+    problems: tuple[str, ...]
+
+
+def read_activity(path: Path) -> RankActivity:
+    """Reads only the events of one trace; raises what `read_file` does."""
+    recorded, header, problems = _read(path, lambda _: None)
+    steps = find_steps(recorded, recorded.cpu.take(outermost(recorded.cpu)))
+    span = window(steps, _span(recorded, 0))
+    return RankActivity(
+        activity(recorded).later(header.base_ns), span.later(header.base_ns),
+        step_numbers(steps), problems,
+    )  # fmt: skip
+
+
+def _read(path: Path, advance: Advance) -> tuple[Recording, _Header, tuple[str, ...]]:
     contents = Contents(path, advance)
     document, scanned = Document(contents), scanner()
     document.read(scanned)
@@ -74,7 +102,7 @@ def read_file(path: Path, advance: Advance = lambda _: None) -> RankTrace:
     problems = _problems(contents, document, scanned, recorded)
     if not scanned.kept:
         raise FormatError(f"{path}: {_nothing(path, document, problems)}")
-    return _rank_trace(path, recorded, _header(document), tuple(problems))
+    return recorded, _header(document), tuple(problems)
 
 
 def _problems(
@@ -151,6 +179,7 @@ def _rank_trace(
         "comm_ops": _comm_ops(recorded, operators, steps, comm.table),
         "stacks": stacks(recorded),
         "host_ops": _host_ops(recorded, operators, steps),
+        "patterns": patterns(recorded, steps, _span(recorded, 0)),
     }
     if comm.guessed:
         problems += (_GUESSED,)

@@ -1,0 +1,81 @@
+"""The events of a recording by their class, for the patterns of its functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from stepscope.formats.kineto.comm import ON_CPU, communication_kernels
+from stepscope.formats.kineto.names import AUTOGRAD, LOADER, OPTIMIZER_STEP, PROFILER_STEP
+from stepscope.formats.kineto.recording import Recording
+from stepscope.formats.kineto.spans import named
+from stepscope.formats.kineto.steps import Steps
+from stepscope.patterns import Activity, Span, summarize, table_of
+from stepscope.window import NULL, Table, distinct, joined
+
+_COPIES = ("Memcpy", "Memset")
+_MARKS = (PROFILER_STEP, OPTIMIZER_STEP, LOADER)
+_COLUMNS = ("start_ns", "duration_ns", "name")
+
+
+def patterns(recorded: Recording, steps: Steps, span_ns: tuple[int, int]) -> Table:
+    """The rows without rank: of the steps, else of the whole recording."""
+    first, last = step_numbers(steps) or (NULL, NULL)
+    return table_of(summarize(activity(recorded), window(steps, span_ns)), first, last)
+
+
+def window(steps: Steps, span_ns: tuple[int, int]) -> Span:
+    """From the first step to the last, else the whole recording."""
+    if not steps.number.size:
+        return Span(*span_ns)
+    return Span(int(steps.start_ns[0]), int(steps.end_ns.max()))
+
+
+def step_numbers(steps: Steps) -> tuple[int, int] | None:
+    """The numbers of the first and the last step; None if there are none."""
+    if not steps.number.size:
+        return None
+    return int(steps.number.min()), int(steps.number.max())
+
+
+def activity(recorded: Recording) -> Activity:
+    """The events of the device, and of the threads that work for the training."""
+    talks = communication_kernels(recorded.device)
+    copies = named(recorded.device, *_COPIES)
+    python = recorded.python.take(recorded.python.ints("thread") == recorded.main)
+    return Activity(
+        recorded.device.take(~talks & ~copies),
+        recorded.device.take(copies),
+        _communication(recorded, recorded.device.take(talks)),
+        tuple(_operators(recorded)),
+        python if len(python) else _marks(recorded),
+    )
+
+
+def _communication(recorded: Recording, kernels: Table) -> Table:
+    """The device's kernels that communicate, and what threads for it execute on the processor."""
+    calls = recorded.calls
+    calls = calls.take(named(calls, *ON_CPU) & (calls.ints("thread") != recorded.main))
+    if not len(calls) or not len(kernels):
+        return calls if len(calls) else kernels
+    both = joined([Table({one: t.columns[one] for one in _COLUMNS}) for t in (kernels, calls)])
+    return both.take(np.lexsort((-both.ints("duration_ns"), both.ints("start_ns"))))
+
+
+def _operators(recorded: Recording) -> Iterator[Table]:
+    """Operators of the training thread first, then of the threads of autograd."""
+    cpu = recorded.cpu.take(~named(recorded.cpu, *_MARKS))
+    threads = cpu.ints("thread")
+    backward = distinct(threads[named(cpu, AUTOGRAD)]).tolist()
+    for thread in (recorded.main, *(one for one in backward if one != recorded.main)):
+        yield cpu.take(threads == thread)
+
+
+def _marks(recorded: Recording) -> Table:
+    """Annotations of the training thread; old exporters write them as operators."""
+    for table in (recorded.marks, recorded.cpu.take(named(recorded.cpu, *_MARKS))):
+        own = (table.ints("thread") == recorded.main) & ~named(table, PROFILER_STEP)
+        if own.any():
+            return table.take(own)
+    return recorded.marks.take(np.zeros(0, np.intp))
