@@ -200,3 +200,14 @@ def imbalances(values: bytes, ranks: int, order: bytes, bounds: bytes, /) -> tup
     Raises:
         ValueError: there are no whole rows, an empty group, or no such rank.
     """
+
+def unlike(values: bytes, peers: bytes, limit: float, /) -> bytes:
+    """For every point, how many peers are at a Manhattan distance of `limit` or more, as int32.
+
+    Args:
+        values: float32, [3, points]; all finite.
+        peers: float32, [3, peers]; all finite.
+
+    Raises:
+        ValueError: they are not three coordinates each.
+    """

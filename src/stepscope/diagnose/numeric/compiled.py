@@ -8,10 +8,11 @@ try:
         largest_rise,
         mean_distances,
         peer_medians,
+        unlike,
         wide_windows,
     )
 except ImportError:  # installed without a compiler
     imbalances = largest_rise = mean_distances = None  # type: ignore[assignment]
-    peer_medians = wide_windows = None  # type: ignore[assignment]
+    peer_medians = unlike = wide_windows = None  # type: ignore[assignment]
 
-__all__ = ["imbalances", "largest_rise", "mean_distances", "peer_medians", "wide_windows"]
+__all__ = ["imbalances", "largest_rise", "mean_distances", "peer_medians", "unlike", "wide_windows"]
