@@ -10,11 +10,10 @@ slowly.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 from numpy.typing import NDArray
 
+from stepscope.diagnose.expected import Range
 from stepscope.diagnose.numeric import compiled
 from stepscope.window import Floats, Ints, Mask
 
@@ -25,16 +24,6 @@ ROUNDING = 1e-6
 Statistics."""
 BLOCK = 8192
 """Workers that numpy compares at a time, so that the differences stay in the cache."""
-
-
-class Range(NamedTuple):
-    """What is expected of one coordinate."""
-
-    low: float
-    high: float
-
-
-WHOLE = Range(0.0, 1.0)
 
 
 def beyond(values: Floats, expected: Range) -> Floats:
