@@ -128,6 +128,8 @@ class Scenario:
     noise: Noise = field(default_factory=Noise)
     faults: tuple[Fault, ...] = ()
     detail: Detail = "auto"
+    profiled_steps: int = 0
+    """How many steps all ranks profile: the last of the job, or the one that never ends."""
     rank_of: tuple[int, ...] = ()
     """The rank at each place of the grid; empty: Megatron's order, tp fastest, pp slowest."""
 
@@ -173,6 +175,8 @@ def check(scenario: Scenario) -> None:
     if scenario.ranks % (one.tp * one.cp * one.pp):
         split = f"tp={one.tp} x cp={one.cp} x pp={one.pp}"
         raise UsageError(f"{scenario.ranks} ranks are not divisible by {split}")
+    if scenario.profiled_steps < 0:
+        raise UsageError(f"profiled_steps={scenario.profiled_steps} must be 0 or more")
     if scenario.dp % one.ep:
         raise UsageError(f"ep={one.ep} must divide dp={scenario.dp}")
     if one.ep > 1 and scenario.workload.kind != "moe":
