@@ -20,6 +20,7 @@ from stepscope.diagnose.decide.candidates import candidates
 from stepscope.diagnose.decide.cost import accusable, what_if
 from stepscope.diagnose.decide.culprits import choose
 from stepscope.diagnose.decide.echoes import without_echoes
+from stepscope.diagnose.decide.ends import with_ends
 from stepscope.diagnose.decide.everyone import charged, is_after_effect
 from stepscope.diagnose.decide.join import joined
 from stepscope.diagnose.decide.ledger import ledger
@@ -218,7 +219,10 @@ class _Search:
             known = self._ask(detector, Finding, ranks)
             slow = [one for one in known if isinstance(one, Slowdown)]
             merged = joined(self.job.window, slow) if detector.name == "argus-l3" else slow
-            slow_kernels += [*merged, *(one for one in known if not isinstance(one, Slowdown))]
+            others = [one for one in known if not isinstance(one, Slowdown)]
+            ends = with_ends(self.job.window, self.blamed, others)
+            self.blamed, self.let_go = ends.blamed, [*self.let_go, *ends.let_go]
+            slow_kernels += [*merged, *ends.found]
         return self._keep(slow_kernels)
 
     def _keep(self, found: Sequence[Kind]) -> list[Kind]:

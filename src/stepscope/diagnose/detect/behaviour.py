@@ -10,9 +10,9 @@ Cannot see: what all ranks do alike (`common_patterns`).
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from stepscope.diagnose.detect.odd_patterns import (
     odd_functions,
     relative,
 )
+from stepscope.diagnose.detect.pattern_waste import windows_now
 from stepscope.diagnose.detect.slow_ring import SlowEnd, slow_ends
 from stepscope.diagnose.finding import (
     Cause,
@@ -42,6 +43,8 @@ from stepscope.diagnose.words.advice import name_ranks
 from stepscope.diagnose.words.numbers import percent
 from stepscope.window import Ints
 
+SEEN = 0.5
+"""Part of the windows in which a rank must be odd: what wanders has another name. Our choice."""
 KERNELS = 3
 """Kernels that a verdict lists. Our choice."""
 LINK_SIGMAS = 1.0
@@ -80,12 +83,22 @@ class _Seen:
 def _slow_ranks(job: Observed, blamed: frozenset[int]) -> Iterator[Slowdown]:
     groups = job.groups(None)
     seen: dict[tuple[Cause, str], list[_Seen]] = defaultdict(list)
-    for window in job.patterns:
-        for one in _by_rank(window, odd_functions(window, groups, len(job.patterns)), groups):
+    windows = windows_now(job)
+    for window in windows:
+        for one in _by_rank(window, odd_functions(window, groups, len(windows)), groups):
             if int(job.line.ranks[one.odd[0].row]) not in blamed:
                 seen[cause_of(one), one.function.name].append(one)
     for (cause, _), same in seen.items():
-        yield _found(job, cause, same)
+        if lasting := _lasting(same, windows):
+            yield _found(job, cause, lasting)
+
+
+def _lasting(same: Sequence[_Seen], windows: Sequence[Patterns]) -> list[_Seen]:
+    """Those of ranks that are odd in half of the windows in which they were profiled."""
+    times = Counter(one.odd[0].row for one in same)
+    profiled = {row: sum(row in window.rows for window in windows) for row in times}
+    return [one for one in same
+            if times[one.odd[0].row] >= SEEN * profiled[one.odd[0].row]]  # fmt: skip
 
 
 def _by_rank(window: Patterns, odd: Sequence[Odd], groups: Sequence[Ints]) -> Iterator[_Seen]:
@@ -143,7 +156,7 @@ def _found(job: Observed, cause: Cause, same: Sequence[_Seen]) -> Slowdown:
         slowdown=times, lost_fraction=min(worst.loss, 1.0), score=score(margin),
         says=_summary(ranks, cause, function, first, worst), decisions=(decision,),
         values={"share": first.beta, "peers": first.usual, "z": first.z,
-                "windows": len(windows), "of_windows": len(job.patterns)},
+                "windows": len(windows), "of_windows": len(windows_now(job))},
     )  # fmt: skip
 
 
@@ -201,17 +214,40 @@ def _times(windows: Sequence[Patterns]) -> Span:
 def _slow_links(job: Observed, blamed: frozenset[int]) -> Iterator[SlowLink]:
     """The slow end that costs most of each kind, in any window."""
     found: dict[tuple[int, ...], tuple[Patterns, SlowEnd]] = {}
-    for window in job.patterns:
-        for end in slow_ends(window):
+    windows = windows_now(job)
+    ends = [(window, replace(end, rows=later_ends(job, end.rows)))
+            for window in windows for end in slow_ends(window)]  # fmt: skip
+    times = Counter(row for window, rows in {(id(window), end.rows) for window, end in ends}
+                    for row in set(rows))  # fmt: skip
+    for window, whole in ends:
+        rows = tuple(row for row in whole.rows if times[row] >= SEEN * len(windows))
+        if rows:
+            end = replace(whole, rows=rows)
             known = found.get(end.rows)
             if known is None or known[1].loss < end.loss:
                 found[end.rows] = (window, end)
     named_rows: set[int] = set()
     for rows, (window, end) in sorted(found.items(), key=lambda one: -one[1][1].loss):
         ranks = tuple(int(job.line.ranks[row]) for row in rows)
-        if not named_rows.intersection(rows) and not blamed.intersection(ranks):
+        is_known = not end.detour and bool(blamed.intersection(ranks))
+        if not named_rows.intersection(rows) and not is_known:
             named_rows.update(rows)
             yield _link(job, ranks, window, end)
+
+
+def later_ends(job: Observed, rows: tuple[int, ...]) -> tuple[int, ...]:
+    """Of two neighbours in a ring, the later one.
+
+    Into a slow adapter its neighbour sends as steadily as it sends itself. NCCL's rings lead from
+    host to host, at the same place in each.
+    """
+    place = {rank: (at, host.ranks.index(rank)) for at, host in enumerate(job.window.job.hosts)
+             for rank in host.ranks}  # fmt: skip
+    hosts = max(len(job.window.job.hosts), 1)
+    at = {row: place.get(int(job.line.ranks[row]), (-1, row)) for row in rows}
+    ends = [row for row in rows
+            if ((at[row][0] + 1) % hosts, at[row][1]) not in at.values()]  # fmt: skip
+    return tuple(ends) or rows
 
 
 def _link(job: Observed, ranks: tuple[int, ...], window: Patterns, end: SlowEnd) -> SlowLink:

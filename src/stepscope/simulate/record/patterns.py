@@ -33,7 +33,6 @@ SPREAD = 0.02
 LEAST_BETA = 1e-4
 KERNEL_NS = 1_000_000
 """Kernels are counted as if each took so long: longer inputs make more launches (EROICA, 6.2)."""
-NULL = np.iinfo(np.int64).min
 
 
 @dataclass(frozen=True)
@@ -83,19 +82,26 @@ class PatternRows:
     _start: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def add(self, moment: Moment, watched_until_ns: int) -> None:
-        scenario = self.world.scenario
-        first = max(scenario.steps - scenario.profiled_steps, 0)
-        if not scenario.profiled_steps or (moment.finished and moment.step < first):
+        turn = self._turn(moment.step)
+        if not self.world.scenario.profiled_steps or (moment.finished and turn is None):
             return
-        if not moment.finished:
+        if turn == 0 or not moment.finished or self._first < 0:
             self._sums.clear()
-            self._first = -1
-        if self._first < 0:
             self._first, self._start = moment.step, moment.start.ravel().copy()
         self._count(moment, watched_until_ns)
-        if not moment.finished or moment.step == scenario.steps - 1:
+        if not moment.finished or turn == self.world.scenario.profiled_steps - 1:
             done = np.minimum(moment.times.done.ravel(), watched_until_ns)
             self._close(done, moment.step)
+            self._first = -1
+
+    def _turn(self, step: int) -> int | None:
+        """The number of a step in its window; None outside of all windows."""
+        scenario = self.world.scenario
+        every = scenario.profile_every or scenario.steps
+        # the last window ends with the job
+        first = (scenario.steps - min(scenario.profiled_steps, scenario.steps)) % every
+        turn = (step - first) % every
+        return turn if step >= first and turn < scenario.profiled_steps else None
 
     def _count(self, moment: Moment, until: int) -> None:
         runs = {kind: list(self._of_devices(moment, kind, until)) for kind in
@@ -216,8 +222,7 @@ class PatternRows:
             beta = np.minimum(sums.beta_ns / length, 1.0)
             shown = beta >= LEAST_BETA
             weight = np.maximum(sums.weight, 1.0)
-            words = {name: np.int32(self.rows.code(getattr(key, name)) if getattr(key, name)
-                                    else -1) for name in TEXT}  # fmt: skip
+            words = {name: self._code(getattr(key, name)) for name in TEXT}
             self.rows.add(
                 rank=self.world.cluster.rank_of[places[shown]].astype(np.int32), **words,
                 window_start_ns=self.clocks.show(self._start[shown], places[shown]),
@@ -226,6 +231,10 @@ class PatternRows:
                 calls=np.maximum(np.rint(sums.calls[shown]), 1).astype(np.int64),
                 first_step=np.int64(self._first), last_step=np.int64(last),
             )  # fmt: skip
+
+    def _code(self, word: str) -> np.int32:
+        """Null for words that are not known."""
+        return np.int32(self.rows.code(word) if word else -1)
 
 
 _LONG = 1 << 42
