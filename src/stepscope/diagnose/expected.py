@@ -55,6 +55,8 @@ class Expected:
     windows: int = 0
     step_ns: Range | None = None
     """How long a step takes outside of profiled steps."""
+    uneven: Range | None = None
+    """How much the time in kernels scatters over ranks with the same role, as a share of it."""
 
     def of(self, key: Key) -> Ranges | None:
         return self.functions.get(key)
@@ -74,6 +76,7 @@ def to_json(expected: Expected) -> dict[str, Any]:
     return {
         "format": FORMAT, "version": VERSION, "jobs": expected.jobs, "windows": expected.windows,
         "step_ns": None if expected.step_ns is None else list(expected.step_ns),
+        "uneven": None if expected.uneven is None else list(expected.uneven),
         "functions": rows,
     }  # fmt: skip
 
@@ -98,7 +101,8 @@ def from_json(data: Any) -> Expected:
         raise InvalidBaselineError(f"functions is no list of at most {MOST_FUNCTIONS}")
     functions = dict(map(_function, rows))
     step_ns = _range(data, "step_ns", math.inf, optional=True)
-    return Expected(functions, _count(data, "jobs"), _count(data, "windows"), step_ns)
+    uneven = _range(data, "uneven", math.inf, optional=True)
+    return Expected(functions, _count(data, "jobs"), _count(data, "windows"), step_ns, uneven)
 
 
 def _count(data: Mapping[str, Any], name: str) -> int:

@@ -55,6 +55,7 @@ from stepscope.diagnose.finding import (
 from stepscope.diagnose.method import Detector, Explanation, SoFar
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.overview.functions import functions
 from stepscope.diagnose.overview.limits import limits
 from stepscope.diagnose.overview.overview import last_arrivals, rank_times
 from stepscope.diagnose.overview.own_cost import own_cost
@@ -116,6 +117,8 @@ def diagnose(window: Window, settings: Settings = DEFAULT) -> Diagnosis:
         rank_times=times,
         limits=limits(times),
         latecomers=last_arrivals(job),
+        functions=functions(job),
+        hosts=tuple(host.name for host in window.job.hosts),
         methods=settings.methods,
         candidates=_candidates(job, verdicts, found.let_go, settings.explain),
         losses=_losses(window),

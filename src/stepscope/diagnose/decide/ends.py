@@ -27,7 +27,8 @@ def with_ends(window: Window, blamed: Sequence[Finding], found: Sequence[Finding
     """Known links with the ranks that patterns name, and what is left of the new findings."""
     merged = Merged(list(blamed), [], [])
     for one in found:
-        new = _unknown(window, merged.blamed, one) if isinstance(one, SlowLink) else one
+        named = isinstance(one, SlowLink) and one.ranks and one.devices
+        new = _unknown(window, merged.blamed, one) if named else one
         if new is None:
             merged.let_go.append(rules.same_cause(one))
         else:
@@ -35,7 +36,7 @@ def with_ends(window: Window, blamed: Sequence[Finding], found: Sequence[Finding
     return merged
 
 
-def _unknown(window: Window, blamed: list[Finding], link: SlowLink) -> SlowLink | None:
+def _unknown(window: Window, blamed: list[Finding], link: Finding) -> Finding | None:
     """The link without ranks whose device is known; these are added to the known finding."""
     left = list(link.ranks)
     for at, known in enumerate(blamed):

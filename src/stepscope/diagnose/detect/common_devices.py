@@ -13,9 +13,11 @@ baseline of jobs elsewhere.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
+from stepscope.diagnose.account.belief import unusual_bits
 from stepscope.diagnose.account.ranges import key_of
 from stepscope.diagnose.detect.pattern_waste import SURE_BITS, wasted
 from stepscope.diagnose.expected import Ranges
@@ -48,23 +50,50 @@ SEVERAL = 3
 """Kernels or collectives that are listed. Our choice."""
 
 
+@dataclass(frozen=True)
+class Unequal:
+    """How unequally ranks of one role compute in one window."""
+
+    window: Patterns
+    spent: Floats
+    """The share of the window in which each rank computes."""
+    wide: float
+    """Its relative scatter."""
+
+    @property
+    def loss(self) -> float:
+        """What the most loaded ranks take longer than the average."""
+        return float(np.quantile(self.spent, 0.95)) - float(self.spent.mean())
+
+
 def uneven(job: Observed, windows: Sequence[Patterns]) -> Iterator[Waste]:
-    """Kernels that run equally fast on all devices, and longer where they are called more often."""
-    losses = [one for window in windows if (one := _uneven(job, window)) is not None]
-    if len(losses) * 2 <= len(windows):
+    """Kernels that run equally fast on all devices, and longer where they are called more often.
+
+    Every job has some of that: it must cost clearly more than usual, or scatter clearly more than
+    in the baseline.
+    """
+    found = [one for window in windows if (one := unequal(job, window)) is not None]
+    if len(found) * 2 <= len(windows):
         return
-    loss, window, spent = max(losses, key=lambda one: one[0])
-    loss = stats.median(np.array([one[0] for one in losses]))
+    worst = max(found, key=lambda one: one.loss)
+    loss, wide = (stats.median(np.array([getattr(one, name) for one in found]))
+                  for name in ("loss", "wide"))  # fmt: skip
     if loss < LEAST_COST:
         return
-    least, most = percent(float(spent.min())), percent(float(spent.max()))
+    known = job.expected.uneven
+    bits = unusual_bits(loss)
+    if known is not None:
+        bits = max(bits, SURE_BITS * (wide - known.high) / max(known.high, WIDE))
+    least, most = percent(float(worst.spent.min())), percent(float(worst.spent.max()))
     says = f"ranks compute for {least} to {most} of the same steps: their work is unequal"
     detail = "kernels run equally fast on all devices, and longer where more are launched"
-    yield wasted(job, window, "load_imbalance", loss, SURE_BITS, says, detail)
+    yield wasted(
+        job, worst.window, "load_imbalance", loss, bits, says, detail, values={"scatter": wide}
+    )
 
 
-def _uneven(job: Observed, window: Patterns) -> tuple[float, Patterns, Floats] | None:
-    """What the most loaded ranks take longer than the average."""
+def unequal(job: Observed, window: Patterns) -> Unequal | None:
+    """The role whose ranks compute most unequally, by how often kernels are launched."""
     at, found = window.at("kernel"), None
     for group in job.groups(None) if at.size else ():
         rows = group[np.isin(group, window.rows)]
@@ -72,12 +101,11 @@ def _uneven(job: Observed, window: Patterns) -> tuple[float, Patterns, Floats] |
             continue
         spent = window.beta[np.ix_(at, rows)].sum(axis=0)
         calls = window.calls[np.ix_(at, rows)].sum(axis=0)
-        wide = stats.sigma(np.log(np.maximum(spent, 1e-9))) >= WIDE
-        if not wide or not _same_speed(window, at, rows) or not _follows(calls, spent):
+        wide = stats.sigma(np.log(np.maximum(spent, 1e-9)))
+        if wide < WIDE or not _same_speed(window, at, rows) or not _follows(calls, spent):
             continue
-        loss = float(np.quantile(spent, 0.95)) - float(spent.mean())
-        if found is None or loss > found[0]:
-            found = (loss, window, spent)
+        if found is None or wide > found.wide:
+            found = Unequal(window, spent, wide)
     return found
 
 
@@ -121,7 +149,9 @@ def slow_network(job: Observed, windows: Sequence[Patterns]) -> Iterator[Waste]:
         beta = stats.median(window.beta[at])
         names.append(window.functions[at].name)
         worst = min(worst, mu / known.mu.low)
-        cost += max(beta - known.beta.high, 0.0)
+        # what it takes longer may be waiting, so it counts only as far as the rate explains it
+        slower = (known.mu.low / mu - 1) * _share_of(known, window)
+        cost += max(min(beta - known.beta.high, slower), 0.0)
     if not names or cost < LEAST_BETA:
         return
     says = f"data moves {1 / worst:.1f} times slower between all ranks than in healthy jobs"
@@ -132,6 +162,13 @@ def slow_network(job: Observed, windows: Sequence[Patterns]) -> Iterator[Waste]:
     yield wasted(
         job, window, "network", cost, SURE_BITS, says, detail, kernels=tuple(names[:SEVERAL])
     )
+
+
+def _share_of(known: Ranges, window: Patterns) -> float:
+    """The share of the window that a function would take as in the baseline."""
+    if known.step_ns is None or window.step_ns is None:
+        return known.beta.high
+    return known.step_ns.high / window.step_ns
 
 
 def sharing(job: Observed, windows: Sequence[Patterns]) -> Iterator[Waste]:

@@ -120,6 +120,8 @@ class _Reason:
     """Whether a measurement shows it; else it follows from what rose at the same time."""
     exposed: str | None = None
     """The operator that computing waits for."""
+    of_gpu: bool = False
+    """Whether other processes compute on the devices."""
 
 
 def _shown(
@@ -168,7 +170,7 @@ def _shared_devices(job: Observed, change: StepChange, rise: Rise) -> _Reason | 
     if not came.size or came.mean() < SHARED:
         return None
     detail = f"; since then other processes compute on the devices of {int(came.sum())} ranks"
-    return _Reason("contention", 0.8, _named(rise.phase), None, detail, shown=True)
+    return _Reason("contention", 0.8, _named(rise.phase), None, detail, shown=True, of_gpu=True)
 
 
 def _exposed(job: Observed, split: int, rise: Rise) -> Exposed | None:
@@ -253,8 +255,9 @@ def _finding(job: Observed, change: StepChange, rise: Rise, reason: _Reason) -> 
         phase=reason.phase, function=reason.function,
         steps=line.span(change.split, stop), time_ns=line.span_ns(change.split, stop),
         slowdown=change.ratio, lost_ns=rise.step_ns, score=reason.sure,
-        devices=all_hosts(job.window) if reason.cause == "contention" else (),
+        devices=all_hosts(job.window) if reason.of_gpu else (),
         victims=0, split=change.split, measured=reason.shown, exposed=reason.exposed,
+        of_gpu=reason.of_gpu,
         values={"z": change.z, "own_ns": rise.own_ns, "shared": rise.shared,
                 "processor_ns": rise.processor_ns, "pause_ns": rise.pause_ns,
                 "transfer_ns": rise.transfer_ns, "shown": reason.shown,
