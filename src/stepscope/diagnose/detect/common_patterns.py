@@ -48,10 +48,12 @@ class CommonPatterns:
         windows = windows_now(job)
         if not windows:
             return
-        exceeding = _exceeding(job, windows)
+        shared = list(sharing(job, windows))
+        yield from shared
+        exceeding = [one for one in _exceeding(job, windows)
+                     if not shared or one.function.kind != "kernel"]  # fmt: skip
         for some in _by_caller(exceeding):
             yield _function(job, some)
-        yield from sharing(job, windows)
         yield from slow_network(job, windows)
         yield from uneven(job, windows)
         yield from in_turns(job, windows)
