@@ -36,8 +36,6 @@ NOISE = 0.03
 """Relative noise of a counter, at least. Our choice."""
 FALSE_ALARMS = 1e-3
 """Share of healthy windows allowed to name anybody. Statistics."""
-MAD_EFFICIENCY = 0.37
-"""A MAD of so many values is as exact as a deviation of this part of them. Statistics."""
 FEW = 0.25
 """Part of the ranks that may be at fault at once; more are a group's role. Our choice."""
 FEWEST = 4
@@ -137,7 +135,7 @@ def _sigmas(values: Floats) -> Floats:
 
 
 def _needed(rows: Ints) -> float:
-    return stats.threshold(FALSE_ALARMS, 2 * rows.size, int(MAD_EFFICIENCY * rows.size))
+    return stats.threshold(FALSE_ALARMS, 2 * rows.size, int(stats.MAD_EFFICIENCY * rows.size))
 
 
 def _median(values: Floats) -> float:
