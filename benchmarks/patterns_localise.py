@@ -48,7 +48,7 @@ def localisation(workers: int) -> None:
     slow, part = timed(lambda: [_naive(patterns[0], sample, few)])
     whole = part * workers / few * FUNCTIONS
     alike = bool((slow[0] == _counts(patterns[0], sample)[:few]).all())
-    print(f"naive, worker by worker: {whole:.0f} s (scaled from {few:,} workers of one function), "
+    print(f"naive, worker by worker: {whole:.0f} s (scaled from {few:,} workers), "
           f"{whole / seconds:.0f} times as long; counts {'equal' if alike else 'differ'}")  # fmt: skip
     grid = _grid(patterns)
     everybody = [np.arange(workers)]
