@@ -47,9 +47,9 @@ def localisation(workers: int) -> None:
     few = min(NAIVE, workers)
     slow, part = timed(lambda: [_naive(patterns[0], sample, few)])
     whole = part * workers / few * FUNCTIONS
-    alike = bool((slow[0] == _counts(patterns[0], sample)[:few]).all())
+    alike = "equal" if (slow[0] == _counts(patterns[0], sample)[:few]).all() else "differ"
     print(f"naive, worker by worker: {whole:.0f} s (scaled from {few:,} workers), "
-          f"{whole / seconds:.0f} times as long; counts {'equal' if alike else 'differ'}")  # fmt: skip
+          f"{whole / seconds:.0f} times as long; counts {alike}")  # fmt: skip
     grid = _grid(patterns)
     everybody = [np.arange(workers)]
     odd, seconds = timed(lambda: odd_functions(grid, everybody))

@@ -36,11 +36,14 @@ from stepscope.diagnose.finding import (
     Span,
 )
 from stepscope.diagnose.method import Needs, SoFar
+from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import score
 from stepscope.diagnose.views.patterns import Function, Patterns
+from stepscope.diagnose.views.stacks import EXPLAINS
 from stepscope.diagnose.words.advice import name_ranks
 from stepscope.diagnose.words.numbers import percent
+from stepscope.trace import DATA_LOAD
 from stepscope.window import Ints
 
 SEEN = 0.5
@@ -87,7 +90,7 @@ def _slow_ranks(job: Observed, blamed: frozenset[int]) -> Iterator[Slowdown]:
     for window in windows:
         for one in _by_rank(window, odd_functions(window, groups, len(windows)), groups):
             if int(job.line.ranks[one.odd[0].row]) not in blamed:
-                seen[cause_of(one), one.function.name].append(one)
+                seen[cause_of(job, one), one.function.name].append(one)
     for (cause, _), same in seen.items():
         if lasting := _lasting(same, windows):
             yield _found(job, cause, lasting)
@@ -110,9 +113,22 @@ def _by_rank(window: Patterns, odd: Sequence[Odd], groups: Sequence[Ints]) -> It
         yield _Seen(window, tuple(sorted(some, key=lambda one: -one.excess)), group)
 
 
-def cause_of(seen: _Seen) -> Cause:
-    """The cause by what kind of function takes longer."""
-    return cause_by_kind(seen.window, seen.odd[0].function, seen.odd[0].row, seen.group)
+def cause_of(job: Observed, seen: _Seen) -> Cause:
+    """The cause by what kind of function takes longer, and in which phase."""
+    row = seen.odd[0].row
+    cause = cause_by_kind(seen.window, seen.odd[0].function, row, seen.group)
+    return "data_loading" if cause == "host" and _loads_longer(job, row, seen) else cause
+
+
+def _loads_longer(job: Observed, row: int, seen: _Seen) -> bool:
+    """Whether phases show most of the excess in data loading, which the function does not say."""
+    if DATA_LOAD not in job.own.phases or not len(job.line.steps):
+        return False
+    own = job.own.own[job.own.phases.index(DATA_LOAD)][:, job.line.warm_up :]
+    spent = np.nansum(own, axis=1) / max(own.shape[1], 1)
+    others = seen.group[seen.group != row]
+    excess_ns = float(spent[row]) - stats.median(spent[others])
+    return excess_ns >= EXPLAINS * seen.odd[0].excess * job.line.typical_ns
 
 
 def cause_by_kind(window: Patterns, at: int, row: int, group: Ints) -> Cause:
