@@ -278,3 +278,14 @@ def busiest(
     Raises:
         ValueError: an execution is not within the samples.
     """
+
+def unlike(values: bytes, peers: bytes, limit: float, /) -> bytes:
+    """For every point, how many peers are at a Manhattan distance of `limit` or more, as int32.
+
+    Args:
+        values: float32, [3, points]; all finite.
+        peers: float32, [3, peers]; all finite.
+
+    Raises:
+        ValueError: they are not three coordinates each.
+    """

@@ -187,6 +187,8 @@ class Regression(Finding):
     """Whether a measurement shows the cause; else it follows from what rose at the same time."""
     exposed: str | None = None
     """The operator that computing now waits for."""
+    of_gpu: bool = False
+    """Whether other processes began to compute on the devices of most ranks."""
     paused_steps: int | None = None
     """In how many steps some rank collected garbage, where ranks collect in turns."""
 
@@ -378,6 +380,33 @@ class RankTime:
 
 
 @dataclass(frozen=True)
+class FunctionUse:
+    """What the ranks spent in one function in profiled steps, as shares of these steps."""
+
+    name: str
+    """With its file and line, where they are known."""
+    kind: str
+    caller: str
+    """The nearest caller in code of the user."""
+    thread: str
+    """Empty: the training thread."""
+    steps: Span | None
+    ranks: int
+    """How many ranks were profiled."""
+    least: float
+    median: float
+    most: float
+    most_rank: int
+    resource: str
+    use: float | None
+    """Median use of its resource; None where it is unknown."""
+    expected: float | None
+    """The largest share that is expected; None where nothing is, because it waits."""
+    learned: bool
+    """Whether that was learned from the user's healthy jobs."""
+
+
+@dataclass(frozen=True)
 class Latecomer:
     """The rank that made the others wait most in the collectives of one group and operator."""
 
@@ -418,6 +447,10 @@ class Diagnosis:
     latecomers: tuple[Latecomer, ...] = ()
     limits: tuple[Limit, ...] = ()
     """What limits an average step, the largest first; only of traces, too."""
+    functions: tuple[FunctionUse, ...] = ()
+    """What ranks spent profiled steps in; empty where nobody profiled."""
+    hosts: tuple[str, ...] = ()
+    """All hosts of the job, by name."""
     methods: tuple[str, ...] = ()
     """The only methods that ran; empty: all that run by default."""
     candidates: tuple[Candidate, ...] = ()

@@ -10,11 +10,12 @@ try:
         mean_divergences,
         pass_slacks,
         peer_medians,
+        unlike,
         wide_windows,
     )
 except ImportError:  # installed without a compiler
     imbalances = largest_rise = mean_distances = None  # type: ignore[assignment]
-    peer_medians = wide_windows = None  # type: ignore[assignment]
+    peer_medians = unlike = wide_windows = None  # type: ignore[assignment]
     mean_divergences = pass_slacks = None  # type: ignore[assignment]
 
 __all__ = [
@@ -24,5 +25,6 @@ __all__ = [
     "mean_divergences",
     "pass_slacks",
     "peer_medians",
+    "unlike",
     "wide_windows",
 ]
