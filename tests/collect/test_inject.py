@@ -77,7 +77,7 @@ def test_a_torch_that_is_none_of_those_we_know(extra: Path) -> None:
 
     assert done.stdout == "42 True\n"
     told = done.stderr.splitlines()
-    assert len(told) == 5
+    assert len(told) == 6
     assert all(line.startswith("stepscope: internal fault in hook for ") for line in told)
 
 

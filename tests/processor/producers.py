@@ -112,12 +112,13 @@ class Producer:
         fields = (self.names[name], stream, start_ns, duration_ns, enqueue)
         return self.record(RecordKind.KERNEL, 0, *fields)
 
-    def iteration(self, loads: int = 1, compute_ns: int = 0) -> list[bytes]:
+    def iteration(self, loads: int = 1, compute_ns: int = 0, optimizers: int = 1) -> list[bytes]:
         """The events of one training iteration; tell `loader` and `optimizer` first."""
         out = [self._event(EventKind.LOAD, "loader") for _ in range(loads)]
         self.now_ns += compute_ns
-        out.append(self._event(EventKind.OPTIMIZER, "optimizer"))
-        self.ordinal += 1
+        for _ in range(optimizers):
+            out.append(self._event(EventKind.OPTIMIZER, "optimizer"))
+            self.ordinal += 1
         return out
 
     def _event(self, kind: EventKind, name: str) -> bytes:

@@ -13,15 +13,17 @@ import pytest
 
 from stepscope.processor.records.normalise import Rows
 from stepscope.processor.sampling import stacks
-from stepscope.processor.sampling.stacks import (
+from stepscope.processor.sampling.recorder import find_py_spy
+from stepscope.processor.sampling.runs import (
     Run,
-    StackSampler,
-    Target,
     clip,
-    find_py_spy,
+    rows_of,
     runs_of_chrometrace,
+    runs_of_counts,
     runs_of_dump,
+    worker_runs,
 )
+from stepscope.processor.sampling.stacks import StackSampler, Target
 
 from .golden_stacks import DUMP, TRACE, chrometrace
 
@@ -74,6 +76,24 @@ def test_windows_cut_runs() -> None:
     ]  # fmt: skip
 
 
+def test_holders_of_the_gil_follow_each_other_as_long_as_they_held_it() -> None:
+    text = "thread (7): MainThread;main (a.py:1) 3\nthread (8): helper;burn (a.py:2) 2\nodd\n"
+
+    assert runs_of_counts(text, 0, 10**9, 10) == [
+        Run("GIL: MainThread", 0, 300_000_000, "main (a.py:1)", True, True),
+        Run("GIL: helper", 300_000_000, 200_000_000, "burn (a.py:2)", True, True),
+    ]
+
+
+def test_threads_of_a_loader_are_called_by_what_they_do() -> None:
+    pins = "_bootstrap (threading.py:1);_pin_memory_loop (torch/utils/pin_memory.py:52)"
+    rows = rows_of(0, [Run("Thread-3 (_pin_memory_loop)", 0, 5, pins)])
+    loads = worker_runs([Run("MainThread", 0, 5, "f (a.py:1)"), Run("QueueFeeder", 0, 5, "g")], 2)
+
+    assert rows["thread"] == ["pin memory"]
+    assert [run.thread for run in loads] == ["loader worker 2", "loader worker 2: QueueFeeder"]
+
+
 def test_one_dump_of_every_thread() -> None:
     assert runs_of_dump(DUMP, 5) == [
         Run("MainThread", 5, 0, "main (train.py:40);load (a,b.py:12)", True, False),
@@ -104,12 +124,14 @@ class Kept:
 
     def __init__(self) -> None:
         self.rows: list[tuple[str, int, int, int]] = []
+        self.threads: list[tuple[str, str, bool | None]] = []
 
     def append(self, job: str, table: str, rows: Rows) -> None:
         assert (job, table) == ("job-1", "stacks")
         self.rows += zip(
             rows["frames"], rows["rank"], rows["start_ns"], rows["duration_ns"], strict=True
         )
+        self.threads += zip(rows["thread"], rows["frames"], rows["gil"], strict=True)
 
 
 @pytest.fixture
@@ -223,3 +245,59 @@ def test_without_py_spy_there_are_no_stacks(
     sampler.close()
 
     assert kept.rows == [] and "pip install py-spy" in caplog.text
+
+
+_LOADS = """
+import threading, time
+from torch.utils.data import DataLoader, Dataset
+
+class Numbers(Dataset):
+    def __len__(self): return 1 << 30
+    def __getitem__(self, index): return read_number(index)
+
+def read_number(index):
+    until = time.perf_counter() + 0.002
+    while time.perf_counter() < until: pass
+    return index
+
+def burn():
+    while True:
+        sum(range(100))
+
+threading.Thread(target=burn, name="helper", daemon=True).start()
+for at, _ in enumerate(DataLoader(Numbers(), batch_size=4, num_workers=2)):
+    time.sleep(0.001)
+    if at == 3: print("ready", flush=True)
+"""
+
+
+@pytest.fixture
+def loading() -> Iterator[subprocess.Popen[bytes]]:
+    """A process with a helper thread and two loader workers."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", _LOADS], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_a_closer_look_has_the_workers_of_the_loader_and_the_holders_of_the_gil(
+    loading: subprocess.Popen[bytes], sampler: StackSampler, kept: Kept
+) -> None:
+    if not _may_sample(loading.pid):
+        pytest.skip("this machine does not let us look at other processes")
+    sampler.watch(Target("job-1", 4, loading.pid))
+    until_ns = time.time_ns() + 3_000_000_000
+    sampler.closely([loading.pid], until_ns)
+    while time.time_ns() < until_ns or sampler.busy("job-1"):
+        sampler.turn()
+        time.sleep(0.1)
+    sampler.unwatch(loading.pid)
+
+    for worker in (0, 1):
+        loads = [frames for name, frames, _ in kept.threads if name == f"loader worker {worker}"]
+        assert any("read_number" in frames for frames in loads)
+    assert any(t == "GIL: helper" and "burn" in f and gil for t, f, gil in kept.threads)

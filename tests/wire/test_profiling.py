@@ -13,14 +13,19 @@ from stepscope.errors import WireError
 from stepscope.wire.profiling import (
     LONGEST_SECONDS,
     Profiled,
+    ProfileOrder,
     RankProfile,
+    decode_order,
     decode_profile,
     decode_profiled,
+    encode_order,
     encode_profile,
     encode_profiled,
+    order_name,
 )
 
 REQUEST = RankProfile("w-100", 100, 119, 60.0, "/tmp/trace.json.gz")
+ORDER = ProfileOrder("w-100", 100, 119, (0, 3), 60.0, "degradation", 5_000)
 REPLY = Profiled("w-100", "/tmp/trace.json.gz", 100, 119, 5_000, 9_000)
 
 
@@ -30,6 +35,29 @@ def test_a_request_and_its_reply_arrive_as_they_were_sent() -> None:
     assert decode_profile(memoryview(encode_profile(REQUEST))) == REQUEST
     assert decode_profiled(memoryview(encode_profiled(REPLY))) == REPLY
     assert decode_profiled(memoryview(encode_profiled(failed))) == failed
+
+
+def test_an_order_in_a_job_folder_is_read_as_it_was_written() -> None:
+    assert decode_order(encode_order(ORDER)) == ORDER
+    assert order_name("w-100") == "control/profile-w-100.json"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"window": "../job"}, {"window": ".."}, {"window": ""}, {"window": "w" * 101},
+     {"ranks": [-1]}, {"ranks": 3}, {"ranks": ["0"]}, {"ranks": [0] * 100_001},
+     {"seconds": math.inf}, {"seconds": "x"},
+     {"last_step": 99}, {"why": "fun"}, {"why": []}, {"asked_ns": True}],
+)  # fmt: skip
+def test_an_order_that_makes_no_sense_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(WireError):
+        decode_order(json.dumps(json.loads(encode_order(ORDER)) | wrong).encode())
+
+
+@given(st.binary())
+def test_any_bytes_in_the_place_of_an_order_are_refused(data: bytes) -> None:
+    with pytest.raises(WireError):
+        decode_order(data)
 
 
 def test_other_payloads_are_for_others() -> None:
@@ -70,3 +98,12 @@ def test_anything_in_the_place_of_a_reply_is_refused_or_ignored(value: object) -
     except WireError:
         return
     assert not isinstance(value, dict)
+
+
+@given(st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+))  # fmt: skip
+def test_any_value_in_the_place_of_an_order_is_refused(value: object) -> None:
+    with pytest.raises(WireError):
+        decode_order(json.dumps(value).encode())

@@ -30,6 +30,7 @@ from stepscope.cli import (
     methods,
     prepare,
     processor,
+    profile,
     run,
     simulate,
     trace,
@@ -38,7 +39,7 @@ from stepscope.cli import (
 
 COMMANDS: tuple[ModuleType, ...] = (
     run, diagnose, baseline, methods, doctor, trace, import_, simulate, evaluate, compact, prepare,
-    processor, watch, counters,
+    processor, watch, counters, profile,
 )  # fmt: skip
 """In the order in which the help page lists them."""
 

@@ -23,7 +23,7 @@ from stepscope.collect.connection import connect
 from stepscope.collect.descriptors import OwnSocket, Wake
 from stepscope.collect.guard import Tally, guarded, report
 from stepscope.wire.control import decode_hurry, decode_losses_stored
-from stepscope.wire.frames import MAX_PACKET_BYTES, MAX_RECORDS, AtRisk, PacketKind, pack
+from stepscope.wire.frames import MAX_PACKET_BYTES, MAX_RECORDS, AtRisk, PacketKind, pack, unpack
 from stepscope.wire.records import RECORD, TABLE_OF_KIND, EventKind, RecordKind
 
 QUEUE_RECORDS = 65_536
@@ -126,6 +126,7 @@ class Sender:
         introduce: returns the packets that open a connection.
         before_flush: called before records are taken from the queue.
         busy: whether more records are about to come, so that waiting a little saves work.
+        asked: takes the payload of a request, or says that it is not one of its kind.
     """
 
     def __init__(
@@ -135,12 +136,14 @@ class Sender:
         introduce: Callable[[AtRisk | None], list[tuple[PacketKind, bytes]]],
         before_flush: Callable[[], None],
         busy: Callable[[], bool],
+        asked: Callable[[memoryview], bool] = lambda _: False,
     ) -> None:
         self._path = path
         self._queue = queue
         self._introduce = introduce
         self._before_flush = before_flush
         self._busy = busy
+        self._asked = asked
         self._socket: OwnSocket | None = None
         self._packet = 0
         self._dropped_told = 0
@@ -225,7 +228,7 @@ class Sender:
             self._disconnect()
         elif decode_losses_stored(data):
             self._named = None
-        else:
+        elif not self._asked(unpack(data)[1]):
             self._hurried_until = time.monotonic() + decode_hurry(data).seconds
 
     def _finish(self, deadline: float) -> None:

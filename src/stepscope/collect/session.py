@@ -62,6 +62,10 @@ class Session:
         self.main_thread = threading.main_thread().ident
         self.before_flush: list[Callable[[], None]] = []
         self.before_hello: list[Callable[[], None]] = []
+        self.before_close: list[Callable[[], None]] = []
+        """Called at exit, on the main thread, while packets can still be sent."""
+        self.requests: list[Callable[[memoryview], bool]] = []
+        """Called on the sender's thread with requests of the processor until one takes it."""
         self.find_rank: Callable[[], tuple[int, int] | None] = lambda: None
         self._queue = RecordQueue()
         self._names: dict[str, int] = {}
@@ -80,7 +84,7 @@ class Session:
         self.phases = Phases(self.name, self.record, self._on_device, self._lost_phase)
         self._seen_moments = 0
         self._sender = Sender(
-            socket_path, self._queue, self._introduce, self._flushing, self._is_busy
+            socket_path, self._queue, self._introduce, self._flushing, self._is_busy, self._asked
         )
         leave_child_alone(self._in_child)
 
@@ -200,6 +204,8 @@ class Session:
     def close(self) -> None:
         self._closing = True
         if self.started and self.enabled:
+            for task in self.before_close:
+                _quietly(task)
             self._sender.say(*_goodbye())
             self._sender.close()
 
@@ -248,6 +254,13 @@ class Session:
     def is_hurried(self) -> bool:
         """Whether a rank has stopped, so that outstanding operators are reported early."""
         return self._sender.is_hurried
+
+    def reply(self, payload: bytes) -> None:
+        """Queues a message to the processor; it is lost if the connection is."""
+        self._sender.say(PacketKind.CONTROL, payload)
+
+    def _asked(self, payload: memoryview) -> bool:
+        return any(take(payload) for take in self.requests)
 
     def _say(self, names: Names) -> None:
         for payload in encode_names(names):

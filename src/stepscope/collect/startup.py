@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from stepscope.collect import identity
+from stepscope.collect import identity, signals
 from stepscope.collect.children import watch_children
 from stepscope.collect.guard import report
 from stepscope.collect.session import Session, fault_counter
@@ -39,6 +39,7 @@ def _install(new: Session) -> None:
         frameworks,
         garbage,
         groups,
+        kineto,
         modules,
     )
     from stepscope.collect.hooks import optimizer as optimizer_hook
@@ -59,6 +60,9 @@ def _install(new: Session) -> None:
         _try("pipelines", lambda: frameworks.install(new, backwards))
     _try("garbage collector", lambda: garbage.install(new))
     _try("profiler", profiler_hook.install)
+    windows = _try("profiling windows", lambda: kineto.install(new))
+    if windows is not None:
+        _try("the signal to profile", lambda: signals.install(new, windows))
     _try("device times", lambda: cuda.install(new))
     _try("parts of models", lambda: modules.install(new))
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pynvml
 
-from stepscope.processor.sampling.stacks import find_py_spy
+from stepscope.processor.sampling.recorder import find_py_spy
 from stepscope.processor.settings import default_socket
 
 SYS_PTRACE = 19

@@ -36,6 +36,8 @@ from stepscope.processor.instructions import (
     Left,
     OpenOps,
     Parent,
+    ProfileRanks,
+    RankProfiled,
     Refuse,
     Relay,
     SampleCounters,
@@ -82,6 +84,8 @@ checked at every tick: that cost as much as the tick itself."""
 HURRY = Hurry(2.0)
 """Once a process has stopped, the other producers report outstanding operators immediately for this
 long. If steps take longer, their ordinary checks, ten a second, are early enough."""
+_AHEAD_SECONDS = 30.0
+"""A window begins at most this long after ranks were asked for it, or nobody samples it closely."""
 _PACKETS_PER_TURN = 64
 _LAST_TURNS = 16
 """More than a socket buffers. A producer that never pauses must not prevent shutdown."""
@@ -393,6 +397,20 @@ class Processor:
                 it.requester, pack(PacketKind.CONTROL, encode_relayed(reached), os.getpid(), 0)
             )
 
+    def _profile_ranks(self, it: ProfileRanks) -> None:
+        reached = [
+            at
+            for at, payload in it.requests
+            if self._send(at, pack(PacketKind.CONTROL, payload, os.getpid(), 0))
+        ]
+        pids = [self._state.producers[at].hello.pid for at in reached]
+        self._watcher.closely(pids, it.seconds + _AHEAD_SECONDS)
+
+    def _profiled(self, it: RankProfiled) -> None:
+        self._watcher.as_usual(it.pid)
+        what = it.reply.trouble or f"steps {it.first_step} to {it.last_step}"
+        logger.info("rank %d of %s, profile %s: %s", it.rank, it.job, it.reply.window, what)
+
     def _sample_counters(self, it: SampleCounters) -> None:
         line = self._connections[it.connection].dup()
 
@@ -439,6 +457,8 @@ class Processor:
         Parent: _parent,
         Relay: _relay,
         SampleCounters: _sample_counters,
+        ProfileRanks: _profile_ranks,
+        RankProfiled: _profiled,
     }
 
     def _close(self) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from stepscope.processor.records.normalise import Rows
 from stepscope.trace import Job
+from stepscope.wire.profiling import Profiled
 
 _HOST_LEVEL = -1
 
@@ -145,6 +146,30 @@ class Relay:
 
 
 @dataclass(frozen=True)
+class ProfileRanks:
+    """Send ranks requests to profile (`state.profiling.requests_for`), and sample them closely."""
+
+    requests: tuple[tuple[int, bytes], ...]
+    """Connections, and what to send to each."""
+    seconds: float
+    """How long the window may last."""
+
+
+@dataclass(frozen=True)
+class RankProfiled:
+    """A rank has profiled what it was asked for, or reports why it has not."""
+
+    job: str
+    host: str
+    rank: int
+    pid: int
+    reply: Profiled
+    first_step: int
+    """The steps that the trace covers; without meaning if there is none."""
+    last_step: int
+
+
+@dataclass(frozen=True)
 class SampleCounters:
     """Sample counters of this host's GPUs for a while and send the requester the result."""
 
@@ -168,5 +193,7 @@ Instruction = (
     | Follow
     | Parent
     | Relay
+    | ProfileRanks
+    | RankProfiled
     | SampleCounters
 )

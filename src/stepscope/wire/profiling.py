@@ -1,21 +1,48 @@
-"""Requests to profile some steps, from a processor to ranks, and the ranks' replies.
+"""Requests to profile some steps: to all processors of a job, to a rank, and the rank's reply.
 
-Each is the payload of a CONTROL packet: a JSON object. Receivers ignore unknown keys.
+`ProfileOrder` is an object in the job folder, `control/profile-<window>.json`; the other two are
+payloads of CONTROL packets. Each is a JSON object. Readers ignore unknown keys.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass
-from typing import Any
+import string
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, cast, get_args
 
 from stepscope.errors import WireError
 from stepscope.wire.frames import MAX_TEXT
 
 LONGEST_SECONDS = 600.0
 """Limit of a window: beyond it, a profiler needs more memory than a rank can spare. Our choice."""
+MOST_ORDERED_RANKS = 100_000
+"""Limit of the ranks that an order names, as it is read from a file. Our choice."""
 _INT64 = 1 << 63
+_LONGEST_WINDOW = 100
+_IN_WINDOW = frozenset(string.ascii_letters + string.digits + "._-")
+
+Why = Literal["user", "degradation", "blockage", "stall"]
+"""Who asked for a window, or what was detected."""
+
+
+@dataclass(frozen=True)
+class ProfileOrder:
+    """Asks all processors of a job to have its ranks profile the same steps, both included."""
+
+    window: str
+    """Its name. It is part of file names: letters, digits and, but not in front, `._-`."""
+    first_step: int
+    """The first step that is profiled; negative: begin at once (the job is stuck)."""
+    last_step: int
+    ranks: tuple[int, ...]
+    """Which ranks; none: all."""
+    seconds: float
+    """The window ends after this time in any case."""
+    why: Why
+    asked_ns: int
+    """Wall-clock time of the request."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +77,40 @@ class Profiled:
     end_ns: int
     trouble: str | None = None
     """Why nothing was recorded; None: the trace is complete at `path`."""
+
+
+def order_name(window: str) -> str:
+    """The object of an order in the job folder."""
+    return f"control/profile-{window}.json"
+
+
+def encode_order(order: ProfileOrder) -> bytes:
+    """The content of the object."""
+    return json.dumps(asdict(order)).encode()
+
+
+def decode_order(data: bytes) -> ProfileOrder:
+    """The order in an object of a job folder, which anybody may have written.
+
+    Raises:
+        WireError: it is not an order, or not one that makes sense.
+    """
+    try:
+        asked = json.loads(data)
+        order = ProfileOrder(
+            window=_window(asked["window"]),
+            first_step=_whole(asked["first_step"]),
+            last_step=_whole(asked["last_step"]),
+            ranks=_ranks(asked["ranks"]),
+            seconds=float(asked["seconds"]),
+            why=_why(asked["why"]),
+            asked_ns=_whole(asked["asked_ns"]),
+        )
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise WireError("not an order to profile some steps") from error
+    if not (0 < order.seconds < math.inf) or order.last_step < order.first_step:
+        raise WireError("an order to profile no time or no step")
+    return replace(order, seconds=min(order.seconds, LONGEST_SECONDS))
 
 
 def encode_profile(request: RankProfile) -> bytes:
@@ -113,6 +174,28 @@ def _section(payload: memoryview, name: str) -> dict[str, Any] | None:
         return None
     section = value.get(name) if isinstance(value, dict) else None
     return section if isinstance(section, dict) else None
+
+
+def _window(value: object) -> str:
+    name = _text(value, most=_LONGEST_WINDOW)
+    if name[0] in "._-" or not all(character in _IN_WINDOW for character in name):
+        raise ValueError("not the name of a window")
+    return name
+
+
+def _ranks(value: object) -> tuple[int, ...]:
+    if not isinstance(value, list) or len(value) > MOST_ORDERED_RANKS:
+        raise ValueError("not a list of ranks")
+    ranks = tuple(_whole(rank) for rank in value)
+    if ranks and min(ranks) < 0:
+        raise ValueError("a negative rank")
+    return ranks
+
+
+def _why(value: object) -> Why:
+    if value not in get_args(Why):
+        raise ValueError("no reason to profile")
+    return cast("Why", value)
 
 
 def _whole(value: object) -> int:

@@ -8,7 +8,7 @@ import queue
 import resource
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from stepscope.processor.hardware.sampler import HardwareSampler
 from stepscope.processor.instructions import Unwatch, Watch
@@ -66,6 +66,16 @@ class OutsideWatcher:
     def stalled(self, job: str) -> None:
         """A job has stalled: samples it immediately."""
         self._requests.put(lambda: self._look_at_once(job))
+
+    def closely(self, pids: Collection[int], seconds: float) -> None:
+        """A window of profiling begins soon: samples stacks of some ranks, of their loaders'
+        workers and of the holders of the GIL at a higher rate, for at most this long."""
+        until_ns = time.time_ns() + int(seconds * 1e9)
+        self._requests.put(lambda: self._closely(pids, until_ns))
+
+    def as_usual(self, pid: int) -> None:
+        """A rank's window is over."""
+        self._requests.put(lambda: self._as_usual(pid))
 
     def leave_counters(self, gpus: frozenset[int]) -> None:
         """Stops reading counters of exactly these GPUs, which CUPTI samples now."""
@@ -129,6 +139,16 @@ class OutsideWatcher:
         self._hardware.unwatch(who.pid)
         if self._stacks is not None:
             self._stacks.unwatch(who.pid)
+
+    def _closely(self, pids: Collection[int], until_ns: int) -> None:
+        self._turn_at = 0.0
+        if self._stacks is not None:
+            self._stacks.closely(pids, until_ns)
+
+    def _as_usual(self, pid: int) -> None:
+        self._turn_at = 0.0
+        if self._stacks is not None:
+            self._stacks.as_usual(pid)
 
     def _look_at_once(self, job: str) -> None:
         now = time.monotonic()

@@ -36,7 +36,7 @@ from stepscope.processor.records import normalise, record_kinds
 from stepscope.processor.records.normalise import Records, Rows
 from stepscope.processor.records.record_kinds import Kinds
 from stepscope.processor.records.tables import together
-from stepscope.processor.state import joining, observed
+from stepscope.processor.state import joining, observed, profiling
 from stepscope.processor.state.claims import ClaimedError, Claims
 from stepscope.processor.state.kernels import KernelSums, NewRows
 from stepscope.processor.state.natives import NCCL, is_native, process_of
@@ -60,6 +60,7 @@ from stepscope.wire.frames import (
     decode_names,
     unpack,
 )
+from stepscope.wire.profiling import decode_profiled
 from stepscope.wire.records import COMM_OPEN, RECORD_BYTES, EventKind, RecordKind
 
 HOLD_NS = 5_000_000_000
@@ -277,6 +278,8 @@ class HostState:
         producer, leaving = self.producers.get(connection), decode_leaving(payload)
         if leaving is not None and producer is not None:
             return Left(producer.hello.job, producer.hello.pid, leaving.error)
+        if producer is not None and (reply := decode_profiled(payload)) is not None:
+            return profiling.profiled(producer, reply)
         raise WireError("an unknown request")
 
     def _is_back(self, producer: Producer) -> bool:

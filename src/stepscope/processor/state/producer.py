@@ -123,6 +123,11 @@ class Producer:
         sequence = self.tracker.sequence
         return ordinal if sequence is None else sequence.step_of(ordinal)
 
+    def ordinals_of(self, step: int) -> tuple[int, int]:
+        """The first and the last optimizer step of a step, of a Python producer."""
+        sequence = self.tracker.sequence
+        return (step, step) if sequence is None else sequence.ordinals_of(step)
+
     def known_step(self, ordinal: int) -> int:
         """The step; null while it is unknown how many optimizer steps make one."""
         unknown = self.holding and self.tracker.sequence is None and not self.is_native

@@ -82,6 +82,11 @@ class Sequence:
     def step_of(self, ordinal: int) -> int:
         return (ordinal + self.offset) // self.optimizer_steps
 
+    def ordinals_of(self, step: int) -> tuple[int, int]:
+        """The first and the last optimizer step of a step."""
+        first = step * self.optimizer_steps - self.offset
+        return max(first, 0), first + self.optimizer_steps - 1
+
 
 class RecentEvents:
     """The newest events of a rank, in one block of memory that is taken at the start: as Python

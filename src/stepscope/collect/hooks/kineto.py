@@ -1,0 +1,187 @@
+"""`torch.profiler` for windows of synchronized profiling, beside a profiler of the script's own.
+
+The smallest setting that names functions with their file and line: operators, kernels, and Python's
+functions on all threads; no shapes, no memory, no flops. Kineto's result is taken as it is: the
+lists that torch makes of it in Python, which take longer than the window, are not needed (EROICA,
+section 5).
+
+A profiler of the script's own comes first. It is recognised by the calls of
+`torch.autograd.profiler` with which each begins and ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from stepscope.collect import guard
+from stepscope.collect.hooks.profiler import INJECTION_VARIABLE, LIBRARY
+from stepscope.collect.session import Session
+from stepscope.collect.traces import Trace
+from stepscope.collect.windows import Windows
+
+LOG_VARIABLE, SILENT = "KINETO_LOG_LEVEL", "99"
+"""Kineto writes two lines for each session to standard error; it reads this when first used."""
+TEARDOWN_VARIABLE = "TEARDOWN_CUPTI"
+"""`1`: Kineto calls cuptiFinalize at the end, so that CUDA calls cost as little as before (EROICA,
+section 5)."""
+TEARDOWN_CUDA = (12, 6)
+"""With older ones, it crashes programs that use CUDA graphs (torch says so in its profiler.py)."""
+
+
+def install(session: Session) -> Windows:
+    """Lets the processor open windows in this process."""
+    from torch.autograd import profiler
+
+    kineto = Kineto(profiler)
+    os.register_at_fork(after_in_child=kineto.leave_child_alone)
+    return Windows(session, kineto)
+
+
+class Kineto:
+    """Starts and stops torch's profiler; notices others that use it."""
+
+    def __init__(self, module: Any) -> None:
+        """`module` is `torch.autograd.profiler`."""
+        self._module = module
+        self._device: str | None = None
+        self._is_running = False
+        self._is_ours = False
+        self._others = False
+        """The script has prepared or started a profiler, and not stopped it."""
+        self._aside: Callable[[], None] = lambda: None
+        for name in ("_prepare_profiler", "_enable_profiler"):
+            setattr(module, name, self._begins(getattr(module, name)))
+        module._disable_profiler = self._ends(module._disable_profiler)
+
+    def why_not(self) -> str | None:
+        """Why no window can begin now; None if one can."""
+        if self._others:
+            return "the script uses a profiler of its own"
+        if sys.getprofile() is not None or threading.getprofile() is not None:
+            return "the script uses a profiler of Python of its own (cProfile or sys.setprofile)"
+        return None
+
+    def start(self, aside: Callable[[], None]) -> None:
+        """Starts profiling this thread, and Python's functions on all.
+
+        Args:
+            aside: called before a profiler of the script begins; it must call `stop`.
+        """
+        import torch
+
+        self._aside = aside
+        self._device = "cuda" if torch.cuda.is_available() and torch.cuda.is_initialized() else None
+        profile = self._module.profile(use_kineto=True, with_stack=True, use_device=self._device)
+        with self._ours(), _silently():
+            profile._prepare_trace()
+            profile._start_trace()
+        self._is_running = True
+
+    def stop(self) -> Trace:
+        """Stops; the result holds no Python object of the script."""
+        import torch
+
+        self._is_running = False
+        if self._device is not None:
+            torch.cuda.synchronize()
+        torch._C._autograd._add_metadata_json("distributedInfo", json.dumps(_distributed()))
+        with self._ours(), _tearing_down(self._device):
+            trace: Trace = self._module._disable_profiler()
+        after = getattr(self._module, "_run_on_profiler_stop", None)
+        if after is not None:
+            after()
+        return trace
+
+    def leave_child_alone(self) -> None:
+        """A forked child (a data-loader worker) would record as well, until its memory is full."""
+        if self._is_running:
+            import torch
+
+            self._is_running = False
+            sys.setprofile(None)
+            torch._C._autograd._enable_record_function(False)
+
+    @contextlib.contextmanager
+    def _ours(self) -> Iterator[None]:
+        self._is_ours = True
+        try:
+            yield
+        finally:
+            self._is_ours = False
+
+    def _begins(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(call)
+        def begin(*args: Any, **kwargs: Any) -> Any:
+            if not self._is_ours:
+                self._other_begins()
+            return call(*args, **kwargs)
+
+        return begin
+
+    @guard.guarded
+    def _other_begins(self) -> None:
+        if self._is_running:
+            self._aside()
+        self._others = True
+
+    def _ends(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(call)
+        def end(*args: Any, **kwargs: Any) -> Any:
+            if not self._is_ours:
+                self._others = False
+            return call(*args, **kwargs)
+
+        return end
+
+
+def _distributed() -> dict[str, Any]:
+    """What `torch.profiler` writes about the rank, so that readers know it."""
+    import torch.distributed as dist
+
+    if not (dist.is_available() and dist.is_initialized()):
+        return {"rank": 0, "world_size": 1}
+    return {
+        "backend": dist.get_backend(), "rank": dist.get_rank(), "world_size": dist.get_world_size()
+    }  # fmt: skip
+
+
+@contextlib.contextmanager
+def _silently() -> Iterator[None]:
+    """Keeps Kineto from writing to standard error, unless the user has chosen what it writes."""
+    with _set(LOG_VARIABLE, SILENT):
+        yield
+
+
+@contextlib.contextmanager
+def _tearing_down(device: str | None) -> Iterator[None]:
+    """Has Kineto release CUPTI, unless our own tracer uses it, or the user decides on that."""
+    ours = os.environ.get(INJECTION_VARIABLE, "").rpartition("/")[2] == LIBRARY
+    with _set(TEARDOWN_VARIABLE, "1" if device is not None and not ours and _is_new() else None):
+        yield
+
+
+def _is_new() -> bool:
+    import torch
+
+    numbers = str(torch.version.cuda or "0.0").split(".")
+    return tuple(int(number) for number in numbers[:2]) >= TEARDOWN_CUDA
+
+
+@contextlib.contextmanager
+def _set(variable: str, value: str | None) -> Iterator[None]:
+    """Sets a variable of the environment for a moment, if a value is given and it has none."""
+    if value is None or variable in os.environ:
+        yield
+        return
+    os.environ[variable] = value
+    try:
+        yield
+    finally:
+        os.environ.pop(variable, None)

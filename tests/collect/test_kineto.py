@@ -1,0 +1,188 @@
+"""Windows with the real `torch.profiler`, in this process."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.autograd import profiler as torch_profiler
+
+from stepscope.collect.hooks.kineto import Kineto
+from stepscope.collect.session import Session
+from stepscope.collect.windows import Windows
+from stepscope.wire.profiling import Profiled, RankProfile
+
+PATIENCE_SECONDS = 60.0
+_WRAPPED = ("_prepare_profiler", "_enable_profiler", "_disable_profiler")
+
+
+class Rank:
+    """A small model, trained on this thread, with a window of two steps."""
+
+    def __init__(self, session: Session, folder: Path) -> None:
+        self.session = session
+        self.kineto = Kineto(torch_profiler)
+        self.windows = Windows(session, self.kineto)
+        self.path = folder / "rank0.json.gz"
+        self.replies: list[Profiled] = []
+        self._come = threading.Event()
+        self._model = torch.nn.Linear(4, 4)
+
+    def ask(self, first: int = 2, last: int = 3, seconds: float = 60.0) -> None:
+        self.windows.begin(RankProfile("w", first, last, seconds, str(self.path)), self._answer)
+
+    def _answer(self, reply: Profiled) -> None:
+        self.replies.append(reply)
+        self._come.set()
+
+    def reply(self) -> Profiled:
+        assert self._come.wait(PATIENCE_SECONDS)
+        return self.replies[-1]
+
+    def train(self, steps: int) -> None:
+        for _ in range(steps):
+            prepare_batch()
+            self._model(torch.ones(2, 4)).sum().backward()
+            self.session.stepped()
+
+    def events(self, category: str) -> list[dict[str, Any]]:
+        trace = json.loads(gzip.decompress(self.path.read_bytes()))
+        return [event for event in trace["traceEvents"] if event.get("cat") == category]
+
+
+def prepare_batch() -> int:
+    return len([str(number) for number in range(20)])
+
+
+@pytest.fixture
+def rank(session: Session, tmp_path: Path) -> Iterator[Rank]:
+    before = {name: getattr(torch_profiler, name) for name in _WRAPPED}
+    yield Rank(session, tmp_path)
+    for name, function in before.items():
+        setattr(torch_profiler, name, function)
+
+
+def test_the_trace_names_functions_with_their_file_and_line(rank: Rank) -> None:
+    rank.ask()
+    rank.train(6)
+
+    assert rank.reply().trouble is None
+    calls = [e for e in rank.events("python_function") if "prepare_batch" in e["name"]]
+    assert len(calls) == 2  # one in each step
+    assert f"test_kineto.py({prepare_batch.__code__.co_firstlineno}): prepare" in calls[0]["name"]
+    assert [e["name"] for e in rank.events("cpu_op")].count("aten::linear") == 2
+
+
+def test_other_threads_are_in_the_trace(rank: Rank) -> None:
+    over = threading.Event()
+
+    def burn() -> None:
+        while not over.wait(0.001):
+            prepare_batch()
+
+    helper = threading.Thread(target=burn)
+    helper.start()
+    rank.ask(2, 20)
+    rank.train(30)
+    over.set()
+    helper.join()
+    rank.reply()
+
+    calls = [e for e in rank.events("python_function") if "prepare_batch" in e["name"]]
+    assert len({event["tid"] for event in calls}) == 2
+
+
+def test_a_second_window_works_as_the_first(rank: Rank) -> None:
+    for first in (2, 12):
+        rank.replies.clear()
+        rank._come.clear()
+        rank.ask(first, first + 1)
+        rank.train(10)
+        assert rank.reply().trouble is None
+        assert rank.events("cpu_op")
+
+
+def test_nothing_remains_after_a_window(rank: Rank) -> None:
+    rank.ask()
+    rank.train(6)
+    rank.reply()
+
+    assert sys.getprofile() is None
+    assert not torch._C._autograd._profiler_enabled()
+    assert not torch_profiler._is_profiler_enabled
+    assert "KINETO_LOG_LEVEL" not in os.environ
+
+
+def test_a_profiler_of_the_script_that_runs_comes_first(rank: Rank) -> None:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as theirs:
+        rank.ask()
+        rank.train(6)
+
+    assert "profiler of its own" in str(rank.reply().trouble)
+    assert any(event.key == "aten::linear" for event in theirs.key_averages())
+
+
+def test_a_profiler_of_the_script_that_is_warming_up_comes_first(rank: Rank) -> None:
+    plan = torch.profiler.schedule(wait=1, warmup=3, active=2, repeat=1)
+    with torch.profiler.profile(schedule=plan) as theirs:
+        rank.ask(3, 4)
+        for _ in range(8):
+            rank.train(1)
+            theirs.step()
+
+    assert "profiler of its own" in str(rank.reply().trouble)
+    assert any(event.key == "aten::linear" for event in theirs.key_averages())
+
+
+def test_ours_makes_room_for_a_profiler_that_the_script_starts(rank: Rank) -> None:
+    rank.ask(2, 1000)
+    rank.train(4)
+    with torch.profiler.profile() as theirs:
+        rank.train(2)
+    rank.train(2)
+
+    assert "started a profiler of its own" in str(rank.reply().trouble)
+    assert any(event.key == "aten::linear" for event in theirs.key_averages())
+    assert not rank.path.exists()
+
+
+def test_a_window_is_possible_after_the_scripts_profiler(rank: Rank) -> None:
+    with torch.profiler.profile():
+        rank.train(1)
+    rank.ask(3, 4)
+    rank.train(6)
+
+    assert rank.reply().trouble is None
+
+
+def test_cprofile_is_left_alone(rank: Rank) -> None:
+    sys.setprofile(lambda *_: None)
+    with contextlib.ExitStack() as stack:
+        stack.callback(sys.setprofile, None)
+        rank.ask()
+        rank.train(6)
+
+    assert "cProfile" in str(rank.reply().trouble)
+
+
+def test_a_child_that_is_forked_during_a_window_records_nothing(rank: Rank) -> None:
+    os.register_at_fork(after_in_child=rank.kineto.leave_child_alone)
+    rank.ask(2, 1000)
+    rank.train(4)
+    child = os.fork()
+    if not child:
+        os._exit(0 if sys.getprofile() is None else 1)
+    _, status = os.waitpid(child, 0)
+    for task in rank.session.before_close:
+        task()
+
+    assert os.waitstatus_to_exitcode(status) == 0
