@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "../src/levels.hpp"
+#include "../src/unlike.hpp"
 #include "numbers.hpp"
 
 namespace stepscope {
@@ -107,7 +108,23 @@ PyObject* deviations(PyObject*, PyObject* arguments) {
     });
 }
 
+PyObject* unlike_peers(PyObject*, PyObject* arguments) {
+    return guarded([&] {
+        PyObject *bytes = nullptr, *sample = nullptr;
+        double limit = 0;
+        if (!PyArg_ParseTuple(arguments, "OOd", &bytes, &sample, &limit)) throw Failed{};
+        const Numbers<float> values(bytes), peers(sample);
+        if (values.size % 3 != 0 || peers.size % 3 != 0)
+            throw std::invalid_argument("not three coordinates each");
+        Room<std::int32_t> counts(values.size / 3);
+        unlike(values.data, values.size / 3, peers.data, peers.size / 3,
+               static_cast<float>(limit), counts.data());
+        return counts.release();
+    });
+}
+
 PyMethodDef FUNCTIONS[] = {
+    {"unlike", unlike_peers, METH_VARARGS, nullptr},
     {"peer_medians", medians, METH_VARARGS, nullptr},
     {"wide_windows", windows, METH_VARARGS, nullptr},
     {"largest_rise", rise, METH_VARARGS, nullptr},

@@ -1,5 +1,5 @@
-// ARGUS' first two levels: `peer_medians`, `wide_windows`, `largest_rise` and `imbalances` of
-// stepscope._native.
+// ARGUS' first two levels and EROICA's comparison of workers: `peer_medians`, `wide_windows`,
+// `largest_rise`, `imbalances` and `unlike` of stepscope._native.
 #pragma once
 
 #include "python.hpp"

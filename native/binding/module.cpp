@@ -11,6 +11,7 @@
 #include "distances.hpp"
 #include "encoding.hpp"
 #include "levels.hpp"
+#include "passes.hpp"
 #include "patterns.hpp"
 #include "python.hpp"
 
@@ -268,6 +269,7 @@ int fill(PyObject* module) {
     Py_DECREF(type);
     if (failed != 0 || add_compression(module) < 0 || add_encoding(module) < 0) return -1;
     if (add_distances(module) < 0 || add_levels(module) < 0) return -1;
+    if (add_passes(module) < 0) return -1;
     return add_patterns(module);
 }
 

@@ -201,6 +201,33 @@ def imbalances(values: bytes, ranks: int, order: bytes, bounds: bytes, /) -> tup
         ValueError: there are no whole rows, an empty group, or no such rank.
     """
 
+def pass_slacks(
+    order: bytes, before: bytes, durations: bytes, leads: bytes, members: int, lanes: int, /
+) -> tuple[bytes, bytes, bytes]:
+    """The earliest start and the slack of each pass, and when each lane ends; all int64.
+
+    Args:
+        order: passes (uint32), each after those that it waits for.
+        before: the two passes that each waits for (int32), -1 for none.
+        durations: int64, [passes, members, lanes]; that of the slowest member counts.
+        leads: int64, [passes, lanes]: how long each begins after what it waits for; empty: at once.
+
+    Returns [passes, lanes] twice, and [lanes].
+
+    Raises:
+        ValueError: columns do not fit together, or a pass waits for a later one.
+    """
+
+def mean_divergences(values: bytes, points: int, /) -> bytes:
+    """The mean largest difference of each row to all others, a float64 per row, from 0 to 1.
+
+    Args:
+        values: int16, [rows, points], from 0 to 32767, which stands for 1.
+
+    Raises:
+        ValueError: there are no whole rows, or a value is below 0.
+    """
+
 def innermost(start: bytes, end: bytes, of: bytes, /) -> tuple[bytes, bytes]:
     """Who runs at any time of one thread: of the calls that run, the one that started last.
 
@@ -250,4 +277,15 @@ def busiest(
 
     Raises:
         ValueError: an execution is not within the samples.
+    """
+
+def unlike(values: bytes, peers: bytes, limit: float, /) -> bytes:
+    """For every point, how many peers are at a Manhattan distance of `limit` or more, as int32.
+
+    Args:
+        values: float32, [3, points]; all finite.
+        peers: float32, [3, peers]; all finite.
+
+    Raises:
+        ValueError: they are not three coordinates each.
     """

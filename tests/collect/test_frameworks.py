@@ -273,7 +273,7 @@ def test_gradients_are_marked_before_the_reducer_waits_for_them(
     first = Mark(deque(), gpu.event(), gpu.current)
     monkeypatch.setattr(session, "mark", lambda _stream=None: (*session.now()[:4], first))
     told: list[Any] = []
-    monkeypatch.setattr(session.phases, "backward", lambda *args: told.append(args[-1]))
+    monkeypatch.setattr(session.phases, "backward", lambda *args: told.append(args[3]))
     session.shared.buckets = session.shared.calls = 1
     watch = BackwardWatch(session, None)
     monkeypatch.setattr(torch.autograd, "backward", watch.around(torch.autograd.backward))

@@ -9,7 +9,7 @@ import pytest
 
 from stepscope.processor.instructions import Append, Instruction, JobKnown, Relay, Unwatch, Watch
 from stepscope.processor.state.host_state import KERNELS_NS
-from stepscope.processor.state.natives import StepEnds
+from stepscope.processor.state.natives import MOST_STEPS, StepEnds
 from stepscope.store.encode import arrow_table
 from stepscope.trace import ProcessGroup
 from stepscope.window import NULL
@@ -247,6 +247,16 @@ def test_a_process_that_begins_anew_counts_anew() -> None:
     ends = StepEnds()
     for ordinal in range(5000):
         ends.add(ordinal * 10, ordinal)
-    assert ends.ordinals(np.array([0, 49_985, 49_990, 60_000])).tolist() == [904, 4999, 5000, 5000]
+    assert ends.ordinals(np.array([49_985, 49_990, 60_000])).tolist() == [4999, 5000, 5000]
     ends.add(70_000, 0)
     assert ends.ordinals(np.array([60_000, 70_000])).tolist() == [0, 1]
+
+
+def test_only_the_recent_steps_are_remembered_and_always_enough() -> None:
+    ends = StepEnds()
+    for ordinal in range(3 * MOST_STEPS):
+        ends.add(ordinal * 10, ordinal)
+        times = np.array([-1, ordinal * 10 - 1, ordinal * 10])
+        oldest, before_it, itself = ends.ordinals(times).tolist()
+        assert (before_it, itself) == (ordinal, ordinal + 1)
+        assert ordinal - 2 * MOST_STEPS < oldest <= max(0, ordinal + 1 - MOST_STEPS)

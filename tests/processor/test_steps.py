@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -157,3 +159,19 @@ def test_whatever_a_script_does_steps_do_not_overlap(parts: list[tuple[str, int]
     for events, times in parts:
         loop.run(events * times)
     _check(loop)
+
+
+def test_memory_is_taken_at_the_start_and_not_step_by_step() -> None:
+    """What every step keeps as objects of its own grows for an hour of slow steps."""
+    loop = Loop().run("aB" * 20)
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for _ in range(20):
+            loop.run("aB" * 100)
+            loop.steps.clear()
+        grown = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+
+    assert grown < 20_000, "the average of the last fifty steps, and no more"

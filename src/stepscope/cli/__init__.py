@@ -18,6 +18,7 @@ import typer
 
 import stepscope
 from stepscope.cli import (
+    baseline,
     compact,
     counters,
     diagnose,
@@ -37,8 +38,8 @@ from stepscope.cli import (
 )
 
 COMMANDS: tuple[ModuleType, ...] = (
-    run, diagnose, methods, doctor, trace, import_, simulate, evaluate, compact, prepare, processor,
-    watch, counters, profile,
+    run, diagnose, baseline, methods, doctor, trace, import_, simulate, evaluate, compact, prepare,
+    processor, watch, counters, profile,
 )  # fmt: skip
 """In the order in which the help page lists them."""
 

@@ -27,6 +27,10 @@ _EXAMPLES = """Examples:
 
 - `stepscope diagnose stepscope-runs/JOB --explain 7`: why rank 7 was named, or why not
 
+- `stepscope diagnose stepscope-runs/JOB --expected expected.json`: judged by your healthy jobs
+
+- `stepscope diagnose stepscope-runs/JOB --prompt --code . > ask.txt`: to ask a language model
+
 - `stepscope diagnose stepscope-runs/JOB --topology /etc/slurm/topology.conf`: name switches, too
 
 - `stepscope diagnose traces/`: PyTorch profiler traces, one `*.json` or `*.json.gz` per rank
@@ -85,6 +89,38 @@ RemoteWrite = Annotated[
     ),
 ]
 
+Expected = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="What functions do in your healthy jobs, as `stepscope baseline` wrote it.",
+    ),
+]
+Prompt = Annotated[
+    bool,
+    typer.Option(
+        "--prompt",
+        help="Print one text that any language model can be asked with, instead of the report; "
+        "nothing is sent anywhere.",
+    ),
+]
+Code = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER",
+        help="With --prompt: quote the lines around each named function from the source code in "
+        "this folder.",
+    ),
+]
+NoRedact = Annotated[
+    bool,
+    typer.Option(
+        "--no-redact",
+        help="With --prompt: leave paths, hosts, addresses and values that look secret as they "
+        "are.",
+    ),
+]
+
 EVERYBODY = "all"
 """What --explain means without a rank."""
 
@@ -103,6 +139,10 @@ def diagnose(
     explain: Explain = None,
     topology: Topology = None,
     remote_write: RemoteWrite = None,
+    expected: Expected = None,
+    prompt: Prompt = False,
+    code: Code = None,
+    no_redact: NoRedact = False,
 ) -> int:
     """Find what makes a job slow or stuck: which rank, why, since when, at what cost, what to do.
 
@@ -113,8 +153,11 @@ def diagnose(
     check_writable(html)
     if remote_write is not None and not follow:
         raise UsageError("--remote-write needs --follow")
-    if follow and (method or explain is not None):
-        raise UsageError("--method and --explain work on one diagnosis; leave out --follow")
+    if follow and (method or explain is not None or expected or prompt):
+        raise UsageError(
+            "--method, --explain, --expected and --prompt work on one diagnosis; leave out --follow"
+        )
+    _check_prompt(prompt, as_json, code, no_redact)
     if follow:
         from stepscope.cli.follow import follow_job
         from stepscope.cli.series import announcer_to
@@ -123,11 +166,14 @@ def diagnose(
     else:
         rank = _rank(explain)
         asked = None if explain is None else () if rank is None else (rank,)
-        last = _diagnose_once(source, tuple(method or ()), asked, topology)
+        last = _diagnose_once(source, tuple(method or ()), asked, topology, expected)
         if last.outcome == "no data":
             raise SourceError(_no_data(source, last))
-        _show(last, as_json, html)
-        if explain is not None and not as_json:
+        if prompt:
+            _print_prompt(last, html, code, not no_redact)
+        else:
+            _show(last, as_json, html)
+        if explain is not None and not as_json and not prompt:
             from stepscope.report.trail import render_trail
 
             print("\n" + render_trail(last, rank), end="")
@@ -170,7 +216,9 @@ def _diagnose_once(
     methods: tuple[str, ...],
     explain: tuple[int, ...] | None,
     topology: Path | None,
+    expected: Path | None,
 ) -> Diagnosis:
+    from stepscope.diagnose.expected import NOTHING
     from stepscope.diagnose.settings import Settings
     from stepscope.memory import cycles_kept, keep_freed_memory
 
@@ -178,6 +226,11 @@ def _diagnose_once(
         from stepscope.diagnose.registry import chosen
 
         chosen(methods)  # a wrong name is reported before minutes of reading
+    known = NOTHING
+    if expected is not None:
+        from stepscope.cli.baseline import read_expected
+
+        known = read_expected(expected)
     keep_freed_memory()
     with cycles_kept():
         from stepscope.cli.follow import Watch
@@ -185,7 +238,27 @@ def _diagnose_once(
 
         watch = Watch(source, topology=topology)
         with progress(f"diagnosing {source}"):
-            return watch.look_once(Settings(methods=methods, explain=explain))
+            return watch.look_once(Settings(methods=methods, explain=explain, expected=known))
+
+
+def _check_prompt(prompt: bool, as_json: bool, code: Path | None, no_redact: bool) -> None:
+    if prompt and as_json:
+        raise UsageError("--prompt and --json are two kinds of output; choose one")
+    if not prompt and (code is not None or no_redact):
+        raise UsageError("--code and --no-redact need --prompt")
+    if code is not None and not code.is_dir():
+        raise UsageError(f"--code needs the folder of the source code; {code} is none")
+
+
+def _print_prompt(diagnosis: Diagnosis, html: Path | None, code: Path | None, redact: bool) -> None:
+    from stepscope.cli.excerpts import excerpts
+    from stepscope.report.prompt import render_prompt
+
+    if html is not None:
+        write_html(diagnosis, html)
+        exits.print_stderr(f"wrote {html}")
+    quoted = () if code is None else excerpts(diagnosis, code)
+    print(render_prompt(diagnosis, quoted, redact=redact), end="")
 
 
 def _show(diagnosis: Diagnosis, as_json: bool, html: Path | None) -> None:

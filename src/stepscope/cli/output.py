@@ -34,6 +34,23 @@ def check_writable(path: Path | None) -> None:
         raise UsageError(f"cannot write {path}: {path.parent}: {why}; name a file elsewhere")
 
 
+def write_text(text: str, path: Path) -> None:
+    """Replaces a regular file atomically.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    try:
+        if path.exists() and not path.is_file():  # a pipe or a device
+            path.write_text(text, encoding="utf-8")
+            return
+        part = path.with_name(f".{path.name}.{os.getpid()}")
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from error
+
+
 def write_html(diagnosis: Diagnosis, path: Path) -> None:
     """Replaces a regular file atomically: readers get the old page or the new one.
 
@@ -42,12 +59,4 @@ def write_html(diagnosis: Diagnosis, path: Path) -> None:
     """
     from stepscope.report.html import render_html
 
-    try:
-        if path.exists() and not path.is_file():  # a pipe or a device
-            path.write_text(render_html(diagnosis), encoding="utf-8")
-            return
-        part = path.with_name(f".{path.name}.{os.getpid()}")
-        part.write_text(render_html(diagnosis), encoding="utf-8")
-        part.replace(path)
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from error
+    write_text(render_html(diagnosis), path)

@@ -45,7 +45,9 @@ class Phases:
         self._lost = lost
         self._forward_from: Moment | None = None
         self._backward_end: Moment | None = None
-        self._forwards = self._backwards = 0
+        self._numbers: list[int] = []
+        """The microbatches of this step, in the order of their forward passes."""
+        self._backwards = 0
         self._has_forwards = False
 
     def loaded(self, ordinal: int, loader: str, start: Moment, end: Moment) -> None:
@@ -54,25 +56,39 @@ class Phases:
         self._event(EventKind.LOAD, ordinal, loader, start, end)
         self._forward_from = end
 
-    def forward(self, ordinal: int, start: Moment, end: Moment) -> None:
+    def forward(
+        self, ordinal: int, start: Moment, end: Moment, microbatch: int | None = None
+    ) -> None:
         """A framework ran the forward pass of a microbatch in a function of its own.
 
-        The time to load a batch within that function is not part of the phase.
+        The time to load a batch within that function is not part of the phase. If the framework
+        does not say which microbatch it was, passes are counted.
         """
         self._has_forwards = True
         loaded = self._forward_from
         begin = loaded if loaded is not None and loaded[0] > start[0] else start
-        self.phase(ordinal, FORWARD, begin, end, self._forwards)
-        self._forwards += 1
+        self.phase(ordinal, FORWARD, begin, end, self._next_forward(microbatch))
 
-    def backward(self, ordinal: int, start: Moment, end: Moment, waits_from: Place = None) -> None:
+    def backward(
+        self, ordinal: int, start: Moment, end: Moment, waits_from: Place = None,
+        microbatch: int | None = None, name: str = BACKWARD,
+    ) -> None:  # fmt: skip
         """A backward pass; the device waits for other ranks' gradients from `waits_from` on."""
         if self._forward_from is not None and not self._has_forwards:
-            self.phase(ordinal, FORWARD, self._forward_from, start, self._forwards)
-            self._forwards += 1
-        self.phase(ordinal, BACKWARD, start, end, self._backwards, waits_from)
-        self._backwards += 1
+            self.phase(ordinal, FORWARD, self._forward_from, start, self._next_forward(None))
+        if microbatch is None:
+            microbatch = self._next_backward()
+        self.phase(ordinal, name, start, end, microbatch, waits_from)
         self._forward_from = self._backward_end = end
+
+    def _next_forward(self, microbatch: int | None) -> int:
+        self._numbers.append(len(self._numbers) if microbatch is None else microbatch)
+        return self._numbers[-1]
+
+    def _next_backward(self) -> int:
+        """Microbatches go backward in the order in which they went forward."""
+        at, self._backwards = self._backwards, self._backwards + 1
+        return self._numbers[at] if at < len(self._numbers) else at
 
     def optimizer(self, ordinal: int, optimizer: str, start: Moment, end: Moment) -> None:
         """An optimizer stepped: the next step begins.
@@ -84,12 +100,13 @@ class Phases:
         begin = inside if inside is not None and inside[0] > start[0] else start
         self.phase(ordinal, OPTIMIZER, begin, end)
         self._event(EventKind.OPTIMIZER, ordinal, optimizer, start, end)
-        self._forwards = self._backwards = 0
+        self._numbers.clear()
+        self._backwards = 0
         self._forward_from = end
 
     def part(self, ordinal: int, name: str, start: Moment, end: Moment) -> None:
         """A part of the current forward pass."""
-        self.phase(ordinal, name, start, end, self._forwards)
+        self.phase(ordinal, name, start, end, len(self._numbers))
 
     def phase(self, ordinal: int, name: str, start: Moment, end: Moment,
               microbatch: int = UNKNOWN, waits_from: Place = None) -> None:  # fmt: skip

@@ -46,6 +46,21 @@ class Evidence:
 
 
 @dataclass(frozen=True)
+class Place:
+    """Where a rank that hangs is in the schedule of its pipeline."""
+
+    rank: int
+    phase: str
+    """`forward-compute`, `backward-compute` or `backward-weight`."""
+    stage: int | None
+    """From 0; of interleaved stages, the one in which it is. None: there is no pipeline."""
+    microbatch: int
+    """From 0."""
+    microbatches: int
+    """Of a step."""
+
+
+@dataclass(frozen=True)
 class Decision:
     """One rule applied to one candidate: the value, its limit, and whether it was reached."""
 
@@ -172,6 +187,8 @@ class Regression(Finding):
     """Whether a measurement shows the cause; else it follows from what rose at the same time."""
     exposed: str | None = None
     """The operator that computing now waits for."""
+    of_gpu: bool = False
+    """Whether other processes began to compute on the devices of most ranks."""
     paused_steps: int | None = None
     """In how many steps some rank collected garbage, where ranks collect in turns."""
 
@@ -212,6 +229,8 @@ class Stuck(Finding):
     """How the processes of the ranks ended, if that is what happened."""
     says: str = ""
     """The summary, where the usual sentence does not fit."""
+    places: tuple[Place, ...] = ()
+    """Where the ranks are in the schedule, as far as that is known."""
 
     @property
     def kind(self) -> Kind:
@@ -272,6 +291,8 @@ class Verdict:
     """How the culprit's process ended, if that is what happened."""
     lost_of: Span | None = None
     """The steps of whose time `lost_fraction` is a share, if these are not `steps`."""
+    places: tuple[Place, ...] = ()
+    """Where in the schedule the ranks hang, as far as that is known."""
 
     @property
     def is_suspect(self) -> bool:
@@ -359,6 +380,33 @@ class RankTime:
 
 
 @dataclass(frozen=True)
+class FunctionUse:
+    """What the ranks spent in one function in profiled steps, as shares of these steps."""
+
+    name: str
+    """With its file and line, where they are known."""
+    kind: str
+    caller: str
+    """The nearest caller in code of the user."""
+    thread: str
+    """Empty: the training thread."""
+    steps: Span | None
+    ranks: int
+    """How many ranks were profiled."""
+    least: float
+    median: float
+    most: float
+    most_rank: int
+    resource: str
+    use: float | None
+    """Median use of its resource; None where it is unknown."""
+    expected: float | None
+    """The largest share that is expected; None where nothing is, because it waits."""
+    learned: bool
+    """Whether that was learned from the user's healthy jobs."""
+
+
+@dataclass(frozen=True)
 class Latecomer:
     """The rank that made the others wait most in the collectives of one group and operator."""
 
@@ -399,6 +447,10 @@ class Diagnosis:
     latecomers: tuple[Latecomer, ...] = ()
     limits: tuple[Limit, ...] = ()
     """What limits an average step, the largest first; only of traces, too."""
+    functions: tuple[FunctionUse, ...] = ()
+    """What ranks spent profiled steps in; empty where nobody profiled."""
+    hosts: tuple[str, ...] = ()
+    """All hosts of the job, by name."""
     methods: tuple[str, ...] = ()
     """The only methods that ran; empty: all that run by default."""
     candidates: tuple[Candidate, ...] = ()

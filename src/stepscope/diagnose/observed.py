@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from stepscope.diagnose.expected import NOTHING, Expected
 from stepscope.diagnose.graph.critical_path import Path, critical_path
 from stepscope.diagnose.graph.step_graph import StepGraph, spread, step_graph
 from stepscope.diagnose.numeric import stats
@@ -19,6 +20,7 @@ from stepscope.diagnose.views.breakdown import Breakdown, breakdown
 from stepscope.diagnose.views.device_errors import errors
 from stepscope.diagnose.views.kernel_times import Recorded, recorded
 from stepscope.diagnose.views.own_time import OwnTime, own_time
+from stepscope.diagnose.views.patterns import Patterns, read_patterns
 from stepscope.diagnose.views.peers import EXPERT_WORDS, comparison_groups, is_expert
 from stepscope.diagnose.views.samples import Sampled, sampled
 from stepscope.diagnose.views.stacks import Samples, read_samples
@@ -34,6 +36,8 @@ class Observed:
     """The data that all methods share; each part is computed once, on first use."""
 
     window: Window
+    expected: Expected = NOTHING
+    """What functions do in the user's healthy jobs."""
 
     @cached_property
     def line(self) -> Timeline:
@@ -57,7 +61,7 @@ class Observed:
             time = TABLES[name].time if name in TABLES else None
             known = time is not None and table.has(time)
             tables[name] = table.take(table.ints(time) < end_ns) if known and time else table
-        return Observed(replace(self.window, tables=tables))
+        return replace(self, window=replace(self.window, tables=tables))
 
     def adapter_of(self, host: str) -> str:
         """The local name of a host's network adapter, `nic` where it is not known."""
@@ -75,7 +79,7 @@ class Observed:
         """
         if self._equals or len(self.line.ranks) < 2 or not self.own.phases:
             return self
-        levelled = Observed(self.window)
+        levelled = replace(self)
         everybody = [np.arange(len(self.line.ranks))]
         own = _levelled(self.own, self.line.warm_up)
         vars(levelled).update(line=self.line, own=own, _equals=everybody, _experts=self._experts)
@@ -110,6 +114,11 @@ class Observed:
     def samples(self) -> Samples | None:
         """Samples of the main threads' stacks; None where nobody took any."""
         return read_samples(self.window, self.line)
+
+    @cached_property
+    def patterns(self) -> tuple[Patterns, ...]:
+        """What functions did in each window of profiling; none where nobody profiled."""
+        return read_patterns(self.window, self.line)
 
     @cached_property
     def _equals(self) -> list[Ints]:

@@ -12,6 +12,8 @@ from stepscope.diagnose.decide.by_kernels import (
     KernelStragglers,
     SlowGroupKernels,
 )
+from stepscope.diagnose.detect.behaviour import BehaviourPatterns
+from stepscope.diagnose.detect.common_patterns import CommonPatterns
 from stepscope.diagnose.detect.desync import Desync
 from stepscope.diagnose.detect.gc_turns import GcTurns
 from stepscope.diagnose.detect.hang import Hang
@@ -23,6 +25,9 @@ from stepscope.diagnose.detect.own_past import OwnPast
 from stepscope.diagnose.detect.published.argus_l1 import ArgusL1Published
 from stepscope.diagnose.detect.published.argus_l2 import ArgusL2Published
 from stepscope.diagnose.detect.published.argus_l3 import ArgusL3Published
+from stepscope.diagnose.detect.published.eroica import EroicaPublished
+from stepscope.diagnose.detect.published.kair import KairPublished
+from stepscope.diagnose.detect.published.venustrace import VenusTracePublished
 from stepscope.diagnose.detect.regression.shared import SharedRegression
 from stepscope.diagnose.detect.shared_loading import SharedLoading
 from stepscope.diagnose.detect.slow_exchange import SlowExchange
@@ -34,6 +39,7 @@ from stepscope.diagnose.detect.transient_ranks import Transients
 from stepscope.diagnose.detect.unsteady import StepTimes
 from stepscope.diagnose.detect.user_code import UserCode
 from stepscope.diagnose.detect.vanished import Vanished
+from stepscope.diagnose.detect.venustrace import VenusTrace
 from stepscope.diagnose.explain.cpu import StarvedProcessor
 from stepscope.diagnose.explain.elimination import Elimination
 from stepscope.diagnose.explain.function import Collecting, Compilation, SlowerFunction
@@ -42,6 +48,7 @@ from stepscope.diagnose.explain.gpu import GpuErrors, LowClock, SharedGpu
 from stepscope.diagnose.explain.idle import IdleFunction
 from stepscope.diagnose.explain.kernels import SlowCopies, SlowKernels
 from stepscope.diagnose.explain.more_data import MoreData
+from stepscope.diagnose.explain.pattern import PatternOfRank
 from stepscope.diagnose.explain.pcie import SlowPcieLink
 from stepscope.diagnose.explain.quota import CpuQuota
 from stepscope.diagnose.explain.tokens import MoreTokens
@@ -71,6 +78,7 @@ SLOW_KERNELS: tuple[Detector, ...] = (
     KernelStalls(),
     SlowGroupKernels(),
     SlowLoader(),
+    BehaviourPatterns(),
 )
 STRUCTURE: tuple[Detector, ...] = (StageImbalance(), UnequalWork())
 EVERYONE: tuple[Detector, ...] = (
@@ -78,6 +86,8 @@ EVERYONE: tuple[Detector, ...] = (
     GcTurns(),
 )
 WASTED: tuple[Detector, ...] = (SharedLoading(), UserCode())
+PROFILED: tuple[Detector, ...] = (CommonPatterns(),)
+"""The same by profiled steps, which need not be recorded as steps."""
 
 DETECTORS: tuple[Detector, ...] = (
     *STUCK,
@@ -88,6 +98,7 @@ DETECTORS: tuple[Detector, ...] = (
     *STRUCTURE,
     *EVERYONE,
     *WASTED,
+    *PROFILED,
 )
 
 BY_STEPS = (*STEP_TIMES, *SLOW_RANKS, *SLOW_NETWORK, *STRUCTURE, *EVERYONE, *WASTED)
@@ -98,7 +109,11 @@ PUBLISHED: tuple[Detector, ...] = (
     ArgusL2Published(),
     ArgusL3Published(),
     SlowSingleKernels(),
+    EroicaPublished(),
     *RANKS_BY_NAME,
+    VenusTrace(),
+    VenusTracePublished(),
+    KairPublished(),
 )
 """Detectors that run only by name: the papers' rules as printed, and variants of the default."""
 
@@ -115,6 +130,7 @@ EXPLANATIONS: tuple[Explanation, ...] = (
     Collecting(),
     Compilation(),
     SlowCopies(),
+    PatternOfRank(),
     SlowerFunction(),
     SlowPcieLink(),
     IdleFunction(),

@@ -20,6 +20,7 @@ from stepscope.diagnose.decide.candidates import candidates
 from stepscope.diagnose.decide.cost import accusable, what_if
 from stepscope.diagnose.decide.culprits import choose
 from stepscope.diagnose.decide.echoes import without_echoes
+from stepscope.diagnose.decide.ends import with_ends
 from stepscope.diagnose.decide.everyone import charged, is_after_effect
 from stepscope.diagnose.decide.join import joined
 from stepscope.diagnose.decide.ledger import ledger
@@ -54,6 +55,7 @@ from stepscope.diagnose.finding import (
 from stepscope.diagnose.method import Detector, Explanation, SoFar
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.overview.functions import functions
 from stepscope.diagnose.overview.limits import limits
 from stepscope.diagnose.overview.overview import last_arrivals, rank_times
 from stepscope.diagnose.overview.own_cost import own_cost
@@ -62,6 +64,7 @@ from stepscope.diagnose.prepare.align import align
 from stepscope.diagnose.prepare.clean import clean
 from stepscope.diagnose.prepare.device_steps import device_steps
 from stepscope.diagnose.prepare.gauges import by_rank
+from stepscope.diagnose.prepare.profiled import without_profiled
 from stepscope.diagnose.settings import DEFAULT, Settings
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.thresholds import FAST
@@ -82,11 +85,13 @@ def diagnose(window: Window, settings: Settings = DEFAULT) -> Diagnosis:
     """Everything wrong with the job in this window, and what could not be looked at."""
     window, dropped = clean(window)
     window, clocks, unaligned = align(device_steps(window))
-    job = Observed(by_rank(window))
+    everything = by_rank(window)
+    unprofiled, profiled = without_profiled(everything)
+    job = Observed(unprofiled, settings.expected)
     methods = settings.methods
     found = _Search(job.comparable, job, registry.chosen(methods), registry.explanations(methods))
     if settings.hangs:
-        found.look_for_hangs()
+        found.look_for_hangs(found.job if not profiled else Observed(everything).comparable)
     if settings.slowdowns:
         found.look_for_slowness()
     times, series = rank_times(job), _series(job)
@@ -106,12 +111,14 @@ def diagnose(window: Window, settings: Settings = DEFAULT) -> Diagnosis:
         windows=_windows(job, found, verdicts),
         verdicts=verdicts,
         clocks=clocks,
-        skipped=(*dropped, *unaligned, *not_recorded(window), *_skipped(job, found)),
+        skipped=(*dropped, *unaligned, *profiled, *not_recorded(window), *_skipped(job, found)),
         series=series,
         rank_phases=tuple(_rank_phases(job)),
         rank_times=times,
         limits=limits(times),
         latecomers=last_arrivals(job),
+        functions=functions(job),
+        hosts=tuple(host.name for host in window.job.hosts),
         methods=settings.methods,
         candidates=_candidates(job, verdicts, found.let_go, settings.explain),
         losses=_losses(window),
@@ -150,9 +157,14 @@ class _Search:
     unsteady: list[Unsteady] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
 
-    def look_for_hangs(self) -> None:
-        """A process that ended, or a mismatch, explains the hang it causes."""
-        found = [one for detector in registry.STUCK for one in self._ask(detector, Stuck)]
+    def look_for_hangs(self, job: Observed) -> None:
+        """A process that ended, or a mismatch, explains the hang it causes.
+
+        Args:
+            job: with all steps: a rank may hang while a profiler runs.
+        """
+        found = [one for detector in registry.STUCK
+                 for one in self._ask(detector, Stuck, job=job)]  # fmt: skip
         mismatched = {one.group for one in found if one.mismatched and one.method != "desync"}
         ended = any(one.ended for one in found)
         for one in found:
@@ -210,7 +222,10 @@ class _Search:
             known = self._ask(detector, Finding, ranks)
             slow = [one for one in known if isinstance(one, Slowdown)]
             merged = joined(self.job.window, slow) if detector.name == "argus-l3" else slow
-            slow_kernels += [*merged, *(one for one in known if not isinstance(one, Slowdown))]
+            others = [one for one in known if not isinstance(one, Slowdown)]
+            ends = with_ends(self.job.window, self.blamed, others)
+            self.blamed, self.let_go = ends.blamed, [*self.let_go, *ends.let_go]
+            slow_kernels += [*merged, *ends.found]
         return self._keep(slow_kernels)
 
     def _keep(self, found: Sequence[Kind]) -> list[Kind]:
@@ -236,10 +251,9 @@ class _Search:
 
         Of a rise whose function is not known, it says more than that.
         """
-        for detector in registry.WASTED:
+        for detector in (*registry.WASTED, *registry.PROFILED):
             for one in self._keep(self._ask(detector, Waste)):
-                same = [other for other in self.blamed if other is not one
-                        and (other.cause, other.ranks) == (one.cause, one.ranks)]  # fmt: skip
+                same = [other for other in self.blamed if _is_same(one, other)]
                 more = one.function is not None and not any(other.function for other in same)
                 dropped = same if more else [one] if same else []
                 self.blamed = [other for other in self.blamed if other not in dropped]
@@ -270,7 +284,7 @@ class _Search:
 
     def _ask(
         self, detector: Detector, kind: type[Kind], blamed: frozenset[int] | None = None,
-        lost_ns: Floats | None = None,
+        lost_ns: Floats | None = None, job: Observed | None = None,
     ) -> list[Kind]:  # fmt: skip
         """What a detector finds, if it is wanted and has what it needs."""
         if detector not in self.detectors:
@@ -283,9 +297,17 @@ class _Search:
         ranks = frozenset(rank for one in self.blamed for rank in one.ranks)
         so_far = SoFar(ranks if blamed is None else blamed, self.culprits)
         so_far = so_far if lost_ns is None else replace(so_far, lost_ns=lost_ns)
-        as_recorded = (*registry.STRUCTURE, *registry.WASTED)
-        job = self.recorded if detector in as_recorded else self.job
+        as_recorded = (*registry.STRUCTURE, *registry.WASTED, *registry.PROFILED)
+        job = job or (self.recorded if detector in as_recorded else self.job)
         return [one for one in detector.detect(job, so_far) if isinstance(one, kind)]
+
+
+def _is_same(one: Waste, other: Finding) -> bool:
+    """Whether another finding is about the same loss: its cause, or a rise of unknown function."""
+    if other is one or other.method == one.method or other.ranks != one.ranks:
+        return False
+    inferred = isinstance(other, Regression) and not other.measured and other.function is None
+    return other.cause == one.cause or (inferred and one.function is not None)
 
 
 def _suspects(found: Sequence[Slowdown]) -> list[Suspect]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stepscope.diagnose.expected import NOTHING, Expected
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -15,6 +17,8 @@ class Settings:
     """Names of the only detectors to run; empty: all that run by default."""
     explain: tuple[int, ...] | None = None
     """Ranks that the trail must speak of; empty: those nearest to a verdict; None: none."""
+    expected: Expected = NOTHING
+    """What functions do in the user's healthy jobs."""
 
 
 DEFAULT = Settings()

@@ -12,12 +12,14 @@ from stepscope.report import story
 
 
 def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
-    """All keys are always present; unknown values and non-finite numbers are null.
+    """All keys are always present, but `functions` only where ranks profiled steps; unknown values
+    and non-finite numbers are null.
 
     In addition to the stable keys, a verdict has its `stack`, and the diagnosis has `losses` (rows
     known to be lost, by table), `cost` (stepscope's own overhead), `rank_times` (where the time of
     an average step goes) and `latecomers` (last arrivals in collectives).
     """
+    profiled = [_plain(vars(one)) for one in diagnosis.functions]
     return {
         "schema": 1,
         "job_id": diagnosis.job_id,
@@ -38,6 +40,7 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "candidates": [_candidate(one) for one in diagnosis.candidates],
         "losses": _plain(diagnosis.losses),
         "cost": _plain(diagnosis.cost),
+        **({"functions": profiled} if profiled else {}),
     }
 
 
@@ -45,6 +48,7 @@ _VERDICT_KEYS = (
     "kind", "cause", "ranks", "hosts", "group", "devices", "phase", "kernels", "function",
     "steps", "time_ns", "slowdown", "lost_fraction", "confidence", "victims", "summary",
     "advice", "evidence", "decisions", "lasted_ns", "lost_rank_ns", "stack", "ended", "lost_of",
+    "places",
 )  # fmt: skip
 
 
@@ -52,6 +56,7 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
     fields = {**vars(verdict)}
     fields["devices"] = [asdict(device) for device in verdict.devices]
     fields["decisions"] = [vars(decision) for decision in verdict.decisions]
+    fields["places"] = [asdict(place) for place in verdict.places]
     fields["evidence"] = [vars(evidence) for evidence in verdict.evidence]
     return {key: _plain(fields[key]) for key in _VERDICT_KEYS}
 

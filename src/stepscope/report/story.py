@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from stepscope.diagnose.finding import Cause, Diagnosis, Ended, State, Verdict
+from stepscope.diagnose.finding import Cause, Diagnosis, Ended, FunctionUse, State, Verdict
 from stepscope.report import units
 
 CAUSES: Mapping[Cause, tuple[str, str]] = {
@@ -239,6 +239,42 @@ PART_WORDS = {
     "other_ns": "Neither compute nor communication runs for",
 }
 """How the parts of an average step are worded."""
+
+
+MOST_FUNCTIONS = 8
+"""Functions of profiled steps that are shown, the largest share first."""
+
+
+def profiled(diagnosis: Diagnosis) -> str:
+    """Which steps were profiled, and on how many ranks; empty where none were."""
+    if not diagnosis.functions:
+        return ""
+    first = diagnosis.functions[0]
+    steps = "" if first.steps is None else f", {units.span(first.steps)}"
+    return f"Profiled steps{steps}, {units.count(first.ranks, 'rank')}"
+
+
+def function_uses(diagnosis: Diagnosis) -> list[str]:
+    """What ranks spent profiled steps in, one line per function."""
+    return [function_use(one) for one in diagnosis.functions[:MOST_FUNCTIONS]]
+
+
+_RESOURCES = {"cpu": "a core", "sm": "the device's clock", "nvlink": "NVLink", "pcie": "PCIe",
+              "nic": "its adapter"}  # fmt: skip
+
+
+def function_use(one: FunctionUse) -> str:
+    """`52 % python recv_into (socket.py:707), on rank 3; 0.1 % on the median rank; ...`."""
+    text = f"{units.percent(one.most)} {one.kind} {one.name}"
+    text += f" in thread {one.thread}" if one.thread else ""
+    if one.ranks > 1:
+        text += f", on rank {one.most_rank}; {units.percent(one.median)} on the median rank"
+    if one.use is not None and one.resource:
+        text += f"; uses {units.percent(one.use)} of {_RESOURCES.get(one.resource, one.resource)}"
+    if one.expected is not None and one.expected < 1:
+        whose = "your healthy jobs" if one.learned else "a healthy job"
+        text += f"; {units.percent(one.expected)} at most in {whose}"
+    return text
 
 
 def last_arrivals(diagnosis: Diagnosis) -> list[str]:

@@ -130,6 +130,10 @@ def _times(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
     yield from rank_tables(diagnosis, width)
     for limit in story.limits(diagnosis):
         yield Padding(Text(limit), (0, 0, 0, _INDENT))
+    if heading := story.profiled(diagnosis):
+        yield from ("", Text(heading, style="bold"))
+        for line in story.function_uses(diagnosis):
+            yield Padding(Text(printable(line)), (0, 0, 0, _INDENT))
     arrivals = story.last_arrivals(diagnosis)
     if arrivals:
         yield from ("", Text("Last arrivals in collectives", style="bold"))

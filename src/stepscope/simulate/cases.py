@@ -65,30 +65,31 @@ CASES: Mapping[str, Case] = {
         "EROICA 6.1", "slow storage, a forward pass that computes on the host, and workers that "
         "collect garbage at random times",
         "data_slow:ranks=3+17+30+31+44+58,ms=800,chance=0.5", "slow_code", "gc",
-        ranks=64, parallelism={},
+        ranks=64, parallelism={}, profiled_steps=4, profile_every=20,
     ),
     "eroica-2": _case(
         "EROICA 6.2", "bad flow scheduling, an adapter that is down, three workers that pin memory "
         "all the time, and uneven inputs",
         "fabric_slow", "nic_down:rank=21,chance=0.5", "pin_memory:ranks=5+33+62",
         "uneven_inputs:factor=1.15",
-        ranks=64, workload=VLM, parallelism={"tp": 1, "sharding": "fsdp"},
+        ranks=64, workload=VLM, parallelism={"tp": 1, "sharding": "fsdp"}, profiled_steps=2,
+        profile_every=20,
     ),
     "eroica-3": _case(
         "EROICA 6.3", "a data loader is deadlocked on a lock, and all ranks wait for its worker",
         "stuck_loader:rank=77,from=60",
-        ranks=128, parallelism={"tp": 1},
+        ranks=128, parallelism={"tp": 1}, profiled_steps=2,
     ),
     "eroica-4": _case(
         "EROICA A", "the GPUs of two hosts throttle now and then, and three have lost NVLink",
         "gpu_slow:ranks=16+17+18+19+20+21+22+23,factor=3,chance=0.4",
         "gpu_slow:ranks=40+41+42+43+44+45+46+47,factor=3,chance=0.4", "nvlink_down:ranks=3+30+52",
-        ranks=64, parallelism={"tp": 4},
+        ranks=64, parallelism={"tp": 4}, profiled_steps=2, profile_every=20,
     ),
     "eroica-5": _case(
         "EROICA B", "one host: an idle model's collectives occupy SMs; steps go from 22 s to 26 s",
         "gpu_shared:host=host-000,factor=1.18,from=50",
-        ranks=8, parallelism={"tp": 1},
+        ranks=8, parallelism={"tp": 1}, profiled_steps=2,
     ),
     "venus-1": _case(
         "VenusTrace 5.4", "a rank never posts a receive in the third microbatch's forward pass",

@@ -128,6 +128,10 @@ class Scenario:
     noise: Noise = field(default_factory=Noise)
     faults: tuple[Fault, ...] = ()
     detail: Detail = "auto"
+    profiled_steps: int = 0
+    """How many steps all ranks profile: the last of the job, or the one that never ends."""
+    profile_every: int = 0
+    """So often they do, in steps; 0: once, at the end."""
     rank_of: tuple[int, ...] = ()
     """The rank at each place of the grid; empty: Megatron's order, tp fastest, pp slowest."""
 
@@ -173,6 +177,7 @@ def check(scenario: Scenario) -> None:
     if scenario.ranks % (one.tp * one.cp * one.pp):
         split = f"tp={one.tp} x cp={one.cp} x pp={one.pp}"
         raise UsageError(f"{scenario.ranks} ranks are not divisible by {split}")
+    _check_profiles(scenario)
     if scenario.dp % one.ep:
         raise UsageError(f"ep={one.ep} must divide dp={scenario.dp}")
     if one.ep > 1 and scenario.workload.kind != "moe":
@@ -183,3 +188,11 @@ def check(scenario: Scenario) -> None:
         )
     if scenario.rank_of and sorted(scenario.rank_of) != list(range(scenario.ranks)):
         raise UsageError(f"rank_of must list each of the {scenario.ranks} ranks once")
+
+
+def _check_profiles(scenario: Scenario) -> None:
+    each, every = scenario.profiled_steps, scenario.profile_every
+    if each < 0 or every < 0:
+        raise UsageError(f"profiled_steps={each} and profile_every={every} must be 0 or more")
+    if every and not 0 < each <= every:
+        raise UsageError(f"profile_every={every} needs profiled_steps from 1 to {every}")

@@ -14,6 +14,7 @@ from stepscope.trace.names import (
     OPERATORS,
     OPTIMIZER,
     UNKNOWN_PEER,
+    WEIGHT,
 )
 from stepscope.trace.tables import TABLES, TableSpec
 
@@ -27,6 +28,7 @@ __all__ = [
     "OPTIMIZER",
     "TABLES",
     "UNKNOWN_PEER",
+    "WEIGHT",
     "Fabric",
     "Host",
     "Job",

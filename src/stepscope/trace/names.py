@@ -5,6 +5,8 @@ from __future__ import annotations
 DATA_LOAD = "data-load"
 FORWARD = "forward-compute"
 BACKWARD = "backward-compute"
+WEIGHT = "backward-weight"
+"""Gradients of the weights, where a zero-bubble schedule computes them in a pass of their own."""
 OPTIMIZER = "optimizer"
 
 COLLECTIVES = (

@@ -26,6 +26,10 @@ from stepscope.collect.guard import guarded
 from stepscope.collect.hooks.collectives import OperatorWatch
 from stepscope.collect.phases import Moment
 from stepscope.collect.session import Session
+from stepscope.trace.names import BACKWARD
+
+Number = Callable[[tuple[Any, ...], dict[str, Any]], int | None]
+"""The microbatch of a call, by its arguments; None if they do not tell."""
 
 
 def install(session: Session, collectives: OperatorWatch | None) -> BackwardWatch:
@@ -46,8 +50,10 @@ class BackwardWatch:
         self._others = 0
         self._computed: _EngineCallback | None = None
 
-    def around(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Wraps the call."""
+    def around(
+        self, call: Callable[..., Any], number: Number | None = None, name: str = BACKWARD
+    ) -> Callable[..., Any]:
+        """Wraps the call, a pass of this name of the microbatch that `number` tells."""
 
         @functools.wraps(call)
         def backward(*args: Any, **kwargs: Any) -> Any:
@@ -58,7 +64,7 @@ class BackwardWatch:
                 return call(*args, **kwargs)
             finally:
                 if start is not None:
-                    self.end(start)
+                    self.end(start, None if number is None else number(args, kwargs), name)
 
         return backward
 
@@ -80,7 +86,7 @@ class BackwardWatch:
         return session.mark()
 
     @guarded
-    def end(self, start: Moment) -> None:
+    def end(self, start: Moment, microbatch: int | None = None, name: str = BACKWARD) -> None:
         session = self._session
         self._running = session.in_backward = False
         only_buckets = session.shared.others == self._others
@@ -89,7 +95,8 @@ class BackwardWatch:
         end, computed = session.mark(), self._computed
         waits_from = None if computed is None else computed.take_off()
         waits_from = waits_from if only_buckets else None
-        session.note(session.phases.backward, session.shared.ordinal, start, end, waits_from)
+        session.note(session.phases.backward, session.shared.ordinal, start, end, waits_from,
+                     microbatch, name)  # fmt: skip
 
 
 class _EngineCallback:

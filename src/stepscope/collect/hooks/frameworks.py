@@ -8,11 +8,16 @@ a pass, which is wrapped once the framework has been imported. Names are those o
 Megatron-core's `schedules.py` (except its combined 1F1B, which runs two passes in one call),
 DeepSpeed's `runtime/pipe/engine.py`, and torch's `distributed/pipelining/stage.py`, which
 torchtitan uses.
+
+Torch's functions, and Megatron's forward pass, are told which microbatch they run. Other passes are
+counted: DeepSpeed's are in the order of the microbatches, and Megatron's go backward in the order
+in which they went forward, whether stages are interleaved or not.
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,10 +25,11 @@ from types import ModuleType
 from typing import Any
 
 from stepscope.collect.guard import guarded
-from stepscope.collect.hooks.backward import BackwardWatch
+from stepscope.collect.hooks.backward import BackwardWatch, Number
 from stepscope.collect.hooks.imports import when_imported
 from stepscope.collect.phases import Moment
 from stepscope.collect.session import Session
+from stepscope.trace.names import BACKWARD, WEIGHT
 
 Call = Callable[..., Any]
 
@@ -37,17 +43,22 @@ class Passes:
     """The class that has them as methods."""
     forward: tuple[str, ...]
     backward: tuple[str, ...]
+    weight: tuple[str, ...] = ()
+    """Those that compute only gradients of weights."""
+    numbers: tuple[str, ...] = ()
+    """Their parameters that hold the microbatch's number."""
     also_in: str | None = None
     """A dictionary of the class that holds the functions as well."""
 
 
 KNOWN = (
     Passes("megatron.core.pipeline_parallel.schedules", None, ("forward_step",),
-           ("backward_step",)),
+           ("backward_step",), numbers=("current_microbatch",)),
     Passes("deepspeed.runtime.pipe.engine", "PipelineEngine", ("_exec_forward_pass",),
            ("_exec_backward_pass",), also_in="_INSTRUCTION_MAP"),
     Passes("torch.distributed.pipelining.stage", "_PipelineStageBase", ("forward_one_chunk",),
-           ("backward_one_chunk", "backward_weight_one_chunk")),
+           ("backward_one_chunk",), weight=("backward_weight_one_chunk",),
+           numbers=("fwd_chunk_id", "bwd_chunk_id")),
 )  # fmt: skip
 
 
@@ -61,23 +72,41 @@ def _wrap(
     passes: Passes, forward: _ForwardWatch, backward: BackwardWatch, module: ModuleType
 ) -> None:
     owner: Any = module if passes.owner is None else getattr(module, passes.owner, None)
+    around = functools.partial(_replace, owner, passes)
     for name in passes.forward:
-        _replace(owner, name, passes.also_in, forward.around)
+        around(name, forward.around)
     for name in passes.backward:
-        _replace(owner, name, passes.also_in, backward.around)
+        around(name, functools.partial(backward.around, name=BACKWARD))
+    for name in passes.weight:
+        around(name, functools.partial(backward.around, name=WEIGHT))
 
 
-def _replace(owner: Any, name: str, also_in: str | None, around: Callable[[Call], Call]) -> None:
+def _replace(owner: Any, passes: Passes, name: str, around: Callable[..., Call]) -> None:
     """Wraps the function; does nothing if this version lacks it."""
     original = getattr(owner, name, None)
     if original is None:
         return
-    wrapped = around(original)
+    wrapped = around(original, _number(original, passes.numbers))
     setattr(owner, name, wrapped)
-    table = getattr(owner, also_in, {}) if also_in else {}
+    table = getattr(owner, passes.also_in, {}) if passes.also_in else {}
     for key, value in list(table.items()):
         if value is original:
             table[key] = wrapped
+
+
+def _number(call: Call, names: tuple[str, ...]) -> Number | None:
+    """Reads the microbatch from a call's arguments; None if none of its parameters is one."""
+    parameters = list(inspect.signature(call).parameters)
+    found = [(at, name) for at, name in enumerate(parameters) if name in names]
+    if not found:
+        return None
+    (place, name), *_ = found
+
+    def number(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
+        value = args[place] if place < len(args) else kwargs.get(name)
+        return value if isinstance(value, int) and value >= 0 else None
+
+    return number
 
 
 class _ForwardWatch:
@@ -90,7 +119,7 @@ class _ForwardWatch:
         self._trains: Callable[[], bool] = torch.is_grad_enabled
         self._running = False
 
-    def around(self, call: Call) -> Call:
+    def around(self, call: Call, number: Number | None = None) -> Call:
         @functools.wraps(call)
         def forward(*args: Any, **kwargs: Any) -> Any:
             start = self._begin()
@@ -98,7 +127,7 @@ class _ForwardWatch:
                 return call(*args, **kwargs)
             finally:
                 if start is not None:
-                    self._end(start)
+                    self._end(start, None if number is None else number(args, kwargs))
 
         return forward
 
@@ -113,8 +142,8 @@ class _ForwardWatch:
         return session.mark()
 
     @guarded
-    def _end(self, start: Moment) -> None:
+    def _end(self, start: Moment, microbatch: int | None) -> None:
         self._running = False
         session, place = self._session, start[4]
         end = session.mark(getattr(place, "stream", None))
-        session.note(session.phases.forward, session.shared.ordinal, start, end)
+        session.note(session.phases.forward, session.shared.ordinal, start, end, microbatch)

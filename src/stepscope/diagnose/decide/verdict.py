@@ -35,6 +35,7 @@ def verdict_of(window: Window, finding: Finding) -> Verdict:
         evidence=_evidence(finding), decisions=finding.decisions, stack=stack,
         ended=finding.ended if isinstance(finding, Stuck) else "",
         lost_of=finding.lost_of if isinstance(finding, Slowdown) else None,
+        places=finding.places if isinstance(finding, Stuck) else (),
     )  # fmt: skip
 
 

@@ -37,6 +37,7 @@ from stepscope.diagnose.operators.liveness import (
 )
 from stepscope.diagnose.operators.open_ops import OpenOperator
 from stepscope.diagnose.operators.own_order import departed
+from stepscope.diagnose.operators.places import in_words, places
 from stepscope.diagnose.operators.requests import StuckConnection, stuck_connection
 from stepscope.diagnose.operators.standstill import cause_of, innermost, waits_for_device
 from stepscope.diagnose.operators.timeouts import CALLS_NS, CALLS_STEPS, allowed_ns
@@ -90,6 +91,19 @@ class Hang:
 
 def find_hang(window: Window) -> Stuck | None:
     """The hang in which the window ends, or None."""
+    found = _find(window)
+    return None if found is None else _located(window, found)
+
+
+def _located(window: Window, found: Stuck) -> Stuck:
+    """The same with pass, stage and microbatch of the ranks that hang; data that does not move is
+    in none of their passes."""
+    where = () if found.cause == "network" else places(window, found.ranks)
+    detail = f"{found.detail}, {in_words(where)}" if where else found.detail
+    return replace(found, detail=detail, places=where)
+
+
+def _find(window: Window) -> Stuck | None:
     now, timing = now_ns(window), step_timing(window)
     if now is None or _is_progressing(now, timing, OVERDUE_STEPS):
         return None

@@ -18,6 +18,9 @@ from stepscope.diagnose.prepare.gauges import indices
 from stepscope.trace import Host
 from stepscope.window import Window
 
+MOST_HOSTS = 8
+"""Hosts that are listed as devices, where all are concerned. Our choice."""
+
 ON_GPU = ("kernels", "kernel_summaries")
 """Tables that only jobs on GPUs have."""
 
@@ -103,6 +106,14 @@ class Devices:
         unique, count = np.unique(pairs, axis=1, return_counts=True)
         order = np.argsort(count, kind="stable")  # the most frequent is written last
         return {int(rank): names.values[int(code)] for rank, code in unique.T[order]}
+
+
+def all_hosts(window: Window) -> tuple[Device, ...]:
+    """The hosts of all recorded ranks, if they are few."""
+    ranks = set(window.ranks)
+    hosts = [one.name for one in window.job.hosts if ranks.intersection(one.ranks)]
+    few = hosts if len(hosts) <= MOST_HOSTS else []
+    return tuple(Device("host", name, round(1 / len(hosts), 3)) for name in few)
 
 
 def culprit_devices(window: Window, finding: Finding, hosts: Sequence[str]) -> tuple[Device, ...]:

@@ -7,11 +7,24 @@ try:
         imbalances,
         largest_rise,
         mean_distances,
+        mean_divergences,
+        pass_slacks,
         peer_medians,
+        unlike,
         wide_windows,
     )
 except ImportError:  # installed without a compiler
     imbalances = largest_rise = mean_distances = None  # type: ignore[assignment]
-    peer_medians = wide_windows = None  # type: ignore[assignment]
+    peer_medians = unlike = wide_windows = None  # type: ignore[assignment]
+    mean_divergences = pass_slacks = None  # type: ignore[assignment]
 
-__all__ = ["imbalances", "largest_rise", "mean_distances", "peer_medians", "wide_windows"]
+__all__ = [
+    "imbalances",
+    "largest_rise",
+    "mean_distances",
+    "mean_divergences",
+    "pass_slacks",
+    "peer_medians",
+    "unlike",
+    "wide_windows",
+]

@@ -16,6 +16,8 @@ from stepscope.window import Floats, Ints, Mask
 
 MAD_TO_SIGMA = 1.4826
 """Ratio of standard deviation to median absolute deviation, for a Gaussian. Statistics."""
+MAD_EFFICIENCY = 0.37
+"""A MAD of so many values is as exact as a standard deviation of this part of them. Statistics."""
 NOISE_FLOOR = 0.002
 """Relative noise below this is the resolution of the clock (algorithm notes, section 4: MAD with
 0.2 % floor). Prevents a scale of zero. Our simulator."""

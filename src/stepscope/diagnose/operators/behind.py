@@ -158,8 +158,7 @@ def _why(found: Mapping[int, Position], ranks: frozenset[int]) -> str:
     one = found[min(ranks)]
     if not one.work:
         return "it is behind the others"
-    phase, microbatch = one.work[0]
-    return f"it has not ended {phase}" + (f" of microbatch {microbatch}" if microbatch >= 0 else "")
+    return f"it has not ended {one.work[0][0]}"
 
 
 def _listed(ranks: Collection[int]) -> str:

@@ -24,6 +24,7 @@ REQUIRED = {
     "hardware": ("rank", "metric", "ts_ns", "value"),
     "pauses": ("rank", "kind", "start_ns", "duration_ns"),
     "losses": ("rank", "table", "start_ns", "end_ns", "rows"),
+    "patterns": ("rank", "window_start_ns", "window_ns", "function", "kind", "beta"),
     "exits": ("rank", "ts_ns", "status", "signal", "announced", "reason", "detail"),
 }
 """Columns without which a table is ignored."""

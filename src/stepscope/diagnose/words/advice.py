@@ -158,10 +158,8 @@ def _of_slowness(finding: Finding) -> str:
     match finding:
         case Slowdown():
             return _of_slow_ranks(finding)
-        case Regression(exposed=str()):
-            return EXPOSED
-        case Regression(cause="load_imbalance"):
-            return UNEVEN
+        case Regression():
+            return _of_rise(finding)
         case Waste():
             return _of_waste(finding)
         case SlowLink(ranks=(), group=str()):
@@ -169,7 +167,17 @@ def _of_slowness(finding: Finding) -> str:
     return SLOW[finding.cause]
 
 
+def _of_rise(finding: Regression) -> str:
+    if finding.exposed is not None:
+        return EXPOSED
+    if finding.of_gpu:
+        return OTHER_GPU_PROCESSES
+    return UNEVEN if finding.cause == "load_imbalance" else SLOW[finding.cause]
+
+
 def _of_waste(finding: Waste) -> str:
+    if finding.cause == "contention":
+        return OTHER_GPU_PROCESSES
     if finding.cause == "load_imbalance":
         return STAGE if finding.ranks else UNEVEN
     return BESIDE_TRAINING if finding.cause == "code" else SLOW[finding.cause]

@@ -98,6 +98,8 @@ def _everyones_summary(finding: Regression) -> str:
     text = f"all ranks take {_times(finding.slowdown).replace('x', '')} times as long per step"
     if finding.function is not None:
         text += f" because of {short_frame(finding.function)}"
+    elif finding.of_gpu:
+        text += " because other processes compute on their devices"
     elif finding.cause == "gc":
         text += " because of garbage collection"
     elif finding.cause == "load_imbalance":

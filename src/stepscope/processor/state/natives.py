@@ -9,8 +9,6 @@ Cost: a binary search per record.
 
 from __future__ import annotations
 
-from collections import deque
-
 import numpy as np
 
 from stepscope.processor.records.normalise import Records
@@ -21,8 +19,8 @@ from stepscope.wire.records import UNKNOWN_ORDINAL, RecordKind
 CUPTI, NCCL = "cupti", "nccl"
 """The `source` of native producers' hello."""
 MOST_STEPS = 4096
-"""Remembered ends of optimizer steps: native rows are at most seconds late, and no process takes a
-thousand steps a second."""
+"""So many ends of optimizer steps are remembered, up to twice as many until the next cut: native
+rows are at most seconds late, and no process takes a thousand steps a second."""
 
 _TIME_FIELD = {RecordKind.KERNEL: 2, RecordKind.TRANSFER: 2}
 """The field with the time that decides a record's step; operators are joined first."""
@@ -38,25 +36,35 @@ def process_of(hello: Hello) -> tuple[str, str, int]:
 
 
 class StepEnds:
-    """The times at which a process finished its recent optimizer steps."""
+    """The times at which a process finished its recent optimizer steps.
+
+    They fill one block of memory that is taken at the start: one Python integer a step, kept among
+    all that is made and freed in a step, made the processor's memory grow for `MOST_STEPS` steps.
+    """
 
     def __init__(self) -> None:
-        self._ends_ns: deque[int] = deque(maxlen=MOST_STEPS)
+        self._ends_ns = np.full(2 * MOST_STEPS, 0, np.int64)
+        self._count = 0
         self._first_ordinal = 0
 
     def add(self, end_ns: int, ordinal: int) -> None:
         """An optimizer step ended; `ordinal` counts those before it."""
-        if not self._ends_ns or ordinal != self._first_ordinal + len(self._ends_ns):
-            self._ends_ns.clear()
-            self._first_ordinal = ordinal
-        elif len(self._ends_ns) == MOST_STEPS:
-            self._first_ordinal += 1
-        self._ends_ns.append(end_ns)
+        if not self._count or ordinal != self._first_ordinal + self._count:
+            self._count, self._first_ordinal = 0, ordinal
+        elif self._count == len(self._ends_ns):
+            self._forget_older()
+        self._ends_ns[self._count] = end_ns
+        self._count += 1
+
+    def _forget_older(self) -> None:
+        self._ends_ns[:MOST_STEPS] = self._ends_ns[MOST_STEPS:]
+        self._count -= MOST_STEPS
+        self._first_ordinal += MOST_STEPS
 
     def ordinals(self, times_ns: Ints) -> Ints:
         """How many steps were finished at each time; times before the oldest remembered step
         belong to that step."""
-        ends = np.array(self._ends_ns, np.int64)
+        ends = self._ends_ns[: self._count]
         return self._first_ordinal + np.searchsorted(ends, times_ns, side="right")
 
 

@@ -11,6 +11,7 @@ from stepscope.simulate.record.comm import CommRows
 from stepscope.simulate.record.hardware import HardwareRows
 from stepscope.simulate.record.kernels import KernelRows, KernelSource, SummaryRows
 from stepscope.simulate.record.moment import EPOCH_NS, Clocks, Moment
+from stepscope.simulate.record.patterns import PatternRows
 from stepscope.simulate.record.rows import Rows
 from stepscope.simulate.record.stacks import PauseRows, StackRows
 from stepscope.simulate.record.steps import PhaseRows, StepRows
@@ -57,6 +58,7 @@ class Recorder:
         self._transfers.add(moment)
         self._stacks.add(moment, watched_until_ns)
         self._hardware.add(moment, watched_until_ns)
+        self._patterns.add(moment, watched_until_ns)
         if self._detail == "full":
             self._kernels.add(moment)
         else:
@@ -89,6 +91,7 @@ class Recorder:
             "kernels": self._kernels.rows, "kernel_summaries": self._summaries.rows,
             "stacks": self._stacks.rows, "pauses": self._pauses.rows,
             "transfers": self._transfers.rows, "hardware": self._hardware.rows,
+            "patterns": self._patterns.rows,
         }  # fmt: skip
 
     @cached_property
@@ -134,6 +137,10 @@ class Recorder:
     @cached_property
     def _transfers(self) -> TransferRows:
         return TransferRows(self.world, self._clocks)
+
+    @cached_property
+    def _patterns(self) -> PatternRows:
+        return PatternRows(self.world, self._clocks, self._source)
 
     @cached_property
     def _hardware(self) -> HardwareRows:

@@ -79,10 +79,13 @@ class Rows:
     def _used(self, pieces: Sequence[NDArray[Any]]) -> tuple[Mask, NDArray[np.int32]]:
         """The words that a column uses, and the index of each among them. Unused words would slow
         down code that goes through all words."""
-        used = np.zeros(len(self.words), np.bool_)
+        # one more, for null: its code is -1
+        used = np.zeros(len(self.words) + 1, np.bool_)
         for piece in {id(one): one for one in pieces}.values():
             used[piece] = True
-        return used, (np.cumsum(used) - 1).astype(np.int32)
+        place = (np.cumsum(used) - 1).astype(np.int32)
+        place[-1] = -1
+        return used[:-1], place
 
     def _spread(self, pieces: Sequence[NDArray[Any]]) -> NDArray[Any]:
         """The pieces one below the other, each broadcast to the size of its rows."""

@@ -38,7 +38,7 @@ NO_GIL = frozenset({WAITING, COUNTING, LOADING})
 
 
 @dataclass(frozen=True)
-class _Part:
+class Part:
     """What hosts did from one moment to another, by place; empty if the end is not later."""
 
     frames: str
@@ -62,35 +62,36 @@ class StackRows:
 
     def add(self, moment: Moment, watched_until_ns: int) -> None:
         """Records what hosts did in a step, and between it and the previous step."""
-        parts = sorted(self._parts(moment), key=_seen_as)
+        parts = sorted(self.parts(moment), key=_seen_as)
         for _, alike in groupby(parts, _seen_as):
             self._sample(list(alike), watched_until_ns)
         self.until = np.minimum(moment.times.done.ravel(), watched_until_ns)
 
-    def _parts(self, moment: Moment) -> list[_Part]:
+    def parts(self, moment: Moment) -> list[Part]:
+        """What hosts did in a step and before it, without overlap."""
         start, done = moment.start.ravel(), moment.times.done.ravel()
         loaded, issued = self._loaded(moment), self._issued(moment)
         parts = [
-            _Part(self._between(moment.step), self.until, start),
-            _Part(LOADING, start, loaded, active=False),
+            Part(self._between(moment.step), self.until, start),
+            Part(LOADING, start, loaded, active=False),
             *self._issuing(moment, loaded, issued),
-            _Part(WAITING, issued, done),
+            Part(WAITING, issued, done),
         ]
         stalls = [self._stalled(moment, stall) for stall in moment.stalls]
         for stall in stalls:
             parts = [piece for part in parts for piece in _without(part, stall)]
         return [*parts, *stalls]
 
-    def _issuing(self, moment: Moment, since: Ints, until: Ints) -> Iterator[_Part]:
+    def _issuing(self, moment: Moment, since: Ints, until: Ints) -> Iterator[Part]:
         """Hosts issue operations, and now and then wait for a result."""
         stages = np.arange(self.world.cluster.stages)
         for slots in self._waits:
             begin, end = (table[slots, stages].ravel()
                           for table in (moment.times.issued, moment.times.end))  # fmt: skip
-            yield _Part(ISSUING, since, begin)
-            yield _Part(COUNTING, begin, end)
+            yield Part(ISSUING, since, begin)
+            yield Part(COUNTING, begin, end)
             since = end
-        yield _Part(ISSUING, since, until)
+        yield Part(ISSUING, since, until)
 
     @cached_property
     def _waits(self) -> Ints:
@@ -122,7 +123,7 @@ class StackRows:
         """Per stage, what its hosts wait for at the end of the step."""
         return np.array([order[-1] for order in self.world.program.host_order])
 
-    def _stalled(self, moment: Moment, stall: Stall) -> _Part:
+    def _stalled(self, moment: Moment, stall: Stall) -> Part:
         """A stall ends when the operation after it is issued, if it ever is."""
         places = stall.places
         issued = moment.times.issued.reshape(len(self.world.ops), -1)[stall.slot, places]
@@ -130,7 +131,7 @@ class StackRows:
         stood = np.array([self._before(moment, stall.slot, int(place)) for place in places])
         begin[places] = np.where(issued < NEVER, issued - stall.lasting_ns, stood)
         end[places] = issued
-        return _Part(f"{ROOT}train (train.py:47);{stall.frames}", begin, end, stall.active)
+        return Part(f"{ROOT}train (train.py:47);{stall.frames}", begin, end, stall.active)
 
     def _before(self, moment: Moment, slot: int, place: int) -> int:
         """When a host had issued the operation before this one."""
@@ -146,7 +147,7 @@ class StackRows:
         orders = self.world.program.host_order
         return [{int(slot): at for at, slot in enumerate(order)} for order in orders]
 
-    def _sample(self, parts: Sequence[_Part], until_ns: int) -> None:
+    def _sample(self, parts: Sequence[Part], until_ns: int) -> None:
         """Adds rows for parts that look the same. Each rank has its own sampling times."""
         begin, end = (np.minimum(np.stack([getattr(part, edge) for part in parts]), until_ns)
                       for edge in ("begin", "end"))  # fmt: skip
@@ -168,7 +169,7 @@ class StackRows:
         return source.integers(0, PERIOD_NS, self.world.scenario.ranks)
 
 
-def _seen_as(part: _Part) -> tuple[str, bool]:
+def _seen_as(part: Part) -> tuple[str, bool]:
     return part.frames, part.active
 
 
@@ -184,7 +185,7 @@ def _runs(first: Ints, count: Ints) -> tuple[Ints, Ints, Ints]:
     return place[begins], first[begins], whole
 
 
-def _without(part: _Part, stall: _Part) -> list[_Part]:
+def _without(part: Part, stall: Part) -> list[Part]:
     """A part without the time of a stall, in up to two pieces."""
     inside = (part.begin < stall.end) & (stall.begin < part.end) & (stall.begin < stall.end)
     if not inside.any():
@@ -192,7 +193,7 @@ def _without(part: _Part, stall: _Part) -> list[_Part]:
     before = np.where(inside, np.minimum(part.end, stall.begin), part.end)
     after = np.where(inside, np.maximum(part.begin, stall.end), part.end)
     pieces = [(part.begin, before), (after, part.end)]
-    return [_Part(part.frames, a, b, part.active) for a, b in pieces if (a < b).any()]
+    return [Part(part.frames, a, b, part.active) for a, b in pieces if (a < b).any()]
 
 
 @dataclass

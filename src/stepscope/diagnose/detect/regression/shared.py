@@ -28,6 +28,7 @@ from stepscope.diagnose.detect.step_time import (
 )
 from stepscope.diagnose.finding import Cause, Regression
 from stepscope.diagnose.method import Needs, SoFar
+from stepscope.diagnose.network.devices import all_hosts
 from stepscope.diagnose.network.slow_edges import on_devices
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
@@ -119,6 +120,8 @@ class _Reason:
     """Whether a measurement shows it; else it follows from what rose at the same time."""
     exposed: str | None = None
     """The operator that computing waits for."""
+    of_gpu: bool = False
+    """Whether other processes compute on the devices."""
 
 
 def _shown(
@@ -142,10 +145,32 @@ def _shown(
     exposed = _exposed(job, change.split, rise)
     if exposed is not None:
         return _by_exposure(exposed)
-    if risen_excess_ns(job, change.split, culprits) >= HALF * rise.step_ns:
-        detail = "; in each step a different rank has the most to do, in both passes"
-        return _Reason("load_imbalance", 0.7, None, None, detail, shown=True)
-    return None
+    return _shared_devices(job, change, rise) or _uneven(job, rise, change, culprits)
+
+
+def _uneven(
+    job: Observed, rise: Rise, change: StepChange, culprits: Collection[int]
+) -> _Reason | None:  # fmt: skip
+    if risen_excess_ns(job, change.split, culprits) < HALF * rise.step_ns:
+        return None
+    detail = "; in each step a different rank has the most to do, in both passes"
+    return _Reason("load_imbalance", 0.7, None, None, detail, shown=True)
+
+
+def _shared_devices(job: Observed, change: StepChange, rise: Rise) -> _Reason | None:
+    """Other processes began to compute on the devices of most ranks when steps became longer.
+
+    EROICA (2026), appendix B: nobody looked at processes that were not training.
+    """
+    if rise.shared < SHARED or rise.own_ns < HALF * rise.step_ns:
+        return None
+    before = job.hardware("gpu_strangers", job.line.warm_up, change.split)
+    after = job.hardware("gpu_strangers", change.split, len(job.line.steps))
+    came = (after - before) >= HALF
+    if not came.size or came.mean() < SHARED:
+        return None
+    detail = f"; since then other processes compute on the devices of {int(came.sum())} ranks"
+    return _Reason("contention", 0.8, _named(rise.phase), None, detail, shown=True, of_gpu=True)
 
 
 def _exposed(job: Observed, split: int, rise: Rise) -> Exposed | None:
@@ -230,7 +255,9 @@ def _finding(job: Observed, change: StepChange, rise: Rise, reason: _Reason) -> 
         phase=reason.phase, function=reason.function,
         steps=line.span(change.split, stop), time_ns=line.span_ns(change.split, stop),
         slowdown=change.ratio, lost_ns=rise.step_ns, score=reason.sure,
+        devices=all_hosts(job.window) if reason.of_gpu else (),
         victims=0, split=change.split, measured=reason.shown, exposed=reason.exposed,
+        of_gpu=reason.of_gpu,
         values={"z": change.z, "own_ns": rise.own_ns, "shared": rise.shared,
                 "processor_ns": rise.processor_ns, "pause_ns": rise.pause_ns,
                 "transfer_ns": rise.transfer_ns, "shown": reason.shown,

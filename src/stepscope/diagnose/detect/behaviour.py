@@ -1,0 +1,295 @@
+"""EROICA's localisation in a robust form: functions that a few ranks execute unlike their peers.
+
+Fault: slow devices, a slow file, a lock, more work on a few ranks; slow ends of links.
+Paper: EROICA (2026), section 4.3; as printed it is `published.eroica`.
+What differs: see `odd_patterns` (own work) and `slow_ring` (links). Ranks that have a verdict by
+their step times are explained by patterns and not accused again (`explain.pattern`).
+Cost: a few passes over functions and ranks.
+Cannot see: what all ranks do alike (`common_patterns`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from stepscope.diagnose.detect.odd_patterns import (
+    LOWER,
+    Odd,
+    does_more,
+    named,
+    odd_functions,
+    relative,
+)
+from stepscope.diagnose.detect.pattern_waste import windows_now
+from stepscope.diagnose.detect.slow_ring import SlowEnd, slow_ends
+from stepscope.diagnose.finding import (
+    Cause,
+    Decision,
+    Device,
+    Finding,
+    Slowdown,
+    SlowLink,
+    Span,
+)
+from stepscope.diagnose.method import Needs, SoFar
+from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.thresholds import score
+from stepscope.diagnose.views.patterns import Function, Patterns
+from stepscope.diagnose.views.stacks import EXPLAINS
+from stepscope.diagnose.words.advice import name_ranks
+from stepscope.diagnose.words.numbers import percent
+from stepscope.trace import DATA_LOAD
+from stepscope.window import Ints
+
+SEEN = 0.5
+"""Part of the windows in which a rank must be odd: what wanders has another name. Our choice."""
+KERNELS = 3
+"""Kernels that a verdict lists. Our choice."""
+LINK_SIGMAS = 1.0
+"""How far beyond its limit a slow end of a link counts: the limits are wide. Our choice."""
+
+
+class BehaviourPatterns:
+    """Functions, or links, that a few ranks use unlike their peers in profiled steps."""
+
+    name = "behaviour-patterns"
+    needs = Needs("patterns", ranks=2)
+
+    def detect(self, job: Observed, so_far: SoFar) -> Iterator[Finding]:
+        yield from _slow_ranks(job, so_far.blamed)
+        yield from _slow_links(job, so_far.blamed)
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What one rank does longer than its peers in one window."""
+
+    window: Patterns
+    odd: tuple[Odd, ...]
+    """Most first."""
+    group: Ints
+
+    @property
+    def function(self) -> Function:
+        return self.window.functions[self.odd[0].function]
+
+    @property
+    def loss(self) -> float:
+        return max(min(self.odd[0].whole, sum(one.excess for one in self.odd)), 0.0)
+
+
+def _slow_ranks(job: Observed, blamed: frozenset[int]) -> Iterator[Slowdown]:
+    groups = job.groups(None)
+    seen: dict[tuple[Cause, str], list[_Seen]] = defaultdict(list)
+    windows = windows_now(job)
+    for window in windows:
+        for one in _by_rank(window, odd_functions(window, groups, len(windows)), groups):
+            if int(job.line.ranks[one.odd[0].row]) not in blamed:
+                seen[cause_of(job, one), one.function.name].append(one)
+    for (cause, _), same in seen.items():
+        if lasting := _lasting(same, windows):
+            yield _found(job, cause, lasting)
+
+
+def _lasting(same: Sequence[_Seen], windows: Sequence[Patterns]) -> list[_Seen]:
+    """Those of ranks that are odd in half of the windows in which they were profiled."""
+    times = Counter(one.odd[0].row for one in same)
+    profiled = {row: sum(row in window.rows for window in windows) for row in times}
+    return [one for one in same
+            if times[one.odd[0].row] >= SEEN * profiled[one.odd[0].row]]  # fmt: skip
+
+
+def _by_rank(window: Patterns, odd: Sequence[Odd], groups: Sequence[Ints]) -> Iterator[_Seen]:
+    rows: dict[int, list[Odd]] = defaultdict(list)
+    for one in odd:
+        rows[one.row].append(one)
+    for row, some in rows.items():
+        group = next(group for group in groups if row in group)
+        yield _Seen(window, tuple(sorted(some, key=lambda one: -one.excess)), group)
+
+
+def cause_of(job: Observed, seen: _Seen) -> Cause:
+    """The cause by what kind of function takes longer, and in which phase."""
+    row = seen.odd[0].row
+    cause = cause_by_kind(seen.window, seen.odd[0].function, row, seen.group)
+    return "data_loading" if cause == "host" and _loads_longer(job, row, seen) else cause
+
+
+def _loads_longer(job: Observed, row: int, seen: _Seen) -> bool:
+    """Whether phases show most of the excess in data loading, which the function does not say."""
+    if DATA_LOAD not in job.own.phases or not len(job.line.steps):
+        return False
+    own = job.own.own[job.own.phases.index(DATA_LOAD)][:, job.line.warm_up :]
+    spent = np.nansum(own, axis=1) / max(own.shape[1], 1)
+    others = seen.group[seen.group != row]
+    excess_ns = float(spent[row]) - stats.median(spent[others])
+    return excess_ns >= EXPLAINS * seen.odd[0].excess * job.line.typical_ns
+
+
+def cause_by_kind(window: Patterns, at: int, row: int, group: Ints) -> Cause:
+    function = window.functions[at]
+    if function.loads:
+        return "data_loading"
+    if does_more(window, at, row, group):
+        return "load_imbalance"
+    if function.kind in ("kernel", "operator"):
+        return "compute"
+    if function.kind == "copy":
+        return "memory_copy"
+    if function.collects:
+        return "gc"
+    return "jit_compile" if function.compiles else "host"
+
+
+def _found(job: Observed, cause: Cause, same: Sequence[_Seen]) -> Slowdown:
+    """One finding about all ranks that the same function holds up."""
+    worst = max(same, key=lambda one: one.loss)
+    first, function = worst.odd[0], worst.function
+    ranks = tuple(sorted({int(job.line.ranks[one.odd[0].row]) for one in same}))
+    of_device = function.kind in ("kernel", "copy", "operator")
+    kernels = tuple(dict.fromkeys(worst.window.functions[one.function].name for one in worst.odd))
+    windows = {id(one.window): one.window for one in same}
+    times = first.beta / max(first.usual, 0.01)
+    margin = min(one.odd[0].z - one.odd[0].needed for one in same)
+    detail = evidence(worst.window, first, worst.group, len(ranks))
+    decision = Decision(
+        "unlike-peers",
+        True,
+        first.z,
+        first.needed,
+        f"{named(function)}: {first.z:.1f} standard deviations above its peers",
+    )
+    return Slowdown(
+        BehaviourPatterns.name, cause, detail, ranks,
+        function=None if of_device else function.frame,
+        kernels=kernels[:KERNELS] if of_device else (),
+        steps=steps_of(job, list(windows.values())), time_ns=_times(list(windows.values())),
+        slowdown=times, lost_fraction=min(worst.loss, 1.0), score=score(margin),
+        says=_summary(ranks, cause, function, first, worst), decisions=(decision,),
+        values={"share": first.beta, "peers": first.usual, "z": first.z,
+                "windows": len(windows), "of_windows": len(windows_now(job))},
+    )  # fmt: skip
+
+
+def evidence(window: Patterns, odd: Odd, group: Ints, ranks: int = 1) -> str:
+    """What a person can check: shares of the step, use of the resource, and calls."""
+    function = window.functions[odd.function]
+    where = "on the slowest of them" if ranks > 1 else "on it"
+    text = (
+        f"{named(function)} takes {percent(odd.beta)} of the profiled steps {where}, "
+        f"{percent(odd.usual)} on its peers"
+    )
+    use = relative(window.mu[odd.function], odd.row, group)
+    if use is not None and function.resource:
+        mu = float(window.mu[odd.function, odd.row])
+        text += f"; it uses {percent(mu)} of {RESOURCES.get(function.resource, function.resource)}"
+        if use <= LOWER:
+            text += f", {percent(1 - use)} less than its peers"
+        elif use < 1 / LOWER:
+            text += ", as its peers do"
+    if does_more(window, odd.function, odd.row, group):
+        text += "; it is called so much more often"
+    return text
+
+
+RESOURCES = {
+    "cpu": "a core", "sm": "the device's clock or multiprocessors", "nvlink": "NVLink",
+    "pcie": "PCIe", "nic": "the adapter",
+}  # fmt: skip
+
+
+def _summary(
+    ranks: tuple[int, ...], cause: Cause, function: Function, odd: Odd, seen: _Seen
+) -> str:
+    verb, its = ("spend", "their") if len(ranks) > 1 else ("spends", "its")
+    text = f"{name_ranks(ranks)} {verb} {percent(odd.beta)} of {its} steps in {function.frame}, "
+    text += f"{its} peers {percent(odd.usual)}"
+    if cause == "load_imbalance":
+        return text + ": more work to do"
+    use = relative(seen.window.mu[odd.function], odd.row, seen.group)
+    if cause == "compute" and function.resource == "sm" and use is not None and use <= LOWER:
+        text += f": {its} device runs at {percent(use)} of the others' speed"
+    return text
+
+
+def steps_of(job: Observed, windows: Sequence[Patterns]) -> Span | None:
+    """The steps of the windows in which something was seen."""
+    spans = [one.steps for one in windows if one.steps is not None]
+    return (min(one[0] for one in spans), max(one[1] for one in spans)) if spans else None
+
+
+def _times(windows: Sequence[Patterns]) -> Span:
+    return min(one.time_ns[0] for one in windows), max(one.time_ns[1] for one in windows)
+
+
+def _slow_links(job: Observed, blamed: frozenset[int]) -> Iterator[SlowLink]:
+    """The slow end that costs most of each kind, in any window."""
+    found: dict[tuple[int, ...], tuple[Patterns, SlowEnd]] = {}
+    windows = windows_now(job)
+    ends = [(window, replace(end, rows=later_ends(job, end.rows)))
+            for window in windows for end in slow_ends(window)]  # fmt: skip
+    times = Counter(row for window, rows in {(id(window), end.rows) for window, end in ends}
+                    for row in set(rows))  # fmt: skip
+    for window, whole in ends:
+        rows = tuple(row for row in whole.rows if times[row] >= SEEN * len(windows))
+        if rows:
+            end = replace(whole, rows=rows)
+            known = found.get(end.rows)
+            if known is None or known[1].loss < end.loss:
+                found[end.rows] = (window, end)
+    named_rows: set[int] = set()
+    for rows, (window, end) in sorted(found.items(), key=lambda one: -one[1][1].loss):
+        ranks = tuple(int(job.line.ranks[row]) for row in rows)
+        is_known = not end.detour and bool(blamed.intersection(ranks))
+        if not named_rows.intersection(rows) and not is_known:
+            named_rows.update(rows)
+            yield _link(job, ranks, window, end)
+
+
+def later_ends(job: Observed, rows: tuple[int, ...]) -> tuple[int, ...]:
+    """Of two neighbours in a ring, the later one.
+
+    Into a slow adapter its neighbour sends as steadily as it sends itself. NCCL's rings lead from
+    host to host, at the same place in each.
+    """
+    place = {rank: (at, host.ranks.index(rank)) for at, host in enumerate(job.window.job.hosts)
+             for rank in host.ranks}  # fmt: skip
+    hosts = max(len(job.window.job.hosts), 1)
+    at = {row: place.get(int(job.line.ranks[row]), (-1, row)) for row in rows}
+    ends = [row for row in rows
+            if ((at[row][0] + 1) % hosts, at[row][1]) not in at.values()]  # fmt: skip
+    return tuple(ends) or rows
+
+
+def _link(job: Observed, ranks: tuple[int, ...], window: Patterns, end: SlowEnd) -> SlowLink:
+    function = window.functions[end.function]
+    detail = f"{function.name} on {name_ranks(ranks)}: {end.detail}"
+    where = f"in {function.name} than on other links"
+    mu = [float(window.mu[end.function, row]) for row in end.rows]
+    return SlowLink(
+        BehaviourPatterns.name, "network", detail, ranks, kernels=(function.name,),
+        steps=steps_of(job, [window]), time_ns=window.time_ns, slowdown=end.times,
+        lost_fraction=end.loss, score=score(LINK_SIGMAS), where=where,
+        devices=_devices(job, ranks, function, end),
+        values={"mu": mu, "median_mu": float(np.nanmedian(window.mu[end.function]))},
+    )  # fmt: skip
+
+
+def _devices(
+    job: Observed, ranks: tuple[int, ...], function: Function, end: SlowEnd
+) -> tuple[Device, ...]:
+    """The NVLink or the adapter of each rank, where it is clear which one is its own."""
+    sure, found = round(score(LINK_SIGMAS), 3), []
+    for host in job.window.job.hosts:
+        for rank in sorted(set(ranks) & set(host.ranks)):
+            at = host.ranks.index(rank)
+            if end.detour or function.resource == "nvlink":
+                found.append(Device("nvlink", f"{host.name}/nvlink", sure))
+            elif len(host.nics) == len(host.ranks):
+                found.append(Device("nic", f"{host.name}/{host.nics[at]}", sure))
+    return tuple(dict.fromkeys(found))

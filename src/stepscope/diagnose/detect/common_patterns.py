@@ -1,0 +1,156 @@
+"""Functions that hold up all ranks more than is expected of them, by behaviour patterns.
+
+Fault: user code, data loading, copies that were slow from the first step on; garbage that ranks
+collect in turns; work that is unequal on all ranks; with a learned baseline also slow networks, and
+devices that others use as well.
+Paper: EROICA (2026), section 4.3, "distance from expectation"; as printed it is `published.eroica`.
+What differs: a function counts by what three quarters of the ranks of one pipeline stage spend in
+it at least, so what a few ranks do is not the code of all. Being outside of a range is no verdict:
+every job has a little of it, so it must be clearly more than is ordinary (`account.belief`), or lie
+outside of what was learned from the user's own healthy jobs. Functions that the same line of user
+code calls are added up.
+Cost: a quantile per function and window. Cannot see: code that runs beside a busy device, for it
+takes no time of the critical path; what a model needs, without a baseline.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.diagnose.account.ranges import Judge
+from stepscope.diagnose.detect.behaviour import KERNELS, RESOURCES
+from stepscope.diagnose.detect.common_devices import in_turns, sharing, slow_network, uneven
+from stepscope.diagnose.detect.odd_patterns import named
+from stepscope.diagnose.detect.pattern_waste import METHOD, roles, wasted, windows_now
+from stepscope.diagnose.finding import Cause, Waste
+from stepscope.diagnose.method import Needs, SoFar
+from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.views.patterns import Function, Patterns
+from stepscope.diagnose.words.numbers import percent
+from stepscope.window import Floats, Ints
+
+MOST_RANKS = 0.75
+"""Part of the ranks that must spend so much in a function. Our simulator (as in `user_code`)."""
+
+
+class CommonPatterns:
+    """Functions that take all ranks longer than expected in profiled steps."""
+
+    name = METHOD
+    needs = Needs("patterns")
+
+    def detect(self, job: Observed, so_far: SoFar) -> Iterator[Waste]:
+        windows = windows_now(job)
+        if not windows:
+            return
+        shared = list(sharing(job, windows))
+        yield from shared
+        exceeding = [one for one in _exceeding(job, windows)
+                     if not shared or one.function.kind != "kernel"]  # fmt: skip
+        for some in _by_caller(exceeding):
+            yield _function(job, some)
+        yield from slow_network(job, windows)
+        yield from uneven(job, windows)
+        yield from in_turns(job, windows)
+
+
+@dataclass(frozen=True)
+class _Exceeds:
+    """A function that three quarters of the ranks of a role spend more time in than expected."""
+
+    window: Patterns
+    at: int
+    beta: float
+    loss: float
+    """Beyond the expected range."""
+    judge: Judge
+
+    @property
+    def function(self) -> Function:
+        return self.window.functions[self.at]
+
+
+def _exceeding(job: Observed, windows: Sequence[Patterns]) -> list[_Exceeds]:
+    """By the median over the windows, with the last window that shows the function."""
+    who, found = roles(job), []
+    seen: dict[tuple[str, str, str, str], list[tuple[Patterns, int, float]]] = defaultdict(list)
+    for window in windows:
+        usual = at_least(window, who)
+        for at, one in enumerate(window.functions):
+            key = (one.kind, one.name, one.location, one.thread)
+            seen[key].append((window, at, float(usual[at])))
+    for some in seen.values():
+        window, at, _ = some[-1]
+        absent = [0.0] * (len(windows) - len(some))
+        beta = float(np.median([*(value for _, _, value in some), *absent]))
+        judge = Judge(window, job.expected)
+        high = judge.expected(window.functions[at]).beta.high
+        if beta > high and not window.functions[at].waits:
+            found.append(_Exceeds(window, at, beta, beta - high, judge))
+    return sorted(found, key=lambda one: -one.loss)
+
+
+def at_least(window: Patterns, who: Sequence[Ints]) -> Floats:
+    """What three quarters of the ranks of some role spend in each function at least."""
+    found = np.zeros(len(window.functions))
+    for group in who:
+        rows = group[np.isin(group, window.rows)]
+        if rows.size and found.size:
+            each = np.quantile(window.beta[:, rows], 1 - MOST_RANKS, axis=1)
+            found = np.maximum(found, each)
+    return found
+
+
+def _by_caller(some: Sequence[_Exceeds]) -> list[list[_Exceeds]]:
+    """Functions that the same line of the user calls, together; the largest first in each."""
+    together: dict[tuple[str, str], list[_Exceeds]] = defaultdict(list)
+    for at, one in enumerate(some):
+        of_host = one.function.kind == "python" and one.function.caller
+        together[_cause(one.function), one.function.caller if of_host else f"{at}"].append(one)
+    return list(together.values())
+
+
+def _cause(function: Function) -> Cause:
+    if function.loads:
+        return "data_loading"
+    if function.collects:
+        return "gc"
+    if function.compiles:
+        return "jit_compile"
+    return "memory_copy" if function.kind == "copy" else "code"
+
+
+def _function(job: Observed, some: Sequence[_Exceeds]) -> Waste:
+    first, function = some[0], some[0].function
+    beta, loss = sum(one.beta for one in some), sum(one.loss for one in some)
+    bits = max(first.judge.bits(function, first.beta), first.judge.bits(function, beta))
+    of_host = function.kind == "python"
+    says = f"all ranks spend {percent(beta)} of their steps in {function.frame}"
+    return wasted(
+        job, first.window, _cause(function), loss, bits, says, _detail(some, beta),
+        function=function.frame if of_host else None,
+        kernels=() if of_host else tuple(one.function.name for one in some)[:KERNELS],
+        values={"share": beta, "expected": first.judge.expected(function).beta.high},
+    )  # fmt: skip
+
+
+def _detail(some: Sequence[_Exceeds], beta: float) -> str:
+    first, function = some[0], some[0].function
+    high = first.judge.expected(function).beta.high
+    known = first.judge.is_learned(function)
+    source = "your healthy jobs show" if known else "a healthy job shows"
+    text = (
+        f"{named(function)} takes {percent(first.beta)} of the profiled steps; {source} "
+        f"{percent(high)} at most"
+    )
+    if len(some) > 1:
+        text += f"; with {len(some) - 1} more that the same line calls, {percent(beta)}"
+    mu = first.window.mu[first.at]
+    if function.resource in RESOURCES and np.isfinite(mu).any():
+        text += f"; it uses {percent(stats.median(mu))} of {RESOURCES[function.resource]}"
+    return text

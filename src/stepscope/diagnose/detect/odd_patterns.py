@@ -1,0 +1,151 @@
+"""Functions that a rank spends more of its steps in than its peers do, by behaviour patterns.
+
+Fault: a few ranks that execute one function longer than all others: slower devices, a slow file,
+a lock, more work.
+Paper: EROICA (2026), section 4.3, "differential distance"; as printed it is `published.eroica`.
+What differs: the paper flags a rank by how many sampled peers are unlike it in three normalised
+coordinates. A worker with a glitch rescales all, tight data has a MAD of 0, and a rank that waits
+is as unlike as the one it waits for (algorithm notes, section 4). Here each coordinate is compared
+by itself: the logarithm of the share against the median of ranks with the same role, over noise
+pooled from all functions, with effect floors and a limit for the number of comparisons. Only a
+rank's own work counts, and only if it works more altogether: what it does instead of something
+else delays nobody.
+Cost: a few passes over the grid of functions and ranks.
+Cannot see: ranks without peers; what all ranks do alike (`common_patterns`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.views.patterns import LEAST_BETA, Function, Patterns
+from stepscope.window import Floats, Ints
+
+LEAST_EXCESS = 0.02
+"""Share of the window above the peers' median: below two percent nobody would act. Our
+simulator."""
+NOISE = 0.03
+"""Relative noise of a share, at least: a window has some twenty steps. Our choice."""
+COUNTS = 0.02
+"""Functions with this share of the window say how much shares scatter. Our choice."""
+FALSE_ALARMS = 1e-3
+"""Share of healthy windows allowed to name anybody. Statistics."""
+AS_A_WHOLE = 0.5
+"""Part of a function's excess that must remain in all own work of the rank together. Our
+choice."""
+LOWER = 0.95
+"""Of the peers' use of the resource: as `explain.gpu.LOW`. Our simulator."""
+MANY = 16_384
+"""Ranks that are enough for a median. Statistics: its error is 1.25 / sqrt(n) of the scatter."""
+ALMOST_ALL = 0.9
+"""Part of the excess of calls that explains the excess of time: more work, not slower work. Our
+choice."""
+
+
+@dataclass(frozen=True)
+class Odd:
+    """One function that one rank spends more of its time in than its peers."""
+
+    row: int
+    function: int
+    beta: float
+    usual: float
+    """The median of its peers."""
+    z: float
+    needed: float
+    whole: float
+    """By how much the rank works more than its peers altogether, as a share of the window."""
+
+    @property
+    def excess(self) -> float:
+        return self.beta - self.usual
+
+
+def odd_functions(patterns: Patterns, groups: Sequence[Ints], windows: int = 1) -> list[Odd]:
+    """All own work that single ranks spend more time in.
+
+    Args:
+        groups: rows of ranks with the same role.
+        windows: how many are looked at, for the number of comparisons.
+    """
+    work = np.array([at for at, one in enumerate(patterns.functions) if not one.waits], np.int64)
+    found: list[Odd] = []
+    if not work.size:
+        return found
+    for group in groups:
+        rows = group[np.isin(group, patterns.rows)]
+        if rows.size > 1:
+            found += _among(patterns, work, rows, windows)
+    return found
+
+
+def _among(patterns: Patterns, work: Ints, rows: Ints, windows: int) -> list[Odd]:
+    beta = patterns.beta[np.ix_(work, rows)]
+    usual = medians_of_others(beta)
+    logs = np.log((beta + LEAST_BETA) / (usual + LEAST_BETA))
+    noise, samples = _noise(_sampled(logs), _sampled(usual))
+    z = logs / noise[:, None]
+    needed = stats.threshold(
+        FALSE_ALARMS, windows * beta.size, int(stats.MAD_EFFICIENCY * samples)
+    )  # fmt: skip
+    own = patterns.own[rows]
+    whole = own - medians_of_others(own[None])[0]
+    excess = beta - usual
+    odd = (z > needed) & (excess >= LEAST_EXCESS) & (whole >= AS_A_WHOLE * excess)
+    return [
+        Odd(int(rows[at]), int(work[one]), float(beta[one, at]), float(usual[one, at]),
+            float(z[one, at]), needed, float(whole[at]))
+        for one, at in np.argwhere(odd)
+    ]  # fmt: skip
+
+
+def medians_of_others(values: Floats) -> Floats:
+    """Of `[function, rank]`, the median of the other ranks; of very many, of a sample of all."""
+    if values.shape[1] > MANY:
+        middle = stats.row_medians(_sampled(values))
+        return np.broadcast_to(middle[:, None], values.shape)
+    return np.ascontiguousarray(stats.leave_one_out_median(np.ascontiguousarray(values.T)).T)
+
+
+def _sampled(values: Floats) -> Floats:
+    """So many ranks, evenly spread: their median is exact to a hundredth of the scatter."""
+    return values[:, :: max(values.shape[1] // MANY, 1)]
+
+
+def _noise(logs: Floats, usual: Floats) -> tuple[Floats, int]:
+    """The scatter of each function, at least that of all together, and how many values show it."""
+    each = stats.MAD_TO_SIGMA * stats.row_medians(np.abs(logs))
+    shown = logs[stats.row_medians(usual) >= COUNTS]
+    pooled = stats.MAD_TO_SIGMA * stats.median(np.abs(shown).ravel())
+    return np.maximum(each, max(pooled, NOISE)), max(shown.size, logs.shape[1])
+
+
+def relative(values: Floats, row: int, group: Ints) -> float | None:
+    """A rank's value over the median of its peers; None where unknown."""
+    usual = stats.median(values[group[group != row]])
+    if not np.isfinite(values[row]) or usual <= 0:
+        return None
+    return float(values[row]) / usual
+
+
+def does_more(patterns: Patterns, function: int, row: int, group: Ints) -> bool:
+    """Whether it calls the function so much more often that this explains its time."""
+    calls = relative(patterns.calls[function], row, group)
+    beta = relative(patterns.beta[function], row, group)
+    if calls is None or beta is None or beta <= 1:
+        return False
+    return calls - 1 >= ALMOST_ALL * (beta - 1)
+
+
+def named(function: Function) -> str:
+    """A function as sentences have it, with its thread and where the user's code calls it."""
+    text = function.frame
+    if function.thread:
+        text += f" in thread {function.thread}"
+    if function.caller and function.caller.split(" ")[0] not in (function.location, ""):
+        text += f", called at {function.caller}"
+    return text

@@ -1,0 +1,132 @@
+"""EROICA's localisation as published: distance from expectation, and differential distance.
+
+Fault: functions that all workers execute unexpectedly long, or a part of them unlike the others.
+Paper: EROICA (2026), section 4.3. Symbols: P -> (beta, mu, sigma) of `Patterns`, R -> `Ranges`,
+D (7) -> `beyond`, normalised P (8) -> `normalised`, N Delta (9) -> `unlike`, delta -> `DELTA`,
+W_N -> `PEERS` workers sampled with a fixed seed, M + k MAD (11) -> `outliers` with `MADS`.
+Runs by `--method eroica-published` only. On healthy data with a spread of 10 % it flags 7 % of the
+workers, one glitch with beta = 1 hides a function that takes twice as long, and workers that wait
+are flagged with the one they wait for (algorithm notes, section 4). The default is
+`detect.behaviour` and `detect.common_patterns`.
+What differs: nothing but that workers are ranks of any role, as in the paper.
+Cost: 100 distances per function and worker, compiled.
+Cannot see: who waits and who is waited for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.diagnose.account.ranges import Judge
+from stepscope.diagnose.expected import NOTHING, Ranges
+from stepscope.diagnose.finding import Decision, Slowdown
+from stepscope.diagnose.method import Needs, SoFar
+from stepscope.diagnose.numeric.behaviour import (
+    Singles,
+    beyond,
+    normalised,
+    outliers,
+    unlike,
+)
+from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.thresholds import SCORE
+from stepscope.diagnose.views.patterns import LEAST_BETA, Patterns
+from stepscope.window import Floats, Ints, Mask
+
+DELTA = 0.4
+"""Manhattan distance from which two workers behave unlike. Paper (EROICA, 4.3)."""
+PEERS = 100
+"""Workers that each is compared with, at most. Paper (EROICA, 4.3)."""
+MADS = 5.0
+"""k of equation 11. Paper (EROICA, 4.3)."""
+SEED = 0
+"""Of the sample of workers: the same window gives the same verdict. Our choice."""
+
+
+@dataclass(frozen=True)
+class Localised:
+    """What the published method says of one function: every worker it calls abnormal."""
+
+    unexpected: Mask
+    """D > 0."""
+    different: Mask
+    """Delta > M + k MAD."""
+
+
+def as_published(pattern: Singles, expected: Ranges | None, sample: Ints) -> Localised:
+    """Equation 11 for one function.
+
+    Args:
+        pattern: `[3, worker]`: beta, mu and sigma.
+        expected: R; None: everything is expected.
+        sample: W_N.
+    """
+    matters = pattern[0] > LEAST_BETA
+    points = normalised(pattern)
+    counts = unlike(points, np.ascontiguousarray(points[:, sample]), DELTA)
+    different = outliers(counts, sample.size, MADS)
+    far = np.zeros(matters.shape, np.bool_) if expected is None else distance(pattern, expected) > 0
+    return Localised(matters & far, matters & different)
+
+
+def distance(pattern: Singles, expected: Ranges) -> Floats:
+    """D, equation 7."""
+    ranges = (expected.beta, expected.mu, expected.sigma)
+    parts = [beyond(values.astype(np.float64), one)
+             for values, one in zip(pattern, ranges, strict=True) if one is not None]  # fmt: skip
+    return np.asarray(np.sum(parts, axis=0))
+
+
+def sample_of(workers: int) -> Ints:
+    """W_N: N = min(100, |W|) workers."""
+    chosen = np.random.default_rng(SEED).permutation(workers)[:PEERS]
+    return np.sort(chosen).astype(np.int64)
+
+
+class EroicaPublished:
+    """Workers whose pattern of a function is unexpected or unlike most others', as in EROICA."""
+
+    name = "eroica-published"
+    needs = Needs("patterns")
+
+    def detect(self, job: Observed, so_far: SoFar) -> Iterator[Slowdown]:
+        for window in job.patterns:
+            judge = Judge(window, NOTHING)
+            sample = sample_of(window.rows.size)
+            for at in range(len(window.functions)):
+                found = as_published(_of(window, at), judge.expected(window.functions[at]), sample)
+                yield from self._findings(job, window, at, found)
+
+    def _findings(
+        self, job: Observed, window: Patterns, at: int, found: Localised
+    ) -> Iterator[Slowdown]:
+        for flagged, why in ((found.unexpected, "its expected range"),
+                             (found.different, "most other ranks")):  # fmt: skip
+            rows = window.rows[np.flatnonzero(flagged)]
+            if rows.size:
+                yield self._finding(job, window, at, rows, why)
+
+    def _finding(self, job: Observed, window: Patterns, at: int, rows: Ints, why: str) -> Slowdown:
+        function = window.functions[at]
+        everyone = rows.size == window.rows.size
+        ranks = () if everyone else tuple(int(job.line.ranks[row]) for row in rows)
+        share = float(np.median(window.beta[at, rows]))
+        detail = f"{function.frame} is unlike {why} on {rows.size} of {window.rows.size} ranks"
+        of_host = function.kind == "python"
+        return Slowdown(
+            self.name, "code" if everyone else "unknown", detail, ranks,
+            function=function.frame if of_host else None,
+            kernels=() if of_host else (function.name,),
+            steps=window.steps, time_ns=window.time_ns, score=SCORE, says=detail,
+            values={"beta": share, "ranks": int(rows.size)},
+            decisions=(Decision(self.name, True, float(rows.size), 1.0, detail),),
+        )  # fmt: skip
+
+
+def _of(window: Patterns, at: int) -> Singles:
+    rows = window.rows
+    found = np.stack([window.beta[at, rows], window.mu[at, rows], window.sigma[at, rows]])
+    return found.astype(np.float32)

@@ -1,0 +1,57 @@
+"""Steps in which a profiler ran: they take longer because of it, and are not judged.
+
+Lossy on purpose: the rows of these steps, and of the step after them, in which traces are written,
+are left out of all that is compared step by step. Hangs are looked for in all rows.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stepscope.diagnose.finding import Skipped, Span
+from stepscope.window import NULL, Ints, Mask, Window
+
+BY_STEP = ("steps", "phases", "comm_ops", "kernels", "host_ops", "pauses")
+AFTER = 1
+"""Steps after a window in which a rank may still write its trace. Our choice."""
+MOST = 0.5
+"""Part of the steps that may be left out: where a user profiles nearly all steps, these are all
+that is known. Our choice."""
+
+
+def profiled_steps(window: Window) -> list[Span]:
+    """First and last step of every window of profiling; none where they are not known."""
+    table = window.table("patterns")
+    if table is None or not table.has("first_step", "last_step"):
+        return []
+    first, last = table.ints("first_step"), table.ints("last_step")
+    known = (first != NULL) & (last >= first)
+    pairs = np.unique(np.stack([first[known], last[known]]), axis=1)
+    return [(int(a), int(b)) for a, b in pairs.T]
+
+
+def without_profiled(window: Window) -> tuple[Window, tuple[Skipped, ...]]:
+    """The window without profiled steps, and a note on them; the same one where there are none."""
+    spans, steps = profiled_steps(window), window.table("steps")
+    if not spans or steps is None:
+        return window, ()
+    numbers = np.unique(steps.ints("step"))
+    left_out = inside(numbers, spans)
+    if not left_out.any() or left_out.sum() > MOST * numbers.size:
+        return window, ()
+    tables = dict(window.tables)
+    for name in BY_STEP:
+        table = window.table(name)
+        if table is not None and table.has("step"):
+            tables[name] = table.take(~inside(table.ints("step"), spans))
+    count = int(left_out.sum())
+    why = "a profiler ran in them, which makes them longer"
+    return Window(window.job, tables), (Skipped(f"{count} profiled steps", why),)
+
+
+def inside(steps: Ints, spans: list[Span]) -> Mask:
+    """Which steps a profiler ran in, or wrote its trace."""
+    found = np.zeros(steps.shape, np.bool_)
+    for first, last in spans:
+        found |= (steps >= first) & (steps <= last + AFTER)
+    return found

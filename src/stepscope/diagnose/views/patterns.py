@@ -1,0 +1,247 @@
+"""Runtime behaviour patterns as a grid: one row per function, one column per rank.
+
+A function is a name, a kind, and where it is defined; calls from several places are added up. A
+rank with any pattern in a window was profiled, so a function of which it has none took it no time.
+Lossy: functions below one percent of the window on all ranks are left out; what ranks do themselves
+and what they wait for are summed before that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from stepscope.diagnose.finding import Span
+from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.views.stacks import LOADER, collects, compiles, waits
+from stepscope.diagnose.views.timeline import Timeline
+from stepscope.window import NULL, Floats, Ints, Mask, Strings, Table, Window, numbered
+
+KINDS = ("kernel", "copy", "collective", "operator", "python")
+LEAST_BETA = 0.01
+"""A function with less of the window matters to nobody; the paper's limit (section 4.3)."""
+MOST_BETA = 1.001
+"""Rounding of a writer; larger shares are impossible."""
+ENGINE = ("_engine_run_backward", "run_backward")
+"""The main thread stands here while autograd's threads work, and while they wait for others."""
+COMMUNICATES = ("c10d::", "gloo:", "nccl:", "record_param_comms", "Synchronize", "WaitEvent")
+"""Parts of the names of operators that communicate, or wait for a device."""
+LOADS = ("pin memory", "loader worker")
+"""Beginnings of the names of threads and processes that load data."""
+
+
+@dataclass(frozen=True)
+class Function:
+    """One function of the job, as its ranks' profilers call it."""
+
+    name: str
+    kind: str
+    location: str = ""
+    """`file.py:123`, where it is defined."""
+    caller: str = ""
+    """The nearest caller in code of the user, where most of its time is spent."""
+    thread: str = ""
+    """Empty: the training thread."""
+    resource: str = ""
+    """What `mu` and `sigma` are shares of."""
+
+    @property
+    def frame(self) -> str:
+        """As call stacks have it: `recv_into (socket.py:707)`."""
+        return f"{self.name} ({self.location})" if self.location else self.name
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for other ranks or for a device, so that it is no work of its own."""
+        if self.kind == "collective":
+            return True
+        if self.kind == "operator":
+            return any(word in self.name for word in COMMUNICATES)
+        return self.kind == "python" and (self.name in ENGINE or waits(self.frame))
+
+    @property
+    def loads(self) -> bool:
+        """Whether it is part of data loading."""
+        where = (self.name, self.location, self.caller)
+        return self.thread.startswith(LOADS) or any(LOADER in one.lower() for one in where)
+
+    @property
+    def collects(self) -> bool:
+        return self.kind == "python" and collects(self.frame)
+
+    @property
+    def compiles(self) -> bool:
+        return self.kind == "python" and compiles(self.frame)
+
+
+@dataclass(frozen=True)
+class Patterns:
+    """The patterns of one window of profiling; a rank that was not profiled is NaN everywhere."""
+
+    functions: tuple[Function, ...]
+    beta: Floats
+    """`[function, rank]`, share of the window on the critical path."""
+    mu: Floats
+    """`[function, rank]`, use of its resource; NaN where unknown."""
+    sigma: Floats
+    calls: Floats
+    """`[function, rank]`, how often it was called; NaN where unknown."""
+    own: Floats
+    """By rank, the share of the window in which it works itself."""
+    waiting: Floats
+    """By rank, the share in which it waits for other ranks or its device."""
+    steps: Span | None
+    """First and last step, where they are known."""
+    time_ns: Span
+    length_ns: float
+    """The median length of the window."""
+
+    @cached_property
+    def rows(self) -> Ints:
+        """The rows of the ranks that were profiled."""
+        return np.flatnonzero(np.isfinite(self.own))
+
+    @property
+    def step_ns(self) -> float | None:
+        """How long a step of the window takes, where its steps are known."""
+        if self.steps is None:
+            return None
+        return self.length_ns / (self.steps[1] - self.steps[0] + 1)
+
+    def at(self, *kinds: str) -> Ints:
+        """The functions of some kinds, as rows of the grid."""
+        kind = [one.kind in kinds for one in self.functions]
+        return np.flatnonzero(np.array(kind, np.bool_))
+
+
+def read_patterns(window: Window, line: Timeline) -> tuple[Patterns, ...]:
+    """The windows of profiling in order of time; none where nobody profiled."""
+    table = window.table("patterns")
+    if table is None:
+        return ()
+    beta, row = table.floats("beta"), line.rows(table.ints("rank"))
+    known = (row >= 0) & (beta >= 0) & (beta <= MOST_BETA)
+    known &= (table.strings("kind").codes >= 0) & (table.strings("function").codes >= 0)
+    if not known.any():
+        return ()
+    table, row = table.take(known), row[known]
+    which = _window_of(table, row)
+    order = np.argsort(which, kind="stable")
+    cuts = np.flatnonzero(np.diff(which[order])) + 1
+    parts = [_patterns(table.take(at), row[at], len(line.ranks)) for at in np.split(order, cuts)]
+    return tuple(sorted(parts, key=lambda one: one.time_ns))
+
+
+def _window_of(table: Table, row: Ints) -> Ints:
+    """The number of each row's window: by its steps, or else the rank's first, second, ... one."""
+    start = table.ints("window_start_ns")
+    if table.has("first_step", "last_step"):
+        first = table.ints("first_step")
+        if (first != NULL).all():
+            return numbered(first, table.ints("last_step"))
+    pair = numbered(row, start)
+    _, begins = np.unique(pair, return_index=True)
+    of_row = row[begins]
+    starts = np.flatnonzero(np.diff(of_row, prepend=-1))
+    turn = np.arange(len(of_row)) - np.repeat(starts, np.diff(np.append(starts, len(of_row))))
+    found: Ints = turn[pair]
+    return found
+
+
+def _patterns(table: Table, row: Ints, ranks: int) -> Patterns:
+    number, first = _functions(table)
+    names = [_function(table, int(at)) for at in first]
+    cells, cell = len(first) * ranks, number * ranks + row
+    beta = stats.sums(cell, table.floats("beta"), cells).reshape(len(first), ranks)
+    waits_for = np.array([one.waits for one in names], np.bool_)
+    own, waiting = (beta[~waits_for].sum(axis=0), beta[waits_for].sum(axis=0))
+    profiled: Mask = np.bincount(row, minlength=ranks) > 0
+    kept = np.flatnonzero((beta >= LEAST_BETA).any(axis=1))
+    place = np.full(len(first), -1)
+    place[kept] = np.arange(len(kept))
+    at, chosen = place[number] * ranks + row, place[number] >= 0
+    beta = np.where(profiled, np.minimum(beta[kept], 1.0), np.nan)
+    begin, lasted = table.ints("window_start_ns"), table.ints("window_ns")
+    mu, sigma = (_spread(table, name, at, chosen, beta.shape) for name in ("mu", "sigma"))
+    return Patterns(
+        tuple(_with_caller(table, number, names, kept)), beta, mu, sigma,
+        _calls(table, at, chosen, beta.shape),
+        np.where(profiled, own, np.nan), np.where(profiled, waiting, np.nan), _steps(table),
+        (int(begin.min()), int((begin + lasted).max())), stats.median(lasted.astype(np.float64)),
+    )  # fmt: skip
+
+
+KEYS = ("kind", "function", "location", "thread")
+
+
+def _functions(table: Table) -> tuple[Ints, Ints]:
+    """The number of each row's function, and a row of each function."""
+    codes = [table.strings(name).codes.astype(np.int64) for name in KEYS if table.has(name)]
+    number = numbered(*codes)
+    return number, np.unique(number, return_index=True)[1]
+
+
+def _function(table: Table, at: int) -> Function:
+    words = (_word(table, name, at) for name in ("function", "kind", "location", "caller",
+                                                 "thread", "resource"))  # fmt: skip
+    return Function(*words)
+
+
+def _word(table: Table, name: str, at: int) -> str:
+    return (table.strings(name)[at] or "") if table.has(name) else ""
+
+
+def _with_caller(
+    table: Table, number: Ints, names: list[Function], kept: Ints
+) -> Iterator[Function]:  # fmt: skip
+    """The functions that are kept, each with the caller under which it took most time."""
+    if not table.has("caller"):
+        yield from (names[at] for at in kept)
+        return
+    callers: Strings = table.strings("caller")
+    size = len(callers.values)
+    known = callers.codes >= 0
+    spent = stats.sums(
+        number[known] * size + callers.codes[known], table.floats("beta")[known],
+        len(names) * max(size, 1),
+    ).reshape(len(names), -1)  # fmt: skip
+    for at in kept.tolist():
+        one, most = names[at], int(np.argmax(spent[at])) if size else 0
+        caller = callers.values[most] if size and spent[at, most] > 0 else ""
+        yield Function(one.name, one.kind, one.location, caller, one.thread, one.resource)
+
+
+def _spread(table: Table, name: str, at: Ints, chosen: Mask, shape: tuple[int, ...]) -> Floats:
+    """A column by function and rank; of several rows of one function, the mean by their shares."""
+    found = np.full(shape, np.nan)
+    if not table.has(name):
+        return found
+    values = table.floats(name)
+    chosen = chosen & np.isfinite(values)
+    weight = np.maximum(table.floats("beta")[chosen], 1e-9)
+    cells = shape[0] * shape[1]
+    total = stats.sums(at[chosen], weight, cells)
+    mean = stats.sums(at[chosen], weight * values[chosen], cells) / np.maximum(total, 1e-12)
+    return np.where(total > 0, mean, np.nan).reshape(shape)
+
+
+def _calls(table: Table, at: Ints, chosen: Mask, shape: tuple[int, ...]) -> Floats:
+    """How often each function was called on each rank; NaN where unknown."""
+    if not table.has("calls"):
+        return np.full(shape, np.nan)
+    calls, cells = table.ints("calls"), shape[0] * shape[1]
+    chosen = chosen & (calls != NULL)
+    total = stats.sums(at[chosen], calls[chosen], cells)
+    known = np.bincount(at[chosen], minlength=cells) > 0
+    return np.where(known, total, np.nan).reshape(shape)
+
+
+def _steps(table: Table) -> Span | None:
+    if not table.has("first_step", "last_step"):
+        return None
+    first, last = table.ints("first_step"), table.ints("last_step")
+    known = (first != NULL) & (last >= first)
+    return (int(first[known].min()), int(last[known].max())) if known.any() else None

@@ -1,0 +1,99 @@
+"""Profiled steps are not judged, and what patterns add to what step times show."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from stepscope.diagnose.prepare.profiled import profiled_steps, without_profiled
+from stepscope.diagnose.run import diagnose
+from stepscope.window import Window
+
+from .jobs import Fault, a_job
+from .profiles import Share, but, profile
+
+STEPS = (150, 169)
+
+
+def with_patterns(window: Window, ranks: int, shares: list[Share]) -> Window:
+    rows = profile(ranks, shares, STEPS).table()
+    return replace(window, tables={**window.tables, "patterns": rows})
+
+
+def working(ranks: int, **slow: float) -> list[Share]:
+    """On hosts without devices: operators work, and Python waits for the others."""
+    return [
+        Share("aten::mm", "operator", 0.6),
+        Share("parse", "python", but(0.004, ranks, **slow), location="/job/data.py:7",
+              caller="/job/train.py:44 train"),
+        Share("wait", "python", 0.1, location="torch/distributed/distributed_c10d.py:9"),
+    ]  # fmt: skip
+
+
+def test_steps_that_a_profiler_makes_longer_are_no_slowdown() -> None:
+    slower = Fault((0, 1, 2, 3), None, STEPS[0], STEPS[1] + 1, times=2.0)
+    job = a_job(faults=[slower], stacks=False)
+    assert diagnose(job).state != "healthy"
+    profiled = diagnose(with_patterns(job, 4, working(4)))
+    assert (profiled.state, profiled.verdicts) == ("healthy", ())
+    assert any(one.method == "21 profiled steps" for one in profiled.skipped)
+
+
+def test_a_job_of_which_nearly_all_steps_are_profiled_is_judged_by_them() -> None:
+    job = a_job(steps=24, stacks=False)
+    rows = profile(4, working(4), (0, 19)).table()
+    window = replace(job, tables={**job.tables, "patterns": rows})
+    assert without_profiled(window) == (window, ())
+
+
+def test_a_job_without_patterns_stays_as_it_is() -> None:
+    job = a_job(steps=24)
+    assert without_profiled(job)[0] is job and profiled_steps(job) == []
+
+
+def test_a_slow_rank_gets_its_function() -> None:
+    fault = Fault((2,), "forward-compute", 100, ms=40)
+    job = a_job(faults=[fault], stacks=False)
+    (bare,) = diagnose(job).verdicts
+    (named,) = diagnose(with_patterns(job, 4, working(4, r2=0.3))).verdicts
+    assert (bare.ranks, bare.function) == ((2,), None)
+    assert (named.ranks, named.function) == ((2,), "parse (/job/data.py:7)")
+    assert any(one.method == "pattern-of-rank" for one in named.evidence)
+
+
+def test_a_function_of_another_rank_explains_nothing() -> None:
+    fault = Fault((2,), "forward-compute", 100, ms=40)
+    job = a_job(faults=[fault], stacks=False)
+    named = diagnose(with_patterns(job, 4, working(4, r1=0.3)))
+    assert [one.function for one in named.verdicts if one.ranks == (2,)] == [None]
+
+
+def test_a_rise_of_all_ranks_gets_its_function_and_one_verdict() -> None:
+    fault = Fault((0, 1, 2, 3), "forward-compute", 100, ms=40)
+    job = a_job(faults=[fault], stacks=False)
+    everywhere = {f"r{rank}": 0.3 for rank in range(4)}
+    (verdict,) = diagnose(with_patterns(job, 4, working(4, **everywhere))).verdicts
+    assert (verdict.ranks, verdict.function) == ((), "parse (/job/data.py:7)")
+    assert verdict.steps is not None and verdict.steps[0] == pytest.approx(100, abs=3)
+
+
+def test_what_was_slow_from_the_first_step_has_no_rank_and_all_steps() -> None:
+    everywhere = {f"r{rank}": 0.3 for rank in range(4)}
+    job = a_job(stacks=False)
+    (verdict,) = diagnose(with_patterns(job, 4, working(4, **everywhere))).verdicts
+    assert (verdict.cause, verdict.ranks, verdict.function) == (
+        "code", (), "parse (/job/data.py:7)",
+    )  # fmt: skip
+    assert verdict.steps == (5, 199)
+
+
+def test_windows_without_steps_mask_nothing() -> None:
+    job = a_job(steps=40)
+    table = profile(4, working(4)).table()
+    columns = {name: column for name, column in table.columns.items() if "step" not in name}
+    bare = replace(table, columns=columns)
+    window = replace(job, tables={**job.tables, "patterns": bare})
+    assert without_profiled(window)[0] is window
+    assert np.isfinite(diagnose(window).ledger.step_ns)  # type: ignore[union-attr]
