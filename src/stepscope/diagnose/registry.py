@@ -26,6 +26,7 @@ from stepscope.diagnose.detect.published.argus_l1 import ArgusL1Published
 from stepscope.diagnose.detect.published.argus_l2 import ArgusL2Published
 from stepscope.diagnose.detect.published.argus_l3 import ArgusL3Published
 from stepscope.diagnose.detect.published.eroica import EroicaPublished
+from stepscope.diagnose.detect.published.eroica_detect import EroicaDetectPublished
 from stepscope.diagnose.detect.published.kair import KairPublished
 from stepscope.diagnose.detect.published.venustrace import VenusTracePublished
 from stepscope.diagnose.detect.regression.shared import SharedRegression
@@ -109,6 +110,7 @@ PUBLISHED: tuple[Detector, ...] = (
     ArgusL2Published(),
     ArgusL3Published(),
     SlowSingleKernels(),
+    EroicaDetectPublished(),
     EroicaPublished(),
     *RANKS_BY_NAME,
     VenusTrace(),

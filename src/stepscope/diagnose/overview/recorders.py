@@ -11,12 +11,15 @@ from stepscope.window import NULL, Table, Window
 
 CLAIMED = "also claimed by "
 """How the reason begins if several live processes claimed a rank."""
+MOST_SHOWN = 8
+"""Ranks of a note. Our choice."""
 _REFUSED = "rank_claims_refused"
 
 
 def not_recorded(window: Window) -> Iterator[Skipped]:
     yield from _dead_recorders(window)
     yield from _refused_processes(window)
+    yield from _not_profiled(window)
 
 
 def _dead_recorders(window: Window) -> Iterator[Skipped]:
@@ -44,6 +47,24 @@ def _refused_processes(window: Window) -> Iterator[Skipped]:
         others = "1 other live process" if number <= 1 else f"{number:.0f} other live processes"
         why = f"{CLAIMED}{others}, not recorded; two runs under one job name, or a rank started "
         yield Skipped(f"rank {rank}", why + "twice")
+
+
+def _not_profiled(window: Window) -> Iterator[Skipped]:
+    """One note for each reason why ranks did not profile steps that they were asked to."""
+    table = window.table("profiles")
+    if table is None:
+        return
+    found: dict[tuple[str, str], set[int]] = {}
+    windows, troubles = table.strings("window"), table.strings("trouble")
+    for row, rank in enumerate(table.ints("rank").tolist()):
+        trouble = troubles[row]
+        if trouble is not None:
+            found.setdefault((windows[row] or "?", trouble), set()).add(rank)
+    for (name, trouble), ranks in sorted(found.items()):
+        shown = ", ".join(map(str, sorted(ranks)[:MOST_SHOWN]))
+        more = f" and {len(ranks) - MOST_SHOWN} more" if len(ranks) > MOST_SHOWN else ""
+        of = "rank" if len(ranks) == 1 else "ranks"
+        yield Skipped(f"profile {name} of {of} {shown}{more}", trouble)
 
 
 def _how(table: Table, row: int) -> str:
