@@ -18,7 +18,7 @@ from stepscope.processor.state.orders import (
     order,
     ranks_to_profile,
 )
-from stepscope.processor.state.pace import Now
+from stepscope.processor.state.pace import SOON, Now
 from stepscope.wire.profiling import ProfileOrder
 
 SECOND = 1_000_000_000
@@ -84,7 +84,7 @@ def test_at_once_means_now_and_not_in_ten_minutes() -> None:
 
 
 def test_all_ranks_begin_after_all_hosts_know() -> None:
-    """Even if steps are as short as they were before they became slower."""
+    """Even if steps are as short as they may become."""
     asked = order("degradation", AT, FOLDER, "host-0", (), NOW_NS)
     assert asked.first_step - (AT.step + 1) >= FOLDER.lead_s / AT.step_s
     assert asked.first_step < AT.step + 10
@@ -93,8 +93,9 @@ def test_all_ranks_begin_after_all_hosts_know() -> None:
 
 
 def test_begun_within_ten_seconds_where_steps_allow() -> None:
+    """However much slower the job has become."""
     for local in (True, False):
-        assert Timing.of(is_local=local, world_size=1_024).lead_s + 1 < 10
+        assert Timing.of(is_local=local, world_size=1_024).lead_s / SOON <= 10
 
 
 def test_short_steps_get_twenty_of_them_and_long_ones_two() -> None:

@@ -105,7 +105,7 @@ def order(
 
 
 def _first_step(now: Now, lead_s: float, now_ns: int) -> int:
-    """The first step that begins after the lead time, if steps are as short as they ever were."""
+    """The first step that begins after the lead time, if steps are as short as they may become."""
     later_s = max((now_ns - now.ended_ns) / 1e9, 0.0) + lead_s
     return now.step + 2 + math.floor(later_s / now.step_s)
 

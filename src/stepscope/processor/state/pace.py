@@ -22,6 +22,10 @@ PAUSES = 2.0
 """Times the longest pause so far. Our choice."""
 SETTLING_STEPS = 5
 """Left out after profiled ones: files are written, and hooks removed. Our choice."""
+SOON = 0.85
+"""A slow job is taken to become at most this much faster in the seconds until a window; if it does,
+ranks miss the window. With no such limit, a job that takes twice as long has its window after twice
+the time. Our choice."""
 _MOST_WAITING = 64
 """Steps that wait for a rank: it may have left."""
 
@@ -35,9 +39,9 @@ class Now:
     ended_ns: int
     """When it did, by the wall clock of this host."""
     step_s: float
-    """How long steps take; the shorter one of now and before, so that nobody is late."""
+    """The shortest that the next steps are expected to take, so that nobody is late."""
     slow_step_s: float
-    """The longer one."""
+    """The longest."""
 
 
 @dataclass
@@ -74,9 +78,9 @@ class Pace:
         """Where the job is; None before its second step."""
         if self._step < 0 or not self._recent_s:
             return None
-        usual = self._rise.usual or self._recent_s
-        both = (usual, self._recent_s)
-        return Now(self._step, self._ended_ns, min(both), max(both))
+        usual_s = self._rise.usual or self._recent_s
+        shortest_s = min(self._recent_s, max(usual_s, SOON * self._recent_s))
+        return Now(self._step, self._ended_ns, shortest_s, max(usual_s, self._recent_s))
 
     def patience_s(self, average_s: float) -> float:
         """Silence that is longer than this is a blockage."""
