@@ -79,11 +79,11 @@ def save(model: nn.Module, folder: Path) -> None:
     dist.barrier()
 
 
-@torch.no_grad()
 def evaluate(model: nn.Module, batches: DataLoader[tuple[Tensor, ...]]) -> None:
-    for (batch,) in batches:
-        model(batch)
-        time.sleep(0.02)
+    with torch.no_grad():
+        for (batch,) in batches:
+            model(batch)
+            time.sleep(0.02)
 
 
 def be_slow(kind: str, seconds: float, folder: Path) -> None:
