@@ -41,6 +41,15 @@ def test_time_between_steps_counts() -> None:
     assert found is not None and found < 215
 
 
+def test_a_rise_in_the_middle_of_a_packet_is_found() -> None:
+    """Short steps arrive many at once, and a unit has many."""
+    pace = Pace()
+    ends_ns = np.cumsum(np.where(np.arange(900) < 700, 50, 100)) * 1_000_000
+    steps = [Step(at, int(end), 0) for at, end in enumerate(ends_ns)]
+    found = [pace.add(0, 0, steps[at : at + 7]) for at in range(0, 900, 7)]
+    assert any(one is not None for one in found)
+
+
 def test_a_rank_that_left_is_not_waited_for() -> None:
     job = Job(ranks=3)
     assert job.run(200) is None

@@ -106,7 +106,7 @@ class Pace:
             self._longest_s = max(self._longest_s, period_s)
             first, last = self._left_out
             if not first <= step <= last:
-                found = self._rise.add(period_s)
+                found = self._rise.add(period_s) or found
         return found
 
 
