@@ -42,11 +42,12 @@ def test_time_between_steps_counts() -> None:
 
 
 def test_a_rise_in_the_middle_of_a_packet_is_found() -> None:
-    """Short steps arrive many at once, and a unit has many."""
+    """Short steps arrive many at once, and no unit of ten ends with a packet."""
     pace = Pace()
     ends_ns = np.cumsum(np.where(np.arange(900) < 700, 50, 100)) * 1_000_000
     steps = [Step(at, int(end), 0) for at, end in enumerate(ends_ns)]
-    found = [pace.add(0, 0, steps[at : at + 7]) for at in range(0, 900, 7)]
+    pace.add(0, 0, steps[:5])
+    found = [pace.add(0, 0, steps[at : at + 10]) for at in range(5, 900, 10)]
     assert any(one is not None for one in found)
 
 
