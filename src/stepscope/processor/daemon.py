@@ -255,7 +255,7 @@ class Processor:
             self._profiles.forget(job)
 
     def _idle(self) -> bool:
-        if self._connections:
+        if self._connections or self._profiles.busy:
             self._busy_at = time.monotonic()
         idle = time.monotonic() - self._busy_at
         return self._settings.exit_when_idle and idle > self._settings.idle_seconds
@@ -351,6 +351,7 @@ class Processor:
     def _store(self, job: str, table: str, rows: Rows) -> None:
         self._jobs.append(job, table, rows)
         self._reporting.note(job, table, rows)
+        self._profiles.note(job, table, rows)
 
     def _open_ops(self, it: OpenOps) -> None:
         """Replaces the list of outstanding operators.
@@ -434,6 +435,8 @@ class Processor:
         ]
         pids = [self._state.producers[at].hello.pid for at in reached]
         self._watcher.closely(pids, it.seconds + _AHEAD_SECONDS)
+        for job in {self._state.producers[at].hello.job for at in reached}:
+            self._profiles.asked(job, it.seconds + _AHEAD_SECONDS)
 
     def _profiled(self, it: RankProfiled) -> None:
         self._watcher.as_usual(it.pid)

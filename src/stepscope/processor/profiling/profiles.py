@@ -7,7 +7,9 @@ on the thread of `board` or in the child of `summaries`.
 from __future__ import annotations
 
 import logging
+import math
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -19,6 +21,7 @@ from stepscope.errors import StepscopeError
 from stepscope.processor.instructions import NotProfiled, RankProfiled, WriteOrder
 from stepscope.processor.profiling.archive import prune
 from stepscope.processor.profiling.board import Board, Listed, Place
+from stepscope.processor.profiling.feed import Feed
 from stepscope.processor.profiling.summaries import Summaries, Task
 from stepscope.processor.settings import Settings
 from stepscope.processor.sockets.private import trouble_of
@@ -28,6 +31,11 @@ from stepscope.wire.profiling import ProfileOrder
 
 logger = logging.getLogger(__name__)
 
+SAMPLES_SECONDS = 6.0
+"""After the reply of a rank, until py-spy has written what it sampled, and until counters and
+phases have arrived. Our choice."""
+_SLACK_SECONDS = 60.0
+"""Rows are kept for longer than needed."""
 PRUNE_SECONDS = 60.0
 """Between two looks at the traces that are kept. Our choice."""
 
@@ -61,7 +69,11 @@ class Profiles:
         self._known: dict[str, _Known] = {}
         self._board = Board(host)
         self._summaries = Summaries(self._summarized)
+        self._feed = Feed()
         self._waiting: dict[Task, Rows] = {}
+        self._replied: list[tuple[float, RankProfiled, Rows]] = []
+        """Ranks whose traces are summarized when their samples have been collected."""
+        self._folders: dict[tuple[str, int], Path] = {}
         self._pruned_at = 0.0
 
     def is_local(self, job: str) -> bool:
@@ -81,13 +93,20 @@ class Profiles:
             if known is not None:
                 places[job] = Place(known.location, poll_s)
         self._board.watch(places)
+        self._summarize()
         self._summaries.turn()
+        self._feed.forget(time.monotonic())
         self._prune()
         listed = self._board.listed()
         for one in listed:
             for order in one.new:
                 self._make_room(one.job, order)
         return listed
+
+    @property
+    def busy(self) -> bool:
+        """Whether traces wait to be summarized."""
+        return bool(self._replied) or self._summaries.busy
 
     def write(self, it: WriteOrder) -> None:
         known = self._job(it.job)
@@ -110,12 +129,8 @@ class Profiles:
             logger.warning("rank %d has not profiled: %s", it.rank, reply.trouble)
             return
         logger.info("rank %d has profiled steps %d to %d", it.rank, it.first_step, it.last_step)
-        # the window is that of the trace: its clock need not be ours
-        options = ("--first-step", str(it.first_step), "--last-step", str(it.last_step))
-        task = Task(it.job, it.rank, Path(reply.path), options)
-        self._waiting[task] = rows
-        self._summaries.add(task)
-        self._pruned_at = 0.0
+        self._feed.collect(it.job, time.monotonic() + SAMPLES_SECONDS + _SLACK_SECONDS)
+        self._replied.append((time.monotonic() + SAMPLES_SECONDS, it, rows))
 
     def missing(self, it: NotProfiled) -> None:
         """A rank should have profiled and has not."""
@@ -132,10 +147,46 @@ class Profiles:
 
     def close(self) -> None:
         self._board.close()
+        self._summarize(now_s=math.inf)
         self._summaries.close()
+
+    def asked(self, job: str, seconds: float) -> None:
+        """Ranks of a job were asked to profile, and are done within so many seconds."""
+        self._feed.collect(job, time.monotonic() + seconds + _SLACK_SECONDS)
+
+    def note(self, job: str, table: str, rows: Rows) -> None:
+        """Rows that were observed, from any thread."""
+        self._feed.note(job, table, rows)
+
+    def _summarize(self, now_s: float | None = None) -> None:
+        """Hands the traces over whose samples have been collected by now."""
+        now = time.monotonic() if now_s is None else now_s
+        due = [one for one in self._replied if one[0] <= now]
+        self._replied = [one for one in self._replied if one[0] > now]
+        for _, it, rows in due:
+            task = Task(it.job, it.rank, Path(it.reply.path), self._options(it))
+            self._waiting[task] = rows
+            self._summaries.add(task)
+            self._pruned_at = 0.0
+
+    def _options(self, it: RankProfiled) -> tuple[str, ...]:
+        """The window is that of the trace; what was observed besides lies in a folder."""
+        steps = ("--first-step", str(it.first_step), "--last-step", str(it.last_step))
+        reply = it.reply
+        try:
+            folder = Path(tempfile.mkdtemp(prefix="stepscope-"))
+            seen = self._feed.write(it.job, it.rank, reply.start_ns, reply.end_ns, folder)
+        except OSError as error:
+            logger.warning("rank %d is summarized by its trace alone: %s", it.rank, error)
+            return steps
+        self._folders[reply.window, it.rank] = folder
+        return (*steps, *seen)
 
     def _summarized(self, task: Task, rows: Rows, trouble: str | None) -> None:
         about = dict(self._waiting.pop(task))
+        folder = self._folders.pop((about["window"][0], task.rank), None)
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
         if trouble is None and not rows.get("rank"):
             trouble = "its trace has no function that is on the critical path"
         if trouble is None:
