@@ -54,6 +54,18 @@ class Running:
         })  # fmt: skip
         self.writer.flush()
 
+    def refuse(self) -> None:
+        while not self.orders():
+            time.sleep(0.01)
+        order = self.orders()[0]
+        self.writer.append("profiles", {
+            "rank": [0, 1], "host": ["h", "h"], "window": [order.window] * 2, "why": ["user"] * 2,
+            "first_step": [order.first_step] * 2, "last_step": [order.last_step] * 2,
+            "start_ns": [1, 1], "duration_ns": [None, None], "trace": [None, None],
+            "trouble": ["another profiler is active"] * 2,
+        })  # fmt: skip
+        self.writer.flush()
+
 
 def test_the_order_is_in_the_job_folder(tmp_path: Path) -> None:
     job = Running(tmp_path)
@@ -78,6 +90,20 @@ def test_it_waits_for_the_results_and_says_what_to_do_next(
     said = capsys.readouterr()
     assert said.out == f"2 of 2 ranks profiled; next: stepscope diagnose {job.folder}\n"
     assert "asked for steps" in said.err
+
+
+def test_it_does_not_wait_for_ranks_that_say_why_they_have_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = Running(tmp_path)
+    answering = threading.Thread(target=job.refuse)
+    answering.start()
+
+    assert main(["profile", str(job.folder)]) != 0
+
+    answering.join()
+    said = capsys.readouterr()
+    assert "rank 1: another profiler is active" in said.err
 
 
 def test_a_job_that_has_ended_is_not_asked(

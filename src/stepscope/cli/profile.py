@@ -69,7 +69,7 @@ def profile(
     from stepscope.store.reader import JobReader
 
     chosen = () if ranks is None else ranks_of(ranks)
-    reader = JobReader(job, wanted=("steps", "patterns"))
+    reader = JobReader(job, wanted=("steps", "patterns", "profiles"))
     progress = progress_of(reader.refresh(), time.time_ns())
     order = order_for(progress, steps, start, chosen, time.time_ns())
     reader.location.put(order_name(order.window), encode_order(order))
@@ -163,6 +163,11 @@ def _await(reader: JobReader, order: ProfileOrder, job: str, progress: Progress)
     until = time.monotonic() + ahead_seconds + order.seconds + _GRACE_SECONDS
     with terminal.count_progress("ranks with results") as advance:
         come = _come(reader, order, wanted, until, advance)
+    troubles = troubles_of(reader.refresh(), order)
+    for rank, trouble in sorted(troubles.items()):
+        exits.print_stderr(f"rank {rank}: {trouble}")
+    if come == 0 and troubles:
+        raise StoreError(f"no rank has profiled {order.window}; the reasons are above")
     if come == 0:
         raise StoreError(
             f"no results of {order.window} after {ahead_seconds + order.seconds:,.0f} s; the"
@@ -176,13 +181,26 @@ def _come(
     reader: JobReader, order: ProfileOrder, wanted: int, until: float,
     advance: Callable[[int, int], None] | None,
 ) -> int:  # fmt: skip
-    come = 0
+    come, wanted_before = 0, wanted
     while come < wanted and time.monotonic() < until:
         time.sleep(_LOOK_SECONDS)
-        come = profiled_ranks(reader.refresh(), order)
+        window = reader.refresh()
+        come = profiled_ranks(window, order)
+        wanted = min(wanted, wanted_before - len(troubles_of(window, order)))
         if advance is not None:
             advance(come, wanted)
     return come
+
+
+def troubles_of(window: Window, order: ProfileOrder) -> dict[int, str]:
+    """Why ranks have no patterns of the order's steps, by rank."""
+    table = window.table("profiles")
+    if table is None:
+        return {}
+    table = table.take(table.strings("window").equals(order.window))
+    troubles = table.strings("trouble")
+    ranks = enumerate(table.ints("rank").tolist())
+    return {rank: text for row, rank in ranks if (text := troubles[row]) is not None}
 
 
 def profiled_ranks(window: Window, order: ProfileOrder) -> int:
