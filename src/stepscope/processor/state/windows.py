@@ -68,6 +68,10 @@ class _Job:
     wanted: Why | None = None
     wanted_s: float = 0.0
     written_s: float = -WRITING_SECONDS
+    newest: dict[int, int] = field(default_factory=dict)
+    """The newest event of each rank."""
+    heard_s: float = 0.0
+    """When that changed."""
     blocked_step: int = -2
     """The step after which a blockage was noticed: each is one reason, however long it lasts."""
     asked: dict[str, _Asked] = field(default_factory=dict)
@@ -119,7 +123,7 @@ class Windows:
         for name in state.jobs():
             job, ranks = self._job(name), _ranks(state, name)
             if ranks:
-                self._notice_blockage(job, ranks, now_ns)
+                self._notice_blockage(job, ranks)
                 out += self._write(name, job, ranks, now_ns)
                 out += self._obey(state, name, job, ranks, now_ns)
             out += self._overdue(name, job, ranks)
@@ -132,14 +136,16 @@ class Windows:
         if self._automatic and job.wanted is None:
             job.wanted, job.wanted_s = why, self._clock()
 
-    def _notice_blockage(self, job: _Job, ranks: Sequence[Producer], now_ns: int) -> None:
-        trackers = [one.tracker for one in ranks]
-        average_s = max(one.average_ns for one in trackers) / 1e9
-        silent_ns = [now_ns - one.offset_ns - one.tracker.last_event_ns for one in ranks]
+    def _notice_blockage(self, job: _Job, ranks: Sequence[Producer]) -> None:
+        """Silence is measured by our own clock, as those of ranks may be set."""
+        newest = {one.rank: one.tracker.last_event_ns for one in ranks}
+        if newest != job.newest:
+            job.newest, job.heard_s = newest, self._clock()
+        average_s = max(one.tracker.average_ns for one in ranks) / 1e9
         now = job.pace.now
         if now is None or now.step == job.blocked_step:
             return
-        if min(silent_ns) / 1e9 > job.pace.patience_s(average_s):
+        if self._clock() - job.heard_s > job.pace.patience_s(average_s):
             job.blocked_step = now.step
             self._want(job, "stall" if any(one.open_ops for one in ranks) else "blockage")
 
