@@ -198,6 +198,15 @@ def test_ranks_that_do_not_reply_are_noted() -> None:
     assert [(it.rank, it.trouble) for it in hosts[1].missing] == [(2, NO_REPLY), (3, GONE)]
 
 
+def test_ranks_of_a_job_that_has_ended_are_noted_too() -> None:
+    hosts = slowed_down()
+    train(hosts, 10, 1.5)
+    for at in (0, 1):
+        hosts[0].state.disconnected(at)
+    hosts[0].wait(REPLY_SECONDS + 60)
+    assert [it.trouble for it in hosts[0].missing] == [GONE, GONE]
+
+
 def test_an_order_that_comes_too_late_is_noted() -> None:
     hosts = list(two_hosts())
     train(hosts, 60)

@@ -126,7 +126,8 @@ class Windows:
                 self._notice_blockage(job, ranks)
                 out += self._write(name, job, ranks, now_ns)
                 out += self._obey(state, name, job, ranks, now_ns)
-            out += self._overdue(name, job, ranks)
+        for name, job in self._jobs.items():  # also those whose ranks have all ended
+            out += self._overdue(name, job, _ranks(state, name))
         return out
 
     def _job(self, name: str) -> _Job:
