@@ -44,6 +44,11 @@ def test_six_percent_are_found_within_sixty_steps_at_three_percent_noise() -> No
     assert found is not None and 300 < found < 360
 
 
+def test_twice_as_long_is_found_where_little_is_known_of_the_noise() -> None:
+    found = first(slower_from(55, 2.0, steps(0.1)))
+    assert found is not None and found < 75
+
+
 def test_four_percent_are_not_worth_a_profile() -> None:
     assert first(slower_from(300, 1.04, steps(0.01))) is None
 

@@ -12,6 +12,8 @@ mean before. Where we differ:
 - Usual is the lower quartile of earlier means, which a few lucky ones do not lower.
 - Beyond the paper's 5 %, the newest mean must lie above nine tenths of all earlier means by
   `LIMIT` times their noise: a job whose step times swing does not trigger at each swing.
+- A jump beyond what a step counts for, and beyond nine tenths of all earlier units, is found where
+  little is known of the noise.
 
 Lossy: a rise after less than `LEAST_UNITS` units, below 5 %, or within the noise is not seen.
 """
@@ -77,6 +79,8 @@ def rise(units: Floats) -> Rise | None:
     level = float(np.quantile(whole[:-TEN], USUAL))
     if level <= 0:
         return None
+    if jumped := _jumped(whole / level):
+        return jumped
     tens = np.minimum(whole / level, CLIP).reshape(-1, TEN)
     means = tens.mean(axis=1)
     lasts = (tens[-1] > WINDOWS[0][1]).sum() >= PERSISTENT
@@ -84,6 +88,16 @@ def rise(units: Floats) -> Rise | None:
     single = _spread(tens.ravel(), 1) / np.sqrt(TEN)
     found = (_risen(means, single, units // TEN, least) for units, least in windows)
     return next((one for one in found if one is not None), None)
+
+
+def _jumped(units: Floats) -> Rise | None:
+    """Whether most of the newest ten units take longer than a unit counts for, and longer than nine
+    tenths of all earlier ones did: then little need be known of their noise."""
+    newest, earlier = units[-TEN:], units[:-TEN]
+    least = max(CLIP, WINDOWS[0][1] * float(np.quantile(earlier, OFTEN)))
+    if (newest > least).sum() < PERSISTENT:
+        return None
+    return Rise(float(np.median(newest) / np.median(earlier)), TEN)
 
 
 def _risen(means: Floats, noise: float, width: int, least: float) -> Rise | None:
