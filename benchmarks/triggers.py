@@ -47,11 +47,12 @@ class Case:
     kind: str
     rank: int = -1
     seed: int = 0
+    steps: int = 620
 
     def words(self) -> list[str]:
         rank = [] if self.rank < 0 else ["--rank", str(self.rank)]
         slow_from = 320 + 10 * (self.seed % 5)
-        return ["--kind", self.kind, "--slow-from", str(slow_from), "--steps", "620", *rank]
+        return ["--kind", self.kind, "--slow-from", str(slow_from), "--steps", str(self.steps), *rank]
 
 
 @dataclass(frozen=True)
