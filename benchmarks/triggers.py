@@ -52,7 +52,15 @@ class Case:
     def words(self) -> list[str]:
         rank = [] if self.rank < 0 else ["--rank", str(self.rank)]
         slow_from = 320 + 10 * (self.seed % 5)
-        return ["--kind", self.kind, "--slow-from", str(slow_from), "--steps", str(self.steps), *rank]
+        return [
+            "--kind",
+            self.kind,
+            "--slow-from",
+            str(slow_from),
+            "--steps",
+            str(self.steps),
+            *rank,
+        ]
 
 
 @dataclass(frozen=True)
