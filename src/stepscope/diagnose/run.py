@@ -253,7 +253,7 @@ class _Search:
         """
         for detector in (*registry.WASTED, *registry.PROFILED):
             for one in self._keep(self._ask(detector, Waste)):
-                same = [other for other in self.blamed if _is_same(one, other)]
+                same = [other for other in self.blamed if _is_same(self.job, one, other)]
                 more = one.function is not None and not any(other.function for other in same)
                 dropped = same if more else [one] if same else []
                 self.blamed = [other for other in self.blamed if other not in dropped]
@@ -302,9 +302,11 @@ class _Search:
         return [one for one in detector.detect(job, so_far) if isinstance(one, kind)]
 
 
-def _is_same(one: Waste, other: Finding) -> bool:
+def _is_same(job: Observed, one: Waste, other: Finding) -> bool:
     """Whether another finding is about the same loss: its cause, or a rise of unknown function."""
-    if other is one or other.method == one.method or other.ranks != one.ranks:
+    if other is one or other.method == one.method:
+        return False
+    if other.ranks != one.ranks and len(job.line.ranks) > 1:
         return False
     inferred = isinstance(other, Regression) and not other.measured and other.function is None
     return other.cause == one.cause or (inferred and one.function is not None)

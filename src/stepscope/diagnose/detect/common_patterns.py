@@ -130,10 +130,12 @@ def _function(job: Observed, some: Sequence[_Exceeds]) -> Waste:
     beta, loss = sum(one.beta for one in some), sum(one.loss for one in some)
     bits = max(first.judge.bits(function, first.beta), first.judge.bits(function, beta))
     of_host = function.kind == "python"
+    # an annotation without a place in a file, such as the loader's, names no function
+    named_in_file = of_host and bool(function.location or function.caller)
     says = f"all ranks spend {percent(beta)} of their steps in {function.frame}"
     return wasted(
         job, first.window, _cause(function), loss, bits, says, _detail(some, beta),
-        function=function.frame if of_host else None,
+        function=function.frame if named_in_file else None,
         kernels=() if of_host else tuple(one.function.name for one in some)[:KERNELS],
         values={"share": beta, "expected": first.judge.expected(function).beta.high},
     )  # fmt: skip

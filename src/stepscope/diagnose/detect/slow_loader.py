@@ -4,7 +4,8 @@ Fault: the training loop waits for its DataLoader, most often because it has no 
 loads each batch between two steps.
 Paper: none. A single rank has no peers to be compared with, and what was slow from the first step
 on has no past either. So it is judged by what it wastes: the time that the main thread spends in
-the loader, as far as the device idles, or all of it where no device was recorded.
+the loader, as far as the device idles, or all of it where no device was recorded. It must be
+clearly more than is ordinary (`account.belief`), as for several ranks (`shared-loading`).
 Cost: one sort of the kernels. Cannot see: jobs of several ranks, which are compared with one
 another; whether the loader is slow or the rest of the step is short.
 """
@@ -15,22 +16,22 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from stepscope.diagnose.account.belief import odds, unusual_bits
 from stepscope.diagnose.finding import Slowdown
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.thresholds import LEAST_SCORE
 from stepscope.trace import DATA_LOAD
 from stepscope.window import Floats, union
 
-LEAST_SHARE = 0.25
-"""Of the step time: less is common in small jobs, and nobody would act. Our choice."""
 SCORES = ((10, 0.9), (5, 0.85), (3, 0.75), (2, 0.55), (1, 0.5))
-"""Confidence from so many steps on. The first batch of an epoch takes longest, because workers
-start, so a single step is as likely to mislead. Our choice."""
+"""The highest score from so many steps on. The first batch of an epoch takes longest, because
+workers start, so a single step is as likely to mislead. Our choice."""
 
 
 class SlowLoader:
-    """Data loading that holds a quarter or more of the steps of a single rank."""
+    """Data loading that holds clearly more than is ordinary of the steps of a single rank."""
 
     name = "slow-loader"
     needs = Needs("phases")
@@ -50,7 +51,8 @@ def _found(job: Observed, loading: Floats, period: Floats) -> Iterator[Slowdown]
     share = stats.median(loading / period)
     exposed = _exposed(job)
     lost = share * exposed
-    if lost < LEAST_SHARE:
+    sure = odds(unusual_bits(lost), lost)
+    if sure < LEAST_SCORE:
         return
     first, rank, steps = job.line.warm_up, int(job.line.ranks[0]), int(loading.size)
     each = "the only recorded step" if steps == 1 else f"each of {steps} steps"
@@ -62,7 +64,7 @@ def _found(job: Observed, loading: Floats, period: Floats) -> Iterator[Slowdown]
         steps=job.line.span(first, len(job.line.steps)),
         time_ns=job.line.span_ns(first, len(job.line.steps)),
         slowdown=1 / max(1 - lost, 0.01), lost_fraction=lost, victims=0,
-        score=next(score for least, score in SCORES if steps >= least),
+        score=min(sure, next(score for least, score in SCORES if steps >= least)),
         says=f"rank {rank} spends {100 * lost:.0f} % of its steps waiting for its DataLoader",
         values={"share": share, "exposed": exposed, "steps": steps},
     )  # fmt: skip
