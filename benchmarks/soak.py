@@ -5,8 +5,8 @@
 Runs the job of `chaos_train.py` under `stepscope run` and notes every minute what the processor,
 `stepscope run` and all ranks hold: private memory (USS), threads, open files. In the end the last
 fifth of the time is compared with the third, the median of memory and the most of threads and
-files: before, everything fills, since the live diagnosis keeps half an hour of rows. Exit status 1: something grew by more than `GROWTH`, or the training's
-losses or exit status were not its own.
+files: before, everything fills, since the live diagnosis keeps half an hour of rows. Exit status 1:
+something grew by more than `GROWTH`, or the training's losses or exit status were not its own.
 """
 
 from __future__ import annotations
