@@ -117,8 +117,8 @@ PyObject* unlike_peers(PyObject*, PyObject* arguments) {
         if (values.size % 3 != 0 || peers.size % 3 != 0)
             throw std::invalid_argument("not three coordinates each");
         Room<std::int32_t> counts(values.size / 3);
-        unlike(values.data, values.size / 3, peers.data, peers.size / 3,
-               static_cast<float>(limit), counts.data());
+        unlike(values.data, values.size / 3, peers.data, peers.size / 3, static_cast<float>(limit),
+               counts.data());
         return counts.release();
     });
 }

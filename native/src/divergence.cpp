@@ -14,7 +14,8 @@ namespace {
 
 constexpr std::size_t BLOCK = 32;  // workers side by side: 16 KB of 256 points each
 
-// The largest differences between one worker and those of a block, whose values are [points, BLOCK].
+// The largest differences between one worker and those of a block, whose values are [points,
+// BLOCK].
 STEPSCOPE_WIDE void compare(const std::int16_t* one, const std::int16_t* block, std::size_t points,
                             std::int16_t* apart) {
     std::int16_t above[BLOCK] = {}, below[BLOCK] = {};
@@ -32,8 +33,8 @@ STEPSCOPE_WIDE void compare(const std::int16_t* one, const std::int16_t* block, 
 }
 
 // The workers of a block side by side; those beyond the last are copies of the last.
-void arrange(const std::int16_t* values, std::size_t workers, std::size_t points,
-             std::size_t first, std::int16_t* block) {
+void arrange(const std::int16_t* values, std::size_t workers, std::size_t points, std::size_t first,
+             std::int16_t* block) {
     for (std::size_t at = 0; at < BLOCK; ++at) {
         const std::int16_t* row = values + std::min(first + at, workers - 1) * points;
         for (std::size_t point = 0; point < points; ++point) block[point * BLOCK + at] = row[point];
@@ -53,7 +54,8 @@ std::vector<double> mean_divergences(const std::int16_t* values, std::size_t wor
             std::int16_t apart[BLOCK];
             compare(values + one * points, block.data(), points, apart);
             std::uint64_t total = 0;
-            for (std::size_t at = 0; at < count; ++at) total += static_cast<std::uint64_t>(apart[at]);
+            for (std::size_t at = 0; at < count; ++at)
+                total += static_cast<std::uint64_t>(apart[at]);
             sums[one] += total;
             if (one >= first) continue;  // within the block each pair is met twice
             for (std::size_t at = 0; at < count; ++at)

@@ -3,8 +3,8 @@
 //
 // A worker is a cumulative distribution F over fixed points of time. D(A, B) = max |F_A - F_B| does
 // not decompose, so all pairs are compared, but in 15-bit fixed point (for which even SSE2 has a
-// maximum), in blocks that stay in the cache, and each pair once. Lossy: values are rounded to 2⁻¹⁵,
-// which bounds the error of a distance.
+// maximum), in blocks that stay in the cache, and each pair once. Lossy: values are rounded to
+// 2⁻¹⁵, which bounds the error of a distance.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// Earliest starts and slacks of the passes of many pipelines: the critical path method of Kelley and
-// Walker (1959), which VenusTrace (Jiao et al., 2025) uses in its algorithm 3.
+// Earliest starts and slacks of the passes of many pipelines: the critical path method of Kelley
+// and Walker (1959), which VenusTrace (Jiao et al., 2025) uses in its algorithm 3.
 //
 // All pipelines (lanes) run the same passes in the same order, so the passes are gone through once,
 // forwards and backwards, and the lanes are next to each other in memory:
