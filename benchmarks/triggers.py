@@ -157,24 +157,37 @@ def _await_socket(path: Path) -> None:
 
 def _train(case: Case, ranks: int, store: Path, sockets: Sequence[Path]) -> int:
     """Runs the job; returns when its first slow step began."""
+    running = launch(case.name, [str(SCRIPT), *case.words()], ranks, store, sockets)
+    lines = [json.loads(line) for line in outputs(case.name, running) if line[:1] == "{"]
+    time.sleep(10)  # traces of a window at the very end are still summarized
+    return min((int(line["began_ns"]) for line in lines), default=0)
+
+
+def launch(
+    name: str, script: Sequence[str], ranks: int, store: Path, sockets: Sequence[Path]
+) -> list[subprocess.Popen[str]]:
+    """Starts a job, half of its ranks on each host."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     each = ranks // len(HOSTS)
     shared = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
               "OMP_NUM_THREADS": "1"}  # fmt: skip
-    command = [sys.executable, str(LAUNCHER), "--fork", str(each), str(SCRIPT), *case.words()]
+    command = [sys.executable, str(LAUNCHER), "--fork", str(each), *script]
     running = []
     for number, (host, path) in enumerate(zip(HOSTS, sockets, strict=True)):
         own = {"STEPSCOPE_HOST": host, "FIRST_RANK": str(number * each)}
-        env = environment({**os.environ, **shared, **own}, case.name, str(store), path)
+        env = environment({**os.environ, **shared, **own}, name, str(store), path)
         running.append(subprocess.Popen(command, env=env, text=True, stdout=subprocess.PIPE))
+    return running
+
+
+def outputs(name: str, running: Sequence[subprocess.Popen[str]]) -> list[str]:
+    """The lines that a job wrote, when it has ended well."""
     said = [process.communicate(timeout=LONGEST_SECONDS)[0] for process in running]
     if any(process.returncode for process in running):
-        raise SystemExit(f"{case.name} failed")
-    lines = [json.loads(line) for text in said for line in text.splitlines() if line[:1] == "{"]
-    time.sleep(10)  # traces of a window at the very end are still summarized
-    return min((int(line["began_ns"]) for line in lines), default=0)
+        raise SystemExit(f"{name} failed")
+    return [line for text in said for line in text.splitlines()]
 
 
 def observed(name: str, folder: Path, began_ns: int) -> Result:
