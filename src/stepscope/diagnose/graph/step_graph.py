@@ -168,8 +168,11 @@ def spread(window: Window, line: Timeline, columns: Ints) -> Ints:
 
 
 def _steps(line: Timeline, columns: Ints) -> tuple[Ints, Ints]:
-    """Start and finish of every lane; NULL if unknown."""
-    begin, lasted = line.start_ns[:, columns].ravel(), line.duration_ns[:, columns].ravel()
+    """Start and finish of every lane; NULL if unknown.
+
+    A lane lasts until the rank's next step begins: others wait for what it does between two steps.
+    """
+    begin, lasted = line.start_ns[:, columns].ravel(), line.period_ns[:, columns].ravel()
     known = (begin != NULL) & np.isfinite(lasted)
     finish = np.where(known, begin, 0) + np.where(known, lasted, 0.0).astype(np.int64)
     return np.where(known, begin, NULL), np.where(known, finish, NULL)

@@ -1,0 +1,39 @@
+"""A rank that is slow between its steps, where no phase and no step is recorded."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from stepscope.diagnose.run import diagnose
+from stepscope.window import Column, Ints, Window
+from tests.diagnose.jobs import Fault, a_job
+
+
+def test_what_a_rank_does_between_steps_costs_what_others_wait_for_it() -> None:
+    slow = Fault((1,), "data-load", start=0, ms=40.0)
+    (verdict,) = diagnose(loading_between_steps(a_job(faults=[slow], stacks=False))).verdicts
+    assert verdict.ranks == (1,)
+    assert verdict.lost_fraction == pytest.approx(40 / 132, abs=0.05)
+
+
+def loading_between_steps(window: Window) -> Window:
+    """The same job; steps begin with the forward pass, and loading is no phase."""
+    steps, phases = window.tables["steps"], window.tables["phases"]
+    loads = phases.strings("phase").equals("data-load")
+    spent = _by_step(phases.take(loads).ints("rank"), phases.take(loads).ints("step"))
+    order = np.argsort(spent)
+    at = order[np.searchsorted(spent[order], _by_step(steps.ints("rank"), steps.ints("step")))]
+    lasted = phases.take(loads).ints("duration_ns")[at]
+    begun: dict[str, Column] = {
+        "start_ns": steps.ints("start_ns") + lasted,
+        "duration_ns": steps.ints("duration_ns") - lasted,
+    }
+    later = replace(steps, columns={**steps.columns, **begun})
+    return Window(window.job, {**window.tables, "steps": later, "phases": phases.take(~loads)})
+
+
+def _by_step(rank: Ints, step: Ints) -> Ints:
+    return rank * 100_000 + step
