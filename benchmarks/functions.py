@@ -30,6 +30,8 @@ from stepscope.store.reader import JobReader
 SCRIPT = Path(__file__).with_name("functions_train.py")
 RANKS, STEPS, PROFILED = 4, 400, 20
 SINCE, FIRST = 150, 350
+HEALTHY_STEPS = 2000
+"""They are shorter, and the order takes seconds."""
 """The first slow step of jobs that are slow from the middle on, and the first profiled one."""
 NAMES = {
     "file": ("read_sample", "read_bytes", "__getitem__"),
@@ -53,7 +55,8 @@ class Case:
 
     def words(self) -> list[str]:
         rank = [] if self.rank < 0 else ["--rank", str(self.rank)]
-        return ["--kind", self.kind, "--since", str(self.since), "--steps", str(STEPS), *rank]
+        steps = STEPS if self.kind != "none" else HEALTHY_STEPS
+        return ["--kind", self.kind, "--since", str(self.since), "--steps", str(steps), *rank]
 
 
 @dataclass(frozen=True)
@@ -109,16 +112,17 @@ def run(case: Case, root: Path, keep: Path | None = None) -> Result:
     shutil.rmtree(store / case.name, ignore_errors=True)
     with processors(root, "--profile", "off") as sockets:
         running = launch(case.name, [str(SCRIPT), *case.words()], RANKS, store, sockets)
-        _order(store / case.name)
+        _order(store / case.name, case.kind != "none")
         outputs(case.name, running)
         _summarized(store / case.name)
     profiled = "patterns" in JobReader(str(store / case.name)).refresh().tables
     return judged(case, diagnosed(store / case.name), profiled)
 
 
-def _order(job: Path) -> None:
-    """Orders the window as soon as the job is known to have steps."""
-    options = ["--steps", str(PROFILED), "--start", str(FIRST), "--no-wait"]
+def _order(job: Path, first: bool) -> None:
+    """Orders the window as soon as the job is known to have steps; `first`: from a given one on."""
+    options = ["--steps", str(PROFILED), "--no-wait"]
+    options += ["--start", str(FIRST)] if first else []
     command = [sys.executable, "-m", "stepscope.cli", "profile", str(job), *options]
     until = time.monotonic() + 60
     while (done := subprocess.run(command, capture_output=True, text=True, check=False)).returncode:
@@ -128,11 +132,13 @@ def _order(job: Path) -> None:
 
 
 def _summarized(job: Path) -> None:
-    """Waits until the processors have stored what the ranks profiled."""
-    until = time.monotonic() + 20
-    while not list(job.rglob("*patterns*")) and time.monotonic() < until:
-        time.sleep(0.2)
-    time.sleep(3)
+    """Waits until the processors have stored the patterns of all ranks."""
+    until = time.monotonic() + 30
+    while time.monotonic() < until:
+        patterns = JobReader(str(job)).refresh().tables.get("patterns")
+        if patterns is not None and len(set(patterns.ints("rank").tolist())) == RANKS:
+            return
+        time.sleep(1)
 
 
 def diagnosed(job: Path) -> list[dict[str, Any]]:

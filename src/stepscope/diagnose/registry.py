@@ -16,6 +16,7 @@ from stepscope.diagnose.detect.behaviour import BehaviourPatterns
 from stepscope.diagnose.detect.common_patterns import CommonPatterns
 from stepscope.diagnose.detect.desync import Desync
 from stepscope.diagnose.detect.gc_turns import GcTurns
+from stepscope.diagnose.detect.gil_holder import GilHolder
 from stepscope.diagnose.detect.hang import Hang
 from stepscope.diagnose.detect.imbalance import StageImbalance, UnequalWork
 from stepscope.diagnose.detect.lasting_ranks import LastingRanks
@@ -87,7 +88,7 @@ EVERYONE: tuple[Detector, ...] = (
     GcTurns(),
 )
 WASTED: tuple[Detector, ...] = (SharedLoading(), UserCode())
-PROFILED: tuple[Detector, ...] = (CommonPatterns(),)
+PROFILED: tuple[Detector, ...] = (CommonPatterns(), GilHolder())
 """The same by profiled steps, which need not be recorded as steps."""
 
 DETECTORS: tuple[Detector, ...] = (

@@ -26,6 +26,7 @@ from stepscope.diagnose.decide.join import joined
 from stepscope.diagnose.decide.ledger import ledger
 from stepscope.diagnose.decide.loss import with_loss
 from stepscope.diagnose.decide.on_path import with_path
+from stepscope.diagnose.decide.same_loss import is_same, with_function
 from stepscope.diagnose.decide.slow_ranks import judge
 from stepscope.diagnose.decide.starved import with_measured_loss
 from stepscope.diagnose.decide.symptoms import with_symptoms
@@ -253,11 +254,14 @@ class _Search:
         """
         for detector in (*registry.WASTED, *registry.PROFILED):
             for one in self._keep(self._ask(detector, Waste)):
-                same = [other for other in self.blamed if _is_same(self.job, one, other)]
+                same = [other for other in self.blamed if is_same(self.job, one, other)]
                 more = one.function is not None and not any(other.function for other in same)
                 dropped = same if more else [one] if same else []
                 self.blamed = [other for other in self.blamed if other not in dropped]
                 self.let_go += [rules.same_cause(other) for other in dropped]
+                if more and dropped:
+                    self.blamed = [with_function(one, dropped) if other is one else other
+                                   for other in self.blamed]  # fmt: skip
 
     def _everyone(self, lost_ns: Floats, beside: Sequence[Finding]) -> None:
         """What all ranks share: a rise of the step times, else what other detectors find."""
@@ -300,16 +304,6 @@ class _Search:
         as_recorded = (*registry.STRUCTURE, *registry.WASTED, *registry.PROFILED)
         job = job or (self.recorded if detector in as_recorded else self.job)
         return [one for one in detector.detect(job, so_far) if isinstance(one, kind)]
-
-
-def _is_same(job: Observed, one: Waste, other: Finding) -> bool:
-    """Whether another finding is about the same loss: its cause, or a rise of unknown function."""
-    if other is one or other.method == one.method:
-        return False
-    if other.ranks != one.ranks and len(job.line.ranks) > 1:
-        return False
-    inferred = isinstance(other, Regression) and not other.measured and other.function is None
-    return other.cause == one.cause or (inferred and one.function is not None)
 
 
 def _suspects(found: Sequence[Slowdown]) -> list[Suspect]:

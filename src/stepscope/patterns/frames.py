@@ -32,6 +32,7 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _INSTANCE = re.compile(r"^(nn\.Module: .+)_\d+$", re.S)
 _BUILTIN = "<built-in"
 _LOADER_FILE = "torch/utils/data/dataloader.py"
+_LOADER_NEXT = "__next__"
 _LOADER_FUNCTION = "_try_get_data"
 
 
@@ -61,6 +62,11 @@ class Frame:
     def is_builtin(self) -> bool:
         """Whether it is a function in C."""
         return self.function.startswith(_BUILTIN)
+
+    @property
+    def loads(self) -> bool:
+        """Whether below it the next batch is loaded, or waited for."""
+        return self.function == _LOADER_NEXT and self.file.endswith(_LOADER_FILE)
 
     @property
     def waits_for_loader(self) -> bool:

@@ -33,12 +33,14 @@ class Pattern:
     location: str | None = None
     caller: str | None = None
     thread: str | None = None
+    phase: str | None = None
     resource: str | None = None
     calls: int | None = None
 
     @property
     def size_bytes(self) -> int:
-        texts = (self.function, self.kind, self.location, self.caller, self.thread, self.resource)
+        texts = (self.function, self.kind, self.location, self.caller, self.thread,
+                 self.phase, self.resource)  # fmt: skip
         return _NUMBERS_BYTES + sum(len(text.encode()) for text in texts if text)
 
 

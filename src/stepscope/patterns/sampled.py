@@ -2,8 +2,11 @@
 
 A sampled function's beta is the share of the window in which its thread was seen in it: for the
 training thread in any state, as it is on the critical path then; for other threads only while they
-were active, as a thread that waits delays nobody by itself. Its mu is the share of its samples in
-which the thread was active. Functions in C are not seen: their time is that of their caller.
+were active, as a thread that waits delays nobody by itself. Where that is unknown, loader workers
+count in any state: the function shows whether they wait.
+Its mu is the share of its samples in which the thread was active. Functions in C are not seen:
+their time is that of their caller. When somebody held the GIL is not known, only for how long while
+it was sampled, so that share of the sampled time is taken for the window's.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ INSTANT_NS = 10_000_000
 the system whether a thread is active."""
 MOST_INSTANTS = 1_000_000
 """Limit for rows that claim to last for months."""
-_PIN_MEMORY = "_pin_memory_loop"
+_PIN_MEMORY, _GIL, _WORKER = "_pin_memory_loop", "GIL: ", "loader worker"
 _CPU = "cpu"
 
 
@@ -98,10 +101,23 @@ def _weights(stacks: Table, span: Span) -> Floats:
     end = start + np.maximum(length, 0)
     inside: Ints = np.minimum(end, span.end_ns) - np.maximum(start, span.start_ns)
     if (length > 0).any():
-        return np.maximum(inside, 0) / 1
+        threads = stacks.strings("thread")
+        held = threads.equals(*(name for name in threads.values if name.startswith(_GIL)))
+        return np.where(held, _held(start, length, held, span), np.maximum(inside, 0) / 1)
     within: Mask = (start >= span.start_ns) & (start < span.end_ns)
     moments = np.unique(start[within]).size
     return np.where(within, span.length_ns, 0) / max(moments, 1)
+
+
+def _held(start: Ints, length: Ints, held: Mask, span: Span) -> Floats:
+    """How much of the window each row held the GIL, if it was always held as often as on average.
+
+    Sampling lasts from its first row to the end of the window at least.
+    """
+    if not held.any():
+        return np.zeros(length.size)
+    lasted = max(span.end_ns - int(start[held].min()), int(length[held].sum()), 1)
+    return np.asarray(length * (span.length_ns / lasted))
 
 
 def _flags(stacks: Table, name: str) -> Ints:
@@ -155,15 +171,16 @@ def _count(
 def _pattern(place: _Place, seen: _Seen, span: Span) -> Pattern | None:
     """None if nothing is known of it: whether another thread was active."""
     known = seen.weight - seen.unknown
-    if place.thread is not None and known <= 0:
+    loads = place.thread is not None and place.thread.startswith(_WORKER)
+    if place.thread is not None and known <= 0 and not loads:
         return None
-    weight = seen.weight if place.thread is None else seen.active
+    weight = seen.weight if place.thread is None or known <= 0 else seen.active
     mu = seen.active / known if known > 0 else None
     return Pattern(
         place.function, PYTHON, min(weight / max(span.length_ns, 1), 1.0), mu,
         None if mu is None else float(np.sqrt(mu * (1 - mu))),
         Frame(place.function, place.file, seen.lines.most_common(1)[0][0]).location,
-        _caller(place, seen), place.thread, None if mu is None else _CPU, None,
+        _caller(place, seen), place.thread, None, None if mu is None else _CPU, None,
     )  # fmt: skip
 
 

@@ -61,13 +61,15 @@ class Functions:
     caller: Ints
     """The place in `frames` of its caller; -1 if there is none."""
     calls: Ints
+    loads: Mask
+    """Whether it was called to load the next batch."""
 
 
 def named_functions(table: Table) -> tuple[Nested, Functions, Ints]:
     """The nested calls of Python functions, the functions, and which of them each stack is.
 
-    Stacks of the same function and the same caller in the user's code are one function: what
-    differs are frames of libraries between the two.
+    Stacks of the same function and the same caller in the user's code are one function, if both or
+    none load data: what differs are frames of libraries between the two.
     """
     frames, codes = _frames(table)
     calls = nested(table, codes)
@@ -76,12 +78,14 @@ def named_functions(table: Table) -> tuple[Nested, Functions, Ints]:
     own = _mask(frame.is_own for frame in frames)
     caller = nearest(calls.parent, own[calls.name], above)
     at, by = calls.name[counts_for], np.where(caller >= 0, calls.name[caller], -1)
-    of = numbered(at, by)
+    loader = _mask(frame.loads or frame.waits_for_loader for frame in frames)[calls.name]
+    loads: Mask = nearest(calls.parent, loader, counts_for) >= 0
+    of = numbered(at, by, loads.astype(np.int64))
     first = np.zeros(int(of.max(initial=-1)) + 1, np.int64)
     first[of] = np.arange(of.size)
     itself = counts_for == np.arange(of.size)
     number = np.bincount(of, np.where(itself, calls.calls, 0), first.size).astype(np.int64)
-    return calls, Functions(frames, at[first], by[first], number), of
+    return calls, Functions(frames, at[first], by[first], number, loads[first]), of
 
 
 def _frames(table: Table) -> tuple[tuple[Frame, ...], Ints]:

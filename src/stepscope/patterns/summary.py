@@ -30,6 +30,7 @@ from stepscope.patterns.rows import (
 )
 from stepscope.patterns.stacks import Functions, function_name, named_functions, nested
 from stepscope.patterns.use import Series, Use, critical_use, own_use
+from stepscope.trace import DATA_LOAD
 from stepscope.window import Floats, Ints, Strings, Table
 
 COMMUNICATES = ("c10d::", "gloo:", "nccl:", "rccl:", "mpi:", "ucc:", "record_param_comms")
@@ -226,12 +227,14 @@ def _pattern(
     callers: _Callers,
 ) -> Pattern:  # fmt: skip
     kind, name = numbers.kind[number], numbers.name[number]
-    location, caller = None, callers.of(number)
+    location, caller, phase = None, callers.of(number), None
     if kind == PYTHON and lanes.functions is not None:
-        location, caller = _place(lanes.functions, number - lanes.first_function)
+        at = number - lanes.first_function
+        location, caller = _place(lanes.functions, at)
+        phase = DATA_LOAD if lanes.functions.loads[at] else None
     resource, mu, sigma = _use_of(number, kind, name, measured)
     return Pattern(
-        name, kind, beta, mu, sigma, location, caller, None, resource, numbers.calls[number]
+        name, kind, beta, mu, sigma, location, caller, None, phase, resource, numbers.calls[number]
     )
 
 

@@ -91,7 +91,7 @@ TABLES: Mapping[str, TableSpec] = {
             "window_start_ns:int64 window_ns:int64 function:str kind:str beta:double mu:double "
             "sigma:double",
             time="window_start_ns",
-            optional="location:str caller:str thread:str resource:str calls:int64 "
+            optional="location:str caller:str thread:str phase:str resource:str calls:int64 "
             "first_step:int64 last_step:int64",
         ),
         _spec(

@@ -126,7 +126,7 @@ def in_turns(job: Observed, windows: Sequence[Patterns]) -> Iterator[Waste]:
     """Garbage that ranks collect at different times: each pause of one holds up all."""
     losses, function = [], ""
     for window in windows:
-        at = np.array([one.collects for one in window.functions], np.bool_)
+        at = np.array([one.collects and one.trains for one in window.functions], np.bool_)
         spent = np.nansum(window.beta[at], axis=0) if at.any() else np.zeros(1)
         losses.append(float(spent.sum()) if (spent > 0).sum() > 1 else 0.0)
         function = next((one.frame for one in window.functions if one.collects), function)

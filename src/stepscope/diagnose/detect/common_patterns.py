@@ -30,8 +30,10 @@ from stepscope.diagnose.finding import Cause, Waste
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.views.patterns import Function, Patterns
+from stepscope.diagnose.views.patterns import PINS, Function, Patterns
+from stepscope.diagnose.views.threads import busiest_worker
 from stepscope.diagnose.words.numbers import percent
+from stepscope.diagnose.words.summary import short_frame
 from stepscope.window import Floats, Ints
 
 MOST_RANKS = 0.75
@@ -90,7 +92,9 @@ def _exceeding(job: Observed, windows: Sequence[Patterns]) -> list[_Exceeds]:
         beta = float(np.median([*(value for _, _, value in some), *absent]))
         judge = Judge(window, job.expected)
         high = judge.expected(window.functions[at]).beta.high
-        if beta > high and not window.functions[at].waits:
+        function = window.functions[at]
+        beside = not function.trains and function.thread != PINS
+        if beta > high and not function.waits and not beside:
             found.append(_Exceeds(window, at, beta, beta - high, judge))
     return sorted(found, key=lambda one: -one.loss)
 
@@ -132,10 +136,15 @@ def _function(job: Observed, some: Sequence[_Exceeds]) -> Waste:
     of_host = function.kind == "python"
     # an annotation without a place in a file, such as the loader's, names no function
     named_in_file = of_host and bool(function.location or function.caller)
-    says = f"all ranks spend {percent(beta)} of their steps in {function.frame}"
+    frame, does, detail = function.in_users_code, "in", _detail(some, beta)
+    if function.loads and (worker := busiest_worker(first.window)):
+        (working, share), does = worker, "waiting for loader workers, which are in"
+        frame, named_in_file = working.in_users_code, True
+        detail += f"; the workers spend {percent(share)} of their time in {frame}"
+    says = f"all ranks spend {percent(beta)} of their steps {does} {short_frame(frame)}"
     return wasted(
-        job, first.window, _cause(function), loss, bits, says, _detail(some, beta),
-        function=function.frame if named_in_file else None,
+        job, first.window, _cause(function), loss, bits, says, detail,
+        function=frame if named_in_file else None,
         kernels=() if of_host else tuple(one.function.name for one in some)[:KERNELS],
         values={"share": beta, "expected": first.judge.expected(function).beta.high},
     )  # fmt: skip

@@ -72,7 +72,8 @@ def odd_functions(patterns: Patterns, groups: Sequence[Ints], windows: int = 1) 
         groups: rows of ranks with the same role.
         windows: how many are looked at, for the number of comparisons.
     """
-    work = np.array([at for at, one in enumerate(patterns.functions) if not one.waits], np.int64)
+    work = np.array([at for at, one in enumerate(patterns.functions)
+                     if one.trains and not one.waits], np.int64)  # fmt: skip
     found: list[Odd] = []
     if not work.size:
         return found
@@ -96,11 +97,27 @@ def _among(patterns: Patterns, work: Ints, rows: Ints, windows: int) -> list[Odd
     whole = own - medians_of_others(own[None])[0]
     excess = beta - usual
     odd = (z > needed) & (excess >= LEAST_EXCESS) & (whole >= AS_A_WHOLE * excess)
+    odd &= _of_callers(patterns, work, rows) >= AS_A_WHOLE * excess
     return [
         Odd(int(rows[at]), int(work[one]), float(beta[one, at]), float(usual[one, at]),
             float(z[one, at]), needed, float(whole[at]))
         for one, at in np.argwhere(odd)
     ]  # fmt: skip
+
+
+def _of_callers(patterns: Patterns, work: Ints, rows: Ints) -> Floats:
+    """By `[function, rank]`, the excess of all that the same line of the user's code calls.
+
+    A profiler may see `open` on one rank where it sees what `open` calls on another.
+    """
+    where = [(one.caller, one.kind) if one.caller and one.kind == "python" else (str(at), "")
+             for at, one in ((at, patterns.functions[at]) for at in work.tolist())]  # fmt: skip
+    places = {place: number for number, place in enumerate(dict.fromkeys(where))}
+    of = np.array([places[place] for place in where], np.int64)
+    together = np.zeros((len(places), rows.size))
+    np.add.at(together, of, patterns.beta[np.ix_(work, rows)])
+    excess: Floats = (together - medians_of_others(together))[of]
+    return excess
 
 
 def medians_of_others(values: Floats) -> Floats:

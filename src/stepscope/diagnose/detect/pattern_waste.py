@@ -22,8 +22,9 @@ def wasted(
     job: Observed, window: Patterns, cause: Cause, loss: float, bits: float, says: str,
     detail: str, function: str | None = None, kernels: tuple[str, ...] = (),
     values: dict[str, Value] | None = None, devices: tuple[Device, ...] = (),
+    ranks: tuple[int, ...] = (), method: str = METHOD,
 ) -> Waste:  # fmt: skip
-    """A finding about all ranks, in the steps in which it was as in the window."""
+    """A finding about all ranks, or some, in the steps in which it was as in the window."""
     sure, line, first = odds(bits, loss), job.line, since(job, window)
     steps, time_ns, step_ns = window.steps, window.time_ns, window.step_ns or 0.0
     if first is not None:
@@ -34,9 +35,11 @@ def wasted(
         "likely", sure >= LEAST_SCORE, sure, LEAST_SCORE, f"{bits:.1f} bits of evidence"
     )
     return Waste(
-        METHOD, cause, detail, function=function, kernels=kernels, devices=devices, steps=steps,
+        method, cause, detail, ranks, function=function, kernels=kernels, devices=devices,
+        steps=steps,
         time_ns=time_ns, slowdown=1 / max(1 - loss, 0.01), lost_ns=loss * step_ns,
-        lost_fraction=loss, score=sure, victims=0, says=says,
+        lost_fraction=loss, score=sure, says=says,
+        victims=len(line.ranks) - len(ranks) if ranks else 0,
         values={"bits": bits, "lost_fraction": loss, **(values or {})}, decisions=(likely,),
     )  # fmt: skip
 

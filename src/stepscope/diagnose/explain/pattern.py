@@ -60,7 +60,7 @@ def _in_window(job: Observed, suspect: Suspect, window: Patterns, peers: Ints) -
         return None
     own = window.beta[:, suspect.row]
     usual: Floats = np.median(window.beta[:, peers], axis=1)
-    works: Mask = np.array([not one.waits for one in window.functions], np.bool_)
+    works: Mask = np.array([one.trains and not one.waits for one in window.functions], np.bool_)
     excess = np.where(works, own - usual, -np.inf)
     most = int(np.argmax(excess))
     share = suspect.excess_ns / max(job.line.typical_ns, 1.0)
@@ -78,7 +78,7 @@ def _in_window(job: Observed, suspect: Suspect, window: Patterns, peers: Ints) -
     )  # fmt: skip
     cause, strength = _cause(job, suspect, window, most, group)
     if kind == "python":
-        name = window.functions[most].frame
+        name = window.functions[most].in_users_code
         proven = cause in ("gc", "jit_compile")
         return Explained(cause, strength, (shown,), gained / share, function=name, proven=proven)
     order = [int(at) for at in np.argsort(-excess) if alike[at] and excess[at] > 0]

@@ -9,7 +9,7 @@ and what they wait for are summed before that.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -18,6 +18,7 @@ from stepscope.diagnose.finding import Span
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.views.stacks import LOADER, collects, compiles, waits
 from stepscope.diagnose.views.timeline import Timeline
+from stepscope.trace import DATA_LOAD
 from stepscope.window import NULL, Floats, Ints, Mask, Strings, Table, Window, numbered
 
 KINDS = ("kernel", "copy", "collective", "operator", "python")
@@ -29,8 +30,13 @@ ENGINE = ("_engine_run_backward", "run_backward")
 """The main thread stands here while autograd's threads work, and while they wait for others."""
 COMMUNICATES = ("c10d::", "gloo:", "nccl:", "record_param_comms", "Synchronize", "WaitEvent")
 """Parts of the names of operators that communicate, or wait for a device."""
-LOADS = ("pin memory", "loader worker")
+PINS = "pin memory"
+LOADS = (PINS, "loader worker")
 """Beginnings of the names of threads and processes that load data."""
+GIL, MAIN = "GIL: ", "MainThread"
+"""Instead of a thread: it held the GIL (`GIL: MainThread`)."""
+TORCHS_IN_C = ("torch", "Tensor", "Parameter", "pybind11", "autograd", "linear", "Generator")
+"""Parts of the names of PyTorch's functions in C, whose module Python does not tell."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +53,25 @@ class Function:
     """Empty: the training thread."""
     resource: str = ""
     """What `mu` and `sigma` are shares of."""
+    phase: str = ""
+    """`data-load`, if it was called to load the next batch; empty otherwise, or unknown."""
+
+    @property
+    def trains(self) -> bool:
+        """Whether the training thread runs it: what others do is beside the critical path."""
+        return not self.thread
+
+    @property
+    def in_users_code(self) -> str:
+        """The function of the user that a person would look at, as call stacks have it.
+
+        A function in C (reads a file, sorts) has no line, so its caller is what to look at.
+        """
+        theirs = any(word in self.name for word in TORCHS_IN_C)
+        if self.kind != "python" or self.location or theirs:
+            return self.frame
+        where, _, name = self.caller.rpartition(" ")
+        return f"{name} ({where})" if where else self.frame
 
     @property
     def frame(self) -> str:
@@ -65,6 +90,8 @@ class Function:
     @property
     def loads(self) -> bool:
         """Whether it is part of data loading."""
+        if self.phase == DATA_LOAD:
+            return True
         where = (self.name, self.location, self.caller)
         return self.thread.startswith(LOADS) or any(LOADER in one.lower() for one in where)
 
@@ -90,7 +117,7 @@ class Patterns:
     calls: Floats
     """`[function, rank]`, how often it was called; NaN where unknown."""
     own: Floats
-    """By rank, the share of the window in which it works itself."""
+    """By rank, the share of the window in which its training thread works itself."""
     waiting: Floats
     """By rank, the share in which it waits for other ranks or its device."""
     steps: Span | None
@@ -157,7 +184,8 @@ def _patterns(table: Table, row: Ints, ranks: int) -> Patterns:
     cells, cell = len(first) * ranks, number * ranks + row
     beta = stats.sums(cell, table.floats("beta"), cells).reshape(len(first), ranks)
     waits_for = np.array([one.waits for one in names], np.bool_)
-    own, waiting = (beta[~waits_for].sum(axis=0), beta[waits_for].sum(axis=0))
+    trains = np.array([not one.thread for one in names], np.bool_)
+    own, waiting = (beta[trains & ~waits_for].sum(axis=0), beta[trains & waits_for].sum(axis=0))
     profiled: Mask = np.bincount(row, minlength=ranks) > 0
     kept = np.flatnonzero((beta >= LEAST_BETA).any(axis=1))
     place = np.full(len(first), -1)
@@ -174,7 +202,7 @@ def _patterns(table: Table, row: Ints, ranks: int) -> Patterns:
     )  # fmt: skip
 
 
-KEYS = ("kind", "function", "location", "thread")
+KEYS = ("kind", "function", "location", "thread", "phase")
 
 
 def _functions(table: Table) -> tuple[Ints, Ints]:
@@ -186,7 +214,7 @@ def _functions(table: Table) -> tuple[Ints, Ints]:
 
 def _function(table: Table, at: int) -> Function:
     words = (_word(table, name, at) for name in ("function", "kind", "location", "caller",
-                                                 "thread", "resource"))  # fmt: skip
+                                                 "thread", "resource", "phase"))  # fmt: skip
     return Function(*words)
 
 
@@ -211,7 +239,7 @@ def _with_caller(
     for at in kept.tolist():
         one, most = names[at], int(np.argmax(spent[at])) if size else 0
         caller = callers.values[most] if size and spent[at, most] > 0 else ""
-        yield Function(one.name, one.kind, one.location, caller, one.thread, one.resource)
+        yield replace(one, caller=caller)
 
 
 def _spread(table: Table, name: str, at: Ints, chosen: Mask, shape: tuple[int, ...]) -> Floats:

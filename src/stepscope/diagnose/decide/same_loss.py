@@ -1,0 +1,36 @@
+"""Findings of several methods about the same loss of all ranks: one verdict, with what each knows.
+
+Phases and steps show how much is lost and since when; stacks and profiled steps show the function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from stepscope.diagnose.finding import Finding, Regression, Slowdown, Waste
+from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.words.summary import short_frame
+
+
+def is_same(job: Observed, one: Waste, other: Finding) -> bool:
+    """Whether another finding is about the same loss: its cause, or a rise of unknown function."""
+    if other is one or other.method == one.method:
+        return False
+    if other.ranks != one.ranks and len(job.line.ranks) > 1:
+        return False
+    inferred = isinstance(other, Regression) and not other.measured and other.function is None
+    return other.cause == one.cause or (inferred and one.function is not None)
+
+
+def with_function(one: Waste, same: Sequence[Finding]) -> Finding:
+    """The finding that names a function, or one that knows of a larger loss, with that function."""
+    largest = max(same, key=lambda other: other.lost_fraction or 0.0)
+    smaller = (largest.lost_fraction or 0.0) <= (one.lost_fraction or 0.0)
+    if smaller or not isinstance(largest, (Slowdown, Waste)) or not largest.says:
+        return one
+    where = short_frame(one.function or "")
+    return replace(
+        largest, function=one.function, says=f"{largest.says}, in {where}",
+        detail=f"{largest.detail}; {one.method}: {one.detail}",
+    )  # fmt: skip
