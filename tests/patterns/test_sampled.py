@@ -132,3 +132,21 @@ def test_no_rows_crash_it(rows: list[tuple[str, int, int, str, int]]) -> None:
         assert 0 <= pattern.beta <= 1
         assert pattern.mu is None or 0 <= pattern.mu <= 1
     assert training_use(table).use.size <= 1_000_000 + len(rows)
+
+
+def test_loader_workers_of_unknown_state_count_by_what_they_do() -> None:
+    rows = stacks(("loader worker 0", 0, 6, "decode (images.py:8)", UNKNOWN),
+                  ("loader worker 0", 6, 4, "select (selectors.py:4)", UNKNOWN))  # fmt: skip
+    some = found(rows, 10)
+    assert some["decode"].beta == pytest.approx(0.6)
+    assert some["select"].beta == pytest.approx(0.4)
+    assert some["decode"].mu is None
+
+
+def test_who_held_the_gil_counts_as_part_of_the_sampled_time() -> None:
+    """Sampled from 20 s before the window on; when it was held is not known."""
+    rows = stacks(("GIL: Thread-1 (spin)", -20, 12, "spin (x.py:1)", 1),
+                  ("GIL: MainThread", -8, 3, MAIN, 1))  # fmt: skip
+    some = found(rows, 4)
+    assert some["spin"].beta == pytest.approx(12 / 24)
+    assert some["main"].beta == pytest.approx(3 / 24)

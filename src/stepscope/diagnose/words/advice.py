@@ -77,6 +77,10 @@ BESIDE_TRAINING = (
     "worker of the DataLoader; if it waits for the device (`.item()`, `synchronize`), log such "
     "numbers every hundred steps"
 )
+HOLDS_GIL = (
+    "move what {function} computes from its thread to a process of its own, or to code that "
+    "releases the GIL; each time the training thread needs the GIL, it waits for it"
+)
 EXPOSED = (
     "the gradient reduction no longer overlaps the backward pass: compare overlap settings, bucket "
     "sizes and streams (`overlap_grad_reduce`, `bucket_cap_mb`, `CUDA_DEVICE_MAX_CONNECTIONS`) "
@@ -178,6 +182,8 @@ def _of_rise(finding: Regression) -> str:
 def _of_waste(finding: Waste) -> str:
     if finding.cause == "contention":
         return OTHER_GPU_PROCESSES
+    if finding.cause == "host":
+        return HOLDS_GIL
     if finding.cause == "load_imbalance":
         return STAGE if finding.ranks else UNEVEN
     return BESIDE_TRAINING if finding.cause == "code" else SLOW[finding.cause]
