@@ -129,6 +129,36 @@ def test_garbage_and_a_killed_processor_do_not_stop_an_order(
     assert {(r.first_ordinal, r.last_ordinal) for r in requests} == {(60, 79)}
 
 
+def profiled(rank: Rank, host: Daemon, store: Path) -> None:
+    """A window by hand that this rank has just written; the others of its host are silent."""
+    rank.train(30)
+    control = store / "job" / "control"
+    control.mkdir(parents=True, exist_ok=True)
+    order = ProfileOrder("w", 60, 79, (rank.producer.rank,), 20.0, "user", time.time_ns())
+    (store / "job" / order_name("w")).write_bytes(encode_order(order))
+    request = rank.asked()
+    write(Path(request.path), trace(gpu_events(), rank=rank.producer.rank))
+    rank.reply(request)
+
+
+def test_a_processor_that_is_stopped_summarizes_what_waits(
+    hosts: list[Daemon], tmp_path: Path
+) -> None:
+    rank = Rank(hosts[0], tmp_path, 0, "host-0")
+    profiled(rank, hosts[0], tmp_path)
+    assert hosts[0].terminate() == 0
+    assert set(ints(tmp_path / "job", "patterns", "rank")) == {0}
+    assert strings(tmp_path / "job", "profiles", "trouble") == [None]
+
+
+def test_the_end_of_a_job_does_not_wait_for_samples(hosts: list[Daemon], tmp_path: Path) -> None:
+    rank = Rank(hosts[0], tmp_path, 0, "host-0")
+    profiled(rank, hosts[0], tmp_path)
+    wait_for(lambda: bool(hosts[0].log_of("has profiled steps")), "reply")
+    assert hosts[0].flush("job", finish=True)["trouble"] is None
+    assert set(ints(tmp_path / "job", "patterns", "rank")) == {0}
+
+
 def test_a_store_that_is_gone_stops_nothing_else(hosts: list[Daemon], tmp_path: Path) -> None:
     blocked = tmp_path / "store"
     blocked.write_text("a file where the store should be")
