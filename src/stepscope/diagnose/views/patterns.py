@@ -2,8 +2,8 @@
 
 A function is a name, a kind, and where it is defined; calls from several places are added up. A
 rank with any pattern in a window was profiled, so a function of which it has none took it no time.
-Lossy: functions below one percent of the window on all ranks are left out; what ranks do themselves
-and what they wait for are summed before that.
+Lossy: stepscope's own functions are left out, and those below one percent of the window on all
+ranks; what ranks do themselves and what they wait for are summed before that.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from stepscope.diagnose.finding import Span
 from stepscope.diagnose.numeric import stats
-from stepscope.diagnose.views.stacks import LOADER, collects, compiles, waits
+from stepscope.diagnose.views.stacks import LOADER, collects, compiles, is_ours, waits
 from stepscope.diagnose.views.timeline import Timeline
 from stepscope.window import NULL, Floats, Ints, Mask, Strings, Table, Window, numbered
 
@@ -159,7 +159,8 @@ def _patterns(table: Table, row: Ints, ranks: int) -> Patterns:
     waits_for = np.array([one.waits for one in names], np.bool_)
     own, waiting = (beta[~waits_for].sum(axis=0), beta[waits_for].sum(axis=0))
     profiled: Mask = np.bincount(row, minlength=ranks) > 0
-    kept = np.flatnonzero((beta >= LEAST_BETA).any(axis=1))
+    ours = np.array([is_ours(one.location) for one in names], np.bool_)
+    kept = np.flatnonzero((beta >= LEAST_BETA).any(axis=1) & ~ours)
     place = np.full(len(first), -1)
     place[kept] = np.arange(len(kept))
     at, chosen = place[number] * ranks + row, place[number] >= 0
