@@ -96,20 +96,13 @@ class Patterns:
     steps: Span | None
     """First and last step, where they are known."""
     time_ns: Span
-    length_ns: float
-    """The median length of the window."""
+    step_ns: float | None
+    """The median length of a step of the window, where its steps are known."""
 
     @cached_property
     def rows(self) -> Ints:
         """The rows of the ranks that were profiled."""
         return np.flatnonzero(np.isfinite(self.own))
-
-    @property
-    def step_ns(self) -> float | None:
-        """How long a step of the window takes, where its steps are known."""
-        if self.steps is None:
-            return None
-        return self.length_ns / (self.steps[1] - self.steps[0] + 1)
 
     def at(self, *kinds: str) -> Ints:
         """The functions of some kinds, as rows of the grid."""
@@ -136,12 +129,15 @@ def read_patterns(window: Window, line: Timeline) -> tuple[Patterns, ...]:
 
 
 def _window_of(table: Table, row: Ints) -> Ints:
-    """The number of each row's window: by its steps, or else the rank's first, second, ... one."""
+    """The number of each row's window: by its first step, else the rank's first, second, ... one.
+
+    Not by its last step: ranks that make more calls record fewer steps.
+    """
     start = table.ints("window_start_ns")
     if table.has("first_step", "last_step"):
         first = table.ints("first_step")
         if (first != NULL).all():
-            return numbered(first, table.ints("last_step"))
+            return numbered(first)
     pair = numbered(row, start)
     _, begins = np.unique(pair, return_index=True)
     of_row = row[begins]
@@ -171,7 +167,7 @@ def _patterns(table: Table, row: Ints, ranks: int) -> Patterns:
         tuple(_with_caller(table, number, names, kept)), beta, mu, sigma,
         _calls(table, at, chosen, beta.shape),
         np.where(profiled, own, np.nan), np.where(profiled, waiting, np.nan), _steps(table),
-        (int(begin.min()), int((begin + lasted).max())), stats.median(lasted.astype(np.float64)),
+        (int(begin.min()), int((begin + lasted).max())), _step_ns(table),
     )  # fmt: skip
 
 
@@ -246,3 +242,11 @@ def _steps(table: Table) -> Span | None:
     first, last = table.ints("first_step"), table.ints("last_step")
     known = (first != NULL) & (last >= first)
     return (int(first[known].min()), int(last[known].max())) if known.any() else None
+
+
+def _step_ns(table: Table) -> float | None:
+    if _steps(table) is None:
+        return None
+    first, last = table.ints("first_step"), table.ints("last_step")
+    known = (first != NULL) & (last >= first)
+    return stats.median(table.ints("window_ns")[known] / (last - first + 1)[known])

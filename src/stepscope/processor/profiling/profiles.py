@@ -149,6 +149,8 @@ class Profiles:
             logger.warning("rank %d has not profiled: %s", it.rank, reply.trouble)
             return
         logger.info("rank %d has profiled steps %d to %d", it.rank, it.first_step, it.last_step)
+        if reply.note is not None:
+            logger.warning("rank %d, window %s: %s", it.rank, reply.window, reply.note)
         self._feed.collect(it.job, time.monotonic() + SAMPLES_SECONDS + _SLACK_SECONDS)
         self._replied.append((time.monotonic() + SAMPLES_SECONDS, it, rows))
 
