@@ -2,8 +2,9 @@
 
 torch's tracer keeps about 16 bytes for each call, and when it stops, on the training thread, it
 takes 2.2 µs and 1.1 KB for each. So it must be known beforehand how many there will be. What counts
-is a function in C (`native/calls`) that Python calls as it calls a profiler: 20 to 30 ns for each
-call. From Python 3.12 on it counts on all threads, before that on the thread that asks.
+is a function in C (`native/calls`) that Python calls as it calls a profiler: 58 ns for each
+call of a function in Python, 35 ns for one in C (Python 3.11, measured). From Python 3.12 on it
+counts on all threads, before that on the thread that asks.
 """
 
 from __future__ import annotations

@@ -173,6 +173,8 @@ class Processor:
         """Serves on while traces of windows are summarized, unless asked twice to stop."""
         self._serve_once()  # what was sent before the signal
         until = time.monotonic() + FINISH_SECONDS
+        if self._profiles.busy:
+            logger.info("summarizing the traces that wait; a second signal ends that")
         while self._profiles.hurry() and time.monotonic() < until and not self._stop_now:
             self._serve_once()
 
