@@ -11,6 +11,7 @@ LIBRARIES = {
     "libstepscope_cupti": ("cupti", "sender"),
     "libnccl-profiler-stepscope": ("nccl", "sender"),
     "libstepscope_pm": ("pm",),
+    "libstepscope_calls": ("calls",),
 }
 """What training processes and the processor's samplers load beside Python, and the folders it is
 written in, its own first."""

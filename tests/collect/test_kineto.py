@@ -8,7 +8,7 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import pytest
 import torch
 from torch.autograd import profiler as torch_profiler
 
+from stepscope.collect import plan
 from stepscope.collect.hooks.kineto import Kineto
 from stepscope.collect.session import Session
 from stepscope.collect.windows import Windows
@@ -35,6 +36,7 @@ class Rank:
         self.path = folder / "rank0.json.gz"
         self.replies: list[Profiled] = []
         self._come = threading.Event()
+        self.work: Callable[[], object] = lambda: None
         self._model = torch.nn.Linear(4, 4)
 
     def ask(self, first: int = 2, last: int = 3, seconds: float = 60.0) -> None:
@@ -51,6 +53,7 @@ class Rank:
     def train(self, steps: int) -> None:
         for _ in range(steps):
             prepare_batch()
+            self.work()
             self._model(torch.ones(2, 4)).sum().backward()
             self.session.stepped()
 
@@ -99,6 +102,36 @@ def test_other_threads_are_in_the_trace(rank: Rank) -> None:
 
     calls = [e for e in rank.events("python_function") if "prepare_batch" in e["name"]]
     assert len({event["tid"] for event in calls}) == 2
+
+
+def busy(calls: int) -> None:
+    for _ in range(calls):
+        prepare_nothing()
+
+
+def prepare_nothing() -> None:
+    pass
+
+
+def test_recorded_calls_are_limited_by_number(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "MOST_CALLS", 5_000)
+    rank.work = lambda: busy(2_000)
+    rank.ask(2, 21)
+    rank.train(30)
+
+    assert (rank.reply().first_ordinal, rank.reply().last_ordinal) == (2, 3)
+    assert len(rank.events("python_function")) < plan.MOST_CALLS
+
+
+def test_steps_of_millions_of_calls_are_recorded_without_them(rank: Rank) -> None:
+    rank.work = lambda: busy(1_000_000)
+    rank.ask(2, 4)
+    rank.train(6)
+
+    assert "functions were not recorded" in str(rank.reply().note)
+    assert (rank.reply().first_ordinal, rank.reply().last_ordinal) == (2, 4)
+    assert rank.events("python_function") == []
+    assert [e["name"] for e in rank.events("cpu_op")].count("aten::linear") == 3
 
 
 def test_a_second_window_works_as_the_first(rank: Rank) -> None:

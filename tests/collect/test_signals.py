@@ -56,9 +56,9 @@ def test_the_next_steps_are_profiled_and_the_path_is_said(
     rank.step(9)
 
     line = said()
-    assert line.startswith("stepscope: profiled optimizer steps 2 to 6: ")
+    assert line.startswith("stepscope: profiled optimizer steps 3 to 7: ")
     assert Path(line.rpartition(": ")[2].strip()).exists()
-    assert rank.profiler.said[1:8] == ["start", "2", "3", "4", "5", "6", "stop"]
+    assert rank.profiler.said[2:9] == ["start", "3", "4", "5", "6", "7", "stop"]
 
 
 def test_the_number_of_steps_can_be_set(
@@ -69,7 +69,7 @@ def test_the_number_of_steps_can_be_set(
     send()
     rank.step(5)
 
-    assert "optimizer steps 2 to 3" in said()
+    assert "optimizer steps 3 to 4" in said()
 
 
 def test_a_second_signal_meanwhile_is_refused(rank: Rank, said: Callable[[], str]) -> None:

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from stepscope.collect import windows
+from stepscope.collect import plan, windows
 from stepscope.collect.session import Session
 from stepscope.collect.windows import Windows
 from stepscope.wire.profiling import Profiled, RankProfile, encode_profile
@@ -30,11 +30,22 @@ class FakeProfiler:
         self.said: list[str] = []
         self.aside: Callable[[], None] = lambda: None
         self.fails = False
+        self.calls: int | None = 0
+        self.is_counting = False
+        self.functions = True
+
+    def count(self) -> None:
+        self.is_counting = True
+
+    def counted(self) -> int | None:
+        self.is_counting, known = False, self.is_counting
+        return self.calls if known else None
 
     def why_not(self) -> str | None:
         return self.trouble
 
-    def start(self, aside: Callable[[], None]) -> None:
+    def start(self, aside: Callable[[], None], *, functions: bool = True) -> None:
+        self.functions = functions
         if self.fails:
             raise RuntimeError("no Kineto")
         self.aside = aside
@@ -59,8 +70,11 @@ class Rank:
         self.replies: list[Profiled] = []
         self._come = threading.Event()
 
-    def ask(self, first: int, last: int, seconds: float = 60.0, window: str = "w") -> None:
-        request = RankProfile(window, first, last, seconds, str(self.path))
+    def ask(
+        self, first: int, last: int, seconds: float = 60.0, window: str = "w",
+        ordinals_per_step: int = 1,
+    ) -> None:  # fmt: skip
+        request = RankProfile(window, first, last, seconds, str(self.path), ordinals_per_step)
         self.windows.begin(request, self._answer)
 
     def step(self, times: int = 1) -> None:
@@ -75,6 +89,15 @@ class Rank:
     def reply(self) -> Profiled:
         assert self._come.wait(PATIENCE_SECONDS)
         return self.replies[-1]
+
+    def until_started(self) -> None:
+        """Calls are counted for half a second before."""
+
+        def started() -> bool:
+            self.watch()
+            return "start" in self.profiler.said
+
+        until(started)
 
     def watch(self) -> None:
         """What the sender's thread does, ten times a second."""
@@ -162,33 +185,33 @@ def test_a_profiler_of_the_script_comes_first(rank: Rank) -> None:
 
 
 def test_ours_ends_when_the_script_starts_one(rank: Rank) -> None:
-    rank.ask(1, 9)
+    rank.ask(2, 9)
     rank.step(3)
     rank.profiler.aside()
     rank.step(12)
 
     assert "started a profiler of its own" in str(rank.reply().trouble)
-    assert rank.profiler.said[:5] == ["start", "1", "2", "3", "stop"]
+    assert rank.profiler.said[:5] == ["1", "start", "2", "3", "stop"]
     assert len(rank.replies) == 1
     assert not rank.path.exists()
 
 
 def test_a_window_ends_after_its_time_even_within_a_step(rank: Rank) -> None:
-    rank.ask(1, 1000, seconds=0.001)
+    rank.ask(2, 1000, seconds=0.001)
     rank.step(3)
     time.sleep(0.002)
     rank.watch()
     until(lambda: "stop" in rank.profiler.said)
 
-    assert (rank.reply().first_ordinal, rank.reply().last_ordinal) == (1, 2)
-    assert rank.reply().trouble is None
+    assert (rank.reply().first_ordinal, rank.reply().last_ordinal) == (2, 2)
+    assert (rank.reply().trouble, rank.reply().note) == (None, None)
 
 
 def test_a_window_ends_when_the_process_grows_too_much(
     rank: Rank, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(windows, "MOST_GROWTH_BYTES", -1)
-    rank.ask(1, 1000)
+    rank.ask(2, 1000)
     rank.step(3)
     rank.watch()
     until(lambda: "stop" in rank.profiler.said)
@@ -199,11 +222,57 @@ def test_a_window_ends_when_the_process_grows_too_much(
 def test_a_window_of_a_stuck_job_begins_at_once(rank: Rank) -> None:
     rank.step(3)
     rank.ask(-1, -1)
-    until(lambda: "start" in rank.profiler.said)
+    rank.until_started()
     rank.step(2)
 
     assert rank.profiler.said[-4:] == ["start", "stop", "4", "5"]
     assert (rank.reply().first_ordinal, rank.reply().last_ordinal) == (3, 3)
+
+
+def test_a_job_of_many_calls_gets_fewer_steps(rank: Rank) -> None:
+    rank.profiler.calls = plan.MOST_CALLS // 3
+    rank.ask(4, 23)
+    rank.step(30)
+
+    assert rank.profiler.said[:8] == ["1", "2", "3", "start", "4", "5", "6", "stop"]
+    assert (rank.reply().first_ordinal, rank.reply().last_ordinal) == (4, 6)
+    assert "3 of 20 steps" in str(rank.reply().note) and rank.profiler.functions
+
+
+def test_a_step_of_too_many_calls_is_recorded_without_functions(rank: Rank) -> None:
+    rank.profiler.calls = plan.MOST_CALLS + 1
+    rank.ask(4, 6)
+    rank.step(10)
+
+    assert not rank.profiler.functions
+    assert (rank.reply().first_ordinal, rank.reply().last_ordinal) == (4, 6)
+    assert "functions were not recorded" in str(rank.reply().note)
+
+
+def test_of_calls_that_were_not_counted_a_few_steps_are_recorded(rank: Rank) -> None:
+    rank.profiler.calls = None
+    rank.ask(4, 23)
+    rank.step(30)
+
+    assert (rank.reply().first_ordinal, rank.reply().last_ordinal) == (4, 5)
+
+
+def test_steps_of_several_optimizers_are_recorded_whole(rank: Rank) -> None:
+    rank.profiler.calls = plan.MOST_CALLS // 2
+    rank.ask(6, 17, ordinals_per_step=3)
+    rank.step(30)
+
+    assert (rank.reply().first_ordinal, rank.reply().last_ordinal) == (6, 11)
+
+
+def test_what_counts_calls_is_never_left_installed(rank: Rank) -> None:
+    rank.ask(2, 3, seconds=0.001)
+    rank.step()
+    assert rank.profiler.is_counting
+    for task in rank.session.before_close:
+        task()
+
+    assert not rank.profiler.is_counting
 
 
 def test_a_thread_that_cannot_be_interrupted_is_reported(
@@ -236,7 +305,7 @@ def test_a_trace_that_cannot_be_written_is_reported(rank: Rank) -> None:
 
 
 def test_what_was_recorded_is_kept_when_the_script_ends(rank: Rank) -> None:
-    rank.ask(1, 100)
+    rank.ask(2, 100)
     rank.step(5)
     for task in rank.session.before_close:
         task()

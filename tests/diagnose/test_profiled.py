@@ -9,7 +9,7 @@ import pytest
 
 from stepscope.diagnose.prepare.profiled import profiled_steps, without_profiled
 from stepscope.diagnose.run import diagnose
-from stepscope.window import Window
+from stepscope.window import NULL, Column, Strings, Table, Window
 
 from .jobs import Fault, a_job
 from .profiles import Share, but, profile
@@ -39,6 +39,51 @@ def test_steps_that_a_profiler_makes_longer_are_no_slowdown() -> None:
     profiled = diagnose(with_patterns(job, 4, working(4)))
     assert (profiled.state, profiled.verdicts) == ("healthy", ())
     assert any(one.method == "21 profiled steps" for one in profiled.skipped)
+
+
+def with_profiles(window: Window, ranks: int, steps: tuple[int, int]) -> Window:
+    """Ranks have profiled, and nobody has summarized it."""
+    columns: dict[str, Column] = {
+        "rank": np.arange(ranks), "duration_ns": np.full(ranks, 10**9),
+        "first_step": np.full(ranks, steps[0]), "last_step": np.full(ranks, steps[1]),
+        "window": Strings.of(["w"] * ranks), "trouble": Strings.of([None] * ranks),
+    }  # fmt: skip
+    return replace(window, tables={**window.tables, "profiles": Table(columns)})
+
+
+END = "end (stepscope/collect/hooks/kineto.py:139)"
+
+
+def test_our_own_cost_is_nobodys_fault() -> None:
+    """The profiler stops in the step after the window, which takes as long as fifty others."""
+    everybody, long = (0, 1, 2, 3), STEPS[1] + 1
+    stop = Fault(everybody, "optimizer", long, long + 1, ms=5_000, function=END)
+    slow = Fault(everybody, None, *STEPS, times=1.5)
+    job = a_job(faults=[slow, stop])
+    assert diagnose(job).state != "healthy"
+    found = diagnose(with_profiles(job, 4, STEPS))
+    assert (found.state, found.verdicts) == ("healthy", ())
+
+
+def test_no_verdict_names_a_function_of_ours() -> None:
+    everybody = (0, 1, 2, 3)
+    late = Fault(everybody, "optimizer", 100, ms=60, function=END)
+    one = Fault((2,), "optimizer", 100, ms=60, function=END)
+    for job in (a_job(faults=[late]), a_job(faults=[one])):
+        found = diagnose(job)
+        assert found.verdicts
+        named = [verdict.function or "" for verdict in found.verdicts]
+        assert not any("stepscope/collect" in one for one in named), named
+        assert not any("stepscope/collect" in one.summary for one in found.verdicts)
+
+
+def test_windows_that_were_only_asked_for_mask_nothing() -> None:
+    job = with_profiles(a_job(steps=40), 4, (10, 12))
+    table = job.tables["profiles"]
+    columns = {**table.columns, "duration_ns": np.full(4, NULL)}
+    asked = replace(job, tables={**job.tables, "profiles": replace(table, columns=columns)})
+    assert profiled_steps(asked) == []
+    assert profiled_steps(job) == [(10, 12)]
 
 
 def test_a_job_of_which_nearly_all_steps_are_profiled_is_judged_by_them() -> None:

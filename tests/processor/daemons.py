@@ -17,6 +17,7 @@ from stepscope.errors import SourceError
 from stepscope.store.reader import JobReader
 from stepscope.trace import Job
 from stepscope.window import Window
+from stepscope.wire.control import encode_flush
 from stepscope.wire.frames import MAX_PACKET_BYTES, PacketKind, pack, unpack
 
 PATIENCE_SECONDS = 60.0
@@ -78,9 +79,9 @@ class Daemon:
             line.send(packet)
         return line
 
-    def flush(self, job: str) -> Any:
+    def flush(self, job: str, *, finish: bool = False) -> Any:
         """Asks as `stepscope run` does, and gives the answer."""
-        request = pack(PacketKind.CONTROL, json.dumps({"flush": job}).encode(), os.getpid(), 0)
+        request = pack(PacketKind.CONTROL, encode_flush(job, finish=finish), os.getpid(), 0)
         with self.connect(request) as line:
             header, payload = unpack(line.recv(MAX_PACKET_BYTES))
         assert header.kind == PacketKind.CONTROL

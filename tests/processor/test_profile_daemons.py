@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import time
 from collections.abc import Iterator
@@ -127,6 +129,55 @@ def test_garbage_and_a_killed_processor_do_not_stop_an_order(
         again.train(20)
     requests = [rank.asked() for rank in ranks[:2]]
     assert {(r.first_ordinal, r.last_ordinal) for r in requests} == {(60, 79)}
+
+
+def profiled(rank: Rank, store: Path, *, write_trace: bool = True) -> None:
+    """A window by hand of one rank, which has just replied.
+
+    Args:
+        write_trace: otherwise its trace is one whose end never comes.
+    """
+    rank.train(30)
+    control = store / "job" / "control"
+    control.mkdir(parents=True, exist_ok=True)
+    order = ProfileOrder("w", 60, 79, (rank.producer.rank,), 20.0, "user", time.time_ns())
+    (store / "job" / order_name("w")).write_bytes(encode_order(order))
+    request = rank.asked()
+    if write_trace:
+        write(Path(request.path), trace(gpu_events(), rank=rank.producer.rank))
+    else:
+        Path(request.path).parent.mkdir(parents=True, exist_ok=True)
+        os.mkfifo(request.path)
+    rank.reply(request)
+
+
+def test_a_processor_that_is_stopped_summarizes_what_waits(
+    hosts: list[Daemon], tmp_path: Path
+) -> None:
+    rank = Rank(hosts[0], tmp_path, 0, "host-0")
+    profiled(rank, tmp_path)
+    assert hosts[0].terminate() == 0
+    assert set(ints(tmp_path / "job", "patterns", "rank")) == {0}
+    assert strings(tmp_path / "job", "profiles", "trouble") == [None]
+
+
+def test_a_second_signal_ends_at_once(hosts: list[Daemon], tmp_path: Path) -> None:
+    rank = Rank(hosts[0], tmp_path, 0, "host-0")
+    profiled(rank, tmp_path, write_trace=False)
+    wait_for(lambda: bool(hosts[0].log_of("has profiled steps")), "reply")
+    hosts[0].process.send_signal(signal.SIGTERM)
+    wait_for(lambda: bool(hosts[0].log_of("a second signal ends that")), "log")
+    assert hosts[0].terminate() == 0
+    (trouble,) = strings(tmp_path / "job", "profiles", "trouble")
+    assert trouble is not None and "the processor stopped before" in trouble
+
+
+def test_the_end_of_a_job_does_not_wait_for_samples(hosts: list[Daemon], tmp_path: Path) -> None:
+    rank = Rank(hosts[0], tmp_path, 0, "host-0")
+    profiled(rank, tmp_path)
+    wait_for(lambda: bool(hosts[0].log_of("has profiled steps")), "reply")
+    assert hosts[0].flush("job", finish=True)["trouble"] is None
+    assert set(ints(tmp_path / "job", "patterns", "rank")) == {0}
 
 
 def test_a_store_that_is_gone_stops_nothing_else(hosts: list[Daemon], tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from stepscope.cli.processor import SUPERSEDED
 from stepscope.cli.request import connect, request
 from stepscope.collect import identity
 from stepscope.errors import StoreError, UsageError, WireError
+from stepscope.processor.settings import FINISH_SECONDS
 from stepscope.processor.sockets.private import make_private, open_private
 from stepscope.wire.control import decode_flushed, decode_notes, encode_exited, encode_flush
 from stepscope.wire.frames import PacketKind, pack
@@ -132,8 +133,11 @@ class HostProcessor:
         if self._process is not None and self._process.poll() == SUPERSEDED:
             self._process = None
 
-    def flush(self, job: str) -> tuple[str, ...]:
+    def flush(self, job: str, *, finish: bool = False) -> tuple[str, ...]:
         """Has the processor store all remaining rows of a job, before the final report.
+
+        Args:
+            finish: the job has ended; windows of profiling that wait are summarized first.
 
         Returns lines about what the recording lacks.
 
@@ -141,7 +145,8 @@ class HostProcessor:
             StoreError: the processor could not store them, or did not confirm it in time.
         """
         try:
-            answer = request(self.path, encode_flush(job), _FLUSH_SECONDS)
+            seconds = _FLUSH_SECONDS + (FINISH_SECONDS if finish else 0.0)
+            answer = request(self.path, encode_flush(job, finish=finish), seconds)
             trouble, notes = decode_flushed(answer), decode_notes(answer)
         except (OSError, WireError) as error:
             message = f"the processor did not store the last rows of {job}: {error}"

@@ -126,7 +126,7 @@ def run(
     notifications = Notifications(processor.path, name)
     live = Live(root, name, lambda: _ask_for_stacks(processor, name), announcer, notifications)
     status = _monitor(command, env, live, processor, lambda: _note_deaths(processor, root, name))
-    notes = _try_flush(processor, name)
+    notes = _try_flush(processor, name, finish=True)
     _note_deaths(processor, root, name)
     live.report(html)
     for note in notes:
@@ -171,10 +171,10 @@ def _note_deaths(processor: HostProcessor, root: str, job: str) -> None:
         deaths.note(death, root, job)
 
 
-def _try_flush(processor: HostProcessor, job: str) -> tuple[str, ...]:
+def _try_flush(processor: HostProcessor, job: str, *, finish: bool = False) -> tuple[str, ...]:
     """Returns what the recording lacks: the report covers what was stored."""
     try:
-        return processor.flush(job)
+        return processor.flush(job, finish=finish)
     except StepscopeError as error:
         return (str(error),)
 

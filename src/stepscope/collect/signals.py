@@ -63,7 +63,7 @@ class _Asked:
 
     @guarded
     def _begin(self) -> None:
-        first = self._session.shared.ordinal + 1
+        first = self._session.shared.ordinal + 2  # the calls of the step before it are counted
         folder = tempfile.mkdtemp(prefix="stepscope-profile-")
         path = Path(folder) / f"rank{self._session.who.rank}.json.gz"
         window = f"signal-{next(self._numbers)}"
@@ -75,7 +75,7 @@ def _say(reply: Profiled) -> None:
     """Writes the result as one line; a signal may have interrupted a `print` of the script."""
     if reply.trouble is None:
         what = f"profiled optimizer steps {reply.first_ordinal} to {reply.last_ordinal}"
-        what += f": {reply.path}"
+        what += f": {reply.path}" + ("" if reply.note is None else f" ({reply.note})")
     else:
         what = f"not profiled: {reply.trouble}"
         with contextlib.suppress(OSError):

@@ -6,6 +6,9 @@ calls (ordinals) these are on this rank. The sender's thread takes the request; 
 starts and stops the profiler between two steps, as profilers demand; a thread of its own writes the
 trace, and then the reply is sent. Without a window there is nothing of this in a step.
 
+How much it records depends on how many Python calls a step makes (`plan`): those of the step before
+the window are counted, or of half a second where it begins at once.
+
 A window also ends after its time, when the process has grown too much, when the script starts a
 profiler of its own, and at exit. Between two steps that needs the training thread: it is
 interrupted between two bytecodes, as by a signal. A thread that is blocked outside of Python cannot
@@ -23,14 +26,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
+from stepscope.collect import plan
 from stepscope.collect.guard import guarded
+from stepscope.collect.plan import Plan
 from stepscope.collect.session import Session
 from stepscope.collect.traces import Trace, write
 from stepscope.wire.profiling import Profiled, RankProfile, decode_profile, encode_profiled
 
 MOST_GROWTH_BYTES = 4 << 30
 """A window ends when the process has grown by this much since its start: the profiler keeps its
-events in memory (about 250 bytes each, measured). EROICA (section 6.4) has tens of GB per host."""
+events in memory: about 250 bytes for an operator, and 16 for a Python call while it runs, but
+1.1 KB when it stops (measured; see `plan`). EROICA (section 6.4) has tens of GB per host."""
 WRITE_SECONDS = 10.0
 """How long a process that ends waits for a trace that is being written. Our choice."""
 
@@ -38,10 +44,16 @@ Answer = Callable[[Profiled], None]
 
 
 class Profiler(Protocol):
-    """What records; all but `why_not` are called on the training thread."""
+    """What records; `count`, `start` and `stop` are called on the training thread."""
 
     def why_not(self) -> str | None: ...
-    def start(self, aside: Callable[[], None]) -> None: ...
+    def count(self) -> None:
+        """Counts Python calls from now on."""
+
+    def counted(self) -> int | None:
+        """Ends counting; the calls, or None if they are not known. Called on any thread."""
+
+    def start(self, aside: Callable[[], None], *, functions: bool = True) -> None: ...
     def stop(self) -> Trace: ...
 
 
@@ -55,6 +67,13 @@ class _Window:
     """The thread that profiles."""
     is_running: bool = False
     first: int = -1
+    last: int = -1
+    """The last ordinal, which the plan may have made smaller."""
+    counting_at: float | None = None
+    """Since when calls are counted."""
+    was_counted: bool = False
+    """The main thread was asked to begin, after calls were counted."""
+    note: str | None = None
     start_ns: int = 0
     end_at: float = float("inf")
     most_bytes: int = 0
@@ -101,7 +120,7 @@ class Windows:
         if trouble is not None:
             answer(_nothing(request, trouble))
             return
-        self._window = _Window(request, answer)
+        self._window = _Window(request, answer, last=request.last_ordinal)
         self._session.before_flush.append(self._watch)
         self._session.after_step.append(self._stepped)
         if request.first_ordinal < 0:
@@ -131,13 +150,15 @@ class Windows:
             return
         if window.ticket:
             self._maybe_start(window, now)
-        elif now > window.request.last_ordinal or time.monotonic() >= window.end_at:
+        elif now > window.last or time.monotonic() >= window.end_at:
             self._maybe_stop(window, now - 1)
 
     def _maybe_start(self, window: _Window, now: int) -> None:
         first = window.request.first_ordinal
-        if now == first:
+        if now == first or (first < 0 and window.counting_at is not None):
             self._start(window, now)
+        elif now == first - window.request.ordinals_per_step:
+            self._count(window)
         elif now > max(first, 0) and window.claim():
             self._drop(window, f"optimizer step {max(first, 0)} had begun already; it was {now}")
 
@@ -148,22 +169,43 @@ class Windows:
         if window is None:
             return
         if window.ticket and window.request.first_ordinal < 0:
-            self._start(window, now)
+            if window.counting_at is None:
+                self._count(window)
+            elif window.was_counted:
+                self._start(window, now)
         elif window.must_end:
             self._maybe_stop(window, max(now - 1, window.first))
+
+    def _count(self, window: _Window) -> None:
+        window.counting_at = time.monotonic()
+        self._profiler.count()
+
+    def _plan(self, window: _Window) -> Plan:
+        request, calls = window.request, self._profiler.counted()
+        if request.first_ordinal < 0:
+            since = time.monotonic() - (window.counting_at or 0.0)
+            return plan.at_once(calls, since, request.seconds)
+        known = None if window.counting_at is None else calls
+        ordinals = request.last_ordinal - request.first_ordinal + 1
+        steps = -(-ordinals // request.ordinals_per_step)
+        chosen = plan.by_step(known, steps, request.seconds)
+        if chosen.steps < steps:
+            window.last = request.first_ordinal + chosen.steps * request.ordinals_per_step - 1
+        return chosen
 
     def _start(self, window: _Window, now: int) -> None:
         if not window.claim():
             return
+        chosen = self._plan(window)
         trouble = self._profiler.why_not()
         if trouble is not None:
             self._drop(window, trouble)
             return
         window.first, window.thread = now, threading.get_ident()
-        window.end_at = time.monotonic() + window.request.seconds
+        window.end_at, window.note = time.monotonic() + chosen.seconds, chosen.note
         window.most_bytes = _resident_bytes() + MOST_GROWTH_BYTES
         try:
-            self._profiler.start(self._step_aside)
+            self._profiler.start(self._step_aside, functions=chosen.functions)
         except Exception as error:
             self._drop(window, f"torch.profiler did not start: {error!r}")
             raise
@@ -177,8 +219,9 @@ class Windows:
     def _stop(self, window: _Window, last: int, *, at_exit: bool = False) -> None:
         window.is_running, end_ns = False, time.time_ns()
         reply = Profiled(
-            window.request.window, window.request.path, window.first, last, window.start_ns, end_ns
-        )
+            window.request.window, window.request.path, window.first, last, window.start_ns, end_ns,
+            note=window.note,
+        )  # fmt: skip
         try:
             trace = self._profiler.stop()
         except Exception as error:
@@ -209,6 +252,8 @@ class Windows:
     def _release(self, window: _Window) -> None:
         if self._window is window:
             self._window = None
+            if window.counting_at is not None:
+                self._profiler.counted()  # it stops, if it has not
             self._session.after_step.remove(self._stepped)
             self._session.before_flush.remove(self._watch)
 
@@ -223,10 +268,19 @@ class Windows:
         if window.ticket:
             if late > 0 and window.claim():
                 self._drop(window, "the training thread is in a call that does not end")
+            elif self._has_counted(window):
+                window.was_counted = True
+                self._on_main_thread.call()
         elif window.is_running and (late > 0 or _resident_bytes() > window.most_bytes):
             window.must_end = True
             window.end_at = 0.0  # if the training thread is another one, its next step ends it
             self._on_main_thread.call()
+
+    def _has_counted(self, window: _Window) -> bool:
+        """Whether a window that begins at once knows how many calls there are, since now."""
+        if window.request.first_ordinal >= 0 or window.was_counted or window.counting_at is None:
+            return False
+        return time.monotonic() - window.counting_at >= plan.COUNT_SECONDS
 
     def _tell_processor(self, reply: Profiled) -> None:
         self._session.reply(encode_profiled(reply))

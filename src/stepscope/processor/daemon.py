@@ -55,7 +55,7 @@ from stepscope.processor.reporting.reporter import Reporting
 from stepscope.processor.sampling.exits import Exits
 from stepscope.processor.sampling.stopped import StoppedProcesses
 from stepscope.processor.sampling.watcher import OutsideWatcher
-from stepscope.processor.settings import Settings
+from stepscope.processor.settings import FINISH_SECONDS, Settings
 from stepscope.processor.sockets.followers import Followers
 from stepscope.processor.sockets.listener import BACKLOG, Listener
 from stepscope.processor.sockets.polling import (
@@ -117,7 +117,7 @@ class Processor:
         self._counters = self._windows()
         self._upkeep = Upkeep(self._host, settings.keep_options(), self._jobs.folders)
         self._nics = adapters()
-        self._stop = False
+        self._stop = self._stop_now = self._leaving = False
         self._logged: set[str] = set()
         self._busy_at = time.monotonic()
         self._load = Load()
@@ -155,19 +155,32 @@ class Processor:
         """Serves until SIGTERM, SIGINT or the idle timeout, then stores what is left."""
         logger.info("processor of %s listens on %s", self._host, self._settings.socket)
         while not self._stop and not self._idle():
-            for key, _ in self._ready():
-                if key.fileobj is self._listener.socket:
-                    self._accept()
-                elif key.fd in self._connections:  # not yet read to its end for another's sake
-                    self._read(key.fd)
-            self._note_exits()
-            self._tick()
-            self._do_duties()
+            self._serve_once()
+        self._finish()
         self._close()
 
+    def _serve_once(self) -> None:
+        for key, _ in self._ready():
+            if key.fileobj is self._listener.socket:
+                self._accept()
+            elif key.fd in self._connections:  # not yet read to its end for another's sake
+                self._read(key.fd)
+        self._note_exits()
+        self._tick()
+        self._do_duties()
+
+    def _finish(self) -> None:
+        """Serves on while traces of windows are summarized, unless asked twice to stop."""
+        self._serve_once()  # what was sent before the signal
+        until = time.monotonic() + FINISH_SECONDS
+        if self._profiles.busy:
+            logger.info("summarizing the traces that wait; a second signal ends that")
+        while self._profiles.hurry() and time.monotonic() < until and not self._stop_now:
+            self._serve_once()
+
     def stop(self, _signal: int = 0, _frame: FrameType | None = None) -> None:
-        """Asks `run` to return; safe as a signal handler."""
-        self._stop = True
+        """Asks `run` to return, and a second time to do so at once; safe as a signal handler."""
+        self._stop_now, self._stop = self._stop, True
 
     def _ready(self) -> list[tuple[selectors.SelectorKey, int]]:
         """Waits for readable sockets.
@@ -317,9 +330,12 @@ class Processor:
             connection.close()
             self._carry_out(self._state.disconnected(fd))
 
-    def _flush_for(self, job: str, notes: tuple[str, ...], line: socket.socket) -> None:
+    def _flush_for(self, it: StoreNow, notes: tuple[str, ...], line: socket.socket) -> None:
         """Stores everything of a job, then replies. Runs on a thread: producers must not wait."""
+        job = it.job
         self._watcher.finish(job, timeout=4.0)
+        if it.finish:
+            self._profiles.finish(job, FINISH_SECONDS)
         trouble = self._jobs.flush(job, timeout=10.0)
         answer = encode_flushed(job, trouble, (*notes, *self._jobs.notes(job)))
         reply = pack(PacketKind.CONTROL, answer, os.getpid(), 0)
@@ -382,7 +398,7 @@ class Processor:
     def _unwatch(self, it: Unwatch) -> None:
         self._watcher.unwatch(it)
         self._stopped.unwatch(it.pid)
-        if not self._stop:  # else it is we who leave
+        if not self._leaving:  # else it is we who leave
             self._exits.hung_up(it)
 
     def _left(self, it: Left) -> None:
@@ -405,7 +421,7 @@ class Processor:
             self._read(fd)
         self._note_exits(at_once=True)
         line = self._connections[it.connection].dup()
-        arguments = (it.job, self._state.claims.notes(it.job), line)
+        arguments = (it, self._state.claims.notes(it.job), line)
         threading.Thread(target=self._flush_for, args=arguments, daemon=True).start()
 
     def _follow(self, it: Follow) -> None:
@@ -499,6 +515,7 @@ class Processor:
     }
 
     def _close(self) -> None:
+        self._leaving = True
         self._accept()
         for fd in list(self._connections):
             for _ in range(_LAST_TURNS):

@@ -117,6 +117,8 @@ class StoreNow:
 
     connection: int
     job: str
+    finish: bool = False
+    """The job has ended: summarize its windows of profiling first."""
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,11 @@ def default_socket() -> Path:
     return Path(tempfile.gettempdir()) / f"stepscope-{os.getuid()}" / SOCKET_NAME
 
 
+FINISH_SECONDS = 30.0
+"""How long traces of windows may still be summarized when their job has ended, or the processor is
+told to stop. Our choice."""
+
+
 @dataclass(frozen=True)
 class Settings:
     """How a processor runs.

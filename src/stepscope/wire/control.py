@@ -63,14 +63,23 @@ def decode_losses_stored(data: bytes) -> bool:
     return _for_producer(data).get("losses_stored") == 1
 
 
-def encode_flush(job: str) -> bytes:
-    """A request to store everything of a job and to reply when done."""
-    return json.dumps({"flush": job}).encode()
+def encode_flush(job: str, *, finish: bool = False) -> bytes:
+    """A request to store everything of a job and to reply when done.
+
+    Args:
+        finish: the job has ended, so traces of its windows that wait are summarized first.
+    """
+    return json.dumps({"flush": job, **({"finish": True} if finish else {})}).encode()
 
 
 def decode_flush(payload: memoryview) -> str | None:
     """The job to store; None if the payload is another request."""
     return _job_in(payload, "flush")
+
+
+def decode_finish(payload: memoryview) -> bool:
+    """From a request to store everything of a job: whether it is to be finished first."""
+    return _object(payload).get("finish") is True
 
 
 def encode_follow(job: str) -> bytes:

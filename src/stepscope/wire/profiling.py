@@ -62,6 +62,8 @@ class RankProfile:
     """The window ends after this time in any case."""
     path: str
     """Where the rank writes its trace (`torch.profiler`, Chrome format, gzip)."""
+    ordinals_per_step: int = 1
+    """How many ordinals make a step. A rank may record fewer steps, but never a part of one."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,8 @@ class Profiled:
     end_ns: int
     trouble: str | None = None
     """Why nothing was recorded; None: the trace is complete at `path`."""
+    note: str | None = None
+    """What the trace leaves out of what was asked for, and why."""
 
 
 def order_name(window: str) -> str:
@@ -131,11 +135,12 @@ def decode_profile(payload: memoryview) -> RankProfile | None:
         seconds = float(asked["seconds"])
         first, last = _whole(asked["first_ordinal"]), _whole(asked["last_ordinal"])
         window, path = _text(asked["window"]), _text(asked["path"], most=4096)
+        per_step = max(_whole(asked.get("ordinals_per_step", 1)), 1)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise WireError("a request to profile without its steps, its time or its path") from error
     if not (0 < seconds < math.inf) or last < first:
         raise WireError("a request to profile no time or no step")
-    return RankProfile(window, first, last, min(seconds, LONGEST_SECONDS), path)
+    return RankProfile(window, first, last, min(seconds, LONGEST_SECONDS), path, per_step)
 
 
 def encode_profiled(result: Profiled) -> bytes:
@@ -153,7 +158,7 @@ def decode_profiled(payload: memoryview) -> Profiled | None:
     if said is None:
         return None
     try:
-        trouble = said.get("trouble")
+        trouble, note = said.get("trouble"), said.get("note")
         return Profiled(
             window=_text(said["window"]),
             path=_text(said["path"], most=4096),
@@ -162,6 +167,7 @@ def decode_profiled(payload: memoryview) -> Profiled | None:
             start_ns=_whole(said["start_ns"]),
             end_ns=_whole(said["end_ns"]),
             trouble=None if trouble is None else str(trouble)[:MAX_TEXT],
+            note=None if note is None else str(note)[:MAX_TEXT],
         )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise WireError("a reply to a request to profile without its steps or times") from error

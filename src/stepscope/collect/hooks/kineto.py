@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from stepscope.collect import guard
+from stepscope.collect.calls import Calls
 from stepscope.collect.hooks.profiler import INJECTION_VARIABLE, LIBRARY
 from stepscope.collect.session import Session
 from stepscope.collect.traces import Trace
@@ -51,6 +52,7 @@ class Kineto:
         """`module` is `torch.autograd.profiler`."""
         self._module = module
         self._device: str | None = None
+        self._calls = Calls()
         self._is_running = False
         self._is_ours = False
         self._others = False
@@ -68,17 +70,29 @@ class Kineto:
             return "the script uses a profiler of Python of its own (cProfile or sys.setprofile)"
         return None
 
-    def start(self, aside: Callable[[], None]) -> None:
+    def count(self) -> None:
+        """Counts Python calls, unless the script uses a profiler."""
+        if not self._others:
+            self._calls.begin()
+
+    def counted(self) -> int | None:
+        """Ends counting; None if calls were not counted to the end."""
+        return self._calls.end()
+
+    def start(self, aside: Callable[[], None], *, functions: bool = True) -> None:
         """Starts profiling this thread, and Python's functions on all.
 
         Args:
             aside: called before a profiler of the script begins; it must call `stop`.
+            functions: whether Python's functions are recorded.
         """
         import torch
 
         self._aside = aside
         self._device = "cuda" if torch.cuda.is_available() and torch.cuda.is_initialized() else None
-        profile = self._module.profile(use_kineto=True, with_stack=True, use_device=self._device)
+        profile = self._module.profile(
+            use_kineto=True, with_stack=functions, use_device=self._device
+        )
         with self._ours(), _silently():
             profile._prepare_trace()
             profile._start_trace()
@@ -127,6 +141,7 @@ class Kineto:
 
     @guard.guarded
     def _other_begins(self) -> None:
+        self._calls.end()
         if self._is_running:
             self._aside()
         self._others = True

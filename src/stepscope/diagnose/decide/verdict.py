@@ -14,6 +14,7 @@ from stepscope.diagnose.finding import (
 )
 from stepscope.diagnose.network.devices import culprit_devices
 from stepscope.diagnose.operators.liveness import latest_stack
+from stepscope.diagnose.views.stacks import is_ours
 from stepscope.diagnose.words.advice import advise
 from stepscope.diagnose.words.summary import summary
 from stepscope.window import Window
@@ -28,7 +29,7 @@ def verdict_of(window: Window, finding: Finding) -> Verdict:
         ranks=finding.ranks, hosts=hosts, group=finding.group,
         devices=finding.devices or culprit_devices(window, finding, hosts),
         phase=finding.phase, kernels=finding.kernels,
-        function=finding.function or (stack[-1] if stack and _hangs(finding) else None),
+        function=_function(finding, stack),
         steps=finding.steps, time_ns=finding.time_ns,
         slowdown=finding.slowdown, lost_fraction=_lost_fraction(finding),
         confidence=round(finding.score, 3), victims=_victims(window, finding),
@@ -37,6 +38,14 @@ def verdict_of(window: Window, finding: Finding) -> Verdict:
         lost_of=finding.lost_of if isinstance(finding, Slowdown) else None,
         places=finding.places if isinstance(finding, Stuck) else (),
     )  # fmt: skip
+
+
+def _function(finding: Finding, stack: Sequence[str]) -> str | None:
+    """The finding's function, or where a rank hangs: never one of stepscope's own."""
+    if finding.function is not None and not is_ours(finding.function):
+        return finding.function
+    frames = reversed(stack) if _hangs(finding) else ()
+    return next((frame for frame in frames if not is_ours(frame)), None)
 
 
 def _hangs(finding: Finding) -> bool:

@@ -2,8 +2,8 @@
 
 A function is a name, a kind, and where it is defined; calls from several places are added up. A
 rank with any pattern in a window was profiled, so a function of which it has none took it no time.
-Lossy: functions below one percent of the window on all ranks are left out; what ranks do themselves
-and what they wait for are summed before that.
+Lossy: stepscope's own functions are left out, and those below one percent of the window on all
+ranks; what ranks do themselves and what they wait for are summed before that.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from stepscope.diagnose.finding import Span
 from stepscope.diagnose.numeric import stats
-from stepscope.diagnose.views.stacks import LOADER, collects, compiles, waits
+from stepscope.diagnose.views.stacks import LOADER, collects, compiles, is_ours, waits
 from stepscope.diagnose.views.timeline import Timeline
 from stepscope.trace import DATA_LOAD
 from stepscope.window import NULL, Floats, Ints, Mask, Strings, Table, Window, numbered
@@ -123,20 +123,13 @@ class Patterns:
     steps: Span | None
     """First and last step, where they are known."""
     time_ns: Span
-    length_ns: float
-    """The median length of the window."""
+    step_ns: float | None
+    """The median length of a step of the window, where its steps are known."""
 
     @cached_property
     def rows(self) -> Ints:
         """The rows of the ranks that were profiled."""
         return np.flatnonzero(np.isfinite(self.own))
-
-    @property
-    def step_ns(self) -> float | None:
-        """How long a step of the window takes, where its steps are known."""
-        if self.steps is None:
-            return None
-        return self.length_ns / (self.steps[1] - self.steps[0] + 1)
 
     def at(self, *kinds: str) -> Ints:
         """The functions of some kinds, as rows of the grid."""
@@ -163,12 +156,15 @@ def read_patterns(window: Window, line: Timeline) -> tuple[Patterns, ...]:
 
 
 def _window_of(table: Table, row: Ints) -> Ints:
-    """The number of each row's window: by its steps, or else the rank's first, second, ... one."""
+    """The number of each row's window: by its first step, else the rank's first, second, ... one.
+
+    Not by its last step: ranks that make more calls record fewer steps.
+    """
     start = table.ints("window_start_ns")
     if table.has("first_step", "last_step"):
         first = table.ints("first_step")
         if (first != NULL).all():
-            return numbered(first, table.ints("last_step"))
+            return numbered(first)
     pair = numbered(row, start)
     _, begins = np.unique(pair, return_index=True)
     of_row = row[begins]
@@ -187,7 +183,8 @@ def _patterns(table: Table, row: Ints, ranks: int) -> Patterns:
     trains = np.array([not one.thread for one in names], np.bool_)
     own, waiting = (beta[trains & ~waits_for].sum(axis=0), beta[trains & waits_for].sum(axis=0))
     profiled: Mask = np.bincount(row, minlength=ranks) > 0
-    kept = np.flatnonzero((beta >= LEAST_BETA).any(axis=1))
+    ours = np.array([is_ours(one.location) for one in names], np.bool_)
+    kept = np.flatnonzero((beta >= LEAST_BETA).any(axis=1) & ~ours)
     place = np.full(len(first), -1)
     place[kept] = np.arange(len(kept))
     at, chosen = place[number] * ranks + row, place[number] >= 0
@@ -198,7 +195,7 @@ def _patterns(table: Table, row: Ints, ranks: int) -> Patterns:
         tuple(_with_caller(table, number, names, kept)), beta, mu, sigma,
         _calls(table, at, chosen, beta.shape),
         np.where(profiled, own, np.nan), np.where(profiled, waiting, np.nan), _steps(table),
-        (int(begin.min()), int((begin + lasted).max())), stats.median(lasted.astype(np.float64)),
+        (int(begin.min()), int((begin + lasted).max())), _step_ns(table),
     )  # fmt: skip
 
 
@@ -273,3 +270,11 @@ def _steps(table: Table) -> Span | None:
     first, last = table.ints("first_step"), table.ints("last_step")
     known = (first != NULL) & (last >= first)
     return (int(first[known].min()), int(last[known].max())) if known.any() else None
+
+
+def _step_ns(table: Table) -> float | None:
+    if _steps(table) is None:
+        return None
+    first, last = table.ints("first_step"), table.ints("last_step")
+    known = (first != NULL) & (last >= first)
+    return stats.median(table.ints("window_ns")[known] / (last - first + 1)[known])

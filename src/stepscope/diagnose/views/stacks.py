@@ -69,6 +69,9 @@ TRAINING = (
     "torch/utils/data/", "torch/_dynamo/", "torch/amp/", "stepscope/collect/", LOADER,
 )  # fmt: skip
 """Paths of what a training step is made of; other parts of PyTorch are called by users."""
+OURS = "stepscope/collect/"
+"""Part of the path of what stepscope itself runs in a training process. It is never the culprit: it
+wraps calls of the user and of torch, and its own cost is measured elsewhere."""
 INSTALLED = ("/lib/python3", "torch/")
 """Paths of code that is not the user's own."""
 
@@ -242,8 +245,10 @@ class Samples:
         return np.asarray(total / np.maximum(count, 1))
 
     def deepest(self, gain: Floats) -> int | None:
-        """The innermost function with most of the largest gain, except functions that wait."""
-        allowed = np.array([not waits(name) for name in self.functions], np.bool_)
+        """The innermost function with most of the largest gain, except functions that wait, and
+        stepscope's own."""
+        allowed = np.array([not (waits(name) or is_ours(name)) for name in self.functions],
+                           np.bool_)  # fmt: skip
         gain = np.where(allowed, gain, -np.inf)
         if not gain.size or gain.max() <= 0:
             return None
@@ -299,6 +304,15 @@ def waits(frame: str) -> bool:
 def is_torchs(function: str) -> bool:
     """Whether a function is part of PyTorch."""
     return "/torch/" in function or "(torch/" in function
+
+
+def is_ours(function: str) -> bool:
+    """Whether a function is what stepscope runs in a training process.
+
+    >>> is_ours("end (stepscope/collect/hooks/kineto.py:139)"), is_ours("collect (train.py:3)")
+    (True, False)
+    """
+    return OURS in function
 
 
 def is_users(function: str) -> bool:

@@ -36,6 +36,7 @@ SAMPLES_SECONDS = 6.0
 phases have arrived. Our choice."""
 _SLACK_SECONDS = 60.0
 """Rows are kept for longer than needed."""
+_LOOK_SECONDS = 0.05
 PRUNE_SECONDS = 60.0
 """Between two looks at the traces that are kept. Our choice."""
 
@@ -74,6 +75,8 @@ class Profiles:
         self._replied: list[tuple[float, RankProfiled, Rows]] = []
         """Ranks whose traces are summarized when their samples have been collected."""
         self._folders: dict[tuple[str, int], Path] = {}
+        self._hurried: set[str] = set()
+        """Jobs that have ended: nothing more is sampled of them."""
         self._pruned_at = 0.0
 
     def is_local(self, job: str) -> bool:
@@ -108,6 +111,23 @@ class Profiles:
         """Whether traces wait to be summarized."""
         return bool(self._replied) or self._summaries.busy
 
+    def finish(self, job: str, seconds: float) -> None:
+        """Waits until the traces of a job are summarized. Called on any thread but `turn`'s."""
+        until = time.monotonic() + seconds
+        while self._has(job) and time.monotonic() < until:
+            self._hurried.add(job)  # each time: a rank may have replied meanwhile
+            time.sleep(_LOOK_SECONDS)
+
+    def hurry(self) -> bool:
+        """Hands all traces over without waiting for samples; whether some are not summarized."""
+        self._summarize(now_s=math.inf)
+        self._summaries.turn()
+        return self.busy
+
+    def _has(self, job: str) -> bool:
+        waiting = [it.job for _, it, _ in list(self._replied)]
+        return job in waiting or any(task.job == job for task in list(self._waiting))
+
     def write(self, it: WriteOrder) -> None:
         known = self._job(it.job)
         if known is not None:
@@ -129,6 +149,8 @@ class Profiles:
             logger.warning("rank %d has not profiled: %s", it.rank, reply.trouble)
             return
         logger.info("rank %d has profiled steps %d to %d", it.rank, it.first_step, it.last_step)
+        if reply.note is not None:
+            logger.warning("rank %d, window %s: %s", it.rank, reply.window, reply.note)
         self._feed.collect(it.job, time.monotonic() + SAMPLES_SECONDS + _SLACK_SECONDS)
         self._replied.append((time.monotonic() + SAMPLES_SECONDS, it, rows))
 
@@ -161,13 +183,15 @@ class Profiles:
     def _summarize(self, now_s: float | None = None) -> None:
         """Hands the traces over whose samples have been collected by now."""
         now = time.monotonic() if now_s is None else now_s
-        due = [one for one in self._replied if one[0] <= now]
-        self._replied = [one for one in self._replied if one[0] > now]
+        hurried, self._hurried = self._hurried, set()
+        due = [one for one in self._replied if one[0] <= now or one[1].job in hurried]
+        left = [one for one in self._replied if one not in due]
         for _, it, rows in due:
             task = Task(it.job, it.rank, Path(it.reply.path), self._options(it))
             self._waiting[task] = rows
             self._summaries.add(task)
             self._pruned_at = 0.0
+        self._replied = left
 
     def _options(self, it: RankProfiled) -> tuple[str, ...]:
         """The window is that of the trace; what was observed besides lies in a folder."""
@@ -183,7 +207,7 @@ class Profiles:
         return (*steps, *seen)
 
     def _summarized(self, task: Task, rows: Rows, trouble: str | None) -> None:
-        about = dict(self._waiting.pop(task))
+        about = dict(self._waiting[task])
         folder = self._folders.pop((about["window"][0], task.rank), None)
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
@@ -195,6 +219,7 @@ class Profiles:
             logger.warning("rank %d: %s", task.rank, trouble)
             about["trouble"] = [trouble]
         self._store(task.job, "profiles", about)
+        del self._waiting[task]  # now `finish` may return
 
     def _job(self, job: str) -> _Known | None:
         """A job's folder, opened when it is first asked for."""

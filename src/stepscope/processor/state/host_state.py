@@ -49,6 +49,7 @@ from stepscope.wire.control import (
     decode_counters,
     decode_events,
     decode_exited,
+    decode_finish,
     decode_flush,
     decode_follow,
     decode_leaving,
@@ -283,7 +284,7 @@ class HostState:
     def _asked(self, connection: int, payload: memoryview) -> Instruction:
         """Decodes a message of `stepscope run`, a launcher or a rank into an instruction."""
         if (job := decode_flush(payload)) is not None:
-            return StoreNow(connection, job)
+            return StoreNow(connection, job, decode_finish(payload))
         if (job := decode_follow(payload)) is not None:
             return Follow(connection, job)
         if (job := decode_events(payload)) is not None:

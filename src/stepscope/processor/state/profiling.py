@@ -67,4 +67,6 @@ def _request(
     first, _ = (AT_ONCE, AT_ONCE) if first_step < 0 else producer.ordinals_of(first_step)
     _, last = (AT_ONCE, AT_ONCE) if last_step < 0 else producer.ordinals_of(last_step)
     path = trace_path(folder, window, producer.rank)
-    return RankProfile(window, first, max(first, last), seconds, str(path))
+    sequence = producer.tracker.sequence
+    per_step = 1 if sequence is None else sequence.optimizer_steps
+    return RankProfile(window, first, max(first, last), seconds, str(path), per_step)
