@@ -27,6 +27,7 @@ from stepscope.diagnose.detect.published.argus_l2 import ArgusL2Published
 from stepscope.diagnose.detect.published.argus_l3 import ArgusL3Published
 from stepscope.diagnose.detect.published.eroica import EroicaPublished
 from stepscope.diagnose.detect.published.eroica_detect import EroicaDetectPublished
+from stepscope.diagnose.detect.published.holmes import HolmesPublished
 from stepscope.diagnose.detect.published.kair import KairPublished
 from stepscope.diagnose.detect.published.venustrace import VenusTracePublished
 from stepscope.diagnose.detect.regression.shared import SharedRegression
@@ -113,6 +114,7 @@ PUBLISHED: tuple[Detector, ...] = (
     EroicaDetectPublished(),
     EroicaPublished(),
     *RANKS_BY_NAME,
+    HolmesPublished(),
     VenusTrace(),
     VenusTracePublished(),
     KairPublished(),
