@@ -17,6 +17,7 @@ from stepscope.diagnose.detect.common_patterns import CommonPatterns
 from stepscope.diagnose.detect.desync import Desync
 from stepscope.diagnose.detect.gc_turns import GcTurns
 from stepscope.diagnose.detect.hang import Hang
+from stepscope.diagnose.detect.holmes import Holmes
 from stepscope.diagnose.detect.imbalance import StageImbalance, UnequalWork
 from stepscope.diagnose.detect.lasting_ranks import LastingRanks
 from stepscope.diagnose.detect.mismatch import Mismatch
@@ -114,6 +115,7 @@ PUBLISHED: tuple[Detector, ...] = (
     EroicaDetectPublished(),
     EroicaPublished(),
     *RANKS_BY_NAME,
+    Holmes(),
     HolmesPublished(),
     VenusTrace(),
     VenusTracePublished(),

@@ -17,12 +17,20 @@ from functools import cached_property
 
 import numpy as np
 
-from stepscope.diagnose.prepare.matching import POINT_TO_POINT, arrivals, match
+from stepscope.diagnose.prepare.matching import (
+    POINT_TO_POINT,
+    SYNCHRONIZING,
+    arrivals,
+    match,
+)
 from stepscope.diagnose.views.timeline import Timeline
 from stepscope.window import NULL, Floats, Ints, Mask, Strings, Table, Window, numbered
 
 MOST_ROWS = 4_000_000
 """Rows of `comm_ops`: twelve steps of 8,192 ranks without the operators within passes. 200 MB."""
+NOTED_LATE = 0.5
+"""As `step_graph.NOTED_LATE`: by how much of its time a part may seem to end before the last
+arrival. Our simulator."""
 SAME_PLACE = 0.5
 """Share of the steps in which an operator must have its place. Our choice."""
 
@@ -95,14 +103,23 @@ class CommGraph:
         return np.where(self.operator[:, None] >= 0, last[self.operator], self.arrive_ns)
 
     @cached_property
-    def transfer_ns(self) -> Floats:
-        """`[entry, column]`: from the last arrival to the end, which contains no waiting.
+    def waited(self) -> Mask:
+        """Which parts waited for the last arrival: all but those that ended long before it.
 
-        Of parts that ended before the last arrival, such as an eager send, all of their time.
+        An eager send ends before its receive begins. A receive, or a member of a collective, cannot
+        leave early; if it seems to, clocks of two hosts disagree.
         """
-        waited = (self.end_ns >= self.last_arrival_ns) & (self.arrive_ns != NULL)
-        after = np.where(waited, self.end_ns - np.where(waited, self.last_arrival_ns, 0), 0)
-        return np.where(waited, after, self.elapsed_ns)
+        known = (self.arrive_ns != NULL) & (self.end_ns != NULL)
+        early = np.where(known, self.last_arrival_ns - np.where(known, self.end_ns, 0), 0)
+        bound = self.op.equals("Recv", *SYNCHRONIZING)[:, None]
+        return np.asarray(known & (bound | (early <= NOTED_LATE * np.nan_to_num(self.elapsed_ns))))
+
+    @cached_property
+    def transfer_ns(self) -> Floats:
+        """`[entry, column]`: from the last arrival to the end; all time of what did not wait."""
+        last = np.where(self.waited, self.last_arrival_ns, 0)
+        after = np.maximum(np.where(self.waited, self.end_ns, 0) - last, 0)
+        return np.where(self.waited, after, self.elapsed_ns)
 
 
 def comm_graph(window: Window, line: Timeline, columns: Ints) -> CommGraph | None:
@@ -128,18 +145,23 @@ def comm_graph(window: Window, line: Timeline, columns: Ints) -> CommGraph | Non
 
 
 def sampled(window: Window, line: Timeline, first: Ints, others: Ints) -> Ints:
-    """As many columns as a graph may have: half of `first`, at least, and the rest of `others`."""
+    """As many columns as a graph may have: half of `first`, at least, and the rest of `others`.
+
+    If not all fit, each is taken with the column before it, from which lateness may be carried on.
+    """
     comm = window.table("comm_ops")
     per_step = max(len(comm) / len(line.steps), 1.0) if comm is not None else 1.0
-    most = max(int(MOST_ROWS / per_step), 2)
+    most = max(int(MOST_ROWS / per_step), 4)
     chosen = _spread(first, max(most // 2, most - others.size))
-    return np.sort(np.concatenate((chosen, _spread(others, most - chosen.size))))
+    return np.union1d(chosen, _spread(others, most - chosen.size))
 
 
 def _spread(columns: Ints, most: int) -> Ints:
+    """Evenly spread pairs of neighbours."""
     if columns.size <= most:
         return columns
-    return columns[((np.arange(most) + 0.5) * columns.size / most).astype(np.int64)]
+    at = ((np.arange(most // 2) + 0.5) * columns.size / (most // 2)).astype(np.int64)
+    return columns[np.union1d(np.maximum(at - 1, 0), at)]
 
 
 def _rows(comm: Table, line: Timeline, columns: Ints) -> Ints:

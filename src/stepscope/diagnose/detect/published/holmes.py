@@ -1,8 +1,8 @@
 """Holmes as published: irregular steps, abnormal operators, algorithm 1, and the likeliest device.
 
 Fault: a GPU, adapter, link or switch that makes some steps longer.
-Paper: Holmes (Yao et al., 2025), sections 3.1, 4.2 to 4.4 and appendix D. Symbols: delta -> `DELTA`,
-T -> `WINDOW`, K -> `NAMED`; algorithm 1 -> `holmes_search`, R, H and I -> `holmes_devices`.
+Paper: Holmes (Yao et al., 2025), sections 3.1, 4.2 to 4.4 and appendix D. Symbols: delta ->
+`DELTA`, T -> `WINDOW`, K -> `NAMED`; algorithm 1 -> `holmes_search`; R, H, I -> `holmes_devices`.
 Runs by `--method holmes-published` only. A step is irregular if it takes DELTA times the average of
 the window. Its operators are judged by the robust rule of `graph.abnormal`: the paper's random
 forest needs labels, one set for each training. The pivot is the first recorded rank.
@@ -37,7 +37,7 @@ from stepscope.diagnose.network.edges import Place
 from stepscope.diagnose.network.topology import PathDevice, Topology
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import SCORE
-from stepscope.window import Ints, Mask
+from stepscope.window import Floats, Ints, Mask
 
 DELTA = 1.1
 """Definition 1 and section 3.1. Paper."""
@@ -143,7 +143,7 @@ def published_case(job: Observed) -> Case | None:
     return Case(job, graph, np.flatnonzero(np.isin(graph.columns, irregular)))
 
 
-def irregular_steps(periods: np.ndarray) -> Mask:  # type: ignore[type-arg]
+def irregular_steps(periods: Floats) -> Mask:
     """Definition 1: which steps take DELTA times the average of the window."""
     known = np.isfinite(periods)
     average = float(periods[known].mean()) if known.any() else 0.0
@@ -154,8 +154,7 @@ def _finding(case: Case, found: dict[NamedDevice, float], name: str) -> Finding:
     """The likeliest device; the second of K is listed beside it."""
     best = ranked(found, NAMED)
     first, probability = best[0]
-    job, line = case.job, case.job.line
-    columns = case.graph.columns[case.irregular]
+    line, columns = case.job.line, case.graph.columns[case.irregular]
     span = (int(columns[0]), int(columns[-1]) + 1)
     listed = " and ".join(f"{one.name} (I = {value:.3f})" for one, value in best)
     detail = f"{columns.size} of {case.graph.columns.size} steps are irregular; they go back to"

@@ -1,4 +1,4 @@
-"""Holmes' algorithm 1 as printed: from an abnormal operator to the operators and causes at its root.
+"""Holmes' algorithm 1 as printed: from abnormal operators to the operators and causes at the root.
 
 Paper: Holmes (2025), section 4.3.2, algorithm 1. Symbols: o, n, po -> entries of the graph in one
 step, OPERATORS and CAUSES -> `Root`.
@@ -7,7 +7,7 @@ decides, although the text says that *any* abnormal operator before n is followe
 is the cause only if there is none (`else_after_loop` does what the text says; the tests compare
 both). A point-to-point operator never leads to the cause COMPUTE (line 27): where nothing on the
 peer is abnormal, nothing is added.
-What the listing leaves open, and what is done here: `for all po of g before n` goes backwards, since
+What the listing leaves open, and what is done here: `for all po of g before n` goes backwards, as
 the text backtracks; the members of a group are visited in the order of their ranks; a peer that
 was not recorded is no peer (line 22). There is no visited set, so that it may never end; each
 operator is analysed once here, which adds the same to the two sets.
