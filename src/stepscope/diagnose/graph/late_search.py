@@ -15,7 +15,7 @@ that is a tenth slower is found although none of its operators is abnormal.
     rank     += late(arrival of the last member) - late(end of the nearest late operator before)
     operator += transfer - its usual transfer
 
-Cost: one pass over the log of each rank that is visited; 0.1 s for ten steps of 8,192 ranks.
+Cost: one pass over the log of each rank that is visited.
 Cannot see: that of two overlapping operators of a rank the later did not wait for the earlier.
 """
 

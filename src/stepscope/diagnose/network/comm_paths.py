@@ -144,7 +144,8 @@ def _ranked(devices: tuple[list[PathDevice], Floats], bad: Floats, every: Floats
             ) -> Iterator[Suspect]:  # fmt: skip
     named, prior = devices
     chance = posterior(log_ratios(bad, every), prior)
-    for at in np.argsort(-chance, kind="stable")[:NAMED].tolist():
+    order = [at for at in np.argsort(-chance, kind="stable").tolist() if every[at] > 0]
+    for at in order[:NAMED]:
         yield Suspect(named[at], float(chance[at]), float(bad[at]), float(every[at]))
 
 

@@ -2,8 +2,8 @@
 
 Paper: Holmes (Yao et al., 2025), section 4.4 and appendix D, adds up what is slow on the paths
 through a device and damps that by the adapters below it, which finds a bad spine in none of 100
-simulated jobs. Here all paths through a device count, slow or not (algorithm notes, section 3: leaf pairs,
-spines and adapters found in 100 of 100):
+simulated jobs. Here all paths through a device count, slow or not (algorithm notes, section 3: leaf
+pairs, spines and adapters found in 100 of 100):
 
     LR(d) = slow paths * log(p1 / p0) + other paths * log((1 - p1) / (1 - p0))
 
@@ -12,7 +12,7 @@ whose paths are slow, such as the other members of a ring, thereby fall behind.
 A path goes from one adapter to its leaf switch, over a spine switch to another leaf and adapter. So
 two sums per path (one table for each end, by adapter and spine) are enough; all other devices are
 sums over these tables.
-Cost: 2 ms per sum for 640,000 paths of 8,192 adapters.
+Cost: 4 ms per sum for 640,000 paths of 8,192 adapters.
 Cannot see: which spine a path takes, where nobody recorded it; it then counts for each in part.
 """
 
