@@ -18,6 +18,7 @@ from stepscope.diagnose.detect.desync import Desync
 from stepscope.diagnose.detect.gc_turns import GcTurns
 from stepscope.diagnose.detect.gil_holder import GilHolder
 from stepscope.diagnose.detect.hang import Hang
+from stepscope.diagnose.detect.holmes import Holmes
 from stepscope.diagnose.detect.imbalance import StageImbalance, UnequalWork
 from stepscope.diagnose.detect.lasting_ranks import LastingRanks
 from stepscope.diagnose.detect.mismatch import Mismatch
@@ -28,6 +29,7 @@ from stepscope.diagnose.detect.published.argus_l2 import ArgusL2Published
 from stepscope.diagnose.detect.published.argus_l3 import ArgusL3Published
 from stepscope.diagnose.detect.published.eroica import EroicaPublished
 from stepscope.diagnose.detect.published.eroica_detect import EroicaDetectPublished
+from stepscope.diagnose.detect.published.holmes import HolmesPublished
 from stepscope.diagnose.detect.published.kair import KairPublished
 from stepscope.diagnose.detect.published.venustrace import VenusTracePublished
 from stepscope.diagnose.detect.regression.shared import SharedRegression
@@ -114,6 +116,8 @@ PUBLISHED: tuple[Detector, ...] = (
     EroicaDetectPublished(),
     EroicaPublished(),
     *RANKS_BY_NAME,
+    Holmes(),
+    HolmesPublished(),
     VenusTrace(),
     VenusTracePublished(),
     KairPublished(),

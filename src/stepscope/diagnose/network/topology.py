@@ -68,6 +68,10 @@ class Topology:
             chances[device] = max(chances.get(device, 0.0), chance)
         return list(chances.items())
 
+    def outwards(self, rank: int) -> Sequence[PathDevice]:
+        """The devices that carry a rank's data from its GPU to its leaf switch, inclusive."""
+        return self._outwards_of.get(rank, ())
+
     def crosses_leaves(self, place: Place) -> int:
         """Under how many leaf switches the members of a place are; 0 if the fabric is unknown."""
         return len({leaf for rank in place.members if (leaf := self._leaf(rank))})
