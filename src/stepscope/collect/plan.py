@@ -14,8 +14,8 @@ MOST_CALLS = 500_000
 FEW_STEPS = 2
 """Steps of a window whose calls could not be counted. Our choice."""
 FEWER = 4
-"""A window that is too long has a fourth of its steps, or a fourth of that, and so on: ranks that make
-about as many calls record the same steps, without a word between them. Our choice."""
+"""A window that is too long has a fourth of its steps, or a fourth of that, and so on: ranks that
+make about as many calls record the same steps, without a word between them. Our choice."""
 COUNT_SECONDS = 0.5
 """How long calls are counted before a window that begins at once. Our choice."""
 LEAST_SECONDS = 2.0
