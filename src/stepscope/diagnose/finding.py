@@ -199,6 +199,8 @@ class Waste(Finding):
 
     says: str = ""
     """The summary."""
+    in_turns: bool = False
+    """Whether in each step another rank loses it, and the others wait for that one."""
 
     @property
     def costs_enough(self) -> bool:

@@ -24,9 +24,10 @@ from stepscope.diagnose.decide.ends import with_ends
 from stepscope.diagnose.decide.everyone import charged, is_after_effect
 from stepscope.diagnose.decide.join import joined
 from stepscope.diagnose.decide.ledger import ledger
+from stepscope.diagnose.decide.loader_workers import with_workers
 from stepscope.diagnose.decide.loss import with_loss
 from stepscope.diagnose.decide.on_path import with_path
-from stepscope.diagnose.decide.same_loss import is_same, with_function
+from stepscope.diagnose.decide.same_loss import has_its_turn, is_same, with_function
 from stepscope.diagnose.decide.slow_ranks import judge
 from stepscope.diagnose.decide.starved import with_measured_loss
 from stepscope.diagnose.decide.symptoms import with_symptoms
@@ -184,6 +185,7 @@ class _Search:
         self._structure()
         self._wasted()
         self.blamed = with_measured_loss(self.job, self.blamed)
+        self.blamed = [with_workers(self.job, one) for one in self.blamed]
         self._others()
 
     def _slow_ranks(self) -> Floats:
@@ -254,6 +256,9 @@ class _Search:
         """
         for detector in (*registry.WASTED, *registry.PROFILED):
             for one in self._keep(self._ask(detector, Waste)):
+                taken = [other for other in self.blamed if has_its_turn(one, other)]
+                self.blamed = [other for other in self.blamed if other not in taken]
+                self.let_go += [rules.one_of_many(other) for other in taken]
                 same = [other for other in self.blamed if is_same(self.job, one, other)]
                 more = one.function is not None and not any(other.function for other in same)
                 dropped = same if more else [one] if same else []

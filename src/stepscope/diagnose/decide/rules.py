@@ -87,6 +87,12 @@ def same_cause(one: Kind) -> Kind:
     return replace(one, decisions=(*one.decisions, decision))
 
 
+def one_of_many(one: Kind) -> Kind:
+    """A finding that is rejected because its ranks are only the last for a while, as all are."""
+    says = "its ranks are the last in these steps, as others are in others: another finding has all"
+    return replace(one, decisions=(*one.decisions, Decision(EVERYONE.name, False, says=says)))
+
+
 def after_effect(one: Regression) -> Regression:
     """A rise that is rejected because a culprit was slow for most of it."""
     says = "a culprit is slow for most of this rise, and no other cause of it was measured"

@@ -23,6 +23,19 @@ def is_same(job: Observed, one: Waste, other: Finding) -> bool:
     return other.cause == one.cause or (inferred and one.function is not None)
 
 
+def has_its_turn(one: Waste, other: Finding) -> bool:
+    """Whether the ranks of another finding are slow for a while in what all ranks are in turns."""
+    if not (one.in_turns and isinstance(other, Slowdown) and one.steps and other.steps):
+        return False
+    within = one.steps[0] <= other.steps[0] and other.steps[1] <= one.steps[1]
+    return within and other.cause == one.cause and _whole(other) < _whole(one)
+
+
+def _whole(one: Finding) -> float:
+    first, last = one.steps or (0, -1)
+    return (one.lost_fraction or 0.0) * (last - first + 1)
+
+
 def with_function(one: Waste, same: Sequence[Finding]) -> Finding:
     """The finding that names a function, or one that knows of a larger loss, with that function."""
     largest = max(same, key=lambda other: other.lost_fraction or 0.0)

@@ -24,14 +24,10 @@ from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.views.patterns import Patterns
-from stepscope.diagnose.views.threads import Holder, gil_holder, idle_share
+from stepscope.diagnose.views.threads import HOLDS, Holder, gil_holder, idle_share
 from stepscope.diagnose.words.advice import name_ranks
 from stepscope.diagnose.words.numbers import percent
 from stepscope.diagnose.words.summary import short_frame
-
-HOLDS = 0.25
-"""Share of the time that a thread must hold the GIL to be the reason why another waits for it. Our
-choice; helper threads of ordinary jobs hold it for below 0.02 (measured on real data)."""
 
 
 class GilHolder:

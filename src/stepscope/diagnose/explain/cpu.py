@@ -26,7 +26,7 @@ from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.thresholds import OTHER_PROCESSES, PROCESSOR_TIME
 from stepscope.diagnose.views.communication import loads
-from stepscope.diagnose.views.unnamed import GAPS, OUTSIDE
+from stepscope.diagnose.views.unnamed import GAPS, OUTSIDE, UNNAMED
 from stepscope.diagnose.words.numbers import percent
 from stepscope.window import Floats
 
@@ -150,7 +150,11 @@ def _use(job: Observed, suspect: Suspect) -> Use:
 
 
 def _computed(job: Observed, suspect: Suspect) -> float | None:
-    if job.processor is None or suspect.excess_ns <= 0:
+    if suspect.excess_ns <= 0:
+        return None
+    if suspect.phase in UNNAMED:
+        return _used(job, suspect)
+    if job.processor is None:
         return None
     extra = job.processor[suspect.row] - job.peer_median(job.processor, suspect.phase, suspect.row)
     extra = extra[suspect.first : suspect.stop]
@@ -159,12 +163,26 @@ def _computed(job: Observed, suspect: Suspect) -> float | None:
     return float(stats.block_means(extra[None], len(extra))[0, 0]) / suspect.excess_ns
 
 
+def _used(job: Observed, suspect: Suspect) -> float | None:
+    """The same of time in no phase, whose processor time is not recorded: by what the whole process
+    used beyond its peers. Peers that spin while they wait use more, and nothing is known."""
+    used = _above_peers(job.hardware("cpu_util", suspect.first, suspect.stop), suspect.row)
+    if used is None or used <= 0:
+        return None
+    return _of_excess(job, suspect, used)
+
+
 def _starved(job: Observed, suspect: Suspect, waiting: float | None) -> float | None:
     """Part of the excess in which it was runnable but not running, beyond its peers."""
     if waiting is None or suspect.excess_ns <= 0:
         return None
+    return _of_excess(job, suspect, waiting)
+
+
+def _of_excess(job: Observed, suspect: Suspect, share: float) -> float:
+    """A share of all time, as a part of the excess."""
     begin, end = job.line.span_ns(suspect.first, suspect.stop)
-    return waiting * (end - begin) / (suspect.stop - suspect.first) / suspect.excess_ns
+    return share * (end - begin) / (suspect.stop - suspect.first) / suspect.excess_ns
 
 
 def _above_peers(values: Floats, row: int) -> float | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from stepscope.diagnose.finding import (
     Cause,
@@ -211,6 +211,11 @@ def _without_dump(finding: Finding) -> tuple[int, ...]:
         return ()
     explained = finding.cause != "unknown" or not set(finding.ranks) <= set(finding.without_dump)
     return () if explained else finding.without_dump
+
+
+def who_spend(ranks: Sequence[int]) -> tuple[str, str]:
+    """All ranks of a job as the subject of a sentence: `all ranks spend` and `their`."""
+    return (f"rank {ranks[0]} spends", "its") if len(ranks) == 1 else ("all ranks spend", "their")
 
 
 def name_ranks(ranks: tuple[int, ...]) -> str:
