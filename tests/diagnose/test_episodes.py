@@ -10,8 +10,7 @@ from stepscope.diagnose.finding import Verdict
 from stepscope.diagnose.run import diagnose
 from stepscope.window import Floats, Ints, Mask
 
-from .jobs import MS, TYPICAL_MS, Fault, a_job, a_table, put
-from .test_causes import both
+from .jobs import MS, TYPICAL_MS, Fault, a_job, a_table, both, put
 
 STEP_MS = 1000.0
 RANKS, STEPS = 16, 100

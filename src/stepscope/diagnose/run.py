@@ -69,7 +69,7 @@ from stepscope.diagnose.prepare.gauges import by_rank
 from stepscope.diagnose.prepare.profiled import without_profiled
 from stepscope.diagnose.settings import DEFAULT, Settings
 from stepscope.diagnose.suspect import Suspect
-from stepscope.diagnose.thresholds import FAST
+from stepscope.diagnose.thresholds import FAST, OTHER_PROCESSES
 from stepscope.window import Floats, Window
 
 FEW_STEPS = 10
@@ -386,7 +386,11 @@ def _unexplained(job: Observed, known: Ledger | None) -> str:
     lost = known.unexplained_fraction
     if lost <= MOST_UNEXPLAINED + NormalDist().inv_cdf(1 - FAST) * scatter:
         return ""
-    return f"{100 * lost:.0f} % of the step time is lost, and nothing recorded explains it"
+    said = f"{100 * lost:.0f} % of the step time is lost, and nothing recorded explains it"
+    used = job.hardware("stranger_cpu_util", job.line.warm_up, len(job.line.steps))
+    if np.isfinite(used).any() and (cores := stats.median(used)) >= OTHER_PROCESSES:
+        said += f"; meanwhile other processes use {cores:.1f} cores of the ranks' processors"
+    return said
 
 
 def _struck(job: Observed, blamed: Sequence[Finding]) -> frozenset[int]:
