@@ -201,6 +201,8 @@ class Waste(Finding):
     """The summary."""
     in_turns: bool = False
     """Whether in each step another rank loses it, and the others wait for that one."""
+    holds_gil: bool = False
+    """Whether a helper thread holds the GIL, so that whatever its ranks run takes longer."""
 
     @property
     def costs_enough(self) -> bool:

@@ -27,7 +27,7 @@ from stepscope.diagnose.decide.ledger import ledger
 from stepscope.diagnose.decide.loader_workers import with_workers
 from stepscope.diagnose.decide.loss import with_loss
 from stepscope.diagnose.decide.on_path import with_path
-from stepscope.diagnose.decide.same_loss import has_its_turn, is_same, with_function
+from stepscope.diagnose.decide.same_loss import has_victim, is_same, with_function
 from stepscope.diagnose.decide.slow_ranks import judge
 from stepscope.diagnose.decide.starved import with_measured_loss
 from stepscope.diagnose.decide.symptoms import with_symptoms
@@ -256,9 +256,9 @@ class _Search:
         """
         for detector in (*registry.WASTED, *registry.PROFILED):
             for one in self._keep(self._ask(detector, Waste)):
-                taken = [other for other in self.blamed if has_its_turn(one, other)]
-                self.blamed = [other for other in self.blamed if other not in taken]
-                self.let_go += [rules.one_of_many(other) for other in taken]
+                victims = [other for other in self.blamed if has_victim(one, other)]
+                self.blamed = [other for other in self.blamed if other not in victims]
+                self.let_go += [rules.victim(other, one.method) for other in victims]
                 same = [other for other in self.blamed if is_same(self.job, one, other)]
                 more = one.function is not None and not any(other.function for other in same)
                 dropped = same if more else [one] if same else []

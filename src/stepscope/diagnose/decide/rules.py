@@ -87,10 +87,11 @@ def same_cause(one: Kind) -> Kind:
     return replace(one, decisions=(*one.decisions, decision))
 
 
-def one_of_many(one: Kind) -> Kind:
-    """A finding that is rejected because its ranks are only the last for a while, as all are."""
-    says = "its ranks are the last in these steps, as others are in others: another finding has all"
-    return replace(one, decisions=(*one.decisions, Decision(EVERYONE.name, False, says=says)))
+def victim(one: Kind, method: str) -> Kind:
+    """A finding that is rejected because it is an effect of what another method found."""
+    says = f"an effect of what {method} found, which costs more"
+    decision = Decision(EXPLAINED_BACKWARDS.name, False, says=says)
+    return replace(one, decisions=(*one.decisions, decision))
 
 
 def after_effect(one: Regression) -> Regression:

@@ -13,6 +13,7 @@ extensions that never release it (they show as slow functions of their own).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -58,7 +59,8 @@ def _found(job: Observed, window: Patterns, holder: Holder) -> Iterator[Waste]:
         f"thread {thread} holds the GIL for {percent(held)} of the sampled time; the training "
         f"thread is in operators and Python for {percent(loss)} of the steps without a processor"
     )
-    yield wasted(
+    found = wasted(
         job, window, "host", loss, unusual_bits(loss, OWN_CODE), says, detail, function=frame,
         values={"held": held}, ranks=ranks, method=GilHolder.name,
     )  # fmt: skip
+    yield replace(found, holds_gil=True)
