@@ -17,7 +17,8 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
 
     In addition to the stable keys, a verdict has its `stack`, and the diagnosis has `losses` (rows
     known to be lost, by table), `cost` (stepscope's own overhead), `rank_times` (where the time of
-    an average step goes) and `latecomers` (last arrivals in collectives).
+    an average step goes) and `latecomers` (last arrivals in collectives), and `periods` (slow
+    steps that come back at regular distances).
     """
     profiled = [_plain(vars(one)) for one in diagnosis.functions]
     return {
@@ -38,6 +39,7 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "limits": [_plain(vars(limit)) for limit in diagnosis.limits],
         "latecomers": [_plain(vars(late)) for late in diagnosis.latecomers],
         "candidates": [_candidate(one) for one in diagnosis.candidates],
+        "periods": [_plain(vars(one)) for one in diagnosis.periods],
         "losses": _plain(diagnosis.losses),
         "cost": _plain(diagnosis.cost),
         **({"functions": profiled} if profiled else {}),

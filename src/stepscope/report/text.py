@@ -134,6 +134,10 @@ def _times(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
         yield from ("", Text(heading, style="bold"))
         for line in story.function_uses(diagnosis):
             yield Padding(Text(printable(line)), (0, 0, 0, _INDENT))
+    if periods := story.periods(diagnosis):
+        yield from ("", Text("Slow steps at regular distances", style="bold"))
+        for line in periods:
+            yield Padding(Text(printable(line)), (0, 0, 0, _INDENT))
     arrivals = story.last_arrivals(diagnosis)
     if arrivals:
         yield from ("", Text("Last arrivals in collectives", style="bold"))
