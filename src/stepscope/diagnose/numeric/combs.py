@@ -40,7 +40,7 @@ REGULAR = 0.8
 """Part of the slots that must have an event, as in `step_time`. Our simulator."""
 FALSE_ALARMS = 1e-3
 """Share of series with events at random places that may show a comb. Statistics."""
-MOST_EVENTS = 1000
+MOST_EVENTS = 500
 """More events than this are no rare ones, and would take seconds. Our choice."""
 LAGS = 3
 """Distances in seconds are looked for between an event and so many that follow: one slot in five
