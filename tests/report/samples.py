@@ -20,7 +20,7 @@ from stepscope.diagnose.finding import (
     Verdict,
 )
 from stepscope.diagnose.overview.limits import limits
-from stepscope.diagnose.shown import Latecomer, Period
+from stepscope.diagnose.shown import Latecomer, Opinion, Period
 
 T0 = 1_766_000_000_000_000_000
 """2025-12-17 19:33:20 UTC."""
@@ -98,6 +98,8 @@ def slow_rank() -> Diagnosis:
                 {"sm_clock_mhz": 1050.0, "before": float("nan")},
             ),
         ),
+        opinions=(Opinion("arrival", (37,)), Opinion("own time", (37,)), Opinion("K-S", (36, 37))),
+        agreement="arrival says 37, own time says 37, K-S says 36 and 37: 36 waits for 37",
     )  # fmt: skip
     return Diagnosis(
         job_id="llama-70b-0412",

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
-from stepscope.diagnose.shown import FunctionUse, Latecomer, Limit, Period
+from stepscope.diagnose.shown import FunctionUse, Latecomer, Limit, Opinion, Period
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.thresholds import LEAST_COST, LEAST_SCORE
 
@@ -308,6 +308,10 @@ class Verdict:
     """The steps of whose time `lost_fraction` is a share, if these are not `steps`."""
     places: tuple[Place, ...] = ()
     """Where in the schedule the ranks hang, as far as that is known."""
+    opinions: tuple[Opinion, ...] = ()
+    """What each method says about its steps; empty if fewer than two do."""
+    agreement: str = ""
+    """The same in a line, with why ranks that some of them name are not accused."""
 
     @property
     def is_suspect(self) -> bool:

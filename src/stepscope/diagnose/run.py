@@ -26,6 +26,7 @@ from stepscope.diagnose.decide.join import joined
 from stepscope.diagnose.decide.ledger import ledger
 from stepscope.diagnose.decide.loss import with_loss
 from stepscope.diagnose.decide.on_path import with_path
+from stepscope.diagnose.decide.opinions import with_opinions
 from stepscope.diagnose.decide.same_loss import is_same, with_function
 from stepscope.diagnose.decide.slow_ranks import judge
 from stepscope.diagnose.decide.starved import with_measured_loss
@@ -100,6 +101,7 @@ def diagnose(window: Window, settings: Settings = DEFAULT) -> Diagnosis:
     times, series = rank_times(job), _series(job)
     verdicts = tuple(with_loss(one, len(window.ranks), series)
                      for one in _verdicts(job, found.blamed))  # fmt: skip
+    verdicts = with_opinions(job, verdicts, [*found.blamed, *found.let_go])
     verdicts, recurring = with_periods(verdicts, periods(job) if settings.slowdowns else ())
     state = _state(found)
     planned = planned_steps(job) - _struck(job, found.blamed)

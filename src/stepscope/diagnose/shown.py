@@ -17,6 +17,17 @@ PLANNED: tuple[Source, ...] = ("checkpoint", "evaluation")
 
 
 @dataclass(frozen=True)
+class Opinion:
+    """Whom or what one method points to in the steps of a verdict."""
+
+    by: str
+    """A method, or `own time`, `arrival`, `K-S`."""
+    ranks: tuple[int, ...]
+    places: tuple[str, ...] = ()
+    """Devices or groups, where it names no ranks; empty as well: nobody stands out."""
+
+
+@dataclass(frozen=True)
 class Period:
     """Slow steps that come back every so many steps, or every so many seconds."""
 

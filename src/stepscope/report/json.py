@@ -50,7 +50,7 @@ _VERDICT_KEYS = (
     "kind", "cause", "ranks", "hosts", "group", "devices", "phase", "kernels", "function",
     "steps", "time_ns", "slowdown", "lost_fraction", "confidence", "victims", "summary",
     "advice", "evidence", "decisions", "lasted_ns", "lost_rank_ns", "stack", "ended", "lost_of",
-    "places",
+    "places", "opinions", "agreement",
 )  # fmt: skip
 
 
@@ -58,6 +58,7 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
     fields = {**vars(verdict)}
     fields["devices"] = [asdict(device) for device in verdict.devices]
     fields["decisions"] = [vars(decision) for decision in verdict.decisions]
+    fields["opinions"] = [vars(opinion) for opinion in verdict.opinions]
     fields["places"] = [asdict(place) for place in verdict.places]
     fields["evidence"] = [vars(evidence) for evidence in verdict.evidence]
     return {key: _plain(fields[key]) for key in _VERDICT_KEYS}

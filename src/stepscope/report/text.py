@@ -98,6 +98,7 @@ def _verdict_fields(verdict: Verdict, diagnosis: Diagnosis) -> Iterator[tuple[st
     yield "Since", words.since
     yield "Cost", words.cost
     yield "Do next", words.advice
+    yield "Methods", verdict.agreement
     yield "Stack", "\n".join(_stack(verdict.stack))
     for evidence in verdict.evidence:
         yield "Evidence", f"{evidence.method}: {evidence.detail}"
