@@ -27,6 +27,7 @@ from stepscope.diagnose.decide.ledger import ledger
 from stepscope.diagnose.decide.loader_workers import with_workers
 from stepscope.diagnose.decide.loss import with_loss
 from stepscope.diagnose.decide.on_path import with_path
+from stepscope.diagnose.decide.opinions import with_opinions
 from stepscope.diagnose.decide.same_loss import has_victim, is_same, with_function
 from stepscope.diagnose.decide.slow_ranks import judge
 from stepscope.diagnose.decide.starved import with_measured_loss
@@ -34,6 +35,7 @@ from stepscope.diagnose.decide.symptoms import with_symptoms
 from stepscope.diagnose.decide.verdict import ranked, verdict_of
 from stepscope.diagnose.decide.why_not import nearest, why_not
 from stepscope.diagnose.detect import desync, hang, vanished
+from stepscope.diagnose.detect.periods import periods
 from stepscope.diagnose.detect.planned_pauses import planned_steps
 from stepscope.diagnose.finding import (
     AnomalousWindow,
@@ -61,6 +63,7 @@ from stepscope.diagnose.overview.functions import functions
 from stepscope.diagnose.overview.limits import limits
 from stepscope.diagnose.overview.overview import last_arrivals, rank_times
 from stepscope.diagnose.overview.own_cost import own_cost
+from stepscope.diagnose.overview.periods import with_periods
 from stepscope.diagnose.overview.recorders import not_recorded
 from stepscope.diagnose.prepare.align import align
 from stepscope.diagnose.prepare.clean import clean
@@ -99,6 +102,8 @@ def diagnose(window: Window, settings: Settings = DEFAULT) -> Diagnosis:
     times, series = rank_times(job), _series(job)
     verdicts = tuple(with_loss(one, len(window.ranks), series)
                      for one in _verdicts(job, found.blamed))  # fmt: skip
+    verdicts = with_opinions(job, verdicts, [*found.blamed, *found.let_go])
+    verdicts, recurring = with_periods(verdicts, periods(job) if settings.slowdowns else ())
     state = _state(found)
     planned = planned_steps(job) - _struck(job, found.blamed)
     known = ledger(series, job.line.warm_up, verdicts, planned)
@@ -120,6 +125,7 @@ def diagnose(window: Window, settings: Settings = DEFAULT) -> Diagnosis:
         limits=limits(times),
         latecomers=last_arrivals(job),
         functions=functions(job),
+        periods=recurring,
         hosts=tuple(host.name for host in window.job.hosts),
         methods=settings.methods,
         candidates=_candidates(job, verdicts, found.let_go, settings.explain),

@@ -8,6 +8,7 @@ from stepscope.diagnose.finding import (
     Cause,
     Ended,
     Finding,
+    Recurring,
     Regression,
     Slowdown,
     SlowLink,
@@ -166,6 +167,8 @@ def _of_slowness(finding: Finding) -> str:
             return _of_rise(finding)
         case Waste():
             return _of_waste(finding)
+        case Recurring():
+            return finding.advises
         case SlowLink(ranks=(), group=str()):
             return SLOW_GROUP
     return SLOW[finding.cause]
