@@ -76,6 +76,7 @@ class Live:
         self._ask_for_stacks = ask_for_stacks
         self._requested_stacks = self._hanging = False
         self._previous: set[tuple[object, ...]] = set()
+        self._root, self._job = root, job
         self.source = f"{root.rstrip('/')}/{safe_name(job)}"
         self._screen = _Terminal() if _on_terminal() else _Plain()
         self._watch: Watch | None = None
@@ -114,9 +115,10 @@ class Live:
         return notifications is not None and descriptor in ready and notifications.received()
 
     def report(self, html: Path | None) -> None:
-        """Prints the final report, of everything that was recorded."""
+        """Prints the final report, of everything that was recorded, and keeps its evidence."""
+        watch = Watch(self.source)
         try:
-            diagnosis = Watch(self.source).look()
+            diagnosis = watch.look()
         except StepscopeError as error:
             print_stderr(f"no report: {error}")
             return
@@ -125,6 +127,18 @@ class Live:
         text = render_text(diagnosis, terminal.width(), color=terminal.has_color())
         print(f"\n{text}", file=sys.stderr)
         print(f"stepscope: the job folder is {self.source}", file=sys.stderr)
+        self._remember(watch, diagnosis)
+
+    def _remember(self, watch: Watch, diagnosis: Diagnosis) -> None:
+        """Adds what the job says about its devices to the ledger of the store."""
+        from stepscope.cli.evidence import remember
+
+        try:
+            trouble = remember(self._root, self._job, watch.window(), diagnosis)
+        except StepscopeError as error:  # its rows cannot be read any more
+            trouble = f"not added to the device ledger: {error}"
+        if trouble is not None:
+            print_stderr(trouble)
 
     def _diagnose(self, stalled: bool) -> None:
         started = time.monotonic()

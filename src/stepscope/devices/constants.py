@@ -28,8 +28,9 @@ SURE = 0.95
 UNKNOWN_CAUSE = 0.7
 """Certainty of a verdict without a cause, at most: more often it is the code than the host. Our
 choice."""
-HOST_SHARE = 0.05
-"""Share of the faults of a device in a host that are the host's. Our choice."""
+HOST_SHARE = 0.04
+"""Share of the faults of a device in a host that are the host's. With more, the host of every bad
+device would have to be watched. Our choice."""
 PATIENCE_S = 300.0
 """After five minutes, half of the faults that show themselves in a job have done so. Our choice."""
 HALF_LIFE_DAYS = 14.0

@@ -85,7 +85,7 @@ def observed(window: Window) -> tuple[int, int]:
         begins += [int(times[times != NULL].min())] if np.any(times != NULL) else []
     if end is None or not begins:
         return 0, 0
-    return min(min(begins), end), end
+    return min(*begins, end), end
 
 
 def _healthy(

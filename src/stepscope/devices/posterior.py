@@ -80,10 +80,10 @@ class Standing:
 
     @property
     def causes(self) -> Mapping[str, int]:
-        """In how many verdicts it was blamed for which cause, the most frequent first."""
+        """In how many jobs it was blamed for which cause, the most frequent first."""
         found: dict[str, int] = {}
-        for one in self.accusations:
-            found[one.blame.cause] = found.get(one.blame.cause, 0) + 1
+        for _, cause in {(one.job, one.blame.cause) for one in self.accusations}:
+            found[cause] = found.get(cause, 0) + 1
         return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
 
     @property
@@ -100,9 +100,10 @@ def standings(jobs: Sequence[JobEvidence], now_ns: int) -> list[Standing]:
         sums.add(one)
     now = sums.at(now_ns)
     accused = _accusations(jobs, {key: float(now[at]) for key, at in sums.index.items()})
-    found = [_standing(device, float(now[at]), sums.used[at], accused.get(key, ()), now_ns,
-                       int(sums.last_ns[at]))
-             for (key, at), device in zip(sums.index.items(), sums.devices, strict=True)]  # fmt: skip
+    found = [
+        _standing(one, float(now[at]), sums.used[at], accused.get(one.key, ()), now_ns, last_ns)
+        for at, (one, last_ns) in enumerate(zip(sums.devices, sums.last_ns.tolist(), strict=True))
+    ]
     return sorted(found, key=lambda one: (-one.probability, -len(one.accusations), one.device.name))
 
 
@@ -162,7 +163,7 @@ class _Sums:
         return np.array(numbers, np.int64)
 
 
-def _grown(array: np.ndarray, size: int) -> np.ndarray:  # type: ignore[type-arg]
+def _grown(array: np.ndarray, size: int) -> np.ndarray:
     return np.concatenate((array, np.zeros(size - len(array), array.dtype)))
 
 

@@ -1,4 +1,4 @@
-"""Where the ledger lies in a store: one object per job and writer, which is never changed by others.
+"""Where the ledger lies in a store: one object per job and writer, which no other writer changes.
 
     <store>/_devices/<job>/<host>.json
 
@@ -61,7 +61,7 @@ class Shelf:
     def missing(self, known: Sequence[JobEvidence]) -> list[str]:
         """The folders of jobs in the store that have no evidence yet, or had not ended then."""
         done = {safe_name(one.job) for one in known if one.ended}
-        return [name for name in jobs_in(self.store) if name not in done]
+        return jobs_in(self.store, done)
 
     @property
     def _folder(self) -> Location:

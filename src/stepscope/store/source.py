@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,16 +63,20 @@ def _check_folder(location: Location) -> None:
         raise SourceError(f"{folder} is a file; give the job folder that contains it")
 
 
-def jobs_in(store: Location) -> list[str]:
-    """The names of the folders of all jobs in a store, newest first.
+def check_store(store: Location) -> None:
+    """Raises SourceError if a store cannot be read, is no folder, or is itself a job."""
+    _check_folder(store)
+    if is_job(*store.top()):
+        raise SourceError(f"{store} is a job; name the store that contains it")
+
+
+def jobs_in(store: Location, known: Container[str] = ()) -> list[str]:
+    """The names of the folders of all jobs in a store but those already known, newest first.
 
     Raises:
-        SourceError: it cannot be read, is no folder, or is itself a job.
+        SourceError: it cannot be read.
     """
-    _check_folder(store)
-    folders, files = store.top()
-    if is_job(folders, files):
-        raise SourceError(f"{store} is a job; name the store that contains it")
+    folders = [name for name in store.top()[0] if name not in known]
     return [job.name for job in _jobs_in(store, folders)]
 
 
