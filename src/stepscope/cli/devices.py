@@ -50,6 +50,12 @@ Since = Annotated[
         help="Count only jobs that were recorded since then: 12h, 7d, or a date as 2026-11-01.",
     ),
 ]
+At = Annotated[
+    str | None,
+    typer.Option(
+        metavar="WHEN", help="Answer as of then, by the jobs up to that time [default: now]."
+    ),
+]
 Limit = Annotated[
     int | None,
     typer.Option(
@@ -69,6 +75,7 @@ def devices(
     store: Store,
     update: Update = False,
     since: Since = None,
+    at: At = None,
     limit: Limit = None,
     as_json: AsJson = False,
 ) -> int:
@@ -86,12 +93,12 @@ def devices(
     from stepscope.devices import standings
     from stepscope.devices.text import render, to_json
 
-    now_ns = time.time_ns()
-    begin_ns = 0 if since is None else _begin_ns(since, now_ns)
+    now_ns = _moment_ns("--at", at, time.time_ns())
+    begin_ns = 0 if since is None else _moment_ns("--since", since, now_ns)
     every, problems = _evidence(store, update)
-    jobs = [one for one in every if one.until_ns >= begin_ns]
+    jobs = [one for one in every if begin_ns <= one.until_ns <= now_ns]
     if not jobs:
-        raise SourceError(f"no job in {store} was recorded since {since}; ask for a longer time")
+        raise SourceError(_none_then(store, every, begin_ns, now_ns))
     for problem in problems:
         exits.print_stderr(problem)
     found = standings(jobs, now_ns)
@@ -151,20 +158,31 @@ def _nothing(shelf: Shelf, store: str, problems: list[str]) -> str:
     return f"no job in {store}; record one with `stepscope run --store {store} -- COMMAND`"
 
 
-def _begin_ns(since: str, now_ns: int) -> int:
-    """The moment that --since means.
+def _none_then(store: str, every: list[JobEvidence], begin_ns: int, now_ns: int) -> str:
+    """That no job ended in the time that was asked for, and when jobs did."""
+    from stepscope.report.units import moment
+
+    last = moment(every[-1].until_ns)
+    when = f"between {moment(begin_ns)} and" if begin_ns else "until"
+    return f"no job in {store} ended {when} {moment(now_ns)}; the last one did at {last}"
+
+
+def _moment_ns(option: str, given: str | None, now_ns: int) -> int:
+    """The moment that an option means; without one, now.
 
     Raises:
         UsageError: it is neither an age nor a date.
     """
-    age = _AGE.fullmatch(since)
+    if given is None:
+        return now_ns
+    age = _AGE.fullmatch(given)
     if age is not None:
         return now_ns - int(float(age[1]) * _UNIT_S[age[2]] * 1e9)
     try:
-        moment = datetime.fromisoformat(since)
+        moment = datetime.fromisoformat(given)
     except ValueError as error:
         raise UsageError(
-            f"--since takes an age, as 12h or 7d, or a date, as 2026-11-01, not {since}"
+            f"{option} takes an age, as 12h or 7d, or a date, as 2026-11-01, not {given}"
         ) from error
     aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=timezone.utc)
     return int(aware.timestamp() * 1e9)

@@ -78,12 +78,18 @@ def _also_called(one: Standing) -> str:
 
 
 def _why(one: Standing) -> str:
-    others = _others(one)
     if not one.bad:
-        blamed = len({accusation.job for accusation in one.accusations})
-        return f"{count(blamed, 'job')} may have blamed {names(others)} instead of it"
+        blamed = count(len({accusation.job for accusation in one.accusations}), "job")
+        return f"may be the true cause in {blamed} where {_rival(one)} is blamed"
+    others = _others(one)
     bad = f"blamed in {one.bad} of the {count(one.used, 'job')} that used it"
     return f"{bad}; it may be {names(others)} instead" if others else bad
+
+
+def _rival(one: Standing) -> str:
+    """The device that its newest verdict blames most."""
+    candidates = one.accusations[0].blame.candidates
+    return max(candidates, key=lambda other: other.share).device.name
 
 
 def _others(one: Standing) -> list[str]:
