@@ -83,6 +83,13 @@ def test_a_damaged_object_is_reported(store: Path, capsys: Capture) -> None:
     assert "llama-1/host-0.json: it is no evidence of a job" in said.err
 
 
+def test_a_topology_is_for_new_diagnoses(store: Path, capsys: Capture) -> None:
+    assert main(["devices", str(store), "--topology", "x"]) == 2
+    assert "--topology needs --update" in capsys.readouterr().err
+    assert main(["devices", str(store), "--update", "--topology", str(store / "none")]) == 2
+    assert "cannot read the topology" in capsys.readouterr().err
+
+
 def a_simulated_job(store: Path, name: str) -> None:
     scenario = Scenario(name, 8, 30, faults=(parse_fault("gpu_slow:rank=3,factor=1.5"),))
     write_window(simulate(scenario).window, job_location(str(store), name), "simulator")

@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stepscope.cli import exits
+from stepscope.cli.topology import Topology, read_tree
 from stepscope.errors import SourceError, UsageError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from stepscope.devices import JobEvidence, Shelf
 
 _EXAMPLES = """Examples:
@@ -76,6 +79,7 @@ def devices(
     update: Update = False,
     since: Since = None,
     at: At = None,
+    topology: Topology = None,
     limit: Limit = None,
     as_json: AsJson = False,
 ) -> int:
@@ -93,9 +97,13 @@ def devices(
     from stepscope.devices import standings
     from stepscope.devices.text import render, to_json
 
+    if topology is not None and not update:
+        raise UsageError("--topology needs --update: it names switches in new diagnoses")
+    if topology is not None:
+        read_tree(topology)  # a file that cannot be read is no trouble of each job
     now_ns = _moment_ns("--at", at, time.time_ns())
     begin_ns = 0 if since is None else _moment_ns("--since", since, now_ns)
-    every, problems = _evidence(store, update)
+    every, problems = _evidence(store, update, topology)
     jobs = [one for one in every if begin_ns <= one.until_ns <= now_ns]
     if not jobs:
         raise SourceError(_none_then(store, every, begin_ns, now_ns))
@@ -109,7 +117,9 @@ def devices(
     return exits.FOUND if found and found[0].advice == "drain" else exits.NOTHING_FOUND
 
 
-def _evidence(store: str, update: bool) -> tuple[list[JobEvidence], list[str]]:
+def _evidence(
+    store: str, update: bool, topology: Path | None
+) -> tuple[list[JobEvidence], list[str]]:
     """The evidence of all jobs, the oldest first, and one line for each that is left out.
 
     Raises:
@@ -127,7 +137,7 @@ def _evidence(store: str, update: bool) -> tuple[list[JobEvidence], list[str]]:
     jobs = {one.job: one for one in read.jobs}
     problems = list(read.problems)
     if update:
-        more, trouble = _update(shelf, list(read.jobs))
+        more, trouble = _update(shelf, list(read.jobs), topology)
         jobs |= {one.job: one for one in more}
         problems += trouble
     if not jobs:
@@ -135,7 +145,9 @@ def _evidence(store: str, update: bool) -> tuple[list[JobEvidence], list[str]]:
     return sorted(jobs.values(), key=lambda one: (one.until_ns, one.job)), problems
 
 
-def _update(shelf: Shelf, known: list[JobEvidence]) -> tuple[list[JobEvidence], list[str]]:
+def _update(
+    shelf: Shelf, known: list[JobEvidence], topology: Path | None
+) -> tuple[list[JobEvidence], list[str]]:
     from stepscope.cli.evidence import catch_up
     from stepscope.cli.terminal import count_progress, progress
 
@@ -144,7 +156,7 @@ def _update(shelf: Shelf, known: list[JobEvidence]) -> tuple[list[JobEvidence], 
     with progress(f"looking for jobs in {shelf.store}"):
         missing = shelf.missing(known)
     with count_progress(f"diagnosing jobs in {shelf.store.name}") as advance:
-        return catch_up(shelf, missing, advance)
+        return catch_up(shelf, missing, topology, advance)
 
 
 def _nothing(shelf: Shelf, store: str, problems: list[str]) -> str:

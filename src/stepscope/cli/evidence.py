@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 from stepscope.errors import StepscopeError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from stepscope.cli.sources import Source
     from stepscope.cli.terminal import Advance
     from stepscope.devices import JobEvidence, Shelf
     from stepscope.diagnose.finding import Diagnosis
@@ -37,7 +40,7 @@ def remember(store: str, job: str, window: Window, diagnosis: Diagnosis) -> str 
 
 
 def catch_up(
-    shelf: Shelf, jobs: list[str], advance: Advance | None
+    shelf: Shelf, jobs: list[str], topology: Path | None, advance: Advance | None
 ) -> tuple[list[JobEvidence], list[str]]:
     """Diagnoses jobs and stores their evidence, which also counts if it cannot be stored.
 
@@ -51,7 +54,7 @@ def catch_up(
         if advance is not None:
             advance(done, len(jobs))
         try:
-            one = _diagnosed(shelf, job)
+            one = _diagnosed(shelf, job, topology)
         except StepscopeError as error:
             problems.append(f"{job} is left out: {error}")
             continue
@@ -69,16 +72,18 @@ def catch_up(
     return found, problems
 
 
-def _diagnosed(shelf: Shelf, job: str) -> JobEvidence | None:
+def _diagnosed(shelf: Shelf, job: str, topology: Path | None) -> JobEvidence | None:
     """The evidence of one job of a store, from its rows; None if it has none.
 
     Raises:
-        SourceError: it cannot be read.
+        SourceError: it cannot be read, or the topology is that of another cluster.
     """
+    from stepscope.cli.topology import Placed
     from stepscope.devices import evidence_of
     from stepscope.diagnose.run import diagnose
     from stepscope.store.reader import JobReader
 
-    window = JobReader(str(shelf.store.child(job))).read()
+    source: Source = JobReader(str(shelf.store.child(job)))
+    window = (source if topology is None else Placed(source, topology)).read()
     diagnosis = diagnose(window)
     return evidence_of(window, diagnosis, job) if diagnosis.ranks else None

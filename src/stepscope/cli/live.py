@@ -70,13 +70,15 @@ class Live:
     def __init__(
         self, root: str, job: str, ask_for_stacks: Callable[[], None],
         announcer: Announcer | None = None, notifications: Notifications | None = None,
+        topology: Path | None = None,
     ) -> None:  # fmt: skip
+        """With a topology, the switches of that file are known to all diagnoses."""
         self._announcer = announcer
         self._notifications = notifications
         self._ask_for_stacks = ask_for_stacks
         self._requested_stacks = self._hanging = False
         self._previous: set[tuple[object, ...]] = set()
-        self._root, self._job = root, job
+        self._root, self._job, self._topology = root, job, topology
         self.source = f"{root.rstrip('/')}/{safe_name(job)}"
         self._screen = _Terminal() if _on_terminal() else _Plain()
         self._watch: Watch | None = None
@@ -116,8 +118,8 @@ class Live:
 
     def report(self, html: Path | None) -> None:
         """Prints the final report, of everything that was recorded, and keeps its evidence."""
-        watch = Watch(self.source)
         try:
+            watch = Watch(self.source, topology=self._topology)
             diagnosis = watch.look()
         except StepscopeError as error:
             print_stderr(f"no report: {error}")
@@ -209,7 +211,7 @@ class Live:
         if self._watch is None:
             from stepscope.store.history import History
 
-            self._watch = Watch(self.source, History())
+            self._watch = Watch(self.source, History(), self._topology)
         return self._watch
 
     def _diagnosis(self) -> Diagnosis | None:

@@ -45,10 +45,15 @@ def _cells(one: Standing, now_ns: int) -> tuple[str, ...]:
     last = one.last_bad_ns
     causes = [cause if times == 1 else f"{cause} ({times})" for cause, times in one.causes.items()]
     return (
-        one.device.name, f"{one.probability:.2f}", f"{one.bad} of {one.used}",
+        one.device.name, _chance(one.probability), f"{one.bad} of {one.used}",
         "never" if last is None else ago(last, now_ns), names(causes, PUBLIC_CAUSES) or "-",
         one.advice,
     )  # fmt: skip
+
+
+def _chance(probability: float) -> str:
+    """`0.84`; a digit more below 0.1, where one device in a hundred is usual."""
+    return f"{probability:.2f}" if probability >= 0.0995 else f"{probability:.3f}"
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:
