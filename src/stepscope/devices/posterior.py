@@ -19,8 +19,10 @@ common with others. Shares of several verdicts are averaged, weighted by their e
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
+from operator import attrgetter
 from typing import Literal
 
 import numpy as np
@@ -37,7 +39,7 @@ from stepscope.devices.constants import (
 )
 from stepscope.devices.evidence import JobEvidence
 from stepscope.devices.used import Used
-from stepscope.window import Floats, Ints
+from stepscope.window import Floats, Ints, Mask
 
 DAY_NS = 86_400 * 10**9
 
@@ -100,10 +102,9 @@ def standings(jobs: Sequence[JobEvidence], now_ns: int) -> list[Standing]:
         sums.add(one)
     now = sums.at(now_ns)
     accused = _accusations(jobs, {key: float(now[at]) for key, at in sums.index.items()})
-    found = [
-        _standing(one, float(now[at]), sums.used[at], accused.get(one.key, ()), now_ns, last_ns)
-        for at, (one, last_ns) in enumerate(zip(sums.devices, sums.last_ns.tolist(), strict=True))
-    ]
+    each = zip(sums.index, now.tolist(), sums.used.tolist(), sums.last_ns.tolist(), strict=True)
+    found = [_standing(sums.newest[key], log_odds, used, accused.get(key, ()), now_ns, last_ns)
+             for key, log_odds, used, last_ns in each]  # fmt: skip
     return sorted(found, key=lambda one: (-one.probability, -len(one.accusations), one.device.name))
 
 
@@ -123,58 +124,70 @@ class _Sums:
     """The sums of all devices, as arrays: ten thousand ranks have 40,000 devices."""
 
     index: dict[str, int] = field(default_factory=dict)
-    devices: list[Used] = field(default_factory=list)
-    """By their newest names."""
-    used: list[int] = field(default_factory=list)
+    newest: dict[str, Used] = field(default_factory=dict)
+    """Each device by the newest of its names."""
+    used: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     sum: Floats = field(default_factory=lambda: np.zeros(0))
     last_ns: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def add(self, job: JobEvidence) -> None:
-        said = _said(job)
-        self._numbers(job.unjudged)
-        at = self._numbers(said)
-        self.sum = _grown(self.sum, len(self.devices))
-        self.last_ns = _grown(self.last_ns, len(self.devices))
-        before = self._decayed(at, job.until_ns)
-        more = np.fromiter(said.values(), np.float64, len(said))
-        self.sum[at] = np.clip(before + more, LEAST, MOST)
-        self.last_ns[at] = np.maximum(self.last_ns[at], job.until_ns)
+        blamed = _blamed(job)
+        accused = self._numbers([device for device, _ in blamed])
+        healthy, others = self._numbers(job.healthy), self._numbers(job.unjudged)
+        count = len(self.index)
+        self.used = _grown(self.used, count)
+        self.sum, self.last_ns = _grown(self.sum, count), _grown(self.last_ns, count)
+        self.used += _marked(count, accused, healthy, others)
+        healthy = healthy[~_marked(count, accused)[healthy]]
+        self._say(healthy, job.healthy_log_odds, job.until_ns)
+        self._say(accused, np.array([log_odds for _, log_odds in blamed]), job.until_ns)
 
     def at(self, now_ns: int) -> Floats:
         """The sums as they are now."""
-        return self._decayed(np.arange(len(self.devices)), now_ns)
+        return self._decayed(np.arange(len(self.index)), now_ns)
+
+    def _say(self, at: Ints, log_odds: float | Floats, now_ns: int) -> None:
+        self.sum[at] = np.clip(self._decayed(at, now_ns) + log_odds, LEAST, MOST)
+        self.last_ns[at] = np.maximum(self.last_ns[at], now_ns)
 
     def _decayed(self, at: Ints, now_ns: int) -> Floats:
         days = np.maximum(now_ns - self.last_ns[at], 0) / DAY_NS
         decayed: Floats = self.sum[at] * 0.5 ** (days / HALF_LIFE_DAYS)
         return decayed
 
-    def _numbers(self, devices: Iterable[Used]) -> Ints:
-        """Counts a job for its devices, and returns their numbers."""
-        numbers = []
-        for device in devices:
-            at = self.index.setdefault(device.key, len(self.devices))
-            if at == len(self.devices):
-                self.devices.append(device)
-                self.used.append(0)
-            self.devices[at] = device
-            self.used[at] += 1
-            numbers.append(at)
-        return np.array(numbers, np.int64)
+    def _numbers(self, devices: Sequence[Used]) -> Ints:
+        """The numbers of devices, in their order; new ones get one."""
+        keys = list(map(_KEY, devices))
+        self.newest.update(zip(keys, devices, strict=True))
+        found = np.fromiter(map(self.index.get, keys, repeat(-1)), np.int64, len(keys))
+        for place in np.flatnonzero(found < 0).tolist():
+            found[place] = self.index.setdefault(keys[place], len(self.index))
+        return found
+
+
+_KEY = attrgetter("key")
+
+
+def _marked(count: int, *numbers: Ints) -> Mask:
+    """Which of so many devices are among the numbers."""
+    mask = np.zeros(count, np.bool_)
+    for some in numbers:
+        mask[some] = True
+    return mask
 
 
 def _grown(array: np.ndarray, size: int) -> np.ndarray:
     return np.concatenate((array, np.zeros(size - len(array), array.dtype)))
 
 
-def _said(job: JobEvidence) -> dict[Used, float]:
-    """What a job says about each device; of several verdicts the strongest, as it is one job."""
-    said = {device.key: (device, job.healthy_log_odds) for device in job.healthy}
+def _blamed(job: JobEvidence) -> list[tuple[Used, float]]:
+    """What a job says against devices; of several verdicts the strongest, as it is one job."""
+    said: dict[str, tuple[Used, float]] = {}
     for blame in job.blames:
         for one in blame.candidates:
             _, before = said.get(one.device.key, (one.device, 0.0))
             said[one.device.key] = (one.device, max(before, blame.log_odds))
-    return dict(said.values())
+    return list(said.values())
 
 
 def _accusations(

@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from stepscope.devices.blame import Blame, Candidate
@@ -119,9 +120,14 @@ def _devices(data: Mapping[str, Any], ids: Mapping[str, str]) -> tuple[Used, ...
 
 
 def _device(type: str, name: str, ids: Mapping[str, str]) -> Used:
+    return _named(type, name, ids.get(name, ""))
+
+
+@lru_cache(1 << 18)  # the jobs of a cluster use the same devices
+def _named(type: str, name: str, id: str) -> Used:
     if type not in TYPES or not 0 < len(name) <= LONGEST_TEXT:
         raise ValueError(f"{type} {name[:40]!r} is no device")
-    return Used(type, name, ids.get(name, ""))
+    return Used(type, name, id)
 
 
 def _time(value: Any) -> int:

@@ -87,7 +87,8 @@ def _why(one: Standing) -> str:
         blamed = count(len({accusation.job for accusation in one.accusations}), "job")
         return f"may be the true cause in {blamed} where {_rival(one)} is blamed"
     others = _others(one)
-    bad = f"blamed in {one.bad} of the {count(one.used, 'job')} that used it"
+    jobs = "the only job" if one.used == 1 else f"{one.bad} of the {one.used} jobs"
+    bad = f"blamed in {jobs} that used it"
     return f"{bad}; it may be {names(others)} instead" if others else bad
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from stepscope.diagnose.network.devices import Devices
 from stepscope.diagnose.network.topology import Topology
@@ -29,7 +30,7 @@ class Used:
     name: str
     id: str = ""
 
-    @property
+    @cached_property
     def key(self) -> str:
         """What identifies it in all jobs. A link is the same from either end."""
         return self.id or "--".join(sorted(self.name.split("--")))
