@@ -9,7 +9,7 @@ import pytest
 
 from stepscope.devices import Used, evidence_of
 from stepscope.devices.blame import blames
-from stepscope.devices.constants import HOST_SHARE, healthy_log_odds
+from stepscope.devices.constants import healthy_log_odds, host_share
 from stepscope.devices.used import used_devices
 from stepscope.diagnose.finding import Cause, Device, Diagnosis, Ended, Kind, State, Verdict
 from stepscope.diagnose.network.devices import Devices
@@ -100,7 +100,7 @@ def test_a_link_is_the_same_from_either_end() -> None:
 
 def test_the_devices_that_a_verdict_names() -> None:
     gpu = a_verdict("compute", 1, devices=(Device("gpu", "a/gpu-1", 0.9),))
-    assert blamed(gpu) == [{"a/gpu-1": 1 - HOST_SHARE, "a": HOST_SHARE}]
+    assert blamed(gpu) == [{"a/gpu-1": pytest.approx(1 / 1.04), "a": pytest.approx(0.04 / 1.04)}]
     several = (Device("link", "a/nic-0--leaf-0", 0.6), Device("nic", "a/nic-0", 0.2))
     shares = blamed(a_verdict("network", 0, devices=several))[0]
     assert shares == pytest.approx({"a/nic-0--leaf-0": 0.75, "a/nic-0": 0.25})
@@ -110,6 +110,13 @@ def test_culprits_that_are_no_alternatives_are_blamed_each() -> None:
     both = tuple(Device("gpu", name, 0.9) for name in ("a/gpu-1", "b/gpu-0"))
     shares = blamed(a_verdict("compute", 1, 2, devices=both))
     assert [list(one) for one in shares] == [["a/gpu-1", "a"], ["b/gpu-0", "b"]]
+
+
+def test_a_host_is_suspected_if_several_of_its_devices_are_bad_in_one_job() -> None:
+    gpus = tuple(Device("gpu", f"a/gpu-{at}", 0.9) for at in range(2))
+    shares = blamed(a_verdict("compute", 0, 1, devices=gpus))
+    assert [one["a"] for one in shares] == [pytest.approx(0.04 / 0.05)] * 2
+    assert host_share(3) == pytest.approx(0.04 / 0.0401)
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,11 @@ their devices are meant.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from stepscope.devices.constants import HOST_SHARE, UNKNOWN_CAUSE, blamed_log_odds
+from stepscope.devices.constants import UNKNOWN_CAUSE, blamed_log_odds, host_share
 from stepscope.devices.used import Used, by_name
 from stepscope.diagnose.finding import Cause, Device, Diagnosis, Verdict
 from stepscope.diagnose.network.devices import Devices
@@ -54,19 +55,40 @@ class Blame:
 def blames(window: Window, diagnosis: Diagnosis, used: tuple[Used, ...]) -> tuple[Blame, ...]:
     """What all verdicts but suspects say; a device may be in several of them."""
     names = by_name(used)
-    return tuple(
-        _blame(verdict, [_Named(names.get(one.name, Used(one.type, one.name)), one.probability)
-                         for one in group])
-        for verdict in diagnosis.accused if _is_of_a_device(verdict)
-        for group in _alternatives(_devices(window, verdict))
-        if not _is_everybody(window, group)
-    )  # fmt: skip
+    found = [_Accused(verdict, tuple(_Named(names.get(one.name, Used(one.type, one.name)),
+                                            one.probability) for one in group))
+             for verdict in diagnosis.accused if _is_of_a_device(verdict)
+             for group in _alternatives(_devices(window, verdict))
+             if not _is_everybody(window, group)]  # fmt: skip
+    beside = _devices_of_hosts(found)
+    return tuple(_blame(one, beside) for one in found)
 
 
 @dataclass(frozen=True)
 class _Named:
     device: Used
     probability: float
+
+
+@dataclass(frozen=True)
+class _Accused:
+    """A verdict, and the devices of which it accuses one."""
+
+    verdict: Verdict
+    named: tuple[_Named, ...]
+
+    @property
+    def of_host(self) -> tuple[str, str] | None:
+        """Host and cause, if the verdict is sure of one device in a host."""
+        device = self.named[0].device
+        alone = len(self.named) == 1 and device.type in ON_HOST and device.host is not None
+        return (device.host or "", self.verdict.cause) if alone else None
+
+
+def _devices_of_hosts(found: Sequence[_Accused]) -> Mapping[tuple[str, str] | None, int]:
+    """How many devices of each host the job blames for each cause."""
+    pairs = {(one.of_host, one.named[0].device.key) for one in found}
+    return Counter(place for place, _ in pairs)
 
 
 def _is_of_a_device(verdict: Verdict) -> bool:
@@ -107,28 +129,25 @@ def _hosts(verdict: Verdict, sure: float) -> Sequence[Device]:
 
 def _alternatives(devices: Sequence[Device]) -> Iterator[Sequence[Device]]:
     """Devices of which one is at fault; where each of several is, each by itself."""
-    if sum(one.probability for one in devices) <= 1 + ROUNDED:
-        if devices:
-            yield devices
-        return
-    yield from ([one] for one in devices)
+    likely = [one for one in devices if one.probability > 0]
+    if sum(one.probability for one in likely) > 1 + ROUNDED:
+        yield from ([one] for one in likely)
+    elif likely:
+        yield likely
 
 
-def _blame(verdict: Verdict, named: Sequence[_Named]) -> Blame:
-    whole = sum(one.probability for one in named)
+def _blame(one: _Accused, beside: Mapping[tuple[str, str] | None, int]) -> Blame:
+    verdict, whole = one.verdict, sum(named.probability for named in one.named)
     certainty = round(min(whole, verdict.confidence), 3)
-    shares = [Candidate(one.device, one.probability / whole) for one in named if whole > 0]
+    candidates = [Candidate(named.device, named.probability / whole) for named in one.named]
     return Blame(
         verdict.cause, verdict.kind, verdict.summary, certainty,
-        blamed_log_odds(certainty, len(shares)), tuple(_with_host(shares)),
+        blamed_log_odds(certainty, len(candidates)),
+        tuple(candidates) if one.of_host is None else _with_host(one, beside[one.of_host]),
     )  # fmt: skip
 
 
-def _with_host(shares: Sequence[Candidate]) -> Sequence[Candidate]:
-    """A device of a host may be slow because its host is bad: of power, cooling, or the board."""
-    if len(shares) != 1 or shares[0].device.type not in ON_HOST:
-        return shares
-    device = shares[0].device
-    if device.host is None:
-        return shares
-    return [Candidate(device, 1 - HOST_SHARE), Candidate(Used("host", device.host), HOST_SHARE)]
+def _with_host(one: _Accused, devices: int) -> tuple[Candidate, ...]:
+    """A device of a host may be slow because its host is bad, and most likely so if others are."""
+    device, share = one.named[0].device, host_share(devices)
+    return Candidate(device, 1 - share), Candidate(Used("host", device.host or ""), share)

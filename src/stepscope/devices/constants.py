@@ -28,9 +28,9 @@ SURE = 0.95
 UNKNOWN_CAUSE = 0.7
 """Certainty of a verdict without a cause, at most: more often it is the code than the host. Our
 choice."""
-HOST_SHARE = 0.04
-"""Share of the faults of a device in a host that are the host's. With more, the host of every bad
-device would have to be watched. Our choice."""
+HOST_ODDS = 0.04
+"""Of 26 bad devices in a host, one is so because its host is: its power, cooling or board. With
+more, the host of every bad device would have to be watched. Our choice."""
 PATIENCE_S = 300.0
 """After five minutes, half of the faults that show themselves in a job have done so. Our choice."""
 HALF_LIFE_DAYS = 14.0
@@ -62,6 +62,14 @@ def healthy_log_odds(seconds: float) -> float:
     """The evidence of a job that ran for so long without a verdict on the device; never above 0."""
     seen = 1 - 0.5 ** (max(seconds, 0.0) / PATIENCE_S)
     return math.log((1 - SHOWS * seen) / (1 - PASSING * seen))
+
+
+def host_share(devices: int) -> float:
+    """The host's share of the blame if one job blames so many of its devices for one cause.
+
+    Either the host is bad, or each device is by itself: the odds are HOST_ODDS to PRIOR^(n - 1).
+    """
+    return HOST_ODDS / (HOST_ODDS + PRIOR ** (devices - 1))
 
 
 MOST_OF_A_JOB = blamed_log_odds(1.0)
