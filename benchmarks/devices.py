@@ -1,7 +1,8 @@
 """Benchmark of the device ledger on one simulated cluster: what it says after many jobs.
 
 python benchmarks/devices.py                     100 jobs with three bad devices, 200 healthy jobs
-python benchmarks/devices.py --jobs 30 --healthy 60 --seed 1
+python benchmarks/devices.py --seed 1 --network nic    with a bad adapter instead of its cable
+python benchmarks/devices.py --ranks 10240             instead: how long the answer takes
 
 The cluster has 32 hosts of four GPUs under four leaf switches. Each job runs on four random hosts
 of each of two random leaves, in one of five layouts, and is diagnosed by all default methods. Bad
@@ -14,15 +15,19 @@ compilation, slow storage, uneven inputs, or other processes on a random host.
 from __future__ import annotations
 
 import argparse
+import json
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
 
 import numpy as np
 
-from stepscope.devices import JobEvidence, Shelf, Standing, evidence_of, standings
+from stepscope.devices import JobEvidence, Shelf, Standing, Used, evidence_of, standings
 from stepscope.devices.constants import DRAIN
+from stepscope.devices.record import to_bytes
 from stepscope.devices.text import render
 from stepscope.diagnose.run import diagnose
 from stepscope.simulate import Hardware, Parallelism, Scenario, Workload, parse_fault, simulate
@@ -74,7 +79,11 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--network", choices=("link", "nic"), default="link")
+    parser.add_argument("--ranks", type=int, default=0)
     asked = parser.parse_args()
+    if asked.ranks:
+        print_scale(asked.ranks, asked.jobs)
+        return
     began = time.perf_counter()
     bad = bad_devices(asked.network)
     jobs = played(asked.jobs, asked.steps, asked.seed, bad)
@@ -84,6 +93,36 @@ def main() -> None:
     seconds = time.perf_counter() - began
     print(f"\n{asked.jobs + asked.healthy} jobs of {LEAVES_OF_JOB * HOSTS_OF_JOB * GPUS} ranks and "
           f"{asked.steps} steps simulated and diagnosed in {seconds:.0f} s")  # fmt: skip
+
+
+def print_scale(ranks: int, count: int) -> None:
+    """Time of an answer from the store; the baseline only parses the same files as JSON."""
+    devices = tuple(chain.from_iterable(
+        (Used("gpu", f"node-{host}/gpu-{at}", f"GPU-{host:08x}-{at:04x}-0000-0000-000000000000"),
+         Used("pcie", f"node-{host}/pcie-{at}"), Used("nic", f"node-{host}/nic-{at}"),
+         Used("link", f"node-{host}/nic-{at}--leaf-{host // 16}"))
+        for host, at in (divmod(rank, 8) for rank in range(ranks))
+    ))  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        shelf = Shelf(Location.parse(folder))
+        for at in range(count):
+            until = BEGIN_NS + at * EVERY_NS
+            shelf.put(JobEvidence(f"job-{at}", "node-0", until, until - EVERY_NS, until, ranks,
+                                  "healthy", (), devices, -0.6, ()))  # fmt: skip
+        files = [*Path(folder).rglob("*.json")]
+        began = time.process_time()
+        jobs = shelf.read().jobs
+        read = time.process_time()
+        standings(jobs, jobs[-1].until_ns)
+        added = time.process_time()
+        for file in files:
+            json.loads(file.read_bytes())
+        parsed = time.process_time() - added
+    took = added - began
+    print(f"{count} jobs of {ranks} ranks, {len(devices)} devices, "
+          f"{len(to_bytes(jobs[0])) / 1e6:.2f} MB "
+          f"each: read {read - began:.2f} s, added up {added - read:.2f} s of CPU time; "
+          f"{took / parsed:.1f} times as long as json.loads ({parsed:.2f} s)")  # fmt: skip
 
 
 def print_bad(jobs: Sequence[JobEvidence], bad: Sequence[Bad]) -> None:
@@ -96,7 +135,10 @@ def print_bad(jobs: Sequence[JobEvidence], bad: Sequence[Bad]) -> None:
         print(f"{one.name}: rank {order.index(one.name) + 1} of {len(found)}, used by "
               f"{found[order.index(one.name)].used} jobs, above {DRAIN} after {drained} of "
               f"{used} jobs that used it")  # fmt: skip
-    print(f"healthy devices above {DRAIN}: {len(above(found, bad))}")
+    ever = {one.device.name for end in range(1, len(jobs) + 1)
+            for one in above(standings(jobs[:end], jobs[end - 1].until_ns), bad)}  # fmt: skip
+    print(f"healthy devices above {DRAIN}: {len(above(found, bad))} at the end, {len(ever)} at any "
+          "time")  # fmt: skip
 
 
 def print_healthy(jobs: Sequence[JobEvidence]) -> None:
@@ -181,7 +223,7 @@ def passing(hosts: Sequence[int], bad: Sequence[Bad], random: np.random.Generato
     others = [at for at, host in enumerate(hosts) if host not in {one.host for one in bad}]
     host = int(random.choice(others))
     yield str(random.choice([
-        "gc", f"jit_compile:rank={rank}", f"data_slow:ranks={rank}", "uneven_inputs",
+        "gc", f"jit_compile:rank={rank},microbatch=3", f"data_slow:ranks={rank}", "uneven_inputs",
         f"cpu_contention:host=host-{host:03d}",
     ]))  # fmt: skip
 

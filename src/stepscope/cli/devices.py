@@ -93,9 +93,10 @@ def devices(
 
     Exit status: 0 nothing to drain, 1 something is, 2 the store has no evidence or cannot be read.
     """
-    from stepscope.cli.terminal import width
+    from stepscope.cli.terminal import knows_unicode, width
     from stepscope.devices import standings
     from stepscope.devices.text import render, to_json
+    from stepscope.report.text import to_ascii
 
     if topology is not None and not update:
         raise UsageError("--topology needs --update: it names switches in new diagnoses")
@@ -113,7 +114,8 @@ def devices(
     if as_json:
         print(json.dumps(to_json(found[:limit], len(jobs), now_ns, problems), allow_nan=False))
     else:
-        print(render(found, len(jobs), now_ns, width(), limit or _SHOWN), end="")
+        text = render(found, len(jobs), now_ns, width(), limit or _SHOWN)
+        print(text if knows_unicode() else to_ascii(text), end="")
     return exits.FOUND if found and found[0].advice == "drain" else exits.NOTHING_FOUND
 
 

@@ -35,18 +35,20 @@ PATIENCE_S = 300.0
 """After five minutes, half of the faults that show themselves in a job have done so. Our choice."""
 HALF_LIFE_DAYS = 14.0
 """Evidence counts half after two weeks: machines are repaired, moved and cleaned. Our choice."""
-LEAST = -math.log(3.0)
+LEAST_ODDS = 3.0
 """Healthy jobs divide the odds by three at most, so that three bad jobs are enough, whatever the
 device did before. Our choice."""
-MOST = math.log(0.99 / 0.01) - math.log(PRIOR / (1 - PRIOR))
-"""Bad jobs raise the probability to 0.99 at most, so that seven healthy jobs clear a device that
-was repaired. Our choice."""
+MOST_LIKELY = 0.99
+"""Bad jobs raise the probability to this at most, so that seven long healthy jobs clear a device
+that was repaired. Our choice."""
 DRAIN = 0.5
 """A device that is more likely bad than not should not get another job. Our choice."""
 WATCH = 0.05
 """Five times as likely as any other device: one certain verdict is enough. Our choice."""
 
 PRIOR_LOG_ODDS = math.log(PRIOR / (1 - PRIOR))
+LEAST, MOST = -math.log(LEAST_ODDS), math.log(MOST_LIKELY / (1 - MOST_LIKELY)) - PRIOR_LOG_ODDS
+"""Between these the sum of all evidence is kept."""
 
 
 def blamed_log_odds(certainty: float, among: int = 1) -> float:

@@ -32,6 +32,7 @@ LARGEST_BYTES = 64 << 20
 """A job on 100,000 GPUs has some 400,000 devices of 30 bytes each."""
 LONGEST_TEXT = 1000
 _LATEST_NS = (1 << 63) - 1
+_INVALID = (ValueError, OverflowError, RecursionError)
 
 
 def to_bytes(one: JobEvidence) -> bytes:
@@ -74,7 +75,7 @@ def from_bytes(data: bytes) -> JobEvidence:
         raise FormatError(f"it has {len(data)} bytes; at most {LARGEST_BYTES} are read")
     try:
         return _evidence(json.loads(data))
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+    except (KeyError, TypeError, AttributeError, *_INVALID) as error:
         what = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
         raise FormatError(f"it is no evidence of a job: {what}") from error
 

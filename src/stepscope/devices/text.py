@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from stepscope.devices.posterior import Accusation, Standing
+from stepscope.report.plain import printable
 from stepscope.report.units import FIRST_WALL_CLOCK_NS, count, duration, moment, names
 
 MOST_EVIDENCE = 3
@@ -25,7 +26,7 @@ def render(found: Sequence[Standing], jobs: int, now_ns: int, width: int, limit:
     for one in shown:
         if one.advice != "fine":
             lines += ["", *_evidence(one, now_ns, width)]
-    return "\n".join(line.rstrip() for line in lines) + "\n"
+    return "\n".join(printable(line).rstrip() for line in lines) + "\n"
 
 
 def headline(found: Sequence[Standing], jobs: int) -> str:
