@@ -55,7 +55,7 @@ class Job:
         self.look_seconds = self.look_cpu = LOOK_CPU
         self.looks: list[float] = []
 
-    def watch(self, _source: str, _history: object) -> Job:
+    def watch(self, _source: str, _history: object, _topology: object) -> Job:
         return self
 
     def look(self) -> Diagnosis:

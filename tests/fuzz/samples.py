@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from stepscope.devices.record import to_bytes
 from stepscope.trace import TABLES
 from stepscope.wire import control
 from stepscope.wire.frames import (
@@ -24,6 +25,7 @@ from stepscope.wire.frames import (
     encode_names,
     pack,
 )
+from tests.devices import jobs as ledger
 from tests.formats.flight_recorder import recorders
 from tests.formats.kineto import traces
 
@@ -173,6 +175,15 @@ def a_job() -> bytes:
         "schedule": {"name": "1f1b", "microbatches": 8}, "recorded_ranks": [0],
         "fabric": {"switches": [{"name": "s", "tier": 0, "children": ["h/nic"]}]},
     }).encode()  # fmt: skip
+
+
+def evidence() -> list[bytes]:
+    """Of a slow GPU and a slow cable, and of a healthy job."""
+    slow = ledger.blame(0.96, (ledger.GPU, 0.96), (ledger.HOST, 0.04))
+    cable = ledger.blame(0.97, (ledger.CABLE, 0.8), (ledger.NIC, 0.2), cause="network")
+    jobs = (ledger.a_job("a", 0, slow, cable, healthy=(ledger.OTHER,)),
+            ledger.a_job("b", 1, healthy=(ledger.GPU, ledger.CPU)))  # fmt: skip
+    return [to_bytes(one) for one in jobs]
 
 
 def dumps() -> list[bytes]:

@@ -153,6 +153,19 @@ def scenario(data: bytes) -> None:
         parse_scenario(data.decode())
 
 
+def devices(data: bytes) -> None:
+    """The evidence of a job about its devices, and what follows from it."""
+    from stepscope.devices import standings
+    from stepscope.devices.record import from_bytes, to_bytes
+    from stepscope.devices.text import render, to_json
+
+    with contextlib.suppress(FormatError):
+        one = from_bytes(data)
+        found = standings([one, from_bytes(to_bytes(one))], _NOW_NS)
+        render(found, 2, _NOW_NS, 80, 10).encode()
+        to_json(found, 2, _NOW_NS, ())
+
+
 TARGETS: Mapping[str, Target] = {
     "job": Target(job, lambda: [samples.a_job()]),
     "parquet": Target(parquet, samples.tables),
@@ -164,4 +177,5 @@ TARGETS: Mapping[str, Target] = {
     "topology": Target(topology, lambda: samples.TOPOLOGIES),
     "results": Target(results, samples.results),
     "scenario": Target(scenario, lambda: samples.SCENARIOS),
+    "devices": Target(devices, samples.evidence),
 }

@@ -22,6 +22,7 @@ class Driver:
     """Two GPUs: what each sensor says, by GPU; what is not here, the driver refuses."""
 
     def __init__(self) -> None:
+        self.uuids = ["GPU-3f", "GPU-4a"]
         self.clock = [1980, 990]
         self.reasons = [pynvml.nvmlClocksThrottleReasonSwPowerCap,
                         pynvml.nvmlClocksThrottleReasonHwThermalSlowdown]  # fmt: skip
@@ -34,6 +35,7 @@ class Driver:
             "nvmlInit": lambda: None,
             "nvmlDeviceGetCount": lambda: 2,
             "nvmlDeviceGetHandleByIndex": lambda index: index,
+            "nvmlDeviceGetUUID": self._uuid,
             "nvmlDeviceGetClockInfo": lambda gpu, _: self.clock[gpu],
             "nvmlDeviceGetCurrentClocksThrottleReasons": lambda gpu: self.reasons[gpu],
             "nvmlDeviceGetCurrPcieLinkGeneration": lambda gpu: self.generation[gpu],
@@ -45,6 +47,11 @@ class Driver:
         for name in dir(pynvml):
             if name.startswith(("nvmlDeviceGet", "nvmlGpm")) or name in answers:
                 patch(name, answers.get(name, _refuse))
+
+    def _uuid(self, gpu: int) -> str:
+        if not self.uuids[gpu]:
+            _refuse()
+        return self.uuids[gpu]
 
     def _ecc(self, gpu: int, kind: int, _: int) -> int:
         return self.corrected[gpu] if kind == pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED else 0
@@ -74,6 +81,12 @@ def test_gauges_of_sensors_that_are_there(driver: Driver) -> None:
         "pcie_link_gb_per_s.gpu1": 1.0,
         "clock_held_down.gpu0": 0.0, "clock_held_down.gpu1": 1.0,
     }  # fmt: skip
+
+
+def test_gpus_have_uuids_if_all_are_known(driver: Driver) -> None:
+    assert Gpus().uuids == ("GPU-3f", "GPU-4a")
+    driver.uuids[1] = ""
+    assert Gpus().uuids == ()
 
 
 def test_counts_are_reported_when_they_grow(driver: Driver) -> None:

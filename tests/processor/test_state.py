@@ -102,9 +102,10 @@ def test_ranks_groups_and_sizes_of_a_host_become_its_part_of_the_job() -> None:
         "job-1", 2, (Host("host-0", (0, 1)),), {"dp": 2, "tp": 1},
         (ProcessGroup("dp-0", "dp", (0, 1)), ProcessGroup("tp-1", "tp", (1,))),
     )  # fmt: skip
-    here, away = (Host(name, (), ("eth0",), ("gpu-0",)) for name in ("host-0", "host-1"))
+    here, away = (Host(name, (), ("eth0",), ("gpu-0",), ("GPU-3f",)) for name in
+                  ("host-0", "host-1"))  # fmt: skip
     assert with_devices(job.fragment, here).hosts == (
-        Host("host-0", (0, 1), ("eth0",), ("gpu-0",)),
+        Host("host-0", (0, 1), ("eth0",), ("gpu-0",), ("GPU-3f",)),
     )
     assert with_devices(job.fragment, away) == job.fragment
 

@@ -54,6 +54,12 @@ def test_each_host_adds_its_own() -> None:
     )
 
 
+def test_the_uuids_of_gpus_stay_with_their_host() -> None:
+    host = Host("host-0", (0, 1), (), ("gpu-0", "gpu-1"), ("GPU-3f", "GPU-4a"))
+    job = Job.from_json(Job("job-1", 2, hosts=(host,)).to_json())
+    assert merge_jobs([job, fragment(0)]).hosts == (host,)
+
+
 def test_a_host_that_records_everything_stays_recorded() -> None:
     partial = fragment(1, recorded_ranks=(2,))
     assert merge_jobs([fragment(0), partial]).recorded_ranks == (0, 1, 2)

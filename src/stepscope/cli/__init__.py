@@ -21,6 +21,7 @@ from stepscope.cli import (
     baseline,
     compact,
     counters,
+    devices,
     diagnose,
     doctor,
     evaluate,
@@ -38,8 +39,8 @@ from stepscope.cli import (
 )
 
 COMMANDS: tuple[ModuleType, ...] = (
-    run, diagnose, baseline, methods, doctor, trace, import_, simulate, evaluate, compact, prepare,
-    processor, watch, counters, profile,
+    run, diagnose, devices, baseline, methods, doctor, trace, import_, simulate, evaluate, compact,
+    prepare, processor, watch, counters, profile,
 )  # fmt: skip
 """In the order in which the help page lists them."""
 
@@ -98,6 +99,8 @@ def _stepscope(
     - `stepscope diagnose stepscope-runs/JOB`
 
     - `stepscope diagnose s3://bucket/runs/JOB --json`
+
+    - `stepscope devices stepscope-runs`: devices that are bad in job after job
 
     Or, with nothing installed on the cluster, diagnose the output of PyTorch's profiler or Flight
     Recorder:

@@ -94,6 +94,10 @@ class Watch:
             self._diagnosed_at = time.monotonic()
         return self._last
 
+    def window(self) -> Window:
+        """The rows as they are now: those of the last diagnosis, if the source has not changed."""
+        return self._reader.refresh()
+
     def may_skip(self) -> bool:
         """Whether the next diagnosis is expensive and would most likely repeat the last one."""
         if self._cpu_seconds < EXPENSIVE_SECONDS:

@@ -70,12 +70,15 @@ class Live:
     def __init__(
         self, root: str, job: str, ask_for_stacks: Callable[[], None],
         announcer: Announcer | None = None, notifications: Notifications | None = None,
+        topology: Path | None = None,
     ) -> None:  # fmt: skip
+        """With a topology, the switches of that file are known to all diagnoses."""
         self._announcer = announcer
         self._notifications = notifications
         self._ask_for_stacks = ask_for_stacks
         self._requested_stacks = self._hanging = False
         self._previous: set[tuple[object, ...]] = set()
+        self._root, self._job, self._topology = root, job, topology
         self.source = f"{root.rstrip('/')}/{safe_name(job)}"
         self._screen = _Terminal() if _on_terminal() else _Plain()
         self._watch: Watch | None = None
@@ -114,9 +117,10 @@ class Live:
         return notifications is not None and descriptor in ready and notifications.received()
 
     def report(self, html: Path | None) -> None:
-        """Prints the final report, of everything that was recorded."""
+        """Prints the final report, of everything that was recorded, and keeps its evidence."""
         try:
-            diagnosis = Watch(self.source).look()
+            watch = Watch(self.source, topology=self._topology)
+            diagnosis = watch.look()
         except StepscopeError as error:
             print_stderr(f"no report: {error}")
             return
@@ -125,6 +129,18 @@ class Live:
         text = render_text(diagnosis, terminal.width(), color=terminal.has_color())
         print(f"\n{text}", file=sys.stderr)
         print(f"stepscope: the job folder is {self.source}", file=sys.stderr)
+        self._remember(watch, diagnosis)
+
+    def _remember(self, watch: Watch, diagnosis: Diagnosis) -> None:
+        """Adds what the job says about its devices to the ledger of the store."""
+        from stepscope.cli.evidence import remember
+
+        try:
+            trouble = remember(self._root, self._job, watch.window(), diagnosis)
+        except StepscopeError as error:  # its rows cannot be read any more
+            trouble = f"not added to the device ledger: {error}"
+        if trouble is not None:
+            print_stderr(trouble)
 
     def _diagnose(self, stalled: bool) -> None:
         started = time.monotonic()
@@ -195,7 +211,7 @@ class Live:
         if self._watch is None:
             from stepscope.store.history import History
 
-            self._watch = Watch(self.source, History())
+            self._watch = Watch(self.source, History(), self._topology)
         return self._watch
 
     def _diagnosis(self) -> Diagnosis | None:

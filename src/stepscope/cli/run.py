@@ -26,6 +26,7 @@ from stepscope.cli.processor import (
     Stacks,
     Traces,
 )
+from stepscope.cli.topology import Topology, read_tree
 from stepscope.errors import StepscopeError, UsageError
 from stepscope.processor.settings import COUNTERS_SECONDS, PROFILE_GB
 
@@ -85,6 +86,7 @@ def run(
     keep_hours: KeepHours = None,
     keep_gb: KeepGb = None,
     remote_write: RemoteWrite = None,
+    topology: Topology = None,
     native: Native = None,
     counters: Counters = None,
     counters_seconds: CountersSeconds = COUNTERS_SECONDS,
@@ -105,6 +107,8 @@ def run(
     from stepscope.processor.settings import Settings, default_socket
 
     libraries = variables(native)
+    if topology is not None:
+        read_tree(topology)  # a wrong file is reported before the job instead of after it
     if counters is not None:
         _warn_if_no_counters()
     name = job or launch.job_name(command, os.environ)
@@ -124,7 +128,8 @@ def run(
     processor.ensure()
     env = launch.environment(os.environ, name, root, processor.path) | libraries
     notifications = Notifications(processor.path, name)
-    live = Live(root, name, lambda: _ask_for_stacks(processor, name), announcer, notifications)
+    live = Live(root, name, lambda: _ask_for_stacks(processor, name), announcer, notifications,
+                topology)  # fmt: skip
     status = _monitor(command, env, live, processor, lambda: _note_deaths(processor, root, name))
     notes = _try_flush(processor, name, finish=True)
     _note_deaths(processor, root, name)

@@ -134,13 +134,15 @@ def holds_jobs(path: Path) -> bool:
     """Whether a folder is a job folder or a store of jobs, and hence no other kind of source."""
     if not path.is_dir():
         return False
+    from stepscope.store.layout import DEVICES
     from stepscope.store.location import Location
     from stepscope.store.source import is_job
 
     try:
         root = Location.parse(str(path))
         folders, files = root.top()
-        return is_job(folders, files) or any(is_job(*root.child(name).top()) for name in folders)
+        inside = (root.child(name) for name in folders if name != DEVICES)
+        return is_job(folders, files) or any(is_job(*one.top()) for one in inside)
     except SourceError:
         return False
 

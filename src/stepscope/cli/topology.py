@@ -25,15 +25,24 @@ Topology = Annotated[
 ]
 
 
+def read_tree(path: Path) -> Tree:
+    """The switches in a file.
+
+    Raises:
+        SourceError: it cannot be read.
+    """
+    from stepscope.formats.topology import read
+
+    return read(path)
+
+
 class Placed:
     """A source whose windows have the switches of a file."""
 
     def __init__(self, source: Source, path: Path) -> None:
         """Raises SourceError: the file cannot be read."""
-        from stepscope.formats.topology import read
-
         self._source, self._path = source, path
-        self._tree: Tree = read(path)
+        self._tree = read_tree(path)
         self.problems: list[str] = list(source.problems)
         self.version = source.version
 

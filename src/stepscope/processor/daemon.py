@@ -387,7 +387,8 @@ class Processor:
             self._stalled_jobs.discard(it.job)
 
     def _job_known(self, it: JobKnown) -> None:
-        here = Host(self._host, (), self._nics, self._watcher.gpus)
+        gpus, uuids = self._watcher.gpus, self._watcher.gpu_uuids
+        here = Host(self._host, (), self._nics, gpus, uuids)
         self._jobs.open(it.job, it.store, with_devices(it.fragment, here))
 
     def _watch(self, it: Watch) -> None:

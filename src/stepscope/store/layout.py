@@ -7,6 +7,7 @@
     <root>/<job>/<table>/sorted/together/….parquet           the same of several hosts
     <root>/<job>/control/profile-<window>.json               what all processors are asked to do
     <root>/<job>/torch-traces/host=<host>/<window>/…         what profilers of its ranks wrote
+    <root>/_devices/<job>/<host>.json                        what a job says about its devices
 
 The Hive key is `recorder`, not `host`, because the table `hardware` has a column `host`: a query
 engine that reads keys as columns would find two, possibly contradicting ones.
@@ -29,6 +30,8 @@ SORTED = "sorted"
 """Sorts after `recorder=…` in a listing by name, as `listing` needs."""
 TRACES = "traces"
 CONTROL = "control"
+DEVICES = "_devices"
+"""No job has this name: `safe_name` gives none that begins with `_`."""
 
 _MOMENT = "%Y%m%dT%H%M%SZ"
 _GROWING = re.compile(r"/(\d{8}T\d{6}Z)-[0-9a-f]{8}-\d{6}\.parquet$")

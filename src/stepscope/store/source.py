@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path
 
 from stepscope.errors import SourceError
-from stepscope.store.layout import JOB_FILE, TOPOLOGY
+from stepscope.store.layout import DEVICES, JOB_FILE, TOPOLOGY
 from stepscope.store.location import Entry, Location
 from stepscope.trace import TABLES
 
@@ -62,10 +63,29 @@ def _check_folder(location: Location) -> None:
         raise SourceError(f"{folder} is a file; give the job folder that contains it")
 
 
+def check_store(store: Location) -> None:
+    """Raises SourceError if a store cannot be read, is no folder, or is itself a job."""
+    _check_folder(store)
+    if is_job(*store.top()):
+        raise SourceError(f"{store} is a job; name the store that contains it")
+
+
+def jobs_in(store: Location, known: Container[str] = ()) -> list[str]:
+    """The names of the folders of all jobs in a store but those already known, newest first.
+
+    Raises:
+        SourceError: it cannot be read.
+    """
+    folders = [name for name in store.top()[0] if name not in known]
+    return [job.name for job in _jobs_in(store, folders)]
+
+
 def _jobs_in(root: Location, folders: list[str]) -> list[_Job]:
     """The jobs of a store, newest first."""
     jobs = []
     for name in folders:
+        if name == DEVICES:
+            continue
         inside, files = root.child(name).top()
         if is_job(inside, files):
             newest = max((f.modified_ns for f in files if f.path == JOB_FILE), default=0)

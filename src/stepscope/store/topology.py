@@ -37,7 +37,8 @@ def _hosts(hosts: Iterable[Host]) -> tuple[Host, ...]:
         merged = by_name.get(host.name, Host(host.name, ()))
         ranks = tuple(sorted({*merged.ranks, *host.ranks}))
         nics, gpus = _joined([merged.nics, host.nics]), _joined([merged.gpus, host.gpus])
-        by_name[host.name] = Host(host.name, ranks, nics, gpus)
+        uuids = _joined([merged.gpu_uuids, host.gpu_uuids])
+        by_name[host.name] = Host(host.name, ranks, nics, gpus, uuids)
     return tuple(sorted(by_name.values(), key=lambda host: (host.ranks[:1] or (0,), host.name)))
 
 

@@ -19,6 +19,8 @@ class Host:
     ranks: tuple[int, ...]
     nics: tuple[str, ...] = ()
     gpus: tuple[str, ...] = ()
+    gpu_uuids: tuple[str, ...] = ()
+    """What their maker calls the GPUs, in the same order; empty: unknown."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,8 @@ def _ranks(values: Any) -> tuple[int, ...]:
 
 def _host(data: Mapping[str, Any]) -> Host:
     nics, gpus = data.get("nics") or (), data.get("gpus") or ()
-    return Host(str(data["name"]), _ranks(data["ranks"]), tuple(nics), tuple(gpus))
+    uuids = tuple(str(one) for one in data.get("gpu_uuids") or ())
+    return Host(str(data["name"]), _ranks(data["ranks"]), tuple(nics), tuple(gpus), uuids)
 
 
 def _group(data: Mapping[str, Any]) -> ProcessGroup:

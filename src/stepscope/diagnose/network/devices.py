@@ -21,6 +21,9 @@ from stepscope.window import Window
 MOST_HOSTS = 8
 """Hosts that are listed as devices, where all are concerned. Our choice."""
 
+UUID = "GPU-"
+"""How NVIDIA's UUIDs of GPUs begin; other collectors may name GPUs by them."""
+
 ON_GPU = ("kernels", "kernel_summaries")
 """Tables that only jobs on GPUs have."""
 
@@ -40,10 +43,22 @@ class Devices:
         if host is None or not self._computes_on_gpus:
             return None
         at = self._gpu_at(host, rank)
-        named = at < len(host.gpus) and (
-            rank in self._gpu_seen or len(host.gpus) == len(host.ranks)
-        )
-        return f"{host.name}/{host.gpus[at] if named else f'gpu-{at}'}"
+        return f"{host.name}/{host.gpus[at] if self._is_named(host, rank) else f'gpu-{at}'}"
+
+    def gpu_uuid(self, rank: int) -> str:
+        """What its maker calls a rank's GPU; empty if that was not recorded."""
+        host = self._host_of.get(rank)
+        if host is None or not self._is_named(host, rank):
+            return ""
+        at = self._gpu_at(host, rank)
+        if host.gpus[at].startswith(UUID):
+            return host.gpus[at]
+        return host.gpu_uuids[at] if at < len(host.gpu_uuids) else ""
+
+    def _is_named(self, host: Host, rank: int) -> bool:
+        """Whether it is known which of the host's GPUs a rank uses."""
+        seen = rank in self._gpu_seen or len(host.gpus) == len(host.ranks)
+        return seen and self._gpu_at(host, rank) < len(host.gpus)
 
     def pcie(self, rank: int) -> str | None:
         """The PCIe path from a rank's GPU to its host and its NIC."""

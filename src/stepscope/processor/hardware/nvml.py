@@ -33,6 +33,8 @@ class Gpus:
     def __init__(self) -> None:
         self._handles: list[Any] = []
         self._rates: list[Rates] = []
+        self.uuids: tuple[str, ...] = ()
+        """What their maker calls the GPUs, in the same order; none if one is unknown."""
         self._counted: dict[tuple[int, str], int] = {}
         try:
             pynvml.nvmlInit()
@@ -41,6 +43,8 @@ class Gpus:
         except pynvml.NVMLError:
             return
         self._rates = [Rates(handle) for handle in self._handles]
+        uuids = [_read(pynvml.nvmlDeviceGetUUID, handle) for handle in self._handles]
+        self.uuids = tuple(map(str, uuids)) if all(uuids) else ()
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -96,6 +96,10 @@ class HardwareSampler:
         return self._gpus.names
 
     @property
+    def gpu_uuids(self) -> tuple[str, ...]:
+        return self._gpus.uuids
+
+    @property
     def stopped(self) -> frozenset[int]:
         """The pids that the last sample found stopped or gone."""
         return frozenset(self._stopped)

@@ -53,6 +53,10 @@ class OutsideWatcher:
     def gpus(self) -> tuple[str, ...]:
         return self._hardware.gpus
 
+    @property
+    def gpu_uuids(self) -> tuple[str, ...]:
+        return self._hardware.gpu_uuids
+
     def watch(self, who: Watch) -> None:
         self._requests.put(lambda: self._watch(who))
 

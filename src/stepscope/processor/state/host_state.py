@@ -494,7 +494,9 @@ def with_devices(fragment: Job, here: Host) -> Job:
     """Adds this host's devices, which only the daemon can look up. A rank that reports another
     host name (in a container, or simulated) does not get them."""
     hosts = tuple(
-        replace(host, nics=here.nics, gpus=here.gpus) if host.name == here.name else host
+        replace(host, nics=here.nics, gpus=here.gpus, gpu_uuids=here.gpu_uuids)
+        if host.name == here.name
+        else host
         for host in fragment.hosts
     )
     return replace(fragment, hosts=hosts)
