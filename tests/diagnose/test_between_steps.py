@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -50,3 +51,18 @@ def test_a_rank_that_computes_there_is_not_starved_because_its_host_is_crowded()
     used = with_samples(job, "cpu_util", lambda rank, _: 0.4 if rank == 1 else 0.1)
     (verdict,) = diagnose(used).verdicts
     assert (verdict.ranks, verdict.function) == ((1,), "confuse (train.py:98)")
+
+
+def test_on_a_crowded_host_it_waits_as_much_as_others_for_as_much_computing() -> None:
+    slow = Fault((1,), "data-load", start=0, ms=40.0, function="confuse (train.py:98)")
+    job = loading_between_steps(a_job(faults=[slow]))
+    job = with_samples(job, "cpu_util", lambda rank, _: 0.2 if rank == 1 else 0.1)
+    for usual, function in ((0.02, None), (0.15, "confuse (train.py:98)")):
+        alike = with_samples(job, "run_delay", waits(usual))
+        (verdict,) = diagnose(alike).verdicts
+        assert (verdict.ranks, verdict.function) == ((1,), function)
+
+
+def waits(usual: float) -> Callable[[int, int], float]:
+    """Rank 1 waits for a processor for 15 % of the time more than others."""
+    return lambda rank, _: usual + 0.15 if rank == 1 else usual

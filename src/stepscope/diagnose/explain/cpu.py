@@ -143,8 +143,9 @@ def use_of_excess(job: Observed, suspect: Suspect) -> Use:
 
 def _use(job: Observed, suspect: Suspect) -> Use:
     waiting = _above_peers(job.hardware("run_delay", suspect.first, suspect.stop), suspect.row)
+    computed = _computed(job, suspect)
     return Use(
-        _computed(job, suspect), _starved(job, suspect, waiting), _other_processes(job, suspect),
+        computed, _starved(job, suspect, waiting, computed), _other_processes(job, suspect),
         waiting, _crowded(job, suspect), _ahead(job, suspect),
     )  # fmt: skip
 
@@ -172,11 +173,25 @@ def _used(job: Observed, suspect: Suspect) -> float | None:
     return _of_excess(job, suspect, used)
 
 
-def _starved(job: Observed, suspect: Suspect, waiting: float | None) -> float | None:
-    """Part of the excess in which it was runnable but not running, beyond its peers."""
+def _starved(
+    job: Observed, suspect: Suspect, waiting: float | None, computed: float | None
+) -> float | None:
+    """Part of the excess in which it was runnable but not running, beyond its peers.
+
+    On a crowded host whoever computes waits: what its peers wait for as much computing is left out.
+    """
     if waiting is None or suspect.excess_ns <= 0:
         return None
-    return _of_excess(job, suspect, waiting)
+    usual = _wait_of_peers(job, suspect) * max(computed or 0.0, 0.0)
+    return max(_of_excess(job, suspect, waiting) - usual, 0.0)
+
+
+def _wait_of_peers(job: Observed, suspect: Suspect) -> float:
+    """How long peers wait for a processor, per time on it; 0 where it is not known."""
+    waited, used = (np.delete(job.hardware(metric, suspect.first, suspect.stop), suspect.row)
+                    for metric in ("run_delay", "cpu_util"))  # fmt: skip
+    known = np.isfinite(waited) & (used > 0)
+    return stats.median(waited[known] / used[known]) if known.any() else 0.0
 
 
 def _of_excess(job: Observed, suspect: Suspect, share: float) -> float:
