@@ -26,7 +26,8 @@ from pathlib import Path
 import numpy as np
 
 from stepscope.devices import JobEvidence, Shelf, Standing, Used, evidence_of, standings
-from stepscope.devices.constants import DRAIN, healthy_log_odds
+from stepscope.devices.constants import DRAIN
+from stepscope.devices.evidence import healthy
 from stepscope.devices.record import to_bytes
 from stepscope.devices.text import render
 from stepscope.diagnose.run import diagnose
@@ -111,7 +112,7 @@ def print_scale(ranks: int, count: int) -> None:
         for at in range(count):
             until = BEGIN_NS + at * EVERY_NS
             shelf.put(JobEvidence(f"job-{at}", "node-0", until, until - EVERY_NS, until, ranks,
-                                  "healthy", (), devices, -0.6, ()))  # fmt: skip
+                                  "healthy", (), healthy(devices, 36_000.0), ()))  # fmt: skip
         files = [*Path(folder).rglob("*.json")]
         began = time.process_time()
         jobs = shelf.read().jobs
@@ -146,9 +147,8 @@ def print_bad(jobs: Sequence[JobEvidence], bad: Sequence[Bad]) -> None:
 
 def lasting(job: JobEvidence, hours: float) -> JobEvidence:
     """The same job, as if it had gone on for so long as it began."""
-    log_odds = healthy_log_odds(3600 * hours)
-    begin = job.until_ns - int(3600e9 * hours)
-    return replace(job, from_ns=begin, healthy_log_odds=log_odds)
+    well = healthy((one for some in job.healthy for one in some.devices), 3600 * hours)
+    return replace(job, from_ns=job.until_ns - int(3600e9 * hours), healthy=well)
 
 
 def print_healthy(jobs: Sequence[JobEvidence]) -> None:

@@ -46,6 +46,7 @@ def test_what_one_verdict_says() -> None:
 def test_what_a_good_run_says() -> None:
     assert math.exp(healthy_log_odds(1e9)) == pytest.approx(0.5 / 0.99), "half of the odds"
     assert math.exp(healthy_log_odds(300)) == pytest.approx(0.75 / 0.995), "half is seen by then"
+    assert math.exp(healthy_log_odds(1e9, 0.25)) == pytest.approx(0.75 / 0.995), "of a cable"
     assert healthy_log_odds(0) == 0.0
     assert healthy_log_odds(1e9) == pytest.approx(LEAST_OF_A_JOB)
 
