@@ -154,6 +154,13 @@ def test_an_unknown_cause_is_weak_evidence_against_the_host() -> None:
     assert one.certainty == 0.7
 
 
+def test_the_only_host_of_a_job_may_be_blamed() -> None:
+    window = a_window(HOSTS[:1])
+    said = diagnosed(a_verdict("unknown", 1, kind="hang"), state="hang")
+    [one] = blames(window, said, used_devices(window))
+    assert [candidate.device.name for candidate in one.candidates] == ["a"]
+
+
 def test_the_evidence_of_a_job() -> None:
     verdict = a_verdict("compute", 1, devices=(Device("gpu", "a/gpu-1", 0.9),))
     one = evidence_of(a_window(), diagnosed(verdict), "job-1", now=START + 2 * HOUR)

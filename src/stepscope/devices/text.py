@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from stepscope.report.units import FIRST_WALL_CLOCK_NS, count, duration, moment,
 MOST_EVIDENCE = 3
 """Verdicts that are quoted for each device."""
 COLUMNS = ("device", "bad", "jobs", "last bad", "causes", "do")
-PUBLIC_CAUSES = 2
+MOST_CAUSES = 2
 
 
 def render(found: Sequence[Standing], jobs: int, now_ns: int, width: int, limit: int) -> str:
@@ -47,7 +48,7 @@ def _cells(one: Standing, now_ns: int) -> tuple[str, ...]:
     causes = [cause if times == 1 else f"{cause} ({times})" for cause, times in one.causes.items()]
     return (
         one.device.name, _chance(one.probability), f"{one.bad} of {one.used}",
-        "never" if last is None else ago(last, now_ns), names(causes, PUBLIC_CAUSES) or "-",
+        "never" if last is None else ago(last, now_ns), names(causes, MOST_CAUSES) or "-",
         one.advice,
     )  # fmt: skip
 
@@ -66,8 +67,6 @@ def _table(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _evidence(one: Standing, now_ns: int, width: int) -> list[str]:
     """Why a device is not fine: its newest verdicts, and how often it was well."""
-    import textwrap
-
     lines = textwrap.wrap(f"{one.advice} {one.device.name}{_also_called(one)}: {_why(one)}", width,
                           subsequent_indent="  ")  # fmt: skip
     if not one.bad:
