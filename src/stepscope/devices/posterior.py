@@ -140,7 +140,7 @@ class _Sums:
         self.sum, self.last_ns = _grown(self.sum, count), _grown(self.last_ns, count)
         said = _marked(count, accused)
         self.used += _marked(count, accused, others, *(some for some, _ in healthy))
-        for some, log_odds in healthy:
+        for some, log_odds in (*healthy, (others, 0.0)):
             self._say(some[~said[some]], log_odds, job.until_ns)
             said[some] = True
         self._say(accused, np.array([log_odds for _, log_odds in blamed]), job.until_ns)
