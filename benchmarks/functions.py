@@ -25,14 +25,15 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.triggers import launch, outputs, processors
+from stepscope.diagnose.thresholds import LEAST_SCORE
 from stepscope.store.reader import JobReader
 
 SCRIPT = Path(__file__).with_name("functions_train.py")
 RANKS, STEPS, PROFILED = 4, 400, 20
 SINCE, FIRST = 150, 350
+"""The first slow step of jobs that are slow from the middle on, and the first profiled one."""
 HEALTHY_STEPS = 2000
 """They are shorter, and the order takes seconds."""
-"""The first slow step of jobs that are slow from the middle on, and the first profiled one."""
 NAMES = {
     "file": ("read_sample", "read_bytes", "__getitem__"),
     "quadratic": ("drop_duplicates",),
@@ -151,6 +152,7 @@ def diagnosed(job: Path) -> list[dict[str, Any]]:
 
 
 def judged(case: Case, verdicts: Sequence[dict[str, Any]], profiled: bool) -> Result:
+    verdicts = [one for one in verdicts if one["confidence"] >= LEAST_SCORE]
     wanted = [] if case.rank < 0 else [case.rank]
     names = NAMES.get(case.kind, ())
     right = [one for one in verdicts if any(name in one["summary"] for name in names)]

@@ -38,6 +38,42 @@ def test_a_freed_block_is_kept_for_the_next(call: str, keeps: bool) -> None:
     assert (int(run.stdout) >= 60) == keeps
 
 
+PIECES = """
+from stepscope.memory import return_freed_memory
+{call}
+import os
+import numpy as np
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+before = resident()
+block = np.ones(3 << 20)
+del block
+pieces = []
+for _ in range(20):
+    block = np.ones(1 << 18)
+    pieces.append(np.ones(16))
+    del block
+    block = [np.ones(1 << 17) for _ in range(4)]
+    pieces.append(np.ones(16))
+    del block
+print((resident() - before) >> 20)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library decides")
+def test_a_process_that_runs_for_long_returns_large_blocks() -> None:
+    def kept(call: str) -> int:
+        program = PIECES.format(call=call)
+        run = [sys.executable, "-c", program]
+        return int(subprocess.run(run, capture_output=True, text=True, check=True).stdout)
+
+    assert kept("return_freed_memory()") <= 1
+    assert kept("") > 1
+
+
 def test_cycles_are_looked_for_again_afterwards() -> None:
     with pytest.raises(KeyError), cycles_kept():
         assert not gc.isenabled()

@@ -247,14 +247,27 @@ def _stacks(play: Play) -> Table:
 
 
 def with_samples(window: Window, metric: str, value: Callable[[int, int], float]) -> Window:
-    """The job with one hardware metric replaced by a value per rank and time."""
+    """The job with one hardware metric of its ranks replaced by a value per rank and time."""
     table = window.tables["hardware"]
+    if not table.strings("metric").equals(metric).any():
+        more = table.take(table.strings("metric").equals("run_delay"))
+        named = Strings.of([metric] * len(more))
+        table = both(table, more.with_column("metric", named))
     ranks = table.ints("rank")
     hit = table.strings("metric").equals(metric) & (ranks >= 0)
     times = table.ints("ts_ns")
     wanted = np.array([value(int(r), int(t)) for r, t in zip(ranks, times, strict=True)])
     values = np.where(hit, wanted, table.floats("value"))
     return put(window, hardware=table.with_column("value", values))
+
+
+def both(one: Table, other: Table) -> Table:
+    return Table({
+        name: Strings.of([t.strings(name)[at] for t in (one, other) for at in range(len(t))])
+        if isinstance(column, Strings)
+        else np.concatenate([t.columns[name] for t in (one, other)])
+        for name, column in one.columns.items()
+    })  # fmt: skip
 
 
 def put(window: Window, **tables: Table) -> Window:

@@ -20,7 +20,7 @@ from stepscope.diagnose.views.unnamed import OUTSIDE
 from stepscope.trace import BACKWARD, FORWARD, Host, Job, ProcessGroup, Schedule
 from stepscope.window import Floats, Strings, Table, Window
 
-from .jobs import MS, START, a_table
+from .jobs import MS, START, a_job, a_table, with_samples
 
 shares = st.floats(0.0, 1.0)
 
@@ -194,3 +194,16 @@ def test_stages_that_are_a_little_uneven_are_ordinary() -> None:
 def test_what_got_slower_on_the_way_is_no_property_of_the_model() -> None:
     found = diagnose(piped(1.5, since=20)).verdicts
     assert all(one.evidence[0].method != "stage-imbalance" for one in found)
+
+
+def test_a_crowded_machine_is_mentioned_where_nothing_else_explains_the_loss() -> None:
+    def wander(own: Floats) -> Floats:
+        random = np.random.default_rng(2)
+        steps = np.repeat(np.exp(random.normal(0, 0.4, own.shape[2] // 4)), 4)
+        return np.asarray(own * steps)
+
+    job = a_job(noise=0.02, edit=wander)
+    alone = diagnose(job)
+    assert alone.state == "unknown" and alone.unaccounted.endswith("nothing recorded explains it")
+    crowded = diagnose(with_samples(job, "stranger_cpu_util", lambda *_: 1.4))
+    assert "other processes use 1.4 cores" in crowded.unaccounted

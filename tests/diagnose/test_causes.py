@@ -13,7 +13,7 @@ from stepscope.diagnose.run import diagnose
 from stepscope.trace import Host, ProcessGroup
 from stepscope.window import Strings, Table, Window
 
-from .jobs import MS, START, Fault, a_job, a_table, put, with_samples, without
+from .jobs import MS, START, Fault, a_job, a_table, both, put, with_samples, without
 
 AHEAD_MS = 60
 CULPRIT = 2
@@ -60,15 +60,6 @@ def on_two_hosts(job: Window, use: Callable[[str], float]) -> Window:
     whole = a_table("rank host metric ts_ns value", rows)
     mine = table.with_column("host", Strings.of([*texts]))
     return put(replace(job, job=replace(job.job, hosts=hosts)), hardware=both(mine, whole))
-
-
-def both(one: Table, other: Table) -> Table:
-    return Table({
-        name: Strings.of([t.strings(name)[at] for t in (one, other) for at in range(len(t))])
-        if isinstance(column, Strings)
-        else np.concatenate([t.columns[name] for t in (one, other)])
-        for name, column in one.columns.items()
-    })  # fmt: skip
 
 
 def test_a_host_that_waits_for_a_processor_while_its_device_is_idle() -> None:

@@ -8,8 +8,8 @@ from stepscope.diagnose.run import diagnose
 from stepscope.trace import Host, Job
 from stepscope.window import Table, Window
 
-from .jobs import MS, START, a_job, a_table, put
-from .test_causes import CULPRIT, SLOW, both, on_device
+from .jobs import MS, START, a_job, a_table, both, put
+from .test_causes import CULPRIT, SLOW, on_device
 
 Sample = tuple[int, str, str, int, float]
 

@@ -80,3 +80,20 @@ def test_a_function_in_c_is_named_by_the_user_s_line() -> None:
     assert read.in_users_code == "load (/job/data.py:57)"
     add = Function("<built-in method add_ of Tensor object>", "python", caller="train.py:3 step")
     assert add.in_users_code == add.frame
+
+
+def test_functions_that_wait_for_the_gil_are_its_victims() -> None:
+    slow = Share("norm", "python", 0.4, mu=0.05, location="model.py:3", resource="cpu")
+    (verdict,) = judged(slow, *spinning(0.9)).verdicts
+    assert verdict.function == "compress (train.py:9)"
+    (verdict,) = judged(slow).verdicts
+    assert verdict.function == "norm (model.py:3)"
+
+
+def test_the_workers_of_one_rank_whose_loader_is_slow_are_named() -> None:
+    wait = Share(LOADER, "python", but(0.005, RANKS, r3=0.5), location="torch/utils/data/x.py:1")
+    decode = Share("decode", "python", but(0.1, RANKS, r3=0.9), location="data.py:7",
+                   thread="loader worker 0")  # fmt: skip
+    (verdict,) = judged(wait, decode).verdicts
+    assert (verdict.ranks, verdict.function) == ((3,), "decode (data.py:7)")
+    assert any("workers spend 100 % of their time" in one.detail for one in verdict.evidence)

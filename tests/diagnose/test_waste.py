@@ -10,7 +10,7 @@ import pytest
 from stepscope.diagnose.finding import Verdict
 from stepscope.diagnose.run import diagnose
 from stepscope.trace import DATA_LOAD
-from stepscope.window import Strings, Window
+from stepscope.window import Floats, Strings, Window
 
 from .jobs import LOOP, Fault, a_job, put
 
@@ -113,3 +113,28 @@ def test_loading_that_holds_all_ranks_for_a_part_of_the_job() -> None:
 def test_one_slow_loader_is_its_own() -> None:
     found = verdicts(a_job(noise=0.02, faults=[Fault((1,), DATA_LOAD, 0, ms=40.0)]))
     assert [(one.cause, one.ranks) for one in found] == [("data_loading", (1,))]
+
+
+def test_loaders_that_are_too_slow_make_another_rank_late_in_each_step() -> None:
+    """Whoever has its batch waits for the one that has not, and its loader catches up meanwhile."""
+
+    def late(own: Floats) -> Floats:
+        random = np.random.default_rng(3)
+        for step in range(60, own.shape[2]):
+            own[0, random.integers(len(ALL)), step] += 40e6
+        return own
+
+    (verdict,) = verdicts(a_job(noise=0.02, edit=late))
+    assert (verdict.cause, verdict.ranks, verdict.phase) == ("data_loading", (), DATA_LOAD)
+    assert verdict.steps is not None and abs(verdict.steps[0] - 60) <= 3
+    assert verdict.lost_fraction == pytest.approx(40 / (40 + USUAL_MS), abs=0.05)
+    assert "waiting for the data of one of them" in verdict.summary
+
+
+def test_a_rank_whose_loader_is_slow_is_named_and_not_all() -> None:
+    def late(own: Floats) -> Floats:
+        own[0, 2, 60:] += 40e6
+        return own
+
+    (verdict,) = verdicts(a_job(noise=0.02, edit=late))
+    assert (verdict.cause, verdict.ranks) == ("data_loading", (2,))

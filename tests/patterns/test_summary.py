@@ -104,6 +104,17 @@ def test_tiny_functions_in_c_count_for_the_loop_that_calls_them() -> None:
     assert found["pairs"].beta == 0.5 and set(found) == {"pairs", "main"}
 
 
+def test_a_clock_that_stepscope_reads_counts_for_stepscope() -> None:
+    """On a crowded host a thread loses its processor in such a call."""
+    python = table(
+        (MAIN, 0, 1000), ("stepscope/collect/session.py(93): now", 100, 220),
+        ("<built-in function thread_time_ns>", 110, 210), ("<built-in function sorted>", 300, 500),
+    )  # fmt: skip
+    found = patterns(Activity(python=python), 1000)
+    assert set(found) == {"main", "now", "<built-in function sorted>"}
+    assert found["now"].beta == pytest.approx(0.12)
+
+
 def test_waiting_for_the_loader_is_the_loaders_time() -> None:
     python = table(
         (MAIN, 0, 1000),

@@ -13,7 +13,6 @@ from stepscope.diagnose.finding import (
     Device,
     Diagnosis,
     Evidence,
-    Latecomer,
     RankPhase,
     RankTime,
     Skipped,
@@ -21,6 +20,7 @@ from stepscope.diagnose.finding import (
     Verdict,
 )
 from stepscope.diagnose.overview.limits import limits
+from stepscope.diagnose.shown import Latecomer, Opinion, Period
 
 T0 = 1_766_000_000_000_000_000
 """2025-12-17 19:33:20 UTC."""
@@ -98,6 +98,8 @@ def slow_rank() -> Diagnosis:
                 {"sm_clock_mhz": 1050.0, "before": float("nan")},
             ),
         ),
+        opinions=(Opinion("arrival", (37,)), Opinion("own time", (37,)), Opinion("K-S", (36, 37))),
+        agreement="arrival says 37, own time says 37, K-S says 36 and 37: 36 waits for 37",
     )  # fmt: skip
     return Diagnosis(
         job_id="llama-70b-0412",
@@ -301,7 +303,19 @@ def healthy() -> Diagnosis:
         series=series(1000, 1200),
         rank_phases=rank_phases(64, {}),
         cost={"processor_cpu": 0.02},
+        periods=(saves(),),
     )
+
+
+def saves() -> Period:
+    return Period(
+        unit="steps", every=25.0, either=30.4, hits=8, slots=8, chance=2.1e-7, steps=(1024, 1199),
+        at=tuple(range(1024, 1200, 25)), excess_ns=390.0 * MS, lost_fraction=0.0128,
+        phase="outside-phases", source="checkpoint",
+        because="stacks show it in 24 % of these steps' time, and in 0 % between them",
+        says="every 25 steps (or every 30.4 s), steps take 390 ms longer in outside-phases (8 of 8 "
+        "times from step 1024): checkpoint", advice="save less often, or asynchronously",
+    )  # fmt: skip
 
 
 @as_diagnosed

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.diagnose.finding import Diagnosis, Evidence, FunctionUse, Verdict
+from stepscope.diagnose.finding import Diagnosis, Evidence, Verdict
+from stepscope.diagnose.shown import FunctionUse
 from stepscope.report.excerpt import Excerpt
 from stepscope.report.prompt import BEGIN, END, MOST_BYTES, render_prompt
 from stepscope.report.redact import Redactor

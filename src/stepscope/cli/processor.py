@@ -103,6 +103,9 @@ def processor(
     `stepscope run` starts a processor if none is running. Start one yourself to serve all your jobs
     on a host.
     """
+    from stepscope.memory import return_freed_memory
+
+    return_freed_memory()
     from stepscope.processor.daemon import serve
     from stepscope.processor.settings import Settings, default_socket
     from stepscope.processor.sockets.listener import AlreadyRunningError

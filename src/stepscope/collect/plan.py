@@ -13,6 +13,9 @@ MOST_CALLS = 500_000
 """Of a window: the training waits 1.1 s at its end, and 0.55 GB are taken. Measured."""
 FEW_STEPS = 2
 """Steps of a window whose calls could not be counted. Our choice."""
+FEWER = 4
+"""A window that is too long has a fourth of its steps, or a fourth of that, and so on: ranks that
+make about as many calls record the same steps, without a word between them. Our choice."""
 COUNT_SECONDS = 0.5
 """How long calls are counted before a window that begins at once. Our choice."""
 LEAST_SECONDS = 2.0
@@ -47,7 +50,9 @@ def by_step(calls: int | None, steps: int, seconds: float) -> Plan:
         return Plan(few, True, seconds, _fewer(few, steps, "calls could not be counted before"))
     if calls > MOST_CALLS:
         return Plan(steps, False, seconds, _without(f"a step makes {calls:,} calls"))
-    most = min(steps, MOST_CALLS // max(calls, 1))
+    most = steps
+    while most * calls > MOST_CALLS:
+        most = max(most // FEWER, 1)
     return Plan(most, True, seconds, _fewer(most, steps, f"a step makes {calls:,} Python calls"))
 
 

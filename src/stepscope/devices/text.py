@@ -83,7 +83,8 @@ def _evidence(one: Standing, now_ns: int, width: int) -> list[str]:
         return lines
     for accusation in one.accusations[:MOST_EVIDENCE]:
         text = f"{accusation.job}, {ago(accusation.until_ns, now_ns)}: {_said(accusation)}"
-        lines += textwrap.wrap(text, width, initial_indent="  ", subsequent_indent="    ")
+        lines += textwrap.wrap(text, width, initial_indent="  ", subsequent_indent="    ",
+                               break_on_hyphens=False)  # fmt: skip
     rest = len(one.accusations) - MOST_EVIDENCE
     return [*lines, f"  and {count(rest, 'more verdict')}"] if rest > 0 else lines
 

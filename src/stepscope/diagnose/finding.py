@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
+from stepscope.diagnose.shown import FunctionUse, Latecomer, Limit, Opinion, Period
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.thresholds import LEAST_COST, LEAST_SCORE
 
@@ -199,11 +200,29 @@ class Waste(Finding):
 
     says: str = ""
     """The summary."""
+    in_turns: bool = False
+    """Whether in each step another rank loses it, and the others wait for that one."""
+    holds_gil: bool = False
+    """Whether a helper thread holds the GIL, so that whatever its ranks run takes longer."""
 
     @property
     def costs_enough(self) -> bool:
         """Every job has some of it, so it is reported only where it is likely more than usual."""
         return (self.lost_fraction or 0.0) >= LEAST_COST and self.score >= LEAST_SCORE
+
+
+@dataclass(frozen=True)
+class Recurring(Finding):
+    """Slow steps that come back at a regular distance."""
+
+    says: str = ""
+    """The summary."""
+    advises: str = ""
+    """What to do next: it depends on the source, and not on the cause alone."""
+
+    @property
+    def costs_enough(self) -> bool:
+        return (self.lost_fraction or 0.0) >= LEAST_COST
 
 
 @dataclass(frozen=True)
@@ -293,6 +312,10 @@ class Verdict:
     """The steps of whose time `lost_fraction` is a share, if these are not `steps`."""
     places: tuple[Place, ...] = ()
     """Where in the schedule the ranks hang, as far as that is known."""
+    opinions: tuple[Opinion, ...] = ()
+    """What each method says about its steps; empty if fewer than two do."""
+    agreement: str = ""
+    """The same in a line, with why ranks that some of them name are not accused."""
 
     @property
     def is_suspect(self) -> bool:
@@ -380,55 +403,6 @@ class RankTime:
 
 
 @dataclass(frozen=True)
-class FunctionUse:
-    """What the ranks spent in one function in profiled steps, as shares of these steps."""
-
-    name: str
-    """With its file and line, where they are known."""
-    kind: str
-    caller: str
-    """The nearest caller in code of the user."""
-    thread: str
-    """Empty: the training thread."""
-    steps: Span | None
-    ranks: int
-    """How many ranks were profiled."""
-    least: float
-    median: float
-    most: float
-    most_rank: int
-    resource: str
-    use: float | None
-    """Median use of its resource; None where it is unknown."""
-    expected: float | None
-    """The largest share that is expected; None where nothing is, because it waits."""
-    learned: bool
-    """Whether that was learned from the user's healthy jobs."""
-
-
-@dataclass(frozen=True)
-class Latecomer:
-    """The rank that made the others wait most in the collectives of one group and operator."""
-
-    group: str
-    op: str
-    rank: int
-    last: int
-    """In how many of them it arrived last."""
-    operators: int
-    caused_ns: int
-    """Waiting of all others for this rank alone, per step."""
-
-
-@dataclass(frozen=True)
-class Limit:
-    """A part of an average step, besides compute, that takes a large share of it."""
-
-    part: Literal["exposed_ns", "copy_ns", "host_wait_ns", "kernel_wait_ns", "other_ns"]
-    share: float
-
-
-@dataclass(frozen=True)
 class Diagnosis:
     """Everything a report needs. `verdicts` are ranked, most likely and costly first."""
 
@@ -449,6 +423,8 @@ class Diagnosis:
     """What limits an average step, the largest first; only of traces, too."""
     functions: tuple[FunctionUse, ...] = ()
     """What ranks spent profiled steps in; empty where nobody profiled."""
+    periods: tuple[Period, ...] = ()
+    """Slow steps that come back at regular distances."""
     hosts: tuple[str, ...] = ()
     """All hosts of the job, by name."""
     methods: tuple[str, ...] = ()

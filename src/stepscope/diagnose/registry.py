@@ -24,6 +24,7 @@ from stepscope.diagnose.detect.lasting_ranks import LastingRanks
 from stepscope.diagnose.detect.mismatch import Mismatch
 from stepscope.diagnose.detect.network import SlowGroups, SlowLinks
 from stepscope.diagnose.detect.own_past import OwnPast
+from stepscope.diagnose.detect.periods import Periods
 from stepscope.diagnose.detect.published.argus_l1 import ArgusL1Published
 from stepscope.diagnose.detect.published.argus_l2 import ArgusL2Published
 from stepscope.diagnose.detect.published.argus_l3 import ArgusL3Published
@@ -116,6 +117,7 @@ PUBLISHED: tuple[Detector, ...] = (
     EroicaDetectPublished(),
     EroicaPublished(),
     *RANKS_BY_NAME,
+    Periods(),
     Holmes(),
     HolmesPublished(),
     VenusTrace(),

@@ -24,15 +24,18 @@ from stepscope.diagnose.decide.ends import with_ends
 from stepscope.diagnose.decide.everyone import charged, is_after_effect
 from stepscope.diagnose.decide.join import joined
 from stepscope.diagnose.decide.ledger import ledger
+from stepscope.diagnose.decide.loader_workers import with_workers
 from stepscope.diagnose.decide.loss import with_loss
 from stepscope.diagnose.decide.on_path import with_path
-from stepscope.diagnose.decide.same_loss import is_same, with_function
+from stepscope.diagnose.decide.opinions import with_opinions
+from stepscope.diagnose.decide.same_loss import has_victim, is_same, with_function
 from stepscope.diagnose.decide.slow_ranks import judge
 from stepscope.diagnose.decide.starved import with_measured_loss
 from stepscope.diagnose.decide.symptoms import with_symptoms
 from stepscope.diagnose.decide.verdict import ranked, verdict_of
 from stepscope.diagnose.decide.why_not import nearest, why_not
 from stepscope.diagnose.detect import desync, hang, vanished
+from stepscope.diagnose.detect.periods import periods
 from stepscope.diagnose.detect.planned_pauses import planned_steps
 from stepscope.diagnose.finding import (
     AnomalousWindow,
@@ -60,6 +63,7 @@ from stepscope.diagnose.overview.functions import functions
 from stepscope.diagnose.overview.limits import limits
 from stepscope.diagnose.overview.overview import last_arrivals, rank_times
 from stepscope.diagnose.overview.own_cost import own_cost
+from stepscope.diagnose.overview.periods import with_periods
 from stepscope.diagnose.overview.recorders import not_recorded
 from stepscope.diagnose.prepare.align import align
 from stepscope.diagnose.prepare.clean import clean
@@ -68,7 +72,7 @@ from stepscope.diagnose.prepare.gauges import by_rank
 from stepscope.diagnose.prepare.profiled import without_profiled
 from stepscope.diagnose.settings import DEFAULT, Settings
 from stepscope.diagnose.suspect import Suspect
-from stepscope.diagnose.thresholds import FAST
+from stepscope.diagnose.thresholds import FAST, OTHER_PROCESSES
 from stepscope.window import Floats, Window
 
 FEW_STEPS = 10
@@ -98,6 +102,8 @@ def diagnose(window: Window, settings: Settings = DEFAULT) -> Diagnosis:
     times, series = rank_times(job), _series(job)
     verdicts = tuple(with_loss(one, len(window.ranks), series)
                      for one in _verdicts(job, found.blamed))  # fmt: skip
+    verdicts = with_opinions(job, verdicts, [*found.blamed, *found.let_go])
+    verdicts, recurring = with_periods(verdicts, periods(job) if settings.slowdowns else ())
     state = _state(found)
     planned = planned_steps(job) - _struck(job, found.blamed)
     known = ledger(series, job.line.warm_up, verdicts, planned)
@@ -119,6 +125,7 @@ def diagnose(window: Window, settings: Settings = DEFAULT) -> Diagnosis:
         limits=limits(times),
         latecomers=last_arrivals(job),
         functions=functions(job),
+        periods=recurring,
         hosts=tuple(host.name for host in window.job.hosts),
         methods=settings.methods,
         candidates=_candidates(job, verdicts, found.let_go, settings.explain),
@@ -184,6 +191,7 @@ class _Search:
         self._structure()
         self._wasted()
         self.blamed = with_measured_loss(self.job, self.blamed)
+        self.blamed = [with_workers(self.job, one) for one in self.blamed]
         self._others()
 
     def _slow_ranks(self) -> Floats:
@@ -254,6 +262,9 @@ class _Search:
         """
         for detector in (*registry.WASTED, *registry.PROFILED):
             for one in self._keep(self._ask(detector, Waste)):
+                victims = [other for other in self.blamed if has_victim(one, other)]
+                self.blamed = [other for other in self.blamed if other not in victims]
+                self.let_go += [rules.victim(other, one.method) for other in victims]
                 same = [other for other in self.blamed if is_same(self.job, one, other)]
                 more = one.function is not None and not any(other.function for other in same)
                 dropped = same if more else [one] if same else []
@@ -381,7 +392,11 @@ def _unexplained(job: Observed, known: Ledger | None) -> str:
     lost = known.unexplained_fraction
     if lost <= MOST_UNEXPLAINED + NormalDist().inv_cdf(1 - FAST) * scatter:
         return ""
-    return f"{100 * lost:.0f} % of the step time is lost, and nothing recorded explains it"
+    said = f"{100 * lost:.0f} % of the step time is lost, and nothing recorded explains it"
+    used = job.hardware("stranger_cpu_util", job.line.warm_up, len(job.line.steps))
+    if np.isfinite(used).any() and (cores := stats.median(used)) >= OTHER_PROCESSES:
+        said += f"; meanwhile other processes use {cores:.1f} cores of the ranks' processors"
+    return said
 
 
 def _struck(job: Observed, blamed: Sequence[Finding]) -> frozenset[int]:

@@ -25,7 +25,8 @@ FRAMEWORKS = frozenset((
 """Packages that training scripts import: torch.profiler strips the folder that they are in, so an
 installed package looks like a module of the script. Our choice."""
 
-_FOLDERS = ("site-packages/", "dist-packages/", "/lib/python3", "stepscope/collect/")
+_OURS = "stepscope/collect/"
+_FOLDERS = ("site-packages/", "dist-packages/", "/lib/python3", _OURS)
 _TRACED = re.compile(r"^(?P<file>.+)\((?P<line>\d+)\): (?P<function>.+)$", re.S)
 _STACKED = re.compile(r"^(?P<function>.+) \((?P<file>.+):(?P<line>\d+)\)$", re.S)
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
@@ -57,6 +58,11 @@ class Frame:
     def is_own(self) -> bool:
         """Whether it is the user's own code: not Python's, not of an installed package."""
         return bool(self.file) and is_own(self.file)
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it is what stepscope runs in the training process."""
+        return _OURS in self.file
 
     @property
     def is_builtin(self) -> bool:

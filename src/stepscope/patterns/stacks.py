@@ -102,7 +102,8 @@ def _frames(table: Table) -> tuple[tuple[Frame, ...], Ints]:
 def _counts_for(calls: Nested, frames: tuple[Frame, ...]) -> Ints:
     """For each stack the stack that it counts for: itself, a caller, or the loader's wait."""
     builtin = _mask(frame.is_builtin for frame in frames)[calls.name]
-    short = builtin & (calls.parent >= 0) & (calls.own_ns < SHORT_NS * calls.calls)
+    ours = np.append(_mask(frame.is_ours for frame in frames)[calls.name], False)[calls.parent]
+    short = builtin & (calls.parent >= 0) & (ours | (calls.own_ns < SHORT_NS * calls.calls))
     itself = np.arange(calls.parent.size)
     counts_for = nearest(calls.parent, ~short, itself)
     loader = _mask(frame.waits_for_loader for frame in frames)[calls.name]

@@ -543,7 +543,15 @@ def serve(settings: Settings) -> None:
         AlreadyRunningError: another processor listens on this socket.
         UsageError: the socket cannot be created.
     """
+    asked: list[int] = []  # to stop before there is a processor, whose socket others see already
+    _on_stop(lambda number, _frame: asked.append(number))
     processor = Processor(settings)
-    signal.signal(signal.SIGTERM, processor.stop)
-    signal.signal(signal.SIGINT, processor.stop)
+    _on_stop(processor.stop)
+    for _ in asked:
+        processor.stop()
     processor.run()
+
+
+def _on_stop(handler: Callable[[int, FrameType | None], None]) -> None:
+    signal.signal(signal.SIGTERM, handler)
+    signal.signal(signal.SIGINT, handler)

@@ -17,7 +17,8 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
 
     In addition to the stable keys, a verdict has its `stack`, and the diagnosis has `losses` (rows
     known to be lost, by table), `cost` (stepscope's own overhead), `rank_times` (where the time of
-    an average step goes) and `latecomers` (last arrivals in collectives).
+    an average step goes) and `latecomers` (last arrivals in collectives), and `periods` (slow
+    steps that come back at regular distances).
     """
     profiled = [_plain(vars(one)) for one in diagnosis.functions]
     return {
@@ -38,6 +39,7 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "limits": [_plain(vars(limit)) for limit in diagnosis.limits],
         "latecomers": [_plain(vars(late)) for late in diagnosis.latecomers],
         "candidates": [_candidate(one) for one in diagnosis.candidates],
+        "periods": [_plain(vars(one)) for one in diagnosis.periods],
         "losses": _plain(diagnosis.losses),
         "cost": _plain(diagnosis.cost),
         **({"functions": profiled} if profiled else {}),
@@ -48,7 +50,7 @@ _VERDICT_KEYS = (
     "kind", "cause", "ranks", "hosts", "group", "devices", "phase", "kernels", "function",
     "steps", "time_ns", "slowdown", "lost_fraction", "confidence", "victims", "summary",
     "advice", "evidence", "decisions", "lasted_ns", "lost_rank_ns", "stack", "ended", "lost_of",
-    "places",
+    "places", "opinions", "agreement",
 )  # fmt: skip
 
 
@@ -56,6 +58,7 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
     fields = {**vars(verdict)}
     fields["devices"] = [asdict(device) for device in verdict.devices]
     fields["decisions"] = [vars(decision) for decision in verdict.decisions]
+    fields["opinions"] = [vars(opinion) for opinion in verdict.opinions]
     fields["places"] = [asdict(place) for place in verdict.places]
     fields["evidence"] = [vars(evidence) for evidence in verdict.evidence]
     return {key: _plain(fields[key]) for key in _VERDICT_KEYS}

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from stepscope.diagnose.finding import Cause, Diagnosis, Ended, FunctionUse, State, Verdict
+from stepscope.diagnose.finding import Cause, Diagnosis, Ended, State, Verdict
+from stepscope.diagnose.shown import FunctionUse
 from stepscope.report import units
 
 CAUSES: Mapping[Cause, tuple[str, str]] = {
@@ -285,6 +286,15 @@ def last_arrivals(diagnosis: Diagnosis) -> list[str]:
         "step"
         for late in diagnosis.latecomers
     ]
+
+
+def periods(diagnosis: Diagnosis) -> list[str]:
+    """Slow steps that come back, one line each, with their evidence; those of verdicts stand there.
+
+    The rest accuses nobody: a checkpoint belongs to the job.
+    """
+    return [f"{units.percent(one.lost_fraction)} of the time: {one.says} ({one.because})."
+            for one in diagnosis.periods if one.verdict is None]  # fmt: skip
 
 
 def _where(verdict: Verdict) -> Iterator[str]:

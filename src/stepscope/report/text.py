@@ -98,6 +98,7 @@ def _verdict_fields(verdict: Verdict, diagnosis: Diagnosis) -> Iterator[tuple[st
     yield "Since", words.since
     yield "Cost", words.cost
     yield "Do next", words.advice
+    yield "Methods", verdict.agreement
     yield "Stack", "\n".join(_stack(verdict.stack))
     for evidence in verdict.evidence:
         yield "Evidence", f"{evidence.method}: {evidence.detail}"
@@ -133,6 +134,10 @@ def _times(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
     if heading := story.profiled(diagnosis):
         yield from ("", Text(heading, style="bold"))
         for line in story.function_uses(diagnosis):
+            yield Padding(Text(printable(line)), (0, 0, 0, _INDENT))
+    if periods := story.periods(diagnosis):
+        yield from ("", Text("Slow steps at regular distances", style="bold"))
+        for line in periods:
             yield Padding(Text(printable(line)), (0, 0, 0, _INDENT))
     arrivals = story.last_arrivals(diagnosis)
     if arrivals:

@@ -42,7 +42,10 @@ def _heading(diagnosis: Diagnosis, wanted: Sequence[Candidate], rank: int | None
 
 def _candidate(one: Candidate, verdicts: Sequence[Verdict]) -> Iterator[str]:
     if one.verdict is not None:
-        yield f"{one.who}: named in verdict {one.verdict + 1}, {verdicts[one.verdict].summary}"
+        verdict = verdicts[one.verdict]
+        yield f"{one.who}: named in verdict {one.verdict + 1}, {verdict.summary}"
+        if verdict.agreement:
+            yield f"  {verdict.agreement}"
     else:
         ended, named = one.ended_by, any(set(one.ranks) & set(each.ranks) for each in verdicts)
         outcome = "another suspicion, let go" if named else "not named"

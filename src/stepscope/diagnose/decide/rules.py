@@ -87,6 +87,13 @@ def same_cause(one: Kind) -> Kind:
     return replace(one, decisions=(*one.decisions, decision))
 
 
+def victim(one: Kind, method: str) -> Kind:
+    """A finding that is rejected because it is an effect of what another method found."""
+    says = f"an effect of what {method} found, which costs more"
+    decision = Decision(EXPLAINED_BACKWARDS.name, False, says=says)
+    return replace(one, decisions=(*one.decisions, decision))
+
+
 def after_effect(one: Regression) -> Regression:
     """A rise that is rejected because a culprit was slow for most of it."""
     says = "a culprit is slow for most of this rise, and no other cause of it was measured"

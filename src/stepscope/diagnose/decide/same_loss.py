@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from stepscope.diagnose.finding import Finding, Regression, Slowdown, Waste
+from stepscope.diagnose.finding import Cause, Finding, Regression, Slowdown, Waste
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.words.summary import short_frame
+
+SLOWED: tuple[Cause, ...] = ("host", "code", "compute", "unknown")
+"""What waiting for the GIL looks like to methods that do not know of it."""
 
 
 def is_same(job: Observed, one: Waste, other: Finding) -> bool:
@@ -21,6 +24,33 @@ def is_same(job: Observed, one: Waste, other: Finding) -> bool:
         return False
     inferred = isinstance(other, Regression) and not other.measured and other.function is None
     return other.cause == one.cause or (inferred and one.function is not None)
+
+
+def has_victim(one: Waste, other: Finding) -> bool:
+    """Whether another finding is an effect of this one."""
+    return _has_its_turn(one, other) or _waits_for_gil(one, other)
+
+
+def _waits_for_gil(one: Waste, other: Finding) -> bool:
+    """Whether other findings are of what ranks run while a helper thread holds their GIL: it hits
+    ranks and functions by chance. What costs more has another reason."""
+    if not one.holds_gil or other.cause not in SLOWED:
+        return False
+    ranks = not one.ranks or (bool(other.ranks) and {*other.ranks} <= {*one.ranks})
+    return ranks and (other.lost_fraction or 0.0) < (one.lost_fraction or 0.0)
+
+
+def _has_its_turn(one: Waste, other: Finding) -> bool:
+    """Whether the ranks of another finding are slow for a while in what all ranks are in turns."""
+    if not (one.in_turns and isinstance(other, Slowdown) and one.steps and other.steps):
+        return False
+    within = one.steps[0] <= other.steps[0] and other.steps[1] <= one.steps[1]
+    return within and other.cause == one.cause and _whole(other) < _whole(one)
+
+
+def _whole(one: Finding) -> float:
+    first, last = one.steps or (0, -1)
+    return (one.lost_fraction or 0.0) * (last - first + 1)
 
 
 def with_function(one: Waste, same: Sequence[Finding]) -> Finding:

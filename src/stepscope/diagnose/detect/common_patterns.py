@@ -31,7 +31,8 @@ from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.views.patterns import PINS, Function, Patterns
-from stepscope.diagnose.views.threads import busiest_worker
+from stepscope.diagnose.views.threads import busiest_worker, own_beta
+from stepscope.diagnose.words.advice import who_spend
 from stepscope.diagnose.words.numbers import percent
 from stepscope.diagnose.words.summary import short_frame
 from stepscope.window import Floats, Ints
@@ -101,11 +102,11 @@ def _exceeding(job: Observed, windows: Sequence[Patterns]) -> list[_Exceeds]:
 
 def at_least(window: Patterns, who: Sequence[Ints]) -> Floats:
     """What three quarters of the ranks of some role spend in each function at least."""
-    found = np.zeros(len(window.functions))
+    found, spent = np.zeros(len(window.functions)), own_beta(window)
     for group in who:
         rows = group[np.isin(group, window.rows)]
         if rows.size and found.size:
-            each = np.quantile(window.beta[:, rows], 1 - MOST_RANKS, axis=1)
+            each = np.quantile(spent[:, rows], 1 - MOST_RANKS, axis=1)
             found = np.maximum(found, each)
     return found
 
@@ -137,11 +138,12 @@ def _function(job: Observed, some: Sequence[_Exceeds]) -> Waste:
     # an annotation without a place in a file, such as the loader's, names no function
     named_in_file = of_host and bool(function.location or function.caller)
     frame, does, detail = function.in_users_code, "in", _detail(some, beta)
-    if function.loads and (worker := busiest_worker(first.window)):
+    if function.loads and (worker := busiest_worker(first.window, first.window.rows)):
         (working, share), does = worker, "waiting for loader workers, which are in"
         frame, named_in_file = working.in_users_code, True
         detail += f"; the workers spend {percent(share)} of their time in {frame}"
-    says = f"all ranks spend {percent(beta)} of their steps {does} {short_frame(frame)}"
+    who, whose = who_spend(job.line.ranks.tolist())
+    says = f"{who} {percent(beta)} of {whose} steps {does} {short_frame(frame)}"
     return wasted(
         job, first.window, _cause(function), loss, bits, says, detail,
         function=frame if named_in_file else None,

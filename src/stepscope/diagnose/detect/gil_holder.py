@@ -13,6 +13,7 @@ extensions that never release it (they show as slow functions of their own).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -24,14 +25,10 @@ from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.views.patterns import Patterns
-from stepscope.diagnose.views.threads import Holder, gil_holder, idle_share
+from stepscope.diagnose.views.threads import HOLDS, Holder, gil_holder, idle_share
 from stepscope.diagnose.words.advice import name_ranks
 from stepscope.diagnose.words.numbers import percent
 from stepscope.diagnose.words.summary import short_frame
-
-HOLDS = 0.25
-"""Share of the time that a thread must hold the GIL to be the reason why another waits for it. Our
-choice; helper threads of ordinary jobs hold it for below 0.02 (measured on real data)."""
 
 
 class GilHolder:
@@ -62,7 +59,8 @@ def _found(job: Observed, window: Patterns, holder: Holder) -> Iterator[Waste]:
         f"thread {thread} holds the GIL for {percent(held)} of the sampled time; the training "
         f"thread is in operators and Python for {percent(loss)} of the steps without a processor"
     )
-    yield wasted(
+    found = wasted(
         job, window, "host", loss, unusual_bits(loss, OWN_CODE), says, detail, function=frame,
         values={"held": held}, ranks=ranks, method=GilHolder.name,
     )  # fmt: skip
+    yield replace(found, holds_gil=True)

@@ -3,7 +3,10 @@
 Fault: storage, preprocessing or too few workers keep every rank waiting for its next batch, from
 the first step on or for a part of the job. No rank is slower than its peers.
 Paper: none. What every rank spends in its loader while its device idles is lost by all: the least
-of any rank (`account.waste`). A few percent of it are ordinary.
+of any rank (`account.waste`). A few percent of it are ordinary. Loaders that fetch ahead need not
+be late together: a rank whose batch is there waits for the one whose batch is not, and its loader
+catches up meanwhile. So if the rank that loads longest changes from step to step, all lose what
+that one spends.
 Cost: two cumulative sums over the steps. Cannot see: loading in worker processes that nobody waits
 for; jobs on GPUs whose kernels were not recorded, where the device may work meanwhile.
 """
@@ -11,17 +14,25 @@ for; jobs on GPUs whose kernels were not recorded, where the device may work mea
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
 from stepscope.diagnose.account import waste
-from stepscope.diagnose.account.belief import ORDINARY
+from stepscope.diagnose.account.belief import ORDINARY, odds, unusual_bits
 from stepscope.diagnose.finding import Waste
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.thresholds import LEAST_SCORE
 from stepscope.diagnose.words.numbers import percent
 from stepscope.trace import DATA_LOAD
-from stepscope.window import Mask
+from stepscope.window import Floats, Mask
+
+MOSTLY = 2.0
+"""Times what all ranks spend at once: less than half of the loss is then spent so. Our choice."""
+AGAIN = 2.0
+"""Times as often as by chance that the same rank may be the longest in two steps: half of the ranks
+take turns then. Our choice."""
 
 
 class SharedLoading:
@@ -37,8 +48,57 @@ class SharedLoading:
         own = np.minimum(job.own.own[job.own.phases.index(DATA_LOAD)], idle)
         loads: Mask = np.asarray(np.isfinite(own).any(axis=1))
         part = waste.stretch(job, waste.by_all(own[loads]), ORDINARY)
-        if part is not None:
+        turns = waste.stretch(job, _longest(own[loads]), ORDINARY)
+        if turns is not None and _is_more(turns, part) and _in_turns(own[loads], turns):
+            yield _found_in_turns(job, turns, int(loads.sum()))
+        elif part is not None:
             yield _found(job, part, loads)
+
+
+def _longest(own: Floats) -> Floats:
+    """Of `[rank, step]`, the longest of any rank in each step."""
+    known = np.isfinite(own)
+    longest = np.where(known, own, -np.inf).max(axis=0, initial=-np.inf)
+    return np.where(np.isfinite(longest), longest, np.nan)
+
+
+def _is_more(turns: waste.Stretch, part: waste.Stretch | None) -> bool:
+    """Whether it is unusual for any job, and mostly not what all ranks spend at once."""
+    usual = odds(unusual_bits(turns.loss, ORDINARY), turns.loss) < LEAST_SCORE
+    return not usual and _lost(turns) > MOSTLY * _lost(part)
+
+
+def _lost(part: waste.Stretch | None) -> float:
+    return 0.0 if part is None else part.lost_ns * (part.stop - part.first)
+
+
+def _in_turns(own: Floats, part: waste.Stretch) -> bool:
+    """Whether each rank is the longest about as often as chance has it.
+
+    Of two steps, the same rank leads in one of as many pairs as there are ranks, if all take turns.
+    """
+    inside = own[:, part.first : part.stop]
+    known = np.isfinite(inside).any(axis=0)
+    led = np.bincount(np.nanargmax(inside[:, known], axis=0), minlength=len(own))
+    steps = int(led.sum())
+    pairs = float((led * (led - 1)).sum()) / max(steps * (steps - 1), 1)
+    return len(own) > 1 and pairs <= AGAIN / min(len(own), steps)
+
+
+def _found_in_turns(job: Observed, part: waste.Stretch, ranks: int) -> Waste:
+    says = (
+        f"all ranks spend {percent(part.loss)} of their steps waiting for the data of one of them"
+    )
+    if part.first > job.line.warm_up:
+        says += f" from step {job.line.steps[part.first]}"
+    detail = (
+        f"in each step one of {ranks} ranks waits longest for data, {part.lost_ns / 1e6:.1f} ms, "
+        "and not the same in all steps"
+    )
+    found = waste.found(
+        job, SharedLoading.name, "data_loading", part, part.loss, says, detail, (), DATA_LOAD
+    )
+    return replace(found, in_turns=True)
 
 
 def _found(job: Observed, part: waste.Stretch, loads: Mask) -> Waste:

@@ -238,14 +238,15 @@ def _independent(begins_ns: Ints, hit: Mask) -> int:
     """The number of independent spikes: a run of them is one, unless it is still going on.
 
     A disturbance of a host for a few seconds is one event. A slowness that has lasted for several
-    moments up to now counts as more, whether or not it will go on.
+    moments up to now counts as more, whether or not it will go on. It lasts up to now if the next
+    step's spike would belong to it.
     """
     runs = list(_runs(begins_ns, hit))
     if not runs:
         return 0
     lasted = int((begins_ns[runs[-1]][-1] - begins_ns[runs[-1]][0]) // MOMENT_NS) + 1
     moments = min(lasted, runs[-1].size)
-    now = hit.size - 1 - runs[-1][-1] < GAP and moments >= LASTING
+    now = not _apart(begins_ns, runs[-1][-1:], hit.size)[0] and moments >= LASTING
     return len(runs) + (moments - 1 if now else 0)
 
 
@@ -253,8 +254,15 @@ def _runs(begins_ns: Ints, hit: Mask) -> Iterator[Ints]:
     """Columns of spikes in runs: those that are a step or a moment apart are together."""
     columns = np.flatnonzero(hit)
     if columns.size:
-        apart = (np.diff(columns) > GAP) & (np.diff(begins_ns[columns]) > GAP * MOMENT_NS)
+        apart = _apart(begins_ns, columns[:-1], columns[1:])
         yield from np.split(columns, np.flatnonzero(apart) + 1)
+
+
+def _apart(begins_ns: Ints, columns: Ints, later: Ints | int) -> Mask:
+    """Whether later columns are steps and moments away; the one after the last begins with it."""
+    until = np.minimum(later, begins_ns.size - 1)
+    apart = later - columns > GAP
+    return np.asarray(apart & (begins_ns[until] - begins_ns[columns] > GAP * MOMENT_NS))
 
 
 def _designated(series: Series, units: Sequence[Ints]) -> frozenset[int]:

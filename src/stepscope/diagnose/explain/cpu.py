@@ -26,7 +26,7 @@ from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.thresholds import OTHER_PROCESSES, PROCESSOR_TIME
 from stepscope.diagnose.views.communication import loads
-from stepscope.diagnose.views.unnamed import GAPS, OUTSIDE
+from stepscope.diagnose.views.unnamed import GAPS, OUTSIDE, UNNAMED
 from stepscope.diagnose.words.numbers import percent
 from stepscope.window import Floats
 
@@ -143,14 +143,19 @@ def use_of_excess(job: Observed, suspect: Suspect) -> Use:
 
 def _use(job: Observed, suspect: Suspect) -> Use:
     waiting = _above_peers(job.hardware("run_delay", suspect.first, suspect.stop), suspect.row)
+    computed = _computed(job, suspect)
     return Use(
-        _computed(job, suspect), _starved(job, suspect, waiting), _other_processes(job, suspect),
+        computed, _starved(job, suspect, waiting, computed), _other_processes(job, suspect),
         waiting, _crowded(job, suspect), _ahead(job, suspect),
     )  # fmt: skip
 
 
 def _computed(job: Observed, suspect: Suspect) -> float | None:
-    if job.processor is None or suspect.excess_ns <= 0:
+    if suspect.excess_ns <= 0:
+        return None
+    if suspect.phase in UNNAMED:
+        return _used(job, suspect)
+    if job.processor is None:
         return None
     extra = job.processor[suspect.row] - job.peer_median(job.processor, suspect.phase, suspect.row)
     extra = extra[suspect.first : suspect.stop]
@@ -159,12 +164,40 @@ def _computed(job: Observed, suspect: Suspect) -> float | None:
     return float(stats.block_means(extra[None], len(extra))[0, 0]) / suspect.excess_ns
 
 
-def _starved(job: Observed, suspect: Suspect, waiting: float | None) -> float | None:
-    """Part of the excess in which it was runnable but not running, beyond its peers."""
+def _used(job: Observed, suspect: Suspect) -> float | None:
+    """The same of time in no phase, whose processor time is not recorded: by what the whole process
+    used beyond its peers. Peers that spin while they wait use more, and nothing is known."""
+    used = _above_peers(job.hardware("cpu_util", suspect.first, suspect.stop), suspect.row)
+    if used is None or used <= 0:
+        return None
+    return _of_excess(job, suspect, used)
+
+
+def _starved(
+    job: Observed, suspect: Suspect, waiting: float | None, computed: float | None
+) -> float | None:
+    """Part of the excess in which it was runnable but not running, beyond its peers.
+
+    On a crowded host whoever computes waits: what its peers wait for as much computing is left out.
+    """
     if waiting is None or suspect.excess_ns <= 0:
         return None
+    usual = _wait_of_peers(job, suspect) * max(computed or 0.0, 0.0)
+    return max(_of_excess(job, suspect, waiting) - usual, 0.0)
+
+
+def _wait_of_peers(job: Observed, suspect: Suspect) -> float:
+    """How long peers wait for a processor, per time on it; 0 where it is not known."""
+    waited, used = (np.delete(job.hardware(metric, suspect.first, suspect.stop), suspect.row)
+                    for metric in ("run_delay", "cpu_util"))  # fmt: skip
+    known = np.isfinite(waited) & (used > 0)
+    return stats.median(waited[known] / used[known]) if known.any() else 0.0
+
+
+def _of_excess(job: Observed, suspect: Suspect, share: float) -> float:
+    """A share of all time, as a part of the excess."""
     begin, end = job.line.span_ns(suspect.first, suspect.stop)
-    return waiting * (end - begin) / (suspect.stop - suspect.first) / suspect.excess_ns
+    return share * (end - begin) / (suspect.stop - suspect.first) / suspect.excess_ns
 
 
 def _above_peers(values: Floats, row: int) -> float | None:

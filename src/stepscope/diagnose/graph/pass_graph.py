@@ -7,7 +7,7 @@ Ours: the edges are a rank's own order as it was observed, and what each pass ne
 begins some time after what it waits for (`lead_ns`: a transfer, a late host), as it did when it was
 observed. Without `lead_ns` it is the paper's graph. Replicas that ran the same order are lanes of
 one graph, which is walked once for all of them.
-Cost: 16,384 ranks (TP 8, PP 16, DP 128, 64 microbatches): 2.2 ms a step in C++
+Cost: 16,384 ranks (TP 8, PP 16, DP 128, 64 microbatches): 3 ms a step in C++
 (benchmarks/passes.py).
 Cannot see: what happens between the last pass and the end of the step.
 """

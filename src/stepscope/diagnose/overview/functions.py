@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from stepscope.diagnose.account.ranges import Judge
-from stepscope.diagnose.finding import FunctionUse
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.shown import FunctionUse
 from stepscope.diagnose.views.patterns import Patterns
 
 MOST = 30

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Literal
 
-from stepscope.diagnose.finding import Limit, RankTime
+from stepscope.diagnose.finding import RankTime
+from stepscope.diagnose.shown import Limit
 
 Part = Literal["exposed_ns", "copy_ns", "host_wait_ns", "kernel_wait_ns", "other_ns"]
 PARTS: tuple[Part, ...] = ("exposed_ns", "copy_ns", "host_wait_ns", "kernel_wait_ns", "other_ns")

@@ -26,8 +26,8 @@ LEAST_BETA = 0.01
 """A function with less of the window matters to nobody; the paper's limit (section 4.3)."""
 MOST_BETA = 1.001
 """Rounding of a writer; larger shares are impossible."""
-ENGINE = ("_engine_run_backward", "run_backward")
-"""The main thread stands here while autograd's threads work, and while they wait for others."""
+ENGINE = "run_backward"
+"""Part of names: the main thread stands here while autograd's threads work, and wait for others."""
 COMMUNICATES = ("c10d::", "gloo:", "nccl:", "record_param_comms", "Synchronize", "WaitEvent")
 """Parts of the names of operators that communicate, or wait for a device."""
 PINS = "pin memory"
@@ -85,7 +85,7 @@ class Function:
             return True
         if self.kind == "operator":
             return any(word in self.name for word in COMMUNICATES)
-        return self.kind == "python" and (self.name in ENGINE or waits(self.frame))
+        return self.kind == "python" and (ENGINE in self.name or waits(self.frame))
 
     @property
     def loads(self) -> bool:

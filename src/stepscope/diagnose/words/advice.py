@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from stepscope.diagnose.finding import (
     Cause,
     Ended,
     Finding,
+    Recurring,
     Regression,
     Slowdown,
     SlowLink,
@@ -166,6 +167,8 @@ def _of_slowness(finding: Finding) -> str:
             return _of_rise(finding)
         case Waste():
             return _of_waste(finding)
+        case Recurring():
+            return finding.advises
         case SlowLink(ranks=(), group=str()):
             return SLOW_GROUP
     return SLOW[finding.cause]
@@ -211,6 +214,11 @@ def _without_dump(finding: Finding) -> tuple[int, ...]:
         return ()
     explained = finding.cause != "unknown" or not set(finding.ranks) <= set(finding.without_dump)
     return () if explained else finding.without_dump
+
+
+def who_spend(ranks: Sequence[int]) -> tuple[str, str]:
+    """All ranks of a job as the subject of a sentence: `all ranks spend` and `their`."""
+    return (f"rank {ranks[0]} spends", "its") if len(ranks) == 1 else ("all ranks spend", "their")
 
 
 def name_ranks(ranks: tuple[int, ...]) -> str:

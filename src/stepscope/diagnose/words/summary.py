@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from stepscope.diagnose.finding import Finding, Regression, Slowdown, SlowLink, Stuck, Waste
+from stepscope.diagnose.finding import (
+    Finding,
+    Recurring,
+    Regression,
+    Slowdown,
+    SlowLink,
+    Stuck,
+    Waste,
+)
 from stepscope.diagnose.words.advice import name_ranks
 
 SLIGHT = 1.1
@@ -16,7 +24,7 @@ def summary(finding: Finding) -> str:
             return finding.says or _slow_summary(finding)
         case SlowLink():
             return _link_summary(finding)
-        case Waste():
+        case Waste() | Recurring():
             return finding.says
         case Regression():
             return _everyones_summary(finding)

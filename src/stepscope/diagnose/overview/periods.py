@@ -1,0 +1,43 @@
+"""Which verdicts the recurring slow steps of a job belong to; the others stand beside verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from stepscope.diagnose.detect.periods import CAUSES, Periods
+from stepscope.diagnose.finding import Evidence, Verdict
+from stepscope.diagnose.shown import Period
+
+
+def with_periods(
+    verdicts: Sequence[Verdict], found: Sequence[Period]
+) -> tuple[tuple[Verdict, ...], tuple[Period, ...]]:
+    """Verdicts with the distance of their slow steps as evidence, and periods with their verdict.
+
+    A verdict of method `periods` has said so itself.
+    """
+    shown = list(verdicts)
+    owned = []
+    for one in found:
+        at = next((at for at, each in enumerate(verdicts) if _is_about(each, one)), None)
+        owned.append(replace(one, verdict=at))
+        if at is not None and verdicts[at].evidence[0].method != Periods.name:
+            more = Evidence(Periods.name, one.says, {"every": one.every, "unit": one.unit})
+            shown[at] = replace(shown[at], evidence=(*shown[at].evidence, more))
+    return tuple(shown), tuple(owned)
+
+
+def _is_about(verdict: Verdict, one: Period) -> bool:
+    """Whether a verdict names the same ranks at the time, or the same cause of all ranks."""
+    if verdict.kind != "slowdown" or not _meet(verdict, one):
+        return False
+    if one.ranks:
+        return set(one.ranks) <= set(verdict.ranks)
+    return not verdict.ranks and verdict.cause == CAUSES[one.source]
+
+
+def _meet(verdict: Verdict, one: Period) -> bool:
+    if verdict.steps is None:
+        return True
+    return verdict.steps[0] <= one.steps[1] and one.steps[0] <= verdict.steps[1]

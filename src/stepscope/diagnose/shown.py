@@ -1,0 +1,116 @@
+"""What reports show beside verdicts: it accuses nobody.
+
+Functions of profiled steps, last arrivals, the parts of a step, and slow steps that come back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Source = Literal[
+    "checkpoint", "evaluation", "garbage collection", "compilation", "data loading",
+    "NCCL heartbeat", "other processes", "other processes on GPUs", "a function", "unknown source",
+]  # fmt: skip
+PLANNED: tuple[Source, ...] = ("checkpoint", "evaluation")
+"""Sources that a job has by design."""
+
+
+@dataclass(frozen=True)
+class Opinion:
+    """Whom or what one method points to in the steps of a verdict."""
+
+    by: str
+    """A method, or `own time`, `arrival`, `K-S`."""
+    ranks: tuple[int, ...]
+    places: tuple[str, ...] = ()
+    """Devices or groups, where it names no ranks; empty as well: nobody stands out."""
+
+
+@dataclass(frozen=True)
+class Period:
+    """Slow steps that come back every so many steps, or every so many seconds."""
+
+    unit: Literal["steps", "seconds"]
+    """The unit that fits better."""
+    every: float
+    """The distance, in this unit."""
+    either: float | None
+    """The distance in the other unit, if that fits as well: the steps were too even to tell."""
+    hits: int
+    slots: int
+    """How many times it was due, from the first hit to the last."""
+    chance: float
+    """At most the chance that slow steps at random places show any such period."""
+    steps: tuple[int, int]
+    """The first and the last of the slow steps."""
+    at: tuple[int, ...]
+    """All of them."""
+    excess_ns: float
+    """What each costs the job, mean."""
+    lost_fraction: float
+    """The same as a share of the time from the first to the last."""
+    ranks: tuple[int, ...] = ()
+    """Whose own time it takes; empty: all, changing ones, or unknown."""
+    hosts: tuple[str, ...] = ()
+    phase: str | None = None
+    kernel: str | None = None
+    function: str | None = None
+    source: Source = "unknown source"
+    because: str = ""
+    """The evidence for the source."""
+    says: str = ""
+    """All of it in a sentence."""
+    advice: str = ""
+    """What to do next."""
+    verdict: int | None = None
+    """The verdict, by its place among them, that these steps belong to."""
+
+
+@dataclass(frozen=True)
+class FunctionUse:
+    """What the ranks spent in one function in profiled steps, as shares of these steps."""
+
+    name: str
+    """With its file and line, where they are known."""
+    kind: str
+    caller: str
+    """The nearest caller in code of the user."""
+    thread: str
+    """Empty: the training thread."""
+    steps: tuple[int, int] | None
+    ranks: int
+    """How many ranks were profiled."""
+    least: float
+    median: float
+    most: float
+    most_rank: int
+    resource: str
+    use: float | None
+    """Median use of its resource; None where it is unknown."""
+    expected: float | None
+    """The largest share that is expected; None where nothing is, because it waits."""
+    learned: bool
+    """Whether that was learned from the user's healthy jobs."""
+
+
+@dataclass(frozen=True)
+class Latecomer:
+    """The rank that made the others wait most in the collectives of one group and operator."""
+
+    group: str
+    op: str
+    rank: int
+    last: int
+    """In how many of them it arrived last."""
+    operators: int
+    caused_ns: int
+    """Waiting of all others for this rank alone, per step."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A part of an average step, besides compute, that takes a large share of it."""
+
+    part: Literal["exposed_ns", "copy_ns", "host_wait_ns", "kernel_wait_ns", "other_ns"]
+    share: float

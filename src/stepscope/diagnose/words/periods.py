@@ -1,0 +1,57 @@
+"""Slow steps that come back at regular distances, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from stepscope.diagnose.shown import Period, Source
+from stepscope.diagnose.words.advice import name_ranks
+
+ADVICE: Mapping[Source, str] = {
+    "checkpoint": "save less often, or asynchronously (`torch.distributed.checkpoint.async_save`), "
+    "to a disk of the host first",
+    "evaluation": "evaluate less often, or on fewer samples",
+    "garbage collection": "call `gc.freeze()` after the first step and `gc.disable()`, then "
+    "collect on all ranks at the same step every few hundred steps",
+    "compilation": "find what recompiles (`TORCH_LOGS=recompiles`), and mark changing shapes as "
+    "dynamic or pad them",
+    "data loading": "look at what the loader does at this distance: the end of a shard or an "
+    "epoch, a buffer that is filled, workers that start (`persistent_workers=True`)",
+    "NCCL heartbeat": "give NCCL's monitoring thread a longer interval "
+    "(`TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC`), and find out why it holds the training thread up",
+    "other processes": "find what the host starts at these times (`crontab -l`, "
+    "`systemctl list-timers`, monitoring agents), and move it to other cores or other times",
+    "other processes on GPUs": "find what computes on these devices at these times "
+    "(`nvidia-smi pmon`), and move it",
+    "a function": "call {function} less often, or beside training",
+    "unknown source": "profile one of these steps (`stepscope profile`), and compare with timers "
+    "of the host (`crontab -l`, `systemctl list-timers`) and intervals of the script",
+}
+
+
+def sentence(one: Period) -> str:
+    """`every 50 steps, steps take 312 ms longer in optimizer (12 of 12 times from step 49)`."""
+    where = f" in {one.phase}" if one.phase else ""
+    who = f"{name_ranks(one.ranks)} takes" if len(one.ranks) == 1 else "steps take"
+    who = f"{name_ranks(one.ranks)} take" if len(one.ranks) > 1 else who
+    times = f"{one.hits} of {one.slots} times from step {one.steps[0]}"
+    return f"{distance(one)}, {who} {one.excess_ns / 1e6:.0f} ms longer{where} ({times})"
+
+
+def summary(one: Period) -> str:
+    """The same with the source."""
+    return f"{sentence(one)}: {one.source}"
+
+
+def distance(one: Period) -> str:
+    """`every 50 steps`, `every 60.0 s`; with the other unit where that fits as well."""
+    if one.unit == "seconds":
+        other = "" if one.either is None else f" (or every {one.either:.0f} steps)"
+        return f"every {one.every:.3g} s{other}"
+    other = "" if one.either is None else f" (or every {one.either:.3g} s)"
+    return f"every {one.every:.0f} steps{other}"
+
+
+def advice(one: Period) -> str:
+    """What to do next about it."""
+    return ADVICE[one.source].format(function=one.function or "it")
