@@ -21,9 +21,9 @@ number for all types is our choice."""
 SHOWS = 0.5
 """A bad device may do no harm to a job, or only now and then. Our choice."""
 SHOWS_MOVING = 0.25
-"""The same of devices that move data, which delay only jobs that wait for it: a bad cable was blamed
-in 30 of 81 jobs that used it, a bad GPU in 70 of 92 (benchmarks/devices.py), half as often. Our
-simulator."""
+"""The same of devices that move data, which delay only jobs that wait for it: a bad cable was
+blamed in 30 of 81 jobs that used it, a bad GPU in 70 of 92 (benchmarks/devices.py), twice as often.
+Our simulator."""
 PASSING = 0.01
 """As many devices are blamed once and never again as are bad. Our choice."""
 SURE = 0.95
