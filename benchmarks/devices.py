@@ -27,6 +27,7 @@ import numpy as np
 
 from stepscope.devices import JobEvidence, Shelf, Standing, Used, evidence_of, standings
 from stepscope.devices.constants import DRAIN
+from stepscope.devices.evidence import healthy
 from stepscope.devices.record import to_bytes
 from stepscope.devices.text import render
 from stepscope.diagnose.run import diagnose
@@ -79,6 +80,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--network", choices=("link", "nic"), default="link")
+    parser.add_argument("--hours", type=float, default=0.0, help="as if each job had run so long")
     parser.add_argument("--ranks", type=int, default=0)
     asked = parser.parse_args()
     if asked.ranks:
@@ -88,8 +90,10 @@ def main() -> None:
     bad = bad_devices(asked.network)
     jobs = played(asked.jobs, asked.steps, asked.seed, bad)
     print_bad(jobs, bad)
-    healthy = played(asked.healthy, asked.steps, asked.seed + 1, ())
-    print_healthy(healthy)
+    if asked.hours:
+        print(f"\nas if each job had run for {asked.hours:g} hours:\n")
+        print_bad([lasting(one, asked.hours) for one in jobs], bad)
+    print_healthy(played(asked.healthy, asked.steps, asked.seed + 1, ()))
     seconds = time.perf_counter() - began
     print(f"\n{asked.jobs + asked.healthy} jobs of {LEAVES_OF_JOB * HOSTS_OF_JOB * GPUS} ranks and "
           f"{asked.steps} steps simulated and diagnosed in {seconds:.0f} s")  # fmt: skip
@@ -108,7 +112,7 @@ def print_scale(ranks: int, count: int) -> None:
         for at in range(count):
             until = BEGIN_NS + at * EVERY_NS
             shelf.put(JobEvidence(f"job-{at}", "node-0", until, until - EVERY_NS, until, ranks,
-                                  "healthy", (), devices, -0.6, ()))  # fmt: skip
+                                  "healthy", (), healthy(devices, 36_000.0), ()))  # fmt: skip
         files = [*Path(folder).rglob("*.json")]
         began = time.process_time()
         jobs = shelf.read().jobs
@@ -133,12 +137,18 @@ def print_bad(jobs: Sequence[JobEvidence], bad: Sequence[Bad]) -> None:
     for one in bad:
         used, drained = first_drained(jobs, one.name)
         print(f"{one.name}: rank {order.index(one.name) + 1} of {len(found)}, used by "
-              f"{found[order.index(one.name)].used} jobs, above {DRAIN} after {drained} of "
-              f"{used} jobs that used it")  # fmt: skip
+              f"{found[order.index(one.name)].used} jobs, above {DRAIN} after "
+              f"{drained or 'none'} of {used} jobs that used it")  # fmt: skip
     ever = {one.device.name for end in range(1, len(jobs) + 1)
             for one in above(standings(jobs[:end], jobs[end - 1].until_ns), bad)}  # fmt: skip
     print(f"healthy devices above {DRAIN}: {len(above(found, bad))} at the end, {len(ever)} at any "
           "time")  # fmt: skip
+
+
+def lasting(job: JobEvidence, hours: float) -> JobEvidence:
+    """The same job, as if it had gone on for so long as it began."""
+    well = healthy((one for some in job.healthy for one in some.devices), 3600 * hours)
+    return replace(job, from_ns=job.until_ns - int(3600e9 * hours), healthy=well)
 
 
 def print_healthy(jobs: Sequence[JobEvidence]) -> None:

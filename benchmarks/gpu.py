@@ -113,7 +113,8 @@ class Bench:
 
     @property
     def _jobs(self) -> list[Path]:
-        return [path for path in (self.folder / "runs").iterdir() if path.is_dir()]
+        """All of them, without the device ledger beside them."""
+        return [path for path in (self.folder / "runs").glob("[!_]*") if path.is_dir()]
 
     def _prefix(self, mode: str) -> list[str]:
         if mode not in NATIVE:

@@ -51,7 +51,10 @@ def test_devices_names_what_to_drain(store: Path, capsys: Capture) -> None:
     assert said.startswith("drain 1 of 6 devices in 5 jobs: host-0/gpu-3\n")
     assert SLOW in " ".join(said.split())
     assert main(["devices", str(store)]) == 0, "long ago, so it counts no more"
-    assert capsys.readouterr().out.startswith("nothing to drain: 6 devices in 5 jobs\n")
+    assert capsys.readouterr().out.startswith(
+        "nothing to drain: 6 devices in 5 jobs; the newest evidence is of 2024-10-09 00:00:00 UTC, "
+        "and counts little\n"
+    )
 
 
 def test_json_holds_everything(store: Path, capsys: Capture) -> None:

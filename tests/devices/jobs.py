@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from stepscope.devices import JobEvidence, Used
 from stepscope.devices.blame import Blame, Candidate
-from stepscope.devices.constants import blamed_log_odds, healthy_log_odds
+from stepscope.devices.constants import blamed_log_odds
+from stepscope.devices.evidence import healthy as well
 
 DAY_NS = 86_400 * 10**9
 T0 = 20_000 * DAY_NS
@@ -31,6 +32,5 @@ def a_job(
     until = T0 + int(day * DAY_NS)
     return JobEvidence(
         name, writer, until + int(written * DAY_NS), until - int(hours * 3600e9), until, ranks,
-        "slow" if blames else "healthy", blames, tuple(healthy),
-        healthy_log_odds(hours * 3600), (), ended,
+        "slow" if blames else "healthy", blames, well(healthy, hours * 3600), (), ended,
     )  # fmt: skip

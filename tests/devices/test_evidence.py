@@ -9,7 +9,7 @@ import pytest
 
 from stepscope.devices import Used, evidence_of
 from stepscope.devices.blame import blames
-from stepscope.devices.constants import healthy_log_odds, host_share
+from stepscope.devices.constants import SHOWS_MOVING, healthy_log_odds, host_share
 from stepscope.devices.used import used_devices
 from stepscope.diagnose.finding import Cause, Device, Diagnosis, Ended, Kind, State, Verdict
 from stepscope.diagnose.network.devices import Devices
@@ -154,17 +154,26 @@ def test_an_unknown_cause_is_weak_evidence_against_the_host() -> None:
     assert one.certainty == 0.7
 
 
+def test_the_only_host_of_a_job_may_be_blamed() -> None:
+    window = a_window(HOSTS[:1])
+    said = diagnosed(a_verdict("unknown", 1, kind="hang"), state="hang")
+    [one] = blames(window, said, used_devices(window))
+    assert [candidate.device.name for candidate in one.candidates] == ["a"]
+
+
 def test_the_evidence_of_a_job() -> None:
     verdict = a_verdict("compute", 1, devices=(Device("gpu", "a/gpu-1", 0.9),))
     one = evidence_of(a_window(), diagnosed(verdict), "job-1", now=START + 2 * HOUR)
     assert (one.job, one.state, one.ranks, one.ended) == ("job-1", "slow", 4, True)
     assert (one.from_ns, one.until_ns) == (START, START + HOUR)
     assert one.blames[0].candidates[0].device == Used("gpu", "a/gpu-1", "GPU-bb")
-    well = {device.name for device in one.healthy}
+    well = {device.name for some in one.healthy for device in some.devices}
     assert {"b", "b/gpu-0", "a/gpu-0", "leaf-0", "a/nic-0"} <= well
     assert not {"a", "a/cpu", "a/gpu-1", "a/nic-1", "a/pcie-1"} & well, "they may be at fault"
     assert {"a/cpu", "a/nic-1"} <= {device.name for device in one.unjudged}
-    assert one.healthy_log_odds == pytest.approx(healthy_log_odds(3600), abs=1e-4)
+    said = {device.type: some.log_odds for some in one.healthy for device in some.devices}
+    assert said["gpu"] == pytest.approx(healthy_log_odds(3600), abs=1e-4)
+    assert said["nic"] == pytest.approx(healthy_log_odds(3600, SHOWS_MOVING), abs=1e-4)
 
 
 def test_a_job_that_is_not_understood_clears_nobody() -> None:
@@ -178,7 +187,12 @@ def test_a_network_that_was_not_recorded_is_not_cleared() -> None:
         window.job, {"steps": window.tables["steps"], "kernels": window.tables["kernels"]}
     )
     one = evidence_of(silent, diagnosed(state="healthy"), "job", now=START + 2 * HOUR)
-    assert {device.type for device in one.healthy} == {"host", "cpu", "gpu", "pcie"}
+    assert {device.type for some in one.healthy for device in some.devices} == {
+        "host",
+        "cpu",
+        "gpu",
+        "pcie",
+    }
 
 
 def test_a_job_that_may_go_on_is_marked() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -46,6 +47,7 @@ def test_what_one_verdict_says() -> None:
 def test_what_a_good_run_says() -> None:
     assert math.exp(healthy_log_odds(1e9)) == pytest.approx(0.5 / 0.99), "half of the odds"
     assert math.exp(healthy_log_odds(300)) == pytest.approx(0.75 / 0.995), "half is seen by then"
+    assert math.exp(healthy_log_odds(1e9, 0.25)) == pytest.approx(0.75 / 0.995), "of a cable"
     assert healthy_log_odds(0) == 0.0
     assert healthy_log_odds(1e9) == pytest.approx(LEAST_OF_A_JOB)
 
@@ -139,6 +141,13 @@ def test_a_host_is_blamed_if_its_devices_take_turns() -> None:
                   for at in range(4)])  # fmt: skip
     assert same[gpus[0]].advice == "drain"
     assert same[HOST].advice == "fine"
+
+
+def test_a_job_that_says_nothing_about_a_device_used_it_all_the_same() -> None:
+    jobs = [a_job("a", 0, blame(1.0, (GPU, 1.0))), replace(a_job("b", 14), unjudged=(GPU,))]
+    one = after(jobs)[GPU]
+    assert one.log_odds == pytest.approx(0.5 * math.log(ONE))
+    assert (one.used, one.bad, one.last_used_ns) == (2, 1, T0 + 14 * DAY_NS)
 
 
 def test_the_worst_come_first_and_devices_keep_their_newest_name() -> None:

@@ -46,7 +46,10 @@ def shelf(tmp_path: Path) -> Shelf:
 def test_evidence_survives_the_store(shelf: Shelf) -> None:
     shelf.put(A_JOB)
     [read] = shelf.read().jobs
-    assert read == replace(A_JOB, healthy_log_odds=read.healthy_log_odds, blames=read.blames)
+    assert read == replace(A_JOB, blames=read.blames, healthy=read.healthy)
+    for one, other in zip(read.healthy, A_JOB.healthy, strict=True):
+        assert one.devices == other.devices
+        assert one.log_odds == pytest.approx(other.log_odds, abs=1e-4)
     [before], [after] = A_JOB.blames, read.blames
     assert after.candidates == before.candidates
     assert after.log_odds == pytest.approx(before.log_odds, abs=1e-4)
@@ -58,7 +61,9 @@ def test_the_file_of_a_job(shelf: Shelf, tmp_path: Path) -> None:
     assert data["blamed"][0]["candidates"][0] == {
         "type": "gpu", "name": "host-0/gpu-3", "share": 0.96
     }  # fmt: skip
-    assert data["healthy"]["devices"] == {"gpu": ["host-0/gpu-4"], "nic": ["host-1/nic-0"]}
+    assert [one["devices"] for one in data["healthy"]] == [
+        {"gpu": ["host-0/gpu-4"]}, {"nic": ["host-1/nic-0"]}
+    ]  # fmt: skip
     assert data["ids"] == {"host-0/gpu-3": "GPU-3f"}
 
 
@@ -118,7 +123,7 @@ def test_a_damaged_object_is_reported_and_the_rest_counts(shelf: Shelf, tmp_path
         ({"job": None, "blamed": 3}, "not iterable"),
         ({"unjudged": {"toaster": ["a"]}}, "toaster 'a' is no device"),
         ({"unjudged": {"gpu": [""]}}, "gpu '' is no device"),
-        ({"healthy": {"devices": {}}}, "it lacks 'log_odds'"),
+        ({"healthy": [{"devices": {}}]}, "it lacks 'log_odds'"),
     ],
 )
 def test_what_is_refused(change: dict[str, Any], why: str) -> None:
@@ -130,9 +135,10 @@ def test_what_is_refused(change: dict[str, Any], why: str) -> None:
 
 def test_no_object_says_more_than_a_job_may() -> None:
     data = json.loads(to_bytes(A_JOB))
-    data["blamed"][0]["log_odds"], data["healthy"]["log_odds"] = 1e6, -1e6
+    data["blamed"][0]["log_odds"], data["healthy"][0]["log_odds"] = 1e6, -1e6
     read = from_bytes(json.dumps(data).encode())
-    assert (read.blames[0].log_odds, read.healthy_log_odds) == (MOST_OF_A_JOB, LEAST_OF_A_JOB)
+    said = (read.blames[0].log_odds, read.healthy[0].log_odds)
+    assert said == (MOST_OF_A_JOB, LEAST_OF_A_JOB)
     data["blamed"][0]["candidates"] = [{"type": "link", "name": CABLE.name, "share": 0.5}]
     assert from_bytes(json.dumps(data).encode()).blames[0].candidates[0].share == 1.0
     data["blamed"][0]["candidates"] = []

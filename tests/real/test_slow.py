@@ -35,6 +35,7 @@ def recording(root: Path, name: str, ranks: int, scenes: dict[str, int]) -> Wind
     jobs.stop_all()
     assert finished.status == 0, finished.stderr
     assert "internal fault" not in finished.stderr
+    assert list(finished.folder.parent.glob(f"_devices/{name}/*.json")), "its devices are judged"
     return JobReader(str(finished.folder)).refresh()
 
 

@@ -100,9 +100,10 @@ def _is_of_a_device(verdict: Verdict) -> bool:
 
 
 def _is_everybody(window: Window, group: Sequence[Device]) -> bool:
-    """Whether all hosts of a job are listed: what slows all of them down is none of them."""
+    """Whether all of several hosts are listed: what slows all of them down is none of them."""
     hosts = {window.host_of(rank) for rank in window.ranks}
-    return all(one.type == "host" for one in group) and {one.name for one in group} >= hosts
+    named = {one.name for one in group if one.type == "host"}
+    return len(hosts) > 1 and named >= hosts
 
 
 def _devices(window: Window, verdict: Verdict) -> Sequence[Device]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
 from stepscope.devices.blame import Blame, blames
-from stepscope.devices.constants import healthy_log_odds
-from stepscope.devices.used import BETWEEN_HOSTS, TRANSFERRED, Used, of_ranks, used_devices
+from stepscope.devices.constants import SHOWS, SHOWS_MOVING, healthy_log_odds
+from stepscope.devices.used import BETWEEN_HOSTS, MOVING, TRANSFERRED, Used, of_ranks, used_devices
 from stepscope.diagnose.finding import Diagnosis
 from stepscope.diagnose.operators.liveness import now_ns
 from stepscope.trace.host import host_name
@@ -20,6 +21,14 @@ FIRST_DATE_NS = 946_684_800 * 10**9
 TIMED = ("steps", "phases", "comm_ops", "kernels")
 ENDED_NS = 300 * 10**9
 """A job of which nothing was recorded for five minutes has ended. Our choice."""
+
+
+@dataclass(frozen=True)
+class Healthy:
+    """Devices that nothing was found at, and what that says about each of them."""
+
+    log_odds: float
+    devices: tuple[Used, ...]
 
 
 @dataclass(frozen=True)
@@ -36,10 +45,7 @@ class JobEvidence:
     ranks: int
     state: str
     blames: tuple[Blame, ...]
-    healthy: tuple[Used, ...]
-    """Devices that nothing was found at."""
-    healthy_log_odds: float
-    """What that says about each of them."""
+    healthy: tuple[Healthy, ...]
     unjudged: tuple[Used, ...]
     """Devices that it used and says nothing about."""
     ended: bool = True
@@ -61,12 +67,12 @@ def evidence_of(
     until = end if FIRST_DATE_NS <= end <= written else written
     used = used_devices(window)
     found = blames(window, diagnosis, used)
-    healthy = _healthy(window, diagnosis, used, found)
-    spared = {one.key for one in healthy}
+    well = _well(window, diagnosis, used, found)
+    spared = {one.key for one in well}
     named = {one.device.key for blame in found for one in blame.candidates}
     return JobEvidence(
         job, host_name(), written, until - (end - begin), until, diagnosis.ranks, diagnosis.state,
-        found, healthy, round(healthy_log_odds((end - begin) / 1e9), 4),
+        found, healthy(well, (end - begin) / 1e9),
         tuple(one for one in used if one.key not in spared and one.key not in named),
         written - until > ENDED_NS if ended is None else ended,
     )  # fmt: skip
@@ -88,7 +94,18 @@ def observed(window: Window) -> tuple[int, int]:
     return min(*begins, end), end
 
 
-def _healthy(
+def healthy(devices: Iterable[Used], seconds: float) -> tuple[Healthy, ...]:
+    """What a job of this length says about devices that nothing was found at."""
+    kinds: dict[bool, list[Used]] = {}
+    for one in devices:
+        kinds.setdefault(one.type in MOVING, []).append(one)
+    return tuple(
+        Healthy(round(healthy_log_odds(seconds, SHOWS_MOVING if moving else SHOWS), 4), tuple(some))
+        for moving, some in sorted(kinds.items())
+    )
+
+
+def _well(
     window: Window, diagnosis: Diagnosis, used: tuple[Used, ...], found: tuple[Blame, ...]
 ) -> tuple[Used, ...]:
     """The devices that the job shows to be well.

@@ -133,13 +133,16 @@ class _Sums:
     def add(self, job: JobEvidence) -> None:
         blamed = _blamed(job)
         accused = self._numbers([device for device, _ in blamed])
-        healthy, others = self._numbers(job.healthy), self._numbers(job.unjudged)
+        healthy = [(self._numbers(one.devices), one.log_odds) for one in job.healthy]
+        others = self._numbers(job.unjudged)
         count = len(self.index)
         self.used = _grown(self.used, count)
         self.sum, self.last_ns = _grown(self.sum, count), _grown(self.last_ns, count)
-        self.used += _marked(count, accused, healthy, others)
-        healthy = healthy[~_marked(count, accused)[healthy]]
-        self._say(healthy, job.healthy_log_odds, job.until_ns)
+        said = _marked(count, accused)
+        self.used += _marked(count, accused, others, *(some for some, _ in healthy))
+        for some, log_odds in (*healthy, (others, 0.0)):
+            self._say(some[~said[some]], log_odds, job.until_ns)
+            said[some] = True
         self._say(accused, np.array([log_odds for _, log_odds in blamed]), job.until_ns)
 
     def at(self, now_ns: int) -> Floats:

@@ -5,7 +5,7 @@
      "blamed": [{"cause": "compute", "kind": "slowdown", "summary": "rank 37 computes …",
                  "certainty": 0.96, "log_odds": 2.14,
                  "candidates": [{"type": "gpu", "name": "host-004/gpu-5", "share": 0.95}, …]}],
-     "healthy": {"log_odds": -0.65, "devices": {"gpu": ["host-000/gpu-0", …], "nic": […]}},
+     "healthy": [{"log_odds": -0.68, "devices": {"gpu": ["host-000/gpu-0", …], "cpu": […]}}, …],
      "unjudged": {"cpu": ["host-004/cpu"]},
      "ids": {"host-004/gpu-5": "GPU-5f…"}}
 
@@ -19,11 +19,12 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 from stepscope.devices.blame import Blame, Candidate
 from stepscope.devices.constants import LEAST_OF_A_JOB, MOST_OF_A_JOB
-from stepscope.devices.evidence import JobEvidence
+from stepscope.devices.evidence import Healthy, JobEvidence
 from stepscope.devices.used import TYPES, Used
 from stepscope.errors import FormatError
 
@@ -37,12 +38,14 @@ _INVALID = (ValueError, OverflowError, RecursionError)
 
 def to_bytes(one: JobEvidence) -> bytes:
     """The evidence as JSON, the same bytes for the same evidence."""
-    used = (*one.healthy, *one.unjudged, *(c.device for b in one.blames for c in b.candidates))
+    used = chain(one.unjudged, *(some.devices for some in one.healthy),
+                 (c.device for b in one.blames for c in b.candidates))  # fmt: skip
     data = {
         "schema": SCHEMA, "job": one.job, "writer": one.writer, "written_ns": one.written_ns,
         "time_ns": [one.from_ns, one.until_ns], "ended": one.ended, "ranks": one.ranks,
         "state": one.state, "blamed": [_blamed(blame) for blame in one.blames],
-        "healthy": {"log_odds": one.healthy_log_odds, "devices": _by_type(one.healthy)},
+        "healthy": [{"log_odds": some.log_odds, "devices": _by_type(some.devices)}
+                    for some in one.healthy],
         "unjudged": _by_type(one.unjudged),
         "ids": {device.name: device.id for device in used if device.id},
     }  # fmt: skip
@@ -85,14 +88,18 @@ def _evidence(data: Mapping[str, Any]) -> JobEvidence:
         raise ValueError(f"its schema is not {SCHEMA}; a newer stepscope may have written it")
     ids = {str(name): str(id) for name, id in data.get("ids", {}).items()}
     begin, until = (_time(one) for one in data["time_ns"])
-    healthy = data["healthy"]
     return JobEvidence(
         str(data["job"]), str(data["writer"]), _time(data["written_ns"]), begin, until,
         int(data["ranks"]), str(data["state"]),
         tuple(_blame(one, ids) for one in data["blamed"]),
-        _devices(healthy["devices"], ids), _log_odds(healthy["log_odds"], LEAST_OF_A_JOB, 0.0),
+        tuple(_healthy(one, ids) for one in data["healthy"]),
         _devices(data["unjudged"], ids), bool(data["ended"]),
     )  # fmt: skip
+
+
+def _healthy(data: Mapping[str, Any], ids: Mapping[str, str]) -> Healthy:
+    log_odds = _log_odds(data["log_odds"], LEAST_OF_A_JOB, 0.0)
+    return Healthy(log_odds, _devices(data["devices"], ids))
 
 
 def _blame(data: Mapping[str, Any], ids: Mapping[str, str]) -> Blame:

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from stepscope.devices.posterior import Accusation, Standing
+from stepscope.devices.constants import HALF_LIFE_DAYS
+from stepscope.devices.posterior import DAY_NS, Accusation, Standing
 from stepscope.report.plain import printable
 from stepscope.report.units import FIRST_WALL_CLOCK_NS, count, duration, moment, names
 
 MOST_EVIDENCE = 3
 """Verdicts that are quoted for each device."""
+STALE_HALF_LIVES = 2
 COLUMNS = ("device", "bad", "jobs", "last bad", "causes", "do")
-PUBLIC_CAUSES = 2
+MOST_CAUSES = 2
 
 
 def render(found: Sequence[Standing], jobs: int, now_ns: int, width: int, limit: int) -> str:
     """The worst devices, a line each, and the verdicts against those that are not fine."""
     shown = found[:limit]
-    lines = [headline(found, jobs), ""]
+    lines = [headline(found, jobs) + _stale(found, now_ns), ""]
     lines += _table([COLUMNS, *(_cells(one, now_ns) for one in shown)])
     rest = len(found) - len(shown)
     if rest:
@@ -30,7 +33,7 @@ def render(found: Sequence[Standing], jobs: int, now_ns: int, width: int, limit:
 
 
 def headline(found: Sequence[Standing], jobs: int) -> str:
-    """`drain 2 of 104 devices: host-012/gpu-3, host-007/cpu (100 jobs)`."""
+    """`drain 2 of 104 devices in 100 jobs: host-012/gpu-3, host-007/cpu; watch 1`."""
     bad = [one for one in found if one.advice == "drain"]
     watched = sum(one.advice == "watch" for one in found)
     watch = f"; watch {watched}" if watched else ""
@@ -42,12 +45,20 @@ def headline(found: Sequence[Standing], jobs: int) -> str:
     )
 
 
+def _stale(found: Sequence[Standing], now_ns: int) -> str:
+    """That the newest evidence is so old that it hardly counts."""
+    newest = max((one.last_used_ns for one in found), default=now_ns)
+    if now_ns - newest < STALE_HALF_LIVES * HALF_LIFE_DAYS * DAY_NS:
+        return ""
+    return f"; the newest evidence is of {moment(newest)}, and counts little"
+
+
 def _cells(one: Standing, now_ns: int) -> tuple[str, ...]:
     last = one.last_bad_ns
     causes = [cause if times == 1 else f"{cause} ({times})" for cause, times in one.causes.items()]
     return (
         one.device.name, _chance(one.probability), f"{one.bad} of {one.used}",
-        "never" if last is None else ago(last, now_ns), names(causes, PUBLIC_CAUSES) or "-",
+        "never" if last is None else ago(last, now_ns), names(causes, MOST_CAUSES) or "-",
         one.advice,
     )  # fmt: skip
 
@@ -66,8 +77,6 @@ def _table(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _evidence(one: Standing, now_ns: int, width: int) -> list[str]:
     """Why a device is not fine: its newest verdicts, and how often it was well."""
-    import textwrap
-
     lines = textwrap.wrap(f"{one.advice} {one.device.name}{_also_called(one)}: {_why(one)}", width,
                           subsequent_indent="  ")  # fmt: skip
     if not one.bad:

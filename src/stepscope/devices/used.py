@@ -18,6 +18,8 @@ from stepscope.window import Window
 TYPES = ("gpu", "cpu", "nic", "link", "switch", "nvlink", "pcie", "host")
 BETWEEN_HOSTS = ("nic", "link", "switch")
 """Devices that only jobs of several hosts use."""
+MOVING = (*BETWEEN_HOSTS, "nvlink", "pcie")
+"""Devices that move data."""
 TRANSFERRED = ("comm_ops", "transfers")
 """Tables without which nothing is known of how fast data moves."""
 
