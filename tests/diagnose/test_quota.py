@@ -11,7 +11,7 @@ from stepscope.diagnose.finding import Finding, Slowdown, Verdict
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.run import diagnose
 from stepscope.trace import Host
-from stepscope.window import Strings, Window
+from stepscope.window import Floats, Strings, Window
 
 from .jobs import Fault, a_job, put, with_samples
 
@@ -90,3 +90,33 @@ def test_what_a_starved_host_costs_is_measured_where_other_steps_show_it() -> No
 def test_other_costs_stay_as_they_are(findings: list[Finding]) -> None:
     """One rank, its device, beside something else, in all steps, or more than was measured."""
     assert with_measured_loss(observed(), findings) == findings
+
+
+def test_a_quota_is_named_where_no_rank_stands_out() -> None:
+    """As in pipelines: who waits for whom changes, and only the job's steps are longer."""
+
+    def longer(own: Floats) -> Floats:
+        found = own.copy()
+        found[1, :, 60:140] += 25e6
+        return found
+
+    window = on_two_hosts(a_job(noise=0.02, edit=longer, stacks=False))
+    begin, end = (steps_at(window, step) for step in (60, 140))
+    stopped = with_samples(window, "cpu_throttled", lambda rank, at: (
+        0.4 if rank in (2, 3) and begin <= at < end else 0.0))  # fmt: skip
+    first = diagnose(stopped).verdicts[0]
+    assert (first.ranks, first.cause, first.hosts) == ((2, 3), "host", ("host-001",))
+    assert first.steps is not None and abs(first.steps[0] - 60) <= 10
+    assert first.lost_fraction == pytest.approx(25 / 113, abs=0.06)
+    assert "a quota of processor time stops ranks 2 and 3" in first.summary
+    assert "cpu.max" in first.advice
+
+    shorter = with_samples(window, "cpu_throttled", lambda rank, at: (
+        0.4 if rank in (2, 3) and not begin <= at < end else 0.0))  # fmt: skip
+    assert all(one.ranks == () for one in diagnose(shorter).verdicts), "it costs nothing"
+
+
+def steps_at(window: Window, step: int) -> int:
+    """When a step begins."""
+    steps = window.tables["steps"]
+    return int(steps.ints("start_ns")[steps.ints("step") == step].min())

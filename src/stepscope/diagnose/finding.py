@@ -143,6 +143,8 @@ class Slowdown(Finding):
     """Steps, or windows, in which it is slow, as numbers within what was judged."""
     costs_alone: bool = False
     """Whether its cost is only its own excess: of several ranks, the others wait for the last."""
+    measured_cost: bool = False
+    """Whether its cost is by how much the job's steps are longer, so that no rise adds to it."""
     has_onset: bool = False
     """Whether it was normal for a part of the time, so that the onsets of two can be compared."""
     says: str = ""

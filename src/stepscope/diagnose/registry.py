@@ -33,6 +33,7 @@ from stepscope.diagnose.detect.published.eroica_detect import EroicaDetectPublis
 from stepscope.diagnose.detect.published.holmes import HolmesPublished
 from stepscope.diagnose.detect.published.kair import KairPublished
 from stepscope.diagnose.detect.published.venustrace import VenusTracePublished
+from stepscope.diagnose.detect.quota_hosts import QuotaHosts
 from stepscope.diagnose.detect.regression.shared import SharedRegression
 from stepscope.diagnose.detect.shared_loading import SharedLoading
 from stepscope.diagnose.detect.slow_exchange import SlowExchange
@@ -84,6 +85,7 @@ SLOW_KERNELS: tuple[Detector, ...] = (
     SlowGroupKernels(),
     SlowLoader(),
     BehaviourPatterns(),
+    QuotaHosts(),
 )
 STRUCTURE: tuple[Detector, ...] = (StageImbalance(), UnequalWork())
 EVERYONE: tuple[Detector, ...] = (

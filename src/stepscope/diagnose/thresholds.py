@@ -35,6 +35,9 @@ Statistics."""
 LEAST_SCORE = 0.5
 """Below this a verdict is a suspect and accuses nobody. Contract, section 4."""
 
+THROTTLED = 0.1
+"""Share of the time in which a quota must stop a rank, beyond its peers. Bursts of threads reach a
+generous quota in one period out of a hundred. Measured on real data (the lab: 0.3 to 1, else 0)."""
 PROCESSOR_TIME = 0.4
 """Part of an excess that must be processor time to be called computing: on a busy machine a rank
 that computes waits for the processor for up to half of that time. Measured on real data."""

@@ -64,6 +64,8 @@ def _cost(job: Observed, rise: Regression, one: Finding) -> float:
 
 
 def _with_more(one: Finding, extra: float) -> Finding:
+    if isinstance(one, Slowdown) and one.measured_cost:
+        return one
     lost = min((one.lost_fraction or 0.0) + max(extra, 0.0), 1.0)
     says = "of the measured rise is added to what the model of the step says it costs"
     decision = Decision("measured-rise", True, extra, None, says, gate=False)

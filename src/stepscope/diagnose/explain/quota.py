@@ -18,12 +18,10 @@ from stepscope.diagnose.method import Explained, Needs
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
+from stepscope.diagnose.thresholds import THROTTLED
 from stepscope.diagnose.words.numbers import percent
 from stepscope.window import Mask
 
-LEAST = 0.1
-"""Share of the time in which a quota must stop a rank, beyond its peers. Bursts of threads reach a
-generous quota in one period out of a hundred. Measured on real data (the lab: 0.5 to 1, else 0)."""
 ALIKE = 0.5
 """Ranks of the same host that are stopped for this part of it share the quota. Our choice."""
 
@@ -38,7 +36,7 @@ class CpuQuota:
     def explain(self, job: Observed, suspect: Suspect) -> Explained | None:
         stopped = job.hardware("cpu_throttled", suspect.first, suspect.stop)
         own, others = float(stopped[suspect.row]), stats.median(np.delete(stopped, suspect.row))
-        if not own - others >= LEAST:
+        if not own - others >= THROTTLED:
             return None
         detail = (
             f"a quota of its control group stops it for {percent(own)} of the time, "

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from stepscope.diagnose.finding import (
     Cause,
     Ended,
+    Evidence,
     Finding,
     Recurring,
     Regression,
@@ -55,6 +56,8 @@ ON_HOST = (
     "limits of {who} (`taskset -p`, `cpu.max`)"
 )
 
+BY_QUOTA = ("cpu-quota", "quota-hosts")
+"""Methods that find a quota of processor time."""
 QUOTA = (
     "raise or remove the quota of processor time of {who}: `cpu.max` of its control group and its "
     "parents, in Kubernetes the CPU limit of the pod, with Docker `--cpus`, in a systemd unit "
@@ -204,11 +207,15 @@ def _of_slow_ranks(finding: Slowdown) -> str:
         return SHARED_DEVICES
     if finding.of_gpu:
         return OTHER_GPU_PROCESSES
-    if any(one.method == "cpu-quota" for one in finding.supporting):
+    if any(method in BY_QUOTA for method in (finding.method, *_methods(finding.supporting))):
         return QUOTA
     if finding.cause == "host" and finding.function is not None:
         return ON_HOST
     return _of_compute(finding) if finding.cause == "compute" else SLOW[finding.cause]
+
+
+def _methods(evidence: Sequence[Evidence]) -> list[str]:
+    return [one.method for one in evidence]
 
 
 def _of_compute(finding: Slowdown) -> str:

@@ -1,0 +1,122 @@
+"""Hosts that a quota of processor time stops for a part of the job, while steps take longer.
+
+Fault: the control group of a host's ranks may use less processor time than they need. Which of its
+ranks is late changes from step to step, and in pipelines it hides in waiting for messages, so no
+rank need stand out by its own time.
+Paper: none. The kernel counts for how long it stops a group (`cpu_throttled`), so nothing about the
+cause is inferred; what it costs is measured by the steps before and after.
+Rule: the steps in which the ranks of one host are stopped most beyond those of all others (Page's
+cumulative sum), for a tenth of the time at least, and longer steps than elsewhere.
+Cost: one mean over the samples for every few steps. Cannot see: a quota that stops all hosts alike,
+or one that was there from the first step on and that no other method shows to cost anything.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.diagnose.finding import Decision, Slowdown
+from stepscope.diagnose.method import Needs, SoFar
+from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.thresholds import LEAST_COST, THROTTLED
+from stepscope.diagnose.words.advice import name_ranks
+from stepscope.diagnose.words.numbers import percent
+from stepscope.window import Floats, Ints
+
+BLOCK = 5
+"""Steps whose samples are taken together: a short step has none of its own. Our choice."""
+LEAST_BLOCKS = 2
+"""Blocks on either side of a change that a difference needs. Our choice."""
+SCORE = 0.9
+"""The cause is counted by the kernel, and the cost is measured: as sure as a measured cause."""
+
+
+@dataclass(frozen=True)
+class _Stop:
+    rows: Ints
+    first: int
+    stop: int
+    share: float
+    """Of the time, beyond the other hosts' ranks."""
+
+
+class QuotaHosts:
+    """The host whose ranks a quota stops while steps take longer."""
+
+    name = "quota-hosts"
+    needs = Needs("hardware:cpu_throttled", "steps", ranks=2)
+
+    def detect(self, job: Observed, so_far: SoFar) -> Iterator[Slowdown]:
+        stop = _most_stopped(job)
+        if stop is None:
+            return
+        ranks = tuple(int(rank) for rank in job.line.ranks[stop.rows])
+        loss = _loss(job, stop)
+        if loss >= LEAST_COST and not so_far.blamed & set(ranks):
+            yield _found(job, stop, ranks, loss)
+
+
+def _most_stopped(job: Observed) -> _Stop | None:
+    """The host whose ranks are stopped most, and in which steps."""
+    edges = np.arange(job.line.warm_up, len(job.line.steps) + 1, BLOCK)
+    hosts = _hosts(job)
+    if len(hosts) < 2 or edges.size <= 2 * LEAST_BLOCKS:
+        return None
+    stopped = np.array([job.hardware("cpu_throttled", int(first), int(stop))
+                        for first, stop in itertools.pairwise(edges)]).T  # fmt: skip
+    each = np.array([stats.column_median(stopped[rows]) for rows in hosts])
+    beyond = np.array([each[at] - np.nanmax(np.delete(each, at, axis=0), axis=0, initial=0.0)
+                       for at in range(len(hosts))])  # fmt: skip
+    parts = stats.worst_stretch(beyond, THROTTLED)
+    at = int(np.argmax(np.nan_to_num(parts.mean) * (parts.stop - parts.first)))
+    share, first, stop = float(parts.mean[at]), int(parts.first[at]), int(parts.stop[at])
+    if not share >= THROTTLED:
+        return None
+    return _Stop(hosts[at], int(edges[first]), int(edges[stop]), share)
+
+
+def _hosts(job: Observed) -> list[Ints]:
+    """The rows of the ranks of each host."""
+    names = np.array([job.window.host_of(int(rank)) or "" for rank in job.line.ranks])
+    return [np.flatnonzero(names == one) for one in np.unique(names) if one]
+
+
+def _loss(job: Observed, stop: _Stop) -> float:
+    """The share of these steps by which they are longer than all others; 0 without others."""
+    period = job.line.job_period_ns
+    inside = np.zeros(period.size, np.bool_)
+    inside[stop.first : stop.stop] = True
+    usual = ~inside
+    usual[: job.line.warm_up] = False
+    here, elsewhere = _known(period[inside]), _known(period[usual])
+    if min(here.size, elsewhere.size) < LEAST_BLOCKS * BLOCK:
+        return 0.0
+    return 1.0 - stats.median(elsewhere) / max(float(here.mean()), 1.0)
+
+
+def _known(period: Floats) -> Floats:
+    return np.asarray(period[np.isfinite(period)])
+
+
+def _found(job: Observed, stop: _Stop, ranks: tuple[int, ...], loss: float) -> Slowdown:
+    line, who = job.line, name_ranks(ranks)
+    says = f"a quota of processor time stops {who} for {percent(stop.share)} of the time"
+    if stop.first > line.warm_up:
+        says += f" from step {line.steps[stop.first]}"
+    detail = (
+        f"the kernel stops the control group of {who} for {percent(stop.share)} of the time, and "
+        f"no other host's; steps take {1 / max(1 - loss, 0.01):.2f} times as long then"
+    )
+    return Slowdown(
+        QuotaHosts.name, "host", detail, ranks,
+        steps=line.span(stop.first, stop.stop), time_ns=line.span_ns(stop.first, stop.stop),
+        slowdown=1 / max(1 - loss, 0.01), lost_fraction=loss, score=SCORE, says=says,
+        values={"throttled": stop.share},
+        decisions=(Decision("throttled", True, stop.share, THROTTLED, detail),),
+        has_onset=stop.first > line.warm_up, measured_cost=True,
+    )  # fmt: skip
