@@ -111,6 +111,13 @@ def test_the_phase_is_evidence_enough_for_an_evaluation() -> None:
     assert (period.source, period.phase) == ("evaluation", "evaluate")
 
 
+def test_many_ranks_hide_no_checkpoint() -> None:
+    """Seven events are enough for the job's own steps, however many ranks there are."""
+    job = Observed(a_job(ranks=64, steps=360, faults=[
+        Fault(tuple(range(64)), "optimizer", 0, every=50, ms=120)], stacks=False))  # fmt: skip
+    assert [(one.every, one.hits) for one in periods(job)] == [(50.0, 7)]
+
+
 def test_two_distances_at_once() -> None:
     found = periods(Observed(a_job(steps=600, faults=[saving(50), saving(17, ms=50)])))
     assert sorted(one.every for one in found) == [17.0, 50.0]

@@ -33,6 +33,9 @@ SLOW_SHARE = 0.02
 simulator."""
 LEAST_STEPS = 30
 """Five slow steps, and as many others around each. Statistics."""
+SHARES = 2
+"""Half of the false alarms are left to the job's own steps, half to all phases and ranks together,
+so that a job of many ranks shows its checkpoints as one of few does. Our choice."""
 MOST_COMBS = 3
 """Combs of one series. Our choice."""
 MOST_RANKS = 8
@@ -93,9 +96,10 @@ def recurring(job: Observed) -> list[Recurrent]:
         return []
     axis = Axis(line.steps[skip:], line.begins_ns[skip:], line.typical_ns)
     whole = slow_steps(period, line.typical_ns)
-    tests = 1 + len(job.own.phases) + len(line.ranks)
+    others = SHARES * (len(job.own.phases) + len(line.ranks))
     found: list[Recurrent] = []
     for one in [whole, *_others(job)]:
+        tests = SHARES if one is whole else others
         known = np.concatenate([np.zeros(0, np.int64), *(each.columns for each in found)])
         for comb in combs(axis, one.begins, tests, MOST_COMBS):
             if np.isin(comb.columns + skip, known).mean() < HALF:

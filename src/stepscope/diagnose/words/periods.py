@@ -35,7 +35,11 @@ def sentence(one: Period) -> str:
     who = f"{name_ranks(one.ranks)} takes" if len(one.ranks) == 1 else "steps take"
     who = f"{name_ranks(one.ranks)} take" if len(one.ranks) > 1 else who
     times = f"{one.hits} of {one.slots} times from step {one.steps[0]}"
-    return f"{distance(one)}, {who} {one.excess_ns / 1e6:.0f} ms longer{where} ({times})"
+    return f"{distance(one)}, {who} {_duration(one.excess_ns)} longer{where} ({times})"
+
+
+def _duration(ns: float) -> str:
+    return f"{ns / 1e9:.2f} s" if ns >= 1e9 else f"{ns / 1e6:.0f} ms"
 
 
 def summary(one: Period) -> str:
