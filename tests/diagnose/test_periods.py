@@ -199,6 +199,20 @@ def test_by_name_a_period_is_a_verdict_and_a_checkpoint_a_suspect() -> None:
     assert not timed.is_suspect and (timed.ranks, timed.cause) == ((2,), "unknown")
 
 
+def test_after_all_others_a_rank_with_a_verdict_gets_no_second_one() -> None:
+    (verdict,) = diagnosed(by_a_timer(rank=2, ms=100), "default", "periods").verdicts
+    assert verdict.evidence[0].method == "transient"
+
+
+def test_a_phase_of_few_steps_and_steps_that_nobody_knows() -> None:
+    window = a_job(steps=300, faults=[saving(function=None)], stacks=False)
+    steps, phases = window.tables["steps"], window.tables["phases"]
+    few = (phases.ints("step") % 20 == 0) | ~phases.strings("phase").equals("optimizer")
+    some = (steps.ints("step") < 110) | (steps.ints("step") > 117)
+    period = only(put(window, phases=phases.take(few), steps=steps.take(some)))
+    assert (period.every, period.phase, period.hits) == (20.0, "optimizer", 14)
+
+
 def test_a_counter_that_is_always_high_names_nobody() -> None:
     window = with_samples(by_a_timer(rank=2), "run_delay", lambda rank, time: 0.5)
     assert only(window).source == "unknown source"

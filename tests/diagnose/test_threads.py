@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from stepscope.diagnose.finding import Diagnosis
 from stepscope.diagnose.run import diagnose
@@ -97,3 +98,12 @@ def test_the_workers_of_one_rank_whose_loader_is_slow_are_named() -> None:
     (verdict,) = judged(wait, decode).verdicts
     assert (verdict.ranks, verdict.function) == ((3,), "decode (data.py:7)")
     assert any("workers spend 100 % of their time" in one.detail for one in verdict.evidence)
+
+
+def test_a_loop_that_sleeps_stands_in_for_a_device() -> None:
+    sleep = Share("<built-in function sleep>", "python", 0.5, mu=0.0, caller="train.py:9 main")
+    linear = Share("aten::linear", "operator", 0.1, caller="train.py:12 main")
+    assert judged(sleep, linear).verdicts == ()
+    elsewhere = replace(sleep, caller="train.py:40 log_norms")
+    (verdict,) = judged(elsewhere, linear).verdicts
+    assert verdict.function == "log_norms (train.py:40)"

@@ -31,7 +31,8 @@ def with_paths(window: Window, modules: str = MODULE, function: str = NORMS) -> 
     """With the paths that real stacks have: forward passes run in modules of PyTorch."""
     stacks = window.tables["stacks"]
     frames = stacks.strings("frames")
-    renamed = [value.replace(FORWARD, f"{modules};{FORWARD}").replace(LOOP, f"{LOOP};{function}")
+    called = f";{function}" if function else ""
+    renamed = [value.replace(FORWARD, f"{modules};{FORWARD}").replace(LOOP, f"{LOOP}{called}")
                for value in frames.values]  # fmt: skip
     return put(window, stacks=stacks.with_column("frames", Strings(frames.codes, tuple(renamed))))
 
@@ -138,3 +139,20 @@ def test_a_rank_whose_loader_is_slow_is_named_and_not_all() -> None:
 
     (verdict,) = verdicts(a_job(noise=0.02, edit=late))
     assert (verdict.cause, verdict.ranks) == ("data_loading", (2,))
+
+
+def test_a_loop_that_sleeps_stands_in_for_a_device() -> None:
+    """Tests of training scripts do that; a function that sleeps is a function that is slow."""
+    naps = [Fault(ALL, "optimizer", 0, ms=60.0, function=LOOP)]
+    asleep = asleep_in(LOOP, with_paths(a_job(noise=0.02, faults=naps), function=""))
+    assert verdicts(asleep) == ()
+    assert verdicts(asleep_in(NORMS, with_paths(a_job(noise=0.02, faults=naps))))
+
+
+def asleep_in(function: str, window: Window) -> Window:
+    """With samples that end in this function idle."""
+    stacks = window.tables["stacks"]
+    frames = stacks.strings("frames")
+    ends = np.array([frames[row] is not None and str(frames[row]).endswith(function)
+                     for row in range(len(stacks))])  # fmt: skip
+    return put(window, stacks=stacks.with_column("active", np.where(ends, 0, 1)))

@@ -48,6 +48,8 @@ from stepscope.window import NULL, Ints, Strings
 UNKNOWN = "not known"
 """Shown for null; `varints_or_text` needs exactly nine characters."""
 NAMELESS = "(no name)"
+STEP = "step "
+"""How names of steps begin."""
 
 # Trace, TracePacket
 _PACKET = 1
@@ -100,7 +102,7 @@ class Interned:
         found = self.known.get(text)
         if found is None:
             found = self.known[text] = len(self.known) + 1
-            self.fresh.append(_spelt(self.kind, found, text))
+            self.fresh.append(field(self.kind, _numbered(found) + _spelt(text)))
         return found
 
     def numbers(self, column: Strings, null: str) -> Ints:
@@ -116,9 +118,20 @@ class Interned:
 
 
 @lru_cache(4096)
-def _spelt(kind: int, number: int, text: str) -> bytes:
-    """An encoded string with its number; cached, since later parts mostly use the same numbers."""
-    return field(kind, field(1, number) + field(2, text))
+def _numbered(number: int) -> bytes:
+    """The number of a string in an interned entry."""
+    return field(1, number)
+
+
+def _spelt(text: str) -> bytes:
+    """The text in an interned entry. Later parts use the same texts; names of steps, which come
+    once, would fill the cache for an hour."""
+    return field(2, text) if text.startswith(STEP) else _known_text(text)
+
+
+@lru_cache(2048)
+def _known_text(text: str) -> bytes:
+    return field(2, text)
 
 
 class _InternedStrings:

@@ -13,6 +13,7 @@ from hashlib import blake2b
 import numpy as np
 
 from stepscope.perfetto.communication import communication
+from stepscope.perfetto.packets import STEP
 from stepscope.perfetto.slices import Counter, Slices, Track, ends
 from stepscope.perfetto.stacks import nested
 from stepscope.window import NULL, Floats, Ints, Mask, Strings, Table
@@ -114,7 +115,7 @@ def _intervals(rows: Table, names: Strings, *details: str) -> Slices:
 
 def _step_names(step: Ints) -> Strings:
     values, codes = np.unique(step, return_inverse=True)
-    names = tuple("step" if value == NULL else f"step {value}" for value in values.tolist())
+    names = tuple("step" if value == NULL else f"{STEP}{value}" for value in values.tolist())
     return Strings(codes.astype(np.int32), names)
 
 

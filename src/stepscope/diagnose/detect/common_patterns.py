@@ -84,6 +84,7 @@ def _exceeding(job: Observed, windows: Sequence[Patterns]) -> list[_Exceeds]:
     seen: dict[tuple[str, str, str, str], list[tuple[Patterns, int, float]]] = defaultdict(list)
     for window in windows:
         usual = at_least(window, who)
+        usual[window.sleeps] = 0.0
         for at, one in enumerate(window.functions):
             key = (one.kind, one.name, one.location, one.thread)
             seen[key].append((window, at, float(usual[at])))

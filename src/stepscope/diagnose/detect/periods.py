@@ -56,7 +56,8 @@ class Periods:
 
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[Recurring]:
         for one in periods(job):
-            yield _found(job, one)
+            if not one.ranks or not so_far.blamed.issuperset(one.ranks):
+                yield _found(job, one)
 
 
 def periods(job: Observed) -> tuple[Period, ...]:

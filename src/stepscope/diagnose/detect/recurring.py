@@ -107,7 +107,8 @@ def slow_steps(series: Floats, typical_ns: float) -> Slow:
     """Steps above the median of their neighbours by more than noise, and enough to matter."""
     excess = series - running_median(series)
     limit = max(SLOW_SIGMAS * stats.sigma(excess), SLOW_SHARE * typical_ns)
-    slow = np.nan_to_num(excess) > limit
+    excess = np.nan_to_num(excess)
+    slow = excess > limit
     return Slow(excess, slow, np.flatnonzero(slow & ~np.append(False, slow[:-1])))
 
 
@@ -123,7 +124,10 @@ def _others(job: Observed) -> Iterator[Slow]:
     """The phases of all ranks, and single ranks with most time in slow steps."""
     skip = job.line.warm_up
     for own in job.own.own if len(job.line.ranks) > 1 else ():
-        yield slow_steps(stats.column_median(np.nan_to_num(own[:, skip:])), job.line.typical_ns)
+        known = np.isfinite(own[:, skip:]).any(axis=1)
+        if known.any():  # a phase that is not in every step takes no time in the others
+            common = stats.column_median(np.nan_to_num(own[known, skip:]))
+            yield slow_steps(common, job.line.typical_ns)
     own = job.total[:, skip:]
     excess = np.nan_to_num(own - stats.row_medians(own)[:, None])
     noise = stats.MAD_TO_SIGMA * stats.row_medians(np.abs(excess))

@@ -8,7 +8,8 @@ optimizers, collectives, data loaders) is the user's own code. Ranks wait for on
 all spend there is lost by all (`account.waste`). Phases do not show it: forward begins when the
 batch is there. The innermost function that holds most of that time on most of the ranks is named.
 Cost: one pass over the stacks. Cannot see: what runs beside a busy device, functions that a model's
-own modules call, jobs on GPUs whose kernels were not recorded, stacks without paths of PyTorch.
+own modules call, jobs on GPUs whose kernels were not recorded, stacks without paths of PyTorch, and
+calls in C in which the training loop itself blocks: they look like a sleep in a device's place.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def _spent(job: Observed, samples: Samples) -> Floats | None:
     The rank with most of it is left out: what one rank does is not the code of all.
     """
     idle = waste.idle_of_devices(job)
-    own = samples.beside_training[samples.code]
+    own = samples.users_own
     if idle is None or not samples.shows_modules:
         return None
     start, row = samples.time_ns[own], samples.row[own]
@@ -83,7 +84,7 @@ def _spent(job: Observed, samples: Samples) -> Floats | None:
 
 def _function(samples: Samples, span: Mask, loss: float) -> _Function | None:
     """The innermost function of the user's own with most of the time that is lost."""
-    own = span & samples.beside_training[samples.code]
+    own = span & samples.users_own
     rows = np.unique(samples.row[span])
     inside, own_ns = samples.shares_of(rows, own)
     time_ns = stats.sums(samples.row[span], samples.weight[span], 0)[rows]

@@ -28,6 +28,7 @@ MOST_BETA = 1.001
 """Rounding of a writer; larger shares are impossible."""
 ENGINE = "run_backward"
 """Part of names: the main thread stands here while autograd's threads work, and wait for others."""
+SLEEP = "<built-in function sleep>"
 COMMUNICATES = ("c10d::", "gloo:", "nccl:", "record_param_comms", "Synchronize", "WaitEvent")
 """Parts of the names of operators that communicate, or wait for a device."""
 PINS = "pin memory"
@@ -131,10 +132,27 @@ class Patterns:
         """The rows of the ranks that were profiled."""
         return np.flatnonzero(np.isfinite(self.own))
 
+    @cached_property
+    def sleeps(self) -> Mask:
+        """Functions that are a sleep of the code that trains: it stands in for a device."""
+        trains = {_place(one.caller) for one in self.functions if one.caller and _computes(one)}
+        found = [one.name == SLEEP and _place(one.caller) in trains for one in self.functions]
+        return np.array(found, np.bool_)
+
     def at(self, *kinds: str) -> Ints:
         """The functions of some kinds, as rows of the grid."""
         kind = [one.kind in kinds for one in self.functions]
         return np.flatnonzero(np.array(kind, np.bool_))
+
+
+def _computes(one: Function) -> bool:
+    return one.kind == "operator" or (one.kind == "python" and ENGINE in one.name)
+
+
+def _place(caller: str) -> tuple[str, str]:
+    """File and function of `train.py:45 main`, without the line."""
+    where, _, name = caller.rpartition(" ")
+    return where.rpartition(":")[0], name
 
 
 def read_patterns(window: Window, line: Timeline) -> tuple[Patterns, ...]:

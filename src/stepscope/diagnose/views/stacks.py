@@ -107,13 +107,15 @@ class Samples:
     pair_depth: Ints
     pair_line: Ints
     stacks: int
+    idle: Mask
+    """Samples whose thread was seen to do nothing."""
 
     def without(self, rows: Collection[int]) -> Samples:
         """The samples without those of some ranks, given by their grid rows."""
         kept = ~np.isin(self.row, sorted(rows))
         return replace(
             self, row=self.row[kept], code=self.code[kept], time_ns=self.time_ns[kept],
-            weight=self.weight[kept],
+            weight=self.weight[kept], idle=self.idle[kept],
         )  # fmt: skip
 
     def shares(self, chosen: Mask) -> tuple[Floats, float]:
@@ -211,6 +213,18 @@ class Samples:
         found[self.pair_stack[trains[self.pair_function]]] = False
         return found
 
+    @cached_property
+    def users_own(self) -> Mask:
+        """Samples of the user's own code, beside training.
+
+        Where the function that contains the training loop does nothing itself, a script without a
+        device sleeps for as long as a device would take: nobody can tell that from waste.
+        """
+        loops = np.zeros(len(self.functions), np.bool_)
+        loops[self.pair_function[~self.beside_training[self.pair_stack]]] = True
+        sleeps = self.idle & loops[self._innermost[self.code]]
+        return np.asarray(self.beside_training[self.code] & ~sleeps)
+
     def is_beside_training(self, frame: str, chosen: Mask) -> bool:
         """Whether most of the chosen samples in a function are of the user's own code."""
         inside = np.zeros(self.stacks, np.bool_)
@@ -271,7 +285,8 @@ def read_samples(window: Window, line: Timeline) -> Samples | None:
     used, code = np.unique(frames.codes, return_inverse=True)
     index = _index([frames.values[int(one)] for one in used])
     weight = np.maximum(table.ints("duration_ns"), 1).astype(np.float64)
-    return Samples(row, code, table.ints("start_ns"), weight, *index, len(used))
+    idle = table.ints("active") == 0 if table.has("active") else np.zeros(len(table), np.bool_)
+    return Samples(row, code, table.ints("start_ns"), weight, *index, len(used), np.asarray(idle))
 
 
 def _index(stacks: list[str]) -> tuple[tuple[str, ...], tuple[str, ...], Ints, Ints, Ints, Ints]:

@@ -48,6 +48,13 @@ IN_FUNCTION = (
     "slower there: check its clocks"
 )
 
+ON_HOST = (
+    "look at {function}, which {who} runs and its peers do not, or not for so long: call it less "
+    "often, run it on all ranks in turns, or move it to a thread or a process; look for sleeps, "
+    "locks and file access in it. If all ranks should run it alike, check processor affinity and "
+    "limits of {who} (`taskset -p`, `cpu.max`)"
+)
+
 QUOTA = (
     "raise or remove the quota of processor time of {who}: `cpu.max` of its control group and its "
     "parents, in Kubernetes the CPU limit of the pod, with Docker `--cpus`, in a systemd unit "
@@ -199,6 +206,8 @@ def _of_slow_ranks(finding: Slowdown) -> str:
         return OTHER_GPU_PROCESSES
     if any(one.method == "cpu-quota" for one in finding.supporting):
         return QUOTA
+    if finding.cause == "host" and finding.function is not None:
+        return ON_HOST
     return _of_compute(finding) if finding.cause == "compute" else SLOW[finding.cause]
 
 
