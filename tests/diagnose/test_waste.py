@@ -12,7 +12,7 @@ from stepscope.diagnose.run import diagnose
 from stepscope.trace import DATA_LOAD
 from stepscope.window import Floats, Strings, Window
 
-from .jobs import LOOP, Fault, a_job, put
+from .jobs import LOOP, Fault, a_job, put, with_samples
 
 ALL = (0, 1, 2, 3)
 USUAL_MS = 88.0
@@ -143,16 +143,9 @@ def test_a_rank_whose_loader_is_slow_is_named_and_not_all() -> None:
 
 def test_a_loop_that_sleeps_stands_in_for_a_device() -> None:
     """Tests of training scripts do that; a function that sleeps is a function that is slow."""
-    naps = [Fault(ALL, "optimizer", 0, ms=60.0, function=LOOP)]
-    asleep = asleep_in(LOOP, with_paths(a_job(noise=0.02, faults=naps), function=""))
-    assert verdicts(asleep) == ()
-    assert verdicts(asleep_in(NORMS, with_paths(a_job(noise=0.02, faults=naps))))
-
-
-def asleep_in(function: str, window: Window) -> Window:
-    """With samples that end in this function idle."""
-    stacks = window.tables["stacks"]
-    frames = stacks.strings("frames")
-    ends = np.array([frames[row] is not None and str(frames[row]).endswith(function)
-                     for row in range(len(stacks))])  # fmt: skip
-    return put(window, stacks=stacks.with_column("active", np.where(ends, 0, 1)))
+    naps = a_job(noise=0.02, faults=[Fault(ALL, "optimizer", 0, ms=200.0, function=LOOP)])
+    inline, called = with_paths(naps, function=""), with_paths(naps)
+    assert verdicts(with_samples(inline, "cpu_util", lambda *_: 0.2)) == ()
+    for slow in (inline, with_samples(called, "cpu_util", lambda *_: 0.2)):
+        (verdict,) = verdicts(slow)
+        assert (verdict.cause, verdict.ranks) == ("code", ())

@@ -77,18 +77,24 @@ def covered(line: Timeline, row: Ints, start: Ints, end: Ints) -> Floats:
     return line.period_ns - uncovered(line, axis, busy)
 
 
-def stretch(job: Observed, spent: Floats, ordinary: float, planned: bool = True) -> Stretch | None:
+def stretch(
+    job: Observed, spent: Floats, ordinary: float, planned: bool = True, blur_ns: float = 0.0
+) -> Stretch | None:
     """Where the job spends most beyond the ordinary share of its steps; None: nowhere.
 
     Args:
         spent: by all ranks in each step, in ns.
         planned: whether what makes a single step long may be planned.
+        blur_ns: how far what was spent may have been counted from where it was: steps that are as
+            near to a single long one do not count either.
     """
     skip = job.line.warm_up
     period = job.line.job_period_ns[skip:]
     share = spent[skip:] / np.maximum(period, 1.0)
     if planned:
-        share = np.where(_usual(period), share, np.nan)
+        share = np.where(
+            _away(~_usual(period), blur_ns / max(job.line.typical_ns, 1.0)), share, np.nan
+        )
     if np.isfinite(share).sum() < WITHIN:
         return None
     worst = stats.worst_stretch(_over_neighbours(share, np.nanmean)[None], ordinary)
@@ -107,6 +113,13 @@ def _usual(period: Floats) -> Mask:
     """Steps that take no longer than their neighbours: an evaluation or a checkpoint is planned."""
     usual: Mask = period <= LONGER * _over_neighbours(period, np.nanmedian)
     return usual
+
+
+def _away(long: Mask, steps: float) -> Mask:
+    """Steps that are not long, nor that near to one that is."""
+    width = 2 * math.ceil(steps) + 1
+    away: Mask = np.convolve(long, np.ones(width), mode="same") == 0
+    return away
 
 
 def _over_neighbours(values: Floats, middle: Callable[..., Floats]) -> Floats:

@@ -32,6 +32,9 @@ from stepscope.window import Floats, Mask
 ORDINARY = 0.02
 """Share of a step that ranks usually spend in code of their own. Measured on real data (the lab's
 healthy jobs: below 0.01)."""
+BLUR_NS = 2e8
+"""Samples are some 100 ms long, and their clock is as accurate: py-spy says so. What is sampled of
+an evaluation may lie in a step beside it."""
 HOLDS = 0.5
 """Part of the user's own code that one function must hold to be named. Our choice."""
 MOST_RANKS = 0.75
@@ -53,24 +56,40 @@ class UserCode:
 
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[Waste]:
         samples = job.samples
-        spent = None if samples is None else _spent(job, samples)
-        part = None if spent is None else waste.stretch(job, spent, ORDINARY)
-        if samples is None or part is None:
+        own = None if samples is None else _own(job, samples)
+        spent = None if samples is None or own is None else _spent(job, samples, own)
+        part = None if spent is None else waste.stretch(job, spent, ORDINARY, blur_ns=BLUR_NS)
+        if samples is None or own is None or part is None:
             return
         begin, end = job.line.span_ns(part.first, part.stop)
         span = (samples.time_ns >= begin) & (samples.time_ns < end)
-        function = _function(samples, span, part.loss)
+        function = _function(samples, span, own, part.loss)
         if function is not None:
             yield _found(job, part, function)
 
 
-def _spent(job: Observed, samples: Samples) -> Floats | None:
+def _own(job: Observed, samples: Samples) -> Mask:
+    """Samples of the user's own code, beside training.
+
+    Where the training loop itself holds most of the time, and the process uses its processor for
+    far less than that, a script without a device sleeps for as long as a device would take: nobody
+    can tell that from waste.
+    """
+    used = job.hardware("cpu_util", job.line.warm_up, len(job.line.steps))
+    rows = len(job.line.ranks)
+    whole = stats.sums(samples.row, samples.weight, rows)
+    loop = stats.sums(samples.row, np.where(samples.in_loop, samples.weight, 0.0), rows)
+    sleeps = used < HOLDS * loop / np.maximum(whole, 1.0)
+    own = samples.beside_training[samples.code]
+    return np.asarray(own & ~(samples.in_loop & sleeps[samples.row]))
+
+
+def _spent(job: Observed, samples: Samples, own: Mask) -> Floats | None:
     """By ranks in their own code, in each step, while their devices idle; None if not known.
 
     The rank with most of it is left out: what one rank does is not the code of all.
     """
     idle = waste.idle_of_devices(job)
-    own = samples.users_own
     if idle is None or not samples.shows_modules:
         return None
     start, row = samples.time_ns[own], samples.row[own]
@@ -82,9 +101,11 @@ def _spent(job: Observed, samples: Samples) -> Floats | None:
     return others[sampled].mean(axis=0) if sampled.any() else None
 
 
-def _function(samples: Samples, span: Mask, loss: float) -> _Function | None:
+def _function(
+    samples: Samples, span: Mask, own: Mask, loss: float
+) -> _Function | None:  # fmt: skip
     """The innermost function of the user's own with most of the time that is lost."""
-    own = span & samples.users_own
+    own = span & own
     rows = np.unique(samples.row[span])
     inside, own_ns = samples.shares_of(rows, own)
     time_ns = stats.sums(samples.row[span], samples.weight[span], 0)[rows]

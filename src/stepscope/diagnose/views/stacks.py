@@ -72,6 +72,8 @@ TRAINING = (
 OURS = "stepscope/collect/"
 """Part of the path of what stepscope itself runs in a training process. It is never the culprit: it
 wraps calls of the user and of torch, and its own cost is measured elsewhere."""
+LOOPS = 0.5
+"""Part of the training that a function must contain to be its loop. Our choice."""
 INSTALLED = ("/lib/python3", "torch/")
 """Paths of code that is not the user's own."""
 
@@ -107,15 +109,13 @@ class Samples:
     pair_depth: Ints
     pair_line: Ints
     stacks: int
-    idle: Mask
-    """Samples whose thread was seen to do nothing."""
 
     def without(self, rows: Collection[int]) -> Samples:
         """The samples without those of some ranks, given by their grid rows."""
         kept = ~np.isin(self.row, sorted(rows))
         return replace(
             self, row=self.row[kept], code=self.code[kept], time_ns=self.time_ns[kept],
-            weight=self.weight[kept], idle=self.idle[kept],
+            weight=self.weight[kept],
         )  # fmt: skip
 
     def shares(self, chosen: Mask) -> tuple[Floats, float]:
@@ -214,16 +214,12 @@ class Samples:
         return found
 
     @cached_property
-    def users_own(self) -> Mask:
-        """Samples of the user's own code, beside training.
-
-        Where the function that contains the training loop does nothing itself, a script without a
-        device sleeps for as long as a device would take: nobody can tell that from waste.
-        """
-        loops = np.zeros(len(self.functions), np.bool_)
-        loops[self.pair_function[~self.beside_training[self.pair_stack]]] = True
-        sleeps = self.idle & loops[self._innermost[self.code]]
-        return np.asarray(self.beside_training[self.code] & ~sleeps)
+    def in_loop(self) -> Mask:
+        """Samples beside training that end in a function that contains the training: its loop."""
+        weight = stats.sums(self.code, self.weight, self.stacks)
+        training = np.where(self.beside_training, 0.0, weight)
+        loops = self._inside(training) >= LOOPS * max(float(training.sum()), 1.0)
+        return np.asarray((self.beside_training & loops[self._innermost])[self.code])
 
     def is_beside_training(self, frame: str, chosen: Mask) -> bool:
         """Whether most of the chosen samples in a function are of the user's own code."""
@@ -285,8 +281,7 @@ def read_samples(window: Window, line: Timeline) -> Samples | None:
     used, code = np.unique(frames.codes, return_inverse=True)
     index = _index([frames.values[int(one)] for one in used])
     weight = np.maximum(table.ints("duration_ns"), 1).astype(np.float64)
-    idle = table.ints("active") == 0 if table.has("active") else np.zeros(len(table), np.bool_)
-    return Samples(row, code, table.ints("start_ns"), weight, *index, len(used), np.asarray(idle))
+    return Samples(row, code, table.ints("start_ns"), weight, *index, len(used))
 
 
 def _index(stacks: list[str]) -> tuple[tuple[str, ...], tuple[str, ...], Ints, Ints, Ints, Ints]:
