@@ -22,6 +22,7 @@ from stepscope.diagnose.account import waste
 from stepscope.diagnose.account.belief import ORDINARY, odds, unusual_bits
 from stepscope.diagnose.finding import Waste
 from stepscope.diagnose.method import Needs, SoFar
+from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import LEAST_SCORE
 from stepscope.diagnose.words.numbers import percent
@@ -30,6 +31,9 @@ from stepscope.window import Floats, Mask
 
 MOSTLY = 2.0
 """Times what all ranks spend at once: less than half of the loss is then spent so. Our choice."""
+LEAST_TURNS = 20
+"""Steps without which taking turns is not told from chance: a few long steps are everywhere in a
+long job. Statistics."""
 AGAIN = 2.0
 """Times as often as by chance that the same rank may be the longest in two steps: half of the ranks
 take turns then. Our choice."""
@@ -48,8 +52,13 @@ class SharedLoading:
         own = np.minimum(job.own.own[job.own.phases.index(DATA_LOAD)], idle)
         loads: Mask = np.asarray(np.isfinite(own).any(axis=1))
         part = waste.stretch(job, waste.by_all(own[loads]), ORDINARY)
-        turns = waste.stretch(job, _longest(own[loads]), ORDINARY)
-        if turns is not None and _is_more(turns, part) and _in_turns(own[loads], turns):
+        longest = _longest(own[loads])
+        turns = waste.stretch(job, longest, ORDINARY)
+        if (
+            turns is not None
+            and _is_more(turns, part)
+            and (_is_usual(job, longest, turns) and _in_turns(own[loads], turns))
+        ):
             yield _found_in_turns(job, turns, int(loads.sum()))
         elif part is not None:
             yield _found(job, part, loads)
@@ -68,6 +77,14 @@ def _is_more(turns: waste.Stretch, part: waste.Stretch | None) -> bool:
     return not usual and _lost(turns) > MOSTLY * _lost(part)
 
 
+def _is_usual(job: Observed, longest: Floats, part: waste.Stretch) -> bool:
+    """Whether most of the steps lose it. Ranks that lose their processor now and then, on a crowded
+    host, do so while they load data, too."""
+    inside = slice(part.first, part.stop)
+    share = longest[inside] / np.maximum(job.line.job_period_ns[inside], 1.0)
+    return stats.median(share[np.isfinite(share)]) > ORDINARY
+
+
 def _lost(part: waste.Stretch | None) -> float:
     return 0.0 if part is None else part.lost_ns * (part.stop - part.first)
 
@@ -81,6 +98,8 @@ def _in_turns(own: Floats, part: waste.Stretch) -> bool:
     known = np.isfinite(inside).any(axis=0)
     led = np.bincount(np.nanargmax(inside[:, known], axis=0), minlength=len(own))
     steps = int(led.sum())
+    if steps < LEAST_TURNS:
+        return False
     pairs = float((led * (led - 1)).sum()) / max(steps * (steps - 1), 1)
     return len(own) > 1 and pairs <= AGAIN / min(len(own), steps)
 
