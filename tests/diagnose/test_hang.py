@@ -336,6 +336,32 @@ def test_the_stack_of_an_absent_rank_shows_the_cause(
     assert (verdict.cause, verdict.ranks) == (cause, (CULPRIT,))
 
 
+@pytest.mark.parametrize(
+    ("innermost", "cause", "ranks"),
+    [("_wait_batch_p2p (schedules.py:683)", "network", ()), ("nap (train.py:9)", "code", (2, 3))],
+)
+def test_ranks_that_wait_in_what_was_not_recorded_are_not_to_blame(
+    innermost: str, cause: str, ranks: tuple[int, ...]
+) -> None:
+    """As where a link is gone: those that the others wait for stand in a wait themselves."""
+    absent = (2, 3)
+    long = Fault(absent, "forward-compute", STUCK_AT, STUCK_AT + 1, ms=40_000)
+    job = a_job(steps=STUCK_AT + 1, noise=0.05, faults=[long])
+    comm = job.tables["comm_ops"]
+    others = (comm.ints("step") == STUCK_AT) & ~np.isin(comm.ints("rank"), absent)
+    missed = int(comm.ints("enqueue_ns")[others].max())
+    job = until(job, missed + 20 * SECOND)
+    job = with_samples(job, "cpu_util", lambda _, time: 0.9 if time < missed else 0.01)
+    stacks = job.tables["stacks"]
+    newest = np.isin(stacks.ints("rank"), absent) & (stacks.ints("start_ns") > missed)
+    frames = stacks.strings("frames")
+    texts = [f"{frames[at]};{innermost}" if hit else frames[at] for at, hit in enumerate(newest)]
+    changed = stacks.with_column("frames", Strings.of(texts))
+    changed = changed.with_column("active", np.where(newest, 0, 1))
+    verdict = the_hang(find_hang(put(job, stacks=changed)))
+    assert (verdict.cause, verdict.ranks) == (cause, ranks)
+
+
 def test_ranks_that_wait_for_one_another() -> None:
     groups = (ProcessGroup("a", "other", (0, 1)), ProcessGroup("b", "other", (0, 1)))
     table = operators((0, "a", 0, "AllReduce", -1, 1, None), (1, "b", 0, "AllReduce", -1, 1, None))

@@ -212,8 +212,9 @@ def _allowed_of_all(window: Window, state: WaitState) -> float:
 
 
 def _stalled_transfer(
-    window: Window, state: WaitState, stalled: OpenOperator, waited: int
-) -> Stuck | None:
+    window: Window, state: WaitState, stalled: OpenOperator, waited: int,
+    seen: str = "all members entered it",
+) -> Stuck | None:  # fmt: skip
     """All members entered an operator, its data does not move, and it blocks the other devices."""
     if waited <= allowed_ns("unknown", state.timing):
         return None
@@ -221,7 +222,7 @@ def _stalled_transfer(
     if stuck is not None:
         return _stuck_requests(window, state, stuck, stalled)
     source = f" from rank {stalled.sender}" if stalled.sender >= 0 else ""
-    why = f"all members entered it, but no data arrives{source}"
+    why = f"{seen}, but no data arrives{source}"
     if host := cut_off(window, stalled):
         why += f", and none has moved to or from {host} since"
         return _of_host(window, state, stalled, host, why)
@@ -292,10 +293,10 @@ def _absent(
     if state.by_calls:
         return _behind(window, state, known, free)
     if not free or known.keys() <= unreached:
-        stalled = _stalled_with(window, state, frozenset(known))
-        if stalled is None:
-            return _stuck_device(state, known)
-        return _stalled_transfer(window, state, stalled, waited)
+        return _without_free(window, state, known, waited)
+    if all(_waits_too(known[rank]) for rank in free) and len(free) > 1:
+        first = min(state.open, key=lambda one: one.since_ns)
+        return _stalled_transfer(window, state, first, waited, "all ranks wait for others")
     known = {rank: known[rank] for rank in sorted(free)}
     activities = {sign.activity for sign in known.values()}
     confidence = 0.9 if activities <= {"idle", "active"} else 0.75
@@ -304,6 +305,21 @@ def _absent(
         why = "its host waits for its device, where a kernel does not end"
         return _finding(state, known, cause, 0.7, why)
     return _finding(state, known, cause, confidence, _activity_text(activities))
+
+
+def _without_free(
+    window: Window, state: WaitState, known: dict[int, LifeSigns], waited: int
+) -> Stuck | None:
+    """All ranks that the others wait for may be blocked by somebody else."""
+    stalled = _stalled_with(window, state, frozenset(known))
+    if stalled is None:
+        return _stuck_device(state, known)
+    return _stalled_transfer(window, state, stalled, waited)
+
+
+def _waits_too(sign: LifeSigns) -> bool:
+    """Whether a rank that others wait for stands still in a wait for others itself."""
+    return sign.activity == "idle" and bool(sign.stack) and waits(innermost(sign.stack))
 
 
 def _behind(

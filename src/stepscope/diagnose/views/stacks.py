@@ -53,7 +53,7 @@ EXPLAINS = 0.5
 """A function must have at least this share of a rank's excess to explain it. Our simulator."""
 WAITING = (
     "wait", "synchronize", "barrier", "all_reduce", "allreduce", "all_gather", "reduce_scatter",
-    "broadcast", "recv", "send", "_wait_for_tstate_lock",
+    "broadcast", "recv", "send", "_wait_for_tstate_lock", "_wait_batch_p2p",
 )  # fmt: skip
 LOADER = "dataloader"
 COMPILES = ("_dynamo", "_inductor", "triton", "torch/compiler", "cutlass")
