@@ -69,6 +69,18 @@ def test_a_habit_is_no_fault() -> None:
     assert found(own) == []
 
 
+def test_a_habit_is_found_among_other_spikes() -> None:
+    """A crowded host has spikes of its own; the long ones are the checkpoints of the first rank."""
+    own = own_times(4, 600)
+    random = np.random.default_rng(5)
+    own[np.asarray(random.random(own.shape) < 0.04)] *= 1.5
+    own[0, 48::50] *= 8.0  # steps 1049, 1099, ...
+    assert found(own) == []
+    own[0, 48::50] /= 8.0
+    own[2, 48::50] *= 8.0
+    assert [one.row for one in found(own)] == [2]
+
+
 def test_a_slowness_that_began_five_steps_ago() -> None:
     own = own_times()
     own[3, -5:] *= 1.5

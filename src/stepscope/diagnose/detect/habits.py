@@ -11,13 +11,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from stepscope.diagnose.detect.step_time import scheduled
+from stepscope.diagnose.detect.step_time import REGULAR, scheduled
 from stepscope.window import Ints, Mask
 
 SLOTS = 3
 """Times that spikes must return on a schedule to be a habit of the job. Our simulator."""
 ROUND_BY = 5
 """People choose intervals that this divides, or powers of two. Our choice."""
+BETWEEN = 6
+"""Spikes after which the next one of a schedule is looked for: on a crowded host a few lie between.
+Our choice."""
 MOSTLY = 0.5
 """Part of the slots in which a rank of another host must have a spike, too. Our simulator."""
 
@@ -32,17 +35,27 @@ def habits(steps: Ints, hit: Mask, units: Sequence[Ints]) -> Mask:
     for row in np.flatnonzero(hit.any(axis=1)).tolist():
         at = np.flatnonzero(hit[row])
         slots = at[scheduled(steps[at], steps)]
-        if slots.size < SLOTS:
-            continue
-        on_duty = row in (0, len(hit) - 1) and _is_round(steps[slots])
-        if on_duty or _has_company(hit[:, slots], row, units):
+        if slots.size >= SLOTS and _has_company(hit[:, slots], row, units):
             found[row, slots] = True
+        if row in (0, len(hit) - 1):
+            found[row, at[_at_round_intervals(steps[at], steps)]] = True
     return found
 
 
-def _is_round(steps: Ints) -> bool:
-    interval = int(np.gcd.reduce(np.diff(steps)))
-    return interval % ROUND_BY == 0 or interval & (interval - 1) == 0
+def _at_round_intervals(spikes: Ints, steps: Ints) -> Mask:
+    """Which spikes return at an interval that people choose, though others may lie between them."""
+    found = np.zeros(spikes.size, np.bool_)
+    apart = [spikes[lag:] - spikes[:-lag] for lag in range(1, min(BETWEEN, spikes.size))]
+    for period in np.unique(np.concatenate(apart)) if apart else ():
+        phase = np.bincount(spikes % period).argmax()
+        due = steps[(steps % period == phase) & (steps >= spikes[0]) & (steps <= spikes[-1])]
+        if _is_round(int(period)) and due.size >= SLOTS and np.isin(due, spikes).mean() >= REGULAR:
+            found |= spikes % period == phase
+    return found
+
+
+def _is_round(interval: int) -> bool:
+    return interval > 1 and (interval % ROUND_BY == 0 or interval & (interval - 1) == 0)
 
 
 def _has_company(hit: Mask, row: int, units: Sequence[Ints]) -> bool:
