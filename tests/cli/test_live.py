@@ -55,7 +55,7 @@ class Job:
         self.look_seconds = self.look_cpu = LOOK_CPU
         self.looks: list[float] = []
 
-    def watch(self, _source: str, _history: object, _topology: object) -> Job:
+    def watch(self, _source: str, _history: object = None, topology: object = None) -> Job:
         return self
 
     def look(self) -> Diagnosis:
@@ -91,6 +91,9 @@ class Run:
         until = self._clock.now + seconds
         while self._clock.now < until:
             self._view.wait(self._command)
+
+    def report(self) -> None:
+        self._view.report(None)
 
     def stall(self) -> None:
         """The processor tells of operators that are in flight for long."""
@@ -155,3 +158,24 @@ def test_the_pause_grows_with_the_cpu_time_of_a_diagnosis(
     run.watch(250)
     first, second = run.job.looks[:2]
     assert pause < second - first < pause + seconds + 0.5
+
+
+def test_an_internal_error_ends_neither_the_command_nor_the_watch_over_it(
+    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And it is said once, with the log to report."""
+    look, faulty = run.job.look, [ValueError("shapes"), ValueError("shapes")]
+
+    def looks() -> Diagnosis:
+        found = look()
+        if faulty:
+            raise faulty.pop()
+        return found
+
+    monkeypatch.setattr(run.job, "look", looks)
+    run.watch(200)
+    assert capsys.readouterr().err.count("internal error: ValueError: shapes") == 1
+    assert len(run.job.looks) > 3, "it looks again later"
+    faulty.append(ValueError("at the end"))
+    run.report()
+    assert "internal error: ValueError: at the end" in capsys.readouterr().err

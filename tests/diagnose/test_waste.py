@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from stepscope.diagnose.account import waste
 from stepscope.diagnose.finding import Verdict
 from stepscope.diagnose.run import diagnose
 from stepscope.trace import DATA_LOAD
@@ -149,3 +153,12 @@ def test_a_loop_that_sleeps_stands_in_for_a_device() -> None:
     for slow in (inline, with_samples(called, "cpu_util", lambda *_: 0.2)):
         (verdict,) = verdicts(slow)
         assert (verdict.cause, verdict.ranks) == ("code", ())
+
+
+@given(st.lists(st.booleans(), max_size=40), st.floats(0, 60))
+def test_steps_near_a_long_one_are_left_out_in_jobs_of_any_length(
+    long: list[bool], steps: float
+) -> None:
+    near = math.ceil(steps)
+    expected = [not any(long[max(at - near, 0) : at + near + 1]) for at in range(len(long))]
+    assert waste._away(np.array(long, np.bool_), steps).tolist() == expected

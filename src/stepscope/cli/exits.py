@@ -50,7 +50,8 @@ def guarded(command: Callable[[], int]) -> int:
         # typer exits with status 1 on a broken pipe, which for us means "found"
         return _reader_is_gone() if isinstance(end.__context__, OSError) else _status(end)
     except Exception as error:  # noqa: BLE001  every other exception is an internal error
-        return _fault(error)
+        print_fault(error)
+        return FAULT
     return status
 
 
@@ -77,10 +78,10 @@ def _reader_is_gone() -> int:
     return BROKEN_PIPE
 
 
-def _fault(error: Exception) -> int:
+def print_fault(error: Exception) -> None:
+    """Says that there was an internal error, and where its log is."""
     what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     print_stderr(f"internal error: {what}; please report it and attach the log {_write_log(error)}")
-    return FAULT
 
 
 def _write_log(error: Exception) -> str:

@@ -24,7 +24,7 @@ from rich.live import Live as RichLive
 from rich.text import Text
 
 from stepscope.cli import terminal
-from stepscope.cli.exits import print_stderr
+from stepscope.cli.exits import print_fault, print_stderr
 from stepscope.cli.follow import Watch, encodable, identity, import_diagnosis
 from stepscope.cli.output import write_html
 from stepscope.cli.waiting import wait_for
@@ -60,6 +60,8 @@ STACK_FRAMES = 8
 """Innermost frames shown of a rank that hangs; the report shows more."""
 POLL_SECONDS = 0.25
 """How often to check for files of other hosts; this host's processor sends notifications."""
+FAULTY_SECONDS = 60.0
+"""Until the next diagnosis after an internal error: other data may not lead to it. Our choice."""
 _SEARCH_SECONDS = 1.0
 """How often to look for new host folders."""
 
@@ -76,7 +78,7 @@ class Live:
         self._announcer = announcer
         self._notifications = notifications
         self._ask_for_stacks = ask_for_stacks
-        self._requested_stacks = self._hanging = False
+        self._requested_stacks = self._hanging = self._is_faulty = False
         self._previous: set[tuple[object, ...]] = set()
         self._root, self._job, self._topology = root, job, topology
         self.source = f"{root.rstrip('/')}/{safe_name(job)}"
@@ -99,7 +101,7 @@ class Live:
             if self._open_ops.any or (stalled and self._hanging):
                 self._due = self._polled  # a hang may have begun or ended
         if time.monotonic() >= self._due:
-            self._diagnose(self._open_ops.any)
+            self._try_diagnose(self._open_ops.any)
         return process.poll() is not None
 
     def stop(self) -> None:
@@ -117,7 +119,16 @@ class Live:
         return notifications is not None and descriptor in ready and notifications.received()
 
     def report(self, html: Path | None) -> None:
-        """Prints the final report, of everything that was recorded, and keeps its evidence."""
+        """Prints the final report, of everything that was recorded, and keeps its evidence.
+
+        Whatever goes wrong in it, the exit status stays that of the command.
+        """
+        try:
+            self._report(html)
+        except Exception as error:  # noqa: BLE001  an internal error is ours, not the command's
+            print_fault(error)
+
+    def _report(self, html: Path | None) -> None:
         try:
             watch = Watch(self.source, topology=self._topology)
             diagnosis = watch.look()
@@ -141,6 +152,16 @@ class Live:
             trouble = f"not added to the device ledger: {error}"
         if trouble is not None:
             print_stderr(trouble)
+
+    def _try_diagnose(self, stalled: bool) -> None:
+        """Diagnoses; an internal error ends neither the command nor our watch over it."""
+        try:
+            self._diagnose(stalled)
+        except Exception as error:  # noqa: BLE001  whatever it is, the command goes on
+            if not self._is_faulty:
+                print_fault(error)
+            self._is_faulty, self._watch = True, None
+            self._full_due = self._due = time.monotonic() + FAULTY_SECONDS
 
     def _diagnose(self, stalled: bool) -> None:
         started = time.monotonic()

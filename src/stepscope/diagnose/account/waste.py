@@ -117,8 +117,9 @@ def _usual(period: Floats) -> Mask:
 
 def _away(long: Mask, steps: float) -> Mask:
     """Steps that are not long, nor that near to one that is."""
-    width = 2 * math.ceil(steps) + 1
-    away: Mask = np.convolve(long, np.ones(width), mode="same") == 0
+    near = min(math.ceil(steps), long.size)
+    before = np.concatenate((np.zeros(near + 1), np.cumsum(long), np.full(near, long.sum())))
+    away: Mask = before[2 * near + 1 :] == before[: long.size]
     return away
 
 
