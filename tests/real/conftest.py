@@ -78,6 +78,7 @@ class Jobs:
 
     def finish(self, name: str, process: subprocess.Popen[str]) -> Finished:
         stdout, stderr = process.communicate(timeout=TIMEOUT_SECONDS)
+        assert "internal error" not in stderr, stderr  # which would leave the exit status alone
         return Finished(process.returncode, stdout, stderr, self.folder(name))
 
     def await_steps(self, name: str) -> None:

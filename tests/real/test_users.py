@@ -75,7 +75,7 @@ def ended(process: subprocess.Popen[str]) -> tuple[str, str]:
     except subprocess.TimeoutExpired:
         kill_tree(process.pid)
         raise
-    assert process.returncode == 0, stderr
+    assert process.returncode == 0 and "internal error" not in stderr, stderr
     return stdout, stderr
 
 
