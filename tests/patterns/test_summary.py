@@ -180,3 +180,9 @@ def test_rows_have_the_columns_of_the_table() -> None:
 def test_nothing_happened() -> None:
     assert summarize(Activity(), Span(0, 100)).rows == ()
     assert summarize(Activity(python=table((MAIN, 0, 10))), Span(5, 5)).rows == ()
+
+
+def test_operators_beside_python_functions_of_no_length() -> None:
+    activity = Activity(operators=(table(("aten::mm", 0, 100)),), python=table((MAIN, 0, 0)))
+    found = patterns(activity, 100)
+    assert (found["aten::mm"].beta, found["aten::mm"].caller) == (1.0, None)

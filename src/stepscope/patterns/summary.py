@@ -201,7 +201,7 @@ class _Callers:
     def __init__(self, lanes: _Lanes, beta: Floats) -> None:
         self._of: dict[int, str] = {}
         functions, python, lane = lanes.functions, lanes.python, lanes.own_operators
-        if functions is None or not lane.start_ns.size:
+        if functions is None or not lane.start_ns.size or not python.start_ns.size:
             return
         shown = np.flatnonzero((beta >= LEAST_BETA)[lane.of])
         at = np.searchsorted(python.start_ns, lane.start_ns[shown], side="right") - 1
