@@ -183,6 +183,6 @@ def test_nothing_happened() -> None:
 
 
 def test_operators_beside_python_functions_of_no_length() -> None:
-    activity = Activity(operators=(table(("aten::mm", 0, 100)),), python=table((MAIN, 0, 0)))
+    activity = Activity(operators=(table(("aten::mm", 0, 100)),), python=table((MAIN, 10, 10)))
     found = patterns(activity, 100)
     assert (found["aten::mm"].beta, found["aten::mm"].caller) == (1.0, None)
