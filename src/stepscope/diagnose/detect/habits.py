@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from stepscope.diagnose.detect.step_time import REGULAR, scheduled
+from stepscope.diagnose.detect.step_time import recurring, scheduled
 from stepscope.window import Ints, Mask
 
 SLOTS = 3
@@ -47,10 +47,8 @@ def _at_round_intervals(spikes: Ints, steps: Ints) -> Mask:
     found = np.zeros(spikes.size, np.bool_)
     apart = [spikes[lag:] - spikes[:-lag] for lag in range(1, min(BETWEEN, spikes.size))]
     for period in np.unique(np.concatenate(apart)) if apart else ():
-        phase = np.bincount(spikes % period).argmax()
-        due = steps[(steps % period == phase) & (steps >= spikes[0]) & (steps <= spikes[-1])]
-        if _is_round(int(period)) and due.size >= SLOTS and np.isin(due, spikes).mean() >= REGULAR:
-            found |= spikes % period == phase
+        if _is_round(int(period)):
+            found |= recurring(spikes, steps, int(period), SLOTS)
     return found
 
 

@@ -97,12 +97,16 @@ def scheduled(spikes: Ints, steps: Ints) -> Mask:
     for period in np.unique(np.diff(spikes)):
         if period < 2:
             continue
-        phase = np.bincount(spikes % period).argmax()
-        slots = steps[(steps % period == phase) & (steps >= spikes[0]) & (steps <= spikes[-1])]
-        hit = np.isin(slots, spikes)
-        if slots.size > 1 and hit.mean() >= REGULAR:
-            explained |= spikes % period == phase
+        explained |= recurring(spikes, steps, int(period), 2)
     return explained
+
+
+def recurring(spikes: Ints, steps: Ints, period: int, least: int) -> Mask:
+    """Which spikes return every `period` steps; none if they do not, or not `least` times."""
+    phase = np.bincount(spikes % period).argmax()
+    slots = steps[(steps % period == phase) & (steps >= spikes[0]) & (steps <= spikes[-1])]
+    regular = slots.size >= least and np.isin(slots, spikes).mean() >= REGULAR
+    return np.asarray(spikes % period == phase) & bool(regular)
 
 
 def regression(series: Floats, least: float = LEAST_RISE) -> StepChange | None:

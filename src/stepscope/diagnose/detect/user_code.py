@@ -56,10 +56,12 @@ class UserCode:
 
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[Waste]:
         samples = job.samples
-        own = None if samples is None else _own(job, samples)
-        spent = None if samples is None or own is None else _spent(job, samples, own)
+        if samples is None:
+            return
+        own = _own(job, samples)
+        spent = _spent(job, samples, own)
         part = None if spent is None else waste.stretch(job, spent, ORDINARY, blur_ns=BLUR_NS)
-        if samples is None or own is None or part is None:
+        if part is None:
             return
         begin, end = job.line.span_ns(part.first, part.stop)
         span = (samples.time_ns >= begin) & (samples.time_ns < end)
