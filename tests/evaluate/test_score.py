@@ -140,3 +140,21 @@ def test_a_verdict_about_a_cheap_fault_is_right_all_the_same() -> None:
     cheap = a_truth(a_fault((3,), lost_fraction=0.01))
     assert is_right(cheap, JOB, a_verdict(3)) and not is_right(cheap, JOB, a_verdict(4))
     assert not is_right(a_truth(a_fault((3,), steps=None)), JOB, a_verdict(3))
+
+
+def test_what_a_job_loses_by_its_own_nature_is_no_false_alarm_and_no_miss() -> None:
+    uneven = a_fault((), cause="load_imbalance", lost_fraction=0.2)
+    varied = replace(a_truth(), inherent=(uneven,))
+    said = a_verdict(cause="load_imbalance")
+    assert score(varied, JOB, a_diagnosis(said)).alarms == 0
+    assert is_right(varied, JOB, said)
+    assert score(varied, JOB, a_diagnosis()).alarms == 0
+    assert score(a_truth(), JOB, a_diagnosis(said)).alarms == 1
+    assert score(varied, JOB, a_diagnosis(a_verdict(cause="data_load"))).alarms == 1
+
+
+def test_a_fault_is_found_behind_what_the_job_loses_by_its_own_nature() -> None:
+    uneven = a_fault((), cause="load_imbalance", lost_fraction=0.2)
+    truth = replace(a_truth(a_fault((3,))), inherent=(uneven,))
+    said = a_diagnosis(a_verdict(cause="load_imbalance"), a_verdict(3))
+    assert score(truth, JOB, said).found

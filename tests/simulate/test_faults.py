@@ -116,6 +116,17 @@ def test_what_a_fault_says_can_be_written_and_read_back() -> None:
     assert Truth.from_json(json.loads(json.dumps(truth.to_json()))) == truth
 
 
+def test_samples_of_unequal_length_cost_what_equal_ones_would_save() -> None:
+    varied = simulate(a_scenario(kind="variable", steps=6)).truth
+    assert varied.faults == ()
+    (lengths,) = varied.inherent
+    assert (lengths.cause, lengths.ranks, lengths.steps) == ("load_imbalance", (), (0, 5))
+    assert lengths.lost_fraction is not None
+    assert 0.1 < lengths.lost_fraction < 0.6
+    assert Truth.from_json(json.loads(json.dumps(varied.to_json()))) == varied
+    assert simulate(a_scenario(steps=2)).truth.inherent == ()
+
+
 def test_a_truth_names_devices_as_findings_do() -> None:
     named = {
         "nic_slow:rank=9": ("nic", "host-001/nic-1"),

@@ -3,6 +3,8 @@
 A fault is costly if removing it would save at least `MIN_COST` of the time of the steps in which
 it was active. A delay that a bubble or an overlap absorbs, or that the next step makes up for,
 deserves no verdict (docs/diagnosis-json.md), so missing it does not count against the diagnosis.
+A verdict about what the job loses by its own nature (`Truth.inherent`) is right and changes nothing
+else.
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ class Score:
 def score(truth: Truth, job: Job, diagnosis: Diagnosis) -> Score:
     """Scores a diagnosis. Suspects are counted, and otherwise ignored."""
     costly = [fault for fault in truth.faults if is_costly(fault)]
-    verdicts = accusations(diagnosis)
+    verdicts = [one for one in accusations(diagnosis) if not _is_inherent(truth, job, one)]
     suspects = [one for one in diagnosis.verdicts if one.confidence < CERTAIN]
     stuck = [fault for fault in costly if fault.kind == "hang"]
     said = [verdict for verdict in verdicts if verdict.kind == "hang"]
@@ -77,7 +79,19 @@ def accusations(diagnosis: Diagnosis) -> tuple[Verdict, ...]:
 
 def is_right(truth: Truth, job: Job, verdict: Verdict) -> bool:
     """Whether a verdict names a culprit of a fault that was there, however little it cost."""
-    return any(names_culprit(fault, job, verdict) for fault in truth.faults if fault.steps)
+    return _is_inherent(truth, job, verdict) or any(
+        names_culprit(fault, job, verdict) for fault in truth.faults if fault.steps
+    )
+
+
+def _is_inherent(truth: Truth, job: Job, verdict: Verdict) -> bool:
+    """Whether it says what the job loses by its own nature, and blames no fault."""
+    if any(names_culprit(fault, job, verdict) for fault in truth.faults):
+        return False
+    return any(
+        is_costly(one) and one.cause == verdict.cause and names_culprit(one, job, verdict)
+        for one in truth.inherent
+    )
 
 
 def is_costly(fault: FaultTruth) -> bool:
@@ -90,7 +104,7 @@ def is_costly(fault: FaultTruth) -> bool:
 def is_found(truth: Truth, job: Job, diagnosis: Diagnosis) -> bool:
     """Whether the first verdict names a culprit."""
     costly = [fault for fault in truth.faults if is_costly(fault)]
-    first = accusations(diagnosis)[:1]
+    first = [one for one in accusations(diagnosis) if not _is_inherent(truth, job, one)][:1]
     return any(names_culprit(fault, job, one) for fault in costly for one in first)
 
 

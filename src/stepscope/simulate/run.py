@@ -42,6 +42,8 @@ class Simulation:
 def simulate(scenario: Scenario, progress: Progress | None = None) -> Simulation:
     """Simulates the scenario, and again without each of its faults to learn what that fault costs.
 
+    A job of samples that vary in length is simulated once more with equal ones.
+
     Raises:
         UsageError: a fault does not fit the job.
     """
@@ -81,14 +83,16 @@ def _play(
 ) -> Truth:
     """Records every step, with the time until which collectors watched it."""
     scenario = pricing.world.scenario
-    count = _Count(progress, scenario.steps * (1 + len(scenario.faults)))
+    varies = scenario.workload.kind == "variable"
+    count = _Count(progress, scenario.steps * (1 + len(scenario.faults) + varies))
     played: list[Span] = []
     for moment in moments(pricing, scenario.faults):
         record(moment, watched_until(moment, [one.lasted_ns for one in played]))
         played.append(Span(moment.start, moment.times.done))
         count.add(1)
     faults = [_truth_of(pricing, fault, played, count) for fault in scenario.faults]
-    return Truth(scenario.name, scenario.seed, tuple(faults))
+    inherent = (_of_lengths(scenario, played, count),) if varies else ()
+    return Truth(scenario.name, scenario.seed, tuple(faults), inherent)
 
 
 def watched_until(moment: Moment, lasted_ns: Sequence[int]) -> int:
@@ -127,6 +131,22 @@ def _truth_of(pricing: Pricing, fault: Fault, played: Sequence[Span], count: _Co
         fault.name, fault.family, blame.kind, blame.cause, blame.ranks, blame.hosts, blame.devices,
         blame.phase, blame.function, (active[0], active[-1]) if active else None, len(active),
         cost.slowdown, cost.lost_ns, fault.parameters(), cost.lost_fraction,
+    )  # fmt: skip
+
+
+def _of_lengths(scenario: Scenario, played: Sequence[Span], count: _Count) -> FaultTruth:
+    """What the job loses because its samples differ in length: priced by one without that."""
+    even = replace(scenario, workload=replace(scenario.workload, shape_spread=0.0))
+    equal: list[Span] = []
+    for moment in moments(prepare(even), even.faults):
+        equal.append(Span(moment.start, moment.times.done))
+        count.add(1)
+    active = range(len(played))
+    cost = cost_of(played, equal, active)
+    return FaultTruth(
+        "variable", "samples of unequal length", "slowdown", "load_imbalance", (), (), (), None,
+        None, (0, len(played) - 1), len(active), cost.slowdown, cost.lost_ns,
+        {"shape_spread": scenario.workload.shape_spread}, cost.lost_fraction,
     )  # fmt: skip
 
 

@@ -46,11 +46,15 @@ class Truth:
     job_id: str
     seed: int
     faults: tuple[FaultTruth, ...] = ()
+    inherent: tuple[FaultTruth, ...] = ()
+    """What the job loses by its own nature, as by samples of unequal length: true if somebody says
+    so, and no miss if nobody does."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for a JSON file."""
         return {"schema": 1, "job_id": self.job_id, "seed": self.seed,
-                "faults": [_plain(asdict(one)) for one in self.faults]}  # fmt: skip
+                "faults": [_plain(asdict(one)) for one in self.faults],
+                "inherent": [_plain(asdict(one)) for one in self.inherent]}  # fmt: skip
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Truth:
@@ -59,8 +63,11 @@ class Truth:
         Raises:
             KeyError, TypeError, ValueError: it is something else.
         """
-        faults = tuple(_fault(one) for one in data["faults"])
-        return cls(str(data["job_id"]), int(data["seed"]), faults)
+        faults, inherent = (
+            tuple(_fault(one) for one in found)
+            for found in (data["faults"], data.get("inherent", ()))
+        )
+        return cls(str(data["job_id"]), int(data["seed"]), faults, inherent)
 
 
 def _plain(value: Any) -> Any:
