@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from stepscope.diagnose.run import diagnose
+from stepscope.simulate import Parallelism, Scenario, Workload, simulate
 from stepscope.trace import Host, Job
 from stepscope.window import Floats, Table, Window
 
@@ -75,3 +76,18 @@ def test_a_rank_that_stalls_makes_no_other_rank_faster() -> None:
 
 def test_slightly_unequal_lengths_are_ordinary() -> None:
     assert diagnose(played(lengths(0.04))).verdicts == ()
+
+
+@pytest.mark.parametrize(("sharding", "seed"), [("fsdp", 3), ("fsdp", 4), ("zero1", 3)])
+def test_the_loss_is_what_equal_samples_would_save(sharding: str, seed: int) -> None:
+    """Simulated. Fully sharded replicas meet in every layer of every microbatch."""
+    simulation = simulate(
+        Scenario(
+            ranks=64, steps=40, seed=seed, workload=Workload(kind="variable"),
+            parallelism=Parallelism(sharding=sharding, microbatches=8),  # type: ignore[arg-type]
+        )
+    )  # fmt: skip
+    (verdict,) = diagnose(simulation.window).verdicts
+    (lengths,) = simulation.truth.inherent
+    assert (verdict.cause, verdict.ranks) == ("load_imbalance", ())
+    assert verdict.lost_fraction == pytest.approx(lengths.lost_fraction, abs=0.05)

@@ -26,6 +26,7 @@ from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import LEAST_SCORE
 from stepscope.diagnose.views.hidden_waits import WITHIN_PASSES
 from stepscope.diagnose.views.unnamed import BETWEEN
+from stepscope.diagnose.views.waits_for_peers import waited_for_replicas
 from stepscope.window import Floats, Ints
 
 PARTS = 4
@@ -124,6 +125,9 @@ class UnequalWork:
         gain = np.maximum(model.step_ns(own) - model.step_ns(even), 0.0)
         if len(parts) == 1:
             gain = np.minimum(gain, _above_fastest(job))
+        waited = waited_for_replicas(job)
+        if waited is not None and stats.median(waited) > stats.median(gain):
+            gain = waited  # replicas meet within the step, each time for another slowest
         part = waste.stretch(job, gain, ORDINARY, planned=False)
         if part is None:
             return
