@@ -1,4 +1,4 @@
-"""How long ranks wait for the slowest of their replicas within a step, as measured operator by operator.
+"""How long ranks wait in each step for the slowest of their replicas, by each operator.
 
 Where replicas meet many times in a step, as for each layer of fully sharded parameters, every
 meeting waits for its own slowest rank. Over a whole step those ranks may be equally fast, so own
@@ -38,7 +38,8 @@ def waited_for_replicas(job: Observed) -> Floats | None:
     blocked = comm.ints("blocked_ns")[order]
     least = np.repeat(np.minimum.reduceat(blocked, bounds[:-1]), np.diff(bounds))
     ranks, steps = len(job.line.ranks), len(job.line.steps)
-    row, column = job.line.rows(comm.ints("rank")[order]), job.line.columns(comm.ints("step")[order])
+    row = job.line.rows(comm.ints("rank")[order])
+    column = job.line.columns(comm.ints("step")[order])
     known = (row >= 0) & (column >= 0)
     cell = row[known] * steps + column[known]
     waited = stats.sums(cell, (blocked - least)[known], ranks * steps).reshape(ranks, steps)
