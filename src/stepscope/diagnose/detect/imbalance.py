@@ -125,7 +125,7 @@ class UnequalWork:
         gain = np.maximum(model.step_ns(own) - model.step_ns(even), 0.0)
         if len(parts) == 1:
             gain = np.minimum(gain, _above_fastest(job))
-        waited = waited_for_replicas(job)
+        waited = waited_for_replicas(job.window, job.line)
         if waited is not None and stats.median(waited) > stats.median(gain):
             gain = waited  # replicas meet within the step, each time for another slowest
         part = waste.stretch(job, gain, ORDINARY, planned=False)

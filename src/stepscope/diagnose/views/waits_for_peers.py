@@ -11,21 +11,21 @@ from __future__ import annotations
 import numpy as np
 
 from stepscope.diagnose.numeric import stats
-from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.prepare.matching import SYNCHRONIZING, match
 from stepscope.diagnose.views.hidden_waits import BLOCKING_KINDS
-from stepscope.window import NULL, Floats
+from stepscope.diagnose.views.timeline import Timeline
+from stepscope.window import NULL, Floats, Window
 
 
-def waited_for_replicas(job: Observed) -> Floats | None:
+def waited_for_replicas(window: Window, line: Timeline) -> Floats | None:
     """What the median rank waits in each step for others to arrive, in ns; None if not measured.
 
     The member that waits least for an operator arrived last, and waits for its transfer alone.
     """
-    comm = job.window.table("comm_ops")
+    comm = window.table("comm_ops")
     if comm is None or not comm.has("blocked_ns"):
         return None
-    within = {group.id for group in job.window.groups if group.kind not in BLOCKING_KINDS}
+    within = {group.id for group in window.groups if group.kind not in BLOCKING_KINDS}
     comm = comm.take(
         (comm.ints("blocked_ns") != NULL)
         & comm.strings("group").equals(*within)
@@ -37,9 +37,9 @@ def waited_for_replicas(job: Observed) -> Floats | None:
         return None
     blocked = comm.ints("blocked_ns")[order]
     least = np.repeat(np.minimum.reduceat(blocked, bounds[:-1]), np.diff(bounds))
-    ranks, steps = len(job.line.ranks), len(job.line.steps)
-    row = job.line.rows(comm.ints("rank")[order])
-    column = job.line.columns(comm.ints("step")[order])
+    ranks, steps = len(line.ranks), len(line.steps)
+    row = line.rows(comm.ints("rank")[order])
+    column = line.columns(comm.ints("step")[order])
     known = (row >= 0) & (column >= 0)
     cell = row[known] * steps + column[known]
     waited = stats.sums(cell, (blocked - least)[known], ranks * steps).reshape(ranks, steps)
