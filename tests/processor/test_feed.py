@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from stepscope.processor.profiling.feed import MARGIN_NS, MOST_ROWS, Feed
+from stepscope.processor.sampling.runs import rows_of, runs_of_counts
 
 SECOND = 1_000_000_000
 START = 1_766_000_000 * SECOND
@@ -47,6 +48,20 @@ def test_rows_of_the_rank_and_its_host_within_the_window(tmp_path: Path) -> None
     assert [row["active"] for row in files["--stacks"]] == [True, None, True]
     assert [row["period_ns"] for row in files["--counters"]] == [None, SECOND]
     assert "--phases" not in files
+
+
+def test_who_held_the_gil_is_known_for_a_whole_look_only(tmp_path: Path) -> None:
+    """Its rows follow each other in any order: what a window needs may lie before it."""
+    text = "thread (7): Thread-1;burn (a.py:1) 800\nthread (8): MainThread;main (a.py:9) 400"
+    feed = Feed()
+    feed.collect("job", 100.0)
+    for first, last in ((-60, -50), (-18, 10)):
+        begin, end = START + first * SECOND, START + last * SECOND
+        feed.note("job", "stacks", rows_of(3, runs_of_counts(text, begin, end, 50)))
+    found = [
+        (row["thread"], row["start_ns"] - START) for row in written(feed, tmp_path)["--stacks"]
+    ]
+    assert found == [("GIL: Thread-1", -18 * SECOND), ("GIL: MainThread", 2 * SECOND)]
 
 
 def test_only_while_a_window_is_under_way(tmp_path: Path) -> None:

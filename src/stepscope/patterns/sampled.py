@@ -20,6 +20,7 @@ from stepscope.patterns.activity import Span
 from stepscope.patterns.frames import LOADER_WAIT, Frame, stacked
 from stepscope.patterns.rows import PYTHON, Pattern
 from stepscope.patterns.use import Series, in_order
+from stepscope.trace import GIL
 from stepscope.window import Floats, Ints, Mask, Table
 
 MAIN = "MainThread"
@@ -28,7 +29,7 @@ INSTANT_NS = 10_000_000
 the system whether a thread is active."""
 MOST_INSTANTS = 1_000_000
 """Limit for rows that claim to last for months."""
-_PIN_MEMORY, _GIL, _WORKER = "_pin_memory_loop", "GIL: ", "loader worker"
+_PIN_MEMORY, _WORKER = "_pin_memory_loop", "loader worker"
 _CPU = "cpu"
 
 
@@ -102,7 +103,7 @@ def _weights(stacks: Table, span: Span) -> Floats:
     inside: Ints = np.minimum(end, span.end_ns) - np.maximum(start, span.start_ns)
     if (length > 0).any():
         threads = stacks.strings("thread")
-        held = threads.equals(*(name for name in threads.values if name.startswith(_GIL)))
+        held = threads.equals(*(name for name in threads.values if name.startswith(GIL)))
         return np.where(held, _held(start, length, held, span), np.maximum(inside, 0) / 1)
     within: Mask = (start >= span.start_ns) & (start < span.end_ns)
     moments = np.unique(start[within]).size

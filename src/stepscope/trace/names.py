@@ -26,3 +26,6 @@ NO_PEER = -1
 """`peer` of a collective."""
 UNKNOWN_PEER = -2
 """`peer` of a P2P operator that matched any source."""
+
+GIL = "GIL: "
+"""Begins the name in place of a thread whose samples are of holding the GIL: `GIL: MainThread`."""

@@ -34,8 +34,7 @@ COMMUNICATES = ("c10d::", "gloo:", "nccl:", "record_param_comms", "Synchronize",
 PINS = "pin memory"
 LOADS = (PINS, "loader worker")
 """Beginnings of the names of threads and processes that load data."""
-GIL, MAIN = "GIL: ", "MainThread"
-"""Instead of a thread: it held the GIL (`GIL: MainThread`)."""
+MAIN = "MainThread"
 TORCHS_IN_C = ("torch", "Tensor", "Parameter", "pybind11", "autograd", "linear", "Generator")
 """Parts of the names of PyTorch's functions in C, whose module Python does not tell."""
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.diagnose.views.patterns import GIL, MAIN, Function, Patterns
+from stepscope.diagnose.views.patterns import MAIN, Function, Patterns
+from stepscope.trace import GIL
 from stepscope.window import Floats, Ints, Mask
 
 _WORKER = re.compile(r"loader worker \d+")

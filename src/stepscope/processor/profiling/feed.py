@@ -17,10 +17,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from stepscope.store.buffer import concat
 from stepscope.store.encode import arrow_table, parquet_bytes
-from stepscope.trace import TABLES
+from stepscope.trace import GIL, TABLES
 from stepscope.window import NULL, Ints, Mask
 
 OPTIONS = {"stacks": "--stacks", "phases": "--phases", "hardware": "--counters"}
@@ -99,7 +100,23 @@ def _of_window(
     ranks = _ints(table, "rank")
     ours = (ranks == rank) | (ranks == _HOST_LEVEL)
     chosen: Mask = ours & (begin <= end_ns) & (end >= start_ns)
+    if name == "stacks":
+        chosen |= ours & _of_last_look(table, begin, end, end_ns)
     return table.take(np.flatnonzero(chosen))
+
+
+def _of_last_look(table: pa.Table, begin: Ints, end: Ints, until_ns: int) -> Mask:
+    """Who held the GIL, in all of the closer look that a window was in.
+
+    When somebody held it is not known: the rows of a look follow each other without a gap, in any
+    order (`runs_of_counts`), so what a window needs may lie before it.
+    """
+    holds: Any = pc.starts_with(table.column("thread").cast(pa.string()), GIL)
+    held: Mask = holds.fill_null(False).to_numpy() & (begin <= until_ns)
+    begins = begin[held & ~np.isin(begin, end[held])]
+    if begins.size:
+        held &= begin >= begins.max()
+    return held
 
 
 def _ints(table: pa.Table, column: str) -> Ints:

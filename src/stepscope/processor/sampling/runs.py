@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from stepscope.processor.records.normalise import Rows
+from stepscope.trace import GIL
 
 PIN_MEMORY = "pin memory"
 _MAIN = "MainThread"
@@ -86,7 +87,7 @@ def runs_of_counts(text: str, begin_ns: int, end_ns: int, hz: int) -> list[Run]:
             continue
         duration = min(int(count) * 1_000_000_000 // hz, max(end_ns - at, 0))
         name = thread.partition("): ")[2] or thread
-        runs.append(Run(f"GIL: {name}", at, duration, frames, active=True, gil=True))
+        runs.append(Run(GIL + name, at, duration, frames, active=True, gil=True))
         at += duration
     return runs
 
