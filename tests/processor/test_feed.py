@@ -61,7 +61,7 @@ def test_who_held_the_gil_is_known_for_a_whole_look_only(tmp_path: Path) -> None
     found = [
         (row["thread"], row["start_ns"] - START) for row in written(feed, tmp_path)["--stacks"]
     ]
-    assert found == [("GIL: Thread-1", -18 * SECOND), ("GIL: MainThread", 2 * SECOND)]
+    assert found == [("GIL: Thread-1", -18 * SECOND), ("GIL: MainThread", -2 * SECOND)]
 
 
 def test_only_while_a_window_is_under_way(tmp_path: Path) -> None:
