@@ -9,10 +9,11 @@ import shlex
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from lab import record, scenarios, table, truth
+from lab import live, record, scenarios, table, truth
 from lab.hosts import NotPermittedError, check
 from lab.scenarios import Case
 from lab.score import Score, judge, judge_each
@@ -45,6 +46,8 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--missing", action="store_true", help="only what is not in the folder yet")
     run.add_argument("--run", default=DIAGNOSE, help="a command with {source} in it")
     run.add_argument("--record-only", action="store_true", help="do not diagnose")
+    run.add_argument("--live", action="store_true",
+                     help="follow each job, and tell how soon its fault was named")  # fmt: skip
     score = commands.add_parser("score", help="diagnose recorded jobs again, and score")
     score.set_defaults(command=_score)
     score.add_argument("folder", type=Path, help="where they were recorded")
@@ -96,9 +99,11 @@ def _run(arguments: argparse.Namespace) -> int:
         folder = arguments.out / case.name
         if not (arguments.missing and (folder / "truth.json").exists()):
             print(f"[{number}/{len(cases)}] {case.name}: ", end="", flush=True)
-            if not _record(case, arguments.out):
+            if not _record(case, arguments.out, arguments.live):
                 failed += 1
                 continue
+        if arguments.live and case.faults:
+            print(_named(folder), flush=True)
         if not arguments.record_only:
             results.append(_scored(folder, arguments.run))
             print(table.row(results[-1]), flush=True)
@@ -107,14 +112,21 @@ def _run(arguments: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
-def _record(case: Case, out: Path) -> bool:
+def _named(folder: Path) -> str:
+    """How soon the fault was named while the job ran."""
+    seconds = live.named_after_s(folder, json.loads((folder / "truth.json").read_text()))
+    return "not named live" if seconds is None else f"named live after {seconds:.1f} s"
+
+
+def _record(case: Case, out: Path, follow: bool) -> bool:
     """Records a case, after its twin if that is needed and not there; whether it worked."""
     began = time.monotonic()
     try:
         twin = scenarios.twin(case) if truth.needs_twin(case) else None
         if twin is not None and not truth.is_recorded(twin, out / twin.name):
             truth.write(twin, record.record(twin, out), None)
-        folder = record.record(case, out)
+        with live.following(out / case.name) if follow else nullcontext():
+            folder = record.record(case, out)
         found = truth.write(case, folder, out / twin.name if twin else None)
     except (record.FailedError, NotPermittedError) as why:
         print(f"FAILED: {why}")

@@ -49,15 +49,37 @@ def judge(truth: Mapping[str, Any], verdicts: Sequence[Verdict], times: Mapping[
     faults = truth["faults"]
     if not faults:
         return _healthy(verdicts, sure)
-    causes = {cause for fault in faults for cause in fault["causes"]}
-    accusing = [v for v in sure if v["cause"] not in SOFT or v["cause"] in causes]
-    accused = _ranks(accusing)
+    accusing = _accusing(faults, sure)
     named = [_naming(fault, accusing) for fault in faults]
-    culprit = accused in _accepted(faults) and all(named) and _kinds_right(faults, named)
-    cause = all(of and of[0]["cause"] in f["causes"] for f, of in zip(faults, named, strict=True))
-    wrongly = len(accused - set().union(*_accepted(faults)))
+    culprit, cause = _are_named(faults, accusing, named), _causes_right(faults, named)
+    wrongly = len(_ranks(accusing) - set().union(*_accepted(faults)))
     lost = _losses(truth, named, times) if faults[0]["kind"] == "slowdown" else None
     return Score(culprit and cause, culprit, cause, lost, wrongly, _remark(accusing, sure, culprit))
+
+
+def passes(truth: Mapping[str, Any], verdicts: Sequence[Verdict]) -> bool:
+    """Whether they name exactly the culprits of all faults, and their causes."""
+    faults = truth["faults"]
+    accusing = _accusing(faults, [v for v in verdicts if confidence(v) >= SURE])
+    named = [_naming(fault, accusing) for fault in faults]
+    return _are_named(faults, accusing, named) and _causes_right(faults, named)
+
+
+def _accusing(faults: Sequence[Fault], sure: Sequence[Verdict]) -> list[Verdict]:
+    """Without true remarks about the work beside a fault of the machine."""
+    causes = {cause for fault in faults for cause in fault["causes"]}
+    return [v for v in sure if v["cause"] not in SOFT or v["cause"] in causes]
+
+
+def _are_named(
+    faults: Sequence[Fault], accusing: Sequence[Verdict], named: Sequence[Sequence[Verdict]]
+) -> bool:
+    exact = _ranks(accusing) in _accepted(faults)
+    return exact and all(named) and _kinds_right(faults, named)
+
+
+def _causes_right(faults: Sequence[Fault], named: Sequence[Sequence[Verdict]]) -> bool:
+    return all(of and of[0]["cause"] in f["causes"] for f, of in zip(faults, named, strict=True))
 
 
 def judge_each(truth: Mapping[str, Any], verdicts: Sequence[Verdict]) -> list[Said]:
