@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from stepscope.diagnose.run import diagnose
-from stepscope.window import Column, Ints, Window
-from tests.diagnose.jobs import Fault, a_job, with_samples
+from stepscope.trace import Host, Job
+from stepscope.window import NULL, Column, Ints, Window
+from tests.diagnose.jobs import MS, START, Fault, a_job, a_table, with_samples
 
 
 def test_what_a_rank_does_between_steps_costs_what_others_wait_for_it() -> None:
@@ -66,3 +67,51 @@ def test_on_a_crowded_host_it_waits_as_much_as_others_for_as_much_computing() ->
 def waits(usual: float) -> Callable[[int, int], float]:
     """Rank 1 waits for a processor for 15 % of the time more than others."""
     return lambda rank, _: usual + 0.15 if rank == 1 else usual
+
+
+def averaging_the_loss(slow: int, late_ms: float, since: int = 40) -> Window:
+    """After each step all ranks average the loss, in an operator that has the next step's number.
+
+    Gradients are exchanged during 60 ms of backward; from a step on, one rank computes longer than
+    that.
+    """
+    rng = np.random.default_rng(7)
+    steps, phases, comm = [], [], []
+    begin = np.full(8, START)
+    for step in range(80):
+        forward = (rng.normal(30, 0.3, 8) * MS).astype(np.int64)
+        backward = (rng.normal(40, 0.3, 8) * MS).astype(np.int64)
+        backward[slow] += int((20 + late_ms) * MS) if step >= since else 0
+        exchanged = int((begin + forward).max()) + 60 * MS
+        computed = begin + forward + backward
+        done = np.maximum(computed, exchanged)
+        ended = done + 5 * MS
+        averaged = int(ended.max()) + MS
+        for rank in range(8):
+            of, at = (rank, step), int(begin[rank] + forward[rank])
+            waited = int(max(exchanged - computed[rank], 0))
+            steps.append((*of, int(begin[rank]), int(ended[rank] - begin[rank])))
+            phases.append((*of, "forward-compute", int(begin[rank]), int(forward[rank]), 0))
+            phases.append((*of, "backward-compute", at, int(done[rank]) - at, waited))
+            phases.append((*of, "optimizer", int(done[rank]), 5 * MS, 0))
+            comm.append((*of, "dp-0", step, "AllReduce", at, at, exchanged, NULL))
+            own = int(ended[rank])
+            blocked = averaged - own
+            comm.append((rank, step + 1, "loss", step, "AllReduce", own, own, averaged, blocked))
+        begin = np.full(8, averaged)
+    tables = {
+        "steps": a_table("rank step start_ns duration_ns", steps),
+        "phases": a_table("rank step phase start_ns duration_ns wait_ns", phases),
+        "comm_ops": a_table("rank step group seq op enqueue_ns start_ns end_ns blocked_ns", comm),
+    }
+    return Window(Job("averaged", 8, (Host("h", tuple(range(8))),)), tables)
+
+
+def test_who_is_late_for_an_operator_between_two_steps_costs_what_others_wait_there() -> None:
+    (verdict,) = diagnose(averaging_the_loss(slow=5, late_ms=20)).verdicts
+    assert verdict.ranks == (5,)
+    assert verdict.lost_fraction == pytest.approx(20 / 116, abs=0.03)
+
+
+def test_who_computes_while_others_exchange_delays_nobody() -> None:
+    assert diagnose(averaging_the_loss(slow=5, late_ms=-5)).verdicts == ()

@@ -18,7 +18,7 @@ from stepscope.diagnose.views.breakdown import is_computing
 from stepscope.diagnose.views.communication import communicates
 from stepscope.diagnose.views.phase_rows import CANONICAL
 from stepscope.diagnose.views.timeline import Timeline
-from stepscope.window import Ints, Mask, Table, Union, Window, union
+from stepscope.window import NULL, Ints, Mask, Table, Union, Window, union
 
 AT_ONCE_NS = 30_000
 """A start follows an end if it is this close: `consecutive_kernel_delay` of HolisticTraceAnalysis,
@@ -38,10 +38,24 @@ class Lanes:
 
     def of(self, table: Table) -> Ints:
         """The lane of each row; -1 for other steps, no step, or rows of a host."""
+        column, row = self.line.columns(table.ints("step")), self.line.rows(table.ints("rank"))
+        return self._at(row, column)
+
+    def when(self, table: Table, time_ns: Ints) -> Ints:
+        """The same, but a row whose time is before its step began belongs to the step before.
+
+        What a script does between two steps has the number of the next one, and a lane lasts until
+        then.
+        """
+        column, row = self.line.columns(table.ints("step")), self.line.rows(table.ints("rank"))
+        begin = self.line.start_ns[row, column]
+        early = (column >= 0) & (row >= 0) & (begin != NULL) & (time_ns < begin)
+        return self._at(row, np.where(early, column - 1, column))
+
+    def _at(self, row: Ints, column: Ints) -> Ints:
         place = np.full(len(self.line.steps) + 1, -1)
         place[self.columns] = np.arange(self.columns.size)
-        at = place[self.line.columns(table.ints("step"))]
-        row = self.line.rows(table.ints("rank"))
+        at = place[column]
         return np.where((at >= 0) & (row >= 0), row * self.columns.size + at, -1)
 
     def row(self, lane: Ints) -> Ints:

@@ -130,7 +130,7 @@ def step_graph(window: Window, line: Timeline, columns: Ints) -> StepGraph | Non
     if comm is None or not comm.has("step", "end_ns") or not columns.size:
         return None
     lanes = Lanes(line, columns)
-    lane = lanes.of(comm)
+    lane = lanes.when(comm, arrivals(comm))
     known = (lane >= 0) & _took_place(comm)
     comm, lane = comm.take(known), lane[known]
     begin, finish = _steps(line, columns)
