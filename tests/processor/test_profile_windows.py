@@ -6,11 +6,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stepscope.processor.instructions import Instruction, NotProfiled, ProfileRanks, WriteOrder
+from stepscope.processor.instructions import (
+    Instruction,
+    LookClosely,
+    NotProfiled,
+    ProfileRanks,
+    WriteOrder,
+)
 from stepscope.processor.state.host_state import HostState
 from stepscope.processor.state.orders import Timing
 from stepscope.processor.state.windows import (
     GONE,
+    NEAR_SECONDS,
     NO_REPLY,
     REPLY_SECONDS,
     TOO_LATE,
@@ -60,6 +67,8 @@ class Host:
         self.begun: list[int] = []
         """Steps that ranks had finished when they were asked."""
         self.missing: list[NotProfiled] = []
+        self.looks: list[tuple[float, LookClosely]] = []
+        """When ranks began to be sampled closely."""
         for at, rank in enumerate(self.ranks):
             self.state.packet(at, rank.hello(), OFFSET_NS)
             self.state.packet(at, rank.tell("loader", "optimizer"), OFFSET_NS)
@@ -96,6 +105,8 @@ class Host:
                 self.store.orders.append(it.order)
             if isinstance(it, NotProfiled):
                 self.missing.append(it)
+            if isinstance(it, LookClosely):
+                self.looks.append((self.now_s, it))
             if isinstance(it, ProfileRanks):
                 for at, payload in it.requests:
                     request = decode_profile(memoryview(payload))
@@ -166,6 +177,28 @@ def test_switched_off_nothing_is_detected_but_orders_are_obeyed() -> None:
     train(hosts, 5)
     assert [len(host.asked) for host in hosts] == [1, 1]
     assert [at for host in hosts for at, _ in host.asked] == [1, 0], "only the ranks it names"
+
+
+def test_ranks_are_sampled_closely_while_their_window_is_near_or_under_way() -> None:
+    """Not from the order on, which may come hours before."""
+    (host,) = list(two_hosts())[:1]
+    train([host], 60)
+    host.store.orders.append(ProfileOrder("w", 200, 219, (), 30.0, "user", host.now_ns))
+    train([host], 100)
+    assert len(host.asked) == 2 and host.looks == []
+    train([host], 65)
+    begun_s, last_s = host.looks[0][0], max(at_s + it.seconds for at_s, it in host.looks)
+    assert 200 - NEAR_SECONDS - 2 <= begun_s <= 200 - NEAR_SECONDS / 2
+    assert all(len(it.pids) == 2 for _, it in host.looks)
+    assert last_s > host.now_s, "the window is late, and they are sampled still"
+    host.reply(0)
+    looks = len(host.looks)
+    train([host], 30)
+    assert all(it.pids == (host.ranks[1].pid,) for _, it in host.looks[looks:])
+    host.reply(1)
+    looks = len(host.looks)
+    train([host], 60)
+    assert len(host.looks) == looks
 
 
 def test_a_job_that_stands_still_is_profiled_at_once() -> None:

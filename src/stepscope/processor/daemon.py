@@ -35,6 +35,7 @@ from stepscope.processor.instructions import (
     Instruction,
     JobKnown,
     Left,
+    LookClosely,
     NotProfiled,
     OpenOps,
     Parent,
@@ -90,8 +91,6 @@ checked at every tick: that cost as much as the tick itself."""
 HURRY = Hurry(2.0)
 """Once a process has stopped, the other producers report outstanding operators immediately for this
 long. If steps take longer, their ordinary checks, ten a second, are early enough."""
-_AHEAD_SECONDS = 30.0
-"""A window begins at most this long after ranks were asked for it, or nobody samples it closely."""
 _PACKETS_PER_TURN = 64
 _LAST_TURNS = 16
 """More than a socket buffers. A producer that never pauses must not prevent shutdown."""
@@ -445,15 +444,12 @@ class Processor:
         self._profiles.write(it)
 
     def _profile_ranks(self, it: ProfileRanks) -> None:
-        reached = [
-            at
-            for at, payload in it.requests
-            if self._send(at, pack(PacketKind.CONTROL, payload, os.getpid(), 0))
-        ]
-        pids = [self._state.producers[at].hello.pid for at in reached]
-        self._watcher.closely(pids, it.seconds + _AHEAD_SECONDS)
-        for job in {self._state.producers[at].hello.job for at in reached}:
-            self._profiles.asked(job, it.seconds + _AHEAD_SECONDS)
+        for connection, payload in it.requests:
+            self._send(connection, pack(PacketKind.CONTROL, payload, os.getpid(), 0))
+
+    def _look_closely(self, it: LookClosely) -> None:
+        self._watcher.closely(it.pids, it.seconds)
+        self._profiles.asked(it.job, it.seconds)
 
     def _profiled(self, it: RankProfiled) -> None:
         self._watcher.as_usual(it.pid)
@@ -511,6 +507,7 @@ class Processor:
         SampleCounters: _sample_counters,
         WriteOrder: _write_order,
         ProfileRanks: _profile_ranks,
+        LookClosely: _look_closely,
         RankProfiled: _profiled,
         NotProfiled: _not_profiled,
     }

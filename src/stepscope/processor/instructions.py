@@ -149,12 +149,20 @@ class Relay:
 
 @dataclass(frozen=True)
 class ProfileRanks:
-    """Send ranks requests to profile (`state.profiling.requests_for`), and sample them closely."""
+    """Send ranks requests to profile (`state.profiling.requests_for`)."""
 
     requests: tuple[tuple[int, bytes], ...]
     """Connections, and what to send to each."""
+
+
+@dataclass(frozen=True)
+class LookClosely:
+    """Sample ranks closely from now on: their window has begun, or begins soon."""
+
+    job: str
+    pids: tuple[int, ...]
     seconds: float
-    """How long the window may last."""
+    """Until then, unless the rank's window is over before, or this is said again."""
 
 
 @dataclass(frozen=True)
@@ -215,6 +223,7 @@ Instruction = (
     | Parent
     | Relay
     | ProfileRanks
+    | LookClosely
     | RankProfiled
     | WriteOrder
     | NotProfiled

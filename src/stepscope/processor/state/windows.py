@@ -14,6 +14,7 @@ from zlib import crc32
 
 from stepscope.processor.instructions import (
     Instruction,
+    LookClosely,
     NotProfiled,
     ProfileRanks,
     RankProfiled,
@@ -34,6 +35,9 @@ REPLY_SECONDS = 180.0
 times that, our choice."""
 WRITING_SECONDS = 30.0
 """For an order to appear in its folder; then another may be written. Our choice."""
+NEAR_SECONDS = 20.0
+"""Before its first step a window is near; samplers need seconds to begin on a busy host. Our
+choice."""
 LATE_SECONDS = 600.0
 """Orders that are older were seen by a processor that began later, and are no news. Our choice."""
 TOO_LATE = "the order reached this host after its first step"
@@ -59,6 +63,8 @@ class _Asked:
     until_s: float
     ranks: set[int]
     trouble: str
+    looked_until_s: float = 0.0
+    """Until then its ranks are sampled closely."""
 
 
 @dataclass
@@ -126,6 +132,7 @@ class Windows:
                 self._notice_blockage(job, ranks)
                 out += self._write(name, job, ranks, now_ns)
                 out += self._obey(state, name, job, ranks, now_ns)
+                out += self._look(name, job, ranks)
         for name, job in self._jobs.items():  # also those whose ranks have all ended
             out += self._overdue(name, job, _ranks(state, name))
         return out
@@ -206,13 +213,25 @@ class Windows:
                 state, name, order.first_step, order.last_step, wanted, order.seconds,
                 order.window, folder,
             ) if wanted else []  # fmt: skip
-            yield ProfileRanks(tuple(requests), order.seconds)
+            yield ProfileRanks(tuple(requests))
+
+    def _look(self, name: str, job: _Job, here: Sequence[Producer]) -> Iterator[Instruction]:
+        """Samples ranks closely while their window is near or under way: not from the order on,
+        which may come hours before the first step."""
+        for asked in job.asked.values():
+            now, waited = self._clock(), asked.trouble == NO_REPLY
+            pace = job.pace.now
+            begins_s = 0.0 if pace is None else _steps_before(job, asked.order) * pace.step_s
+            if not waited or begins_s > NEAR_SECONDS or now < asked.looked_until_s - NEAR_SECONDS:
+                continue
+            pids = tuple(one.hello.pid for one in here if one.rank in asked.ranks)
+            if pids:
+                asked.looked_until_s = now + NEAR_SECONDS + max(asked.order.seconds, NEAR_SECONDS)
+                yield LookClosely(name, pids, asked.looked_until_s - now)
 
     def _await(self, job: _Job, order: ProfileOrder, ranks: set[int], trouble: str) -> None:
         now = job.pace.now
-        begins_s = 0.0
-        if now is not None and order.first_step > now.step:
-            begins_s = (order.first_step - now.step) * now.slow_step_s
+        begins_s = 0.0 if now is None else _steps_before(job, order) * now.slow_step_s
         until_s = self._clock() + begins_s + order.seconds + REPLY_SECONDS
         job.asked[order.window] = _Asked(order, until_s, ranks, trouble)
 
@@ -226,6 +245,11 @@ class Windows:
             for rank in sorted(asked.ranks):
                 trouble = asked.trouble if rank in live or asked.trouble == TOO_LATE else GONE
                 yield NotProfiled(name, self._host, rank, asked.order, trouble)
+
+
+def _steps_before(job: _Job, order: ProfileOrder) -> int:
+    """How many steps there are before a window; 0 if it has begun, or no step is known."""
+    return 0 if job.pace.now is None else max(order.first_step - job.pace.now.step, 0)
 
 
 def _ranks(state: HostState, job: str) -> list[Producer]:
