@@ -21,6 +21,7 @@ from stepscope.diagnose.settings import Settings
 from stepscope.diagnose.views.patterns import Function
 from stepscope.window import Floats, Window
 
+from .jobs import Fault, a_job
 from .profiles import Share, a_window, but, profile, usual
 
 RANKS = 16
@@ -172,6 +173,19 @@ def test_a_function_of_one_rank_is_named_with_file_and_line() -> None:
     assert (verdict.cause, verdict.ranks) == ("host", (7,))
     assert verdict.function == "forward (model.py:31)"
     assert "called at train.py:9 main" in verdict.evidence[0].detail
+
+
+def test_what_is_slow_in_profiled_steps_alone_is_a_single_stall() -> None:
+    """One call took a tenth of a second; own times before and after show nothing of it."""
+    shares = one_slow("forward", but(0.005, RANKS, r7=0.05))
+    patterns = a_window(RANKS, profile(RANKS, shares, steps=(100, 119))).tables
+    job = a_job(ranks=RANKS, steps=160, noise=0.01, stacks=False)
+    assert found(Window(job.job, {**job.tables, **patterns})).verdicts == ()
+    (verdict,) = found(Window(job.job, dict(patterns))).verdicts
+    assert verdict.ranks == (7,), "where nothing else was recorded, it is all that is known"
+    slow = a_job(RANKS, 160, 0.01, faults=[Fault((7,), "forward-compute", 60, ms=4)], stacks=False)
+    (verdict,) = found(Window(job.job, {**slow.tables, **patterns})).verdicts
+    assert verdict.ranks == (7,)
 
 
 def test_who_calls_a_function_more_often_has_more_work() -> None:

@@ -50,6 +50,12 @@ SEEN = 0.5
 """Part of the windows in which a rank must be odd: what wanders has another name. Our choice."""
 KERNELS = 3
 """Kernels that a verdict lists. Our choice."""
+AROUND, LEAST_AROUND = 50, 10
+"""Steps before and after a window that must show it too, and how many must be known. Our choice."""
+SHOWS = 0.25
+"""Part of what a function takes longer that own times must show around the window. Our choice."""
+ERRORS = 3.0
+"""Standard errors by which they must do so. Statistics."""
 LINK_SIGMAS = 1.0
 """How far beyond its limit a slow end of a link counts: the limits are wide. Our choice."""
 
@@ -89,11 +95,33 @@ def _slow_ranks(job: Observed, blamed: frozenset[int]) -> Iterator[Slowdown]:
     windows = windows_now(job)
     for window in windows:
         for one in _by_rank(window, odd_functions(window, groups, len(windows)), groups):
-            if int(job.line.ranks[one.odd[0].row]) not in blamed:
+            if int(job.line.ranks[one.odd[0].row]) not in blamed and _shows_around(job, one):
                 seen[cause_of(job, one), one.function.name].append(one)
     for (cause, _), same in seen.items():
         if lasting := _lasting(same, windows):
             yield _found(job, cause, lasting)
+
+
+def _shows_around(job: Observed, seen: _Seen) -> bool:
+    """Whether own times before or after the window show it, too.
+
+    What is in profiled steps alone is a single stall, or the profiler's. Own times of hosts do not
+    contain kernels, and where they are not known nothing is lost.
+    """
+    if seen.function.kind != "python" or seen.window.steps is None or job.own.hidden:
+        return True
+    first, last = seen.window.steps
+    steps, row = job.line.steps, seen.odd[0].row
+    before = (steps >= first - AROUND) & (steps < first)
+    after = (steps > last) & (steps <= last + AROUND)
+    others = job.total[seen.group[seen.group != row]]
+    excess = job.total[row] - stats.column_median(others)
+    sides = [side for part in (before, after)
+             if (side := excess[part & np.isfinite(excess)]).size >= LEAST_AROUND]  # fmt: skip
+    least = SHOWS * seen.loss * job.line.typical_ns
+    return not sides or any(
+        side.mean() >= max(least, ERRORS * side.std() / np.sqrt(side.size)) for side in sides
+    )
 
 
 def _lasting(same: Sequence[_Seen], windows: Sequence[Patterns]) -> list[_Seen]:
