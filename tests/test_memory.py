@@ -74,6 +74,34 @@ def test_a_process_that_runs_for_long_returns_large_blocks() -> None:
     assert kept("") > 1
 
 
+HOLES = """
+import os
+import numpy as np
+from stepscope.memory import release_freed_memory
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+release_freed_memory()
+before = resident()
+blocks = [np.ones(1 << 13) for _ in range(1000)]
+pinned = np.ones(1 << 13)
+del blocks
+held = resident() - before
+release_freed_memory()
+print(held >> 20, (resident() - before) >> 20)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library decides")
+def test_free_memory_below_what_is_in_use_is_released() -> None:
+    run = [sys.executable, "-c", HOLES]
+    held, left = subprocess.run(run, capture_output=True, text=True, check=True).stdout.split()
+    assert int(held) >= 50
+    assert int(left) <= 2
+
+
 def test_cycles_are_looked_for_again_afterwards() -> None:
     with pytest.raises(KeyError), cycles_kept():
         assert not gc.isenabled()

@@ -30,6 +30,7 @@ from stepscope.cli.output import write_html
 from stepscope.cli.waiting import wait_for
 from stepscope.diagnose.finding import Diagnosis
 from stepscope.errors import StepscopeError
+from stepscope.memory import release_freed_memory
 from stepscope.report import story
 from stepscope.report.plain import printable
 from stepscope.report.series import buckets, sparkline
@@ -179,6 +180,7 @@ class Live:
                 pause = CONFIRM_SECONDS
             if confirmed.verdicts or not diagnosis.verdicts:
                 self._show(confirmed)
+        release_freed_memory()
         self._full_due = self._due = time.monotonic() + pause
 
     def _confirmed(self, diagnosis: Diagnosis) -> Diagnosis:
