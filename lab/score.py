@@ -163,7 +163,8 @@ def _in(window: Mapping[str, Any], step: int) -> bool:
 
 
 def _span(verdict: Verdict, times: Mapping[int, int]) -> tuple[int, int]:
-    steps = verdict.get("steps")
+    """The steps whose time it names a share of."""
+    steps = verdict.get("lost_of") or verdict.get("steps")
     if not steps or None in steps:
         return min(times), max(times)
     return int(steps[0]), int(steps[-1])

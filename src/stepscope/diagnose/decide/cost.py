@@ -67,12 +67,14 @@ def what_if(job: Observed, culprits: Sequence[Suspect]) -> Cost:
 
     Steps are replayed by what ranks waited for (`replay`). Where that was not recorded, a step
     lasts as long as its busiest rank, and the loss is limited to what others waited for the
-    culprits in collectives. Losses keep their sign until they are summed: noise must cancel and not
+    culprits in collectives; except for spikes in pipelines, where others wait in receives. Losses
+    keep their sign until they are summed: noise must cancel and not
     add up. Transient slowdowns need no replay, because there are steps without them.
     """
     guilty = np.isin(np.arange(len(job.line.ranks)), [one.row for one in culprits])
     lags = _lags(job, coupled(unrecorded_rows(job), guilty))
-    limits = [_limit(lags, _felt(job, one)) for one in culprits]
+    limits = [None if one.spikes and is_staged(job.window) else _limit(lags, _felt(job, one))
+              for one in culprits]  # fmt: skip
     healing = _Healing(job, savings(job, culprits))
     lost = healing.lost_ns(healing.savings)
     parts = [_lost_by_spikes(job, one, culprits, limit) if one.spikes
@@ -135,15 +137,22 @@ def _measured_ns(job: Observed, one: Suspect, culprits: Sequence[Suspect]) -> tu
 def _lost_by_spikes(
     job: Observed, one: Suspect, culprits: Sequence[Suspect], limit: float | None
 ) -> float:
-    """A culprit's share of the steps since its first spike, or of all if it has only one."""
+    """A culprit's share of the steps in which it has spikes, or of all if it has only one."""
     lost_ns = min(one.whole_ns, _share(one, culprits) * float(_rise(job, one).sum()))
     lost_ns = lost_ns if limit is None else min(lost_ns, limit)
-    return _share_of(job, lost_ns, since_first_spike(job, one))
+    return _share_of(job, lost_ns, among_spikes(job, one))
 
 
-def since_first_spike(job: Observed, one: Suspect) -> slice:
-    """The columns whose time a rank with spikes takes a share of: all, if it has only one."""
-    return slice(job.line.warm_up if one.alone else one.first, len(job.line.steps))
+def among_spikes(job: Observed, one: Suspect) -> slice:
+    """The columns whose time a rank with spikes takes a share of: all, if it has only one.
+
+    From the first spike to where the next would have come after the last.
+    """
+    columns = len(job.line.steps)
+    if one.alone or len(one.spikes) < 2:
+        return slice(job.line.warm_up if one.alone else one.first, columns)
+    usual = round(float(np.median(np.diff(np.sort(one.spikes)))))
+    return slice(one.first, min(max(one.spikes) + max(usual, 1), columns))
 
 
 def _share_of(job: Observed, lost_ns: float, steps: slice | Ints) -> float:

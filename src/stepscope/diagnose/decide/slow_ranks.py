@@ -12,7 +12,7 @@ import numpy as np
 
 from stepscope.diagnose.decide import rules
 from stepscope.diagnose.decide.cause import Reason, reason_of
-from stepscope.diagnose.decide.cost import Cost, since_first_spike
+from stepscope.diagnose.decide.cost import Cost, among_spikes
 from stepscope.diagnose.decide.culprits import in_common
 from stepscope.diagnose.decide.join import joined
 from stepscope.diagnose.explain import gpu, passes
@@ -106,7 +106,7 @@ def _slowdown(
 def _lost_of(job: Observed, suspect: Suspect) -> Span | None:
     if not suspect.spikes:
         return None
-    part = since_first_spike(job, suspect)
+    part = among_spikes(job, suspect)
     return job.line.span(part.start, part.stop)
 
 
