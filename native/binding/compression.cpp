@@ -93,17 +93,6 @@ PyObject* histograms_add(PyObject* self, PyObject* arguments) {
     });
 }
 
-PyObject* histograms_put(PyObject* self, PyObject* bytes) {
-    return guarded([&] {
-        const Numbers<BinCount> bins(bytes);
-        return told(core_of<Histograms>(self).put(bins.data, bins.size));
-    });
-}
-
-PyObject* histograms_bins(PyObject* self, PyObject*) {
-    return guarded([&] { return bytes_of(core_of<Histograms>(self).bins()); });
-}
-
 PyObject* histograms_modes(PyObject* self, PyObject*) {
     return guarded([&] { return bytes_of(core_of<Histograms>(self).modes()); });
 }
@@ -141,8 +130,6 @@ PyMethodDef KEYS_METHODS[] = {
 
 PyMethodDef HISTOGRAMS_METHODS[] = {
     {"add", histograms_add, METH_VARARGS, nullptr},
-    {"put", histograms_put, METH_O, nullptr},
-    {"bins", histograms_bins, METH_NOARGS, nullptr},
     {"modes", histograms_modes, METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };

@@ -71,10 +71,6 @@ class Lasting:
     stop: Ints
     excess_ns: Floats
     """How much longer than its peers a step takes there."""
-    by_time: Floats
-    """Bits, before naming; inf for what is always slow, which shows no change over time."""
-    by_peers: Floats
-    naming: Floats
 
     def shifted(self, columns: int) -> Lasting:
         """The same in steps counted from an earlier one."""
@@ -165,9 +161,8 @@ class _Looked:
             if among is not self.above:
                 usual, only = np.abs(stats.row_medians(among[self.independent])), np.array([row])
                 peers[row] = self._unusual(self._level[only], error[only], usual, only)[0]
-        return self._told(peers - self._naming, np.zeros(rows, np.int64),
-                          np.full(rows, self._steps), self._level, np.full(rows, np.inf), peers,
-                          np.full(rows, self._naming))  # fmt: skip
+        return self._lasting(peers - self._naming, np.zeros(rows, np.int64),
+                             np.full(rows, self._steps), self._level)  # fmt: skip
 
     def _stretch(self) -> Lasting:
         worst = self._worst()
@@ -196,15 +191,12 @@ class _Looked:
             peers[row] = self._unusual(rise[only], error[only], usual, only)[0]
         lengths = math.log2(1 + math.log2(self._steps))
         bits = np.minimum(by_time - naming, peers - self._naming - lengths)
-        return self._told(bits, worst.first, worst.stop, high, by_time, peers, naming)
+        return self._lasting(bits, worst.first, worst.stop, high)
 
-    def _told(
-        self, bits: Floats, first: Ints, stop: Ints, mean: Floats, by_time: Floats, peers: Floats,
-        naming: Floats,
-    ) -> Lasting:  # fmt: skip
+    def _lasting(self, bits: Floats, first: Ints, stop: Ints, mean: Floats) -> Lasting:
         known = np.isin(np.arange(len(bits)), self.known)
         bits = np.where(known, np.nan_to_num(bits, nan=-np.inf), -np.inf)
-        return Lasting(bits, first, stop, mean * self.period_ns, by_time, peers, naming)
+        return Lasting(bits, first, stop, mean * self.period_ns)
 
     def _worst(self) -> stats.Stretches:
         """Each rank's worst stretch, in which single long steps count for no more than most."""

@@ -1,7 +1,7 @@
 """ARGUS level 3: the rank on which a kernel takes longer than on ranks that do equal work.
 
 Fault: a device, or the path to it, on which some kernels or copies run slower than on its peers'.
-Paper: ARGUS (2026), section 6.2. Symbols: F -> `Mixtures.cdfs`, W1 -> `distance_matrix`, alpha as
+Paper: ARGUS (2026), section 6.2. Symbols: F -> `Mixtures.cdfs`, W1 -> `mean_distances`, alpha as
 there (`as_published`): a rank is anomalous if its mean distance to all others lies above
 Q3 + alpha (Q3 - Q1).
 What differs: mean distances of healthy ranks are skewed, so that this fence flags one rank in

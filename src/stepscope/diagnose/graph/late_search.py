@@ -47,8 +47,6 @@ class Charges:
     """Rows of the grid: work between operators."""
     operators: Counter[int]
     """The first entry of each operator: transfers."""
-    visited: int
-    """Ranks whose logs were read."""
 
 
 @dataclass(frozen=True)
@@ -101,10 +99,9 @@ class LateSearch:
         """Searches one column of the graph, from several ranks (rows of the grid)."""
         walk = _Walk(self, at)
         for pivot in pivots:
-            walk.fetched.add(pivot)
             for seed in self._seeds(at, pivot):
                 walk.back(seed)
-        return Charges(walk.ranks, walk.operators, len(walk.fetched))
+        return Charges(walk.ranks, walk.operators)
 
     def _seeds(self, at: int, pivot: int) -> list[int]:
         log = self.graph.log(pivot)
@@ -124,7 +121,6 @@ class _Walk:
     seen: set[int] = field(default_factory=set)
     carried: set[int] = field(default_factory=set)
     """Operators of the step before that were charged already."""
-    fetched: set[int] = field(default_factory=set)
 
     def back(self, entry: int) -> None:
         """From a late end to its origin."""
@@ -137,7 +133,6 @@ class _Walk:
             yield at
             holder, first = self._holder(at)
             self.operators[first] += int(np.nan_to_num(self.late.transfer_excess_ns[at, self.at]))
-            self.fetched.add(int(self.late.graph.rank[holder]))
             at = self._charge(holder)
 
     def _holder(self, entry: int) -> tuple[int, int]:

@@ -87,10 +87,10 @@ class Connections:
         )  # fmt: skip
 
 
-def log_ratios(slow: Floats, paths: Floats, suffers: float = SUFFERS) -> Floats:
+def log_ratios(slow: Floats, paths: Floats) -> Floats:
     """LR of each device, from its slow paths and all of its paths."""
-    hit = np.log(suffers / STRAY)
-    missed = np.log((1 - suffers) / (1 - STRAY))
+    hit = np.log(SUFFERS / STRAY)
+    missed = np.log((1 - SUFFERS) / (1 - STRAY))
     return np.asarray(slow * hit + (paths - slow) * missed)
 
 

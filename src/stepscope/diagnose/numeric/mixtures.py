@@ -161,9 +161,3 @@ def sorted_distances(mixtures: Mixtures, grid: Grid) -> Floats:
     np.put_along_axis(sums, order, place * ordered + before[:, -1:] - 2 * before, axis=1)
     means: Floats = grid.weights @ sums / (ranks - 1)
     return means
-
-
-def distance_matrix(mixtures: Mixtures, grid: Grid) -> Floats:
-    """`[rank, rank]`: all pairwise distances, in ns. Quadratic, so only for a few ranks."""
-    values, weights = mixtures.cdfs(grid.logs), grid.weights
-    return np.stack([weights @ np.abs(values - values[:, [at]]) for at in range(len(mixtures))])

@@ -21,7 +21,6 @@ from stepscope.diagnose.views.timeline import Timeline
 from stepscope.trace import DATA_LOAD
 from stepscope.window import NULL, Floats, Ints, Mask, Strings, Table, Window, numbered
 
-KINDS = ("kernel", "copy", "collective", "operator", "python")
 LEAST_BETA = 0.01
 """A function with less of the window matters to nobody; the paper's limit (section 4.3)."""
 MOST_BETA = 1.001
