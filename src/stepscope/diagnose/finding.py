@@ -24,6 +24,13 @@ WindowKind = Literal["jitter", "regression", "slow", "hang"]
 Outcome = Literal["found", "limited", "healthy", "unknown", "no data"]
 Value = float | int | str | bool | None | list[float] | list[int] | list[str]
 Span = tuple[int, int]
+
+
+def may_overlap(one: Span | None, other: Span | None) -> bool:
+    """Whether two ranges of steps share a step; an unknown range may share any."""
+    return one is None or other is None or (one[0] <= other[1] and other[0] <= one[1])
+
+
 Ended = Literal["", "out of memory", "killed", "crashed", "failed"]
 Extent = Literal["passes", "everything", "some"]
 

@@ -105,6 +105,11 @@ class Observed:
         above: Floats = own[row] - self.peer_median(own, phase, row)
         return above
 
+    def parts(self) -> list[tuple[str | None, Floats]]:
+        """Own times `[rank, step]` by phase; of several phases, also all together (None)."""
+        parts: list[tuple[str | None, Floats]] = [*zip(self.own.phases, self.own.own, strict=True)]
+        return [*parts, (None, self.total)] if len(parts) > 1 else parts
+
     def excess_of(self, phase: str | None, row: int) -> Floats:
         """The same of a phase, or of all together (None)."""
         own = self.total if phase is None else self.own.own[self.own.phases.index(phase)]

@@ -47,9 +47,7 @@ class Stretch:
 
 def by_all(own: Floats) -> Floats:
     """Of `[rank, step]`, the time that all known ranks spend in each step."""
-    known = np.isfinite(own)
-    least = np.where(known, own, np.inf).min(axis=0, initial=np.inf)
-    return np.where(np.isfinite(least), least, np.nan)
+    return np.asarray(np.fmin.reduce(own, axis=0, initial=np.nan))
 
 
 def idle_of_devices(job: Observed) -> Floats | None:

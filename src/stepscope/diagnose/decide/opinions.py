@@ -18,7 +18,7 @@ from functools import cached_property
 import numpy as np
 
 from stepscope.diagnose.detect.published.kair import divergences, rhythms
-from stepscope.diagnose.finding import Finding, Verdict
+from stepscope.diagnose.finding import Finding, Verdict, may_overlap
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.shown import Opinion
@@ -159,9 +159,7 @@ def _meet(verdict: Verdict, one: Finding) -> bool:
         return False
     if not verdict.ranks and (one.ranks or one.cause != verdict.cause):
         return False
-    if verdict.steps is None or one.steps is None:
-        return True
-    return verdict.steps[0] <= one.steps[1] and one.steps[0] <= verdict.steps[1]
+    return may_overlap(verdict.steps, one.steps)
 
 
 def _without(one: Opinion, verdict: Verdict, others: frozenset[int]) -> Opinion:

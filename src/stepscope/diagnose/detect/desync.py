@@ -35,6 +35,7 @@ from stepscope.diagnose.operators.liveness import latest_stack
 from stepscope.diagnose.operators.progress import Recording
 from stepscope.diagnose.operators.wait_graph import WaitGraph
 from stepscope.diagnose.words.advice import name_ranks
+from stepscope.diagnose.words.summary import short_frame
 from stepscope.window import Window
 
 COLUMNS = (
@@ -286,7 +287,7 @@ def _finding(
         detail = f"{_count(waiting)} in {first.where}: {why}"
     function = _function(graph, ranks)
     if function is not None and not whole:
-        detail += f"; last seen in {_short(function)}"
+        detail += f"; last seen in {short_frame(function)}"
     missing = tuple(sorted(_members(graph) - graph.recording.recorded)[:MOST_SHOWN])
     values: dict[str, Value] = {
         "waiting": len(waiting), "victims": len(waiting), "op": first.op, "seq": first.seq,
@@ -324,8 +325,3 @@ def _function(graph: WaitGraph, ranks: frozenset[int]) -> str | None:
     stack = latest_stack(graph.recording.window, min(ranks)) if ranks else ()
     own = [frame for frame in stack if not any(word in frame for word in LIBRARIES)]
     return own[-1] if own else (stack[-1] if stack else None)
-
-
-def _short(frame: str) -> str:
-    function, opened, place = frame.rpartition(" (")
-    return f"{function}{opened}{place.rpartition('/')[2]}" if opened else frame

@@ -141,11 +141,8 @@ def _needed_gain(job: Observed, samples: Samples, found: Recurrent, inside: Mask
 
 def _share(samples: Samples, wanted: Callable[[str], bool], chosen: Mask) -> float:
     """The part of the chosen time in which some wanted function is on the stack."""
-    named = np.array([wanted(name) for name in samples.functions], np.bool_)
-    holds = np.zeros(samples.stacks, np.bool_)
-    holds[samples.pair_stack[named[samples.pair_function]]] = True
     weight = samples.weight[chosen]
-    return float(weight[holds[samples.code[chosen]]].sum() / max(float(weight.sum()), 1.0))
+    return float(weight[samples.within(wanted)[chosen]].sum() / max(float(weight.sum()), 1.0))
 
 
 def _by_processes(job: Observed, found: Recurrent) -> Iterator[Named]:

@@ -61,11 +61,9 @@ def _between_steps(job: Observed, columns: Ints) -> Mask:
 
 
 def _while_saving(job: Observed, samples: Samples, columns: Ints) -> Mask:
-    saves = np.array([name.lower().startswith(SAVING) for name in samples.functions], np.bool_)
-    holds = np.zeros(samples.stacks, np.bool_)
-    holds[samples.pair_stack[saves[samples.pair_function]]] = True
+    saves = samples.within(lambda name: name.lower().startswith(SAVING))
     at = job.line.column_at(samples.time_ns)
-    saving = np.where(holds[samples.code], samples.weight, 0.0)
+    saving = np.where(saves, samples.weight, 0.0)
     return np.array([_share(samples, saving, at == column) >= MEANWHILE for column in columns],
                     np.bool_)  # fmt: skip
 

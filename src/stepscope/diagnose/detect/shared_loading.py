@@ -52,7 +52,7 @@ class SharedLoading:
         own = np.minimum(job.own.own[job.own.phases.index(DATA_LOAD)], idle)
         loads: Mask = np.asarray(np.isfinite(own).any(axis=1))
         part = waste.stretch(job, waste.by_all(own[loads]), ORDINARY)
-        longest = _longest(own[loads])
+        longest = np.fmax.reduce(own[loads], axis=0, initial=np.nan)
         turns = waste.stretch(job, longest, ORDINARY)
         if (
             turns is not None
@@ -62,13 +62,6 @@ class SharedLoading:
             yield _found_in_turns(job, turns, int(loads.sum()))
         elif part is not None:
             yield _found(job, part, loads)
-
-
-def _longest(own: Floats) -> Floats:
-    """Of `[rank, step]`, the longest of any rank in each step."""
-    known = np.isfinite(own)
-    longest = np.where(known, own, -np.inf).max(axis=0, initial=-np.inf)
-    return np.where(np.isfinite(longest), longest, np.nan)
 
 
 def _is_more(turns: waste.Stretch, part: waste.Stretch | None) -> bool:

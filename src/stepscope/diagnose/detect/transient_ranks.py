@@ -63,9 +63,8 @@ def _all_spiking(job: Observed) -> Iterator[SpikingRank]:
 
 
 def _hosts(job: Observed) -> list[Ints]:
-    row = {int(rank): at for at, rank in enumerate(job.line.ranks)}
-    hosts = [[row[rank] for rank in host.ranks if rank in row] for host in job.window.job.hosts]
-    return [np.array(rows, np.int64) for rows in hosts if rows]
+    hosts = [job.line.rows(np.array(host.ranks, np.int64)) for host in job.window.job.hosts]
+    return [rows[rows >= 0] for rows in hosts if (rows >= 0).any()]
 
 
 def _in_steps(job: Observed) -> Floats:
