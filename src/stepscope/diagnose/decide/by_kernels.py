@@ -86,7 +86,7 @@ class KernelStalls:
 
 
 def _covered(job: Observed) -> bool:
-    """Whether own times contain what kernels take."""
+    """Whether own times already contain the time of kernels."""
     return bool(set(job.own.phases) - set(BESIDE_PASSES))
 
 
@@ -214,7 +214,7 @@ def _slow_groups(job: Observed, known: Recorded, guilty: Collection[int]) -> lis
 
 
 def _whole(known: Recorded) -> int:
-    """How many windows there are, without a last one that is cut short."""
+    """The number of windows, without a last one that is cut short."""
     usual = known.length_ns[:-1]
     cut = usual.size > 0 and known.length_ns[-1] < CUT * float(np.median(usual))
     return known.windows - bool(cut)

@@ -72,7 +72,7 @@ def _outside_operators(job: Observed, suspect: Suspect | None) -> bool:
 
 
 def _excess(job: Observed, phase: str, suspect: Suspect) -> float:
-    """In no phase, where operators do not count."""
+    """The mean excess per step in time that is in no phase, where operators do not count."""
     return float(np.nan_to_num(job.excess_of(phase, suspect.row)[suspect.columns]).mean())
 
 

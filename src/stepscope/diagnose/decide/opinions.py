@@ -1,4 +1,4 @@
-"""What each way of looking says about the culprit of a verdict, and how they fit together.
+"""What each kind of measurement says about the culprit of a verdict, and how they agree.
 
 Own time, the last arrival in collectives, and the rhythm of operators (K-S, as in KAIR) look at the
 same steps independently; other methods speak by what they found. Where one names a rank that the
@@ -67,7 +67,7 @@ def _with(
 
 @dataclass(frozen=True)
 class _Looks:
-    """The measures that need no method, of a job."""
+    """The measurements of a job that need no method."""
 
     job: Observed
 
@@ -118,7 +118,7 @@ def _largest(values: Floats, least: float) -> Ints:
 
 
 def _measured(looks: _Looks, verdict: Verdict) -> Iterator[Opinion]:
-    """By own time, arrival and rhythm; only where ranks are slow."""
+    """Opinions by own time, arrival and rhythm; only where ranks are slow."""
     if verdict.kind != "slowdown" or not verdict.ranks or not len(looks.job.line.steps):
         return
     inside = looks.columns(verdict)
@@ -130,7 +130,7 @@ def _measured(looks: _Looks, verdict: Verdict) -> Iterator[Opinion]:
 
 
 def _by_methods(verdict: Verdict, found: Sequence[Finding]) -> Iterator[Opinion]:
-    """By what methods found about the same ranks or steps."""
+    """Opinions by what methods found about the same ranks or steps."""
     for one in found:
         if one.kind == verdict.kind and (one.ranks or _places(one)) and _meet(verdict, one):
             by = OWN_TIME if one.method in BY_OWN_TIME else one.method
@@ -138,7 +138,7 @@ def _by_methods(verdict: Verdict, found: Sequence[Finding]) -> Iterator[Opinion]
 
 
 def _together(opinions: Iterable[Opinion]) -> list[Opinion]:
-    """One opinion for each way of looking, in the order in which these first spoke."""
+    """One opinion per kind of measurement, in order of their first appearance."""
     known: dict[str, Opinion] = {}
     for one in opinions:
         before = known.get(one.by, Opinion(one.by, ()))
@@ -154,7 +154,7 @@ def _places(one: Finding) -> tuple[str, ...]:
 
 
 def _meet(verdict: Verdict, one: Finding) -> bool:
-    """Whether a finding is about a verdict: its ranks, or nobody's and the same cause."""
+    """Whether a finding is about the verdict's ranks; or, if both name none, about its cause."""
     if verdict.ranks and not set(one.ranks) & set(verdict.ranks):
         return False
     if not verdict.ranks and (one.ranks or one.cause != verdict.cause):
@@ -163,7 +163,7 @@ def _meet(verdict: Verdict, one: Finding) -> bool:
 
 
 def _without(one: Opinion, verdict: Verdict, others: frozenset[int]) -> Opinion:
-    """Without ranks that have a verdict of their own, unless it speaks only of these."""
+    """The opinion without ranks that have a verdict of their own, unless it names only these."""
     kept = tuple(rank for rank in one.ranks if rank in verdict.ranks or rank not in others)
     return replace(one, ranks=kept or one.ranks)
 

@@ -111,7 +111,7 @@ def _lost_of(job: Observed, suspect: Suspect) -> Span | None:
 
 
 def named_phase(suspect: Suspect) -> str | None:
-    """The phase that users know; None for times outside of phases."""
+    """The phase by its name for users; None for times outside of phases."""
     return None if suspect.phase in UNNAMED else suspect.phase
 
 

@@ -97,7 +97,8 @@ def _slow_ranks(job: Observed, blamed: frozenset[int]) -> Iterator[Slowdown]:
 
 
 def _lasting(same: Sequence[_Seen], windows: Sequence[Patterns]) -> list[_Seen]:
-    """Those of ranks that are odd in half of the windows in which they were profiled."""
+    """The observations of ranks that stand out in at least half of the windows in which they were
+    profiled."""
     times = Counter(one.odd[0].row for one in same)
     profiled = {row: sum(row in window.rows for window in windows) for row in times}
     return [one for one in same
@@ -121,7 +122,8 @@ def cause_of(job: Observed, seen: _Seen) -> Cause:
 
 
 def _loads_longer(job: Observed, row: int, seen: _Seen) -> bool:
-    """Whether phases show most of the excess in data loading, which the function does not say."""
+    """Whether phases show that most of the excess is data loading, which the function alone does
+    not show."""
     if DATA_LOAD not in job.own.phases or not len(job.line.steps):
         return False
     own = job.own.own[job.own.phases.index(DATA_LOAD)][:, job.line.warm_up :]
@@ -168,7 +170,7 @@ def _found(job: Observed, cause: Cause, same: Sequence[_Seen]) -> Slowdown:
         BehaviourPatterns.name, cause, detail, ranks,
         function=None if of_device else function.frame,
         kernels=kernels[:KERNELS] if of_device else (),
-        steps=steps_of(job, list(windows.values())), time_ns=_times(list(windows.values())),
+        steps=_steps_of(list(windows.values())), time_ns=_times(list(windows.values())),
         slowdown=times, lost_fraction=min(worst.loss, 1.0), score=score(margin),
         says=_summary(ranks, cause, function, first, worst), decisions=(decision,),
         values={"share": first.beta, "peers": first.usual, "z": first.z,
@@ -217,7 +219,7 @@ def _summary(
     return text
 
 
-def steps_of(job: Observed, windows: Sequence[Patterns]) -> Span | None:
+def _steps_of(windows: Sequence[Patterns]) -> Span | None:
     """The steps of the windows in which something was seen."""
     spans = [one.steps for one in windows if one.steps is not None]
     return (min(one[0] for one in spans), max(one[1] for one in spans)) if spans else None
@@ -273,7 +275,7 @@ def _link(job: Observed, ranks: tuple[int, ...], window: Patterns, end: SlowEnd)
     mu = [float(window.mu[end.function, row]) for row in end.rows]
     return SlowLink(
         BehaviourPatterns.name, "network", detail, ranks, kernels=(function.name,),
-        steps=steps_of(job, [window]), time_ns=window.time_ns, slowdown=end.times,
+        steps=window.steps, time_ns=window.time_ns, slowdown=end.times,
         lost_fraction=end.loss, score=score(LINK_SIGMAS), where=where,
         devices=_devices(job, ranks, function, end),
         values={"mu": mu, "median_mu": float(np.nanmedian(window.mu[end.function]))},

@@ -148,7 +148,7 @@ def _missing(graph: WaitGraph, roots: frozenset[int]) -> Stuck:
 
 
 def _departed(graph: WaitGraph, departures: list[Departure]) -> Stuck:
-    """Ranks whose calls left the order that ranks with the same program kept."""
+    """Ranks whose calls deviate from the order that ranks with the same program kept."""
     ranks = frozenset(one.rank for one in departures)
     where = graph.blocked_by(ranks) or tuple(one for one in graph.blocked if one.waiting & ranks)
     first, waiting = where[0], graph.waiting - ranks

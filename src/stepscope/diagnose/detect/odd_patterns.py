@@ -66,7 +66,7 @@ class Odd:
 
 
 def odd_functions(patterns: Patterns, groups: Sequence[Ints], windows: int = 1) -> list[Odd]:
-    """All own work that single ranks spend more time in.
+    """All functions of own work in which single ranks spend more time.
 
     Args:
         groups: rows of ranks with the same role.
@@ -106,7 +106,7 @@ def _among(patterns: Patterns, work: Ints, rows: Ints, windows: int) -> list[Odd
 
 
 def _of_callers(patterns: Patterns, work: Ints, rows: Ints) -> Floats:
-    """By `[function, rank]`, the excess of all that the same line of the user's code calls.
+    """The excess of everything that the same line of the user's code calls, `[function, rank]`.
 
     A profiler may see `open` on one rank where it sees what `open` calls on another.
     """
@@ -129,7 +129,7 @@ def medians_of_others(values: Floats) -> Floats:
 
 
 def _sampled(values: Floats) -> Floats:
-    """So many ranks, evenly spread: their median is exact to a hundredth of the scatter."""
+    """A sample of ranks, evenly spread: their median is exact to a hundredth of the scatter."""
     return values[:, :: max(values.shape[1] // MANY, 1)]
 
 
@@ -159,7 +159,7 @@ def does_more(patterns: Patterns, function: int, row: int, group: Ints) -> bool:
 
 
 def named(function: Function) -> str:
-    """A function as sentences have it, with its thread and where the user's code calls it."""
+    """A function as text: with its thread, and where the user's code calls it."""
     text = function.frame
     if function.thread:
         text += f" in thread {function.thread}"

@@ -146,7 +146,7 @@ def _share(samples: Samples, wanted: Callable[[str], bool], chosen: Mask) -> flo
 
 
 def _by_processes(job: Observed, found: Recurrent) -> Iterator[Named]:
-    """Processes outside the job that are there in the slow steps, and not halfway between."""
+    """Processes outside the job that run during the slow steps and not halfway between them."""
     rows = np.array(found.rows or range(len(job.line.ranks)))
     inside = _samples(job, "stranger_cpu_util", rows, found, 0)
     cores = inside - _samples(job, "stranger_cpu_util", rows, found, 1)
@@ -165,7 +165,8 @@ def _by_processes(job: Observed, found: Recurrent) -> Iterator[Named]:
 
 
 def _samples(job: Observed, metric: str, rows: Ints, found: Recurrent, halfway: int) -> float:
-    """The mean of a counter over the events, or halfway between them; not looked at counts 0."""
+    """The mean of a counter over the events, or halfway between them; times without a sample count
+    as 0."""
     means = [job.hardware(metric, first, stop)[rows] for first, stop in _spans(found, halfway)]
     return float(np.mean([np.nan_to_num(one).mean() for one in means]))
 

@@ -1,4 +1,4 @@
-"""Hosts that a quota of processor time stops for a part of the job, while steps take longer.
+"""Hosts whose quota of processor time stops them in a part of the job, while steps take longer.
 
 Fault: the control group of a host's ranks may use less processor time than they need. Which of its
 ranks is late changes from step to step, and in pipelines it hides in waiting for messages, so no

@@ -42,7 +42,7 @@ RATIO, RATIO_OF_TWO = 1.5, 2.0
 """A group that takes 1.5 times as long as its equals is slow, twice as long as its only equal. As
 in `slow_group`."""
 MOST_STEPS, LEAST_STEPS = 0.8, 10
-"""In so many of the steps, of ten at least. As in `slow_group`."""
+"""In this part of the steps, of ten at least. As in `slow_group`."""
 _SENDS = re.compile("send|recv|receive|p2p", re.IGNORECASE)
 
 
@@ -131,7 +131,7 @@ def _of_kind(
 
 
 def _change(job: Observed, exchanges: Sequence[_Exchange]) -> _Change | None:
-    """From when on, or between which steps, all data of a step takes longer."""
+    """Since when, or between which steps, the exchange of data takes longer."""
     skip = job.line.warm_up
     total = _longest(exchanges)
     if total is None:
@@ -144,7 +144,7 @@ def _change(job: Observed, exchanges: Sequence[_Exchange]) -> _Change | None:
 
 
 def _longest(exchanges: Sequence[_Exchange]) -> Floats | None:
-    """Per step the longest of each kind, over all kinds of groups."""
+    """The sum over all kinds of groups of the longest exchange of each kind, per step."""
     kinds: dict[str, Floats] = {}
     for one in exchanges:
         kinds[one.kind] = np.maximum(kinds.get(one.kind, one.took_ns), one.took_ns)
@@ -205,7 +205,7 @@ def _slower(job: Observed, one: _Exchange, others: Sequence[_Exchange]) -> SlowL
 
 
 def _everything_rises(job: Observed, change: _Change, ratio: float) -> bool:
-    """Whether no phase of work takes as long as ever: a busy machine slows down all of them.
+    """Whether every phase of work takes longer than before: a busy machine slows down all of them.
 
     Of each phase the fastest rank counts. Passes may contain the communication itself.
     """

@@ -84,7 +84,7 @@ def jitter(series: Floats, steps: Ints, warming: int = 0) -> Spikes:
 
 
 def long_steps(series: Floats) -> Ints:
-    """Columns beyond median + 6 MAD."""
+    """Columns with a step time beyond median + 6 MAD."""
     baseline = stats.median(series)
     spread = max(stats.sigma(series), stats.NOISE_FLOOR * baseline)
     limit = max(baseline + SPIKE_MADS * spread, SPIKE_RATIO * baseline)

@@ -61,8 +61,8 @@ NORMAL_BEFORE = 0.5
 """A rank became slow if it was above its peers by less than this part of it before. Our
 simulator."""
 SUSPECTS = 4
-"""One in so many peers may be slow itself, and is not used to measure what the innocent differ by.
-Our simulator."""
+"""One in this many peers may be slow itself, and is not used to measure how much healthy ranks
+differ. Our simulator."""
 ABOVE_PEERS = 3.0
 """Times what the innocent differ by. Of 3,960 synthetic healthy jobs
 (docs/methods/straggler-brief.md), 1.5 as in L2 blames a rank in 3.0 %, 3 in 1.0 %; a rank twice as
@@ -249,7 +249,8 @@ def _persists(since: Floats) -> float:
 
 
 def _above_peers(tests: int) -> float:
-    """The multiple of the spread that the farthest of so many healthy ranks hardly reaches."""
+    """The multiple of the spread that the farthest of this many healthy ranks hardly ever
+    reaches."""
     normal = NormalDist()
     one_in_suspects = normal.inv_cdf(1 - 0.5 / SUSPECTS)
     return max(ABOVE_PEERS, normal.inv_cdf(1 - PEER_ALARMS / max(tests, 1)) / one_in_suspects)

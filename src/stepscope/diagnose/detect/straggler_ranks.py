@@ -114,7 +114,8 @@ def is_brief(job: Observed) -> bool:
 
 
 def _culprit(job: Observed, found: list[Straggler]) -> Suspect:
-    """Merges a rank's stragglers: the costliest gives range and certainty, the excess the phase."""
+    """Merges what was found about a rank: the costliest phase gives range and certainty, the excess
+    gives the phase."""
     excesses = {one.phase: job.excess_of(one.phase, one.row) for one in found}
     main = max(found, key=lambda one: _sum(excesses[one.phase][one.first : one.stop]))
     first = main.first

@@ -104,7 +104,8 @@ class GpuErrors:
 
 
 def _clock(speed: float, held_down: float) -> Evidence:
-    """`held_down`: share of the time in which heat or power held the clock down; NaN unknown."""
+    """Evidence about the clock. `held_down`: share of the time in which heat or power limited the
+    clock; NaN if unknown."""
     detail = f"its device runs at {percent(speed)} of its peers' clock"
     if held_down > 0:
         detail += f", held down by heat or the power supply {percent(held_down)} of the time"

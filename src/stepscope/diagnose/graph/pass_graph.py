@@ -66,7 +66,7 @@ class PassGraph:
         return longest
 
     def slacks(self, duration_ns: Ints | None = None, lead_ns: Ints | None = None) -> Slacks:
-        """With other durations, or other leads, it is what would have happened."""
+        """Earliest starts and slacks; with other durations or leads, those of a what-if."""
         return slacks(
             self.topology,
             self.duration_ns if duration_ns is None else duration_ns,

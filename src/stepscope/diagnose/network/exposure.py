@@ -64,7 +64,8 @@ class Connections:
 
     @cached_property
     def _keys(self) -> tuple[Ints, Ints]:
-        """By adapter and spine; the last of an adapter's cells is for paths without a spine."""
+        """Table cells by adapter and spine; the last cell of an adapter is for paths without a
+        spine."""
         width = self.fabric.spines + 1
         spine = np.where(self.spine < 0, self.fabric.spines, self.spine)
         return self.source * width + spine, self.target * width + spine

@@ -82,7 +82,7 @@ class Mixtures:
         return self._per_rank(np.exp(self.log_p50))
 
     def cdfs(self, logs: Floats) -> Floats:
-        """`[point, rank]`: the share of the executions that took no longer."""
+        """`[point, rank]`: the share of the executions that took no longer than the point."""
         phi = np.interp((logs[:, None] - self.log_p50) / self.sigma, _Z, _PHI)
         summed: Floats = np.add.reduceat(phi * self.weight, self.begins[:-1], axis=1)
         return summed

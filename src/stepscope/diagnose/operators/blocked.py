@@ -1,4 +1,5 @@
-"""Blocked operators in flight recorder dumps: who waits in them, and which ranks block them."""
+"""Blocked operators in flight recorder dumps: which ranks wait in them, and which ranks block
+them."""
 
 from __future__ import annotations
 
@@ -170,7 +171,8 @@ def _pairs(recording: Recording) -> Iterator[Blocked]:
 
 
 def _is_stranger(recording: Recording, rank: int, peer: int, row: int) -> bool:
-    """Whether a rank that knows its peers by now waits for another one.
+    """Whether a rank waits for one that it never exchanged data with, although it has exchanged
+    data with others.
 
     In the first step every peer is new. A collective between its messages, or many of them, tell
     that a rank is beyond that.

@@ -73,7 +73,7 @@ class WaitGraph:
         return find_departures(self.recording, suspects & self.recording.recorded)
 
     def strangers(self) -> tuple[Blocked, ...]:
-        """Sends and receives whose peer the rank never exchanged a message with before."""
+        """Sends and receives to a peer with which the rank never exchanged a message before."""
         return tuple(one for one in self.blocked if one.stranger)
 
     def stalled(self) -> tuple[Blocked, ...]:

@@ -1,4 +1,5 @@
-"""Which verdicts the recurring slow steps of a job belong to; the others stand beside verdicts."""
+"""Assigns recurring slow steps to the verdicts that they belong to; the others stand beside
+verdicts."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class Function:
 
     @property
     def in_users_code(self) -> str:
-        """The function of the user that a person would look at, as call stacks have it.
+        """The user's function that a person would look at, as call stacks name it.
 
         A function in C (reads a file, sorts) has no line, so its caller is what to look at.
         """
@@ -75,7 +75,7 @@ class Function:
 
     @property
     def frame(self) -> str:
-        """As call stacks have it: `recv_into (socket.py:707)`."""
+        """The frame as call stacks name it: `recv_into (socket.py:707)`."""
         return f"{self.name} ({self.location})" if self.location else self.name
 
     @property

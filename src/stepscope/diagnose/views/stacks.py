@@ -207,7 +207,7 @@ class Samples:
         return holds
 
     def _inside(self, weight: Floats) -> Floats:
-        """The total weight of the stacks in which each function occurs."""
+        """The total weight of the stacks that contain each function."""
         return stats.sums(self.pair_function, weight[self.pair_stack], len(self.functions))
 
     @property

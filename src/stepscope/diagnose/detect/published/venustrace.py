@@ -130,7 +130,8 @@ def critical_and_slow(graph: PassGraph) -> Iterator[SlowNode]:
 
 
 def expected_ns(lasted: Floats) -> Floats:
-    """T_expect before each iteration, `[node, iteration]`: lines 3 to 10. Infinite: none yet."""
+    """T_expect before each iteration, `[node, iteration]`: lines 3 to 10. Infinite if there is none
+    yet."""
     expected = np.full(lasted.shape, np.inf)
     if lasted.shape[1] <= FIRST:
         return expected
