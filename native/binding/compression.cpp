@@ -77,7 +77,7 @@ PyObject* histograms_new(PyTypeObject* type, PyObject* arguments, PyObject*) {
     });
 }
 
-PyObject* told(const Histograms::Refused& refused) {
+PyObject* refused_counts(const Histograms::Refused& refused) {
     return checked(Py_BuildValue("nn", static_cast<Py_ssize_t>(refused.impossible),
                                  static_cast<Py_ssize_t>(refused.no_room)));
 }
@@ -88,8 +88,8 @@ PyObject* histograms_add(PyObject* self, PyObject* arguments) {
         if (!PyArg_ParseTuple(arguments, "OO", &groups, &durations)) throw Failed{};
         const Numbers<std::uint32_t> group(groups);
         const Numbers<std::int64_t> duration(durations);
-        return told(core_of<Histograms>(self).add(group.data, duration.data,
-                                                  same(group.size, duration.size)));
+        return refused_counts(core_of<Histograms>(self).add(group.data, duration.data,
+                                                            same(group.size, duration.size)));
     });
 }
 

@@ -105,7 +105,7 @@ def diagnose(window: Window, settings: Settings = DEFAULT) -> Diagnosis:
     verdicts = with_opinions(job, verdicts, [*found.blamed, *found.let_go])
     verdicts, recurring = with_periods(verdicts, periods(job) if settings.slowdowns else ())
     state = _state(found)
-    planned = planned_steps(job) - _struck(job, found.blamed)
+    planned = planned_steps(job) - _slowed_by_culprits(job, found.blamed)
     known = ledger(series, job.line.warm_up, verdicts, planned)
     unaccounted = ""
     if state == "healthy":
@@ -398,7 +398,7 @@ def _unexplained(job: Observed, known: Ledger | None) -> str:
     return said
 
 
-def _struck(job: Observed, blamed: Sequence[Finding]) -> frozenset[int]:
+def _slowed_by_culprits(job: Observed, blamed: Sequence[Finding]) -> frozenset[int]:
     """Steps that were long because of a rank with a verdict, and the ones after them, which no
     schedule of the job excuses."""
     at = {column + more for one in blamed if isinstance(one, Slowdown) and one.spikes

@@ -48,26 +48,26 @@ def with_opinions(
     Args:
         found: what methods found, with a verdict or without.
     """
-    looks = _Looks(job)
+    measures = _Measures(job)
     accused = [frozenset(one.ranks) for one in verdicts]
-    return tuple(_with(looks, one, found, frozenset().union(*accused[:at], *accused[at + 1 :]))
+    return tuple(_with(measures, one, found, frozenset().union(*accused[:at], *accused[at + 1 :]))
                  for at, one in enumerate(verdicts))  # fmt: skip
 
 
 def _with(
-    looks: _Looks, verdict: Verdict, found: Sequence[Finding], others: frozenset[int]
+    measures: _Measures, verdict: Verdict, found: Sequence[Finding], others: frozenset[int]
 ) -> Verdict:
-    known = _together([*_measured(looks, verdict), *_by_methods(verdict, found)])
+    known = _together([*_measured(measures, verdict), *_by_methods(verdict, found)])
     known = [_without(one, verdict, others) for one in known]
     if len(known) < 2:
         return verdict
-    line = _line(Beside(looks.job, verdict, found, others), known)
+    line = _line(Beside(measures.job, verdict, found, others), known)
     return replace(verdict, opinions=tuple(known), agreement=line)
 
 
 @dataclass(frozen=True)
-class _Looks:
-    """The measurements of a job that need no method."""
+class _Measures:
+    """The measures of a job that need no method."""
 
     job: Observed
 
@@ -117,16 +117,16 @@ def _largest(values: Floats, least: float) -> Ints:
     return np.flatnonzero(values >= max(MOSTLY * float(values.max(initial=0.0)), least))
 
 
-def _measured(looks: _Looks, verdict: Verdict) -> Iterator[Opinion]:
+def _measured(measures: _Measures, verdict: Verdict) -> Iterator[Opinion]:
     """Opinions by own time, arrival and rhythm; only where ranks are slow."""
-    if verdict.kind != "slowdown" or not verdict.ranks or not len(looks.job.line.steps):
+    if verdict.kind != "slowdown" or not verdict.ranks or not len(measures.job.line.steps):
         return
-    inside = looks.columns(verdict)
-    ways = ((ARRIVAL, looks.arrival(inside)), (OWN_TIME, looks.own_time(inside)),
-            (RHYTHM, looks.rhythm))  # fmt: skip
+    inside = measures.columns(verdict)
+    ways = ((ARRIVAL, measures.arrival(inside)), (OWN_TIME, measures.own_time(inside)),
+            (RHYTHM, measures.rhythm))  # fmt: skip
     for by, rows in ways:
         if rows is not None:
-            yield Opinion(by, tuple(int(rank) for rank in looks.job.line.ranks[rows]))
+            yield Opinion(by, tuple(int(rank) for rank in measures.job.line.ranks[rows]))
 
 
 def _by_methods(verdict: Verdict, found: Sequence[Finding]) -> Iterator[Opinion]:

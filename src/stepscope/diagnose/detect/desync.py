@@ -107,9 +107,9 @@ def _explained(graph: WaitGraph) -> Stuck | None:
     departures = graph.departures()
     if departures:
         return _departed(graph, departures)
-    strangers = graph.strangers()
-    if strangers:
-        return _wrong_peer(graph, strangers)
+    new_peers = graph.new_peers()
+    if new_peers:
+        return _wrong_peer(graph, new_peers)
     with_dump = graph.singled_out & graph.recording.recorded
     if with_dump:
         return _missing(graph, with_dump)
@@ -162,10 +162,10 @@ def _departed(graph: WaitGraph, departures: list[Departure]) -> Stuck:
     )
 
 
-def _wrong_peer(graph: WaitGraph, strangers: tuple[Blocked, ...]) -> Stuck:
+def _wrong_peer(graph: WaitGraph, new_peers: tuple[Blocked, ...]) -> Stuck:
     """A send or receive with a rank that was no partner of this one before."""
-    ranks = frozenset().union(*(one.waiting for one in strangers))
-    first = strangers[0]
+    ranks = frozenset().union(*(one.waiting for one in new_peers))
+    first = new_peers[0]
     why = (f"{_ranks(ranks)} waits in {first.where}, with which it never exchanged a message "
            "before")  # fmt: skip
     return _finding(graph, first, ranks, "code", CONFIDENT, why, whole=True)

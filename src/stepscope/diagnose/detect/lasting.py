@@ -93,7 +93,7 @@ def lasting(own: Floats, groups: Sequence[Ints], period_ns: float) -> Lasting | 
     if known.size < 2:
         return None
     independent, at = _independent(groups, known, len(own))
-    return _Looked(own, groups, above, known, independent, at, period_ns).better()
+    return _PhaseEvidence(own, groups, above, known, independent, at, period_ns).better()
 
 
 def _independent(groups: Sequence[Ints], known: Ints, size: int) -> tuple[Ints, Ints]:
@@ -109,7 +109,7 @@ def _independent(groups: Sequence[Ints], known: Ints, size: int) -> tuple[Ints, 
 
 
 @dataclass(frozen=True)
-class _Looked:
+class _PhaseEvidence:
     """All that is computed about one phase."""
 
     own: Floats

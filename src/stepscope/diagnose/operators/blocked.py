@@ -49,7 +49,7 @@ class Blocked:
     since_ns: int
     peer: int = -1
     """The other rank of a send or receive."""
-    stranger: bool = False
+    new_peer: bool = False
     """The rank has exchanged messages with others, and never with this peer."""
 
     @property
@@ -166,11 +166,11 @@ def _pairs(recording: Recording) -> Iterator[Blocked]:
             without_dump=none_known if known else other_end,
             unknown=none_known if conclusive else other_end,
             since_ns=int(recording.comm.ints("enqueue_ns")[row]), peer=peer,
-            stranger=not came and _is_stranger(recording, rank, peer, row),
+            new_peer=not came and _is_new_peer(recording, rank, peer, row),
         )  # fmt: skip
 
 
-def _is_stranger(recording: Recording, rank: int, peer: int, row: int) -> bool:
+def _is_new_peer(recording: Recording, rank: int, peer: int, row: int) -> bool:
     """Whether a rank waits for one that it never exchanged data with, although it has exchanged
     data with others.
 

@@ -293,9 +293,9 @@ class HostState:
             return Relay(tuple(plugins), bytes(payload), connection)
         if (counters := decode_counters(payload)) is not None:
             return SampleCounters(connection, *counters)
-        return self._told(connection, payload)
+        return self._about_processes(connection, payload)
 
-    def _told(self, connection: int, payload: memoryview) -> Instruction:
+    def _about_processes(self, connection: int, payload: memoryview) -> Instruction:
         """Decodes what a launcher or a rank says about processes."""
         if (parent := decode_parent(payload)) is not None:
             return Parent(connection, *parent)
