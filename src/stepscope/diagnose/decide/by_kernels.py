@@ -122,7 +122,10 @@ def _of_rank(job: Observed, known: Recorded, one: Slower) -> Slowdown:
     first, stop = _columns(job, known, one)
     lost_fraction = min(excess_ns / float(known.length_ns[windows].sum()), 1.0)
     least = LEAST_COST if windows.size >= LEAST_WINDOWS else LEAST_COST_ONCE
-    extent, clock = _extent(known, group, one.row, windows), gpu.relative(job, one.row, first, stop)
+    extent, clock = (
+        _extent(known, group, one.row, windows),
+        gpu.relative_clock(job, one.row, first, stop),
+    )
     values: dict[str, Value] = {
         "windows": one.stop - one.first, "effect": one.effect, "z": one.z, "z_needed": one.needed,
         "excess_ns": excess_ns, "lost_fraction": lost_fraction, "least_fraction": least,

@@ -22,7 +22,6 @@ from stepscope.diagnose.detect.odd_patterns import (
     does_more,
     named,
     odd_functions,
-    relative,
 )
 from stepscope.diagnose.detect.pattern_waste import windows_now
 from stepscope.diagnose.detect.slow_ring import SlowEnd, slow_ends
@@ -37,6 +36,7 @@ from stepscope.diagnose.finding import (
 )
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.numeric.peers import relative
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import score
 from stepscope.diagnose.views.patterns import Function, Patterns

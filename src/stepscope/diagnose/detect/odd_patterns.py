@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.numeric.peers import relative
 from stepscope.diagnose.views.patterns import LEAST_BETA, Function, Patterns
 from stepscope.window import Floats, Ints
 
@@ -139,14 +140,6 @@ def _noise(logs: Floats, usual: Floats) -> tuple[Floats, int]:
     shown = logs[stats.row_medians(usual) >= COUNTS]
     pooled = stats.MAD_TO_SIGMA * stats.median(np.abs(shown).ravel())
     return np.maximum(each, max(pooled, NOISE)), max(shown.size, logs.shape[1])
-
-
-def relative(values: Floats, row: int, group: Ints) -> float | None:
-    """A rank's value over the median of its peers; None where unknown."""
-    usual = stats.median(values[group[group != row]])
-    if not np.isfinite(values[row]) or usual <= 0:
-        return None
-    return float(values[row]) / usual
 
 
 def does_more(patterns: Patterns, function: int, row: int, group: Ints) -> bool:

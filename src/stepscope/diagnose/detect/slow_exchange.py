@@ -126,7 +126,7 @@ def _of_kind(
         at = job.line.rows(np.array(ranks, np.int64))
         if (at < 0).any() or not np.isfinite(took[:, at]).any():
             continue
-        least = [_least(one[at]) for one in took]
+        least = [np.fmin.reduce(one[at], axis=0) for one in took]
         yield _Exchange(group, kind, np.nansum(least, axis=0))
 
 
@@ -212,18 +212,14 @@ def _everything_rises(job: Observed, change: _Change, ratio: float) -> bool:
     rows = phase_rows(job.window, job.line)
     assert rows is not None
     names = [name for name in rows.names.values if not communicates(name) and not loads(name)]
-    work = [_least(one) for one in rows.grids(rows.duration.astype(np.float64), names)]
+    work = [
+        np.fmin.reduce(one, axis=0) for one in rows.grids(rows.duration.astype(np.float64), names)
+    ]
     whole = stats.median(change.columns(job)[0])
     notable = [one for one in work if stats.median(one) >= NOTABLE * whole]
     return bool(notable) and all(
         change.ratio(job, one) - 1 > UNCHANGED * (ratio - 1) for one in notable
     )
-
-
-def _least(values: Floats) -> Floats:
-    """The least known value of each column."""
-    least: Floats = np.sort(values, axis=0)[0]
-    return least
 
 
 def _finding(

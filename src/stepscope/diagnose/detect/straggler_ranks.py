@@ -117,16 +117,12 @@ def _culprit(job: Observed, found: list[Straggler]) -> Suspect:
     """Merges what was found about a rank: the costliest phase gives range and certainty, the excess
     gives the phase."""
     excesses = {one.phase: job.excess_of(one.phase, one.row) for one in found}
-    main = max(found, key=lambda one: _sum(excesses[one.phase][one.first : one.stop]))
+    main = max(found, key=lambda one: float(np.nansum(excesses[one.phase][one.first : one.stop])))
     first = main.first
     if not is_brief(job):
         first = _onset(excesses[main.phase], main, job.line.warm_up)
     suspect = suspect_of(job, main.row, (first, main.stop), main.phase, tuple(excesses))
     return replace(suspect, effect=main.effect, z=main.z, needed=main.needed)
-
-
-def _sum(values: Floats) -> float:
-    return float(np.nansum(values))
 
 
 def _onset(series: Floats, one: Straggler, warm_up: int) -> int:
