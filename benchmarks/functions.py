@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.triggers import launch, outputs, processors
+from benchmarks.triggers import Case, launch, outputs, processors
 from stepscope.diagnose.thresholds import LEAST_SCORE
 from stepscope.store.reader import JobReader
 
@@ -43,21 +43,6 @@ NAMES = {
     "metrics": ("confusion_matrix",),
 }
 """Functions that are right to name: the slow one, what it calls, or the user's line that waits."""
-
-
-@dataclass(frozen=True)
-class Case:
-    """A job: healthy, or slow on a rank (-1: on all)."""
-
-    name: str
-    kind: str
-    rank: int = -1
-    since: int = 0
-
-    def words(self) -> list[str]:
-        rank = [] if self.rank < 0 else ["--rank", str(self.rank)]
-        steps = STEPS if self.kind != "none" else HEALTHY_STEPS
-        return ["--kind", self.kind, "--since", str(self.since), "--steps", str(steps), *rank]
 
 
 @dataclass(frozen=True)
@@ -82,9 +67,11 @@ def cases(each: int, healthy: int) -> Iterator[Case]:
             since = SINCE * (number % 2)
             alone = kind == "metrics" or number % 4 >= 2
             rank = number % RANKS if alone else -1
-            yield Case(f"{kind}-{number:02}", kind, rank, since)
+            options = "--since", str(since), "--steps", str(STEPS)
+            yield Case(f"{kind}-{number:02}", kind, rank, options)
     for number in range(healthy):
-        yield Case(f"healthy-{number:02}", "none")
+        options = "--since", "0", "--steps", str(HEALTHY_STEPS)
+        yield Case(f"healthy-{number:02}", "none", -1, options)
 
 
 def main() -> None:

@@ -36,6 +36,7 @@ SCRIPT = Path(__file__).with_name("triggers_train.py")
 LAUNCHER = Path(__file__).parents[1] / "tests" / "real" / "launch.py"
 HOSTS = ("host-0", "host-1")
 KINDS = ("function", "file", "lock")
+STEPS = 620
 LONGEST_SECONDS = 300.0
 
 
@@ -45,22 +46,13 @@ class Case:
 
     name: str
     kind: str
-    rank: int = -1
-    seed: int = 0
-    steps: int = 620
+    rank: int
+    options: tuple[str, ...]
+    """Further options of the training script."""
 
     def words(self) -> list[str]:
         rank = [] if self.rank < 0 else ["--rank", str(self.rank)]
-        slow_from = 320 + 10 * (self.seed % 5)
-        return [
-            "--kind",
-            self.kind,
-            "--slow-from",
-            str(slow_from),
-            "--steps",
-            str(self.steps),
-            *rank,
-        ]
+        return ["--kind", self.kind, *self.options, *rank]
 
 
 @dataclass(frozen=True)
@@ -86,9 +78,13 @@ class Result:
 def cases(slow: int, healthy: int, ranks: int) -> Iterator[Case]:
     for number in range(slow):
         rank = -1 if number % 2 == 0 else number // 2 % ranks
-        yield Case(f"slow-{number:02}", KINDS[number % len(KINDS)], rank, number)
+        yield Case(f"slow-{number:02}", KINDS[number % len(KINDS)], rank, _steps(number))
     for number in range(healthy):
-        yield Case(f"healthy-{number:02}", "none", seed=number)
+        yield Case(f"healthy-{number:02}", "none", -1, _steps(number))
+
+
+def _steps(seed: int) -> tuple[str, ...]:
+    return "--slow-from", str(320 + 10 * (seed % 5)), "--steps", str(STEPS)
 
 
 def main() -> None:

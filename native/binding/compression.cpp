@@ -77,7 +77,7 @@ PyObject* histograms_new(PyTypeObject* type, PyObject* arguments, PyObject*) {
     });
 }
 
-PyObject* told(const Histograms::Refused& refused) {
+PyObject* refused_counts(const Histograms::Refused& refused) {
     return checked(Py_BuildValue("nn", static_cast<Py_ssize_t>(refused.impossible),
                                  static_cast<Py_ssize_t>(refused.no_room)));
 }
@@ -88,20 +88,9 @@ PyObject* histograms_add(PyObject* self, PyObject* arguments) {
         if (!PyArg_ParseTuple(arguments, "OO", &groups, &durations)) throw Failed{};
         const Numbers<std::uint32_t> group(groups);
         const Numbers<std::int64_t> duration(durations);
-        return told(core_of<Histograms>(self).add(group.data, duration.data,
-                                                  same(group.size, duration.size)));
+        return refused_counts(core_of<Histograms>(self).add(group.data, duration.data,
+                                                            same(group.size, duration.size)));
     });
-}
-
-PyObject* histograms_put(PyObject* self, PyObject* bytes) {
-    return guarded([&] {
-        const Numbers<BinCount> bins(bytes);
-        return told(core_of<Histograms>(self).put(bins.data, bins.size));
-    });
-}
-
-PyObject* histograms_bins(PyObject* self, PyObject*) {
-    return guarded([&] { return bytes_of(core_of<Histograms>(self).bins()); });
 }
 
 PyObject* histograms_modes(PyObject* self, PyObject*) {
@@ -141,8 +130,6 @@ PyMethodDef KEYS_METHODS[] = {
 
 PyMethodDef HISTOGRAMS_METHODS[] = {
     {"add", histograms_add, METH_VARARGS, nullptr},
-    {"put", histograms_put, METH_O, nullptr},
-    {"bins", histograms_bins, METH_NOARGS, nullptr},
     {"modes", histograms_modes, METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };

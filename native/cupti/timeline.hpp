@@ -24,8 +24,6 @@ class Timeline {
     // Discards all pairs. `in_ns`: whether CUPTI's clock counts nanoseconds.
     void restart(bool in_ns);
     void add(Pair pair);
-    // The length of a tick in nanoseconds.
-    double tick_ns() const { return tick_ns_; }
 
     std::int64_t to_mono(std::int64_t theirs) const {
         const Pair& pair = before(theirs);

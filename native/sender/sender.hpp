@@ -65,7 +65,6 @@ class Sender {
     // In a forked child, and once stopped, nothing is recorded any more.
     bool is_silent() const noexcept { return silent_.load(std::memory_order_relaxed); }
     std::uint64_t dropped() const noexcept { return drops_.total(); }
-    std::size_t waiting() const noexcept { return queue_.size(); }
 
     Sender(const Sender&) = delete;
     Sender& operator=(const Sender&) = delete;

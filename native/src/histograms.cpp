@@ -10,7 +10,6 @@ namespace {
 
 // The limit for one object, so that no counter can overflow.
 constexpr std::uint64_t MOST_EVENTS = std::numeric_limits<std::uint32_t>::max();
-constexpr std::size_t BINS = OCTAVES * BINS_PER_OCTAVE;
 
 }  // namespace
 
@@ -35,25 +34,6 @@ Histograms::Refused Histograms::add(const std::uint32_t* groups, const std::int6
     }
     refused.no_room += events - taken;
     events_ += events - refused.no_room - refused.impossible;
-    return refused;
-}
-
-Histograms::Refused Histograms::put(const BinCount* bins, std::size_t count) {
-    Refused refused;
-    for (const BinCount* bin = bins; bin < bins + count; ++bin) {
-        if (bin->bin >= BINS) {
-            refused.impossible += bin->count;
-            continue;
-        }
-        std::uint32_t* const to =
-            bin->count <= MOST_EVENTS - events_ ? counter(bin->group, bin->bin) : nullptr;
-        if (to == nullptr) {
-            refused.no_room += bin->count;
-            continue;
-        }
-        *to += static_cast<std::uint32_t>(bin->count);
-        events_ += bin->count;
-    }
     return refused;
 }
 
@@ -98,15 +78,6 @@ void Histograms::each_bin(std::size_t group, Visit&& visit) const {
         for (std::uint32_t at = 0; at < BINS_PER_OCTAVE; ++at)
             if (block[at] != 0) visit(octave * BINS_PER_OCTAVE + at, block[at]);
     }
-}
-
-std::vector<BinCount> Histograms::bins() const {
-    std::vector<BinCount> found;
-    for (std::size_t group = 0; group < groups(); ++group)
-        each_bin(group, [&](std::uint32_t bin, std::uint32_t count) {
-            found.push_back({static_cast<std::uint32_t>(group), bin, count});
-        });
-    return found;
 }
 
 std::vector<Row> Histograms::modes() const {

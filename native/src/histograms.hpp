@@ -1,10 +1,10 @@
-// Log-binned histograms of many groups: what a host keeps of a window, and can merge.
+// Log-binned histograms of many groups: what a host keeps of a window.
 //
 //     group ──▶ places_: one per octave ──▶ blocks_: 128 counts, made when first needed
 //
-// Lossy: see log_bins.hpp. Adding in pieces, or merging several histograms, gives the same result
-// as adding all at once. Memory: 200 B per group, and 512 B per octave in which it has samples, up
-// to a limit; what does not fit is counted but not kept.
+// Lossy: see log_bins.hpp. Adding in pieces gives the same result as adding all at once.
+// Memory: 200 B per group, and 512 B per octave in which it has samples, up to a limit; what does
+// not fit is counted but not kept.
 #pragma once
 
 #include <array>
@@ -17,11 +17,6 @@
 
 namespace stepscope {
 
-struct BinCount {
-    std::uint32_t group, bin;
-    std::uint64_t count;
-};
-
 class Histograms {
  public:
     Histograms(std::size_t most_groups, std::size_t most_blocks);
@@ -31,10 +26,6 @@ class Histograms {
         std::size_t impossible = 0, no_room = 0;
     };
     Refused add(const std::uint32_t* groups, const std::int64_t* durations, std::size_t events);
-    Refused put(const BinCount* bins, std::size_t count);
-
-    // Every non-empty bin, ordered by group and duration.
-    std::vector<BinCount> bins() const;
     std::vector<Row> modes() const;
 
     std::size_t size_bytes() const;

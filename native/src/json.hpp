@@ -41,7 +41,6 @@ class Cursor {
 
     const char* at() const { return at_; }
     bool ended() const { return at_ == end_; }
-    void move_to(const char* at) { at_ = at; }
 
     // Skips white space; returns whether a byte follows.
     bool space() {

@@ -119,7 +119,7 @@ class Keys:
         """Every key in order: rank, kernel and stream, each int64."""
 
 class Histograms:
-    """Log-binned histograms of durations, by group; what is merged is as if added at once."""
+    """Log-binned histograms of durations, by group."""
 
     def __init__(self, most_groups: int, most_blocks: int) -> None:
         """A block is 512 B: one group's durations of one octave."""
@@ -128,10 +128,6 @@ class Histograms:
 
         Returns how many could not be true, and for how many there was no room.
         """
-    def put(self, bins: bytes, /) -> tuple[int, int]:
-        """Adds what `bins` of another gave; returns the same as `add`."""
-    def bins(self) -> bytes:
-        """All that is counted: group and bin, each uint32, and the count, uint64."""
     def modes(self) -> bytes:
         """A row per mode, in six int64: group, number in order, count, p50, p99, longest."""
     @property

@@ -11,7 +11,6 @@ import pytest
 from stepscope.diagnose.numeric.mixtures import (
     Grid,
     Mixtures,
-    distance_matrix,
     mean_distances,
     sorted_distances,
 )
@@ -37,6 +36,12 @@ def scattered(
     sigmas = sigma * np.exp(0.1 * random.normal(size=p50.shape))
     return mixtures(*([(500.0, m, s) for m, s in zip(*rank, strict=True)]
                       for rank in zip(p50, sigmas, strict=True)))  # fmt: skip
+
+
+def distance_matrix(some: Mixtures, grid: Grid) -> Floats:
+    """`[rank, rank]`: all pairwise distances, in ns."""
+    values = some.cdfs(grid.logs)
+    return np.stack([grid.weights @ np.abs(values - values[:, [at]]) for at in range(len(some))])
 
 
 def pairwise(some: Mixtures, grid: Grid) -> Floats:

@@ -48,8 +48,6 @@ def test_no_numbers_have_no_median() -> None:
 
 def test_f1_is_the_harmonic_mean_of_precision_and_recall() -> None:
     one = Confusion(hits=8, misses=2, false=4)
-    assert one.precision == pytest.approx(8 / 12)
-    assert one.recall == pytest.approx(0.8)
     assert one.f1 == pytest.approx(2 * (8 / 12) * 0.8 / (8 / 12 + 0.8))
 
 

@@ -179,17 +179,14 @@ def test_counts_are_whole_and_percentiles_true_within_the_bound(values: list[int
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 10**7)), max_size=200), st.randoms())
-def test_pieces_and_merged_histograms_are_as_all_at_once(
-    events: list[tuple[int, int]], random: Any
-) -> None:
+def test_pieces_are_as_all_at_once(events: list[tuple[int, int]], random: Any) -> None:
     groups = np.array([group for group, _ in events], np.uint32)
     durations = ints([duration for _, duration in events])
-    whole, pieces, other = Histograms(), Histograms(), Histograms()
+    whole, pieces = Histograms(), Histograms()
     whole.add(groups, durations)
     half = random.randint(0, len(events))
     pieces.add(groups[:half], durations[:half])
-    other.add(3 - groups[half:], durations[half:])  # numbered otherwise
-    assert pieces.merge(other, np.array([3, 2, 1, 0], np.uint32)) == Refused()
+    pieces.add(groups[half:], durations[half:])
     assert pieces.modes().tolist() == whole.modes().tolist()
 
 
@@ -230,10 +227,7 @@ def test_memory_has_an_end_and_what_does_not_fit_is_counted() -> None:
     groups = np.arange(5, dtype=np.uint32)
     assert histograms.add(groups, ints([1000] * 5)) == Refused(no_room=2)
     assert histograms.add(zeros(20), ints([1 << at for at in range(20)])) == Refused(no_room=18)
-    other = Histograms()
-    other.add(groups, ints([1000] * 5))
-    assert histograms.merge(other, groups) == Refused(no_room=2)
-    assert histograms.modes()["count"].sum() == 3 + 2 + 3
+    assert histograms.modes()["count"].sum() == 3 + 2
 
 
 def test_arguments_that_make_no_sense() -> None:
@@ -244,7 +238,7 @@ def test_arguments_that_make_no_sense() -> None:
     with pytest.raises(ValueError, match="differ in length"):
         Histograms().add(zeros(2), ints([1]))
     with pytest.raises(ValueError, match="half a number"):
-        compiled.Histograms(1, 1).put(b"123")
+        compiled.Histograms(1, 1).add(b"123", b"123")
     with pytest.raises(OverflowError):
         compiled.Keys(-1)
     with pytest.raises(TypeError):

@@ -20,7 +20,8 @@ from stepscope.processor.instructions import (
     Unwatch,
     Watch,
 )
-from stepscope.processor.state.host_state import HOLD_NS, HostState, with_devices
+from stepscope.processor.state.fragments import with_devices
+from stepscope.processor.state.host_state import HOLD_NS, HostState
 from stepscope.store.encode import arrow_table
 from stepscope.trace import Host, Job, ProcessGroup
 from stepscope.wire.frames import AtRisk, GroupInfo, PacketKind, pack

@@ -14,7 +14,11 @@ pytestmark = pytest.mark.real
 
 def test_a_function_that_begins_to_be_slow_is_profiled_on_all_ranks(tmp_path: Path) -> None:
     """Nothing opens before it is: neither at checkpoints nor at evaluations."""
-    found = run(Case("slower", "function", steps=530), ranks=4, keep=tmp_path)
+    found = run(
+        Case("slower", "function", -1, ("--slow-from", "320", "--steps", "530")),
+        ranks=4,
+        keep=tmp_path,
+    )
     assert (found.orders, found.windows, found.ranks, found.troubles) == (1, 1, 4, ())
     assert found.equal, "the same first and last step on all ranks"
     assert found.detected_s is not None and found.detected_s > 0

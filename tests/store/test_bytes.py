@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepscope.errors import FormatError
-from stepscope.store.assemble import assemble, assembled
+from stepscope.store.assemble import assembled
 from stepscope.store.buffer import Chunks, concat
 from stepscope.store.decode import decode
 from stepscope.store.encode import arrow_table, parquet_bytes
@@ -50,7 +50,7 @@ def test_every_table_survives_the_round_trip(table: str, data: st.DataObject) ->
     parts = [data.draw(rows_of(table, *part)) for part in ((0, 1), (1, 3), (4, 2))]
     files = [decode(table, parquet_bytes(arrow_table(table, rows))) for rows in parts]
 
-    read = assemble(table, files)
+    read = assembled(table, files, 0)
 
     columns = sorted(read.columns)
     assert columns == sorted({name for rows in parts for name in rows})
@@ -85,7 +85,8 @@ def test_columns_of_a_window_can_be_written_as_they_are() -> None:
         "start_ns": np.array([1, 2]),
         "duration_ns": np.array([3, 4]),
     }
-    read = assemble("kernels", [decode("kernels", parquet_bytes(arrow_table("kernels", rows)))])
+    piece = decode("kernels", parquet_bytes(arrow_table("kernels", rows)))
+    read = assembled("kernels", [piece], len(piece))
     assert values(read, "step") == [1, None]
     assert values(read, "kernel") == ["copy", None]
 
@@ -157,7 +158,7 @@ def test_damaged_files_are_refused_or_read_and_nothing_else(seed: int) -> None:
     dice, samples, refused = random.Random(seed), _samples(), 0
     for _ in range(400):
         try:
-            assemble("phases", [decode("phases", _damaged(dice.choice(samples), dice))])
+            assembled("phases", [decode("phases", _damaged(dice.choice(samples), dice))], 0)
         except FormatError as error:
             refused += 1
             assert "\n" not in str(error)

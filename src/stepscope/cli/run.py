@@ -6,7 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -48,6 +49,30 @@ On several hosts run the same line on each, with the same --store and --job: eac
 """
 
 
+Command = Annotated[
+    list[str], typer.Argument(metavar="-- COMMAND…", help="The command that starts training.")
+]
+Store = Annotated[
+    str,
+    typer.Option(
+        metavar="FOLDER_OR_URL", help="Where to create the job folder: a folder or s3://…."
+    ),
+]
+JobName = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME", help="The job's name [default: the script's, with job id or time]."
+    ),
+]
+Html = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Also write the final report as an HTML page.")
+]
+Socket = Annotated[
+    Path | None,
+    typer.Option(metavar="PATH", help="The processor's socket [default: one per user]."),
+]
+
+
 def register(app: typer.Typer) -> None:
     app.command(
         "run",
@@ -57,29 +82,11 @@ def register(app: typer.Typer) -> None:
 
 
 def run(
-    command: Annotated[
-        list[str], typer.Argument(metavar="-- COMMAND…", help="The command that starts training.")
-    ],
-    store: Annotated[
-        str,
-        typer.Option(
-            metavar="FOLDER_OR_URL", help="Where to create the job folder: a folder or s3://…."
-        ),
-    ] = "stepscope-runs",
-    job: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="The job's name [default: the script's, with job id or time]."
-        ),
-    ] = None,
-    html: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Also write the final report as an HTML page."),
-    ] = None,
-    socket: Annotated[
-        Path | None,
-        typer.Option(metavar="PATH", help="The processor's socket [default: one per user]."),
-    ] = None,
+    command: Command,
+    store: Store = "stepscope-runs",
+    job: JobName = None,
+    html: Html = None,
+    socket: Socket = None,
     stacks: Stacks = True,
     traces: Traces = True,
     kernels: Kernels = False,
@@ -99,10 +106,6 @@ def run(
     error only, so the command's output stays unchanged.
     """
     from stepscope.cli import launch
-    from stepscope.cli.live import Live
-    from stepscope.cli.notifications import Notifications
-    from stepscope.cli.prepare import prepare_for
-    from stepscope.cli.series import announcer_to
     from stepscope.cli.unrecorded import why_unrecorded
     from stepscope.processor.settings import Settings, default_socket
 
@@ -111,34 +114,58 @@ def run(
         read_tree(topology)  # a wrong file is reported before the job instead of after it
     if counters is not None:
         _warn_if_no_counters()
-    name = job or launch.job_name(command, os.environ)
-    root = launch.absolute_store(store)
     settings = Settings(
         sample_stacks=stacks, traces=traces, keep_kernels=kernels,
         keep_hours=keep_hours, keep_gb=keep_gb, remote_write=remote_write,
         counters_hz=counters, counters_seconds=counters_seconds,
         profile=profile is Profile.AUTO, profile_gb=profile_gb,
     )  # fmt: skip
-    processor = launch.HostProcessor(socket or default_socket(), settings.options())
-    announcer = announcer_to(remote_write)
+    started = _Job(
+        command, job or launch.job_name(command, os.environ), launch.absolute_store(store),
+        launch.HostProcessor(socket or default_socket(), settings.options()), libraries,
+    )  # fmt: skip
     hidden = why_unrecorded(command)
     if hidden is not None:
         exits.print_stderr(hidden)
-    prepare_for(command, os.environ)
-    processor.ensure()
-    env = launch.environment(os.environ, name, root, processor.path) | libraries
-    notifications = Notifications(processor.path, name)
-    live = Live(root, name, lambda: _ask_for_stacks(processor, name), announcer, notifications,
-                topology)  # fmt: skip
-    status = _monitor(command, env, live, processor, lambda: _note_deaths(processor, root, name))
-    notes = _try_flush(processor, name, finish=True)
-    _note_deaths(processor, root, name)
+    status = _observed(started, remote_write, topology, html)
+    return status if status >= 0 else 128 - status
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What is started: the command, the job's name, its store, and the host's processor."""
+
+    command: list[str]
+    name: str
+    root: str
+    processor: HostProcessor
+    libraries: Mapping[str, str]
+    """Environment variables that load our native libraries."""
+
+
+def _observed(job: _Job, remote_write: str | None, topology: Path | None, html: Path | None) -> int:
+    """Runs the command, reports what makes it slow, and returns its exit status."""
+    from stepscope.cli import launch
+    from stepscope.cli.live import Live
+    from stepscope.cli.notifications import Notifications
+    from stepscope.cli.prepare import prepare_for
+    from stepscope.cli.series import announcer_to
+
+    announcer = announcer_to(remote_write)
+    prepare_for(job.command, os.environ)
+    job.processor.ensure()
+    live = Live(job.root, job.name, lambda: _ask_for_stacks(job.processor, job.name), announcer,
+                Notifications(job.processor.path, job.name), topology)  # fmt: skip
+    env = launch.environment(os.environ, job.name, job.root, job.processor.path)
+    status = _monitor(job, {**env, **job.libraries}, live)
+    notes = _try_flush(job.processor, job.name, finish=True)
+    _note_deaths(job)
     live.report(html)
     for note in notes:
         exits.print_stderr(note)
     if announcer is not None:
         announcer.close()
-    return status if status >= 0 else 128 - status
+    return status
 
 
 def _warn_if_no_counters() -> None:
@@ -150,30 +177,27 @@ def _warn_if_no_counters() -> None:
         exits.print_stderr(f"counters will probably not be sampled: {trouble}")
 
 
-def _monitor(
-    command: list[str], env: dict[str, str], live: Live, processor: HostProcessor,
-    note_deaths: Callable[[], None],
-) -> int:  # fmt: skip
+def _monitor(job: _Job, env: dict[str, str], live: Live) -> int:
     """Monitors the command until it exits; returns its exit status."""
-    process = _start(command, env, live.output)
+    process = _start(job.command, env, live.output)
     _forward_signals(process)
     try:
         while not live.wait(process):
-            processor.keep()
-            note_deaths()
+            job.processor.keep()
+            _note_deaths(job)
     finally:
         live.stop()
-    processor.exited(process.pid, process.returncode)
+    job.processor.exited(process.pid, process.returncode)
     return process.returncode
 
 
-def _note_deaths(processor: HostProcessor, root: str, job: str) -> None:
+def _note_deaths(job: _Job) -> None:
     """Says, and writes down in the job folder, which processor died and when."""
     from stepscope.cli import deaths
 
-    for death in processor.deaths():
+    for death in job.processor.deaths():
         exits.print_stderr(f"{death}: what ranks did in the seconds before may be missing")
-        deaths.note(death, root, job)
+        deaths.note(death, job.root, job.name)
 
 
 def _try_flush(processor: HostProcessor, job: str, *, finish: bool = False) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stepscope.cli import exits
+from stepscope.cli.output import check_writable
 from stepscope.cli.packed import PackedFile
 from stepscope.errors import SourceError, UsageError
 
@@ -86,7 +87,7 @@ def trace(
 
     requested = parse_spans(ranks, "--ranks", "numbers and ranges, such as 0,8-15")
     span = _one_span(steps)
-    _check(out or Path(_ENDING))
+    check_writable(out or Path(_ENDING))
     window, problems = open_window(source)
     for problem in problems:
         logger.warning("%s", " ".join(problem.split()))
@@ -175,17 +176,8 @@ def _default_name(window: Window) -> Path:
     from stepscope.store.layout import safe_name
 
     path = Path(safe_name(window.job.job_id) + _ENDING)
-    _check(path)
+    check_writable(path)
     return path
-
-
-def _check(path: Path) -> None:
-    """Fails before minutes of reading instead of after them."""
-    if path.is_dir():
-        raise UsageError(f"cannot write {path}: it is a folder; name a file in it")
-    if not os.access(path.parent, os.W_OK):
-        why = "permission denied" if path.parent.is_dir() else "no such folder"
-        raise UsageError(f"cannot write {path}: {path.parent}: {why}")
 
 
 def _write(scene: Scene, path: Path) -> None:

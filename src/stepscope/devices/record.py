@@ -109,7 +109,7 @@ def _blame(data: Mapping[str, Any], ids: Mapping[str, str]) -> Blame:
         raise ValueError("no candidate has a share of the blame")
     return Blame(
         str(data["cause"]), str(data["kind"]), str(data["summary"])[:LONGEST_TEXT],
-        _number(data["certainty"], 0.0, 1.0), _log_odds(data["log_odds"], 0.0, MOST_OF_A_JOB),
+        _share(data["certainty"]), _log_odds(data["log_odds"], 0.0, MOST_OF_A_JOB),
         tuple(Candidate(one.device, one.share / whole) for one in named),
     )  # fmt: skip
 
@@ -120,7 +120,7 @@ class _Share(Candidate):
     @classmethod
     def of(cls, data: Mapping[str, Any], ids: Mapping[str, str]) -> _Share:
         device = _device(str(data["type"]), str(data["name"]), ids)
-        return cls(device, _number(data["share"], 0.0, 1.0))
+        return cls(device, _share(data["share"]))
 
 
 def _devices(data: Mapping[str, Any], ids: Mapping[str, str]) -> tuple[Used, ...]:
@@ -145,10 +145,10 @@ def _time(value: Any) -> int:
     return number
 
 
-def _number(value: Any, least: float, most: float) -> float:
+def _share(value: Any) -> float:
     number = float(value)
-    if not least <= number <= most:
-        raise ValueError(f"{number} is not between {least:g} and {most:g}")
+    if not 0 <= number <= 1:
+        raise ValueError(f"{number} is not between 0 and 1")
     return number
 
 

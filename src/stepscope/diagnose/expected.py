@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 FORMAT, VERSION = "stepscope-expected", 1
 MOST_FUNCTIONS = 10_000
-"""More functions than this are no baseline of ours."""
+"""With more functions than this it is not a baseline of ours."""
 LONGEST_NAME = 10_000
 ENOUGH_WINDOWS = 5
-"""From so many windows on, learned ranges are as good as they get: the largest of five healthy
+"""From this many windows on, learned ranges are as good as they get: the largest of five healthy
 windows is exceeded by one in six. Statistics."""
 
 
@@ -48,7 +48,7 @@ class Ranges:
 
 @dataclass(frozen=True)
 class Expected:
-    """What was learned of healthy jobs; by default nothing."""
+    """What was learned from healthy jobs; nothing by default."""
 
     functions: Mapping[Key, Ranges] = field(default_factory=dict)
     jobs: int = 0
@@ -66,7 +66,7 @@ NOTHING = Expected()
 
 
 class InvalidBaselineError(ValueError):
-    """The bytes are no baseline of ours, and why."""
+    """The bytes are not a baseline of ours; the message says why."""
 
 
 def to_json(expected: Expected) -> dict[str, Any]:

@@ -24,6 +24,13 @@ WindowKind = Literal["jitter", "regression", "slow", "hang"]
 Outcome = Literal["found", "limited", "healthy", "unknown", "no data"]
 Value = float | int | str | bool | None | list[float] | list[int] | list[str]
 Span = tuple[int, int]
+
+
+def may_overlap(one: Span | None, other: Span | None) -> bool:
+    """Whether two ranges of steps share a step; an unknown range may share any."""
+    return one is None or other is None or (one[0] <= other[1] and other[0] <= one[1])
+
+
 Ended = Literal["", "out of memory", "killed", "crashed", "failed"]
 Extent = Literal["passes", "everything", "some"]
 
@@ -54,7 +61,7 @@ class Place:
     phase: str
     """`forward-compute`, `backward-compute` or `backward-weight`."""
     stage: int | None
-    """From 0; of interleaved stages, the one in which it is. None: there is no pipeline."""
+    """From 0; with interleaved stages, the one that the rank is in. None: there is no pipeline."""
     microbatch: int
     """From 0."""
     microbatches: int
@@ -209,7 +216,8 @@ class Waste(Finding):
 
     @property
     def costs_enough(self) -> bool:
-        """Every job has some of it, so it is reported only where it is likely more than usual."""
+        """Whether it is worth a verdict: every job has some of it, so only a loss that is likely
+        more than usual is reported."""
         return (self.lost_fraction or 0.0) >= LEAST_COST and self.score >= LEAST_SCORE
 
 
@@ -464,8 +472,8 @@ class Diagnosis:
 
     @property
     def outcome(self) -> Outcome:
-        """What there is to say: a job of no rank, or one that only its own work limits, is neither
-        healthy nor has it a culprit."""
+        """The state in words: a job without ranks, or one that is limited only by its own work, is
+        neither healthy nor does it have a culprit."""
         if not self.ranks:
             return "no data"
         if self.state == "unknown" and not self.verdicts:

@@ -105,6 +105,16 @@ class Observed:
         above: Floats = own[row] - self.peer_median(own, phase, row)
         return above
 
+    def host_rows(self) -> list[Ints]:
+        """The rows of the ranks of each host of which any rank is on the grid."""
+        hosts = [self.line.rows(np.array(host.ranks, np.int64)) for host in self.window.job.hosts]
+        return [rows[rows >= 0] for rows in hosts if (rows >= 0).any()]
+
+    def parts(self) -> list[tuple[str | None, Floats]]:
+        """Own times `[rank, step]` by phase; of several phases, also all together (None)."""
+        parts: list[tuple[str | None, Floats]] = [*zip(self.own.phases, self.own.own, strict=True)]
+        return [*parts, (None, self.total)] if len(parts) > 1 else parts
+
     def excess_of(self, phase: str | None, row: int) -> Floats:
         """The same of a phase, or of all together (None)."""
         own = self.total if phase is None else self.own.own[self.own.phases.index(phase)]

@@ -151,7 +151,7 @@ EXPLANATIONS: tuple[Explanation, ...] = (
 
 
 def chosen(names: Sequence[str]) -> tuple[Detector, ...]:
-    """The detectors of these names, `default` for all that run by default; of none, those.
+    """The detectors with these names; `default`, or no name, means all that run by default.
 
     Raises:
         UsageError: there is no such method.

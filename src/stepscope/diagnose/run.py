@@ -81,7 +81,7 @@ HALF = 0.5
 """Culprits that cost this part of what unequal work costs explain it: naming them is shorter. Our
 simulator."""
 MOST_UNEXPLAINED = 0.1
-"""A job that loses more than this to nobody knows what is not called healthy. Contract."""
+"""A job that loses more than this to an unknown cause is not called healthy. Contract."""
 
 Kind = TypeVar("Kind", bound=Finding)
 
@@ -105,7 +105,7 @@ def diagnose(window: Window, settings: Settings = DEFAULT) -> Diagnosis:
     verdicts = with_opinions(job, verdicts, [*found.blamed, *found.let_go])
     verdicts, recurring = with_periods(verdicts, periods(job) if settings.slowdowns else ())
     state = _state(found)
-    planned = planned_steps(job) - _struck(job, found.blamed)
+    planned = planned_steps(job) - _slowed_by_culprits(job, found.blamed)
     known = ledger(series, job.line.warm_up, verdicts, planned)
     unaccounted = ""
     if state == "healthy":
@@ -136,10 +136,8 @@ def diagnose(window: Window, settings: Settings = DEFAULT) -> Diagnosis:
     )
 
 
-def find_hang(window: Window, settings: Settings = DEFAULT) -> Diagnosis | None:
+def find_hang(window: Window) -> Diagnosis | None:
     """Only whether the job hangs right now; cheap enough to ask several times a second."""
-    if not settings.hangs:
-        return None
     window, _ = clean(window)
     finding = vanished.find_vanished(window) or hang.find_hang(window)
     if finding is None:
@@ -238,7 +236,7 @@ class _Search:
         return self._keep(slow_kernels)
 
     def _keep(self, found: Sequence[Kind]) -> list[Kind]:
-        """Those that cost enough; the others are let go."""
+        """Keeps findings that cost enough; the others are let go."""
         weighed = [rules.weighed(one) for one in found]
         kept = [one for one in weighed if one.costs_enough]
         self.blamed += kept
@@ -256,7 +254,7 @@ class _Search:
             self._keep(found)
 
     def _wasted(self) -> None:
-        """What all ranks spend beside training, unless it is known: as a rise, or of a rank.
+        """Time that all ranks spend beside training, unless it is known as a rise or as one rank's.
 
         Of a rise whose function is not known, it says more than that.
         """
@@ -290,7 +288,7 @@ class _Search:
             self.blamed += self._ask(detector, Regression)
 
     def _others(self) -> None:
-        """Methods of no stage: published forms, and other people's."""
+        """Methods that belong to no stage: published forms, and other packages' methods."""
         known = {one.name for one in (*registry.DETECTORS, *registry.RANKS_BY_NAME)}
         for detector in (one for one in self.detectors if one.name not in known):
             found = self._ask(detector, Finding)
@@ -301,7 +299,7 @@ class _Search:
         self, detector: Detector, kind: type[Kind], blamed: frozenset[int] | None = None,
         lost_ns: Floats | None = None, job: Observed | None = None,
     ) -> list[Kind]:  # fmt: skip
-        """What a detector finds, if it is wanted and has what it needs."""
+        """The findings of a detector, if it is wanted and has the data that it needs."""
         if detector not in self.detectors:
             return []
         if missing := detector.needs.missing(self.job.window):
@@ -322,7 +320,7 @@ def _suspects(found: Sequence[Slowdown]) -> list[Suspect]:
 
 
 def _verdicts(job: Observed, blamed: Sequence[Finding]) -> tuple[Verdict, ...]:
-    """Ranked; slow ones with their part of the critical path, and symptoms beside them."""
+    """Verdicts, ranked; slow ranks with their part of the critical path and with symptoms."""
     stuck = [verdict_of(job.window, one) for one in blamed if isinstance(one, Stuck)]
     slow = [verdict_of(job.window, one) for one in blamed if not isinstance(one, Stuck)]
     return ranked([*stuck, *(with_symptoms(job, with_path(job, one)) for one in slow)])
@@ -332,7 +330,7 @@ def _candidates(
     job: Observed, verdicts: Sequence[Verdict], let_go: Sequence[Finding],
     explain: tuple[int, ...] | None,
 ) -> tuple[Candidate, ...]:  # fmt: skip
-    """Everybody who was considered, and the ranks that somebody asks about."""
+    """All candidates that were considered, and the ranks that the user asks about."""
     known = candidates(verdicts, let_go)
     if explain is None:
         return known
@@ -371,7 +369,8 @@ def _unaccounted(job: Observed, settings: Settings) -> str:
 
 
 def _hidden(job: Observed) -> str:
-    """The same of a job whose steps mostly lie in phases with waiting that nobody measured."""
+    """The same for a job whose steps consist mostly of phases with waiting that was not
+    measured."""
     comm = job.window.table("comm_ops")
     if not job.own.hidden or job.kernels is not None or (comm is not None and comm.has("end_ns")):
         return ""
@@ -383,8 +382,8 @@ def _hidden(job: Observed) -> str:
 
 
 def _unexplained(job: Observed, known: Ledger | None) -> str:
-    """The same of a job of which enough was recorded, but which loses too much to nobody knows
-    what: more than the scatter from one step to the next lies above its own lower quartile."""
+    """The same for a job of which enough was recorded, but which loses too much time to an unknown
+    cause: more than the scatter from one step to the next, above its own lower quartile."""
     period = job.line.job_period_ns[job.line.warm_up :]
     if known is None or period.size < FEW_STEPS:
         return ""
@@ -399,7 +398,7 @@ def _unexplained(job: Observed, known: Ledger | None) -> str:
     return said
 
 
-def _struck(job: Observed, blamed: Sequence[Finding]) -> frozenset[int]:
+def _slowed_by_culprits(job: Observed, blamed: Sequence[Finding]) -> frozenset[int]:
     """Steps that were long because of a rank with a verdict, and the ones after them, which no
     schedule of the job excuses."""
     at = {column + more for one in blamed if isinstance(one, Slowdown) and one.spikes
@@ -444,7 +443,7 @@ def _series(job: Observed) -> StepSeries:
 
 
 def _rank_phases(job: Observed) -> Iterator[RankPhase]:
-    """Of ranks and phases that have a median, its whole nanoseconds."""
+    """The median own time, in whole nanoseconds, of each rank and phase that has one."""
     for phase, own in zip(job.own.phases, job.own.own, strict=True):
         medians = stats.row_medians(own[:, job.line.warm_up :])
         known = np.isfinite(medians)

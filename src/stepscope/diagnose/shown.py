@@ -1,4 +1,4 @@
-"""What reports show beside verdicts: it accuses nobody.
+"""What reports show besides verdicts; none of it accuses anybody.
 
 Functions of profiled steps, last arrivals, the parts of a step, and slow steps that come back.
 """
@@ -18,7 +18,7 @@ PLANNED: tuple[Source, ...] = ("checkpoint", "evaluation")
 
 @dataclass(frozen=True)
 class Opinion:
-    """Whom or what one method points to in the steps of a verdict."""
+    """The ranks or devices that one method points to in the steps of a verdict."""
 
     by: str
     """A method, or `own time`, `arrival`, `K-S`."""

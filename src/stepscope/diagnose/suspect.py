@@ -41,7 +41,7 @@ class Suspect:
     worst_ns: float = 0.0
     """Its excess per step there."""
     by_past: bool = False
-    """Whether it was compared with its own past, because nobody else does the same work."""
+    """Whether it was compared with its own past, because no other rank does the same work."""
 
     @property
     def columns(self) -> slice | Ints:

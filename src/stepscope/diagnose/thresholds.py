@@ -7,7 +7,7 @@ simulator` (to be replaced by real data).
 from __future__ import annotations
 
 LEAST_COST = 0.02
-"""Below two percent of the step time nobody would act, and noise reaches as far. Our simulator."""
+"""Below two percent of the step time nobody would act, and noise is as large. Our simulator."""
 LEAST_COST_OUTSIDE = 0.1
 """What one rank does between steps is logging and checkpoints, by design: it must cost more. Our
 simulator."""
@@ -47,5 +47,5 @@ on real data (shared machines)."""
 
 
 def score(sigmas: float) -> float:
-    """The score of a finding that lies so many standard deviations above its alarm limit."""
+    """The score of a finding, by how many standard deviations it lies above its alarm limit."""
     return min(SCORE + SCORE_PER_SIGMA * min(sigmas, MOST_SIGMAS), HIGHEST_SCORE)

@@ -77,16 +77,6 @@ class Confusion:
     false: int = 0
 
     @property
-    def precision(self) -> float | None:
-        reported = self.hits + self.false
-        return self.hits / reported if reported else None
-
-    @property
-    def recall(self) -> float | None:
-        actual = self.hits + self.misses
-        return self.hits / actual if actual else None
-
-    @property
     def f1(self) -> float | None:
         """The harmonic mean of precision and recall."""
         both = 2 * self.hits + self.false + self.misses

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from stepscope.perfetto.slices import LATEST_NS, Slices, Track
+from stepscope.perfetto.slices import Slices, Track
 from stepscope.trace import NO_PEER
 from stepscope.window import NULL, Ints, Mask, Strings, Table
 
@@ -94,8 +94,3 @@ def _names(rows: Table, state: Ints, p2p: bool) -> Strings:
 def _name(op: str, peer: int, state: int) -> str:
     towards = f" {'to' if op == 'Send' else 'from'} {peer}" if peer >= 0 else ""
     return f"{op}{towards}{_STATES[state]}"
-
-
-def newest(begin: Ints) -> int:
-    """The latest valid time; 0 if there is none."""
-    return int(begin[(begin >= 0) & (begin < LATEST_NS)].max(initial=0))

@@ -10,8 +10,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import select
-import selectors
 import signal
 import socket
 import threading
@@ -57,15 +55,16 @@ from stepscope.processor.sampling.exits import Exits
 from stepscope.processor.sampling.stopped import StoppedProcesses
 from stepscope.processor.sampling.watcher import OutsideWatcher
 from stepscope.processor.settings import FINISH_SECONDS, Settings
+from stepscope.processor.sockets.connections import PACKETS_PER_TURN, Connections
 from stepscope.processor.sockets.followers import Followers
-from stepscope.processor.sockets.listener import BACKLOG, Listener
 from stepscope.processor.sockets.polling import (
     LONGEST_SECONDS,
     SHORTEST_SECONDS,
     Load,
     tick_seconds,
 )
-from stepscope.processor.state.host_state import HostState, with_devices
+from stepscope.processor.state.fragments import with_devices
+from stepscope.processor.state.host_state import HostState
 from stepscope.processor.state.orders import Timing
 from stepscope.processor.state.stalls import Stalls
 from stepscope.processor.state.windows import Windows as ProfileWindows
@@ -80,8 +79,7 @@ from stepscope.wire.control import (
     encode_losses_stored,
     encode_relayed,
 )
-from stepscope.wire.frames import MAX_PACKET_BYTES, PacketKind, pack
-from stepscope.wire.peer import is_running, other_user
+from stepscope.wire.frames import PacketKind, pack
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +89,6 @@ checked at every tick: that cost as much as the tick itself."""
 HURRY = Hurry(2.0)
 """Once a process has stopped, the other producers report outstanding operators immediately for this
 long. If steps take longer, their ordinary checks, ten a second, are early enough."""
-_PACKETS_PER_TURN = 64
 _LAST_TURNS = 16
 """More than a socket buffers. A producer that never pauses must not prevent shutdown."""
 _MOST_LOGGED = 100
@@ -104,14 +101,11 @@ class Processor:
         self._settings = settings
         self._host = host_name()
         self._reporting = Reporting(self._host, settings.remote_write)
-        self._listener = Listener(settings.socket)
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._listener.socket, selectors.EVENT_READ)
-        self._connections: dict[int, socket.socket] = {}
+        self._connections = Connections(settings.socket)
         self._followers = Followers()
         self._jobs = JobFolders(self._host, settings, self._followers.notify)
         self._profiles = Profiles(self._host, settings, self._store, self._jobs.folders)
-        self._state = HostState(self._is_live, self._profile_windows())
+        self._state = HostState(self._connections.is_live, self._profile_windows())
         self._watcher = OutsideWatcher(self._host, settings, self._store)
         self._counters = self._windows()
         self._upkeep = Upkeep(self._host, settings.keep_options(), self._jobs.folders)
@@ -159,11 +153,12 @@ class Processor:
         self._close()
 
     def _serve_once(self) -> None:
-        for key, _ in self._ready():
-            if key.fileobj is self._listener.socket:
-                self._accept()
-            elif key.fd in self._connections:  # not yet read to its end for another's sake
-                self._read(key.fd)
+        connects, ready = self._ready()
+        if connects:
+            self._accept()
+        for fd in ready:
+            if fd in self._connections:  # not yet read to its end for another's sake
+                self._read(fd)
         self._note_exits()
         self._tick()
         self._do_duties()
@@ -181,19 +176,19 @@ class Processor:
         """Asks `run` to return, and a second time to do so at once; safe as a signal handler."""
         self._stop_now, self._stop = self._stop, True
 
-    def _ready(self) -> list[tuple[selectors.SelectorKey, int]]:
-        """Waits for readable sockets.
+    def _ready(self) -> tuple[bool, list[int]]:
+        """Waits until somebody connects or connections are readable.
 
         While producers send little and no process is stopped, their packets are read together at
         the next tick, or as soon as a process ends or a launcher reports a stopped one.
         """
         now = time.monotonic()
         if not self._connections:
-            return self._selector.select(timeout=LONGEST_SECONDS)
+            return self._connections.wait(LONGEST_SECONDS)
         if self._stopped_before or self._load.is_busy(now):
-            return self._selector.select(timeout=self._tick_seconds)
+            return self._connections.wait(self._tick_seconds)
         self._exits.wait(self._parents, max(self._tick_at - now, 0.0))
-        return self._selector.select(timeout=0)
+        return self._connections.wait(0)
 
     def _tick(self) -> None:
         """Checks for stalls and stopped processes. Runs on time, not on every packet."""
@@ -246,17 +241,11 @@ class Processor:
             self._state.orders_listed(listed.job, listed.new, listed.began_s)
 
     def _listen_again(self) -> None:
-        """Listens on a new socket if the file of ours was deleted."""
-        before = self._listener.socket
         try:
-            if not self._listener.renew():
-                return
+            if self._connections.renew():
+                logger.warning("%s was deleted; listening there again", self._settings.socket)
         except UsageError as error:
             self._log_once(f"cannot listen again: {error}")
-            return
-        self._selector.unregister(before)
-        self._selector.register(self._listener.socket, selectors.EVENT_READ)
-        logger.warning("%s was deleted; listening there again", self._settings.socket)
 
     def _retire(self) -> None:
         """Drops the state of jobs that have ended: a processor may run for months."""
@@ -273,57 +262,27 @@ class Processor:
         return self._settings.exit_when_idle and idle > self._settings.idle_seconds
 
     def _accept(self) -> None:
-        """Accepts all pending connections: the ranks of a host connect at the same time."""
-        for _ in range(BACKLOG):
-            try:
-                connection, _ = self._listener.socket.accept()
-            except BlockingIOError:
-                return
-            except OSError as error:  # the peer disconnected, or too many files are open
-                logger.debug("no new connection: %s", error)
-                return
-            user = other_user(connection)
-            if user is None:
-                self._serve(connection)
-            else:
-                connection.close()
-                self._log_refusal(f"it comes from {user}")
-
-    def _serve(self, connection: socket.socket) -> None:
-        connection.setblocking(False)
-        self._connections[connection.fileno()] = connection
-        self._selector.register(connection, selectors.EVENT_READ)
+        for user in self._connections.accept():
+            self._log_refusal(f"it comes from {user}")
 
     def _read(self, fd: int) -> bool:
         """Reads what is available. True: the limit of one turn was reached and more may wait."""
-        connection, received_bytes = self._connections[fd], 0
-        for _ in range(_PACKETS_PER_TURN):
-            try:
-                data = connection.recv(MAX_PACKET_BYTES)
-            except BlockingIOError:
-                return False
-            except OSError:
-                data = b""
+        packets = received_bytes = 0
+        for data in self._connections.packets(fd):
             if not data:
                 self._hang_up(fd)
                 return False
+            packets += 1
             received_bytes += len(data)
             self._load.received(received_bytes, time.monotonic())
             self._carry_out(self._state.packet(fd, data, time.time_ns()))
             if fd not in self._connections:
                 return False
-        return True
-
-    def _is_live(self, fd: int) -> bool:
-        """Whether a process still holds the other end, which may not have been read to its end."""
-        poll = select.poll()
-        poll.register(fd, 0)
-        return not poll.poll(0) and is_running(self._connections[fd])
+        return packets == PACKETS_PER_TURN
 
     def _hang_up(self, fd: int) -> None:
-        connection = self._connections.pop(fd, None)
+        connection = self._connections.pop(fd)
         if connection is not None:
-            self._selector.unregister(connection)
             self._followers.remove(connection)
             self._parents.pop(fd, None)
             connection.close()
@@ -337,7 +296,7 @@ class Processor:
             self._profiles.finish(job, FINISH_SECONDS)
         trouble = self._jobs.flush(job, timeout=10.0)
         answer = encode_flushed(job, trouble, (*notes, *self._jobs.notes(job)))
-        reply = pack(PacketKind.CONTROL, answer, os.getpid(), 0)
+        reply = _control(answer)
         try:
             line.send(reply)
         except OSError:
@@ -355,11 +314,11 @@ class Processor:
             self._counters.stepped(it.job, it.rows["step"])
 
     def _confirm(self, it: Confirm) -> None:
-        line = self._connections[it.connection]
+        line = self._connections.line(it.connection)
 
         def confirm() -> None:
             with contextlib.suppress(OSError):  # it is gone: it names them again
-                line.send(pack(PacketKind.CONTROL, encode_losses_stored(), os.getpid(), 0))
+                line.send(_control(encode_losses_stored()))
 
         self._jobs.once_stored(it.job, confirm)
 
@@ -420,12 +379,12 @@ class Processor:
         for fd in self._state.connections(it.job):  # the last words of processes that have ended
             self._read(fd)
         self._note_exits(at_once=True)
-        line = self._connections[it.connection].dup()
+        line = self._connections.line(it.connection).dup()
         arguments = (it, self._state.claims.notes(it.job), line)
         threading.Thread(target=self._flush_for, args=arguments, daemon=True).start()
 
     def _follow(self, it: Follow) -> None:
-        self._followers.add(it.job, self._connections[it.connection])
+        self._followers.add(it.job, self._connections.line(it.connection))
 
     def _parent(self, it: Parent) -> None:
         self._parents[it.connection] = it.pid
@@ -433,19 +392,17 @@ class Processor:
             self._tick_at = 0.0
 
     def _relay(self, it: Relay) -> None:
-        request = pack(PacketKind.CONTROL, it.payload, os.getpid(), 0)
-        reached = sum([self._send(fd, request) for fd in it.connections])
+        request = _control(it.payload)
+        reached = sum([self._connections.send(fd, request) for fd in it.connections])
         if it.requester is not None:
-            self._send(
-                it.requester, pack(PacketKind.CONTROL, encode_relayed(reached), os.getpid(), 0)
-            )
+            self._connections.send(it.requester, _control(encode_relayed(reached)))
 
     def _write_order(self, it: WriteOrder) -> None:
         self._profiles.write(it)
 
     def _profile_ranks(self, it: ProfileRanks) -> None:
         for connection, payload in it.requests:
-            self._send(connection, pack(PacketKind.CONTROL, payload, os.getpid(), 0))
+            self._connections.send(connection, _control(payload))
 
     def _look_closely(self, it: LookClosely) -> None:
         self._watcher.closely(it.pids, it.seconds)
@@ -460,21 +417,13 @@ class Processor:
         self._profiles.missing(it)
 
     def _sample_counters(self, it: SampleCounters) -> None:
-        line = self._connections[it.connection].dup()
+        line = self._connections.line(it.connection).dup()
 
         def answer(counted: Counted) -> None:
             with line, contextlib.suppress(OSError):  # the requester may have disconnected
-                line.send(pack(PacketKind.CONTROL, encode_counted(counted), os.getpid(), 0))
+                line.send(_control(encode_counted(counted)))
 
         self._counters.begin(Wanted(it.hz, it.seconds), answer)
-
-    def _send(self, fd: int, packet: bytes) -> bool:
-        try:
-            self._connections[fd].send(packet)
-        except OSError:  # it is gone or not reading; its periodic checks must do
-            logger.debug("cannot send to connection %d", fd)
-            return False
-        return True
 
     def _refuse(self, it: Refuse) -> None:
         self._log_refusal(it.why)
@@ -515,7 +464,7 @@ class Processor:
     def _close(self) -> None:
         self._leaving = True
         self._accept()
-        for fd in list(self._connections):
+        for fd in self._connections:
             for _ in range(_LAST_TURNS):
                 if not self._read(fd):
                     break
@@ -529,8 +478,12 @@ class Processor:
         self._stopped.close()
         self._jobs.close()
         self._reporting.close()
-        self._listener.close()
+        self._connections.close()
         logger.info("processor of %s stopped", self._host)
+
+
+def _control(payload: bytes) -> bytes:
+    return pack(PacketKind.CONTROL, payload, os.getpid(), 0)
 
 
 def serve(settings: Settings) -> None:

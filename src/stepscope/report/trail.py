@@ -14,7 +14,7 @@ MAX_CANDIDATES = 12
 def render_trail(diagnosis: Diagnosis, rank: int | None = None) -> str:
     """The decision trail of all candidates, or of those that concern one rank."""
     wanted = [one for one in diagnosis.candidates if rank is None or rank in one.ranks]
-    lines = list(_heading(diagnosis, wanted, rank))
+    lines = list(_heading(wanted, rank))
     for one in wanted[:MAX_CANDIDATES]:
         lines += ["", *_candidate(one, diagnosis.verdicts)]
     if len(wanted) > MAX_CANDIDATES:
@@ -30,7 +30,7 @@ def decision_line(one: Decision) -> str:
     )
 
 
-def _heading(diagnosis: Diagnosis, wanted: Sequence[Candidate], rank: int | None) -> Iterator[str]:
+def _heading(wanted: Sequence[Candidate], rank: int | None) -> Iterator[str]:
     if rank is not None and not wanted:
         yield f"rank {rank} was not considered: only its operators' order could be judged"
         return

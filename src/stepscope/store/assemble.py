@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -22,13 +22,10 @@ _TYPES = {"int32": np.int64, "int64": np.int64, "double": np.float64, "str": np.
           "bool": np.bool_}  # fmt: skip
 
 
-def assemble(table: str, pieces: Sequence[pa.Table]) -> Table:
-    """One table of all the files' rows, sorted by rank and time."""
-    return assembled(table, pieces, sum(len(piece) for piece in pieces))
-
-
 def assembled(table: str, pieces: Iterable[pa.Table], room: int) -> Table:
-    """Like `assemble`, for pieces from an iterator, which need not all be in memory.
+    """One table of the rows of all pieces, sorted by rank and time.
+
+    The pieces need not all be in memory at once.
 
     Args:
         room: the expected number of rows; more are possible at the price of a copy.

@@ -53,7 +53,8 @@ class Model:
         return [np.flatnonzero(self.stage == at) for at in np.unique(self.stage)]
 
     def step_ns(self, own: Floats) -> Floats:
-        """How long each step takes, of own times `[rank, step]`; unknown ones count as median."""
+        """How long each step takes, from own times `[rank, step]`; an unknown time counts as the
+        median."""
         known = np.isfinite(own)
         typical = np.nanmedian(np.where(known.any(axis=0), own, 0.0), axis=0)
         work = np.zeros((self.replica.max() + 1, self.stage.max() + 1, own.shape[1]))

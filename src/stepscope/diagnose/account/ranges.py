@@ -68,7 +68,7 @@ class Judge:
 
 
 def key_of(function: Function) -> Key:
-    """A function without its line, which moves whenever somebody edits the file."""
+    """A function without its line number, which changes whenever somebody edits the file."""
     file, colon, line = function.location.rpartition(":")
     return Key(function.kind, function.name, file if colon and line.isdigit() else
                function.location)  # fmt: skip

@@ -27,8 +27,8 @@ from stepscope.window import NULL, Floats, Ints, Mask, union
 WITHIN = 5
 """Steps that are looked at together. Our simulator."""
 LONGER = 1.2
-"""A step that takes so many times as long as its neighbours is no measure of the usual. Measured on
-real data (the lab's evaluations take 0.4 of a step)."""
+"""A step that takes this many times as long as its neighbours does not show what is usual. Measured
+on real data (the lab's evaluations take 0.4 of a step)."""
 
 
 @dataclass(frozen=True)
@@ -46,10 +46,8 @@ class Stretch:
 
 
 def by_all(own: Floats) -> Floats:
-    """Of `[rank, step]`, the time that all known ranks spend in each step."""
-    known = np.isfinite(own)
-    least = np.where(known, own, np.inf).min(axis=0, initial=np.inf)
-    return np.where(np.isfinite(least), least, np.nan)
+    """The time that every rank spends in each step, i.e. the least of any; from `[rank, step]`."""
+    return np.asarray(np.fmin.reduce(own, axis=0, initial=np.nan))
 
 
 def idle_of_devices(job: Observed) -> Floats | None:
@@ -80,7 +78,7 @@ def covered(line: Timeline, row: Ints, start: Ints, end: Ints) -> Floats:
 def stretch(
     job: Observed, spent: Floats, ordinary: float, planned: bool = True, blur_ns: float = 0.0
 ) -> Stretch | None:
-    """Where the job spends most beyond the ordinary share of its steps; None: nowhere.
+    """The steps in which the job spends most beyond the ordinary share; None if there are none.
 
     Args:
         spent: by all ranks in each step, in ns.
@@ -116,7 +114,7 @@ def _usual(period: Floats) -> Mask:
 
 
 def _away(long: Mask, steps: float) -> Mask:
-    """Steps that are not long, nor that near to one that is."""
+    """Steps that are not long and are not within so many steps of one that is."""
     near = min(math.ceil(steps), long.size)
     before = np.concatenate((np.zeros(near + 1), np.cumsum(long), np.full(near, long.sum())))
     away: Mask = before[2 * near + 1 :] == before[: long.size]

@@ -1,4 +1,5 @@
-"""How much ranks worked, by the best that was recorded: passes, kernels, or time between operators.
+"""How much work each rank did, by the best measure that was recorded: passes, kernels, or time
+between operators.
 
 The passes are own time by step. A profiler or a kernel recorder shows the compute kernels of each
 window. Where only operators were recorded, sends and receives among them, what is left of a step is
@@ -28,7 +29,7 @@ class Work:
 
 
 def work(job: Observed) -> Work | None:
-    """The work of all ranks without warm-up; None where waiting cannot be told from it."""
+    """The work of all ranks without warm-up; None where it cannot be distinguished from waiting."""
     skip, passes = job.line.warm_up, two_passes(job)
     lasted = job.line.job_period_ns[skip:]
     if passes is not None:

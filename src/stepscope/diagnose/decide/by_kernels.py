@@ -86,7 +86,7 @@ class KernelStalls:
 
 
 def _covered(job: Observed) -> bool:
-    """Whether own times contain what kernels take."""
+    """Whether own times already contain the time of kernels."""
     return bool(set(job.own.phases) - set(BESIDE_PASSES))
 
 
@@ -122,7 +122,10 @@ def _of_rank(job: Observed, known: Recorded, one: Slower) -> Slowdown:
     first, stop = _columns(job, known, one)
     lost_fraction = min(excess_ns / float(known.length_ns[windows].sum()), 1.0)
     least = LEAST_COST if windows.size >= LEAST_WINDOWS else LEAST_COST_ONCE
-    extent, clock = _extent(known, group, one.row, windows), gpu.relative(job, one.row, first, stop)
+    extent, clock = (
+        _extent(known, group, one.row, windows),
+        gpu.relative_clock(job, one.row, first, stop),
+    )
     values: dict[str, Value] = {
         "windows": one.stop - one.first, "effect": one.effect, "z": one.z, "z_needed": one.needed,
         "excess_ns": excess_ns, "lost_fraction": lost_fraction, "least_fraction": least,
@@ -214,7 +217,7 @@ def _slow_groups(job: Observed, known: Recorded, guilty: Collection[int]) -> lis
 
 
 def _whole(known: Recorded) -> int:
-    """How many windows there are, without a last one that is cut short."""
+    """The number of windows, without a last one that is cut short."""
     usual = known.length_ns[:-1]
     cut = usual.size > 0 and known.length_ns[-1] < CUT * float(np.median(usual))
     return known.windows - bool(cut)

@@ -16,7 +16,7 @@ from stepscope.diagnose.thresholds import LEAST_COST, LEAST_COST_ONCE, SCORE
 from stepscope.diagnose.views.breakdown import is_communicating, is_computing
 from stepscope.diagnose.views.kernel_times import Recorded
 from stepscope.diagnose.words.advice import name_ranks
-from stepscope.window import Floats, Ints
+from stepscope.window import Floats
 
 METHOD = "stall"
 MOSTLY = 0.5
@@ -28,7 +28,8 @@ def stalls(job: Observed, known: Recorded, named: Collection[int]) -> list[Slowd
     longest = _longest(known)
     if longest is None:
         return []
-    found = [_finding(job, known, one) for one in stalled(longest, _hosts(job))]
+    hosts = [rows for rows in job.host_rows() if rows.size > 1]
+    found = [_finding(job, known, one) for one in stalled(longest, hosts)]
     return [one for one in found if set(named).isdisjoint(one.ranks)]
 
 
@@ -37,14 +38,6 @@ def _longest(known: Recorded) -> Floats | None:
     kept = [times.longest_ns for times in known if is_communicating(times.kernel)]
     recorded = [one for one in kept if one is not None]
     return np.fmax.reduce(recorded) if recorded else None
-
-
-def _hosts(job: Observed) -> list[Ints]:
-    """Rows of each host with several ranks."""
-    hosts: dict[str, list[int]] = {}
-    for row, rank in enumerate(job.line.ranks.tolist()):
-        hosts.setdefault(job.window.host_of(rank) or f"rank {rank}", []).append(row)
-    return [np.array(rows) for rows in hosts.values() if len(rows) > 1]
 
 
 def _finding(job: Observed, known: Recorded, one: Stalled) -> Slowdown:

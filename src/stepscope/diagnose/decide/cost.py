@@ -112,7 +112,7 @@ def _lost_by(
 
 
 def _measured_ns(job: Observed, one: Suspect, culprits: Sequence[Suspect]) -> tuple[float, float]:
-    """At least and at most how much longer steps were while the rank was slow, per step.
+    """Lower and upper bound on how much longer steps were while the rank was slow, per step.
 
     No model may veto it: an edge may be missing from a graph, or overlap. At least the rise of the
     median, but not above the rank's own excess; 0 where it was always slow, where steps did not get
@@ -144,7 +144,7 @@ def _lost_by_spikes(
 
 
 def among_spikes(job: Observed, one: Suspect) -> slice:
-    """The columns whose time a rank with spikes takes a share of: all, if it has only one.
+    """The columns to which the cost of a rank with spikes is related: all, if it has only one.
 
     From the first spike to where the next would have come after the last.
     """
@@ -225,7 +225,8 @@ def _last(graph: StepGraph, finish_ns: Ints) -> Ints:
 
 
 def _of_busiest(job: Observed, savings: Savings) -> Floats:
-    """The loss if a step lasts as long as its busiest rank: how much less busy it is healed."""
+    """The loss if a step lasts as long as its busiest rank: how much less busy that rank is in the
+    what-if."""
     total = np.nan_to_num(job.total)
     if not len(total):
         return np.zeros(total.shape[1])
@@ -296,7 +297,7 @@ def _starts_known(job: Observed) -> bool:
 
 
 def _felt(job: Observed, one: Suspect) -> slice | Ints:
-    """The columns in which others may wait for it: after a spike, the next one as well."""
+    """The columns in which others may wait for it: those of its spikes and the next ones."""
     if not one.spikes:
         return one.columns
     spikes = np.array(one.spikes)

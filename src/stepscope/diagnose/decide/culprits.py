@@ -88,7 +88,7 @@ def in_common(
 
 
 def _most_weighty(reasons: Sequence[tuple[float, Reason]]) -> Reason:
-    """The heaviest reason of the cause that carries most."""
+    """Of the cause that carries most excess, the reason with most."""
     weight: dict[str, float] = {}
     for whole_ns, reason in reasons:
         weight[reason.cause] = weight.get(reason.cause, 0.0) + whole_ns

@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from stepscope.diagnose.decide.rules import EXPLAINED_BACKWARDS
-from stepscope.diagnose.finding import Decision, Slowdown
+from stepscope.diagnose.finding import Decision, Slowdown, may_overlap
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.operators.unrecorded import unrecorded_groups
@@ -41,8 +41,8 @@ def without_echoes(job: Observed, found: Sequence[Slowdown]) -> list[Slowdown]:
 def _stronger(one: Slowdown, found: Sequence[Slowdown], inferred: bool) -> Slowdown | None:
     """The finding that this one may echo; where waiting was inferred, a much larger one."""
     least = one.lost_ns * (1 / ECHO if inferred else ECHO)
-    others = [other for other in found
-              if other is not one and other.lost_ns > least and _overlap(one, other)]  # fmt: skip
+    others = [other for other in found if other is not one and other.lost_ns > least
+              and may_overlap(one.steps, other.steps)]  # fmt: skip
     return max(others, key=lambda other: other.lost_ns, default=None)
 
 
@@ -53,12 +53,6 @@ def _echo(one: Slowdown, beside: Slowdown) -> Slowdown:
         gate=False,
     )  # fmt: skip
     return replace(one, score=min(one.score, ECHO_SCORE), decisions=(*one.decisions, decision))
-
-
-def _overlap(one: Slowdown, other: Slowdown) -> bool:
-    if one.steps is None or other.steps is None:
-        return True
-    return one.steps[0] <= other.steps[1] and other.steps[0] <= one.steps[1]
 
 
 def _outside_operators(job: Observed, suspect: Suspect | None) -> bool:
@@ -78,7 +72,7 @@ def _outside_operators(job: Observed, suspect: Suspect | None) -> bool:
 
 
 def _excess(job: Observed, phase: str, suspect: Suspect) -> float:
-    """In no phase, where operators do not count."""
+    """The mean excess per step in time that is in no phase, where operators do not count."""
     return float(np.nan_to_num(job.excess_of(phase, suspect.row)[suspect.columns]).mean())
 
 

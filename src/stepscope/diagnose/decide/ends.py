@@ -16,7 +16,7 @@ from stepscope.window import Window
 
 
 class Merged(NamedTuple):
-    """All findings, and those that said nothing new."""
+    """All findings, and the ones that added nothing new."""
 
     blamed: list[Finding]
     found: list[Finding]
@@ -24,7 +24,7 @@ class Merged(NamedTuple):
 
 
 def with_ends(window: Window, blamed: Sequence[Finding], found: Sequence[Finding]) -> Merged:
-    """Known links with the ranks that patterns name, and what is left of the new findings."""
+    """Known links, completed with the ranks that patterns name, and the remaining new findings."""
     merged = Merged(list(blamed), [], [])
     for one in found:
         named = isinstance(one, SlowLink) and one.ranks and one.devices

@@ -40,7 +40,7 @@ def is_after_effect(
 
 
 def charged(job: Observed, rise: Regression, blamed: Sequence[Finding]) -> list[Finding]:
-    """The findings, with what is left of the rise added to the cost of those that explain it.
+    """The findings; the rest of the rise is added to the cost of those that explain it.
 
     A model of the step may not know that a starved host also slows its transfers; the measured rise
     does, and no model may veto it.
@@ -54,7 +54,7 @@ def charged(job: Observed, rise: Regression, blamed: Sequence[Finding]) -> list[
 
 
 def _cost(job: Observed, rise: Regression, one: Finding) -> float:
-    """What a finding costs that lasts for most of the rise; 0 of others."""
+    """The cost of a finding that lasts for most of the rise; 0 for others."""
     if not isinstance(one, (Slowdown, SlowLink)) or one.steps is None or rise.split is None:
         return 0.0
     first, last = job.line.columns(np.array(one.steps)).tolist()

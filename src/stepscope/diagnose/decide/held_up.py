@@ -1,4 +1,4 @@
-"""The step graph of what some ranks hold up, and nothing else, so that it has room for more steps.
+"""The step graph of some ranks and of what they hold up, so small that more steps fit into it.
 
 A slow rank holds up those it works with on one microbatch, and with them all ranks that these meet
 in any operator, as when gradients are exchanged. What others do among themselves before the first
@@ -23,7 +23,7 @@ from stepscope.window import NULL, Ints, Mask, Table, Window
 
 
 def graph_about(job: Observed, rows: Ints) -> StepGraph | None:
-    """The graph for healing these rows of the grid, with all judged steps or as many as fit.
+    """The graph for a what-if on these rows of the grid, with all judged steps or as many as fit.
 
     None where it was not recorded who waited for whom.
     """
@@ -39,8 +39,8 @@ def graph_about(job: Observed, rows: Ints) -> StepGraph | None:
 
 
 def _held_up(job: Observed, comm: Table, rows: Ints) -> Window:
-    """Operators and work of these ranks, of those they hold up, and what follows when both meet
-    others."""
+    """The operators and work of these ranks and of those they hold up, and what follows once both
+    meet other ranks."""
     within = job.window.job.groups_of_kind(*BLOCKING_KINDS)
     near = linked(within, frozenset(job.line.ranks[rows].tolist()))
     apart = [group.id for group in job.window.groups if near.isdisjoint(group.ranks)]
@@ -61,7 +61,7 @@ _NEVER = np.iinfo(np.int64).max
 
 @dataclass(frozen=True)
 class _Part:
-    """All work of some ranks, and the work of others from some moment of each column on."""
+    """All work of some ranks, and the work of the others from one moment per column on."""
 
     line: Timeline
     near: Ints

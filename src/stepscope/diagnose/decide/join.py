@@ -65,7 +65,8 @@ def joined(window: Window, found: Sequence[Slowdown]) -> list[Slowdown]:
 
 
 def _with_all_beside(window: Window, found: Sequence[Slowdown]) -> list[Slowdown]:
-    """What a measured cause slows down on a host, as one: its ranks may be late in turns."""
+    """Everything on a host that one measured cause slows down, as one finding: its ranks may be
+    late in turns."""
     hosts: dict[str | None, list[Slowdown]] = {}
     for one in found:
         if one.beside:
@@ -112,7 +113,8 @@ def _of_one_origin(found: Sequence[Slowdown]) -> list[list[Slowdown]]:
 
 
 def _if_no_chance(part: list[Slowdown]) -> list[list[Slowdown]]:
-    """A part as one, or each alone if a few ranks were slow all the time: that may be chance."""
+    """One finding for the part; or one for each rank, if a few ranks were slow all the time, which
+    may be chance."""
     together = len(part) >= SEVERAL or part[0].has_onset
     return [part] if together else [[one] for one in part]
 
@@ -140,13 +142,14 @@ def _by_cause(found: Sequence[Slowdown]) -> list[list[Slowdown]]:
 
 
 def _of_one_size(found: Sequence[Slowdown]) -> list[Slowdown]:
-    """Those with about as much excess as the largest: a host must not swallow its one slow rank."""
+    """The findings with about as much excess as the largest: a host must not absorb its only slow
+    rank."""
     most = max((one.lost_ns for one in found), default=0.0)
     return [one for one in found if one.lost_ns * SWALLOWED >= most]
 
 
 def _common(same: Sequence[Slowdown], host: str) -> Slowdown | None:
-    """Findings joined into one; None where being together explains nothing."""
+    """Findings joined into one; None if it explains nothing that these ranks belong together."""
     first = same[0]
     if not host:
         return _more_samples(same) if first.cause == "compute" else None

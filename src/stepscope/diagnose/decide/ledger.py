@@ -47,7 +47,7 @@ def ledger(
 
 
 def _claims(verdicts: Sequence[Verdict], steps: Ints, took: Floats) -> dict[int, Floats]:
-    """What each verdict takes of every step, in ns."""
+    """How much of every step each verdict accounts for, in ns."""
     found: dict[int, Floats] = {}
     for at, one in enumerate(verdicts):
         if one.kind == "slowdown" and one.lost_fraction:
@@ -59,7 +59,7 @@ def _claims(verdicts: Sequence[Verdict], steps: Ints, took: Floats) -> dict[int,
 
 
 def _scale(claims: Mapping[int, Floats], took: Floats, by_design: Mask) -> float:
-    """Which part of what verdicts claim together they can have taken."""
+    """The factor that keeps the verdicts' joint claims within the time that was lost."""
     claimed = np.sum(list(claims.values()), axis=0) if claims else np.zeros_like(took)
     whole, most = float(claimed.sum()), float(took.sum())
     free = (claimed == 0) & ~by_design

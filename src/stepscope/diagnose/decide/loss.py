@@ -1,4 +1,4 @@
-"""What a verdict cost: how long it lasted, and how much time of all ranks was lost."""
+"""The loss of a verdict: how long it lasted, and how much time of all ranks it cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each way of looking says about the culprit of a verdict, and how they fit together.
+"""What each kind of measurement says about the culprit of a verdict, and how they agree.
 
 Own time, the last arrival in collectives, and the rhythm of operators (K-S, as in KAIR) look at the
 same steps independently; other methods speak by what they found. Where one names a rank that the
@@ -18,7 +18,7 @@ from functools import cached_property
 import numpy as np
 
 from stepscope.diagnose.detect.published.kair import divergences, rhythms
-from stepscope.diagnose.finding import Finding, Verdict
+from stepscope.diagnose.finding import Finding, Verdict, may_overlap
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.shown import Opinion
@@ -48,26 +48,26 @@ def with_opinions(
     Args:
         found: what methods found, with a verdict or without.
     """
-    looks = _Looks(job)
+    measures = _Measures(job)
     accused = [frozenset(one.ranks) for one in verdicts]
-    return tuple(_with(looks, one, found, frozenset().union(*accused[:at], *accused[at + 1 :]))
+    return tuple(_with(measures, one, found, frozenset().union(*accused[:at], *accused[at + 1 :]))
                  for at, one in enumerate(verdicts))  # fmt: skip
 
 
 def _with(
-    looks: _Looks, verdict: Verdict, found: Sequence[Finding], others: frozenset[int]
+    measures: _Measures, verdict: Verdict, found: Sequence[Finding], others: frozenset[int]
 ) -> Verdict:
-    known = _together([*_measured(looks, verdict), *_by_methods(verdict, found)])
+    known = _together([*_measured(measures, verdict), *_by_methods(verdict, found)])
     known = [_without(one, verdict, others) for one in known]
     if len(known) < 2:
         return verdict
-    line = _line(Beside(looks.job, verdict, found, others), known)
+    line = _line(Beside(measures.job, verdict, found, others), known)
     return replace(verdict, opinions=tuple(known), agreement=line)
 
 
 @dataclass(frozen=True)
-class _Looks:
-    """The measures that need no method, of a job."""
+class _Measures:
+    """The measures of a job that need no method."""
 
     job: Observed
 
@@ -117,20 +117,20 @@ def _largest(values: Floats, least: float) -> Ints:
     return np.flatnonzero(values >= max(MOSTLY * float(values.max(initial=0.0)), least))
 
 
-def _measured(looks: _Looks, verdict: Verdict) -> Iterator[Opinion]:
-    """By own time, arrival and rhythm; only where ranks are slow."""
-    if verdict.kind != "slowdown" or not verdict.ranks or not len(looks.job.line.steps):
+def _measured(measures: _Measures, verdict: Verdict) -> Iterator[Opinion]:
+    """Opinions by own time, arrival and rhythm; only where ranks are slow."""
+    if verdict.kind != "slowdown" or not verdict.ranks or not len(measures.job.line.steps):
         return
-    inside = looks.columns(verdict)
-    ways = ((ARRIVAL, looks.arrival(inside)), (OWN_TIME, looks.own_time(inside)),
-            (RHYTHM, looks.rhythm))  # fmt: skip
+    inside = measures.columns(verdict)
+    ways = ((ARRIVAL, measures.arrival(inside)), (OWN_TIME, measures.own_time(inside)),
+            (RHYTHM, measures.rhythm))  # fmt: skip
     for by, rows in ways:
         if rows is not None:
-            yield Opinion(by, tuple(int(rank) for rank in looks.job.line.ranks[rows]))
+            yield Opinion(by, tuple(int(rank) for rank in measures.job.line.ranks[rows]))
 
 
 def _by_methods(verdict: Verdict, found: Sequence[Finding]) -> Iterator[Opinion]:
-    """By what methods found about the same ranks or steps."""
+    """Opinions by what methods found about the same ranks or steps."""
     for one in found:
         if one.kind == verdict.kind and (one.ranks or _places(one)) and _meet(verdict, one):
             by = OWN_TIME if one.method in BY_OWN_TIME else one.method
@@ -138,7 +138,7 @@ def _by_methods(verdict: Verdict, found: Sequence[Finding]) -> Iterator[Opinion]
 
 
 def _together(opinions: Iterable[Opinion]) -> list[Opinion]:
-    """One opinion for each way of looking, in the order in which these first spoke."""
+    """One opinion per kind of measurement, in order of their first appearance."""
     known: dict[str, Opinion] = {}
     for one in opinions:
         before = known.get(one.by, Opinion(one.by, ()))
@@ -154,18 +154,16 @@ def _places(one: Finding) -> tuple[str, ...]:
 
 
 def _meet(verdict: Verdict, one: Finding) -> bool:
-    """Whether a finding is about a verdict: its ranks, or nobody's and the same cause."""
+    """Whether a finding is about the verdict's ranks; or, if both name none, about its cause."""
     if verdict.ranks and not set(one.ranks) & set(verdict.ranks):
         return False
     if not verdict.ranks and (one.ranks or one.cause != verdict.cause):
         return False
-    if verdict.steps is None or one.steps is None:
-        return True
-    return verdict.steps[0] <= one.steps[1] and one.steps[0] <= verdict.steps[1]
+    return may_overlap(verdict.steps, one.steps)
 
 
 def _without(one: Opinion, verdict: Verdict, others: frozenset[int]) -> Opinion:
-    """Without ranks that have a verdict of their own, unless it speaks only of these."""
+    """The opinion without ranks that have a verdict of their own, unless it names only these."""
     kept = tuple(rank for rank in one.ranks if rank in verdict.ranks or rank not in others)
     return replace(one, ranks=kept or one.ranks)
 

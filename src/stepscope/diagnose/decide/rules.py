@@ -82,21 +82,22 @@ def everyone(one: Slowdown) -> Slowdown:
 
 def same_cause(one: Kind) -> Kind:
     """A finding that is rejected because another one says more about the same cause."""
-    says = "another finding names the same ranks and the same cause"
-    decision = Decision(EXPLAINED_BACKWARDS.name, False, says=says)
-    return replace(one, decisions=(*one.decisions, decision))
+    return _explained(one, "another finding names the same ranks and the same cause")
 
 
 def victim(one: Kind, method: str) -> Kind:
     """A finding that is rejected because it is an effect of what another method found."""
-    says = f"an effect of what {method} found, which costs more"
-    decision = Decision(EXPLAINED_BACKWARDS.name, False, says=says)
-    return replace(one, decisions=(*one.decisions, decision))
+    return _explained(one, f"an effect of what {method} found, which costs more")
 
 
 def after_effect(one: Regression) -> Regression:
     """A rise that is rejected because a culprit was slow for most of it."""
-    says = "a culprit is slow for most of this rise, and no other cause of it was measured"
+    return _explained(
+        one, "a culprit is slow for most of this rise, and no other cause of it was measured"
+    )
+
+
+def _explained(one: Kind, says: str) -> Kind:
     decision = Decision(EXPLAINED_BACKWARDS.name, False, says=says)
     return replace(one, decisions=(*one.decisions, decision))
 

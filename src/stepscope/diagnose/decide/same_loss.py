@@ -32,8 +32,8 @@ def has_victim(one: Waste, other: Finding) -> bool:
 
 
 def _waits_for_gil(one: Waste, other: Finding) -> bool:
-    """Whether other findings are of what ranks run while a helper thread holds their GIL: it hits
-    ranks and functions by chance. What costs more has another reason."""
+    """Whether another finding is only what its ranks happened to run while a helper thread held
+    their GIL. A finding that costs more has another reason."""
     if not one.holds_gil or other.cause not in SLOWED:
         return False
     ranks = not one.ranks or (bool(other.ranks) and {*other.ranks} <= {*one.ranks})
@@ -41,7 +41,8 @@ def _waits_for_gil(one: Waste, other: Finding) -> bool:
 
 
 def _has_its_turn(one: Waste, other: Finding) -> bool:
-    """Whether the ranks of another finding are slow for a while in what all ranks are in turns."""
+    """Whether another finding is only the turn of its ranks in a loss that all ranks cause in
+    turns."""
     if not (one.in_turns and isinstance(other, Slowdown) and one.steps and other.steps):
         return False
     within = one.steps[0] <= other.steps[0] and other.steps[1] <= one.steps[1]

@@ -40,7 +40,7 @@ def savings(job: Observed, culprits: Sequence[Suspect]) -> Savings:
 def _excesses(
     job: Observed, one: Suspect, culprits: Sequence[Suspect]
 ) -> Iterator[tuple[str, Floats]]:
-    """Of each slow phase, or of pauses, in the culprit's columns.
+    """The excess in each slow phase, or by pauses, in the culprit's columns.
 
     A peer that is slow in another phase is as good as any; one that is slow in the same is better
     than none.
@@ -162,7 +162,7 @@ class Shrinking:
         return {**found, **own}
 
     def _own(self, row: int, phase: str) -> Floats:
-        """Of each column of the graph."""
+        """Own time in each column of the graph."""
         columns, known = self.pieces.graph.lanes.columns, self.job.own
         if phase == PAUSES and self.job.pauses is not None:
             return np.asarray(self.job.pauses[row, columns])

@@ -76,7 +76,7 @@ def _slowdown(
     phase = chosen.phase or (None if chosen.whole_rank else named_phase(suspect))
     share, least = cost.fractions[at], _least_cost(job, suspect, chosen.proven)
     computes = reason.cause == "compute"
-    clock = gpu.relative(job, suspect.row, suspect.first, suspect.stop) if computes else None
+    clock = gpu.relative_clock(job, suspect.row, suspect.first, suspect.stop) if computes else None
     extent = passes.extent(job, suspect) if computes else "some"
     spikes = len(suspect.spikes) if suspect.spikes else None
     values: dict[str, Value] = {
@@ -111,7 +111,7 @@ def _lost_of(job: Observed, suspect: Suspect) -> Span | None:
 
 
 def named_phase(suspect: Suspect) -> str | None:
-    """The phase that users know; None for times outside of phases."""
+    """The phase by its name for users; None for times outside of phases."""
     return None if suspect.phase in UNNAMED else suspect.phase
 
 

@@ -1,4 +1,4 @@
-"""What a host that gets too little processor time costs: as measured, where a model says less.
+"""The cost of a host that gets too little processor time: as measured, where the model says less.
 
 Such a host is slow in its part of every transfer, too, which is nobody's own time. Where its steps
 have others beside them, before or after, the difference is what it costs. No model may veto that.
@@ -22,7 +22,7 @@ STARVED: tuple[Cause, ...] = ("host", "contention")
 
 
 def with_measured_loss(job: Observed, blamed: Sequence[Finding]) -> list[Finding]:
-    """The findings; those of starved hosts with what the steps take longer, if that is more."""
+    """The findings; those of starved hosts cost what the steps took longer, if that is more."""
     slow = [one for one in blamed if not isinstance(one, Stuck) and one.steps is not None]
     spans = {id(one): _columns(job, one) for one in slow}
     warm_up: Mask = np.arange(len(job.line.steps)) < job.line.warm_up

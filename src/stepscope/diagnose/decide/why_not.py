@@ -51,10 +51,7 @@ def _measured(job: Observed) -> Iterator[tuple[str, straggler.Measured]]:
     """Each phase, and all together, with what the gates measured."""
     skip = job.line.warm_up
     tests = len(job.line.ranks) * (len(job.own.phases) + 1)
-    parts: list[tuple[str | None, Floats]] = [*zip(job.own.phases, job.own.own, strict=True)]
-    if len(parts) > 1:
-        parts.append((None, job.total))
-    for phase, own in parts:
+    for phase, own in job.parts():
         look = straggler_brief.measure if is_brief(job) else straggler.measure
         measured = look(own[:, skip:], job.groups(phase), job.line.typical_ns, tests)
         if measured is not None:

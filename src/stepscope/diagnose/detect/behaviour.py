@@ -22,7 +22,6 @@ from stepscope.diagnose.detect.odd_patterns import (
     does_more,
     named,
     odd_functions,
-    relative,
 )
 from stepscope.diagnose.detect.pattern_waste import windows_now
 from stepscope.diagnose.detect.slow_ring import SlowEnd, slow_ends
@@ -37,6 +36,7 @@ from stepscope.diagnose.finding import (
 )
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.numeric.peers import relative
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import score
 from stepscope.diagnose.views.patterns import Function, Patterns
@@ -72,7 +72,7 @@ class BehaviourPatterns:
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _Observation:
     """What one rank does longer than its peers in one window."""
 
     window: Patterns
@@ -91,72 +91,76 @@ class _Seen:
 
 def _slow_ranks(job: Observed, blamed: frozenset[int]) -> Iterator[Slowdown]:
     groups = job.groups(None)
-    seen: dict[tuple[Cause, str], list[_Seen]] = defaultdict(list)
+    observed: dict[tuple[Cause, str], list[_Observation]] = defaultdict(list)
     windows = windows_now(job)
     for window in windows:
         for one in _by_rank(window, odd_functions(window, groups, len(windows)), groups):
             if int(job.line.ranks[one.odd[0].row]) not in blamed and _shows_around(job, one):
-                seen[cause_of(job, one), one.function.name].append(one)
-    for (cause, _), same in seen.items():
+                observed[cause_of(job, one), one.function.name].append(one)
+    for (cause, _), same in observed.items():
         if lasting := _lasting(same, windows):
             yield _found(job, cause, lasting)
 
 
-def _shows_around(job: Observed, seen: _Seen) -> bool:
+def _shows_around(job: Observed, observed: _Observation) -> bool:
     """Whether own times before or after the window show it, too.
 
     What is in profiled steps alone is a single stall, or the profiler's. Own times of hosts do not
     contain kernels, and where they are not known nothing is lost.
     """
-    if seen.function.kind != "python" or seen.window.steps is None or job.own.hidden:
+    if observed.function.kind != "python" or observed.window.steps is None or job.own.hidden:
         return True
-    first, last = seen.window.steps
-    steps, row = job.line.steps, seen.odd[0].row
+    first, last = observed.window.steps
+    steps, row = job.line.steps, observed.odd[0].row
     before = (steps >= first - AROUND) & (steps < first)
     after = (steps > last) & (steps <= last + AROUND)
-    others = job.total[seen.group[seen.group != row]]
+    others = job.total[observed.group[observed.group != row]]
     excess = job.total[row] - stats.column_median(others)
     sides = [side for part in (before, after)
              if (side := excess[part & np.isfinite(excess)]).size >= LEAST_AROUND]  # fmt: skip
-    least = SHOWS * seen.loss * job.line.typical_ns
+    least = SHOWS * observed.loss * job.line.typical_ns
     return not sides or any(
         side.mean() >= max(least, ERRORS * side.std() / np.sqrt(side.size)) for side in sides
     )
 
 
-def _lasting(same: Sequence[_Seen], windows: Sequence[Patterns]) -> list[_Seen]:
-    """Those of ranks that are odd in half of the windows in which they were profiled."""
+def _lasting(same: Sequence[_Observation], windows: Sequence[Patterns]) -> list[_Observation]:
+    """The observations of ranks that stand out in at least half of the windows in which they were
+    profiled."""
     times = Counter(one.odd[0].row for one in same)
     profiled = {row: sum(row in window.rows for window in windows) for row in times}
     return [one for one in same
             if times[one.odd[0].row] >= SEEN * profiled[one.odd[0].row]]  # fmt: skip
 
 
-def _by_rank(window: Patterns, odd: Sequence[Odd], groups: Sequence[Ints]) -> Iterator[_Seen]:
+def _by_rank(
+    window: Patterns, odd: Sequence[Odd], groups: Sequence[Ints]
+) -> Iterator[_Observation]:
     rows: dict[int, list[Odd]] = defaultdict(list)
     for one in odd:
         rows[one.row].append(one)
     for row, some in rows.items():
         group = next(group for group in groups if row in group)
-        yield _Seen(window, tuple(sorted(some, key=lambda one: -one.excess)), group)
+        yield _Observation(window, tuple(sorted(some, key=lambda one: -one.excess)), group)
 
 
-def cause_of(job: Observed, seen: _Seen) -> Cause:
+def cause_of(job: Observed, observed: _Observation) -> Cause:
     """The cause by what kind of function takes longer, and in which phase."""
-    row = seen.odd[0].row
-    cause = cause_by_kind(seen.window, seen.odd[0].function, row, seen.group)
-    return "data_loading" if cause == "host" and _loads_longer(job, row, seen) else cause
+    row = observed.odd[0].row
+    cause = cause_by_kind(observed.window, observed.odd[0].function, row, observed.group)
+    return "data_loading" if cause == "host" and _loads_longer(job, row, observed) else cause
 
 
-def _loads_longer(job: Observed, row: int, seen: _Seen) -> bool:
-    """Whether phases show most of the excess in data loading, which the function does not say."""
+def _loads_longer(job: Observed, row: int, observed: _Observation) -> bool:
+    """Whether phases show that most of the excess is data loading, which the function alone does
+    not show."""
     if DATA_LOAD not in job.own.phases or not len(job.line.steps):
         return False
     own = job.own.own[job.own.phases.index(DATA_LOAD)][:, job.line.warm_up :]
     spent = np.nansum(own, axis=1) / max(own.shape[1], 1)
-    others = seen.group[seen.group != row]
+    others = observed.group[observed.group != row]
     excess_ns = float(spent[row]) - stats.median(spent[others])
-    return excess_ns >= EXPLAINS * seen.odd[0].excess * job.line.typical_ns
+    return excess_ns >= EXPLAINS * observed.odd[0].excess * job.line.typical_ns
 
 
 def cause_by_kind(window: Patterns, at: int, row: int, group: Ints) -> Cause:
@@ -174,7 +178,7 @@ def cause_by_kind(window: Patterns, at: int, row: int, group: Ints) -> Cause:
     return "jit_compile" if function.compiles else "host"
 
 
-def _found(job: Observed, cause: Cause, same: Sequence[_Seen]) -> Slowdown:
+def _found(job: Observed, cause: Cause, same: Sequence[_Observation]) -> Slowdown:
     """One finding about all ranks that the same function holds up."""
     worst = max(same, key=lambda one: one.loss)
     first, function = worst.odd[0], worst.function
@@ -196,7 +200,7 @@ def _found(job: Observed, cause: Cause, same: Sequence[_Seen]) -> Slowdown:
         BehaviourPatterns.name, cause, detail, ranks,
         function=None if of_device else function.frame,
         kernels=kernels[:KERNELS] if of_device else (),
-        steps=steps_of(job, list(windows.values())), time_ns=_times(list(windows.values())),
+        steps=_steps_of(list(windows.values())), time_ns=_times(list(windows.values())),
         slowdown=times, lost_fraction=min(worst.loss, 1.0), score=score(margin),
         says=_summary(ranks, cause, function, first, worst), decisions=(decision,),
         values={"share": first.beta, "peers": first.usual, "z": first.z,
@@ -232,21 +236,21 @@ RESOURCES = {
 
 
 def _summary(
-    ranks: tuple[int, ...], cause: Cause, function: Function, odd: Odd, seen: _Seen
+    ranks: tuple[int, ...], cause: Cause, function: Function, odd: Odd, observed: _Observation
 ) -> str:
     verb, its = ("spend", "their") if len(ranks) > 1 else ("spends", "its")
     text = f"{name_ranks(ranks)} {verb} {percent(odd.beta)} of {its} steps in {function.frame}, "
     text += f"{its} peers {percent(odd.usual)}"
     if cause == "load_imbalance":
         return text + ": more work to do"
-    use = relative(seen.window.mu[odd.function], odd.row, seen.group)
+    use = relative(observed.window.mu[odd.function], odd.row, observed.group)
     if cause == "compute" and function.resource == "sm" and use is not None and use <= LOWER:
         text += f": {its} device runs at {percent(use)} of the others' speed"
     return text
 
 
-def steps_of(job: Observed, windows: Sequence[Patterns]) -> Span | None:
-    """The steps of the windows in which something was seen."""
+def _steps_of(windows: Sequence[Patterns]) -> Span | None:
+    """The steps of the windows in which something was observed."""
     spans = [one.steps for one in windows if one.steps is not None]
     return (min(one[0] for one in spans), max(one[1] for one in spans)) if spans else None
 
@@ -301,7 +305,7 @@ def _link(job: Observed, ranks: tuple[int, ...], window: Patterns, end: SlowEnd)
     mu = [float(window.mu[end.function, row]) for row in end.rows]
     return SlowLink(
         BehaviourPatterns.name, "network", detail, ranks, kernels=(function.name,),
-        steps=steps_of(job, [window]), time_ns=window.time_ns, slowdown=end.times,
+        steps=window.steps, time_ns=window.time_ns, slowdown=end.times,
         lost_fraction=end.loss, score=score(LINK_SIGMAS), where=where,
         devices=_devices(job, ranks, function, end),
         values={"mu": mu, "median_mu": float(np.nanmedian(window.mu[end.function]))},

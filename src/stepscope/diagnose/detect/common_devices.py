@@ -1,4 +1,5 @@
-"""What all ranks lose on their devices or in turns, by behaviour patterns: no function is wrong.
+"""Time that all ranks lose on their devices or in turns, by behaviour patterns: no single function
+is wrong.
 
 Fault: unequal work, garbage that a different rank collects each time, a slow network, devices that
 other processes use as well.
@@ -36,7 +37,7 @@ two percent. Our simulator."""
 FOLLOWS = 0.7
 """Correlation of how often and how long kernels run that shows unequal work. Our choice."""
 FEWEST = 4
-"""Ranks without which there is no scatter. Our choice."""
+"""Fewer ranks than this have no measurable scatter. Our choice."""
 SAME_SPEED = 0.03
 """Relative scatter of the devices' clocks that is none. Our choice."""
 LONGER = 1.05
@@ -62,7 +63,7 @@ class Unequal:
 
     @property
     def loss(self) -> float:
-        """What the most loaded ranks take longer than the average."""
+        """How much longer the most loaded ranks take than the average."""
         return float(np.quantile(self.spent, 0.95)) - float(self.spent.mean())
 
 
@@ -123,7 +124,8 @@ def _follows(calls: Floats, spent: Floats) -> bool:
 
 
 def in_turns(job: Observed, windows: Sequence[Patterns]) -> Iterator[Waste]:
-    """Garbage that ranks collect at different times: each pause of one holds up all."""
+    """Garbage collection at different times on different ranks: each pause of one rank holds up
+    all."""
     losses, function = [], ""
     for window in windows:
         at = np.array([one.collects and one.trains for one in window.functions], np.bool_)

@@ -102,7 +102,7 @@ def _exceeding(job: Observed, windows: Sequence[Patterns]) -> list[_Exceeds]:
 
 
 def at_least(window: Patterns, who: Sequence[Ints]) -> Floats:
-    """What three quarters of the ranks of some role spend in each function at least."""
+    """The time that at least three quarters of the ranks of some role spend in each function."""
     found, spent = np.zeros(len(window.functions)), own_beta(window)
     for group in who:
         rows = group[np.isin(group, window.rows)]
@@ -113,7 +113,8 @@ def at_least(window: Patterns, who: Sequence[Ints]) -> Floats:
 
 
 def _by_caller(some: Sequence[_Exceeds]) -> list[list[_Exceeds]]:
-    """Functions that the same line of the user calls, together; the largest first in each."""
+    """Functions called from the same line of the user's code, together; the largest first in
+    each."""
     together: dict[tuple[str, str], list[_Exceeds]] = defaultdict(list)
     for at, one in enumerate(some):
         of_host = one.function.kind == "python" and one.function.caller

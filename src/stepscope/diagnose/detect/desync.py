@@ -35,6 +35,7 @@ from stepscope.diagnose.operators.liveness import latest_stack
 from stepscope.diagnose.operators.progress import Recording
 from stepscope.diagnose.operators.wait_graph import WaitGraph
 from stepscope.diagnose.words.advice import name_ranks
+from stepscope.diagnose.words.summary import short_frame
 from stepscope.window import Window
 
 COLUMNS = (
@@ -106,9 +107,9 @@ def _explained(graph: WaitGraph) -> Stuck | None:
     departures = graph.departures()
     if departures:
         return _departed(graph, departures)
-    strangers = graph.strangers()
-    if strangers:
-        return _wrong_peer(graph, strangers)
+    new_peers = graph.new_peers()
+    if new_peers:
+        return _wrong_peer(graph, new_peers)
     with_dump = graph.singled_out & graph.recording.recorded
     if with_dump:
         return _missing(graph, with_dump)
@@ -147,7 +148,7 @@ def _missing(graph: WaitGraph, roots: frozenset[int]) -> Stuck:
 
 
 def _departed(graph: WaitGraph, departures: list[Departure]) -> Stuck:
-    """Ranks whose calls left the order that ranks with the same program kept."""
+    """Ranks whose calls deviate from the order that ranks with the same program kept."""
     ranks = frozenset(one.rank for one in departures)
     where = graph.blocked_by(ranks) or tuple(one for one in graph.blocked if one.waiting & ranks)
     first, waiting = where[0], graph.waiting - ranks
@@ -161,10 +162,10 @@ def _departed(graph: WaitGraph, departures: list[Departure]) -> Stuck:
     )
 
 
-def _wrong_peer(graph: WaitGraph, strangers: tuple[Blocked, ...]) -> Stuck:
+def _wrong_peer(graph: WaitGraph, new_peers: tuple[Blocked, ...]) -> Stuck:
     """A send or receive with a rank that was no partner of this one before."""
-    ranks = frozenset().union(*(one.waiting for one in strangers))
-    first = strangers[0]
+    ranks = frozenset().union(*(one.waiting for one in new_peers))
+    first = new_peers[0]
     why = (f"{_ranks(ranks)} waits in {first.where}, with which it never exchanged a message "
            "before")  # fmt: skip
     return _finding(graph, first, ranks, "code", CONFIDENT, why, whole=True)
@@ -286,7 +287,7 @@ def _finding(
         detail = f"{_count(waiting)} in {first.where}: {why}"
     function = _function(graph, ranks)
     if function is not None and not whole:
-        detail += f"; last seen in {_short(function)}"
+        detail += f"; last seen in {short_frame(function)}"
     missing = tuple(sorted(_members(graph) - graph.recording.recorded)[:MOST_SHOWN])
     values: dict[str, Value] = {
         "waiting": len(waiting), "victims": len(waiting), "op": first.op, "seq": first.seq,
@@ -324,8 +325,3 @@ def _function(graph: WaitGraph, ranks: frozenset[int]) -> str | None:
     stack = latest_stack(graph.recording.window, min(ranks)) if ranks else ()
     own = [frame for frame in stack if not any(word in frame for word in LIBRARIES)]
     return own[-1] if own else (stack[-1] if stack else None)
-
-
-def _short(frame: str) -> str:
-    function, opened, place = frame.rpartition(" (")
-    return f"{function}{opened}{place.rpartition('/')[2]}" if opened else frame

@@ -37,7 +37,7 @@ the fault of all. Our simulator."""
 
 @dataclass(frozen=True)
 class _Turns:
-    """Columns in which some rank paused, and the time that each of these lost."""
+    """The columns in which a rank paused, and the time that each of them lost."""
 
     columns: tuple[int, ...]
     lost_ns: Floats
@@ -75,7 +75,7 @@ def find_turns(job: Observed, culprits: Collection[int]) -> Regression | None:
 
 
 def _turns(job: Observed, pauses: Floats) -> _Turns | None:
-    """What the pauses of some ranks cost; None if they are too few or cost too little."""
+    """The cost of the pauses of some ranks; None if they are too few or cost too little."""
     period = job.line.job_period_ns[job.line.warm_up :]
     longest = pauses.max(axis=0, initial=0.0)
     paused = (longest > 0) & np.isfinite(period)

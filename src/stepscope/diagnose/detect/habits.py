@@ -26,7 +26,7 @@ MOSTLY = 0.5
 
 
 def habits(steps: Ints, hit: Mask, units: Sequence[Ints]) -> Mask:
-    """The spikes, of `hit` by `[rank, step]`, that are duties of their ranks.
+    """Which of the spikes in `hit`, `[rank, step]`, are regular duties of their ranks.
 
     Args:
         units: rows of each host.
@@ -43,7 +43,8 @@ def habits(steps: Ints, hit: Mask, units: Sequence[Ints]) -> Mask:
 
 
 def _at_round_intervals(spikes: Ints, steps: Ints) -> Mask:
-    """Which spikes return at an interval that people choose, though others may lie between them."""
+    """Which spikes recur at an interval that people would choose, though others may lie between
+    them."""
     found = np.zeros(spikes.size, np.bool_)
     apart = [spikes[lag:] - spikes[:-lag] for lag in range(1, min(BETWEEN, spikes.size))]
     for period in np.unique(np.concatenate(apart)) if apart else ():
@@ -57,7 +58,7 @@ def _is_round(interval: int) -> bool:
 
 
 def _has_company(hit: Mask, row: int, units: Sequence[Ints]) -> bool:
-    """Whether some rank of another host has spikes in most of these columns."""
+    """Whether a rank of another host has spikes in most of these columns, too."""
     own_host = next((unit for unit in units if row in unit), np.array([row]))
     others = np.delete(hit, own_host, axis=0)
     return bool(others.size) and bool((others.mean(axis=1) > MOSTLY).any())

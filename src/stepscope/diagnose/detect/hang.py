@@ -70,8 +70,7 @@ adapter, its cable or the switch's port is at fault; it may have had little to m
 CALLS_CONFIDENCE = 0.6
 """That nothing ended is inferred from calls, steps and stacks. Our simulator."""
 BEHIND = 0.5
-"""If more than half of the ranks made fewer calls, those with more are no majority. Our
-simulator."""
+"""If more than half of the ranks made fewer calls, they are not the exception. Our simulator."""
 BEHIND_CONFIDENCE, UNSEEN_CONFIDENCE = 0.8, 0.4
 """Of a host that made fewer calls, with and without a stack that shows what it does instead. Our
 simulator."""
@@ -310,7 +309,7 @@ def _absent(
 def _without_free(
     window: Window, state: WaitState, known: dict[int, LifeSigns], waited: int
 ) -> Stuck | None:
-    """All ranks that the others wait for may be blocked by somebody else."""
+    """All ranks that the others wait for may themselves be blocked by another rank."""
     stalled = _stalled_with(window, state, frozenset(known))
     if stalled is None:
         return _stuck_device(state, known)
@@ -318,7 +317,7 @@ def _without_free(
 
 
 def _waits_too(sign: LifeSigns) -> bool:
-    """Whether a rank that others wait for stands still in a wait for others itself."""
+    """Whether a rank that others wait for is itself stuck waiting for others."""
     return sign.activity == "idle" and bool(sign.stack) and waits(innermost(sign.stack))
 
 

@@ -40,7 +40,7 @@ judgement."""
 
 
 def find_silence(window: Window) -> Stuck | None:
-    """The hang of a job whose ranks write nothing more, or None."""
+    """The hang of a job whose ranks no longer write any rows, or None."""
     until_ns, progress_ns = watched_until_ns(window), last_progress_ns(window)
     if until_ns is None or until_ns - progress_ns <= IDLE_NS:
         return None
@@ -99,7 +99,7 @@ class _Silence:
         return any(one.has_begun for one in found) or len({one.step for one in found}) > 1
 
     def _allowed(self, held: Holders, timing: StepTiming) -> float:
-        """How long nobody may make progress."""
+        """How long no rank may make progress before the job counts as hung."""
         activities = [self._signs[rank].activity for rank in held.ranks]
         if any(is_saving(one.stack) for one in self._signs.values()):
             activities.append("saving")

@@ -1,4 +1,4 @@
-"""Holmes, repaired: irregular steps, whom they go back to, and the device that explains most.
+"""Holmes, repaired: irregular steps, the ranks they go back to, and the device that explains most.
 
 Fault: a GPU, host, adapter, link or switch that makes some steps longer, or all from some step on.
 Paper: Holmes (Yao et al., 2025), sections 3.1, 4.2 to 4.4 and appendix D. Symbols: x -> `Origin`,
@@ -113,7 +113,7 @@ class Case:
 
     @cached_property
     def origins(self) -> list[Origin]:
-        """Of each irregular step, the place that most of its lateness arose at."""
+        """The place where most of the lateness of each irregular step arose."""
         found = (self._origin(at) for at in self.irregular.tolist())
         return [one for one in found if one is not None]
 
@@ -191,7 +191,8 @@ def _slow_ranks(case: Case, name: str) -> Iterator[Slowdown]:
 
 
 def log_ratio(often: int, ranks: int, behind: int) -> float:
-    """Log-likelihood ratio of a device with so many ranks behind it, which is the origin so often.
+    """Log-likelihood ratio of a device with this many ranks behind it that is the origin this
+    often.
 
     Exposure: if the device is at fault, each of its ranks is the last one as often as the others.
     """
@@ -203,7 +204,8 @@ def _host(case: Case, row: int) -> str:
 
 
 def _is_no_chance(case: Case, hit: Sequence[Origin], behind: int) -> bool:
-    """Whether these are the origin more often than chance allows, or cost much, and enough."""
+    """Whether these are the origin more often than by chance, or cost much, and whether that is
+    enough."""
     trials, places = len(case.irregular), len(case.job.line.ranks)
     lost = sum(case.excess_ns(one.at) for one in hit)
     whole = float(np.nansum(case.job.line.job_period_ns[case.graph.columns]))
@@ -266,7 +268,7 @@ def _slow_network(case: Case, name: str) -> SlowLink | None:
 
 
 def _before(graph: CommGraph, columns: Ints) -> Ints:
-    """The columns before, in which what was carried on began."""
+    """The columns before these, in which lateness that was carried over began."""
     known = columns[columns > 0]
     return np.asarray(known[np.diff(graph.columns)[known - 1] == 1] - 1)
 

@@ -1,4 +1,4 @@
-"""Work that is unequal by the job's own structure, and was so from the first step on.
+"""Work that has been unequal from the first step on, by the job's own structure.
 
 Fault: a pipeline stage with too much work (its layers, or the loss and its vocabulary); samples of
 unequal length, so that in each step a different rank has the most to do.
@@ -59,7 +59,7 @@ class StageImbalance:
 
 
 def _is_partial(job: Observed) -> bool:
-    """Whether a part of the work of some stages was taken for waiting.
+    """Whether part of the work of some stages was mistaken for waiting.
 
     Between operators, the first stage's last backward passes have no send that shows when they end;
     collectives within the passes do.
@@ -82,7 +82,8 @@ def _steady(own: Floats, stages: list[Ints]) -> Floats:
 
 
 def _of_most(own: Floats) -> float:
-    """What more than half of the ranks of a stage take; of two the less: the other may be slow."""
+    """The time that more than half of the ranks of a stage need; of two ranks the shorter: the
+    other may be slow."""
     known = np.sort(own[np.isfinite(own)])
     return float(known[(known.size - 1) // 2]) if known.size else 0.0
 
@@ -90,7 +91,7 @@ def _of_most(own: Floats) -> float:
 def _stage(
     job: Observed, model: Model, known: Work, rows: Ints, levels: Floats, at: int
 ) -> Waste | None:
-    """The stage with most work; balanced, all stages would have the mean of them."""
+    """The stage with most work; if balanced, every stage would have the mean of all."""
     level, others = float(levels[at]), np.delete(levels, at)
     usual = stats.median(others)
     if not level > usual > 0:

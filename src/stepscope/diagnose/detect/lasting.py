@@ -33,9 +33,9 @@ from stepscope.diagnose.numeric.peers import above_peers
 from stepscope.window import Floats, Ints, Mask
 
 SPREAD, PRIOR = 0.01, 2.0
-"""By how much of a step healthy ranks differ for good where nothing is known, and how many peers
-that knowledge is worth. Measured on real data (16 ranks of `shared/real` differ by 0.5 %; ranks of
-CPU jobs in our lab by 1 to 2 %)."""
+"""The part of a step by which healthy ranks differ permanently where nothing is known, and how many
+peers that knowledge is worth. Measured on real data (16 ranks of `shared/real` differ by 0.5 %;
+ranks of CPU jobs in our lab by 1 to 2 %)."""
 LEAST_SPREAD, LEAST_SPREAD_NS = 0.005, 5e5
 """Differences below this share of a step, or half a time slice of the processor, are never
 evidence. Measured on real data."""
@@ -71,10 +71,6 @@ class Lasting:
     stop: Ints
     excess_ns: Floats
     """How much longer than its peers a step takes there."""
-    by_time: Floats
-    """Bits, before naming; inf for what is always slow, which shows no change over time."""
-    by_peers: Floats
-    naming: Floats
 
     def shifted(self, columns: int) -> Lasting:
         """The same in steps counted from an earlier one."""
@@ -97,11 +93,11 @@ def lasting(own: Floats, groups: Sequence[Ints], period_ns: float) -> Lasting | 
     if known.size < 2:
         return None
     independent, at = _independent(groups, known, len(own))
-    return _Looked(own, groups, above, known, independent, at, period_ns).better()
+    return _PhaseEvidence(own, groups, above, known, independent, at, period_ns).better()
 
 
 def _independent(groups: Sequence[Ints], known: Ints, size: int) -> tuple[Ints, Ints]:
-    """Rows whose excesses are independent, and where among them every row's is.
+    """The rows with independent excesses, and the index of each row's own among them.
 
     Of a pair, what one is above the other is what that is below.
     """
@@ -113,8 +109,8 @@ def _independent(groups: Sequence[Ints], known: Ints, size: int) -> tuple[Ints, 
 
 
 @dataclass(frozen=True)
-class _Looked:
-    """One phase."""
+class _PhaseEvidence:
+    """All that is computed about one phase."""
 
     own: Floats
     groups: Sequence[Ints]
@@ -127,7 +123,7 @@ class _Looked:
     period_ns: float
 
     def better(self) -> Lasting:
-        """Of both hypotheses the one with more evidence; a change over time, where there is one."""
+        """The hypothesis with more evidence; a change over time, if there is one."""
         always = self._always()
         if self._steps < 2 * LEAST_STEPS:
             return always
@@ -142,7 +138,7 @@ class _Looked:
 
     @cached_property
     def _level(self) -> Floats:
-        """What each rank is usually above its peers."""
+        """How far each rank usually is above its peers."""
         return stats.row_medians(self.above)
 
     @cached_property
@@ -165,9 +161,8 @@ class _Looked:
             if among is not self.above:
                 usual, only = np.abs(stats.row_medians(among[self.independent])), np.array([row])
                 peers[row] = self._unusual(self._level[only], error[only], usual, only)[0]
-        return self._told(peers - self._naming, np.zeros(rows, np.int64),
-                          np.full(rows, self._steps), self._level, np.full(rows, np.inf), peers,
-                          np.full(rows, self._naming))  # fmt: skip
+        return self._lasting(peers - self._naming, np.zeros(rows, np.int64),
+                             np.full(rows, self._steps), self._level)  # fmt: skip
 
     def _stretch(self) -> Lasting:
         worst = self._worst()
@@ -196,18 +191,15 @@ class _Looked:
             peers[row] = self._unusual(rise[only], error[only], usual, only)[0]
         lengths = math.log2(1 + math.log2(self._steps))
         bits = np.minimum(by_time - naming, peers - self._naming - lengths)
-        return self._told(bits, worst.first, worst.stop, high, by_time, peers, naming)
+        return self._lasting(bits, worst.first, worst.stop, high)
 
-    def _told(
-        self, bits: Floats, first: Ints, stop: Ints, mean: Floats, by_time: Floats, peers: Floats,
-        naming: Floats,
-    ) -> Lasting:  # fmt: skip
+    def _lasting(self, bits: Floats, first: Ints, stop: Ints, mean: Floats) -> Lasting:
         known = np.isin(np.arange(len(bits)), self.known)
         bits = np.where(known, np.nan_to_num(bits, nan=-np.inf), -np.inf)
-        return Lasting(bits, first, stop, mean * self.period_ns, by_time, peers, naming)
+        return Lasting(bits, first, stop, mean * self.period_ns)
 
     def _worst(self) -> stats.Stretches:
-        """Each rank's worst stretch, in which single long steps count for no more than most."""
+        """Each rank's worst stretch, in which single long steps are clipped."""
         most = np.nanquantile(self.above[self.known], 0.9, axis=1) + 3 * self._scatter
         clipped = self.above.copy()
         clipped[self.known] = np.minimum(clipped[self.known], most[:, None])
@@ -263,7 +255,8 @@ class _Looked:
         return above_peers(self.own, [group for group in others if len(group) > 1]) / self.period_ns
 
     def _usual_rises(self, among: Floats, part: slice) -> Floats:
-        """By independent row, the largest rise of so many neighbouring steps above its others."""
+        """The largest rise of any as many neighbouring steps above the row's others, by independent
+        row."""
         length = part.stop - part.start
         rows = self.independent
         found = np.full(rows.size, np.nan)

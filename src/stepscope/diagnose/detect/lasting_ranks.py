@@ -11,17 +11,16 @@ Cannot see: ranks that are slow in single steps (`transient`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from stepscope.diagnose.detect.lasting import Lasting, lasting
-from stepscope.diagnose.detect.slowdown import shares_of, slowdown_in, slowdown_of
+from stepscope.diagnose.detect.slowdown import slowdown_of, suspect_of
 from stepscope.diagnose.finding import Slowdown
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.suspect import INFLATED, Suspect, dominant
-from stepscope.window import Floats
+from stepscope.diagnose.suspect import Suspect
 
 LEAST_BITS = 2.0
 """Reached by 2 of 2,520 synthetic healthy jobs, both with 30 % noise (docs/methods/lasting.md). Our
@@ -36,9 +35,9 @@ class LastingRanks:
 
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[Slowdown]:
         found: dict[int, list[_Slow]] = {}
-        for phase, told in measured(job):
-            for row in np.flatnonzero(told.bits > LEAST_BITS).tolist():
-                found.setdefault(row, []).append(_Slow.of(row, phase, told))
+        for phase, evidence in measured(job):
+            for row in np.flatnonzero(evidence.bits > LEAST_BITS).tolist():
+                found.setdefault(row, []).append(_Slow.of(row, phase, evidence))
         for row in sorted(found):
             yield slowdown_of(job, self.name, _suspect(job, found[row]))
 
@@ -46,13 +45,10 @@ class LastingRanks:
 def measured(job: Observed) -> Iterator[tuple[str | None, Lasting]]:
     """Each phase, and all together (None), with the evidence about each rank."""
     skip = job.line.warm_up
-    parts: list[tuple[str | None, Floats]] = [*zip(job.own.phases, job.own.own, strict=True)]
-    if len(parts) > 1:
-        parts.append((None, job.total))
-    for phase, own in parts:
-        told = lasting(own[:, skip:], job.groups(phase), job.line.typical_ns)
-        if told is not None:
-            yield phase, told.shifted(skip)
+    for phase, own in job.parts():
+        evidence = lasting(own[:, skip:], job.groups(phase), job.line.typical_ns)
+        if evidence is not None:
+            yield phase, evidence.shifted(skip)
 
 
 @dataclass(frozen=True)
@@ -67,25 +63,18 @@ class _Slow:
     whole_ns: float
 
     @classmethod
-    def of(cls, row: int, phase: str | None, told: Lasting) -> _Slow:
-        first, stop = int(told.first[row]), int(told.stop[row])
-        whole_ns = float(told.excess_ns[row]) * (stop - first)
-        return cls(row, phase, float(told.bits[row]), first, stop, whole_ns)
+    def of(cls, row: int, phase: str | None, evidence: Lasting) -> _Slow:
+        first, stop = int(evidence.first[row]), int(evidence.stop[row])
+        whole_ns = float(evidence.excess_ns[row]) * (stop - first)
+        return cls(row, phase, float(evidence.bits[row]), first, stop, whole_ns)
 
 
 def _suspect(job: Observed, found: Sequence[_Slow]) -> Suspect:
     """Merges what was found of a rank: the costliest phase gives the range."""
     main = max(found, key=lambda one: one.whole_ns)
     row, first, stop = main.row, main.first, main.stop
-    flagged = tuple(one.phase for one in found if one.phase is not None)
-    whole = len(flagged) < len(found) or not flagged
-    shares = shares_of(job, row, first, stop, job.own.phases if whole else flagged)
-    phase = dominant(shares) if shares else main.phase
-    carried = sum(shares.values())
-    slowdown = slowdown_in(job, row, phase, slice(first, stop), carried)
-    inflated = sum(value >= INFLATED * carried for value in shares.values())
     bits = max(one.bits for one in found)
-    return Suspect(
-        row, phase, tuple(shares), first, stop, float(np.log(slowdown)), bits, LEAST_BITS, carried,
-        slowdown, inflated,
-    )  # fmt: skip
+    phases = [one.phase for one in found]
+    suspect = suspect_of(job, row, (first, stop), main.phase, phases)
+    effect = float(np.log(suspect.slowdown))
+    return replace(suspect, effect=effect, z=bits, needed=LEAST_BITS)

@@ -37,7 +37,7 @@ LASTING_EFFECT = 0.05
 NOISE_FLOOR = 0.002
 """Noise is never taken as less: clocks and rounding. Our simulator."""
 REPLICAS = 3
-"""With fewer nobody knows which of two is usual. Statistics."""
+"""With fewer it is unknown which of two is usual. Statistics."""
 ENTRIES = 4
 """Passes of one microbatch, at least, whose median is its load: a slow one of four does not move
 it. Statistics."""
@@ -200,7 +200,7 @@ class LatePasses:
         return np.asarray(self._lead_excess > limit)
 
     def lost_ns(self, late: Late, end_ns: Floats) -> Floats:
-        """By how much each column would have been shorter without it.
+        """How much shorter each column would have been without it.
 
         Args:
             end_ns: `[replica, column]`, when the passes of each replica ended.

@@ -1,4 +1,5 @@
-"""Ranks whose few pauses are far longer than any other rank's: by length, where count says little.
+"""Ranks whose few pauses are far longer than any other rank's: judged by length, because the count
+says little.
 
 Every process on a busy machine pauses at times, seldom and for long. How long is estimated from the
 job itself: no rank may be blamed for a pause as long as any of the others', nor for one below the
@@ -23,7 +24,7 @@ SEVERAL = 2
 
 
 def chance(own_ns: Floats, others_ns: Floats, ranks: int) -> float:
-    """How likely it is that one of the ranks has pauses of such lengths by chance, and no other.
+    """The probability that by chance one rank, and no other, has pauses of such lengths.
 
     All that are longer than any other rank's hit one and the same rank, and each of them is that
     much longer.

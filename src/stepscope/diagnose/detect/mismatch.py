@@ -57,7 +57,7 @@ def find_mismatch(window: Window) -> Stuck | None:
         return None
     start = np.minimum.reduceat(table.ints("enqueue_ns")[order], begins)
     earliest = int(np.argmin(np.where(differs, start, np.iinfo(np.int64).max)))
-    return _finding(window, matched, earliest)
+    return _finding(matched, earliest)
 
 
 def _sizes_vary(table: Table, order: Ints, begins: Ints) -> Mask:
@@ -78,7 +78,7 @@ def _trusted(table: Table, order: Ints, begins: Ints, differs: Mask) -> Mask:
     return np.asarray((wrong <= MISNUMBERED * np.maximum(count, 1))[group] | (count[group] <= 2))
 
 
-def _finding(window: Window, matched: Matched, number: int) -> Stuck:
+def _finding(matched: Matched, number: int) -> Stuck:
     table = matched.table
     rows = matched.order[matched.bounds[number] : matched.bounds[number + 1]]
     calls = [_call(table, int(row)) for row in rows]

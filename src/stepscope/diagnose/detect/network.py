@@ -68,9 +68,9 @@ def _is_slow_with(slow: SlowTransfer, guilty: Mapping[int, tuple[int, int]]) -> 
 
 
 def _is_of_culprits(link: SlowDevice, guilty: Collection[int]) -> bool:
-    """Whether the device belongs to ranks that are slow themselves: whoever shares its GPU or its
-    processors with other processes moves data slowly, too. What all members of a group wait for
-    after the last of them has arrived is no fault of that one."""
+    """Whether the device belongs to ranks that are slow themselves: a rank that shares its GPU or
+    its processors with other processes moves data slowly, too. What all members of a group wait for
+    after the last of them has arrived is not that member's fault."""
     behind = link.ranks or link.suspects[0][0].ranks
     return bool(behind) and set(behind) <= set(guilty)
 

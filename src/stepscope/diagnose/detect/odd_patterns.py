@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.numeric.peers import relative
 from stepscope.diagnose.views.patterns import LEAST_BETA, Function, Patterns
 from stepscope.window import Floats, Ints
 
@@ -66,7 +67,7 @@ class Odd:
 
 
 def odd_functions(patterns: Patterns, groups: Sequence[Ints], windows: int = 1) -> list[Odd]:
-    """All own work that single ranks spend more time in.
+    """All functions of own work in which single ranks spend more time.
 
     Args:
         groups: rows of ranks with the same role.
@@ -106,7 +107,7 @@ def _among(patterns: Patterns, work: Ints, rows: Ints, windows: int) -> list[Odd
 
 
 def _of_callers(patterns: Patterns, work: Ints, rows: Ints) -> Floats:
-    """By `[function, rank]`, the excess of all that the same line of the user's code calls.
+    """The excess of everything that the same line of the user's code calls, `[function, rank]`.
 
     A profiler may see `open` on one rank where it sees what `open` calls on another.
     """
@@ -129,7 +130,7 @@ def medians_of_others(values: Floats) -> Floats:
 
 
 def _sampled(values: Floats) -> Floats:
-    """So many ranks, evenly spread: their median is exact to a hundredth of the scatter."""
+    """A sample of ranks, evenly spread: their median is exact to a hundredth of the scatter."""
     return values[:, :: max(values.shape[1] // MANY, 1)]
 
 
@@ -139,14 +140,6 @@ def _noise(logs: Floats, usual: Floats) -> tuple[Floats, int]:
     shown = logs[stats.row_medians(usual) >= COUNTS]
     pooled = stats.MAD_TO_SIGMA * stats.median(np.abs(shown).ravel())
     return np.maximum(each, max(pooled, NOISE)), max(shown.size, logs.shape[1])
-
-
-def relative(values: Floats, row: int, group: Ints) -> float | None:
-    """A rank's value over the median of its peers; None where unknown."""
-    usual = stats.median(values[group[group != row]])
-    if not np.isfinite(values[row]) or usual <= 0:
-        return None
-    return float(values[row]) / usual
 
 
 def does_more(patterns: Patterns, function: int, row: int, group: Ints) -> bool:
@@ -159,7 +152,7 @@ def does_more(patterns: Patterns, function: int, row: int, group: Ints) -> bool:
 
 
 def named(function: Function) -> str:
-    """A function as sentences have it, with its thread and where the user's code calls it."""
+    """A function as text: with its thread, and where the user's code calls it."""
     text = function.frame
     if function.thread:
         text += f" in thread {function.thread}"

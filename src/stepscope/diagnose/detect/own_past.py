@@ -57,7 +57,7 @@ class OwnPast:
 def _suspect(
     job: Observed, own: Floats, row: int, phase: str, split: int, rise_ns: float
 ) -> Suspect:
-    """Its own past stands for the peers it does not have."""
+    """Its own past takes the place of the peers that it does not have."""
     before = own[row, job.line.warm_up : split]
     usual, noise = stats.median(before), max(stats.sigma(before), 1.0)
     slowdown = (usual + rise_ns) / max(usual, 1.0)

@@ -1,4 +1,4 @@
-"""Findings about what all ranks lose, by profiled steps: in which steps, and how sure."""
+"""Findings about time that all ranks lose, by profiled steps: in which steps, and how certain."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def wasted(
     values: dict[str, Value] | None = None, devices: tuple[Device, ...] = (),
     ranks: tuple[int, ...] = (), method: str = METHOD,
 ) -> Waste:  # fmt: skip
-    """A finding about all ranks, or some, in the steps in which it was as in the window."""
+    """A finding about all ranks, or some, in the steps that are like the profiled ones."""
     sure, line, first = odds(bits, loss), job.line, since(job, window)
     steps, time_ns, step_ns = window.steps, window.time_ns, window.step_ns or 0.0
     if first is not None:

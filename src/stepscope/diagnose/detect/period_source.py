@@ -141,15 +141,12 @@ def _needed_gain(job: Observed, samples: Samples, found: Recurrent, inside: Mask
 
 def _share(samples: Samples, wanted: Callable[[str], bool], chosen: Mask) -> float:
     """The part of the chosen time in which some wanted function is on the stack."""
-    named = np.array([wanted(name) for name in samples.functions], np.bool_)
-    holds = np.zeros(samples.stacks, np.bool_)
-    holds[samples.pair_stack[named[samples.pair_function]]] = True
     weight = samples.weight[chosen]
-    return float(weight[holds[samples.code[chosen]]].sum() / max(float(weight.sum()), 1.0))
+    return float(weight[samples.within(wanted)[chosen]].sum() / max(float(weight.sum()), 1.0))
 
 
 def _by_processes(job: Observed, found: Recurrent) -> Iterator[Named]:
-    """Processes outside the job that are there in the slow steps, and not halfway between."""
+    """Processes outside the job that run during the slow steps and not halfway between them."""
     rows = np.array(found.rows or range(len(job.line.ranks)))
     inside = _samples(job, "stranger_cpu_util", rows, found, 0)
     cores = inside - _samples(job, "stranger_cpu_util", rows, found, 1)
@@ -168,7 +165,8 @@ def _by_processes(job: Observed, found: Recurrent) -> Iterator[Named]:
 
 
 def _samples(job: Observed, metric: str, rows: Ints, found: Recurrent, halfway: int) -> float:
-    """The mean of a counter over the events, or halfway between them; not looked at counts 0."""
+    """The mean of a counter over the events, or halfway between them; times without a sample count
+    as 0."""
     means = [job.hardware(metric, first, stop)[rows] for first, stop in _spans(found, halfway)]
     return float(np.mean([np.nan_to_num(one).mean() for one in means]))
 

@@ -1,4 +1,4 @@
-"""Long steps that belong to the job: checkpoints and evaluations that show no schedule yet.
+"""Long steps that are by design, such as checkpoints and evaluations, and show no schedule yet.
 
 `step_time.scheduled` recognises what recurs every so many steps, but not the first one. Two things
 show it: all ranks together pause between two steps, where frameworks save and evaluate, and not
@@ -31,7 +31,7 @@ checkpointing."""
 
 
 def planned_steps(job: Observed) -> frozenset[int]:
-    """The long steps that the job's schedule, or what it does in them, shows to be by design."""
+    """The long steps that are by design, as a schedule or the job's functions in them show."""
     line = job.line
     series, steps = line.job_period_ns[line.warm_up :], line.steps[line.warm_up :]
     if not steps.size:
@@ -61,11 +61,9 @@ def _between_steps(job: Observed, columns: Ints) -> Mask:
 
 
 def _while_saving(job: Observed, samples: Samples, columns: Ints) -> Mask:
-    saves = np.array([name.lower().startswith(SAVING) for name in samples.functions], np.bool_)
-    holds = np.zeros(samples.stacks, np.bool_)
-    holds[samples.pair_stack[saves[samples.pair_function]]] = True
+    saves = samples.within(lambda name: name.lower().startswith(SAVING))
     at = job.line.column_at(samples.time_ns)
-    saving = np.where(holds[samples.code], samples.weight, 0.0)
+    saving = np.where(saves, samples.weight, 0.0)
     return np.array([_share(samples, saving, at == column) >= MEANWHILE for column in columns],
                     np.bool_)  # fmt: skip
 

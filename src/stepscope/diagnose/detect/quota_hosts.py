@@ -1,4 +1,4 @@
-"""Hosts that a quota of processor time stops for a part of the job, while steps take longer.
+"""Hosts whose quota of processor time stops them in a part of the job, while steps take longer.
 
 Fault: the control group of a host's ranks may use less processor time than they need. Which of its
 ranks is late changes from step to step, and in pipelines it hides in waiting for messages, so no
@@ -64,7 +64,7 @@ class QuotaHosts:
 def _most_stopped(job: Observed) -> _Stop | None:
     """The host whose ranks are stopped most, and in which steps."""
     edges = np.arange(job.line.warm_up, len(job.line.steps) + 1, BLOCK)
-    hosts = _hosts(job)
+    hosts = job.host_rows()
     if len(hosts) < 2 or edges.size <= 2 * LEAST_BLOCKS:
         return None
     stopped = np.array([job.hardware("cpu_throttled", int(first), int(stop))
@@ -78,12 +78,6 @@ def _most_stopped(job: Observed) -> _Stop | None:
     if not share >= THROTTLED:
         return None
     return _Stop(hosts[at], int(edges[first]), int(edges[stop]), share)
-
-
-def _hosts(job: Observed) -> list[Ints]:
-    """The rows of the ranks of each host."""
-    names = np.array([job.window.host_of(int(rank)) or "" for rank in job.line.ranks])
-    return [np.flatnonzero(names == one) for one in np.unique(names) if one]
 
 
 def _loss(job: Observed, stop: _Stop) -> float:

@@ -1,4 +1,5 @@
-"""Slow steps of a job that come back at regular distances, whose time they take, and the cost.
+"""Slow steps of a job that recur at regular distances, the ranks and phases whose time they take,
+and the cost.
 
     series: the job's steps, phases of all ranks, the ranks with most slow steps
        ─▶ steps slower than their neighbours ─▶ combs (`numeric.combs`) ─▶ place and cost
@@ -26,7 +27,7 @@ from stepscope.window import Floats, Ints, Mask
 NEIGHBOURS = 31
 """Steps whose median is the usual step, of which less than a third may be slow. Our choice."""
 SLOW_SIGMAS = 4.0
-"""Of Gaussian noise 3 in 100,000 steps are slower than this. Others are no harm: a comb is judged
+"""Of Gaussian noise 3 in 100,000 steps are slower than this. These do no harm: a comb is judged
 against slow steps at random places. Statistics."""
 SLOW_SHARE = 0.02
 """And slower by this share of a step, below which nobody would act, as `thresholds`. Our
@@ -68,7 +69,7 @@ class Slow:
 
 @dataclass(frozen=True)
 class Recurrent:
-    """A comb, and what it is about. Columns are of the whole grid."""
+    """A comb, and what is slow in its steps. Columns are those of the whole grid."""
 
     comb: Comb
     runs: tuple[Ints, ...]
@@ -181,7 +182,8 @@ def _placed(job: Observed, found: Recurrent) -> Recurrent:
 
 
 def rise(values: Floats, found: Recurrent) -> Floats:
-    """Of `[rank, step]`, what each rank has in an event beyond its usual steps; unknown is 0."""
+    """How much longer than in its usual steps each rank takes in an event, from `[rank, step]`; 0
+    if unknown."""
     values = np.nan_to_num(values)
     usual = stats.row_medians(values[:, found.usual])
     inside = values[:, found.columns].sum(axis=1) - usual * found.columns.size
@@ -189,7 +191,8 @@ def rise(values: Floats, found: Recurrent) -> Floats:
 
 
 def _kernel(job: Observed, found: Recurrent, rows: Ints) -> str | None:
-    """The kernel, of those that wait for nobody, with most of the excess on these ranks."""
+    """The kernel with most of the excess on these ranks, among kernels that do not wait for other
+    ranks."""
     table = job.window.table("kernels")
     if table is None or not table.has("step", "kernel", "duration_ns"):
         return None

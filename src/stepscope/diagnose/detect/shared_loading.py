@@ -32,8 +32,8 @@ from stepscope.window import Floats, Mask
 MOSTLY = 2.0
 """Times what all ranks spend at once: less than half of the loss is then spent so. Our choice."""
 LEAST_TURNS = 20
-"""Steps without which taking turns is not told from chance: a few long steps are everywhere in a
-long job. Statistics."""
+"""With fewer steps taking turns cannot be distinguished from chance: any long job has a few long
+steps. Statistics."""
 AGAIN = 2.0
 """Times as often as by chance that the same rank may be the longest in two steps: half of the ranks
 take turns then. Our choice."""
@@ -52,7 +52,7 @@ class SharedLoading:
         own = np.minimum(job.own.own[job.own.phases.index(DATA_LOAD)], idle)
         loads: Mask = np.asarray(np.isfinite(own).any(axis=1))
         part = waste.stretch(job, waste.by_all(own[loads]), ORDINARY)
-        longest = _longest(own[loads])
+        longest = np.fmax.reduce(own[loads], axis=0, initial=np.nan)
         turns = waste.stretch(job, longest, ORDINARY)
         if (
             turns is not None
@@ -64,13 +64,6 @@ class SharedLoading:
             yield _found(job, part, loads)
 
 
-def _longest(own: Floats) -> Floats:
-    """Of `[rank, step]`, the longest of any rank in each step."""
-    known = np.isfinite(own)
-    longest = np.where(known, own, -np.inf).max(axis=0, initial=-np.inf)
-    return np.where(np.isfinite(longest), longest, np.nan)
-
-
 def _is_more(turns: waste.Stretch, part: waste.Stretch | None) -> bool:
     """Whether it is unusual for any job, and mostly not what all ranks spend at once."""
     usual = odds(unusual_bits(turns.loss, ORDINARY), turns.loss) < LEAST_SCORE
@@ -78,8 +71,8 @@ def _is_more(turns: waste.Stretch, part: waste.Stretch | None) -> bool:
 
 
 def _is_usual(job: Observed, longest: Floats, part: waste.Stretch) -> bool:
-    """Whether most of the steps lose it. Ranks that lose their processor now and then, on a crowded
-    host, do so while they load data, too."""
+    """Whether it is lost in most of the steps. Ranks that lose their processor now and then, on a
+    crowded host, also do so while they load data."""
     inside = slice(part.first, part.stop)
     share = longest[inside] / np.maximum(job.line.job_period_ns[inside], 1.0)
     return stats.median(share[np.isfinite(share)]) > ORDINARY
@@ -90,7 +83,7 @@ def _lost(part: waste.Stretch | None) -> float:
 
 
 def _in_turns(own: Floats, part: waste.Stretch) -> bool:
-    """Whether each rank is the longest about as often as chance has it.
+    """Whether each rank loads longest about as often as by chance.
 
     Of two steps, the same rank leads in one of as many pairs as there are ranks, if all take turns.
     """
@@ -121,7 +114,8 @@ def _found_in_turns(job: Observed, part: waste.Stretch, ranks: int) -> Waste:
 
 
 def _found(job: Observed, part: waste.Stretch, loads: Mask) -> Waste:
-    """Where few ranks load data for all, as the first stage of a pipeline does, these are named."""
+    """The finding. If few ranks load data for all, as in the first stage of a pipeline, these are
+    named."""
     rank, alone = int(job.line.ranks[np.argmax(loads)]), loads.sum() == 1
     who = f"rank {rank} spends" if alone else "all ranks spend"
     says = f"{who} {percent(part.loss)} of {'its' if alone else 'their'} steps waiting for data"

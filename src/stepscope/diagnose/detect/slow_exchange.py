@@ -42,7 +42,7 @@ RATIO, RATIO_OF_TWO = 1.5, 2.0
 """A group that takes 1.5 times as long as its equals is slow, twice as long as its only equal. As
 in `slow_group`."""
 MOST_STEPS, LEAST_STEPS = 0.8, 10
-"""In so many of the steps, of ten at least. As in `slow_group`."""
+"""In this part of the steps, of ten at least. As in `slow_group`."""
 _SENDS = re.compile("send|recv|receive|p2p", re.IGNORECASE)
 
 
@@ -126,12 +126,12 @@ def _of_kind(
         at = job.line.rows(np.array(ranks, np.int64))
         if (at < 0).any() or not np.isfinite(took[:, at]).any():
             continue
-        least = [_least(one[at]) for one in took]
+        least = [np.fmin.reduce(one[at], axis=0) for one in took]
         yield _Exchange(group, kind, np.nansum(least, axis=0))
 
 
 def _change(job: Observed, exchanges: Sequence[_Exchange]) -> _Change | None:
-    """From when on, or between which steps, all data of a step takes longer."""
+    """Since when, or between which steps, the exchange of data takes longer."""
     skip = job.line.warm_up
     total = _longest(exchanges)
     if total is None:
@@ -144,7 +144,7 @@ def _change(job: Observed, exchanges: Sequence[_Exchange]) -> _Change | None:
 
 
 def _longest(exchanges: Sequence[_Exchange]) -> Floats | None:
-    """Per step the longest of each kind, over all kinds of groups."""
+    """The sum over all kinds of groups of the longest exchange of each kind, per step."""
     kinds: dict[str, Floats] = {}
     for one in exchanges:
         kinds[one.kind] = np.maximum(kinds.get(one.kind, one.took_ns), one.took_ns)
@@ -205,25 +205,21 @@ def _slower(job: Observed, one: _Exchange, others: Sequence[_Exchange]) -> SlowL
 
 
 def _everything_rises(job: Observed, change: _Change, ratio: float) -> bool:
-    """Whether no phase of work takes as long as ever: a busy machine slows down all of them.
+    """Whether every phase of work takes longer than before: a busy machine slows down all of them.
 
     Of each phase the fastest rank counts. Passes may contain the communication itself.
     """
     rows = phase_rows(job.window, job.line)
     assert rows is not None
     names = [name for name in rows.names.values if not communicates(name) and not loads(name)]
-    work = [_least(one) for one in rows.grids(rows.duration.astype(np.float64), names)]
+    work = [
+        np.fmin.reduce(one, axis=0) for one in rows.grids(rows.duration.astype(np.float64), names)
+    ]
     whole = stats.median(change.columns(job)[0])
     notable = [one for one in work if stats.median(one) >= NOTABLE * whole]
     return bool(notable) and all(
         change.ratio(job, one) - 1 > UNCHANGED * (ratio - 1) for one in notable
     )
-
-
-def _least(values: Floats) -> Floats:
-    """The least known value of each column."""
-    least: Floats = np.sort(values, axis=0)[0]
-    return least
 
 
 def _finding(

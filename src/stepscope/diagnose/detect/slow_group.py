@@ -32,7 +32,7 @@ ALONE = 0.5
 """Part of the transfer: operators whose ranks compute for longer beside it compete with that
 computation and do not count. Our simulator."""
 RATIO = 1.5
-"""Smallest ratio, half as long again, as for spikes of L1. There are no labelled traces to fit it
+"""Smallest ratio: half as long again, as for spikes of L1. There are no labelled traces to fit it
 to. Our simulator."""
 RATIO_OF_TWO = 2.0
 """The same for two groups, which have no third one that shows what is usual. Our simulator."""
@@ -77,7 +77,7 @@ class _Operators:
 
 
 def slow_transfers(job: Observed) -> list[SlowTransfer]:
-    """Every place that is persistently slower than its equals, the costliest first."""
+    """All places that are persistently slower than their equals, the costliest first."""
     operators = _operators(job)
     if operators is None or len(job.line.steps) < brief.SEVERAL:
         return []
@@ -123,7 +123,7 @@ def _joined(found: Sequence[SlowTransfer]) -> list[SlowTransfer]:
 
 
 def _together(known: SlowTransfer, one: SlowTransfer, shared: tuple[int, ...]) -> SlowTransfer:
-    """Both directions of a link add up; ranks that two groups share are nearer to the cause."""
+    """Adds up both directions of a link; ranks that two groups share are nearer to the cause."""
     if set(known.members) == set(one.members):
         return replace(known, own_ns=known.own_ns + one.own_ns,
                        usual_ns=known.usual_ns + one.usual_ns)  # fmt: skip
@@ -167,7 +167,8 @@ def _per_step(operators: _Operators, places: Sequence[int], columns: int) -> Flo
 
 
 def _operators(job: Observed) -> _Operators | None:
-    """Operators on devices that all members recorded, of equal size, beside no computation."""
+    """Operators on devices that all members recorded, of equal size, during which no member
+    computed."""
     window, comm = job.window, job.window.table("comm_ops")
     if window.table("host_ops") is None or window.table("kernels") is None or comm is None:
         return None
@@ -206,7 +207,7 @@ def _gathered(job: Observed, matched: Matched) -> _Operators | None:
 
 
 def _alone(job: Observed, table: Table, transfer: Ints, begins: Ints) -> Mask:
-    """Which operators no member computed beside while the data moved."""
+    """Operators during whose data transfer no member computed."""
     kernels = job.window.tables["kernels"]
     names = kernels.strings("kernel")
     computing = np.array([is_computing(name) for name in names.values] or [False], np.bool_)

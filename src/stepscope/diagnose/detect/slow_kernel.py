@@ -1,7 +1,7 @@
 """ARGUS level 3: the rank on which a kernel takes longer than on ranks that do equal work.
 
 Fault: a device, or the path to it, on which some kernels or copies run slower than on its peers'.
-Paper: ARGUS (2026), section 6.2. Symbols: F -> `Mixtures.cdfs`, W1 -> `distance_matrix`, alpha as
+Paper: ARGUS (2026), section 6.2. Symbols: F -> `Mixtures.cdfs`, W1 -> `mean_distances`, alpha as
 there (`as_published`): a rank is anomalous if its mean distance to all others lies above
 Q3 + alpha (Q3 - Q1).
 What differs: mean distances of healthy ranks are skewed, so that this fence flags one rank in
@@ -89,7 +89,8 @@ def slower(values: Floats, groups: Sequence[Ints], tests: int) -> list[Slower]:
 
 
 def _innocents(values: Floats, groups: Sequence[Ints], found: Mask) -> Floats:
-    """Log-ratios of the others among themselves: beside many slow ones they are not fast."""
+    """Log-ratios of the ranks that were not found, among themselves: compared with many slow ranks
+    they would look fast."""
     well = [group[~found[group]] for group in groups]
     return log_ratios(values, [group for group in well if len(group) > 1], 0.0)
 
@@ -106,7 +107,7 @@ def _lacking(excess: Floats, length: Ints, found: Mask) -> Floats:
 
 
 def _significance(excess: Floats, worst: stats.Stretches, tests: int) -> tuple[Floats, float]:
-    """How far each stretch rises above the scatter, and how far chance may let it rise.
+    """How far each stretch rises above the scatter, and how far it may rise by chance.
 
     Ranks differ for good as well as from window to window, and both count.
     """
@@ -126,7 +127,7 @@ def _floor(length: Ints) -> Floats:
 
 
 def _persists(excess: Floats, worst: stats.Stretches) -> Mask:
-    """Whether most windows of the stretch are high each for itself."""
+    """Whether most windows of the stretch are high on their own."""
     high = (excess > (_floor(worst.length) / 2)[:, None]) & worst.inside(excess.shape[1])
     persists: Mask = np.asarray(high.sum(axis=1) >= PERSISTENCE * np.maximum(worst.length, 1))
     return persists

@@ -142,7 +142,7 @@ def _without(cells: Cells, some: Mask) -> Cells:
 
 
 def _is_no_chance(cells: Cells, paths: Paths, device: int, active: Mask) -> bool:
-    """Whether a device is slow more often than places are for no reason.
+    """Whether a device is slow more often than places are without any reason.
 
     Slow steps come in episodes, so these are counted, unless one of them lasts.
     """
@@ -188,7 +188,7 @@ def _slow_link(case: _Case, scored: DeviceScores, explained: Mask) -> SlowDevice
 
 
 def _left(case: _Case) -> Mask:
-    """Which devices are adapters whose traffic now goes elsewhere."""
+    """Which devices are adapters that ranks abandoned: their traffic now goes elsewhere."""
     names = set(case.topology.abandoned.values())
     return np.array([one.kind == "nic" and one.name in names for one in case.paths.devices])
 
@@ -226,7 +226,7 @@ def _signs(signs: Sequence[RaisedCounter], against: Floats) -> tuple[str, ...]:
 
 
 def _excess_ns(looked: SlowPlaces, places: Ints, columns: Ints) -> Floats:
-    """By how much transfers took longer than in fast steps."""
+    """How much longer transfers took than in fast steps."""
     at = np.ix_(places, columns)
     taken = np.nan_to_num(looked.rates.taken_ns[at])
     return np.maximum(taken - taken * np.exp(-np.nan_to_num(looked.excess[at])), 0.0)
@@ -235,7 +235,8 @@ def _excess_ns(looked: SlowPlaces, places: Ints, columns: Ints) -> Floats:
 def _suspects(
     devices: Sequence[PathDevice], chance: Floats
 ) -> tuple[tuple[PathDevice, float], ...]:
-    """The likeliest devices; entries of one name are added: a host's NVLink has one name."""
+    """The likeliest devices; entries with the same name are added up, because a host's NVLink has
+    one name."""
     total: dict[tuple[str, str], tuple[PathDevice, float]] = {}
     for at in np.argsort(-chance, kind="stable").tolist():
         if chance[at] < LEAST_LIKELY and total:

@@ -71,7 +71,8 @@ def _found(job: Observed, loading: Floats, period: Floats) -> Iterator[Slowdown]
 
 
 def _exposed(job: Observed) -> float:
-    """In which part of the time in the loader the device has nothing to do; 1 without a device."""
+    """The part of the time in the loader in which the device has nothing to do; 1 without a
+    device."""
     phases, kernels = job.window.tables["phases"], job.window.table("kernels")
     if kernels is None:
         return 1.0

@@ -28,8 +28,8 @@ MORE = 1.5
 WAITING = 0.5
 """Deviation over mean from which traffic stops and goes: a fifth of the time idle. Statistics."""
 STEADY = 0.67
-"""Of its peers' deviation over mean: a link that waits for nobody. In figure 5 it is less than a
-third, where the link is slow all the time. Our choice."""
+"""Part of its peers' deviation over mean: a link that waits for no other. In figure 5 it is less
+than a third, where the link is slow all the time. Our choice."""
 FASTER = 1.1
 """Times the usual use of an adapter: more is the scatter of no counter. Our simulator."""
 NOISE = 0.03
@@ -39,7 +39,7 @@ FALSE_ALARMS = 1e-3
 FEW = 0.25
 """Part of the ranks that may be at fault at once; more are a group's role. Our choice."""
 FEWEST = 4
-"""Ranks without which there is no usual. Our choice."""
+"""With fewer ranks it is unknown what is usual. Our choice."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def _slow(patterns: Patterns, at: int, rows: Ints) -> SlowEnd | None:
 def _steady_among_waiting(
     patterns: Patterns, at: int, rows: Ints, unsteady: Floats, beta: Floats
 ) -> SlowEnd | None:
-    """All are in one ring: most stop and go, and a few do not."""
+    """The steady ranks of a ring in which most ranks stop and go."""
     usual = stats.median(unsteady)
     if usual < WAITING:
         return None
@@ -128,7 +128,7 @@ def _detour(patterns: Patterns, at: int, rows: Ints) -> SlowEnd | None:
 
 
 def _sigmas(values: Floats) -> Floats:
-    """How far logarithms lie from their median, over their robust scatter."""
+    """Distance of each logarithm from the median, in units of the robust scatter."""
     logs = np.log(np.maximum(values, 1e-9))
     apart: Floats = logs - stats.median(logs)
     return apart / max(stats.MAD_TO_SIGMA * stats.median(np.abs(apart)), NOISE)

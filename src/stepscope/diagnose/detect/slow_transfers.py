@@ -1,4 +1,4 @@
-"""Whose network link is slow, by the transfers of all groups and pairs, over any network.
+"""Hosts whose network link is slow, by the transfers of all groups and pairs, over any network.
 
 Fault: a host whose adapter or cable moves data slowly or loses packets; a slow path between hosts.
 Papers: Holmes (2025), section 4.4, and VenusTrace (2025), section 4, compare the durations of
@@ -84,7 +84,7 @@ class _Span:
 
 @dataclass(frozen=True)
 class _Case:
-    """What is slow in a span, and whom to name for it."""
+    """What is slow in a span, and the hosts to name for it."""
 
     span: _Span
     found: Suspects
@@ -107,7 +107,7 @@ def _is_of_culprits(job: Observed, so_far: SoFar, case: _Case) -> bool:
 
 
 def _is_worth_it(job: Observed, moved: Transfers, judged: Mask) -> bool:
-    """Whether transfers between hosts take long enough to lose anything by them."""
+    """Whether transfers between hosts take long enough to cost anything."""
     if not judged.any():
         return False
     took = moved.per_step(judged.size)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from stepscope.diagnose.finding import Decision, Slowdown
+from stepscope.diagnose.finding import Decision, Slowdown, Span
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.suspect import Suspect
+from stepscope.diagnose.suspect import INFLATED, Suspect, dominant
 from stepscope.diagnose.views.unnamed import UNNAMED
 from stepscope.window import Ints
 
@@ -28,6 +28,27 @@ def slowdown_of(job: Observed, method: str, suspect: Suspect) -> Slowdown:
     )  # fmt: skip
 
 
+def suspect_of(
+    job: Observed, row: int, columns: Span, phase: str | None, found_in: Collection[str | None]
+) -> Suspect:
+    """A rank that is slow in columns [first, stop), with what it takes there beyond its peers.
+
+    Args:
+        phase: where it costs most.
+        found_in: every phase in which it was found to be slow; None: all together.
+    """
+    first, stop = columns
+    flagged = tuple(one for one in found_in if one is not None)
+    whole = len(flagged) < len(found_in)
+    shares = _shares(job, row, first, stop, job.own.phases if whole else flagged)
+    phase = dominant(shares) if shares else phase
+    carried = sum(shares.values())
+    slowdown = slowdown_in(job, row, phase, slice(first, stop), carried)
+    inflated = sum(value >= INFLATED * carried for value in shares.values())
+    return Suspect(row, phase, tuple(shares), first, stop, 0.0, 0.0, 0.0, carried, slowdown,
+                   inflated)  # fmt: skip
+
+
 def slowdown_in(
     job: Observed, row: int, phase: str | None, columns: slice | Ints, excess_ns: float
 ) -> float:
@@ -44,7 +65,7 @@ def slowdown_in(
     return stats.median(own[row, columns]) / max(peers_ns, 1.0)
 
 
-def shares_of(
+def _shares(
     job: Observed, row: int, first: int, stop: int, phases: Sequence[str]
 ) -> dict[str, float]:
     """Mean excess per step of each of the phases in which the rank has any."""

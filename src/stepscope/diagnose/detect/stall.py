@@ -75,7 +75,7 @@ def _of_window(
 
 
 def _least(order: Ints, units: Sequence[Ints]) -> list[int]:
-    """The row with the least, or all of its host's if these have the least."""
+    """The row that waited least; or all rows of its host, if all of them waited least."""
     first = int(order[0])
     for unit in units:
         if first in unit and set(order[: unit.size].tolist()) == set(unit.tolist()):

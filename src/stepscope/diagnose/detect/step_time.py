@@ -84,7 +84,7 @@ def jitter(series: Floats, steps: Ints, warming: int = 0) -> Spikes:
 
 
 def long_steps(series: Floats) -> Ints:
-    """Columns beyond median + 6 MAD."""
+    """Columns with a step time beyond median + 6 MAD."""
     baseline = stats.median(series)
     spread = max(stats.sigma(series), stats.NOISE_FLOOR * baseline)
     limit = max(baseline + SPIKE_MADS * spread, SPIKE_RATIO * baseline)
@@ -131,13 +131,13 @@ def regression(series: Floats, least: float = LEAST_RISE) -> StepChange | None:
     return StepChange(column, after / before, before, after, z)
 
 
-def episode(series: Floats, least: float = LEAST_RISE) -> tuple[StepChange, int] | None:
+def episode(series: Floats) -> tuple[StepChange, int] | None:
     """The longest costly range of longer steps that ended again, and the column after its last."""
     fast = float(np.nanquantile(series, FAST)) if np.isfinite(series).any() else 0.0
     count = len(series) // BLOCK
     if fast <= 0 or count < LEAST_BLOCKS:
         return None
-    lead, allowed = len(series) - count * BLOCK, math.log(least) / 2
+    lead, allowed = len(series) - count * BLOCK, math.log(LEAST_RISE) / 2
     blocks = stats.block_means(np.log(np.maximum(series, fast / 100) / fast)[None], BLOCK)
     blocks = blocks - np.nanmedian(blocks[blocks <= np.nanmedian(blocks)])
     worst = stats.worst_stretch(blocks, allowed)
@@ -154,7 +154,7 @@ def episode(series: Floats, least: float = LEAST_RISE) -> tuple[StepChange, int]
         stats.median(np.delete(series, np.s_[begin:end])),
         stats.median(series[begin:end]),
     )
-    if before <= 0 or after < least * before:
+    if before <= 0 or after < LEAST_RISE * before:
         return None
     return StepChange(begin, after / before, before, after, z), end
 

@@ -34,9 +34,9 @@ simulator."""
 EFFECT = 0.05
 """Smallest ratio worth a verdict (algorithm notes, section 4). Our simulator."""
 NOISY_EFFECT = 0.75
-"""In a noisy job the floor is this part of the standard deviation of a single step's ratio. Which
-processor a rank happens to get makes differences there that last for minutes and reach that far.
-Our simulator."""
+"""In a noisy job the floor is this part of the standard deviation of a single step's ratio. There,
+the processor that a rank happens to get makes differences of that size that last for minutes. Our
+simulator."""
 INNOCENT_Z = 4.2
 """z against the noise of the innocent alone, a second test of a rank already picked out. Over 180
 synthetic healthy jobs with 30 to 50 % wandering noise 3.5 let 6 through, 4.2 one, 4.9 one. Our
@@ -203,7 +203,8 @@ def _stands_out(innocent: Floats, groups: Sequence[Ints], worst: stats.Stretches
 def _sure_in_pairs(
     excess: Floats, groups: Sequence[Ints], worst: stats.Stretches, certainty: Floats
 ) -> Mask:
-    """In a pair, which has no innocent majority: the stretch rises above all outside of it."""
+    """In a pair, which has no majority of normal ranks: the stretch rises above everything outside
+    of it."""
     out = np.ones(len(excess), np.bool_)
     outside = np.where(worst.inside(excess.shape[1]), 0.0, excess)
     for row in (row for group in groups if len(group) == 2 for row in group):

@@ -61,8 +61,8 @@ NORMAL_BEFORE = 0.5
 """A rank became slow if it was above its peers by less than this part of it before. Our
 simulator."""
 SUSPECTS = 4
-"""One in so many peers may be slow itself, and is not used to measure what the innocent differ by.
-Our simulator."""
+"""One in this many peers may be slow itself, and is not used to measure how much healthy ranks
+differ. Our simulator."""
 ABOVE_PEERS = 3.0
 """Times what the innocent differ by. Of 3,960 synthetic healthy jobs
 (docs/methods/straggler-brief.md), 1.5 as in L2 blames a rank in 3.0 %, 3 in 1.0 %; a rank twice as
@@ -128,20 +128,20 @@ def measure(own: Floats, groups: Sequence[Ints], period_ns: float, tests: int) -
     excess = log_ratios(own, groups, max(PAD * period_ns, PAD_NS))
     first = _onsets(excess)
     since = np.where(np.arange(steps) >= first[:, None], excess, np.nan)
-    looked = _Looked(excess, _known(excess, groups), stats.row_medians(excess))
-    effect = np.where(first > 0, stats.row_medians(since), looked.middle)
+    excesses = _Excesses(excess, _known(excess, groups), stats.row_medians(excess))
+    effect = np.where(first > 0, stats.row_medians(since), excesses.middle)
     alarms = FALSE_ALARMS / max(tests, 1)
-    noise, needed = looked.surest(alarms)
+    noise, needed = excesses.surest(alarms)
     z = _significance(effect, since, noise)
-    limit = np.where(first > 0, looked.surest(alarms / steps)[1], needed)
+    limit = np.where(first > 0, excesses.surest(alarms / steps)[1], needed)
     limit = limit if steps >= SEVERAL else np.zeros(len(own))  # one step: as certain as it is
     floor, persists, spread = (np.full(len(own), np.nan) for _ in range(3))
     above = _above_peers(tests)
-    for group in looked.groups:
-        floor[group] = looked.floor(group)
+    for group in excesses.groups:
+        floor[group] = excesses.floor(group)
         for row in group[(effect[group] >= floor[group]) & (z[group] >= limit[group])]:
             persists[row] = _persists(since[row])
-            spread[row] = above * looked.spread(group, row)  # expensive: a sort of all ranks
+            spread[row] = above * excesses.spread(group, row)  # expensive: a sort of all ranks
     gates = (
         Gate("effect", effect, floor, "log-ratio to its peers, in the median of its steps"),
         Gate("noise", z, limit, "standard deviations above its peers"),
@@ -184,7 +184,7 @@ def _known(excess: Floats, groups: Sequence[Ints]) -> list[Ints]:
 
 
 @dataclass(frozen=True)
-class _Looked:
+class _Excesses:
     """All groups of one phase; `middle` is each row's median excess."""
 
     excess: Floats
@@ -249,7 +249,8 @@ def _persists(since: Floats) -> float:
 
 
 def _above_peers(tests: int) -> float:
-    """The multiple of the spread that the farthest of so many healthy ranks hardly reaches."""
+    """The multiple of the spread that the farthest of this many healthy ranks hardly ever
+    reaches."""
     normal = NormalDist()
     one_in_suspects = normal.inv_cdf(1 - 0.5 / SUSPECTS)
     return max(ABOVE_PEERS, normal.inv_cdf(1 - PEER_ALARMS / max(tests, 1)) / one_in_suspects)

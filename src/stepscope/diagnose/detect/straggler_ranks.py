@@ -18,14 +18,14 @@ import numpy as np
 
 from stepscope.diagnose.detect import straggler_brief as brief
 from stepscope.diagnose.detect.gc_pauses import Storm, storms
-from stepscope.diagnose.detect.slowdown import shares_of, slowdown_in, slowdown_of
+from stepscope.diagnose.detect.slowdown import slowdown_of, suspect_of
 from stepscope.diagnose.detect.straggler import LEAST_STEPS, Straggler, stragglers
 from stepscope.diagnose.finding import Slowdown
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.numeric.windows import window_width
 from stepscope.diagnose.observed import Observed
-from stepscope.diagnose.suspect import DOMINANT, INFLATED, Suspect, dominant
+from stepscope.diagnose.suspect import DOMINANT, Suspect
 from stepscope.window import Floats, Ints
 
 ONSET_RISE = 0.5
@@ -101,16 +101,11 @@ def _collector(job: Observed, storm: Storm) -> Suspect:
 
 
 def _all_stragglers(job: Observed, look: Look) -> list[Straggler]:
-    skip, ranks = job.line.warm_up, len(job.line.ranks)
-    phases = job.own.phases
-    tests = ranks * (len(phases) + 1)
+    skip, tests = job.line.warm_up, len(job.line.ranks) * (len(job.own.phases) + 1)
     found: list[Straggler] = []
-    for phase, own in zip((*phases, None), (*job.own.own, job.total), strict=True):
-        if phase is None and len(phases) < 2:
-            continue
-        period = job.line.typical_ns
-        found += look(own[:, skip:], job.groups(phase), period, phase, tests)
-    return [_shift(one, skip) for one in found]
+    for phase, own in job.parts():
+        found += look(own[:, skip:], job.groups(phase), job.line.typical_ns, phase, tests)
+    return [replace(one, first=one.first + skip, stop=one.stop + skip) for one in found]
 
 
 def is_brief(job: Observed) -> bool:
@@ -118,33 +113,16 @@ def is_brief(job: Observed) -> bool:
     return brief.applies(len(job.line.steps) - job.line.warm_up, job.line.is_trace)
 
 
-def _shift(one: Straggler, columns: int) -> Straggler:
-    return replace(one, first=one.first + columns, stop=one.stop + columns)
-
-
 def _culprit(job: Observed, found: list[Straggler]) -> Suspect:
-    """Merges a rank's stragglers: the costliest gives range and certainty, the excess the phase."""
+    """Merges what was found about a rank: the costliest phase gives range and certainty, the excess
+    gives the phase."""
     excesses = {one.phase: job.excess_of(one.phase, one.row) for one in found}
-    main = max(found, key=lambda one: _sum(excesses[one.phase][one.first : one.stop]))
-    row, stop = main.row, main.stop
+    main = max(found, key=lambda one: float(np.nansum(excesses[one.phase][one.first : one.stop])))
     first = main.first
     if not is_brief(job):
         first = _onset(excesses[main.phase], main, job.line.warm_up)
-    flagged = tuple(one for one in excesses if one is not None)
-    whole = None in excesses or not flagged
-    shares = shares_of(job, row, first, stop, job.own.phases if whole else flagged)
-    phase = dominant(shares) if shares else main.phase
-    carried = sum(shares.values())
-    slowdown = slowdown_in(job, row, phase, slice(first, stop), carried)
-    inflated = sum(value >= INFLATED * carried for value in shares.values())
-    return Suspect(
-        row, phase, tuple(shares), first, stop, main.effect, main.z, main.needed, carried,
-        slowdown, inflated,
-    )  # fmt: skip
-
-
-def _sum(values: Floats) -> float:
-    return float(np.nansum(values))
+    suspect = suspect_of(job, main.row, (first, main.stop), main.phase, tuple(excesses))
+    return replace(suspect, effect=main.effect, z=main.z, needed=main.needed)
 
 
 def _onset(series: Floats, one: Straggler, warm_up: int) -> int:

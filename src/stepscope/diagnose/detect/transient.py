@@ -49,7 +49,7 @@ long. Our simulator."""
 GAP = 2
 """Steps without a spike that do not divide a run of spikes. Our simulator."""
 LASTING = 5
-"""Moments after which a run that goes on is no passing disturbance. Our simulator."""
+"""Time after which a run that goes on is no longer a passing disturbance. Our simulator."""
 LEAST_SPIKES = 3
 """Two spikes may be chance however rare they are elsewhere. Our simulator."""
 LEAST_WITH_ERRORS = 2
@@ -221,7 +221,7 @@ def _with_errors(series: Series, spikes: _Spikes, tests: int) -> dict[int, Ints]
 
 
 def _far_longer(series: Series, spikes: _Spikes, tests: int) -> dict[int, Ints]:
-    """The rank, with its columns, that alone has runs of spikes far longer than any other's."""
+    """The one rank, with its columns, whose runs of spikes are far longer than any other's."""
     lengths = {
         row: _lengths_ns(series, spikes, row) for row in np.flatnonzero(spikes.rows).tolist()
     }
@@ -259,7 +259,7 @@ def _runs(begins_ns: Ints, hit: Mask) -> Iterator[Ints]:
 
 
 def _apart(begins_ns: Ints, columns: Ints, later: Ints | int) -> Mask:
-    """Whether later columns are steps and moments away; the one after the last begins with it."""
+    """Whether each column lies far enough, in steps and in time, before the later one."""
     until = np.minimum(later, begins_ns.size - 1)
     apart = later - columns > GAP
     return np.asarray(apart & (begins_ns[until] - begins_ns[columns] > GAP * MOMENT_NS))
@@ -274,7 +274,7 @@ def _designated(series: Series, units: Sequence[Ints]) -> frozenset[int]:
 def _alone(
     series: Series, spikes: _Spikes, units: Sequence[Ints], designated: frozenset[int]
 ) -> Iterator[int]:
-    """The ranks of the one unit, or the one rank, with a spike far longer than any other's."""
+    """The ranks of the only unit, or the only rank, with a spike far longer than any other's."""
     longest = np.zeros(len(spikes.hit))
     for one in np.flatnonzero(spikes.rows).tolist():
         longest[one] = _lengths_ns(series, spikes, one).max(initial=0.0)

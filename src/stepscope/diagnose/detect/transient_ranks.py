@@ -48,7 +48,7 @@ class Transients:
 def _all_spiking(job: Observed) -> Iterator[SpikingRank]:
     skip, phases, counted = job.line.warm_up, job.own.phases, job.errors
     tests = len(job.line.ranks) * (len(phases) + 1)
-    units = _hosts(job)
+    units = job.host_rows()
     parts: list[tuple[str | None, Floats]] = list(zip(phases, job.own.own, strict=True))
     if len(phases) > 1:
         parts.append((None, _in_steps(job)))
@@ -60,12 +60,6 @@ def _all_spiking(job: Observed) -> Iterator[SpikingRank]:
         for one in spiking_ranks(series, units, tests, phase not in BY_DESIGN):
             columns = tuple(column + skip for column in one.columns)
             yield replace(one, columns=columns)
-
-
-def _hosts(job: Observed) -> list[Ints]:
-    row = {int(rank): at for at, rank in enumerate(job.line.ranks)}
-    hosts = [[row[rank] for rank in host.ranks if rank in row] for host in job.window.job.hosts]
-    return [np.array(rows, np.int64) for rows in hosts if rows]
 
 
 def _in_steps(job: Observed) -> Floats:

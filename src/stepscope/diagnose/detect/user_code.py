@@ -87,7 +87,7 @@ def _own(job: Observed, samples: Samples) -> Mask:
 
 
 def _spent(job: Observed, samples: Samples, own: Mask) -> Floats | None:
-    """By ranks in their own code, in each step, while their devices idle; None if not known.
+    """Time per step that ranks spend in their own code while their devices idle; None if unknown.
 
     The rank with most of it is left out: what one rank does is not the code of all.
     """

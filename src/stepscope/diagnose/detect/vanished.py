@@ -63,15 +63,15 @@ class Exit:
 
     @property
     def is_normal(self) -> bool:
-        """Whether it ended by itself and without an error. A process that crashes after its last
-        words has done its work."""
+        """Whether the process ended by itself and without an error. A process that crashes after
+        its last record has done its work."""
         if self.announced:
             return not self.reason and not self.status
         return self.status == 0
 
     @property
     def is_unknown(self) -> bool:
-        """Whether it ended without a word, and nobody knows how."""
+        """Whether the process ended without leaving any information on how."""
         return not self.announced and self.status is None and self.signal is None
 
 
@@ -161,14 +161,14 @@ def _ended_from_outside(window: Window, exits: Sequence[Exit]) -> bool:
 
 
 def _outlived_ns(window: Window, exits: Sequence[Exit], first: Exit) -> int:
-    """For how long others were still there."""
+    """How long other processes were still there."""
     newest = max(one.ts_ns for one in exits)
     alive = set(window.ranks) - {one.rank for one in exits}
     return max(newest, last_progress_ns(window) if alive else NULL) - first.ts_ns
 
 
 def _hung_before(window: Window, until_ns: int) -> bool:
-    """Whether the job hung already when the first process ended: killing it is what one does."""
+    """Whether the job already hung when the first process ended: people kill jobs that hang."""
     tables = {name: table for name, table in window.tables.items() if name != "exits"}
     found = hang.find_hang(observed_before(replace(window, tables=tables), until_ns))
     return found is not None and found.score > BETWEEN
@@ -229,7 +229,7 @@ def _step(window: Window, one: Exit) -> int | None:
 
 
 def _fate(exits: Sequence[Exit], culprits: Sequence[int], victims: int) -> str:
-    """What became of the others."""
+    """What happened to the other ranks."""
     others = [one for one in exits if one.rank not in culprits]
     if not victims:
         return ""

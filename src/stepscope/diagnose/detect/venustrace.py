@@ -199,7 +199,7 @@ def _edge(
 
 
 def _tail(job: Observed, passes: Passes, end_ns: Floats, name: str) -> Iterator[SlowLink]:
-    """Steps whose end came late after the last pass: gradients were exchanged slowly."""
+    """Steps that ended late after their last pass: gradients were exchanged slowly."""
     line, columns = job.line, passes.columns
     done = line.start_ns[:, columns] + np.nan_to_num(line.duration_ns[:, columns])
     known = np.isfinite(line.duration_ns[:, columns]) & (line.start_ns[:, columns] != NULL)

@@ -47,7 +47,7 @@ simulator."""
 
 @dataclass(frozen=True)
 class Use:
-    """How a suspect spent its excess, in parts of 0 to 1; None where not measured."""
+    """How a suspect spent its excess, as parts from 0 to 1; None if not measured."""
 
     computed: float | None
     starved: float | None
@@ -165,8 +165,9 @@ def _computed(job: Observed, suspect: Suspect) -> float | None:
 
 
 def _used(job: Observed, suspect: Suspect) -> float | None:
-    """The same of time in no phase, whose processor time is not recorded: by what the whole process
-    used beyond its peers. Peers that spin while they wait use more, and nothing is known."""
+    """The same for time in no phase, whose processor time is not recorded: by how much the whole
+    process used beyond its peers. Peers that spin while they wait use more, and then nothing is
+    known."""
     used = _above_peers(job.hardware("cpu_util", suspect.first, suspect.stop), suspect.row)
     if used is None or used <= 0:
         return None
@@ -195,7 +196,7 @@ def _wait_of_peers(job: Observed, suspect: Suspect) -> float:
 
 
 def _of_excess(job: Observed, suspect: Suspect, share: float) -> float:
-    """A share of all time, as a part of the excess."""
+    """Converts a share of all time to a part of the excess."""
     begin, end = job.line.span_ns(suspect.first, suspect.stop)
     return share * (end - begin) / (suspect.stop - suspect.first) / suspect.excess_ns
 

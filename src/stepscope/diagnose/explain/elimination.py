@@ -1,4 +1,4 @@
-"""The cause that is left when nothing measured shows one, by where the time goes.
+"""The remaining cause when no measurement shows one, by where the time goes.
 
 Fault: any slow rank.
 Paper: none.
@@ -35,7 +35,7 @@ class Elimination:
 
 
 def plain_cause(job: Observed, suspect: Suspect) -> tuple[Cause, Strength]:
-    """What the suspect's phase, or else its use of the processor, says of the cause."""
+    """The cause that the suspect's phase suggests, or else its use of the processor."""
     if loads(suspect.phase):
         return "data_loading", "measured"
     if suspect.phase and is_expert(suspect.phase) and any(job.window.job.groups_of_kind("ep")):

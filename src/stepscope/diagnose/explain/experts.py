@@ -35,8 +35,8 @@ MOSTLY = 0.7
 """Part of the excess that lies in the experts' phases: a slow device spreads it by the phases'
 lengths, of which experts have about half. Our simulator."""
 APART = 4.0
-"""Experts must be slower by this many times the rest, which noise makes a little slow. Our
-simulator."""
+"""Experts must be slower by this many times the slowdown of the rest, which noise makes a little
+slow. Our simulator."""
 EXPLAIN = 0.1
 """All parts together must carry this part of the suspect's excess, or it is from elsewhere: forward
 is a third of a step, and no more shows where backward's parts were not recorded. Our simulator."""

@@ -82,7 +82,8 @@ class SlowerFunction:
 
 
 def _is_users(job: Observed, suspect: Suspect, slow: SlowFunction) -> bool:
-    """Whether it is code of the user's own, outside of all that trains, which no device runs."""
+    """Whether it is the user's own code, outside of everything that trains, which no device
+    runs."""
     samples = job.samples
     if samples is None:
         return False
@@ -90,7 +91,8 @@ def _is_users(job: Observed, suspect: Suspect, slow: SlowFunction) -> bool:
 
 
 def _function_of_host(job: Observed, suspect: Suspect) -> SlowFunction | None:
-    """None also where the host keeps ahead: what it does meanwhile is no reason."""
+    """The suspect's slow function; None also if its host keeps ahead of its device, so that what
+    the host does is not the reason."""
     if not of_host(job, suspect) and use_of_excess(job, suspect).keeps_ahead:
         return None
     return slow_function(job, suspect)
@@ -112,7 +114,8 @@ def _slow_function(job: Observed, suspect: Suspect) -> SlowFunction | None:
 
 
 def _when(job: Observed, samples: Samples, suspect: Suspect) -> tuple[Mask, float]:
-    """The samples of its slow steps, and how long these were; of its range if they are too short.
+    """The samples of the suspect's slow steps, and the length of these steps; of its whole range if
+    they are too short.
 
     What takes a rank a second in every fifth step is rare in all of them together.
     """

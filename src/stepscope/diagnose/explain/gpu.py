@@ -17,7 +17,7 @@ import numpy as np
 from stepscope.diagnose.explain.cpu import of_host, processor_evidence
 from stepscope.diagnose.finding import Cause, Evidence
 from stepscope.diagnose.method import Explained, Needs
-from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.numeric.peers import relative
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.words.numbers import percent
@@ -30,13 +30,10 @@ LOW = 0.95
 percent is the smallest slowdown that is looked for. Our simulator."""
 
 
-def relative(job: Observed, row: int, first: int, stop: int) -> float | None:
-    """The mean clock of one rank's device over its peers'; None where it was not read."""
+def relative_clock(job: Observed, row: int, first: int, stop: int) -> float | None:
+    """The mean clock of one rank's device over all others'; None where it was not read."""
     clocks = job.hardware("sm_clock_mhz", first, stop)
-    usual = stats.median(np.delete(clocks, row))
-    if not np.isfinite(clocks[row]) or usual <= 0:
-        return None
-    return float(clocks[row]) / usual
+    return relative(clocks, row, np.arange(clocks.size))
 
 
 def other_processes(job: Observed, row: int, first: int, stop: int) -> float:
@@ -65,7 +62,7 @@ class LowClock:
     needs = Needs("hardware:sm_clock_mhz", ranks=2)
 
     def explain(self, job: Observed, suspect: Suspect) -> Explained | None:
-        speed = relative(job, suspect.row, suspect.first, suspect.stop)
+        speed = relative_clock(job, suspect.row, suspect.first, suspect.stop)
         if speed is None or not is_low(speed) or of_host(job, suspect):
             return None
         held = job.hardware("clock_held_down", suspect.first, suspect.stop)[suspect.row]
@@ -104,7 +101,8 @@ class GpuErrors:
 
 
 def _clock(speed: float, held_down: float) -> Evidence:
-    """`held_down`: share of the time in which heat or power held the clock down; NaN unknown."""
+    """Evidence about the clock. `held_down`: share of the time in which heat or power limited the
+    clock; NaN if unknown."""
     detail = f"its device runs at {percent(speed)} of its peers' clock"
     if held_down > 0:
         detail += f", held down by heat or the power supply {percent(held_down)} of the time"

@@ -22,7 +22,7 @@ LATE = 0.25
 128 ranks late ones have 0.02 to 0.18 left, and those with a slow device 0.97 and more. Our
 simulator."""
 LEAST_SHARE = 0.01
-"""Share of the step: peers with a smaller head start are no measure. Our simulator."""
+"""Share of the step: peers with a smaller head start show nothing. Our simulator."""
 
 
 def relative(job: Observed, row: int, peers: Ints, first: int, stop: int) -> float | None:

@@ -39,7 +39,7 @@ simulator."""
 
 @dataclass(frozen=True)
 class Idle:
-    """A function in which a host stood while nothing ran on its device."""
+    """The function that a host was in while nothing ran on its device."""
 
     function: str
     idle_ns: float
@@ -69,7 +69,8 @@ def while_idle(
 
 
 def _by_function(samples: Samples, row: int) -> Floats:
-    """Nanoseconds in whose stacks each function occurs, but where it waited for other ranks."""
+    """Nanoseconds in which each function was on the stack, except while it waited for other
+    ranks."""
     shares, whole = samples.working(samples.row == row)
     return shares * whole
 

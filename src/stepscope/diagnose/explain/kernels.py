@@ -154,7 +154,7 @@ def _stall(times: KernelTimes, group: Ints, row: int, windows: Ints) -> float:
 
 
 def evidence_of(found: Sequence[LongerKernel]) -> Evidence:
-    """What these kernels take, against the peers."""
+    """How long these kernels take, compared with the peers."""
     values: dict[str, Value] = {one.kernel: one.ratio for one in found}
     return Evidence(METHOD, "; ".join(map(str, found)), values)
 

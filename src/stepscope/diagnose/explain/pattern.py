@@ -12,10 +12,11 @@ from __future__ import annotations
 import numpy as np
 
 from stepscope.diagnose.detect.behaviour import cause_by_kind, evidence
-from stepscope.diagnose.detect.odd_patterns import LOWER, Odd, relative
+from stepscope.diagnose.detect.odd_patterns import LOWER, Odd
 from stepscope.diagnose.explain.elimination import plain_cause
 from stepscope.diagnose.finding import Cause, Evidence
 from stepscope.diagnose.method import Explained, Needs, Strength
+from stepscope.diagnose.numeric.peers import relative
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.views.patterns import Patterns

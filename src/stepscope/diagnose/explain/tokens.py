@@ -41,7 +41,7 @@ ALSO_SLOW = 0.5
 
 
 def too_many(job: Observed, one: Suspect, name: str) -> bool:
-    """Whether a culprit and its like would need more tokens than there are.
+    """Whether a culprit and ranks like it would need more tokens than there are.
 
     Args:
         name: the phase or kernel of experts that is slow.
@@ -52,7 +52,7 @@ def too_many(job: Observed, one: Suspect, name: str) -> bool:
 
 
 def exceeds(job: Observed, row: int, times_ns: Floats, usual_ns: float) -> bool:
-    """The same of times of experts by rank (NaN: unknown) and what they usually take."""
+    """The same for the times of experts by rank (NaN: unknown) and their usual times."""
     members = _group_of(job, row)
     if not members.size or not usual_ns > 0 or not np.isfinite(times_ns[row]):
         return False

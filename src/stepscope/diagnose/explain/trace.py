@@ -1,4 +1,4 @@
-"""What takes a suspect longer than its peers, where a trace shows every kernel or operator.
+"""What a suspect spends more time on than its peers, where a trace shows every kernel or operator.
 
 Fault: slow kernels, slow copies, a late host, or more work than the others have.
 Paper: none; the parts are those of `breakdown`. KAIR (2026), section 4, explains a rank by its
@@ -60,7 +60,7 @@ class _Totals:
 
 
 def traced_cause(job: Observed, suspect: Suspect) -> Traced | None:
-    """What takes the suspect longer than its peers; None where no trace shows it."""
+    """What the suspect spends more time on than its peers; None if no trace shows it."""
     parts = _parts(job, suspect)
     if parts is None or not sum(parts.values()) > 0:
         return None

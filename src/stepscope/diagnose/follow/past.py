@@ -26,7 +26,7 @@ _RISEN: dict[State, State] = {"healthy": "regression", "slow": "regression", "ji
 
 
 class Past:
-    """What is known of a job from before the rows that are kept."""
+    """The history of a job before the rows that are kept."""
 
     def __init__(self) -> None:
         self._period_ns: dict[int, int] = {}

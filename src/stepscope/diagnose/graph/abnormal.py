@@ -38,7 +38,8 @@ class Usual:
 
     @classmethod
     def of(cls, values_ns: Floats, step_ns: float) -> Usual:
-        """Learned from `[place, step]`; places without values have NaN, and nothing is abnormal."""
+        """Learns it from `[place, step]`; places without values have NaN, and nothing there is
+        abnormal."""
         middle = middles(values_ns)
         sigma = MAD_TO_SIGMA * middles(np.abs(values_ns - middle[:, None]))
         least = np.maximum(RATIO * middle, SHARE * step_ns)

@@ -59,7 +59,8 @@ class CommGraph:
 
     @cached_property
     def elapsed_ns(self) -> Floats:
-        """What a log calls the execution time: from the head of the stream to the end. NaN: none.
+        """The execution time in the terms of a log: from the head of the stream to the end. NaN:
+        none.
 
         It contains waiting for the other members.
         """
@@ -200,7 +201,8 @@ def _filled(
 
 
 def _operators(comm: Table, column: Ints, entry: Ints, size: int, columns: int) -> Ints:
-    """The operator of each entry, as one step has it; another step for entries that it lacks."""
+    """The operator of each entry, taken from one step; from another step for entries that it
+    lacks."""
     operator = np.full(size, -1)
     offset = 0
     for at in np.argsort(-np.bincount(column, minlength=columns), kind="stable")[:2].tolist():

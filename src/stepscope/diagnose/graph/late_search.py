@@ -1,4 +1,5 @@
-"""Whom a step's lateness goes back to: Holmes' search, repaired, with a charge for each stop.
+"""Where a step's lateness comes from: Holmes' search, repaired, which charges each stop with its
+part.
 
 Paper: Holmes (Yao et al., 2025), section 4.3.2, algorithm 1 and appendix C. Symbols: o -> `entry`,
 n -> `_holder`, po -> `_before`.
@@ -36,19 +37,17 @@ from stepscope.window import NULL, Floats, Ints, Mask
 SEEDS = 3
 """The operators of a pivot where the search starts (algorithm notes, section 3). Our simulator."""
 HALF = 0.5
-"""An operator hands lateness on if it ended at least by this part of it late. Our choice."""
+"""An operator passes lateness on if it ended at least this part of it late. Our choice."""
 
 
 @dataclass(frozen=True)
 class Charges:
-    """What one step's lateness is made of, in ns; sums of what arose at each place."""
+    """The parts of one step's lateness in ns, by the place where they arose."""
 
     ranks: Counter[int]
     """Rows of the grid: work between operators."""
     operators: Counter[int]
     """The first entry of each operator: transfers."""
-    visited: int
-    """Ranks whose logs were read."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ class LateSearch:
 
     @cached_property
     def late_carried_ns(self) -> Floats:
-        """The same of the ends of the step before, counted from the begin of this one."""
+        """The same for the ends of the previous step, counted from the beginning of this one."""
         ends = np.full_like(self.graph.end_ns, NULL)
         next_to = np.flatnonzero(np.diff(self.graph.columns) == 1) + 1
         ends[:, next_to] = self.graph.end_ns[:, next_to - 1]
@@ -94,17 +93,16 @@ class LateSearch:
         return self._above(np.where(known, since, np.nan))
 
     def _above(self, values: Floats) -> Floats:
-        """Above the median of the regular steps."""
+        """Values above the median of the regular steps."""
         return np.asarray(values - middles(values[:, self.regular])[:, None])
 
     def charges(self, at: int, pivots: Sequence[int]) -> Charges:
         """Searches one column of the graph, from several ranks (rows of the grid)."""
         walk = _Walk(self, at)
         for pivot in pivots:
-            walk.fetched.add(pivot)
             for seed in self._seeds(at, pivot):
                 walk.back(seed)
-        return Charges(walk.ranks, walk.operators, len(walk.fetched))
+        return Charges(walk.ranks, walk.operators)
 
     def _seeds(self, at: int, pivot: int) -> list[int]:
         log = self.graph.log(pivot)
@@ -124,10 +122,9 @@ class _Walk:
     seen: set[int] = field(default_factory=set)
     carried: set[int] = field(default_factory=set)
     """Operators of the step before that were charged already."""
-    fetched: set[int] = field(default_factory=set)
 
     def back(self, entry: int) -> None:
-        """From a late end to its origin."""
+        """Follows a late end back to its origin."""
         for one in self._stops(entry):
             self.seen.add(one)
 
@@ -137,7 +134,6 @@ class _Walk:
             yield at
             holder, first = self._holder(at)
             self.operators[first] += int(np.nan_to_num(self.late.transfer_excess_ns[at, self.at]))
-            self.fetched.add(int(self.late.graph.rank[holder]))
             at = self._charge(holder)
 
     def _holder(self, entry: int) -> tuple[int, int]:
@@ -161,7 +157,8 @@ class _Walk:
         return None
 
     def _carried(self, holder: int, arrived: float) -> float:
-        """What an operator of the step before handed on, which is charged with its transfer."""
+        """The lateness that an operator of the previous step passed on; its transfer is charged,
+        too."""
         if self.at == 0:
             return 0.0
         late, ends = self.late, self.late.graph.end_ns[:, self.at - 1]

@@ -14,7 +14,7 @@ Cannot see: what happens between the last pass and the end of the step.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -66,7 +66,7 @@ class PassGraph:
         return longest
 
     def slacks(self, duration_ns: Ints | None = None, lead_ns: Ints | None = None) -> Slacks:
-        """With other durations, or other leads, it is what would have happened."""
+        """Earliest starts and slacks; with other durations or leads, those of a what-if."""
         return slacks(
             self.topology,
             self.duration_ns if duration_ns is None else duration_ns,
@@ -183,20 +183,3 @@ def _graph(passes: Passes, vertices: Ints, topology: Topology,
     lead = np.maximum(begin - since, 0)
     return PassGraph(passes, vertices, topology, replica, column,
                      np.ascontiguousarray(lasted), np.ascontiguousarray(lead))  # fmt: skip
-
-
-def critical(graph: PassGraph, lane: int, found: Slacks) -> list[int]:
-    """One path of zero slack through a lane, from its last pass back to its first, in order.
-
-    Passes of zero slack are a set, of which several paths may lead to the end.
-    """
-    longest = graph.longest_ns[:, lane]
-    ends = found.start_ns[:, lane] + longest
-    at = int(np.argmax(ends))
-    path = [at]
-    while True:
-        before: Sequence[int] = [one for one in graph.topology.before[at].tolist() if one >= 0]
-        if not before:
-            return path[::-1]
-        at = max(before, key=lambda one: int(ends[one]))
-        path.append(at)

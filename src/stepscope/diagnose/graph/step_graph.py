@@ -147,7 +147,8 @@ def step_graph(window: Window, line: Timeline, columns: Ints) -> StepGraph | Non
 
 
 def _took_place(comm: Table) -> Mask:
-    """Rows that ended, and those of which only the call is known: nobody waited for their end.
+    """Rows that ended, and rows of which only the call is known because no rank waited for their
+    end.
 
     Gloo notes no end of a send that nobody waits for, but its receive cannot end before it began.
     """
@@ -158,7 +159,7 @@ def _took_place(comm: Table) -> Mask:
 
 
 def spread(window: Window, line: Timeline, columns: Ints) -> Ints:
-    """As many of the columns as a graph may have, evenly spread."""
+    """As many columns as a graph may have, evenly spread."""
     comm = window.table("comm_ops")
     per_step = max(len(comm) / len(line.steps), 1.0) if comm is not None else 1.0
     most = max(int(MOST_ROWS / per_step), 1)

@@ -150,7 +150,7 @@ def _ranked(devices: tuple[list[PathDevice], Floats], bad: Floats, every: Floats
 
 
 def clear_ranks(suspects: Sequence[Suspect], ranks: int) -> tuple[int, ...]:
-    """The ranks behind the likeliest devices, if that is clear and not everybody."""
+    """The ranks behind the likeliest devices, if that is clear and these are not all ranks."""
     behind: dict[tuple[int, ...], float] = {}
     for one in suspects:
         behind[one.device.ranks] = behind.get(one.device.ranks, 0.0) + one.probability

@@ -34,7 +34,8 @@ to a generation of half the speed. Our simulator."""
 TIMES = 2.0
 """A counter stands out at twice its value in other steps and on other ranks. Our simulator."""
 FEW = 0.1
-"""If a larger share of the ranks shows a counter, it is no sign of one device. Our simulator."""
+"""If a larger share of the ranks shows a counter, it does not point to one device. Our
+simulator."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ def _standing_out(job: Observed, metric: str, steps: Mask) -> Iterator[RaisedCou
 
 
 def _trained_low(job: Observed, metric: str, steps: Mask) -> Iterator[RaisedCounter]:
-    """Links of few ranks that are slower than those of most, in the given steps."""
+    """Links of a few ranks that run slower than those of most, in the given steps."""
     table = _by_rank(job, metric)
     row, column = job.line.rows(table.ints("rank")), job.line.column_at(table.ints("ts_ns"))
     keep = (row >= 0) & (column >= 0)

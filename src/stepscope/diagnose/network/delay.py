@@ -40,7 +40,7 @@ def lost_per_step(
 
 
 def _rise(period: Floats, active: Mask, calm: Mask) -> float:
-    """By how much slow steps are longer than calm ones.
+    """How much longer slow steps are than calm ones.
 
     A delay at the end of a step changes the time of the next step. That change counts as cost of
     the slow step before it.

@@ -46,7 +46,7 @@ class Devices:
         return f"{host.name}/{host.gpus[at] if self._is_named(host, rank) else f'gpu-{at}'}"
 
     def gpu_uuid(self, rank: int) -> str:
-        """What its maker calls a rank's GPU; empty if that was not recorded."""
+        """The UUID of a rank's GPU; empty if that was not recorded."""
         host = self._host_of.get(rank)
         if host is None or not self._is_named(host, rank):
             return ""

@@ -64,7 +64,8 @@ class Connections:
 
     @cached_property
     def _keys(self) -> tuple[Ints, Ints]:
-        """By adapter and spine; the last of an adapter's cells is for paths without a spine."""
+        """Table cells by adapter and spine; the last cell of an adapter is for paths without a
+        spine."""
         width = self.fabric.spines + 1
         spine = np.where(self.spine < 0, self.fabric.spines, self.spine)
         return self.source * width + spine, self.target * width + spine
@@ -87,10 +88,10 @@ class Connections:
         )  # fmt: skip
 
 
-def log_ratios(slow: Floats, paths: Floats, suffers: float = SUFFERS) -> Floats:
+def log_ratios(slow: Floats, paths: Floats) -> Floats:
     """LR of each device, from its slow paths and all of its paths."""
-    hit = np.log(suffers / STRAY)
-    missed = np.log((1 - suffers) / (1 - STRAY))
+    hit = np.log(SUFFERS / STRAY)
+    missed = np.log((1 - SUFFERS) / (1 - STRAY))
     return np.asarray(slow * hit + (paths - slow) * missed)
 
 

@@ -1,4 +1,4 @@
-"""When hosts sent segments again over TCP, and whose link lost them.
+"""When hosts retransmitted TCP segments, and whose link lost them.
 
 Most transfers pass a link that loses packets at full speed, and some wait for a timeout: their
 usual time says nothing, the mean does. Linux counts the segments that a host sends again
@@ -32,7 +32,7 @@ ELSEWHERE = 0.02
 
 @dataclass(frozen=True)
 class PacketLoss:
-    """Hosts that send many segments again, and in which columns."""
+    """Hosts that retransmit many segments, and in which columns."""
 
     hosts: tuple[str, ...]
     first: int
@@ -41,7 +41,7 @@ class PacketLoss:
 
 
 def packet_loss(job: Observed) -> PacketLoss | None:
-    """The time in which segments were sent again; None where hardly any were."""
+    """The time in which segments were retransmitted; None if hardly any were."""
     table = job.window.table("hardware")
     if table is None or not table.has("host") or METRIC not in table.strings("metric").values:
         return None
@@ -66,7 +66,7 @@ def packet_loss(job: Observed) -> PacketLoss | None:
 
 
 def whose_link(moved: Transfers, lost: PacketLoss, now: Mask) -> tuple[list[str], Floats]:
-    """The hosts, and how likely it is each one's link that lost the segments."""
+    """The hosts, each with the probability that its link lost the segments."""
     beside = {frozenset(two) for two in _neighbours(moved)}
     names = sorted(set().union(*beside)) if beside else []
     weight = ends_of_slowest(moved, now)

@@ -1,4 +1,4 @@
-"""Whose link a ring waits for, by who ends when.
+"""Which host's link a ring waits for, by the order in which members end.
 
 Paper: none. Data goes round a ring piece by piece, and all pieces pass the slow hop. The ends of
 one collective then spread over the ranks like a triangle: last are the ranks about the slow host,
@@ -36,7 +36,7 @@ SURE = 5.0
 
 @dataclass(frozen=True)
 class RingEnds:
-    """What the ends of one kind of collective say."""
+    """What the ends of one kind of collective show."""
 
     place: int
     weight: Mapping[str, float]
@@ -66,8 +66,8 @@ def ring_ends(
 
 
 def ends_of_slowest(moved: Transfers, now: Mask) -> Mapping[str, float]:
-    """The same of the slowest transfers of the costliest ring alone, where data was lost in some;
-    empty where there is no ring."""
+    """The same for only the slowest transfers of the costliest ring, if data was lost in some;
+    empty if there is no ring."""
     rings = [at for at, hosts in enumerate(moved.hosts) if len(set(hosts)) >= LEAST_HOSTS]
     here = np.flatnonzero(np.isin(moved.place, rings) & now[moved.column])
     if here.size < LEAST:
@@ -82,7 +82,7 @@ def ends_of_slowest(moved: Transfers, now: Mask) -> Mapping[str, float]:
 def _of_place(
     moved: Transfers, at: int, now: Mask, usual: Mask | None, least_ns: float
 ) -> RingEnds | None:
-    """What the ends of the kind that takes most time say."""
+    """What the ends of the kind that takes most time show."""
     here = np.flatnonzero((moved.place == at) & now[moved.column])
     if here.size < LEAST:
         return None
@@ -163,20 +163,21 @@ def _host_middles(hosts: Sequence[str], adapters: Sequence[str], own: Sequence[i
 def _adapter_middles(
     hosts: Sequence[str], adapters: Sequence[str], own: Sequence[int]
 ) -> list[float]:
-    """The same of one of several adapters of a host: the middle of the hops that pass it."""
+    """The same for one of several adapters of a host: the middle of the hops that pass through
+    it."""
     hops = [at - 0.5 for at in own if hosts[at - 1] != hosts[at]]
     hops += [at + 0.5 for at in own if hosts[(at + 1) % len(hosts)] != hosts[at]]
     return [sum(hops) / len(hops)] if hops else []
 
 
 def _triangle(members: int, middle: float) -> Floats:
-    """How late members end: the less, the farther they are from the slow hop."""
+    """How late members end: the farther from the slow hop, the less."""
     away = np.abs(np.arange(members) - middle)
     return np.asarray(-np.minimum(away, members - away))
 
 
 def _centred(values: Floats, hosts: Sequence[str], apart: bool) -> Floats:
-    """Without the mean; of each host, where their clocks may differ."""
+    """Values minus their mean; minus the mean of each host, where clocks may differ."""
     if apart:
         return np.asarray(values - values.mean())
     number = np.unique(hosts, return_inverse=True)[1]

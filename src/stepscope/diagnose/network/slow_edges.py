@@ -193,7 +193,7 @@ def _fast(slowness: Floats, classes: Sequence[Ints], noise: Floats) -> Floats:
 
 
 def _fast_fifth(values: Floats) -> Floats:
-    """The slowest of each row's fastest fifth; NaN for rows with few steps."""
+    """The slowest of the fastest fifth of each row; NaN for rows with few steps."""
     counts = np.isfinite(values).sum(axis=1)
     at = (counts * FAST).astype(np.int64)
     ordered = np.sort(values, axis=1)

@@ -82,7 +82,8 @@ class Suspects:
 def suspects(
     moved: Transfers, now: Mask, usual: Mask | None, least_ns: float
 ) -> Suspects:  # fmt: skip
-    """Who may be slow in some columns, compared with others, or with equal places if none.
+    """Hosts that may be slow in some columns, compared with other columns, or with equal places if
+    there are none.
 
     Args:
         least_ns: the time per step that is worth a verdict.
@@ -149,7 +150,7 @@ def _likelihood(slow: Floats, passes: Floats, noise: float) -> Floats:
 
 
 def _against_past(moved: Transfers, now: Mask, usual: Mask) -> Slowness:
-    """Each place against itself in other columns."""
+    """Compares each place with itself in other columns."""
     levels, before = moved.levels(now), moved.levels(usual)
     width = len(moved.ops)
     own, theirs = levels.place * width + levels.kind, before.place * width + before.kind
@@ -160,7 +161,7 @@ def _against_past(moved: Transfers, now: Mask, usual: Mask) -> Slowness:
 
 
 def _against_equals(moved: Transfers, now: Mask) -> Slowness:
-    """Each place against the faster ones of those with as many members on as many hosts."""
+    """Compares each place with the faster ones of those with as many members on as many hosts."""
     levels = moved.levels(now)
     shape = np.array([_likeness(moved, at) for at in levels.place.tolist()] or [(0, 0, 0)])
     alike = np.unique(np.column_stack((shape[: levels.kind.size], levels.kind)), axis=0,
@@ -179,7 +180,8 @@ def _likeness(moved: Transfers, at: int) -> tuple[int, int, int]:
 
 
 def _slowness(moved: Transfers, levels: Levels, reference: Floats, noise: float) -> Slowness:
-    """Of each place, over its kinds of operators, by the time that they take."""
+    """The slowness of each place over its kinds of operators, weighted by the time that they
+    take."""
     known = np.isfinite(reference)
     place, usual = levels.place[known], reference[known]
     took, often = levels.took_ns[known], levels.per_step[known]

@@ -62,7 +62,7 @@ class Topology:
     window: Window
 
     def hops(self, place: Place) -> list[Hop]:
-        """Every device that may carry a place's data, once."""
+        """All devices that may carry a place's data."""
         chances: dict[PathDevice, float] = {}
         for device, chance in self._hops(place):
             chances[device] = max(chances.get(device, 0.0), chance)
@@ -73,7 +73,7 @@ class Topology:
         return self._outwards_of.get(rank, ())
 
     def crosses_leaves(self, place: Place) -> int:
-        """Under how many leaf switches the members of a place are; 0 if the fabric is unknown."""
+        """The number of leaf switches above the members of a place; 0 if the fabric is unknown."""
         return len({leaf for rank in place.members if (leaf := self._leaf(rank))})
 
     def between_leaves(self, source: Ints, target: Ints) -> Mask:

@@ -146,13 +146,14 @@ def adapters_of(host: Host) -> Iterator[tuple[int, str]]:
 
 
 def _left(table: Table, begins: Ints, end: Ints) -> Ints:
-    """When each operator ended: at the receiver, or at the last member."""
+    """When each operator ended: for a send at the receiver, else at the last member."""
     sent = table.strings("op").equals("Send")
     return np.maximum.reduceat(np.where(sent, NULL, end), begins)
 
 
 def _kinds(table: Table, begins: Ints) -> tuple[Ints, list[str]]:
-    """A number for each operator of its name and size, to the power of two; sends are receives."""
+    """A number for the name and the size class (power of two) of each operator; a send counts as a
+    receive."""
     op = table.strings("op")
     code = np.where(op.equals(*POINT_TO_POINT), -1, op.codes)[begins].astype(np.int64)
     size = np.zeros(begins.size, np.int64)

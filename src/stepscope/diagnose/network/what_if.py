@@ -1,4 +1,4 @@
-"""What a step would take with slow transfers at their usual level.
+"""How long a step would take with slow transfers at their usual level.
 
 Where steps were faster before, by how much they got longer, as far as the transfers account for it
 (`delay.lost_per_step`). Else by the rank whose transfers together exceed their usual time the most,
@@ -24,7 +24,8 @@ HALF = 0.5
 def lost_ns(
     job: Observed, moved: Transfers, found: Suspects, now: Mask, usual: Mask | None
 ) -> float:
-    """Time lost per step in the columns `now`, compared with `usual` if there is that."""
+    """Time lost per step in the columns `now`, compared with the columns `usual` if there are
+    any."""
     excess = found.slowness.excess_ns.copy()
     for one in found.ends if usual is None else ():
         if not excess[one.place]:

@@ -65,7 +65,7 @@ def unlike_in_numpy(points: Singles, peers: Singles, limit: float) -> NDArray[np
 
 
 def median_and_mad(counts: NDArray[np.int32], most: int) -> tuple[float, float]:
-    """Of counts between 0 and `most`, both exact."""
+    """Median and MAD of counts between 0 and `most`, both exact."""
     bins = np.bincount(counts, minlength=most + 1)
     middle = _middle(np.arange(most + 1.0), bins)
     apart = np.abs(np.arange(most + 1) - middle)
@@ -74,7 +74,7 @@ def median_and_mad(counts: NDArray[np.int32], most: int) -> tuple[float, float]:
 
 
 def _middle(values: Floats, times: Ints) -> float:
-    """The median of sorted values, each of which occurs so many times."""
+    """The median of sorted values, each of which occurs this many times."""
     total = np.cumsum(times)
     low, high = (int(total[-1]) - 1) // 2, int(total[-1]) // 2
     at = np.searchsorted(total, (low, high), side="right")
@@ -82,7 +82,7 @@ def _middle(values: Floats, times: Ints) -> float:
 
 
 def outliers(counts: NDArray[np.int32], most: int, mads: float) -> Mask:
-    """Workers that are unlike more peers than the median and so many MADs allow."""
+    """Workers that are unlike more peers than the median plus this many MADs."""
     middle, spread = median_and_mad(counts, most)
     found: Mask = counts > middle + mads * spread
     return found

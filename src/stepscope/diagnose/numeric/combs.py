@@ -41,10 +41,10 @@ REGULAR = 0.8
 FALSE_ALARMS = 1e-3
 """Share of series with events at random places that may show a comb. Statistics."""
 MOST_EVENTS = 500
-"""More events than this are no rare ones, and would take seconds. Our choice."""
+"""With more events than this they are not rare, and the search would take seconds. Our choice."""
 LAGS = 3
-"""Distances in seconds are looked for between an event and so many that follow: one slot in five
-may be empty, and other events lie between. Our choice."""
+"""Distances in seconds are looked for between an event and this many of the next ones: one slot in
+five may be empty, and other events lie between. Our choice."""
 GUESSES = 5
 """The most frequent distances that are tried in seconds. Our choice."""
 WINDOW_STEPS = 0.75
@@ -67,13 +67,14 @@ class Axis:
 
     @cached_property
     def since_begin(self) -> Floats:
-        """When each step began, in ns since the first: nanoseconds since 1970 fit no float."""
+        """When each step began, in ns since the first: nanoseconds since 1970 do not fit a
+        float64."""
         return np.asarray(self.begins_ns - self.begins_ns[0], np.float64)
 
 
 @dataclass(frozen=True)
 class Comb:
-    """Events that come back: `distance` is in steps, or in ns if the unit is seconds."""
+    """Events that recur: `distance` is in steps, or in ns if the unit is seconds."""
 
     unit: Unit
     distance: float
@@ -103,7 +104,7 @@ def combs(axis: Axis, events: Ints, tests: int, most: int) -> list[Comb]:
 
 
 def best(axis: Axis, events: Ints) -> Comb | None:
-    """The comb that chance explains least, in the unit that fits better."""
+    """The comb that is least likely by chance, in the unit that fits better."""
     if not LEAST_HITS <= events.size <= MOST_EVENTS:
         return None
     in_steps, in_seconds = _in_steps(axis, events), _in_seconds(axis, events)

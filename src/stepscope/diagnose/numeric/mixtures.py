@@ -82,7 +82,7 @@ class Mixtures:
         return self._per_rank(np.exp(self.log_p50))
 
     def cdfs(self, logs: Floats) -> Floats:
-        """`[point, rank]`: the share of the executions that took no longer."""
+        """`[point, rank]`: the share of the executions that took no longer than the point."""
         phi = np.interp((logs[:, None] - self.log_p50) / self.sigma, _Z, _PHI)
         summed: Floats = np.add.reduceat(phi * self.weight, self.begins[:-1], axis=1)
         return summed
@@ -161,9 +161,3 @@ def sorted_distances(mixtures: Mixtures, grid: Grid) -> Floats:
     np.put_along_axis(sums, order, place * ordered + before[:, -1:] - 2 * before, axis=1)
     means: Floats = grid.weights @ sums / (ranks - 1)
     return means
-
-
-def distance_matrix(mixtures: Mixtures, grid: Grid) -> Floats:
-    """`[rank, rank]`: all pairwise distances, in ns. Quadratic, so only for a few ranks."""
-    values, weights = mixtures.cdfs(grid.logs), grid.weights
-    return np.stack([weights @ np.abs(values - values[:, [at]]) for at in range(len(mixtures))])

@@ -23,3 +23,15 @@ def above_peers(values: Floats, groups: Sequence[Ints]) -> Floats:
         part = values[members]
         found[members] = part - stats.leave_one_out_median(part)
     return found
+
+
+def relative(values: Floats, row: int, group: Ints) -> float | None:
+    """A rank's value over the median of its peers; None where unknown.
+
+    Args:
+        group: rows of the peers; may contain the rank's own.
+    """
+    usual = stats.median(values[group[group != row]])
+    if not np.isfinite(values[row]) or usual <= 0:
+        return None
+    return float(values[row]) / usual

@@ -17,7 +17,7 @@ from stepscope.window import Floats, Ints, Mask
 MAD_TO_SIGMA = 1.4826
 """Ratio of standard deviation to median absolute deviation, for a Gaussian. Statistics."""
 MAD_EFFICIENCY = 0.37
-"""A MAD of so many values is as exact as a standard deviation of this part of them. Statistics."""
+"""A MAD of n values is as exact as a standard deviation of this part of n values. Statistics."""
 NOISE_FLOOR = 0.002
 """Relative noise below this is the resolution of the clock (algorithm notes, section 4: MAD with
 0.2 % floor). Prevents a scale of zero. Our simulator."""
@@ -150,7 +150,8 @@ def worst_stretch(excess: Floats, allowance: float) -> Stretches:
 
 
 def _largest_sum(excess: Floats, allowance: Floats) -> Stretches:
-    """The range with the largest sum: the cumulative sum at its end less the smallest before."""
+    """The range with the largest sum: the cumulative sum at its end less the smallest one before
+    it."""
     rows, columns = excess.shape
     gain = np.where(np.isfinite(excess), excess - allowance[:, None], 0.0)
     total = np.concatenate((np.zeros((rows, 1)), np.cumsum(gain, axis=1)), axis=1)

@@ -23,7 +23,7 @@ from stepscope.trace import BACKWARD, FORWARD, ProcessGroup
 from stepscope.window import Window
 
 MOST = 0.5
-"""Of all ranks: if more stand elsewhere, they are no exception. As `hang.BEHIND`."""
+"""Part of all ranks: if more stand elsewhere, they are not the exception. As `hang.BEHIND`."""
 
 LONGER, NOTABLE_NS = 2.0, 10**6
 """A host that pauses twice as long as its peers, and a millisecond more, waits. Our choice."""
@@ -63,7 +63,7 @@ def holders(window: Window, found: Mapping[int, Position], stacks: Stacks) -> Ho
 
 
 def elsewhere(stacks: Stacks, ranks: Collection[int]) -> frozenset[int]:
-    """Those of the ranks that do not wait, if others do; else those in another function."""
+    """The ranks that do not wait, if others do; else those in another function."""
     places = {rank: innermost(stacks[rank]) for rank in ranks if stacks.get(rank)}
     waiting = {rank for rank, place in places.items()
                if waits(place) or waits_for_device(stacks[rank])}  # fmt: skip
@@ -92,7 +92,7 @@ def _behind_of(cohort: Sequence[Position]) -> Iterator[int]:
 def _with_input(
     window: Window, found: Mapping[int, Position], behind: frozenset[int]
 ) -> tuple[frozenset[int], bool]:
-    """The ranks whose next pass has its input, and whether one of them had to be sent it."""
+    """The ranks whose next pass has its input, and whether one of them depends on a send for it."""
     roots, sent = set[int](), False
     for group in window.job.groups_of_kind("pp"):
         for at, rank in enumerate(group.ranks):
@@ -135,8 +135,8 @@ def _source(group: ProcessGroup, at: int, one: Position) -> int | None:
 
 
 def _pauses_there(found: Mapping[int, Position], rank: int) -> bool:
-    """Whether a host does nothing at this place in each step, and others do not: it may wait for
-    its device there, to log a loss."""
+    """Whether this host, unlike others, pauses at this place in every step: it may wait for its
+    device there, to log a loss."""
     at = found[rank].done
     peers = [one.pause_ns[at] for one in found.values() if one.rank != rank and at in one.pause_ns]
     own = found[rank].pause_ns.get(at, 0)

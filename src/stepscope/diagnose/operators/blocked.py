@@ -1,4 +1,5 @@
-"""Blocked operators in flight recorder dumps: who waits in them, and which ranks block them."""
+"""Blocked operators in flight recorder dumps: which ranks wait in them, and which ranks block
+them."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ class Blocked:
     since_ns: int
     peer: int = -1
     """The other rank of a send or receive."""
-    stranger: bool = False
+    new_peer: bool = False
     """The rank has exchanged messages with others, and never with this peer."""
 
     @property
@@ -165,12 +166,13 @@ def _pairs(recording: Recording) -> Iterator[Blocked]:
             without_dump=none_known if known else other_end,
             unknown=none_known if conclusive else other_end,
             since_ns=int(recording.comm.ints("enqueue_ns")[row]), peer=peer,
-            stranger=not came and _is_stranger(recording, rank, peer, row),
+            new_peer=not came and _is_new_peer(recording, rank, peer, row),
         )  # fmt: skip
 
 
-def _is_stranger(recording: Recording, rank: int, peer: int, row: int) -> bool:
-    """Whether a rank that knows its peers by now waits for another one.
+def _is_new_peer(recording: Recording, rank: int, peer: int, row: int) -> bool:
+    """Whether a rank waits for one that it never exchanged data with, although it has exchanged
+    data with others.
 
     In the first step every peer is new. A collective between its messages, or many of them, tell
     that a rank is beyond that.

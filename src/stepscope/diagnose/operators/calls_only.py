@@ -87,7 +87,7 @@ def _of_group(calls: _Calls, name: str, last_step_ns: int) -> Iterator[OpenOpera
 
 
 def _of_pairs(comm: Table, last_step_ns: int) -> Iterator[OpenOperator]:
-    """Sends that nobody receives, and receives that nobody sent to."""
+    """Sends without a receive, and receives without a send."""
     matched = match(comm)
     rows = np.flatnonzero(matched.p2p & (matched.key >= 0))
     alone = np.bincount(matched.key[rows], minlength=1)[matched.key[rows]] == 1

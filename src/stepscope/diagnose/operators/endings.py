@@ -56,7 +56,7 @@ def _ending(states: Table) -> int | None:
 
 
 def observed_before(window: Window, until_ns: int) -> Window:
-    """The window without samples of processes from this moment on."""
+    """The window as it was before this moment, without later samples of processes."""
     tables = dict(window.tables)
     for name, time in (("hardware", "ts_ns"), ("stacks", "start_ns")):
         table = window.table(name)

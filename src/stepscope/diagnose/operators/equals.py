@@ -24,7 +24,7 @@ AGREED = 2
 """Equal ranks agreed at least as often before, and not only that there was no call. Our
 simulator."""
 VOTES = 2
-"""Equal ranks that have to agree with one another, at least: one witness is no majority."""
+"""Number of equal ranks that have to agree with one another: one witness is not a majority."""
 MOST_SUSPECTS = 64
 """Each is compared with all ranks."""
 
@@ -142,7 +142,7 @@ class _Calls:
         return cls(recording, listed, dict(_counted(recording, number)))
 
     def departure(self, rank: int) -> Departure | None:
-        """The earliest departure; where there are several at one call, any of them."""
+        """The earliest departure; if several are at one call, any of them."""
         compared = (self._departure(rank, *pair, one) for pair, one in self.between.items())
         found = (one for one in compared if one is not None)
         return min(found, key=lambda one: (self._record(one), one.group), default=None)
@@ -161,7 +161,8 @@ class _Calls:
         return next(g for g in self.families[family] if rank in self.recording.members(g))
 
     def _record(self, one: Departure) -> int:
-        """When the rank made the call, in its own count; an operator not reached is the last."""
+        """The time of the call in the rank's own count; an operator not reached counts as the
+        last."""
         row = self.recording.lanes[one.group][one.rank].row_of(one.seq)
         record = self.recording.comm.ints("record")
         return int(record[row]) if row is not None else int(record.max()) + 1

@@ -185,8 +185,8 @@ def _signs_of(window: Window, rank: int, since_ns: int) -> LifeSigns:
 
 
 def _alive(hardware: Table, own: Mask) -> tuple[int | None, int | None]:
-    """The newest sample that did not find the process stopped, and since when it has been stopped,
-    if the newest sample of all found it so."""
+    """The newest sample in which the process was not stopped; and since when it has been stopped,
+    if the newest sample of all says so."""
     times = hardware.ints("ts_ns")
     state = own & hardware.strings("metric").equals("proc_stopped")
     halted = state & (hardware.floats("value") >= STOPPED)
@@ -215,7 +215,7 @@ def last_alive_ns(window: Window) -> int | None:
 
 
 def watched_until_ns(window: Window) -> int | None:
-    """Until when it was watched that no rank made progress; None if nobody watched.
+    """Until when recorders are known to have watched without seeing progress; None if none did.
 
     Processes that are sampled no more may have ended, and samples of hosts go on without them.
     """
@@ -245,8 +245,8 @@ def _losses_ns(window: Window, *tables: str) -> int | None:
 
 
 def last_progress_ns(window: Window) -> int:
-    """When any rank last did what shows that its step goes on: a call, a phase, a kernel. Rows of
-    these that were lost may have shown it, too."""
+    """When any rank last did something that shows progress: a call, a phase, a kernel. Lost rows of
+    these may have shown it, too."""
     newest = _losses_ns(window, *PROGRESS) or NULL
     for name in PROGRESS:
         table = window.table(name)

@@ -248,7 +248,7 @@ class _Reader:
         return self._callers(name) if known is None else frozenset(known.ranks)
 
     def _callers(self, group: str) -> frozenset[int]:
-        """All ranks that ever called an operator of a group; its members, if the job lists none."""
+        """All ranks that called any operator of a group: its members, if the job lists none."""
         rows = self.comm.strings("group").equals(group)
         return frozenset(self.comm.ints("rank")[rows].tolist())
 

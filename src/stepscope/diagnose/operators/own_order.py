@@ -1,4 +1,4 @@
-"""Ranks that left the order of calls which they kept in earlier steps.
+"""Ranks whose order of calls differs from their own in earlier steps.
 
 Where ranks wait for one another in a circle, nobody is missing, but one of them called something
 too early or left something out. A step repeats, so its calls tell which: those of a rank in the
@@ -25,7 +25,7 @@ simulator."""
 
 
 def departed(comm: Table, ranks: Collection[int]) -> frozenset[int]:
-    """Those of these ranks whose newest step begins like no earlier step of theirs."""
+    """The ranks whose newest step begins unlike any earlier step of theirs."""
     if not comm.has("step") or not ranks:
         return frozenset()
     own = comm.take(np.isin(comm.ints("rank"), sorted(ranks)))
@@ -43,7 +43,7 @@ def _departs(calls: Table) -> bool:
 
 
 def _repeats(earlier: list[tuple[int, ...]]) -> bool:
-    """Whether the later half of these steps had no calls that were new then: else news is usual."""
+    """Whether the later half of these steps had no new calls; if it had, new calls are usual."""
     known, news = set(earlier[: len(earlier) // 2]), earlier[len(earlier) // 2 :]
     return all(one in known for one in news)
 

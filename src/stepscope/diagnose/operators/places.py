@@ -1,4 +1,4 @@
-"""Where in the schedule a rank stands still: pass, pipeline stage and microbatch.
+"""Where in the schedule a rank is stuck: pass, pipeline stage and microbatch.
 
 A row of `phases` is written when its pass has ended. So a rank is in the first pass that it ran in
 each step before and has not ended in this one, in its own order: 1F1B, interleaved, zero-bubble or
@@ -35,7 +35,7 @@ PASS_WORDS = {
 
 
 def places(window: Window, ranks: Collection[int]) -> tuple[Place, ...]:
-    """Where each of these ranks stands still, as far as its passes show that."""
+    """The place where each of these ranks is stuck, as far as its passes show it."""
     found = located(window, ranks)
     wave = is_wave(window) if found else False
     known = ((one, ahead(window, one, wave)) for _, one in sorted(found.items()))
@@ -55,7 +55,7 @@ def located(window: Window, ranks: Collection[int]) -> dict[int, Position]:
 
 
 def ahead(window: Window, one: Position, wave: bool) -> tuple[Place, ...]:
-    """The passes that a rank has still to end in its step, in its order, with their stages.
+    """The passes that a rank has still to do in its step, in its order, with their stages.
 
     Of the passes of one kind and microbatch the first ones have ended; forward is in the order of
     the stages, and backward in reverse.
@@ -79,7 +79,8 @@ def ahead(window: Window, one: Position, wave: bool) -> tuple[Place, ...]:
 
 
 def stage_of(at: int, chunk: int, stages: int, wave: bool) -> int:
-    """The stage of a rank's chunk: stages go round the ranks, or in a wave there and back."""
+    """The stage of a rank's chunk: stages are assigned to ranks round robin, or there and back in a
+    wave."""
     back = wave and chunk % 2 == 1
     return chunk * stages + (stages - 1 - at if back else at)
 

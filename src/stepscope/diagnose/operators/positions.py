@@ -47,8 +47,8 @@ class Position:
 
     @property
     def work(self) -> tuple[Row, ...]:
-        """What is missing besides communication, in which ranks wait for one another; all that is
-        missing where only calls of operators are known, which do not wait."""
+        """The missing rows except communication, in which ranks wait for one another; all missing
+        rows if only calls of operators are known, which do not wait."""
         if all(is_exchange(name) for name, _ in self.expected):
             return self.missing
         return tuple(one for one in self.missing if not is_exchange(one[0]))
@@ -76,7 +76,7 @@ def is_exchange(name: str) -> bool:
 
 
 def positions(window: Window) -> Positions | None:
-    """How far each rank got; None if too few steps were recorded to tell."""
+    """How far each rank got; None if too few steps were recorded to know."""
     source = _source(window)
     if source is None:
         return None
@@ -181,7 +181,7 @@ def _rows(own: Table, name: str, rows: Rows) -> list[Row]:
 
 
 def _expected(steps: Sequence[list[Row]]) -> tuple[Row, ...]:
-    """What is in all of these steps, in the order of the last."""
+    """The rows that all of these steps have, in the order of the last."""
     if not steps:
         return ()
     common = Counter(steps[-1])

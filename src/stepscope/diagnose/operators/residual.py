@@ -64,7 +64,7 @@ class Held:
 
 @dataclass(frozen=True)
 class Residual:
-    """All that holds up a job that stands still."""
+    """Everything that holds up a job that is stuck."""
 
     held: tuple[Held, ...]
     step: int
@@ -74,7 +74,7 @@ class Residual:
 
 @dataclass(frozen=True)
 class Left:
-    """What ranks have still to do in the step in which the job stands still."""
+    """The work that ranks still have to do in the step in which the job is stuck."""
 
     step: int
     ahead: Mapping[int, tuple[Place, ...]]
@@ -94,8 +94,8 @@ class Left:
         return any(self._sends_to(mine, other) for other in ready.values() if other.rank != rank)
 
     def _sends_to(self, mine: Place, other: Place) -> bool:
-        """Whether the other one, in the stage next to mine, has passes to come whose input I have
-        computed, besides the one that it is in."""
+        """Whether the other rank, in the next stage, still has passes to come whose input this rank
+        has computed, besides the one that it is in."""
         if self.pipeline.get(mine.rank) != self.pipeline.get(other.rank):
             return False
         rest = self.ahead[other.rank][1:]
@@ -115,7 +115,7 @@ class Left:
 
 
 def stuck_passes(window: Window) -> Residual | None:
-    """What holds up the job by its passes; None if it does not stand still, or nothing does."""
+    """The passes that hold up the job; None if it is not stuck, or none does."""
     until, since = watched_until_ns(window) or now_ns(window), last_progress_ns(window)
     timing = step_timing(window)
     if until is None or until - since <= allowed_ns("unknown", timing):
@@ -171,7 +171,8 @@ def _held(window: Window, left: Left, state: WaitState | None, since_ns: int) ->
 
 
 def _data_that_does_not_move(window: Window, state: WaitState | None) -> Iterator[Held]:
-    """Every rank whose pass could begin waits in an operator: one that all entered is stuck."""
+    """If every rank whose pass could begin waits in an operator: the operator that all entered is
+    stuck."""
     if state is None or not state.complete:
         return
     stuck = stuck_connection(window, state.waiting)
@@ -193,7 +194,8 @@ def _together(window: Window, ranks: Sequence[int]) -> list[tuple[int, ...]]:
 
 
 def with_fewest_calls(window: Window, step: int, ranks: Sequence[int]) -> tuple[int, ...]:
-    """Those of ranks that compute one pass together which called the fewest operators in a step."""
+    """Of the ranks that compute one pass together, those that called the fewest operators in a
+    step."""
     comm = window.table("comm_ops")
     if comm is None or not comm.has("step") or len(ranks) == 1:
         return tuple(ranks)

@@ -1,4 +1,4 @@
-"""The cause for which an absent rank does not move on, from its newest call stack.
+"""Why an absent rank does not continue, from its newest call stack.
 
 A stack shows where a rank is, seldom why. The cause is
 - `data_loading` if it is in a data loader;
@@ -61,7 +61,7 @@ def _name(frame: str) -> str:
 
 
 def _stands_still(window: Window, rank: int, sign: LifeSigns, since_ns: int) -> bool:
-    """Whether a rank is idle in a function in which ranks were sampled before."""
+    """Whether a rank is idle in a function in which ranks were also sampled before."""
     table = window.table("stacks")
     if table is None or not _is_idle(table, rank, sign):
         return False

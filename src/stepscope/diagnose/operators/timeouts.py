@@ -34,5 +34,5 @@ def allowed_ns(activity: Activity, timing: StepTiming) -> float:
 
 
 def allowed_of_all_ns(timing: StepTiming) -> float:
-    """The same if no rank is known to be behind: all of them may do the same long work."""
+    """The same if no rank is known to be behind: all of them may be doing the same long work."""
     return max(CALLS_STEPS * timing.step_ns, CALLS_NS, LONGER_PAUSE * timing.longest_gap_ns)

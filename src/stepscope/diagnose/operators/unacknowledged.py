@@ -1,4 +1,4 @@
-"""The host that nobody reaches, by the hosts whose segments stay unacknowledged in a hang.
+"""The host that no other can reach, by the hosts whose segments stay unacknowledged in a hang.
 
 TCP sends again, at growing intervals, what was not acknowledged. Where all ranks wait in one
 operator and its data does not move, nothing else is sent, so hosts that still retransmit are those
@@ -37,7 +37,7 @@ and twice what it sends. Measured in our lab: four times, beside neighbour disco
 
 
 def unreached_host(window: Window, stuck: OpenOperator, since_ns: int) -> str | None:
-    """The one host whose neighbours, and nobody else, send again and again; None if unclear."""
+    """The host whose neighbours, and only these, retransmit again and again; None if unclear."""
     neighbours = _neighbours(window, stuck)
     if len(neighbours) < 2:
         return None
@@ -56,8 +56,8 @@ def unreached_host(window: Window, stuck: OpenOperator, since_ns: int) -> str | 
 
 
 def _explains(host: str, near: set[str], repeated: Mapping[str, float]) -> bool:
-    """Whether this host being cut off explains who sends again: its neighbours do, each to it, and
-    it does not, or does to each of them."""
+    """Whether a network cut at this host explains who retransmits: each neighbour to it, and it
+    either not at all or to each of them."""
     others = {one for one, count in repeated.items() if count > 0 and one != host}
     most = max((repeated[one] for one in others), default=0.0)
     return others == near and (repeated[host] == 0 or repeated[host] >= SEVERAL * most)
@@ -109,8 +109,8 @@ def _in_order(own: Table) -> tuple[Ints, Floats]:
 
 
 def _receiving(window: Window, hosts: list[str], since_ns: int) -> list[str]:
-    """The one of these hosts whose adapter receives clearly more than the others' and answers
-    nothing, if there is one."""
+    """The host whose adapter receives clearly more than the others' and answers nothing, if there
+    is one."""
     moved = {}
     for host in hosts:
         got, sent = (_after(window, one, host, since_ns) for one in (RECEIVED, SENT))

@@ -72,9 +72,9 @@ class WaitGraph:
         suspects = self.roots.union(*lone) if self.roots else self.waiting
         return find_departures(self.recording, suspects & self.recording.recorded)
 
-    def strangers(self) -> tuple[Blocked, ...]:
-        """Sends and receives whose peer the rank never exchanged a message with before."""
-        return tuple(one for one in self.blocked if one.stranger)
+    def new_peers(self) -> tuple[Blocked, ...]:
+        """Sends and receives to a peer with which the rank never exchanged a message before."""
+        return tuple(one for one in self.blocked if one.new_peer)
 
     def stalled(self) -> tuple[Blocked, ...]:
         """Operators that no rank blocks, if the recorders would have noticed their end."""

@@ -35,7 +35,7 @@ MOST, LEAST = 0.99, 0.05
 
 @dataclass
 class Learning:
-    """What was seen so far."""
+    """What the jobs so far have shown."""
 
     beta: dict[Key, list[Range]] = field(default_factory=lambda: defaultdict(list))
     mu: dict[Key, list[Range]] = field(default_factory=lambda: defaultdict(list))
@@ -89,7 +89,7 @@ class Learning:
 
 
 def _by_key(window: Patterns) -> Mapping[Key, list[int]]:
-    """Functions of one name and file, wherever they are defined in it."""
+    """Ranges by name and file: functions that are defined in it more than once are one."""
     found: dict[Key, list[int]] = defaultdict(list)
     for at, one in enumerate(window.functions):
         found[key_of(one)].append(at)

@@ -1,4 +1,5 @@
-"""Which verdicts the recurring slow steps of a job belong to; the others stand beside verdicts."""
+"""Assigns recurring slow steps to the verdicts that they belong to; the others stand beside
+verdicts."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from stepscope.diagnose.detect.periods import CAUSES, Periods
-from stepscope.diagnose.finding import Evidence, Verdict
+from stepscope.diagnose.finding import Evidence, Verdict, may_overlap
 from stepscope.diagnose.shown import Period
 
 
@@ -30,14 +31,8 @@ def with_periods(
 
 def _is_about(verdict: Verdict, one: Period) -> bool:
     """Whether a verdict names the same ranks at the time, or the same cause of all ranks."""
-    if verdict.kind != "slowdown" or not _meet(verdict, one):
+    if verdict.kind != "slowdown" or not may_overlap(verdict.steps, one.steps):
         return False
     if one.ranks:
         return set(one.ranks) <= set(verdict.ranks)
     return not verdict.ranks and verdict.cause == CAUSES[one.source]
-
-
-def _meet(verdict: Verdict, one: Period) -> bool:
-    if verdict.steps is None:
-        return True
-    return verdict.steps[0] <= one.steps[1] and one.steps[0] <= verdict.steps[1]

@@ -1,4 +1,4 @@
-"""What recorders did not record: they died while the job ran, or refused a process."""
+"""Notes on what was not recorded: recorders died while the job ran, or refused a process."""
 
 from __future__ import annotations
 

@@ -190,7 +190,8 @@ def _against(
 
 
 def _possible(line: Line, both: Both, reference: Line) -> Line:
-    """The line, moved as little as needed for nobody to leave before the other side arrived."""
+    """The line, moved as little as needed so that no rank leaves before the other side has
+    arrived."""
     latest = both.own_end_ns - (both.their_arrive_ns - reference.at(both.their_arrive_ns))
     earliest = both.own_arrive_ns - (both.their_end_ns - reference.at(both.their_end_ns))
     latest, earliest = latest - line.at(both.own_end_ns), earliest - line.at(both.own_arrive_ns)

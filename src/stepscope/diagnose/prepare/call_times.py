@@ -1,4 +1,4 @@
-"""Stand-ins for host calls of operators that nobody recorded.
+"""Stand-ins for the times of host calls that were not recorded.
 
 Where only device times were recorded, `enqueue_ns` is null or absent. The operator was called no
 later than it started, so `start_ns` stands in. An operator that never started is behind all that
@@ -42,7 +42,7 @@ def recorded_calls(comm: Table) -> Mask:
 
 
 def _behind(comm: Table, call: Ints) -> Ints:
-    """The calls, and for operators that never started the last known one of their rank."""
+    """The time of each call; for operators that never started, the last known one of their rank."""
     rows = np.flatnonzero((call == NULL) & _unfinished(comm))
     if not rows.size or not comm.has("rank"):
         return call

@@ -20,7 +20,7 @@ LEAST_FOR_DRIFT, LEAST_SPAN_NS = 40, 30 * 10**9
 """A drift of 10 ppm makes 0.3 ms in half a minute; over a shorter time, the noise of leaving a
 collective would look like drift. Our simulator."""
 LARGEST_DRIFT = 500e-6
-"""NTP slews by at most 500 ppm and crystals are off by less than 100 ppm: more is no drift. Our
+"""NTP slews by at most 500 ppm and crystals are off by less than 100 ppm: more is not drift. Our
 simulator."""
 JUMP_NS, JUMP_SIGMAS, JUMP_SIDE = 2 * 10**6, 20.0, 5
 """A clock was set if the medians of five values on either side differ by more than this, which the
@@ -50,7 +50,7 @@ def reference(origin_ns: int) -> Line:
 
 
 def constant(offset_ns: float, origin_ns: int) -> Line:
-    """A clock that is always as far from the reference."""
+    """A clock with a constant offset from the reference."""
     return Line(np.array([NULL]), np.array([offset_ns]), 0.0, origin_ns)
 
 

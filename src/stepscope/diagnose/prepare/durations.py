@@ -90,7 +90,7 @@ def _after_the_longest(steps: Table, first_ns: int) -> _StepStarts:
 
 
 def _sums(phases: Table) -> Table:
-    """Steps as long as their phases together."""
+    """Steps that last as long as their phases together."""
     step = numbered(phases.ints("rank"), phases.ints("step"))
     _, first = np.unique(step, return_index=True)
     lasted = np.zeros(len(first), np.int64)

@@ -1,4 +1,5 @@
-"""Process groups of jobs whose `job.json` lists none, from who calls operators together.
+"""Process groups of jobs whose `job.json` lists none, derived from which ranks call operators
+together.
 
 Members of a group are the ranks that call operators on it. Its kind is what its name begins with
 (`tp-0`), as the contract names groups. Elsewhere structure tells: sends and receives are between
@@ -86,7 +87,7 @@ class _Calls:
 
     @cached_property
     def _rest(self) -> str:
-        """What a group is that does not reduce in forward: of replicas, if it is known where
+        """The kind of a group that does not reduce in forward: replicas, if it is known where
         forward is."""
         phases = self.window.table("phases")
         known = phases is not None and FORWARD in phases.strings("phase").values
@@ -151,7 +152,7 @@ class _Calls:
 
 
 def _with_replicas_of_experts(groups: list[ProcessGroup]) -> list[ProcessGroup]:
-    """Where experts are spread over ranks, replicas of them are a part of the other replicas."""
+    """If experts are spread over ranks, replicas of them are a part of the other replicas."""
     if not any(one.kind == "ep" for one in groups):
         return groups
     whole: dict[int, frozenset[int]] = {}

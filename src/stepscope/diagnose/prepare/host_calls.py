@@ -1,4 +1,4 @@
-"""Removes times of operators that nobody recorded: columns that are null in every row.
+"""Removes times of operators that were not recorded: columns that are null in every row.
 
 With NCCL, a host call returns at once, and a collector of host calls learns neither when the device
 started an operator nor when it ended. A null `end_ns` otherwise means an operator that never ended.

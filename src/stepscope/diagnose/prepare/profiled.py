@@ -77,7 +77,7 @@ def inside(steps: Ints, spans: list[Span]) -> Mask:
 
 
 def _meanwhile(stacks: Table, steps: Table, spans: list[Span]) -> Mask:
-    """Which stacks were sampled in profiled steps of their rank, as far as times are known."""
+    """Which stacks were sampled in profiled steps of their rank, if times are known."""
     found = np.zeros(len(stacks.ints("rank")), np.bool_)
     if not steps.has("start_ns", "duration_ns"):
         return found

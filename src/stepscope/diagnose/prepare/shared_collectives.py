@@ -30,8 +30,9 @@ class Both:
 
     @property
     def moved_ns(self) -> Ints:
-        """How tight each is. Whichever side arrived last did not wait, so the shorter stay is close
-        to the time that the data moved: within that time the two sides may have left apart."""
+        """How tight each bound is. The side that arrived last did not wait, so the shorter stay is
+        close to the time that the data moved; within that time the two sides may have left
+        apart."""
         own, theirs = self.own_end_ns - self.own_arrive_ns, self.their_end_ns - self.their_arrive_ns
         moved: Ints = np.minimum(own, theirs)
         return moved

@@ -29,7 +29,8 @@ LATEST = np.iinfo(np.int64).max
 
 @dataclass(frozen=True)
 class Arrivals:
-    """Matched collectives, one entry per operator: its last arrival and what that alone cost."""
+    """Matched collectives, one entry per operator: its last arrival and the waiting that this alone
+    caused."""
 
     step: Ints
     last_rank: Ints

@@ -1,4 +1,4 @@
-"""By how much a rank certainly falls behind in a phase, although waiting in the phase is hidden.
+"""The least by which a rank falls behind in a phase whose waiting is hidden.
 
 A rank that leaves a phase has met the others in it as often as the program says, and so have
 these. So after the first member of each of its groups has left, a rank waits for no one: what it
@@ -45,7 +45,7 @@ def own_at_least(window: Window, rows: PhaseRows, hidden: Collection[str]) -> di
 
 
 def _made_up(rows: PhaseRows) -> bool:
-    """Whether no time lies between any two phases of a step."""
+    """Whether phases are made up: no time lies between any two phases of a step."""
     outer = np.flatnonzero(~rows.inner)
     outer = outer[np.lexsort((rows.begin[outer], rows.cell[outer]))]
     follows = rows.cell[outer[1:]] == rows.cell[outer[:-1]]

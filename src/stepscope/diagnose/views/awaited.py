@@ -1,4 +1,5 @@
-"""Since when a rank has waited in an operator: other operators that it reaches show how far it is.
+"""Since when a rank has waited in an operator: the other operators that it reaches show its
+progress.
 
 Receives are posted ahead: on the device's communication stream they are in progress while the rank
 still computes what comes before them. A rank waits for its input only when it has finished what its
@@ -26,7 +27,7 @@ up to half of the wait (`step_graph.NOTED_LATE`). Our simulator."""
 
 
 def order_known(comm: Table, begin: Ints, within: Mask) -> bool:
-    """Whether it can be told since when receives were awaited.
+    """Whether the data shows since when receives were awaited.
 
     Args:
         begin: arrivals of all rows in ns.

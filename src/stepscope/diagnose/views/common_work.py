@@ -1,4 +1,5 @@
-"""What all ranks at least compute in phases whose waiting is hidden: for rises that all share.
+"""The time that all ranks compute at least in phases whose waiting is hidden: for rises that all
+share.
 
 Where the ends of operators are known, the time of a phase in which none was in progress is own
 time. There is more: operators that were started ahead (FSDP's gathers) are in progress beside

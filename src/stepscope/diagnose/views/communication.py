@@ -1,4 +1,4 @@
-"""What a phase does, by its name: the contract's, or common words for it."""
+"""What a phase does, by its name: the contract's names, or common words."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _WORDS = frozenset((
 ))  # fmt: skip
 """Words of operators and of waiting, in lower case."""
 _INPUT = frozenset(("data", "dataloader", "loader", "load", "batch", "input", "dataset"))
-"""Words for loading data: waiting for a batch is no waiting for other ranks."""
+"""Words for loading data: waiting for a batch is not waiting for other ranks."""
 _SOURCES = frozenset(("data", "dataloader", "dataloading", "dataset", "loader"))
 _SAMPLES = frozenset(("batch", "batches", "input", "inputs", "sample", "samples"))
 _FETCHES = frozenset((
@@ -40,7 +40,8 @@ def communicates(phase: str) -> bool:
 
 
 def group_kind(phase: str) -> str | None:
-    """The kind of the groups that a phase of communication is named for; None: it does not say.
+    """The kind of the groups that a communication phase is named after; None if the name does not
+    say.
 
     >>> group_kind("tp-allgather"), group_kind("grad_all_reduce")
     ('tp', None)

@@ -1,4 +1,4 @@
-"""Which phases may contain waiting for other ranks that nobody measured.
+"""Which phases may contain waiting for other ranks that was not measured.
 
 On a GPU the host's call of an operator returns at once, and the device waits later. If neither the
 wait nor the operator's end on the device was recorded, the time of a phase around it is unknown: a
@@ -39,12 +39,14 @@ def hidden(window: Window, rows: PhaseRows, covered: Floats) -> Mask:
 
 
 def all_ends_known(window: Window, line: Timeline) -> Mask:
-    """Ranks that wait in no group within or between passes whose operators have unknown ends."""
+    """Ranks that never wait in a group, within or between passes, whose operators have unknown
+    ends."""
     return _all_ends_known(window, line, BLOCKING_KINDS)
 
 
 def has_hidden_operators(window: Window, comm: Table) -> bool:
-    """Whether only host calls are known of a group within or between passes: no end, no wait."""
+    """Whether of some group within or between passes only host calls are known, neither ends nor
+    waits."""
     groups = {group.id for group in window.job.groups_of_kind(*BLOCKING_KINDS)}
     comm = comm.take(comm.strings("group").equals(*groups))
     seen = np.zeros(len(comm), np.bool_)

@@ -1,4 +1,4 @@
-"""Waiting that nobody marked, inferred from how ranks mirror each other.
+"""Waiting that was not marked, inferred from how ranks mirror each other.
 
 Ranks that wait for each other leave together, so what one rank is late by comes back as the others'
 surplus: a phase whose deviation from the peers is the opposite of what came before it contains
@@ -125,12 +125,12 @@ def _late_at_start(
 
 
 def _longer(own: Floats) -> Floats:
-    """How much longer than the median rank, step by step; 0 where unknown."""
+    """How much longer than the median rank each rank takes, step by step; 0 if unknown."""
     return np.nan_to_num(own - stats.column_median(own))
 
 
 def _deviation(own: Floats, groups: Sequence[Ints]) -> Floats:
-    """From the median of the group, step by step; 0 in no group."""
+    """Deviation from the median of the group, step by step; 0 for ranks in no group."""
     found = np.zeros_like(own)
     for rows in groups:
         found[rows] = own[rows] - stats.column_median(own[rows])
@@ -151,7 +151,7 @@ def _cover(together: Sequence[Ints], peers: Sequence[Ints]) -> bool:
 
 
 def _at_most_usual(own: Floats, peers: Sequence[Ints]) -> Floats:
-    """No more than the median of the peers."""
+    """Values limited to the median of the peers."""
     found = own.copy()
     for rows in peers:
         found[rows] = np.fmin(own[rows], stats.column_median(own[rows]))

@@ -268,7 +268,7 @@ def _lanes(table: Table, row: Ints) -> tuple[Ints, list[tuple[str, int]]]:
 
 
 def _apart(kernel: Ints, lane: Ints, row: Ints) -> Mask:
-    """Kernels, by code, that do not run on the same stream on most of their ranks."""
+    """The codes of kernels that do not run on the same stream on most of their ranks."""
     of_kernel = np.zeros(int(lane.max()) + 1, np.int64)
     of_kernel[lane] = kernel
     most = np.zeros(int(kernel.max()) + 1)

@@ -45,7 +45,7 @@ def meetings(window: Window) -> list[Meeting]:
 
 
 def levelled_by(phase: str, ways: Sequence[Meeting]) -> Meeting | None:
-    """The ranks that are level after a phase of communication, by its name; None: unknown."""
+    """The ranks that a communication phase, by its name, brings level; None if unknown."""
     if len(ways) == 1:
         return ways[0]
     kind = group_kind(phase)

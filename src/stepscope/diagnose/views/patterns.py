@@ -21,7 +21,6 @@ from stepscope.diagnose.views.timeline import Timeline
 from stepscope.trace import DATA_LOAD
 from stepscope.window import NULL, Floats, Ints, Mask, Strings, Table, Window, numbered
 
-KINDS = ("kernel", "copy", "collective", "operator", "python")
 LEAST_BETA = 0.01
 """A function with less of the window matters to nobody; the paper's limit (section 4.3)."""
 MOST_BETA = 1.001
@@ -63,7 +62,7 @@ class Function:
 
     @property
     def in_users_code(self) -> str:
-        """The function of the user that a person would look at, as call stacks have it.
+        """The user's function that a person would look at, as call stacks name it.
 
         A function in C (reads a file, sorts) has no line, so its caller is what to look at.
         """
@@ -75,7 +74,7 @@ class Function:
 
     @property
     def frame(self) -> str:
-        """As call stacks have it: `recv_into (socket.py:707)`."""
+        """The frame as call stacks name it: `recv_into (socket.py:707)`."""
         return f"{self.name} ({self.location})" if self.location else self.name
 
     @property

@@ -65,7 +65,7 @@ def across_stages(window: Window) -> frozenset[str]:
 
 
 def disjoint(groups: Sequence[Sequence[int]]) -> list[Ints]:
-    """The groups of at least two ranks that share none with a larger one, the largest first."""
+    """The groups of at least two ranks that share no rank with a larger one, the largest first."""
     taken: set[int] = set()
     chosen: list[Ints] = []
     for group in sorted(groups, key=len, reverse=True):

@@ -17,7 +17,7 @@ functions with only a few samples.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -120,8 +120,7 @@ class Samples:
 
     def shares(self, chosen: Mask) -> tuple[Floats, float]:
         """The share of the chosen time that each function is on the stack, and that time in ns."""
-        weight = stats.sums(self.code[chosen], self.weight[chosen], self.stacks)
-        return self._inside(weight) / max(float(weight.sum()), 1.0), float(weight.sum())
+        return self._shares(chosen, np.True_)
 
     def shares_of(self, rows: Ints, span: Mask) -> tuple[Floats, Floats]:
         """The shares of each function on each of these rows, `[row, function]`, and the rows' time.
@@ -181,22 +180,34 @@ class Samples:
 
         Otherwise a function that merely waits at its end would seem to cause a rise.
         """
-        weight = stats.sums(self.code[chosen], self.weight[chosen], self.stacks)
-        work = np.where(self._waiting, 0.0, weight)
-        return self._inside(work) / max(float(weight.sum()), 1.0), float(weight.sum())
+        return self._shares(chosen, ~self._waiting)
 
     def of_ranks(self, function: int, chosen: Mask) -> Floats:
         """The share of the chosen time that each row works in a function."""
-        holds = np.zeros(self.stacks, np.bool_)
-        holds[self.pair_stack[self.pair_function == function]] = True
-        works = (holds & ~self._waiting)[self.code[chosen]]
+        works = (self._holding(self.pair_function == function) & ~self._waiting)[self.code[chosen]]
         row, weight = self.row[chosen], self.weight[chosen]
         whole = stats.sums(row, weight, 0)
         inside = stats.sums(row, np.where(works, weight, 0.0), 0)
         return np.where(whole > 0, inside / np.maximum(whole, 1.0), np.nan)
 
+    def _shares(self, chosen: Mask, stacks: Mask | np.bool_) -> tuple[Floats, float]:
+        weight = stats.sums(self.code[chosen], self.weight[chosen], self.stacks)
+        whole = float(weight.sum())
+        return self._inside(np.where(stacks, weight, 0.0)) / max(whole, 1.0), whole
+
+    def within(self, wanted: Callable[[str], bool]) -> Mask:
+        """Which samples have a wanted function on their stack."""
+        named = np.array([wanted(name) for name in self.functions], np.bool_)
+        return self._holding(named[self.pair_function])[self.code]
+
+    def _holding(self, pairs: Mask) -> Mask:
+        """Which stacks contain any of the chosen pairs of stack and function."""
+        holds = np.zeros(self.stacks, np.bool_)
+        holds[self.pair_stack[pairs]] = True
+        return holds
+
     def _inside(self, weight: Floats) -> Floats:
-        """The total weight of the stacks in which each function occurs."""
+        """The total weight of the stacks that contain each function."""
         return stats.sums(self.pair_function, weight[self.pair_stack], len(self.functions))
 
     @property

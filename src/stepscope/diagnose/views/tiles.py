@@ -1,4 +1,5 @@
-"""The phases of a step and the time between them, in order of time, as parts that cover it all.
+"""The phases of a step and the time between them, in order of time, as parts that cover the whole
+step.
 
 Cost: one sort of the phase rows.
 """

@@ -225,7 +225,7 @@ def _of_compute(finding: Slowdown) -> str:
 
 
 def _without_dump(finding: Finding) -> tuple[int, ...]:
-    """The ranks whose dumps are missing, where the dumps at hand explain nothing."""
+    """The ranks whose dumps are missing, if the existing dumps explain nothing."""
     if not isinstance(finding, Stuck):
         return ()
     explained = finding.cause != "unknown" or not set(finding.ranks) <= set(finding.without_dump)

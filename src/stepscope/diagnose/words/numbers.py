@@ -1,4 +1,4 @@
-"""Numbers as sentences have them."""
+"""Numbers as they appear in sentences."""
 
 from __future__ import annotations
 

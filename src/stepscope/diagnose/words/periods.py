@@ -1,4 +1,4 @@
-"""Slow steps that come back at regular distances, in words."""
+"""Sentences about slow steps that recur at regular distances."""
 
 from __future__ import annotations
 

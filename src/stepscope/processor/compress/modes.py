@@ -32,7 +32,6 @@ MOST_GROUPS = 1 << 14
 (section 5.2) assumes. 3 MB."""
 MOST_BLOCKS = 1 << 16
 """Octaves in use in all groups. Synthetic groups have 3 to 4 each; 32 MB."""
-_BIN = np.dtype([("group", "<u4"), ("bin", "<u4"), ("count", "<u8")])
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ class Refused:
 
 
 class Histograms:
-    """Histograms of durations by group. Adding in pieces or merging gives the same result."""
+    """Histograms of durations by group. Adding in pieces gives the same result."""
 
     def __init__(self, most_groups: int = MOST_GROUPS, most_blocks: int = MOST_BLOCKS) -> None:
         self._native = compiled.Histograms(most_groups, most_blocks)
@@ -55,12 +54,6 @@ class Histograms:
     def add_packed(self, groups: bytes, durations_ns: bytes) -> Refused:
         """Like `add`, for numbers in the native part's format."""
         return Refused(*self._native.add(groups, durations_ns))
-
-    def merge(self, other: Histograms, groups: Groups) -> Refused:
-        """Adds other histograms, whose group i is `groups[i]` here."""
-        bins = np.frombuffer(other._native.bins(), _BIN).copy()
-        bins["group"] = groups[bins["group"]]
-        return Refused(*self._native.put(bins.tobytes()))
 
     def modes(self) -> Modes:
         return np.frombuffer(self._native.modes(), ROW)

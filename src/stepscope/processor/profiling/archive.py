@@ -7,12 +7,9 @@ They are large, so they never leave the host. Perfetto opens them as they are.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-logger = logging.getLogger(__name__)
 
 KEPT_SECONDS = 7 * 86_400.0
 """Our choice: a week, until somebody looks."""

@@ -7,7 +7,7 @@ The same events always give the same instructions.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Set
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -36,15 +36,14 @@ from stepscope.processor.operators import communicators
 from stepscope.processor.records import normalise, record_kinds
 from stepscope.processor.records.normalise import Records, Rows
 from stepscope.processor.records.record_kinds import Kinds
-from stepscope.processor.records.tables import together
-from stepscope.processor.state import joining, observed, profiling
+from stepscope.processor.state import joining, observed, open_ops, profiling
 from stepscope.processor.state.claims import ClaimedError, Claims
+from stepscope.processor.state.fragments import fragment_of
 from stepscope.processor.state.kernels import KernelSums, NewRows
 from stepscope.processor.state.natives import NCCL, is_native, process_of
-from stepscope.processor.state.producer import OpenKey, Producer
+from stepscope.processor.state.producer import Producer
 from stepscope.processor.state.steps import Event, Step
 from stepscope.processor.state.windows import Windows
-from stepscope.trace import Host, Job, ProcessGroup
 from stepscope.wire.control import (
     decode_counters,
     decode_events,
@@ -64,7 +63,7 @@ from stepscope.wire.frames import (
     unpack,
 )
 from stepscope.wire.profiling import ProfileOrder, decode_profiled
-from stepscope.wire.records import COMM_OPEN, RECORD_BYTES, EventKind, RecordKind
+from stepscope.wire.records import RECORD_BYTES, EventKind, RecordKind
 
 HOLD_NS = 5_000_000_000
 """Rows wait this long for the step sequence to be known; then optimizer steps are counted."""
@@ -294,9 +293,9 @@ class HostState:
             return Relay(tuple(plugins), bytes(payload), connection)
         if (counters := decode_counters(payload)) is not None:
             return SampleCounters(connection, *counters)
-        return self._told(connection, payload)
+        return self._about_processes(connection, payload)
 
-    def _told(self, connection: int, payload: memoryview) -> Instruction:
+    def _about_processes(self, connection: int, payload: memoryview) -> Instruction:
         """Decodes what a launcher or a rank says about processes."""
         if (parent := decode_parent(payload)) is not None:
             return Parent(connection, *parent)
@@ -426,46 +425,19 @@ class HostState:
 
     def _open(self, producer: Producer, records: Records) -> list[Instruction]:
         """Updates the list of outstanding operators; returns it if it changed."""
-        comm = normalise.of_kind(records, RecordKind.COMM)
-        producer.note_durations(comm)
-        before = set(producer.open_ops)
-        for record in _about_open(comm, before):
-            key = _open_key(record, producer.names)
-            if int(record["flags"]) == COMM_OPEN:
-                producer.open_ops[key] = record.reshape(1)
-            else:
-                producer.open_ops.pop(key, None)
-        if set(producer.open_ops) == before:
+        if not open_ops.update(producer, records):
             return []
         return [OpenOps(producer.hello.job, self._open_rows(producer.hello.job))]
 
     def _open_rows(self, job: str) -> Rows:
-        parts = [
-            normalise.comm_ops(np.concatenate(list(p.open_ops.values())), p.translation())
-            for p in [*self.producers.values(), *self._gone]
-            if p.hello.job == job and p.open_ops
-        ]
-        if not parts:
-            return {}
-        return together(parts)
+        return open_ops.rows(self._members(job))
 
     def _job_known(self, job: str, store: str) -> JobKnown:
-        members = [p for p in [*self.producers.values(), *self._gone] if p.hello.job == job]
-        hosts: dict[str, set[int]] = {}
-        groups: dict[str, GroupInfo] = {}
-        parallelism: dict[str, int] = {}
-        for producer in members:
-            hosts.setdefault(producer.identity.host, set()).add(producer.rank)
-            groups.update(producer.groups if producer.python is None else {})
-            parallelism.update(producer.parallelism)
-        fragment = Job(
-            job_id=job,
-            world_size=max(producer.identity.world_size for producer in members),
-            hosts=tuple(Host(name, tuple(sorted(ranks))) for name, ranks in hosts.items()),
-            parallelism=parallelism,
-            groups=tuple(ProcessGroup(g.id, g.kind, g.ranks) for g in groups.values()),
-        )
-        return JobKnown(job, store, fragment)
+        return JobKnown(job, store, fragment_of(job, self._members(job)))
+
+    def _members(self, job: str) -> list[Producer]:
+        """The producers of a job, also those that left operators outstanding."""
+        return [p for p in [*self.producers.values(), *self._gone] if p.hello.job == job]
 
 
 def _blocked(producer: Producer, now_ns: int) -> list[Instruction]:
@@ -490,34 +462,5 @@ def _appended(job: str, new_rows: NewRows) -> Iterator[Append]:
     return (Append(job, table, rows) for table, rows in new_rows)
 
 
-def with_devices(fragment: Job, here: Host) -> Job:
-    """Adds this host's devices, which only the daemon can look up. A rank that reports another
-    host name (in a container, or simulated) does not get them."""
-    hosts = tuple(
-        replace(host, nics=here.nics, gpus=here.gpus, gpu_uuids=here.gpu_uuids)
-        if host.name == here.name
-        else host
-        for host in fragment.hosts
-    )
-    return replace(fragment, hosts=hosts)
-
-
 def _identity(hello: Hello) -> tuple[str, int, str]:
     return hello.job, hello.rank, hello.source
-
-
-def _about_open(comm: Records, open_ops: Set[OpenKey]) -> Records:
-    """The records that may start or complete an outstanding operator. Most packets have none, and
-    computing the keys of all records took half of the processor's time (measured)."""
-    begins = comm["flags"] == COMM_OPEN
-    if not open_ops and not begins.any():
-        return comm[:0]
-    seq = comm["field"][:, 2]
-    known = np.array([seq for _, seq, _ in open_ops], np.int64)
-    about: Records = comm[begins | np.isin(seq, np.append(seq[begins], known))]
-    return about
-
-
-def _open_key(record: Records, names: dict[int, str]) -> OpenKey:
-    group, op_peer, seq = (int(value) for value in record["field"][:3])
-    return group, seq, names.get(op_peer >> 32) in ("Send", "Recv")

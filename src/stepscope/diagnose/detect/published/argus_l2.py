@@ -13,7 +13,6 @@ Cannot see: stragglers in groups of ten ranks or fewer; whether a rank only wait
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,9 +26,8 @@ from stepscope.window import Floats, Ints
 
 Singles = NDArray[np.float32]
 
-BALANCED, SEVERE = 0.02, 0.05
-"""CV levels of appendix B: balanced below, mild imbalance between, severe from the second on.
-Paper."""
+SEVERE = 0.05
+"""CV from which appendix B calls the imbalance of a group severe. Paper."""
 PUBLISHED_Z = 3.0
 """The paper leaves the threshold open; the usual three. Statistics."""
 
@@ -79,28 +77,8 @@ def phase_means(job: Observed) -> tuple[list[str], Floats]:
     return list(names.values), total.reshape(shape) / steps
 
 
-@dataclass(frozen=True)
-class Imbalance:
-    """What the published method says of one group in one phase."""
-
-    cv: float
-    level: str
-    z: Floats
-    stragglers: Ints
-
-
-def as_published(mean_ns: Floats, threshold: float = PUBLISHED_Z) -> Imbalance:
-    """Appendix B on the mean durations of a group's members in the anomalous window."""
-    mean = float(np.mean(mean_ns))
-    deviation = float(np.std(mean_ns, ddof=1)) if mean_ns.size > 1 else 0.0
-    z = (mean_ns - mean) / deviation if deviation > 0 else np.zeros_like(mean_ns)
-    cv = deviation / mean if mean > 0 else 0.0
-    level = "balanced" if cv < BALANCED else "mild" if cv < SEVERE else "severe"
-    return Imbalance(cv, level, z, np.flatnonzero(z > threshold))
-
-
 def imbalances(mean_ns: Singles, groups: Sequence[Ints]) -> tuple[Singles, Singles]:
-    """`as_published` of many phases and windows at once: CV of groups, z of ranks.
+    """Appendix B for many phases and windows at once: CV of groups, z of ranks.
 
     Args:
         mean_ns: [phases and windows, ranks], rounded to float32; all are known.

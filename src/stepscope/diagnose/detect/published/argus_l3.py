@@ -15,7 +15,6 @@ Cannot see: a fault of 30 % of the ranks or more; whether a rank is slow or fast
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -26,7 +25,7 @@ from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.thresholds import SCORE
 from stepscope.diagnose.views.breakdown import is_computing
 from stepscope.diagnose.views.kernel_times import KernelTimes
-from stepscope.window import Floats, Ints
+from stepscope.window import Ints
 
 ALPHA = 1.5
 """Tukey's factor; the paper names none. Statistics."""
@@ -72,24 +71,12 @@ def _anomalous(times: KernelTimes, groups: list[Ints]) -> list[int]:
             mixtures, rows = times.among(group, window)
             if rows.size > 1:
                 ran[rows] += 1
-                hit[rows[as_published(mixtures).anomalous]] += 1
+                hit[rows[as_published(mixtures)]] += 1
     return [int(row) for row in np.flatnonzero((hit > MOST_WINDOWS * ran) & (ran > 0))]
 
 
-@dataclass(frozen=True)
-class Fence:
-    """What the published method says of one kernel."""
-
-    deviation_ns: Floats
-    """Of each rank, its mean distance to all others."""
-    fence_ns: float
-    anomalous: Ints
-
-
-def as_published(mixtures: Mixtures, alpha: float = ALPHA) -> Fence:
-    """Section 6.2: mean distances on a log-uniform grid, and Tukey's upper fence."""
-    grid = Grid.log_uniform(mixtures, PUBLISHED_POINTS)
-    deviation = mean_distances(mixtures, grid)
-    low, high = np.quantile(deviation, (0.25, 0.75))
-    fence = float(high + alpha * (high - low))
-    return Fence(deviation, fence, np.flatnonzero(deviation > fence))
+def as_published(mixtures: Mixtures) -> Ints:
+    """Section 6.2: ranks whose mean distance on a log-uniform grid is above Tukey's upper fence."""
+    deviation_ns = mean_distances(mixtures, Grid.log_uniform(mixtures, PUBLISHED_POINTS))
+    low, high = np.quantile(deviation_ns, (0.25, 0.75))
+    return np.flatnonzero(deviation_ns > high + ALPHA * (high - low))

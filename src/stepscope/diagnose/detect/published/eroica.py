@@ -48,7 +48,7 @@ SEED = 0
 
 @dataclass(frozen=True)
 class Localised:
-    """What the published method says of one function: every worker it calls abnormal."""
+    """The result of the published method for one function: every worker that it calls abnormal."""
 
     unexpected: Mask
     """D > 0."""

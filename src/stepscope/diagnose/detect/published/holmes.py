@@ -95,7 +95,7 @@ class Case:
         return Search(self.graph, self.abnormal, at).run(PIVOT)
 
     def irregularities(self, at: int) -> Iterator[Irregularity]:
-        """Each x of a step."""
+        """Every irregularity x of a step."""
         periods = self.job.line.job_period_ns[self.graph.columns]
         for root in sorted(self.roots(at)):
             series = self.graph.elapsed_ns[root.found_from]
@@ -111,7 +111,8 @@ class Case:
         return [self._named(one) for one in hops]
 
     def _named(self, one: PathDevice) -> NamedDevice:
-        """C(d) is 1 for an adapter and its link; a switch without ranks behind it has them all."""
+        """The device with C(d): 1 for an adapter and its link; for a switch the number of adapters
+        below it, all of them if none is known."""
         inside = one.kind in ("nvlink", "pcie", "unknown")
         adapters = len(one.ranks) or len(self.job.line.ranks)
         below = 1 if one.kind == "nic" or "/" in one.name.partition("--")[0] else adapters

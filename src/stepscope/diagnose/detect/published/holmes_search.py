@@ -4,9 +4,8 @@ Paper: Holmes (2025), section 4.3.2, algorithm 1. Symbols: o, n, po -> entries o
 step, OPERATORS and CAUSES -> `Root`.
 Kept as printed: the `else` of line 12 belongs to the `if` of line 10, so that only the first `po`
 decides, although the text says that *any* abnormal operator before n is followed and that computing
-is the cause only if there is none (`else_after_loop` does what the text says; the tests compare
-both). A point-to-point operator never leads to the cause COMPUTE (line 27): where nothing on the
-peer is abnormal, nothing is added.
+is the cause only if there is none. A point-to-point operator never leads to the cause COMPUTE (line
+27): where nothing on the peer is abnormal, nothing is added.
 What the listing leaves open, and what is done here: `for all po of g before n` goes backwards, as
 the text backtracks; the members of a group are visited in the order of their ranks; a peer that
 was not recorded is no peer (line 22). There is no visited set, so that it may never end; each
@@ -47,15 +46,10 @@ class Search:
     """`[entry, column]`."""
     at: int
     """The step, as a column of the graph."""
-    else_after_loop: bool = False
-    """Whether line 12 is read as the text says."""
     roots: set[Root] = field(default_factory=set)
-    fetched: set[int] = field(default_factory=set)
-    """Rows of the ranks whose logs were read."""
 
     def run(self, pivot: int) -> set[Root]:
         """Line 2: starts at each abnormal operator of the pivot, a row of the grid."""
-        self.fetched.add(pivot)
         todo = [one for one in self.graph.log(pivot).tolist() if self._is_abnormal(one)]
         seen = set(todo)
         while todo:
@@ -68,7 +62,6 @@ class Search:
     def _locate(self, entry: int) -> Iterator[int]:
         """`locateNeighbor`: adds roots, and gives the operators that it would call itself with."""
         others = [int(one) for one in self.graph.members(entry) if one != entry]
-        self.fetched.update(int(self.graph.rank[one]) for one in others)
         if self.graph.p2p[entry]:
             yield from self._p2p(entry, others)
             return
@@ -76,16 +69,11 @@ class Search:
         if normal is None:
             self.roots.add(Root(entry, "network", entry))
             return
-        before = self._before(normal)
-        for one in before:
+        for one in self._before(normal)[:1]:
             if self._is_abnormal(one):
                 yield one
-                return
-            if not self.else_after_loop:
+            else:
                 self.roots.add(Root(one, "compute", entry))
-                return
-        if self.else_after_loop:
-            self.roots.add(Root(normal, "compute", entry))
 
     def _p2p(self, entry: int, others: list[int]) -> Iterator[int]:
         """Lines 22 to 31."""

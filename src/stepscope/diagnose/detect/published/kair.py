@@ -1,4 +1,5 @@
-"""KAIR as published: the worker with another rhythm, its outliers at 3 sigma, and whom they blame.
+"""KAIR as published: the worker with another rhythm, its outliers at 3 sigma, and the ranks or
+edges that they blame.
 
 Fault: a worker whose operators complete at other times than everybody else's.
 Paper: KAIR (Yang et al.), section III-B. Symbols: F -> `rhythms`, S_A -> `divergences`, a_i -> the
@@ -113,7 +114,7 @@ def divergences(done: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Outliers:
-    """How far the rows of a graph lie from the mean of their likes, in standard deviations."""
+    """How far the rows of a graph lie from the mean of comparable rows, in standard deviations."""
 
     graph: StepGraph
     start_z: Floats
@@ -122,7 +123,8 @@ class Outliers:
 
     @classmethod
     def of(cls, graph: StepGraph) -> Outliers:
-        """Likes are rows at the same place of equally long programs, in the same step."""
+        """Comparable rows are those at the same place of equally long programs, in the same
+        step."""
         column, length = graph.lanes.at(graph.lane), np.bincount(graph.lane)[graph.lane]
         place = occurrence(graph.lane, graph.arrive_ns)
         like = numbered(column, length, place, graph.comm.strings("op").codes.astype(np.int64))
@@ -160,7 +162,7 @@ class Outliers:
 
 
 def z_scores(like: Ints, values: Floats) -> Floats:
-    """Of each value among those of its number; 0 where these do not differ."""
+    """The z-score of each value among those with the same number; 0 where these do not differ."""
     count = np.bincount(like).astype(np.float64)
     mean = stats.sums(like, values, count.size) / np.maximum(count, 1)
     apart = values - mean[like]

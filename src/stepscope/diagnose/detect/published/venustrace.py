@@ -3,11 +3,11 @@
 Fault: a rank that hangs; a rank that is slow in a pass on the critical path.
 Paper: VenusTrace (Jiao et al., 2025), section 3.3, algorithms 1 and 2, and appendix A, algorithm 3.
 Symbols: D_i -> durations of the passes of step i, T_expect -> `expected_ns`, T_g -> sums of a
-pipeline's durations, a, m, n -> `SIMILAR`, `SLOWER`, `SILENT`, EST, EFT, LST, Slack -> `Printed`.
+pipeline's durations, a, m, n -> `SIMILAR`, `SLOWER`, `SILENT`, EST, Slack -> `Slacks`.
 Runs by `--method venustrace-published` only. What is kept as printed: `T_expect <- D_i` (line 8),
 which follows a slow ramp for good; pipelines are skipped below (1 - m) of the mean (line 19), which
 skips hardly any; the slowest rank is the one with the longest AllReduce (line 26), which waits for
-the slow one. What cannot be kept is algorithm 3, `as_printed`: line 3 overwrites EST, and LST stays
+the slow one. What cannot be kept is algorithm 3: line 3 overwrites EST, and LST stays
 infinite, so that no node is critical and nothing is ever found. The critical path is that of Kelley
 and Walker (1959), which the paper cites, over the durations of the passes alone. The network waist
 is `slow-transfers` and `hang` (outstanding requests). The default is `hang`; `venustrace` is the
@@ -18,9 +18,8 @@ less than half; several hangs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import inf
 
 import numpy as np
 
@@ -131,7 +130,8 @@ def critical_and_slow(graph: PassGraph) -> Iterator[SlowNode]:
 
 
 def expected_ns(lasted: Floats) -> Floats:
-    """T_expect before each iteration, `[node, iteration]`: lines 3 to 10. Infinite: none yet."""
+    """T_expect before each iteration, `[node, iteration]`: lines 3 to 10. Infinite if there is none
+    yet."""
     expected = np.full(lasted.shape, np.inf)
     if lasted.shape[1] <= FIRST:
         return expected
@@ -182,33 +182,3 @@ def _of_rank(
         of_steps=int(passes.columns.size), columns=frozenset(columns.tolist()),
         decisions=(Decision(name, True, ratio, 1 + SLOWER, detail),),
     )  # fmt: skip
-
-
-# ---- algorithm 3 ----
-
-
-@dataclass(frozen=True)
-class Printed:
-    """The outcome of algorithm 3, by node."""
-
-    earliest: list[float]
-    latest: list[float]
-    critical: list[int]
-    completion: float
-
-
-def as_printed(order: Sequence[int], before: Mapping[int, Sequence[int]],
-               lasted: Sequence[float]) -> Printed:  # fmt: skip
-    """Algorithm 3 to the letter: `EST_i = max(EST_j, EFT_j)` and `LST = infinity` at the sinks."""
-    earliest, end = [0.0] * len(lasted), [0.0] * len(lasted)
-    for node in order:
-        for one in before.get(node, ()):
-            earliest[node] = max(earliest[one], end[one])
-        end[node] = earliest[node] + lasted[node]
-    latest = [inf] * len(lasted)
-    for node in reversed(order):
-        for one in order:
-            if node in before.get(one, ()):
-                latest[node] = min(latest[node], latest[one] - lasted[node])
-    critical = [node for node in order if latest[node] - earliest[node] == 0]
-    return Printed(earliest, latest, critical, max((end[one] for one in critical), default=0.0))

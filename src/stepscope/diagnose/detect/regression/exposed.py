@@ -1,4 +1,4 @@
-"""Communication that used to overlap with computing, and that computing now waits for.
+"""Communication that overlapped with computation before, and that computation now waits for.
 
 Fault: gradients that are no longer reduced during the backward pass, but after it.
 Paper: ARGUS (2026), table 6, "suboptimal comm-compute overlap": L4, people look at a timeline.
@@ -34,7 +34,7 @@ PART = 0.5
 
 @dataclass(frozen=True)
 class Exposed:
-    """What computing began to wait for."""
+    """The exchange that computation began to wait for."""
 
     op: str
     phase: str | None
@@ -68,7 +68,7 @@ def newly_exposed(job: Observed, split: int) -> Exposed | None:
 
 
 def longer_waited_for(job: Observed, split: int) -> Exposed | None:
-    """The exchange between replicas for which ranks stand longer since a step, or None."""
+    """The exchange between replicas that ranks wait longer for since a step, or None."""
     comm = _between_replicas(job)
     if comm is None or not comm.has("blocked_ns"):
         return None
@@ -85,7 +85,7 @@ def longer_waited_for(job: Observed, split: int) -> Exposed | None:
 
 
 def _moving_ns(comm: Table) -> Ints:
-    """How long data moves after the last member of each row's operator has come."""
+    """How long data moves after the last member of each row's operator has arrived."""
     matched = match(comm)
     known = matched.key >= 0
     last = np.full(int(matched.key.max(initial=-1)) + 1, np.iinfo(np.int64).min)
@@ -104,7 +104,7 @@ def _per_rank(job: Observed, column: Ints, values: Ints, split: int) -> tuple[fl
 
 
 def _grown(own: Floats, rows: Mask, late: Mask) -> float:
-    """The median of some rows after less before; infinite where one of the two is unknown."""
+    """Median after less median before, of some rows; infinite where one of the two is unknown."""
     before, after = own[rows & ~late], own[rows & late]
     if not before.size or not after.size:
         return float("inf")

@@ -54,7 +54,8 @@ class Rise:
 
 
 def shared_rise(job: Observed, change: StepChange, culprits: Collection[int] = ()) -> Rise:
-    """Measures everything that could have made all ranks slower; culprits have a verdict."""
+    """Measures everything that could have made all ranks slower; `culprits` are ranks with a
+    verdict."""
     before, after = slice(job.line.warm_up, change.split), slice(change.split, None)
     own = risen(job.total, before, after)
     typical = stats.median(own)
@@ -83,7 +84,7 @@ def risen(values: Floats, before: slice, after: slice) -> Floats:
 
 
 def _modelled(job: Observed, before: slice, after: slice, culprits: Collection[int] = ()) -> float:
-    """The rise of the step time of a pipeline, by what its stages but the culprits do."""
+    """The rise of a pipeline's step time, by what its stages do, culprits excluded."""
     model = Model.of(job)
     if not model.staged or not job.own.phases:
         return 0.0
@@ -95,7 +96,7 @@ def _modelled(job: Observed, before: slice, after: slice, culprits: Collection[i
 
 
 def _is_selective(job: Observed, before: slice, after: slice, ratio: float) -> bool:
-    """Whether a phase that is no loading and not too short takes as long as before."""
+    """Whether a phase other than data loading, and not too short, takes as long as before."""
     whole = stats.median(job.total[:, before])
     for phase, own in zip(job.own.phases, job.own.own, strict=True):
         usual = stats.median(own[:, before])

@@ -230,7 +230,7 @@ def _inferred(job: Observed, rise: Rise, change: StepChange) -> _Reason | None:
 
 
 def _of_busy_machines(job: Observed, rise: Rise, change: StepChange) -> _Reason | None:
-    """Own time rose and processor time did not."""
+    """Whether own time rose and processor time did not: the machines are busy."""
     taken = job.hardware("stranger_cpu_util", change.split, len(job.line.steps))
     if stats.median(taken) >= OTHER_PROCESSES:
         return _Reason("contention", 0.6, _named(rise.phase))

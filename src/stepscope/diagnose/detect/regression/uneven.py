@@ -35,7 +35,7 @@ half of them. Our simulator."""
 
 
 def risen_excess_ns(job: Observed, split: int, culprits: Collection[int] = ()) -> float:
-    """By how much more than before the slowest rank of a step is above its peers.
+    """How much farther above its peers than before the slowest rank of a step is.
 
     Rows of culprits, which have a verdict, are left out. 0 if the slowest rank is mostly in one
     replica, or if it is not slow in both passes of a step.
@@ -55,7 +55,7 @@ def risen_excess_ns(job: Observed, split: int, culprits: Collection[int] = ()) -
 
 
 def _excess(own: Floats, groups: list[Ints]) -> Floats:
-    """Above the median of the group, in ns; NaN for ranks in none."""
+    """Time above the median of the group, in ns; NaN for ranks in no group."""
     excess = np.full(own.shape, np.nan)
     for group in groups:
         excess[group] = own[group] - stats.column_median(own[group])
