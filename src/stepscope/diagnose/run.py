@@ -73,6 +73,7 @@ from stepscope.diagnose.prepare.profiled import without_profiled
 from stepscope.diagnose.settings import DEFAULT, Settings
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.thresholds import FAST, OTHER_PROCESSES
+from stepscope.diagnose.views.breakdown import is_computing
 from stepscope.window import Floats, Window
 
 FEW_STEPS = 10
@@ -372,10 +373,14 @@ def _hidden(job: Observed) -> str:
     """The same for a job whose steps consist mostly of phases with waiting that was not
     measured."""
     comm = job.window.table("comm_ops")
-    if not job.own.hidden or job.kernels is not None or (comm is not None and comm.has("end_ns")):
+    one_by_one = job.window.table("kernels") is not None
+    if not job.own.hidden or one_by_one or (comm is not None and comm.has("end_ns")):
         return ""
     period = job.line.job_period_ns[job.line.warm_up :]
     known = stats.median(job.total[:, job.line.warm_up :]) / max(stats.median(period), 1.0)
+    if job.kernels is not None:
+        spent, lasted = job.kernels.spent_ns(is_computing), job.kernels.length_ns
+        known = max(known, stats.median(spent / np.maximum(lasted, 1.0)))
     if known >= HALF:
         return ""
     return f"{100 * (1 - known):.0f} % of a step may be waiting, which nobody measured"

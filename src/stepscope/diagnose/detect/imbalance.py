@@ -112,7 +112,7 @@ class UnequalWork:
     """In each step a different rank has the most to do, from the start or for a part of the job."""
 
     name = "unequal-work"
-    needs = Needs("steps", ranks=2)
+    needs = Needs("steps|phases|comm_ops", ranks=2)
 
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[Waste]:
         parts, model = _work(job), Model.of(job)

@@ -32,15 +32,36 @@ MOSTLY = 0.5
 """A group's operators are of one sort if more than half of them are. Our simulator."""
 
 
+ACROSS_STAGES = "embedding"
+"""The kind of groups with members in several stages. They do no equal work, and meet outside of the
+passes: Megatron's model parallel group (`mp`) reduces the norm of gradients."""
+
+
 def with_groups(window: Window) -> Window:
     """The window whose job lists the groups that called operators, if it lists none."""
+    if window.job.groups:
+        return _with_stages(window)
     comm = window.table("comm_ops")
-    if window.job.groups or comm is None:
+    if comm is None:
         return window
     found = _Calls.of(window, comm).groups()
     if len(found) < 2:
         return window
     return Window(replace(window.job, groups=tuple(found)), window.tables)
+
+
+def _with_stages(window: Window) -> Window:
+    """The window whose model parallel groups across stages have a kind that says so."""
+    stage = {
+        rank: at for one in window.job.groups_of_kind("pp") for at, rank in enumerate(one.ranks)
+    }
+    apart = {one.id for one in window.job.groups_of_kind("mp")
+             if len({stage.get(rank, 0) for rank in one.ranks}) > 1}  # fmt: skip
+    if not apart:
+        return window
+    groups = tuple(replace(one, kind=ACROSS_STAGES) if one.id in apart else one
+                   for one in window.job.groups)  # fmt: skip
+    return Window(replace(window.job, groups=groups), window.tables)
 
 
 @dataclass(frozen=True)
@@ -79,7 +100,7 @@ class _Calls:
             elif len(ranks) == large == len(self.window.ranks):
                 kind = "world"
             elif len({stage.get(rank, 0) for rank in ranks}) > 1:
-                kind = "embedding"
+                kind = ACROSS_STAGES
             else:
                 kind = "tp" if within[code] else self._rest
             found.append(ProcessGroup(name, kind, ranks))
@@ -143,12 +164,17 @@ class _Calls:
         names = {int(one): group[int(row)] or "pp" for one, row in zip(callers, at, strict=True)}
         first, sent = _first_calls(sends)
         linked = _components(rank, peer)
-        several = len({names.get(one[0], "pp") for one in linked}) < len(linked)
+        several = len({_name(one, names) for one in linked}) < len(linked)
         return [
-            ProcessGroup(f"{names.get(ranks[0], 'pp')}{f'/{at}' if several else ''}", "pp",
+            ProcessGroup(f"{_name(ranks, names)}{f'/{at}' if several else ''}", "pp",
                          _in_order(ranks, first, sent))
             for at, ranks in enumerate(linked)
         ]  # fmt: skip
+
+
+def _name(ranks: Sequence[int], names: Mapping[int, str]) -> str:
+    """What recorded members call their group; not all of them need to be recorded."""
+    return next((names[rank] for rank in ranks if rank in names), "pp")
 
 
 def _with_replicas_of_experts(groups: list[ProcessGroup]) -> list[ProcessGroup]:

@@ -63,14 +63,16 @@ def _excess(own: Floats, groups: list[Ints]) -> Floats:
 
 
 def changes(job: Observed, excess: Floats) -> bool:
-    """Whether the slowest rank belongs to different replicas of the model in different steps."""
+    """Whether the slowest rank belongs to different replicas of the model in different steps, which
+    count by what they cost: the steps around a slow stretch must not outvote it."""
     known = np.isfinite(excess).any(axis=0)
     if not known.any():
         return False
     replica = {rank: at for at, ranks in enumerate(replicas(job.window)) for rank in ranks}
     of_row = np.array([replica[int(rank)] for rank in job.line.ranks])
     slowest = of_row[np.nanargmax(excess[:, known], axis=0)]
-    return bool(np.bincount(slowest).max() <= CHANGING * slowest.size)
+    costs = np.maximum(np.nanmax(excess[:, known], axis=0), 0.0)
+    return bool(np.bincount(slowest, costs).max() <= CHANGING * costs.sum() > 0)
 
 
 def together(forward: Floats, backward: Floats, groups: list[Ints]) -> bool:
