@@ -64,3 +64,23 @@ def test_steps_follow_one_another_on_each_rank() -> None:
         rows = steps.take(steps.ints("rank") == rank)
         start, end = rows.ints("start_ns"), rows.ints("start_ns") + rows.ints("duration_ns")
         assert (start[1:] >= end[:-1]).all() and (end > start).all()
+
+
+@pytest.mark.parametrize("ms", [0, 70, 250])
+def test_operators_show_it_where_there_are_no_phases(ms: int) -> None:
+    window = ran_ahead(a_job(faults=SLOW, stacks=False), ms)
+    tables = {name: window.tables[name] for name in ("steps", "comm_ops")}
+    (verdict,) = diagnose(Window(window.job, tables)).verdicts
+    assert verdict.ranks == (2,)
+    assert verdict.lost_fraction == pytest.approx(20 / 108, abs=0.05)
+
+
+def test_an_operator_that_ends_later_now_and_then_moves_no_step() -> None:
+    window = a_job(stacks=False)
+    comm = window.tables["comm_ops"]
+    late = np.arange(len(comm)) % 20 == 0
+    moved = {name: comm.ints(name) + late * 300 * MS for name in ("start_ns", "end_ns")}
+    tables = {"steps": window.tables["steps"],
+              "comm_ops": comm.with_column("start_ns", moved["start_ns"])
+                              .with_column("end_ns", moved["end_ns"])}  # fmt: skip
+    assert device_steps(Window(window.job, tables)).tables["steps"] is tables["steps"]

@@ -8,10 +8,11 @@ import pytest
 
 from stepscope.diagnose.prepare.clean import clean
 from stepscope.diagnose.run import diagnose
+from stepscope.diagnose.views.hidden_waits import WITHIN_PASSES
 from stepscope.simulate import Scenario, simulate
 from stepscope.simulate.parse import parse_fault
 from stepscope.simulate.scenario import Parallelism, Workload
-from stepscope.trace import Job
+from stepscope.trace import Job, ProcessGroup
 from stepscope.window import Strings, Window
 
 from .jobs import MS, START, a_table, put
@@ -63,3 +64,24 @@ def test_a_slow_rank_is_found_where_no_groups_are_listed() -> None:
                         detail="normal")  # fmt: skip
     job = simulate(scenario).window
     assert [one.ranks for one in diagnose(unlisted(job)).verdicts] == [(5,)]
+
+
+def test_a_model_parallel_group_across_stages_does_not_meet_within_a_pass() -> None:
+    """As Megatron lists it: the ranks of a replica, which reduce the norm of gradients."""
+    found = [ProcessGroup("pp-0", "pp", (0, 2)), ProcessGroup("pp-1", "pp", (1, 3)),
+             ProcessGroup("tp-0", "tp", (0, 1)),
+             ProcessGroup("mp-0", "mp", (0, 1, 2, 3))]  # fmt: skip
+    window = clean(Window(Job("megatron", 4, groups=tuple(found)), {}))[0]
+    assert [one.id for one in window.job.groups_of_kind(*WITHIN_PASSES)] == ["tp-0"]
+    alone = (ProcessGroup("mp-0", "mp", (0, 1, 2, 3)),)
+    window = clean(Window(Job("tensor", 4, groups=alone), {}))[0]
+    assert [one.id for one in window.job.groups_of_kind(*WITHIN_PASSES)] == ["mp-0"]
+
+
+def test_a_pipeline_has_the_name_that_its_recorded_members_use() -> None:
+    scenario = Scenario(ranks=8, steps=4, parallelism=Parallelism(pp=4), detail="normal")
+    job = unlisted(simulate(scenario).window)
+    comm = job.tables["comm_ops"]
+    recorded = put(job, comm_ops=comm.take(comm.ints("rank") > 1))
+    names = {one.id for one in clean(recorded)[0].job.groups_of_kind("pp")}
+    assert names == {one.id for one in clean(job)[0].job.groups_of_kind("pp")}

@@ -74,6 +74,22 @@ def test_a_rank_that_stalls_makes_no_other_rank_faster() -> None:
     assert all(one.cause != "load_imbalance" for one in found)
 
 
+@pytest.mark.parametrize("by_operators", [False, True])
+def test_steps_need_no_table_of_their_own(by_operators: bool) -> None:
+    window = played(lengths(0.4), by_operators)
+    rows = {name: table for name, table in window.tables.items() if name != "steps"}
+    (verdict,) = diagnose(Window(window.job, rows)).verdicts
+    assert (verdict.cause, verdict.ranks) == ("load_imbalance", ())
+
+
+def test_one_rank_that_is_slow_for_a_few_steps_is_no_unequal_work() -> None:
+    """A stretch reaches beyond the slow steps, and there somebody else is the slowest."""
+    factors = lengths(0.0)[:, :24]
+    factors = np.pad(factors, ((0, 0), (0, STEPS - 24)), mode="wrap")
+    factors[3, 40:45] *= 2.0
+    assert all(one.cause != "load_imbalance" for one in diagnose(played(factors)).verdicts)
+
+
 def test_slightly_unequal_lengths_are_ordinary() -> None:
     assert diagnose(played(lengths(0.04))).verdicts == ()
 

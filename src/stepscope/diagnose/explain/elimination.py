@@ -3,22 +3,27 @@
 Fault: any slow rank.
 Paper: none.
 What differs: data loading and experts are causes by their phase. Otherwise most of the excess is
-processor time (`compute`) or not (`host`); without processor times, time outside phases or a late
-host means `host`.
+processor time (`compute`) or not (`host`); without processor times, time outside phases, a late
+host, or kernels that take as long as the peers' mean `host`.
 Cost: means over a range. Cannot see: why the host or the device is slow.
 """
 
 from __future__ import annotations
 
+import numpy as np
+
 from stepscope.diagnose.explain import tokens
 from stepscope.diagnose.explain.cpu import processor_evidence, use_of_excess
-from stepscope.diagnose.finding import Cause
+from stepscope.diagnose.finding import Cause, Evidence
 from stepscope.diagnose.method import Explained, Needs, Strength
+from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
-from stepscope.diagnose.thresholds import PROCESSOR_TIME
+from stepscope.diagnose.thresholds import FAST, PROCESSOR_TIME
+from stepscope.diagnose.views.breakdown import is_computing
 from stepscope.diagnose.views.communication import loads
 from stepscope.diagnose.views.peers import is_expert
+from stepscope.diagnose.views.stacks import EXPLAINS
 from stepscope.diagnose.views.unnamed import GAPS, OUTSIDE
 
 
@@ -31,7 +36,11 @@ class Elimination:
 
     def explain(self, job: Observed, suspect: Suspect) -> Explained | None:
         cause, strength = plain_cause(job, suspect)
-        return Explained(cause, strength, processor_evidence(job, suspect))
+        evidence = processor_evidence(job, suspect)
+        if cause == "host" and _kernels_are_alike(job, suspect):
+            alike = Evidence(self.name, "its device computes no longer than its peers'")
+            evidence = (*evidence, alike)
+        return Explained(cause, strength, evidence)
 
 
 def plain_cause(job: Observed, suspect: Suspect) -> tuple[Cause, Strength]:
@@ -44,6 +53,21 @@ def plain_cause(job: Observed, suspect: Suspect) -> tuple[Cause, Strength]:
         return "compute", "residual"
     use = use_of_excess(job, suspect)
     if use.computed is None:
-        late = suspect.phase in (OUTSIDE, GAPS) or use.is_late
+        late = suspect.phase in (OUTSIDE, GAPS) or use.is_late or _kernels_are_alike(job, suspect)
         return ("host" if late else "compute"), "residual"
     return ("compute" if use.computed >= PROCESSOR_TIME else "host"), "residual"
+
+
+def _kernels_are_alike(job: Observed, suspect: Suspect) -> bool:
+    """Whether its device does not compute longer than its peers' in any window, though the rank
+    takes longer; false where no kernels were recorded."""
+    if job.kernels is None or suspect.excess_ns <= 0:
+        return False
+    peers = job.peers_of(suspect.row, suspect.phase)
+    busy = job.kernels.spent_ns(is_computing) / np.maximum(job.kernels.length_ns, 1.0)
+    beyond = busy[suspect.row] - stats.column_median(busy[peers[peers != suspect.row]])
+    known = beyond[np.isfinite(beyond)]
+    if not known.size:
+        return False
+    share = suspect.excess_ns / max(job.line.typical_ns, 1.0)
+    return float(np.quantile(known, 1 - FAST)) < EXPLAINS * share
