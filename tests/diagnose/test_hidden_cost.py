@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from stepscope.diagnose.run import diagnose
@@ -9,6 +10,7 @@ from stepscope.evaluate.strip import STRIPS, Context
 from stepscope.simulate import Scenario, simulate
 from stepscope.simulate.parse import parse_fault
 from stepscope.simulate.scenario import Parallelism
+from stepscope.trace import UNKNOWN_PEER
 from stepscope.window import Window
 
 
@@ -34,3 +36,20 @@ def test_calls_of_a_host_that_runs_ahead_do_not_limit_the_cost(job: Window) -> N
     assert found.ranks == true.ranks == (12,)
     assert true.lost_fraction is not None and true.lost_fraction > 0.3
     assert found.lost_fraction == pytest.approx(true.lost_fraction, abs=0.05)
+
+
+@pytest.mark.parametrize("stages", [2, 4])
+def test_operators_without_known_peers_do_not_say_that_nobody_waits(stages: int) -> None:
+    """Profilers note the peers of sends and receives only on request."""
+    fault = parse_fault("gpu_slow:rank=2,factor=1.5,from=0")
+    layout = Parallelism(pp=stages)
+    simulation = simulate(
+        Scenario(ranks=8, steps=30, seed=5, parallelism=layout, faults=(fault,), detail="normal")
+    )
+    comm = simulation.window.tables["comm_ops"]
+    peers = np.where(comm.ints("peer") >= 0, UNKNOWN_PEER, comm.ints("peer"))
+    tables = {**simulation.window.tables, "comm_ops": comm.with_column("peer", peers)}
+    (found,) = diagnose(Window(simulation.job, tables)).verdicts
+    assert found.ranks == (2,)
+    true = simulation.truth.faults[0].lost_fraction
+    assert found.lost_fraction == pytest.approx(true, abs=0.05)

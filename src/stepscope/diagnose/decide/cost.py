@@ -15,6 +15,7 @@ from stepscope.diagnose.graph.step_graph import StepGraph
 from stepscope.diagnose.network.slow_edges import on_devices
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.prepare.matching import POINT_TO_POINT
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.thresholds import FAST
 from stepscope.diagnose.views.unnamed import OUTSIDE, is_staged
@@ -34,6 +35,9 @@ LEAST_EITHER, BEYOND = 8, 5.0
 longer. Statistics."""
 MEDIAN_ERROR = 1.25
 """Standard error of a median in those of a mean. Statistics."""
+CONNECTED = 0.9
+"""Part of the operators in a graph that must have all members: else it does not show who waits
+for whom. Our choice."""
 MOST_ALONE = 8
 """Number of culprits, the slowest first, that are also healed one by one: a replay of ten thousand
 ranks takes a tenth of a second. Our simulator."""
@@ -210,13 +214,27 @@ class _Healing:
     def _replay(self) -> Replay | None:
         rows = np.unique([row for row, _ in self.savings])
         graph = graph_about(self.job, rows) if rows.size else None
-        return None if graph is None else Replay.of(graph)
+        return None if graph is None or not _connects(self.job, graph) else Replay.of(graph)
 
     @cached_property
     def _shrinking(self) -> Shrinking | None:
         if self._replay is None:
             return None
         return Shrinking.of(self.job, self._replay.graph, sorted({row for row, _ in self.savings}))
+
+
+def _connects(job: Observed, graph: StepGraph) -> bool:
+    """Whether the graph shows who waits for whom: its operators have all of their members.
+
+    Where the peers of sends are unknown, or members were not recorded, nobody in it seems to wait
+    for the culprit, and healing it seems to win nothing.
+    """
+    sizes = {group.id: len(group.ranks) for group in job.window.job.groups}
+    names = graph.comm.strings("group")
+    size = np.array([*(sizes.get(name, 2) for name in names.values), 2])[names.codes]
+    pairs = graph.comm.strings("op").equals(*POINT_TO_POINT)
+    members = np.diff(graph.bounds)[graph.op]
+    return bool((members >= np.where(pairs, 2, size)).mean() >= CONNECTED)
 
 
 def _last(graph: StepGraph, finish_ns: Ints) -> Ints:
