@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import json
 import logging
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from stepscope.processor.records.normalise import Rows
 from stepscope.processor.sampling import stacks
@@ -17,6 +21,7 @@ from stepscope.processor.sampling.recorder import find_py_spy
 from stepscope.processor.sampling.runs import (
     Run,
     clip,
+    events_of,
     rows_of,
     runs_of_chrometrace,
     runs_of_counts,
@@ -28,6 +33,7 @@ from stepscope.processor.sampling.stacks import StackSampler, Target
 from .golden_stacks import DUMP, TRACE, chrometrace
 
 START_NS = 1_000_000_000
+EVENTS = st.lists(st.dictionaries(st.text(), st.text() | st.integers() | st.none()))
 
 
 def _spans(runs: list[Run]) -> list[tuple[str, str, int, int]]:
@@ -66,6 +72,22 @@ def test_a_thread_without_a_name_is_called_what_py_spy_calls_it() -> None:
 
 def test_nothing_was_sampled() -> None:
     assert runs_of_chrometrace([], START_NS, START_NS + 10) == []
+
+
+@given(
+    st.lists(st.dictionaries(st.text(), st.text() | st.integers() | st.none())), st.integers(0, 4)
+)
+def test_events_are_read_one_at_a_time_as_they_are_all_at_once(
+    events: list[dict[str, Any]], indent: int
+) -> None:
+    text = json.dumps(events, indent=indent or None)
+    assert list(events_of(text.encode())) == events
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"[", b'[{"a": 1}', b'[{"a": 1},', b"[x]"])
+def test_what_a_killed_recorder_left_is_no_trace(data: bytes) -> None:
+    with pytest.raises(ValueError):
+        list(events_of(data))
 
 
 def test_windows_cut_runs() -> None:

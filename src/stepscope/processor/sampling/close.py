@@ -6,7 +6,6 @@ torch.profiler sees the threads of the rank's own process only, and not which of
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from stepscope.processor.sampling.recorder import GIL_HOLDERS, Recorder, Recordi
 from stepscope.processor.sampling.runs import (
     Run,
     clip,
+    events_of,
     runs_of_chrometrace,
     runs_of_counts,
     worker_runs,
@@ -48,7 +48,7 @@ class _Side:
         begin, end = self.recorder.spawned_ns, self.recorder.until_ns or self.recorder.spawned_ns
         if self.worker is None:
             return runs_of_counts(data.decode(errors="replace"), begin, end, CLOSE_HZ)
-        runs = clip(runs_of_chrometrace(json.loads(data), begin, end), begin, end)
+        runs = clip(runs_of_chrometrace(events_of(data), begin, end), begin, end)
         return worker_runs(runs, self.worker)
 
 

@@ -5,8 +5,9 @@ Threads of the loader are named for what they do, not by Python (`Thread-1 (_pin
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stepscope.processor.records.normalise import Rows
@@ -30,7 +31,36 @@ class Run:
     gil: bool | None = None
 
 
-def runs_of_chrometrace(events: list[dict[str, Any]], spawned_ns: int, end_ns: int) -> list[Run]:
+def events_of(data: bytes) -> Iterator[dict[str, Any]]:
+    """The events of a chrometrace, one at a time: all at once they take many times the memory of
+    the text, and a processor that holds that now and then never becomes as small again.
+
+    Raises:
+        ValueError: it is no JSON array of objects.
+    """
+    text = data.decode(errors="replace")
+    decode, at = json.JSONDecoder().raw_decode, _after(text, 0)
+    if text[at : at + 1] != "[":
+        raise ValueError("py-spy has not written an array")
+    at = _after(text, at + 1)
+    while text[at : at + 1] != "]":
+        event, at = decode(text, at)
+        yield event
+        at = _after(text, at)
+        if text[at : at + 1] == ",":
+            at = _after(text, at + 1)
+
+
+def _after(text: str, at: int) -> int:
+    """The next place that is no white space."""
+    while text[at : at + 1].isspace():
+        at += 1
+    return at
+
+
+def runs_of_chrometrace(
+    events: Iterable[Mapping[str, Any]], spawned_ns: int, end_ns: int
+) -> list[Run]:
     """Converts py-spy's begin and end events into runs of identical samples.
 
     Args:
@@ -38,10 +68,10 @@ def runs_of_chrometrace(events: list[dict[str, Any]], spawned_ns: int, end_ns: i
         spawned_ns: wall-clock time of that start.
         end_ns: when the recorder was stopped; the last run of each thread ends there.
     """
-    runs: list[Run] = []
-    for thread_events in _by_thread(events).values():
-        runs += _runs_of_thread(thread_events, spawned_ns, end_ns)
-    return runs
+    threads: dict[Any, _Thread] = {}
+    for event in events:
+        threads.setdefault(event["tid"], _Thread()).take(event, spawned_ns)
+    return [run for one in threads.values() for run in one.ended(spawned_ns, end_ns)]
 
 
 def clip(runs: Iterable[Run], from_ns: int, until_ns: int) -> list[Run]:
@@ -105,39 +135,40 @@ def _named(run: Run) -> str:
     return PIN_MEMORY if _PINS in run.frames and run.thread != _MAIN else run.thread
 
 
-def _by_thread(events: list[dict[str, Any]]) -> dict[Any, list[dict[str, Any]]]:
-    threads: dict[Any, list[dict[str, Any]]] = {}
-    for event in events:
-        threads.setdefault(event["tid"], []).append(event)
-    return threads
+@dataclass
+class _Thread:
+    """A thread while its events pass by."""
 
+    runs: list[Run] = field(default_factory=list)
+    stack: list[str] = field(default_factory=list)
+    name: str = "?"
+    since: int = 0
+    """Microseconds since the recorder's start."""
 
-def _runs_of_thread(events: list[dict[str, Any]], spawned_ns: int, end_ns: int) -> list[Run]:
-    runs: list[Run] = []
-    stack: list[str] = []
-    thread = "?"
-    since = 0
-    for event in events:
+    def take(self, event: Mapping[str, Any], spawned_ns: int) -> None:
         at = int(event["ts"])
-        if at > since and len(stack) > 0:
-            runs.append(_run(thread, stack, spawned_ns + since * 1000, spawned_ns + at * 1000))
-        since = at
+        if at > self.since and self.stack:
+            self._add(spawned_ns, spawned_ns + at * 1000)
+        self.since = at
         if event["ph"] == "E":
-            stack.pop()
+            self.stack.pop()
         elif event["name"].startswith("thread ("):
-            thread = event["name"].partition("): ")[2] or event["name"]
-            stack.append("")
+            self.name = event["name"].partition("): ")[2] or event["name"]
+            self.stack.append("")
         else:
             arguments = event["args"]
-            stack.append(_frame(event["name"], arguments["filename"], arguments["line"]))
-    last = spawned_ns + since * 1000
-    if stack and end_ns > last:
-        runs.append(_run(thread, stack, last, end_ns))
-    return [run for run in runs if run.frames]
+            self.stack.append(_frame(event["name"], arguments["filename"], arguments["line"]))
 
+    def ended(self, spawned_ns: int, end_ns: int) -> list[Run]:
+        if self.stack and end_ns > spawned_ns + self.since * 1000:
+            self._add(spawned_ns, end_ns)
+        return self.runs
 
-def _run(thread: str, stack: list[str], start_ns: int, end_ns: int) -> Run:
-    return Run(thread, start_ns, end_ns - start_ns, ";".join(frame for frame in stack if frame))
+    def _add(self, spawned_ns: int, end_ns: int) -> None:
+        start_ns = spawned_ns + self.since * 1000
+        frames = ";".join(frame for frame in self.stack if frame)
+        if frames:
+            self.runs.append(Run(self.name, start_ns, end_ns - start_ns, frames))
 
 
 def _frame(function: str, file: str, line: int) -> str:

@@ -32,6 +32,7 @@ from stepscope.processor.sampling.recorder import (
 from stepscope.processor.sampling.runs import (
     Run,
     clip,
+    events_of,
     rows_of,
     runs_of_chrometrace,
     runs_of_dump,
@@ -223,15 +224,14 @@ class StackSampler:
 
     def _collect(self, sampled: _Sampled, recorder: Recorder, wait_seconds: float = 1.0) -> None:
         try:
-            data = recorder.read(wait_seconds)
-            events = [] if data is None else json.loads(data)
+            data = recorder.read(wait_seconds) or b"[]"
+            until = recorder.until_ns or time.time_ns()
+            runs = runs_of_chrometrace(events_of(data), recorder.spawned_ns, until)
         except RecordingError as error:
             self._give_up(sampled, str(error))
             return
         except ValueError:
             return  # the recorder was killed while writing: this window is lost
-        until = recorder.until_ns or time.time_ns()
-        runs = runs_of_chrometrace(events, recorder.spawned_ns, until)
         self._emit(sampled.target, clip(runs, recorder.from_ns, until))
 
     def _give_up(self, sampled: _Sampled, why: str) -> None:
