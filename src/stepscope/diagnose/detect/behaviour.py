@@ -103,7 +103,7 @@ def _slow_ranks(job: Observed, blamed: frozenset[int]) -> Iterator[Slowdown]:
 
 
 def _shows_around(job: Observed, observed: _Observation) -> bool:
-    """Whether own times before or after the window show it, too.
+    """Whether own times before or after the window show it, too; in it, where all was profiled.
 
     What is in profiled steps alone is a single stall, or the profiler's. Own times of hosts do not
     contain kernels, and where they are not known nothing is lost.
@@ -116,7 +116,8 @@ def _shows_around(job: Observed, observed: _Observation) -> bool:
     after = (steps > last) & (steps <= last + AROUND)
     others = job.total[observed.group[observed.group != row]]
     excess = job.total[row] - stats.column_median(others)
-    sides = [side for part in (before, after)
+    within = (steps >= first) & (steps <= last)
+    sides = [side for part in ((before, after) if (before | after).any() else (within,))
              if (side := excess[part & np.isfinite(excess)]).size >= LEAST_AROUND]  # fmt: skip
     least = SHOWS * observed.loss * job.line.typical_ns
     return not sides or any(
