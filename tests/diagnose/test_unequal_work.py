@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -88,6 +90,16 @@ def test_one_rank_that_is_slow_for_a_few_steps_is_no_unequal_work() -> None:
     factors = np.pad(factors, ((0, 0), (0, STEPS - 24)), mode="wrap")
     factors[3, 40:45] *= 2.0
     assert all(one.cause != "load_imbalance" for one in diagnose(played(factors)).verdicts)
+
+
+def test_ranks_of_one_host_in_turn_are_no_unequal_work() -> None:
+    """Other processes take the processors now of one rank of a host, now of another."""
+    factors = np.ones((RANKS, STEPS))
+    factors[2 + np.random.default_rng(8).integers(0, 2, STEPS), np.arange(STEPS)] = 2.0
+    window = played(factors * lengths(0.0))
+    hosts = tuple(Host(f"h{at}", (2 * at, 2 * at + 1)) for at in range(4))
+    several = Window(replace(window.job, hosts=hosts), window.tables)
+    assert all(one.cause != "load_imbalance" for one in diagnose(several).verdicts)
 
 
 def test_slightly_unequal_lengths_are_ordinary() -> None:

@@ -10,7 +10,7 @@ Cost: two sorts per group and step. Cannot see: work unequal from the first step
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -63,16 +63,26 @@ def _excess(own: Floats, groups: list[Ints]) -> Floats:
 
 
 def changes(job: Observed, excess: Floats) -> bool:
-    """Whether the slowest rank belongs to different replicas of the model in different steps, which
-    count by what they cost: the steps around a slow stretch must not outvote it."""
+    """Whether the slowest rank is in different replicas of the model, and if there are several hosts
+    on different hosts, in different steps.
+
+    Steps count by what they cost: those around a slow stretch must not outvote it.
+    """
     known = np.isfinite(excess).any(axis=0)
     if not known.any():
         return False
-    replica = {rank: at for at, ranks in enumerate(replicas(job.window)) for rank in ranks}
-    of_row = np.array([replica[int(rank)] for rank in job.line.ranks])
-    slowest = of_row[np.nanargmax(excess[:, known], axis=0)]
+    slowest = np.nanargmax(excess[:, known], axis=0)
     costs = np.maximum(np.nanmax(excess[:, known], axis=0), 0.0)
-    return bool(np.bincount(slowest, costs).max() <= CHANGING * costs.sum() > 0)
+    hosts = [frozenset(one.ranks) for one in job.window.job.hosts]
+    units = [_units(job, replicas(job.window)), *([_units(job, hosts)] if len(hosts) > 1 else [])]
+    most = max(float(np.bincount(unit[slowest], costs).max()) for unit in units)
+    return most <= CHANGING * float(costs.sum()) and bool(costs.any())
+
+
+def _units(job: Observed, members: Sequence[frozenset[int]]) -> Ints:
+    """For each row the number of the unit that its rank is in; one more for those in none."""
+    of = {rank: at for at, ranks in enumerate(members) for rank in ranks}
+    return np.array([of.get(int(rank), len(members)) for rank in job.line.ranks], np.int64)
 
 
 def together(forward: Floats, backward: Floats, groups: list[Ints]) -> bool:
