@@ -7,6 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from stepscope.diagnose.detect.regression.uneven import changes
+from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.run import diagnose
 from stepscope.simulate import Parallelism, Scenario, Workload, simulate
 from stepscope.trace import Host, Job
@@ -92,14 +94,15 @@ def test_one_rank_that_is_slow_for_a_few_steps_is_no_unequal_work() -> None:
     assert all(one.cause != "load_imbalance" for one in diagnose(played(factors)).verdicts)
 
 
-def test_ranks_of_one_host_in_turn_are_no_unequal_work() -> None:
+@pytest.mark.parametrize(("hosts", "expected"), [(4, False), (1, True)])
+def test_the_slowest_rank_must_be_on_different_hosts(hosts: int, expected: bool) -> None:
     """Other processes take the processors now of one rank of a host, now of another."""
-    factors = np.ones((RANKS, STEPS))
-    factors[2 + np.random.default_rng(8).integers(0, 2, STEPS), np.arange(STEPS)] = 2.0
-    window = played(factors * lengths(0.0))
-    hosts = tuple(Host(f"h{at}", (2 * at, 2 * at + 1)) for at in range(4))
-    several = Window(replace(window.job, hosts=hosts), window.tables)
-    assert all(one.cause != "load_imbalance" for one in diagnose(several).verdicts)
+    window, each = played(lengths(0.0)), RANKS // hosts
+    of = tuple(Host(f"h{at}", tuple(range(at * each, (at + 1) * each))) for at in range(hosts))
+    excess = np.zeros((RANKS, STEPS))
+    excess[2 + np.arange(STEPS) % 2, np.arange(STEPS)] = 60.0 * MS
+    job = Observed(Window(replace(window.job, hosts=of), window.tables))
+    assert changes(job, excess) is expected
 
 
 def test_slightly_unequal_lengths_are_ordinary() -> None:

@@ -63,8 +63,8 @@ def _excess(own: Floats, groups: list[Ints]) -> Floats:
 
 
 def changes(job: Observed, excess: Floats) -> bool:
-    """Whether the slowest rank is in different replicas of the model, and if there are several hosts
-    on different hosts, in different steps.
+    """Whether the slowest rank is in different replicas of the model in different steps, and on
+    different hosts, if there are several.
 
     Steps count by what they cost: those around a slow stretch must not outvote it.
     """
