@@ -104,7 +104,9 @@ def own_time(window: Window, line: Timeline) -> OwnTime:
     names, times = [*own, *(name for name, _ in unnamed)], [*own.values()]
     times += [values for _, values in unnamed]
     whole = _bundle(line, names, times, cpu, skipped)
-    lasted = dict(zip(excesses, rows.grids(rows.duration, excesses), strict=True))
+    lasted = dict(
+        zip(excesses, rows.grids(rows.duration.astype(np.float64), excesses), strict=True)
+    )
     marked = _marks_waiting(window, rows)
     return replace(whole, inferred=inferred, marked=marked, lasted=lasted)
 
