@@ -55,3 +55,4 @@ def test_the_ratio_is_that_of_durations(factor: float) -> None:
     assert (verdict.ranks, verdict.phase) == ((SLOW,), "optimizer-inner-step")
     assert verdict.slowdown == pytest.approx(factor, rel=0.1)
     assert "more than" not in verdict.summary
+    assert "at least" in verdict.evidence[0].detail
