@@ -84,5 +84,11 @@ def test_the_last_stage_has_the_loss_whichever_host_it_is_on() -> None:
     assert (found.cause, found.ranks) == ("load_imbalance", (6, 7))
 
 
+def test_a_stage_of_several_hosts_is_heavy_and_they_are_not_all_slow() -> None:
+    hosts = tuple(Host(str(rank), (rank,)) for rank in range(RANKS))
+    found = verdict([1, 1.6, 1, 1], hosts)
+    assert (found.cause, found.ranks) == ("load_imbalance", (2, 3))
+
+
 def test_one_light_stage_does_not_make_the_others_heavy() -> None:
     assert diagnose(piped([0.5, 1, 1, 1.02], BY_STAGES)).verdicts == ()

@@ -94,8 +94,9 @@ def _of_most(own: Floats) -> float:
 def _stage(job: Observed, model: Model, known: Work, levels: Floats) -> Waste | None:
     """The stages with most work; if balanced, every stage would have the mean of all.
 
-    Slow hosts look the same. Where the heavy stages are just the ranks of some hosts, the cause is
-    not known, and what their ranks take longer than those of other stages is lost.
+    Slow hosts look the same. Where the heavy stages are just the ranks of some hosts, not more than
+    these stages, the cause is not known, and what their ranks take longer than those of other
+    stages is lost.
     """
     heavy = _heavy(levels)
     least, light = float(levels[heavy].min()), np.delete(levels, heavy)
@@ -106,7 +107,9 @@ def _stage(job: Observed, model: Model, known: Work, levels: Floats) -> Waste | 
     bits = (least - usual) / spread / np.log(2) - np.log2(math.comb(levels.size, heavy.size))
     bits -= EACH_MORE * (heavy.size - 1)
     rows = np.sort(np.concatenate([model.stages[at] for at in heavy]))
-    hosts = _hosts_of(job, rows) if heavy.tolist() != [levels.size - 1] else ()
+    hosts = _hosts_of(job, rows)
+    if heavy.tolist() == [levels.size - 1] or len(hosts) > heavy.size:
+        hosts = ()  # it has the loss, or more hosts would have to be slow at once than stages heavy
     even = known.own.copy()
     for at, members in enumerate(model.stages):
         should = min(levels[at], usual) if hosts else levels.mean()
