@@ -201,6 +201,9 @@ class Regression(Finding):
     """Whether other processes began to compute on the devices of most ranks."""
     paused_steps: int | None = None
     """In how many steps some rank collected garbage, where ranks collect in turns."""
+    gradual: Span | None = None
+    """The first and the last step of a rise that took many steps; None: steps became longer at
+    once."""
 
 
 @dataclass(frozen=True)

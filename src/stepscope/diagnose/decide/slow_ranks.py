@@ -89,7 +89,8 @@ def _slowdown(
         **({"of_gpu": True} if chosen.of_gpu else {}),
     }  # fmt: skip
     return replace(
-        found, cause=reason.cause, detail=_detail(suspect), phase=phase, kernels=reason.kernels,
+        found, cause=reason.cause, phase=phase, kernels=reason.kernels,
+        detail=_detail(suspect) + _at_least(job, suspect),
         function=chosen.function, slowdown=chosen.slowdown or suspect.slowdown,
         lost_fraction=share, least_fraction=least, score=_score(suspect, lag, reason),
         values=values, supporting=reason.evidence, lag_ns=lag, spikes=spikes,
@@ -130,6 +131,15 @@ def _detail(suspect: Suspect) -> str:
     each_ns = suspect.whole_ns / len(suspect.spikes)
     return (f"own time {each_ns / 1e6:.1f} ms above its peers"
             f"{often(len(suspect.spikes), suspect.stop - suspect.first)}{noise}")  # fmt: skip
+
+
+def _at_least(job: Observed, suspect: Suspect) -> str:
+    """That waiting hides more of what the rank takes longer, if so: its cost is a lower bound."""
+    if suspect.phase not in job.own.lasted:
+        return ""
+    return (
+        "; it costs at least this: in phases with waiting that nobody measured more may be hidden"
+    )
 
 
 def _arrives_last(lag: float | None) -> tuple[Decision, ...]:

@@ -61,7 +61,7 @@ def _stack(window: Window, finding: Finding) -> tuple[str, ...]:
 
 
 def _lost_fraction(finding: Finding) -> float | None:
-    if isinstance(finding, Regression):
+    if isinstance(finding, Regression) and finding.lost_fraction is None:
         return 1 - 1 / (finding.slowdown or 1.0)
     return finding.lost_fraction
 

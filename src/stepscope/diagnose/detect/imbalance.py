@@ -1,6 +1,6 @@
 """Work that has been unequal from the first step on, by the job's own structure.
 
-Fault: a pipeline stage with too much work (its layers, or the loss and its vocabulary); samples of
+Fault: pipeline stages with too much work (their layers, or the loss and its vocabulary); samples of
 unequal length, so that in each step a different rank has the most to do.
 Paper: ByteDance, Understanding Stragglers in Large Model Training Using What-if Analysis (OSDI
 2025), sections 5.1 and 5.3, which replays operations. What differs: the step model of
@@ -10,6 +10,7 @@ Cost: a few passes over `[rank, step]`. Cannot see: experts, and stages of inter
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -19,7 +20,7 @@ from stepscope.diagnose.account.belief import ORDINARY, odds
 from stepscope.diagnose.account.model import Model
 from stepscope.diagnose.account.work import Work, two_passes, work
 from stepscope.diagnose.detect.regression.uneven import changes, together
-from stepscope.diagnose.finding import Decision, Waste
+from stepscope.diagnose.finding import Cause, Decision, Waste
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
@@ -39,10 +40,13 @@ FASTEST = 0.1
 """The quantile of steps in which lengths happened to be nearly equal. Our choice."""
 UNEVEN = 0.1
 """Stages are cut by whole layers: unevenness by this share is ordinary. Measured on real data."""
+EACH_MORE = 1.0
+"""Bits against each further heavy stage: two with the same surplus are half as usual as one. Our
+choice."""
 
 
 class StageImbalance:
-    """A pipeline stage with more work than the others, on all of its ranks."""
+    """Pipeline stages with more work than the others, on all of their ranks."""
 
     name = "stage-imbalance"
     needs = Needs("phases|kernels|kernel_summaries|comm_ops", ranks=2)
@@ -52,8 +56,7 @@ class StageImbalance:
         if known is None or not model.staged or not len(job.line.steps) or _is_partial(job):
             return
         levels = _steady(known.own, model.stages)
-        at = int(levels.argmax())
-        found = _stage(job, model, known, model.stages[at], levels, at)
+        found = _stage(job, model, known, levels)
         if found is not None:
             yield found
 
@@ -88,24 +91,62 @@ def _of_most(own: Floats) -> float:
     return float(known[(known.size - 1) // 2]) if known.size else 0.0
 
 
-def _stage(
-    job: Observed, model: Model, known: Work, rows: Ints, levels: Floats, at: int
-) -> Waste | None:
-    """The stage with most work; if balanced, every stage would have the mean of all."""
-    level, others = float(levels[at]), np.delete(levels, at)
-    usual = stats.median(others)
-    if not level > usual > 0:
+def _stage(job: Observed, model: Model, known: Work, levels: Floats) -> Waste | None:
+    """The stages with most work; if balanced, every stage would have the mean of all.
+
+    Slow hosts look the same. Where the heavy stages are just the ranks of some hosts, not more than
+    these stages, the cause is not known, and what their ranks take longer than those of other
+    stages is lost.
+    """
+    heavy = _heavy(levels)
+    least, light = float(levels[heavy].min()), np.delete(levels, heavy)
+    usual = stats.median(light)
+    if not least > usual > 0:
         return None
-    spread = max(stats.sigma(others), UNEVEN * usual)
-    bits = (level - usual) / spread / np.log(2) - np.log2(levels.size)
+    spread = max(stats.sigma(light), UNEVEN * usual)
+    bits = (least - usual) / spread / np.log(2) - np.log2(math.comb(levels.size, heavy.size))
+    bits -= EACH_MORE * (heavy.size - 1)
+    rows = np.sort(np.concatenate([model.stages[at] for at in heavy]))
+    hosts = _hosts_of(job, rows)
+    if heavy.tolist() == [levels.size - 1] or len(hosts) > heavy.size:
+        hosts = ()  # it has the loss, or more hosts would have to be slow at once than stages heavy
     even = known.own.copy()
-    for members, its_level in zip(model.stages, levels, strict=True):
-        even[members] *= float(levels.mean()) / max(float(its_level), 1.0)
-    loss = _loss(model, known, even)
+    for at, members in enumerate(model.stages):
+        should = min(levels[at], usual) if hosts else levels.mean()
+        even[members] *= float(should) / max(float(levels[at]), 1.0)
+    ratio = float(levels[heavy].mean()) / usual
+    says = _says([int(model.stage[model.stages[at][0]]) for at in heavy], hosts, ratio)
     ranks = tuple(int(rank) for rank in job.line.ranks[rows])
-    stage = int(model.stage[rows[0]])
-    says = f"pipeline stage {stage} has {level / usual:.1f}x the work of the other stages"
-    return _waste(job, StageImbalance.name, ranks, float(bits), loss, level / usual, says)
+    cause: Cause = "unknown" if hosts else "load_imbalance"
+    return _waste(job, cause, ranks, float(bits), _loss(model, known, even), ratio, says)
+
+
+def _heavy(levels: Floats) -> Ints:
+    """The stages above the widest gap between levels, at most half of all."""
+    order = np.argsort(-levels, kind="stable")
+    ordered = np.maximum(levels[order], 1.0)
+    gaps = ordered[:-1] / ordered[1:]
+    return np.sort(order[: 1 + int(gaps[: max(levels.size // 2, 1)].argmax())])
+
+
+def _hosts_of(job: Observed, rows: Ints) -> tuple[str, ...]:
+    """The hosts whose ranks are just these, if there are others."""
+    units = [(host.name, set(job.line.ranks.tolist()) & set(host.ranks))
+             for host in job.window.job.hosts]  # fmt: skip
+    ranks = set(job.line.ranks[rows].tolist())
+    inside = [(name, own) for name, own in units if own and own <= ranks]
+    whole = set().union(*(own for _, own in inside)) == ranks
+    return tuple(name for name, _ in inside) if whole else ()
+
+
+def _says(stages: list[int], hosts: tuple[str, ...], ratio: float) -> str:
+    what = f"pipeline stage {stages[0]} has" if len(stages) == 1 else (
+        f"pipeline stages {', '.join(map(str, stages[:-1]))} and {stages[-1]} have")  # fmt: skip
+    if not hosts:
+        return f"{what} {ratio:.1f}x the work of the other stages"
+    where = f"host {hosts[0]} is" if len(hosts) == 1 else f"the {len(hosts)} hosts of these are"
+    return (f"{what.rpartition(' ')[0]} {'takes' if len(stages) == 1 else 'take'} {ratio:.1f}x as "
+            f"long as the other stages: {where} slow, or the work is unequal")  # fmt: skip
 
 
 class UnequalWork:
@@ -173,7 +214,7 @@ def _loss(model: Model, known: Work, healed: Floats) -> float:
 
 
 def _waste(
-    job: Observed, method: str, ranks: tuple[int, ...], bits: float, loss: float,
+    job: Observed, cause: Cause, ranks: tuple[int, ...], bits: float, loss: float,
     slowdown: float, says: str,
 ) -> Waste:  # fmt: skip
     line, sure = job.line, odds(bits, loss)
@@ -182,7 +223,7 @@ def _waste(
         "likely", sure >= LEAST_SCORE, sure, LEAST_SCORE, f"{bits:.1f} bits of evidence"
     )
     return Waste(
-        method, "load_imbalance", f"{says}; it costs {100 * loss:.0f} % of the step time", ranks,
+        StageImbalance.name, cause, f"{says}; it costs {100 * loss:.0f} % of the step time", ranks,
         steps=line.span(first, stop), time_ns=line.span_ns(first, stop), slowdown=slowdown,
         lost_fraction=loss, score=sure, says=says, victims=len(line.ranks) - len(ranks),
         values={"bits": bits, "lost_fraction": loss}, decisions=(decision,),

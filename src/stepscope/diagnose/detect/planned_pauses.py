@@ -2,7 +2,8 @@
 
 `step_time.scheduled` recognises what recurs every so many steps, but not the first one. Two things
 show it: all ranks together pause between two steps, where frameworks save and evaluate, and not
-within a step; or stacks show that a rank saves or evaluates at that time.
+within a step; or stacks show that a rank saves or evaluates at that time. A schedule excuses no
+rank that alone is late in most of its steps, unless saving and logging are its duties (`habits`).
 Cannot see: a fault that stalls all ranks alike between steps; it is taken for a checkpoint.
 """
 
@@ -10,9 +11,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.diagnose.detect.habits import SLOTS
+from stepscope.diagnose.detect.habits import SLOTS, habits
 from stepscope.diagnose.detect.step_time import long_steps, scheduled
 from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.numeric.peers import above_peers
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.views.stacks import Samples
 from stepscope.window import Floats, Ints, Mask
@@ -25,6 +27,9 @@ RARE = 0.1
 """Share of the steps that may be long in this way: no job saves every few steps. Our simulator."""
 MEANWHILE = 0.5
 """Part of the time of a long step in which stacks must show a rank saving. Our simulator."""
+MOSTLY = 0.5
+"""A rank that takes longer than its peers by this part of what a step takes longer than usual makes
+it long. Our choice."""
 SAVING = ("save", "_save", "evaluat", "validat")
 """Beginnings of the names of functions that save and evaluate. `checkpoint` alone is activation
 checkpointing."""
@@ -38,8 +43,24 @@ def planned_steps(job: Observed) -> frozenset[int]:
         return frozenset()
     long = long_steps(series)
     planned = scheduled(steps[long], steps) if long.size >= SLOTS else np.zeros(long.size, np.bool_)
+    planned &= ~_of_one_rank(job, long + line.warm_up)
     planned |= expected(job, job.samples, long + line.warm_up)
     return frozenset(int(step) for step in steps[long[planned]])
+
+
+def _of_one_rank(job: Observed, columns: Ints) -> Mask:
+    """Which long steps are long because of one rank, if it is the same one in most of them and has
+    no duties at these steps."""
+    nobody = np.zeros(columns.size, np.bool_)
+    if not job.own.phases or not columns.size:
+        return nobody
+    above = np.nan_to_num(above_peers(job.total[:, columns], job.groups(None)))
+    late = above >= MOSTLY * (job.line.job_period_ns[columns] - job.line.typical_ns)
+    late &= late.sum(axis=0) == 1
+    row = int(late.sum(axis=1).argmax())
+    if late[row].mean() <= MOSTLY:
+        return nobody
+    return np.asarray(late[row] & ~habits(job.line.steps[columns], late, job.host_rows())[row])
 
 
 def expected(job: Observed, samples: Samples | None, columns: Ints) -> Mask:

@@ -56,13 +56,24 @@ def slowdown_in(
 
     Excess in no phase, or in no single one, is compared with all that its peers do: times outside
     of phases are not recorded, and what the rank takes longer there may be waiting of its peers'.
+    Where only the excess in a phase is known, the time that peers do something in it is at most as
+    long as they are in it, so the ratio is the least possible.
     """
     if phase in (None, *UNNAMED):
         peers_ns = stats.median(job.peer_median(job.total, phase, row)[columns])
+        peers_ns += sum(_peers_in(job, row, other, columns) for other in job.own.lasted)
         return 1 + excess_ns / max(peers_ns, 1.0)
     own = job.own.own[job.own.phases.index(phase)]
+    own_ns = stats.median(own[row, columns])
     peers_ns = stats.median(job.peer_median(own, phase, row)[columns])
-    return stats.median(own[row, columns]) / max(peers_ns, 1.0)
+    if phase in job.own.lasted:
+        return 1 + (own_ns - peers_ns) / max(_peers_in(job, row, phase, columns), 1.0)
+    return own_ns / max(peers_ns, 1.0)
+
+
+def _peers_in(job: Observed, row: int, phase: str, columns: slice | Ints) -> float:
+    """How long per step peers are in a phase of which only the excess is known."""
+    return stats.median(job.peer_median(job.own.lasted[phase], phase, row)[columns])
 
 
 def _shares(

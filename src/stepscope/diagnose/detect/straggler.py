@@ -162,8 +162,8 @@ def measure(own: Floats, groups: Sequence[Ints], period_ns: float, tests: int) -
              "windows of the stretch that are high on their own"),
     ]  # fmt: skip
     found = np.logical_and.reduce([gate.passed for gate in gates])
-    apart = _stands_out(_innocents(blocks, groups, pad, found), groups, worst)
-    sure = _sure_in_pairs(excess, groups, worst, z / needed)
+    apart = stands_out(innocents(blocks, groups, pad, found), groups, worst)
+    sure = sure_in_pairs(excess, groups, worst, z / needed)
     gates.append(Gate("above-innocent", apart.astype(np.float64), alike,
                       "above all differences among its innocent peers", False))  # fmt: skip
     gates.append(Gate("pair", sure.astype(np.float64), alike,
@@ -171,13 +171,13 @@ def measure(own: Floats, groups: Sequence[Ints], period_ns: float, tests: int) -
     return Measured(worst, z, needed, width, steps - excess.shape[1] * width, tuple(gates))
 
 
-def _innocents(blocks: Floats, groups: Sequence[Ints], pad_ns: float, found: Mask) -> Floats:
+def innocents(blocks: Floats, groups: Sequence[Ints], pad_ns: float, found: Mask) -> Floats:
     """Excesses of the ranks that were not found, among themselves; NaN for the others."""
     well = [group[~found[group]] for group in groups if found[group].any()]
     return log_ratios(blocks, [group for group in well if len(group) > 1], pad_ns)
 
 
-def _stands_out(innocent: Floats, groups: Sequence[Ints], worst: stats.Stretches) -> Mask:
+def stands_out(innocent: Floats, groups: Sequence[Ints], worst: stats.Stretches) -> Mask:
     """Which stretches rise well above anything their innocent peers do among themselves.
 
     First by noise estimated from the innocent alone, in which no stretch was singled out; then
@@ -200,7 +200,7 @@ def _stands_out(innocent: Floats, groups: Sequence[Ints], worst: stats.Stretches
     return out
 
 
-def _sure_in_pairs(
+def sure_in_pairs(
     excess: Floats, groups: Sequence[Ints], worst: stats.Stretches, certainty: Floats
 ) -> Mask:
     """In a pair, which has no majority of normal ranks: the stretch rises above everything outside

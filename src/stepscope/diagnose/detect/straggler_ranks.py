@@ -1,10 +1,10 @@
 """Ranks that are slow for a stretch of steps: one suspect per rank, with its phase and onset.
 
-Fault: a rank slower than its peers for twenty steps or more, in all steps of a short trace, or by
-garbage collection.
+Fault: a rank slower than its peers for twenty steps or more, or for fewer if it is by much, in all
+steps of a short trace, or by garbage collection.
 Paper: ARGUS (2026), section 6.1 and appendix B, "L2"; table 6 for garbage collection.
-What differs: see `straggler`, `straggler_brief` and `gc_pauses`. What they find in the phases of
-one rank is merged here: the costliest phase gives the range and the certainty.
+What differs: see `straggler`, `short_stretch`, `straggler_brief` and `gc_pauses`. What they find in
+the phases of one rank is merged here: the costliest phase gives the range and the certainty.
 Cost: one sort per phase, group and step.
 Cannot see: ranks that are slow in single steps, which `transient_ranks` finds.
 """
@@ -16,6 +16,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from stepscope.diagnose.detect import short_stretch
 from stepscope.diagnose.detect import straggler_brief as brief
 from stepscope.diagnose.detect.gc_pauses import Storm, storms
 from stepscope.diagnose.detect.slowdown import slowdown_of, suspect_of
@@ -45,7 +46,9 @@ class Stragglers:
 
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[Slowdown]:
         if not is_brief(job):
-            yield from _merged(job, self.name, stragglers, LEAST_STEPS)
+            found = list(_merged(job, self.name, stragglers, LEAST_STEPS))
+            yield from found
+            yield from _for_a_while(job, self.name, found)
 
 
 class BriefStragglers:
@@ -56,7 +59,10 @@ class BriefStragglers:
 
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[Slowdown]:
         if is_brief(job):
-            yield from _merged(job, self.name, brief.stragglers, 1)
+            found = list(_merged(job, self.name, brief.stragglers, 1))
+            yield from found
+            if not job.line.is_trace:
+                yield from _for_a_while(job, self.name, found)
 
 
 class GcStorms:
@@ -80,6 +86,14 @@ def _merged(job: Observed, method: str, look: Look, least: int) -> Iterator[Slow
         suspect = _culprit(job, [one for one in found if one.row == row])
         if suspect.stop - suspect.first >= least:
             yield slowdown_of(job, method, suspect)
+
+
+def _for_a_while(job: Observed, method: str, found: Sequence[Slowdown]) -> Iterator[Slowdown]:
+    """Suspects that are slow for some steps in a row, and are not found yet."""
+    named = {rank for one in found for rank in one.ranks}
+    short = _all_stragglers(job, short_stretch.stragglers)
+    for row in sorted({one.row for one in short if int(job.line.ranks[one.row]) not in named}):
+        yield slowdown_of(job, method, _culprit(job, [one for one in short if one.row == row]))
 
 
 def _collector(job: Observed, storm: Storm) -> Suspect:
@@ -119,7 +133,7 @@ def _culprit(job: Observed, found: list[Straggler]) -> Suspect:
     excesses = {one.phase: job.excess_of(one.phase, one.row) for one in found}
     main = max(found, key=lambda one: float(np.nansum(excesses[one.phase][one.first : one.stop])))
     first = main.first
-    if not is_brief(job):
+    if not is_brief(job) and main.stop - first >= LEAST_STEPS:
         first = _onset(excesses[main.phase], main, job.line.warm_up)
     suspect = suspect_of(job, main.row, (first, main.stop), main.phase, tuple(excesses))
     return replace(suspect, effect=main.effect, z=main.z, needed=main.needed)

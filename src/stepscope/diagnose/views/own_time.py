@@ -11,7 +11,8 @@ are left out. Module `unnamed` computes the time of a step that is in no phase.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -64,6 +65,9 @@ class OwnTime:
     """Phases from which waiting was taken out that nobody marked (`inferred`)."""
     marked: bool = True
     """Whether the recorder marked waiting, or measured it."""
+    lasted: Mapping[str, Floats] = field(default_factory=dict)
+    """Of the phases of which only the excess over peers is known, how long ranks were in them with
+    all waiting, `[rank, step]` in ns."""
 
     @property
     def hidden(self) -> bool:
@@ -90,14 +94,21 @@ def own_time(window: Window, line: Timeline) -> OwnTime:
     if not _is_marked(window, rows) and window.table("steps") is not None:
         own, unnamed, inferred, shared = _inferred(window, rows, own, unnamed)
         skipped += [Skipped(f"{OF}{name}", HIDDEN) for name in shared]
+    excesses: list[str] = []
     if skipped and not is_staged(window) and window.table("host_ops") is None:
         hidden = [one.method.removeprefix(OF) for one in skipped]
-        own |= _in_part(own_at_least(window, rows, hidden), common_work(window, rows, hidden))
+        certain, common = own_at_least(window, rows, hidden), common_work(window, rows, hidden)
+        own |= _in_part(certain, common)
+        excesses = [name for name in certain if name not in common]
     cpu = [*_cpu(rows, list(own)), *(np.full_like(values, np.nan) for _, values in unnamed)]
     names, times = [*own, *(name for name, _ in unnamed)], [*own.values()]
     times += [values for _, values in unnamed]
     whole = _bundle(line, names, times, cpu, skipped)
-    return replace(whole, inferred=inferred, marked=_marks_waiting(window, rows))
+    lasted = dict(
+        zip(excesses, rows.grids(rows.duration.astype(np.float64), excesses), strict=True)
+    )
+    marked = _marks_waiting(window, rows)
+    return replace(whole, inferred=inferred, marked=marked, lasted=lasted)
 
 
 def _is_marked(window: Window, rows: PhaseRows) -> bool:

@@ -83,6 +83,10 @@ STAGE = (
     "other pipeline has the same stage, make sure first that the device of {who} is as fast as the "
     "others"
 )
+STAGE_OR_HOST = (
+    "compare the layers of these stages with those of others; if they are equal, run a benchmark "
+    "on {who} and on another host: its devices or processors are slow"
+)
 BESIDE_TRAINING = (
     "all ranks stand still while {function} runs: call it less often, or move it to a thread or a "
     "worker of the DataLoader; if it waits for the device (`.item()`, `synchronize`), log such "
@@ -199,6 +203,8 @@ def _of_waste(finding: Waste) -> str:
         return HOLDS_GIL
     if finding.cause == "load_imbalance":
         return STAGE if finding.ranks else UNEVEN
+    if finding.method == "stage-imbalance":
+        return STAGE_OR_HOST
     return BESIDE_TRAINING if finding.cause == "code" else SLOW[finding.cause]
 
 

@@ -117,6 +117,9 @@ def _everyones_summary(finding: Regression) -> str:
         text += f", because {who} waits for {finding.exposed} between replicas"
     elif finding.phase is not None:
         text += f", most of it in {finding.phase}"
+    if finding.gradual is not None:
+        first, last = finding.gradual
+        return f"{text}, gradually from step {first} to step {last}"
     return text + _since(finding)
 
 

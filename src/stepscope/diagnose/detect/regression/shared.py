@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 from stepscope.diagnose.detect.gc_pauses import EXPLAINS
+from stepscope.diagnose.detect.gradual import Trend, gradual_rise
 from stepscope.diagnose.detect.regression.exposed import Exposed, longer_waited_for, newly_exposed
 from stepscope.diagnose.detect.regression.rise import HALF, UNCHANGED, Rise, shared_rise
 from stepscope.diagnose.detect.regression.uneven import risen_excess_ns
@@ -46,6 +47,9 @@ UNEXPLAINED_RATIO = 2.0
 shared machine: it is worth a verdict, with a low score, once steps double. Our simulator."""
 OF_THE_JOB: tuple[Cause, ...] = ("code", "data_loading", "gc", "jit_compile", "load_imbalance")
 """Causes of a rise that ended again: a busy machine or network comes and goes by itself."""
+GRADUAL_SCORE = 0.55
+"""As sure as a cause that follows from what rose. Other jobs on a machine begin at once; nothing
+that is not of this job and its machines makes steps longer little by little. Our choice."""
 BEYOND_NOISE = 1.5
 """Without direct evidence the rise must be so many standard deviations of a single step: shared
 machines get slower by less whenever another job starts. Our simulator."""
@@ -62,6 +66,7 @@ class SharedRegression:
         if change is None:
             passed = _episode_without(job, so_far.lost_ns)
             if passed is None:
+                yield from _gradual(job, so_far)
                 return
             change, job = passed[0], job.until(passed[1])
         named = {one.row for one in so_far.culprits}
@@ -82,6 +87,38 @@ def _episode_without(job: Observed, lost_ns: Floats) -> tuple[StepChange, int] |
     skip = job.line.warm_up
     found = episode(_healed(job, lost_ns)[skip:])
     return found and (replace(found[0], split=found[0].split + skip), found[1] + skip)
+
+
+def _gradual(job: Observed, so_far: SoFar) -> Iterator[Regression]:
+    """The same of a rise that took many steps: its cause is what differs between its halves."""
+    skip = job.line.warm_up
+    trend = gradual_rise(_healed(job, so_far.lost_ns)[skip:])
+    if trend is None:
+        return
+    split = (trend.first + trend.stop) // 2 + skip
+    period = job.line.job_period_ns
+    before_ns, after_ns = stats.median(period[skip:split]), stats.median(period[split:])
+    change = StepChange(split, trend.ratio, before_ns, after_ns, trend.z)
+    named = {one.row for one in so_far.culprits}
+    found = find_everyones(job, job.samples, change, named)
+    if found is None or found.score < GRADUAL_SCORE:
+        rise = shared_rise(job, change, named)
+        if not _is_of_all(job, rise):
+            return
+        found = _finding(job, change, rise, _Reason("unknown", GRADUAL_SCORE))
+    yield _over_time(job, found, trend, skip)
+
+
+def _over_time(job: Observed, found: Regression, trend: Trend, skip: int) -> Regression:
+    """The finding about a rise, with when it began and ended, and what it cost on the way."""
+    line, first = job.line, trend.first + skip
+    begin, end = line.span(first, trend.stop + skip)
+    return replace(
+        found, steps=line.span(first, len(line.steps)), gradual=(begin, end), split=first,
+        time_ns=line.span_ns(first, len(line.steps)), lost_fraction=trend.lost_fraction,
+        detail=f"steps became {trend.ratio:.2f} times as long on all ranks, gradually from step "
+               f"{begin} to step {end}; that costs {100 * trend.lost_fraction:.0f} % of the time",
+    )  # fmt: skip
 
 
 def _healed(job: Observed, lost_ns: Floats) -> Floats:
@@ -211,10 +248,8 @@ def _named(phase: str | None) -> str | None:
 
 def _inferred(job: Observed, rise: Rise, change: StepChange) -> _Reason | None:
     """The cause by what rose at the same time, where no function or pause shows it."""
-    own = rise.shared >= SHARED and rise.modelled_ns >= HALF * rise.step_ns
-    others = not own and job.own.phases and rise.transfer_ns < HALF * rise.step_ns
-    if others or change.ratio < _least_unexplained(job, change):
-        return None  # some ranks got slower and the others waited, or it is within the noise
+    if not _is_of_all(job, rise) or change.ratio < _least_unexplained(job, change):
+        return None  # or it is within the noise
     if rise.transfer_ns >= HALF * rise.step_ns:
         # over TCP, a busy machine moves data more slowly, too; but then it also computes so
         calm = rise.own_ratio - 1 <= UNCHANGED * (change.ratio - 1)
@@ -227,6 +262,12 @@ def _inferred(job: Observed, rise: Rise, change: StepChange) -> _Reason | None:
     if rise.phase is not None or rise.selective:  # a busy machine slows down all phases alike
         return _Reason("code", 0.55, _named(rise.phase))
     return _Reason("unknown", 0.3) if change.ratio >= UNEXPLAINED_RATIO else None
+
+
+def _is_of_all(job: Observed, rise: Rise) -> bool:
+    """Whether all ranks got slower, or the network; else some did, and the others waited."""
+    own = rise.shared >= SHARED and rise.modelled_ns >= HALF * rise.step_ns
+    return own or not job.own.phases or rise.transfer_ns >= HALF * rise.step_ns
 
 
 def _of_busy_machines(job: Observed, rise: Rise, change: StepChange) -> _Reason | None:

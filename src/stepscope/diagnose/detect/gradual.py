@@ -1,0 +1,110 @@
+"""A rise of the step time that takes many steps: a trend, where `step_time` looks for a jump.
+
+Fault: steps that become longer and longer: machines that heat up, memory that fragments, a list or
+a cache that grows.
+Paper: none; ARGUS (2026), L1, compares two windows. The model is flat, rising, flat, fitted by
+least squares to the logarithm of step times, in blocks and clipped as in `step_time`. Noise is what
+is left beside the fit: beside two levels the rise itself would be taken for noise with memory.
+Cost: a fit for each pair of ends; the number of blocks is bounded, so linear in steps.
+Cannot see: a trend that set in before the first step; who or why.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.diagnose.detect.step_time import CLIP, FALSE_ALARMS, LEAST_RISE
+from stepscope.diagnose.numeric import stats
+from stepscope.window import Floats, Ints
+
+BLOCKS = 20
+"""Blocks of the series: their means even out single steps, and the ends of a rise are known to a
+twentieth of it. Our choice."""
+GRADUAL = 4
+"""Blocks that a rise must take; a shorter one is a jump, which `step_time` knows. Our choice."""
+FITTED = 4
+"""Numbers that are fitted to the blocks: two levels and two ends. Statistics."""
+BEYOND_NOISE = 6.0
+"""The rise in standard deviations of what is left beside the fit, as for single long steps. What a
+busy machine does for a while looks like a rise over some blocks, and leaves as much beside it: of
+200 series of 40 steps with 5 % noise that is remembered for ten steps, 10 pass with 2 and 3 with 6;
+of 100 steps and more, none. Our simulator."""
+
+
+@dataclass(frozen=True)
+class Trend:
+    """Steps that become longer from column `first` to before `stop`, and stay so."""
+
+    first: int
+    stop: int
+    before_ns: float
+    after_ns: float
+    lost_fraction: float
+    """Of the time from `first` on: what it would not have taken at the level of before."""
+    z: float
+
+    @property
+    def ratio(self) -> float:
+        """How many times as long a step takes in the end."""
+        return self.after_ns / self.before_ns
+
+
+def gradual_rise(series: Floats) -> Trend | None:
+    """The trend of a series of step times, if noise does not explain it."""
+    level, width = stats.median(series), len(series) // BLOCKS
+    if level <= 0 or width < 1:
+        return None
+    logs = np.log(np.clip(series, level / 100, CLIP * level))
+    blocks = stats.block_means(logs[None], width)[0]
+    if not np.isfinite(blocks).all():
+        return None
+    fit = _fit(blocks)
+    needed = stats.threshold(FALSE_ALARMS, fit.tests, blocks.size - FITTED)
+    scatter = float(np.std(fit.residual)) * math.sqrt(blocks.size / (blocks.size - FITTED))
+    if fit.rise < max(math.log(LEAST_RISE), BEYOND_NOISE * scatter) or fit.z < needed:
+        return None
+    lead = len(series) - blocks.size * width
+    first, stop = (lead + at * width for at in (fit.first, fit.stop))
+    before = math.exp(fit.level)
+    lost = 1 - before / float(np.exp(logs[first:]).mean())
+    return Trend(first, stop, before, before * math.exp(fit.rise), max(lost, 0.0), fit.z)
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """The best of all models `level + rise * ramp`, where the ramp goes from 0 to 1."""
+
+    first: int
+    stop: int
+    level: float
+    rise: float
+    residual: Floats
+    z: float
+    tests: int
+    """Models that were compared."""
+
+
+def _fit(blocks: Floats) -> _Fit:
+    first, stop = np.triu_indices(blocks.size + 1, GRADUAL)
+    ramps = _ramps(first, stop, blocks.size)
+    centred = ramps - ramps.mean(axis=1, keepdims=True)
+    power = (centred**2).sum(axis=1)
+    rise = centred @ blocks / power
+    best = int(np.argmax(np.where(rise > 0, rise**2 * power, 0.0)))
+    level = float(blocks.mean() - rise[best] * ramps[best].mean())
+    residual = blocks - level - rise[best] * ramps[best]
+    # the standard error of a slope is that of a mean of `power` values
+    noise = stats.noise_of(residual[None])
+    error = noise.sigma * noise.memory / math.sqrt(power[best])
+    return _Fit(int(first[best]), int(stop[best]), level, float(rise[best]), residual,
+                float(rise[best]) / error, first.size)  # fmt: skip
+
+
+def _ramps(first: Ints, stop: Ints, blocks: int) -> Floats:
+    """For each pair of ends the mean height of each block, `[pair, block]`."""
+    middle = np.arange(blocks) + 0.5
+    height = (middle - first[:, None]) / (stop - first)[:, None]
+    return np.asarray(np.clip(height, 0.0, 1.0))

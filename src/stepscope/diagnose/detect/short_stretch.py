@@ -1,0 +1,96 @@
+"""Ranks that are slow for some steps in a row, too few for L2's windows of ten.
+
+Fault: a device that throttles for a minute, a program that ran beside one rank for ten steps.
+Paper: ARGUS (2026), section 9.4, where L2 dilutes such episodes in its windows. What differs: the
+evidence decides how long is long enough. The worst run of single steps must be beyond noise even if
+each run of each length is a test; take longer than any passing disturbance; be high in most of its
+steps; and stand out from all that innocent peers do over as many steps. And it must have cost a
+part of the whole job that is worth a verdict.
+Cost: as L2, on single steps. Cannot see: two short stretches of one rank (`transient` counts them).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from stepscope.diagnose.detect.straggler import (
+    FALSE_ALARMS,
+    PAD,
+    PAD_NS,
+    Straggler,
+    effect_floor,
+    innocents,
+    log_ratios,
+    stands_out,
+    sure_in_pairs,
+)
+from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.thresholds import LEAST_COST_ONCE
+from stepscope.window import Floats, Ints, Mask
+
+LEAST_STEPS = 10
+"""With fewer steps the noise cannot be estimated, as in `transient_ranks`. Our simulator."""
+IN_A_ROW = 4
+"""Steps of a run: checkpoints and evaluations make one step or two long. Our choice."""
+MOST = 0.5
+"""A run of more than this part of the steps is the usual, and not an episode. Statistics."""
+LASTING_NS = 10**9
+"""A run takes a second longer: less happens to any process on a busy machine, as in `transient`.
+Our simulator."""
+EFFECT = 0.3
+"""Smallest ratio of a short run: as of a pair in `straggler_brief`, where little else shows that it
+is the rank and not the moment. Our simulator."""
+PERSISTENCE = 0.8
+"""This part of the steps must show half the effect on their own, as in `straggler_brief`. Our
+simulator."""
+
+
+def stragglers(
+    own: Floats, groups: Sequence[Ints], period_ns: float, phase: str | None, tests: int
+) -> list[Straggler]:
+    """Ranks whose own time in one phase exceeds their peers' for some steps in a row.
+
+    Args:
+        own: `[rank, step]` in ns.
+        groups: rows of ranks that do equal work.
+        period_ns: the typical step.
+        phase: the phase that `own` is of; None: all together.
+        tests: how many ranks and phases are tested in all.
+    """
+    steps = own.shape[1]
+    if steps < LEAST_STEPS or not groups or period_ns <= 0:
+        return []
+    pad = max(PAD * period_ns, PAD_NS)
+    excess = log_ratios(own, groups, pad)
+    floor = max(effect_floor(stats.step_noise(excess)), float(np.log1p(EFFECT)))
+    worst = stats.worst_stretch(excess, floor / 2)
+    noise = stats.pooled_noise(excess, floor / 2)
+    runs = steps * (steps + 1) // 2
+    needed = stats.threshold(FALSE_ALARMS, tests * runs, noise.samples)
+    inside = worst.inside(steps)
+    middle = stats.row_medians(np.where(inside, excess, np.nan))
+    effect = np.fmin(worst.mean, middle)  # a single long step lifts the mean alone
+    z = effect / noise.of_mean(worst.length)
+    high = (inside & (excess > effect[:, None] / 2)).sum(axis=1)
+    more_ns = _more_ns(own, excess, inside, pad)
+    found = (effect >= floor) & (z >= needed)
+    found &= (worst.length >= IN_A_ROW) & (worst.length <= MOST * steps)
+    found &= high >= PERSISTENCE * worst.length
+    found &= more_ns >= max(LASTING_NS, LEAST_COST_ONCE * steps * period_ns)
+    if not found.any():
+        return []
+    found &= stands_out(innocents(own, groups, pad, found), groups, worst)
+    found &= sure_in_pairs(excess, groups, worst, z / needed)
+    return [
+        Straggler(int(row), phase, int(worst.first[row]), int(worst.stop[row]),
+                  float(effect[row]), float(z[row]), needed)
+        for row in np.flatnonzero(found)
+    ]  # fmt: skip
+
+
+def _more_ns(own: Floats, excess: Floats, inside: Mask, pad_ns: float) -> Floats:
+    """By how much longer than its peers each rank takes in its run, in all."""
+    above = (own + pad_ns) * -np.expm1(-np.nan_to_num(excess))
+    return np.asarray(np.where(inside, np.nan_to_num(above), 0.0).sum(axis=1))

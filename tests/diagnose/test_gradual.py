@@ -1,0 +1,74 @@
+"""Steps that become longer little by little, on all ranks alike."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from stepscope.diagnose.detect.gradual import gradual_rise
+from stepscope.diagnose.run import diagnose
+from stepscope.window import Floats
+
+from .jobs import MS, a_job, scatter
+
+RISE = 1.5
+
+
+def noisy(level: Floats, noise: float = 0.02, lasting: float = 0.2, seed: int = 0) -> Floats:
+    """Step times in ns: 100 ms times the level, with noise that is partly remembered."""
+    random = np.random.default_rng(seed)
+    return level * scatter(random, level.shape, noise, lasting) * 100 * MS
+
+
+def growing(own: Floats) -> Floats:
+    return np.asarray(own * np.linspace(1, RISE, own.shape[2]))
+
+
+@pytest.mark.parametrize("steps", [20, 40, 100, 300])
+def test_a_rise_over_all_steps_is_found(steps: int) -> None:
+    found = [gradual_rise(noisy(np.linspace(1, RISE, steps), seed=seed)) for seed in range(10)]
+    ratios = [one.ratio for one in found if one is not None]
+    lost = [one.lost_fraction for one in found if one is not None]
+    assert len(ratios) == 10
+    assert np.median(ratios) == pytest.approx(RISE, abs=0.05)
+    assert np.median(lost) == pytest.approx(0.2, abs=0.03)
+
+
+def test_it_says_when_the_rise_began_and_ended() -> None:
+    level = np.concatenate((np.ones(100), np.linspace(1, RISE, 100), np.full(100, RISE)))
+    found = gradual_rise(noisy(level))
+    assert found is not None
+    assert abs(found.first - 100) <= 20
+    assert abs(found.stop - 200) <= 20
+
+
+def test_noise_that_is_remembered_for_many_steps_is_no_rise() -> None:
+    flat = [noisy(np.ones(steps), 0.05, 0.8, seed) for steps in (40, 100, 300)
+            for seed in range(70)]  # fmt: skip
+    assert sum(gradual_rise(series) is not None for series in flat) <= 1
+
+
+def test_a_rise_that_ended_again_is_none() -> None:
+    hill = np.concatenate((np.linspace(1, RISE, 50), np.linspace(RISE, 1, 50)))
+    assert gradual_rise(noisy(hill)) is None
+
+
+def test_a_job_that_becomes_slower_as_a_whole_has_a_verdict_without_ranks() -> None:
+    (one,) = diagnose(a_job(noise=0.01, edit=growing, stacks=False)).verdicts
+    assert one.ranks == ()
+    assert one.confidence >= 0.5
+    assert "gradually from step" in one.summary
+    assert one.lost_fraction == pytest.approx(0.2, abs=0.04)
+
+
+def test_where_one_rank_becomes_slower_it_is_named_and_the_others_are_not_accused() -> None:
+    def one_grows(own: Floats) -> Floats:
+        own[:, 2] *= np.linspace(1, 2, own.shape[2])
+        return own
+
+    found = diagnose(a_job(noise=0.01, edit=one_grows, stacks=False)).verdicts
+    assert [one.ranks for one in found if not one.is_suspect] == [(2,)]
+
+
+def test_a_healthy_job_has_no_trend() -> None:
+    assert diagnose(a_job(steps=60)).state == "healthy"

@@ -1,0 +1,94 @@
+"""Several pipeline stages that take longer than the others: too much work, or slow hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from stepscope.diagnose.finding import Verdict
+from stepscope.diagnose.run import diagnose
+from stepscope.trace import BACKWARD, FORWARD, Host, Job, ProcessGroup
+from stepscope.window import Window
+
+from .jobs import MS, START, a_table
+
+STEPS, BATCHES, STAGES, REPLICAS = 40, 4, 4, 2
+RANKS = STAGES * REPLICAS
+BY_STAGES = (Host("a", (0, 1, 2, 3)), Host("b", (4, 5, 6, 7)))
+"""Two stages of both replicas on each host: rank 2s and rank 2s + 1 are stage s."""
+BY_REPLICAS = (Host("a", (0, 2, 4, 6)), Host("b", (1, 3, 5, 7)))
+
+
+def piped(levels: Sequence[float], hosts: tuple[Host, ...]) -> Window:
+    """Two pipelines of four stages, whose work is so many times 30 ms per microbatch."""
+    random = np.random.default_rng(4)
+    rows, steps, now = [], [], START
+    length = 3 * BATCHES * 30 * MS
+    for step in range(STEPS):
+        work = random.normal(1.0, 0.02, (RANKS, BATCHES, 2)) * [10 * MS, 20 * MS]
+        work *= np.repeat(levels, REPLICAS)[:, None, None]
+        for rank in range(RANKS):
+            at = now
+            for batch in range(BATCHES):
+                for phase, took in zip((FORWARD, BACKWARD), work[rank, batch], strict=True):
+                    rows.append((rank, step, phase, batch, at, int(took)))
+                    at += int(took)
+            steps.append((rank, step, now, length))
+        now += length
+    pipes = (ProcessGroup(f"pp-{one}", "pp", tuple(range(one, RANKS, REPLICAS)))
+             for one in range(REPLICAS))  # fmt: skip
+    replicas = (ProcessGroup(f"dp-{at}", "dp", (2 * at, 2 * at + 1)) for at in range(STAGES))
+    job = Job("piped", RANKS, hosts, groups=(*pipes, *replicas))
+    return Window(job, {
+        "phases": a_table("rank step phase microbatch start_ns duration_ns", rows),
+        "steps": a_table("rank step start_ns duration_ns", steps),
+    })  # fmt: skip
+
+
+def verdict(levels: Sequence[float], hosts: tuple[Host, ...]) -> Verdict:
+    (found,) = diagnose(piped(levels, hosts)).verdicts
+    return found
+
+
+def test_all_heavy_stages_are_named_and_not_only_the_heaviest() -> None:
+    found = verdict([1, 2, 1, 2.02], BY_STAGES)
+    assert (found.cause, found.ranks) == ("load_imbalance", (2, 3, 6, 7))
+    assert "stages 1 and 3 have 2.0x the work" in found.summary
+
+
+def test_stages_that_are_just_one_host_may_be_a_slow_host() -> None:
+    found = verdict([1, 1, 2, 2.02], BY_STAGES)
+    assert (found.cause, found.ranks, found.hosts) == ("unknown", (4, 5, 6, 7), ("b",))
+    assert "host b is slow, or the work is unequal" in found.summary
+
+
+def test_what_a_slow_host_costs_is_all_that_it_takes_longer() -> None:
+    as_host, as_work = verdict([1, 1, 2, 2], BY_STAGES), verdict([1, 1, 2, 2], BY_REPLICAS)
+    assert as_host.lost_fraction is not None and as_work.lost_fraction is not None
+    step_ms, light_ms = 3 * BATCHES * 30, (BATCHES - 1) * 30 + STAGES * 30
+    heavy_ms = (BATCHES - 1) * 60 + 6 * 30
+    assert as_host.lost_fraction == pytest.approx((heavy_ms - light_ms) / step_ms, abs=0.03)
+    assert as_work.lost_fraction < as_host.lost_fraction
+
+
+def test_hosts_that_have_all_stages_leave_no_doubt() -> None:
+    found = verdict([1, 1, 2, 2], BY_REPLICAS)
+    assert (found.cause, found.ranks) == ("load_imbalance", (4, 5, 6, 7))
+
+
+def test_the_last_stage_has_the_loss_whichever_host_it_is_on() -> None:
+    hosts = tuple(Host(name, (2 * at, 2 * at + 1)) for at, name in enumerate("abcd"))
+    found = verdict([1, 1, 1, 1.6], hosts)
+    assert (found.cause, found.ranks) == ("load_imbalance", (6, 7))
+
+
+def test_a_stage_of_several_hosts_is_heavy_and_they_are_not_all_slow() -> None:
+    hosts = tuple(Host(str(rank), (rank,)) for rank in range(RANKS))
+    found = verdict([1, 1.6, 1, 1], hosts)
+    assert (found.cause, found.ranks) == ("load_imbalance", (2, 3))
+
+
+def test_one_light_stage_does_not_make_the_others_heavy() -> None:
+    assert diagnose(piped([0.5, 1, 1, 1.02], BY_STAGES)).verdicts == ()
