@@ -53,16 +53,19 @@ class StageImbalance:
 
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[Waste]:
         known, model = work(job), Model.of(job)
-        if known is None or not model.staged or not len(job.line.steps) or _is_partial(job):
+        if known is None or not model.staged or not len(job.line.steps):
             return
         levels = _steady(known.own, model.stages)
+        if _is_partial(job):
+            levels[0] = max(levels[0], levels[1:].min())
         found = _stage(job, model, known, levels)
         if found is not None:
             yield found
 
 
 def _is_partial(job: Observed) -> bool:
-    """Whether part of the work of some stages was mistaken for waiting.
+    """Whether part of the work of the first stage was mistaken for waiting: it has at least that of
+    the lightest of the others, as far as can be known.
 
     Between operators, the first stage's last backward passes have no send that shows when they end;
     collectives within the passes do.
