@@ -29,7 +29,7 @@ MOST_BETA = 1.001
 ENGINE = "run_backward"
 """Part of names: the main thread stands here while autograd's threads work, and wait for others."""
 SLEEP = "<built-in function sleep>"
-COMMUNICATES = ("c10d::", "gloo:", "nccl:", "record_param_comms", "Synchronize", "WaitEvent")
+COMMUNICATES = ("c10d", "gloo:", "nccl:", "record_param_comms", "Synchronize", "WaitEvent")
 """Parts of the names of operators that communicate, or wait for a device."""
 PINS = "pin memory"
 LOADS = (PINS, "loader worker")

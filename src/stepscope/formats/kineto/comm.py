@@ -26,6 +26,11 @@ from stepscope.window import NULL, Ints, Mask, Strings, Table, distinct, joined
 
 ON_CPU = ("gloo:", "mpi:", "ucc:")
 OF_DEVICE = ("nccl:", "rccl:")
+ENQUEUES = "c10d::"
+"""Operators that start communication, and return at once, except:"""
+BLOCKS = "c10d::monitored_barrier"
+TALKS = (ENQUEUES, "c10d_functional", "_c10d_functional", *ON_CPU, *OF_DEVICE, PARAMETERS)
+"""Beginnings of the names of operators that communicate, or wait for communication."""
 _NOTHING = Call(None, NULL, None, NULL, NULL)
 
 
