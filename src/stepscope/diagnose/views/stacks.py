@@ -63,6 +63,9 @@ PATTERNS = ("/re.py", "/re/", "sre_compile")
 
 
 _WORD = re.compile("[a-z]+")
+_IN_C = re.compile(r"<built-in (?:method|function) (?P<name>\w+)(?: of (?P<owner>.*))?>")
+_SOCKET = "socket"
+"""In the names of objects that talk to other programs than ranks."""
 MODULES = "torch/nn/modules/"
 TRAINING = (
     "torch/nn/", "torch/autograd/", "torch/optim/", "torch/distributed/", "torch/_tensor.py",
@@ -306,7 +309,16 @@ def function_of(frame: str) -> str:
 
 
 def waits(frame: str) -> bool:
-    """Whether a frame is a function in which ranks wait for one another."""
+    """Whether a frame is a function in which ranks wait for one another.
+
+    >>> waits("wait (torch/distributed/work.py:31)"), waits("<built-in method wait of Work object>")
+    (True, True)
+    >>> waits("<built-in method recv of _socket.socket object>")
+    False
+    """
+    in_c = _IN_C.match(frame)
+    if in_c is not None:
+        return in_c["name"] in WAITING and _SOCKET not in (in_c["owner"] or "")
     name = frame.split(" ", 1)[0].rsplit(".", 1)[-1]
     return name in WAITING or "distributed_c10d" in frame
 
