@@ -62,6 +62,12 @@ def test_what_it_computes_during_communication_is_no_waiting(tmp_path: Path) -> 
     assert waits_ms(window(tmp_path, *events), "backward-compute") == pytest.approx(24.4)
 
 
+def test_a_call_without_length_contains_nothing(tmp_path: Path) -> None:
+    events = [operator("c10d::allreduce_", 10, 10), operator("aten::mm", 9, 12)]
+    lasted = window(tmp_path, *events).tables["host_ops"].ints("duration_ns")
+    assert lasted.tolist() == [3_000_000]
+
+
 def test_a_functional_collective_waits_in_the_operator_that_uses_its_result(tmp_path: Path) -> None:
     seen = window(
         tmp_path,

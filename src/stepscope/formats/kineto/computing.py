@@ -14,7 +14,7 @@ import numpy as np
 
 from stepscope.formats.kineto.comm import TALKS
 from stepscope.formats.kineto.spans import ends, latest_before, named, outermost
-from stepscope.window import NULL, Mask, Strings, Table, Union, union
+from stepscope.window import NULL, Ints, Mask, Strings, Table, Union, union
 
 _NUMBERS = ("start_ns", "duration_ns", "thread")
 
@@ -46,8 +46,7 @@ def _of_thread(cpu: Table, talks: Mask, waiting: Union) -> Iterator[Table]:
         return
     start, end = cpu.ints("start_ns"), ends(cpu)
     talk = union(start[talks], end[talks])
-    at = latest_before(talk.start, start)
-    inside = talks | ((at >= 0) & (end <= talk.end[np.maximum(at, 0)]))
+    inside = talks | _contained(start, end, talk)
     asked = start[talks]
     holds = ~inside & (np.searchsorted(asked, end) > np.searchsorted(asked, start))
     whole = cpu.take(~inside & ~holds)
@@ -55,6 +54,13 @@ def _of_thread(cpu: Table, talks: Mask, waiting: Union) -> Iterator[Table]:
     yield whole
     around = cpu.take(holds)
     yield _rest(around.take(outermost(around)), _union(whole), talk, waiting)
+
+
+def _contained(start: Ints, end: Ints, talk: Union) -> Mask:
+    if not talk.start.size:
+        return np.zeros(start.shape, np.bool_)
+    at = latest_before(talk.start, start)
+    return (at >= 0) & (end <= talk.end[np.maximum(at, 0)])
 
 
 def _rest(around: Table, *others: Union) -> Table:

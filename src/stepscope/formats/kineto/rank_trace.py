@@ -31,7 +31,7 @@ from stepscope.window import NULL, Column, Ints, Strings, Table
 
 _TIMES = ("start_ns", "end_ns", "enqueue_ns", "window_start_ns")
 _LATEST_NS = 2**62
-_GUESSED = "some collectives lack their group; those of one stream or thread are taken as one group"
+GUESSED = "some collectives lack their group; those of one stream are taken as one group"
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,8 @@ class RankTrace:
     world_size: int | None
     host: str | None
     groups: tuple[ProcessGroup, ...]
+    configured: tuple[ProcessGroup, ...]
+    """The groups that the trace lists, in the order in which the process made them."""
     tables: dict[str, Table]
     steps_found_by: str
     """How steps were found; empty if the trace marks them, or has none."""
@@ -185,13 +187,13 @@ def _rank_trace(
         "patterns": patterns(recorded, steps, _span(recorded, 0)),
     }
     if comm.guessed:
-        problems += (_GUESSED,)
+        problems += (GUESSED,)
     if not steps.number.size:
         problems += ("no training steps were found",)
     configured = tuple(process_group(group, known.world_size) for group in header.groups)
     return RankTrace(
         path, path.name, header.rank, header.world_size, header.host,
-        tuple(dict.fromkeys((*configured, *comm.groups))),
+        tuple(dict.fromkeys((*configured, *comm.groups))), configured,
         {name: moved(table, header.base_ns) for name, table in tables.items()
          if table is not None and len(table)},
         steps.found_by, _span(recorded, header.base_ns), header.base_ns, problems,
