@@ -43,6 +43,16 @@ SURE_SIGMAS = 2.0
 Statistics."""
 SAMPLE_NS = 10**8
 """The sampling interval of py-spy: ten samples a second."""
+TRACED_NS = 10**6
+"""The shortest sampling interval, that of stacks in a profiler's trace."""
+SHORT = 0.1
+"""This part of the runs of equal samples are of one sample at most. Our choice: a few are cut."""
+LEAST_SAMPLES = 20
+"""Needs so many samples per side: the error of a share is then below 0.12. Statistics."""
+LEAST_STEPS = 5
+"""Profilers sample each millisecond, and samples of one step are not independent: they need samples
+of so many steps. Our choice."""
+BUILT_IN = "<built-in"
 LEAST_NS = 2 * 10**9
 """Needs two seconds of samples per side at 10 Hz: the error of a share is then below 0.12.
 Statistics."""
@@ -202,6 +212,17 @@ class Samples:
         """The total weight of the stacks in which each function occurs."""
         return stats.sums(self.pair_function, weight[self.pair_stack], len(self.functions))
 
+    @cached_property
+    def interval_ns(self) -> float:
+        """The time between two samples, at most that of py-spy: the length of short runs."""
+        short = float(np.quantile(self.weight, SHORT)) if self.weight.size else SAMPLE_NS
+        return float(np.clip(short, TRACED_NS, SAMPLE_NS))
+
+    @property
+    def least_ns(self) -> float:
+        """The time for which a rank must have been sampled."""
+        return LEAST_SAMPLES * self.interval_ns
+
     @property
     def shows_modules(self) -> bool:
         """Whether stacks show the framework's modules, so that other code is the user's own."""
@@ -259,14 +280,20 @@ class Samples:
 
     def deepest(self, gain: Floats) -> int | None:
         """The innermost function with most of the largest gain, except functions that wait, and
-        stepscope's own."""
+        stepscope's own. Where that is a function in C that the user calls, such as a sleep, its
+        caller is the one to look at."""
         allowed = np.array([not (waits(name) or is_ours(name)) for name in self.functions],
                            np.bool_)  # fmt: skip
         gain = np.where(allowed, gain, -np.inf)
         if not gain.size or gain.max() <= 0:
             return None
         carrying = np.flatnonzero(gain >= CARRIES * gain.max())
-        return int(carrying[np.argmax(self.depth[carrying])])
+        at = int(carrying[np.argmax(self.depth[carrying])])
+        placed = carrying[[not self.functions[one].startswith(BUILT_IN) for one in carrying]]
+        if not self.functions[at].startswith(BUILT_IN) or not placed.size:
+            return at
+        caller = int(placed[np.argmax(self.depth[placed])])
+        return caller if is_users(self.functions[caller]) else at
 
 
 def read_samples(window: Window, line: Timeline) -> Samples | None:
@@ -374,11 +401,11 @@ def slower_than_peers(
     """
     own = span & (samples.row == row)
     own_shares, total = samples.shares(own)
-    if total < LEAST_NS:
+    if total < samples.least_ns:
         return None
     rows = np.array(peers, np.int64)
     others, time_ns = samples.shares_of(rows, span)
-    known = time_ns >= LEAST_NS
+    known = time_ns >= samples.least_ns
     if not known.any():
         return None
     within = own_shares, np.median(others[known], axis=0)
