@@ -52,6 +52,21 @@ def test_on_processors_the_operators_are_the_computation() -> None:
     assert found["aten::addmm"].caller == "train.py:10 main"
 
 
+def test_an_operator_in_which_others_communicate_may_wait_itself() -> None:
+    activity = Activity(
+        collectives=table(("gloo:all_reduce", 200, 800)),
+        operators=(table(("CopyToBackward", 100, 900), ("aten::contiguous", 110, 150),
+                         ("c10d::allreduce_", 180, 200), ("aten::mul", 300, 400)),),
+        python=table((MAIN, 0, 1000)),
+    )  # fmt: skip
+    found = patterns(activity, 1000)
+    assert {name: round(one.beta, 3) for name, one in found.items()} == {
+        "CopyToBackward": 0.14, "aten::contiguous": 0.04, "gloo:all_reduce": 0.5,
+        "c10d::allreduce_": 0.02, "aten::mul": 0.1, "main": 0.2,
+    }  # fmt: skip
+    assert found["CopyToBackward"].kind == "operator"
+
+
 def test_an_operator_that_calls_for_communication_counts_as_such() -> None:
     activity = Activity(operators=(table(("c10d::allreduce_", 0, 50), ("aten::mm", 50, 100)),))
     found = patterns(activity, 100)

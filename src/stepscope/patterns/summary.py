@@ -1,10 +1,12 @@
 """The patterns of one rank in one window, from a profiler's events.
 
     kernels > copies > collectives > operators > Python functions        with a device
-    operators > collectives > Python functions                           on processors only
+    operators > collectives > waiting operators > Python functions       on processors only
 
 A function is on the critical path while it runs and nothing of a higher class does (EROICA). On
-processors the operators are the computation, so they take the place of the kernels.
+processors the operators are the computation, so they take the place of the kernels. Those in which
+others communicate (the gradient of a user's all-reduce, a hook of FSDP) may wait for that
+themselves, so while communication is in progress their own time is no computation.
 """
 
 from __future__ import annotations
@@ -31,9 +33,12 @@ from stepscope.patterns.rows import (
 from stepscope.patterns.stacks import Functions, function_name, named_functions, nested
 from stepscope.patterns.use import Series, Use, critical_use, own_use
 from stepscope.trace import DATA_LOAD
-from stepscope.window import Floats, Ints, Strings, Table
+from stepscope.window import Floats, Ints, Mask, Strings, Table
 
-COMMUNICATES = ("c10d::", "gloo:", "nccl:", "rccl:", "mpi:", "ucc:", "record_param_comms")
+COMMUNICATES = (
+    "c10d::", "c10d_functional", "_c10d_functional", "gloo:", "nccl:", "rccl:", "mpi:", "ucc:",
+    "record_param_comms",
+)  # fmt: skip
 """Operators that call for communication count as such."""
 CPU = "cpu"
 
@@ -72,6 +77,8 @@ class _Lanes:
     copies: Lane
     collectives: Lane
     operators: Lane
+    waiting: Lane
+    """Operators in which others communicate."""
     python: Lane
     own_operators: Lane
     """Those of the training thread only."""
@@ -109,13 +116,14 @@ def _lanes(activity: Activity, numbers: _Numbers) -> _Lanes:
     copies = _plain(activity.copies, COPY, numbers)
     threads = [_operators(table, numbers) for table in activity.operators]
     collectives = [_plain(activity.collectives, COLLECTIVE, numbers)]
-    collectives += [_chosen(lane, numbers, COLLECTIVE) for lane in threads]
-    operators = [_chosen(lane, numbers, OPERATOR) for lane in threads]
+    collectives += [thread.talking for thread in threads]
     first = len(numbers.name)
     python, functions = _python(activity.python, numbers)
     return _Lanes(
-        kernels, copies, joined_lanes(collectives), joined_lanes(operators), python,
-        operators[0] if operators else Lane(), functions, first,
+        kernels, copies, joined_lanes(collectives),
+        joined_lanes([thread.computing for thread in threads]),
+        joined_lanes([thread.waiting for thread in threads]), python,
+        threads[0].own if threads else Lane(), functions, first,
     )  # fmt: skip
 
 
@@ -129,13 +137,41 @@ def _plain(table: Table, kind: str, numbers: _Numbers) -> Lane:
     return Lane(start, start + table.ints("duration_ns"), of)
 
 
-def _operators(table: Table, numbers: _Numbers) -> Lane:
-    """The innermost operators of one thread; those that communicate among them."""
+@dataclass(frozen=True)
+class _Thread:
+    """The innermost operators of one thread."""
+
+    computing: Lane
+    waiting: Lane
+    """Those in which others communicate."""
+    talking: Lane
+    """Those that communicate."""
+
+    @property
+    def own(self) -> Lane:
+        return joined_lanes([self.computing, self.waiting])
+
+
+def _operators(table: Table, numbers: _Numbers) -> _Thread:
     calls = nested(table)
     of = _numbered(Strings(calls.name.astype(np.int32), table.strings("name").values),
                    OPERATOR, numbers)  # fmt: skip
     numbers.count(of, calls.calls)
-    return Lane(calls.start_ns, calls.end_ns, of[calls.stack])
+    is_talk = np.array([one == COLLECTIVE for one in numbers.kind] or [False], np.bool_)
+    talks, around = is_talk[of], _around(is_talk[of], calls.parent)
+    chosen = (~talks & ~around, ~talks & around, talks)
+    lane = Lane(calls.start_ns, calls.end_ns, of[calls.stack])
+    return _Thread(*(_chosen(lane, stacks[calls.stack]) for stacks in chosen))
+
+
+def _around(stacks: Mask, parent: Ints) -> Mask:
+    """The stacks that contain some of these."""
+    found = np.zeros(stacks.shape, np.bool_)
+    at = parent[stacks]
+    while (at := np.unique(at[at >= 0])).size:
+        found[at] = True
+        at = parent[at]
+    return found
 
 
 def _numbered(names: Strings, kind: str, numbers: _Numbers) -> Ints:
@@ -148,12 +184,10 @@ def _numbered(names: Strings, kind: str, numbers: _Numbers) -> Ints:
     return place[names.codes]
 
 
-def _chosen(lane: Lane, numbers: _Numbers, kind: str) -> Lane:
-    """The segments of one kind."""
-    is_kind = np.array([one == kind for one in numbers.kind] or [False], np.bool_)[lane.of]
-    if is_kind.all():
+def _chosen(lane: Lane, segments: Mask) -> Lane:
+    if segments.all():
         return lane
-    return Lane(lane.start_ns[is_kind], lane.end_ns[is_kind], lane.of[is_kind])
+    return Lane(lane.start_ns[segments], lane.end_ns[segments], lane.of[segments])
 
 
 def _python(table: Table, numbers: _Numbers) -> tuple[Lane, Functions | None]:
@@ -169,7 +203,8 @@ def _python(table: Table, numbers: _Numbers) -> tuple[Lane, Functions | None]:
 def _beta(lanes: _Lanes, has_device: bool, functions: int, span: Span) -> Floats:
     """Equation 2: the share of the window in which each function is on the critical path."""
     host = [lanes.collectives, lanes.operators]
-    order = [lanes.kernels, lanes.copies, *(host if has_device else host[::-1]), lanes.python]
+    host = [*(host if has_device else host[::-1]), lanes.waiting]
+    order = [lanes.kernels, lanes.copies, *host, lanes.python]
     classes = tuple(
         (
             np.ascontiguousarray(lane.start_ns).tobytes(),

@@ -59,6 +59,13 @@ class Union:
         at = np.searchsorted(self.start, position, side="right") - 1
         return (at >= 0) & (position < self.end[np.maximum(at, 0)])
 
+    def without(self, other: Union) -> Union:
+        """The parts of these intervals that lie in none of the others."""
+        edges = np.unique(np.concatenate((self.start, self.end, other.start, other.end)))
+        begin, end = edges[:-1], edges[1:]
+        kept = self.holds(begin) & ~other.holds(begin)
+        return union(begin[kept], end[kept])
+
 
 def union(start: Ints, end: Ints) -> Union:
     """Merges intervals that touch or overlap; ignores empty ones."""

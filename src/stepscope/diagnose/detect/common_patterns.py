@@ -96,7 +96,7 @@ def _exceeding(job: Observed, windows: Sequence[Patterns]) -> list[_Exceeds]:
         high = judge.expected(window.functions[at]).beta.high
         function = window.functions[at]
         beside = not function.trains and function.thread != PINS
-        if beta > high and not function.waits and not beside:
+        if beta > high and not function.waits and not function.is_label and not beside:
             found.append(_Exceeds(window, at, beta, beta - high, judge))
     return sorted(found, key=lambda one: -one.loss)
 

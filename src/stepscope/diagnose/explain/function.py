@@ -19,7 +19,8 @@ from stepscope.diagnose.method import Explained, Needs
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.views.stacks import (
-    LEAST_NS,
+    LEAST_STEPS,
+    SAMPLE_NS,
     Samples,
     SlowFunction,
     collects,
@@ -108,6 +109,10 @@ def _slow_function(job: Observed, suspect: Suspect) -> SlowFunction | None:
     if samples is None:
         return None
     span, lasted_ns = _when(job, samples, suspect)
+    own = span & (samples.row == suspect.row)
+    steps = np.unique(job.line.column_at(samples.time_ns[own])).size
+    if samples.interval_ns < SAMPLE_NS and steps < LEAST_STEPS:
+        return None
     others = job.peers_of(suspect.row, suspect.phase).tolist()
     excess = suspect.whole_ns / max(lasted_ns, 1.0)
     return slower_than_peers(samples, suspect.row, others, span, excess)
@@ -123,7 +128,7 @@ def _when(job: Observed, samples: Samples, suspect: Suspect) -> tuple[Mask, floa
         job.line.column_at(samples.time_ns), np.arange(len(job.line.steps))[suspect.columns]
     )
     lasted_ns = float(np.nansum(job.line.job_period_ns[suspect.columns]))
-    if suspect.spikes and lasted_ns >= LEAST_NS:
+    if suspect.spikes and lasted_ns >= samples.least_ns:
         return slow, lasted_ns
     begin, end = job.line.span_ns(suspect.first, suspect.stop)
     return (samples.time_ns >= begin) & (samples.time_ns < end), float(end - begin)

@@ -11,7 +11,8 @@ Idle time is `host_wait` if the next kernel was launched only after the device h
 `kernel_wait` if it is shorter than the device needs from one kernel to the next, else `other` (for
 example, waiting for an event of another stream). A step on the device runs from its first kernel to
 the first kernel of the next step. On CPU the outermost operators count as compute, and idle time is
-`other`.
+`other`; an operator that waits for communication computes only outside of the waiting (`computing`
+in `formats.kineto`).
 Cost: a few sorts of `kernels`. Cannot see: waiting inside a kernel.
 """
 
@@ -32,7 +33,7 @@ _COPY = re.compile(
     r"(?:hip)?Mem(?:cpy|set)|dma|__amd_rocclr_(?:copy|fill)|Copy(?:Host|Device)To|FillBuffer"
 )
 """Names of copies and memsets in CUPTI, roctracer and rocprofiler; in ROCm some are kernels."""
-_CALLS = ("c10d::", "record_param_comms")
+_CALLS = ("c10d::", "c10d_functional", "_c10d_functional", "record_param_comms")
 _WHOLE = -1
 """Instead of a step number: the whole recording."""
 

@@ -28,12 +28,14 @@ MOST_BETA = 1.001
 ENGINE = "run_backward"
 """Part of names: the main thread stands here while autograd's threads work, and wait for others."""
 SLEEP = "<built-in function sleep>"
-COMMUNICATES = ("c10d::", "gloo:", "nccl:", "record_param_comms", "Synchronize", "WaitEvent")
+COMMUNICATES = ("c10d", "gloo:", "nccl:", "record_param_comms", "Synchronize", "WaitEvent")
 """Parts of the names of operators that communicate, or wait for a device."""
 PINS = "pin memory"
 LOADS = (PINS, "loader worker")
 """Beginnings of the names of threads and processes that load data."""
 MAIN = "MainThread"
+TORCHS_MARKS = ("Optimizer.", "enumerate(DataLoader)#")
+"""Beginnings of the names of PyTorch's own annotations that contain one kind of work."""
 TORCHS_IN_C = ("torch", "Tensor", "Parameter", "pybind11", "autograd", "linear", "Generator")
 """Parts of the names of PyTorch's functions in C, whose module Python does not tell."""
 
@@ -85,6 +87,13 @@ class Function:
         if self.kind == "operator":
             return any(word in self.name for word in COMMUNICATES)
         return self.kind == "python" and (ENGINE in self.name or waits(self.frame))
+
+    @property
+    def is_label(self) -> bool:
+        """Whether it is no function but a label of the user's (`record_function`), which may
+        contain anything, also waiting."""
+        placed = self.location or self.caller or self.name.startswith("<")
+        return self.kind == "python" and not placed and not self.name.startswith(TORCHS_MARKS)
 
     @property
     def loads(self) -> bool:

@@ -43,6 +43,16 @@ SURE_SIGMAS = 2.0
 Statistics."""
 SAMPLE_NS = 10**8
 """The sampling interval of py-spy: ten samples a second."""
+TRACED_NS = 10**6
+"""The shortest sampling interval, that of stacks in a profiler's trace."""
+SHORT = 0.1
+"""This part of the runs of equal samples are of one sample at most. Our choice: a few are cut."""
+LEAST_SAMPLES = 20
+"""Needs so many samples per side: the error of a share is then below 0.12. Statistics."""
+LEAST_STEPS = 5
+"""Profilers sample each millisecond, and samples of one step are not independent: they need samples
+of so many steps. Our choice."""
+BUILT_IN = "<built-in"
 LEAST_NS = 2 * 10**9
 """Needs two seconds of samples per side at 10 Hz: the error of a share is then below 0.12.
 Statistics."""
@@ -63,6 +73,9 @@ PATTERNS = ("/re.py", "/re/", "sre_compile")
 
 
 _WORD = re.compile("[a-z]+")
+_IN_C = re.compile(r"<built-in (?:method|function) (?P<name>\w+)(?: of (?P<owner>.*))?>")
+_SOCKET = "socket"
+"""In the names of objects that talk to other programs than ranks."""
 MODULES = "torch/nn/modules/"
 TRAINING = (
     "torch/nn/", "torch/autograd/", "torch/optim/", "torch/distributed/", "torch/_tensor.py",
@@ -210,6 +223,17 @@ class Samples:
         """The total weight of the stacks that contain each function."""
         return stats.sums(self.pair_function, weight[self.pair_stack], len(self.functions))
 
+    @cached_property
+    def interval_ns(self) -> float:
+        """The time between two samples, at most that of py-spy: the length of short runs."""
+        short = float(np.quantile(self.weight, SHORT)) if self.weight.size else SAMPLE_NS
+        return float(np.clip(short, TRACED_NS, SAMPLE_NS))
+
+    @property
+    def least_ns(self) -> float:
+        """The time for which a rank must have been sampled."""
+        return LEAST_SAMPLES * self.interval_ns
+
     @property
     def shows_modules(self) -> bool:
         """Whether stacks show the framework's modules, so that other code is the user's own."""
@@ -267,14 +291,20 @@ class Samples:
 
     def deepest(self, gain: Floats) -> int | None:
         """The innermost function with most of the largest gain, except functions that wait, and
-        stepscope's own."""
+        stepscope's own. Where that is a function in C that the user calls, such as a sleep, its
+        caller is the one to look at."""
         allowed = np.array([not (waits(name) or is_ours(name)) for name in self.functions],
                            np.bool_)  # fmt: skip
         gain = np.where(allowed, gain, -np.inf)
         if not gain.size or gain.max() <= 0:
             return None
         carrying = np.flatnonzero(gain >= CARRIES * gain.max())
-        return int(carrying[np.argmax(self.depth[carrying])])
+        at = int(carrying[np.argmax(self.depth[carrying])])
+        placed = carrying[[not self.functions[one].startswith(BUILT_IN) for one in carrying]]
+        if not self.functions[at].startswith(BUILT_IN) or not placed.size:
+            return at
+        caller = int(placed[np.argmax(self.depth[placed])])
+        return caller if is_users(self.functions[caller]) else at
 
 
 def read_samples(window: Window, line: Timeline) -> Samples | None:
@@ -317,7 +347,16 @@ def function_of(frame: str) -> str:
 
 
 def waits(frame: str) -> bool:
-    """Whether a frame is a function in which ranks wait for one another."""
+    """Whether a frame is a function in which ranks wait for one another.
+
+    >>> waits("wait (torch/distributed/work.py:31)"), waits("<built-in method wait of Work object>")
+    (True, True)
+    >>> waits("<built-in method recv of _socket.socket object>")
+    False
+    """
+    in_c = _IN_C.match(frame)
+    if in_c is not None:
+        return in_c["name"] in WAITING and _SOCKET not in (in_c["owner"] or "")
     name = frame.split(" ", 1)[0].rsplit(".", 1)[-1]
     return name in WAITING or "distributed_c10d" in frame
 
@@ -373,11 +412,11 @@ def slower_than_peers(
     """
     own = span & (samples.row == row)
     own_shares, total = samples.shares(own)
-    if total < LEAST_NS:
+    if total < samples.least_ns:
         return None
     rows = np.array(peers, np.int64)
     others, time_ns = samples.shares_of(rows, span)
-    known = time_ns >= LEAST_NS
+    known = time_ns >= samples.least_ns
     if not known.any():
         return None
     within = own_shares, np.median(others[known], axis=0)

@@ -2,7 +2,7 @@
 
 A kernel's operator, size and group are in its own arguments or in the call that launched it, which
 is found by its external id, else by the time and thread of the launch. Torch's gloo records no
-group names; but each group has its own threads, created in the order of the groups.
+group names: `gloo` finds them when all ranks are read.
 """
 
 from __future__ import annotations
@@ -26,6 +26,11 @@ from stepscope.window import NULL, Ints, Mask, Strings, Table, distinct, joined
 
 ON_CPU = ("gloo:", "mpi:", "ucc:")
 OF_DEVICE = ("nccl:", "rccl:")
+ENQUEUES = "c10d::"
+"""Operators that start communication, and return at once, except:"""
+BLOCKS = "c10d::monitored_barrier"
+TALKS = (ENQUEUES, "c10d_functional", "_c10d_functional", *ON_CPU, *OF_DEVICE, PARAMETERS)
+"""Beginnings of the names of operators that communicate, or wait for communication."""
 _NOTHING = Call(None, NULL, None, NULL, NULL)
 
 
@@ -79,6 +84,7 @@ def _device(recorded: Recording, launch_ns: Ints, known: Known) -> Communication
         ops, calls, groups, guessed,
         enqueue_ns=np.where(launch == NULL, start, np.minimum(launch, start)),
         start_ns=start, end_ns=ends(device), blocked_ns=np.full(rows.size, NULL),
+        thread=np.full(rows.size, NULL),
         sequence=_known_or(device.ints("sequence"), NULL, from_call),
     )  # fmt: skip
 
@@ -179,9 +185,9 @@ def _cpu(recorded: Recording, known: Known) -> Communication:
     values = _looked_up(recorded, called.ints("call"))
     calls = [_with_peer(call, op, values[at].third if at >= 0 else NULL)
              for call, op, at in zip(calls, ops, caller.tolist(), strict=True)]  # fmt: skip
-    groups, guessed = _gloo_groups(recorded, work, ops, known)
+    groups, threads = _gloo_groups(recorded, work, ops, known)
     return _table(
-        ops, calls, groups, guessed,
+        ops, calls, groups, False, thread=threads,
         enqueue_ns=np.minimum(_known_or(_of(called, "start_ns", caller, NULL), NULL, start), start),
         start_ns=start, end_ns=ends(work),
         blocked_ns=np.zeros(len(work), np.int64), sequence=work.ints("sequence"),
@@ -212,36 +218,16 @@ def _with_peer(call: Call, op: str | None, third: int) -> Call:
 
 def _gloo_groups(
     recorded: Recording, work: Table, ops: list[str | None], known: Known
-) -> tuple[list[ProcessGroup | None], bool]:
-    """Groups by thread: threads of one group have adjacent system thread ids."""
+) -> tuple[list[ProcessGroup | None], Ints]:
+    """The groups of gloo's calls, and the system's ids of their threads where the group is unknown
+    (see `gloo`): NULL elsewhere, negative if the thread has only a name."""
     world = process_group(known.groups[0], known.world_size) if known.groups else DEFAULT
     p2p = np.array([op in ("Send", "Recv") for op in ops], np.bool_)
-    threads = work.ints("thread")
-    number = _numbered_threads(recorded, distinct(threads[~p2p]).tolist(), len(known.groups))
-    made = [world, *(process_group(group, known.world_size) for group in known.groups[1:])]
-    at = [0 if is_p2p else number.get(thread, -1)
-          for thread, is_p2p in zip(threads.tolist(), p2p.tolist(), strict=True)]  # fmt: skip
-    return [made[one] if one >= 0 else None for one in at], -1 in at
-
-
-def _numbered_threads(recorded: Recording, threads: list[int], groups: int) -> dict[int, int]:
-    """The group of each of gloo's threads; empty if it cannot be determined.
-
-    Each group has two threads. If all of them were recorded, they are pairs in order of thread id.
-    Otherwise threads with consecutive ids belong together, if that gives the right number of
-    groups.
-    """
-    if groups <= 1:
-        return dict.fromkeys(threads, 0)
-    system = sorted((int(name), code) for code in threads
-                    if isinstance(name := recorded.threads[code], int))  # fmt: skip
-    if len(system) == 2 * groups:
-        return {code: at // 2 for at, (_, code) in enumerate(system)}
-    gaps = [name - before > 1 for (name, _), (before, _) in zip(system[1:], system, strict=False)]
-    if sum(gaps) not in (0, groups - 1):
-        return {}
-    number = np.concatenate(([0], np.cumsum(gaps))).astype(int).tolist()
-    return {code: at for (_, code), at in zip(system, number, strict=False)}
+    told = p2p | (len(known.groups) < 2)
+    ids = np.array([one if isinstance(one, int) else -1 - code
+                    for code, one in enumerate(recorded.threads)] or [0], np.int64)  # fmt: skip
+    threads = np.where(told, NULL, ids[work.ints("thread")])
+    return [world if one else None for one in told.tolist()], threads
 
 
 def _calls_only(recorded: Recording, known: Known) -> Communication:
@@ -253,7 +239,7 @@ def _calls_only(recorded: Recording, known: Known) -> Communication:
     unknown = np.full(len(calls), NULL)
     return _table(
         ops, said, groups, guessed, enqueue_ns=calls.ints("start_ns"), start_ns=unknown,
-        end_ns=unknown, blocked_ns=unknown, sequence=calls.ints("sequence"),
+        end_ns=unknown, blocked_ns=unknown, thread=unknown, sequence=calls.ints("sequence"),
     )  # fmt: skip
 
 

@@ -122,7 +122,8 @@ def _comm_ops(comm: Table, traces: Sequence[RankTrace]) -> Table:
     several = len({trace.rank for trace in traces}) > 1
     if several:
         comm = matched(comm, all(not t.steps_found_by and "steps" in t.tables for t in traces))
-    return Table({name: c for name, c in comm.columns.items() if name != "sequence"})
+    return Table({name: c for name, c in comm.columns.items()
+                  if name not in ("sequence", "thread")})  # fmt: skip
 
 
 def _places(comm: Table) -> Ints:

@@ -13,7 +13,7 @@ import numpy as np
 from stepscope.trace import UNKNOWN_PEER
 from stepscope.window import NULL, Ints, Mask, Table, numbered, occurrence
 
-_EQUAL_SIZES = ("AllReduce", "Broadcast", "Reduce")
+EQUAL_SIZES = ("AllReduce", "Broadcast", "Reduce")
 
 
 def matched(comm: Table, annotated: bool) -> Table:
@@ -47,7 +47,7 @@ def _numbered(comm: Table, p2p: Mask) -> bool:
 
 def _by_step(comm: Table) -> Ints:
     op = comm.strings("op")
-    size = np.where(op.equals(*_EQUAL_SIZES), comm.ints("bytes"), NULL)
+    size = np.where(op.equals(*EQUAL_SIZES), comm.ints("bytes"), NULL)
     like = (group_of(comm), comm.ints("step"), op.codes.astype(np.int64), size)
     return numbered(*like, occurrence(numbered(comm.ints("rank"), *like), comm.ints("seq")))
 

@@ -16,6 +16,8 @@ from stepscope.window import NULL, Table, distinct, joined
 
 _COPIES = ("Memcpy", "Memset")
 _MARKS = (PROFILER_STEP, OPTIMIZER_STEP, LOADER)
+_WAIT = (*ON_CPU, "FSDP::")
+"""Annotations in which a rank waits for others."""
 _COLUMNS = ("start_ns", "duration_ns", "name")
 
 
@@ -54,9 +56,9 @@ def activity(recorded: Recording) -> Activity:
 
 
 def _communication(recorded: Recording, kernels: Table) -> Table:
-    """The device's kernels that communicate, and what threads for it execute on the processor."""
-    calls = recorded.calls
-    calls = calls.take(named(calls, *ON_CPU) & (calls.ints("thread") != recorded.main))
+    """The device's kernels that communicate, and what is executed for it on the processor: in
+    threads for it, but sends and receives in the thread that waits for them."""
+    calls = recorded.calls.take(named(recorded.calls, *ON_CPU))
     if not len(calls) or not len(kernels):
         return calls if len(calls) else kernels
     both = joined([Table({one: t.columns[one] for one in _COLUMNS}) for t in (kernels, calls)])
@@ -73,9 +75,12 @@ def _operators(recorded: Recording) -> Iterator[Table]:
 
 
 def _marks(recorded: Recording) -> Table:
-    """Annotations of the training thread; old exporters write them as operators."""
+    """Annotations of the training thread; old exporters write them as operators.
+
+    Not those of communication and of FSDP, which wait for other ranks.
+    """
     for table in (recorded.marks, recorded.cpu.take(named(recorded.cpu, *_MARKS))):
-        own = (table.ints("thread") == recorded.main) & ~named(table, PROFILER_STEP)
+        own = (table.ints("thread") == recorded.main) & ~named(table, PROFILER_STEP, *_WAIT)
         if own.any():
             return table.take(own)
     return recorded.marks.take(np.zeros(0, np.intp))

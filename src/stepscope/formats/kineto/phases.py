@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.formats.kineto.comm import OF_DEVICE, ON_CPU, communication_kernels
+from stepscope.formats.kineto.comm import BLOCKS, ENQUEUES, communication_kernels
 from stepscope.formats.kineto.names import AUTOGRAD, LOADER, OPTIMIZER_STEP
 from stepscope.formats.kineto.recording import Recording
 from stepscope.formats.kineto.spans import ends, named, outermost
@@ -27,11 +27,17 @@ _LATEST = np.iinfo(np.int64).max
 
 
 def phases(
-    recorded: Recording, operators: Table, steps: Steps, launch_ns: Ints, comm: Table | None
-) -> Table:
-    """The phases without rank, in order of time."""
+    recorded: Recording, operators: Table, own: Table, steps: Steps, launch_ns: Ints,
+    comm: Table | None,
+) -> Table:  # fmt: skip
+    """The phases without rank, in order of time.
+
+    Args:
+        operators: the outermost ones.
+        own: what they compute themselves.
+    """
     host = _on_host(recorded, operators, steps)
-    busy = busy_host(recorded, operators)
+    busy = busy_host(recorded, own)
     rows = host
     if len(recorded.device):
         launched = _on_device(host, recorded, launch_ns)
@@ -53,15 +59,20 @@ def phases(
     return table.take(table.ints("step") != NULL)
 
 
-def busy_host(recorded: Recording, operators: Table) -> Union:
-    """The time that the main thread spent in its own operators or in the data loader."""
-    own = operators.take(
-        (operators.ints("thread") == recorded.main)
-        & ~named(operators, "c10d::", *ON_CPU, *OF_DEVICE)
-    )
+def busy_host(recorded: Recording, own: Table) -> Union:
+    """The time that the main thread spent in its own operators or in the data loader.
+
+    A call of a collective only enqueues it, so its time is the thread's own: on a processor that
+    others use it may be long.
+
+    Args:
+        own: what operators compute themselves.
+    """
+    enqueues = recorded.cpu.take(named(recorded.cpu, ENQUEUES) & ~named(recorded.cpu, BLOCKS))
     loads = recorded.marks.take(named(recorded.marks, LOADER))
-    start = np.concatenate((own.ints("start_ns"), loads.ints("start_ns")))
-    return union(start, np.concatenate((ends(own), ends(loads))))
+    main = [one.take(one.ints("thread") == recorded.main) for one in (own, enqueues)]
+    start = np.concatenate([one.ints("start_ns") for one in (*main, loads)])
+    return union(start, np.concatenate([ends(one) for one in (*main, loads)]))
 
 
 def waited(rows: Table, busy: Union, comm: Table | None) -> Ints:

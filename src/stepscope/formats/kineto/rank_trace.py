@@ -12,6 +12,7 @@ from stepscope.errors import FormatError
 from stepscope.formats.kineto.calls import Group, whole
 from stepscope.formats.kineto.comm import Known, communication
 from stepscope.formats.kineto.compiled import Scanner
+from stepscope.formats.kineto.computing import computing, in_progress
 from stepscope.formats.kineto.contents import Advance, Contents
 from stepscope.formats.kineto.document import Document
 from stepscope.formats.kineto.groups import process_group
@@ -30,7 +31,7 @@ from stepscope.window import NULL, Column, Ints, Strings, Table
 
 _TIMES = ("start_ns", "end_ns", "enqueue_ns", "window_start_ns")
 _LATEST_NS = 2**62
-_GUESSED = "some collectives lack their group; those of one stream or thread are taken as one group"
+GUESSED = "some collectives lack their group; those of one stream are taken as one group"
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,8 @@ class RankTrace:
     world_size: int | None
     host: str | None
     groups: tuple[ProcessGroup, ...]
+    configured: tuple[ProcessGroup, ...]
+    """The groups that the trace lists, in the order in which the process made them."""
     tables: dict[str, Table]
     steps_found_by: str
     """How steps were found; empty if the trace marks them, or has none."""
@@ -172,23 +175,25 @@ def _rank_trace(
     launch = launches(recorded)
     known = Known(header.world_size or 0, header.groups)
     comm = communication(recorded, launch, known)
+    # where a device was recorded, communication in progress does not block the host
+    own = computing(recorded.cpu, in_progress(None if len(recorded.device) else comm.table))
     tables = {
         "steps": _steps_table(steps),
-        "phases": phases(recorded, operators, steps, launch, comm.table),
+        "phases": phases(recorded, operators, own, steps, launch, comm.table),
         "kernels": _kernels(recorded, steps, launch),
-        "comm_ops": _comm_ops(recorded, operators, steps, comm.table),
+        "comm_ops": _comm_ops(recorded, own, steps, comm.table),
         "stacks": stacks(recorded),
-        "host_ops": _host_ops(recorded, operators, steps),
+        "host_ops": _host_ops(recorded, own, steps),
         "patterns": patterns(recorded, steps, _span(recorded, 0)),
     }
     if comm.guessed:
-        problems += (_GUESSED,)
+        problems += (GUESSED,)
     if not steps.number.size:
         problems += ("no training steps were found",)
     configured = tuple(process_group(group, known.world_size) for group in header.groups)
     return RankTrace(
         path, path.name, header.rank, header.world_size, header.host,
-        tuple(dict.fromkeys((*configured, *comm.groups))),
+        tuple(dict.fromkeys((*configured, *comm.groups))), configured,
         {name: moved(table, header.base_ns) for name, table in tables.items()
          if table is not None and len(table)},
         steps.found_by, _span(recorded, header.base_ns), header.base_ns, problems,
@@ -225,18 +230,16 @@ def _kernels(recorded: Recording, steps: Steps, launch: Ints) -> Table:
     })  # fmt: skip
 
 
-def _comm_ops(
-    recorded: Recording, operators: Table, steps: Steps, comm: Table | None
-) -> Table | None:
+def _comm_ops(recorded: Recording, own: Table, steps: Steps, comm: Table | None) -> Table | None:
     if comm is None:
         return None
     comm = comm.with_column("step", steps.of(comm.ints("enqueue_ns")))
     if len(recorded.device) or (comm.ints("end_ns") == NULL).any():
         return Table({name: c for name, c in comm.columns.items() if name != "blocked_ns"})
-    return comm.with_column("blocked_ns", _blocked(recorded, operators, comm))
+    return comm.with_column("blocked_ns", _blocked(recorded, own, comm))
 
 
-def _blocked(recorded: Recording, operators: Table, comm: Table) -> Ints:
+def _blocked(recorded: Recording, own: Table, comm: Table) -> Ints:
     """How long the host blocked in each operator; overlapping time counts for the earlier one."""
     start, end = comm.ints("start_ns"), comm.ints("end_ns")
     order = np.argsort(start, kind="stable")
@@ -244,12 +247,12 @@ def _blocked(recorded: Recording, operators: Table, comm: Table) -> Ints:
     begin = np.maximum(start[order], np.concatenate(([NULL], reach[:-1])))
     rows = Table({"start_ns": begin, "end_ns": np.maximum(end[order], begin)})
     blocked = np.zeros(len(comm), np.int64)
-    blocked[order] = waited(rows, busy_host(recorded, operators), comm)
+    blocked[order] = waited(rows, busy_host(recorded, own), comm)
     return blocked
 
 
-def _host_ops(recorded: Recording, operators: Table, steps: Steps) -> Table:
-    operators = operators.take(~named(operators, PROFILER_STEP))
+def _host_ops(recorded: Recording, own: Table, steps: Steps) -> Table:
+    operators = own.take(~named(own, PROFILER_STEP))
     threads = np.array([_thread(name) for name in recorded.threads] or [0], np.int64)
     return Table({
         "step": steps.of(operators.ints("start_ns")),

@@ -10,8 +10,9 @@ from typing import Any
 
 from stepscope.errors import FormatError, SourceError
 from stepscope.formats.kineto.files import display_name, trace_files
+from stepscope.formats.kineto.gloo import with_groups
 from stepscope.formats.kineto.job import check_duplicates, window_of, with_ranks
-from stepscope.formats.kineto.rank_trace import RankTrace, read_file
+from stepscope.formats.kineto.rank_trace import GUESSED, RankTrace, read_file
 from stepscope.formats.kineto.together import check_together, with_bases
 from stepscope.window import Window
 
@@ -52,12 +53,24 @@ def read(source: Path, *, progress: Progress | None = None, workers: int | None 
     traces = with_bases(with_ranks(traces))
     check_duplicates(traces)
     check_together(traces)
+    traces, unnamed = with_groups(traces)
     name = source.stem.partition(".")[0] if source.is_file() else source.resolve().name
     window = window_of(name or "traces", traces)
     problems = [f"{failure}; left out" for failure in failures]
-    problems += [f"{trace.name}: {one}" for trace in traces for one in trace.problems]
+    problems += _of_files(traces)
+    problems += unnamed
     problems += _how_steps_were_found(traces)
     return Reading(window, tuple(problems))
+
+
+def _of_files(traces: Sequence[RankTrace]) -> list[str]:
+    """The problems of each file; unnamed groups are one line for all files."""
+    found = [f"{trace.name}: {one}" for trace in traces for one in trace.problems if one != GUESSED]
+    guessed = [trace.name for trace in traces if GUESSED in trace.problems]
+    if guessed:
+        more = f" and {len(guessed) - 1} more" if len(guessed) > 1 else ""
+        found.append(f"{guessed[0]}{more}: {GUESSED}")
+    return found
 
 
 def _none_usable(source: Path, failures: Sequence[SourceError]) -> str:
