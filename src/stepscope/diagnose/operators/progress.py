@@ -109,6 +109,11 @@ class Recording:
         return bool((self.comm.ints("unrecorded") > 0).any())
 
     @cached_property
+    def may_hide_sends(self) -> bool:
+        """Whether a rank that seems to do nothing may wait in a send or receive."""
+        return self.sends_unseen and not self.records_sends
+
+    @cached_property
     def expired(self) -> Mask:
         """Rows on which the watchdog timed out: retired, but never completed."""
         return self.comm.mask("retired") & ~self.ended
