@@ -358,7 +358,7 @@ def _unaccounted(job: Observed, settings: Settings) -> str:
     if settings.methods and registry.DEFAULT not in settings.methods:
         return "only some methods were asked for"
     if not settings.slowdowns or desync.applies(job.window):
-        return ""
+        return desync.undecided(job.window)
     if not len(job.line.steps):
         known = job.window.table("comm_ops") is not None or job.window.table("kernels") is not None
         return "" if known else "no steps were recorded"

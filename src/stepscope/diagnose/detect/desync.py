@@ -28,6 +28,7 @@ from stepscope.diagnose.operators.blocked import (
     find_blocked,
     is_young,
     until_ns,
+    was_going_on,
 )
 from stepscope.diagnose.operators.calls import Clash, find_clashes
 from stepscope.diagnose.operators.equals import Departure
@@ -90,6 +91,17 @@ def find_desync(window: Window) -> tuple[Stuck, ...]:
         elif mismatch.group == hang.group:
             hang = None
     return tuple(one for one in (mismatch, hang) if one is not None)
+
+
+def undecided(window: Window) -> str:
+    """Why nothing found in the dumps does not mean that nothing hangs; empty where it does."""
+    comm = window.table("comm_ops")
+    if comm is None or not applies(window):
+        return ""
+    recording = Recording(window, comm)
+    if recording.records_sends or recording.has_no_sends or was_going_on(recording):
+        return ""
+    return f"{SENDS_UNSEEN}, so these dumps cannot tell whether ranks wait in one"
 
 
 def _hang(graph: WaitGraph) -> Stuck | None:
