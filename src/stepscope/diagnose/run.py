@@ -16,6 +16,13 @@ import numpy as np
 
 from stepscope.diagnose import registry
 from stepscope.diagnose.decide import rules
+from stepscope.diagnose.decide.absent import (
+    as_suspects,
+    of_recorded,
+    unrecorded,
+    waiting_for_absent,
+    worded,
+)
 from stepscope.diagnose.decide.candidates import candidates
 from stepscope.diagnose.decide.cost import accusable, what_if
 from stepscope.diagnose.decide.culprits import choose
@@ -103,13 +110,21 @@ def diagnose(window: Window, settings: Settings = DEFAULT) -> Diagnosis:
     verdicts = tuple(with_loss(one, len(window.ranks), series)
                      for one in _verdicts(job, found.blamed))  # fmt: skip
     verdicts = with_opinions(job, verdicts, [*found.blamed, *found.let_go])
+    absent = unrecorded(job)
+    if absent:
+        verdicts = tuple(map(of_recorded, verdicts))
     verdicts, recurring = with_periods(verdicts, periods(job) if settings.slowdowns else ())
     state = _state(found)
     planned = planned_steps(job) - _struck(job, found.blamed)
     known = ledger(series, job.line.warm_up, verdicts, planned)
     unaccounted = ""
     if state == "healthy":
-        unaccounted = _unaccounted(job, settings) or _unexplained(job, known)
+        unaccounted = (
+            _unaccounted(job, settings) or waiting_for_absent(job, (), MOST_UNEXPLAINED)
+            or _unexplained(job, known)
+        )  # fmt: skip
+    elif absent and settings.slowdowns and (waiting := waiting_for_absent(job, verdicts)):
+        absent = f"{absent}; {waiting}"
     return Diagnosis(
         job_id=window.job.job_id,
         ranks=len(window.ranks),
@@ -128,11 +143,12 @@ def diagnose(window: Window, settings: Settings = DEFAULT) -> Diagnosis:
         periods=recurring,
         hosts=tuple(host.name for host in window.job.hosts),
         methods=settings.methods,
-        candidates=_candidates(job, verdicts, found.let_go, settings.explain),
+        candidates=_candidates(job, verdicts, found.let_go, settings.explain, bool(absent)),
         losses=_losses(window),
         cost=own_cost(window),
         ledger=known,
         unaccounted=unaccounted,
+        unrecorded=absent,
     )
 
 
@@ -193,6 +209,7 @@ class _Search:
         self.blamed = with_measured_loss(self.job, self.blamed)
         self.blamed = [with_workers(self.job, one) for one in self.blamed]
         self._others()
+        self.blamed = as_suspects(self.recorded, self.blamed)
 
     def _slow_ranks(self) -> Floats:
         """Ranks that take longer than their peers; what they cost in each step."""
@@ -330,10 +347,12 @@ def _verdicts(job: Observed, blamed: Sequence[Finding]) -> tuple[Verdict, ...]:
 
 def _candidates(
     job: Observed, verdicts: Sequence[Verdict], let_go: Sequence[Finding],
-    explain: tuple[int, ...] | None,
+    explain: tuple[int, ...] | None, some_absent: bool,
 ) -> tuple[Candidate, ...]:  # fmt: skip
     """Everybody who was considered, and the ranks that somebody asks about."""
     known = candidates(verdicts, let_go)
+    if some_absent:
+        known = tuple(replace(one, who=worded(one.who)) for one in known)
     if explain is None:
         return known
     spoken_of = frozenset(rank for one in known for rank in one.ranks)
