@@ -47,6 +47,7 @@ from stepscope.diagnose.detect.planned_pauses import planned_steps
 from stepscope.diagnose.finding import (
     AnomalousWindow,
     Candidate,
+    Cause,
     Diagnosis,
     Finding,
     Ledger,
@@ -89,6 +90,9 @@ HALF = 0.5
 simulator."""
 MOST_UNEXPLAINED = 0.1
 """A job that loses more than this to nobody knows what is not called healthy. Contract."""
+
+IN_SINGLE_STEPS: tuple[Cause, ...] = ("gc", "jit_compile")
+"""Causes that make single steps longer, wherever these lie. Our choice."""
 
 Kind = TypeVar("Kind", bound=Finding)
 
@@ -367,9 +371,24 @@ def _state(found: _Search) -> State:
     spikes = any(one.spikes for one in found.unsteady)
     if any(one.split is not None for one in found.unsteady):
         return "both" if spikes else "regression"
-    if spikes:
+    if spikes and not _slow_throughout(found):
         return "jitter"
     return "slow" if any(one.kind == "slowdown" for one in found.blamed) else "healthy"
+
+
+def _slow_throughout(found: _Search) -> bool:
+    """Whether what costs most is there in all steps from the first one on: then the job is slow,
+    and some of its steps are longer still."""
+    line = found.job.line
+    known = [one for one in found.blamed if not isinstance(one, Stuck)]
+    if not known or not len(line.steps):
+        return False
+    one = max(known, key=lambda one: one.score * (one.lost_fraction or 0.0))
+    in_all = (isinstance(one, Slowdown) and one.spikes in (None, one.of_steps)) or (
+        isinstance(one, Waste) and not one.in_turns)  # fmt: skip
+    if not in_all or one.cause in IN_SINGLE_STEPS or one.steps is None:
+        return False
+    return one.steps[0] <= line.steps[line.warm_up] and one.steps[1] >= line.steps[-1]
 
 
 def _unaccounted(job: Observed, settings: Settings) -> str:
