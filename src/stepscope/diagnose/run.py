@@ -384,9 +384,13 @@ def _slow_throughout(found: _Search) -> bool:
     if not known or not len(line.steps):
         return False
     one = max(known, key=lambda one: one.score * (one.lost_fraction or 0.0))
-    in_all = (isinstance(one, Slowdown) and one.spikes in (None, one.of_steps)) or (
-        isinstance(one, Waste) and not one.in_turns)  # fmt: skip
-    if not in_all or one.cause in IN_SINGLE_STEPS or one.steps is None:
+    if isinstance(one, Slowdown):
+        in_all = one.suspect is not None and one.spikes in (None, one.of_steps)
+    else:
+        in_all = isinstance(one, Waste) and not one.in_turns
+    # the share of a function in a whole window says nothing of single steps
+    by_window = {detector.name for detector in registry.PROFILED}
+    if not in_all or one.method in by_window or one.cause in IN_SINGLE_STEPS or one.steps is None:
         return False
     return one.steps[0] <= line.steps[line.warm_up] and one.steps[1] >= line.steps[-1]
 
