@@ -90,7 +90,17 @@ def test_a_folder_of_other_things(tmp_path: Path, capsys: Capture) -> None:
 
 
 def test_an_empty_folder(tmp_path: Path, capsys: Capture) -> None:
-    complaint(tmp_path, capsys)
+    assert "the folder is empty" in complaint(tmp_path, capsys)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_empty_files_are_said_to_be_empty(tmp_path: Path, capsys: Capture, ranks: int) -> None:
+    for rank in range(ranks):
+        (tmp_path / f"rank{rank}.json").touch()
+    said = complaint(tmp_path, capsys)
+    assert "rank0.json" in said and "empty: nothing was written" in said
+    assert "Flight Recorder" not in said, "nobody knows what they should have been"
+    assert "is empty" in complaint(tmp_path / "rank0.json", capsys)
 
 
 @pytest.mark.parametrize("content", [b"", b"\x1f\x8b", b"{}", b"[]", b'{"a": [', b"\x80\x02}q."])

@@ -278,6 +278,66 @@ def test_absent_ranks_that_may_wait_for_unrecorded_sends_are_suspects(tmp_path: 
     assert (verdict.ranks, verdict.confidence) == ((2, 3), 0.45)
 
 
+def test_a_stage_that_sleeps_accuses_no_rank_that_reached_the_collective(tmp_path: Path) -> None:
+    """Stage 2 of four sleeps: stage 0 has sent all it had and waits alone in the all-reduce."""
+    ranks = a_job(4, "gloo")
+    for _ in range(6):
+        for one in ranks:
+            one.called["0"] = one.called.get("0", 0) + (3 if one.rank in (0, 3) else 6)
+        everyone(ranks, "all_reduce")
+    ranks[0].called["0"] += 3
+    everyone(ranks[:1], "all_reduce", state="scheduled")
+    verdict = the_verdict(tmp_path, ranks)
+    assert (verdict.ranks, verdict.confidence) == ((1, 2, 3), 0.45)
+    assert "each of them may itself wait for another rank" in verdict.summary
+
+
+def test_a_rank_that_waits_in_an_unrecorded_receive_is_a_suspect(tmp_path: Path) -> None:
+    """Rank 0 leaves out a send and goes on; rank 1 waits for it, and nothing shows that."""
+    ranks = a_job(3, "gloo")
+    for _ in range(7):
+        everyone(ranks, "all_reduce")
+        for one in ranks[:2]:
+            one.called["0"] += 1
+    ranks[0].called["0"] -= 1
+    everyone([ranks[0], ranks[2]], "all_reduce", state="scheduled")
+    verdict = the_verdict(tmp_path, ranks)
+    assert (verdict.ranks, verdict.confidence) == ((1,), 0.45)
+    assert "it may itself wait for another rank" in verdict.summary
+    lost = the_verdict(tmp_path / "lost", without(ranks, 1))
+    assert (lost.ranks, lost.confidence) == ((1,), 0.45)
+
+
+def _quiet(calls: int, sends: int, *, counts: bool = True) -> list[Recorder]:
+    """All collectives completed over gloo, with so many unrecorded sends after each."""
+    ranks = a_job(3, "gloo")
+    for _ in range(calls):
+        everyone(ranks, "barrier")
+        for one in ranks:
+            one.called["0"] += sends
+    for entry in (entry for one in ranks for entry in one.entries if not counts):
+        del entry["op_id"]
+    return ranks
+
+
+@pytest.mark.parametrize(
+    "ranks",
+    [_quiet(1, 0), _quiet(20, 2), _quiet(20, 0, counts=False)],
+    ids=["a barrier and nothing else", "sends between barriers", "nobody counted"],
+)
+def test_dumps_without_sends_cannot_tell_that_nothing_hangs(
+    tmp_path: Path, ranks: list[Recorder]
+) -> None:
+    diagnosis = diagnosis_of(tmp_path, ranks)
+    assert (diagnosis.outcome, diagnosis.verdicts) == ("unknown", ())
+    assert "gloo records no sends and receives" in diagnosis.unaccounted
+    assert diagnosis_of(tmp_path / "moments after", ranks, age_ns=2 * MS).outcome == "healthy"
+
+
+def test_collectives_with_nothing_between_show_that_there_are_no_sends(tmp_path: Path) -> None:
+    assert diagnosis_of(tmp_path, _quiet(20, 0)).outcome == "healthy"
+
+
 def test_a_ring_that_covers_the_wait_shows_that_a_rank_is_absent(tmp_path: Path) -> None:
     """Its last calls are in another group; older ones, in the group where others wait, are lost."""
     ranks = a_job(4, groups=GRID)

@@ -55,6 +55,15 @@ def test_one_stall_that_costs_little_is_jitter_and_no_culprit() -> None:
     assert [window.steps for window in diagnosis.windows] == [(122, 122)]
 
 
+def test_a_rank_that_was_always_slow_makes_a_job_slow_even_if_a_step_stalls() -> None:
+    slow = Fault((1,), "forward-compute", 0, ms=40)
+    stall = Fault((1,), "forward-compute", 122, 123, ms=700)
+    diagnosis = diagnose(a_job(noise=0.1, faults=[slow, stall]))
+    assert [one.ranks for one in diagnosis.accused] == [(1,)]
+    assert diagnosis.state == "slow"
+    assert [window.kind for window in diagnosis.windows] == ["jitter"]
+
+
 def test_one_pause_of_all_ranks_between_two_steps_is_a_checkpoint() -> None:
     """A schedule shows in the second one at the earliest."""
     job = a_job(faults=[Fault(ALL, "optimizer", 120, 121, ms=3000)], stacks=False)

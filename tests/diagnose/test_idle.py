@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stepscope.diagnose.explain.idle import Idle, while_idle
+from stepscope.diagnose.explain.idle import Idle, evidence, while_idle
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.views.stacks import read_samples
 from stepscope.trace import Job, ProcessGroup
@@ -84,6 +84,18 @@ def test_without_kernels_and_phases_nothing_is_known_of_devices() -> None:
     window = a_job(300, COMPILING)
     kept = {name: table for name, table in window.tables.items() if name != "kernels"}
     assert found(Window(window.job, kept)) is None
+
+
+def test_a_job_without_devices_is_described_without_one() -> None:
+    """The same job, whose ranks compute on their hosts: its phases are known, and no kernels."""
+    window = a_job(300, COMPILING)
+    idle = found(window)
+    assert idle is not None
+    kept = {name: table for name, table in window.tables.items() if name != "kernels"}
+    on_hosts = Observed(Window(window.job, kept)).has_devices
+    assert evidence(idle, Observed(window).has_devices).detail.startswith("nothing ran on its dev")
+    said = evidence(idle, on_hosts).detail
+    assert said.startswith("it neither computed nor communicated for 3.0 s; for 3.0 s of these it")
 
 
 def test_samples_count_for_as_long_as_nothing_ran() -> None:

@@ -159,10 +159,26 @@ def _reader_of(path: Path) -> Callable[[Path], Recording] | None:
         return _read_dumps
     if kineto.recognise(path):
         return _read_traces
-    if find(path)[0]:
+    dumps = [one.path for one in find(path)[0]]
+    _check_contents(path, dumps)
+    if dumps:
         return _read_dumps
     named = any(path.match(name) or next(path.glob(name), None) for name in _TRACE_NAMES)
     return _read_traces if named or kineto.named_so(path) else None
+
+
+def _check_contents(path: Path, files: Sequence[Path]) -> None:
+    """Raises SourceError if files with names of recordings are all empty."""
+    from stepscope.formats.flight_recorder.files import size_of
+    from stepscope.report import units
+
+    if not files or any(size_of(file) for file in files):
+        return
+    if path.is_file():
+        raise SourceError(f"{path} is empty: nothing was written to it")
+    more = f" and {units.count(len(files) - 1, 'more file')}" if len(files) > 1 else ""
+    be, them = ("are", "them") if more else ("is", "it")
+    raise SourceError(f"{files[0].name}{more} in {path} {be} empty: nothing was written to {them}")
 
 
 def _read_traces(path: Path) -> Recording:

@@ -452,6 +452,8 @@ class Diagnosis:
     """Where the time of the steps went; None where no steps were recorded."""
     unaccounted: str = ""
     """Why the time cannot be accounted for, if the state is unknown."""
+    unrecorded: str = ""
+    """How many of the job's ranks were recorded, and which were not; empty if all were."""
 
     def with_verdicts(self, verdicts: tuple[Verdict, ...]) -> Diagnosis:
         """The diagnosis with other verdicts; the ledger no longer explains what these lack."""

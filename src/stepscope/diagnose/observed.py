@@ -40,6 +40,13 @@ class Observed:
     """What functions do in the user's healthy jobs."""
 
     @cached_property
+    def has_devices(self) -> bool:
+        """Whether kernels or GPUs are known; else the job may compute on its hosts."""
+        kernels = (self.window.table(name) for name in ("kernels", "kernel_summaries"))
+        gpus = any(host.gpus for host in self.window.job.hosts)
+        return gpus or any(table is not None for table in kernels)
+
+    @cached_property
     def line(self) -> Timeline:
         return timeline(self.window)
 

@@ -16,6 +16,13 @@ import numpy as np
 
 from stepscope.diagnose import registry
 from stepscope.diagnose.decide import rules
+from stepscope.diagnose.decide.absent import (
+    as_suspects,
+    of_recorded,
+    unrecorded,
+    waiting_for_absent,
+    worded,
+)
 from stepscope.diagnose.decide.candidates import candidates
 from stepscope.diagnose.decide.cost import accusable, what_if
 from stepscope.diagnose.decide.culprits import choose
@@ -40,6 +47,7 @@ from stepscope.diagnose.detect.planned_pauses import planned_steps
 from stepscope.diagnose.finding import (
     AnomalousWindow,
     Candidate,
+    Cause,
     Diagnosis,
     Finding,
     Ledger,
@@ -84,6 +92,9 @@ simulator."""
 MOST_UNEXPLAINED = 0.1
 """A job that loses more than this to an unknown cause is not called healthy. Contract."""
 
+IN_SINGLE_STEPS: tuple[Cause, ...] = ("gc", "jit_compile")
+"""Causes that make single steps longer, wherever these lie. Our choice."""
+
 Kind = TypeVar("Kind", bound=Finding)
 
 
@@ -104,13 +115,21 @@ def diagnose(window: Window, settings: Settings = DEFAULT) -> Diagnosis:
     verdicts = tuple(with_loss(one, len(window.ranks), series)
                      for one in _verdicts(job, found.blamed))  # fmt: skip
     verdicts = with_opinions(job, verdicts, [*found.blamed, *found.let_go])
+    absent = unrecorded(job)
+    if absent:
+        verdicts = tuple(map(of_recorded, verdicts))
     verdicts, recurring = with_periods(verdicts, periods(job) if settings.slowdowns else ())
     state = _state(found)
     planned = planned_steps(job) - _slowed_by_culprits(job, found.blamed)
     known = ledger(series, job.line.warm_up, verdicts, planned)
     unaccounted = ""
     if state == "healthy":
-        unaccounted = _unaccounted(job, settings) or _unexplained(job, known)
+        unaccounted = (
+            _unaccounted(job, settings) or waiting_for_absent(job, (), MOST_UNEXPLAINED)
+            or _unexplained(job, known)
+        )  # fmt: skip
+    elif absent and settings.slowdowns and (waiting := waiting_for_absent(job, verdicts)):
+        absent = f"{absent}; {waiting}"
     return Diagnosis(
         job_id=window.job.job_id,
         ranks=len(window.ranks),
@@ -129,11 +148,12 @@ def diagnose(window: Window, settings: Settings = DEFAULT) -> Diagnosis:
         periods=recurring,
         hosts=tuple(host.name for host in window.job.hosts),
         methods=settings.methods,
-        candidates=_candidates(job, verdicts, found.let_go, settings.explain),
+        candidates=_candidates(job, verdicts, found.let_go, settings.explain, bool(absent)),
         losses=_losses(window),
         cost=own_cost(window),
         ledger=known,
         unaccounted=unaccounted,
+        unrecorded=absent,
     )
 
 
@@ -192,6 +212,7 @@ class _Search:
         self.blamed = with_measured_loss(self.job, self.blamed)
         self.blamed = [with_workers(self.job, one) for one in self.blamed]
         self._others()
+        self.blamed = as_suspects(self.recorded, self.blamed)
 
     def _slow_ranks(self) -> Floats:
         """Ranks that take longer than their peers; what they cost in each step."""
@@ -329,10 +350,12 @@ def _verdicts(job: Observed, blamed: Sequence[Finding]) -> tuple[Verdict, ...]:
 
 def _candidates(
     job: Observed, verdicts: Sequence[Verdict], let_go: Sequence[Finding],
-    explain: tuple[int, ...] | None,
+    explain: tuple[int, ...] | None, some_absent: bool,
 ) -> tuple[Candidate, ...]:  # fmt: skip
     """All candidates that were considered, and the ranks that the user asks about."""
     known = candidates(verdicts, let_go)
+    if some_absent:
+        known = tuple(replace(one, who=worded(one.who)) for one in known)
     if explain is None:
         return known
     spoken_of = frozenset(rank for one in known for rank in one.ranks)
@@ -347,9 +370,28 @@ def _state(found: _Search) -> State:
     spikes = any(one.spikes for one in found.unsteady)
     if any(one.split is not None for one in found.unsteady):
         return "both" if spikes else "regression"
-    if spikes:
+    if spikes and not _slow_throughout(found):
         return "jitter"
     return "slow" if any(one.kind == "slowdown" for one in found.blamed) else "healthy"
+
+
+def _slow_throughout(found: _Search) -> bool:
+    """Whether what costs most is there in all steps from the first one on: then the job is slow,
+    and some of its steps are longer still."""
+    line = found.job.line
+    known = [one for one in found.blamed if not isinstance(one, Stuck)]
+    if not known or not len(line.steps):
+        return False
+    one = max(known, key=lambda one: one.score * (one.lost_fraction or 0.0))
+    if isinstance(one, Slowdown):
+        in_all = one.suspect is not None and one.spikes in (None, one.of_steps)
+    else:
+        in_all = isinstance(one, Waste) and not one.in_turns
+    # the share of a function in a whole window says nothing of single steps
+    by_window = {detector.name for detector in registry.PROFILED}
+    if not in_all or one.method in by_window or one.cause in IN_SINGLE_STEPS or one.steps is None:
+        return False
+    return one.steps[0] <= line.steps[line.warm_up] and one.steps[1] >= line.steps[-1]
 
 
 def _unaccounted(job: Observed, settings: Settings) -> str:
@@ -357,7 +399,7 @@ def _unaccounted(job: Observed, settings: Settings) -> str:
     if settings.methods and registry.DEFAULT not in settings.methods:
         return "only some methods were asked for"
     if not settings.slowdowns or desync.applies(job.window):
-        return ""
+        return desync.undecided(job.window)
     if not len(job.line.steps):
         known = job.window.table("comm_ops") is not None or job.window.table("kernels") is not None
         return "" if known else "no steps were recorded"

@@ -30,6 +30,7 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "outcome": diagnosis.outcome,
         "headline": story.headline(diagnosis),
         "unaccounted": diagnosis.unaccounted,
+        "unrecorded": diagnosis.unrecorded,
         "windows": [_plain(vars(window)) for window in diagnosis.windows],
         "verdicts": [_verdict(verdict) for verdict in diagnosis.verdicts],
         "ledger": _ledger(diagnosis.ledger),

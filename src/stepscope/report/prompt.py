@@ -118,6 +118,8 @@ def _job(diagnosis: Diagnosis, quote: Quote) -> Iterator[str]:
         yield f"recorded: {units.span(diagnosis.steps)}"
     if account := story.account(diagnosis):
         yield f"time: {quote(account)}"
+    if diagnosis.unrecorded:
+        yield f"recorded: {quote(diagnosis.unrecorded)}"
     if diagnosis.unaccounted:
         yield f"not known: {quote(diagnosis.unaccounted)}"
     for line in story.windows_by_kind(diagnosis):

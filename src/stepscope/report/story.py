@@ -28,7 +28,7 @@ CAUSES: Mapping[Cause, tuple[str, str]] = {
     ),
     "data_loading": (
         "data loading",
-        "the GPU waits for the next batch because the input pipeline does not keep up",
+        "training waits for the next batch because the input pipeline does not keep up",
     ),
     "gc": (
         "garbage collection",

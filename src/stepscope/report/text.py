@@ -73,6 +73,8 @@ def _report(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
     if account := story.account(diagnosis):
         yield Text(printable(account))
     yield Text(printable(story.subject(diagnosis)), style="dim")
+    if diagnosis.unrecorded:
+        yield Text(printable(diagnosis.unrecorded), style="yellow")
     for number, verdict in enumerate(diagnosis.verdicts, 1):
         yield ""
         yield from _verdict(verdict, diagnosis, number)

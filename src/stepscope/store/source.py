@@ -33,7 +33,8 @@ def open_job(source: str) -> Location:
     if is_job(folders, files):
         return location
     if not folders and not files:
-        raise SourceError(f"nothing at {location}: no job was written there; check the name")
+        empty = "the folder is empty, and " if location.is_local else ""
+        raise SourceError(f"nothing at {location}: {empty}no job was written there; check the name")
     jobs = _jobs_in(location, folders)
     if len(jobs) == 1:
         return location.child(jobs[0].name)

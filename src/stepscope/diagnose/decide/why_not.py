@@ -13,12 +13,17 @@ import numpy as np
 
 from stepscope.diagnose.decide import rules
 from stepscope.diagnose.detect import straggler, straggler_brief
-from stepscope.diagnose.detect.straggler_ranks import is_brief
+from stepscope.diagnose.detect.straggler import LEAST_STEPS
+from stepscope.diagnose.detect.straggler_ranks import is_brief, steps_since_onset
 from stepscope.diagnose.finding import Candidate, Decision
+from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.prepare.matching import arrivals
 from stepscope.diagnose.words.advice import name_ranks
-from stepscope.window import Floats
+from stepscope.window import NULL, Floats
 
+EXPLAINS = 0.5
+"""Part of a lateness that explains it; the rest is scatter and the transfer. Our choice."""
 NEAREST = 3
 """Number of ranks closest to an alarm that are shown if there was no candidate."""
 
@@ -81,15 +86,71 @@ def _own_time(job: Observed, row: int) -> Iterator[Decision]:
             place = ""
         elif not passed:
             yield Decision(rule, passed, says=gate.says)
+    steps = steps_since_onset(job, row)
+    if steps is not None and not is_brief(job):
+        says = "steps since its own time rose last"
+        yield Decision(
+            f"{rules.OWN_TIME.name}/steps", steps >= LEAST_STEPS, steps, LEAST_STEPS, says
+        )
 
 
 def _lateness(job: Observed, row: int) -> Iterator[Decision]:
-    """Blame rules 2 and 3: a rank that arrives last without longer own work is a victim."""
+    """Blame rules 2 and 3: how late a rank arrives, and what was measured before that."""
     if job.arrivals is None or not len(job.line.steps):
         return
     alone = np.arange(len(job.line.ranks)) == row
-    lag_ns = float(job.arrivals.lag_of(alone, len(job.line.steps)).mean())
+    steps = len(job.line.steps)
+    lag_ns = float(job.arrivals.lag_of(alone, steps).mean())
     yield rules.arrives_last(lag_ns)
     if lag_ns > 0:
-        says = "its own time does not explain this: what it waited for before made it late"
-        yield Decision(rules.EXPLAINED_BACKWARDS.name, False, says=says)
+        late_ns = float(job.arrivals.most_lag_of(alone, steps).mean())
+        own_ns, waited_ns = _own_ns(job), _waited_ns(job, row)
+        yield _followed_back(late_ns, _beyond_others(own_ns, row), _beyond_others(waited_ns, row))
+
+
+def _followed_back(late_ns: float, own_ns: float, waited_ns: float) -> Decision:
+    """Whether its own work made a rank late, what it waited for, or nothing that was measured."""
+    own = "its own time is not known"
+    if np.isfinite(own_ns):
+        own = f"its own time per step is {_beyond(own_ns)} the median of the others"
+    waited = f"its waiting for other ranks is {_beyond(waited_ns)} the median of the others"
+    if own_ns >= EXPLAINS * late_ns:
+        return Decision(rules.EXPLAINED_BACKWARDS.name, True, says=f"{own}, which explains this")
+    if waited_ns >= EXPLAINS * late_ns:
+        says = f"its own time does not explain this: {waited}, which made it late"
+    else:
+        says = f"nothing measured explains this: {own}, and {waited}"
+    return Decision(rules.EXPLAINED_BACKWARDS.name, False, says=says)
+
+
+def _beyond(time_ns: float) -> str:
+    written = f"{abs(time_ns) / 1e6:.1f} ms"
+    if written == "0.0 ms":
+        return "equal to"
+    return f"{written} {'above' if time_ns > 0 else 'below'}"
+
+
+def _beyond_others(values: Floats, row: int) -> float:
+    return float(values[row]) - stats.median(np.delete(values, row))
+
+
+def _own_ns(job: Observed) -> Floats:
+    """The mean own time of each rank per step; NaN where it is not known."""
+    known = np.isfinite(job.total)
+    total = np.where(known, job.total, 0.0).sum(axis=1)
+    return np.where(known.any(axis=1), total / np.maximum(known.sum(axis=1), 1), np.nan)
+
+
+def _waited_ns(job: Observed, row: int) -> Floats:
+    """How long each rank waited per step for others than this one, in collectives of a part of the
+    job and in receives."""
+    ranks, comm = len(job.line.ranks), job.window.table("comm_ops")
+    assert job.arrivals is not None
+    assert comm is not None
+    waited = job.arrivals.waited_apart_ns(ranks, row)
+    if comm.has("end_ns"):
+        received = comm.take(comm.strings("op").equals("Recv") & (comm.ints("end_ns") != NULL)
+                             & (job.line.rows(comm.ints("rank")) >= 0))  # fmt: skip
+        took = received.ints("end_ns") - arrivals(received)
+        waited += stats.sums(job.line.rows(received.ints("rank")), took, ranks)
+    return waited / len(job.line.steps)

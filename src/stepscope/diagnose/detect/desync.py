@@ -28,6 +28,7 @@ from stepscope.diagnose.operators.blocked import (
     find_blocked,
     is_young,
     until_ns,
+    was_going_on,
 )
 from stepscope.diagnose.operators.calls import Clash, find_clashes
 from stepscope.diagnose.operators.equals import Departure
@@ -51,8 +52,9 @@ NO_DUMP_CONFIDENCE = 0.5
 EXPIRED_CONFIDENCE, NETWORK_CONFIDENCE = 0.85, 0.6
 """All ranks entered and none completed: after the watchdog timed out, and before. Our simulator."""
 SENDS_UNSEEN_CONFIDENCE = 0.45
-"""Several ranks are absent, and some of them may wait for a send that gloo did not record: they are
-suspects, not culprits. Our choice."""
+"""Absent ranks may wait in a send or receive that gloo did not record: they are suspects, not
+culprits. Our choice."""
+SENDS_UNSEEN = "gloo records no sends and receives"
 MOST_SHOWN = 8
 """Calls listed in one sentence."""
 LIBRARIES = ("/torch/", "/site-packages/", "/dist-packages/", "<frozen")
@@ -90,6 +92,17 @@ def find_desync(window: Window) -> tuple[Stuck, ...]:
         elif mismatch.group == hang.group:
             hang = None
     return tuple(one for one in (mismatch, hang) if one is not None)
+
+
+def undecided(window: Window) -> str:
+    """Why nothing found in the dumps does not mean that nothing hangs; empty where it does."""
+    comm = window.table("comm_ops")
+    if comm is None or not applies(window):
+        return ""
+    recording = Recording(window, comm)
+    if recording.records_sends or recording.has_no_sends or was_going_on(recording):
+        return ""
+    return f"{SENDS_UNSEEN}, so these dumps cannot tell whether ranks wait in one"
 
 
 def _hang(graph: WaitGraph) -> Stuck | None:
@@ -139,12 +152,17 @@ def _missing(graph: WaitGraph, roots: frozenset[int]) -> Stuck:
     else:
         why = "never entered it"
     confidence = CONFIDENT if len(roots) < len(first.waiting) or first.peer >= 0 else LESS_CONFIDENT
-    recording = graph.recording
-    if len(roots) > 1 and recording.sends_unseen and not recording.records_sends:
-        confidence = SENDS_UNSEEN_CONFIDENCE
-    return _finding(
+    found = _finding(
         graph, first, roots, "compute" if late else _cause(graph, roots), confidence, why
     )
+    return _as_suspects(found) if graph.recording.may_hide_sends else found
+
+
+def _as_suspects(found: Stuck) -> Stuck:
+    """The same of ranks that may wait in a send or receive which nobody recorded."""
+    who = "it" if len(found.ranks) == 1 else "each of them"
+    detail = f"{found.detail}; {SENDS_UNSEEN}, so {who} may itself wait for another rank in one"
+    return replace(found, score=min(found.score, SENDS_UNSEEN_CONFIDENCE), detail=detail)
 
 
 def _departed(graph: WaitGraph, departures: list[Departure]) -> Stuck:
@@ -189,7 +207,8 @@ def _without_dump(graph: WaitGraph, roots: frozenset[int]) -> Stuck:
         why = f"only {known} of {known + len(roots)} ranks have a dump"
     named = roots if few else frozenset()
     confidence = NO_DUMP_CONFIDENCE if len(roots) == 1 else NO_DUMP_CONFIDENCE - 0.1
-    return _finding(graph, first, named, "unknown", confidence if few else 0.3, why)
+    found = _finding(graph, first, named, "unknown", confidence if few else 0.3, why)
+    return _as_suspects(found) if named and graph.recording.may_hide_sends else found
 
 
 def _stalled(graph: WaitGraph, stalled: tuple[Blocked, ...]) -> Stuck:

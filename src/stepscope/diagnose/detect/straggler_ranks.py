@@ -96,6 +96,16 @@ def _for_a_while(job: Observed, method: str, found: Sequence[Slowdown]) -> Itera
         yield slowdown_of(job, method, _culprit(job, [one for one in short if one.row == row]))
 
 
+def steps_since_onset(job: Observed, row: int) -> int | None:
+    """For how many steps a rank that passes all gates is slow; None if it passes them nowhere."""
+    look = brief.stragglers if is_brief(job) else stragglers
+    found = [one for one in _all_stragglers(job, look) if one.row == row]
+    if not found:
+        return None
+    suspect = _culprit(job, found)
+    return suspect.stop - suspect.first
+
+
 def _collector(job: Observed, storm: Storm) -> Suspect:
     """The suspect for a rank whose pauses are too rare for L2 but cost enough."""
     row, part = storm.row, slice(storm.first, storm.stop)

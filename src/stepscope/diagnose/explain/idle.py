@@ -128,7 +128,7 @@ class IdleFunction:
         share = idle.mine_ns / max(suspect.whole_ns, 1.0)
         cause = _cause(idle.function) if 2 * idle.mine_ns >= suspect.whole_ns else None
         return Explained(
-            cause, "inferred", (_evidence(idle),), share, function=idle.function,
+            cause, "inferred", (evidence(idle, job.has_devices),), share, function=idle.function,
             proven=cause == "jit_compile", context=processor_evidence(job, suspect), always=True,
         )  # fmt: skip
 
@@ -139,10 +139,14 @@ def _cause(function: str) -> Cause:
     return "data_loading" if LOADER in function else "host"
 
 
-def _evidence(idle: Idle) -> Evidence:
+def evidence(idle: Idle, on_device: bool) -> Evidence:
+    """What was measured, in a sentence that names a device only where there is one."""
+    ran, whose = "it neither computed nor communicated", "it was in {}, its peers"
+    if on_device:
+        ran, whose = "nothing ran on its device", "its host was in {}, its peers'"
     detail = (
-        f"nothing ran on its device for {idle.idle_ns / 1e9:.1f} s; for {idle.mine_ns / 1e9:.1f} s "
-        f"of these its host was in {idle.function}, its peers' for {idle.peers_ns / 1e9:.1f} s"
+        f"{ran} for {idle.idle_ns / 1e9:.1f} s; for {idle.mine_ns / 1e9:.1f} s of these "
+        f"{whose.format(idle.function)} for {idle.peers_ns / 1e9:.1f} s"
     )
     values = {"idle_ns": idle.idle_ns, "function_ns": idle.mine_ns, "peers_ns": idle.peers_ns}
     return Evidence("idle", detail, values)

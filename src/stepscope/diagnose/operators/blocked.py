@@ -210,6 +210,20 @@ def is_young(
     rows = rows[~recording.doubtful[rows]]
     if not rows.size or recording.expired[rows].any():
         return False
+    return _is_recent(recording, rows, least_ns)
+
+
+def was_going_on(recording: Recording) -> bool:
+    """Whether every rank made its last call shortly before its dump, as while it trains."""
+    rank = recording.comm.ints("rank")
+    order = np.lexsort((recording.comm.ints("record"), rank))
+    newest = order[np.flatnonzero(np.diff(rank[order], append=-1))]
+    everybody = newest.size == len(recording.recorded)
+    return everybody and _is_recent(recording, newest, LEAST_AGE_NS)
+
+
+def _is_recent(recording: Recording, rows: Ints, least_ns: int) -> bool:
+    """Whether every dump was written at most one ordinary pause after these calls."""
     comm = recording.comm
     written = comm.ints("dumped_ns")[rows]
     if (written == NULL).any():

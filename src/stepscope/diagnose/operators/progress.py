@@ -20,6 +20,10 @@ CLOCK_NS = 10**9
 """Clocks of file systems, hosts and processes differ by less. If a dump is older than its entries
 by more than this, its time says nothing about the age of a wait. Our simulator."""
 
+MANY_CALLS = 10
+"""Calls in a row without a send or receive between them that a job makes which has none at all;
+fewer may be those of its set-up. Our choice."""
+
 
 @dataclass(frozen=True)
 class Lane:
@@ -107,6 +111,20 @@ class Recording:
     def sends_unseen(self) -> bool:
         """Whether the running numbers show that operators were called which nobody recorded."""
         return bool((self.comm.ints("unrecorded") > 0).any())
+
+    @cached_property
+    def may_hide_sends(self) -> bool:
+        """Whether a rank that seems to do nothing may wait in a send or receive."""
+        return self.sends_unseen and not self.records_sends
+
+    @cached_property
+    def has_no_sends(self) -> bool:
+        """Whether the running numbers of all ranks leave no room for sends and receives: there
+        were none between their calls."""
+        ranks = self.comm.ints("rank")[self.comm.ints("unrecorded") == 0]
+        calls = np.bincount(ranks, minlength=max(self.recorded, default=0) + 1)
+        least = int(calls[sorted(self.recorded)].min(initial=MANY_CALLS))
+        return not self.sends_unseen and least >= MANY_CALLS
 
     @cached_property
     def expired(self) -> Mask:

@@ -93,12 +93,13 @@ class WaitGraph:
         one = blocked[0]
         if len(blocked) > 1 or len(one.waiting | one.left) != 1 or roots != one.absent:
             return None
+        if self.recording.may_hide_sends:  # its peers may wait in a pipeline, for one of them
+            return None
         lanes = self.recording.lanes.get(one.group, {})
         ends = {lanes[rank].last for rank in roots if rank in lanes}
         if len(roots) < 2:  # of two ranks neither is odd, unless equal groups show it
             equal = equal_lanes(self.recording, one.group)
             ends |= {lane.last for lane in equal}
-            sends_known = self.recording.records_sends or not self.recording.sends_unseen
-            if len(equal) < 2 or not sends_known or self.waiting != one.waiting:
+            if len(equal) < 2 or self.waiting != one.waiting:
                 return None
         return min(one.waiting) if ends == {one.seq - 1} else None

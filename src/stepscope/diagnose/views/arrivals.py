@@ -49,14 +49,35 @@ class Arrivals:
         """The waiting that each rank alone caused, summed over all operators."""
         return stats.sums(self.last_rank, self.alone_ns, ranks)
 
+    def waited_apart_ns(self, ranks: int, but_for: int) -> Floats:
+        """The waiting of each rank for a last arrival other than row `but_for`, summed over all
+        operators without all ranks: those leave together what all wait for, and nobody is later
+        than others by it."""
+        latest = np.maximum.reduceat(self.arrive_ns, self.begins)
+        members = np.diff(self.begins, append=self.arrive_ns.size)
+        counts = np.repeat((members < ranks) & (self.last_rank != but_for), members)
+        wait = np.repeat(latest, members) - self.arrive_ns
+        return stats.sums(self.rows, np.where(counts, wait, 0), ranks)
+
     def lag_of(self, culprits: Mask, columns: int) -> Floats:
         """How much later the last culprit arrived than the last other rank, summed per step."""
+        step, lag = self._lags(culprits)
+        return stats.sums(step, lag, columns)
+
+    def most_lag_of(self, culprits: Mask, columns: int) -> Floats:
+        """The same of the operator of each step for which they were latest."""
+        step, lag = self._lags(culprits)
+        most = np.zeros(columns)
+        np.maximum.at(most, step, lag)
+        return most
+
+    def _lags(self, culprits: Mask) -> tuple[Ints, Ints]:
+        """The step of each operator with both, and by how much the last culprit came later."""
         theirs = self._latest(culprits)
         others = self._latest(~culprits)
         both = (theirs > NULL) & (others > NULL) & (self.step >= 0)
         lag = np.where(both, np.where(both, theirs, 0) - np.where(both, others, 0), 0)
-        kept = np.maximum(lag, 0)[both]
-        return stats.sums(self.step[both], kept, columns)
+        return self.step[both], np.maximum(lag, 0)[both]
 
     def _latest(self, chosen: Mask) -> Ints:
         values = np.where(chosen[self.rows], self.arrive_ns, NULL)

@@ -12,7 +12,8 @@ beyond the contract:
                     retires operators that have ended or failed: such rows are `done`
     record          the recorder's running number; a rank that begins above 0 lost older entries
     unrecorded      operators without an entry that the rank called in the group since its previous
-                    entry there, by the recorder's own count: gloo's sends and receives
+                    entry there, by the recorder's own count: gloo's sends and receives. Null of
+                    the first entry, and if the recorder does not count
     timeout_ms      after which the operator fails; 0 if unknown
     dumped_ns       modification time of the file: the dump was written then or, if copied, before
 """
@@ -89,8 +90,10 @@ def _rows(
 def _unrecorded(entry: Entry, counted: dict[str, int]) -> int:
     """The operators since the group's previous entry; 0 of backends that record all of them."""
     before, counted[entry.group] = counted.get(entry.group, 0), entry.op_id
-    if entry.backend in FAITHFUL or not 0 < before < entry.op_id:
+    if entry.backend in FAITHFUL:
         return 0
+    if not 0 < before < entry.op_id:
+        return NULL
     return entry.op_id - before - 1
 
 

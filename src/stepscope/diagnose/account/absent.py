@@ -1,0 +1,70 @@
+"""How long recorded ranks wait in collectives for members of their groups that nobody recorded.
+
+All leave a collective together, so what lies between the last recorded arrival and the first end is
+the transfer, and waiting for a later rank. A transfer takes as long as the fastest one of its group
+and operator, by size; where all of them wait, no longer than one at `SLOW_BYTES_PER_S`.
+Cost: one sort of `comm_ops`.
+Cannot see: a slow network, which looks the same; groups whose members are not listed.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stepscope.diagnose.account.waste import covered
+from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.prepare.matching import SYNCHRONIZING, Matched, arrivals, match
+from stepscope.window import NULL, Floats, Ints, Table, numbered
+
+SLOW_BYTES_PER_S, LATENCY_NS = 1e8, 1e6
+"""A transfer that is slower than 1 Gbit/s and a millisecond waits for something. Our choice."""
+
+
+def unrecorded_ranks(job: Observed) -> frozenset[int]:
+    """Ranks of the job of which nothing was recorded, where it is known which were."""
+    known = job.window.job.recorded_ranks
+    return frozenset() if known is None else frozenset(range(job.window.job.world_size)) - {*known}
+
+
+def wait_ns(job: Observed) -> Floats:
+    """By step, how long even the recorded rank that waits least waits for unrecorded ones."""
+    none = np.zeros(len(job.line.steps))
+    comm, absent = job.window.table("comm_ops"), unrecorded_ranks(job)
+    if comm is None or not absent or not comm.has("end_ns") or not len(none):
+        return none
+    with_absent = [one.id for one in job.window.groups if absent & set(one.ranks)]
+    wanted = comm.strings("op").equals(*SYNCHRONIZING) & comm.strings("group").equals(*with_absent)
+    matched = match(comm.take(wanted & (job.line.rows(comm.ints("rank")) >= 0)))
+    if not matched.order.size:
+        return none
+    waited = _waited(job, matched)
+    idle = np.nan_to_num(job.line.job_period_ns - job.total, nan=np.inf)
+    least: Floats = np.clip(np.minimum(waited, idle), 0, None).min(axis=0)
+    return least
+
+
+def _waited(job: Observed, matched: Matched) -> Floats:
+    """The same of each rank in each step, without what it may have computed meanwhile."""
+    table, order, begins = matched.table, matched.order, matched.bounds[:-1]
+    ends = np.where(table.ints("end_ns") == NULL, np.iinfo(np.int64).max, table.ints("end_ns"))
+    last = np.maximum.reduceat(arrivals(table)[order], begins)
+    first_end = np.minimum.reduceat(ends[order], begins)
+    took = np.where(first_end < np.iinfo(np.int64).max, first_end - last, 0).clip(0)
+    until = last + (took - _transfer_ns(table.take(order[begins]), took)).astype(np.int64)
+    number = np.repeat(np.arange(begins.size), np.diff(matched.bounds))
+    row = job.line.rows(table.ints("rank"))[order]
+    return covered(job.line, row, last[number], until[number])
+
+
+def _transfer_ns(operators: Table, took: Ints) -> Floats:
+    """What each operator takes without waiting, at most what it took."""
+    kind = numbered(*(operators.strings(name).codes.astype(np.int64) for name in ("group", "op")))
+    size = operators.ints("bytes") if operators.has("bytes") else np.full(took.size, NULL)
+    known = size > 0
+    per_byte = np.where(known, took / np.where(known, size, 1), np.inf)
+    latency, rate = (np.full(int(kind.max()) + 1, np.inf) for _ in range(2))
+    np.minimum.at(latency, kind, took.astype(np.float64))
+    np.minimum.at(rate, kind, per_byte)
+    by_size = np.where(known, np.where(known, size, 0) * np.where(known, rate[kind], 0.0), 0.0)
+    slow = LATENCY_NS + np.where(known, size / SLOW_BYTES_PER_S * 1e9, 0.0)
+    return np.asarray(np.minimum(np.minimum(latency[kind] + by_size, slow), took))

@@ -1,0 +1,103 @@
+"""What recorded ranks cannot be accused of, where they wait for ranks that nobody recorded.
+
+If all recorded ranks wait in collectives for somebody, the last one to arrive was not recorded.
+What recorded ranks spend meanwhile, up to the length of that wait, costs nothing that is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from stepscope.diagnose.account.absent import unrecorded_ranks, wait_ns
+from stepscope.diagnose.decide.rules import LAST_ARRIVAL
+from stepscope.diagnose.finding import Decision, Finding, Slowdown, Stuck, Verdict
+from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.thresholds import LEAST_COST
+from stepscope.diagnose.words.advice import name_ranks
+from stepscope.window import Floats, Ints
+
+SUSPECTS_SCORE = 0.45
+"""Somebody who was not recorded may be the culprit instead. Our choice (as in `desync`)."""
+LAST_ABSENT = "the last one to arrive may not have been recorded"
+ALL, ALL_RECORDED = "all ranks", "all recorded ranks"
+
+
+def as_suspects(job: Observed, found: Sequence[Finding]) -> list[Finding]:
+    """The findings; those that cost no more than the wait for unrecorded ranks accuse nobody."""
+    waits = wait_ns(job) if unrecorded_ranks(job) else np.zeros(0)
+    return [_weighed(job, one, waits) for one in found] if waits.any() else list(found)
+
+
+def _weighed(job: Observed, one: Finding, waits: Floats) -> Finding:
+    if isinstance(one, Stuck):
+        return one
+    wait = stats.median(waits[_columns(job, one)])
+    if wait < max(_cost_ns(job, one), LEAST_COST * job.line.typical_ns):
+        return one
+    decision = Decision(LAST_ARRIVAL.name, False, says=_says(wait), gate=False)
+    return replace(one, score=min(one.score, SUSPECTS_SCORE), decisions=(*one.decisions, decision))
+
+
+def _columns(job: Observed, one: Finding) -> Ints:
+    """The steps that a finding is about, as numbers within what was judged."""
+    columns = np.arange(job.line.warm_up, len(job.line.steps))
+    if isinstance(one, Slowdown) and one.columns:
+        return np.array(sorted(one.columns))
+    if one.steps is None:
+        return columns
+    within = (job.line.steps >= one.steps[0]) & (job.line.steps <= one.steps[1])
+    return np.flatnonzero(within) if within.any() else columns
+
+
+def _cost_ns(job: Observed, one: Finding) -> float:
+    """What a finding costs per step; else how much later than all others its ranks arrive."""
+    lost_ns = one.lost_ns or (one.lost_fraction or 0.0) * job.line.typical_ns
+    return lost_ns or (isinstance(one, Slowdown) and one.lag_ns) or 0.0
+
+
+def _says(wait: float) -> str:
+    return (
+        f"the recorded ranks wait {wait / 1e6:.1f} ms per step in collectives with ranks that were "
+        f"not: {LAST_ABSENT}"
+    )
+
+
+def unrecorded(job: Observed) -> str:
+    """Which ranks were not recorded, in a sentence; empty if all were, or if nobody knows."""
+    absent = unrecorded_ranks(job)
+    if not absent:
+        return ""
+    world = job.window.job.world_size
+    names = name_ranks(tuple(sorted(absent))).partition(" ")[2]
+    verb = "was" if world - len(absent) == 1 else "were"
+    return f"{world - len(absent)} of {world} ranks {verb} recorded; missing {names}"
+
+
+def waiting_for_absent(
+    job: Observed, verdicts: Sequence[Verdict], least: float = LEAST_COST
+) -> str:
+    """That the last one to arrive may not have been recorded, with the measured wait.
+
+    Empty if that is less than this share of a step, or if it is known who arrives last.
+    """
+    if any(one.ranks and not one.is_suspect for one in verdicts):
+        return ""
+    wait = stats.median(wait_ns(job)[job.line.warm_up :])
+    return _says(wait) if wait > least * job.line.typical_ns else ""
+
+
+def of_recorded(verdict: Verdict) -> Verdict:
+    """The verdict with `all ranks` worded as what they are: those that were recorded."""
+    evidence = tuple(replace(one, detail=worded(one.detail)) for one in verdict.evidence)
+    return replace(
+        verdict, evidence=evidence, summary=worded(verdict.summary), advice=worded(verdict.advice)
+    )
+
+
+def worded(text: str) -> str:
+    """A text about all ranks as one about all that were recorded."""
+    return text.replace(ALL, ALL_RECORDED)

@@ -1,0 +1,76 @@
+"""Jobs of which only some ranks were recorded, while another one may be the culprit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from stepscope.diagnose.run import diagnose
+from stepscope.report.html import render_html
+from stepscope.report.json import to_json
+from stepscope.report.text import render_text
+from stepscope.trace import DATA_LOAD
+from stepscope.window import Window
+
+from .jobs import Fault, a_job
+
+ALL = (0, 1, 2, 3)
+LAST = "the last one to arrive may not have been recorded"
+SLOW = Fault((3,), "backward-compute", 0, ms=60.0)
+LOADING = Fault((0, 1), DATA_LOAD, 0, ms=25.0)
+
+
+def only(window: Window, *ranks: int) -> Window:
+    tables = {name: table.take(np.isin(table.ints("rank"), ranks))
+              for name, table in window.tables.items()}  # fmt: skip
+    return Window(replace(window.job, recorded_ranks=ranks), tables)
+
+
+def test_ranks_that_wait_for_an_unrecorded_one_are_not_accused() -> None:
+    diagnosis = diagnose(only(a_job(noise=0.02, faults=[SLOW, LOADING]), 0, 1))
+    assert diagnosis.verdicts, "25 ms of loading would be a verdict about all ranks"
+    assert all(one.is_suspect for one in diagnosis.verdicts)
+    assert diagnosis.unrecorded.startswith("2 of 4 ranks were recorded; missing 2 and 3")
+    assert LAST in diagnosis.unrecorded
+
+
+def test_a_recorded_rank_that_waits_less_than_another_is_not_accused() -> None:
+    """Rank 1 is 20 ms later than rank 0, and 40 ms earlier than rank 3."""
+    slower = Fault((1,), "backward-compute", 0, ms=20.0)
+    diagnosis = diagnose(only(a_job(noise=0.02, faults=[SLOW, slower]), 0, 1))
+    assert diagnosis.accused == ()
+    assert LAST in diagnosis.unrecorded
+
+
+def test_where_nothing_else_was_found_the_job_is_not_called_healthy() -> None:
+    diagnosis = diagnose(only(a_job(noise=0.02, faults=[SLOW]), 0, 1))
+    assert (diagnosis.outcome, diagnosis.verdicts) == ("unknown", ())
+    assert LAST in diagnosis.unaccounted
+
+
+@pytest.mark.parametrize("recorded", [(0, 3), (0, 1, 2)], ids=["the culprit", "all but a good one"])
+def test_a_recorded_culprit_stays_one(recorded: tuple[int, ...]) -> None:
+    slow = replace(SLOW, ranks=(recorded[-1],))
+    diagnosis = diagnose(only(a_job(noise=0.02, faults=[slow]), *recorded))
+    (verdict,) = diagnosis.accused
+    assert verdict.ranks == slow.ranks
+    assert LAST not in diagnosis.unrecorded
+
+
+def test_what_all_recorded_ranks_do_is_said_of_these() -> None:
+    loading = replace(LOADING, ranks=ALL)
+    diagnosis = diagnose(only(a_job(noise=0.02, faults=[loading]), 0, 1, 2))
+    (verdict,) = diagnosis.accused
+    assert verdict.summary.startswith("all recorded ranks spend")
+    assert diagnosis.candidates[0].who == "all recorded ranks"
+
+
+def test_reports_say_which_ranks_were_recorded() -> None:
+    said = "1 of 4 ranks was recorded; missing 0, 1 and 3"
+    diagnosis = diagnose(only(a_job(), 2))
+    assert said in render_text(diagnosis, 120)
+    assert said in render_html(diagnosis)
+    assert to_json(diagnosis)["unrecorded"].startswith(said)
+    assert diagnose(a_job()).unrecorded == ""
