@@ -391,7 +391,8 @@ def _slow_throughout(found: _Search) -> bool:
     by_window = {detector.name for detector in registry.PROFILED}
     if not in_all or one.method in by_window or one.cause in IN_SINGLE_STEPS or one.steps is None:
         return False
-    return one.steps[0] <= line.steps[line.warm_up] and one.steps[1] >= line.steps[-1]
+    first, last = int(line.steps[line.warm_up]), int(line.steps[-1])
+    return one.steps[0] <= first and one.steps[1] >= last
 
 
 def _unaccounted(job: Observed, settings: Settings) -> str:
