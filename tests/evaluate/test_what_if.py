@@ -30,9 +30,11 @@ def played(fault: str, **values: Any) -> Simulation:
     "fault", ["gc:ranks=9,from=12", "gpu_slow:rank=9,factor=1.6,only=backward-compute,seen=no"]
 )
 def test_a_culprit_costs_what_the_job_would_be_shorter_without_it(fault: str) -> None:
-    """Of inputs of any length, bubbles swallow a part of it that differs from step to step."""
+    """Of inputs of any length, bubbles swallow a part of it that differs from step to step. What
+    the lengths themselves cost may be said as well."""
     sim = played(fault, workload={"kind": "variable"}, parallelism={"tp": 2, "pp": 4})
-    (truth,), (found,) = sim.truth.faults, diagnose(sim.window).verdicts
+    (truth,) = sim.truth.faults
+    (found,) = (one for one in diagnose(sim.window).verdicts if one.cause != "load_imbalance")
     assert found.ranks == (9,) and found.lost_fraction is not None
     assert found.lost_fraction == pytest.approx(truth.lost_fraction, rel=0.25)
 

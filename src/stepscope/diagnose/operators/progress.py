@@ -110,7 +110,12 @@ class Recording:
     @cached_property
     def sends_unseen(self) -> bool:
         """Whether the running numbers show that operators were called which nobody recorded."""
-        return bool((self.comm.ints("unrecorded") > 0).any())
+        return self._counts_all and bool((self.comm.ints("unrecorded") > 0).any())
+
+    @property
+    def _counts_all(self) -> bool:
+        """Whether the running numbers are known; they are of dumps, not of job folders."""
+        return self.comm.has("unrecorded")
 
     @cached_property
     def may_hide_sends(self) -> bool:
@@ -121,6 +126,8 @@ class Recording:
     def has_no_sends(self) -> bool:
         """Whether the running numbers of all ranks leave no room for sends and receives: there
         were none between their calls."""
+        if not self._counts_all:
+            return False
         ranks = self.comm.ints("rank")[self.comm.ints("unrecorded") == 0]
         calls = np.bincount(ranks, minlength=max(self.recorded, default=0) + 1)
         least = int(calls[sorted(self.recorded)].min(initial=MANY_CALLS))
