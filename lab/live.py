@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.score import passes
+from lab.truth import step_spans
 
 INTERVAL_SECONDS = 1.0
 """How often the folder is read; what comes at once is what its processors have stored by then."""
@@ -85,10 +86,7 @@ def named_after_s(folder: Path, truth: Mapping[str, Any]) -> float | None:
 
 def began_ns(folder: Path, step: int) -> int:
     """When rank 0 began a step; of one that hangs nothing is written, so the end before it."""
-    before = 0
-    for line in (folder / "steps.csv").read_text().splitlines():
-        number, began, ended = map(int, line.split(","))
-        if number == step:
-            return began
-        before = ended
-    return before
+    spans = step_spans(folder)
+    if step in spans:
+        return spans[step][0]
+    return next((ended for _, ended in reversed(spans.values())), 0)

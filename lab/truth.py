@@ -20,13 +20,18 @@ SLACK = 0.1
 """Between the loss that is named and the measured one."""
 
 
-def step_times(folder: Path) -> dict[int, int]:
-    """Nanoseconds of each step that rank 0 finished."""
-    times = {}
+def step_spans(folder: Path) -> dict[int, tuple[int, int]]:
+    """When rank 0 began and ended each step that it finished (CLOCK_MONOTONIC), in order."""
+    spans = {}
     for line in (folder / "steps.csv").read_text().splitlines():
         step, began, ended = map(int, line.split(","))
-        times[step] = ended - began
-    return times
+        spans[step] = began, ended
+    return spans
+
+
+def step_times(folder: Path) -> dict[int, int]:
+    """Nanoseconds of each step that rank 0 finished."""
+    return {step: ended - began for step, (began, ended) in step_spans(folder).items()}
 
 
 def write(case: Case, folder: Path, twin: Path | None) -> dict[str, Any]:

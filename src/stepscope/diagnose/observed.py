@@ -16,7 +16,7 @@ from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.thresholds import FAST
 from stepscope.diagnose.views.arrivals import Arrivals, collect_arrivals
-from stepscope.diagnose.views.breakdown import Breakdown, breakdown
+from stepscope.diagnose.views.breakdown import Breakdown, breakdown, is_computing
 from stepscope.diagnose.views.device_errors import errors
 from stepscope.diagnose.views.kernel_times import Recorded, recorded
 from stepscope.diagnose.views.own_time import OwnTime, own_time
@@ -57,6 +57,15 @@ class Observed:
     @cached_property
     def total(self) -> Floats:
         return self.own.total
+
+    @cached_property
+    def device_busy(self) -> Floats | None:
+        """The part of each window in which each device computes, `[rank, window]`; None where no
+        kernels were recorded."""
+        if self.kernels is None:
+            return None
+        busy: Floats = self.kernels.spent_ns(is_computing) / np.maximum(self.kernels.length_ns, 1.0)
+        return busy
 
     def until(self, column: int) -> Observed:
         """The same job before a column: nothing that happened from its begin on."""

@@ -81,7 +81,6 @@ from stepscope.diagnose.prepare.profiled import without_profiled
 from stepscope.diagnose.settings import DEFAULT, Settings
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.thresholds import FAST, OTHER_PROCESSES
-from stepscope.diagnose.views.breakdown import is_computing
 from stepscope.window import Floats, Window
 
 FEW_STEPS = 10
@@ -421,9 +420,8 @@ def _hidden(job: Observed) -> str:
         return ""
     period = job.line.job_period_ns[job.line.warm_up :]
     known = stats.median(job.total[:, job.line.warm_up :]) / max(stats.median(period), 1.0)
-    if job.kernels is not None:
-        spent, lasted = job.kernels.spent_ns(is_computing), job.kernels.length_ns
-        known = max(known, stats.median(spent / np.maximum(lasted, 1.0)))
+    if job.device_busy is not None:
+        known = max(known, stats.median(job.device_busy))
     if known >= HALF:
         return ""
     return f"{100 * (1 - known):.0f} % of a step may be waiting, which nobody measured"

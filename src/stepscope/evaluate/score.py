@@ -58,7 +58,7 @@ class Score:
 def score(truth: Truth, job: Job, diagnosis: Diagnosis) -> Score:
     """Scores a diagnosis. Suspects are counted, and otherwise ignored."""
     costly = [fault for fault in truth.faults if is_costly(fault)]
-    verdicts = [one for one in accusations(diagnosis) if not _is_inherent(truth, job, one)]
+    verdicts = _about_faults(truth, job, diagnosis)
     suspects = [one for one in diagnosis.verdicts if one.confidence < CERTAIN]
     stuck = [fault for fault in costly if fault.kind == "hang"]
     said = [verdict for verdict in verdicts if verdict.kind == "hang"]
@@ -75,6 +75,11 @@ def score(truth: Truth, job: Job, diagnosis: Diagnosis) -> Score:
 def accusations(diagnosis: Diagnosis) -> tuple[Verdict, ...]:
     """The verdicts that are more than suspects."""
     return tuple(one for one in diagnosis.verdicts if one.confidence >= CERTAIN)
+
+
+def _about_faults(truth: Truth, job: Job, diagnosis: Diagnosis) -> list[Verdict]:
+    """The accusations without those that say what the job loses by its own nature."""
+    return [one for one in accusations(diagnosis) if not _is_inherent(truth, job, one)]
 
 
 def is_right(truth: Truth, job: Job, verdict: Verdict) -> bool:
@@ -104,7 +109,7 @@ def is_costly(fault: FaultTruth) -> bool:
 def is_found(truth: Truth, job: Job, diagnosis: Diagnosis) -> bool:
     """Whether the first verdict names a culprit."""
     costly = [fault for fault in truth.faults if is_costly(fault)]
-    first = [one for one in accusations(diagnosis) if not _is_inherent(truth, job, one)][:1]
+    first = _about_faults(truth, job, diagnosis)[:1]
     return any(names_culprit(fault, job, one) for fault in costly for one in first)
 
 

@@ -52,12 +52,7 @@ def stragglers(
 ) -> list[Straggler]:
     """Ranks whose own time in one phase exceeds their peers' for some steps in a row.
 
-    Args:
-        own: `[rank, step]` in ns.
-        groups: rows of ranks that do equal work.
-        period_ns: the typical step.
-        phase: the phase that `own` is of; None: all together.
-        tests: how many ranks and phases are tested in all.
+    The arguments are those of `straggler.stragglers`.
     """
     steps = own.shape[1]
     if steps < LEAST_STEPS or not groups or period_ns <= 0:

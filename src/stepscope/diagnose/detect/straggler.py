@@ -116,7 +116,15 @@ class Measured:
 def stragglers(
     own: Floats, groups: Sequence[Ints], period_ns: float, phase: str | None, tests: int
 ) -> list[Straggler]:
-    """Ranks whose own time in one phase exceeds their peers' over a long enough stretch."""
+    """Ranks whose own time in one phase exceeds their peers' over a long enough stretch.
+
+    Args:
+        own: `[rank, step]` in ns.
+        groups: rows of ranks that do equal work.
+        period_ns: the typical step.
+        phase: the phase that `own` is of; None: all together.
+        tests: how many ranks and phases are tested in all.
+    """
     measured = measure(own, groups, period_ns, tests)
     if measured is None:
         return []

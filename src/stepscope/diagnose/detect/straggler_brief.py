@@ -98,12 +98,7 @@ def stragglers(
 ) -> list[Straggler]:
     """Ranks whose own time in one phase exceeds their peers' throughout.
 
-    Args:
-        own: `[rank, step]` in ns.
-        groups: rows of ranks that do equal work.
-        period_ns: the typical step.
-        phase: the phase that `own` is of; None: all together.
-        tests: how many ranks and phases are tested in all.
+    The arguments are those of `straggler.stragglers`.
     """
     measured = measure(own, groups, period_ns, tests)
     if measured is None:

@@ -20,7 +20,6 @@ from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.thresholds import FAST, PROCESSOR_TIME
-from stepscope.diagnose.views.breakdown import is_computing
 from stepscope.diagnose.views.communication import loads
 from stepscope.diagnose.views.peers import is_expert
 from stepscope.diagnose.views.stacks import EXPLAINS
@@ -61,10 +60,10 @@ def plain_cause(job: Observed, suspect: Suspect) -> tuple[Cause, Strength]:
 def _kernels_are_alike(job: Observed, suspect: Suspect) -> bool:
     """Whether its device does not compute longer than its peers' in any window, though the rank
     takes longer; false where no kernels were recorded."""
-    if job.kernels is None or suspect.excess_ns <= 0:
+    busy = job.device_busy
+    if busy is None or suspect.excess_ns <= 0:
         return False
     peers = job.peers_of(suspect.row, suspect.phase)
-    busy = job.kernels.spent_ns(is_computing) / np.maximum(job.kernels.length_ns, 1.0)
     beyond = busy[suspect.row] - stats.column_median(busy[peers[peers != suspect.row]])
     known = beyond[np.isfinite(beyond)]
     if not known.size:
