@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from stepscope.diagnose.run import diagnose
@@ -60,3 +62,33 @@ def test_data_that_moves_more_slowly_while_computing_stays_is_the_network() -> N
     (verdict,) = diagnose(played(transfer=2.5)).verdicts
     assert (verdict.cause, verdict.ranks) == ("network", ())
     assert verdict.steps is not None and abs(verdict.steps[0] - SINCE) <= 2
+
+
+WORKS, SAVES = "train (train.py:10);forward (model.py:5)", "train (train.py:10);save (save.py:7)"
+
+
+def and_saves(job: Window, at: Sequence[int]) -> Window:
+    """The same, sampled and without operators, where all save for a second after some steps."""
+    saves_ns = np.where(np.isin(np.arange(STEPS), at), 1000 * MS, 0)
+    phases, grid = job.tables["phases"], job.tables["steps"]
+    late_ns = np.cumsum(saves_ns) - saves_ns
+    start, step = grid.ints("start_ns") + late_ns[grid.ints("step")], grid.ints("step")
+    worked, stacks = grid.ints("duration_ns"), []
+    for rank, begin, work, save in zip(
+        grid.ints("rank"), start, worked, saves_ns[step], strict=True
+    ):
+        stacks.append((rank, "MainThread", begin, work, WORKS, 1))
+        if save:
+            stacks.append((rank, "MainThread", begin + work, save, SAVES, 1))
+    moved = phases.ints("start_ns") + late_ns[phases.ints("step")]
+    return Window(job.job, {
+        "phases": phases.with_column("start_ns", moved),
+        "steps": grid.with_column("start_ns", start)
+        .with_column("duration_ns", worked + saves_ns[step]),
+        "stacks": a_table("rank thread start_ns duration_ns frames active", stacks),
+    })  # fmt: skip
+
+
+def test_what_runs_in_a_few_long_steps_does_not_explain_all_of_them() -> None:
+    found = diagnose(and_saves(played(transfer=1.2), at=(50, 70))).verdicts
+    assert not [one for one in found if one.function and "save" in one.function]

@@ -125,10 +125,13 @@ class Samples:
 
     def without(self, rows: Collection[int]) -> Samples:
         """The samples without those of some ranks, given by their grid rows."""
-        kept = ~np.isin(self.row, sorted(rows))
+        return self.only(~np.isin(self.row, sorted(rows)))
+
+    def only(self, chosen: Mask) -> Samples:
+        """The chosen samples alone."""
         return replace(
-            self, row=self.row[kept], code=self.code[kept], time_ns=self.time_ns[kept],
-            weight=self.weight[kept],
+            self, row=self.row[chosen], code=self.code[chosen], time_ns=self.time_ns[chosen],
+            weight=self.weight[chosen],
         )  # fmt: skip
 
     def shares(self, chosen: Mask) -> tuple[Floats, float]:

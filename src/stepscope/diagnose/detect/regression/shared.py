@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from stepscope.diagnose.detect.gc_pauses import EXPLAINS
 from stepscope.diagnose.detect.gradual import Trend, gradual_rise
 from stepscope.diagnose.detect.regression.exposed import Exposed, longer_waited_for, newly_exposed
@@ -37,7 +39,7 @@ from stepscope.diagnose.thresholds import OTHER_PROCESSES, PROCESSOR_TIME
 from stepscope.diagnose.views.stacks import Samples, SlowFunction, compiles, slower_than_before
 from stepscope.diagnose.views.unnamed import UNNAMED
 from stepscope.trace import DATA_LOAD
-from stepscope.window import Floats
+from stepscope.window import Floats, Mask
 
 SHARED = 0.75
 """Part of the ranks that must show the rise in their own time for it to concern all. Our
@@ -53,6 +55,9 @@ that is not of this job and its machines makes steps longer little by little. Ou
 BEYOND_NOISE = 1.5
 """Without direct evidence the rise must be so many standard deviations of a single step: shared
 machines get slower by less whenever another job starts. Our simulator."""
+BEYOND_USUAL = 3.0
+"""A step is long by itself if it exceeds the median by the rise and by this many standard
+deviations. Statistics: one step in 700."""
 
 
 class SharedRegression:
@@ -173,7 +178,7 @@ def _shown(
         return _Reason("gc", 0.9, _named(rise.phase), shown=True)
     if samples is not None and (not culprits or _is_work(rise)):
         split_ns = int(job.line.begins_ns[change.split])
-        others = samples.without(culprits)
+        others = samples.without(culprits).only(_in_usual_steps(job, samples, change))
         slow = slower_than_before(others, split_ns, change.before_ns, change.after_ns)
         if slow is not None:
             return _by_function(slow, rise)
@@ -183,6 +188,22 @@ def _shown(
     if exposed is not None:
         return _by_exposure(exposed)
     return _shared_devices(job, change, rise) or _uneven(job, rise, change, culprits)
+
+
+def _in_usual_steps(job: Observed, samples: Samples, change: StepChange) -> Mask:
+    """Which samples are not of single long steps, such as those that save a checkpoint.
+
+    The rise is one of medians, while functions have shares of the whole time: what runs in one step
+    of twenty would seem to explain it.
+    """
+    period = job.line.job_period_ns
+    usual = np.ones(len(period), bool)
+    for part in (slice(0, change.split), slice(change.split, None)):
+        side = period[part]
+        above = BEYOND_USUAL * stats.sigma(side) + change.after_ns - change.before_ns
+        usual[part] = ~(side > stats.median(side) + above)
+    column = job.line.column_at(samples.time_ns)
+    return (column < 0) | usual[column]
 
 
 def _uneven(
