@@ -123,3 +123,33 @@ def test_shares_of_many_ranks_are_those_of_each() -> None:
         assert shares[at] == pytest.approx(expected)
         assert time_ns[at] == expected_ns
     assert shares.max() > 0.25
+
+
+def standing_after(step: int) -> Window:
+    """Rank 2 writes for a second after a step, while the others are in the next one already."""
+    job = a_job(0, ISSUING)
+    stacks = job.tables["stacks"]
+    late = {name: np.where((table.ints("rank") == 2) & (table.ints("start_ns") >= _begin(step + 1)),
+                           1000 * MS, 0)
+            for name, table in job.tables.items() if table.has("start_ns")}  # fmt: skip
+    tables = {name: table.with_column("start_ns", table.ints("start_ns") + late[name])
+              for name, table in job.tables.items() if name in late}  # fmt: skip
+    rows = list(zip(stacks.ints("rank"), tables["stacks"].ints("start_ns"),
+                    stacks.ints("duration_ns"), strict=True))  # fmt: skip
+    stands = (2, _begin(step + 1), 1000 * MS)
+    frames = [ISSUING] * len(rows) + [ROOT + "flush (io.py:7)"]
+    table = a_table("rank thread start_ns duration_ns",
+                    [(rank, "MainThread", *rest) for rank, *rest in [*rows, stands]])  # fmt: skip
+    return Window(job.job, {**tables, "stacks": table.with_column("frames", Strings.of(frames))})
+
+
+def _begin(step: int) -> int:
+    return START + step * STEP_MS * MS
+
+
+def test_what_a_rank_does_between_its_own_steps_while_others_are_in_the_next() -> None:
+    seen = Observed(standing_after(4))
+    samples = read_samples(seen.window, seen.line)
+    assert samples is not None
+    idle = while_idle(seen, samples, 2, [0, 1, 3], 4, 5)
+    assert idle is not None and idle.function == "flush (io.py:7)"

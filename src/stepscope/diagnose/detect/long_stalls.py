@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.window import Floats
+from stepscope.window import Floats, Ints
 
 HICCUP_NS = 4 * 10**8
 """The longest pause of healthy processes on a busy machine. Measured in our lab."""
@@ -29,9 +29,17 @@ def chance(own_ns: Floats, others_ns: Floats, ranks: int) -> float:
     All that are longer than any other rank's hit one and the same rank, and each of them is that
     much longer.
     """
-    usual = max(float(others_ns.max(initial=0.0)), HICCUP_NS)
-    longer = own_ns[own_ns > usual]
-    if longer.size < SEVERAL:
+    longest = own_ns[longer(own_ns, others_ns)]
+    if longest.size < SEVERAL:
         return 1.0
-    tails = float(np.prod((usual / longer) ** TAIL))
-    return tails * float(ranks) ** (1 - longer.size)
+    tails = float(np.prod((_usual_ns(others_ns) / longest) ** TAIL))
+    return tails * float(ranks) ** (1 - longest.size)
+
+
+def longer(own_ns: Floats, others_ns: Floats) -> Ints:
+    """Which pauses of a rank are longer than any of the others' and than healthy ones."""
+    return np.flatnonzero(own_ns > _usual_ns(others_ns))
+
+
+def _usual_ns(others_ns: Floats) -> float:
+    return max(float(others_ns.max(initial=0.0)), HICCUP_NS)

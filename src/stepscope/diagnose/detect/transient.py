@@ -25,7 +25,7 @@ from functools import cached_property
 import numpy as np
 
 from stepscope.diagnose.detect.habits import habits
-from stepscope.diagnose.detect.long_stalls import chance
+from stepscope.diagnose.detect.long_stalls import chance, longer
 from stepscope.diagnose.detect.straggler import FALSE_ALARMS, PAD, PAD_NS, log_ratios
 from stepscope.diagnose.numeric import stats
 from stepscope.window import Floats, Ints, Mask
@@ -221,7 +221,10 @@ def _with_errors(series: Series, spikes: _Spikes, tests: int) -> dict[int, Ints]
 
 
 def _far_longer(series: Series, spikes: _Spikes, tests: int) -> dict[int, Ints]:
-    """The one rank, with its columns, whose runs of spikes are far longer than any other's."""
+    """The one rank, with its columns, whose runs of spikes are far longer than any other's.
+
+    `chance` is that of any rank, so that only phases are tested separately.
+    """
     lengths = {
         row: _lengths_ns(series, spikes, row) for row in np.flatnonzero(spikes.rows).tolist()
     }
@@ -229,8 +232,9 @@ def _far_longer(series: Series, spikes: _Spikes, tests: int) -> dict[int, Ints]:
     for row, own_ns in lengths.items():
         others = [other for at, other in lengths.items() if at != row]
         longest = np.array([other.max(initial=0.0) for other in others])
-        if chance(own_ns, longest, len(spikes.hit)) * tests <= FALSE_ALARMS:
-            found[row] = np.flatnonzero(spikes.hit[row])
+        if chance(own_ns, longest, len(spikes.hit)) * tests / len(spikes.hit) <= FALSE_ALARMS:
+            runs = list(_runs(series.begins_ns, spikes.hit[row]))
+            found[row] = np.concatenate([runs[at] for at in longer(own_ns, longest)])
     return found
 
 

@@ -124,14 +124,14 @@ def _when(job: Observed, samples: Samples, suspect: Suspect) -> tuple[Mask, floa
 
     What takes a rank a second in every fifth step is rare in all of them together.
     """
-    slow = np.isin(
-        job.line.column_at(samples.time_ns), np.arange(len(job.line.steps))[suspect.columns]
-    )
-    lasted_ns = float(np.nansum(job.line.job_period_ns[suspect.columns]))
+    column = job.line.column_of(suspect.row, samples.time_ns)
+    period_ns = job.line.period_ns[suspect.row]
+    slow = np.arange(period_ns.size)[suspect.columns]
+    lasted_ns = float(np.nansum(period_ns[slow]))
     if suspect.spikes and lasted_ns >= samples.least_ns:
-        return slow, lasted_ns
-    begin, end = job.line.span_ns(suspect.first, suspect.stop)
-    return (samples.time_ns >= begin) & (samples.time_ns < end), float(end - begin)
+        return np.isin(column, slow), lasted_ns
+    whole = slice(suspect.first, suspect.stop)
+    return (column >= whole.start) & (column < whole.stop), float(np.nansum(period_ns[whole]))
 
 
 def evidence_of(slow: SlowFunction) -> Evidence:

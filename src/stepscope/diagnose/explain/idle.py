@@ -55,7 +55,7 @@ def while_idle(
 ) -> Idle | None:
     """The function of one row's host in columns [first, stop); None where none stands out."""
     rows = np.array([row, *peers[:MOST_PEERS]], np.int64)
-    part = _while_idle(job, samples, rows, *job.line.span_ns(first, stop))
+    part = _while_idle(job, samples, rows, *job.line.span_of(row, first, stop))
     if part is None or rows.size < 2:
         return None
     own, *others = (_by_function(part, one) for one in rows.tolist())

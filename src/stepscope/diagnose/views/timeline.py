@@ -81,6 +81,11 @@ class Timeline:
         """The column of the step that contains each time, by the job's step starts; -1 before."""
         return np.searchsorted(self.begins_ns, time_ns, side="right") - 1
 
+    def column_of(self, row: int, time_ns: Ints) -> Ints:
+        """The same by the step starts of one rank: while it stands still, others are in the next
+        step."""
+        return np.searchsorted(self._begins_of(row), time_ns, side="right") - 1
+
     @cached_property
     def begins_ns(self) -> Ints:
         """When the first rank began each step; never decreasing."""
@@ -98,6 +103,17 @@ class Timeline:
         begin = int(self.begins_ns[first])
         end = int(self.begins_ns[stop - 1]) + int(np.nan_to_num(self.job_period_ns[stop - 1]))
         return begin, max(begin, end)
+
+    def span_of(self, row: int, first: int, stop: int) -> Span:
+        """The same of one rank, which stands still between two steps while others are in the next
+        one."""
+        begin = int(self._begins_of(row)[first])
+        lasted = float(np.nansum(self.period_ns[row, first:stop]))
+        return begin, begin + int(lasted)
+
+    def _begins_of(self, row: int) -> Ints:
+        own = self.start_ns[row]
+        return np.maximum.accumulate(np.where(own == NULL, self.begins_ns, own))
 
 
 def _positions(grid: Ints, wanted: Ints) -> Ints:

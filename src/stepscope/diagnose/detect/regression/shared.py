@@ -178,7 +178,8 @@ def _shown(
         return _Reason("gc", 0.9, _named(rise.phase), shown=True)
     if samples is not None and (not culprits or _is_work(rise)):
         split_ns = int(job.line.begins_ns[change.split])
-        others = samples.without(culprits).only(_in_usual_steps(job, samples, change))
+        others = samples.without(culprits)
+        others = others.only(_in_usual_steps(job, others, change))
         slow = slower_than_before(others, split_ns, change.before_ns, change.after_ns)
         if slow is not None:
             return _by_function(slow, rise)
