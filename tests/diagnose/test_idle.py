@@ -134,12 +134,12 @@ def standing_after(step: int) -> Window:
             for name, table in job.tables.items() if table.has("start_ns")}  # fmt: skip
     tables = {name: table.with_column("start_ns", table.ints("start_ns") + late[name])
               for name, table in job.tables.items() if name in late}  # fmt: skip
-    rows = list(zip(stacks.ints("rank"), tables["stacks"].ints("start_ns"),
-                    stacks.ints("duration_ns"), strict=True))  # fmt: skip
-    stands = (2, _begin(step + 1), 1000 * MS)
-    frames = [ISSUING] * len(rows) + [ROOT + "flush (io.py:7)"]
-    table = a_table("rank thread start_ns duration_ns",
-                    [(rank, "MainThread", *rest) for rank, *rest in [*rows, stands]])  # fmt: skip
+    begins, lasted = tables["stacks"].ints("start_ns"), stacks.ints("duration_ns")
+    rows = [(rank, "MainThread", begin, time)
+            for rank, begin, time in zip(stacks.ints("rank"), begins, lasted, strict=True)]  # fmt: skip
+    rows.append((2, "MainThread", _begin(step + 1), 1000 * MS))
+    frames = [ISSUING] * len(lasted) + [ROOT + "flush (io.py:7)"]
+    table = a_table("rank thread start_ns duration_ns", rows)
     return Window(job.job, {**tables, "stacks": table.with_column("frames", Strings.of(frames))})
 
 
