@@ -134,11 +134,11 @@ def standing_after(step: int) -> Window:
             for name, table in job.tables.items() if table.has("start_ns")}  # fmt: skip
     tables = {name: table.with_column("start_ns", table.ints("start_ns") + late[name])
               for name, table in job.tables.items() if name in late}  # fmt: skip
-    begins, lasted = tables["stacks"].ints("start_ns"), stacks.ints("duration_ns")
-    rows = [(rank, "MainThread", begin, time)
-            for rank, begin, time in zip(stacks.ints("rank"), begins, lasted, strict=True)]  # fmt: skip
+    times = zip(stacks.ints("rank"), tables["stacks"].ints("start_ns"),
+                stacks.ints("duration_ns"), strict=True)  # fmt: skip
+    rows: list[tuple[object, ...]] = [(rank, "MainThread", *when) for rank, *when in times]
     rows.append((2, "MainThread", _begin(step + 1), 1000 * MS))
-    frames = [ISSUING] * len(lasted) + [ROOT + "flush (io.py:7)"]
+    frames = [ISSUING] * (len(rows) - 1) + [ROOT + "flush (io.py:7)"]
     table = a_table("rank thread start_ns duration_ns", rows)
     return Window(job.job, {**tables, "stacks": table.with_column("frames", Strings.of(frames))})
 
