@@ -138,7 +138,7 @@ def standing_after(step: int) -> Window:
                 stacks.ints("duration_ns"), strict=True)  # fmt: skip
     rows: list[tuple[object, ...]] = [(rank, "MainThread", *when) for rank, *when in times]
     rows.append((2, "MainThread", _begin(step + 1), 1000 * MS))
-    frames = [ISSUING] * (len(rows) - 1) + [ROOT + "flush (io.py:7)"]
+    frames: list[str | None] = [*[ISSUING] * (len(rows) - 1), ROOT + "flush (io.py:7)"]
     table = a_table("rank thread start_ns duration_ns", rows)
     return Window(job.job, {**tables, "stacks": table.with_column("frames", Strings.of(frames))})
 
