@@ -7,13 +7,14 @@ import pytest
 
 from stepscope.diagnose.detect.slow_link import slow_links
 from stepscope.diagnose.finding import Verdict
+from stepscope.diagnose.network.rates import measure_rates
 from stepscope.diagnose.numeric.chance import Runs, log_tail
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.run import diagnose
 from stepscope.window import NULL, Strings, Table, Window
 
 from .fabric import RANKS, a_wired_job, on_host, through
-from .jobs import put, without
+from .jobs import MS, put, without
 
 
 def the_verdict(window: Window) -> Verdict:
@@ -198,6 +199,22 @@ def test_healthy_networks_are_silent(noise: float, tail: int) -> None:
     """Student's noise of three degrees: now and then some transfer takes several times as long."""
     for seed in range(2):
         assert not diagnose(a_wired_job(noise=noise, tail=tail, seed=seed)).verdicts
+
+
+def test_transfers_shorter_than_the_clock_ticks_are_no_alibi() -> None:
+    """Sends of 0.3 ms that take 1.2 ms by a slow adapter, with times in whole milliseconds."""
+    random = np.random.default_rng(0)
+    window = a_wired_job(through(5))
+    comm = window.tables["comm_ops"]
+    sent = comm.strings("op").equals("Send", "Recv")
+    slow = (comm.ints("step") >= 30) & (comm.ints("rank") == 5)
+    chance = np.where(slow, 0.95, 0.3)
+    ticks = (random.uniform(size=len(comm)) < chance).astype(np.int64) * MS
+    end = np.where(sent, comm.ints("start_ns") + ticks, comm.ints("end_ns"))
+    rates = measure_rates(Observed(put(window, comm_ops=comm.with_column("end_ns", end))))
+    assert rates is not None
+    for place, taken in zip(rates.places, rates.taken_ns, strict=True):
+        assert np.isnan(taken).all() == place.is_pair, place
 
 
 def test_how_likely_something_happens_so_often_by_chance() -> None:

@@ -9,7 +9,7 @@ a step with fewer operators, or with other sizes, does not count as faster.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,13 +17,15 @@ from stepscope.diagnose.network.edges import COMPARED, Ends, Place, find_places
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.prepare.matching import match
-from stepscope.window import NULL, Floats, Ints, Table
+from stepscope.window import NULL, Floats, Ints, Mask, Table
 
 LEAST_BYTES = 1 << 20
 """The time of smaller operators is latency, not bandwidth: at 25 GB/s a megabyte takes 40
 microseconds, the latency of a collective between hosts. Our simulator."""
 SIZES_PER_OCTAVE = 2
 """Operators within a factor of 1.4 in size take the same time per byte. Our simulator."""
+INSTANT = 0.05
+"""Part of the transfers of one kind that may take no time at all by their clock. Our choice."""
 
 PORTION = 1 << 20
 """Rows that are matched at a time: sorting then costs 1.2 microseconds a row, and memory stays
@@ -87,6 +89,10 @@ class _Operators:
     transfer_ns: Floats
     ended_ns: Ints
 
+    def only(self, kept: Mask) -> _Operators:
+        columns = ("place", "column", "size_bytes", "kind", "transfer_ns", "ended_ns")
+        return replace(self, **{name: getattr(self, name)[kept] for name in columns})
+
 
 def measure_rates(job: Observed) -> Rates | None:
     """The transfer rates of all places, or None if the recording does not show them."""
@@ -94,6 +100,9 @@ def measure_rates(job: Observed) -> Rates | None:
     if operators is None:
         return None
     equals = _classes(operators.places)
+    operators = _measurable(operators, equals)
+    if operators is None:
+        return None
     usual = operators.size_bytes * _usual_ns_per_byte(operators, equals)
     columns = len(job.line.steps)
     shape = (len(operators.places), columns)
@@ -115,10 +124,29 @@ def _classes(places: Sequence[Place]) -> Ints:
     return np.array([numbers.setdefault(one.shape, len(numbers)) for one in places], np.int64)
 
 
+def _measurable(operators: _Operators, equals: Ints) -> _Operators | None:
+    """The operators that took time, of kinds that are long enough for the clock.
+
+    Of transfers that are shorter than its ticks only the slow ones seem to take any time: then all
+    of them seem as slow as ever.
+    """
+    took = operators.transfer_ns > 0
+    key = _key(operators, equals)
+    count = np.bincount(key)
+    instant = np.bincount(key[~took], minlength=count.size)
+    kept = took & (instant <= INSTANT * count)[key]
+    return operators.only(kept) if kept.any() else None
+
+
+def _key(operators: _Operators, equals: Ints) -> Ints:
+    """A number for each class of places and kind of operator."""
+    return equals[operators.place] * (int(operators.kind.max()) + 1) + operators.kind
+
+
 def _usual_ns_per_byte(operators: _Operators, equals: Ints) -> Floats:
     """Median nanoseconds per byte of each operator's class and kind."""
     ns_per_byte = operators.transfer_ns / operators.size_bytes
-    key = equals[operators.place] * (int(operators.kind.max()) + 1) + operators.kind
+    key = _key(operators, equals)
     order = np.lexsort((ns_per_byte, key))
     begins = np.flatnonzero(np.diff(key[order], prepend=-1))
     length = np.diff(np.append(begins, order.size))
@@ -179,8 +207,11 @@ def _matched(job: Observed, comm: Table) -> _Matched | None:
     known = (start != NULL) & (end != NULL) & (size >= LEAST_BYTES)
     lasted = np.where(known, end, 0) - np.where(known, start, 0)
     shortest = np.minimum.reduceat(lasted, begins)
-    usable = np.logical_and.reduceat(known, begins) & (shortest > 0)
-    usable &= ~stats.varies(size, begins) & ~stats.varies(column, begins)
+    usable = (
+        np.logical_and.reduceat(known, begins)
+        & ~stats.varies(size, begins)
+        & ~stats.varies(column, begins)
+    )
     at, op, ends = begins[usable], table.strings("op"), Ends.of(table, begins)
     return _Matched(
         ends.group[usable], ends.source[usable], ends.target[usable],
