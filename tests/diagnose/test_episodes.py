@@ -127,6 +127,14 @@ def test_nor_one_of_a_rank_that_logs_in_a_step_in_which_people_do(
     assert [one.row for one in found(own, hosts=8)] == named
 
 
+@pytest.mark.parametrize(("phase", "named"), [("forward-compute", []), ("backward-compute", [0])])
+def test_in_a_backward_pass_no_rank_has_duties(phase: str, named: list[int]) -> None:
+    """The first rank may evaluate in a round step, and computes forward then."""
+    stall = Fault((0,), phase, 70, 71, ms=40_000, computes=False)
+    said = diagnose(a_job(faults=[stall], stacks=False)).verdicts
+    assert [rank for one in said for rank in one.ranks] == named
+
+
 def test_two_spikes_at_errors_of_the_device_are_enough() -> None:
     own, errors = own_times(), np.zeros((RANKS, STEPS), np.bool_)
     own[3, [11, 61]] *= 1.5

@@ -97,7 +97,7 @@ class Series:
 
 
 def spiking_ranks(
-    series: Series, units: Sequence[Ints], tests: int, lonely: bool = True
+    series: Series, units: Sequence[Ints], tests: int, lonely: bool = True, duties: bool = True
 ) -> list[SpikingRank]:
     """Ranks with spikes that chance does not explain.
 
@@ -105,6 +105,7 @@ def spiking_ranks(
         units: rows that may have spikes together: those of each host.
         tests: how many ranks and phases are tested in all.
         lonely: whether a single long spike may count.
+        duties: whether it may be that of a rank that saves, logs or evaluates.
     """
     if series.period_ns <= 0 or not series.groups or not series.own.size:
         return []
@@ -118,7 +119,8 @@ def spiking_ranks(
     found |= _with_errors(series, spikes, tests)
     found = _far_longer(series, spikes, tests) | found
     often = [spikes.of(row, columns, False) for row, columns in sorted(found.items())]
-    alone = _alone(series, spikes, shared, _designated(series, units)) if lonely else []
+    designated = _designated(series, units) if duties else frozenset()
+    alone = _alone(series, spikes, shared, designated) if lonely else []
     return often + [spikes.of(row, np.flatnonzero(spikes.hit[row]), True)
                     for row in alone if row not in found]  # fmt: skip
 

@@ -21,12 +21,14 @@ from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import INFLATED, Suspect, dominant
 from stepscope.diagnose.views.unnamed import BETWEEN, OUTSIDE
+from stepscope.trace import BACKWARD
 from stepscope.window import Floats, Ints
 
 LEAST_STEPS = 10
 """With fewer steps the noise cannot be estimated. Our simulator."""
 BY_DESIGN = (OUTSIDE, BETWEEN)
-"""Where a single long spike may be a checkpoint."""
+"""Where a single long spike may be a checkpoint. In backward passes nobody saves, and no rank
+evaluates."""
 
 
 class Transients:
@@ -57,7 +59,8 @@ def _all_spiking(job: Observed) -> Iterator[SpikingRank]:
             own[:, skip:], job.groups(phase), job.line.steps[skip:],
             job.line.begins_ns[skip:], job.line.typical_ns, counted[:, skip:],
         )  # fmt: skip
-        for one in spiking_ranks(series, units, tests, phase not in BY_DESIGN):
+        lonely, duties = phase not in BY_DESIGN, phase != BACKWARD
+        for one in spiking_ranks(series, units, tests, lonely, duties):
             columns = tuple(column + skip for column in one.columns)
             yield replace(one, columns=columns)
 
