@@ -142,6 +142,18 @@ def test_a_verdict_about_a_cheap_fault_is_right_all_the_same() -> None:
     assert not is_right(a_truth(a_fault((3,), steps=None)), JOB, a_verdict(3))
 
 
+def test_a_verdict_that_names_nobody_is_right_about_what_it_says() -> None:
+    """It is no culprit found, but what it states with its confidence is true."""
+    link, tp = a_truth(a_fault((3,), cause="network")), ProcessGroup("tp-0", "tp", (2, 3))
+    grouped = replace(JOB, groups=(tp, ProcessGroup("tp-1", "tp", (4, 5))))
+    nobody = a_verdict(cause="network")
+    assert is_right(link, JOB, nobody) and not score(link, JOB, a_diagnosis(nobody)).found
+    assert not is_right(link, JOB, a_verdict(cause="code"))
+    assert is_right(link, grouped, replace(nobody, group="tp-0"))
+    assert not is_right(link, grouped, replace(nobody, group="tp-1"))
+    assert is_right(a_truth(HANG), JOB, a_verdict(kind="hang"))
+
+
 def test_what_a_job_loses_by_its_own_nature_is_no_false_alarm_and_no_miss() -> None:
     uneven = a_fault((), cause="load_imbalance", lost_fraction=0.2)
     varied = replace(a_truth(), inherent=(uneven,))

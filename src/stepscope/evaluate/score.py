@@ -83,10 +83,24 @@ def _about_faults(truth: Truth, job: Job, diagnosis: Diagnosis) -> list[Verdict]
 
 
 def is_right(truth: Truth, job: Job, verdict: Verdict) -> bool:
-    """Whether a verdict names a culprit of a fault that was there, however little it cost."""
+    """Whether what a verdict says is true of a fault that was there, however little it cost.
+
+    It names a culprit; or it names nobody, and its cause, and its group if it has one, are right.
+    """
     return _is_inherent(truth, job, verdict) or any(
-        names_culprit(fault, job, verdict) for fault in truth.faults if fault.steps
-    )
+        names_culprit(fault, job, verdict) or _tells_what(fault, job, verdict)
+        for fault in truth.faults if fault.steps
+    )  # fmt: skip
+
+
+def _tells_what(fault: FaultTruth, job: Job, verdict: Verdict) -> bool:
+    """Whether a verdict that names nobody says rightly what is wrong."""
+    if verdict.ranks or verdict.devices or (fault.kind == "hang") != (verdict.kind == "hang"):
+        return False
+    members = {rank for group in job.groups if group.id == verdict.group for rank in group.ranks}
+    if members and fault.ranks and not members & set(fault.ranks):
+        return False
+    return fault.kind == "hang" or verdict.cause == fault.cause
 
 
 def _is_inherent(truth: Truth, job: Job, verdict: Verdict) -> bool:
