@@ -239,3 +239,10 @@ def test_the_evidence_can_be_checked() -> None:
     methods = [evidence.method for evidence in verdict.evidence]
     assert methods[:3] == ["argus-l2", "last-arrival", "processor-use"]
     assert "100 % of the excess is processor time" not in verdict.evidence[0].detail
+
+
+@pytest.mark.parametrize(("since", "state"), [(0, "slow"), (60, "regression")])
+def test_what_a_job_is_called_by_when_it_began(since: int, state: str) -> None:
+    """Also where the step time has recovered at the end, so that no rise of it lasts."""
+    slow = Fault((5,), "backward-compute", since, 110 if since else 160, ms=8)
+    assert diagnose(a_job(ranks=8, steps=160, faults=[slow])).state == state

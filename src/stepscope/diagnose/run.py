@@ -38,6 +38,7 @@ from stepscope.diagnose.decide.opinions import with_opinions
 from stepscope.diagnose.decide.same_loss import has_victim, is_same, with_function
 from stepscope.diagnose.decide.slow_ranks import judge
 from stepscope.diagnose.decide.starved import with_measured_loss
+from stepscope.diagnose.decide.state import Found
 from stepscope.diagnose.decide.symptoms import with_symptoms
 from stepscope.diagnose.decide.verdict import ranked, verdict_of
 from stepscope.diagnose.decide.why_not import nearest, why_not
@@ -45,9 +46,7 @@ from stepscope.diagnose.detect import desync, hang, vanished
 from stepscope.diagnose.detect.periods import periods
 from stepscope.diagnose.detect.planned_pauses import planned_steps
 from stepscope.diagnose.finding import (
-    AnomalousWindow,
     Candidate,
-    Cause,
     Diagnosis,
     Finding,
     Ledger,
@@ -57,7 +56,6 @@ from stepscope.diagnose.finding import (
     Slowdown,
     SlowLink,
     Span,
-    State,
     StepSeries,
     Stuck,
     Unsteady,
@@ -91,9 +89,6 @@ simulator."""
 MOST_UNEXPLAINED = 0.1
 """A job that loses more than this to an unknown cause is not called healthy. Contract."""
 
-IN_SINGLE_STEPS: tuple[Cause, ...] = ("gc", "jit_compile")
-"""Causes that make single steps longer, wherever these lie. Our choice."""
-
 Kind = TypeVar("Kind", bound=Finding)
 
 
@@ -118,7 +113,8 @@ def diagnose(window: Window, settings: Settings = DEFAULT) -> Diagnosis:
     if absent:
         verdicts = tuple(map(of_recorded, verdicts))
     verdicts, recurring = with_periods(verdicts, periods(job) if settings.slowdowns else ())
-    state = _state(found)
+    known_as = _known(found)
+    state = known_as.state
     planned = planned_steps(job) - _slowed_by_culprits(job, found.blamed)
     known = ledger(series, job.line.warm_up, verdicts, planned)
     unaccounted = ""
@@ -134,7 +130,7 @@ def diagnose(window: Window, settings: Settings = DEFAULT) -> Diagnosis:
         ranks=len(window.ranks),
         state="unknown" if unaccounted else state,
         steps=_steps(job),
-        windows=_windows(job, found, verdicts),
+        windows=known_as.windows(verdicts),
         verdicts=verdicts,
         clocks=clocks,
         skipped=(*dropped, *unaligned, *profiled, *not_recorded(window), *_skipped(job, found)),
@@ -362,36 +358,10 @@ def _candidates(
     return (*known, *(why_not(job, rank) for rank in asked if rank not in spoken_of))
 
 
-def _state(found: _Search) -> State:
-    if any(isinstance(one, Stuck) and (one.kind == "hang" or one.unfinished)
-           for one in found.blamed):  # fmt: skip
-        return "hang"
-    spikes = any(one.spikes for one in found.unsteady)
-    if any(one.split is not None for one in found.unsteady):
-        return "both" if spikes else "regression"
-    if spikes and not _slow_throughout(found):
-        return "jitter"
-    return "slow" if any(one.kind == "slowdown" for one in found.blamed) else "healthy"
-
-
-def _slow_throughout(found: _Search) -> bool:
-    """Whether what costs most is there in all steps from the first one on: then the job is slow,
-    and some of its steps are longer still."""
-    line = found.job.line
-    known = [one for one in found.blamed if not isinstance(one, Stuck)]
-    if not known or not len(line.steps):
-        return False
-    one = max(known, key=lambda one: one.score * (one.lost_fraction or 0.0))
-    if isinstance(one, Slowdown):
-        in_all = one.suspect is not None and one.spikes in (None, one.of_steps)
-    else:
-        in_all = isinstance(one, Waste) and not one.in_turns
-    # the share of a function in a whole window says nothing of single steps
-    by_window = {detector.name for detector in registry.PROFILED}
-    if not in_all or one.method in by_window or one.cause in IN_SINGLE_STEPS or one.steps is None:
-        return False
-    first, last = int(line.steps[line.warm_up]), int(line.steps[-1])
-    return one.steps[0] <= first and one.steps[1] >= last
+def _known(found: _Search) -> Found:
+    """What the job is called, by what was found."""
+    by_window = frozenset(detector.name for detector in registry.PROFILED)
+    return Found(found.job.line, found.blamed, found.unsteady, by_window)
 
 
 def _unaccounted(job: Observed, settings: Settings) -> str:
@@ -450,32 +420,6 @@ def _slowed_by_culprits(job: Observed, blamed: Sequence[Finding]) -> frozenset[i
     at = {column + more for one in blamed if isinstance(one, Slowdown) and one.spikes
           for column in one.columns for more in (0, 1)}  # fmt: skip
     return frozenset(int(job.line.steps[column]) for column in at if column < len(job.line.steps))
-
-
-def _windows(
-    job: Observed, found: _Search, verdicts: tuple[Verdict, ...]
-) -> tuple[AnomalousWindow, ...]:
-    steps = job.line.steps
-    windows = [AnomalousWindow("jitter", (int(steps[a]), int(steps[b])))
-               for one in found.unsteady for a, b in _runs(one.spikes)]  # fmt: skip
-    windows += [AnomalousWindow("regression", (int(steps[one.split]), int(steps[-1])))
-                for one in found.unsteady if one.split is not None]  # fmt: skip
-    stuck = [verdict for verdict in verdicts if verdict.kind == "hang" and verdict.steps]
-    windows += [AnomalousWindow("hang", verdict.steps) for verdict in stuck if verdict.steps]
-    if not windows:
-        windows = [AnomalousWindow("slow", verdict.steps) for verdict in verdicts if verdict.steps]
-    return tuple(sorted(windows, key=lambda one: one.steps))
-
-
-def _runs(columns: Sequence[int]) -> list[Span]:
-    """Neighbouring columns as ranges, both ends included."""
-    runs: list[Span] = []
-    for column in columns:
-        if runs and column == runs[-1][1] + 1:
-            runs[-1] = (runs[-1][0], column)
-        else:
-            runs.append((column, column))
-    return runs
 
 
 def _steps(job: Observed) -> Span | None:
