@@ -246,3 +246,11 @@ def test_what_a_job_is_called_by_when_it_began(since: int, state: str) -> None:
     """Also where the step time has recovered at the end, so that no rise of it lasts."""
     slow = Fault((5,), "backward-compute", since, 110 if since else 160, ms=8)
     assert diagnose(a_job(ranks=8, steps=160, faults=[slow])).state == state
+
+
+def test_a_rank_that_becomes_slow_little_by_little_was_slow_from_the_beginning_of_that() -> None:
+    ramp = [Fault((5,), "backward-compute", at, at + 10, ms=(at - 50) / 2)
+            for at in range(60, 160, 10)]  # fmt: skip
+    verdict = the_verdict(diagnose(a_job(ranks=8, steps=160, faults=ramp)))
+    assert verdict.ranks == (5,)
+    assert verdict.steps is not None and abs(verdict.steps[0] - 60) <= 10

@@ -32,6 +32,9 @@ from stepscope.window import Floats, Ints
 ONSET_RISE = 0.5
 """The excess before the onset is less than this part of the excess after it, or there was no onset.
 Our simulator."""
+SLOPE, SLOPE_Z = 0.1, 3.0
+"""An excess grew up to its onset if the window before has this part of it, and so many standard
+deviations: one window in 700 has by chance. Our choice, statistics."""
 
 
 Look = Callable[[Floats, Sequence[Ints], float, str | None, int], list[Straggler]]
@@ -152,7 +155,8 @@ def _culprit(job: Observed, found: list[Straggler]) -> Suspect:
 def _onset(series: Floats, one: Straggler, warm_up: int) -> int:
     """The step at which the excess begins: where two levels fit best up to the stretch's end.
 
-    Without a clear rise the rank was slow from the stretch's first window on.
+    What grows little by little began before that. Without a clear rise the rank was slow from the
+    stretch's first window on.
     """
     part = series[warm_up : one.stop]
     middle, spread = stats.median(series[one.first : one.stop]), 3 * stats.sigma(part)
@@ -163,5 +167,14 @@ def _onset(series: Floats, one: Straggler, warm_up: int) -> int:
     split = stats.split_point(part, width, part.size - width)
     before, after = stats.median(part[:split]), stats.median(part[split:])
     if before < ONSET_RISE * after and warm_up + split > one.first - width:
-        return warm_up + split
+        noise = stats.step_noise(part[None, :split]) / np.sqrt(width)
+        least = before + max(SLOPE * (after - before), SLOPE_Z * float(noise))
+        return warm_up + _foot(part, split, width, least)
     return warm_up if one.first - warm_up < width else one.first
+
+
+def _foot(part: Floats, split: int, width: int, least: float) -> int:
+    """Where a slope that leads to the split begins: windows before it that exceed `least`."""
+    while split >= 2 * width and float(np.nanmean(part[split - width : split])) > least:
+        split -= width
+    return split
