@@ -137,3 +137,10 @@ def test_degenerate_series(series: list[float]) -> None:
     values = np.array(series)
     assert regression(values) is None
     assert jitter(values, steps_of(values)).columns.size == 0
+
+
+def test_any_two_spikes_have_an_interval_but_only_people_choose_round_ones() -> None:
+    steps = np.arange(1000, 1100)
+    assert not scheduled(np.array([1049, 1056]), steps).any()
+    assert scheduled(np.array([1049, 1099]), steps).all()
+    assert scheduled(np.array([1049, 1056, 1063]), steps).all()

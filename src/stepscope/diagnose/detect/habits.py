@@ -11,13 +11,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from stepscope.diagnose.detect.step_time import recurring, scheduled
+from stepscope.diagnose.detect.step_time import is_round, recurring, scheduled
 from stepscope.window import Ints, Mask
 
 SLOTS = 3
 """Times that spikes must return on a schedule to be a habit of the job. Our simulator."""
-ROUND_BY = 5
-"""People choose intervals that this divides, or powers of two. Our choice."""
 BETWEEN = 6
 """Spikes after which the next one of a schedule is looked for: on a crowded host a few lie between.
 Our choice."""
@@ -48,13 +46,9 @@ def _at_round_intervals(spikes: Ints, steps: Ints) -> Mask:
     found = np.zeros(spikes.size, np.bool_)
     apart = [spikes[lag:] - spikes[:-lag] for lag in range(1, min(BETWEEN, spikes.size))]
     for period in np.unique(np.concatenate(apart)) if apart else ():
-        if _is_round(int(period)):
+        if is_round(int(period)):
             found |= recurring(spikes, steps, int(period), SLOTS)
     return found
-
-
-def _is_round(interval: int) -> bool:
-    return interval > 1 and (interval % ROUND_BY == 0 or interval & (interval - 1) == 0)
 
 
 def _has_company(hit: Mask, row: int, units: Sequence[Ints]) -> bool:

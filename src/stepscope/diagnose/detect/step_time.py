@@ -49,6 +49,8 @@ LEAST_BLOCKS = 6
 REGULAR = 0.8
 """Part of the slots of a period that must be spikes for the spikes to be on schedule. Our
 simulator."""
+ROUND_BY = 5
+"""People choose intervals that this divides, or powers of two. Our choice."""
 
 
 @dataclass(frozen=True)
@@ -94,11 +96,15 @@ def long_steps(series: Floats) -> Ints:
 def scheduled(spikes: Ints, steps: Ints) -> Mask:
     """Which spikes recur every so many steps: checkpoints, evaluation, logging."""
     explained = np.zeros(spikes.size, np.bool_)
-    for period in np.unique(np.diff(spikes)):
-        if period < 2:
-            continue
-        explained |= recurring(spikes, steps, int(period), 2)
+    for period in np.unique(np.diff(spikes)).tolist():
+        if period > 1:
+            explained |= recurring(spikes, steps, period, 2 if is_round(period) else 3)
     return explained
+
+
+def is_round(interval: int) -> bool:
+    """Whether people would choose such an interval; any two spikes have some interval."""
+    return interval > 1 and (interval % ROUND_BY == 0 or interval & (interval - 1) == 0)
 
 
 def recurring(spikes: Ints, steps: Ints, period: int, least: int) -> Mask:
