@@ -188,20 +188,74 @@ def _too_often(
     The worst unit is judged first; the rate for the next is that of the remaining units.
     """
     spiking = [unit for unit in units if spikes.rows[unit].any()]
-    hits = [spikes.of_unit(unit) for unit in spiking]
-    counts = np.array([_independent(series.begins_ns, hit) for hit in hits], np.int64)
-    found: dict[int, Ints] = {}
-    rest = int(counts.sum())
-    for done, at in enumerate(np.argsort(-counts, kind="stable").tolist()):
-        count, others = int(counts[at]), len(units) - done - 1
-        rest -= count
+    events = _Events.of(series.begins_ns, [spikes.of_unit(unit) for unit in spiking])
+    left, found = np.ones(len(spiking), np.bool_), dict[int, Ints]()
+    for done, at in enumerate(np.argsort(-events.own, kind="stable").tolist()):
+        count, others = int(events.own[at]), len(units) - done - 1
+        left[at] = False
         if count < LEAST_SPIKES or others < 1:
             break
+        rest = int(events.until_and_from(int(events.since[at]))[left].sum())
         if poisson_tail(count, (rest + 1) / others) * tests > FALSE_ALARMS:
             break
-        found |= {int(row): np.flatnonzero(hits[at] & spikes.hit[row]) for row in spiking[at]
-                  if (hits[at] & spikes.hit[row]).any()}  # fmt: skip
+        hit = events.hit[at]
+        found |= {int(row): np.flatnonzero(hit & spikes.hit[row]) for row in spiking[at]
+                  if (hit & spikes.hit[row]).any()}  # fmt: skip
     return found
+
+
+@dataclass(frozen=True)
+class _Events:
+    """Independent spikes of units: a run of them is one, unless it is still going on.
+
+    A disturbance of a host for a few seconds is one event. A slowness that has lasted for several
+    moments up to now counts as more, whether or not it will go on; so do the moments of the others
+    from its beginning on.
+    """
+
+    begins_ns: Ints
+    hit: Mask
+    """`[unit, step]`."""
+    starts: Mask
+    """The same: where a run begins."""
+    since: Ints
+    """`[unit]`: the column in which its run that goes on began; the number of columns: none."""
+
+    @classmethod
+    def of(cls, begins_ns: Ints, hits: Sequence[Mask]) -> _Events:
+        hit = np.array(hits, np.bool_).reshape(len(hits), begins_ns.size)
+        starts, since = np.zeros_like(hit), np.full(len(hit), begins_ns.size)
+        for row, one in enumerate(hit):
+            runs = list(_runs(begins_ns, one))
+            starts[row, [run[0] for run in runs]] = True
+            if runs and _goes_on(begins_ns, runs[-1]):
+                since[row] = runs[-1][0]
+        return cls(begins_ns, hit, starts, since)
+
+    @cached_property
+    def own(self) -> Ints:
+        """`[unit]`: how many each has, its moments since its own run began."""
+        lasting = np.unique(self.since)
+        by_column = {int(one): self.until_and_from(int(one)) for one in lasting}
+        return np.array([by_column[int(one)][row] for row, one in enumerate(self.since)], np.int64)
+
+    def until_and_from(self, column: int) -> Ints:
+        """`[unit]`: runs that begin before a column, and moments with spikes from it on."""
+        runs = self.starts[:, :column].sum(axis=1)
+        if column >= self.hit.shape[1]:
+            return np.asarray(runs, np.int64)
+        moment = (self.begins_ns[column:] - self.begins_ns[column]) // MOMENT_NS
+        first = np.flatnonzero(np.diff(moment, prepend=-1))
+        moments = np.logical_or.reduceat(self.hit[:, column:], first, axis=1).sum(axis=1)
+        return np.asarray(runs + moments, np.int64)
+
+
+def _goes_on(begins_ns: Ints, run: Ints) -> bool:
+    """Whether a run has lasted for several moments up to now: the next step's spike would belong to
+    it."""
+    lasted = int((begins_ns[run[-1]] - begins_ns[run[0]]) // MOMENT_NS) + 1
+    now = not _apart(begins_ns, run[-1:], begins_ns.size)[0]
+    return bool(now and min(lasted, run.size) >= LASTING)
 
 
 def _with_errors(series: Series, spikes: _Spikes, tests: int) -> dict[int, Ints]:
@@ -238,22 +292,6 @@ def _far_longer(series: Series, spikes: _Spikes, tests: int) -> dict[int, Ints]:
             runs = list(_runs(series.begins_ns, spikes.hit[row]))
             found[row] = np.concatenate([runs[at] for at in longer(own_ns, longest)])
     return found
-
-
-def _independent(begins_ns: Ints, hit: Mask) -> int:
-    """The number of independent spikes: a run of them is one, unless it is still going on.
-
-    A disturbance of a host for a few seconds is one event. A slowness that has lasted for several
-    moments up to now counts as more, whether or not it will go on. It lasts up to now if the next
-    step's spike would belong to it.
-    """
-    runs = list(_runs(begins_ns, hit))
-    if not runs:
-        return 0
-    lasted = int((begins_ns[runs[-1]][-1] - begins_ns[runs[-1]][0]) // MOMENT_NS) + 1
-    moments = min(lasted, runs[-1].size)
-    now = not _apart(begins_ns, runs[-1][-1:], hit.size)[0] and moments >= LASTING
-    return len(runs) + (moments - 1 if now else 0)
 
 
 def _runs(begins_ns: Ints, hit: Mask) -> Iterator[Ints]:
