@@ -284,3 +284,13 @@ def test_a_device_whose_memory_is_corrected_in_a_few_steps() -> None:
     (verdict,) = diagnose(put(job, hardware=both(job.tables["hardware"], counted))).verdicts
     assert (verdict.cause, verdict.ranks) == ("compute", (2,))
     assert "gpu-errors" in {one.method for one in verdict.evidence}
+
+
+def test_where_all_ranks_have_spikes_all_the_time_the_one_with_the_last_is_nobody_special() -> None:
+    """A crowded host: about once a second any rank has a spike, so that most of them are within two
+    moments of another, and some rank's last run is long."""
+    for seed in range(20):
+        random = np.random.default_rng(seed)
+        own = own_times(ranks=4, steps=3000, seed=seed) / 50
+        own[random.uniform(size=own.shape) < 0.02] += 10 * MS
+        assert found(own, step_ms=20.0) == [], seed
