@@ -12,6 +12,7 @@ from stepscope.errors import FormatError
 from stepscope.formats.kineto.files import process_of, ranks_by_name
 from stepscope.formats.kineto.groups import unique_ids
 from stepscope.formats.kineto.matching import group_of, matched
+from stepscope.formats.kineto.peers import with_peers
 from stepscope.formats.kineto.rank_trace import RankTrace
 from stepscope.trace import Host, Job, ProcessGroup
 from stepscope.window import NULL, Ints, Strings, Table, Window, joined, numbered, occurrence
@@ -121,6 +122,7 @@ def _comm_ops(comm: Table, traces: Sequence[RankTrace]) -> Table:
     comm = comm.with_column("seq", _places(comm))
     several = len({trace.rank for trace in traces}) > 1
     if several:
+        comm = with_peers(comm)
         comm = matched(comm, all(not t.steps_found_by and "steps" in t.tables for t in traces))
     return Table({name: c for name, c in comm.columns.items()
                   if name not in ("sequence", "thread")})  # fmt: skip
