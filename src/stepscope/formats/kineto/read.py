@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.errors import FormatError, SourceError
+from stepscope.formats.kineto.accumulation import with_whole_steps
 from stepscope.formats.kineto.files import display_name, trace_files
 from stepscope.formats.kineto.gloo import with_groups
 from stepscope.formats.kineto.job import check_duplicates, window_of, with_ranks
@@ -60,12 +61,13 @@ def read(source: Path, *, progress: Progress | None = None, workers: int | None 
     traces = with_bases(with_ranks(traces))
     check_duplicates(traces)
     check_together(traces)
+    traces, joined = with_whole_steps(traces)
     traces, unnamed = with_groups(traces)
     name = source.stem.partition(".")[0] if source.is_file() else source.resolve().name
     window = window_of(name or "traces", traces)
     problems = [f"{failure}; left out" for failure in failures]
     problems += _of_files(traces)
-    problems += unnamed
+    problems += (*joined, *unnamed)
     problems += _unknown_peers(window)
     problems += _how_steps_were_found(traces)
     return Reading(window, tuple(problems))
