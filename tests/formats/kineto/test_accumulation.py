@@ -23,8 +23,9 @@ def mark(name: str, start: float, end: float) -> Event:
 
 def microbatch(rank: int, start: float, jitter: float) -> tuple[list[Event], float]:
     """A forward and a backward pass."""
-    half, end = start + 4.0 + jitter, start + 10.0 + jitter
-    backward = event("cpu_op", "autograd::engine::evaluate_function: Mm", half * MS, 6 * MS)
+    half, end = start + 4.0 + jitter, start + 10.0 + 2 * jitter
+    name = "autograd::engine::evaluate_function: Mm"
+    backward = event("cpu_op", name, half * MS, (end - half) * MS)
     return [event("cpu_op", "aten::mm", start * MS, (4.0 + jitter) * MS), backward], end
 
 
