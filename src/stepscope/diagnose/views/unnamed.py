@@ -41,7 +41,7 @@ def outside_phases(window: Window, rows: PhaseRows) -> Named:
         return []
     comm = window.table("comm_ops")
     if window.table("host_ops") is not None:
-        return _of_a_trace(steps, comm)
+        return _of_a_trace(window, steps, comm)
     if len(rows.line.ranks) == 1 and comm is None:
         return _in_two(steps, steps.inside)
     if comm is not None and has_hidden_operators(window, comm):
@@ -118,16 +118,32 @@ class _Steps:
         return self.rows.cell
 
 
-def _of_a_trace(steps: _Steps, comm: Table | None) -> Named:
-    """The time outside phases in a profiler trace, which shows operators, but not who waits."""
+def _of_a_trace(window: Window, steps: _Steps, comm: Table | None) -> Named:
+    """The time outside phases in a profiler trace, which shows operators, but not who waits.
+
+    Unknown where rows of operators are known to be lost: nobody could tell waiting from work.
+    """
     line, axis = steps.rows.line, steps.rows.axis
     if comm is None:
         return [(OUTSIDE, uncovered(line, axis, steps.inside))]
-    return (
-        [(OUTSIDE, uncovered(line, axis, _busy(steps, comm, _under_way)))]
-        if comm.has("end_ns")
-        else []
-    )
+    if not comm.has("end_ns"):
+        return []
+    own = uncovered(line, axis, _busy(steps, comm, _under_way))
+    return [(OUTSIDE, np.where(_lost(window, line), np.nan, own))]
+
+
+def _lost(window: Window, line: Timeline) -> Mask:
+    """Where rows of operators were lost, `[rank, step]`."""
+    found = np.zeros((len(line.ranks), len(line.steps)), np.bool_)
+    losses = window.table("losses")
+    if losses is None:
+        return found
+    losses = losses.take(losses.strings("table").equals("comm_ops"))
+    row = line.rows(losses.ints("rank"))
+    first, last = line.column_at(losses.ints("start_ns")), line.column_at(losses.ints("end_ns"))
+    for at in np.flatnonzero(row >= 0).tolist():
+        found[row[at], max(first[at], 0) : last[at] + 1] = True
+    return found
 
 
 def _busy(steps: _Steps, comm: Table, spans: Callable[[Table], Spans]) -> Union:
