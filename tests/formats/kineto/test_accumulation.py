@@ -51,7 +51,11 @@ def traces(
     for number in range(first, first + MARKS):
         begins = list(clocks)
         for rank in range(RANKS):
-            did, clocks[rank] = microbatch(rank, clocks[rank] + 0.1, 0.2 * ((number + rank) % 3))
+            did, clocks[rank] = microbatch(
+                rank,
+                clocks[rank] + 0.1 * (1 + (3 * number + rank) % 4),
+                0.2 * ((number + rank) % 3),
+            )
             events[rank] += did
         if number % every == every - 1 and number != skipped:
             met = max(clocks) + 0.2
