@@ -64,6 +64,7 @@ def traces(folder: Path, cut: bool, slow_ms: float = 40.0) -> Reading:
 def test_a_slow_rank_is_named_by_the_steps_that_its_file_has(tmp_path: Path, cut: bool) -> None:
     (verdict,) = diagnose(traces(tmp_path, cut).window).verdicts
     assert verdict.ranks == (SLOW,) and verdict.phase == "backward-compute"
+    assert verdict.cause == "compute"
     assert verdict.lost_fraction == pytest.approx(40 / 70, abs=0.05)
     assert verdict.steps is not None and (verdict.steps[1] < CUT) == cut
 

@@ -17,6 +17,7 @@ from stepscope.diagnose.numeric.intervals import Axis, Spans, union_of_rows
 from stepscope.diagnose.prepare.matching import POINT_TO_POINT, arrivals
 from stepscope.diagnose.views.breakdown import is_communicating
 from stepscope.diagnose.views.hidden_waits import has_hidden_operators
+from stepscope.diagnose.views.lost import lost_operators
 from stepscope.diagnose.views.phase_rows import MOSTLY, PhaseRows, rows_of
 from stepscope.diagnose.views.timeline import Timeline
 from stepscope.window import NULL, Floats, Ints, Mask, Table, Union, Window, union
@@ -129,21 +130,7 @@ def _of_a_trace(window: Window, steps: _Steps, comm: Table | None) -> Named:
     if not comm.has("end_ns"):
         return []
     own = uncovered(line, axis, _busy(steps, comm, _under_way))
-    return [(OUTSIDE, np.where(_lost(window, line), np.nan, own))]
-
-
-def _lost(window: Window, line: Timeline) -> Mask:
-    """Where rows of operators were lost, `[rank, step]`."""
-    found = np.zeros((len(line.ranks), len(line.steps)), np.bool_)
-    losses = window.table("losses")
-    if losses is None:
-        return found
-    losses = losses.take(losses.strings("table").equals("comm_ops"))
-    row = line.rows(losses.ints("rank"))
-    first, last = line.column_at(losses.ints("start_ns")), line.column_at(losses.ints("end_ns"))
-    for at in np.flatnonzero(row >= 0).tolist():
-        found[row[at], max(first[at], 0) : last[at] + 1] = True
-    return found
+    return [(OUTSIDE, np.where(lost_operators(window, line), np.nan, own))]
 
 
 def _busy(steps: _Steps, comm: Table, spans: Callable[[Table], Spans]) -> Union:
