@@ -16,7 +16,7 @@ from stepscope.window import Column, Floats, Strings, Table, Window
 
 START = 1_766_000_000_000_000_000
 WINDOW_NS = 10_000_000_000
-TEXT = ("function", "kind", "location", "caller", "thread", "resource")
+TEXT = ("function", "kind", "location", "caller", "thread", "resource", "phase")
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,7 @@ class Share:
     caller: str | None = None
     thread: str | None = None
     resource: str | None = None
+    phase: str | None = None
     calls: Floats | int | None = None
 
 
@@ -83,6 +84,7 @@ def profile(
                 function=share.function, kind=share.kind, beta=each(share.beta, rank),
                 mu=each(share.mu, rank), sigma=each(share.sigma, rank), location=share.location,
                 caller=share.caller, thread=share.thread, resource=share.resource,
+                phase=share.phase,
                 calls=-(2**63) if share.calls is None else int(each(share.calls, rank) or 0),
                 first_step=steps[0], last_step=steps[1],
             )  # fmt: skip

@@ -134,6 +134,30 @@ def test_what_was_slow_from_the_first_step_has_no_rank_and_all_steps() -> None:
     assert verdict.steps == (5, 199)
 
 
+LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+
+
+def test_a_function_that_loads_and_is_called_elsewhere_counts_separately() -> None:
+    """Sleeping while a batch is decoded is loading; sleeping in the training loop is not."""
+    everybody = (0, 1, 2, 3)
+    job = a_job(faults=[Fault(everybody, "forward-compute", 0, ms=40)], stacks=False)
+    sleeps = [Share("<built-in function sleep>", "python", part, caller="/job/data.py:7 decode",
+                    phase=phase) for part, phase in ((0.4, None), (0.03, "data-load"))]  # fmt: skip
+    (verdict,) = diagnose(with_patterns(job, 4, [*working(4), *sleeps])).verdicts
+    assert verdict.cause == "code" and "40 %" in verdict.summary
+
+
+@pytest.mark.parametrize(("every_step_ms", "named"), [(0.0, False), (25.0, True)])
+def test_loading_counts_as_far_as_most_steps_show_it(every_step_ms: float, named: bool) -> None:
+    """A few long steps make up much of a window, and are no property of the loader."""
+    everybody = (0, 1, 2, 3)
+    loads = Fault(everybody, "data-load", 0, ms=every_step_ms)
+    job = a_job(faults=[loads] if every_step_ms else [], stacks=False)
+    shares = [*working(4), Share(LOADER, "python", 0.25)]
+    causes = {one.cause for one in diagnose(with_patterns(job, 4, shares)).verdicts}
+    assert ("data_loading" in causes) == named
+
+
 def test_windows_without_steps_mask_nothing() -> None:
     job = a_job(steps=40)
     table = profile(4, working(4)).table()

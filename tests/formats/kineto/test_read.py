@@ -90,6 +90,16 @@ def test_steps_without_any_annotation_are_where_operators_repeat(tmp_path: Path)
     assert us(steps, "start_ns")[0] == 1000
 
 
+def test_what_follows_the_last_whole_step_is_no_part_of_it(tmp_path: Path) -> None:
+    backward = "autograd::engine::evaluate_function: Loss"
+    names = ["embed", *["attend", "norm", "mlp", "norm"] * 3, "loss", backward, "reduce", "update"]
+    ops = [event("cpu_op", name, 1000.0 + at * 10, 8) for at, name in enumerate(names * 5)]
+    seen = one(tmp_path, trace(ops))
+    passes = phase(seen.tables["phases"], "forward-compute")
+    assert seen.tables["steps"].ints("step").tolist() == [0, 1, 2, 3]
+    assert passes.ints("step").tolist() == [0, 1, 2, 3] and len(set(us(passes, "duration_ns"))) == 1
+
+
 def test_gpu_annotations_of_steps_do_not_double_them(tmp_path: Path) -> None:
     double = event("gpu_user_annotation", "ProfilerStep#5", 1130, 900, 7)
     assert len(one(tmp_path, trace([*gpu_events(), double])).tables["steps"]) == 2

@@ -293,7 +293,7 @@ def _rise(job: Observed, one: Suspect) -> Floats:
 
 
 def _lags(job: Observed, guilty: Mask) -> tuple[Floats, Mask] | None:
-    """Waiting that culprits caused per step, and the steps in which arrivals were recorded.
+    """Waiting that culprits caused per step, and the steps in which it is known when they arrived.
 
     Calls of hosts that run ahead of their devices say nothing about when the devices arrived.
     """
@@ -302,9 +302,7 @@ def _lags(job: Observed, guilty: Mask) -> tuple[Floats, Mask] | None:
     if on_devices(job) and not _starts_known(job):
         return None
     columns = len(job.line.steps)
-    covered = np.zeros(columns, np.bool_)
-    covered[job.arrivals.step[job.arrivals.step >= 0]] = True
-    return job.arrivals.lag_of(guilty, columns), covered
+    return job.arrivals.lag_of(guilty, columns), job.arrivals.knows(guilty, columns)
 
 
 def _starts_known(job: Observed) -> bool:

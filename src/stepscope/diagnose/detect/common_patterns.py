@@ -22,10 +22,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.diagnose.account.ranges import Judge
+from stepscope.diagnose.account.waste import by_all
 from stepscope.diagnose.detect.behaviour import KERNELS, RESOURCES
 from stepscope.diagnose.detect.common_devices import in_turns, sharing, slow_network, uneven
 from stepscope.diagnose.detect.odd_patterns import named
-from stepscope.diagnose.detect.pattern_waste import METHOD, roles, wasted, windows_now
+from stepscope.diagnose.detect.pattern_waste import METHOD, roles, since, wasted, windows_now
 from stepscope.diagnose.finding import Cause, Waste
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
@@ -35,6 +36,7 @@ from stepscope.diagnose.views.threads import busiest_worker, own_beta
 from stepscope.diagnose.words.advice import who_spend
 from stepscope.diagnose.words.numbers import percent
 from stepscope.diagnose.words.summary import short_frame
+from stepscope.trace import DATA_LOAD
 from stepscope.window import Floats, Ints
 
 MOST_RANKS = 0.75
@@ -81,12 +83,12 @@ class _Exceeds:
 def _exceeding(job: Observed, windows: Sequence[Patterns]) -> list[_Exceeds]:
     """By the median over the windows, with the last window that shows the function."""
     who, found = roles(job), []
-    seen: dict[tuple[str, str, str, str], list[tuple[Patterns, int, float]]] = defaultdict(list)
+    seen: dict[tuple[str, ...], list[tuple[Patterns, int, float]]] = defaultdict(list)
     for window in windows:
         usual = at_least(window, who)
         usual[window.sleeps] = 0.0
         for at, one in enumerate(window.functions):
-            key = (one.kind, one.name, one.location, one.thread)
+            key = (one.kind, one.name, one.location, one.thread, one.phase)
             seen[key].append((window, at, float(usual[at])))
     for some in seen.values():
         window, at, _ = some[-1]
@@ -135,7 +137,9 @@ def _cause(function: Function) -> Cause:
 def _function(job: Observed, some: Sequence[_Exceeds]) -> Waste:
     first, function = some[0], some[0].function
     beta, loss = sum(one.beta for one in some), sum(one.loss for one in some)
-    bits = max(first.judge.bits(function, first.beta), first.judge.bits(function, beta))
+    most = _loaded_in_steps(job, first.window) if function.loads else 1.0
+    largest, beta, loss = min(first.beta, most), min(beta, most), min(loss, most)
+    bits = max(first.judge.bits(function, largest), first.judge.bits(function, beta))
     of_host = function.kind == "python"
     # an annotation without a place in a file, such as the loader's, names no function
     named_in_file = of_host and bool(function.location or function.caller)
@@ -152,6 +156,21 @@ def _function(job: Observed, some: Sequence[_Exceeds]) -> Waste:
         kernels=() if of_host else tuple(one.function.name for one in some)[:KERNELS],
         values={"share": beta, "expected": first.judge.expected(function).beta.high},
     )  # fmt: skip
+
+
+def _loaded_in_steps(job: Observed, window: Patterns) -> float:
+    """The share of loading that all ranks have in most of the steps like the profiled ones; 1 where
+    phases do not show it.
+
+    The least of any rank, because the others would wait for it in any case (`account.waste`). What
+    a few long steps add to the share of a whole window is no property of the loader.
+    """
+    first = since(job, window)
+    if DATA_LOAD not in job.own.phases or first is None:
+        return 1.0
+    loads = by_all(job.own.own[job.own.phases.index(DATA_LOAD), :, first:])
+    share = loads / np.maximum(job.line.job_period_ns[first:], 1.0)
+    return stats.median(share) if np.isfinite(share).any() else 1.0
 
 
 def _detail(some: Sequence[_Exceeds], beta: float) -> str:

@@ -105,8 +105,8 @@ def stragglers(
         return []
     worst, found = measured.worst, measured.found
     return [
-        Straggler(int(row), phase, int(worst.first[row]), own.shape[1], float(worst.mean[row]),
-                  float(measured.z[row]), measured.needed)
+        Straggler(int(row), phase, int(worst.first[row]), int(worst.stop[row]),
+                  float(worst.mean[row]), float(measured.z[row]), measured.needed)
         for row in np.concatenate([np.zeros(0, np.int64), *groups])
         if found[row]
     ]  # fmt: skip
@@ -121,7 +121,7 @@ def measure(own: Floats, groups: Sequence[Ints], period_ns: float, tests: int) -
     if period_ns <= 0 or not steps:
         return None
     excess = log_ratios(own, groups, max(PAD * period_ns, PAD_NS))
-    first = _onsets(excess)
+    first, stop = _onsets(excess), _stops(excess)
     since = np.where(np.arange(steps) >= first[:, None], excess, np.nan)
     excesses = _Excesses(excess, _known(excess, groups), stats.row_medians(excess))
     effect = np.where(first > 0, stats.row_medians(since), excesses.middle)
@@ -143,7 +143,6 @@ def measure(own: Floats, groups: Sequence[Ints], period_ns: float, tests: int) -
         Gate("persistence", persists, np.ones(len(own)), "high in most single steps", False),
         Gate("above-peers", effect, spread, "how much its peers differ among themselves"),
     )
-    stop = np.full(len(own), steps, np.int64)
     worst = stats.Stretches(first, stop, effect, stop - first)
     return Measured(worst, z, needed, 1, 0, gates)
 
@@ -169,6 +168,14 @@ def _onsets(excess: Floats) -> Ints:
     most = np.where(~later & np.isfinite(excess), excess, -np.inf).max(axis=1)
     rose = (low < NORMAL_BEFORE * high) & (high >= np.log1p(PAIR_EFFECT)) & (least > most)
     return np.where(rose, first, 0)
+
+
+def _stops(excess: Floats) -> Ints:
+    """For each row the column after its last known one: a trace may be cut off before the others'
+    end."""
+    known = np.isfinite(excess)
+    after = excess.shape[1] - known[:, ::-1].argmax(axis=1)
+    return np.where(known.any(axis=1), after, excess.shape[1])
 
 
 def _known(excess: Floats, groups: Sequence[Ints]) -> list[Ints]:

@@ -24,6 +24,7 @@ from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
 from stepscope.diagnose.views.breakdown import is_computing
 from stepscope.diagnose.views.communication import loads
+from stepscope.diagnose.views.lost import lost_operators
 from stepscope.diagnose.views.stacks import compiles
 from stepscope.window import Floats, Ints, Mask, Strings, Table
 
@@ -92,7 +93,8 @@ def _percent(part: float) -> str:
 
 
 def _parts(job: Observed, suspect: Suspect) -> dict[str, float] | None:
-    """Excess per step of each part over the median of the peers, never negative."""
+    """Excess per step of each part over the median of the peers, never negative; idle time counts
+    only where no communication was lost."""
     found = job.breakdown
     if found is None:
         return None
@@ -100,7 +102,10 @@ def _parts(job: Observed, suspect: Suspect) -> dict[str, float] | None:
     row, column = job.line.rows(steps.ints("rank")), job.line.columns(steps.ints("step"))
     inside = (row >= 0) & (column >= suspect.first) & (column < suspect.stop)
     out = {}
-    for name, (_, columns) in _PARTS.items():
+    lost = lost_operators(job.window, job.line)[suspect.row, suspect.first : suspect.stop].any()
+    for name, (cause, columns) in _PARTS.items():
+        if lost and cause == "host":
+            continue
         values = np.sum([steps.floats(column) for column in columns], axis=0)
         mean = _means(row[inside], values[inside], len(job.line.ranks))
         usual = stats.median(mean[job.peers_of(suspect.row, suspect.phase)])

@@ -64,6 +64,12 @@ class Arrivals:
         step, lag = self._lags(culprits)
         return stats.sums(step, lag, columns)
 
+    def knows(self, culprits: Mask, columns: int) -> Mask:
+        """Steps with an operator of which arrivals of culprits and of others were recorded."""
+        known = np.zeros(columns, np.bool_)
+        known[self._lags(culprits)[0]] = True
+        return known
+
     def most_lag_of(self, culprits: Mask, columns: int) -> Floats:
         """The same of the operator of each step for which they were latest."""
         step, lag = self._lags(culprits)

@@ -17,6 +17,7 @@ from stepscope.diagnose.numeric.intervals import Axis, Spans, union_of_rows
 from stepscope.diagnose.prepare.matching import POINT_TO_POINT, arrivals
 from stepscope.diagnose.views.breakdown import is_communicating
 from stepscope.diagnose.views.hidden_waits import has_hidden_operators
+from stepscope.diagnose.views.lost import lost_operators
 from stepscope.diagnose.views.phase_rows import MOSTLY, PhaseRows, rows_of
 from stepscope.diagnose.views.timeline import Timeline
 from stepscope.window import NULL, Floats, Ints, Mask, Table, Union, Window, union
@@ -41,7 +42,7 @@ def outside_phases(window: Window, rows: PhaseRows) -> Named:
         return []
     comm = window.table("comm_ops")
     if window.table("host_ops") is not None:
-        return _of_a_trace(steps, comm)
+        return _of_a_trace(window, steps, comm)
     if len(rows.line.ranks) == 1 and comm is None:
         return _in_two(steps, steps.inside)
     if comm is not None and has_hidden_operators(window, comm):
@@ -118,16 +119,18 @@ class _Steps:
         return self.rows.cell
 
 
-def _of_a_trace(steps: _Steps, comm: Table | None) -> Named:
-    """The time outside phases in a profiler trace, which shows operators, but not who waits."""
+def _of_a_trace(window: Window, steps: _Steps, comm: Table | None) -> Named:
+    """The time outside phases in a profiler trace, which shows operators, but not who waits.
+
+    Unknown where rows of operators are known to be lost: nobody could tell waiting from work.
+    """
     line, axis = steps.rows.line, steps.rows.axis
     if comm is None:
         return [(OUTSIDE, uncovered(line, axis, steps.inside))]
-    return (
-        [(OUTSIDE, uncovered(line, axis, _busy(steps, comm, _under_way)))]
-        if comm.has("end_ns")
-        else []
-    )
+    if not comm.has("end_ns"):
+        return []
+    own = uncovered(line, axis, _busy(steps, comm, _under_way))
+    return [(OUTSIDE, np.where(lost_operators(window, line), np.nan, own))]
 
 
 def _busy(steps: _Steps, comm: Table, spans: Callable[[Table], Spans]) -> Union:

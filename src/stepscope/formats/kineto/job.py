@@ -11,10 +11,12 @@ import numpy as np
 from stepscope.errors import FormatError
 from stepscope.formats.kineto.files import process_of, ranks_by_name
 from stepscope.formats.kineto.groups import unique_ids
-from stepscope.formats.kineto.matching import group_of, matched
+from stepscope.formats.kineto.losses import with_losses
+from stepscope.formats.kineto.matching import group_of, lossy, matched
+from stepscope.formats.kineto.peers import with_peers
 from stepscope.formats.kineto.rank_trace import RankTrace
 from stepscope.trace import Host, Job, ProcessGroup
-from stepscope.window import NULL, Ints, Strings, Table, Window, joined, numbered, occurrence
+from stepscope.window import NULL, Ints, Mask, Strings, Table, Window, joined, numbered, occurrence
 
 _SAME = (
     "{one.path} and {other.name} are both of rank {one.rank}, {what}: "
@@ -103,7 +105,9 @@ def window_of(name: str, traces: Sequence[RankTrace]) -> Window:
         tables[table] = joined(_alike(parts))
     job = _job(name, ordered)
     if "comm_ops" in tables:
-        tables["comm_ops"] = _comm_ops(tables["comm_ops"], ordered)
+        lost = _lost(tables["comm_ops"], ordered)
+        tables["comm_ops"] = _comm_ops(tables["comm_ops"], ordered, lost)
+        tables = with_losses(tables, lost)
     return Window(job, tables)
 
 
@@ -117,11 +121,19 @@ def _alike(parts: list[Table]) -> list[Table]:
     return [Table({name: part.columns[name] for name in names}) for part in parts]
 
 
-def _comm_ops(comm: Table, traces: Sequence[RankTrace]) -> Table:
+def _lost(comm: Table, traces: Sequence[RankTrace]) -> Mask:
+    """Rows of ranks of which other rows were lost with a part of their file."""
+    cut = [trace.rank or 0 for trace in traces if not trace.complete]
+    return lossy(comm, np.isin(comm.ints("rank"), cut))
+
+
+def _comm_ops(comm: Table, traces: Sequence[RankTrace], lost: Mask) -> Table:
     comm = comm.with_column("seq", _places(comm))
     several = len({trace.rank for trace in traces}) > 1
     if several:
-        comm = matched(comm, all(not t.steps_found_by and "steps" in t.tables for t in traces))
+        comm = with_peers(comm)
+        comm = matched(comm, all(not t.steps_found_by and "steps" in t.tables for t in traces),
+                       lost)  # fmt: skip
     return Table({name: c for name, c in comm.columns.items()
                   if name not in ("sequence", "thread")})  # fmt: skip
 

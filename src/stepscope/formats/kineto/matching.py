@@ -16,8 +16,13 @@ from stepscope.window import NULL, Ints, Mask, Table, numbered, occurrence
 EQUAL_SIZES = ("AllReduce", "Broadcast", "Reduce")
 
 
-def matched(comm: Table, annotated: bool) -> Table:
-    """Adds a column `match`, unless only the order is available."""
+def matched(comm: Table, annotated: bool, lossy: Mask) -> Table:
+    """Adds a column `match`, unless only the order is available.
+
+    Args:
+        annotated: whether steps are marked.
+        lossy: rows of ranks of which others were lost (`lossy`): their order says nothing.
+    """
     p2p = comm.strings("op").equals("Send", "Recv")
     if _numbered(comm, p2p):
         count, key = _channels(comm, p2p), comm.ints("sequence")
@@ -25,7 +30,11 @@ def matched(comm: Table, annotated: bool) -> Table:
         known = np.where(p2p, count >= 0, True)
     elif annotated:
         match = np.where(p2p, _channels(comm, p2p, comm.ints("step")), _by_step(comm))
-        known = (comm.ints("step") != NULL) & (match >= 0)
+        known = (comm.ints("step") != NULL) & (match >= 0) & ~lossy
+    elif lossy.any():
+        key = numbered(group_of(comm), comm.ints("seq"))
+        match = np.where(p2p, _channels(comm, p2p), key)
+        known = (match >= 0) & ~lossy
     else:
         return comm
     # sends and collectives never belong together
@@ -50,6 +59,33 @@ def _by_step(comm: Table) -> Ints:
     size = np.where(op.equals(*EQUAL_SIZES), comm.ints("bytes"), NULL)
     like = (group_of(comm), comm.ints("step"), op.codes.astype(np.int64), size)
     return numbered(*like, occurrence(numbered(comm.ints("rank"), *like), comm.ints("seq")))
+
+
+def lossy(comm: Table, suspected: Mask) -> Mask:
+    """Collectives of ranks that have fewer in their steps than other members of the group.
+
+    A truncated file may lack all events of one thread. Which of the others' collectives such a rank
+    has nobody knows: by their order they would be paired with other ones, a second apart.
+
+    Args:
+        suspected: rows of files that are known to be incomplete.
+    """
+    collective = ~comm.strings("op").equals("Send", "Recv")
+    kept = np.flatnonzero(collective & (comm.ints("step") != NULL))
+    if not kept.size:
+        return np.zeros(len(comm), np.bool_)
+    group = group_of(comm)
+    member = numbered(group, comm.ints("rank"))
+    _, first, counts = np.unique(
+        numbered(member[kept], comm.ints("step")[kept]), return_index=True, return_counts=True
+    )
+    of = member[kept][first]
+    usual = np.array([np.median(counts[of == one]) if (of == one).any() else 0.0
+                      for one in range(int(member.max()) + 1)])  # fmt: skip
+    most = np.zeros(int(group.max(initial=0)) + 1)
+    np.maximum.at(most, np.maximum(group, 0), usual[member])
+    fewer = (group >= 0) & (usual[member] < most[np.maximum(group, 0)])
+    return np.asarray(suspected & collective & fewer)
 
 
 def _channels(comm: Table, p2p: Mask, *more: Ints) -> Ints:

@@ -134,7 +134,8 @@ def _forwards(
 ) -> tuple[Ints, Ints]:
     """From the first operator after whatever came before, to each backward pass."""
     begins = backward[0]
-    boundaries = np.sort(np.concatenate([end for _, end in others] + [steps.start_ns]))
+    edges = [steps.start_ns, steps.end_ns]  # what follows the last step is not part of it
+    boundaries = np.sort(np.concatenate([end for _, end in others] + edges))
     before = np.searchsorted(boundaries, begins, side="right") - 1
     floor = (
         np.where(before >= 0, boundaries[np.maximum(before, 0)], NULL)

@@ -54,6 +54,8 @@ class RankTrace:
     base_ns: int
     """The base of the file's times, already added; 0: 1970, or unknown."""
     problems: tuple[str, ...]
+    complete: bool = True
+    """Whether the whole file was read: not truncated, no event left out."""
 
 
 @dataclass(frozen=True)
@@ -186,6 +188,7 @@ def _rank_trace(
         "host_ops": _host_ops(recorded, own, steps),
         "patterns": patterns(recorded, steps, _span(recorded, 0)),
     }
+    complete = not problems
     if comm.guessed:
         problems += (GUESSED,)
     if not steps.number.size:
@@ -196,7 +199,7 @@ def _rank_trace(
         tuple(dict.fromkeys((*configured, *comm.groups))), configured,
         {name: moved(table, header.base_ns) for name, table in tables.items()
          if table is not None and len(table)},
-        steps.found_by, _span(recorded, header.base_ns), header.base_ns, problems,
+        steps.found_by, _span(recorded, header.base_ns), header.base_ns, problems, complete,
     )  # fmt: skip
 
 

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.errors import FormatError, SourceError
+from stepscope.formats.kineto.accumulation import with_whole_steps
 from stepscope.formats.kineto.files import display_name, trace_files
 from stepscope.formats.kineto.gloo import with_groups
 from stepscope.formats.kineto.job import check_duplicates, window_of, with_ranks
 from stepscope.formats.kineto.rank_trace import GUESSED, RankTrace, read_file
 from stepscope.formats.kineto.together import check_together, with_bases
+from stepscope.trace import UNKNOWN_PEER
 from stepscope.window import Window
 
 Progress = Callable[[int, int], None]
@@ -24,6 +26,12 @@ _SMALL_BYTES = 4 << 20
 _ZIPPED_TIMES = 15
 """Compression ratio of real traces."""
 _LOOK_EVERY_S = 0.2
+MOSTLY = 0.5
+"""Of the sends and receives: the other rank is known. Statistics."""
+_NO_PEERS = (
+    "the traces do not record who sends to whom, and times do not show it: who waits for whom in a "
+    "pipeline stays unknown; record_shapes=True records it"
+)
 _counter: Any = None
 """In a worker process: the shared number of bytes read."""
 
@@ -53,12 +61,14 @@ def read(source: Path, *, progress: Progress | None = None, workers: int | None 
     traces = with_bases(with_ranks(traces))
     check_duplicates(traces)
     check_together(traces)
+    traces, joined = with_whole_steps(traces)
     traces, unnamed = with_groups(traces)
     name = source.stem.partition(".")[0] if source.is_file() else source.resolve().name
     window = window_of(name or "traces", traces)
     problems = [f"{failure}; left out" for failure in failures]
     problems += _of_files(traces)
-    problems += unnamed
+    problems += (*joined, *unnamed)
+    problems += _unknown_peers(window)
     problems += _how_steps_were_found(traces)
     return Reading(window, tuple(problems))
 
@@ -71,6 +81,15 @@ def _of_files(traces: Sequence[RankTrace]) -> list[str]:
         more = f" and {len(guessed) - 1} more" if len(guessed) > 1 else ""
         found.append(f"{guessed[0]}{more}: {GUESSED}")
     return found
+
+
+def _unknown_peers(window: Window) -> list[str]:
+    comm = window.table("comm_ops")
+    if comm is None:
+        return []
+    p2p = comm.take(comm.strings("op").equals("Send", "Recv"))
+    known = p2p.ints("peer") != UNKNOWN_PEER
+    return [_NO_PEERS] if len(p2p) and known.mean() < MOSTLY else []
 
 
 def _none_usable(source: Path, failures: Sequence[SourceError]) -> str:
