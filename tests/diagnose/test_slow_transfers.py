@@ -5,14 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+import pytest
 
 from stepscope.diagnose.detect.slow_transfers import SlowTransfers
+from stepscope.diagnose.detect.slow_transfers import _named as named
 from stepscope.diagnose.finding import SlowLink
 from stepscope.diagnose.method import SoFar
-from stepscope.diagnose.network.slow_hosts import suspects
+from stepscope.diagnose.network.slow_hosts import NOTHING, Suspects, suspects
 from stepscope.diagnose.network.transfers import Transfers, transfers
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.prepare.align import align
+from stepscope.diagnose.words.summary import summary
 from stepscope.trace import Host, Job, ProcessGroup
 from stepscope.window import Strings, Table, Window
 
@@ -130,6 +133,27 @@ def test_a_link_that_was_always_slow_is_named_though_clocks_differ() -> None:
 
 def test_a_healthy_ring_accuses_nobody() -> None:
     assert found_in(a_ring(slow=None, since=0)) == []
+
+
+@pytest.mark.parametrize(
+    ("more", "names"),
+    [
+        pytest.param([("host-1", "host-2")], ("host-1", "host-2"), id="ends of a connection"),
+        pytest.param([], (), id="two hosts of a ring"),
+    ],
+)
+def test_two_hosts_are_named_as_the_ends_of_a_connection_alone(
+    more: list[tuple[str, ...]], names: tuple[str, ...]
+) -> None:
+    """Of two hosts in a ring one is innocent for sure."""
+    who = [("host-0",), ("host-1",), ("host-2",), ("host-3",), *more]
+    chance = np.array([0.12, 0.54, 0.22, 0.12, *[0.0] * len(more)])
+    assert named(Suspects(who, chance, 9.0, NOTHING, ()))[0] == names
+
+
+def test_how_much_slower_is_not_said_where_it_is_unknown() -> None:
+    finding = SlowLink("slow-transfers", "network", "", where="through a than elsewhere")
+    assert summary(finding).startswith("data moves slower through a than elsewhere")
 
 
 def test_in_pipelines_the_host_all_of_whose_connections_are_slow_is_named() -> None:

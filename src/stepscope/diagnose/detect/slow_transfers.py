@@ -213,7 +213,10 @@ def _behind(job: Observed, named: tuple[str, ...]) -> tuple[int, ...]:
 
 
 def _named(found: Suspects) -> tuple[tuple[str, ...], float]:
-    """The hosts to name, and how likely they are: one, the two ends of a link, or none."""
+    """The hosts to name, and how likely they are: one, the two ends of a connection, or none.
+
+    Of a ring's hosts the two likeliest are no ends of anything: one of them would be innocent.
+    """
     order = np.argsort(-found.chance, kind="stable")
     best, sure = found.who[order[0]], float(found.chance[order[0]])
     if sure >= CLEAR or order.size == 1:
@@ -223,8 +226,10 @@ def _named(found: Suspects) -> tuple[tuple[str, ...], float]:
                      if one and set(one) <= set(two)))  # fmt: skip
     if len(two) != 2 or both < CLEAR:
         return (), 1.0
-    nested = two[1].startswith(f"{two[0]}/")  # a host, and one of its adapters
-    return (best, both) if nested else (two, both)
+    if two[1].startswith(f"{two[0]}/"):  # a host, and one of its adapters
+        return best, both
+    hosts = {one[0] for one in found.who if len(one) == 1 and "/" not in one[0]}
+    return (two, both) if two in found.who or len(hosts) == 2 else ((), 1.0)
 
 
 def _devices(job: Observed, found: Suspects) -> tuple[Device, ...]:

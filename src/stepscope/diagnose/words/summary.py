@@ -34,7 +34,7 @@ def summary(finding: Finding) -> str:
 
 
 def _link_summary(finding: SlowLink) -> str:
-    text = f"data moves {_times(finding.slowdown)} slower {finding.where}"
+    text = f"data moves {_slower(finding.slowdown)} {finding.where}"
     if finding.ranks:
         text += f", at {name_ranks(finding.ranks)}"
     return text + _since(finding)
@@ -46,7 +46,7 @@ def _slow_summary(finding: Slowdown) -> str:
         "compute": "compute" if plural else "computes",
         "data_loading": "load data" if plural else "loads data",
     }.get(finding.cause, "are" if plural else "is")
-    text = f"{name_ranks(finding.ranks)} {verb} {_times(finding.slowdown)} slower than "
+    text = f"{name_ranks(finding.ranks)} {verb} {_slower(finding.slowdown)} than "
     text += "their peers" if plural else "its peers"
     if finding.phase is not None and finding.cause != "data_loading":
         text += f" in {finding.phase}"
@@ -87,9 +87,12 @@ def often(spikes: int, steps: int) -> str:
     return f" in {spikes} of {steps} steps"
 
 
-def _times(slowdown: float | None) -> str:
-    if slowdown is None:
-        return "times"
+def _slower(slowdown: float | None) -> str:
+    """`3.9x slower`; no number where it is unknown."""
+    return "slower" if slowdown is None else f"{_times(slowdown)} slower"
+
+
+def _times(slowdown: float) -> str:
     if slowdown > 100:
         return "more than 100x"
     return f"{slowdown:.1f}x" if slowdown >= SLIGHT else f"{slowdown:.2f}x"
@@ -103,7 +106,10 @@ def _everyones_summary(finding: Regression) -> str:
     if finding.paused_steps is not None:
         lost = f"{100 * (1 - 1 / (finding.slowdown or 1.0)):.0f} %"
         return f"ranks collect garbage in turns, and all lose {lost} of the time{_since(finding)}"
-    text = f"all ranks take {_times(finding.slowdown).replace('x', '')} times as long per step"
+    text = "all ranks take longer per step"
+    if finding.slowdown is not None:
+        times = _times(finding.slowdown).replace("x", "")
+        text = f"all ranks take {times} times as long per step"
     if finding.function is not None:
         text += f" because of {short_frame(finding.function)}"
     elif finding.of_gpu:
