@@ -136,18 +136,18 @@ def test_a_healthy_ring_accuses_nobody() -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "names"),
+    ("more", "rest", "names"),
     [
-        pytest.param([("host-1", "host-2")], ("host-1", "host-2"), id="ends of a connection"),
-        pytest.param([], (), id="two hosts of a ring"),
+        pytest.param([("host-1", "host-2")], 0.24, ("host-1", "host-2"), id="of a connection"),
+        pytest.param([], 0.04, ("host-1", "host-2"), id="of one hop in a ring"),
+        pytest.param([], 0.24, (), id="any two in a ring"),
     ],
 )
-def test_two_hosts_are_named_as_the_ends_of_a_connection_alone(
-    more: list[tuple[str, ...]], names: tuple[str, ...]
+def test_two_hosts_are_named_as_two_ends_alone(
+    more: list[tuple[str, ...]], rest: float, names: tuple[str, ...]
 ) -> None:
-    """Of two hosts in a ring one is innocent for sure."""
     who = [("host-0",), ("host-1",), ("host-2",), ("host-3",), *more]
-    chance = np.array([0.12, 0.54, 0.22, 0.12, *[0.0] * len(more)])
+    chance = np.array([rest / 2, 0.55, 0.45 - rest, rest / 2, *[0.0] * len(more)])
     assert named(Suspects(who, chance, 9.0, NOTHING, ()))[0] == names
 
 

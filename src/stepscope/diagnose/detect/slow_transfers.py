@@ -40,6 +40,8 @@ LEAST_SCORE = 0.2
 """Less likely suspects are not worth a line. Our estimate."""
 CLEAR = 0.6
 """A host is named if it is to blame with this probability, as in `slow_link`."""
+OF_ONE_HOP = 0.9
+"""Two hosts of a ring are the ends of its slow hop with this probability. Our choice."""
 SURE = 2.0
 """Standard errors by which steps must take longer where lost packets were counted. Statistics."""
 MOST_HOSTS = 32
@@ -99,7 +101,7 @@ def _is_of_culprits(job: Observed, so_far: SoFar, case: _Case) -> bool:
     """Whether processors of slow ranks, which move the data as well, explain that it is slow: on
     their hosts, or everywhere from the step on in which they got slow."""
     ranks = [int(job.line.ranks[one.row]) for one in so_far.culprits]
-    named = {name.partition("/")[0] for name in case.named}
+    named = {*map(_host, case.named)}
     if named.intersection(map(job.window.host_of, ranks)):
         return True
     first = int(case.span.now.argmax())
@@ -215,7 +217,8 @@ def _behind(job: Observed, named: tuple[str, ...]) -> tuple[int, ...]:
 def _named(found: Suspects) -> tuple[tuple[str, ...], float]:
     """The hosts to name, and how likely they are: one, the two ends of a connection, or none.
 
-    Of a ring's hosts the two likeliest are no ends of anything: one of them would be innocent.
+    Of a ring's hosts the two likeliest are the ends of a hop only if hardly anything is left for
+    the others.
     """
     order = np.argsort(-found.chance, kind="stable")
     best, sure = found.who[order[0]], float(found.chance[order[0]])
@@ -228,8 +231,16 @@ def _named(found: Suspects) -> tuple[tuple[str, ...], float]:
         return (), 1.0
     if two[1].startswith(f"{two[0]}/"):  # a host, and one of its adapters
         return best, both
-    hosts = {one[0] for one in found.who if len(one) == 1 and "/" not in one[0]}
-    return (two, both) if two in found.who or len(hosts) == 2 else ((), 1.0)
+    hosts = {_host(one[0]) for one in found.who if len(one) == 1}
+    theirs = float(sum(chance for one, chance in zip(found.who, found.chance, strict=True)
+                       if one and {*map(_host, one)} <= {*map(_host, two)}))  # fmt: skip
+    connected = two in found.who or len(hosts) == 2 or theirs >= OF_ONE_HOP
+    return (two, both) if connected else ((), 1.0)
+
+
+def _host(name: str) -> str:
+    """The host of an adapter, or a host itself."""
+    return name.partition("/")[0]
 
 
 def _devices(job: Observed, found: Suspects) -> tuple[Device, ...]:
