@@ -399,11 +399,15 @@ def _hidden(job: Observed) -> str:
 
 def _unexplained(job: Observed, known: Ledger | None) -> str:
     """The same for a job of which enough was recorded, but which loses too much time to an unknown
-    cause: more than the scatter from one step to the next, above its own lower quartile."""
+    cause: more than the scatter of steps, above its own lower quartile.
+
+    Of steps in a row, or of all: a drift widens the one, and long steps every third time the other.
+    """
     period = job.line.job_period_ns[job.line.warm_up :]
     if known is None or period.size < FEW_STEPS:
         return ""
-    scatter = stats.sigma(np.diff(period)) / np.sqrt(2) / max(known.step_ns, 1)
+    scatter = min(stats.sigma(np.diff(period)) / np.sqrt(2), stats.sigma(period))
+    scatter /= max(known.step_ns, 1)
     lost = known.unexplained_fraction
     if lost <= MOST_UNEXPLAINED + NormalDist().inv_cdf(1 - FAST) * scatter:
         return ""
