@@ -230,6 +230,9 @@ def evaluate(
         raise UsageError("--resume needs --json FILE, the results to continue")
     selection = _Selection(tuple(family or ()), tuple(ranks or ()), seeds, first_seed)
     if train_forest is not None:
+        if methods or conditions or json or html or publish:
+            raise UsageError("--train-forest scores no diagnoses: leave out --method, --strip, "
+                             "--collectors, --json, --html and --publish")  # fmt: skip
         return _train(train_forest, suite, selection, train_job or ())
     for name in names:
         beside = f".{name}" if len(names) > 1 else ""

@@ -94,11 +94,12 @@ def _of_folder(folder: Path) -> Labelled | None:
         raise SourceError(f"{folder}: its faults are not known: there is no {beside[0].name} and no"
                           f" {beside[1].name} beside it")  # fmt: skip
     try:
-        spans = fault_spans(json.loads(truth.read_text(encoding="utf-8")))
+        data = json.loads(truth.read_text(encoding="utf-8"))
+        spans, name = fault_spans(data), str(data.get("id", folder.name))
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise FormatError(f"{truth}: {type(error).__name__}: {error}") from error
     window, _ = open_window(str(folder))
-    return of_recording(window, spans, folder.resolve().parent.name)
+    return of_recording(window, spans, name)
 
 
 def _described(model: Model, file: Path) -> str:

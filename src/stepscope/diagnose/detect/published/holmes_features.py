@@ -35,6 +35,7 @@ FEATURES = (
 )  # fmt: skip
 DURATIONS = ("elapsed", "mean", "std", "q1", "q2", "q3", "iqr", "step", "average")
 """The features that drift: all but those that are fixed, and the z-score, which has no unit."""
+QUARTERS = (0.25, 0.5, 0.75)
 SHORTEST_NS = 1.0
 """The clock's unit: a spread of nothing has a logarithm, too."""
 
@@ -97,17 +98,23 @@ class Log:
 
 def quartiles(values: Floats, count: Ints) -> tuple[Floats, Floats, Floats]:
     """Of the known values of each row, between two of them in proportion; NaN: none are known."""
-    ordered = np.sort(values, axis=1)  # NaN last
-    if not ordered.shape[1]:
+    steps = values.shape[1]
+    if not steps:
         return (np.full(len(values), np.nan),) * 3
-    rows, last = np.arange(len(values)), np.maximum(count - 1, 0)
+    if (count == steps).all():
+        wanted = {int(np.floor(share * (steps - 1))) for share in QUARTERS}
+        ordered = np.partition(values, sorted(wanted | {min(at + 1, steps - 1) for at in wanted}))
+    else:
+        ordered = np.sort(values, axis=1)  # NaN last
+    q1, q2, q3 = (_between(ordered, share * np.maximum(count - 1, 0)) for share in QUARTERS)
+    return q1, q2, q3
 
-    def at(share: float) -> Floats:
-        below = np.floor(share * last).astype(np.int64)
-        low, high = ordered[rows, below], ordered[rows, np.minimum(below + 1, last)]
-        return np.asarray(low + (share * last - below) * (high - low))
 
-    return at(0.25), at(0.5), at(0.75)
+def _between(ordered: Floats, place: Floats) -> Floats:
+    """The value at a place of each row that may lie between two values."""
+    rows, below = np.arange(len(ordered)), np.floor(place).astype(np.int64)
+    low, high = ordered[rows, below], ordered[rows, np.ceil(place).astype(np.int64)]
+    return np.asarray(low + (place - below) * (high - low))
 
 
 def patterns(names: Strings) -> Ints:
