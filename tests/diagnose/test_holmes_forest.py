@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from stepscope.diagnose.detect.published.holmes import PIVOT, published_case
 from stepscope.diagnose.detect.published.holmes_features import FEATURES, Log, drift
+from stepscope.diagnose.detect.published.holmes_forest import JudgedLogs, by_forest
 from stepscope.diagnose.detect.published.holmes_model import Model, read, shipped, to_text
+from stepscope.diagnose.finding import Diagnosis
 from stepscope.diagnose.numeric.forest import LEAF, Forest, Tree
+from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.run import diagnose
 from stepscope.diagnose.settings import Settings
 from stepscope.errors import FormatError
@@ -252,11 +257,45 @@ def test_what_is_not_json_is_refused() -> None:
 # ---- the method ----
 
 
-def recorded(fault: str) -> Window:
+def recorded(fault: str, steps: int = 50) -> Window:
+    """A job of 16 ranks in three dimensions, with a checkpoint after fifty steps."""
     faults = (parse_fault(fault),) if fault else ()
-    scenario = job(64, 40, 0, 3, "zero1")
-    return simulate(scenario.__class__(**{**vars(scenario), "faults": faults})).window
+    return simulate(replace(job(16, steps, 0, 3, "zero1"), faults=faults)).window
 
 
-def by_name(fault: str) -> Any:
-    return diagnose(recorded(fault), Settings(methods=("holmes-forest-published",)))
+def by_name(fault: str, steps: int = 50) -> Diagnosis:
+    return diagnose(recorded(fault, steps), Settings(methods=("holmes-forest-published",)))
+
+
+def test_a_slow_gpu_is_named() -> None:
+    (verdict,) = by_name("gpu_slow:rank=5,factor=4,from=40").verdicts
+    assert (verdict.ranks, verdict.cause) == ((5,), "compute")
+    assert verdict.evidence[0].method == "holmes-forest-published"
+
+
+def test_a_slow_link_is_named() -> None:
+    (verdict,) = by_name("link_slow:rank=5,factor=20,from=40").verdicts
+    assert verdict.cause == "network"
+    assert verdict.devices[0].name == "host-001/nic-1--leaf-1"
+
+
+def test_a_healthy_job_is_not_accused() -> None:
+    assert by_name("", steps=70).verdicts == ()
+
+
+def test_only_logs_that_the_search_arrives_at_are_judged() -> None:
+    case = published_case(Observed(recorded("gpu_slow:rank=5,factor=4,from=40")), by_forest)
+    assert case is not None
+    judged = case.abnormal
+    assert isinstance(judged, JudgedLogs) and not judged.logs
+    assert case.roots(int(case.irregular[-1]))
+    assert PIVOT in judged.logs
+    assert 1 < len(judged.logs) < 16
+
+
+def test_the_pause_of_a_checkpoint_is_no_abnormal_operator() -> None:
+    """Its step is irregular by definition 1, and is judged."""
+    case = published_case(Observed(recorded("", steps=70)), by_forest)
+    assert case is not None and case.irregular.size
+    assert not any(case.abnormal[int(one), at] for at in case.irregular.tolist()
+                   for one in case.graph.log(PIVOT))  # fmt: skip
