@@ -201,11 +201,13 @@ def _filled(
         times.append(matrix.reshape(size, columns.size))
     one = np.empty(size, np.int64)
     one[entry[rows][::-1]] = rows[::-1]
+    arrive_ns, end_ns = times
     peer = comm.ints("peer")[one] if comm.has("peer") else np.full(size, -1)
     size_bytes = comm.ints("bytes")[one] if comm.has("bytes") else np.full(size, NULL)
     return CommGraph(
         line, columns, row[one], _operators(comm, column, entry, size, columns.size),
-        comm.strings("op").take(one), comm.strings("group").take(one), peer, *times, size_bytes,
+        comm.strings("op").take(one), comm.strings("group").take(one), peer, arrive_ns, end_ns,
+        size_bytes,
     )  # fmt: skip
 
 
