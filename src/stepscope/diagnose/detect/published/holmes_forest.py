@@ -28,7 +28,8 @@ from stepscope.window import Mask
 
 
 class HolmesForestPublished:
-    """The same, with operators judged by the paper's random forest."""
+    """The device that irregular steps go back to by algorithm 1, if the random
+    forest judges operators."""
 
     name = "holmes-forest-published"
     needs = Needs("comm_ops.end_ns", ranks=2)
