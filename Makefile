@@ -71,7 +71,7 @@ clean:
 
 .venv/.test: .venv/.demo
 	@echo "installing what the tests need into .venv"
-	$(PIP) -e ".[test,torch]"
+	$(PIP) -e ".[test,torch,forest]"
 	touch $@
 
 .venv/.fuzz: .venv/.test

@@ -49,7 +49,7 @@ def a_graph(*steps: Sequence[Part]) -> CommGraph:
     rank, number = (np.array([one[at] for one in parts[0]]) for at in (0, 2))
     return CommGraph(line, np.arange(len(steps)), rank, number, Strings.of(names),
                      Strings.of(["g"] * len(names)), np.full(len(names), -1), matrix(3),
-                     matrix(4))  # fmt: skip
+                     matrix(4), np.full(len(names), 1024))  # fmt: skip
 
 
 def figure_12(late: int) -> list[Part]:

@@ -43,6 +43,9 @@ _EXAMPLES = """Examples:
 - `stepscope evaluate --compare before.json now.json`: list the jobs that improved or regressed
 
 - `stepscope evaluate --suite all --publish docs/evaluation.md`: update all tables
+
+- `stepscope evaluate --suite standard --family irregular --ranks 64 --seeds 8 --train-forest
+forest.json`: train Holmes' random forest
 """
 
 
@@ -142,6 +145,23 @@ Methods = Annotated[
     ),
 ]  # fmt: skip
 
+TrainForest = Annotated[
+    Path | None,
+    _flag(
+        "Diagnose nothing; train Holmes' random forest on the chosen jobs, and score it on those "
+        "of the last quarter of the seeds. Needs scikit-learn: `stepscope[forest]`.",
+        _SHOW, metavar="FILE",
+    ),
+]  # fmt: skip
+TrainJob = Annotated[
+    list[Path] | None,
+    _flag(
+        "With --train-forest, train also on this recorded job, whose truth.json is beside it; may "
+        "be repeated.",
+        _RUN, metavar="FOLDER",
+    ),
+]  # fmt: skip
+
 
 def register(app: typer.Typer) -> None:
     app.command("evaluate", epilog=_EXAMPLES)(evaluate)
@@ -171,7 +191,8 @@ def evaluate(
     first_seed: FirstSeed = 0, fast: Fast = False, jobs: Jobs = 0, source: Source = None,
     resume: Resume = False, json: Json = None, html: Html = None, publish: Publish = None,
     compare: Compare = None, method: Methods = None, strip: Strip = None,
-    collectors: Collectors = None, list_all: List = False,
+    collectors: Collectors = None, train_forest: TrainForest = None, train_job: TrainJob = None,
+    list_all: List = False,
 ) -> int:  # fmt: skip
     """Score diagnosis against simulated jobs whose faults are known.
 
@@ -203,12 +224,19 @@ def evaluate(
     names, methods = _names(suite, publish, bool(conditions)), _known(method or ())
     if conditions and methods:
         raise UsageError("--method scores whole jobs: leave out --strip and --collectors")
+    if train_job and train_forest is None:
+        raise UsageError("--train-job needs --train-forest FILE, the forest to train")
     if resume and json is None:
         raise UsageError("--resume needs --json FILE, the results to continue")
+    selection = _Selection(tuple(family or ()), tuple(ranks or ()), seeds, first_seed)
+    if train_forest is not None:
+        if methods or conditions or json or html or publish:
+            raise UsageError("--train-forest scores no diagnoses: leave out --method, --strip, "
+                             "--collectors, --json, --html and --publish")  # fmt: skip
+        return _train(train_forest, suite, selection, train_job or ())
     for name in names:
         beside = f".{name}" if len(names) > 1 else ""
         file = _with_suffix(json, beside)
-        selection = _Selection(tuple(family or ()), tuple(ranks or ()), seeds, first_seed)
         results = _run(name, selection, fast, jobs, file, resume, conditions=conditions)
         if results.missing:
             _show(results, file)
@@ -285,9 +313,24 @@ class _Selection:
         return tuple(range(self.first_seed, self.first_seed + count))
 
     def of(self, name: str) -> Chosen:
+        return self.of_seeds(name, self.numbers(name))
+
+    def of_seeds(self, name: str, seeds: Sequence[int]) -> Chosen:
         from stepscope.evaluate import SUITES, choose
 
-        return choose(SUITES[name], self.numbers(name), self.families, self.ranks)
+        return choose(SUITES[name], seeds, self.families, self.ranks)
+
+
+def _train(file: Path, suite: str, selection: _Selection, recorded: Sequence[Path]) -> int:
+    """Trains on the first seeds of one suite and scores on the others."""
+    from stepscope.cli.forest import Training
+    from stepscope.evaluate.forest import split
+
+    if suite == _ALL:
+        raise UsageError("--train-forest takes the jobs of one suite: name it with --suite")
+    seeds, others = split(selection.numbers(suite))
+    jobs, held_out = (selection.of_seeds(suite, some).cases for some in (seeds, others))
+    return Training(file, suite, seeds, jobs, others, held_out, tuple(recorded)).run()
 
 
 def _run(

@@ -31,6 +31,7 @@ from stepscope.diagnose.detect.published.argus_l3 import ArgusL3Published
 from stepscope.diagnose.detect.published.eroica import EroicaPublished
 from stepscope.diagnose.detect.published.eroica_detect import EroicaDetectPublished
 from stepscope.diagnose.detect.published.holmes import HolmesPublished
+from stepscope.diagnose.detect.published.holmes_forest import HolmesForestPublished
 from stepscope.diagnose.detect.published.kair import KairPublished
 from stepscope.diagnose.detect.published.venustrace import VenusTracePublished
 from stepscope.diagnose.detect.quota_hosts import QuotaHosts
@@ -122,6 +123,7 @@ PUBLISHED: tuple[Detector, ...] = (
     Periods(),
     Holmes(),
     HolmesPublished(),
+    HolmesForestPublished(),
     VenusTrace(),
     VenusTracePublished(),
     KairPublished(),

@@ -1,10 +1,10 @@
 """Abnormal operators: which took much longer than at the same place in other steps.
 
 Paper: Holmes (2025), section 4.2.2, trains a random forest on a log's durations, their mean,
-standard deviation, z-score and quartiles, and the step's time. There are no labels without a person
-who sets them, so here a robust rule decides. It keeps what the paper wants of the forest: an
-increase counts in relation to the step, so that one from 0.02 to 1 ms is nothing and one from 1 to
-3 s is.
+standard deviation, z-score and quartiles, and the step's time. A forest knows the jobs that it was
+trained on (`detect.published.holmes_forest` has it), so here a robust rule decides. It keeps what
+the paper wants of the forest: an increase counts in relation to the step, so that one from 0.02 to
+1 ms is nothing and one from 1 to 3 s is.
 
     abnormal = duration - median > max(MADS * sigma of the place, RATIO * median, SHARE * step)
 

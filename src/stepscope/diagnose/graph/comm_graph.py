@@ -52,6 +52,8 @@ class CommGraph:
     """Global rank; below 0 for collectives."""
     arrive_ns: Ints
     end_ns: Ints
+    size_bytes: Ints
+    """The operator's data in one step; NULL: unknown."""
 
     @cached_property
     def p2p(self) -> Mask:
@@ -85,6 +87,12 @@ class CommGraph:
         if at < 0:
             return np.array([entry])
         return self.order[self.bounds[at] : self.bounds[at + 1]]
+
+    @cached_property
+    def shared_by(self) -> Ints:
+        """The number of recorded parts of each entry's operator; 0: it is unknown."""
+        parts = np.append(np.diff(self.bounds), 0)  # the last one is for -1
+        return np.asarray(parts[self.operator])
 
     @cached_property
     def logs(self) -> Ints:
@@ -193,10 +201,13 @@ def _filled(
         times.append(matrix.reshape(size, columns.size))
     one = np.empty(size, np.int64)
     one[entry[rows][::-1]] = rows[::-1]
+    arrive_ns, end_ns = times
     peer = comm.ints("peer")[one] if comm.has("peer") else np.full(size, -1)
+    size_bytes = comm.ints("bytes")[one] if comm.has("bytes") else np.full(size, NULL)
     return CommGraph(
         line, columns, row[one], _operators(comm, column, entry, size, columns.size),
-        comm.strings("op").take(one), comm.strings("group").take(one), peer, *times,
+        comm.strings("op").take(one), comm.strings("group").take(one), peer, arrive_ns, end_ns,
+        size_bytes,
     )  # fmt: skip
 
 

@@ -4,8 +4,8 @@ Fault: a GPU, adapter, link or switch that makes some steps longer.
 Paper: Holmes (Yao et al., 2025), sections 3.1, 4.2 to 4.4 and appendix D. Symbols: delta ->
 `DELTA`, T -> `WINDOW`, K -> `NAMED`; algorithm 1 -> `holmes_search`; R, H, I -> `holmes_devices`.
 Runs by `--method holmes-published` only. A step is irregular if it takes DELTA times the average of
-the window. Its operators are judged by the robust rule of `graph.abnormal`: the paper's random
-forest needs labels, one set for each training. The pivot is the first recorded rank.
+the window. Its operators are judged by the robust rule of `graph.abnormal`; by the paper's random
+forest in `holmes_forest`. The pivot is the first recorded rank.
 What is kept although it misleads: see `holmes_search` and `holmes_devices`; a degradation that
 lasts half of the window raises the average itself and is irregular only above 1.22 times.
 Cost: as `graph.comm_graph`; a search costs microseconds per operator that it visits.
@@ -14,7 +14,7 @@ Cannot see: a fault from the first step on; whatever is not on the way from the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -27,7 +27,7 @@ from stepscope.diagnose.detect.published.holmes_devices import (
     irregularity_rate,
     ranked,
 )
-from stepscope.diagnose.detect.published.holmes_search import Root, Search
+from stepscope.diagnose.detect.published.holmes_search import Abnormal, Root, Search
 from stepscope.diagnose.finding import Cause, Decision, Device, Finding, Slowdown, SlowLink
 from stepscope.diagnose.graph.abnormal import Usual
 from stepscope.diagnose.graph.comm_graph import CommGraph, comm_graph, sampled
@@ -56,12 +56,17 @@ class HolmesPublished:
     needs = Needs("comm_ops.end_ns", ranks=2)
 
     def detect(self, job: Observed, so_far: SoFar) -> Iterator[Finding]:
-        case = published_case(job)
-        if case is None:
-            return
-        found = [one for at in case.irregular.tolist() for one in case.irregularities(at)]
-        if found:
-            yield _finding(case, index(found), self.name)
+        yield from located(job, by_rule, self.name)
+
+
+def located(job: Observed, judge: Judge, name: str) -> Iterator[Finding]:
+    """The device that irregular steps go back to, if this judge calls operators abnormal."""
+    case = published_case(job, judge)
+    if case is None:
+        return
+    found = [one for at in case.irregular.tolist() for one in case.irregularities(at)]
+    if found:
+        yield _finding(case, index(found), name)
 
 
 @dataclass(frozen=True)
@@ -72,11 +77,11 @@ class Case:
     graph: CommGraph
     irregular: Ints
     """Columns of the graph."""
+    judge: Judge
 
     @cached_property
-    def abnormal(self) -> Mask:
-        lasted = self.graph.elapsed_ns
-        return Usual.of(lasted, self.job.line.typical_ns).abnormal(lasted)
+    def abnormal(self) -> Abnormal:
+        return self.judge(self)
 
     @cached_property
     def topology(self) -> Topology:
@@ -128,7 +133,17 @@ class Case:
         return Place(group, kind, members, (), bool(graph.p2p[entry]))
 
 
-def published_case(job: Observed) -> Case | None:
+Judge = Callable[[Case], Abnormal]
+"""What says which operators of a case are abnormal."""
+
+
+def by_rule(case: Case) -> Mask:
+    """The robust rule, for the whole graph at once."""
+    lasted = case.graph.elapsed_ns
+    return Usual.of(lasted, case.job.line.typical_ns).abnormal(lasted)
+
+
+def published_case(job: Observed, judge: Judge = by_rule) -> Case | None:
     """The last iterations of a job, if any of them is irregular and operators were recorded."""
     line = job.line
     columns = np.arange(max(line.warm_up, len(line.steps) - WINDOW), len(line.steps))
@@ -141,7 +156,7 @@ def published_case(job: Observed) -> Case | None:
     )
     if graph is None:
         return None
-    return Case(job, graph, np.flatnonzero(np.isin(graph.columns, irregular)))
+    return Case(job, graph, np.flatnonzero(np.isin(graph.columns, irregular)), judge)
 
 
 def irregular_steps(periods: Floats) -> Mask:

@@ -16,14 +16,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from stepscope.diagnose.graph.comm_graph import CommGraph
-from stepscope.window import NULL, Mask
+from stepscope.window import NULL
 
 Kind = Literal["compute", "network"]
+
+
+class Abnormal(Protocol):
+    """`[entry, column]`: which operators are abnormal; a matrix, or what decides when asked."""
+
+    def __getitem__(self, at: tuple[int, int], /) -> Any: ...
 
 
 @dataclass(frozen=True, order=True)
@@ -42,8 +48,7 @@ class Search:
     """Algorithm 1 in one step of a graph."""
 
     graph: CommGraph
-    abnormal: Mask
-    """`[entry, column]`."""
+    abnormal: Abnormal
     at: int
     """The step, as a column of the graph."""
     roots: set[Root] = field(default_factory=set)
