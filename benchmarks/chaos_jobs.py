@@ -157,7 +157,7 @@ class Room:
             return bool(found)
 
         wait_for(is_there, "processor")
-        return found[0]
+        return min(found, key=lambda one: one.create_time())  # not a child of it that is starting
 
     def connect(self) -> socket.socket:
         line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
