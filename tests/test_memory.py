@@ -39,7 +39,7 @@ def test_a_freed_block_is_kept_for_the_next(call: str, keeps: bool) -> None:
 
 
 PIECES = """
-from stepscope.memory import return_freed_memory
+from stepscope.memory import return_freed_memory, return_freed_memory_here
 {call}
 import os
 import numpy as np
@@ -71,7 +71,23 @@ def test_a_process_that_runs_for_long_returns_large_blocks() -> None:
         return int(subprocess.run(run, capture_output=True, text=True, check=True).stdout)
 
     assert kept("return_freed_memory()") <= 1
+    assert kept("return_freed_memory_here()") <= 1
     assert kept("") > 1
+
+
+def test_what_a_job_is_started_from_sets_nothing_for_it() -> None:
+    """Arrow's pool is chosen in this process; a variable would be inherited by the training."""
+    program = """
+import os
+from stepscope.memory import return_freed_memory_here
+before = dict(os.environ)
+return_freed_memory_here()
+import pyarrow
+print(pyarrow.default_memory_pool().backend_name, dict(os.environ) == before)
+"""
+    run = [sys.executable, "-c", program]
+    said = subprocess.run(run, capture_output=True, text=True, check=True).stdout
+    assert said.split() == ["system", "True"]
 
 
 HOLES = """

@@ -30,7 +30,7 @@ from stepscope.cli.output import write_html
 from stepscope.cli.waiting import wait_for
 from stepscope.diagnose.finding import Diagnosis
 from stepscope.errors import StepscopeError
-from stepscope.memory import release_freed_memory
+from stepscope.memory import release_freed_memory, return_freed_memory_here
 from stepscope.report import story
 from stepscope.report.plain import printable
 from stepscope.report.series import buckets, sparkline
@@ -234,6 +234,7 @@ class Live:
         if self._watch is None:
             from stepscope.store.history import History
 
+            return_freed_memory_here()
             self._watch = Watch(self.source, History(), self._topology)
         return self._watch
 
