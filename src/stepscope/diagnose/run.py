@@ -25,6 +25,7 @@ from stepscope.diagnose.decide.absent import (
 )
 from stepscope.diagnose.decide.candidates import candidates
 from stepscope.diagnose.decide.cost import accusable, what_if
+from stepscope.diagnose.decide.crowded_out import without_crowded_out
 from stepscope.diagnose.decide.culprits import choose
 from stepscope.diagnose.decide.echoes import without_echoes
 from stepscope.diagnose.decide.ends import with_ends
@@ -226,8 +227,9 @@ class _Search:
         cost = what_if(self.job, suspects)
         judged = judge(self.job, slow, cost, self.explanations)
         self.job.remembered.clear()  # kernels of all peers, which nobody asks for again
-        self.blamed += without_echoes(self.job, judged.costly)
-        self.let_go += judged.cheap
+        costly, crowded_out = without_crowded_out(self.job, judged.costly)
+        self.blamed += without_echoes(self.job, costly)
+        self.let_go += [*judged.cheap, *crowded_out]
         self.culprits = judged.culprits
         if len(self.culprits) == len(suspects):  # mostly so, and what they cost is known
             return cost.lost_ns

@@ -6,6 +6,7 @@ reached; the last rule that did not fire rejects a candidate.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -88,6 +89,12 @@ def same_cause(one: Kind) -> Kind:
 def victim(one: Kind, method: str) -> Kind:
     """A finding that is rejected because it is an effect of what another method found."""
     return _explained(one, f"an effect of what {method} found, which costs more")
+
+
+def crowded_out(one: Kind, by: Sequence[int]) -> Kind:
+    """A finding that is rejected because a culprit on the same host had the processor."""
+    who = ", ".join(map(str, by))
+    return _explained(one, f"it waits for a processor, and rank {who} on its host takes it")
 
 
 def after_effect(one: Regression) -> Regression:

@@ -175,7 +175,7 @@ def _stops(excess: Floats) -> Ints:
     end."""
     known = np.isfinite(excess)
     after = excess.shape[1] - known[:, ::-1].argmax(axis=1)
-    return np.where(known.any(axis=1), after, excess.shape[1])
+    return np.asarray(np.where(known.any(axis=1), after, excess.shape[1]), np.int64)
 
 
 def _known(excess: Floats, groups: Sequence[Ints]) -> list[Ints]:
@@ -241,7 +241,8 @@ def _significance(effect: Floats, since: Floats, noise: float) -> Floats:
     """The effect of each row in standard errors."""
     steps = np.isfinite(since).sum(axis=1)
     error = np.where(steps >= SEVERAL, MEDIAN_ERROR, 1.0)
-    return np.asarray(effect * np.sqrt(steps) / (error * noise))
+    with np.errstate(over="ignore"):  # without any noise all that differs is infinitely sure
+        return np.asarray(effect * np.sqrt(steps) / (error * noise))
 
 
 def _persists(since: Floats) -> float:

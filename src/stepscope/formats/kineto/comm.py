@@ -224,7 +224,7 @@ def _gloo_groups(
     world = process_group(known.groups[0], known.world_size) if known.groups else DEFAULT
     p2p = np.array([op in ("Send", "Recv") for op in ops], np.bool_)
     told = p2p | (len(known.groups) < 2)
-    ids = np.array([one if isinstance(one, int) else -1 - code
+    ids = np.array([one if isinstance(one, int) and 0 <= one < 1 << 63 else -1 - code
                     for code, one in enumerate(recorded.threads)] or [0], np.int64)  # fmt: skip
     threads = np.where(told, NULL, ids[work.ints("thread")])
     return [world if one else None for one in told.tolist()], threads
