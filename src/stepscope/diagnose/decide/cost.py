@@ -71,14 +71,15 @@ def what_if(job: Observed, culprits: Sequence[Suspect]) -> Cost:
 
     Steps are replayed by what ranks waited for (`replay`). Where that was not recorded, a step
     lasts as long as its busiest rank, and the loss is limited to what others waited for the
-    culprits in collectives; except for spikes in pipelines, where others wait in receives. Losses
-    keep their sign until they are summed: noise must cancel and not
-    add up. Transient slowdowns need no replay, because there are steps without them.
+    culprits in collectives; except in pipelines for spikes, or if it is not known how long receives
+    lasted, in which others wait there. Losses keep their sign until they are summed: noise must
+    cancel and not add up. Transient slowdowns need no replay, because there are steps without them.
     """
     guilty = np.isin(np.arange(len(job.line.ranks)), [one.row for one in culprits])
     lags = _lags(job, coupled(unrecorded_rows(job), guilty))
-    limits = [None if one.spikes and is_staged(job.window) else _limit(lags, _felt(job, one))
-              for one in culprits]  # fmt: skip
+    blind = is_staged(job.window) and not _receives_known(job)
+    limits = [None if blind or (one.spikes and is_staged(job.window))
+              else _limit(lags, _felt(job, one)) for one in culprits]  # fmt: skip
     healing = _Healing(job, savings(job, culprits))
     lost = healing.lost_ns(healing.savings)
     parts = [_lost_by_spikes(job, one, culprits, limit) if one.spikes
@@ -234,7 +235,20 @@ def _connects(job: Observed, graph: StepGraph) -> bool:
     size = np.array([*(sizes.get(name, 2) for name in names.values), 2])[names.codes]
     pairs = graph.comm.strings("op").equals(*POINT_TO_POINT)
     members = np.diff(graph.bounds)[graph.op]
-    return bool((members >= np.where(pairs, 2, size)).mean() >= CONNECTED)
+    complete = bool((members >= np.where(pairs, 2, size)).mean() >= CONNECTED)
+    return complete and _receives_known(job)
+
+
+def _receives_known(job: Observed) -> bool:
+    """Whether most receives have an end: what was posted with others may be waited for with them.
+
+    Else a rank that waits in them seems to work, and healing the one it waits for wins nothing.
+    """
+    comm = job.window.table("comm_ops")
+    if comm is None or not comm.has("end_ns"):
+        return True
+    ends = comm.ints("end_ns")[comm.strings("op").equals("Recv")]
+    return bool((ends != NULL).mean() >= CONNECTED) if ends.size else True
 
 
 def _last(graph: StepGraph, finish_ns: Ints) -> Ints:
