@@ -71,13 +71,15 @@ def what_if(job: Observed, culprits: Sequence[Suspect]) -> Cost:
 
     Steps are replayed by what ranks waited for (`replay`). Where that was not recorded, a step
     lasts as long as its busiest rank, and the loss is limited to what others waited for the
-    culprits in collectives; except in pipelines for spikes, or if it is not known how long receives
-    lasted, in which others wait there. Losses keep their sign until they are summed: noise must
-    cancel and not add up. Transient slowdowns need no replay, because there are steps without them.
+    culprits in collectives; except in pipelines for spikes, or if there is one pipeline alone or it
+    is not known how long receives lasted, in which others wait there. Losses keep their sign until
+    they are summed: noise must cancel and not add up. Transient slowdowns need no replay, because
+    there are steps without them.
     """
     guilty = np.isin(np.arange(len(job.line.ranks)), [one.row for one in culprits])
     lags = _lags(job, coupled(unrecorded_rows(job), guilty))
-    blind = is_staged(job.window) and not _receives_known(job)
+    alone = len(job.window.job.groups_of_kind("pp")) == 1
+    blind = is_staged(job.window) and (alone or not _receives_known(job))
     limits = [None if blind or (one.spikes and is_staged(job.window))
               else _limit(lags, _felt(job, one)) for one in culprits]  # fmt: skip
     healing = _Healing(job, savings(job, culprits))
