@@ -116,7 +116,7 @@ def _step_ns(case: Judged) -> float:
 def _labelled(name: str, case: Judged, abnormal: Mask) -> Labelled:
     """A random sample of the operators of irregular steps; the same in every run."""
     graph, irregular = case.graph, case.irregular
-    rule, regular = by_rule(case), np.setdiff1d(np.arange(graph.columns.size), irregular)
+    rule = by_rule(case)
     features, which = [np.zeros((0, len(FEATURES)))], [np.zeros((0, 2), np.bool_)]
     for row in range(len(graph.line.ranks)):
         at = np.ix_(graph.log(row), irregular)
@@ -126,5 +126,5 @@ def _labelled(name: str, case: Judged, abnormal: Mask) -> Labelled:
         which.append(np.stack((abnormal[at][known], rule[at][known]), axis=1))
     table, marks = np.concatenate(features), np.concatenate(which)
     kept = np.random.default_rng(len(table)).permutation(len(table))[:MOST]
-    step_ns = iteration_ns(graph.line.job_period_ns[graph.columns[regular]])
+    step_ns = iteration_ns(graph.line.job_period_ns[graph.columns[case.regular]])
     return Labelled(name, table[kept], step_ns, marks[kept, 0], marks[kept, 1])

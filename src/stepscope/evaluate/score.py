@@ -97,7 +97,7 @@ def _tells_what(fault: FaultTruth, job: Job, verdict: Verdict) -> bool:
     """Whether a verdict that names nobody says rightly what is wrong."""
     if verdict.ranks or verdict.devices or (fault.kind == "hang") != (verdict.kind == "hang"):
         return False
-    members = {rank for group in job.groups if group.id == verdict.group for rank in group.ranks}
+    members = _members(verdict.group, job)
     if members and fault.ranks and not members & set(fault.ranks):
         return False
     return fault.kind == "hang" or verdict.cause == fault.cause
@@ -158,13 +158,13 @@ def _names_group(fault: FaultTruth, job: Job, verdict: Verdict) -> bool:
     return (
         fault.group is not None
         and fault.group == verdict.group
-        and (set(verdict.ranks) <= _members(fault, job))
+        and (set(verdict.ranks) <= _members(fault.group, job))
     )
 
 
-def _members(fault: FaultTruth, job: Job) -> set[int]:
-    """The ranks of the group that is accepted as an answer instead of the culprits."""
-    return {rank for group in job.groups if group.id == fault.group for rank in group.ranks}
+def _members(name: str | None, job: Job) -> set[int]:
+    """The ranks of a group, by its name; none if there is no such group."""
+    return {rank for group in job.groups if group.id == name for rank in group.ranks}
 
 
 def _shared_units(fault: FaultTruth, job: Job) -> list[set[int]]:
@@ -220,7 +220,9 @@ def _complete(
 
 
 def _accused(truth: Truth, job: Job, verdicts: Sequence[Verdict]) -> set[int]:
-    guilty = {rank for fault in truth.faults for rank in {*fault.ranks, *_members(fault, job)}}
+    guilty = {
+        rank for fault in truth.faults for rank in {*fault.ranks, *_members(fault.group, job)}
+    }
     return {rank for verdict in verdicts for rank in verdict.ranks} - guilty
 
 

@@ -79,8 +79,9 @@ def what_if(job: Observed, culprits: Sequence[Suspect]) -> Cost:
     guilty = np.isin(np.arange(len(job.line.ranks)), [one.row for one in culprits])
     lags = _lags(job, coupled(unrecorded_rows(job), guilty))
     alone = len(job.window.job.groups_of_kind("pp")) == 1
-    blind = is_staged(job.window) and (alone or not _receives_known(job))
-    limits = [None if blind or (one.spikes and is_staged(job.window))
+    staged = is_staged(job.window)
+    blind = staged and (alone or not _receives_known(job))
+    limits = [None if blind or (staged and one.spikes)
               else _limit(lags, _felt(job, one)) for one in culprits]  # fmt: skip
     healing = _Healing(job, savings(job, culprits))
     lost = healing.lost_ns(healing.savings)

@@ -84,6 +84,11 @@ class Case:
         return self.judge(self)
 
     @cached_property
+    def regular(self) -> Ints:
+        """The other columns of the graph."""
+        return np.setdiff1d(np.arange(self.graph.columns.size), self.irregular)
+
+    @cached_property
     def topology(self) -> Topology:
         return Topology(self.job.window)
 

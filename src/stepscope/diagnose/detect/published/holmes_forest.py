@@ -69,6 +69,5 @@ class JudgedLogs:
 
     def judged(self, row: int) -> Mask:
         """`[operator, irregular step]` of one log."""
-        graph, irregular = self.case.graph, self.case.irregular
-        regular = np.setdiff1d(np.arange(graph.columns.size), irregular)
-        return self.model.abnormal(Log.of(graph, row), irregular, regular)
+        case = self.case
+        return self.model.abnormal(Log.of(case.graph, row), case.irregular, case.regular)
