@@ -44,9 +44,7 @@ def return_freed_memory() -> None:
     """Returns large blocks as soon as they are freed, for a process that runs for long. Call it
     before pyarrow is imported."""
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
-    libc = _glibc()
-    if libc is not None:
-        _set(libc, _RETURNING)
+    _return_large_blocks()
 
 
 def return_freed_memory_here() -> None:
@@ -58,9 +56,7 @@ def return_freed_memory_here() -> None:
     from pyarrow import set_memory_pool, system_memory_pool
 
     set_memory_pool(system_memory_pool())
-    libc = _glibc()
-    if libc is not None:
-        _set(libc, _RETURNING)
+    _return_large_blocks()
 
 
 def release_freed_memory() -> None:
@@ -101,6 +97,12 @@ def freed_memory_kept() -> Iterator[None]:
     finally:
         _set(libc, _USUAL)
         libc.malloc_trim(0)
+
+
+def _return_large_blocks() -> None:
+    libc = _glibc()
+    if libc is not None:
+        _set(libc, _RETURNING)
 
 
 def _glibc() -> ctypes.CDLL | None:
