@@ -230,9 +230,7 @@ def evaluate(
         raise UsageError("--resume needs --json FILE, the results to continue")
     selection = _Selection(tuple(family or ()), tuple(ranks or ()), seeds, first_seed)
     if train_forest is not None:
-        if methods or conditions or json or html or publish:
-            raise UsageError("--train-forest scores no diagnoses: leave out --method, --strip, "
-                             "--collectors, --json, --html and --publish")  # fmt: skip
+        _check_alone(methods, conditions, json, html, publish)
         return _train(train_forest, suite, selection, train_job or ())
     for name in names:
         beside = f".{name}" if len(names) > 1 else ""
@@ -248,6 +246,17 @@ def evaluate(
                       for one in methods}  # fmt: skip
             print("\n" + render_methods(results, others), end="", flush=True)
     return exits.NOTHING_FOUND
+
+
+def _check_alone(*others: object) -> None:
+    """Training takes no option about diagnoses.
+
+    Raises:
+        UsageError: one was given.
+    """
+    if any(others):
+        raise UsageError("--train-forest scores no diagnoses: leave out --method, --strip, "
+                         "--collectors, --json, --html and --publish")  # fmt: skip
 
 
 def _list() -> int:
