@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from stepscope.diagnose.decide import rules
 from stepscope.diagnose.finding import Finding, SlowLink
+from stepscope.diagnose.network.devices import host_in
 from stepscope.window import Window
 
 
@@ -43,12 +44,12 @@ def _unknown(window: Window, blamed: list[Finding], link: Finding) -> Finding | 
         shared = {one.name for one in known.devices} & {one.name for one in link.devices}
         if not isinstance(known, SlowLink) or not shared:
             continue
-        hosts = {name.partition("/")[0] for name in shared}
+        hosts = {*map(host_in, shared)}
         ranks = tuple(rank for rank in link.ranks if window.host_of(rank) in hosts)
         blamed[at] = replace(known, ranks=ranks)
         left = [rank for rank in left if rank not in ranks]
     if not left:
         return None
     hosts = {window.host_of(rank) or "" for rank in left}
-    devices = tuple(one for one in link.devices if one.name.partition("/")[0] in hosts)
+    devices = tuple(one for one in link.devices if host_in(one.name) in hosts)
     return replace(link, ranks=tuple(left), devices=devices)

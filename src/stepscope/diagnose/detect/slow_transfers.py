@@ -24,6 +24,7 @@ from stepscope.diagnose.account.belief import MOST_BITS, odds
 from stepscope.diagnose.detect import step_time
 from stepscope.diagnose.finding import Decision, Device, SlowLink
 from stepscope.diagnose.method import Needs, SoFar
+from stepscope.diagnose.network.devices import host_in
 from stepscope.diagnose.network.packet_loss import packet_loss, whose_link
 from stepscope.diagnose.network.slow_edges import on_devices
 from stepscope.diagnose.network.slow_hosts import NOTHING, Suspects, suspects
@@ -101,7 +102,7 @@ def _is_of_culprits(job: Observed, so_far: SoFar, case: _Case) -> bool:
     """Whether processors of slow ranks, which move the data as well, explain that it is slow: on
     their hosts, or everywhere from the step on in which they got slow."""
     ranks = [int(job.line.ranks[one.row]) for one in so_far.culprits]
-    named = {*map(_host, case.named)}
+    named = {*map(host_in, case.named)}
     if named.intersection(map(job.window.host_of, ranks)):
         return True
     first = int(case.span.now.argmax())
@@ -231,16 +232,11 @@ def _named(found: Suspects) -> tuple[tuple[str, ...], float]:
         return (), 1.0
     if two[1].startswith(f"{two[0]}/"):  # a host, and one of its adapters
         return best, both
-    hosts = {_host(one[0]) for one in found.who if len(one) == 1}
+    hosts = {host_in(one[0]) for one in found.who if len(one) == 1}
     theirs = float(sum(chance for one, chance in zip(found.who, found.chance, strict=True)
-                       if one and {*map(_host, one)} <= {*map(_host, two)}))  # fmt: skip
+                       if one and {*map(host_in, one)} <= {*map(host_in, two)}))  # fmt: skip
     connected = two in found.who or len(hosts) == 2 or theirs >= OF_ONE_HOP
     return (two, both) if connected else ((), 1.0)
-
-
-def _host(name: str) -> str:
-    """The host of an adapter, or a host itself."""
-    return name.partition("/")[0]
 
 
 def _devices(job: Observed, found: Suspects) -> tuple[Device, ...]:

@@ -123,6 +123,11 @@ class Devices:
         return {int(rank): names.values[int(code)] for rank, code in unique.T[order]}
 
 
+def host_in(name: str) -> str:
+    """The host in the name of a device, `host-000/nic-1`; a host's own name as it is."""
+    return name.partition("/")[0]
+
+
 def all_hosts(window: Window) -> tuple[Device, ...]:
     """The hosts of all recorded ranks, if they are few."""
     ranks = set(window.ranks)
