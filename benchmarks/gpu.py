@@ -1,19 +1,28 @@
 """Benchmark of everything that needs a GPU, printed as one table.
 
     python -m benchmarks.gpu [--only overhead launches …] [--rounds 5] [--steps 300] [--seconds 60]
+        [--keep FOLDER]
 
 - overhead: a transformer of a billion parameters in bf16 and a launch-bound model, each eager and
   with both passes as one CUDA graph. Modes: none, idle (CUPTI's library loaded, but not selected),
   cupti, and all (cupti, nccl, phases, modules; py-spy stacks are always on). Fresh processes,
   interleaved; the result is the 95 % upper bound of the median ratio. `--cases` selects some of the
   four cases: one takes 20 processes of 300 steps each.
+- paired: what recording all kernels costs a step of the transformer. One process alternates
+  between recording and not recording, 20 steps each, so that the machine's own changes cancel out.
 - launches: there is one record per kernel. durations: those of a kernel and of backward-compute,
   compared with the job's own CUDA events. profiler: when torch.profiler runs in between, it gets
   its kernels and we get ours.
+- graphs: CUDA graphs made while kernels are recorded, while they are not, and before and after
+  torch.profiler, are launched throughout: nothing ends the process.
 - ranks: two NCCL ranks on one GPU (`NCCL_HOSTID`), one delayed: the diagnosis names that rank.
 - memory: of the process and of the GPU over `--seconds` of launches.
+- window: `stepscope profile` in mid-run: the patterns hold kernels, and `--native cupti` records
+  all kernels before and after it.
 - counters: of the GPU's units, 1,000 and 10,000 times a second for ten seconds during launches: how
   many samples, the period of each, and the CPU time of the process that decodes them.
+
+A topic that fails is a row of the table, and the others still run. `--keep` keeps the job folders.
 
 Without a GPU it runs small versions of the same jobs on the CPU, says in one line what they do not
 show, and gives no verdict on it.
@@ -22,12 +31,15 @@ show, and gives no verdict on it.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Thread
@@ -39,18 +51,22 @@ from rich.progress import track
 from benchmarks.gpu_results import (
     MODES,
     Row,
+    around_row,
     close_row,
     counters_row,
     launches_row,
     memory_rows,
     order,
     overhead_rows,
+    paired_row,
     plugin_row,
     profiler_rows,
     ranks_row,
     table,
+    window_row,
 )
 from stepscope.cli.native import FOLDER
+from stepscope.errors import StepscopeError
 from stepscope.processor.counters.frames import Frame, Frames
 from stepscope.processor.counters.sampler import Sampler, Wanted, command
 from stepscope.store import JobReader
@@ -68,7 +84,10 @@ CASES = {
     "launches-graph": ("launches", True),
 }
 """Model, and whether its passes are a CUDA graph."""
-TOPICS = ("overhead", "launches", "durations", "profiler", "ranks", "memory", "counters")
+TOPICS = (
+    "overhead", "paired", "launches", "durations", "profiler", "graphs", "ranks", "window",
+    "memory", "counters",
+)  # fmt: skip
 TWO_ON_ONE = {
     "NCCL_NET": "Socket", "NCCL_IB_DISABLE": "1", "NCCL_SOCKET_IFNAME": "lo", "NCCL_MAX_CTAS": "2",
     "NCCL_NVLS_ENABLE": "0",
@@ -76,7 +95,16 @@ TWO_ON_ONE = {
 """Lets two NCCL ranks share a GPU, in addition to separate host ids."""
 
 
+ALWAYS, SELDOM = "1000", "0.0001"
+"""`STEPSCOPE_KERNEL_BUDGET`: to record every kernel, or 156 ms of every ten seconds."""
+
 COUNTED_HZ, COUNTED_SECONDS = (1_000, 10_000), 10.0
+SHORTEST_WINDOWED = 60.0
+"""Seconds of a job that is profiled: a window begins 15 s after it was asked for."""
+
+
+class JobError(Exception):
+    """A job of a topic ended with an error; its output is the message."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +126,7 @@ class Bench:
             env={**os.environ, **(_idle() if mode == "idle" and self.has_gpu else {}), **env},
         )  # fmt: skip
         if done.returncode:
-            raise SystemExit(f"{' '.join(command)} failed:\n{done.stdout}\n{done.stderr}")
+            raise JobError(f"{' '.join(command)} failed:\n{done.stdout}\n{done.stderr}")
         return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
     def recorded(self, *job: str, ranks: int = 1, **env: str) -> tuple[dict[str, Any], Window]:
@@ -109,10 +137,10 @@ class Bench:
     @property
     def job(self) -> Path:
         """The folder of the newest job."""
-        return max(self._jobs, key=lambda path: path.stat().st_mtime_ns)
+        return max(self.jobs, key=lambda path: path.stat().st_mtime_ns)
 
     @property
-    def _jobs(self) -> list[Path]:
+    def jobs(self) -> list[Path]:
         """All of them, without the device ledger beside them."""
         return [path for path in (self.folder / "runs").glob("[!_]*") if path.is_dir()]
 
@@ -141,18 +169,21 @@ def main() -> None:
     arguments = _arguments()
     has_gpu = torch.cuda.is_available()
     rows: list[Row] = []
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+    with contextlib.ExitStack() as stack:
+        temporary = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        folder = arguments.keep or Path(stack.enter_context(temporary))
         bench = Bench(
-            Path(folder), arguments.rounds, arguments.steps, arguments.seconds,
+            folder, arguments.rounds, arguments.steps, arguments.seconds,
             tuple(arguments.cases), has_gpu,
         )  # fmt: skip
         for topic in arguments.only:
-            rows += _TOPICS[topic](bench)
+            rows += _rows(topic, bench)
     print(torch.cuda.get_device_name() if has_gpu else "no GPU", f"torch {torch.__version__}",
           f"load {os.getloadavg()[0]:.1f}", sep=", ")  # fmt: skip
     print(table(rows if has_gpu else [_without_verdict(row) for row in rows]))
     if not has_gpu:
         print(f"needs a GPU, not shown: {', '.join(arguments.only)} (small CPU versions were run)")
+    raise SystemExit(any(row.holds is False for row in rows))
 
 
 def _arguments() -> argparse.Namespace:
@@ -162,7 +193,19 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--keep", type=Path, help="an own folder for jobs, which remains")
     return parser.parse_args()
+
+
+def _rows(topic: str, bench: Bench) -> list[Row]:
+    """The rows of one topic, and of what made it fail."""
+    rows: list[Row] = []
+    try:
+        rows += _TOPICS[topic](bench)
+    except (JobError, OSError, ValueError, StepscopeError) as error:
+        print(f"{topic}: {error}", file=sys.stderr)
+        rows.append(Row(topic, f"failed: {type(error).__name__}, see above", "to run", False))
+    return rows
 
 
 def _without_verdict(row: Row) -> Row:
@@ -184,13 +227,28 @@ def _overhead(bench: Bench) -> Iterator[Row]:
         yield from overhead_rows(name, seconds, has_goal=model == "transformer")
 
 
+def _paired(bench: Bench) -> Iterator[Row]:
+    job = ("paired", "--seconds", str(bench.seconds))
+    (output,) = bench.run("cupti", *job, ranks=1, STEPSCOPE_KERNEL_BUDGET=ALWAYS)
+    yield paired_row(output["without"], output["recording"], output["kernels"])
+
+
+def _graphs(bench: Bench) -> Iterator[Row]:
+    for graphs in ("graph", "node", "off"):
+        (output,) = bench.run(
+            "cupti", "graphs", ranks=1, STEPSCOPE_KERNEL_BUDGET=SELDOM,
+            STEPSCOPE_CUDA_GRAPHS=graphs,
+        )  # fmt: skip
+        yield Row(f"CUDA graphs, {graphs}", f"{output['launched']} launched", "no crash", True)
+
+
 def _launches(bench: Bench) -> Iterator[Row]:
-    output, window = bench.recorded("launches")
+    output, window = bench.recorded("launches", STEPSCOPE_KERNEL_BUDGET=ALWAYS)
     yield launches_row(3 * output["count"], kernels(window, "erfinv")[0], lost(window))
 
 
 def _profiler(bench: Bench) -> Iterator[Row]:
-    output, window = bench.recorded("launches", "--profile")
+    output, window = bench.recorded("launches", "--profile", STEPSCOPE_KERNEL_BUDGET=ALWAYS)
     yield from profiler_rows(output["count"], output["profiled"], kernels(window, "erfinv")[0])
 
 
@@ -217,6 +275,50 @@ def _ranks(bench: Bench) -> Iterator[Row]:
     yield plugin_row(*counts_from_nccl(JobReader(str(bench.job)).read()))
 
 
+def _window(bench: Bench) -> Iterator[Row]:
+    seconds = max(bench.seconds, SHORTEST_WINDOWED)
+    with ThreadPoolExecutor(1) as pool:
+        job = pool.submit(
+            bench.run, "all", "train", "--seconds", str(seconds), ranks=1,
+            STEPSCOPE_KERNEL_BUDGET=ALWAYS,
+        )  # fmt: skip
+        asked = _profiled(bench, job)
+        (output,) = job.result()
+    window = JobReader(str(bench.job)).read()
+    yield window_row(asked, _patterns_of_kernels(window))
+    yield around_row(output, kernels(window, "erfinv")[0], _seconds_profiled(window))
+
+
+def _profiled(bench: Bench, job: Future[list[dict[str, Any]]]) -> str:
+    """What `stepscope profile` says, asked as soon as the job has steps."""
+    said = "the job ended first"
+    while not job.done():
+        time.sleep(2.0)
+        if not bench.jobs:
+            continue
+        done = subprocess.run(
+            [str(BIN / "stepscope"), "profile", str(bench.job), "--steps", "10"],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        said = " ".join((done.stderr + done.stdout).split())
+        if not done.returncode:
+            break
+    return said
+
+
+def _patterns_of_kernels(window: Window) -> int:
+    rows = window.table("patterns")
+    return 0 if rows is None else int(rows.strings("kind").equals("kernel").sum())
+
+
+def _seconds_profiled(window: Window) -> float:
+    rows = window.table("profiles")
+    if rows is None or not len(rows):
+        return 0.0
+    lasted = rows.ints("duration_ns")
+    return float(lasted[lasted > 0].sum()) / 1e9
+
+
 def _memory(bench: Bench) -> Iterator[Row]:
     output, _ = bench.recorded("soak", "--seconds", str(bench.seconds))
     yield from memory_rows(output["samples"], output["count"])
@@ -241,9 +343,18 @@ def sampled(command: Sequence[str]) -> tuple[Sequence[Frame], float]:
     return parts, usage.ru_utime + usage.ru_stime
 
 
-_TOPICS = {"overhead": _overhead, "launches": _launches, "durations": _durations,
-           "profiler": _profiler, "ranks": _ranks, "memory": _memory,
-           "counters": _counters}  # fmt: skip
+_TOPICS = {
+    "overhead": _overhead,
+    "paired": _paired,
+    "launches": _launches,
+    "durations": _durations,
+    "profiler": _profiler,
+    "graphs": _graphs,
+    "ranks": _ranks,
+    "window": _window,
+    "memory": _memory,
+    "counters": _counters,
+}
 
 
 def kernels(window: Window, word: str) -> tuple[int, float]:

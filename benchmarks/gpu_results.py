@@ -25,6 +25,10 @@ FLAT_BYTES = 8 << 20
 settle within some megabytes; a leak of one 64-byte record in a thousand shows after 130 million."""
 
 
+HANDED_OVER_SECONDS = 5.0
+"""A profiler prepares, and starts and stops CUPTI, before and after the steps that it records."""
+
+
 @dataclass(frozen=True)
 class Row:
     """One line of the table; `holds` is None if there is no goal, or nothing was run."""
@@ -65,6 +69,19 @@ def overhead_rows(case: str, seconds: Mapping[str, Sequence[float]], has_goal: b
     return rows
 
 
+def paired_row(without: Sequence[float], recording: Sequence[float], kernels: int) -> Row:
+    """Times of blocks of steps in pairs: without recording, and while every kernel is recorded.
+
+    Args:
+        kernels: how many kernels, copies and memsets a step launches; 0: unknown.
+    """
+    ratios = [on / off for off, on in zip(without, recording, strict=True)]
+    more_s = statistics.median(on - off for off, on in zip(without, recording, strict=True))
+    each = f", {1e6 * more_s / kernels:.2f} µs for each of {kernels}" if kernels else ""
+    result = f"{statistics.median(ratios):.4f}, at most {upper_bound(ratios):.4f}{each}"
+    return Row(f"every kernel recorded, {len(ratios)} pairs", result)
+
+
 def launches_row(launched: int, recorded: int, lost: int) -> Row:
     result = f"{launched} launched, {recorded} recorded, {lost} counted as lost"
     return Row("launches", result, "each one recorded", recorded == launched and lost == 0)
@@ -97,6 +114,26 @@ def plugin_row(operators: int, transfers: int) -> Row:
     """Two ranks over sockets: NCCL loaded our plugin, and reported both to it."""
     result = f"{operators} operators with their algorithm, {transfers} rows of transfers"
     return Row("NCCL's plugin", result, "some of both", operators > 0 and transfers > 0)
+
+
+def window_row(asked: str, kernels: int) -> Row:
+    """A window of profiling by hand; `kernels` patterns of kernels came out of it."""
+    result = f"{kernels} patterns of kernels; {asked[-120:]}"
+    return Row("a window in mid-run", result, "some", kernels > 0)
+
+
+def around_row(output: Mapping[str, float], recorded: int, profiled_seconds: float) -> Row:
+    """Steps that launch equally many kernels: only those of the window may be missing.
+
+    Args:
+        output: `count` kernels were launched in `seconds`.
+        profiled_seconds: the length of the window, during which kernels are torch.profiler's.
+    """
+    missing = output["count"] - recorded
+    most = output["count"] / output["seconds"] * (profiled_seconds + HANDED_OVER_SECONDS)
+    result = f"{recorded} of {output['count']} kernels recorded, window {profiled_seconds:.1f} s"
+    goal = f"at most {most:.0f} missing"
+    return Row("recording around a window", result, goal, 0 <= missing <= most)
 
 
 def memory_rows(samples: Sequence[Mapping[str, int]], records: int) -> list[Row]:

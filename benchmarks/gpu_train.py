@@ -1,9 +1,12 @@
 """The jobs that `benchmarks/gpu.py` runs, each in its own process; each prints one JSON line.
 
     python benchmarks/gpu_train.py overhead --model transformer --graph --steps 300
+    python benchmarks/gpu_train.py paired --seconds 60
+    python benchmarks/gpu_train.py graphs
     python benchmarks/gpu_train.py launches --count 10000 [--profile]
     python benchmarks/gpu_train.py durations
     python benchmarks/gpu_train.py soak --seconds 600
+    python benchmarks/gpu_train.py train --seconds 60
     python benchmarks/gpu_train.py ranks --steps 120 --slow-rank 1 --from-step 60
 
 On a CPU the sizes are tiny: such a run only shows that the code works.
@@ -12,6 +15,7 @@ On a CPU the sizes are tiny: such a run only shows that the code works.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import os
 import resource
@@ -29,6 +33,9 @@ DEVICE = torch.device("cuda" if HAS_GPU else "cpu")
 DTYPE = torch.bfloat16 if HAS_GPU else torch.float32
 BLOCK = 10
 """Steps between two time measurements, each after a synchronisation, as for logging a loss."""
+
+
+PER_STEP = 50
 
 
 class Attention(nn.Module):
@@ -118,6 +125,74 @@ def _captured(run: Callable[[], None]) -> Callable[[], None]:
     return replay
 
 
+def paired(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Seconds per step of the transformer in blocks, in turns without our recording and with it."""
+    model, shape = transformer()
+    model.to(DEVICE, DTYPE)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=HAS_GPU)
+    passes = _passes(model, torch.randn(shape, device=DEVICE, dtype=DTYPE))
+
+    def step() -> None:
+        passes()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
+
+    path = os.environ.get("CUDA_INJECTION64_PATH")
+    tracer = ctypes.CDLL(path) if path else None
+    blocks: tuple[list[float], list[float]] = ([], [])
+    _block(step, 40)
+    until = time.monotonic() + arguments.seconds
+    while time.monotonic() < until:
+        for on in (False, True) if len(blocks[0]) % 2 else (True, False):
+            if tracer is not None:
+                tracer.stepscope_cupti_resume() if on else tracer.stepscope_cupti_pause()
+            _block(step, 2)  # the first ones after a change do not count
+            blocks[on].append(_block(step))
+    return {"without": blocks[0], "recording": blocks[1], "kernels": _launched_by(step)}
+
+
+def _block(step: Callable[[], None], steps: int = 20) -> float:
+    _synchronize()
+    begun = time.perf_counter()
+    for number in range(steps):
+        step()
+        if number % BLOCK == BLOCK - 1:
+            _synchronize()
+    return (time.perf_counter() - begun) / steps
+
+
+def _launched_by(step: Callable[[], None]) -> int:
+    with torch.profiler.profile() as profiler:
+        step()
+        _synchronize()
+    return sum(_on_gpu(event) for event in profiler.events() or ())
+
+
+def graphs(_arguments: argparse.Namespace) -> dict[str, Any]:
+    """CUDA graphs of all ages, launched while what is recorded changes."""
+    model, shape = launch_bound()
+    model.to(DEVICE, DTYPE)
+    passes = _passes(model, torch.randn(shape, device=DEVICE, dtype=DTYPE))
+    runs = [passes, _captured(passes) if HAS_GPU else passes]
+    launched = 0
+    for turn in range(3):
+        until = time.monotonic() + 11.0  # a whole period of recording, and not
+        while time.monotonic() < until:
+            for run in runs:
+                run()
+            _synchronize()
+            launched += len(runs) - 1
+            _step_once()
+        with torch.profiler.profile():
+            runs[-1]()
+            if HAS_GPU and turn == 1:
+                runs.append(_captured(passes))
+            _synchronize()
+        if HAS_GPU:
+            runs.append(_captured(passes))
+    return {"launched": launched}
+
+
 def launches(arguments: argparse.Namespace) -> dict[str, Any]:
     """Launches `count` uniquely named kernels three times; the second time under a profiler."""
     rows = torch.zeros(1024, device=DEVICE)
@@ -196,6 +271,25 @@ def soak(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"count": count, "samples": samples}
 
 
+def train(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Steps with `PER_STEP` uniquely named kernels, for some seconds: a job to look at."""
+    model, shape = launch_bound()
+    model.to(DEVICE, DTYPE)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
+    data, rows = torch.randn(shape, device=DEVICE, dtype=DTYPE), torch.zeros(1024, device=DEVICE)
+    steps, begun = 0, time.monotonic()
+    for _ in DataLoader(TensorDataset(torch.zeros(1 << 20, 1))):
+        steps += 1
+        _launch(rows, PER_STEP)
+        model(data).float().square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        _synchronize()
+        if time.monotonic() - begun > arguments.seconds:
+            break
+    return {"count": steps * PER_STEP, "seconds": time.monotonic() - begun}
+
+
 def ranks(arguments: argparse.Namespace) -> dict[str, Any]:
     """Gradients averaged by DDP; from some step on one rank computes more than the others."""
     import torch.distributed as dist
@@ -253,8 +347,16 @@ def _memory() -> dict[str, int]:
     return {"rss_bytes": resident, "gpu_bytes": total - free}
 
 
-JOBS = {"overhead": overhead, "launches": launches, "durations": durations, "soak": soak,
-        "ranks": ranks}  # fmt: skip
+JOBS = {
+    "overhead": overhead,
+    "paired": paired,
+    "graphs": graphs,
+    "launches": launches,
+    "durations": durations,
+    "soak": soak,
+    "train": train,
+    "ranks": ranks,
+}
 
 
 def main() -> None:

@@ -73,6 +73,20 @@ def test_a_plugin_that_nobody_loaded_tells_nothing() -> None:
     assert gpu_results.plugin_row(10, 0).holds is False
 
 
+def test_recording_is_compared_with_the_steps_beside_it() -> None:
+    """A machine that becomes slower in between changes both alike."""
+    row = gpu_results.paired_row([0.030, 0.060], [0.0303, 0.0606], kernels=1000)
+    assert row.what == "every kernel recorded, 2 pairs"
+    assert row.result == "1.0100, at most 1.0100, 0.45 µs for each of 1000"
+
+
+def test_kernels_may_be_missing_only_while_a_profiler_has_them() -> None:
+    output = {"count": 10_000, "seconds": 100.0}
+    assert gpu_results.around_row(output, 9_500, 1.0).holds is True
+    assert gpu_results.around_row(output, 9_000, 1.0).holds is False
+    assert gpu_results.around_row(output, 10_001, 1.0).holds is False
+
+
 def test_memory_that_grows_is_not_flat() -> None:
     flat = [{"rss_bytes": 10**9, "gpu_bytes": 10**9}] * 9
     leak = [{"rss_bytes": 10**9 + second * 2**20, "gpu_bytes": 10**9} for second in range(60)]
