@@ -15,6 +15,9 @@ namespace {
 using stepscope::cupti::Graphs;
 using stepscope::cupti::Tracer;
 
+// Of the 1 % that all of stepscope may cost.
+constexpr double SHARE = 0.005;
+
 Graphs wanted_graphs() {
     const char* text = std::getenv("STEPSCOPE_CUDA_GRAPHS");
     const std::string word = text == nullptr ? "graph" : text;
@@ -22,11 +25,19 @@ Graphs wanted_graphs() {
     return word == "off" ? Graphs::off : Graphs::graph;
 }
 
+// The share of the time that recording may cost; what is no number leaves it as it is.
+double wanted_share() {
+    const char* text = std::getenv("STEPSCOPE_KERNEL_BUDGET");
+    char* end = nullptr;
+    const double share = text == nullptr ? SHARE : std::strtod(text, &end);
+    return end != text && share > 0 ? share : SHARE;
+}
+
 void begin() {
     using namespace stepscope::cupti;
     if (refusal(command_line()) != nullptr) return;
     claim();
-    const char* why = Tracer::one().start(wanted_graphs());
+    const char* why = Tracer::one().start(wanted_graphs(), wanted_share());
     if (why != nullptr) std::fprintf(stderr, "stepscope: kernels are not recorded: %s\n", why);
 }
 

@@ -26,6 +26,7 @@ void Parser::read(std::uint8_t* buffer, std::size_t valid, const Timeline& timel
 }
 
 void Parser::take(Record record, const Timeline& timeline) {
+    if (record.kind() != GRAPH_TRACE && record.kind() != SYNCHRONIZATION) ++recorded_;
     switch (record.kind()) {
         case CONCURRENT_KERNEL: kernel(record, timeline); break;
         case MEMCPY: tell(copy(record), NO_LAUNCH, record, OF_COPY, timeline); break;
@@ -37,8 +38,10 @@ void Parser::take(Record record, const Timeline& timeline) {
 }
 
 void Parser::kernel(Record record, const Timeline& timeline) {
-    // its graph is in a cache line from which nothing else is read
-    if (graphs_ == Graphs::node && record.field<std::uint32_t>(KERNEL_GRAPH) != 0) ++graphs_seen_;
+    if (record.field<std::uint32_t>(KERNEL_GRAPH) != 0) {
+        ++graphs_seen_;
+        if (graphs_ == Graphs::off) return;
+    }
     tell(names_.number(record.field<const char*>(KERNEL_NAME)),
          record.field<std::uint32_t>(KERNEL_CORRELATION), record, OF_KERNEL, timeline);
 }
@@ -110,6 +113,12 @@ std::int64_t Parser::take_waited_ns() {
     const std::int64_t waited = waited_ns_;
     waited_ns_ = 0;
     return waited;
+}
+
+std::int64_t Parser::take_recorded() {
+    const std::int64_t recorded = recorded_;
+    recorded_ = 0;
+    return recorded;
 }
 
 }  // namespace stepscope::cupti

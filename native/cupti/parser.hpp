@@ -31,6 +31,8 @@ class Parser {
 
     // How long the threads of this process waited for its device since the last call.
     std::int64_t take_waited_ns();
+    // How many kernels, copies and memsets were read since the last call.
+    std::int64_t take_recorded();
     // How often a graph, or a kernel of a graph, was seen.
     std::int64_t graphs_seen() const { return graphs_seen_; }
 
@@ -59,7 +61,7 @@ class Parser {
     std::int64_t patience_ns_ = 0;
     stepscope::Record batch_[BATCH];
     std::size_t batched_ = 0;
-    std::int64_t waited_ns_ = 0;
+    std::int64_t waited_ns_ = 0, recorded_ = 0;
     std::int64_t graphs_seen_ = 0;
 };
 

@@ -4,8 +4,10 @@
 #include <pthread.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <thread>
+#include <utility>
 
 namespace stepscope::cupti {
 namespace {
@@ -51,11 +53,12 @@ void Tracer::completed(void*, std::uint32_t, std::uint8_t* buffer, std::size_t, 
     one().buffers_.completed(buffer, valid);
 }
 
-const char* Tracer::start(Graphs graphs) {
+const char* Tracer::start(Graphs graphs, double share) {
     const Lock hold(mutex_);
     if (state_ != State::none) return nullptr;
     if (!find(library_)) return "there is no libcupti.so.13 or libcupti.so.12";
     graphs_ = graphs;
+    budget_ = std::make_unique<Budget>(share);
     if (!buffers_.allocate()) return "there is no memory";
     enabled_ = !paused_ && enable();
     const bool refused = !paused_ && !enabled_;
@@ -85,10 +88,10 @@ bool Tracer::prepare() {
 bool Tracer::enable() {
     if (library_.register_callbacks(requested, completed) != SUCCESS) return false;
     if (library_.enable(CONCURRENT_KERNEL) != SUCCESS) return false;
-    // without it the kernels of a graph are recorded one by one
-    if (graphs_ != Graphs::node && library_.enable(GRAPH_TRACE) != SUCCESS) return false;
+    if (!enable_graphs()) return false;
     library_.enable(MEMCPY);
     library_.enable(MEMSET);
+    note_recording(true);
     // before CUDA 12.8 every recorded event would get one
     if (library_.all_sync_records != nullptr && library_.all_sync_records(0) == SUCCESS)
         library_.enable(SYNCHRONIZATION);
@@ -96,9 +99,32 @@ bool Tracer::enable() {
     return true;
 }
 
+// Whole graphs are recorded only from CUDA's beginning on. If it is enabled later, CUPTI 13.0
+// crashes the process when a graph that was there before is launched (seen on an H200). Without it,
+// kernels of graphs are recorded one by one.
+bool Tracer::enable_graphs() {
+    const bool is_first = state_ == State::none;
+    return graphs_ == Graphs::node || !is_first || library_.enable(GRAPH_TRACE) == SUCCESS;
+}
+
 void Tracer::disable() {
     for (const Kind kind : {CONCURRENT_KERNEL, GRAPH_TRACE, MEMCPY, MEMSET, SYNCHRONIZATION})
         library_.disable(kind);
+    note_recording(false);
+}
+
+// Graphs and waits stay enabled: there are few of them, and CUPTI has to see every graph.
+void Tracer::record_kernels(bool wanted) {
+    for (const Kind kind : {CONCURRENT_KERNEL, MEMCPY, MEMSET})
+        wanted ? library_.enable(kind) : library_.disable(kind);
+    note_recording(wanted);
+}
+
+void Tracer::note_recording(bool is_on) {
+    const std::int64_t now = now_ns();
+    if (recording_) recorded_ns_ += now - recording_since_ns_;
+    recording_ = is_on;
+    recording_since_ns_ = now;
 }
 
 bool Tracer::launch() {
@@ -124,15 +150,29 @@ void Tracer::in_child() noexcept { one().silent_ = true; }
 
 void Tracer::run() noexcept {
     while (!silent_) {
-        ::poll(nullptr, 0, LOOK_MS);
+        ::poll(nullptr, 0, pause_ms());
         try {
             const Lock hold(mutex_);
             if (state_ == State::ended) return;
+            keep_within_budget();
             turn();
         } catch (...) {
             tell_fault();
         }
     }
+}
+
+// Until the next look, or until kernels are to be recorded or no longer. Read without the lock:
+// only this thread changes the budget.
+int Tracer::pause_ms() const {
+    const std::int64_t change_ns = budget_->until_change(clock_ns(CLOCK_REALTIME));
+    return static_cast<int>(std::min<std::int64_t>(LOOK_MS, change_ns / 1'000'000 + 1));
+}
+
+void Tracer::keep_within_budget() {
+    if (!enabled_) return;
+    const bool wanted = budget_->is_on(clock_ns(CLOCK_REALTIME));
+    if (wanted != recording_) record_kernels(wanted);
 }
 
 void Tracer::turn() {
@@ -147,6 +187,7 @@ void Tracer::look() {
     watch_clock();
     library_.flush_all(FLUSH_COMPLETED);
     count_dropped();
+    count_cost();
     if (looked_ns_ - cost_told_ns_ >= COST_NS) {
         cost_told_ns_ = looked_ns_;
         sender_->count("stepscope_cupti_worker_cpu_ns", clock_ns(CLOCK_THREAD_CPUTIME_ID));
@@ -157,6 +198,17 @@ void Tracer::look() {
         graphs_told_ = parser_->graphs_seen();
         sender_->count("stepscope_cupti_graphs", graphs_told_);
     }
+}
+
+// Decides how much of the time is recorded, by what came since the last time.
+void Tracer::count_cost() {
+    note_recording(recording_);
+    const std::int64_t recorded_ns = std::exchange(recorded_ns_, 0);
+    budget_->took(clock_ns(CLOCK_REALTIME), parser_->take_recorded(), recorded_ns);
+    if (budget_->parts() == parts_told_) return;
+    drain(PATIENCE_NS);  // what was recorded before is told of before
+    parts_told_ = budget_->parts();
+    sender_->count("stepscope_cupti_parts", parts_told_);
 }
 
 void Tracer::drain(std::int64_t patience_ns) {

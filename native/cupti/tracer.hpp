@@ -1,4 +1,5 @@
-// CUPTI recording in one process: which activities are enabled, the worker thread, and how it ends.
+// CUPTI recording in one process: which activities are enabled and when, the worker thread, and
+// how it ends.
 //
 // It uses only CUPTI's Activity API, without a subscriber or callbacks on CUDA calls, so that these
 // remain available to others. The training's threads only request and return buffers
@@ -12,6 +13,7 @@
 #include <mutex>
 
 #include "../sender/sender.hpp"
+#include "budget.hpp"
 #include "buffers.hpp"
 #include "library.hpp"
 #include "parser.hpp"
@@ -24,8 +26,9 @@ class Tracer {
     // The only one in the process; never destroyed, because CUPTI may call it until the end.
     static Tracer& one();
 
-    // Starts recording; null, or the reason why nothing is recorded.
-    const char* start(Graphs graphs);
+    // Starts recording, at a cost of this share of the time at most; null, or the reason why
+    // nothing is recorded.
+    const char* start(Graphs graphs, double share);
     // Releases CUPTI for another profiler, and takes it again. Both may be called at any time.
     void pause() noexcept;
     void resume() noexcept;
@@ -43,12 +46,18 @@ class Tracer {
 
     bool prepare();
     bool enable();
+    bool enable_graphs();
     void disable();
     bool launch();
     void run() noexcept;
+    int pause_ms() const;
     void turn();
+    void keep_within_budget();
+    void record_kernels(bool wanted);
+    void note_recording(bool is_on);
     void look();
     void drain(std::int64_t patience_ns);
+    void count_cost();
     void count_dropped();
     template <class Work>
     void quietly(Work work) noexcept;
@@ -72,6 +81,11 @@ class Tracer {
     State state_ = State::none;
     bool paused_ = false;   // another profiler is active
     bool enabled_ = false;  // CUPTI passes records to us
+    // Kernels, copies and memsets are recorded now, since when, and how long since the last count.
+    bool recording_ = false;
+    std::int64_t recording_since_ns_ = 0, recorded_ns_ = 0;
+    std::unique_ptr<Budget> budget_;
+    int parts_told_ = 1;
     bool foreign_ = false;  // its times are on another profiler's clock
     std::int64_t looked_ns_ = 0, cost_told_ns_ = 0;
     std::int64_t graphs_told_ = 0;

@@ -1,4 +1,4 @@
-// Samples one GPU for one window: a thread decodes every 10 ms, the caller's thread writes.
+// Samples one GPU for one window: a thread decodes, the caller's thread writes.
 #pragma once
 
 #include <atomic>

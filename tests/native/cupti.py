@@ -23,8 +23,12 @@ class Injected:
 
     @property
     def variables(self) -> Mapping[str, str]:
-        """As `stepscope run` sets them, and where the process finds the libcupti."""
+        """As `stepscope run` sets them, and where the process finds the libcupti.
+
+        Every kernel is recorded, whatever that costs: tests launch thousands in an instant.
+        """
         return {
+            "STEPSCOPE_KERNEL_BUDGET": "1000",
             "CUDA_INJECTION64_PATH": str(self.injector),
             "LD_LIBRARY_PATH": str(self.cupti.parent),
         }

@@ -30,12 +30,13 @@ class Host:
         self.finished: list[Finished] = []
 
     def ran(self, rank: int, at_s: float, durations: Sequence[int], seen_s: float | None = None,
-            kernel: int = 4, stream: int = 7) -> None:  # fmt: skip
+            kernel: int = 4, stream: int = 7, parts: int = 1) -> None:  # fmt: skip
         ends = ints([START + int(at_s * SECOND)] * len(durations))
         same = np.ones_like(ends)
         now = START + int((at_s if seen_s is None else seen_s) * SECOND)
         columns = kernel * same, stream * same, ints(durations), ends
-        self.finished += self.windows.add(rank, *columns, now)
+        self.finished += self.windows.tick(now)
+        self.windows.count(rank, *columns, now, parts)
 
     def is_it(self, at_s: float) -> None:
         self.finished += self.windows.tick(START + int(at_s * SECOND))
@@ -166,3 +167,12 @@ def test_rows_are_of_the_table_kernel_summaries(host: Host, tmp_path: Path) -> N
     assert len(parquet_bytes(table)) > 0
     unknown = host.finished[0].rows(lambda rank, kernel: None)
     assert arrow_table("kernel_summaries", unknown)["kernel"].null_count == 2
+
+
+def test_what_was_recorded_partly_stands_for_more(host: Host) -> None:
+    """Six of one part, and six of one in four: thirty in all. Another rank counts as it is."""
+    host.ran(0, 10, [1000] * 6)
+    host.ran(0, 20, [1000] * 6, parts=4)
+    host.ran(1, 20, [1000] * 6)
+    host.is_it(65)
+    assert [(row[1], row[5]) for row in host.rows()] == [(0, 30), (1, 6)]

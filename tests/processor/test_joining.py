@@ -9,6 +9,7 @@ import pytest
 from stepscope.processor.instructions import Append, Instruction
 from stepscope.processor.operators.joiner import KERNEL_DELAY_NS
 from stepscope.store.encode import arrow_table
+from stepscope.trace.modes import WINDOW_NS
 from stepscope.wire.frames import GroupInfo
 from stepscope.wire.records import (
     ALGORITHM_SHIFT,
@@ -32,6 +33,9 @@ KERNELS = {
 RING = 2
 GROUPS = {"dp-0": "nccl-00000000000000ab 1/4 ", "tp-0": "nccl-00000000000000cd 1/8 "}
 
+NO_ORDER = ("stepscope_cupti_graphs", "stepscope_cupti_parts")
+"""Counts of an injector that does not report every kernel of NCCL."""
+
 
 class Process(ThreeProducers):
     """Rank 3 of 8, which calls operators; all three producers tell of each."""
@@ -46,7 +50,7 @@ class Process(ThreeProducers):
         self.send(PYTHON_AT, self.python.tell("loader", "optimizer", *GROUPS, *KERNELS))
         groups = [("dp-0", "dp", (1, 3, 5, 7)), ("tp-0", "tp", (0, 3, *range(1, 3), *range(4, 8)))]
         self.send(PYTHON_AT, self.python.groups(*(GroupInfo(*group) for group in groups)))
-        self.attach(CUPTI_AT, self.cupti, *KERNELS.values(), "stepscope_cupti_graphs", "gemm")
+        self.attach(CUPTI_AT, self.cupti, *KERNELS.values(), *NO_ORDER, "gemm")
         self.attach(NCCL_AT, self.nccl, *GROUPS.values(), *KERNELS)
 
     def attach(self, at: int, producer: Producer, *names: str) -> None:
@@ -87,6 +91,12 @@ class Process(ThreeProducers):
         fields = (self.cupti.names[KERNELS[op]], stream, self.now_ns + 20_000, MS // 2, UNKNOWN,
                   self.kernels, 0)  # fmt: skip
         return RECORD.pack(RecordKind.KERNEL, 0, UNKNOWN_ORDINAL, *fields)
+
+    def count(self, metric: str, value: int) -> None:
+        """Of CUPTI's injector."""
+        fields = (self.cupti.names[metric], value, 5, 0, 0, 0, 0)
+        count = RECORD.pack(RecordKind.COUNT, 0, UNKNOWN_ORDINAL, *fields)
+        self.send(CUPTI_AT, self.cupti.packet(count))
 
     def operate(self, op: str, group: str, *, stream: int = 7, without: int = 0) -> None:
         """All producers tell of an operator but one."""
@@ -214,14 +224,24 @@ def test_an_injector_that_comes_again_may_have_missed_some(process: Process) -> 
     assert [start is None for start, _ in times(process)] == [False, True]
 
 
-def test_with_cuda_graphs_kernels_are_not_matched_by_order(process: Process) -> None:
-    graphs = (process.cupti.names["stepscope_cupti_graphs"], 1, 5, 0, 0, 0, 0)
-    count = RECORD.pack(RecordKind.COUNT, 0, UNKNOWN_ORDINAL, *graphs)
-    process.send(CUPTI_AT, process.cupti.packet(count))
+@pytest.mark.parametrize("why", NO_ORDER)
+def test_with_graphs_or_recorded_partly_kernels_are_not_matched_by_order(
+    process: Process, why: str
+) -> None:
+    process.count(why, 2)
     process.operate("AllReduce", "dp-0")
     process.operate("AllReduce", "dp-0")
     process.wait()
     assert [end for _, end in times(process)][1:] == [None]
+
+
+def test_kernels_recorded_in_a_part_of_the_time_stand_for_all(process: Process) -> None:
+    """Those that came before the injector said so count as they are."""
+    for parts in (1, 8):
+        process.count("stepscope_cupti_parts", parts)
+        process.send(CUPTI_AT, process.cupti.packet(*(process.ran("Send") for _ in range(6))))
+    process.wait(2 * WINDOW_NS)
+    assert [row["count"] for row in process.rows("kernel_summaries")] == [6 + 8 * 6]
 
 
 def test_a_process_that_ends_does_not_wait(process: Process) -> None:

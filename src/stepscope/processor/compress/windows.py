@@ -89,17 +89,32 @@ class _Open:
 
     def __init__(self, most_groups: int, most_blocks: int) -> None:
         self._keys = compiled.Keys(most_groups)
+        self._weights: dict[int, tuple[int, int]] = {}
+        """Of each rank: events, and how many they stand for."""
         self._histograms = Histograms(most_groups, most_blocks)
 
-    def add(self, rank: int, kernels: Ints, streams: Ints, durations_ns: Ints) -> int:
+    def add(self, rank: int, kernels: Ints, streams: Ints, durations_ns: Ints, parts: int) -> int:
         """Adds events; returns how many were refused."""
+        events, stand_for = self._weights.get(rank, (0, 0))
+        self._weights[rank] = events + len(kernels), stand_for + len(kernels) * parts
         groups = self._keys.codes(rank, packed(kernels), packed(streams))
         refused = self._histograms.add_packed(groups, packed(durations_ns))
         return refused.impossible + refused.no_room
 
     def finished(self, start_ns: int, window_ns: int) -> Finished:
         keys = np.frombuffer(self._keys.known(), _KEY)
-        return Finished(start_ns, window_ns, self._histograms.modes(), keys)
+        return Finished(start_ns, window_ns, self._weighted(self._histograms.modes(), keys), keys)
+
+    def _weighted(self, modes: Modes, keys: NDArray[Any]) -> Modes:
+        """With the counts of what the events of each rank stand for."""
+        partly = {rank: n for rank, n in self._weights.items() if n[0] != n[1]}
+        if not partly:
+            return modes
+        modes = modes.copy()
+        for rank, (events, stand_for) in partly.items():
+            of_rank = keys["rank"][modes["group"]] == rank
+            modes["count"][of_rank] = np.rint(modes["count"][of_rank] * (stand_for / events))
+        return modes
 
     @property
     def size_bytes(self) -> int:
@@ -150,8 +165,13 @@ class SummaryWindows:
         durations_ns: Ints,
         ends_ns: Ints,
         now_ns: int,
+        parts: int = 1,
     ) -> None:
-        """Takes one rank's events like `add`, without ending windows."""
+        """Takes one rank's events like `add`, without ending windows.
+
+        Args:
+            parts: one in how many parts of the time they were recorded; counts are those of all.
+        """
         if not len(ends_ns):
             return
         newest = (now_ns + GRACE_NS) // self._window_ns
@@ -164,7 +184,7 @@ class SummaryWindows:
             # nearly always all of them
             inside = slice(None) if first == last else ends_ns // self._window_ns == number
             refused = self._window(number).add(
-                rank, kernels[inside], streams[inside], durations_ns[inside]
+                rank, kernels[inside], streams[inside], durations_ns[inside], parts
             )
             self._lose(rank, ends_ns[inside], refused)
 

@@ -342,6 +342,10 @@ class HostState:
             kernels = normalise.of_kind(records, RecordKind.KERNEL)
             out = self._keep(producer, memoryview(kernels.tobytes()), now_ns)
         joining.add_native(producer, records)
+        parts = joining.parts_told(producer, records)
+        if parts is not None:
+            out += self._report_kernels(producer)
+            producer.parts = parts
         others = ~np.isin(records["kind"], (int(RecordKind.KERNEL), int(RecordKind.COMM)))
         if others.any():
             producer.held.append((kinds, records[others]))
@@ -392,7 +396,9 @@ class HostState:
         producer.kernels, producer.kernels_bytes, producer.kernels_since_ns = [], 0, None
         joining.add_kernels(producer, records)
         sums = self._sums.setdefault(hello.job, KernelSums())
-        new_rows = sums.add(producer.rank, rows, producer.kernels_until_ns, oldest_ns)
+        new_rows = sums.add(
+            producer.rank, rows, producer.kernels_until_ns, oldest_ns, producer.parts
+        )
         return [Append(hello.job, "kernels", rows), *_appended(hello.job, new_rows)]
 
     def _oldest_kernels_ns(self, job: str, now_ns: int) -> int:

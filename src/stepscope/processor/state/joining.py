@@ -19,6 +19,8 @@ from stepscope.wire.records import COMM_DONE, UNKNOWN, RecordKind
 TURN_NS = 1_000_000_000
 """How often the joiner is asked for results: operators wait for seconds."""
 _GRAPHS, _PAUSED, _LOST = "stepscope_cupti_graphs", "stepscope_cupti_paused", "dropped.kernels"
+PARTS = "stepscope_cupti_parts"
+"""One in how many parts of the time kernels are recorded (native/cupti/budget.hpp)."""
 _LONE = ("stepscope_lone_operators", "stepscope_lone_kernels")
 
 
@@ -71,8 +73,17 @@ def add_native(producer: Producer, records: Records) -> None:
         metric = producer.names.get(name)
         if metric in (_PAUSED, _LOST) and value:
             joiner.launches.lose_sync()
-        if metric == _GRAPHS and value:
+        if (metric == _GRAPHS and value) or (metric == PARTS and value > 1):
             joiner.launches.by_order = False
+
+
+def parts_told(producer: Producer, records: Records) -> int | None:
+    """In which part of the time kernels are recorded from now on, if these records say so."""
+    told = None
+    for name, value in normalise.of_kind(records, RecordKind.COUNT)["field"][:, :2].tolist():
+        if producer.names.get(name) == PARTS:
+            told = max(int(value), 1)
+    return told
 
 
 def add_kernels(producer: Producer, kernels: Records) -> None:

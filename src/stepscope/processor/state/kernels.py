@@ -37,19 +37,20 @@ class KernelSums:
         self._windows = _windows()
         self._numbers: dict[str, int] = {}
 
-    def add(self, rank: int, rows: Rows, now_ns: int, oldest_ns: int) -> NewRows:
+    def add(self, rank: int, rows: Rows, now_ns: int, oldest_ns: int, parts: int = 1) -> NewRows:
         """Takes rows of `kernels`; returns the rows of windows that are over.
 
         Args:
             now_ns: when the last of the kernels arrived.
             oldest_ns: since when kernels of any rank have been waiting to be added.
+            parts: one in how many parts of the time these were recorded; each stands for as many.
         """
         if self._windows is None:
             return []
         new_rows = self.tick(oldest_ns)
         ends = rows["start_ns"] + rows["duration_ns"]
         numbers = self._numbered(rows["kernel"])
-        self._windows.count(rank, numbers, rows["stream"], rows["duration_ns"], ends, now_ns)
+        self._windows.count(rank, numbers, rows["stream"], rows["duration_ns"], ends, now_ns, parts)
         return new_rows
 
     def tick(self, now_ns: int) -> NewRows:

@@ -53,6 +53,8 @@ class Producer:
     kernels_bytes: int = 0
     kernels_since_ns: int | None = None
     kernels_until_ns: int = 0
+    parts: int = 1
+    """One in how many parts of the time its kernels are recorded."""
     held_since_ns: int | None = None
     holding: bool = True
     open_ops: dict[OpenKey, Records] = field(default_factory=dict)
