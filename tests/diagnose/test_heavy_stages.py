@@ -9,7 +9,7 @@ import pytest
 
 from stepscope.diagnose.finding import Verdict
 from stepscope.diagnose.run import diagnose
-from stepscope.trace import BACKWARD, FORWARD, Host, Job, ProcessGroup
+from stepscope.trace import BACKWARD, FORWARD, OPTIMIZER, Host, Job, ProcessGroup
 from stepscope.window import Window
 
 from .jobs import MS, START, a_table
@@ -45,6 +45,41 @@ def piped(levels: Sequence[float], hosts: tuple[Host, ...]) -> Window:
         "phases": a_table("rank step phase microbatch start_ns duration_ns", rows),
         "steps": a_table("rank step start_ns duration_ns", steps),
     })  # fmt: skip
+
+
+def single(longer: float, optimizer: float, stage: int = 1) -> Window:
+    """One pipeline of four stages of one rank each, of which one takes so many times as long in its
+    passes and in its optimizer."""
+    random = np.random.default_rng(5)
+    rows, steps, now = [], [], START
+    length = 3 * BATCHES * 30 * MS
+    for step in range(STEPS):
+        for rank in range(STAGES):
+            at, more = now, (longer, longer, optimizer) if rank == stage else (1.0, 1.0, 1.0)
+            takes = random.normal(1.0, 0.02, 3) * more * np.array([10 * MS, 20 * MS, 8 * MS])
+            for batch in range(BATCHES):
+                for phase, took in zip((FORWARD, BACKWARD), takes, strict=False):
+                    rows.append((rank, step, phase, batch, at, int(took)))
+                    at += int(took)
+            rows.append((rank, step, OPTIMIZER, 0, at, int(takes[2])))
+            steps.append((rank, step, now, length))
+        now += length
+    hosts = (Host("a", (0, 1)), Host("b", (2, 3)))
+    job = Job("single", STAGES, hosts, groups=(ProcessGroup("pp-0", "pp", tuple(range(STAGES))),))
+    return Window(job, {
+        "phases": a_table("rank step phase microbatch start_ns duration_ns", rows),
+        "steps": a_table("rank step start_ns duration_ns", steps),
+    })  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "cause"), [(1.0, "load_imbalance"), (1.1, "load_imbalance"), (1.8, "compute")]
+)
+def test_a_device_that_does_everything_slower_is_told_from_a_longer_stage(
+    optimizer: float, cause: str
+) -> None:
+    (found,) = diagnose(single(1.8, optimizer)).verdicts
+    assert (found.cause, found.ranks) == (cause, (1,))
 
 
 def verdict(levels: Sequence[float], hosts: tuple[Host, ...]) -> Verdict:

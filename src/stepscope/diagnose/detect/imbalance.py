@@ -28,6 +28,7 @@ from stepscope.diagnose.thresholds import LEAST_SCORE
 from stepscope.diagnose.views.hidden_waits import WITHIN_PASSES
 from stepscope.diagnose.views.unnamed import BETWEEN
 from stepscope.diagnose.views.waits_for_peers import waited_for_replicas
+from stepscope.trace import OPTIMIZER
 from stepscope.window import Floats, Ints
 
 PARTS = 4
@@ -43,6 +44,11 @@ UNEVEN = 0.1
 EACH_MORE = 1.0
 """Bits against each further heavy stage: two with the same surplus are half as usual as one. Our
 choice."""
+
+
+LEAST_OTHERS = 3
+"""Ranks above all of which the optimizer of a slow device must be: of two, one is above the other.
+Statistics."""
 
 
 class StageImbalance:
@@ -99,7 +105,7 @@ def _stage(job: Observed, model: Model, known: Work, levels: Floats) -> Waste | 
 
     Slow hosts look the same. Where the heavy stages are just the ranks of some hosts, not more than
     these stages, the cause is not known, and what their ranks take longer than those of other
-    stages is lost.
+    stages is lost. So it is where a stage is one rank whose device takes longer for everything.
     """
     heavy = _heavy(levels)
     least, light = float(levels[heavy].min()), np.delete(levels, heavy)
@@ -113,14 +119,16 @@ def _stage(job: Observed, model: Model, known: Work, levels: Floats) -> Waste | 
     hosts = _hosts_of(job, rows)
     if heavy.tolist() == [levels.size - 1] or len(hosts) > heavy.size:
         hosts = ()  # it has the loss, or more hosts would have to be slow at once than stages heavy
+    ratio = float(levels[heavy].mean()) / usual
+    of_device = rows.size == 1 and _is_slow_in_all(job, int(rows[0]), ratio)
     even = known.own.copy()
     for at, members in enumerate(model.stages):
-        should = min(levels[at], usual) if hosts else levels.mean()
+        should = min(levels[at], usual) if hosts or of_device else levels.mean()
         even[members] *= float(should) / max(float(levels[at]), 1.0)
-    ratio = float(levels[heavy].mean()) / usual
-    says = _says([int(model.stage[model.stages[at][0]]) for at in heavy], hosts, ratio)
     ranks = tuple(int(rank) for rank in job.line.ranks[rows])
-    cause: Cause = "unknown" if hosts else "load_imbalance"
+    stages = [int(model.stage[model.stages[at][0]]) for at in heavy]
+    says = _of_device(stages[0], ranks[0], ratio) if of_device else _says(stages, hosts, ratio)
+    cause: Cause = "compute" if of_device else "unknown" if hosts else "load_imbalance"
     return _waste(job, cause, ranks, float(bits), _loss(model, known, even), ratio, says)
 
 
@@ -132,6 +140,21 @@ def _heavy(levels: Floats) -> Ints:
     return np.sort(order[: 1 + int(gaps[: max(levels.size // 2, 1)].argmax())])
 
 
+def _is_slow_in_all(job: Observed, row: int, ratio: float) -> bool:
+    """Whether a rank's optimizer is as slow as its passes: a slow device does everything slower, a
+    longer pass need not have more to update. Nearer to the passes' ratio than to 1, and slower than
+    that of any other rank."""
+    if OPTIMIZER not in job.own.phases:
+        return False
+    took = stats.row_medians(job.own.own[job.own.phases.index(OPTIMIZER)])
+    others = np.delete(took, row)
+    others = others[np.isfinite(others)]
+    if others.size < LEAST_OTHERS:
+        return False
+    least = max(math.sqrt(ratio) * stats.median(others), float(others.max()))
+    return bool(took[row] > least)
+
+
 def _hosts_of(job: Observed, rows: Ints) -> tuple[str, ...]:
     """The hosts whose ranks are just these, if there are others."""
     units = [(host.name, set(job.line.ranks.tolist()) & set(host.ranks))
@@ -140,6 +163,11 @@ def _hosts_of(job: Observed, rows: Ints) -> tuple[str, ...]:
     inside = [(name, own) for name, own in units if own and own <= ranks]
     whole = set().union(*(own for _, own in inside)) == ranks
     return tuple(name for name, _ in inside) if whole else ()
+
+
+def _of_device(stage: int, rank: int, ratio: float) -> str:
+    return (f"pipeline stage {stage} takes {ratio:.1f}x as long as the other stages, also in its "
+            f"optimizer: the device of rank {rank} is slow, or it has more layers")  # fmt: skip
 
 
 def _says(stages: list[int], hosts: tuple[str, ...], ratio: float) -> str:

@@ -47,6 +47,9 @@ SURE = 2.0
 """Standard errors by which steps must take longer where lost packets were counted. Statistics."""
 MOST_HOSTS = 32
 """Of this many hosts each is asked when its transfers got longer: a millisecond each. Measured."""
+NO_RATIO = 100.0
+"""Usual transfers so much shorter took no time that could be measured: data was there before it was
+waited for, and no ratio of speeds is known. Our choice."""
 LIKELY = 0.03
 """Less likely devices are not named, as in `network`."""
 
@@ -69,9 +72,9 @@ class SlowTransfers:
             return
         changed = [_case(job, moved, span) for span in _changes(job, moved, judged)]
         best = max(changed, key=_order, default=None)
-        if best is None or best.sure < LEAST_SCORE:
+        if best is None or best.score < LEAST_SCORE:
             best = _case(job, moved, _Span(judged, None))
-        if best.sure < LEAST_SCORE or not (best.named or best.span.usual is not None):
+        if best.score < LEAST_SCORE or not (best.named or best.span.usual is not None):
             return
         if not _is_of_culprits(job, so_far, best):
             yield _finding(job, moved, best)
@@ -96,6 +99,11 @@ class _Case:
     lost_ns: float
     share: float
     sure: float
+
+    @property
+    def score(self) -> float:
+        """That data moves slowly, and through those named."""
+        return self.sure * self.chance
 
 
 def _is_of_culprits(job: Observed, so_far: SoFar, case: _Case) -> bool:
@@ -179,12 +187,10 @@ def _case(job: Observed, moved: Transfers, span: _Span) -> _Case:
 def _finding(job: Observed, moved: Transfers, case: _Case) -> SlowLink:
     slow = case.found.slowness
     at = int(slow.excess_ns.argmax())
-    ratio = (
-        float(slow.took_ns[at] / max(slow.usual_ns[at], 1.0)) if slow.excess_ns[at] > 0 else None
-    )
+    ratio = float(slow.took_ns[at] / max(slow.usual_ns[at], 1.0))
     detail = _detail(moved, case)
-    return _link(job, case.span, case.named, case.sure * case.chance, case.share, case.found,
-                 detail, ratio)  # fmt: skip
+    return _link(job, case.span, case.named, case.score, case.share, case.found,
+                 detail, ratio if 1.0 < ratio < NO_RATIO else None)  # fmt: skip
 
 
 def _link(

@@ -87,6 +87,10 @@ STAGE_OR_HOST = (
     "compare the layers of these stages with those of others; if they are equal, run a benchmark "
     "on {who} and on another host: its devices or processors are slow"
 )
+STAGE_OR_DEVICE = (
+    "compare the clocks and the temperature of the device of {who} with those of others, and the "
+    "layers of its stage; if they are equal, move it to another device"
+)
 BESIDE_TRAINING = (
     "all ranks stand still while {function} runs: call it less often, or move it to a thread or a "
     "worker of the DataLoader; if it waits for the device (`.item()`, `synchronize`), log such "
@@ -204,7 +208,7 @@ def _of_waste(finding: Waste) -> str:
     if finding.cause == "load_imbalance":
         return STAGE if finding.ranks else UNEVEN
     if finding.method == "stage-imbalance":
-        return STAGE_OR_HOST
+        return STAGE_OR_HOST if finding.cause == "unknown" else STAGE_OR_DEVICE
     return BESIDE_TRAINING if finding.cause == "code" else SLOW[finding.cause]
 
 
