@@ -110,6 +110,16 @@ def test_one_very_long_stall_counts_alone() -> None:
     assert found(own, lonely=False) == []
 
 
+def test_what_is_small_beside_the_long_stall_is_not_part_of_it() -> None:
+    """A rank with a stall was a little late for many steps before and after."""
+    own = own_times(noise=0.005)
+    own[3, 30:80] += 100 * MS
+    own[3, 55] += 9000 * MS
+    own[3, 56] += 1500 * MS
+    (one,) = found(own)
+    assert (one.columns, one.alone) == ((55, 56), True)
+
+
 def test_a_stall_like_others_does_not() -> None:
     own = own_times()
     own[3, 55] += 6000 * MS
