@@ -45,7 +45,7 @@ def diagnosis_of(folder: Path, *ranks: list[Event]) -> Diagnosis:
 
 @pytest.mark.parametrize("device", [True, False])
 @pytest.mark.parametrize(
-    ("count", "confidence"), [(1, 0.5), (2, 0.55), (3, 0.75), (6, 0.763), (12, 0.763)]
+    ("count", "confidence"), [(1, 0.5), (2, 0.55), (3, 0.75), (6, 0.85), (12, 0.9)]
 )
 def test_a_loader_that_holds_a_third_of_the_steps(
     tmp_path: Path, count: int, confidence: float, device: bool

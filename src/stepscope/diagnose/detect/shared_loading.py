@@ -19,7 +19,7 @@ from dataclasses import replace
 import numpy as np
 
 from stepscope.diagnose.account import waste
-from stepscope.diagnose.account.belief import ORDINARY, odds, unusual_bits
+from stepscope.diagnose.account.belief import LOADING, ORDINARY, odds, unusual_bits
 from stepscope.diagnose.finding import Waste
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
@@ -51,7 +51,7 @@ class SharedLoading:
             return
         own = np.minimum(job.own.own[job.own.phases.index(DATA_LOAD)], idle)
         loads: Mask = np.asarray(np.isfinite(own).any(axis=1))
-        part = waste.stretch(job, waste.by_all(own[loads]), ORDINARY)
+        part = waste.stretch(job, waste.by_all(own[loads]), LOADING)
         longest = np.fmax.reduce(own[loads], axis=0, initial=np.nan)
         turns = waste.stretch(job, longest, ORDINARY)
         if (

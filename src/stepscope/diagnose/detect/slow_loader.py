@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from stepscope.diagnose.account.belief import odds, unusual_bits
+from stepscope.diagnose.account.belief import LOADING, odds, unusual_bits
 from stepscope.diagnose.finding import Slowdown
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
@@ -51,7 +51,7 @@ def _found(job: Observed, loading: Floats, period: Floats) -> Iterator[Slowdown]
     share = stats.median(loading / period)
     exposed = _exposed(job)
     lost = share * exposed
-    sure = odds(unusual_bits(lost), lost)
+    sure = odds(unusual_bits(lost, LOADING), lost)
     if sure < LEAST_SCORE:
         return
     first, rank, steps = job.line.warm_up, int(job.line.ranks[0]), int(loading.size)
