@@ -63,6 +63,7 @@ def a_job(
             id="and to all others",
         ),
         pytest.param(a_job(3, {0: AGAIN, 1: MORE, 2: AGAIN}), 1, id="and to both"),
+        pytest.param(a_job(4, {0: AGAIN, 2: AGAIN, 3: AGAIN}), 3, id="and to one of its two"),
         pytest.param(a_job(2, {0: AGAIN, 1: AGAIN}, {0: NOISE, 1: ARRIVES}), 1, id="of two"),
     ],
 )

@@ -48,6 +48,8 @@ def unreached_host(window: Window, stuck: OpenOperator, since_ns: int) -> str | 
             return None
         repeated[host] = samples.total if samples.positive >= TIMES else 0.0
     possible = [host for host, near in neighbours.items() if _explains(host, near, repeated)]
+    if len(possible) > 1:
+        possible = [host for host in possible if _to_nobody_or_to_each(host, repeated)]
     if len(neighbours) == 2 and any(repeated.values()):
         possible = list(neighbours)
     if len(possible) > 1:
@@ -56,11 +58,16 @@ def unreached_host(window: Window, stuck: OpenOperator, since_ns: int) -> str | 
 
 
 def _explains(host: str, near: set[str], repeated: Mapping[str, float]) -> bool:
-    """Whether a network cut at this host explains who retransmits: each neighbour to it, and it
-    either not at all or to each of them."""
-    others = {one for one, count in repeated.items() if count > 0 and one != host}
-    most = max((repeated[one] for one in others), default=0.0)
-    return others == near and (repeated[host] == 0 or repeated[host] >= SEVERAL * most)
+    """Whether a network cut at this host explains who retransmits: all its neighbours, and nobody
+    else but itself."""
+    return near == {one for one, count in repeated.items() if count > 0 and one != host}
+
+
+def _to_nobody_or_to_each(host: str, repeated: Mapping[str, float]) -> bool:
+    """Of several hosts with these neighbours: whether it retransmits to all of them, or not at
+    all."""
+    most = max(count for one, count in repeated.items() if one != host)
+    return repeated[host] == 0 or repeated[host] >= SEVERAL * most
 
 
 def _neighbours(window: Window, stuck: OpenOperator) -> Mapping[str, set[str]]:
