@@ -36,7 +36,7 @@ longer. Statistics."""
 MEDIAN_ERROR = 1.25
 """Standard error of a median in those of a mean. Statistics."""
 CONNECTED = 0.9
-"""Part of the operators in a graph that must have all members: else it does not show who waits
+"""Part of the collectives, and of the transfers, in a graph that must have all members: else it does not show who waits
 for whom. Our choice."""
 MOST_ALONE = 8
 """Number of culprits, the slowest first, that are also healed one by one: a replay of ten thousand
@@ -231,15 +231,17 @@ def _connects(job: Observed, graph: StepGraph) -> bool:
     """Whether the graph shows who waits for whom: its operators have all of their members.
 
     Where the peers of sends are unknown, or members were not recorded, nobody in it seems to wait
-    for the culprit, and healing it seems to win nothing.
+    for the culprit, and healing it seems to win nothing. A pipeline has many more collectives than
+    transfers between stages, and waits in these.
     """
     sizes = {group.id: len(group.ranks) for group in job.window.job.groups}
     names = graph.comm.strings("group")
     size = np.array([*(sizes.get(name, 2) for name in names.values), 2])[names.codes]
     pairs = graph.comm.strings("op").equals(*POINT_TO_POINT)
     members = np.diff(graph.bounds)[graph.op]
-    complete = bool((members >= np.where(pairs, 2, size)).mean() >= CONNECTED)
-    return complete and _receives_known(job)
+    whole = members >= np.where(pairs, 2, size)
+    kinds = (whole[kind] for kind in (pairs, ~pairs) if kind.any())
+    return all(kind.mean() >= CONNECTED for kind in kinds) and _receives_known(job)
 
 
 def _receives_known(job: Observed) -> bool:
