@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 
 from stepscope.diagnose.detect.gradual import gradual_rise
+from stepscope.diagnose.detect.regression.rise import Rise
+from stepscope.diagnose.detect.regression.shared import stands_for_all
+from stepscope.diagnose.detect.step_time import StepChange
 from stepscope.diagnose.run import diagnose
 from stepscope.window import Floats
 
@@ -24,7 +27,7 @@ def growing(own: Floats) -> Floats:
     return np.asarray(own * np.linspace(1, RISE, own.shape[2]))
 
 
-@pytest.mark.parametrize("steps", [20, 40, 100, 300])
+@pytest.mark.parametrize("steps", [16, 18, 20, 40, 100, 300])
 def test_a_rise_over_all_steps_is_found(steps: int) -> None:
     found = [gradual_rise(noisy(np.linspace(1, RISE, steps), seed=seed)) for seed in range(10)]
     ratios = [one.ratio for one in found if one is not None]
@@ -68,6 +71,20 @@ def test_where_one_rank_becomes_slower_it_is_named_and_the_others_are_not_accuse
 
     found = diagnose(a_job(noise=0.01, edit=one_grows, stacks=False)).verdicts
     assert [one.ranks for one in found if not one.is_suspect] == [(2,)]
+
+
+@pytest.mark.parametrize(
+    ("known", "ratio", "stands"), [(0.3, 1.3, True), (0.3, 1.0, False), (0.8, 1.2, False)]
+)
+def test_the_known_part_of_a_step_stands_for_the_rest(
+    known: float, ratio: float, stands: bool
+) -> None:
+    """Of passes that may contain waiting, own times are not known; of the optimizer they are."""
+    before_ns, own_ns = 1000.0 * MS, known * 1000 * MS
+    change = StepChange(20, 1.3, before_ns, 1.3 * before_ns, 9.0)
+    more = own_ns * (ratio - 1)
+    rise = Rise(0.3 * before_ns, more, 1.0, more, ratio, False, None, None, 0.0, 0.0)
+    assert stands_for_all(rise, change) is stands
 
 
 def test_a_healthy_job_has_no_trend() -> None:

@@ -38,6 +38,22 @@ def test_calls_of_a_host_that_runs_ahead_do_not_limit_the_cost(job: Window) -> N
     assert found.lost_fraction == pytest.approx(true.lost_fraction, abs=0.05)
 
 
+def test_transfers_whose_other_end_was_not_recorded_do_not_say_that_nobody_waits() -> None:
+    """The collectives of tensor parallel groups, of which there are many more, are all there."""
+    fault = parse_fault("gpu_slow:rank=0,factor=1.5,from=0")
+    layout = Parallelism(tp=2, pp=4)
+    window = simulate(
+        Scenario(ranks=16, steps=24, seed=3, parallelism=layout, faults=(fault,), detail="normal")
+    ).window
+    lost = [3, 5, 11, 14]
+    tables = {
+        name: table if not table.has("rank") else table.take(~np.isin(table.ints("rank"), lost))
+        for name, table in window.tables.items() if name in ("comm_ops", "steps")
+    }  # fmt: skip
+    (found,) = diagnose(Window(window.job, tables)).verdicts
+    assert found.ranks == (0,)
+
+
 @pytest.mark.parametrize("stages", [2, 4])
 def test_operators_without_known_peers_do_not_say_that_nobody_waits(stages: int) -> None:
     """Profilers note the peers of sends and receives only on request."""

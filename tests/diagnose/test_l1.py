@@ -128,6 +128,17 @@ def test_no_regression_in_noise(noise: float) -> None:
     assert alarms <= 1
 
 
+@pytest.mark.parametrize("steps", [18, 24, 39])
+def test_a_jump_in_few_steps_is_found_and_noise_is_none(steps: int) -> None:
+    """Two halves of twenty steps each would need forty."""
+    level = np.where(np.arange(steps) < 0.45 * steps, 10.0, 12.5)
+    found = [regression(noisy(level, 0.02, seed)) for seed in range(20)]
+    assert sum(one is not None for one in found) >= 17
+    assert all(abs(one.ratio - 1.25) < 0.05 for one in found if one is not None)
+    flat = (noisy(np.full(steps, 10.0), 0.05, seed) for seed in range(200))
+    assert sum(regression(series) is not None for series in flat) <= 1
+
+
 def test_a_fall_is_no_regression() -> None:
     assert regression(noisy(np.repeat([15.0, 10.0], 100), 0.05)) is None
 

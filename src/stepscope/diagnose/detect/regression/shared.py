@@ -108,7 +108,7 @@ def _gradual(job: Observed, so_far: SoFar) -> Iterator[Regression]:
     found = find_everyones(job, job.samples, change, named)
     if found is None or found.score < GRADUAL_SCORE:
         rise = shared_rise(job, change, named)
-        if not _is_of_all(job, rise):
+        if not _is_of_all(job, rise, change):
             return
         found = _finding(job, change, rise, _Reason("unknown", GRADUAL_SCORE))
     yield _over_time(job, found, trend, skip)
@@ -270,7 +270,7 @@ def _named(phase: str | None) -> str | None:
 
 def _inferred(job: Observed, rise: Rise, change: StepChange) -> _Reason | None:
     """The cause by what rose at the same time, where no function or pause shows it."""
-    if not _is_of_all(job, rise) or change.ratio < _least_unexplained(job, change):
+    if not _is_of_all(job, rise, change) or change.ratio < _least_unexplained(job, change):
         return None  # or it is within the noise
     if rise.transfer_ns >= HALF * rise.step_ns:
         # over TCP, a busy machine moves data more slowly, too; but then it also computes so
@@ -286,10 +286,21 @@ def _inferred(job: Observed, rise: Rise, change: StepChange) -> _Reason | None:
     return _Reason("unknown", 0.3) if change.ratio >= UNEXPLAINED_RATIO else None
 
 
-def _is_of_all(job: Observed, rise: Rise) -> bool:
+def _is_of_all(job: Observed, rise: Rise, change: StepChange) -> bool:
     """Whether all ranks got slower, or the network; else some did, and the others waited."""
-    own = rise.shared >= SHARED and rise.modelled_ns >= HALF * rise.step_ns
+    explains = rise.modelled_ns >= HALF * rise.step_ns or stands_for_all(rise, change)
+    own = rise.shared >= SHARED and explains
     return own or not job.own.phases or rise.transfer_ns >= HALF * rise.step_ns
+
+
+def stands_for_all(rise: Rise, change: StepChange) -> bool:
+    """Whether the own time of ranks is known of less than half of the step, and rose like it: of
+    the other phases it is not known how much of them is waiting."""
+    if rise.own_ratio <= 1:
+        return False
+    usual_ns = rise.own_ns / (rise.own_ratio - 1)
+    alike = rise.own_ratio - 1 >= HALF * (change.ratio - 1)
+    return usual_ns < HALF * change.before_ns and alike
 
 
 def _of_busy_machines(job: Observed, rise: Rise, change: StepChange) -> _Reason | None:
