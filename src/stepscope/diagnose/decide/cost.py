@@ -36,8 +36,8 @@ longer. Statistics."""
 MEDIAN_ERROR = 1.25
 """Standard error of a median in those of a mean. Statistics."""
 CONNECTED = 0.9
-"""Part of the collectives, and of the transfers, in a graph that must have all members: else it does
-not show who waits for whom. Our choice."""
+"""Part of the collectives, and of the transfers, of a graph that must have all members: else it
+does not show who waits for whom. Our choice."""
 MOST_ALONE = 8
 """Number of culprits, the slowest first, that are also healed one by one: a replay of ten thousand
 ranks takes a tenth of a second. Our simulator."""
