@@ -24,6 +24,7 @@ STEPS, PERIOD = 100, 200 * MS
 HOSTS = tuple(Host(f"host-{at}", (2 * at, 2 * at + 1), nics=("eth0",)) for at in range(4))
 RANKS = tuple(range(8))
 RING = ProcessGroup("dp-0", "dp", RANKS)
+RINGS = tuple(ProcessGroup(f"half-{at}", "dp", RANKS[at::2]) for at in range(2))
 PIPELINES = tuple(ProcessGroup(f"pp-{at}", "pp", RANKS[at::2]) for at in range(2))
 
 
@@ -81,6 +82,28 @@ def a_ring(slow: int | None, since: int, spread: float = 0.28) -> Window:
     return rows.window((RING,), period)
 
 
+def two_rings(slow: int | None) -> Window:
+    """Of one rank of each host: all-gathers at once, over a link that was slow all the time."""
+    rows = Rows(np.random.default_rng(3))
+    period = np.full(STEPS, float(PERIOD)) * rows.random.normal(1, 0.01, STEPS)
+    away = np.abs(np.arange(4) - ((slow or 0) - 0.5))
+    late = -np.minimum(away, 4 - away)
+    for step in range(STEPS):
+        begin = float(period[:step].sum())
+        for seq in range(3):
+            took = (40.0 if slow is not None else 8.0) * rows.random.normal(1, 0.05)
+            for ring in RINGS:
+                arrive = begin + rows.random.uniform(0, 2, 4) * MS
+                for at, rank in enumerate(ring.ranks):
+                    spread = 0.2 * took * late[at] if slow is not None else 0.0
+                    end = arrive.max() + (took + rows.random.normal(0, 0.3) + spread) * MS
+                    rows.add(rank, step, ring.id, 3 * step + seq, "AllGather", -1, arrive[at], end)
+            begin += 1.3 * took * MS
+        for rank in RANKS:  # the loss, by which clocks are aligned
+            rows.add(rank, step, RING.id, step, "AllReduce", -1, begin, begin + MS)
+    return rows.window((*RINGS, RING), period)
+
+
 def pipelines(
     slow: int | None, since: int = 50, ahead_ms: tuple[float, ...] = (0.0,) * 4
 ) -> Window:
@@ -131,8 +154,17 @@ def test_a_link_that_was_always_slow_is_named_though_clocks_differ() -> None:
     assert link.ranks == (2, 3)
 
 
+def test_rings_that_all_pass_a_host_that_was_always_slow_are_not_each_others_measure() -> None:
+    """None of them shows how fast they could be; their ends show that one hop is slower."""
+    (link,) = found_in(two_rings(slow=1))
+    assert link.ranks == (2, 3)
+    assert link.lost_fraction is not None and link.lost_fraction > 0.2
+    assert "data moves slower through host-1" in summary(link)
+
+
 def test_a_healthy_ring_accuses_nobody() -> None:
     assert found_in(a_ring(slow=None, since=0)) == []
+    assert found_in(two_rings(slow=None)) == []
 
 
 @pytest.mark.parametrize(

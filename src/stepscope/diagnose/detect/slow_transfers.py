@@ -47,6 +47,9 @@ SURE = 2.0
 """Standard errors by which steps must take longer where lost packets were counted. Statistics."""
 MOST_HOSTS = 32
 """Of this many hosts each is asked when its transfers got longer: a millisecond each. Measured."""
+SLOW = 1.2
+"""What is less is not the ratio of a slow link to others: its equals pass the same host, and the
+ends of rings showed it. The least factor of `slow_hosts`."""
 NO_RATIO = 100.0
 """Usual transfers so much shorter took no time that could be measured: data was there before it was
 waited for, and no ratio of speeds is known. Our choice."""
@@ -190,7 +193,7 @@ def _finding(job: Observed, moved: Transfers, case: _Case) -> SlowLink:
     ratio = float(slow.took_ns[at] / max(slow.usual_ns[at], 1.0))
     detail = _detail(moved, case)
     return _link(job, case.span, case.named, case.score, case.share, case.found,
-                 detail, ratio if 1.0 < ratio < NO_RATIO else None)  # fmt: skip
+                 detail, ratio if SLOW <= ratio < NO_RATIO else None)  # fmt: skip
 
 
 def _link(

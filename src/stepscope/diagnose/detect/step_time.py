@@ -136,7 +136,7 @@ def regression(series: Floats, least: float = LEAST_RISE) -> StepChange | None:
     z = _significance(blocks[0], split)
     if z < stats.threshold(false_alarms, count, count):
         return None
-    column = _refine(series, CLIP * level, len(series) - (count - split) * size)
+    column = _refine(series, CLIP * level, len(series) - (count - split) * size, size)
     before, after = stats.median(series[:column]), stats.median(series[column:])
     if before <= 0 or after < least * before:
         return None
@@ -180,9 +180,9 @@ def _significance(blocks: Floats, split: int) -> float:
     return (after - before) / float(error[0])
 
 
-def _refine(series: Floats, limit: float, near: int) -> int:
+def _refine(series: Floats, limit: float, near: int, block: int) -> int:
     """The exact step of the change, within one block of where the blocks put it."""
-    low, high = max(near - BLOCK, 1), min(near + BLOCK, len(series) - 1)
-    begin, stop = max(low - 2 * BLOCK, 0), min(high + 2 * BLOCK, len(series))
+    low, high = max(near - block, 1), min(near + block, len(series) - 1)
+    begin, stop = max(low - 2 * block, 0), min(high + 2 * block, len(series))
     window = np.minimum(series[begin:stop], limit)
     return begin + stats.split_point(window, low - begin, high - begin)

@@ -2,9 +2,9 @@
 
 Where steps were faster before, by how much they got longer, as far as the transfers account for it
 (`delay.lost_per_step`). Else by the rank whose transfers together exceed their usual time the most,
-but no more than that rank has no work of its own. Of a ring that was never faster, and that has no
-equal, nothing shows how fast it could be; ends that spread show that one hop is slower than the
-others by a factor: the least of these, two, is assumed.
+but no more than that rank has no work of its own. Of a ring that was never faster, and whose
+equals pass the same hosts, nothing shows how fast it could be; ends that spread show that one hop
+is slower than the others by a factor: the least of these, two, is assumed.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def lost_ns(
     any."""
     excess = found.slowness.excess_ns.copy()
     for one in found.ends if usual is None else ():
-        if not excess[one.place]:
-            excess[one.place] = HALF * _under_way_ns(moved, one.place, now)
+        # its equals may be as slow: all rings of a job may pass the same host
+        excess[one.place] = max(excess[one.place], HALF * _under_way_ns(moved, one.place, now))
     longest = longest_delay(moved.places, excess[:, None])
     costliest = moved.places[int(excess.argmax())]
     if usual is None:
