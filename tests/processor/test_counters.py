@@ -162,7 +162,21 @@ def test_a_job_that_does_not_get_on_is_sampled_after_a_rest(
     asked.close()
 
 
+def test_counters_are_read_while_ranks_profile(
+    here: pytest.MonkeyPatch, kept: Kept, pytestconfig: pytest.Config
+) -> None:
+    """At once, whenever the last window was, and no longer than the steps last."""
+    asked = Windows("host-0", 1, Wanted(1000, 600), kept.sink("one"), library=library(pytestconfig))
+    for _ in range(2):
+        asked.profiled(0.2)
+        assert asked.under_way
+        asked.profiled(0.2)
+        finish(asked)
+    assert kept.metrics("one")
+
+
 def test_nothing_is_sampled_unasked(some: Windows, kept: Kept) -> None:
+    some.profiled(1.0)
     some.stepped("one", [WARM_STEP])
     some.stalled()
     assert not some.under_way and not kept.rows

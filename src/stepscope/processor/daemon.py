@@ -407,6 +407,7 @@ class Processor:
     def _look_closely(self, it: LookClosely) -> None:
         self._watcher.closely(it.pids, it.seconds)
         self._profiles.asked(it.job, it.seconds)
+        self._counters.profiled(it.seconds)
 
     def _profiled(self, it: RankProfiled) -> None:
         self._watcher.as_usual(it.pid)

@@ -1,7 +1,8 @@
 """Decides when counters are sampled: in windows, one at a time, and only on request.
 
-A window begins at a job's tenth step, on all of its hosts at nearly the same time, and when a job
-stalls, unless one began recently. EROICA (section 4.1) profiles for 20 s.
+A window begins at a job's tenth step, on all of its hosts at nearly the same time, when its ranks
+profile some steps, and when a job stalls, unless one began recently. EROICA (section 4.1) profiles
+for 20 s, and reads counters meanwhile.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import selectors
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from stepscope.processor.counters.frames import Failure, Frame, Frames, Lost, Metrics, Note, Samples
@@ -29,6 +30,8 @@ REST_SECONDS = 300.0
 """Between two windows that begin because of stalls."""
 GRACE_SECONDS = 60.0
 """For children beyond the window: CUDA starts slowly if nothing keeps the driver loaded."""
+LONGEST_SECONDS = 60.0
+"""Of steps that are profiled: at 10 kHz a GPU's counters are 80,000 rows a second. Our choice."""
 _END_SECONDS = 5.0
 """For a child to exit after it has closed its output."""
 FULL_ROWS = 50_000
@@ -84,6 +87,11 @@ class Windows:
         if any(step >= WARM_STEP for step in steps):
             self._warm.add(job)
             self.begin(self._wanted)
+
+    def profiled(self, seconds: float) -> None:
+        """Ranks are about to profile, for so long at most."""
+        if self._wanted is not None and not self.under_way:
+            self.begin(replace(self._wanted, seconds=min(seconds, LONGEST_SECONDS)))
 
     def stalled(self) -> None:
         """A job has stalled."""
