@@ -47,7 +47,7 @@ def piped(levels: Sequence[float], hosts: tuple[Host, ...]) -> Window:
     })  # fmt: skip
 
 
-def single(longer: float, optimizer: float, stage: int = 1) -> Window:
+def single(forward: float, backward: float, optimizer: float, stage: int = 1) -> Window:
     """One pipeline of four stages of one rank each, of which one takes so many times as long in its
     passes and in its optimizer."""
     random = np.random.default_rng(5)
@@ -55,7 +55,7 @@ def single(longer: float, optimizer: float, stage: int = 1) -> Window:
     length = 3 * BATCHES * 30 * MS
     for step in range(STEPS):
         for rank in range(STAGES):
-            at, more = now, (longer, longer, optimizer) if rank == stage else (1.0, 1.0, 1.0)
+            at, more = now, (forward, backward, optimizer) if rank == stage else (1.0, 1.0, 1.0)
             takes = random.normal(1.0, 0.02, 3) * more * np.array([10 * MS, 20 * MS, 8 * MS])
             for batch in range(BATCHES):
                 for phase, took in zip((FORWARD, BACKWARD), takes, strict=False):
@@ -78,8 +78,24 @@ def single(longer: float, optimizer: float, stage: int = 1) -> Window:
 def test_a_device_that_does_everything_slower_is_told_from_a_longer_stage(
     optimizer: float, cause: str
 ) -> None:
-    (found,) = diagnose(single(1.8, optimizer)).verdicts
+    (found,) = diagnose(single(1.8, 1.8, optimizer)).verdicts
     assert (found.cause, found.ranks) == (cause, (1,))
+
+
+@pytest.mark.parametrize(
+    ("forward", "backward", "cause", "where"),
+    [
+        (1.0, 2.0, "compute", "in its backward pass alone"),
+        (2.5, 1.0, "compute", "in its forward pass alone"),
+        (1.6, 2.0, "load_imbalance", "the work of the other stages"),
+    ],
+)
+def test_more_layers_show_in_both_passes(
+    forward: float, backward: float, cause: str, where: str
+) -> None:
+    (found,) = diagnose(single(forward, backward, 1.0)).verdicts
+    assert (found.cause, found.ranks) == (cause, (1,))
+    assert where in found.summary
 
 
 def verdict(levels: Sequence[float], hosts: tuple[Host, ...]) -> Verdict:

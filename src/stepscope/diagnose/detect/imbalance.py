@@ -28,7 +28,7 @@ from stepscope.diagnose.thresholds import LEAST_SCORE
 from stepscope.diagnose.views.hidden_waits import WITHIN_PASSES
 from stepscope.diagnose.views.unnamed import BETWEEN
 from stepscope.diagnose.views.waits_for_peers import waited_for_replicas
-from stepscope.trace import OPTIMIZER
+from stepscope.trace import BACKWARD, FORWARD, OPTIMIZER
 from stepscope.window import Floats, Ints
 
 PARTS = 4
@@ -46,6 +46,9 @@ EACH_MORE = 1.0
 choice."""
 
 
+LEAST_ALONE = 1.2
+"""A pass that takes so many times as long alone: stages are cut by whole layers, but both of their
+passes are. Our choice, twice `UNEVEN`."""
 LEAST_OTHERS = 3
 """Ranks above all of which the optimizer of a slow device must be: of two, one is above the other.
 Statistics."""
@@ -105,7 +108,7 @@ def _stage(job: Observed, model: Model, known: Work, levels: Floats) -> Waste | 
 
     Slow hosts look the same. Where the heavy stages are just the ranks of some hosts, not more than
     these stages, the cause is not known, and what their ranks take longer than those of other
-    stages is lost. So it is where a stage is one rank whose device takes longer for everything.
+    stages is lost. So it is where a stage is one rank that is slow for a reason of its own.
     """
     heavy = _heavy(levels)
     least, light = float(levels[heavy].min()), np.delete(levels, heavy)
@@ -120,15 +123,15 @@ def _stage(job: Observed, model: Model, known: Work, levels: Floats) -> Waste | 
     if heavy.tolist() == [levels.size - 1] or len(hosts) > heavy.size:
         hosts = ()  # it has the loss, or more hosts would have to be slow at once than stages heavy
     ratio = float(levels[heavy].mean()) / usual
-    of_device = rows.size == 1 and _is_slow_in_all(job, int(rows[0]), ratio)
+    of_rank = _of_rank(job, int(rows[0]), ratio) if rows.size == 1 else None
     even = known.own.copy()
     for at, members in enumerate(model.stages):
-        should = min(levels[at], usual) if hosts or of_device else levels.mean()
+        should = min(levels[at], usual) if hosts or of_rank else levels.mean()
         even[members] *= float(should) / max(float(levels[at]), 1.0)
     ranks = tuple(int(rank) for rank in job.line.ranks[rows])
     stages = [int(model.stage[model.stages[at][0]]) for at in heavy]
-    says = _of_device(stages[0], ranks[0], ratio) if of_device else _says(stages, hosts, ratio)
-    cause: Cause = "compute" if of_device else "unknown" if hosts else "load_imbalance"
+    says = f"pipeline stage {stages[0]} {of_rank}" if of_rank else _says(stages, hosts, ratio)
+    cause: Cause = "compute" if of_rank else "unknown" if hosts else "load_imbalance"
     return _waste(job, cause, ranks, float(bits), _loss(model, known, even), ratio, says)
 
 
@@ -138,6 +141,35 @@ def _heavy(levels: Floats) -> Ints:
     ordered = np.maximum(levels[order], 1.0)
     gaps = ordered[:-1] / ordered[1:]
     return np.sort(order[: 1 + int(gaps[: max(levels.size // 2, 1)].argmax())])
+
+
+def _of_rank(job: Observed, row: int, ratio: float) -> str | None:
+    """What a stage of one rank does if the rank, and not its work, makes it slow; else None."""
+    rank = int(job.line.ranks[row])
+    if _is_slow_in_all(job, row, ratio):
+        return (f"takes {ratio:.1f}x as long as the other stages, also in its optimizer: the "
+                f"device of rank {rank} is slow, or it has more layers")  # fmt: skip
+    alone = _slow_pass(job, row)
+    if alone is None:
+        return None
+    name, times = alone
+    return (f"takes {times:.1f}x as long as the other stages in its {name} pass alone: rank {rank} "
+            "computes slowly there; more layers would show in both passes")  # fmt: skip
+
+
+def _slow_pass(job: Observed, row: int) -> tuple[str, float] | None:
+    """The pass that is slow alone, and its ratio to the other ranks': the other pass is nearer to
+    theirs, as a ratio, than to it."""
+    if FORWARD not in job.own.phases or BACKWARD not in job.own.phases:
+        return None
+    times = {}
+    for name, phase in (("forward", FORWARD), ("backward", BACKWARD)):
+        took = stats.row_medians(job.own.own[job.own.phases.index(phase)])
+        usual = stats.median(np.delete(took, row))
+        times[name] = float(took[row]) / usual if usual > 0 else math.nan
+    slow, other = sorted(times, key=lambda name: -times[name])
+    is_alone = times[slow] >= LEAST_ALONE and times[other] < math.sqrt(times[slow])
+    return (slow, times[slow]) if is_alone else None
 
 
 def _is_slow_in_all(job: Observed, row: int, ratio: float) -> bool:
@@ -163,11 +195,6 @@ def _hosts_of(job: Observed, rows: Ints) -> tuple[str, ...]:
     inside = [(name, own) for name, own in units if own and own <= ranks]
     whole = set().union(*(own for _, own in inside)) == ranks
     return tuple(name for name, _ in inside) if whole else ()
-
-
-def _of_device(stage: int, rank: int, ratio: float) -> str:
-    return (f"pipeline stage {stage} takes {ratio:.1f}x as long as the other stages, also in its "
-            f"optimizer: the device of rank {rank} is slow, or it has more layers")  # fmt: skip
 
 
 def _says(stages: list[int], hosts: tuple[str, ...], ratio: float) -> str:
