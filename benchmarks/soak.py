@@ -5,7 +5,9 @@
 Runs the job of `chaos_train.py` under `stepscope run` and notes every minute what the processor,
 `stepscope run` and all ranks hold: private memory (USS), threads, open files. In the end the last
 fifth of the time is compared with the third, the median of memory and the most of threads and
-files: before, everything fills, since the live diagnosis keeps half an hour of rows. Exit status 1:
+files: before, everything fills, since the live diagnosis keeps half an hour of rows. After some
+minutes all ranks profile a few steps, so that what torch loads for its profiler, and keeps, is
+there before, whether or not the job later becomes slower and profiles by itself. Exit status 1:
 something grew by more than `GROWTH`, or the training's losses or exit status were not its own.
 """
 
@@ -15,6 +17,7 @@ import argparse
 import contextlib
 import csv
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -24,7 +27,7 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.chaos_jobs import STATUS, Job, Room
+from benchmarks.chaos_jobs import BIN, STATUS, Job, Room
 
 GROWTH = 0.02
 """Share by which nothing may grow over half of the time. Our choice: above the scatter of single
@@ -32,6 +35,8 @@ minutes."""
 EVERY_SECONDS = 60.0
 PARTS, WARM = 5, 2
 """The fifths of the time, and how many of them are not compared: of two hours, 48 minutes."""
+PROFILED_AT = 5
+"""The minute in which all ranks profile some steps."""
 LEAST = 2 * PARTS
 """Samples without which no fifth has a median."""
 
@@ -75,11 +80,19 @@ def _watched(room: Room, job: Job, seconds: float, out: Path) -> Iterator[Sample
             time.sleep(EVERY_SECONDS)
             if job.process.poll() is not None:
                 return
+            if minute == PROFILED_AT:
+                _profile(job)
             with contextlib.suppress(psutil.Error):  # a process that ends just now: the next minute
                 for sample in _samples(room, job, time.monotonic() - began):
                     rows.writerow(astuple(sample))
                     file.flush()
                     yield sample
+
+
+def _profile(job: Job) -> None:
+    where = f"{job.store.rstrip('/')}/{job.name}"
+    order = [str(BIN / "stepscope"), "profile", where, "--steps", "5", "--no-wait"]
+    subprocess.run(order, check=True, capture_output=True)
 
 
 def _samples(room: Room, job: Job, seconds: float) -> Iterator[Sample]:
