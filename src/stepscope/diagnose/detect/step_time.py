@@ -119,16 +119,21 @@ def recurring(spikes: Ints, steps: Ints, period: int, least: int) -> Mask:
     return np.asarray(spikes % period == phase) & bool(regular)
 
 
+def is_brief(steps: int) -> bool:
+    """Whether so many steps have no two segments: a change is then found in blocks of two."""
+    return steps < 2 * LEAST_SEGMENT
+
+
 def regression(series: Floats, least: float = LEAST_RISE) -> StepChange | None:
     """The most significant lasting rise of the step time, if noise does not explain it."""
     level = stats.median(series)
     if level <= 0:
         return None
-    is_brief = len(series) < 2 * LEAST_SEGMENT
-    size, false_alarms = (BRIEF_BLOCK, BRIEF_ALARMS) if is_brief else (BLOCK, FALSE_ALARMS)
+    brief = is_brief(series.size)
+    size, false_alarms = (BRIEF_BLOCK, BRIEF_ALARMS) if brief else (BLOCK, FALSE_ALARMS)
     blocks = stats.block_means(np.log(np.clip(series, level / 100, CLIP * level))[None], size)
     shortest = min(SEGMENT, max(LEAST_SEGMENT, len(series) * SEGMENT_SHARE))
-    shortest = math.ceil((BRIEF_SEGMENT if is_brief else shortest) / size)
+    shortest = math.ceil((BRIEF_SEGMENT if brief else shortest) / size)
     count = blocks.shape[1]
     if count < 2 * shortest:
         return None

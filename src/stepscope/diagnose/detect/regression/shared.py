@@ -27,6 +27,7 @@ from stepscope.diagnose.detect.step_time import (
     SLIGHT_RISE,
     StepChange,
     episode,
+    is_brief,
     regression,
 )
 from stepscope.diagnose.finding import Cause, Regression
@@ -273,9 +274,7 @@ def _inferred(job: Observed, rise: Rise, change: StepChange) -> _Reason | None:
     if not _is_of_all(job, rise, change) or change.ratio < _least_unexplained(job, change):
         return None  # or it is within the noise
     if rise.transfer_ns >= HALF * rise.step_ns:
-        # over TCP, a busy machine moves data more slowly, too; but then it also computes so
-        calm = rise.own_ratio - 1 <= UNCHANGED * (change.ratio - 1)
-        return _Reason("network", 0.6, _named(rise.phase)) if calm or on_devices(job) else None
+        return _of_network(job, rise, change)
     if rise.phase == DATA_LOAD:
         return _Reason("data_loading", 0.7, rise.phase)
     starved = rise.processor_ns is not None and rise.processor_ns < PROCESSOR_TIME * rise.own_ns
@@ -284,6 +283,16 @@ def _inferred(job: Observed, rise: Rise, change: StepChange) -> _Reason | None:
     if rise.phase is not None or rise.selective:  # a busy machine slows down all phases alike
         return _Reason("code", 0.55, _named(rise.phase))
     return _Reason("unknown", 0.3) if change.ratio >= UNEXPLAINED_RATIO else None
+
+
+def _of_network(job: Observed, rise: Rise, change: StepChange) -> _Reason | None:
+    """Whether data moves more slowly, and nothing else: a busy machine moves it more slowly over
+    TCP, too, but also computes so. In few steps it is too early: whose link it is shows later."""
+    calm = rise.own_ratio - 1 <= UNCHANGED * (change.ratio - 1)
+    is_early = is_brief(len(job.line.steps) - job.line.warm_up)
+    if is_early or not (calm or on_devices(job)):
+        return None
+    return _Reason("network", 0.6, _named(rise.phase))
 
 
 def _is_of_all(job: Observed, rise: Rise, change: StepChange) -> bool:
