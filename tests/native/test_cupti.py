@@ -52,6 +52,13 @@ def kernels(heard: Heard) -> Counter[str]:
     return Counter(record.name for record in heard.records(RecordKind.KERNEL))
 
 
+def with_one_after(driver: Driver, listener: Listener, expected: int = 0) -> Counter[str]:
+    """The kernels so far, if so many are expected, and one more that shows that these are all."""
+    driver.ask("kernels after 1 1 1000")
+    driver.ask("flush")
+    return kernels(read_all(listener.accept(), expected + 1))
+
+
 def lost(heard: Heard) -> int:
     return sum(counters(heard, "dropped.kernels"))
 
@@ -113,9 +120,7 @@ def test_graphs_may_be_left_out(
 ) -> None:
     driver = begin(start, racing, STEPSCOPE_CUDA_GRAPHS=level)
     driver.ask("others 0 0 5 0")
-    driver.ask("kernels after 1 1 1000")
-    driver.ask("flush")
-    assert kernels(read_all(listener.accept(), 1)) == {"after": 1, **told}
+    assert with_one_after(driver, listener) == {"after": 1, **told}
     driver.end()
 
 
@@ -130,9 +135,7 @@ def test_after_another_profiler_kernels_of_graphs_come_one_by_one(
     driver.ask("in-graph 4")
     driver.ask("kernels inside 1 3 1000")
     driver.ask("in-graph 0")
-    driver.ask("kernels after 1 1 1000")
-    driver.ask("flush")
-    assert kernels(read_all(listener.accept(), 1 + sum(told.values()))) == {"after": 1, **told}
+    assert with_one_after(driver, listener, sum(told.values())) == {"after": 1, **told}
     driver.end()
 
 

@@ -35,8 +35,7 @@ class Host:
         same = np.ones_like(ends)
         now = START + int((at_s if seen_s is None else seen_s) * SECOND)
         columns = kernel * same, stream * same, ints(durations), ends
-        self.finished += self.windows.tick(now)
-        self.windows.count(rank, *columns, now, parts)
+        self.finished += self.windows.add(rank, *columns, now, parts)
 
     def is_it(self, at_s: float) -> None:
         self.finished += self.windows.tick(START + int(at_s * SECOND))

@@ -58,7 +58,7 @@ def accusable(job: Observed, culprits: Sequence[Suspect]) -> list[bool]:
 
     All may, unless all ranks are slow. Then only those may whose healing alone would win back much,
     because the others were compared with slow ranks. In a job of two ranks a rank that is a little
-    slow in a short phase must not excuse the one that holds up every step.
+    slow in a short phase must not hide the one that holds up every step.
     """
     if len({one.row for one in culprits}) < len(job.total):
         return [True] * len(culprits)

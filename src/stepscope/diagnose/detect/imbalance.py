@@ -44,8 +44,6 @@ UNEVEN = 0.1
 EACH_MORE = 1.0
 """Bits against each further heavy stage: two with the same surplus are half as usual as one. Our
 choice."""
-
-
 LEAST_ALONE = 1.2
 """A pass that takes so many times as long alone: stages are cut by whole layers, but both of their
 passes are. Our choice, twice `UNEVEN`."""
@@ -108,7 +106,8 @@ def _stage(job: Observed, model: Model, known: Work, levels: Floats) -> Waste | 
 
     Slow hosts look the same. Where the heavy stages are just the ranks of some hosts, not more than
     these stages, the cause is not known, and what their ranks take longer than those of other
-    stages is lost. So it is where a stage is one rank that is slow for a reason of its own.
+    stages is lost. Where a stage is one rank, what it takes longer may show that the rank is slow,
+    and not its work more.
     """
     heavy = _heavy(levels)
     least, light = float(levels[heavy].min()), np.delete(levels, heavy)
@@ -160,13 +159,11 @@ def _of_rank(job: Observed, row: int, ratio: float) -> str | None:
 def _slow_pass(job: Observed, row: int) -> tuple[str, float] | None:
     """The pass that is slow alone, and its ratio to the other ranks': the other pass is nearer to
     theirs, as a ratio, than to it."""
-    if FORWARD not in job.own.phases or BACKWARD not in job.own.phases:
-        return None
     times = {}
     for name, phase in (("forward", FORWARD), ("backward", BACKWARD)):
-        took = stats.row_medians(job.own.own[job.own.phases.index(phase)])
-        usual = stats.median(np.delete(took, row))
-        times[name] = float(took[row]) / usual if usual > 0 else math.nan
+        own, others = _in_phase(job, phase, row)
+        usual = stats.median(others)
+        times[name] = own / usual if usual > 0 else math.nan
     slow, other = sorted(times, key=lambda name: -times[name])
     is_alone = times[slow] >= LEAST_ALONE and times[other] < math.sqrt(times[slow])
     return (slow, times[slow]) if is_alone else None
@@ -176,15 +173,19 @@ def _is_slow_in_all(job: Observed, row: int, ratio: float) -> bool:
     """Whether a rank's optimizer is as slow as its passes: a slow device does everything slower, a
     longer pass need not have more to update. Nearer to the passes' ratio than to 1, and slower than
     that of any other rank."""
-    if OPTIMIZER not in job.own.phases:
-        return False
-    took = stats.row_medians(job.own.own[job.own.phases.index(OPTIMIZER)])
-    others = np.delete(took, row)
-    others = others[np.isfinite(others)]
+    own, others = _in_phase(job, OPTIMIZER, row)
     if others.size < LEAST_OTHERS:
         return False
-    least = max(math.sqrt(ratio) * stats.median(others), float(others.max()))
-    return bool(took[row] > least)
+    return own > max(math.sqrt(ratio) * stats.median(others), float(others.max()))
+
+
+def _in_phase(job: Observed, phase: str, row: int) -> tuple[float, Floats]:
+    """How long a rank usually takes in a phase, and how long the others do, as far as known."""
+    if phase not in job.own.phases:
+        return math.nan, np.zeros(0)
+    took = stats.row_medians(job.own.own[job.own.phases.index(phase)])
+    others = np.delete(took, row)
+    return float(took[row]), others[np.isfinite(others)]
 
 
 def _hosts_of(job: Observed, rows: Ints) -> tuple[str, ...]:

@@ -145,6 +145,7 @@ class SummaryWindows:
         durations_ns: Ints,
         ends_ns: Ints,
         now_ns: int,
+        parts: int = 1,
     ) -> list[Finished]:
         """Takes one rank's events; returns the windows that are over.
 
@@ -152,9 +153,10 @@ class SummaryWindows:
             kernels: numbers of the kernels' names, which may differ between ranks.
             ends_ns: when the kernels ended, by the clock of `now_ns`; a kernel that hung for an
                 hour belongs to the minute of its end.
+            parts: one in how many parts of the time they were recorded; counts are those of all.
         """
         done = self.tick(now_ns)
-        self.count(rank, kernels, streams, durations_ns, ends_ns, now_ns)
+        self.count(rank, kernels, streams, durations_ns, ends_ns, now_ns, parts)
         return done
 
     def count(
@@ -167,11 +169,7 @@ class SummaryWindows:
         now_ns: int,
         parts: int = 1,
     ) -> None:
-        """Takes one rank's events like `add`, without ending windows.
-
-        Args:
-            parts: one in how many parts of the time they were recorded; counts are those of all.
-        """
+        """Takes one rank's events like `add`, without ending windows."""
         if not len(ends_ns):
             return
         newest = (now_ns + GRACE_NS) // self._window_ns

@@ -341,8 +341,9 @@ class HostState:
         if kinds & record_kinds.KERNELS:
             kernels = normalise.of_kind(records, RecordKind.KERNEL)
             out = self._keep(producer, memoryview(kernels.tobytes()), now_ns)
-        joining.add_native(producer, records)
-        parts = joining.parts_told(producer, records)
+        counts = joining.counts_of(producer, records) if kinds & record_kinds.COUNTS else []
+        joining.add_native(producer, records, counts)
+        parts = joining.parts_told(counts)
         if parts is not None:
             out += self._report_kernels(producer)
             producer.parts = parts

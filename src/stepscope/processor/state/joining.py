@@ -21,6 +21,7 @@ TURN_NS = 1_000_000_000
 _GRAPHS, _PAUSED, _LOST = "stepscope_cupti_graphs", "stepscope_cupti_paused", "dropped.kernels"
 PARTS = "stepscope_cupti_parts"
 """One in how many parts of the time kernels are recorded (native/cupti/budget.hpp)."""
+Counts = list[tuple[str | None, int]]
 _LONE = ("stepscope_lone_operators", "stepscope_lone_kernels")
 
 
@@ -61,29 +62,30 @@ def take_calls(producer: Producer, records: Records) -> Records:
     return rest
 
 
-def add_native(producer: Producer, records: Records) -> None:
+def counts_of(producer: Producer, records: Records) -> Counts:
+    """The metrics that a producer counts in these records, with their values."""
+    counts = normalise.of_kind(records, RecordKind.COUNT)["field"][:, :2].tolist()
+    return [(producer.names.get(name), value) for name, value in counts]
+
+
+def add_native(producer: Producer, records: Records, counts: Counts) -> None:
     """Gives the joiner of a process the operators that a native producer reports, and whether its
-    kernels are complete."""
+    kernels are complete, which its counts say."""
     joiner = producer.main.joiner
     if joiner is None:
         return
     joiner.add_operators(normalise.of_kind(records, RecordKind.COMM), producer.names)
-    counts = normalise.of_kind(records, RecordKind.COUNT)
-    for name, value in counts["field"][:, :2].tolist():
-        metric = producer.names.get(name)
+    for metric, value in counts:
         if metric in (_PAUSED, _LOST) and value:
             joiner.launches.lose_sync()
         if (metric == _GRAPHS and value) or (metric == PARTS and value > 1):
             joiner.launches.by_order = False
 
 
-def parts_told(producer: Producer, records: Records) -> int | None:
-    """In which part of the time kernels are recorded from now on, if these records say so."""
-    told = None
-    for name, value in normalise.of_kind(records, RecordKind.COUNT)["field"][:, :2].tolist():
-        if producer.names.get(name) == PARTS:
-            told = max(int(value), 1)
-    return told
+def parts_told(counts: Counts) -> int | None:
+    """In which part of the time kernels are recorded from now on, if these counts say so."""
+    told = [value for metric, value in counts if metric == PARTS]
+    return max(told[-1], 1) if told else None
 
 
 def add_kernels(producer: Producer, kernels: Records) -> None:
