@@ -1,7 +1,7 @@
 """Slow steps of single ranks that belong to the job: one rank saves, logs or evaluates for all.
 
-A schedule alone does not show that: a fault may recur every twenty steps as well. The first rank and
-the last one have such duties, at round intervals; others have them together with ranks of other
+A schedule alone does not show that: a fault may recur every twenty steps as well. The first rank
+and the last one have such duties, at round intervals; others have them together with ranks of other
 hosts, as when the first rank of each host saves.
 """
 

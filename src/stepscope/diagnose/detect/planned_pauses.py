@@ -2,8 +2,8 @@
 
 `step_time.scheduled` recognises what recurs every so many steps, but not the first one. Two things
 show it: all ranks together pause between two steps, where frameworks save and evaluate, and not
-within a step; or stacks show that a rank saves or evaluates at that time. A rank that
-alone is late in most of these steps is still a suspect, unless it saves and logs for all (`habits`).
+within a step; or stacks show that a rank saves or evaluates at that time. A rank that alone is late
+in most of these steps is still a suspect, unless it saves and logs for all (`habits`).
 Cannot see: a fault that stalls all ranks alike between steps; it is taken for a checkpoint.
 """
 
