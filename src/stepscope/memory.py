@@ -19,7 +19,7 @@ from contextlib import contextmanager
 
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -2, -3, -4, -8
 """Parameters of glibc's `mallopt`, from `malloc.h`."""
-_KEEPING = {_MMAP_MAX: 0, _TRIM_THRESHOLD: 2**31 - 1}
+_KEEPING = {_MMAP_MAX: 0, _TRIM_THRESHOLD: 2**31 - 1, _ARENA_MAX: 1}
 """All blocks are on the heap, which never shrinks."""
 _GROWING = {_TOP_PAD: 64 * 1024 * 1024}
 """And which grows in steps of this size."""

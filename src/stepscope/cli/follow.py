@@ -112,7 +112,8 @@ class Watch:
         from stepscope.diagnose.run import diagnose
         from stepscope.diagnose.settings import Settings
 
-        return self._with_unread(diagnose(self._read(), settings or Settings()))
+        found = diagnose(self._read(), settings or Settings(), in_place=True)
+        return self._with_unread(found)
 
     def _with_unread(self, diagnosis: Diagnosis) -> Diagnosis:
         """The diagnosis, which also says what of the source was not read."""

@@ -93,10 +93,14 @@ MOST_UNEXPLAINED = 0.1
 Kind = TypeVar("Kind", bound=Finding)
 
 
-def diagnose(window: Window, settings: Settings = DEFAULT) -> Diagnosis:
-    """Everything wrong with the job in this window, and what could not be looked at."""
+def diagnose(window: Window, settings: Settings = DEFAULT, in_place: bool = False) -> Diagnosis:
+    """Everything wrong with the job in this window, and what could not be looked at.
+
+    Args:
+        in_place: its columns may be overwritten, so that it cannot be used any more.
+    """
     window, dropped = clean(window)
-    window, clocks, unaligned = align(device_steps(window))
+    window, clocks, unaligned = align(device_steps(window), in_place)
     everything = by_rank(window)
     unprofiled, profiled = without_profiled(everything)
     job = Observed(unprofiled, settings.expected)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -18,12 +19,14 @@ _NULL_MEANS: Mapping[str, int] = {"rank": -1, "microbatch": -1, "peer": UNKNOWN_
 """Integer columns with a special value for "none" or "unknown"."""
 LEAST_ROWS = 1 << 16
 """Smaller pieces are combined first."""
+LARGE_BYTES = 1 << 20
+"""From this size on, a column has memory of its own, apart from the heap."""
 _TYPES = {"int32": np.int64, "int64": np.int64, "double": np.float64, "str": np.int32,
           "bool": np.bool_}  # fmt: skip
 
 
 def assembled(table: str, pieces: Iterable[pa.Table], room: int) -> Table:
-    """One table of the rows of all pieces, sorted by rank and time.
+    """One table of the rows of all pieces, sorted by rank and time; without any, it has no columns.
 
     The pieces need not all be in memory at once.
 
@@ -33,7 +36,10 @@ def assembled(table: str, pieces: Iterable[pa.Table], room: int) -> Table:
     gathered = _Gathered(TABLES[table].columns, room)
     for piece in _not_too_small(pieces):
         gathered.add(piece)
+        del piece  # or it would stay while the next one is decoded
     columns = gathered.columns()
+    if not columns:
+        return Table({})
     if table == "comm_ops":
         columns = dict(one_row_each(with_peers(Table(columns))).columns)
     return Table(in_order(columns, TABLES[table].time))
@@ -44,17 +50,19 @@ def _not_too_small(pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
     small: list[pa.Table] = []
     for piece in pieces:
         small.append(piece)
+        del piece
         if sum(map(len, small)) >= LEAST_ROWS:
-            yield _together(small)
-            small = []
+            yield _taken_together(small)
     if small:
-        yield _together(small)
+        yield _taken_together(small)
 
 
-def _together(pieces: list[pa.Table]) -> pa.Table:
+def _taken_together(pieces: list[pa.Table]) -> pa.Table:
+    """The pieces as one, taken out of the list."""
     if len(pieces) == 1:
-        return pieces[0]
+        return pieces.pop()
     rows = pa.concat_tables(pieces, promote_options="default")
+    pieces.clear()
     return rows.unify_dictionaries().combine_chunks()
 
 
@@ -95,13 +103,13 @@ class _Gathered:
         if rows > self._room:
             self._room = max(rows, 2 * self._room)
             for name, array in self._arrays.items():
-                self._arrays[name] = np.empty(self._room, array.dtype)
+                self._arrays[name] = _empty(self._room, array.dtype)
                 self._arrays[name][: self._rows] = array[: self._rows]
 
     def _array(self, name: str) -> NDArray[Any]:
         if name not in self._arrays:
             kind = self._kinds[name]
-            self._arrays[name] = np.empty(self._room, _TYPES[kind])
+            self._arrays[name] = _empty(self._room, np.dtype(_TYPES[kind]))
             self._arrays[name][: self._rows] = _null(name, kind)
             if kind == "str":
                 self._words[name] = {}
@@ -126,6 +134,15 @@ class _Gathered:
         indices = chunk.indices.fill_null(-1) if chunk.null_count else chunk.indices
         found: NDArray[Any] = codes[indices.to_numpy(zero_copy_only=False)]
         return found
+
+
+def _empty(rows: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """An array to be filled. Columns stay while decoded pieces come and go: on the heap they would
+    lie between these, and what is freed could not be used for anything larger."""
+    if rows * dtype.itemsize < LARGE_BYTES:
+        return np.empty(rows, dtype)
+    pages = mmap.mmap(-1, rows * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return np.frombuffer(pages, dtype)
 
 
 def _null(name: str, kind: str) -> Any:

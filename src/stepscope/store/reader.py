@@ -6,7 +6,6 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import chain
 from types import MappingProxyType
 
 import pyarrow as pa
@@ -232,9 +231,7 @@ class JobReader:
         self._tables.pop(name, None)
         room = sum(file.approximate_rows for file in files)
         rows = (file.rows for file in self._decoded(name, keep) if file.rows is not None)
-        first = next(rows, None)
-        if first is not None:
-            self._tables[name] = files, assembled(name, chain((first,), rows), room)
+        self._tables[name] = files, assembled(name, rows, room)
 
     def _refuse_if_nothing_is_usable(self) -> None:
         rows = [f for f in self._files.values() if f.entry.path.endswith(".parquet")]

@@ -7,6 +7,7 @@ from stepscope.window.intervals import Union, union
 from stepscope.window.numbering import numbered, occurrence, stable_order
 from stepscope.window.table import (
     NULL,
+    PART,
     Column,
     Floats,
     Ints,
@@ -22,6 +23,7 @@ from stepscope.window.table import (
 
 __all__ = [
     "NULL",
+    "PART",
     "Column",
     "Floats",
     "Ints",

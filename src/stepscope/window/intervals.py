@@ -54,8 +54,13 @@ class Union:
 
     def holds(self, position: Ints) -> Mask:
         """Which positions lie inside an interval."""
-        if not self.start.size:
-            return np.zeros(position.shape, np.bool_)
+        inside = np.zeros(position.shape, np.bool_)
+        for first in range(0, position.size if self.start.size else 0, NEAR):
+            some = position[first : first + NEAR]
+            inside[first : first + NEAR] = self._about(some)._holds(some)
+        return inside
+
+    def _holds(self, position: Ints) -> Mask:
         at = np.searchsorted(self.start, position, side="right") - 1
         return (at >= 0) & (position < self.end[np.maximum(at, 0)])
 

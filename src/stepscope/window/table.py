@@ -70,6 +70,12 @@ class Strings:
             rows |= self.codes == code
         return rows
 
+    def named(self, rows: Mask) -> frozenset[str]:
+        """The strings of the given rows."""
+        found = np.zeros(len(self.values) + 1, np.bool_)
+        found[self.codes[rows]] = True  # the last one is for null, whose code is -1
+        return frozenset(self.values[code] for code in np.flatnonzero(found[:-1]).tolist())
+
     def take(self, rows: Rows | Mask | slice) -> Strings:
         return Strings(self.codes[rows], self.values)
 
@@ -117,6 +123,13 @@ class _Taken(Mapping[str, Column]):
         if column is None:
             column = self._taken[name] = taken(self._columns[name], self._at)
         return column
+
+    def some(self, rows: Rows) -> _Taken:
+        """Some of these rows, taken from where these are: a column that only they need is not
+        copied for all."""
+        at = self._at
+        rows = rows + at.start if isinstance(at, slice) else at[rows]
+        return _Taken(self._columns, rows, len(rows))
 
     def __contains__(self, name: object) -> bool:
         return name in self._columns
@@ -168,7 +181,10 @@ class Table:
         """The given rows (a mask or indices), in that order; columns are copied on access."""
         if rows.dtype == np.bool_:
             return self if rows.all() else self.take(np.flatnonzero(rows))
-        return Table(_Taken(self.columns, np.asarray(rows, dtype=np.intp), len(rows)))
+        rows = np.asarray(rows, dtype=np.intp)
+        if isinstance(self.columns, _Taken):
+            return Table(self.columns.some(rows))
+        return Table(_Taken(self.columns, rows, len(rows)))
 
     def parts(self) -> Iterator[tuple[slice, Table]]:
         """Splits the table into parts, at least one, each with its slice of rows.

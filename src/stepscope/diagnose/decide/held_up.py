@@ -14,7 +14,8 @@ from functools import cached_property
 
 import numpy as np
 
-from stepscope.diagnose.graph.step_graph import StepGraph, spread, step_graph
+from stepscope.diagnose.graph.busy import Lanes
+from stepscope.diagnose.graph.step_graph import StepGraph, spread_rows, step_graph
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.operators.unrecorded import linked
 from stepscope.diagnose.views.hidden_waits import BLOCKING_KINDS
@@ -31,29 +32,11 @@ def graph_about(job: Observed, rows: Ints) -> StepGraph | None:
     whole, comm = job.graph, job.window.table("comm_ops")
     if whole is None or comm is None or whole.lanes.columns.size == judged.size:
         return whole
-    part = _held_up(job, comm, rows)
-    columns = spread(part, job.line, judged)
+    part = _Part.about(job, comm, rows)
+    columns = spread_rows(np.count_nonzero(part.operators(comm)), job.line, judged)
     if columns.size <= whole.lanes.columns.size:
         return whole
-    return step_graph(part, job.line, columns)
-
-
-def _held_up(job: Observed, comm: Table, rows: Ints) -> Window:
-    """The operators and work of these ranks and of those they hold up, and what follows once both
-    meet other ranks."""
-    within = job.window.job.groups_of_kind(*BLOCKING_KINDS)
-    near = linked(within, frozenset(job.line.ranks[rows].tolist()))
-    apart = [group.id for group in job.window.groups if near.isdisjoint(group.ranks)]
-    meet = ~comm.strings("group").equals(*apart)
-    part = _Part(job.line, np.array(sorted(near)), np.full(len(job.line.steps) + 1, _NEVER))
-    part.begin_with(comm.take(meet))
-    tables = {"comm_ops": comm.take(meet | part.ends_in(comm, comm.ints("end_ns")))}
-    for name in ("phases", "kernels"):
-        table = job.window.table(name)
-        if table is not None and table.has("step"):
-            end = table.ints("start_ns") + table.ints("duration_ns")
-            tables[name] = table.take(part.ends_in(table, end))
-    return replace(job.window, tables={**job.window.tables, **tables})
+    return step_graph(part.of(job.window, Lanes(job.line, columns)), job.line, columns)
 
 
 _NEVER = np.iinfo(np.int64).max
@@ -61,20 +44,58 @@ _NEVER = np.iinfo(np.int64).max
 
 @dataclass(frozen=True)
 class _Part:
-    """All work of some ranks, and the work of the others from one moment per column on."""
+    """All work of some ranks and of those they hold up, and the work of the others from one moment
+    per column on: when both meet."""
 
     line: Timeline
     near: Ints
+    apart: frozenset[str]
+    """Groups of the others alone."""
     since_ns: Ints
     """The moment in each column; the last one is for steps that are not on the grid."""
 
-    def begin_with(self, comm: Table) -> None:
-        """Sets the moment to when the first of these operators ends at another rank."""
+    @classmethod
+    def about(cls, job: Observed, comm: Table, rows: Ints) -> _Part:
+        within = job.window.job.groups_of_kind(*BLOCKING_KINDS)
+        near = linked(within, frozenset(job.line.ranks[rows].tolist()))
+        apart = frozenset(group.id for group in job.window.groups if near.isdisjoint(group.ranks))
+        never = np.full(len(job.line.steps) + 1, _NEVER)
+        part = cls(job.line, np.array(sorted(near)), apart, never)
+        for _, some in comm.parts():
+            part._begin_with(some)
+        return part
+
+    def operators(self, comm: Table) -> Mask:
+        """Which operators belong to it."""
+        return np.concatenate([self._meets(some) | self._ends_in(some, some.ints("end_ns"))
+                               for _, some in comm.parts()])  # fmt: skip
+
+    def of(self, window: Window, lanes: Lanes) -> Window:
+        """The window with only what belongs to it and may be on one of the lanes."""
+        tables = {}
+        for name in lanes.tables(window):
+            table = window.tables[name]
+            belongs = self.operators(table) if name == "comm_ops" else self._work(table)
+            tables[name] = table.take(belongs & lanes.near(table))
+        return replace(window, tables={**window.tables, **tables})
+
+    def _work(self, table: Table) -> Mask:
+        """Which phases or kernels belong to it."""
+        return np.concatenate(
+            [self._ends_in(some, some.ints("start_ns") + some.ints("duration_ns"))
+             for _, some in table.parts()]
+        )  # fmt: skip
+
+    def _begin_with(self, comm: Table) -> None:
+        """Sets the moment to when the first operator in which both meet ends at another rank."""
         end = comm.ints("end_ns")
-        others = (end != NULL) & ~self._near(comm)
+        others = self._meets(comm) & (end != NULL) & ~self._near(comm)
         np.minimum.at(self.since_ns, self.line.columns(comm.ints("step"))[others], end[others])
 
-    def ends_in(self, table: Table, end_ns: Ints) -> Mask:
+    def _meets(self, comm: Table) -> Mask:
+        return ~comm.strings("group").equals(*self.apart)
+
+    def _ends_in(self, table: Table, end_ns: Ints) -> Mask:
         """Which rows end within it."""
         since = self.since_ns[self.line.columns(table.ints("step"))]
         return np.asarray(self._near(table) | (end_ns >= since))

@@ -8,7 +8,7 @@ taken to be at the end of the pass, where ranks wait for gradients that were exc
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -38,6 +38,9 @@ class Lanes:
 
     def of(self, table: Table) -> Ints:
         """The lane of each row; -1 for other steps, no step, or rows of a host."""
+        return np.concatenate([self._of(part) for _, part in table.parts()])
+
+    def _of(self, table: Table) -> Ints:
         column, row = self.line.columns(table.ints("step")), self.line.rows(table.ints("rank"))
         return self._at(row, column)
 
@@ -57,6 +60,27 @@ class Lanes:
         place[self.columns] = np.arange(self.columns.size)
         at = place[column]
         return np.where((at >= 0) & (row >= 0), row * self.columns.size + at, -1)
+
+    def about(self, window: Window) -> Window:
+        """The window with only rows that may be on a lane, of the tables that have lanes."""
+        near = {name: window.tables[name].take(self.near(window.tables[name]))
+                for name in self.tables(window)}  # fmt: skip
+        return replace(window, tables={**window.tables, **near})
+
+    def tables(self, window: Window) -> list[str]:
+        """The tables whose rows are put on lanes."""
+        return [name for name in ("comm_ops", "phases", "kernels")
+                if (table := window.table(name)) is not None and table.has("step")]  # fmt: skip
+
+    def near(self, table: Table) -> Mask:
+        """Rows of these columns, and of those behind them: they may have begun earlier."""
+        near = np.zeros(len(self.line.steps) + 1, np.bool_)
+        near[self.columns] = True
+        near[self.columns + 1] = True
+        near[-1] = False  # steps that are not on the grid
+        return np.concatenate(
+            [near[self.line.columns(part.ints("step"))] for _, part in table.parts()]
+        )
 
     def row(self, lane: Ints) -> Ints:
         """The grid row of each lane."""

@@ -16,7 +16,7 @@ Lossy: in long recordings only a sample of the steps is used, with about `MOST_R
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -130,20 +130,29 @@ def step_graph(window: Window, line: Timeline, columns: Ints) -> StepGraph | Non
     if comm is None or not comm.has("step", "end_ns") or not columns.size:
         return None
     lanes = Lanes(line, columns)
+    window = lanes.about(window)
+    comm = window.tables["comm_ops"]
     lane = lanes.when(comm, arrivals(comm))
     known = (lane >= 0) & _took_place(comm)
     comm, lane = comm.take(known), lane[known]
+    window = replace(window, tables={**window.tables, "comm_ops": comm})  # the others are let go
     begin, finish = _steps(line, columns)
     arrive = arrivals(comm)
-    ended = np.where(comm.ints("end_ns") == NULL, arrive, comm.ints("end_ns"))
-    end = _as_waited_for(window, lanes, lane, arrive, ended)
+    end = _as_waited_for(window, lanes, lane, arrive, _ended(comm, arrive))
     axis = axis_over(len(lanes), arrive, end, begin[begin != NULL], finish[finish != NULL])
     if axis is None or not lane.size:
         return None
+    op = _operators(comm)
     gates = _Gates.of(axis, lane, arrive, end, _gates(window, comm, lanes, lane, end, axis))
     before = gates.before(lane, arrive)
     last = gates.before(np.arange(len(lanes)), np.where(finish == NULL, begin, finish))
-    return StepGraph(lanes, comm, lane, _operators(comm), arrive, end, before, begin, finish, last)
+    return StepGraph(lanes, comm, lane, op, arrive, end, before, begin, finish, last)
+
+
+def _ended(comm: Table, arrive: Ints) -> Ints:
+    """The end of each row, or its arrival where no end is known."""
+    end = comm.ints("end_ns")
+    return np.where(end == NULL, arrive, end)
 
 
 def _took_place(comm: Table) -> Mask:
@@ -161,8 +170,12 @@ def _took_place(comm: Table) -> Mask:
 def spread(window: Window, line: Timeline, columns: Ints) -> Ints:
     """As many columns as a graph may have, evenly spread."""
     comm = window.table("comm_ops")
-    per_step = max(len(comm) / len(line.steps), 1.0) if comm is not None else 1.0
-    most = max(int(MOST_ROWS / per_step), 1)
+    return spread_rows(0 if comm is None else len(comm), line, columns)
+
+
+def spread_rows(rows: int, line: Timeline, columns: Ints) -> Ints:
+    """The same for a graph of so many rows of `comm_ops` in all steps."""
+    most = max(int(MOST_ROWS / max(rows / max(len(line.steps), 1), 1.0)), 1)
     if columns.size <= most:
         return columns
     return columns[((np.arange(most) + 0.5) * columns.size / most).astype(np.int64)]

@@ -74,6 +74,18 @@ def union_of_rows(
     return Union.of(start, end)
 
 
+def union_at(axis: Axis, rank: Ints, begin: Ints, duration: Ints, chosen: Mask) -> Union:
+    """Merges the chosen intervals of ranks on the grid, whose begins are on the axis already; a few
+    ranks at a time, likewise."""
+    parts: list[Union] = []
+    for part, _, _ in _blocks(axis, rank):
+        own = chosen[part]
+        start = begin[part][own]
+        parts.append(union(start, start + duration[part][own]))
+    return Union.of(np.concatenate([one.start for one in parts]),
+                    np.concatenate([one.end for one in parts]))  # fmt: skip
+
+
 def _blocks(axis: Axis, rank: Ints) -> Iterator[tuple[slice, int, int]]:
     """Blocks of rows of whole ranks, with their section of the axis; together the whole axis."""
     cuts = rank[BLOCK::BLOCK] if (rank[1:] >= rank[:-1]).all() else rank[:0]

@@ -49,8 +49,14 @@ IMPOSSIBLE_SHARE = 0.5
 simulator."""
 
 
-def align(window: Window) -> tuple[Window, tuple[ClockFit, ...], tuple[Skipped, ...]]:
-    """The window on one clock, the fitted clocks, and what could not be fitted."""
+def align(
+    window: Window, in_place: bool = False
+) -> tuple[Window, tuple[ClockFit, ...], tuple[Skipped, ...]]:
+    """The window on one clock, the fitted clocks, and what could not be fitted.
+
+    Args:
+        in_place: times are converted where they are; the given window cannot be used any more.
+    """
     comm = window.table("comm_ops")
     clocks = _host_clocks(window)
     if comm is None or not comm.has("end_ns"):
@@ -60,24 +66,24 @@ def align(window: Window) -> tuple[Window, tuple[ClockFit, ...], tuple[Skipped, 
         comm.take(comm.strings("op").equals(*SYNCHRONIZING) & (comm.ints("end_ns") != NULL))
     )
     if not matched.order.size:
-        return _without_collectives(window, comm, clocks)
+        return _without_collectives(window, comm, clocks, in_place)
     collectives = shared_collectives(matched, clocks.of_rank)
     if not window.job.hosts or _impossible(collectives):
         clocks = _rank_clocks(window)
         collectives = shared_collectives(matched, clocks.of_rank)
     if len(clocks.names) < 2:
         return window, (), ()
-    return _aligned(window, comm, clocks, _fit(collectives))
+    return _aligned(window, comm, clocks, _fit(collectives), in_place)
 
 
 def _without_collectives(
-    window: Window, comm: Table, clocks: _Clocks
+    window: Window, comm: Table, clocks: _Clocks, in_place: bool
 ) -> tuple[Window, tuple[ClockFit, ...], tuple[Skipped, ...]]:
     """The same by sends and receives alone."""
     known = comm.ints("end_ns")[comm.ints("end_ns") != NULL]
     if len(clocks.names) < 2 or not window.job.hosts or not known.size:
         return window, (), ()
-    return _aligned(window, comm, clocks, {0: reference(int(known.min()))})
+    return _aligned(window, comm, clocks, {0: reference(int(known.min()))}, in_place)
 
 
 @dataclass(frozen=True)
@@ -131,7 +137,7 @@ def _impossible(collectives: SharedCollectives) -> bool:
 
 
 def _aligned(
-    window: Window, comm: Table, clocks: _Clocks, lines: dict[int, Line]
+    window: Window, comm: Table, clocks: _Clocks, lines: dict[int, Line], in_place: bool
 ) -> tuple[Window, tuple[ClockFit, ...], tuple[Skipped, ...]]:
     if len(lines) < len(clocks.names):
         lines |= by_pairs(comm, clocks.of_rank, lines)
@@ -141,7 +147,8 @@ def _aligned(
                       "while recording; each piece is aligned separately")
               for at, line in lines.items() if len(line.starts_ns) > 1]  # fmt: skip
     fits = tuple(_clock_fit(clocks, at, line) for at, line in sorted(lines.items()))
-    tables = {name: _shift(table, clocks, lines) for name, table in window.tables.items()}
+    tables = {name: _shift(table, clocks, lines, in_place)
+              for name, table in window.tables.items()}  # fmt: skip
     return Window(window.job, tables), fits, tuple(notes)
 
 
@@ -203,18 +210,25 @@ def _possible(line: Line, both: Both, reference: Line) -> Line:
     return replace(line, offsets_ns=line.offsets_ns + shift)
 
 
-def _shift(table: Table, clocks: _Clocks, lines: Mapping[int, Line]) -> Table:
+def _shift(table: Table, clocks: _Clocks, lines: Mapping[int, Line], in_place: bool) -> Table:
     """The table with all times converted to the reference clock."""
     names = [column for column in TIMES if table.has(column)]
     if not names or not len(table):
         return table
-    moved = {name: np.empty(len(table), np.int64) for name in names}
+    before = {name: table.ints(name) for name in names}
+    moved = {name: _room_for(times, in_place) for name, times in before.items()}
     ahead = _Ahead.of(lines, len(clocks.names))
     for rows, part in table.parts():
         clock = clocks.of_rows(part)
-        for name in names:
-            moved[name][rows] = ahead.taken_off(part.ints(name), clock)
+        # all at once: two columns may be one array
+        after = {name: ahead.taken_off(times[rows], clock) for name, times in before.items()}
+        for name, times in after.items():
+            moved[name][rows] = times
     return Table({**table.columns, **moved})
+
+
+def _room_for(times: Ints, in_place: bool) -> Ints:
+    return times if in_place and times.flags.writeable else np.empty_like(times)
 
 
 @dataclass(frozen=True)

@@ -48,13 +48,13 @@ def has_hidden_operators(window: Window, comm: Table) -> bool:
     """Whether of some group within or between passes only host calls are known, neither ends nor
     waits."""
     groups = {group.id for group in window.job.groups_of_kind(*BLOCKING_KINDS)}
-    comm = comm.take(comm.strings("group").equals(*groups))
     seen = np.zeros(len(comm), np.bool_)
     for column in ("end_ns", "blocked_ns"):
         if comm.has(column):
             seen |= comm.ints(column) != NULL
-    codes = comm.strings("group").codes
-    return np.setdiff1d(codes, codes[seen]).size > 0
+    of_row = comm.strings("group")
+    called, waited = (of_row.named(of_row.equals(*groups) & rows) for rows in (~seen, seen))
+    return not called <= waited
 
 
 def gathering(window: Window, rows: PhaseRows) -> Mask:

@@ -88,7 +88,9 @@ def own_time(window: Window, line: Timeline) -> OwnTime:
         return _without_phases(window, line)
     waits = _waited(window, rows)
     names, skipped = _comparable(rows, waits)
-    own = dict(zip(names, rows.grids(np.maximum(rows.duration - waits, 0), names), strict=True))
+    busy = np.maximum(np.subtract(rows.duration, waits, out=waits), 0, out=waits)
+    own = dict(zip(names, rows.grids(busy, names), strict=True))
+    del waits, busy  # one value for each row: large
     unnamed = outside_phases(window, rows)
     inferred: tuple[str, ...] = ()
     if not _is_marked(window, rows) and window.table("steps") is not None:
@@ -184,7 +186,10 @@ def _waited(window: Window, rows: PhaseRows) -> Floats:
         waits = np.where(unknown, covered, waits)
     waits = np.where(gathering(window, rows), np.nan, waits)
     blocked = _blocked(window, rows)
-    return waits if blocked is None else np.maximum(waits, blocked.within(rows.begin, rows.end))
+    if blocked is not None:
+        for part, begin, end in rows.parts():
+            np.maximum(waits[part], blocked.within(begin, end), out=waits[part])
+    return waits
 
 
 def _in_blocking(window: Window, rows: PhaseRows, wanted: Mask) -> Floats:

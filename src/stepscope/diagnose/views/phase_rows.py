@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from stepscope.diagnose.numeric.intervals import Axis, axis_over
+from stepscope.diagnose.numeric.intervals import Axis, axis_over, union_at
 from stepscope.diagnose.views.timeline import Timeline
 from stepscope.trace import BACKWARD, DATA_LOAD, FORWARD, OPTIMIZER
-from stepscope.window import NULL, Floats, Ints, Mask, Strings, Table, Window, union
+from stepscope.window import NULL, PART, Floats, Ints, Mask, Strings, Table, Union, Window
 
 CANONICAL = (DATA_LOAD, FORWARD, BACKWARD, OPTIMIZER)
 MOSTLY = 0.5
@@ -38,7 +38,9 @@ class PhaseRows:
     @cached_property
     def cell(self) -> Ints:
         """The grid cell of each row: rank * steps + step."""
-        return self.rank * len(self.line.steps) + self.column
+        cell = self.rank * len(self.line.steps)
+        cell += self.column
+        return cell
 
     @cached_property
     def begin(self) -> Ints:
@@ -48,6 +50,16 @@ class PhaseRows:
     @property
     def end(self) -> Ints:
         return self.begin + self.duration
+
+    def parts(self) -> Iterator[tuple[slice, Ints, Ints]]:
+        """Parts of the rows, with their begins and ends on the axis."""
+        for first in range(0, self.rank.size, PART):
+            part = slice(first, first + PART)
+            yield part, self.begin[part], self.begin[part] + self.duration[part]
+
+    def union_of(self, rows: Mask) -> Union:
+        """When ranks are in one of the given rows."""
+        return union_at(self.axis, self.rank, self.begin, self.duration, rows)
 
     @cached_property
     def inner(self) -> Mask:
@@ -60,7 +72,7 @@ class PhaseRows:
         others = np.flatnonzero(~canonical)
         middle = self.begin[others] + self.duration[others] // 2
         inner = np.zeros(canonical.size, np.bool_)
-        inner[others] = union(self.begin[canonical], self.end[canonical]).holds(middle)
+        inner[others] = self.union_of(canonical).holds(middle)
         if not self.has_passes:
             inner[others] |= self._contained[others]
         return inner
@@ -99,7 +111,7 @@ class PhaseRows:
         """The share of each phase's rows that is among the given ones."""
         size = len(self.names.values)
         count = np.bincount(self.names.codes, minlength=size)
-        chosen = np.bincount(self.names.codes, weights=rows, minlength=size)
+        chosen = np.bincount(self.names.codes[rows], minlength=size)
         return {name: float(chosen[at] / count[at])
                 for at, name in enumerate(self.names.values) if count[at]}  # fmt: skip
 
@@ -108,7 +120,9 @@ class PhaseRows:
         shape = (len(phases), len(self.line.ranks), len(self.line.steps))
         number = {phase: at for at, phase in enumerate(phases)}
         place = np.array([*(number.get(name, -1) for name in self.names.values), -1], np.int64)
-        cell = place[self.names.codes] * (shape[1] * shape[2]) + self.cell
+        cell = place[self.names.codes]
+        cell *= shape[1] * shape[2]
+        cell += self.cell
         if (place[:-1] < 0).any():
             values, cell = values[cell >= 0], cell[cell >= 0]
         size = shape[0] * shape[1] * shape[2]
@@ -127,7 +141,8 @@ def rows_of(table: Table, name: str, line: Timeline) -> PhaseRows | None:
     """The rows of a table like `phases`, with phase names in column `name`; None as above."""
     rank, column = line.rows(table.ints("rank")), line.columns(table.ints("step"))
     kept = (rank >= 0) & (column >= 0) & (table.strings(name).codes >= 0)
-    table, rank, column = table.take(kept), rank[kept], column[kept]
+    if not kept.all():
+        table, rank, column = table.take(kept), rank[kept], column[kept]
     start, duration = table.ints("start_ns"), table.ints("duration_ns")
     axis = axis_over(len(line.ranks), start, start + duration, *_steps(line))
     if axis is None or not len(table):

@@ -7,7 +7,7 @@ operators, where a phase begins with its first operator.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -89,22 +89,31 @@ class _Steps:
 
     @cached_property
     def inside(self) -> Union:
-        return union(self.rows.begin[self.outermost], self.rows.end[self.outermost])
+        return self.rows.union_of(self.outermost)
 
     @cached_property
     def first_ns(self) -> Ints:
         """When the first phase of each rank and step begins; far in the future without phases."""
         first = np.full(self._cells, np.iinfo(np.int64).max)
-        np.minimum.at(first, self._cell[self.outermost], self.rows.start[self.outermost])
+        for cell, start, _ in self._parts():
+            np.minimum.at(first, cell, start)
         return first.reshape(self.shape)
 
     @cached_property
     def last_ns(self) -> Ints:
         """When the last phase of each rank and step ends; NULL without phases."""
         last = np.full(self._cells, NULL)
-        end = self.rows.start + self.rows.duration
-        np.maximum.at(last, self._cell[self.outermost], end[self.outermost])
+        for cell, start, duration in self._parts():
+            np.maximum.at(last, cell, start + duration)
         return last.reshape(self.shape)
+
+    def _parts(self) -> Iterator[tuple[Ints, Ints, Ints]]:
+        """Cell, start and duration of the outermost rows, some at a time."""
+        for part, _, _ in self.rows.parts():
+            own = self.outermost[part]
+            rows = (self.rows.cell, self.rows.start, self.rows.duration)
+            cell, start, duration = (column[part][own] for column in rows)
+            yield cell, start, duration
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -113,10 +122,6 @@ class _Steps:
     @property
     def _cells(self) -> int:
         return self.shape[0] * self.shape[1]
-
-    @property
-    def _cell(self) -> Ints:
-        return self.rows.cell
 
 
 def _of_a_trace(window: Window, steps: _Steps, comm: Table | None) -> Named:
