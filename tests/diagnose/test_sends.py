@@ -52,3 +52,25 @@ def test_a_call_recorded_later_than_the_data_arrived_is_a_matter_of_clocks() -> 
     graph = passed_on(105)
     assert finished_ms(graph, 0) == [100, 110]
     assert finished_ms(graph, 60) == [40, 50]
+
+
+def test_sends_in_both_directions_that_nobody_waits_for_are_replayed() -> None:
+    """Two microbatches through two stages: what each sends waits at the other for its receive, and
+    by operators the second batch forward and the first gradient would follow each other."""
+    calls = [(0, 0, "Send", 1, 10, 10), (0, 1, "Send", 1, 20, 20), (0, 0, "Recv", 1, 20, 35),
+             (0, 1, "Recv", 1, 35, 60), (1, 0, "Recv", 0, 0, 10), (1, 0, "Send", 0, 35, 35),
+             (1, 1, "Recv", 0, 35, 36), (1, 1, "Send", 0, 60, 60)]  # fmt: skip
+    rows = [(rank, 0, "pp-0", seq + 2 * (rank == (op == "Send")), op, peer, START + called * MS,
+             START + called * MS, START + end * MS)
+            for rank, seq, op, peer, called, end in calls]  # fmt: skip
+    window = Window(Job("two", 2, (), {}, (ProcessGroup("pp-0", "pp", (0, 1)),)), {
+        "steps": a_table("rank step start_ns duration_ns",
+                         [(rank, 0, START, 70 * MS) for rank in (0, 1)]),
+        "comm_ops": a_table("rank step group seq op peer enqueue_ns start_ns end_ns", rows),
+    })  # fmt: skip
+    graph = step_graph(window, timeline(window), np.array([0]))
+    assert graph is not None
+    replay = Replay.of(graph)
+    nothing = np.zeros(graph.op.size, np.int64)
+    assert replay.replayed == 1
+    assert (replay.finish_ns(nothing, np.zeros(2, np.int64)) == graph.finish_ns).all()

@@ -218,7 +218,10 @@ class _Healing:
     def _replay(self) -> Replay | None:
         rows = np.unique([row for row, _ in self.savings])
         graph = graph_about(self.job, rows) if rows.size else None
-        return None if graph is None or not _connects(self.job, graph) else Replay.of(graph)
+        if graph is None or not _connects(self.job, graph):
+            return None
+        replay = Replay.of(graph)
+        return replay if replay.replayed >= CONNECTED else None
 
     @cached_property
     def _shrinking(self) -> Shrinking | None:

@@ -43,12 +43,15 @@ def charged(job: Observed, rise: Regression, blamed: Sequence[Finding]) -> list[
     """The findings; the rest of the rise is added to the cost of those that explain it.
 
     A model of the step may not know that a starved host also slows its transfers; the measured rise
-    does, and no model may veto it.
+    does, and no model may veto it. Nor do they cost more together than steps got longer: what some
+    cost may have been measured by the same rise already.
     """
     assert rise.split is not None
-    usual = stats.median(job.line.job_period_ns[rise.split :])
+    period = job.line.job_period_ns
+    usual = max(stats.median(period[rise.split :]), 1.0)
+    before = stats.median(period[job.line.warm_up : rise.split])
     whole = sum(_cost(job, rise, one) for one in blamed)
-    extra = rise.lost_ns / max(usual, 1.0)
+    extra = min(rise.lost_ns / usual, max((usual - before) / usual - whole, 0.0))
     return [_with_more(one, extra * part / whole) if (part := _cost(job, rise, one)) else one
             for one in blamed]  # fmt: skip
 

@@ -1,8 +1,10 @@
 """What-if replay of steps: when would each have finished if ranks had less work of their own?
 
 Each row keeps its own work, less the savings, and its transfer; its waiting is recomputed. Without
-savings the recorded times come out. Operators are replayed level by level: the level of an operator
-is one above the highest level of the operators that its members follow.
+savings the recorded times come out. Rows are replayed level by level. The members of an operator
+that wait for all of it are one *unit*, which follows whatever any member follows; a row that waits
+for nobody, as a send that is buffered, is a unit by itself, and follows its own rank alone. Taken as
+one with its receive, the sends of pipelines in both directions would seem to wait for each other.
 Cost: one pass over the rows per replay, and a few numpy calls per level.
 """
 
@@ -14,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.diagnose.graph.step_graph import BEGIN, StepGraph
-from stepscope.window import NULL, Ints, Mask
+from stepscope.window import NULL, Ints, stable_order
 
 
 @dataclass(frozen=True)
@@ -23,25 +25,20 @@ class Replay:
 
     graph: StepGraph
     sequence: Ints
-    """Rows level by level, operator by operator."""
+    """Rows level by level."""
     levels: Ints
     """The index in `sequence` at which each level begins, and its length at the end."""
-    operators: Ints
-    """The index in `sequence` at which each operator begins, and its length at the end."""
-    before: Ints
-    """The index in `sequence` of the row that each row follows, or `BEGIN`."""
 
     @classmethod
     def of(cls, graph: StepGraph) -> Replay:
         levels = list(_levels(graph))
-        operators = np.concatenate(levels) if levels else np.zeros(0, np.int64)
-        length = graph.bounds[operators + 1] - graph.bounds[operators]
-        sequence = graph.order[_ranges(graph.bounds[operators], length)]
-        begins = np.concatenate(([0], np.cumsum(length)))
-        counts = np.cumsum([0, *(level.size for level in levels)])
-        place = np.full(graph.op.size + 1, BEGIN)
-        place[sequence] = np.arange(sequence.size)
-        return cls(graph, sequence, begins[counts], begins, place[graph.before[sequence]])
+        sequence = np.concatenate(levels) if levels else np.zeros(0, np.int64)
+        return cls(graph, sequence, np.cumsum([0, *(level.size for level in levels)]))
+
+    @property
+    def replayed(self) -> float:
+        """The part of the rows that is replayed; the others keep their recorded times."""
+        return self.sequence.size / self.graph.op.size if self.graph.op.size else 1.0
 
     def finish_ns(self, saved: Ints, saved_at_end: Ints) -> Ints:
         """When each lane would have finished; NULL if it did not run.
@@ -51,59 +48,79 @@ class Replay:
             saved_at_end: the work that each lane saves after its last gate.
         """
         graph = self.graph
-        end = graph.end_ns.copy()
-        end[self.sequence] = self._ends(saved)
+        end = self._ends(saved)
         gate = np.where(graph.last == BEGIN, graph.begin_ns, end[np.maximum(graph.last, 0)]
                         ) if end.size else graph.begin_ns  # fmt: skip
         done = gate + (graph.finish_ns - graph.tail_since_ns) - saved_at_end
         return np.where(graph.finish_ns == NULL, NULL, done)
 
     def _ends(self, saved: Ints) -> Ints:
-        """The new ends, in the order of `sequence`."""
-        graph, rows = self.graph, self.sequence
-        own = (graph.arrive_ns - graph.since_ns - saved)[rows]
-        begin, waits, transfer = (
-            graph.begin_ns[graph.lane[rows]], graph.waits[rows], graph.transfer_ns[rows]
-        )  # fmt: skip
-        end = np.zeros(rows.size, np.int64)
-        first_op = np.searchsorted(self.operators, self.levels)
+        """The new ends of all rows."""
+        graph = self.graph
+        own = graph.arrive_ns - graph.since_ns - saved
+        begin, waits, transfer = graph.begin_ns[graph.lane], graph.waits, graph.transfer_ns
+        end = graph.end_ns.copy()
+        last = np.full(graph.bounds.size - 1, np.iinfo(np.int64).min)
         for level in range(self.levels.size - 1):
-            part = slice(self.levels[level], self.levels[level + 1])
-            before = self.before[part]
-            since = np.where(before == BEGIN, begin[part], end[before])
-            arrive = since + own[part]
-            begins = self.operators[first_op[level] : first_op[level + 1] + 1] - part.start
-            last = np.repeat(np.maximum.reduceat(arrive, begins[:-1]), np.diff(begins))
-            moved = np.where(waits[part], last, arrive) + transfer[part]
-            end[part] = np.maximum(moved, arrive)
+            rows = self.sequence[self.levels[level] : self.levels[level + 1]]
+            before, op = graph.before[rows], graph.op[rows]
+            arrive = np.where(before == BEGIN, begin[rows], end[before]) + own[rows]
+            np.maximum.at(last, op, arrive)
+            moved = np.where(waits[rows], last[op], arrive) + transfer[rows]
+            end[rows] = np.maximum(moved, arrive)
         return end
 
 
 def _levels(graph: StepGraph) -> Iterator[Ints]:
-    """The operators of each level: their members follow only operators of lower levels.
+    """The rows of each level: they follow only rows of lower levels.
 
-    If clocks are misaligned, operators may seem to wait for each other. These are on no level and
-    keep their recorded times.
+    If clocks are misaligned, operators may seem to wait for each other. These are on no level.
     """
-    follows = graph.before != BEGIN
-    pending = np.bincount(graph.op[follows], minlength=graph.bounds.size - 1)
-    followers, first = _followers(graph, follows)
-    ready = np.flatnonzero(pending == 0)
+    if not graph.op.size:
+        return
+    units = _Units.of(graph)
+    pending = np.bincount(units.follower, minlength=units.bounds.size - 1)
+    ready = np.flatnonzero((pending == 0) & (np.diff(units.bounds) > 0))
     while ready.size:
-        yield ready
-        rows = graph.order[_ranges(graph.bounds[ready], np.diff(graph.bounds)[ready])]
-        after = followers[_ranges(first[rows], first[rows + 1] - first[rows])]
-        nexts, count = np.unique(graph.op[after], return_counts=True)
+        yield units.order[_ranges(units.bounds[ready], np.diff(units.bounds)[ready])]
+        after = units.follower[_ranges(units.first[ready], np.diff(units.first)[ready])]
+        nexts, count = np.unique(after, return_counts=True)
         pending[nexts] -= count
         ready = nexts[pending[nexts] == 0]
 
 
-def _followers(graph: StepGraph, follows: Mask) -> tuple[Ints, Ints]:
-    """Rows ordered by the row that they follow, and the index of each row's first follower."""
-    rows = np.flatnonzero(follows)
-    order = rows[np.argsort(graph.before[rows], kind="stable")]
-    count = np.bincount(graph.before[rows], minlength=graph.op.size)
-    return order, np.concatenate(([0], np.cumsum(count)))
+@dataclass(frozen=True)
+class _Units:
+    """Rows that are replayed together, and which unit follows which."""
+
+    order: Ints
+    """Rows by unit."""
+    bounds: Ints
+    """The index in `order` at which each unit begins, and the number of rows at the end."""
+    follower: Ints
+    """The units that follow a unit, ordered by the latter."""
+    first: Ints
+    """The index in `follower` at which those of each unit begin, and its length at the end."""
+
+    @classmethod
+    def of(cls, graph: StepGraph) -> _Units:
+        waits, op = graph.waits, graph.op
+        operators, rows = graph.bounds.size - 1, np.arange(op.size)
+        unit = np.where(waits, op, operators + rows)
+        follows = np.flatnonzero(graph.before != BEGIN)
+        waited = np.zeros(operators, np.bool_)
+        waited[op[waits]] = True
+        awaited = np.flatnonzero(~waits & waited[op])  # their arrival is known before the others end
+        leader = np.concatenate((unit[graph.before[follows]], unit[awaited]))
+        follower = np.concatenate((unit[follows], op[awaited]))
+        by_leader = stable_order(leader)
+        return cls(stable_order(unit), _bounds(unit, operators + op.size),
+                   follower[by_leader], _bounds(leader, operators + op.size))  # fmt: skip
+
+
+def _bounds(number: Ints, count: int) -> Ints:
+    """Where the rows of each number begin, when sorted by it."""
+    return np.concatenate(([0], np.cumsum(np.bincount(number, minlength=count))))
 
 
 def _ranges(first: Ints, length: Ints) -> Ints:
