@@ -15,7 +15,7 @@ from stepscope.diagnose.run import diagnose
 from stepscope.window import Floats, Ints, Table, Window
 
 from .jobs import MS, Fault, a_job, put, without
-from .traces import profiled
+from .traces import Piece, a_trace, profiled
 
 PERIOD = 86.0 * MS
 TYPICAL_MS = (1.0, 30.0, 50.0, 5.0, 0.2)
@@ -225,6 +225,17 @@ def test_a_single_step_is_judged_with_less_confidence(
 def test_a_single_healthy_step_blames_nobody() -> None:
     for ranks in (2, 4, 8):
         assert diagnose(a_few_steps(ranks, 1)).verdicts == ()
+
+
+@pytest.mark.parametrize(("times", "blamed"), [(1.0, ()), (1.18, (2,))])
+def test_a_single_step_holds_hundreds_of_kernels(times: float, blamed: tuple[int, ...]) -> None:
+    def work(rank: int, step: int) -> list[Piece]:
+        slower = times if rank == 2 else 1.0
+        return [Piece(name, ms * slower) for _ in range(50)
+                for name, ms in (("gemm", 0.6), ("flash_fwd", 0.3), ("layer_norm", 0.1))]  # fmt: skip
+
+    found = diagnose(a_trace(work, ranks=8, steps=1)).verdicts
+    assert [(one.ranks, one.cause) for one in found] == [(blamed, "compute")] * len(blamed)
 
 
 @pytest.mark.parametrize(("steps", "does"), [(0, False), (1, True), (19, True), (20, False)])

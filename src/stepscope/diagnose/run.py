@@ -72,6 +72,7 @@ from stepscope.diagnose.overview.overview import last_arrivals, rank_times
 from stepscope.diagnose.overview.own_cost import own_cost
 from stepscope.diagnose.overview.periods import with_periods
 from stepscope.diagnose.overview.recorders import not_recorded
+from stepscope.diagnose.prepare import blocking_calls
 from stepscope.diagnose.prepare.align import align
 from stepscope.diagnose.prepare.clean import clean
 from stepscope.diagnose.prepare.device_steps import device_steps
@@ -126,7 +127,7 @@ def diagnose(window: Window, settings: Settings = DEFAULT, in_place: bool = Fals
     if state == "healthy":
         unaccounted = (
             _unaccounted(job, settings) or waiting_for_absent(job, (), MOST_UNEXPLAINED)
-            or _unexplained(job, known)
+            or _unexplained(job, known) or blocking_calls.undecided(window, dropped)
         )  # fmt: skip
     elif absent and settings.slowdowns and (waiting := waiting_for_absent(job, verdicts)):
         absent = f"{absent}; {waiting}"

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from stepscope.diagnose.decide import rules
 from stepscope.diagnose.decide.by_stalls import stalls
 from stepscope.diagnose.detect.slow_group_kernels import Shifted, groups_of, shifted_groups
 from stepscope.diagnose.detect.slow_kernel import EFFECT, LEAST_WINDOWS, Slower, slower
+from stepscope.diagnose.detect.straggler_brief import SEVERAL
 from stepscope.diagnose.explain import gpu
 from stepscope.diagnose.explain.experts import Part, more_for_experts
 from stepscope.diagnose.explain.kernels import MOST, evidence_of, group_of, longer_kernels
@@ -44,6 +46,9 @@ CUT = 0.5
 """Of the usual length: a last window below it is cut short. Our simulator."""
 MOST_ENDED = 0.5
 """Ends are known if more than half of all operators have one. Our simulator."""
+ONE_KERNEL_SCORE = 0.45
+"""At most, if one kernel alone took longer in a single step, which may be over: a suspect. Our
+choice."""
 OPTIMIZES = ("adam", "sgd", "lamb", "optim", "multi_tensor")
 """Words in the names of kernels that the passes do not run."""
 
@@ -86,8 +91,16 @@ class KernelStalls:
 
 
 def _covered(job: Observed) -> bool:
-    """Whether own times already contain the time of kernels."""
-    return bool(set(job.own.phases) - set(BESIDE_PASSES))
+    """Whether own times already show what kernels take.
+
+    Of a single step they do not: a moment's delay looks the same there, while each kernel has run
+    many times.
+    """
+    return not _is_single_step(job) and bool(set(job.own.phases) - set(BESIDE_PASSES))
+
+
+def _is_single_step(job: Observed) -> bool:
+    return len(job.line.steps) - job.line.warm_up < SEVERAL
 
 
 def _ends_known(job: Observed) -> bool:
@@ -105,6 +118,9 @@ def _slow_ranks(job: Observed, known: Recorded, named: Collection[int]) -> list[
     spent = known.spent_ns(is_computing)
     found = [_of_rank(job, known, one) for one in slower(spent, job.groups(None), known.ranks)
              if int(job.line.ranks[one.row]) not in named]  # fmt: skip
+    if _is_single_step(job):
+        return [one if _is_several(one) else replace(one, score=min(one.score, ONE_KERNEL_SCORE))
+                for one in found]  # fmt: skip
     return [one for one in found if _is_several(one)]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from stepscope.diagnose.finding import Skipped
+from stepscope.diagnose.prepare.blocking_calls import with_blocking_ends
 from stepscope.diagnose.prepare.call_times import with_call_times
 from stepscope.diagnose.prepare.durations import LATEST_NS, LONGEST_NS, laid_out
 from stepscope.diagnose.prepare.groups import with_groups
@@ -50,7 +51,8 @@ def clean(window: Window) -> tuple[Window, tuple[Skipped, ...]]:
             notes.append(Skipped(f"table {name}", f"{dropped} rows with impossible values dropped"))
         tables[name] = table.take(possible) if dropped else table
     window = without_unrecorded_times(Window(window.job, tables))
-    return with_groups(window), tuple(notes)
+    window, inferred = with_blocking_ends(with_groups(window))
+    return window, (*notes, *inferred)
 
 
 def _possible(name: str, table: Table) -> Mask:

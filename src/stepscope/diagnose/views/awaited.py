@@ -19,7 +19,7 @@ import numpy as np
 
 from stepscope.diagnose.numeric.intervals import Axis
 from stepscope.diagnose.prepare.call_times import recorded_calls
-from stepscope.window import Ints, Mask, Table
+from stepscope.window import NULL, Ints, Mask, Table
 
 MAYBE_AFTER = 1 / 3
 """In this last part of an operator another one may begin that followed it: ends are noted late by
@@ -33,7 +33,8 @@ def order_known(comm: Table, begin: Ints, within: Mask) -> bool:
         begin: arrivals of all rows in ns.
         within: operators within passes.
     """
-    if not comm.strings("op").equals("Recv").any():
+    receives = comm.strings("op").equals("Recv")
+    if not receives.any() or _blocks(comm)[receives].any():
         return True
     return bool(within.any() or (comm.ints("enqueue_ns") < begin).any())
 
@@ -55,6 +56,8 @@ def awaited_since(
     first, last = axis.at(rank, begin), axis.at(rank, end)
     calls = begin <= comm.ints("enqueue_ns")  # a host that is blocked calls nothing
     calls &= recorded_calls(comm)  # a device starts operators on several streams beside each other
+    if _blocks(comm)[receives].any():
+        return first
     first = np.where(receives, first, _last_call(first, last, (proofs | calls) & ~receives))
     if not receives.any():
         return first
@@ -64,6 +67,13 @@ def awaited_since(
     computed = np.empty_like(first)
     computed[order] = np.maximum.accumulate(reached[order])
     return np.where(receives, np.clip(computed, first, last), first)
+
+
+def _blocks(comm: Table) -> Mask:
+    """Rows of which it is known for how long they blocked their rank: since their call."""
+    if not comm.has("blocked_ns"):
+        return np.zeros(len(comm), np.bool_)
+    return np.asarray(comm.ints("blocked_ns") != NULL)
 
 
 def _last_call(first: Ints, last: Ints, proofs: Mask) -> Ints:

@@ -208,7 +208,7 @@ def _warm(begins_ns: Ints, line: Timeline) -> int:
 def _of_executions(table: Table, line: Timeline) -> Recorded | None:
     column = line.columns(table.ints("step"))
     steps = len(line.steps) - line.warm_up
-    width = window_width(steps)
+    width = min(window_width(steps), max(steps, 1))
     windows = steps // width
     lead = len(line.steps) - windows * width
     known = (column >= lead) & (table.ints("duration_ns") > 0)

@@ -1,0 +1,119 @@
+"""Ends of operators of which only the calls are known, if the calls themselves wait.
+
+Where a call returns when all members have called, as with gloo and in every blocking log, no rank
+calls again before the last one has called: the operator ended with its last call, but for its
+transfer. Where calls return at once, as with NCCL, ranks that are early soon call again, and
+nothing is known. So the log is tested: it must hold where a rank was so early that, without
+waiting, it would have called again first.
+Cost: one match and one sort of the calls. Cannot see: transfers, which count as what follows; by how
+much the clocks of hosts differ, which no end tells here: with several hosts a culprit can be named,
+but no job can be called healthy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from stepscope.diagnose.finding import Skipped
+from stepscope.diagnose.prepare.matching import match
+from stepscope.window import NULL, Ints, Mask, Table, Window
+
+CLOCKS_NS = 10**6
+"""Clocks of hosts may disagree by this. Our choice, as in `align`."""
+LEAST_EARLY = 30
+"""Calls that were early enough to tell: with fewer, chance is one of the explanations. Statistics."""
+MOST_ASTRAY = 0.02
+"""Part of these that may have called again all the same. Statistics: rows that do not belong
+together, as for clocks (`align`)."""
+WHY = Skipped("ends of operators", "not recorded; no rank called again before all had called, so "
+              "calls wait for one another, and each ended with the last of them")  # fmt: skip
+
+
+def with_blocking_ends(window: Window) -> tuple[Window, tuple[Skipped, ...]]:
+    """The window with `end_ns` and `blocked_ns` of calls that wait, and a note; the same one where none is shown."""
+    comm = window.table("comm_ops")
+    if comm is None or comm.has("end_ns") or comm.has("start_ns") or not comm.has("step"):
+        return window, ()
+    calls = _Calls.of(window, comm)
+    if not calls.wait():
+        return window, ()
+    ends = calls.ends_ns()
+    blocked = np.where(ends == NULL, NULL, ends - calls.called_ns)
+    timed = comm.with_column("end_ns", ends).with_column("blocked_ns", blocked)
+    return Window(window.job, {**window.tables, "comm_ops": timed}), (WHY,)
+
+
+def undecided(window: Window, notes: tuple[Skipped, ...]) -> str:
+    """Why nothing found by such ends does not mean that nothing is slow; empty where it does."""
+    if WHY not in notes or len(window.job.hosts) < 2:
+        return ""
+    return "only calls were recorded, which do not show how far the clocks of the hosts differ"
+
+
+@dataclass(frozen=True)
+class _Calls:
+    called_ns: Ints
+    next_ns: Ints
+    """When the rank called the next operator; NULL if it did not."""
+    key: Ints
+    """The number of each row's operator."""
+    whole: Mask
+    """Rows of operators that all members called."""
+    sends: Mask
+
+    @classmethod
+    def of(cls, window: Window, comm: Table) -> _Calls:
+        matched, called = match(comm), comm.ints("enqueue_ns")
+        known = (matched.key >= 0) & (called != NULL)
+        key = np.where(known, matched.key, matched.key.max(initial=-1) + 1)
+        sizes = {group.id: len(group.ranks) for group in window.job.groups}
+        names = comm.strings("group")
+        size = np.array([*(sizes.get(name, 0) for name in names.values), 0])[names.codes]
+        size = np.where(matched.p2p, 2, size)
+        whole = known & (size > 1) & (np.bincount(key)[key] == size)
+        sends = comm.strings("op").equals("Send")
+        return cls(called, _next(comm.ints("rank"), called), key, whole, sends)
+
+    @cached_property
+    def last_ns(self) -> Ints:
+        """The last call of each row's operator."""
+        return _largest(self.key, self.called_ns)[self.key]
+
+    def wait(self) -> bool:
+        """Whether calls return when all have called, by those that were early."""
+        rows = self.whole & ~self.sends & (self.next_ns != NULL)
+        after = np.where(rows, self.next_ns - self.last_ns, _NEVER)
+        quickest = -_largest(self.key, -np.maximum(after, 0))[self.key]
+        early_ns = self.last_ns - self.called_ns
+        early = rows & (early_ns > CLOCKS_NS) & (early_ns > quickest)
+        astray = early & (after < -CLOCKS_NS)
+        count = int(early.sum())
+        return count >= LEAST_EARLY and int(astray.sum()) <= MOST_ASTRAY * count
+
+    def ends_ns(self) -> Ints:
+        """The end of each call; a send does not wait. NULL where not all have called."""
+        ends = np.where(self.sends, self.called_ns, self.last_ns)
+        return np.where(self.whole, ends, NULL)
+
+
+_NEVER = np.iinfo(np.int64).max
+
+
+def _largest(key: Ints, values: Ints) -> Ints:
+    """The largest value of each key."""
+    found = np.full(int(key.max(initial=0)) + 1, -_NEVER)
+    np.maximum.at(found, key, values)
+    return found
+
+
+def _next(rank: Ints, called: Ints) -> Ints:
+    """When the rank of each row called again."""
+    order = np.lexsort((called, rank))
+    same = rank[order[1:]] == rank[order[:-1]]
+    found = np.full(rank.size, NULL)
+    found[order[:-1][same]] = called[order[1:][same]]
+    return found
+
