@@ -3,8 +3,8 @@
 Each row keeps its own work, less the savings, and its transfer; its waiting is recomputed. Without
 savings the recorded times come out. Rows are replayed level by level. The members of an operator
 that wait for all of it are one *unit*, which follows whatever any member follows; a row that waits
-for nobody, as a send that is buffered, is a unit by itself, and follows its own rank alone. Taken as
-one with its receive, the sends of pipelines in both directions would seem to wait for each other.
+for nobody, as a send that is buffered, is a unit by itself, and follows its own rank alone. As one
+with its receive, the sends of pipelines in both directions would seem to wait for each other.
 Cost: one pass over the rows per replay, and a few numpy calls per level.
 """
 
@@ -110,7 +110,9 @@ class _Units:
         follows = np.flatnonzero(graph.before != BEGIN)
         waited = np.zeros(operators, np.bool_)
         waited[op[waits]] = True
-        awaited = np.flatnonzero(~waits & waited[op])  # their arrival is known before the others end
+        awaited = np.flatnonzero(
+            ~waits & waited[op]
+        )  # their arrival is known before the others end
         leader = np.concatenate((unit[graph.before[follows]], unit[awaited]))
         follower = np.concatenate((unit[follows], op[awaited]))
         by_leader = stable_order(leader)

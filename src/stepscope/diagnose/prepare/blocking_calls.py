@@ -5,9 +5,9 @@ calls again before the last one has called: the operator ended with its last cal
 transfer. Where calls return at once, as with NCCL, ranks that are early soon call again, and
 nothing is known. So the log is tested: it must hold where a rank was so early that, without
 waiting, it would have called again first.
-Cost: one match and one sort of the calls. Cannot see: transfers, which count as what follows; by how
-much the clocks of hosts differ, which no end tells here: with several hosts a culprit can be named,
-but no job can be called healthy.
+Cost: one match and one sort of the calls. Cannot see: transfers, which count as what follows; by
+how much the clocks of hosts differ, which no end tells here: with several hosts a culprit can be
+named, but no job can be called healthy.
 """
 
 from __future__ import annotations
@@ -116,4 +116,3 @@ def _next(rank: Ints, called: Ints) -> Ints:
     found = np.full(rank.size, NULL)
     found[order[:-1][same]] = called[order[1:][same]]
     return found
-
