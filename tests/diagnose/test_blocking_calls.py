@@ -19,7 +19,7 @@ RANKS, STEPS, OPERATORS, TRANSFER_MS = 8, 40, 4, 1.0
 
 
 def a_log(waits: bool, slow: Callable[[int], float] = lambda rank: 1.0) -> Window:
-    """Each rank works for 2 to 30 ms, then calls; if calls wait, it goes on when all have called."""
+    """Each rank works for 2 to 30 ms, then calls. If calls wait, all go on together."""
     random, clock, rows = np.random.default_rng(0), np.zeros(RANKS), []
     for step in range(STEPS):
         for at, work_ms in enumerate((2.0, 30.0, 4.0, 10.0)):

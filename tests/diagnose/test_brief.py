@@ -231,8 +231,8 @@ def test_a_single_healthy_step_blames_nobody() -> None:
 def test_a_single_step_holds_hundreds_of_kernels(times: float, blamed: tuple[int, ...]) -> None:
     def work(rank: int, step: int) -> list[Piece]:
         slower = times if rank == 2 else 1.0
-        return [Piece(name, ms * slower) for _ in range(50)
-                for name, ms in (("gemm", 0.6), ("flash_fwd", 0.3), ("layer_norm", 0.1))]  # fmt: skip
+        kernels = (("gemm", 0.6), ("flash_fwd", 0.3), ("layer_norm", 0.1))
+        return [Piece(name, ms * slower) for _ in range(50) for name, ms in kernels]
 
     found = diagnose(a_trace(work, ranks=8, steps=1)).verdicts
     assert [(one.ranks, one.cause) for one in found] == [(blamed, "compute")] * len(blamed)

@@ -33,7 +33,7 @@ def graph_about(job: Observed, rows: Ints) -> StepGraph | None:
     if whole is None or comm is None or whole.lanes.columns.size == judged.size:
         return whole
     part = _Part.about(job, comm, rows)
-    columns = spread_rows(np.count_nonzero(part.operators(comm)), job.line, judged)
+    columns = spread_rows(int(part.operators(comm).sum()), job.line, judged)
     if columns.size <= whole.lanes.columns.size:
         return whole
     return step_graph(part.of(job.window, Lanes(job.line, columns)), job.line, columns)

@@ -24,7 +24,7 @@ from stepscope.window import NULL, Ints, Mask, Table, Window
 CLOCKS_NS = 10**6
 """Clocks of hosts may disagree by this. Our choice, as in `align`."""
 LEAST_EARLY = 30
-"""Calls that were early enough to tell: with fewer, chance is one of the explanations. Statistics."""
+"""Calls that were early enough to tell: with fewer, it may be chance. Statistics."""
 MOST_ASTRAY = 0.02
 """Part of these that may have called again all the same. Statistics: rows that do not belong
 together, as for clocks (`align`)."""
@@ -33,7 +33,8 @@ WHY = Skipped("ends of operators", "not recorded; no rank called again before al
 
 
 def with_blocking_ends(window: Window) -> tuple[Window, tuple[Skipped, ...]]:
-    """The window with `end_ns` and `blocked_ns` of calls that wait, and a note; the same one where none is shown."""
+    """The window with `end_ns` and `blocked_ns` of calls that wait, and a note; the same window
+    where no call is seen to wait."""
     comm = window.table("comm_ops")
     if comm is None or comm.has("end_ns") or comm.has("start_ns") or not comm.has("step"):
         return window, ()

@@ -20,7 +20,7 @@ from stepscope.diagnose.views.hidden_waits import has_hidden_operators
 from stepscope.diagnose.views.lost import lost_operators
 from stepscope.diagnose.views.phase_rows import MOSTLY, PhaseRows, rows_of
 from stepscope.diagnose.views.timeline import Timeline
-from stepscope.window import NULL, Floats, Ints, Mask, Table, Union, Window, union
+from stepscope.window import NULL, Floats, Ints, Mask, Table, Union, Window
 
 OUTSIDE = "outside-phases"
 """Before the first phase of a step and after its last; in traces of operators all other time."""
