@@ -100,7 +100,7 @@ def _covered(job: Observed) -> bool:
 
 
 def _is_single_step(job: Observed) -> bool:
-    return len(job.line.steps) - job.line.warm_up < SEVERAL
+    return 1 <= len(job.line.steps) - job.line.warm_up < SEVERAL
 
 
 def _ends_known(job: Observed) -> bool:

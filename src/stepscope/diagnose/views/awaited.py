@@ -19,7 +19,7 @@ import numpy as np
 
 from stepscope.diagnose.numeric.intervals import Axis
 from stepscope.diagnose.prepare.call_times import recorded_calls
-from stepscope.window import NULL, Ints, Mask, Table
+from stepscope.window import Ints, Mask, Table
 
 MAYBE_AFTER = 1 / 3
 """In this last part of an operator another one may begin that followed it: ends are noted late by
@@ -34,7 +34,7 @@ def order_known(comm: Table, begin: Ints, within: Mask) -> bool:
         within: operators within passes.
     """
     receives = comm.strings("op").equals("Recv")
-    if not receives.any() or _blocks(comm)[receives].any():
+    if not receives.any() or _block_throughout(comm, receives):
         return True
     return bool(within.any() or (comm.ints("enqueue_ns") < begin).any())
 
@@ -56,7 +56,7 @@ def awaited_since(
     first, last = axis.at(rank, begin), axis.at(rank, end)
     calls = begin <= comm.ints("enqueue_ns")  # a host that is blocked calls nothing
     calls &= recorded_calls(comm)  # a device starts operators on several streams beside each other
-    if _blocks(comm)[receives].any():
+    if _block_throughout(comm, receives):
         return first
     first = np.where(receives, first, _last_call(first, last, (proofs | calls) & ~receives))
     if not receives.any():
@@ -69,11 +69,12 @@ def awaited_since(
     return np.where(receives, np.clip(computed, first, last), first)
 
 
-def _blocks(comm: Table) -> Mask:
-    """Rows of which it is known for how long they blocked their rank: since their call."""
-    if not comm.has("blocked_ns"):
-        return np.zeros(len(comm), np.bool_)
-    return np.asarray(comm.ints("blocked_ns") != NULL)
+def _block_throughout(comm: Table, receives: Mask) -> bool:
+    """Whether receives are known to have blocked their rank from their call to their end."""
+    if not receives.any() or not comm.has("blocked_ns", "end_ns"):
+        return False
+    lasted = comm.ints("end_ns")[receives] - comm.ints("enqueue_ns")[receives]
+    return bool((comm.ints("blocked_ns")[receives] == lasted).all())
 
 
 def _last_call(first: Ints, last: Ints, proofs: Mask) -> Ints:
