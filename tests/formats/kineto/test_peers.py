@@ -14,7 +14,7 @@ from stepscope.formats.kineto import read
 from stepscope.formats.kineto.peers import with_peers
 from stepscope.formats.kineto.read import Reading
 from stepscope.trace import UNKNOWN_PEER
-from stepscope.window import Strings, Table
+from stepscope.window import NULL, Strings, Table
 
 from .traces import Event, event, trace, write
 
@@ -93,14 +93,19 @@ def pipeline(
     return played([more if number == odd else usual for number in range(steps)])
 
 
-def operators(done: Sequence[Done], known: Sequence[int] = ()) -> tuple[Table, list[int]]:
-    """The sends and receives as `comm_ops`, and the other rank of each; `known` ranks record it."""
+def operators(
+    done: Sequence[Done], known: Sequence[int] = (), place_of: Sequence[int] = ()
+) -> tuple[Table, list[int]]:
+    """The sends and receives as `comm_ops`, and the other rank of each; `known` ranks record it, or
+    all record places in their groups."""
     rows = [one for one in done if one.what != "compute"]
     table = Table({
         "rank": np.array([one.rank for one in rows]),
         "step": np.array([one.step for one in rows]),
         "op": Strings.of([one.what for one in rows]),
         "peer": np.array([one.peer if one.rank in known else UNKNOWN_PEER for one in rows]),
+        "place": np.array([place_of[one.rank] if place_of else NULL for one in rows]),
+        "partner": np.array([place_of[one.peer] if place_of else NULL for one in rows]),
         "start_ns": np.array([round(one.start * MS) for one in rows]),
         "end_ns": np.array([round(one.end * MS) for one in rows]),
     })  # fmt: skip
@@ -110,6 +115,16 @@ def operators(done: Sequence[Done], known: Sequence[int] = ()) -> tuple[Table, l
 def test_times_tell_who_sends_to_whom() -> None:
     table, peers = operators(pipeline())
     assert with_peers(table).ints("peer").tolist() == peers
+
+
+def test_places_in_the_group_of_all_ranks_are_ranks() -> None:
+    table, peers = operators(pipeline(steps=1), place_of=range(4))
+    assert with_peers(table).ints("peer").tolist() == peers
+
+
+def test_places_in_an_unknown_group_are_no_ranks() -> None:
+    table, _ = operators(pipeline(steps=1), place_of=[0, 1, 0, 1])
+    assert set(with_peers(table).ints("peer").tolist()) == {UNKNOWN_PEER}
 
 
 def test_of_two_steps_nothing_is_known() -> None:

@@ -1,13 +1,14 @@
 """Decodes the arguments of communication calls: operator, size, group, peer.
 
-They are in three places: in an NCCL kernel, in the `record_param_comms` operator that launched it,
-and in a `c10d::` operator or `gloo:` annotation if shapes were recorded.
+They are in four places: in an NCCL kernel, in the `record_param_comms` operator that launched it,
+in a `c10d::` operator or `gloo:` annotation if shapes were recorded, and in the names of operators
+and annotations (`nccl:send 0->1`). Each may have what another lacks.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -43,19 +44,26 @@ _SIZES = {
 """Bytes per element, by names of torch's and C++'s types, letters and digits only."""
 _REGULAR = ("Group size", "Global rank start", "Global rank stride")
 _GROUP = ("Process Group Name", "Process Group Description", "Process Group Ranks", *_REGULAR)
+P2P = ("Send", "Recv")
 _PEER = {"Send": "Dst Rank", "Recv": "Src Rank"}
 _RANK_RUN = re.compile(r"-?\d+")
+_PAIR = re.compile(r"(\d{1,7})(?:->|<-)(\d{1,7})$")
+"""Torch's `nccl:send 0->1` and `nccl:recv 1<-0`."""
 MOST_MEMBERS = 1 << 22
 """Most members of all groups of a file: 150 MB. A rank of 100,000 is in a dozen groups."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """A process group as recorded in a call."""
+    """A process group as recorded in a call, or as far as it was recorded there."""
 
     name: str
     words: str
     ranks: tuple[int, ...]
+
+    def completed(self, other: Group) -> Group:
+        """This group, with what only the other record of it has."""
+        return Group(self.name or other.name, self.words or other.words, self.ranks or other.ranks)
 
 
 @dataclass(frozen=True)
@@ -69,6 +77,30 @@ class Call:
     """Global rank of the peer of a send or receive; NULL if unknown."""
     third: int
     """The third argument if shapes were recorded; NULL if it is not a number."""
+    members: int = NULL
+    """The size of the group; NULL if unknown."""
+    pair: tuple[int, int] | None = None
+    """This rank and its peer by their places in the group."""
+
+    def completed(self, other: Call) -> Call:
+        """This call, with what only the other record of it has."""
+        if self.op and other.op and self.op != other.op:
+            return self
+        group = self.group.completed(other.group) if self.group and other.group else None
+        return Call(
+            self.op or other.op, _known(self.size_bytes, other.size_bytes),
+            group or self.group or other.group, _known(self.peer, other.peer),
+            _known(self.third, other.third), _known(self.members, other.members),
+            self.pair or other.pair,
+        )  # fmt: skip
+
+
+NOTHING = Call(None, NULL, None, NULL, NULL)
+"""A call of which nothing is known."""
+
+
+def _known(value: int, other: int) -> int:
+    return other if value == NULL else value
 
 
 def is_communication_kernel(name: str) -> bool:
@@ -81,6 +113,14 @@ def operator_of(name: str) -> str | None:
     """The contract's operator in the name of a collective, kernel or annotation."""
     letters = re.sub(r"[^a-z]", "", name.lower().rpartition(":")[2][:96])
     return next((op for word, op in _OPERATORS if word in letters), None)
+
+
+@lru_cache(1 << 12)
+def call_by_name(name: str) -> Call:
+    """What the name of a call says: the operator, and of a send or receive its two ranks."""
+    op, pair = operator_of(name), _PAIR.search(name[-24:])
+    known = pair is not None and op in _PEER
+    return replace(NOTHING, op=op, pair=(int(pair[1]), int(pair[2])) if pair and known else None)
 
 
 class Calls:
@@ -116,7 +156,8 @@ def call_of(arguments: Arguments, group: Group | None) -> Call:
     else:
         size = _shaped_size(arguments.get("Input Dims"), arguments.get("Input type"))
     peer = whole(arguments.get(_PEER[op])) if op in _PEER else NULL
-    return Call(op, size, group, peer, _third(arguments.get("Concrete Inputs")))
+    third, members = _third(arguments.get("Concrete Inputs")), whole(arguments.get("Group size"))
+    return Call(op, size, group, peer, third, members if members > 0 else NULL)
 
 
 def _third(values: Any) -> int:
@@ -161,10 +202,12 @@ def _elements(shape: Any) -> int | None:
 
 
 def group_of(arguments: Arguments) -> Group | None:
-    name = arguments.get("Process Group Name")
-    if name is None:
+    """The group by its name, its members, or both: torch 2.3 and earlier record no name."""
+    name, ranks = arguments.get("Process Group Name"), _ranks(arguments)
+    if name is None and not ranks:
         return None
-    return Group(str(name), arguments.get("Process Group Description") or "", _ranks(arguments))
+    words = arguments.get("Process Group Description") or ""
+    return Group("" if name is None else str(name), words, ranks)
 
 
 def _ranks(arguments: Arguments) -> tuple[int, ...]:

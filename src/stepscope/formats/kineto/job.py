@@ -22,6 +22,8 @@ _SAME = (
     "{one.path} and {other.name} are both of rank {one.rank}, {what}: "
     "two runs, or one file twice; keep one of them"
 )
+_READING = ("sequence", "thread", "counted_ns", "place", "partner")
+"""Columns of `comm_ops` that only the reading needs."""
 _NUMBERED = "it has no rank; taken as rank {rank} by the order of names"
 
 
@@ -134,8 +136,7 @@ def _comm_ops(comm: Table, traces: Sequence[RankTrace], lost: Mask) -> Table:
         comm = with_peers(comm)
         comm = matched(comm, all(not t.steps_found_by and "steps" in t.tables for t in traces),
                        lost)  # fmt: skip
-    return Table({name: c for name, c in comm.columns.items()
-                  if name not in ("sequence", "thread")})  # fmt: skip
+    return Table({name: c for name, c in comm.columns.items() if name not in _READING})
 
 
 def _places(comm: Table) -> Ints:

@@ -1,15 +1,17 @@
 """Numbers the collectives of a job so that members match although events were dropped.
 
 Counting calls from the beginning of a trace fails for good after the first event that a profiler
-lost, or if one profiler began earlier. Torch's own sequence number, if recorded, does not have this
-problem. Otherwise operators are counted within each annotated step, separately by operator and size
-(where members must have equal sizes): a lost event affects only such operators in its step.
+lost, or if one profiler began earlier. Torch's own sequence number does not have this problem: it
+decides wherever it was recorded. Other operators are counted within each annotated step, separately
+by operator and size (where members must have equal sizes): a lost event affects only such operators
+in its step. What was launched before the recording is counted nowhere.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from stepscope.formats.kineto.calls import P2P
 from stepscope.trace import UNKNOWN_PEER
 from stepscope.window import NULL, Ints, Mask, Table, numbered, occurrence
 
@@ -23,35 +25,50 @@ def matched(comm: Table, annotated: bool, lossy: Mask) -> Table:
         annotated: whether steps are marked.
         lossy: rows of ranks of which others were lost (`lossy`): their order says nothing.
     """
-    p2p = comm.strings("op").equals("Send", "Recv")
-    if _numbered(comm, p2p):
-        count, key = _channels(comm, p2p), comm.ints("sequence")
-        match = np.where(p2p, count, numbered(group_of(comm), key))
-        known = np.where(p2p, count >= 0, True)
-    elif annotated:
-        match = np.where(p2p, _channels(comm, p2p, comm.ints("step")), _by_step(comm))
-        known = (comm.ints("step") != NULL) & (match >= 0) & ~lossy
-    elif lossy.any():
-        key = numbered(group_of(comm), comm.ints("seq"))
-        match = np.where(p2p, _channels(comm, p2p), key)
-        known = (match >= 0) & ~lossy
-    else:
+    p2p = comm.strings("op").equals(*P2P)
+    sure, earlier = _numbered(comm, p2p), comm.ints("counted_ns") == NULL
+    if not (sure.any() or annotated or lossy.any() or earlier.any()):
         return comm
-    # sends and collectives never belong together
-    return comm.with_column("match", np.where(known, 2 * match + p2p, NULL))
+    if annotated:
+        count, known = _by_step(comm), comm.ints("step") != NULL
+        pairs = _channels(comm, p2p, comm.ints("step"))
+    else:
+        count, known = _by_order(comm, p2p, earlier), ~earlier
+        pairs = _channels(comm, p2p, earlier.astype(np.int64))
+    known &= ~lossy & np.where(p2p, pairs >= 0, ~_of_numbered(comm, sure))
+    key = np.where(sure, comm.ints("sequence"), np.where(p2p, pairs, count))
+    # sends and collectives never belong together, nor do counts and torch's numbers
+    match = 2 * numbered(sure.astype(np.int64), group_of(comm), key) + p2p
+    return comm.with_column("match", np.where(known | sure, match, NULL))
 
 
 def group_of(comm: Table) -> Ints:
     return comm.strings("group").codes.astype(np.int64)
 
 
-def _numbered(comm: Table, p2p: Mask) -> bool:
-    """Whether every collective has torch's sequence number, unique on its rank."""
-    rows = comm.take(~p2p)
-    if not len(rows) or (rows.ints("sequence") == NULL).any():
-        return False
-    keys = numbered(rows.ints("rank"), group_of(rows), rows.ints("sequence"))
-    return int(keys.max()) + 1 == len(rows)
+def _numbered(comm: Table, p2p: Mask) -> Mask:
+    """The collectives that have torch's sequence number, in groups in which it is unique on each
+    rank: one call may launch several kernels."""
+    known = ~p2p & (comm.ints("sequence") != NULL)
+    group = group_of(comm)
+    key = numbered(comm.ints("rank"), group, comm.ints("sequence"))
+    _, count = np.unique(key[known], return_counts=True)
+    repeated = np.zeros(int(key.max(initial=-1)) + 1, np.bool_)
+    repeated[np.unique(key[known])[count > 1]] = True
+    return np.asarray(known & ~np.isin(group, group[known & repeated[key]]))
+
+
+def _of_numbered(comm: Table, sure: Mask) -> Mask:
+    """The operators of groups in which members are paired by number, as far as these have one: the
+    number of the others was lost."""
+    kind = numbered(group_of(comm), comm.strings("op").codes.astype(np.int64))
+    return np.isin(kind, kind[sure])
+
+
+def _by_order(comm: Table, p2p: Mask, earlier: Mask) -> Ints:
+    """Counts the operators of each group, from the first that was launched in the recording."""
+    lane = (comm.ints("rank"), group_of(comm), p2p.astype(np.int64), earlier.astype(np.int64))
+    return occurrence(numbered(*lane), comm.ints("seq"))
 
 
 def _by_step(comm: Table) -> Ints:

@@ -1,5 +1,7 @@
 """Who sends to whom, where a trace does not record it: gloo's sends and receives without shapes.
 
+NCCL's of an unknown group are here, too, with the places of both ranks in the group.
+
 A program does the same in every step, so the n-th send of a rank in a step goes to the same rank in
 all steps, and belongs to the same receive. Gloo copies nothing ahead: a send and its receive end
 soon after the later of both began. That they end by t later has a likelihood that falls as
@@ -22,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.trace import UNKNOWN_PEER
-from stepscope.window import NULL, Floats, Ints, Mask, Table, numbered, occurrence
+from stepscope.window import NULL, Floats, Ints, Mask, Table, distinct, numbered, occurrence
 
 LEAST_STEPS = 3
 """With fewer a step of another kind is not told from the usual one. Statistics."""
@@ -41,7 +43,9 @@ _NEVER = 1e6
 
 
 def with_peers(comm: Table) -> Table:
-    """Sets the other rank of sends and receives of which it was not recorded, if times show it."""
+    """Sets the other rank of sends and receives of which it was not recorded, if their places in
+    the group or times show it."""
+    comm = _by_places(comm)
     p2p = comm.strings("op").equals("Send", "Recv")
     peer = comm.ints("peer")
     unknown = p2p & (peer == UNKNOWN_PEER)
@@ -63,6 +67,17 @@ def with_peers(comm: Table) -> Table:
     return comm.with_column("peer", np.where(unknown, everywhere, peer))
 
 
+def _by_places(comm: Table) -> Table:
+    """Places in an unknown group are ranks if each rank has the place of its number: only the group
+    of all ranks is so."""
+    place, peer = comm.ints("place"), comm.ints("peer")
+    unknown = (place != NULL) & (peer == UNKNOWN_PEER)
+    rank = comm.ints("rank")[unknown]
+    if distinct(rank).size < 2 or (rank != place[unknown]).any():
+        return comm
+    return comm.with_column("peer", np.where(unknown, comm.ints("partner"), peer))
+
+
 @dataclass(frozen=True)
 class _Side:
     """All sends of a step, or all receives, one column each."""
@@ -70,6 +85,10 @@ class _Side:
     rank: Ints
     peer: Ints
     """The other rank, as far as it was recorded."""
+    place: Ints
+    """The rank's place in its group; NULL if it was not recorded."""
+    partner: Ints
+    """The other rank's."""
     start_ns: Floats
     """`[step, column]`."""
     end_ns: Floats
@@ -122,13 +141,16 @@ def _side(comm: Table, rows: Ints, column: Ints, step: Ints, compared: Ints) -> 
     rank, peer = np.zeros(columns, np.int64), np.full(columns, UNKNOWN_PEER)
     rank[column[rows]] = comm.ints("rank")[rows]
     np.maximum.at(peer, column[rows], comm.ints("peer")[rows])
+    place, partner = np.full(columns, NULL), np.full(columns, NULL)
+    np.maximum.at(place, column[rows], comm.ints("place")[rows])
+    np.maximum.at(partner, column[rows], comm.ints("partner")[rows])
     rows = rows[np.isin(step[rows], compared)]
     cell = (np.searchsorted(compared, step[rows]), column[rows])
     start, end = np.zeros((compared.size, columns)), np.zeros((compared.size, columns))
     base = comm.ints("start_ns").min()  # a float64 does not hold today's nanoseconds
     start[cell] = comm.ints("start_ns")[rows] - base
     end[cell] = comm.ints("end_ns")[rows] - base
-    return _Side(rank, peer, start, end)
+    return _Side(rank, peer, place, partner, start, end)
 
 
 def _partners(program: _Program) -> Ints | None:
@@ -158,6 +180,8 @@ def _may_pair(sends: _Side, receives: _Side) -> Mask:
     fits: Mask = sends.rank[:, None] != receives.rank
     fits &= (sends.peer[:, None] == UNKNOWN_PEER) | (sends.peer[:, None] == receives.rank)
     fits &= (receives.peer == UNKNOWN_PEER) | (receives.peer == sends.rank[:, None])
+    for one, other in ((sends.place, receives.partner), (sends.partner, receives.place)):
+        fits &= (one[:, None] == NULL) | (other == NULL) | (one[:, None] == other)
     return fits
 
 

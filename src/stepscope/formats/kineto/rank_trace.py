@@ -10,12 +10,13 @@ import numpy as np
 
 from stepscope.errors import FormatError
 from stepscope.formats.kineto.calls import Group, whole
-from stepscope.formats.kineto.comm import Known, communication
+from stepscope.formats.kineto.comm import communication
 from stepscope.formats.kineto.compiled import Scanner
 from stepscope.formats.kineto.computing import computing, in_progress
 from stepscope.formats.kineto.contents import Advance, Contents
 from stepscope.formats.kineto.document import Document
-from stepscope.formats.kineto.groups import process_group
+from stepscope.formats.kineto.groups import Known, process_group
+from stepscope.formats.kineto.launches import counted_at, launches
 from stepscope.formats.kineto.names import PROFILER_STEP
 from stepscope.formats.kineto.patterns import activity, patterns, step_numbers, window
 from stepscope.formats.kineto.phases import busy_host, phases, waited
@@ -29,7 +30,7 @@ from stepscope.patterns import Activity, Span
 from stepscope.trace import ProcessGroup
 from stepscope.window import NULL, Column, Ints, Strings, Table
 
-_TIMES = ("start_ns", "end_ns", "enqueue_ns", "window_start_ns")
+_TIMES = ("start_ns", "end_ns", "enqueue_ns", "window_start_ns", "counted_ns")
 _LATEST_NS = 2**62
 GUESSED = "some collectives lack their group; those of one stream are taken as one group"
 
@@ -175,14 +176,15 @@ def _rank_trace(
     operators = recorded.cpu.take(outermost(recorded.cpu))
     steps = find_steps(recorded, operators)
     launch = launches(recorded)
-    known = Known(header.world_size or 0, header.groups)
-    comm = communication(recorded, launch, known)
+    counted = counted_at(recorded.device, launch)
+    known = Known(header.rank, header.world_size or 0, header.groups)
+    comm = communication(recorded, launch, counted, known)
     # where a device was recorded, communication in progress does not block the host
     own = computing(recorded.cpu, in_progress(None if len(recorded.device) else comm.table))
     tables = {
         "steps": _steps_table(steps),
         "phases": phases(recorded, operators, own, steps, launch, comm.table),
-        "kernels": _kernels(recorded, steps, launch),
+        "kernels": _kernels(recorded, steps, launch, counted),
         "comm_ops": _comm_ops(recorded, own, steps, comm.table),
         "stacks": stacks(recorded),
         "host_ops": _host_ops(recorded, own, steps),
@@ -203,32 +205,18 @@ def _rank_trace(
     )  # fmt: skip
 
 
-def launches(recorded: Recording) -> Ints:
-    """When the host launched each row of `device`; NULL if the call was not recorded."""
-    wanted, ids = recorded.device.ints("correlation"), recorded.runtime.ints("correlation")
-    if not ids.size:
-        return np.full(wanted.shape, NULL)
-    order = np.argsort(ids, kind="stable")
-    at = np.minimum(np.searchsorted(ids[order], wanted), ids.size - 1)
-    row = order[at]
-    return np.where(
-        (ids[row] == wanted) & (wanted != NULL), recorded.runtime.ints("start_ns")[row], NULL
-    )
-
-
 def _steps_table(steps: Steps) -> Table:
     length = steps.end_ns - steps.start_ns
     return Table({"step": steps.number, "start_ns": steps.start_ns, "duration_ns": length})
 
 
-def _kernels(recorded: Recording, steps: Steps, launch: Ints) -> Table:
-    start = recorded.device.ints("start_ns")
+def _kernels(recorded: Recording, steps: Steps, launch: Ints, counted: Ints) -> Table:
     return Table({
-        "step": steps.of(np.where(launch == NULL, start, launch)),
+        "step": steps.of(counted),
         "kernel": _used(recorded.device.strings("name")),
         "stream": recorded.device.ints("stream"),
         "enqueue_ns": launch,
-        "start_ns": start,
+        "start_ns": recorded.device.ints("start_ns"),
         "duration_ns": recorded.device.ints("duration_ns"),
     })  # fmt: skip
 
@@ -236,7 +224,7 @@ def _kernels(recorded: Recording, steps: Steps, launch: Ints) -> Table:
 def _comm_ops(recorded: Recording, own: Table, steps: Steps, comm: Table | None) -> Table | None:
     if comm is None:
         return None
-    comm = comm.with_column("step", steps.of(comm.ints("enqueue_ns")))
+    comm = comm.with_column("step", steps.of(comm.ints("counted_ns")))
     if len(recorded.device) or (comm.ints("end_ns") == NULL).any():
         return Table({name: c for name, c in comm.columns.items() if name != "blocked_ns"})
     return comm.with_column("blocked_ns", _blocked(recorded, own, comm))

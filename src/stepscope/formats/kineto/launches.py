@@ -1,0 +1,53 @@
+"""When the host launched what the device executed, and in which step that counts.
+
+A trace begins while the device still executes what was launched before: calls of the host are
+recorded from the first step on, but the device may be a hundred milliseconds behind. Such kernels
+belong to no step. Counted in the first one, they would shift all collectives of a rank.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stepscope.formats.kineto.recording import Recording
+from stepscope.window import NULL, Ints, Table, distinct
+
+
+def launches(recorded: Recording) -> Ints:
+    """When the host launched each row of `device`; NULL if the call was not recorded."""
+    wanted, ids = recorded.device.ints("correlation"), recorded.runtime.ints("correlation")
+    if not ids.size:
+        return np.full(wanted.shape, NULL)
+    order = np.argsort(ids, kind="stable")
+    at = np.minimum(np.searchsorted(ids[order], wanted), ids.size - 1)
+    row = order[at]
+    return np.where(
+        (ids[row] == wanted) & (wanted != NULL), recorded.runtime.ints("start_ns")[row], NULL
+    )
+
+
+def counted_at(device: Table, launch_ns: Ints) -> Ints:
+    """The time whose step each row of `device` belongs to; NULL if it was launched before the
+    recording.
+
+    A stream executes in the order of launches. So a row without a launch was launched after the
+    row before it; if there is none with a launch, before the recording. Where no launches were
+    recorded, the device's own times decide.
+    """
+    start, known = device.ints("start_ns"), launch_ns != NULL
+    if not known.any():
+        return start
+    first = start[known].min()
+    found = launch_ns.copy()
+    for rows in _streams(device):
+        # NULL is the smallest number
+        found[rows] = np.maximum.accumulate(launch_ns[rows])
+        if not known[rows].any():
+            found[rows] = np.where(start[rows] < first, NULL, start[rows])
+    return found
+
+
+def _streams(device: Table) -> list[Ints]:
+    """The rows of each stream, in order of time."""
+    streams = device.ints("stream")
+    return [np.flatnonzero(streams == stream) for stream in distinct(streams).tolist()]
