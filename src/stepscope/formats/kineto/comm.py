@@ -19,6 +19,7 @@ from stepscope.formats.kineto.calls import (
     operator_of,
 )
 from stepscope.formats.kineto.groups import DEFAULT, Known, groups_of, process_group, with_peers
+from stepscope.formats.kineto.launches import Launched
 from stepscope.formats.kineto.launching import ENQUEUES, OF_DEVICE, said_of
 from stepscope.formats.kineto.recording import Recording
 from stepscope.formats.kineto.spans import ends, named
@@ -42,15 +43,9 @@ class Communication:
     guessed: bool = False
 
 
-def communication(
-    recorded: Recording, launch_ns: Ints, counted_ns: Ints, known: Known
-) -> Communication:
-    """All communication operators of the recording, in order of their host calls.
-
-    Args:
-        counted_ns: the time whose step each row of `device` belongs to; NULL: to none.
-    """
-    parts = [_device(recorded, launch_ns, counted_ns, known), _cpu(recorded, known)]
+def communication(recorded: Recording, of: Launched, known: Known) -> Communication:
+    """All communication operators of the recording, in order of their host calls."""
+    parts = [_device(recorded, of, known), _cpu(recorded, known)]
     if not len(recorded.device) and not any(len(part.table or ()) for part in parts):
         parts.append(_calls_only(recorded, known))
     tables = [part.table for part in parts if part.table is not None and len(part.table)]
@@ -62,17 +57,17 @@ def communication(
     return Communication(table, groups, any(part.guessed for part in parts))
 
 
-def _device(recorded: Recording, launch_ns: Ints, counted_ns: Ints, known: Known) -> Communication:
+def _device(recorded: Recording, of: Launched, known: Known) -> Communication:
     rows = np.flatnonzero(communication_kernels(recorded.device))
-    said = said_of(recorded, recorded.device.take(rows), launch_ns[rows])
+    said = said_of(recorded, recorded.device.take(rows), of.launch_ns[rows])
     rows = rows[said.kernel]
-    device, launch = recorded.device.take(rows), launch_ns[rows]
-    groups, guessed = groups_of(said.calls, known, device.ints("stream"), counted_ns[rows])
+    device, launch, counted = recorded.device.take(rows), of.launch_ns[rows], of.counted_ns[rows]
+    groups, guessed = groups_of(said.calls, known, device.ints("stream"), counted)
     start = device.ints("start_ns")
     return _table(
         [call.op for call in said.calls], with_peers(said.calls, groups, known), groups, guessed,
         enqueue_ns=np.where(launch == NULL, start, np.minimum(launch, start)),
-        counted_ns=counted_ns[rows], start_ns=start, end_ns=ends(device),
+        counted_ns=counted, start_ns=start, end_ns=ends(device),
         blocked_ns=np.full(rows.size, NULL), thread=np.full(rows.size, NULL),
         sequence=said.sequence,
     )  # fmt: skip

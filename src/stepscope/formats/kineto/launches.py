@@ -7,10 +7,27 @@ belong to no step. Counted in the first one, they would shift all collectives of
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from stepscope.formats.kineto.recording import Recording
 from stepscope.window import NULL, Ints, Table, distinct
+
+
+@dataclass(frozen=True)
+class Launched:
+    """Of each row of `device`."""
+
+    launch_ns: Ints
+    """When the host launched it; NULL if the call was not recorded."""
+    counted_ns: Ints
+    """The time whose step it belongs to; NULL if it was launched before the recording."""
+
+
+def launched(recorded: Recording) -> Launched:
+    launch = launches(recorded)
+    return Launched(launch, counted_at(recorded.device, launch))
 
 
 def launches(recorded: Recording) -> Ints:

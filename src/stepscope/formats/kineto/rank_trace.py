@@ -16,7 +16,7 @@ from stepscope.formats.kineto.computing import computing, in_progress
 from stepscope.formats.kineto.contents import Advance, Contents
 from stepscope.formats.kineto.document import Document
 from stepscope.formats.kineto.groups import Known, process_group
-from stepscope.formats.kineto.launches import counted_at, launches
+from stepscope.formats.kineto.launches import Launched, launched
 from stepscope.formats.kineto.names import PROFILER_STEP
 from stepscope.formats.kineto.patterns import activity, patterns, step_numbers, window
 from stepscope.formats.kineto.phases import busy_host, phases, waited
@@ -93,7 +93,7 @@ def read_activity(path: Path) -> RankActivity:
     """Reads only the events of one trace; raises what `read_file` does."""
     recorded, header, problems = _read(path, lambda _: None)
     steps = find_steps(recorded, recorded.cpu.take(outermost(recorded.cpu)))
-    span = window(steps, _span(recorded, 0))
+    span = window(recorded, steps, _span(recorded, 0), launched(recorded))
     return RankActivity(
         activity(recorded).later(header.base_ns), span.later(header.base_ns),
         step_numbers(steps), problems,
@@ -175,20 +175,19 @@ def _rank_trace(
 ) -> RankTrace:
     operators = recorded.cpu.take(outermost(recorded.cpu))
     steps = find_steps(recorded, operators)
-    launch = launches(recorded)
-    counted = counted_at(recorded.device, launch)
+    of = launched(recorded)
     known = Known(header.rank, header.world_size or 0, header.groups)
-    comm = communication(recorded, launch, counted, known)
+    comm = communication(recorded, of, known)
     # where a device was recorded, communication in progress does not block the host
     own = computing(recorded.cpu, in_progress(None if len(recorded.device) else comm.table))
     tables = {
         "steps": _steps_table(steps),
-        "phases": phases(recorded, operators, own, steps, launch, comm.table),
-        "kernels": _kernels(recorded, steps, launch, counted),
+        "phases": phases(recorded, operators, own, steps, of.launch_ns, comm.table),
+        "kernels": _kernels(recorded, steps, of),
         "comm_ops": _comm_ops(recorded, own, steps, comm.table),
         "stacks": stacks(recorded),
         "host_ops": _host_ops(recorded, own, steps),
-        "patterns": patterns(recorded, steps, _span(recorded, 0)),
+        "patterns": patterns(recorded, steps, _span(recorded, 0), of),
     }
     complete = not problems
     if comm.guessed:
@@ -210,12 +209,12 @@ def _steps_table(steps: Steps) -> Table:
     return Table({"step": steps.number, "start_ns": steps.start_ns, "duration_ns": length})
 
 
-def _kernels(recorded: Recording, steps: Steps, launch: Ints, counted: Ints) -> Table:
+def _kernels(recorded: Recording, steps: Steps, of: Launched) -> Table:
     return Table({
-        "step": steps.of(counted),
+        "step": steps.of(of.counted_ns),
         "kernel": _used(recorded.device.strings("name")),
         "stream": recorded.device.ints("stream"),
-        "enqueue_ns": launch,
+        "enqueue_ns": of.launch_ns,
         "start_ns": recorded.device.ints("start_ns"),
         "duration_ns": recorded.device.ints("duration_ns"),
     })  # fmt: skip
