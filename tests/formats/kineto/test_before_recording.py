@@ -1,0 +1,88 @@
+"""What the device still executes when the recording begins was launched before it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stepscope.formats.kineto import read
+from stepscope.window import NULL, Table
+
+from .traces import AUTOGRAD, COLLECTIVE, STEP_US, Event, event, gpu_step, launched, trace, write
+
+REDUCE = "ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*)"
+STEPS = 4
+
+
+def before(at: float) -> list[Event]:
+    """A step's kernels, whose launches were not recorded."""
+    kernels = [one for one in gpu_step(4, at, marked=False)
+               if one["cat"] in ("kernel", "gpu_memcpy")]  # fmt: skip
+    return [{**one, "args": {**one["args"], "correlation": -1}} for one in kernels]
+
+
+def with_ahead(rank: int, ahead_steps: int, marked: bool = True) -> list[Event]:
+    """Steps of which the device executes all `ahead_steps` later than the host launches them."""
+    late = ahead_steps * STEP_US
+    steps = [one for n in range(STEPS) for one in gpu_step(n + 5, 1000 + n * STEP_US, marked)]
+    moved = [{**one, "ts": one["ts"] + late} if one["cat"] in ("kernel", "gpu_memcpy") else one
+             for one in steps]  # fmt: skip
+    earlier = [one for n in range(ahead_steps) for one in before(1000 + n * STEP_US)]
+    return [*earlier, *moved, *([mark(rank)] if marked else [])]
+
+
+def mark(rank: int) -> Event:
+    return event("user_annotation", f"rank {rank}", 1000, 1)
+
+
+def read_ranks(folder: Path, *ranks: list[Event]) -> dict[str, Table]:
+    for rank, events in enumerate(ranks):
+        write(folder / f"rank{rank}.json", trace(events, rank, len(ranks)))
+    return dict(read(folder).window.tables)
+
+
+def test_kernels_that_were_launched_before_belong_to_no_step(tmp_path: Path) -> None:
+    tables = read_ranks(tmp_path, with_ahead(0, 2))
+    steps = tables["kernels"].ints("step").tolist()
+    assert {step: steps.count(step) for step in set(steps)} == {
+        NULL: 10, **{5 + n: 5 for n in range(STEPS)}
+    }  # fmt: skip
+    comm = tables["comm_ops"]
+    assert sorted(comm.ints("step").tolist()) == [NULL, NULL, 5, 6, 7, 8]
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_they_do_not_shift_the_collectives_of_a_rank(tmp_path: Path, marked: bool) -> None:
+    comm = read_ranks(tmp_path, with_ahead(0, 0, marked), with_ahead(1, 2, marked))["comm_ops"]
+    first, second = (comm.take(comm.ints("rank") == rank) for rank in (0, 1))
+    match = second.ints("match").tolist()
+    assert match.count(NULL) == 2
+    assert [one for one in match if one != NULL] == first.ints("match").tolist()
+
+
+def test_a_kernel_whose_launch_was_lost_is_of_the_step_before_it(tmp_path: Path) -> None:
+    events = with_ahead(0, 1)
+    calls = [one for one in events if one["cat"] == "cuda_runtime" and one["tid"] != AUTOGRAD]
+    lost = calls[-1]
+    kernels = read_ranks(tmp_path, [one for one in events if one is not lost])["kernels"]
+    assert kernels.ints("enqueue_ns").tolist().count(NULL) == 6
+    assert kernels.ints("step").tolist().count(8) == 5
+
+
+def test_without_any_launch_the_times_of_the_device_decide(tmp_path: Path) -> None:
+    events = [one for one in with_ahead(0, 0) if one["cat"] != "cuda_runtime"]
+    kernels = read_ranks(tmp_path, events)["kernels"]
+    assert NULL not in kernels.ints("step").tolist()
+
+
+def test_one_collective_without_a_number_leaves_the_others_theirs(tmp_path: Path) -> None:
+    def reduces(first: int, silent: bool) -> list[Event]:
+        said = [{**COLLECTIVE, "Seq": number} for number in range(first, 10)]
+        last = dict(COLLECTIVE) if silent else said[-1]
+        return [one for at, args in enumerate([*said[:-1], last]) for one in
+                launched(REDUCE, first + at + 0.5, 1000 + first + at, 0.5, 20, args)]  # fmt: skip
+
+    comm = read_ranks(tmp_path, reduces(0, silent=True), reduces(3, silent=False))["comm_ops"]
+    first, second = (comm.take(comm.ints("rank") == rank).ints("match").tolist() for rank in (0, 1))
+    assert first[3:-1] == second[:-1] and first[-1] == NULL

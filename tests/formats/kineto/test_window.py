@@ -1,0 +1,52 @@
+"""The windows of patterns: the device's time of the steps, however far ahead the host is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stepscope.formats.kineto import read
+from stepscope.window import Table
+
+from .test_before_recording import STEPS, with_ahead
+from .traces import STEP_US, Event, event, launched, trace, write
+
+
+def patterns(folder: Path, *ranks: list[Event]) -> list[Table]:
+    for rank, events in enumerate(ranks):
+        write(folder / f"rank{rank}.json", trace(events, rank, len(ranks)))
+    table = read(folder).window.tables["patterns"]
+    return [table.take(table.ints("rank") == rank) for rank in range(len(ranks))]
+
+
+def shares(table: Table, kind: str = "kernel") -> dict[str, float]:
+    names, of_kind = table.strings("function"), table.strings("kind").equals(kind)
+    return {names[at] or "": float(table.floats("beta")[at])
+            for at in range(len(table)) if of_kind[at]}  # fmt: skip
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_ranks_whose_hosts_are_ahead_have_equal_patterns(tmp_path: Path, recorded: bool) -> None:
+    """Whether or not the trace has what the device did before."""
+    ahead = with_ahead(1, 2)
+    if not recorded:
+        ahead = [one for one in ahead if one["args"].get("correlation") != -1]
+    first, second = patterns(tmp_path, with_ahead(0, 0), ahead)
+    assert shares(second) == pytest.approx(shares(first), rel=0.15)
+    lasted = [int(one.ints("window_ns")[0]) / 1e3 for one in (first, second)]
+    assert lasted == pytest.approx([STEPS * STEP_US] * 2, rel=0.15)
+
+
+def test_a_host_that_waits_for_the_device_does_not_compute(tmp_path: Path) -> None:
+    """Its thread is blocked in a call of the runtime inside of the operator."""
+    events = [
+        event("user_annotation", "ProfilerStep#1", 0, 10_000),
+        event("cpu_op", "aten::mm", 0, 1000),
+        *launched("gemm", 10, 20, 9000),
+        event("cpu_op", "aten::item", 1000, 8500),
+        event("cuda_runtime", "cudaStreamSynchronize", 1010, 8020),
+    ]
+    (table,) = patterns(tmp_path, events)
+    assert shares(table) == pytest.approx({"gemm": 0.9})
+    assert shares(table, "operator")["aten::item"] == pytest.approx(0.048)
