@@ -15,16 +15,15 @@ from stepscope.formats.kineto.calls import (
     PARAMETERS,
     Call,
     call_by_name,
-    is_communication_kernel,
     operator_of,
 )
 from stepscope.formats.kineto.groups import DEFAULT, Known, groups_of, process_group, with_peers
-from stepscope.formats.kineto.launches import Launched
+from stepscope.formats.kineto.launches import Launched, communication_kernels
 from stepscope.formats.kineto.launching import ENQUEUES, OF_DEVICE, said_of
 from stepscope.formats.kineto.recording import Recording
 from stepscope.formats.kineto.spans import ends, named
 from stepscope.trace import NO_PEER, UNKNOWN_PEER, ProcessGroup
-from stepscope.window import NULL, Ints, Mask, Strings, Table, joined
+from stepscope.window import NULL, Ints, Strings, Table, joined
 
 ON_CPU = ("gloo:", "mpi:", "ucc:")
 TALKS = (ENQUEUES, "c10d_functional", "_c10d_functional", *ON_CPU, *OF_DEVICE, PARAMETERS)
@@ -71,13 +70,6 @@ def _device(recorded: Recording, of: Launched, known: Known) -> Communication:
         blocked_ns=np.full(rows.size, NULL), thread=np.full(rows.size, NULL),
         sequence=said.sequence,
     )  # fmt: skip
-
-
-def communication_kernels(device: Table) -> Mask:
-    """The communication kernels, by their names."""
-    names = device.strings("name")
-    hits = np.array([is_communication_kernel(value) for value in names.values] or [False], np.bool_)
-    return hits[names.codes]
 
 
 def _of(calls: Table, column: str, rows: Ints, missing: int) -> Ints:

@@ -11,8 +11,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stepscope.formats.kineto.calls import is_communication_kernel
 from stepscope.formats.kineto.recording import Recording
-from stepscope.window import NULL, Ints, Table, distinct
+from stepscope.formats.kineto.spans import ends, named
+from stepscope.formats.kineto.steps import Steps
+from stepscope.window import NULL, Ints, Mask, Table, distinct
+
+QUEUED_NS = 1_000_000
+"""A kernel that starts later than this after its launch waited for the device: without a queue it
+takes 5 to 20 us; hosts are 11 to 199 ms ahead in four of six real traces. Measured on real data."""
+COPIES = ("Memcpy", "Memset")
 
 
 @dataclass(frozen=True)
@@ -68,3 +76,30 @@ def _streams(device: Table) -> list[Ints]:
     """The rows of each stream, in order of time."""
     streams = device.ints("stream")
     return [np.flatnonzero(streams == stream) for stream in distinct(streams).tolist()]
+
+
+def communication_kernels(device: Table) -> Mask:
+    """The communication kernels, by their names."""
+    names = device.strings("name")
+    hits = np.array([is_communication_kernel(value) for value in names.values] or [False], np.bool_)
+    return hits[names.codes]
+
+
+def began(recorded: Recording, steps: Steps, of: Launched) -> int:
+    """When a rank began to execute its first step: when its host did, or when the device was free,
+    whichever is later."""
+    begin, inside = int(steps.start_ns[0]), steps.of(of.counted_ns) != NULL
+    device = recorded.device
+    works = np.flatnonzero(inside & ~named(device, *COPIES))
+    if not works.size:
+        return begin
+    start, first = device.ints("start_ns"), works[0]
+    # communication may begin while the device still executes the step before
+    computes = works[~communication_kernels(device)[works]]
+    met = int(start[computes[0] if computes.size else first])
+    before = ~inside & (start < met)
+    if before.any():
+        return max(begin, min(int(ends(device)[before].max()), met))
+    # what a device did before the recording need not be recorded
+    waited = of.launch_ns[first] != NULL and start[first] - of.launch_ns[first] > QUEUED_NS
+    return max(begin, int(start[first])) if waited else begin

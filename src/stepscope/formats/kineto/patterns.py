@@ -6,20 +6,15 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from stepscope.formats.kineto.comm import ON_CPU, communication_kernels
-from stepscope.formats.kineto.launches import Launched
+from stepscope.formats.kineto.comm import ON_CPU
+from stepscope.formats.kineto.launches import COPIES, Launched, began, communication_kernels
 from stepscope.formats.kineto.names import AUTOGRAD, LOADER, OPTIMIZER_STEP, PROFILER_STEP
 from stepscope.formats.kineto.recording import Recording
 from stepscope.formats.kineto.spans import ends, named
 from stepscope.formats.kineto.steps import Steps
 from stepscope.patterns import Activity, Span, summarize, table_of
-from stepscope.window import NULL, Ints, Mask, Table, distinct, joined
+from stepscope.window import NULL, Table, distinct, joined
 
-QUEUED_NS = 1_000_000
-"""A kernel that starts later than this after its launch waited for the device: without a queue it
-takes 5 to 20 us, or as long as a copy of the batch; hosts are 11 to 199 ms ahead in four of six
-real traces. Measured on real data."""
-_COPIES = ("Memcpy", "Memset")
 _MARKS = (PROFILER_STEP, OPTIMIZER_STEP, LOADER)
 _WAIT = (*ON_CPU, "FSDP::")
 """Annotations in which a rank waits for others."""
@@ -42,29 +37,10 @@ def window(recorded: Recording, steps: Steps, span_ns: tuple[int, int], of: Laun
     """
     if not steps.number.size:
         return Span(*span_ns)
-    begin, end = int(steps.start_ns[0]), int(steps.end_ns.max())
+    end = int(steps.end_ns.max())
     inside = steps.of(of.counted_ns) != NULL
-    if not inside.any():
-        return Span(begin, end)
-    last = int(ends(recorded.device)[inside].max())
-    return Span(max(begin, _began(recorded.device, inside, of.launch_ns)), max(end, last))
-
-
-def _began(device: Table, inside: Mask, launch_ns: Ints) -> int:
-    """When the device was free for the first kernel of the steps; NULL if always.
-
-    Copies and communication run beside the kernels, so they do not count, unless there is nothing
-    else.
-    """
-    computes = inside & ~communication_kernels(device) & ~named(device, *_COPIES)
-    start = device.ints("start_ns")
-    first = int(np.flatnonzero(computes if computes.any() else inside)[0])
-    before = ~inside & (start < start[first])
-    if before.any():
-        return min(int(ends(device)[before].max()), int(start[first]))
-    # what a device did before the recording need not be recorded
-    waited = launch_ns[first] != NULL and start[first] - launch_ns[first] > QUEUED_NS
-    return int(start[first]) if waited else NULL
+    last = int(ends(recorded.device)[inside].max(initial=end))
+    return Span(began(recorded, steps, of), max(end, last))
 
 
 def step_numbers(steps: Steps) -> tuple[int, int] | None:
@@ -77,7 +53,7 @@ def step_numbers(steps: Steps) -> tuple[int, int] | None:
 def activity(recorded: Recording) -> Activity:
     """The events of the device, and of the threads that work for the training."""
     talks = communication_kernels(recorded.device)
-    copies = named(recorded.device, *_COPIES)
+    copies = named(recorded.device, *COPIES)
     python = recorded.python.take(recorded.python.ints("thread") == recorded.main)
     return Activity(
         recorded.device.take(~talks & ~copies),

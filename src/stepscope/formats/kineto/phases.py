@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.formats.kineto.comm import communication_kernels
+from stepscope.formats.kineto.launches import communication_kernels
 from stepscope.formats.kineto.launching import BLOCKS, ENQUEUES
 from stepscope.formats.kineto.names import AUTOGRAD, LOADER, OPTIMIZER_STEP
 from stepscope.formats.kineto.recording import Recording

@@ -16,7 +16,7 @@ from stepscope.formats.kineto.computing import computing, in_progress
 from stepscope.formats.kineto.contents import Advance, Contents
 from stepscope.formats.kineto.document import Document
 from stepscope.formats.kineto.groups import Known, process_group
-from stepscope.formats.kineto.launches import Launched, launched
+from stepscope.formats.kineto.launches import Launched, began, launched
 from stepscope.formats.kineto.names import PROFILER_STEP
 from stepscope.formats.kineto.patterns import activity, patterns, step_numbers, window
 from stepscope.formats.kineto.phases import busy_host, phases, waited
@@ -181,7 +181,7 @@ def _rank_trace(
     # where a device was recorded, communication in progress does not block the host
     own = computing(recorded.cpu, in_progress(None if len(recorded.device) else comm.table))
     tables = {
-        "steps": _steps_table(steps),
+        "steps": _steps_table(recorded, steps, of),
         "phases": phases(recorded, operators, own, steps, of.launch_ns, comm.table),
         "kernels": _kernels(recorded, steps, of),
         "comm_ops": _comm_ops(recorded, own, steps, comm.table),
@@ -204,9 +204,16 @@ def _rank_trace(
     )  # fmt: skip
 
 
-def _steps_table(steps: Steps) -> Table:
-    length = steps.end_ns - steps.start_ns
-    return Table({"step": steps.number, "start_ns": steps.start_ns, "duration_ns": length})
+def _steps_table(recorded: Recording, steps: Steps, of: Launched) -> Table:
+    """The host's steps; the first one begins when the device is free for it: what the device does
+    before is of steps that were not recorded."""
+    start = steps.start_ns.copy()
+    if start.size:
+        start[0] = began(recorded, steps, of)
+    return Table({
+        "step": steps.number, "start_ns": start,
+        "duration_ns": np.maximum(steps.end_ns - start, 0),
+    })  # fmt: skip
 
 
 def _kernels(recorded: Recording, steps: Steps, of: Launched) -> Table:
