@@ -64,7 +64,7 @@ def test_what_a_kernel_lacks_its_call_says(tmp_path: Path) -> None:
 
 
 def test_a_group_is_known_by_its_members(tmp_path: Path) -> None:
-    """Torch 2.3 records the ranks of a group, but not its name."""
+    """Older torch records the ranks of a group, but not its name."""
     said = {**SIZES, "Process Group ID": 5, "Process Group Ranks": "[2, 6]"}
     events = called(0, REDUCE, parameters=said)
     assert groups(one(tmp_path, events, WORLD, DATA, PIPELINE)) == ["pp-5"]
