@@ -38,15 +38,27 @@ def test_ranks_whose_hosts_are_ahead_have_equal_patterns(tmp_path: Path, recorde
     assert lasted == pytest.approx([STEPS * STEP_US] * 2, rel=0.15)
 
 
-def test_a_host_that_waits_for_the_device_does_not_compute(tmp_path: Path) -> None:
-    """Its thread is blocked in a call of the runtime inside of the operator."""
-    events = [
+def waits(start: float, length: float, kernels: list[Event]) -> list[Event]:
+    return [
         event("user_annotation", "ProfilerStep#1", 0, 10_000),
-        event("cpu_op", "aten::mm", 0, 1000),
-        *launched("gemm", 10, 20, 9000),
-        event("cpu_op", "aten::item", 1000, 8500),
-        event("cuda_runtime", "cudaStreamSynchronize", 1010, 8020),
+        event("cpu_op", "aten::mm", 0, 9500),
+        *kernels,
+        event("cuda_runtime", "cudaLaunchKernel", start, length, correlation=1),
     ]
-    (table,) = patterns(tmp_path, events)
-    assert shares(table) == pytest.approx({"gemm": 0.9})
-    assert shares(table, "operator")["aten::item"] == pytest.approx(0.048)
+
+
+def test_a_host_that_is_blocked_by_the_device_does_not_compute(tmp_path: Path) -> None:
+    """A full queue blocks its thread in the runtime, also between two kernels."""
+    kernels = [one for at in range(9) for one in
+               launched("gemm", 10 + 5 * at, 100 + 1000 * at, 800)]  # fmt: skip
+    (table,) = patterns(tmp_path, waits(60, 9000, kernels))
+    found = shares(table, "operator")
+    assert found["Synchronize (call of the runtime)"] == pytest.approx(0.17, abs=0.02)
+    assert found["aten::mm"] == pytest.approx(0.05, abs=0.02)
+
+
+def test_a_call_of_the_runtime_while_the_device_is_idle_is_the_operators_own(
+    tmp_path: Path,
+) -> None:
+    (table,) = patterns(tmp_path, waits(1000, 8000, launched("gemm", 10, 20, 800)))
+    assert shares(table, "operator") == pytest.approx({"aten::mm": 0.87}, abs=0.01)

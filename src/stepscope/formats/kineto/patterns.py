@@ -10,15 +10,20 @@ from stepscope.formats.kineto.comm import ON_CPU
 from stepscope.formats.kineto.launches import COPIES, Launched, began, communication_kernels
 from stepscope.formats.kineto.names import AUTOGRAD, LOADER, OPTIMIZER_STEP, PROFILER_STEP
 from stepscope.formats.kineto.recording import Recording
-from stepscope.formats.kineto.spans import ends, named
+from stepscope.formats.kineto.spans import ends, latest_before, named, outermost
 from stepscope.formats.kineto.steps import Steps
 from stepscope.patterns import Activity, Span, summarize, table_of
-from stepscope.window import NULL, Table, distinct, joined
+from stepscope.window import NULL, Mask, Strings, Table, distinct, joined, union
 
 _MARKS = (PROFILER_STEP, OPTIMIZER_STEP, LOADER)
 _WAIT = (*ON_CPU, "FSDP::")
 """Annotations in which a rank waits for others."""
-_COLUMNS = ("start_ns", "duration_ns", "name")
+_TIMES = ("start_ns", "duration_ns")
+_COLUMNS = (*_TIMES, "name")
+BLOCKED_NS = 100_000
+"""A longer call of the runtime is blocked: usual ones take 5 to 20 us. Measured on real data."""
+BLOCKED = "Synchronize (call of the runtime)"
+"""The function of their time: no operator's. By this word it counts as a wait for the device."""
 
 
 def patterns(recorded: Recording, steps: Steps, span_ns: tuple[int, int], of: Launched) -> Table:
@@ -70,17 +75,47 @@ def _communication(recorded: Recording, kernels: Table) -> Table:
     calls = recorded.calls.take(named(recorded.calls, *ON_CPU))
     if not len(calls) or not len(kernels):
         return calls if len(calls) else kernels
-    both = joined([Table({one: t.columns[one] for one in _COLUMNS}) for t in (kernels, calls)])
-    return both.take(np.lexsort((-both.ints("duration_ns"), both.ints("start_ns"))))
+    return _both(kernels, calls)
 
 
 def _operators(recorded: Recording) -> Iterator[Table]:
-    """Operators of the training thread first, then of the threads of autograd."""
+    """Operators of the training thread first, then of the threads of autograd; with what is inside
+    of them a wait for the device."""
     cpu = recorded.cpu.take(~named(recorded.cpu, *_MARKS))
     threads = cpu.ints("thread")
     backward = distinct(threads[named(cpu, AUTOGRAD)]).tolist()
+    waits = _waits(recorded)
     for thread in (recorded.main, *(one for one in backward if one != recorded.main)):
-        yield cpu.take(threads == thread)
+        own = cpu.take(threads == thread)
+        within = _within(own, waits)
+        yield _both(own, waits.take(within)) if within.any() else own
+        waits = waits.take(~within)
+
+
+def _waits(recorded: Recording) -> Table:
+    """The calls of the runtime in which a thread is blocked until the device gets on: long ones,
+    while the device works. The runtime's threads are not known."""
+    calls = recorded.runtime.take(recorded.runtime.ints("duration_ns") > BLOCKED_NS)
+    start, length = calls.ints("start_ns"), calls.ints("duration_ns")
+    busy = union(recorded.device.ints("start_ns"), ends(recorded.device))
+    calls = calls.take(2 * busy.within(start, start + length) > length)
+    names = Strings(np.zeros(len(calls), np.int32), (BLOCKED,))
+    return Table({**{one: calls.ints(one) for one in _TIMES}, "name": names})
+
+
+def _within(operators: Table, calls: Table) -> Mask:
+    """The calls that are inside of an operator."""
+    around = operators.take(outermost(operators))
+    if not len(around):
+        return np.zeros(len(calls), np.bool_)
+    at = latest_before(around.ints("start_ns"), calls.ints("start_ns"))
+    return np.asarray((at >= 0) & (ends(calls) <= ends(around)[np.maximum(at, 0)]))
+
+
+def _both(one: Table, other: Table) -> Table:
+    """The rows of both, in order of time, those that last longer first."""
+    both = joined([Table({name: t.columns[name] for name in _COLUMNS}) for t in (one, other)])
+    return both.take(np.lexsort((-both.ints("duration_ns"), both.ints("start_ns"))))
 
 
 def _marks(recorded: Recording) -> Table:
