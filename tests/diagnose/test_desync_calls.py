@@ -149,3 +149,16 @@ def test_ranks_that_ran_ahead_are_no_mismatch(tmp_path: Path) -> None:
     verdict = the_verdict(tmp_path, ranks)
     assert (verdict.kind, verdict.ranks) == ("hang", (1,))
     assert "AllReduce 6" in verdict.summary
+
+
+def test_of_two_sides_the_one_that_left_its_own_order_is_odd(tmp_path: Path) -> None:
+    """Nobody is in the majority, but one of them did in each step before what the other does."""
+    ranks = a_job(2)
+    for step in range(5):
+        for size in (100, 70, 30):
+            late = step == 4 and size == 70
+            everyone(without(ranks, 1) if late else ranks, "all_reduce", size=(size,),
+                     state="scheduled" if step == 4 and size != 100 else "completed")  # fmt: skip
+    verdict = the_verdict(tmp_path, ranks)
+    assert (verdict.cause, verdict.ranks) == ("code", (1,))
+    assert "which left the order of its own steps" in verdict.summary

@@ -230,6 +230,46 @@ def test_a_receive_from_a_rank_that_never_was_a_peer(tmp_path: Path) -> None:
         verdict.summary)  # fmt: skip
 
 
+def _send_left_out(ranks: list[Recorder]) -> None:
+    """Stage 1 goes on to its receive from stage 2, which waits for its send."""
+    ranks[0].send(1, "pp")
+    ranks[1].recv(0, "pp")
+    ranks[1].recv(2, "pp", state="scheduled")
+    ranks[2].recv(1, "pp", state="scheduled")
+    ranks[2].send(3, "pp", state="scheduled")
+    ranks[3].recv(2, "pp", state="scheduled")
+    ranks[0].recv(1, "pp", state="scheduled")
+
+
+def test_a_send_that_was_left_out_shows_in_the_own_steps_of_its_rank(tmp_path: Path) -> None:
+    """No other rank has the same program. All wait for one another."""
+    ranks = a_job(4, groups=PIPE)
+    _passes(ranks, 4)
+    _send_left_out(ranks)
+    verdict = the_verdict(tmp_path, ranks)
+    assert (verdict.cause, verdict.ranks, verdict.victims) == ("code", (1,), 3)
+    assert ("it called Recv from rank 2 of pp-pp where it had called Send to rank 2 of pp-pp "
+            "before") in verdict.summary  # fmt: skip
+
+
+def test_steps_that_several_ranks_changed_accuse_nobody(tmp_path: Path) -> None:
+    """A new exchange has two ends, and both differ from their steps before."""
+    ranks = a_job(4, groups=PIPE)
+    _passes(ranks, 4)
+    ranks[0].send(3, "pp")
+    ranks[3].recv(0, "pp")
+    _send_left_out(ranks)
+    verdict = the_verdict(tmp_path, ranks)
+    assert (verdict.cause, verdict.ranks) == ("code", ())
+
+
+def test_one_step_is_no_order(tmp_path: Path) -> None:
+    ranks = a_job(4, groups=PIPE)
+    _passes(ranks, 1)
+    _send_left_out(ranks)
+    assert the_verdict(tmp_path, ranks).ranks == ()
+
+
 def test_in_the_first_step_every_peer_is_new(tmp_path: Path) -> None:
     ranks = a_job(4, groups=PIPE)
     for before, after in ((0, 1), (1, 2)):

@@ -33,6 +33,7 @@ from stepscope.diagnose.operators.blocked import (
 from stepscope.diagnose.operators.calls import Clash, find_clashes
 from stepscope.diagnose.operators.equals import Departure
 from stepscope.diagnose.operators.liveness import latest_stack
+from stepscope.diagnose.operators.own_steps import OwnDeparture, find_own_departure
 from stepscope.diagnose.operators.progress import Recording
 from stepscope.diagnose.operators.wait_graph import WaitGraph
 from stepscope.diagnose.words.advice import name_ranks
@@ -55,6 +56,8 @@ SENDS_UNSEEN_CONFIDENCE = 0.45
 """Absent ranks may wait in a send or receive that gloo did not record: they are suspects, not
 culprits. Our choice."""
 SENDS_UNSEEN = "gloo records no sends and receives"
+LEAST_WITNESSES = 1
+"""Where calls clash, one side that kept the order of its own steps is enough. Our choice."""
 MOST_SHOWN = 8
 """Calls listed in one sentence."""
 LIBRARIES = ("/torch/", "/site-packages/", "/dist-packages/", "<frozen")
@@ -85,6 +88,9 @@ def find_desync(window: Window) -> tuple[Stuck, ...]:
     graph = WaitGraph(recording, tuple(find_blocked(recording)))
     clashes = find_clashes(recording)
     mismatch = _mismatch(graph, clashes[0]) if clashes else None
+    author = _author(graph, clashes[0]) if clashes and not clashes[0].odd else None
+    if author is not None:
+        return (author,)
     hang = None if mismatch is not None and mismatch.unfinished else _hang(graph)
     if mismatch is not None and hang is not None:
         if mismatch.ranks and mismatch.ranks == hang.ranks:  # one fault, and what it led to
@@ -126,12 +132,18 @@ def _explained(graph: WaitGraph) -> Stuck | None:
     with_dump = graph.singled_out & graph.recording.recorded
     if with_dump:
         return _missing(graph, with_dump)
-    if graph.roots:
-        return _without_dump(graph, graph.roots)
+    return _without_dump(graph, graph.roots) if graph.roots else _rootless(graph)
+
+
+def _rootless(graph: WaitGraph) -> Stuck | None:
+    """A hang in which every rank waits."""
+    own = find_own_departure(graph.recording)
+    if own is not None and own.rank in graph.waiting:
+        return _left_own_order(graph, own)
+    if graph.circling:
+        return _circle(graph)
     stalled = graph.stalled()
-    if stalled:
-        return _stalled(graph, stalled)
-    return _circle(graph) if any(graph.blockers.values()) else None
+    return _stalled(graph, stalled) if stalled else None
 
 
 def _missing(graph: WaitGraph, roots: frozenset[int]) -> Stuck:
@@ -143,8 +155,11 @@ def _missing(graph: WaitGraph, roots: frozenset[int]) -> Stuck:
         peers = f"none of its {len(roots)} peers" if len(roots) > 1 else "no rank in an equal place"
         why = f"rank {alone} waits alone in {first.where}: {peers} called it"
         return _finding(graph, first, frozenset({alone}), "code", LESS_CONFIDENT, why, whole=True)
-    late = roots <= first.late
-    if late:
+    idle = not first.late & roots and roots <= graph.idle
+    late = idle or roots <= first.late
+    if idle:
+        why = "its device has not started what it called"
+    elif late:
         why = "its device has not started it, while others have"
     elif first.peer >= 0:
         answer = "Recv" if first.op == "Send" else "Send"
@@ -178,6 +193,39 @@ def _departed(graph: WaitGraph, departures: list[Departure]) -> Stuck:
     return _finding(
         graph, first, ranks, "code", CONFIDENT, why, mismatched=not graph.roots, whole=True
     )
+
+
+def _author(graph: WaitGraph, clash: Clash) -> Stuck | None:
+    """Who left the common order or its own, and so led to a clash that names nobody."""
+    if not graph.blocked or is_young(graph.recording, graph.blocked):
+        return None
+    departures = graph.departures()
+    if departures:
+        return _departed(graph, departures)
+    own = find_own_departure(graph.recording, LEAST_WITNESSES)
+    sides = graph.recording.comm.ints("rank")[clash.rows]
+    if own is None or own.rank not in sides or own.rank not in graph.waiting:
+        return None
+    return _left_own_order(graph, own)
+
+
+def _left_own_order(graph: WaitGraph, own: OwnDeparture) -> Stuck:
+    """A rank whose calls in one step differ from those of its own steps before."""
+    ranks = frozenset({own.rank})
+    where = graph.blocked_by(ranks) or tuple(one for one in graph.blocked if one.waiting & ranks)
+    made, usual = (_own_call(graph.recording, row) for row in (own.row, own.usual))
+    why = (f"{_count(graph.waiting - ranks)} for rank {own.rank}, which left the order of its own "
+           f"steps: it called {made} where it had called {usual} before")  # fmt: skip
+    return _finding(graph, where[0], ranks, "code", CONFIDENT, why, whole=True)
+
+
+def _own_call(recording: Recording, row: int) -> str:
+    """`all_reduce of tp-tp0`, or `Recv from rank 3 of pp-pp0`."""
+    comm = recording.comm
+    op, peer, group = comm.strings("op")[row], int(comm.ints("peer")[row]), comm.strings("group")
+    if peer < 0:
+        return f"{comm.strings('call')[row]} of {group[row]}"
+    return f"{op} {'to' if op == 'Send' else 'from'} rank {peer} of {group[row]}"
 
 
 def _wrong_peer(graph: WaitGraph, new_peers: tuple[Blocked, ...]) -> Stuck:
@@ -226,18 +274,19 @@ def _stalled(graph: WaitGraph, stalled: tuple[Blocked, ...]) -> Stuck:
 
 def _circle(graph: WaitGraph) -> Stuck:
     """Deadlock: ranks wait for one another because one of them called in a different order."""
-    fullest = max(graph.blocked, key=lambda one: (len(one.waiting), -one.since_ns))
-    here = fullest.absent if len(fullest.absent) < len(fullest.waiting) else frozenset()
-    other = next((one for one in graph.blocked
-                  if one is not fullest and here and here <= one.waiting), fullest)  # fmt: skip
-    there = other.absent & fullest.waiting
+    held_up = [one for one in graph.blocked if one.standing & graph.circling]
+    fullest = max(held_up, key=lambda one: (len(one.standing), -one.since_ns))
+    here = fullest.absent if len(fullest.absent) < len(fullest.standing) else frozenset()
+    other = next((one for one in held_up
+                  if one is not fullest and here and here <= one.standing), fullest)  # fmt: skip
+    there = other.absent & fullest.standing
     few, early, late = (here, other, fullest) if len(here) < len(there) else (there, fullest, other)
     same = bool(there) and len(here) != len(there)
     if same:
         why = (f"{_ranks(few)} entered {early.where} before {late.where}, the other ranks in the "
                "opposite order")  # fmt: skip
     else:
-        places = ", ".join(one.where for one in graph.blocked[:3])
+        places = ", ".join(one.where for one in held_up[:3])
         why = f"deadlock, ranks wait for one another in {places}"
     named = few if same else frozenset()
     return _finding(graph, fullest, named, "code", LESS_CONFIDENT, why, same, whole=True)

@@ -3,7 +3,7 @@ them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,12 +40,17 @@ class Blocked:
     left: frozenset[int]
     absent: frozenset[int]
     """Ranks whose dump shows that they have not entered it."""
+    behind: frozenset[int]
+    """Ranks that called it, but whose device stands in an earlier operator."""
     late: frozenset[int]
-    """Ranks that called it, but whose device has not started it although others have."""
+    """Ranks that called it, but whose device has not started it although others have, and stands
+    in no other operator."""
     without_dump: frozenset[int]
     """Members without a dump."""
     unknown: frozenset[int]
     """Ranks whose dump is inconclusive: it is older, or its ring buffer lost the group."""
+    standing: frozenset[int]
+    """The waiting ranks whose devices stand in it; it is queued on the others."""
     since_ns: int
     peer: int = -1
     """The other rank of a send or receive."""
@@ -53,9 +58,14 @@ class Blocked:
     """The rank has exchanged messages with others, and never with this peer."""
 
     @property
-    def blockers(self) -> frozenset[int]:
-        """The ranks that the waiting ranks wait for, as far as the dumps show."""
+    def missing(self) -> frozenset[int]:
+        """The ranks that would end it by coming, as far as the dumps show."""
         return self.absent or self.late or self.without_dump
+
+    @property
+    def blockers(self) -> frozenset[int]:
+        """The ranks that those standing in it wait for."""
+        return self.missing | self.behind
 
     @property
     def where(self) -> str:
@@ -108,15 +118,16 @@ def _collective(recording: Recording, group: str, seq: int) -> Blocked | None:
         recording, [rows[rank] for rank in waiting], len(absent)
     ):
         return None
-    late = frozenset() if absent else _late(recording, rows, waiting)
+    stands = frozenset(rank for rank in waiting if recording.standing[rows[rank]])
+    states = {rank: recording.comm.strings("seen")[rows[rank]] or "" for rank in waiting}
     row = rows[min(waiting)]
     came = frozenset(rows) | {rank for rank, lane in lanes.items() if lane.last >= seq}
     return Blocked(
         group, recording.comm.strings("op")[row] or recording.comm.strings("call")[row] or "?",
         seq, tuple(rows[rank] for rank in sorted(waiting)), frozenset(waiting),
-        frozenset(rows) - waiting, absent, late,
+        frozenset(rows) - waiting, absent, frozenset(waiting) - stands, _late(states, stands),
         recording.members(group) - recording.recorded,
-        (recording.members(group) & recording.recorded) - came - absent,
+        (recording.members(group) & recording.recorded) - came - absent, stands,
         int(recording.comm.ints("enqueue_ns")[list(rows.values())].max()),
     )  # fmt: skip
 
@@ -139,12 +150,11 @@ def _gave_up(recording: Recording, rows: list[int], absent: int) -> bool:
     return absent < len(rows) or bool(((limit > 0) & (age >= limit)).any())
 
 
-def _late(recording: Recording, rows: dict[int, int], waiting: set[int]) -> frozenset[int]:
+def _late(states: Mapping[int, str], stands: frozenset[int]) -> frozenset[int]:
     """Ranks whose device has not started the operator although the devices of others have."""
-    states = recording.comm.strings("seen")
-    begun = {rank for rank in waiting if states[rows[rank]] == "started"}
-    idle = {rank for rank in waiting if states[rows[rank]] == "scheduled"}
-    return frozenset(idle) if begun else frozenset()
+    if "started" not in states.values():
+        return frozenset()
+    return frozenset(rank for rank in stands if states[rank] == "scheduled")
 
 
 def _pairs(recording: Recording) -> Iterator[Blocked]:
@@ -157,17 +167,26 @@ def _pairs(recording: Recording) -> Iterator[Blocked]:
         answer = "Recv" if op == "Send" else "Send"
         other = recording.channels.get((group, answer, peer, rank))
         came = other is not None and _met(recording, rank, peer, rows, row, other)
-        none_known, other_end = frozenset[int](), frozenset({peer})
+        end = _other_end(recording, rank, peer, rows, row, other) if other is not None else None
+        none_known, other_end, here = frozenset[int](), frozenset({peer}), frozenset({rank})
         known, conclusive = peer in recording.recorded, peer not in recording.outdated
         yield Blocked(
-            group, op, int(recording.comm.ints("seq")[row]), (row,), frozenset({rank}), none_known,
+            group, op, int(recording.comm.ints("seq")[row]), (row,), here, none_known,
             absent=other_end if known and conclusive and not came else none_known,
-            late=none_known,
+            behind=other_end if end is not None and not recording.standing[end] else none_known,
+            late=other_end if end is not None and _idles(recording, row, end) else none_known,
             without_dump=none_known if known else other_end,
             unknown=none_known if conclusive else other_end,
+            standing=here if recording.standing[row] else none_known,
             since_ns=int(recording.comm.ints("enqueue_ns")[row]), peer=peer,
             new_peer=not came and _is_new_peer(recording, rank, peer, row),
         )  # fmt: skip
+
+
+def _idles(recording: Recording, row: int, end: int) -> bool:
+    """Whether a device has not started its end of a message although the other device has."""
+    seen = recording.comm.strings("seen")
+    return bool(recording.standing[end]) and (seen[row], seen[end]) == ("started", "scheduled")
 
 
 def _is_new_peer(recording: Recording, rank: int, peer: int, row: int) -> bool:
@@ -196,6 +215,17 @@ def _met(recording: Recording, rank: int, peer: int, rows: Ints, row: int, other
     if rank in recording.wrapped or peer in recording.wrapped:
         return bool((~recording.done[other]).any())
     return bool(other.size > int(np.searchsorted(rows, row)))
+
+
+def _other_end(
+    recording: Recording, rank: int, peer: int, rows: Ints, row: int, other: Ints
+) -> int | None:
+    """The row of the other end of a send or receive, if it was called and is open."""
+    if rank in recording.wrapped or peer in recording.wrapped:
+        at = int(np.argmax(~recording.done[other]))
+    else:
+        at = int(np.searchsorted(rows, row))
+    return int(other[at]) if at < other.size and not recording.done[other[at]] else None
 
 
 def is_young(

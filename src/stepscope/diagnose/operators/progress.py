@@ -12,6 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
+from stepscope.diagnose.operators.fronts import standing
 from stepscope.diagnose.prepare.matching import POINT_TO_POINT, SYNCHRONIZING
 from stepscope.trace import ProcessGroup
 from stepscope.window import Ints, Mask, Strings, Table, Window
@@ -89,6 +90,19 @@ class Recording:
             last = np.flatnonzero(proven[rows])
             done[rows[: last[-1] + 1 if last.size else 0]] = True
         return done
+
+    @cached_property
+    def standing(self) -> Mask:
+        """Rows in which the device of their rank stands, and not only a queue behind it; all rows
+        whose end is unknown."""
+        is_open = self.has_state & ~self.done
+        proven = self.ended & ~self.doubtful
+        return standing(self.comm, is_open, proven) | self.doubtful | ~self.has_state
+
+    @cached_property
+    def reports_starts(self) -> bool:
+        """Whether the recorder tells what a device has started from what was only called."""
+        return bool(self.comm.strings("seen").equals("started").any())
 
     @cached_property
     def has_state(self) -> Mask:

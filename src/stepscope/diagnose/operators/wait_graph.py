@@ -25,11 +25,12 @@ class WaitGraph:
 
     @cached_property
     def blockers(self) -> Mapping[int, frozenset[int]]:
-        """The ranks that each waiting rank waits for."""
-        found: dict[int, set[int]] = {}
+        """The ranks that each waiting rank waits for: in the operators in which its device stands,
+        not in those that are queued behind them."""
+        found: dict[int, set[int]] = {rank: set() for one in self.blocked for rank in one.waiting}
         for one in self.blocked:
-            for rank in one.waiting:
-                found.setdefault(rank, set()).update(one.blockers - {rank})
+            for rank in one.standing:
+                found[rank].update(one.blockers - {rank})
         return {rank: frozenset(held) for rank, held in found.items()}
 
     @cached_property
@@ -39,10 +40,42 @@ class WaitGraph:
     @cached_property
     def roots(self) -> frozenset[int]:
         """Ranks that others wait for and that do not wait themselves."""
-        held = frozenset().union(*self.blockers.values())
-        late = frozenset().union(*(one.late for one in self.blocked))
+        held = self._held
+        free = held - self.waiting
+        late = frozenset().union(*(one.late for one in self.blocked if one.standing - one.late))
         # a late rank that waits only in operators that no rank blocks is late by itself
-        return held - self.waiting | {rank for rank in late if not self.blockers.get(rank)}
+        found = free | {rank for rank in late if not self.blockers.get(rank)}
+        if not found and self.idle:
+            return self.idle
+        if not found and self.stalled():
+            return found
+        queued = frozenset().union(*(one.missing for one in self.blocked))
+        return found | (queued - self.waiting)  # a second rank may be missing in what is queued
+
+    @cached_property
+    def idle(self) -> frozenset[int]:
+        """Ranks that others wait for and whose device has not started the first operator that is
+        open: it stands in something else, before that."""
+        if not self.recording.reports_starts:
+            return frozenset()
+        begun = self.recording.standing & self.recording.comm.strings("seen").equals("started")
+        ranks = frozenset(self.recording.comm.ints("rank")[begun].tolist())
+        return (self._held & self.waiting) - ranks
+
+    @cached_property
+    def _held(self) -> frozenset[int]:
+        return frozenset().union(*self.blockers.values())
+
+    @cached_property
+    def circling(self) -> frozenset[int]:
+        """Ranks that wait for one another, and those that wait for these."""
+        left = dict(self.blockers)
+        while True:
+            ends = {rank for rank, held in left.items() if not held & left.keys()}
+            if not ends:
+                return frozenset(left)
+            for rank in ends:
+                del left[rank]
 
     @cached_property
     def singled_out(self) -> frozenset[int]:
@@ -78,14 +111,16 @@ class WaitGraph:
 
     def stalled(self) -> tuple[Blocked, ...]:
         """Operators that no rank blocks, if the recorders would have noticed their end."""
-        unblocked = (one for one in self.blocked if not one.blockers and not one.unknown)
+        unblocked = (one for one in self.blocked
+                     if one.standing and not one.blockers and not one.unknown)  # fmt: skip
         ends_known = self.recording.reports_ends or self.recording.expired.any()
         return tuple(unblocked) if ends_known else ()
 
     def blocked_by(self, ranks: Iterable[int]) -> tuple[Blocked, ...]:
-        """The operators that these ranks block."""
+        """The operators that these ranks block, those in which devices stand first."""
         wanted = frozenset(ranks)
-        return tuple(one for one in self.blocked if one.blockers & wanted)
+        found = (one for one in self.blocked if one.blockers & wanted)
+        return tuple(sorted(found, key=lambda one: not one.standing))
 
     def lone_caller(self, blocked: tuple[Blocked, ...], roots: frozenset[int]) -> int | None:
         """The single rank that made a call that none of its peers made, if all of these stopped at

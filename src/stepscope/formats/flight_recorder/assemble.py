@@ -15,6 +15,8 @@ beyond the contract:
                     entry there, by the recorder's own count: gloo's sends and receives. Null of
                     the first entry, and if the recorder does not count
     timeout_ms      after which the operator fails; 0 if unknown
+    batch           `record` of the entry that ends the row's batch, else the row's own
+    noticed_ns      when the watchdog noticed that it had ended; null if it did not
     dumped_ns       modification time of the file: the dump was written then or, if copied, before
 """
 
@@ -34,7 +36,7 @@ from stepscope.window import NULL, Column, Strings, Table, Window
 COLUMNS = (
     "rank", "group", "seq", "op", "peer", "bytes", "enqueue_ns", "state", "call", "given", "taken",
     "dtype_given", "dtype_taken", "shape", "seen", "retired", "record", "timeout_ms", "dumped_ns",
-    "unrecorded",
+    "unrecorded", "batch", "noticed_ns",
 )  # fmt: skip
 TEXTS = ("group", "op", "state", "call", "dtype_given", "dtype_taken", "shape", "seen")
 FAITHFUL = ("nccl", "ncclx", "rccl", "rcclx", "xccl", "hccl", "mccl")
@@ -84,6 +86,7 @@ def _rows(
             _or_null(_numel(entry.taken)), entry.given.dtype, entry.taken.dtype,
             counts.shape or entry.taken.shape, entry.seen, entry.retired, entry.record,
             entry.timeout_ms, dumped_ns, _unrecorded(entry, counted),
+            entry.batch if entry.batch >= 0 else entry.record, entry.ended_ns or NULL,
         )  # fmt: skip
 
 

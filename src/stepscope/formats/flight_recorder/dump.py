@@ -89,6 +89,10 @@ class Entry:
     op_id: int = 0
     """Counts all operators of the group on this rank, also those that are not recorded; 0 if
     unknown."""
+    ended_ns: int = 0
+    """When the watchdog noticed that it had ended; 0 if it did not."""
+    batch: int = -1
+    """`record` of the entry that ends its batch; -1 outside of batches."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +162,7 @@ def _entry(data: Mapping[str, Any], at: int, sizes: dict[object, Tensors]) -> En
         seen=_state(data), retired=data.get("retired") is True, created_ns=_created(data),
         timeout_ms=_int(data.get("timeout_ms")),
         is_p2p=p2p if isinstance(p2p, bool) else op in ("Send", "Recv"),
-        op_id=_int(data.get("op_id")),
+        op_id=_int(data.get("op_id")), ended_ns=_int(data.get("time_discovered_completed_ns")),
     )  # fmt: skip
 
 
@@ -325,7 +329,8 @@ def _settle(out: list[Entry | None], batch: list[int], end: Entry) -> None:
     for at in batch:
         entry = out[at]
         if entry is not None:
-            out[at] = replace(entry, seen=end.seen, retired=end.retired)
+            out[at] = replace(entry, seen=end.seen, retired=end.retired,
+                              ended_ns=end.ended_ns, batch=end.record)  # fmt: skip
 
 
 def _joined(batch: list[Entry]) -> Entry:
