@@ -163,6 +163,17 @@ def test_dumps_of_a_live_job_are_no_hang(tmp_path: Path, backend: str) -> None:
     assert verdict.time_ns[1] - verdict.time_ns[0] == pytest.approx(15_000 * MS, rel=0.01)
 
 
+def test_hosts_that_run_steps_ahead_of_their_devices_are_no_hang(tmp_path: Path) -> None:
+    """Called two seconds before the dumps; but operators ended until a moment before them."""
+    ranks = a_job(4)
+    everyone(ranks, "all_reduce", times=20)
+    everyone(ranks, "all_reduce", state="started", times=5)
+    the_verdict(tmp_path / "stuck", ranks, age_ns=2000 * MS)
+    for one in ranks:
+        one.entries[19]["time_discovered_completed_ns"] += 1900 * MS
+    assert diagnosis_of(tmp_path / "live", ranks, age_ns=2000 * MS).verdicts == ()
+
+
 def test_a_job_with_long_pauses_before_gets_a_longer_timeout(tmp_path: Path) -> None:
     ranks = a_job(4)
     everyone(ranks, "all_reduce", times=20)

@@ -101,6 +101,17 @@ def test_a_dump_that_is_older_than_the_others_blames_no_rank(tmp_path: Path, bac
     assert diagnosis_of(tmp_path, ranks).verdicts == ()
 
 
+def test_an_older_dump_in_which_operators_are_open_that_others_saw_end(tmp_path: Path) -> None:
+    """The device of rank 2 has not begun what the others have long completed and gone beyond."""
+    ranks = a_job(4)
+    everyone(ranks, "all_reduce", times=20)
+    everyone(ranks[2:3], "all_reduce", times=3, state="scheduled")
+    everyone(without(ranks, 2), "all_reduce", times=3)
+    assert diagnosis_of(tmp_path, ranks).verdicts == ()
+    everyone(without(ranks, 2), "all_reduce", state="started")
+    assert diagnosis_of(tmp_path, ranks).verdicts == ()
+
+
 @dataclass(frozen=True)
 class Story:
     """A program of collectives in which one rank stops; the test simulates who waits for whom."""

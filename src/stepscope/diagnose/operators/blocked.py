@@ -111,7 +111,8 @@ def _collective(recording: Recording, group: str, seq: int) -> Blocked | None:
     lanes = recording.lanes[group]
     rows = {rank: row for rank, lane in lanes.items() if (row := lane.row_of(seq)) is not None}
     absent = recording.absent(group, seq)
-    waiting = {rank for rank, row in rows.items() if _waits(recording, row, bool(absent))}
+    current = {rank: row for rank, row in rows.items() if rank not in recording.outdated}
+    waiting = {rank for rank, row in current.items() if _waits(recording, row, bool(absent))}
     if not waiting:
         return None
     if all(recording.doubtful[rows[rank]] for rank in waiting) and not _gave_up(
@@ -121,13 +122,16 @@ def _collective(recording: Recording, group: str, seq: int) -> Blocked | None:
     stands = frozenset(rank for rank in waiting if recording.standing[rows[rank]])
     states = {rank: recording.comm.strings("seen")[rows[rank]] or "" for rank in waiting}
     row = rows[min(waiting)]
+    older = frozenset(rank for rank, row in rows.items()
+                      if rank in recording.outdated and not recording.done[row])  # fmt: skip
     came = frozenset(rows) | {rank for rank, lane in lanes.items() if lane.last >= seq}
     return Blocked(
         group, recording.comm.strings("op")[row] or recording.comm.strings("call")[row] or "?",
         seq, tuple(rows[rank] for rank in sorted(waiting)), frozenset(waiting),
-        frozenset(rows) - waiting, absent, frozenset(waiting) - stands, _late(states, stands),
+        frozenset(rows) - waiting - older, absent, frozenset(waiting) - stands,
+        _late(states, stands),
         recording.members(group) - recording.recorded,
-        (recording.members(group) & recording.recorded) - came - absent, stands,
+        (recording.members(group) & recording.recorded) - came - absent | older, stands,
         int(recording.comm.ints("enqueue_ns")[list(rows.values())].max()),
     )  # fmt: skip
 
@@ -161,15 +165,17 @@ def _pairs(recording: Recording) -> Iterator[Blocked]:
     """The first open send or receive of each direction between two ranks."""
     for (group, op, rank, peer), rows in recording.channels.items():
         open_rows = rows[recording.has_state[rows] & ~recording.done[rows]]
-        if not open_rows.size or rank == peer:
+        if not open_rows.size or rank == peer or rank in recording.outdated:
             continue
         row = int(open_rows[0])
         answer = "Recv" if op == "Send" else "Send"
         other = recording.channels.get((group, answer, peer, rank))
         came = other is not None and _met(recording, rank, peer, rows, row, other)
-        end = _other_end(recording, rank, peer, rows, row, other) if other is not None else None
         none_known, other_end, here = frozenset[int](), frozenset({peer}), frozenset({rank})
         known, conclusive = peer in recording.recorded, peer not in recording.outdated
+        end = None
+        if other is not None and conclusive:
+            end = _other_end(recording, rank, peer, rows, row, other)
         yield Blocked(
             group, op, int(recording.comm.ints("seq")[row]), (row,), here, none_known,
             absent=other_end if known and conclusive and not came else none_known,
@@ -233,6 +239,8 @@ def is_young(
 ) -> bool:
     """Whether these waits may be ordinary: every dump was written soon after the wait began.
 
+    A host may have called an operator several steps ahead of its device. So a wait is no older than
+    the newest operator that the rank's watchdog saw end.
     A file's time is that of the dump or, if it was copied, a later one. So it is an upper bound of
     the age.
     """
@@ -240,7 +248,11 @@ def is_young(
     rows = rows[~recording.doubtful[rows]]
     if not rows.size or recording.expired[rows].any():
         return False
-    return _is_recent(recording, rows, least_ns)
+    newest = np.full(int(recording.comm.ints("rank").max()) + 1, NULL)
+    if recording.comm.has("noticed_ns"):
+        np.maximum.at(newest, recording.comm.ints("rank"), recording.comm.ints("noticed_ns"))
+    begun = np.maximum(recording.comm.ints("enqueue_ns"), newest[recording.comm.ints("rank")])
+    return _is_recent(recording, rows, begun, least_ns)
 
 
 def was_going_on(recording: Recording) -> bool:
@@ -249,16 +261,18 @@ def was_going_on(recording: Recording) -> bool:
     order = np.lexsort((recording.comm.ints("record"), rank))
     newest = order[np.flatnonzero(np.diff(rank[order], append=-1))]
     everybody = newest.size == len(recording.recorded)
-    return everybody and _is_recent(recording, newest, LEAST_AGE_NS)
+    return everybody and _is_recent(
+        recording, newest, recording.comm.ints("enqueue_ns"), LEAST_AGE_NS
+    )
 
 
-def _is_recent(recording: Recording, rows: Ints, least_ns: int) -> bool:
-    """Whether every dump was written at most one ordinary pause after these calls."""
+def _is_recent(recording: Recording, rows: Ints, begun_ns: Ints, least_ns: int) -> bool:
+    """Whether every dump was written at most one ordinary pause after what began in these rows."""
     comm = recording.comm
     written = comm.ints("dumped_ns")[rows]
     if (written == NULL).any():
         return False
-    age = written - comm.ints("enqueue_ns")[rows]
+    age = written - begun_ns[rows]
     ranks, place = np.unique(comm.ints("rank")[rows], return_inverse=True)
     limit = np.array([max(_pause_ns(recording, int(rank)), least_ns) for rank in ranks])[place]
     return bool(((age >= -CLOCK_NS) & (age <= limit)).all())

@@ -198,11 +198,14 @@ class Recording:
     @cached_property
     def outdated(self) -> frozenset[int]:
         """Ranks whose dump is older: another rank completed an operator that needs a call that is
-        missing from their dump."""
+        missing from their dump, or a later one than the first that is open in it."""
         proven = self.done & self.synchronizing & ~self.doubtful
+        is_open = self.has_state & ~self.done
         old: set[int] = set()
         for name, lanes in self.lanes.items():
             last = {rank: lane.last for rank, lane in lanes.items()}
+            last |= {rank: int(lane.seqs[is_open[lane.rows]][0]) for rank, lane in lanes.items()
+                     if is_open[lane.rows].any()}  # fmt: skip
             ended = [int(lane.seqs[proven[lane.rows]][-1]) for lane in lanes.values()
                      if proven[lane.rows].any()]  # fmt: skip
             newest = max(ended, default=0)
