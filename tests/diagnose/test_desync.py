@@ -122,6 +122,15 @@ def test_all_entered_and_none_completed_is_the_network(tmp_path: Path) -> None:
     assert "all 4 ranks entered AllReduce 6 of world-0 and none completed it" in verdict.summary
 
 
+def test_without_starts_a_kernel_may_hold_up_what_all_have_called(tmp_path: Path) -> None:
+    ranks = a_job(4)
+    everyone(ranks, "all_reduce", times=5)
+    everyone(ranks, "all_reduce", state="scheduled")
+    verdict = the_verdict(tmp_path, ranks)
+    assert (verdict.cause, verdict.ranks) == ("unknown", ())
+    assert "a link stands still, or a kernel on one of them" in verdict.summary
+
+
 def test_only_some_completed_is_the_network_too(tmp_path: Path) -> None:
     ranks = a_job(4)
     everyone(ranks, "all_reduce", times=5)

@@ -260,16 +260,25 @@ def _without_dump(graph: WaitGraph, roots: frozenset[int]) -> Stuck:
 
 
 def _stalled(graph: WaitGraph, stalled: tuple[Blocked, ...]) -> Stuck:
-    """All ranks entered and not all completed: no data moves."""
+    """All ranks entered and not all completed: no data moves.
+
+    Without starts, a member may have called it and never got there.
+    """
     first = stalled[0]
     members = len(first.waiting | first.left)
-    if first.left:
+    if first.peer >= 0:
+        why = f"{_ranks(first.waiting)} waits in {first.where}, which has called its end"
+    elif first.left:
         why = f"{len(first.left)} of {members} ranks completed {first.where}, the others are stuck"
     else:
         why = f"all {members} ranks entered {first.where} and none completed it"
+    starts_known = graph.recording.reports_starts
+    if not starts_known:
+        why += ": a link stands still, or a kernel on one of them"
+    cause: Cause = "network" if starts_known else "unknown"
     rows = np.array(first.rows, np.int64)
     confidence = EXPIRED_CONFIDENCE if graph.recording.expired[rows].any() else NETWORK_CONFIDENCE
-    return _finding(graph, first, frozenset(), "network", confidence, why, whole=True)
+    return _finding(graph, first, frozenset(), cause, confidence, why, whole=True)
 
 
 def _circle(graph: WaitGraph) -> Stuck:

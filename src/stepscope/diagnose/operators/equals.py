@@ -26,7 +26,7 @@ simulator."""
 VOTES = 2
 """Number of equal ranks that have to agree with one another: one witness is not a majority."""
 MOST_SUSPECTS = 64
-"""Each is compared with all ranks."""
+"""Those whose history of calls is rarest: each is compared with all ranks."""
 
 _UNKNOWN = -1
 
@@ -76,9 +76,12 @@ def equal_lanes(recording: Recording, group: str) -> list[Lane]:
 
 def find_departures(recording: Recording, suspects: Iterable[int]) -> list[Departure]:
     """For each of these ranks the first call that left the order of its equals, if any."""
-    suspects = sorted(suspects)[:MOST_SUSPECTS]
     calls = _Calls.of(recording)
-    found = (calls.departure(rank) for rank in suspects)
+    alike: dict[bytes, list[int]] = {}
+    for rank in sorted(suspects):
+        alike.setdefault(calls.history(rank), []).append(rank)
+    rarest = [rank for ranks in sorted(alike.values(), key=len) for rank in ranks]
+    found = (calls.departure(rank) for rank in sorted(rarest[:MOST_SUSPECTS]))
     return [one for one in found if one is not None]
 
 
@@ -141,9 +144,16 @@ class _Calls:
         number = {group: at for at, family in enumerate(listed) for group in family}
         return cls(recording, listed, dict(_counted(recording, number)))
 
+    def history(self, rank: int) -> bytes:
+        """What a rank called, as far as it is compared; equal for ranks that called the same."""
+        parts = ((one.counts[rank], one.further[rank], one.next[rank])
+                 for one in self.between.values() if rank < len(one.counts))  # fmt: skip
+        return b"".join(np.asarray(value).tobytes() for part in parts for value in part)
+
     def departure(self, rank: int) -> Departure | None:
         """The earliest departure; if several are at one call, any of them."""
-        compared = (self._departure(rank, *pair, one) for pair, one in self.between.items())
+        compared = (self._departure(rank, *pair, one) for pair, one in self.between.items()
+                    if rank < len(one.counts))  # fmt: skip
         found = (one for one in compared if one is not None)
         return min(found, key=lambda one: (self._record(one), one.group), default=None)
 

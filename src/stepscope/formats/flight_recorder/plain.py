@@ -90,6 +90,8 @@ class _Machine:
             else:
                 self.at = at
                 operation = operations.get(code)
+                if operation is None and code in _INLINED:
+                    raise FormatError("pickle is cut off")
                 if operation is None:
                     raise FormatError(f"pickle contains more than plain data ({_name(code)})")
                 operation(self)
@@ -244,6 +246,8 @@ def _skip(size: int) -> Op:
 _STOP, _MARK, _EMPTY_LIST = pickle.STOP[0], pickle.MARK[0], pickle.EMPTY_LIST[0]
 _BINGET, _LONG_BINGET, _BININT1 = pickle.BINGET[0], pickle.LONG_BINGET[0], pickle.BININT1[0]
 _BINPUT, _LONG_BINPUT = pickle.BINPUT[0], pickle.LONG_BINPUT[0]
+_INLINED = (_LONG_BINGET, _LONG_BINPUT)
+"""Opcodes that `run` handles if their argument is there."""
 _OPERATIONS: dict[int, Op] = {
     pickle.PROTO[0]: _skip(1),
     pickle.FRAME[0]: _skip(8),
