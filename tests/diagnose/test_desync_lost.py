@@ -43,6 +43,15 @@ def test_a_lost_dump_of_a_healthy_job_blames_no_rank(tmp_path: Path) -> None:
     assert diagnosis_of(tmp_path, without(ranks, 3)).verdicts == ()
 
 
+def test_a_few_dumps_in_which_nothing_is_open_are_not_healthy(tmp_path: Path) -> None:
+    """The culprit alone was dumped: it has ended all that it called, and the others wait for it."""
+    ranks = a_job(8)
+    everyone(ranks, "all_reduce", times=5)
+    diagnosis = diagnosis_of(tmp_path, ranks[:2])
+    assert (diagnosis.outcome, diagnosis.verdicts) == ("unknown", ())
+    assert "only 2 of 8 ranks have a dump" in diagnosis.unaccounted
+
+
 def test_a_single_dump_of_many_ranks_names_no_rank(tmp_path: Path) -> None:
     ranks = a_job(8)
     everyone(ranks, "all_reduce", state="started")

@@ -56,6 +56,8 @@ SENDS_UNSEEN_CONFIDENCE = 0.45
 """Absent ranks may wait in a send or receive that gloo did not record: they are suspects, not
 culprits. Our choice."""
 SENDS_UNSEEN = "gloo records no sends and receives"
+FEW_DUMPS = 0.5
+"""If fewer ranks have a dump, a job in which nothing is open may hang all the same. Our choice."""
 LEAST_WITNESSES = 1
 """Where calls clash, one side that kept the order of its own steps is enough. Our choice."""
 MOST_SHOWN = 8
@@ -106,6 +108,9 @@ def undecided(window: Window) -> str:
     if comm is None or not applies(window):
         return ""
     recording = Recording(window, comm)
+    known, world = len(recording.recorded), window.job.world_size
+    if known < FEW_DUMPS * world and not was_going_on(recording):
+        return f"only {known} of {world} ranks have a dump, so others may wait for one of these"
     if recording.records_sends or recording.has_no_sends or was_going_on(recording):
         return ""
     return f"{SENDS_UNSEEN}, so these dumps cannot tell whether ranks wait in one"
@@ -267,7 +272,8 @@ def _stalled(graph: WaitGraph, stalled: tuple[Blocked, ...]) -> Stuck:
     first = stalled[0]
     members = len(first.waiting | first.left)
     if first.peer >= 0:
-        why = f"{_ranks(first.waiting)} waits in {first.where}, which has called its end"
+        why = (f"{_ranks(first.waiting)} waits in {first.where}, and rank {first.peer} has called "
+               "its end of it")  # fmt: skip
     elif first.left:
         why = f"{len(first.left)} of {members} ranks completed {first.where}, the others are stuck"
     else:
