@@ -34,7 +34,7 @@ def own_at_least(window: Window, rows: PhaseRows, hidden: Collection[str]) -> di
 
     Phases are left out in which no rank falls behind by enough to matter.
     """
-    if _made_up(rows):
+    if rows.made_up:
         return {}
     nested = rows.shares(rows.inner)
     phases = [name for name in hidden if nested[name] <= MOSTLY]
@@ -42,14 +42,6 @@ def own_at_least(window: Window, rows: PhaseRows, hidden: Collection[str]) -> di
     floor_ns = LEAST_LATE * rows.line.typical_ns
     return {name: values for name, values in zip(phases, known, strict=True)
             if ((values > floor_ns).sum(axis=1) >= LEAST_CELLS).any()}  # fmt: skip
-
-
-def _made_up(rows: PhaseRows) -> bool:
-    """Whether phases are made up: no time lies between any two phases of a step."""
-    outer = np.flatnonzero(~rows.inner)
-    outer = outer[np.lexsort((rows.begin[outer], rows.cell[outer]))]
-    follows = rows.cell[outer[1:]] == rows.cell[outer[:-1]]
-    return bool((rows.begin[outer[1:]] == rows.end[outer[:-1]])[follows].all())
 
 
 def _certain(window: Window, rows: PhaseRows, wanted: Mask) -> Floats:

@@ -12,6 +12,8 @@ _WORDS = frozenset((
     "synchronize", "nccl", "gloo",
 ))  # fmt: skip
 """Words of operators and of waiting, in lower case."""
+_TRANSFERS = frozenset(("send", "recv", "receive", "sendrecv", "p2p"))
+"""Words of what one rank passes to another, in lower case."""
 _INPUT = frozenset(("data", "dataloader", "loader", "load", "batch", "input", "dataset"))
 """Words for loading data: waiting for a batch is not waiting for other ranks."""
 _SOURCES = frozenset(("data", "dataloader", "dataloading", "dataset", "loader"))
@@ -35,8 +37,17 @@ def communicates(phase: str) -> bool:
     """
     words = _words(phase)
     if not _INPUT.isdisjoint(words):
-        return False
+        return transfers(phase) and not loads(phase)
     return not _WORDS.isdisjoint(words) or (len(words) > 1 and words[0] in _KINDS)
+
+
+def transfers(phase: str) -> bool:
+    """Whether a phase passes data between two ranks, as the stages of a pipeline do.
+
+    >>> transfers("forward-recv"), transfers("pipe_recv_input"), transfers("grads-all-reduce")
+    (True, True, False)
+    """
+    return not _TRANSFERS.isdisjoint(_words(phase))
 
 
 def group_kind(phase: str) -> str | None:

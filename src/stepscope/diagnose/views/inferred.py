@@ -32,6 +32,9 @@ MIRROR = (0.6, 1.4)
 data (`shared/real`)."""
 LEAST_LATE = 0.005
 """Lateness below this share of the step time shows nothing about waiting. Measured on real data."""
+APART = 0.5
+"""Ranks that leave together are apart by less than this share of what they were before: halfway
+between all and nothing."""
 LEAST_CELLS = 8
 """Ranks and steps with lateness whose median slope has the right sign by chance in less than one of
 a hundred cases. Statistics (binomial)."""
@@ -78,9 +81,11 @@ def without_waiting(walk: Walk, peers: Sequence[Ints]) -> Inferred:
     shared: list[str] = []
     late, ways = walk.late, walk.ways
     for part in walk.parts:
-        if not part.gap and communicates(part.phase):
-            level = levelled_by(part.phase, ways)
-            late = late + _longer(part.own) if level is None else _latest(late, level.groups)
+        if part.alternates or (not part.gap and communicates(part.phase)):
+            after = late + _longer(part.own)
+            level = None if part.alternates else levelled_by(part.phase, ways)
+            levels = level is not None and _leave_together(level.groups, late, after, walk.floor_ns)
+            late = _latest(late, level.groups) if level is not None and levels else after
             found.append(part)
             continue
         together = joined(_mirrored_by(part, ways, late, walk.floor_ns))
@@ -143,6 +148,14 @@ def _latest(late: Floats, groups: Sequence[Ints]) -> Floats:
     for rows in groups:
         found[rows] = late[rows].max(axis=0)
     return found
+
+
+def _leave_together(groups: Sequence[Ints], before: Floats, after: Floats, floor_ns: float) -> bool:
+    """Whether members of each group are less apart after a phase than before, as far as that
+    matters: lateness that stays was not waited for."""
+    was, is_now = np.abs(_deviation(before, groups)), np.abs(_deviation(after, groups))
+    big = np.maximum(was, is_now) > floor_ns
+    return bool(big.sum() < LEAST_CELLS or is_now[big].sum() < APART * was[big].sum())
 
 
 def _cover(together: Sequence[Ints], peers: Sequence[Ints]) -> bool:

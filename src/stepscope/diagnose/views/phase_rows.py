@@ -107,6 +107,15 @@ class PhaseRows:
         around[order[inside]] = order[furthest[inside - 1]]
         return around
 
+    @cached_property
+    def made_up(self) -> bool:
+        """Whether starts are made up from durations: no time lies between any two phases of a
+        step."""
+        outer = np.flatnonzero(~self.inner)
+        outer = outer[np.lexsort((self.begin[outer], self.cell[outer]))]
+        follows = self.cell[outer[1:]] == self.cell[outer[:-1]]
+        return bool((self.begin[outer[1:]] == self.end[outer[:-1]])[follows].all())
+
     def shares(self, rows: Mask) -> dict[str, float]:
         """The share of each phase's rows that is among the given ones."""
         size = len(self.names.values)

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.diagnose.numeric import stats
-from stepscope.diagnose.views.phase_rows import PhaseRows
+from stepscope.diagnose.views.communication import transfers
+from stepscope.diagnose.views.phase_rows import MOSTLY, PhaseRows
 from stepscope.diagnose.views.unnamed import OUTSIDE
 from stepscope.window import NULL, Floats, Ints, Mask, Union
 
@@ -24,6 +25,8 @@ class Part:
     phase: str
     gap: bool
     own: Floats
+    alternates: bool = False
+    """Whether it takes turns with sends and receives within a step, or is one of them."""
 
 
 @dataclass(frozen=True)
@@ -72,13 +75,48 @@ class Tiles:
         """All parts of a step, phases with their own time where it is known, else whole."""
         names, gaps = self.in_time(), dict(self.gaps())
         others = [name for name in names if name not in own]
-        known = dict(
-            zip(others, self.rows.grids(self.rows.duration.astype(np.float64), others), strict=True)
-        )
+        whole = self.rows.grids(self.rows.duration.astype(np.float64), others)
+        known = {name: self._never_entered(one) for name, one in zip(others, whole, strict=True)}
         known.update(own)
+        turns = self.alternating(names)
         inside = [part for name in names for part in
-                  (Part(name, True, gaps[name]), Part(name, False, known[name]))]  # fmt: skip
+                  (Part(name, True, gaps[name], name in turns),
+                   Part(name, False, known[name], name in turns))]  # fmt: skip
         return [Part(OUTSIDE, True, self.leading), *inside, Part(OUTSIDE, True, self.tail)]
+
+    def alternating(self, names: list[str]) -> frozenset[str]:
+        """Sends and receives, and the phases that take turns with them, as the middle step shows
+        it; `names` are all phases by their mean start.
+
+        Starts that were made up from durations do not show it: the order of totals is assumed.
+        """
+        passing = [name for name in names if transfers(name)]
+        if not passing:
+            return frozenset()
+        if self.rows.made_up:
+            first, last = names.index(passing[0]), names.index(passing[-1])
+            return frozenset(names[first : last + 1])
+        spans = self._spans()
+        found = (name for name in names for one in passing if _takes_turns(spans[name], spans[one]))
+        return frozenset((*passing, *found))
+
+    def _spans(self) -> dict[str, Floats]:
+        """When each rank's first and last row of each phase began in the middle step, `[2, rank]`;
+        NaN without rows."""
+        rows, column = self.rows, self.rows.column[self.order]
+        chosen = self.order[column == int(np.median(column))]
+        spans = {name: np.full((2, len(rows.line.ranks)), np.nan) for name in rows.names.values}
+        for row in chosen.tolist():  # in order of time
+            first, last = spans[rows.names.values[rows.names.codes[row]]]
+            first[rows.rank[row]] = np.fmin(first[rows.rank[row]], rows.begin[row])
+            last[rows.rank[row]] = rows.begin[row]
+        return spans
+
+    def _never_entered(self, lasted: Floats) -> Floats:
+        """Durations with 0 for ranks that are never in the phase, as the first stage of a pipeline
+        receives no input; other missing rows stay unknown."""
+        without = np.isnan(lasted).all(axis=1, keepdims=True) & np.isfinite(self.tail)
+        return np.where(without, 0.0, lasted)
 
     @property
     def _first(self) -> Mask:
@@ -102,6 +140,14 @@ class Tiles:
         found = np.full(self.tail.size, np.nan)
         found[self.rows.cell[self.order][first]] = self.gap[first]
         return found.reshape(self.tail.shape)
+
+
+def _takes_turns(one: Floats, other: Floats) -> bool:
+    """Whether on most ranks that are in both, each begins before the other began for the last
+    time."""
+    both = np.isfinite(one[0]) & np.isfinite(other[0])
+    turns = (one[0] < other[1]) & (other[0] < one[1])
+    return bool(both.any() and turns[both].mean() > MOSTLY)
 
 
 def _first_of_each(cell: Ints) -> Mask:
