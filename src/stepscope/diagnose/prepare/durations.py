@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from stepscope.diagnose.finding import Skipped
+from stepscope.diagnose.prepare.totals import without_totals
 from stepscope.window import NULL, Ints, Table, Window, numbered
 
 TIMES = {"comm_ops": "enqueue_ns", "kernels": "start_ns", "stacks": "start_ns", "hardware": "ts_ns"}
@@ -33,6 +34,9 @@ def laid_out(window: Window) -> tuple[Window, tuple[Skipped, ...]]:
         table = window.table(name)
         if table is None or not _is_untimed(table):
             continue
+        if name == "phases":
+            table, totals = without_totals(table, tables.get("steps"))
+            notes += [Skipped(f"phase {one}", "a total of other phases") for one in totals]
         begins = _steps_of(tables) if name == "phases" else _after_the_longest(table, first)
         begins = begins or _after_the_longest(_sums(table), first)
         tables[name] = table.with_column("start_ns", _starts(table, begins))
