@@ -2,8 +2,9 @@
 
 A logger prints how long each step and its phases took, not when. Diagnosis places everything on an
 axis of time, so such rows are given times: ranks begin each step together, after the longest of the
-step before, and the phases of a step follow one another in the order of their rows. Durations stay
-as they were recorded. The order is assumed, and reported as such.
+step before or with the first operator of the step, and the phases of a step follow one another in
+the order of their rows. Durations stay as they were recorded. The order is assumed, and reported as
+such.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ simulator."""
 def laid_out(window: Window) -> tuple[Window, tuple[Skipped, ...]]:
     """The window with times for tables that have only durations, and a note on each of them."""
     tables, notes, first = dict(window.tables), [], _earliest(window)
+    called = window.table("comm_ops")
     for name in UNTIMED:
         table = window.table(name)
         if table is None or not _is_untimed(table):
@@ -37,8 +39,8 @@ def laid_out(window: Window) -> tuple[Window, tuple[Skipped, ...]]:
         if name == "phases":
             table, totals = without_totals(table, tables.get("steps"))
             notes += [Skipped(f"phase {one}", "a total of other phases") for one in totals]
-        begins = _steps_of(tables) if name == "phases" else _after_the_longest(table, first)
-        begins = begins or _after_the_longest(_sums(table), first)
+        begins = _steps_of(tables) if name == "phases" else _after_the_longest(table, first, called)
+        begins = begins or _after_the_longest(_sums(table), first, called)
         tables[name] = table.with_column("start_ns", _starts(table, begins))
         notes.append(Skipped(f"times of {name}", "no times, only durations: order assumed"))
     return Window(window.job, tables), tuple(notes)
@@ -84,13 +86,28 @@ class _StepStarts:
         return start[key[own:]]
 
 
-def _after_the_longest(steps: Table, first_ns: int) -> _StepStarts:
-    """All ranks begin a step when the last of them finished the one before."""
+def _after_the_longest(steps: Table, first_ns: int, called: Table | None) -> _StepStarts:
+    """All ranks begin a step when the last of them finished the one before, or if they called
+    operators in it, with the first call."""
     numbers, column = np.unique(steps.ints("step"), return_inverse=True)
     longest = np.zeros(len(numbers), np.int64)
     np.maximum.at(longest, column, _lasted(steps))
-    begins = first_ns + np.cumsum(longest) - longest
+    before = np.cumsum(longest) - longest
+    begins = before + np.maximum.accumulate(_first_calls(called, numbers, first_ns) - before)
     return _StepStarts(steps.ints("rank"), steps.ints("step"), begins[column])
+
+
+def _first_calls(called: Table | None, steps: Ints, first_ns: int) -> Ints:
+    """When the first operator of each step was called; `first_ns` where that is unknown."""
+    unknown = np.full(len(steps), first_ns)
+    if called is None or not called.has("step", "enqueue_ns"):
+        return unknown
+    number, call = called.ints("step"), called.ints("enqueue_ns")
+    at = np.searchsorted(steps, number).clip(max=len(steps) - 1)
+    known = (call > 0) & (call < LATEST_NS) & (steps[at] == number)
+    first = np.full(len(steps), LATEST_NS)
+    np.minimum.at(first, at[known], call[known])
+    return np.where(first == LATEST_NS, unknown, first)
 
 
 def _sums(phases: Table) -> Table:

@@ -2,8 +2,8 @@
 
 A logger may time a part of the step and the pieces of it (Megatron-LM's `forward-backward` beside
 `forward-compute`, `backward-recv` and so on). Laid out one after another these would last longer
-than the step. So where phases together do, the row that is as long as the rows that follow it, or
-precede it, is their total and is left out. With times, nested rows show themselves.
+than the step. So where phases together do, a phase with one row in each step that is as long as the
+rows that follow it, or precede it, is their total and is left out. With times, nested rows show themselves.
 
 Cost: one sort of the phase rows. Cannot see: totals whose pieces are not next to them.
 """
@@ -53,10 +53,17 @@ def _total(phases: Table) -> str | None:
     fits = _as_long_as_following(cell[order], lasted)
     fits |= _as_long_as_following(-cell[order][::-1], lasted[::-1])[::-1]
     names = phases.strings("phase").values
-    share = np.bincount(code, fits, len(names)) / np.maximum(np.bincount(code, None, len(names)), 1)
-    length = np.bincount(code, lasted, len(names))
-    found = [at for at in range(len(names)) if share[at] > MOSTLY]
+    rows = np.bincount(code, None, len(names))
+    share, length = np.bincount(code, fits, len(names)), np.bincount(code, lasted, len(names))
+    once = rows <= np.bincount(_cells_of(code, cell[order]), None, len(names))
+    found = np.flatnonzero(once & (share > MOSTLY * rows)).tolist()
     return names[max(found, key=lambda at: length[at])] if found else None
+
+
+def _cells_of(code: Ints, cell: Ints) -> Ints:
+    """The codes of all cells that a phase has rows in, each once for each cell."""
+    _, first = np.unique(numbered(code, cell), return_index=True)
+    return code[first]
 
 
 def _as_long_as_following(cell: Ints, lasted: Ints) -> Mask:

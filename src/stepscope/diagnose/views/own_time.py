@@ -93,7 +93,7 @@ def own_time(window: Window, line: Timeline) -> OwnTime:
     del waits, busy  # one value for each row: large
     unnamed = outside_phases(window, rows)
     inferred: tuple[str, ...] = ()
-    if not _is_marked(window, rows) and window.table("steps") is not None:
+    if not _is_marked(window, rows):
         own, unnamed, inferred, shared = _inferred(window, rows, own, unnamed)
         skipped += [Skipped(f"{OF}{name}", HIDDEN) for name in shared]
     excesses: list[str] = []
