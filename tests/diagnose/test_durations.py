@@ -9,7 +9,7 @@ from stepscope.diagnose.prepare.durations import laid_out
 from stepscope.diagnose.run import diagnose
 from stepscope.window import NULL, Strings, Table, Window
 
-from .jobs import MS, Fault, a_job
+from .jobs import MS, Fault, a_job, a_table
 
 ORDER_ASSUMED = "no times, only durations: order assumed"
 
@@ -82,3 +82,16 @@ def test_impossible_durations_and_phases_of_unknown_steps_do_no_harm() -> None:
         "phases": phases.with_column("step", number),
     }
     diagnose(Window(job.job, tables))
+
+
+def test_steps_without_times_begin_with_their_first_operator_and_keep_their_durations() -> None:
+    steps = a_table("rank step duration_ns", [(rank, step, 10 * MS) for step in (1, 2, 7)
+                                              for rank in (0, 1)])  # fmt: skip
+    calls = {1: 5000, 2: 5011, 7: 9000}
+    comm = a_table("rank group seq op step enqueue_ns", [
+        (rank, "dp-0", seq, "AllReduce", step, (ms + rank) * MS)
+        for seq, (step, ms) in enumerate(calls.items()) for rank in (0, 1)
+    ])  # fmt: skip
+    window, _ = laid_out(Window(a_job(2, 2).job, {"steps": steps, "comm_ops": comm}))
+    begins = window.tables["steps"].ints("start_ns")[::2] / MS
+    assert begins.tolist() == [5000, 5011, 9000]

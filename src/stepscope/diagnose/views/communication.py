@@ -12,7 +12,8 @@ _WORDS = frozenset((
     "synchronize", "nccl", "gloo",
 ))  # fmt: skip
 """Words of operators and of waiting, in lower case."""
-_TRANSFERS = frozenset(("send", "recv", "receive", "sendrecv", "p2p"))
+_RECEIVES = frozenset(("recv", "receive", "sendrecv"))
+_TRANSFERS = _RECEIVES | {"send", "p2p"}
 """Words of what one rank passes to another, in lower case."""
 _INPUT = frozenset(("data", "dataloader", "loader", "load", "batch", "input", "dataset"))
 """Words for loading data: waiting for a batch is not waiting for other ranks."""
@@ -48,6 +49,15 @@ def transfers(phase: str) -> bool:
     (True, True, False)
     """
     return not _TRANSFERS.isdisjoint(_words(phase))
+
+
+def receives(phase: str) -> bool:
+    """Whether a phase waits for what another rank sends.
+
+    >>> receives("backward-recv"), receives("backward-send")
+    (True, False)
+    """
+    return not _RECEIVES.isdisjoint(_words(phase))
 
 
 def group_kind(phase: str) -> str | None:

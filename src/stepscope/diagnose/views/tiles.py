@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.diagnose.numeric import stats
-from stepscope.diagnose.views.communication import transfers
+from stepscope.diagnose.views.communication import receives, transfers
 from stepscope.diagnose.views.phase_rows import MOSTLY, PhaseRows
 from stepscope.diagnose.views.unnamed import OUTSIDE
 from stepscope.window import NULL, Floats, Ints, Mask, Union
@@ -88,15 +88,16 @@ class Tiles:
         """Sends and receives, and the phases that take turns with them, as the middle step shows
         it; `names` are all phases by their mean start.
 
-        Starts that were made up from durations do not show it: the order of totals is assumed.
+        Totals of a step without times do not show it. There, these are the phases from the first
+        transfer to the last in the order of the log, and if that is a receive, what it is for.
         """
         passing = [name for name in names if transfers(name)]
         if not passing:
             return frozenset()
-        if self.rows.made_up:
-            first, last = names.index(passing[0]), names.index(passing[-1])
-            return frozenset(names[first : last + 1])
         spans = self._spans()
+        if self.rows.made_up and all(_once(spans[name]) for name in passing):
+            first, last = names.index(passing[0]), names.index(passing[-1])
+            return frozenset(names[first : last + 1 + receives(passing[-1])])
         found = (name for name in names for one in passing if _takes_turns(spans[name], spans[one]))
         return frozenset((*passing, *found))
 
@@ -140,6 +141,11 @@ class Tiles:
         found = np.full(self.tail.size, np.nan)
         found[self.rows.cell[self.order][first]] = self.gap[first]
         return found.reshape(self.tail.shape)
+
+
+def _once(span: Floats) -> bool:
+    """Whether each rank has one row of the phase at most."""
+    return bool((span[0] == span[1])[np.isfinite(span[0])].all())
 
 
 def _takes_turns(one: Floats, other: Floats) -> bool:
