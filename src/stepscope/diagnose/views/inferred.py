@@ -52,14 +52,17 @@ class Walk:
     """By how much each rank begins each step late, `[rank, step]` in ns."""
     floor_ns: float
     """Less lateness shows nothing."""
+    passing: frozenset[str] = frozenset()
+    """Phases in which ranks wait for one other rank's data."""
 
     @classmethod
     def of(cls, window: Window, rows: PhaseRows, own: Mapping[str, Floats]) -> Walk:
         """The steps of these rows, with the own time of phases as far as it is known."""
-        parts = Tiles.of(rows, waiting(window, rows)).parts(own)
+        tiles = Tiles.of(rows, waiting(window, rows))
+        parts = tiles.parts(own)
         ways, floor_ns = meetings(window), LEAST_LATE * rows.line.typical_ns
         late = _late_at_start(parts, ways, late_starts(window, rows.line), floor_ns)
-        return cls(rows, parts, ways, late, floor_ns)
+        return cls(rows, parts, ways, late, floor_ns, tiles.passing)
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,7 @@ def without_waiting(walk: Walk, peers: Sequence[Ints]) -> Inferred:
     """The parts of a step less inferred waiting; `peers` are ranks that do equal work."""
     found: list[Part] = []
     waited: list[str] = []
-    shared: list[str] = []
+    shared = [name for name in walk.passing if not communicates(name)]
     late, ways = walk.late, walk.ways
     for part in walk.parts:
         if part.alternates or (not part.gap and communicates(part.phase)):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -74,6 +75,7 @@ class Tiles:
     def parts(self, own: Mapping[str, Floats]) -> list[Part]:
         """All parts of a step, phases with their own time where it is known, else whole."""
         names, gaps = self.in_time(), dict(self.gaps())
+        own = {name: values for name, values in own.items() if name not in self.passing}
         others = [name for name in names if name not in own]
         whole = self.rows.grids(self.rows.duration.astype(np.float64), others)
         known = {name: self._never_entered(one) for name, one in zip(others, whole, strict=True)}
@@ -91,16 +93,39 @@ class Tiles:
         Totals of a step without times do not show it. There, these are the phases from the first
         transfer to the last in the order of the log, and if that is a receive, what it is for.
         """
-        passing = [name for name in names if transfers(name)]
+        passing, spans = [name for name in names if name in self.passing], self._spans
         if not passing:
             return frozenset()
-        spans = self._spans()
         if self.rows.made_up and all(_once(spans[name]) for name in passing):
             first, last = names.index(passing[0]), names.index(passing[-1])
             return frozenset(names[first : last + 1 + receives(passing[-1])])
         found = (name for name in names for one in passing if _takes_turns(spans[name], spans[one]))
         return frozenset((*passing, *found))
 
+    @cached_property
+    def passing(self) -> frozenset[str]:
+        """Sends and receives, by their names, or by who is in them: the first stage of a pipeline
+        receives no input, the last one no gradients, and both take turns with the passes."""
+        names = self.in_time()
+        named = frozenset(filter(transfers, names))
+        if named:
+            return named
+        lack = self._lacking()
+        few = [name for name in names if 0 < lack[name].sum() <= MOSTLY * lack[name].size]
+        turns = [name for name in few if not _once(self._spans[name])]
+        return frozenset(
+            one for one in turns
+            if any(not (lack[one] & lack[other]).any() for other in turns)
+        )  # fmt: skip
+
+    def _lacking(self) -> dict[str, Mask]:
+        """Which ranks have rows, but none of each phase."""
+        names, ranks = self.rows.names, len(self.rows.line.ranks)
+        at = names.codes.astype(np.int64) * ranks + self.rows.rank
+        count = np.bincount(at, minlength=len(names.values) * ranks).reshape(-1, ranks)
+        return dict(zip(names.values, (count == 0) & (count.sum(axis=0) > 0), strict=True))
+
+    @cached_property
     def _spans(self) -> dict[str, Floats]:
         """When each rank's first and last row of each phase began in the middle step, `[2, rank]`;
         NaN without rows."""
