@@ -21,7 +21,14 @@ import numpy as np
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.views.communication import communicates
 from stepscope.diagnose.views.hidden_waits import WITHIN_PASSES
-from stepscope.diagnose.views.meetings import Meeting, joined, late_starts, levelled_by, meetings
+from stepscope.diagnose.views.meetings import (
+    Meeting,
+    joined,
+    late_starts,
+    leaving_together,
+    levelled_by,
+    meetings,
+)
 from stepscope.diagnose.views.phase_rows import PhaseRows
 from stepscope.diagnose.views.tiles import Part, Tiles
 from stepscope.diagnose.views.unnamed import waiting
@@ -52,6 +59,8 @@ class Walk:
     """By how much each rank begins each step late, `[rank, step]` in ns."""
     floor_ns: float
     """Less lateness shows nothing."""
+    listed: bool = True
+    """Whether any group of ranks is known."""
     passing: frozenset[str] = frozenset()
     """Phases in which ranks wait for one other rank's data."""
 
@@ -62,7 +71,7 @@ class Walk:
         parts = tiles.parts(own)
         ways, floor_ns = meetings(window), LEAST_LATE * rows.line.typical_ns
         late = _late_at_start(parts, ways, late_starts(window, rows.line), floor_ns)
-        return cls(rows, parts, ways, late, floor_ns, tiles.passing)
+        return cls(rows, parts, ways, late, floor_ns, bool(window.job.groups), tiles.passing)
 
 
 @dataclass(frozen=True)
@@ -91,7 +100,10 @@ def without_waiting(walk: Walk, peers: Sequence[Ints]) -> Inferred:
             late = _latest(late, level.groups) if level is not None and levels else after
             found.append(part)
             continue
-        together = joined(_mirrored_by(part, ways, late, walk.floor_ns))
+        asked = [*ways]
+        if not (part.gap or walk.listed):
+            asked += leaving_together(late + _longer(part.own), walk.floor_ns)
+        together = joined(_mirrored_by(part, asked, late, walk.floor_ns))
         last = _latest(late, together)
         own = np.maximum(part.own - (last - late), 0.0)
         late = last + _longer(own)
@@ -183,7 +195,7 @@ def _mirrored_by(
         for one in ways
         if _mirrors(_deviation(part.own, one.groups), _deviation(late, one.groups), floor_ns)
     ]
-    return found[:1] if found and found[0] is ways[0] else found  # fmt: skip
+    return found[:1] if found and found[0] is ways[0] else found
 
 
 def _mirrors(deviation: Floats, late: Floats, floor_ns: float) -> bool:

@@ -52,6 +52,23 @@ def levelled_by(phase: str, ways: Sequence[Meeting]) -> Meeting | None:
     return next((one for one in ways if one.kind == kind), None)
 
 
+def leaving_together(late: Floats, apart_ns: float) -> list[Meeting]:
+    """Groups that nobody listed: ranks that are equally late after a phase, step by step. None
+    where all ranks are.
+
+    Args:
+        late: by how much each rank is late when it leaves, `[rank, step]` in ns.
+        apart_ns: ranks that differ by more do not leave together.
+    """
+    if not late.size:
+        return []
+    order = late[:, np.ptp(late, axis=0).argmax()].argsort(kind="stable")
+    differ = np.median(np.abs(np.diff(late[order], axis=0)), axis=1) > apart_ns
+    groups = [np.sort(rows) for rows in np.split(order, np.flatnonzero(differ) + 1)]
+    groups = [rows for rows in groups if 1 < len(rows) < len(late)]
+    return [Meeting("unlisted", tuple(groups))] if groups else []
+
+
 def joined(ways: Iterable[Meeting]) -> list[Ints]:
     """Ranks that wait for each other in any of these groups, also by way of others."""
     return _components([group for one in ways for group in one.groups])
