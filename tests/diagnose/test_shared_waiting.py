@@ -75,6 +75,17 @@ def test_waiting_within_a_group_is_inferred_under_any_name() -> None:
     assert blamed(window) == [((CULPRIT,), "prepare")]
 
 
+@pytest.mark.parametrize("since", [0, 40])
+def test_groups_that_nobody_listed_are_those_who_leave_together(since: int) -> None:
+    window = a_job_that_meets(
+        tensor_parallel(), TENSOR, 16, faults=[Slower(CULPRIT, "prepare", 40, since)]
+    )
+    window = replace(window, job=replace(window.job, groups=()))
+    assert {"data", "fwd"} & {one.method.removeprefix("own time of ")
+                              for one in own(window).skipped}  # fmt: skip
+    assert blamed(window) == [((CULPRIT,), "prepare")]
+
+
 @pytest.mark.parametrize("per_host", [8, 4, 2])
 @pytest.mark.parametrize("since", [0, 40])
 def test_a_rank_that_begins_its_steps_late_is_waited_for(since: int, per_host: int) -> None:

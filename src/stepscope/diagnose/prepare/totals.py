@@ -3,7 +3,8 @@
 A logger may time a part of the step and the pieces of it (Megatron-LM's `forward-backward` beside
 `forward-compute`, `backward-recv` and so on). Laid out one after another these would last longer
 than the step. So where phases together do, a phase with one row in each step that is as long as the
-rows that follow it, or precede it, is their total and is left out. With times, nested rows show themselves.
+rows that follow it, or precede it, is their total and is left out. With times, nested rows show
+themselves.
 
 Cost: one sort of the phase rows. Cannot see: totals whose pieces are not next to them.
 """
