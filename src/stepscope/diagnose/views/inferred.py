@@ -61,6 +61,9 @@ class Walk:
     """Less lateness shows nothing."""
     listed: bool = True
     """Whether any group of ranks is known."""
+    timed: bool = True
+    """Whether times may contradict names: not where starts were made up, and the time in no phase
+    may have been before any of them. Stages of a pipeline are never level after a transfer."""
     passing: frozenset[str] = frozenset()
     """Phases in which ranks wait for one other rank's data."""
 
@@ -71,7 +74,8 @@ class Walk:
         parts = tiles.parts(own)
         ways, floor_ns = meetings(window), LEAST_LATE * rows.line.typical_ns
         late = _late_at_start(parts, ways, late_starts(window, rows.line), floor_ns)
-        return cls(rows, parts, ways, late, floor_ns, bool(window.job.groups), tiles.passing)
+        listed, timed = bool(window.job.groups), not rows.made_up or bool(tiles.passing)
+        return cls(rows, parts, ways, late, floor_ns, listed, timed, tiles.passing)
 
 
 @dataclass(frozen=True)
@@ -96,7 +100,9 @@ def without_waiting(walk: Walk, peers: Sequence[Ints]) -> Inferred:
         if part.alternates or (not part.gap and communicates(part.phase)):
             after = late + _longer(part.own)
             level = None if part.alternates else levelled_by(part.phase, ways)
-            levels = level is not None and _leave_together(level.groups, late, after, walk.floor_ns)
+            levels = level is not None and (
+                not walk.timed or _leave_together(level.groups, late, after, walk.floor_ns)
+            )
             late = _latest(late, level.groups) if level is not None and levels else after
             found.append(part)
             continue
