@@ -20,6 +20,7 @@ from stepscope.diagnose.detect.gil_holder import GilHolder
 from stepscope.diagnose.detect.hang import Hang
 from stepscope.diagnose.detect.holmes import Holmes
 from stepscope.diagnose.detect.imbalance import StageImbalance, UnequalWork
+from stepscope.diagnose.detect.in_turns import InTurns
 from stepscope.diagnose.detect.lasting_ranks import LastingRanks
 from stepscope.diagnose.detect.mismatch import Mismatch
 from stepscope.diagnose.detect.network import SlowGroups, SlowLinks
@@ -96,6 +97,8 @@ EVERYONE: tuple[Detector, ...] = (
 WASTED: tuple[Detector, ...] = (SharedLoading(), UserCode())
 PROFILED: tuple[Detector, ...] = (CommonPatterns(), GilHolder())
 """The same by profiled steps, which need not be recorded as steps."""
+RECURRENT: tuple[Detector, ...] = (InTurns(),)
+"""Time that a job loses again and again, whoever takes it and whatever the reason."""
 
 DETECTORS: tuple[Detector, ...] = (
     *STUCK,
@@ -107,9 +110,10 @@ DETECTORS: tuple[Detector, ...] = (
     *EVERYONE,
     *WASTED,
     *PROFILED,
+    *RECURRENT,
 )
 
-BY_STEPS = (*STEP_TIMES, *SLOW_RANKS, *SLOW_NETWORK, *STRUCTURE, *EVERYONE, *WASTED)
+BY_STEPS = (*STEP_TIMES, *SLOW_RANKS, *SLOW_NETWORK, *STRUCTURE, *EVERYONE, *WASTED, *RECURRENT)
 """Detectors that compare steps: they cannot run on a job without steps."""
 
 PUBLISHED: tuple[Detector, ...] = (

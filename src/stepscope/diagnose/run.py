@@ -52,6 +52,7 @@ from stepscope.diagnose.finding import (
     Finding,
     Ledger,
     RankPhase,
+    Recurring,
     Regression,
     Skipped,
     Slowdown,
@@ -212,6 +213,7 @@ class _Search:
         self._wasted()
         self.blamed = with_measured_loss(self.job, self.blamed)
         self.blamed = [with_workers(self.job, one) for one in self.blamed]
+        self._recurrent()
         self._others()
         self.blamed = as_suspects(self.recorded, self.blamed)
 
@@ -311,6 +313,13 @@ class _Search:
         for detector in others if not rises else ():
             self.blamed += self._ask(detector, Regression)
 
+    def _recurrent(self) -> None:
+        """What the job loses again and again, unless half of it is known already."""
+        for detector in registry.RECURRENT:
+            found = self._ask(detector, Recurring)
+            known = sum(one.lost_fraction or 0.0 for one in self.blamed if one.costs_enough)
+            self._keep([one for one in found if known < HALF * (one.lost_fraction or 0.0)])
+
     def _others(self) -> None:
         """Methods that belong to no stage: published forms, and other packages' methods."""
         known = {one.name for one in (*registry.DETECTORS, *registry.RANKS_BY_NAME)}
@@ -334,7 +343,9 @@ class _Search:
         ranks = frozenset(rank for one in self.blamed for rank in one.ranks)
         so_far = SoFar(ranks if blamed is None else blamed, self.culprits)
         so_far = so_far if lost_ns is None else replace(so_far, lost_ns=lost_ns)
-        as_recorded = (*registry.STRUCTURE, *registry.WASTED, *registry.PROFILED)
+        as_recorded = (
+            *registry.STRUCTURE, *registry.WASTED, *registry.PROFILED, *registry.RECURRENT,
+        )  # fmt: skip
         job = job or (self.recorded if detector in as_recorded else self.job)
         return [one for one in detector.detect(job, so_far) if isinstance(one, kind)]
 

@@ -1,0 +1,163 @@
+"""Ranks that hold up all others in turns: in each step another one takes far longer than its peers.
+
+Fault: pauses that hit one rank here and another there (garbage collection that nobody recorded,
+crowded hosts), or unequal work. No rank does it often enough to be a suspect; together they cost as
+much as one that always does.
+Papers: ARGUS (2026), table 6, and EROICA (2026), section 6.2, name such faults by their causes.
+What differs: no cause is needed. What the last rank exceeds its peers by, beyond its own usual
+excess and beyond noise, is added up over the steps. It counts as far as steps get longer with it:
+what computes beside communication may take longer and cost nothing.
+Cost: two medians of `[rank, step]`. Cannot see: ranks that wait for each other within a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.diagnose.detect.step_time import long_steps
+from stepscope.diagnose.detect.transient import SPIKE_SHARE, SPIKE_Z
+from stepscope.diagnose.finding import Cause, Decision, Recurring
+from stepscope.diagnose.method import Needs, SoFar
+from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.numeric.peers import above_peers
+from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.views.communication import loads
+from stepscope.diagnose.words.advice import SLOW, UNEVEN, name_ranks
+from stepscope.diagnose.words.numbers import percent
+from stepscope.window import Floats, Ints, Mask
+
+LEAST_LOSS = 0.1
+"""A job that loses more than this is not called healthy, whatever the reason. Contract, as
+`run.MOST_UNEXPLAINED`. (Of 66 healthy jobs that nobody here wrote none loses 5 % in turns.)"""
+LEAST_STEPS = 10
+"""Steps in which a rank must be late: with fewer, turns cannot be distinguished from chance. Our
+choice."""
+ONE_RANK = 0.5
+"""Part of the loss that one rank may have; a rank with more is a suspect. Statistics."""
+LENGTHENS = 0.5
+"""Correlation of a step's length with what its last rank takes longer: then that explains more than
+a quarter of the scatter. Where computing is hidden behind communication it is 0. Our choice."""
+MOSTLY = 0.5
+"""A step is long because of a rank that takes longer by this part of the rise, as in
+`planned_pauses`; and a phase with this part of the excess is named. Our choice."""
+ALWAYS = 0.5
+"""Ranks that are late in more than this part of the steps have unequal work: pauses are rarer. Our
+choice."""
+SCORE = 0.7
+"""As of slow steps at regular distances whose source is known (`periods`). Our choice."""
+
+
+@dataclass(frozen=True)
+class Turns:
+    """The columns in which some rank is far later than its peers, and what that costs."""
+
+    columns: Ints
+    rows: Ints
+    """The late rank of each."""
+    lost_ns: Floats
+    """What each step loses."""
+    loss: float
+    """The same as a share of the time of all judged steps."""
+
+
+class InTurns:
+    """A different rank in each step that takes far longer than its peers, so that all wait."""
+
+    name = "in-turns"
+    needs = Needs("phases|comm_ops|kernels", "steps|kernels|phases|comm_ops", ranks=2)
+
+    def detect(self, job: Observed, so_far: SoFar) -> Iterator[Recurring]:
+        turns = find_turns(job)
+        if turns is not None and turns.loss > LEAST_LOSS:
+            yield _found(job, turns)
+
+
+def find_turns(job: Observed) -> Turns | None:
+    """Ranks that are late in turns; None where one rank has most of it, or nothing gets longer."""
+    skip = job.line.warm_up
+    period = np.nan_to_num(job.line.job_period_ns[skip:])
+    if not job.own.phases or period.size < LEAST_STEPS or not period.any():
+        return None
+    above = np.nan_to_num(above_peers(job.total[:, skip:], job.groups(None)))
+    above -= stats.row_medians(above)[:, None]
+    rows, last = above.argmax(axis=0), above.max(axis=0)
+    noise = max(SPIKE_Z * stats.sigma(above), SPIKE_SHARE * job.line.typical_ns)
+    late: Mask = np.asarray(last > noise)
+    lost = np.where(late, last, 0.0) * _lengthening(period, last)
+    by_rank = np.bincount(rows, lost)
+    if late.sum() < LEAST_STEPS or not by_rank.max() < ONE_RANK * lost.sum():
+        return None
+    columns = np.flatnonzero(late)
+    loss = float(lost.sum() / period.sum())
+    return Turns(columns + skip, rows[columns], lost[columns], loss)
+
+
+def _lengthening(period: Floats, last: Floats) -> float:
+    """How much longer steps get with what their last rank takes longer: 0 not at all, 1 all of it.
+
+    Steps that are long for another reason, such as checkpoints, show nothing of it.
+    """
+    long = long_steps(period)
+    other = long[last[long] < MOSTLY * (period[long] - stats.median(period))]
+    period, last = np.delete(period, other), np.delete(last, other)
+    if period.size < LEAST_STEPS or not (np.ptp(period) and np.ptp(last)):
+        return 0.0
+    together = float(np.corrcoef(period, last)[0, 1])
+    slope = together * float(period.std() / last.std())
+    return min(slope, 1.0) if together >= LENGTHENS else 0.0
+
+
+def _found(job: Observed, turns: Turns) -> Recurring:
+    line, count = job.line, turns.columns.size
+    first, stop = line.warm_up, len(line.steps)
+    ranks = tuple(int(rank) for rank in line.ranks[np.unique(turns.rows)])
+    cause, phase = _cause(job, turns)
+    each_ns = float(turns.lost_ns.mean())
+    detail = (
+        f"in {count} of {stop - first} steps one of {name_ranks(ranks)} takes {each_ns / 1e6:.0f} "
+        f"ms longer than its peers{f', mostly in {phase}' if phase else ''}"
+    )
+    what = "has more work than its peers" if cause == "load_imbalance" else "is late"
+    says = (
+        f"{name_ranks(ranks)} hold up all others in turns: in {count} of {stop - first} steps one "
+        f"of them {what}, which costs {percent(turns.loss)} of the time"
+    )
+    advises = UNEVEN if cause == "load_imbalance" else SLOW[cause]
+    rule = Decision("costs-enough", True, turns.loss, LEAST_LOSS, "lost in turns", gate=False)
+    return Recurring(
+        InTurns.name, cause, detail, phase=phase, steps=line.span(first, stop),
+        time_ns=line.span_ns(first, stop), slowdown=1 / max(1 - turns.loss, 0.01),
+        lost_ns=each_ns, lost_fraction=turns.loss, victims=0, score=SCORE,
+        values={"late_steps": count, "ranks_in_turns": len(ranks), "lost_fraction": turns.loss},
+        decisions=(rule,), says=says, advises=advises,
+    )  # fmt: skip
+
+
+def _cause(job: Observed, turns: Turns) -> tuple[Cause, str | None]:
+    """Why, and the phase with most of it: pauses that were recorded, loading, work if some rank is
+    late in most steps; else whatever stops a process on its host."""
+    phase = _phase(job, turns)
+    if job.pauses is not None:
+        paused = np.minimum(job.pauses[turns.rows, turns.columns], turns.lost_ns)
+        if paused.sum() >= MOSTLY * turns.lost_ns.sum():
+            return "gc", phase
+    if loads(phase):
+        return "data_loading", phase
+    judged = len(job.line.steps) - job.line.warm_up
+    return ("load_imbalance" if turns.columns.size > ALWAYS * judged else "host"), phase
+
+
+def _phase(job: Observed, turns: Turns) -> str | None:
+    excess = [_above(own, job.groups(phase))[turns.rows, turns.columns].sum()
+              for phase, own in zip(job.own.phases, job.own.own, strict=True)]  # fmt: skip
+    at = int(np.argmax(excess))
+    whole = float(np.maximum(excess, 0.0).sum())
+    return job.own.phases[at] if excess[at] >= MOSTLY * whole > 0 else None
+
+
+def _above(own: Floats, groups: list[Ints]) -> Floats:
+    above = np.nan_to_num(above_peers(own, groups))
+    return np.asarray(above - stats.row_medians(above)[:, None])
