@@ -36,6 +36,7 @@ from stepscope.diagnose.detect.published.holmes_forest import HolmesForestPublis
 from stepscope.diagnose.detect.published.kair import KairPublished
 from stepscope.diagnose.detect.published.venustrace import VenusTracePublished
 from stepscope.diagnose.detect.quota_hosts import QuotaHosts
+from stepscope.diagnose.detect.recurring_loss import RecurringLoss
 from stepscope.diagnose.detect.regression.shared import SharedRegression
 from stepscope.diagnose.detect.shared_loading import SharedLoading
 from stepscope.diagnose.detect.slow_exchange import SlowExchange
@@ -97,7 +98,7 @@ EVERYONE: tuple[Detector, ...] = (
 WASTED: tuple[Detector, ...] = (SharedLoading(), UserCode())
 PROFILED: tuple[Detector, ...] = (CommonPatterns(), GilHolder())
 """The same by profiled steps, which need not be recorded as steps."""
-RECURRENT: tuple[Detector, ...] = (InTurns(),)
+RECURRENT: tuple[Detector, ...] = (InTurns(), RecurringLoss())
 """Time that a job loses again and again, whoever takes it and whatever the reason."""
 
 DETECTORS: tuple[Detector, ...] = (

@@ -314,11 +314,14 @@ class _Search:
             self.blamed += self._ask(detector, Regression)
 
     def _recurrent(self) -> None:
-        """What the job loses again and again, unless half of it is known already."""
+        """What the job loses again and again, unless half of it, or what all ranks share, is known
+        already."""
         for detector in registry.RECURRENT:
             found = self._ask(detector, Recurring)
-            known = sum(one.lost_fraction or 0.0 for one in self.blamed if one.costs_enough)
-            self._keep([one for one in found if known < HALF * (one.lost_fraction or 0.0)])
+            known = sum(one.lost_fraction or 0.0 for one in self.blamed)
+            shared = any(not one.ranks and one.group is None for one in self.blamed)
+            self._keep([one for one in found
+                        if not shared and known < HALF * (one.lost_fraction or 0.0)])  # fmt: skip
 
     def _others(self) -> None:
         """Methods that belong to no stage: published forms, and other packages' methods."""

@@ -2,7 +2,8 @@
 
 A schedule alone does not show that: a fault may recur every twenty steps as well. The first rank
 and the last one have such duties, at round intervals; others have them together with ranks of other
-hosts, as when the first rank of each host saves.
+hosts, as when the first rank of each host saves. The last rank has the loss and logs it, which is
+short: all others wait for it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from stepscope.diagnose.detect.step_time import is_round, recurring, scheduled
-from stepscope.window import Ints, Mask
+from stepscope.window import Floats, Ints, Mask
 
 SLOTS = 3
 """Times that spikes must return on a schedule to be a habit of the job. Our simulator."""
@@ -21,13 +22,18 @@ BETWEEN = 6
 Our choice."""
 MOSTLY = 0.5
 """Part of the slots in which a rank of another host must have a spike, too. Our simulator."""
+MOST = 0.05
+"""Share of the time that a duty of the last rank may take, as a single long spike may. Our choice."""
 
 
-def habits(steps: Ints, hit: Mask, units: Sequence[Ints]) -> Mask:
+def habits(
+    steps: Ints, hit: Mask, units: Sequence[Ints], share: Floats | None = None
+) -> Mask:  # fmt: skip
     """Which of the spikes in `hit`, `[rank, step]`, are regular duties of their ranks.
 
     Args:
         units: rows of each host.
+        share: of the time of all steps, which each spike takes; None: the last rank may take any.
     """
     found = np.zeros(hit.shape, np.bool_)
     for row in np.flatnonzero(hit.any(axis=1)).tolist():
@@ -36,7 +42,9 @@ def habits(steps: Ints, hit: Mask, units: Sequence[Ints]) -> Mask:
         if slots.size >= SLOTS and _has_company(hit[:, slots], row, units):
             found[row, slots] = True
         if row in (0, len(hit) - 1):
-            found[row, at[_at_round_intervals(steps[at], steps)]] = True
+            duty = at[_at_round_intervals(steps[at], steps)]
+            if share is None or row == 0 or share[row, duty].sum() <= MOST:
+                found[row, duty] = True
     return found
 
 

@@ -17,8 +17,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stepscope.diagnose.detect.regression.uneven import CHANGING
 from stepscope.diagnose.detect.step_time import long_steps
-from stepscope.diagnose.detect.transient import SPIKE_SHARE, SPIKE_Z
+from stepscope.diagnose.detect.straggler import FALSE_ALARMS
+from stepscope.diagnose.detect.transient import SPIKE_SHARE, SPIKE_Z, poisson_tail
 from stepscope.diagnose.finding import Cause, Decision, Recurring
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.numeric import stats
@@ -43,9 +45,11 @@ a quarter of the scatter. Where computing is hidden behind communication it is 0
 MOSTLY = 0.5
 """A step is long because of a rank that takes longer by this part of the rise, as in
 `planned_pauses`; and a phase with this part of the excess is named. Our choice."""
-ALWAYS = 0.5
-"""Ranks that are late in more than this part of the steps have unequal work: pauses are rarer. Our
-choice."""
+ALWAYS = 0.75
+"""Where some rank is late in more than this part of the steps, they have unequal work: pauses are
+rarer. Our choice."""
+WHOLE = 0.75
+"""Part of a host's ranks that must be late for the host to be the reason, as `decide.join.WHOLE`."""
 SCORE = 0.7
 """As of slow steps at regular distances whose source is known (`periods`). Our choice."""
 
@@ -61,6 +65,8 @@ class Turns:
     """What each step loses."""
     loss: float
     """The same as a share of the time of all judged steps."""
+    host: tuple[int, ...] = ()
+    """All rows of a host, where those of other hosts are hardly ever late."""
 
 
 class InTurns:
@@ -92,7 +98,28 @@ def find_turns(job: Observed) -> Turns | None:
         return None
     columns = np.flatnonzero(late)
     loss = float(lost.sum() / period.sum())
-    return Turns(columns + skip, rows[columns], lost[columns], loss)
+    turns = Turns(columns + skip, rows[columns], lost[columns], loss)
+    return _of_a_host(job, turns)
+
+
+def _of_a_host(job: Observed, turns: Turns) -> Turns | None:
+    """Of one host, where its ranks have most of it and far more often than chance explains; None if
+    its ranks have most of it, and it may be chance or single ones."""
+    units = job.host_rows()
+    if len(units) < 2:
+        return turns
+    lost = [float(turns.lost_ns[np.isin(turns.rows, unit)].sum()) for unit in units]
+    worst = units[int(np.argmax(lost))]
+    own = np.isin(turns.rows, worst)
+    if max(lost) <= CHANGING * turns.lost_ns.sum():
+        return turns
+    count, ranks = int(own.sum()), np.unique(turns.rows[own]).size
+    chance = poisson_tail(count, (turns.rows.size - count + 1) / (len(units) - 1))
+    if chance * len(units) > FALSE_ALARMS or ranks < max(WHOLE * worst.size, 2):
+        return None
+    loss = turns.loss * float(turns.lost_ns[own].sum() / turns.lost_ns.sum())
+    rows = tuple(map(int, worst))
+    return Turns(turns.columns[own], turns.rows[own], turns.lost_ns[own], loss, rows)
 
 
 def _lengthening(period: Floats, last: Floats) -> float:
@@ -113,7 +140,8 @@ def _lengthening(period: Floats, last: Floats) -> float:
 def _found(job: Observed, turns: Turns) -> Recurring:
     line, count = job.line, turns.columns.size
     first, stop = line.warm_up, len(line.steps)
-    ranks = tuple(int(rank) for rank in line.ranks[np.unique(turns.rows)])
+    rows = list(turns.host) or np.unique(turns.rows)
+    ranks = tuple(int(rank) for rank in line.ranks[rows])
     cause, phase = _cause(job, turns)
     each_ns = float(turns.lost_ns.mean())
     detail = (
@@ -128,9 +156,9 @@ def _found(job: Observed, turns: Turns) -> Recurring:
     advises = UNEVEN if cause == "load_imbalance" else SLOW[cause]
     rule = Decision("costs-enough", True, turns.loss, LEAST_LOSS, "lost in turns", gate=False)
     return Recurring(
-        InTurns.name, cause, detail, phase=phase, steps=line.span(first, stop),
+        InTurns.name, cause, detail, ranks if turns.host else (), phase=phase, steps=line.span(first, stop),
         time_ns=line.span_ns(first, stop), slowdown=1 / max(1 - turns.loss, 0.01),
-        lost_ns=each_ns, lost_fraction=turns.loss, victims=0, score=SCORE,
+        lost_ns=each_ns, lost_fraction=turns.loss, victims=None if turns.host else 0, score=SCORE,
         values={"late_steps": count, "ranks_in_turns": len(ranks), "lost_fraction": turns.loss},
         decisions=(rule,), says=says, advises=advises,
     )  # fmt: skip
@@ -147,6 +175,8 @@ def _cause(job: Observed, turns: Turns) -> tuple[Cause, str | None]:
     if loads(phase):
         return "data_loading", phase
     judged = len(job.line.steps) - job.line.warm_up
+    if turns.host:
+        return "host", phase
     return ("load_imbalance" if turns.columns.size > ALWAYS * judged else "host"), phase
 
 

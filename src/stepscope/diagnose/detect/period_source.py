@@ -54,6 +54,12 @@ class Named(NamedTuple):
 UNKNOWN = Named("unknown source", "nothing recorded shows what happens in these steps")
 
 
+def is_beside_training(phase: str | None) -> bool:
+    """Whether a phase saves or evaluates, by its name."""
+    words = (phase or "").lower()
+    return any(word in words for word in (*SAVES, *EVALUATES))
+
+
 def source_of(job: Observed, found: Recurrent) -> Named:
     """The likely source of recurring slow steps."""
     return next(iter(_sources(job, found)), UNKNOWN)

@@ -159,10 +159,10 @@ def _weighed(job: Observed, comb: Comb, one: Slow, whole: Slow) -> Iterator[Recu
         return
     found = Recurrent(comb, tuple(run + skip for run in runs), usual + skip,
                       min(job_ns, own_ns), share)  # fmt: skip
-    yield _placed(job, found)
+    yield placed(job, found)
 
 
-def _placed(job: Observed, found: Recurrent) -> Recurrent:
+def placed(job: Observed, found: Recurrent) -> Recurrent:
     """With the ranks, phase and kernel that have most of the excess."""
     by_phase = np.array([rise(own, found) for own in job.own.own])
     if not by_phase.size:

@@ -98,6 +98,11 @@ class Series:
     """The typical step."""
     errors: Mask = field(default_factory=lambda: np.zeros((0, 0), np.bool_))
     """`[rank, step]`: where a rank's own device may have counted errors; empty: not read."""
+    duties: bool = True
+    """Whether the first and the last rank may have duties here: nobody saves or logs while it loads
+    or computes."""
+    beside: bool = False
+    """Whether it is beside training, where a duty may take any time."""
 
 
 def spiking_ranks(
@@ -178,7 +183,11 @@ def _find_spikes(series: Series, units: Sequence[Ints]) -> _Spikes:
     excess = np.nan_to_num((series.own + pad) * -np.expm1(-np.maximum(known, 0.0)))
     hit = (known >= limit) & (excess >= SPIKE_SHARE * series.period_ns)
     hit &= _above_its_past(series, pad, limit)
-    return _Spikes(hit & ~habits(series.steps, hit, units), ratio, excess, noise, limit)
+    share = excess / max(series.period_ns * series.own.shape[1], 1.0)
+    by_design = habits(series.steps, hit, units, None if series.beside else share)
+    if not series.duties:
+        by_design[[0, -1]] = False
+    return _Spikes(hit & ~by_design, ratio, excess, noise, limit)
 
 
 def _above_its_past(series: Series, pad: float, limit: float) -> Mask:

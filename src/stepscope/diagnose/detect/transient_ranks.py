@@ -13,6 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from stepscope.diagnose.detect.period_source import is_beside_training
 from stepscope.diagnose.detect.slowdown import slowdown_in, slowdown_of
 from stepscope.diagnose.detect.straggler_ranks import is_brief
 from stepscope.diagnose.detect.transient import Series, SpikingRank, spiking_ranks
@@ -20,8 +21,9 @@ from stepscope.diagnose.finding import Slowdown
 from stepscope.diagnose.method import Needs, SoFar
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import INFLATED, Suspect, dominant
+from stepscope.diagnose.views.communication import loads
 from stepscope.diagnose.views.unnamed import BETWEEN, OUTSIDE
-from stepscope.trace import BACKWARD
+from stepscope.trace import BACKWARD, FORWARD
 from stepscope.window import Floats, Ints
 
 LEAST_STEPS = 10
@@ -58,6 +60,7 @@ def _all_spiking(job: Observed) -> Iterator[SpikingRank]:
         series = Series(
             own[:, skip:], job.groups(phase), job.line.steps[skip:],
             job.line.begins_ns[skip:], job.line.typical_ns, counted[:, skip:],
+            not _is_work(phase), _is_beside(phase),
         )  # fmt: skip
         lonely, duties = phase not in BY_DESIGN, phase != BACKWARD
         for one in spiking_ranks(series, units, tests, lonely, duties):
@@ -68,9 +71,19 @@ def _all_spiking(job: Observed) -> Iterator[SpikingRank]:
 def _in_steps(job: Observed) -> Floats:
     """Own time of all phases but those in which a rank may save or log by design."""
     named = [own for phase, own in zip(job.own.phases, job.own.own, strict=True)
-             if phase not in BY_DESIGN]  # fmt: skip
+             if not _is_beside(phase)]  # fmt: skip
     known = np.isfinite(named).any(axis=0)
     return np.where(known, np.nansum(named, axis=0), np.nan)
+
+
+def _is_beside(phase: str | None) -> bool:
+    """Whether ranks may save or evaluate in a phase by design."""
+    return phase in BY_DESIGN or is_beside_training(phase)
+
+
+def _is_work(phase: str | None) -> bool:
+    """Whether ranks load or compute in a phase, and have no duties."""
+    return phase in (FORWARD, BACKWARD) or loads(phase)
 
 
 def _culprit(job: Observed, row: int, spiking: list[SpikingRank]) -> Suspect:

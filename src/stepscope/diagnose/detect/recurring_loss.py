@@ -1,0 +1,136 @@
+"""Long steps that come back and cost the job more than any plan excuses.
+
+Fault: checkpoints or evaluations that are too frequent or too slow; pauses of all ranks every few
+steps (garbage collection, loading), which a schedule alone makes look planned.
+Paper: none. A plan excuses a person, not the state of the job: whatever recurs and takes more than
+a tenth of the time is reported, without a rank. What jobs do beside training has no right level, so
+there only a cost that is clearly more than usual counts (`account.belief`).
+Cost: that of `periods`. Cannot see: fewer than three long steps; steps that are all equally slow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from stepscope.diagnose.account.belief import ORDINARY, odds, unusual_bits
+from stepscope.diagnose.detect.habits import SLOTS
+from stepscope.diagnose.detect.in_turns import LEAST_LOSS, MOSTLY
+from stepscope.diagnose.detect.period_source import Named, source_of
+from stepscope.diagnose.detect.periods import CAUSES
+from stepscope.diagnose.detect.planned_pauses import expected
+from stepscope.diagnose.detect.recurring import Recurrent, placed, recurring, rise
+from stepscope.diagnose.detect.step_time import long_steps, scheduled
+from stepscope.diagnose.finding import Decision, Recurring
+from stepscope.diagnose.method import Needs, SoFar
+from stepscope.diagnose.numeric import stats
+from stepscope.diagnose.numeric.combs import Comb
+from stepscope.diagnose.observed import Observed
+from stepscope.diagnose.shown import PLANNED
+from stepscope.diagnose.thresholds import LEAST_SCORE
+from stepscope.diagnose.views.unnamed import UNNAMED
+from stepscope.diagnose.words.numbers import percent
+from stepscope.diagnose.words.periods import ADVICE
+from stepscope.window import Ints
+
+SCORE = 0.7
+"""As of slow steps at regular distances whose source is known (`periods`). Our choice."""
+RARE = 0.1
+"""A phase that usually takes less than this part of what it takes in long steps is no part of
+training: it saves or evaluates. Our choice."""
+
+
+class RecurringLoss:
+    """Long steps that come back, by plan or not, and together cost more than a tenth of the time."""
+
+    name = "recurring-loss"
+    needs = Needs("steps")
+
+    def detect(self, job: Observed, so_far: SoFar) -> Iterator[Recurring]:
+        columns = _columns(job, so_far)
+        runs = np.split(columns, np.flatnonzero(np.diff(columns) > 1) + 1)
+        if len(runs) < SLOTS:
+            return
+        period = np.nan_to_num(job.line.job_period_ns)
+        lost_ns = np.maximum(period[columns] - job.line.typical_ns, 0.0)
+        loss = float(lost_ns.sum() / period[job.line.warm_up :].sum())
+        if loss <= LEAST_LOSS:
+            return
+        found = _recurrent(job, runs, float(lost_ns.sum()) / len(runs), loss)
+        source = source_of(job, found)
+        sure = odds(unusual_bits(loss, ORDINARY), loss) if _is_beside(job, found, source) else SCORE
+        if sure >= LEAST_SCORE:
+            yield _finding(job, found, source, sure)
+
+
+def _columns(job: Observed, so_far: SoFar) -> Ints:
+    """Long steps on a schedule, planned or not, without those that culprits made long."""
+    skip, steps = job.line.warm_up, job.line.steps
+    long = long_steps(job.line.job_period_ns[skip:]) + skip
+    known = expected(job, job.samples, long)
+    if long.size >= SLOTS:
+        known |= scheduled(steps[long], steps[skip:])
+    columns = [long[known], *(one.columns for one in recurring(job) if not one.rows)]
+    culprits = [np.asarray(one.spikes, np.int64) for one in so_far.culprits]
+    theirs = np.concatenate([np.zeros(0, np.int64), *culprits])
+    return np.setdiff1d(np.concatenate(columns), np.concatenate((theirs, theirs + 1)))
+
+
+def _recurrent(job: Observed, runs: list[Ints], excess_ns: float, loss: float) -> Recurrent:
+    """These steps with what is slow in them; their distance is the most frequent one.
+
+    The step before is looked at as well: what one rank does at the end of a step makes the next one
+    longer for all others.
+    """
+    begins = np.array([run[0] for run in runs])
+    apart = np.diff(job.line.steps[begins])
+    distance = int(np.bincount(apart).argmax())
+    around = [np.arange(max(int(run[0]) - 1, 0), int(run[-1]) + 1) for run in runs]
+    usual = np.setdiff1d(np.arange(job.line.warm_up, len(job.line.steps)), np.concatenate(around))
+    comb = Comb("steps", distance, begins, len(runs), 0.0)
+    return placed(job, Recurrent(comb, tuple(around), usual, excess_ns, loss))
+
+
+def _is_beside(job: Observed, found: Recurrent, source: Named) -> bool:
+    """Whether it is what jobs do beside training: it saves or evaluates, or lies in no phase that
+    the other steps have, too. Where nothing is known of a step, it may be that."""
+    if source.source in PLANNED or source.source != "unknown source":
+        return source.source in PLANNED
+    if found.phase is None or found.phase in UNNAMED:
+        return True
+    own = job.own.own[job.own.phases.index(found.phase)]
+    usually = stats.median(np.nan_to_num(own[:, found.usual]).max(axis=0))
+    return usually < RARE * float(rise(own, found).max())
+
+
+def _finding(job: Observed, found: Recurrent, source: Named, sure: float) -> Recurring:
+    line, events = job.line, len(found.runs)
+    first, stop = line.warm_up, len(line.steps)
+    apart = np.diff(line.steps[found.comb.columns])
+    regular = (apart == found.comb.distance).mean() >= MOSTLY
+    when = f"every {found.comb.distance:.0f} steps" if regular else (
+        f"in {events} of {stop - first} steps")  # fmt: skip
+    where = f" in {found.phase}" if found.phase else ""
+    says = (
+        f"{when}, steps take {_seconds(found.excess_ns)} longer{where} ({source.source}), "
+        f"which costs {percent(found.lost_fraction)} of the time"
+    )
+    rule = Decision(
+        "costs-enough", True, found.lost_fraction, LEAST_LOSS, "lost in such steps", gate=False
+    )
+    return Recurring(
+        RecurringLoss.name, CAUSES[source.source], source.because, phase=found.phase,
+        function=source.function, kernels=(found.kernel,) if found.kernel else (),
+        steps=line.span(first, stop), time_ns=line.span_ns(first, stop),
+        slowdown=1 / max(1 - found.lost_fraction, 0.01), lost_ns=found.excess_ns,
+        lost_fraction=found.lost_fraction, victims=0, score=sure,
+        values={"every": found.comb.distance, "events": events, "source": source.source,
+                "excess_ns": found.excess_ns, "lost_fraction": found.lost_fraction},
+        decisions=(rule,), says=says, advises=ADVICE[source.source].format(
+            function=source.function or "it"),
+    )  # fmt: skip
+
+
+def _seconds(ns: float) -> str:
+    return f"{ns / 1e9:.2f} s" if ns >= 1e9 else f"{ns / 1e6:.0f} ms"

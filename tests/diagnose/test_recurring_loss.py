@@ -1,0 +1,93 @@
+"""What a job loses again and again: too much saving, and ranks that are late in turns."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from stepscope.diagnose.finding import Diagnosis, Verdict
+from stepscope.diagnose.run import diagnose
+from stepscope.trace import Host
+from stepscope.window import Floats
+
+from .jobs import MS, Fault, a_job
+
+EVERYBODY = tuple(range(8))
+STEPS = 100
+
+
+def verdict(found: Diagnosis) -> Verdict:
+    assert found.state != "healthy"
+    (one,) = found.verdicts
+    return one
+
+
+@pytest.mark.parametrize("ranks", [EVERYBODY, (0,)])
+def test_a_checkpoint_that_costs_too_much_accuses_nobody_but_is_told(
+    ranks: tuple[int, ...],
+) -> None:
+    fault = Fault(ranks, "optimizer", 0, ms=1_000, every=20, function="save (torch/x.py:1)")
+    one = verdict(diagnose(a_job(8, STEPS, faults=[fault])))
+    assert (one.ranks, one.evidence[0].method) == ((), "recurring-loss")
+    assert one.summary.startswith("every 20 steps, steps take ")
+    assert "checkpoint" in one.summary and "save less often" in one.advice
+    assert one.lost_fraction == pytest.approx(50 / 143, abs=0.05)
+
+
+def test_pauses_of_all_ranks_on_a_schedule_are_told_from_a_tenth_on() -> None:
+    def diagnosed(ms: float) -> Diagnosis:
+        fault = Fault(EVERYBODY, "forward-compute", 0, ms=ms, every=6)
+        return diagnose(a_job(8, STEPS, faults=[fault], stacks=False))
+
+    assert verdict(diagnosed(120)).phase == "forward-compute"
+    assert diagnosed(50).verdicts == ()
+
+
+def late_in_turns(ms: float, every: int, rows: tuple[int, ...] = EVERYBODY) -> Diagnosis:
+    """Every so many steps some rank is held up, and not the same one as before."""
+
+    def hold_up(own: Floats) -> Floats:
+        for turn, step in enumerate(range(5, own.shape[2], every)):
+            own[1, rows[turn * 3 % len(rows)], step] += ms * MS
+        return own
+
+    window = a_job(8, STEPS, 0.02, edit=hold_up, stacks=False)
+    hosts = (Host("a", (0, 1, 2, 3)), Host("b", (4, 5, 6, 7)))
+    return diagnose(replace(window, job=replace(window.job, hosts=hosts)))
+
+
+@pytest.mark.parametrize("every", [2, 3])
+def test_a_different_rank_each_time_on_a_schedule(every: int) -> None:
+    one = verdict(late_in_turns(100, every))
+    assert (one.ranks, one.cause, one.phase) == ((), "host", "forward-compute")
+    assert "hold up all others in turns" in one.summary
+    assert one.lost_fraction == pytest.approx(100 / (93 * every + 100), abs=0.05)
+
+
+def test_a_few_percent_in_turns_are_ordinary() -> None:
+    assert late_in_turns(40, 6).verdicts == ()
+
+
+def test_ranks_of_one_host_in_turns_are_the_host() -> None:
+    one = verdict(late_in_turns(150, 4, rows=(4, 5, 6, 7)))
+    assert (one.ranks, one.cause) == ((4, 5, 6, 7), "host")
+
+
+def test_work_that_is_unequal_in_every_step() -> None:
+    """Only one pass was recorded in full, so that both passes do not tell it."""
+
+    def uneven(own: Floats) -> Floats:
+        drawn = np.random.default_rng(3).random((8, own.shape[2])) ** 4
+        own[1] += 120 * MS * drawn
+        return own
+
+    one = verdict(diagnose(a_job(8, STEPS, 0.02, edit=uneven, stacks=False)))
+    assert (one.ranks, one.cause) == ((), "load_imbalance")
+
+
+def test_the_last_rank_has_no_costly_duties() -> None:
+    fault = Fault((7,), "data-load", 0, ms=400, every=25)
+    one = verdict(diagnose(a_job(8, 200, faults=[fault], stacks=False)))
+    assert one.ranks == (7,)
