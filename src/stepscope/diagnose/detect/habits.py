@@ -23,7 +23,8 @@ Our choice."""
 MOSTLY = 0.5
 """Part of the slots in which a rank of another host must have a spike, too. Our simulator."""
 MOST = 0.05
-"""Share of the time that a duty of the last rank may take, as a single long spike may. Our choice."""
+"""Share of the time that a duty of the last rank may take, as a single long spike may. Our
+choice."""
 
 
 def habits(

@@ -49,7 +49,8 @@ ALWAYS = 0.75
 """Where some rank is late in more than this part of the steps, they have unequal work: pauses are
 rarer. Our choice."""
 WHOLE = 0.75
-"""Part of a host's ranks that must be late for the host to be the reason, as `decide.join.WHOLE`."""
+"""Part of a host's ranks that must be late for the host to be the reason, as `decide.join.WHOLE`.
+Our choice."""
 SCORE = 0.7
 """As of slow steps at regular distances whose source is known (`periods`). Our choice."""
 
@@ -156,8 +157,8 @@ def _found(job: Observed, turns: Turns) -> Recurring:
     advises = UNEVEN if cause == "load_imbalance" else SLOW[cause]
     rule = Decision("costs-enough", True, turns.loss, LEAST_LOSS, "lost in turns", gate=False)
     return Recurring(
-        InTurns.name, cause, detail, ranks if turns.host else (), phase=phase, steps=line.span(first, stop),
-        time_ns=line.span_ns(first, stop), slowdown=1 / max(1 - turns.loss, 0.01),
+        InTurns.name, cause, detail, ranks if turns.host else (), phase=phase,
+        steps=line.span(first, stop), time_ns=line.span_ns(first, stop), slowdown=1 / max(1 - turns.loss, 0.01),
         lost_ns=each_ns, lost_fraction=turns.loss, victims=None if turns.host else 0, score=SCORE,
         values={"late_steps": count, "ranks_in_turns": len(ranks), "lost_fraction": turns.loss},
         decisions=(rule,), says=says, advises=advises,
