@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from stepscope.diagnose.finding import Diagnosis, Verdict
@@ -73,18 +72,6 @@ def test_a_few_percent_in_turns_are_ordinary() -> None:
 def test_ranks_of_one_host_in_turns_are_the_host() -> None:
     one = verdict(late_in_turns(150, 4, rows=(4, 5, 6, 7)))
     assert (one.ranks, one.cause) == ((4, 5, 6, 7), "host")
-
-
-def test_work_that_is_unequal_in_every_step() -> None:
-    """Only one pass was recorded in full, so that both passes do not tell it."""
-
-    def uneven(own: Floats) -> Floats:
-        drawn = np.random.default_rng(3).random((8, own.shape[2])) ** 3
-        own[1] += 120 * MS * drawn
-        return own
-
-    one = verdict(diagnose(a_job(8, STEPS, 0.02, edit=uneven, stacks=False)))
-    assert (one.ranks, one.cause) == ((), "load_imbalance")
 
 
 def test_the_last_rank_has_no_costly_duties() -> None:

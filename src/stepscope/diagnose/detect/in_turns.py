@@ -158,8 +158,9 @@ def _found(job: Observed, turns: Turns) -> Recurring:
     rule = Decision("costs-enough", True, turns.loss, LEAST_LOSS, "lost in turns", gate=False)
     return Recurring(
         InTurns.name, cause, detail, ranks if turns.host else (), phase=phase,
-        steps=line.span(first, stop), time_ns=line.span_ns(first, stop), slowdown=1 / max(1 - turns.loss, 0.01),
-        lost_ns=each_ns, lost_fraction=turns.loss, victims=None if turns.host else 0, score=SCORE,
+        steps=line.span(first, stop), time_ns=line.span_ns(first, stop),
+        slowdown=1 / max(1 - turns.loss, 0.01), lost_ns=each_ns, lost_fraction=turns.loss,
+        victims=None if turns.host else 0, score=SCORE,
         values={"late_steps": count, "ranks_in_turns": len(ranks), "lost_fraction": turns.loss},
         decisions=(rule,), says=says, advises=advises,
     )  # fmt: skip

@@ -42,7 +42,7 @@ training: it saves or evaluates. Our choice."""
 
 
 class RecurringLoss:
-    """Long steps that come back, by plan or not, and together cost more than a tenth of the time."""
+    """Long steps that come back, by plan or not, and cost more than a tenth of the time."""
 
     name = "recurring-loss"
     needs = Needs("steps")
