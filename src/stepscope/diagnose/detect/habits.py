@@ -28,13 +28,15 @@ choice."""
 
 
 def habits(
-    steps: Ints, hit: Mask, units: Sequence[Ints], share: Floats | None = None
+    steps: Ints, hit: Mask, units: Sequence[Ints], share: Floats | None = None,
+    duties: bool = True,
 ) -> Mask:  # fmt: skip
     """Which of the spikes in `hit`, `[rank, step]`, are regular duties of their ranks.
 
     Args:
         units: rows of each host.
         share: of the time of all steps, which each spike takes; None: the last rank may take any.
+        duties: whether the first and the last rank may have some of their own.
     """
     found = np.zeros(hit.shape, np.bool_)
     for row in np.flatnonzero(hit.any(axis=1)).tolist():
@@ -42,7 +44,7 @@ def habits(
         slots = at[scheduled(steps[at], steps)]
         if slots.size >= SLOTS and _has_company(hit[:, slots], row, units):
             found[row, slots] = True
-        if row in (0, len(hit) - 1):
+        if duties and row in (0, len(hit) - 1):
             duty = at[_at_round_intervals(steps[at], steps)]
             if share is None or row == 0 or share[row, duty].sum() <= MOST:
                 found[row, duty] = True

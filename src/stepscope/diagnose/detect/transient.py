@@ -184,9 +184,8 @@ def _find_spikes(series: Series, units: Sequence[Ints]) -> _Spikes:
     hit = (known >= limit) & (excess >= SPIKE_SHARE * series.period_ns)
     hit &= _above_its_past(series, pad, limit)
     share = excess / max(series.period_ns * series.own.shape[1], 1.0)
-    by_design = habits(series.steps, hit, units, None if series.beside else share)
-    if not series.duties:
-        by_design[[0, -1]] = False
+    share_of = None if series.beside else share
+    by_design = habits(series.steps, hit, units, share_of, series.duties)
     return _Spikes(hit & ~by_design, ratio, excess, noise, limit)
 
 
