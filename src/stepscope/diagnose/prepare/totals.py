@@ -56,7 +56,7 @@ def _total(phases: Table) -> str | None:
     names = phases.strings("phase").values
     rows = np.bincount(code, None, len(names))
     share, length = np.bincount(code, fits, len(names)), np.bincount(code, lasted, len(names))
-    once = rows <= np.bincount(_cells_of(code, cell[order]), None, len(names))
+    once = rows <= np.bincount(_cells_of(code.astype(np.int64), cell[order]), None, len(names))
     found = np.flatnonzero(once & (share > MOSTLY * rows)).tolist()
     return names[max(found, key=lambda at: length[at])] if found else None
 
