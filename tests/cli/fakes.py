@@ -49,7 +49,7 @@ class JobReader:
         return self._last
 
 
-def diagnose(window: Any, settings: object = None) -> Diagnosis:
+def diagnose(window: Any, settings: object = None, in_place: bool = False) -> Diagnosis:
     return SAMPLES[window]()
 
 

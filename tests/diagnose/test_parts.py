@@ -221,7 +221,8 @@ def test_a_phase_that_may_have_waited_is_left_out() -> None:
     phases = a_table("rank step phase start_ns duration_ns", rows)
     window = Window(job, {"phases": phases})
     own = own_time(window, timeline(window))
-    assert own.phases == ("mlp",)
+    assert "mlp" in own.phases
+    assert "forward-compute" not in own.phases
     assert own.skipped[0].method == "own time of forward-compute"
 
 
