@@ -4,7 +4,7 @@
 
 Runs the job of `chaos_train.py` under `stepscope run` and notes every minute what the processor,
 `stepscope run` and all ranks hold: private memory (USS), threads, open files. In the end the last
-fifth of the time is compared with the third, the median of memory and the most of threads and
+fifth of the time is compared with the third, the median of memory and the least of threads and
 files: before, everything fills, since the live diagnosis keeps half an hour of rows. After some
 minutes all ranks profile a few steps, so that what torch loads for its profiler, and keeps, is
 there before, whether or not the job later becomes slower and profiles by itself. Exit status 1:
@@ -125,8 +125,9 @@ def _report(samples: Sequence[Sample], faults: Sequence[str]) -> int:
             grew.append(f"only {len(own)} samples of {who}")
             continue
         fifth = len(own) // PARTS
-        for name, of in (("private_mb", statistics.median), ("threads", max), ("files", max)):
-            # the most of threads and files: a pool that comes and goes is no leak, one more is
+        for name, of in (("private_mb", statistics.median), ("threads", min), ("files", min)):
+            # the least of threads and files: what leaks is never given back, while pools and pipes
+            # of samplers come and go with the load
             warm = of(_values(own[WARM * fifth : (WARM + 1) * fifth], name))
             last = of(_values(own[-fifth:], name))
             print(f"{who:10} {name:11} {warm:10.1f} -> {last:10.1f}  {last / warm - 1:+.1%}")
