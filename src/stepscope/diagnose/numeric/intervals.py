@@ -14,8 +14,8 @@ from stepscope.window import Ints, Mask, Table, Union, distinct, union
 
 AXIS_LIMIT = 2**62
 """Positions on the common axis above this would overflow int64."""
-BLOCK = 2**19
-"""Rows that are processed at a time: intermediate results fit a CPU cache, 4 MiB a column."""
+BLOCK = 2**18
+"""Rows that are processed at a time: intermediate results fit a CPU cache, 2 MiB a column."""
 
 
 @dataclass(frozen=True)

@@ -128,15 +128,14 @@ class PhaseRows:
         """`[phase, rank, step]`: sums of the values; NaN without rows or with an unknown value."""
         shape = (len(phases), len(self.line.ranks), len(self.line.steps))
         number = {phase: at for at, phase in enumerate(phases)}
-        place = np.array([*(number.get(name, -1) for name in self.names.values), -1], np.int64)
+        beyond = len(phases)  # of other phases, which are cut off
+        place = np.array([*(number.get(name, beyond) for name in self.names.values), beyond])
         cell = place[self.names.codes]
         cell *= shape[1] * shape[2]
         cell += self.cell
-        if (place[:-1] < 0).any():
-            values, cell = values[cell >= 0], cell[cell >= 0]
         size = shape[0] * shape[1] * shape[2]
-        count = np.bincount(cell, minlength=size)
-        total = np.bincount(cell, weights=values, minlength=size)
+        count = np.bincount(cell, minlength=size)[:size]
+        total = np.bincount(cell, weights=values, minlength=size)[:size]
         return np.where(count > 0, total, np.nan).reshape(shape)
 
 
