@@ -8,6 +8,7 @@ import pytest
 
 from ..formats.flight_recorder.recorders import (
     Groups,
+    Recorder,
     a_job,
     everyone,
 )
@@ -48,13 +49,18 @@ def test_a_mismatch_that_all_ranks_completed_is_no_hang(tmp_path: Path) -> None:
     assert diagnosis.state == "healthy"
 
 
-def test_a_rank_that_skipped_a_call_disagrees_from_there_on(tmp_path: Path) -> None:
-    ranks = a_job(4)
+def _rank_1_skips_a_call(ranks: list[Recorder]) -> None:
+    """Five steps of three buckets; in the last one rank 1 leaves out the second."""
     for step in range(5):
         for bucket in (100, 70, 30):
             late = step == 4 and bucket == 70
             everyone(without(ranks, 1) if late else ranks, "all_reduce", size=(bucket,),
                      state="scheduled" if step == 4 and bucket != 100 else "completed")  # fmt: skip
+
+
+def test_a_rank_that_skipped_a_call_disagrees_from_there_on(tmp_path: Path) -> None:
+    ranks = a_job(4)
+    _rank_1_skips_a_call(ranks)
     verdict = the_verdict(tmp_path, ranks)
     assert (verdict.kind, verdict.ranks) == ("mismatch", (1,))
     assert "rank 1 all_reduce [30] Float; ranks 0, 2 and 3 all_reduce [70] Float" in verdict.summary
@@ -154,11 +160,7 @@ def test_ranks_that_ran_ahead_are_no_mismatch(tmp_path: Path) -> None:
 def test_of_two_sides_the_one_that_left_its_own_order_is_odd(tmp_path: Path) -> None:
     """Nobody is in the majority, but one of them did in each step before what the other does."""
     ranks = a_job(2)
-    for step in range(5):
-        for size in (100, 70, 30):
-            late = step == 4 and size == 70
-            everyone(without(ranks, 1) if late else ranks, "all_reduce", size=(size,),
-                     state="scheduled" if step == 4 and size != 100 else "completed")  # fmt: skip
+    _rank_1_skips_a_call(ranks)
     verdict = the_verdict(tmp_path, ranks)
     assert (verdict.cause, verdict.ranks) == ("code", (1,))
     assert "which left the order of its own steps" in verdict.summary

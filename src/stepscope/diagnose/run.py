@@ -126,10 +126,7 @@ def diagnose(window: Window, settings: Settings = DEFAULT, in_place: bool = Fals
     known = ledger(series, job.line.warm_up, verdicts, planned)
     unaccounted = ""
     if state == "healthy":
-        unaccounted = (
-            _unaccounted(job, settings) or waiting_for_absent(job, (), MOST_UNEXPLAINED)
-            or _unexplained(job, known) or blocking_calls.undecided(window, dropped)
-        )  # fmt: skip
+        unaccounted = _undecided(job, settings, known) or blocking_calls.undecided(window, dropped)
     elif absent and settings.slowdowns and (waiting := waiting_for_absent(job, verdicts)):
         absent = f"{absent}; {waiting}"
     return Diagnosis(
@@ -157,6 +154,12 @@ def diagnose(window: Window, settings: Settings = DEFAULT, in_place: bool = Fals
         unaccounted=unaccounted,
         unrecorded=absent,
     )
+
+
+def _undecided(job: Observed, settings: Settings, known: Ledger | None) -> str:
+    """Why a job in which nothing was found is not healthy; empty if it is."""
+    return (_unaccounted(job, settings) or waiting_for_absent(job, (), MOST_UNEXPLAINED)
+            or _unexplained(job, known))  # fmt: skip
 
 
 def find_hang(window: Window) -> Diagnosis | None:

@@ -110,9 +110,8 @@ class _Units:
         follows = np.flatnonzero(graph.before != BEGIN)
         waited = np.zeros(operators, np.bool_)
         waited[op[waits]] = True
-        awaited = np.flatnonzero(
-            ~waits & waited[op]
-        )  # their arrival is known before the others end
+        # the others of their operator end after they have arrived
+        awaited = np.flatnonzero(~waits & waited[op])
         leader = np.concatenate((unit[graph.before[follows]], unit[awaited]))
         follower = np.concatenate((unit[follows], op[awaited]))
         by_leader = stable_order(leader)

@@ -25,7 +25,7 @@ CLOCKS_NS = 10**6
 """Clocks of hosts may disagree by this. Our choice, as in `align`."""
 LEAST_EARLY = 30
 """Calls that were early enough to tell: with fewer, it may be chance. Statistics."""
-MOST_ASTRAY = 0.02
+MOST_CONTRADICTING = 0.02
 """Part of these that may have called again all the same. Statistics: rows that do not belong
 together, as for clocks (`align`)."""
 WHY = Skipped("ends of operators", "not recorded; no rank called again before all had called, so "
@@ -90,9 +90,9 @@ class _Calls:
         quickest = -_largest(self.key, -np.maximum(after, 0))[self.key]
         early_ns = self.last_ns - self.called_ns
         early = rows & (early_ns > CLOCKS_NS) & (early_ns > quickest)
-        astray = early & (after < -CLOCKS_NS)
+        contradicting = early & (after < -CLOCKS_NS)
         count = int(early.sum())
-        return count >= LEAST_EARLY and int(astray.sum()) <= MOST_ASTRAY * count
+        return count >= LEAST_EARLY and int(contradicting.sum()) <= MOST_CONTRADICTING * count
 
     def ends_ns(self) -> Ints:
         """The end of each call; a send does not wait. NULL where not all have called."""
