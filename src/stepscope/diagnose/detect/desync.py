@@ -142,7 +142,8 @@ def _explained(graph: WaitGraph) -> Stuck | None:
 
 def _rootless(graph: WaitGraph) -> Stuck | None:
     """A hang in which every rank waits."""
-    own = find_own_departure(graph.recording)
+    lost = _members(graph) - graph.recording.recorded  # each of them may be the reason
+    own = None if lost else find_own_departure(graph.recording)
     if own is not None and own.rank in graph.waiting:
         return _left_own_order(graph, own)
     if graph.circling:
