@@ -222,7 +222,7 @@ def _stalled_transfer(
         return _stuck_requests(window, state, stuck, stalled)
     source = f" from rank {stalled.sender}" if stalled.sender >= 0 else ""
     why = f"{seen}, but no data arrives{source}"
-    if host := cut_off(window, stalled):
+    if host := cut_off(window, stalled, state.open):
         why += f", and none has moved to or from {host} since"
         return _of_host(window, state, stalled, host, why)
     finding = _finding(state, (), "network", 0.7, why, stalled)

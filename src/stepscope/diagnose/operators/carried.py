@@ -1,12 +1,15 @@
-"""Which end of a stalled transfer is cut off: the host that has moved no data since.
+"""Which host is cut off: the one in every transfer that stalls, and that has moved no data since.
 
-A send whose data does not move passes two hosts. If other data reached or left one of them after
-the send was called, its link works, and the other host is the one that nobody reaches.
+Operators that all members entered, and whose data does not move, pass two or more hosts each. The
+host whose link is gone is in all of them. Of several such hosts, those are not to blame whose other
+data arrived or left after the first stalled operator was called: their links work.
 Cost: one match of the table, then vectorised.
 Cannot see: links of hosts that had nothing else to move.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -19,14 +22,23 @@ LATE = 0.9
 take no longer than this quantile. Statistics."""
 
 
-def cut_off(window: Window, stalled: OpenOperator) -> str | None:
-    """The host at one end of the transfer to which no data moves, if data moves to the other."""
-    hosts = {window.host_of(rank) for rank in stalled.entered}
-    if len(hosts) != 2 or None in hosts:
+def cut_off(
+    window: Window, stalled: OpenOperator, still_open: Iterable[OpenOperator] = ()
+) -> str | None:
+    """The only host in all transfers that stall to or from which no data moves.
+
+    Args:
+        stalled: an operator that all members entered.
+        still_open: all operators that did not end; those that lack a member are not looked at.
+    """
+    between = [{window.host_of(rank) for rank in one.entered}
+               for one in (stalled, *still_open) if not one.absent or one is stalled]  # fmt: skip
+    if len(between[0]) < 2 or any(None in hosts for hosts in between):
         return None
+    common = set.intersection(*(hosts for hosts in between if len(hosts) > 1))
     moved = _Moved.of(window)
     working = moved.hosts_after(stalled.since_ns + moved.usual_ns(stalled.entered))
-    silent = [host for host in hosts if host is not None and host not in working]
+    silent = [host for host in common if host is not None and host not in working]
     return silent[0] if len(silent) == 1 else None
 
 
