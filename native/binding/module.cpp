@@ -188,6 +188,9 @@ PyObject* get_impossible(PyObject* self, void*) {
 PyObject* get_first_thread(PyObject* self, void*) {
     return counted(self, [](const Scanner& scanner) { return scanner.first_thread(); });
 }
+PyObject* get_first_device(PyObject* self, void*) {
+    return counted(self, [](const Scanner& scanner) { return scanner.first_device(); });
+}
 
 PyMethodDef SCANNER_METHODS[] = {
     {"feed", scanner_feed, METH_O, nullptr},
@@ -208,6 +211,7 @@ PyGetSetDef SCANNER_VALUES[] = {
     {"unreadable", get_unreadable, nullptr, nullptr, nullptr},
     {"impossible", get_impossible, nullptr, nullptr, nullptr},
     {"first_thread", get_first_thread, nullptr, nullptr, nullptr},
+    {"first_device", get_first_device, nullptr, nullptr, nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr},
 };
 

@@ -189,6 +189,8 @@ void Scanner::keep_arguments(const Event& event, Kind kind, Table& table) {
     if (kind == Kind::device) {
         const std::int64_t said = number(Event::stream);
         table[stream].append(said == NULL_INT ? whole_number(event[Event::tid]) : said);
+        const std::int64_t device = whole_number(event[Event::pid]);
+        if (first_device_ < 0 && device != NULL_INT) first_device_ = device;
     }
     if (kind == Kind::device || kind == Kind::calls) keep_call(event, table);
     if (kind == Kind::python) {

@@ -90,6 +90,8 @@ class Scanner {
     std::size_t impossible() const { return impossible_; }
     // The number of a process's first thread, -1 if it is unknown.
     std::int64_t first_thread() const { return first_thread_ == NONE ? -1 : first_thread_; }
+    // The number of the device of the first activity on one; -1 if there is none.
+    std::int64_t first_device() const { return first_device_; }
 
  private:
     static constexpr std::int64_t NONE = std::numeric_limits<std::int64_t>::max();
@@ -118,6 +120,7 @@ class Scanner {
     bool closed_ = false, oversized_ = false;
     std::size_t kept_ = 0, unreadable_ = 0, impossible_ = 0;
     std::int64_t first_thread_ = NONE;
+    std::int64_t first_device_ = -1;
 };
 
 }  // namespace stepscope

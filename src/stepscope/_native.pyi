@@ -63,6 +63,9 @@ class Scanner:
     @property
     def first_thread(self) -> int:
         """The place in `threads` of a process's first thread, -1 where none is known."""
+    @property
+    def first_device(self) -> int:
+        """The number of the device of the first activity on one, -1 where none is known."""
 
 def members(text: bytes, names: tuple[str, ...], /) -> dict[str, bytes]:
     """The values, as written, of the named members of a JSON object.

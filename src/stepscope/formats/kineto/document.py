@@ -16,7 +16,7 @@ from stepscope.formats.kineto.compiled import Scanner, members
 
 LONGEST_FRAME_BYTES = 16 << 20
 """Most bytes around the events: device properties, groups, log lines."""
-FRAME = ("distributedInfo", "baseTimeNanoseconds", "host_name")
+FRAME = ("distributedInfo", "baseTimeNanoseconds", "host_name", "deviceProperties")
 """The keys read from there."""
 _GUESSES = 16
 _ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')

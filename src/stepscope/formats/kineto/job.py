@@ -11,11 +11,12 @@ import numpy as np
 from stepscope.errors import FormatError
 from stepscope.formats.kineto.files import process_of, ranks_by_name
 from stepscope.formats.kineto.groups import unique_ids
+from stepscope.formats.kineto.hosts import hosts_of
 from stepscope.formats.kineto.losses import with_losses
 from stepscope.formats.kineto.matching import group_of, lossy, matched
 from stepscope.formats.kineto.peers import with_peers
 from stepscope.formats.kineto.rank_trace import RankTrace
-from stepscope.trace import Host, Job, ProcessGroup
+from stepscope.trace import Job, ProcessGroup
 from stepscope.window import NULL, Ints, Mask, Strings, Table, Window, joined, numbered, occurrence
 
 _SAME = (
@@ -166,15 +167,10 @@ def _groups_apart(traces: list[RankTrace]) -> list[RankTrace]:
 def _job(name: str, traces: Sequence[RankTrace]) -> Job:
     ranks = sorted({trace.rank or 0 for trace in traces})
     world = max([ranks[-1] + 1, *(trace.world_size or 0 for trace in traces)])
-    hosts: dict[str, set[int]] = {}
-    for trace in traces:
-        if trace.host:
-            hosts.setdefault(trace.host, set()).add(trace.rank or 0)
-    known = sum(map(len, hosts.values())) == len(ranks)
     return Job(
         job_id=name,
         world_size=world,
-        hosts=tuple(Host(h, tuple(sorted(r))) for h, r in hosts.items()) if known else (),
+        hosts=hosts_of(traces, world),
         groups=_groups(traces, world),
         recorded_ranks=None if len(ranks) == world else tuple(ranks),
     )

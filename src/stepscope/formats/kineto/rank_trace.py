@@ -45,6 +45,10 @@ class RankTrace:
     rank: int | None
     world_size: int | None
     host: str | None
+    device: int
+    """The number of the rank's device; -1 if unknown."""
+    devices: int
+    """How many devices the process sees; 0 if unknown."""
     groups: tuple[ProcessGroup, ...]
     configured: tuple[ProcessGroup, ...]
     """The groups that the trace lists, in the order in which the process made them."""
@@ -66,6 +70,7 @@ class _Header:
     host: str | None = None
     base_ns: int = 0
     groups: tuple[Group, ...] = ()
+    devices: int = 0
 
 
 def read_file(path: Path, advance: Advance = lambda _: None) -> RankTrace:
@@ -156,6 +161,7 @@ def _header(document: Document) -> _Header:
         host if isinstance(host, str) and host else None,
         base if isinstance(base, int) and 0 <= base < _LATEST_NS else 0,
         _configured(info.get("pg_config")),
+        len(seen) if isinstance(seen := metadata.get("deviceProperties"), list) else 0,
     )
 
 
@@ -197,6 +203,7 @@ def _rank_trace(
     configured = tuple(process_group(group, known.world_size) for group in header.groups)
     return RankTrace(
         path, path.name, header.rank, header.world_size, header.host,
+        recorded.on_device, header.devices,
         tuple(dict.fromkeys((*configured, *comm.groups))), configured,
         {name: moved(table, header.base_ns) for name, table in tables.items()
          if table is not None and len(table)},

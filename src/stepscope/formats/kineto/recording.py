@@ -57,6 +57,8 @@ class Recording:
     """The names of threads; the column `thread` has indices into these."""
     main: int
     """The index of the training thread; -1 if unknown."""
+    on_device: int
+    """The number of the device that the process uses; -1 if unknown."""
     full: bool
     """Whether there were more events than any job writes, so that not all were read."""
 
@@ -77,6 +79,7 @@ def recording(scanned: Scanner) -> Recording:
         arguments=tuple(map(calls.decoded, scanned.calls())),
         threads=tuple(map(plain, scanned.threads())),
         main=_main(tables[MARK], tables[CPU], scanned.first_thread),
+        on_device=scanned.first_device,
         full=scanned.full or calls.full,
     )  # fmt: skip
 
