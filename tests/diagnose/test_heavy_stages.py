@@ -21,8 +21,11 @@ BY_STAGES = (Host("a", (0, 1, 2, 3)), Host("b", (4, 5, 6, 7)))
 BY_REPLICAS = (Host("a", (0, 2, 4, 6)), Host("b", (1, 3, 5, 7)))
 
 
-def piped(levels: Sequence[float], hosts: tuple[Host, ...]) -> Window:
-    """Two pipelines of four stages, whose work is so many times 30 ms per microbatch."""
+def piped(
+    levels: Sequence[float], hosts: tuple[Host, ...], updates: Sequence[float] = ()
+) -> Window:
+    """Two pipelines of four stages, whose work is so many times 30 ms per microbatch, and whose
+    optimizer takes so many times 8 ms, if any."""
     random = np.random.default_rng(4)
     rows, steps, now = [], [], START
     length = 3 * BATCHES * 30 * MS
@@ -35,6 +38,8 @@ def piped(levels: Sequence[float], hosts: tuple[Host, ...]) -> Window:
                 for phase, took in zip((FORWARD, BACKWARD), work[rank, batch], strict=True):
                     rows.append((rank, step, phase, batch, at, int(took)))
                     at += int(took)
+            for times in updates[rank // REPLICAS :][:1]:
+                rows.append((rank, step, OPTIMIZER, 0, at, int(times * 8 * MS)))
             steps.append((rank, step, now, length))
         now += length
     pipes = (ProcessGroup(f"pp-{one}", "pp", tuple(range(one, RANKS, REPLICAS)))
@@ -98,8 +103,10 @@ def test_more_layers_show_in_both_passes(
     assert where in found.summary
 
 
-def verdict(levels: Sequence[float], hosts: tuple[Host, ...]) -> Verdict:
-    (found,) = diagnose(piped(levels, hosts)).verdicts
+def verdict(
+    levels: Sequence[float], hosts: tuple[Host, ...], updates: Sequence[float] = ()
+) -> Verdict:
+    (found,) = diagnose(piped(levels, hosts, updates)).verdicts
     return found
 
 
@@ -113,6 +120,16 @@ def test_stages_that_are_just_one_host_may_be_a_slow_host() -> None:
     found = verdict([1, 1, 2, 2.02], BY_STAGES)
     assert (found.cause, found.ranks, found.hosts) == ("unknown", (4, 5, 6, 7), ("b",))
     assert "host b is slow, or the work is unequal" in found.summary
+
+
+@pytest.mark.parametrize(("updates", "cause"), [
+    ((1, 1, 1.1, 1.1), "load_imbalance"), ((1, 1, 1.9, 1.9), "unknown"),
+])  # fmt: skip
+def test_a_slow_host_updates_as_slowly_as_it_passes(
+    updates: Sequence[float], cause: str
+) -> None:
+    found = verdict([1, 1, 2, 2.02], BY_STAGES, updates)
+    assert (found.cause, found.ranks) == (cause, (4, 5, 6, 7))
 
 
 def test_what_a_slow_host_costs_is_all_that_it_takes_longer() -> None:

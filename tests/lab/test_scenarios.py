@@ -47,6 +47,17 @@ def test_a_healthy_twin_differs_by_the_fault_alone() -> None:
     assert "heavy-stage" not in twin.job.options
 
 
+def test_the_twin_of_a_heavy_stage_has_as_many_layers_spread_evenly() -> None:
+    case = scenarios.case("own-pipeline-heavy-stage", 0)
+    healthy = scenarios.healthy("own-pipeline", int(case.job.name.rpartition("-")[2]))
+    layers, more = (int(case.job.options[name]) for name in ("layers", "heavy-layers"))
+    longer = float(scenarios.twin(case).job.options["layer-ms"])
+    assert longer == pytest.approx(
+        float(healthy.job.options["layer-ms"]) * (layers + more) / layers
+    )
+    assert scenarios.twin(case).name == "even-own-pipeline-heavy-stage-0"
+
+
 def test_every_kind_of_job_has_several_shapes() -> None:
     for kind in shapes.KINDS:
         drawn = {str(shapes.job(kind, number)) for number in range(shapes.SHAPES)}

@@ -105,8 +105,8 @@ def _stage(job: Observed, model: Model, known: Work, levels: Floats) -> Waste | 
     """The stages with most work; if balanced, every stage would have the mean of all.
 
     Slow hosts look the same. Where the heavy stages are just the ranks of some hosts, not more than
-    these stages, the cause is not known, and what their ranks take longer than those of other
-    stages is lost. Where a stage is one rank, what it takes longer may show that the rank is slow,
+    these stages, the cause is not known, unless their optimizer takes no longer than that of others;
+    and what their ranks take longer than those of other stages is lost. Where a stage is one rank, what it takes longer may show that the rank is slow,
     and not its work more.
     """
     heavy = _heavy(levels)
@@ -119,9 +119,11 @@ def _stage(job: Observed, model: Model, known: Work, levels: Floats) -> Waste | 
     bits -= EACH_MORE * (heavy.size - 1)
     rows = np.sort(np.concatenate([model.stages[at] for at in heavy]))
     hosts = _hosts_of(job, rows)
+    ratio = float(levels[heavy].mean()) / usual
     if heavy.tolist() == [levels.size - 1] or len(hosts) > heavy.size:
         hosts = ()  # it has the loss, or more hosts would have to be slow at once than stages heavy
-    ratio = float(levels[heavy].mean()) / usual
+    elif hosts and _updates_as_usual(job, rows, ratio):
+        hosts = ()
     of_rank = _of_rank(job, int(rows[0]), ratio) if rows.size == 1 else None
     even = known.own.copy()
     for at, members in enumerate(model.stages):
@@ -161,7 +163,7 @@ def _slow_pass(job: Observed, row: int) -> tuple[str, float] | None:
     theirs, as a ratio, than to it."""
     times = {}
     for name, phase in (("forward", FORWARD), ("backward", BACKWARD)):
-        own, others = _in_phase(job, phase, row)
+        (own,), others = _in_phase(job, phase, [row])
         usual = stats.median(others)
         times[name] = own / usual if usual > 0 else math.nan
     slow, other = sorted(times, key=lambda name: -times[name])
@@ -173,19 +175,28 @@ def _is_slow_in_all(job: Observed, row: int, ratio: float) -> bool:
     """Whether a rank's optimizer is as slow as its passes: a slow device does everything slower, a
     longer pass need not have more to update. Nearer to the passes' ratio than to 1, and slower than
     that of any other rank."""
-    own, others = _in_phase(job, OPTIMIZER, row)
+    (own,), others = _in_phase(job, OPTIMIZER, [row])
     if others.size < LEAST_OTHERS:
         return False
     return own > max(math.sqrt(ratio) * stats.median(others), float(others.max()))
 
 
-def _in_phase(job: Observed, phase: str, row: int) -> tuple[float, Floats]:
-    """How long a rank usually takes in a phase, and how long the others do, as far as known."""
+def _updates_as_usual(job: Observed, rows: Ints, ratio: float) -> bool:
+    """Whether the optimizer of slow passes' ranks takes about as long as that of others: what slows
+    down a host slows down all it does. Nearer to 1, as a ratio, than to the passes' ratio."""
+    own, others = _in_phase(job, OPTIMIZER, rows)
+    return bool(stats.median(own) < math.sqrt(ratio) * stats.median(others))
+
+
+def _in_phase(
+    job: Observed, phase: str, rows: Sequence[int] | Ints
+) -> tuple[Floats, Floats]:  # fmt: skip
+    """How long some ranks usually take in a phase, and how long the others do, as far as known."""
     if phase not in job.own.phases:
-        return math.nan, np.zeros(0)
+        return np.full(len(rows), np.nan), np.zeros(0)
     took = stats.row_medians(job.own.own[job.own.phases.index(phase)])
-    others = np.delete(took, row)
-    return float(took[row]), others[np.isfinite(others)]
+    others = np.delete(took, rows)
+    return took[rows], others[np.isfinite(others)]
 
 
 def _hosts_of(job: Observed, rows: Ints) -> tuple[str, ...]:
