@@ -7,6 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from stepscope.diagnose.decide.everyone import charged, charged_once
+from stepscope.diagnose.finding import Regression, Slowdown, Waste
+from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.run import diagnose
 from stepscope.trace import Host, Job, ProcessGroup
 from stepscope.window import Floats, Strings, Table, Window
@@ -73,6 +76,16 @@ def test_a_slow_rank_within_a_slow_job() -> None:
     own = Fault((2,), "backward-compute", 60, ms=40)
     verdicts = diagnose(a_job(steps=240, faults=[own, SLOW])).verdicts
     assert {verdict.ranks for verdict in verdicts} == {(2,), ()}
+
+
+@pytest.mark.parametrize("ms", [30, 60])
+def test_what_began_at_once_costs_no_more_than_steps_got_longer(ms: float) -> None:
+    own = Fault((2,), "backward-compute", 100, ms=60)
+    faults = [own, Fault(ALL, "forward-compute", 100, ms=ms, function="tokenize (text.py:12)")]
+    verdicts = diagnose(a_job(steps=240, faults=faults)).verdicts
+    assert {verdict.ranks for verdict in verdicts} == {(2,), ()}
+    lost = sum(verdict.lost_fraction or 0.0 for verdict in verdicts)
+    assert lost == pytest.approx((60 + ms) / (88 + 60 + ms), abs=0.03)
 
 
 @pytest.mark.parametrize(
@@ -249,3 +262,17 @@ def test_where_all_passes_exchange_it_shows_in_how_long_ranks_stand() -> None:
 def test_an_exchange_that_itself_takes_longer_is_not_badly_hidden() -> None:
     job = a_job_that_exchanges(serial_from=60, everywhere=True, slower=3)
     assert all(verdict.cause != "code" for verdict in diagnose(job).verdicts)
+
+
+@pytest.mark.parametrize(("since", "costs"), [(100, 0.3), (20, 0.5)])
+def test_a_rise_is_not_charged_for_what_all_ranks_waste_since_then(
+    since: int, costs: float
+) -> None:
+    """The model of the step says 0.2, and the rise 0.5, of which all ranks waste 0.2, unless they
+    did so before, too."""
+    job = Observed(a_job(steps=240, faults=[Fault((2,), "backward-compute", 100, ms=88)]))
+    rise = Regression("regression", "unknown", "", split=100, lost_ns=1e9)
+    slow = Slowdown("argus-l2", "compute", "", (2,), steps=(100, 239), lost_fraction=0.2)
+    wasted = Waste("user-code", "code", "", steps=(since, 239), lost_fraction=0.2)
+    (charged_for, *_) = charged_once(job, rise, [*charged(job, rise, [slow]), wasted])
+    assert charged_for.lost_fraction == pytest.approx(costs, abs=0.01)

@@ -29,7 +29,7 @@ from stepscope.diagnose.decide.crowded_out import without_crowded_out
 from stepscope.diagnose.decide.culprits import choose
 from stepscope.diagnose.decide.echoes import without_echoes
 from stepscope.diagnose.decide.ends import with_ends
-from stepscope.diagnose.decide.everyone import charged, is_after_effect
+from stepscope.diagnose.decide.everyone import charged, charged_once, is_after_effect
 from stepscope.diagnose.decide.join import joined
 from stepscope.diagnose.decide.ledger import ledger
 from stepscope.diagnose.decide.loader_workers import with_workers
@@ -187,6 +187,8 @@ class _Search:
     let_go: list[Finding] = field(default_factory=list)
     culprits: tuple[Suspect, ...] = ()
     unsteady: list[Unsteady] = field(default_factory=list)
+    charged: list[Regression] = field(default_factory=list)
+    """Rises whose cost was added to that of culprits."""
     skipped: list[Skipped] = field(default_factory=list)
 
     def look_for_hangs(self, job: Observed) -> None:
@@ -214,6 +216,8 @@ class _Search:
         self._everyone(lost_ns, [*by_kernels, *network])
         self._structure()
         self._wasted()
+        for rise in self.charged:
+            self.blamed = charged_once(self.job, rise, self.blamed)
         self.blamed = with_measured_loss(self.job, self.blamed)
         self.blamed = [with_workers(self.job, one) for one in self.blamed]
         self._recurrent()
@@ -309,6 +313,7 @@ class _Search:
             if is_after_effect(self.job, rise, self.culprits, beside):
                 self.let_go.append(rules.after_effect(rise))
                 self.blamed = charged(self.job, rise, self.blamed)
+                self.charged.append(rise)
                 continue
             self.blamed.append(rise)
             if not any(one.split is not None for one in self.unsteady):

@@ -7,11 +7,20 @@ from dataclasses import replace
 
 import numpy as np
 
-from stepscope.diagnose.finding import Decision, Finding, Regression, Slowdown, SlowLink, Span
+from stepscope.diagnose.finding import (
+    Decision,
+    Finding,
+    Regression,
+    Slowdown,
+    SlowLink,
+    Span,
+    Waste,
+)
 from stepscope.diagnose.numeric import stats
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.suspect import Suspect
 
+MEASURED_RISE = "measured-rise"
 MOSTLY = 0.5
 """A culprit that is slow for half of a rise accounts for most of what it costs. Our simulator."""
 
@@ -56,6 +65,33 @@ def charged(job: Observed, rise: Regression, blamed: Sequence[Finding]) -> list[
             for one in blamed]  # fmt: skip
 
 
+def charged_once(job: Observed, rise: Regression, blamed: Sequence[Finding]) -> list[Finding]:
+    """The findings; a rise that was charged to some of them is not charged for what turned out to
+    be wasted by all ranks since then."""
+    wasted = sum(one.lost_fraction or 0.0 for one in blamed
+                 if isinstance(one, Waste) and _began_with(job, rise, one))  # fmt: skip
+    of_rise = [_charge(one) if _cost(job, rise, one) else 0.0 for one in blamed]
+    back = min(wasted / max(sum(of_rise), 1e-9), 1.0)
+    return [_with_more(one, -back * part) if back * part > 0 else one
+            for one, part in zip(blamed, of_rise, strict=True)]  # fmt: skip
+
+
+def _began_with(job: Observed, rise: Regression, one: Waste) -> bool:
+    """Whether a waste lasts for most of the rise, and was not there for most of the time before."""
+    if one.ranks or one.steps is None or rise.split is None:
+        return False
+    first, last = job.line.columns(np.array(one.steps)).tolist()
+    before = rise.split - max(first, job.line.warm_up)
+    within = last + 1 - max(first, rise.split)
+    return (before < MOSTLY * (rise.split - job.line.warm_up)
+            and within >= MOSTLY * (len(job.line.steps) - rise.split))  # fmt: skip
+
+
+def _charge(one: Finding) -> float:
+    """How much of a measured rise was added to the cost of a finding."""
+    return sum(each.value or 0.0 for each in one.decisions if each.rule == MEASURED_RISE)
+
+
 def _cost(job: Observed, rise: Regression, one: Finding) -> float:
     """The cost of a finding that lasts for most of the rise; 0 for others."""
     if not isinstance(one, (Slowdown, SlowLink)) or one.steps is None or rise.split is None:
@@ -69,9 +105,9 @@ def _cost(job: Observed, rise: Regression, one: Finding) -> float:
 def _with_more(one: Finding, extra: float) -> Finding:
     if isinstance(one, Slowdown) and one.measured_cost:
         return one
-    lost = min((one.lost_fraction or 0.0) + max(extra, 0.0), 1.0)
+    lost = min(max((one.lost_fraction or 0.0) + extra, 0.0), 1.0)
     says = "of the measured rise is added to what the model of the step says it costs"
-    decision = Decision("measured-rise", True, extra, None, says, gate=False)
+    decision = Decision(MEASURED_RISE, True, extra, None, says, gate=False)
     return replace(one, lost_fraction=lost, decisions=(*one.decisions, decision))
 
 

@@ -327,6 +327,12 @@ def _least_unexplained(job: Observed, change: StepChange) -> float:
     return 1.0 + max(0.1, BEYOND_NOISE * stats.sigma(series) / level if level > 0 else 0.0)
 
 
+def _share_of_steps(job: Observed, change: StepChange) -> float:
+    """What a rise costs of the steps as they are, and not as they would be without culprits."""
+    measured = stats.median(job.line.job_period_ns[change.split :])
+    return (1 - 1 / change.ratio) * min(change.after_ns / max(measured, 1.0), 1.0)
+
+
 def _finding(job: Observed, change: StepChange, rise: Rise, reason: _Reason) -> Regression:
     line, stop = job.line, len(job.line.steps)
     detail = (
@@ -338,6 +344,7 @@ def _finding(job: Observed, change: StepChange, rise: Rise, reason: _Reason) -> 
         phase=reason.phase, function=reason.function,
         steps=line.span(change.split, stop), time_ns=line.span_ns(change.split, stop),
         slowdown=change.ratio, lost_ns=rise.step_ns, score=reason.sure,
+        lost_fraction=_share_of_steps(job, change),
         devices=all_hosts(job.window) if reason.of_gpu else (),
         victims=0, split=change.split, measured=reason.shown, exposed=reason.exposed,
         of_gpu=reason.of_gpu,
