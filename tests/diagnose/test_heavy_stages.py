@@ -38,8 +38,9 @@ def piped(
                 for phase, took in zip((FORWARD, BACKWARD), work[rank, batch], strict=True):
                     rows.append((rank, step, phase, batch, at, int(took)))
                     at += int(took)
-            for times in updates[rank // REPLICAS :][:1]:
-                rows.append((rank, step, OPTIMIZER, 0, at, int(times * 8 * MS)))
+            if updates:
+                took = int(updates[rank // REPLICAS] * 8 * MS)
+                rows.append((rank, step, OPTIMIZER, 0, at, took))
             steps.append((rank, step, now, length))
         now += length
     pipes = (ProcessGroup(f"pp-{one}", "pp", tuple(range(one, RANKS, REPLICAS)))
@@ -125,9 +126,7 @@ def test_stages_that_are_just_one_host_may_be_a_slow_host() -> None:
 @pytest.mark.parametrize(("updates", "cause"), [
     ((1, 1, 1.1, 1.1), "load_imbalance"), ((1, 1, 1.9, 1.9), "unknown"),
 ])  # fmt: skip
-def test_a_slow_host_updates_as_slowly_as_it_passes(
-    updates: Sequence[float], cause: str
-) -> None:
+def test_a_slow_host_updates_as_slowly_as_it_passes(updates: Sequence[float], cause: str) -> None:
     found = verdict([1, 1, 2, 2.02], BY_STAGES, updates)
     assert (found.cause, found.ranks) == (cause, (4, 5, 6, 7))
 

@@ -105,9 +105,9 @@ def _stage(job: Observed, model: Model, known: Work, levels: Floats) -> Waste | 
     """The stages with most work; if balanced, every stage would have the mean of all.
 
     Slow hosts look the same. Where the heavy stages are just the ranks of some hosts, not more than
-    these stages, the cause is not known, unless their optimizer takes no longer than that of others;
-    and what their ranks take longer than those of other stages is lost. Where a stage is one rank, what it takes longer may show that the rank is slow,
-    and not its work more.
+    these stages, the cause is not known, unless their optimizer takes no longer than that of
+    others; and what their ranks take longer than those of other stages is lost. Where a stage is
+    one rank, what it takes longer may show that the rank is slow, and not its work more.
     """
     heavy = _heavy(levels)
     least, light = float(levels[heavy].min()), np.delete(levels, heavy)
