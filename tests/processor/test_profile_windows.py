@@ -17,6 +17,7 @@ from stepscope.processor.state.host_state import HostState
 from stepscope.processor.state.orders import Timing
 from stepscope.processor.state.windows import (
     GONE,
+    HELD_UP,
     NEAR_SECONDS,
     NO_REPLY,
     REPLY_SECONDS,
@@ -46,11 +47,17 @@ class Store:
 
 
 class HereOnly:
+    def __init__(self) -> None:
+        self.without_time: frozenset[int] = frozenset()
+
     def timing(self, _job: str, world_size: int) -> Timing:
         return Timing.of(is_local=True, world_size=world_size)
 
     def folder(self, _job: str) -> Path | None:
         return FOLDER
+
+    def held_up(self) -> frozenset[int]:
+        return self.without_time
 
 
 class Host:
@@ -59,10 +66,11 @@ class Host:
     def __init__(self, store: Store, name: str, *ranks: int, automatic: bool = True) -> None:
         self.store, self.name = store, name
         self.now_s = 0.0
+        self.places = HereOnly()
         self.state = HostState(
-            windows=Windows(name, HereOnly(), lambda: self.now_s, automatic=automatic)
+            windows=Windows(name, self.places, lambda: self.now_s, automatic=automatic)
         )
-        self.ranks = [Producer(rank, world_size=4, host=name) for rank in ranks]
+        self.ranks = [Producer(rank, world_size=4, host=name, pid=4711 + rank) for rank in ranks]
         self.asked: list[tuple[int, RankProfile]] = []
         self.begun: list[int] = []
         """Steps that ranks had finished when they were asked."""
@@ -229,6 +237,19 @@ def test_ranks_that_do_not_reply_are_noted() -> None:
         host.wait(REPLY_SECONDS + 60)
     assert hosts[0].missing == [], "a reply that says why is one"
     assert [(it.rank, it.trouble) for it in hosts[1].missing] == [(2, NO_REPLY), (3, GONE)]
+
+
+def test_ranks_that_a_quota_holds_up_are_profiled_by_hand_alone() -> None:
+    (host,) = list(two_hosts())[:1]
+    host.places.without_time = frozenset({host.ranks[1].pid})
+    train([host], 60)
+    host.store.orders.append(ProfileOrder("w", 80, 89, (), 30.0, "degradation", host.now_ns))
+    train([host], 30)
+    assert [at for at, _ in host.asked] == [0]
+    assert [(it.rank, it.trouble) for it in host.missing] == [(1, HELD_UP)]
+    host.store.orders.append(ProfileOrder("x", 120, 129, (), 30.0, "user", host.now_ns))
+    train([host], 30)
+    assert [at for at, _ in host.asked] == [0, 0, 1]
 
 
 def test_ranks_of_a_job_that_has_ended_are_noted_too() -> None:

@@ -14,6 +14,7 @@ import pytest
 from lab.groups import Groups
 from stepscope.processor.hardware.cgroups import quota_files
 from stepscope.processor.hardware.quota import Counted, Quotas, parsed
+from stepscope.processor.hardware.sampler import HardwareSampler
 
 PID = 7
 V2 = "usage_usec 900\nuser_usec 800\nsystem_usec 100\n"
@@ -147,3 +148,18 @@ def test_a_process_that_computes_all_the_time_is_stopped(limited: subprocess.Pop
         quotas.look(now - began)
         began = now
     assert 0 < (quotas.throttled(limited.pid) or 0.0) <= 1
+
+
+def test_the_sampler_knows_who_has_no_processor_time_to_spare(
+    limited: subprocess.Popen[bytes],
+) -> None:
+    sampler, until = HardwareSampler("here"), time.monotonic() + 60
+    sampler.watch("job", 0, os.getpid(), 0)
+    while limited.pid not in sampler.held_up:
+        assert time.monotonic() < until
+        sampler.watch("job", 1, limited.pid, 0)  # it joins its group after it began
+        for _ in range(2):
+            sampler.sample()
+            time.sleep(0.3)
+    assert sampler.held_up == {limited.pid}
+    sampler.close()

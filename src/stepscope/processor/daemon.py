@@ -144,6 +144,10 @@ class Processor:
         """Where ranks of a job write traces."""
         return self._profiles.folder(job)
 
+    def held_up(self) -> frozenset[int]:
+        """Processes that a quota stops for much of the time."""
+        return self._watcher.held_up
+
     def run(self) -> None:
         """Serves until SIGTERM, SIGINT or the idle timeout, then stores what is left."""
         logger.info("processor of %s listens on %s", self._host, self._settings.socket)

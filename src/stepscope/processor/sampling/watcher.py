@@ -57,6 +57,11 @@ class OutsideWatcher:
     def gpu_uuids(self) -> tuple[str, ...]:
         return self._hardware.gpu_uuids
 
+    @property
+    def held_up(self) -> frozenset[int]:
+        """The ranks that a quota stops for much of the time."""
+        return self._hardware.held_up
+
     def watch(self, who: Watch) -> None:
         self._requests.put(lambda: self._watch(who))
 

@@ -43,6 +43,9 @@ LATE_SECONDS = 600.0
 TOO_LATE = "the order reached this host after its first step"
 NO_REPLY = "the rank did not reply"
 GONE = "the rank's process ended"
+HELD_UP = "a quota stops the rank for much of the time, and writing a trace would take more of it"
+"""In our lab a trace that takes half a second to write took 18 s on a host whose quota was 0.4
+processors, and all ranks waited for it."""
 
 
 class Places(Protocol):
@@ -52,6 +55,10 @@ class Places(Protocol):
 
     def folder(self, job: str) -> Path | None:
         """Where ranks write their traces; None: the job is not recorded."""
+        ...
+
+    def held_up(self) -> frozenset[int]:
+        """Processes that a quota of processor time stops for much of the time."""
         ...
 
 
@@ -202,6 +209,10 @@ class Windows:
         for one in decided:
             order = one.order
             wanted = {p.rank for p in ranks if not order.ranks or p.rank in order.ranks}
+            spared = self._spared(order, ranks) & wanted
+            wanted -= spared
+            yield from (NotProfiled(name, self._host, rank, order, HELD_UP)
+                        for rank in sorted(spared))  # fmt: skip
             if one.fate == "late":
                 if now_ns - order.asked_ns < LATE_SECONDS * 1e9:
                     self._await(job, order, wanted, TOO_LATE)
@@ -214,6 +225,11 @@ class Windows:
                 order.window, folder,
             ) if wanted else []  # fmt: skip
             yield ProfileRanks(tuple(requests))
+
+    def _spared(self, order: ProfileOrder, ranks: Sequence[Producer]) -> set[int]:
+        """Ranks that have no processor time for a window that nobody asked for by hand."""
+        held_up = self._places.held_up() if order.why != "user" else ()
+        return {one.rank for one in ranks if one.hello.pid in held_up}
 
     def _look(self, name: str, job: _Job, here: Sequence[Producer]) -> Iterator[Instruction]:
         """Samples ranks closely while their window is near or under way: not from the order on,
