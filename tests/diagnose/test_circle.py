@@ -144,10 +144,11 @@ GRID = tuple(ProcessGroup(f"{a}-{b}", "dp", (a, b)) for a, b in ((0, 1), (2, 3),
 def test_the_host_in_every_exchange_that_stalls_is_cut_off() -> None:
     """Ranks 0 and 3 wait for data from rank 1, each in a group of its own, and rank 2 for rank
     3."""
-    rows = [(rank, step, one.id, step, "AllReduce", -1, step + at, step + at + 0.05)
-            for step in range(HUNG) for at, one in ((0.1, GRID[0]), (0.1, GRID[1]),
-                                                    (0.3, GRID[2]), (0.3, GRID[3]))
-            for rank in one.ranks]  # fmt: skip
+    order = (0.1, GRID[0]), (0.1, GRID[1]), (0.3, GRID[2]), (0.3, GRID[3])
+    rows: list[Row] = [
+        (rank, step, one.id, step, "AllReduce", -1, step + at, step + at + 0.05)
+        for step in range(HUNG) for at, one in order for rank in one.ranks
+    ]  # fmt: skip
     rows += [(rank, HUNG, "0-1", HUNG, "AllReduce", -1, HUNG + 0.1, None) for rank in (0, 1)]
     rows += [(rank, HUNG, "1-3", HUNG, "AllReduce", -1, HUNG + 0.1, None) for rank in (1, 3)]
     rows += [(2, HUNG, "2-3", HUNG, "AllReduce", -1, HUNG + 0.1, None)]

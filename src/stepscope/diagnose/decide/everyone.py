@@ -83,8 +83,8 @@ def _began_with(job: Observed, rise: Regression, one: Waste) -> bool:
     first, last = job.line.columns(np.array(one.steps)).tolist()
     before = rise.split - max(first, job.line.warm_up)
     within = last + 1 - max(first, rise.split)
-    return (before < MOSTLY * (rise.split - job.line.warm_up)
-            and within >= MOSTLY * (len(job.line.steps) - rise.split))  # fmt: skip
+    is_new = before < MOSTLY * (rise.split - job.line.warm_up)
+    return bool(is_new and within >= MOSTLY * (len(job.line.steps) - rise.split))
 
 
 def _charge(one: Finding) -> float:

@@ -178,7 +178,7 @@ def _is_slow_in_all(job: Observed, row: int, ratio: float) -> bool:
     (own,), others = _in_phase(job, OPTIMIZER, [row])
     if others.size < LEAST_OTHERS:
         return False
-    return own > max(math.sqrt(ratio) * stats.median(others), float(others.max()))
+    return bool(own > max(math.sqrt(ratio) * stats.median(others), float(others.max())))
 
 
 def _updates_as_usual(job: Observed, rows: Ints, ratio: float) -> bool:
