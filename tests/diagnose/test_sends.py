@@ -74,3 +74,26 @@ def test_sends_in_both_directions_that_nobody_waits_for_are_replayed() -> None:
     nothing = np.zeros(graph.op.size, np.int64)
     assert replay.replayed == 1
     assert (replay.finish_ns(nothing, np.zeros(2, np.int64)) == graph.finish_ns).all()
+
+
+def test_what_one_rank_does_in_its_next_step_begins_sooner_if_its_step_is_shorter() -> None:
+    """Rank 1 computes for 60 ms, and averages gradients; then its step ends. Then both average
+    the loss, which is in the step of rank 0 and in the next one of rank 1, and stand still for
+    20 ms."""
+    calls = [(0, 0, "grads", 0, 10, 60), (1, 0, "grads", 0, 60, 60), (0, 0, "loss", 0, 60, 62),
+             (1, 1, "loss", 0, 61, 62), (0, 1, "grads", 1, 92, 142),
+             (1, 1, "grads", 1, 142, 142)]  # fmt: skip
+    rows = [(rank, step, group, seq, "AllReduce", -1, START + begin * MS, START + end * MS)
+            for rank, step, group, seq, begin, end in calls]  # fmt: skip
+    groups = tuple(ProcessGroup(name, "dp", (0, 1)) for name in ("grads", "loss"))
+    steps = [(0, 0, 0, 82), (0, 1, 82, 62), (1, 0, 0, 61), (1, 1, 61, 82)]
+    window = Window(Job("two", 2, (), {}, groups), {
+        "steps": a_table("rank step start_ns duration_ns",
+                         [(rank, step, START + at * MS, ms * MS) for rank, step, at, ms in steps]),
+        "comm_ops": a_table("rank step group seq op peer enqueue_ns end_ns", rows),
+    })  # fmt: skip
+    graph = step_graph(window, timeline(window), np.array([0, 1]))
+    assert graph is not None
+    less = np.where((graph.lane >= 2) & (graph.since_ns != graph.arrive_ns), 30 * MS, 0)
+    done = Replay.of(graph).finish_ns(less, np.zeros(4, np.int64))
+    assert ((done - START) / MS).tolist() == [52, 114, 31, 113]
