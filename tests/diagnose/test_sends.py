@@ -95,5 +95,5 @@ def test_what_one_rank_does_in_its_next_step_begins_sooner_if_its_step_is_shorte
     graph = step_graph(window, timeline(window), np.array([0, 1]))
     assert graph is not None
     less = np.where((graph.lane >= 2) & (graph.since_ns != graph.arrive_ns), 30 * MS, 0)
-    done = Replay.of(graph).finish_ns(less, np.zeros(4, np.int64))
+    done = Replay.of(graph).finish_ns(less, np.array([0, 0, 30, 30]) * MS)
     assert ((done - START) / MS).tolist() == [52, 114, 31, 113]
