@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from stepscope.diagnose.decide.starved import with_measured_loss
-from stepscope.diagnose.finding import Finding, Slowdown, Verdict
+from stepscope.diagnose.finding import Evidence, Finding, Slowdown, Verdict
 from stepscope.diagnose.observed import Observed
 from stepscope.diagnose.run import diagnose
 from stepscope.trace import Host
@@ -75,6 +75,16 @@ def starved(*ranks: int, **changed: object) -> Slowdown:
 def test_what_a_starved_host_costs_is_measured_where_other_steps_show_it() -> None:
     (found,) = with_measured_loss(observed(), [starved(2, 3)])
     assert found.lost_fraction == pytest.approx(0.5, abs=0.05)
+
+
+@pytest.mark.parametrize(("stopped", "costs"), [(0.5, 0.2), (0.15, 0.15), (0.0, 0.1)])
+def test_a_quota_from_the_first_step_on_costs_what_steps_exceed_the_fastest(
+    stopped: float, costs: float
+) -> None:
+    """A quarter of the steps takes twice as long; no longer than the host is stopped is lost."""
+    shown = Evidence("cpu-quota", "", {"throttled": stopped})
+    (found,) = with_measured_loss(observed(), [starved(2, 3, steps=(0, 199), supporting=(shown,))])
+    assert found.lost_fraction == pytest.approx(costs, abs=0.03)
 
 
 @pytest.mark.parametrize(

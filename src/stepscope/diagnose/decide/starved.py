@@ -2,6 +2,9 @@
 
 Such a host is slow in its part of every transfer, too, which is nobody's own time. Where its steps
 have others beside them, before or after, the difference is what it costs. No model may veto that.
+A quota that was there from the first step on leaves none; but it stops its host in some periods of
+100 ms and not in others, so the fastest steps are those that it hardly stopped, and the others cost
+what they take longer, though not more than the time in which the host was stopped.
 """
 
 from __future__ import annotations
@@ -18,6 +21,9 @@ from stepscope.window import Mask
 
 LEAST_STEPS = 5
 """Steps on either side that a difference needs. Our simulator."""
+FASTEST = 0.1
+"""The quantile of steps that a quota hardly stopped, as those of nearly equal lengths in
+`imbalance`. Our choice."""
 STARVED: tuple[Cause, ...] = ("host", "contention")
 
 
@@ -55,11 +61,22 @@ def _overlaps(spans: dict[int, Mask], one: Finding) -> bool:
 def _measured(job: Observed, one: Finding, inside: Mask, usual: Mask) -> Finding:
     period = job.line.job_period_ns
     here, elsewhere = (period[part & np.isfinite(period)] for part in (inside, usual))
-    if min(here.size, elsewhere.size) < LEAST_STEPS:
+    if here.size < LEAST_STEPS:
         return one
     loss = 1.0 - stats.median(elsewhere) / max(float(here.mean()), 1.0)
+    than = "the others"
+    if elsewhere.size < LEAST_STEPS:
+        loss = 1.0 - float(np.quantile(here, FASTEST)) / max(float(here.mean()), 1.0)
+        loss, than = min(loss, _stopped(one)), "the fastest of them"
     if loss <= (one.lost_fraction or 0.0):
         return one
-    says = "of the step time is what its steps take longer than the others, its transfers included"
+    says = f"of the step time is what its steps take longer than {than}, its transfers included"
     decision = Decision("measured-rise", True, loss, one.lost_fraction, says, gate=False)
     return replace(one, lost_fraction=loss, decisions=(*one.decisions, decision))
+
+
+def _stopped(one: Finding) -> float:
+    """The share of the time for which a quota stopped its ranks, as far as that was measured."""
+    measured = one.supporting if isinstance(one, Slowdown) else ()
+    known = [each.values.get("throttled") for each in measured]
+    return max((share for share in known if isinstance(share, float)), default=0.0)
